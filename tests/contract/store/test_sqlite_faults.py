@@ -74,7 +74,7 @@ class Gate:
     def _wait(self, session: Session) -> None:
         assert isinstance(session, SqliteSession)
         # So large that the batch ends with it: requests that wait behind it share the next one.
-        session.inserted_size += writer_module.MAX_BYTES
+        session.written_size += writer_module.MAX_BYTES
         self._reached.set()
         self._open.wait(timeout=30)
 

@@ -12,10 +12,10 @@ import pytest
 
 import ductile.store
 from builders.jobs import Clock, some_dice
-from ductile.store.queries import load_queries
+from ductile.store.named_sql import load_queries
 from ductile.store.sqlite.store import open_sqlite_store
 
-QUERIES = load_queries("ductile.store.sqlite.queries")
+QUERIES = load_queries("ductile.store.sqlite")
 LARGE = ("job_queue", "job_log", "events", "ledger", "job_transitions", "state_deliveries", "plugin_facts")
 
 #: Queries that walk a large table along its primary key and stop at their LIMIT: why that is enough.

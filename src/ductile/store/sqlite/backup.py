@@ -13,9 +13,9 @@ from pathlib import Path
 import apsw
 
 from ductile.errors import StoreFailedError, StoreSchemaError
+from ductile.store.named_sql import load_queries
 from ductile.store.sqlite.connection import APPLICATION_ID, open_reader, translated
 from ductile.store.sqlite.migrate import migrations, schema_version
-from ductile.store.sqlite.statements import load_statements
 
 _PAGES = 1024
 
@@ -55,9 +55,9 @@ def renew_id(path: Path) -> None:
 
     Processes are found by the id of their store: a daemon on a copy must not find those of the original.
     """
-    sql, in_order, *_ = load_statements("ductile.store.sqlite.queries")["forget_meta"]
+    sql = load_queries("ductile.store.sqlite")["forget_meta"]
     with translated(path), closing(apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)) as writer:
-        writer.execute(sql, in_order({"key": "store_id"})).fetchall()
+        writer.execute(sql, {"key": "store_id"}).fetchall()
 
 
 def _open_untouched(path: Path) -> apsw.Connection:

@@ -8,18 +8,28 @@ filtered out, which requires that the first column of a real row is never NULL.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from itertools import chain
+from operator import itemgetter
 
 from ductile.errors import StoreError
 from ductile.store.session import Cell
-from ductile.store.sqlite.statements import PARAMETER, make_binder
 
 #: The first value must be a parameter: with a constant, an unused row would not begin with NULL.
 _INSERT = re.compile(r"(INSERT INTO (\w+) .*?)\bVALUES\s*(\(\s*:[^()]*\))(.*)", re.DOTALL)
+#: The tables that `insert_later` writes to.
+_BUFFERED = re.compile(r"\b(job_queue|job_log|job_transitions|ledger|events)\b")
+_PARAMETER = re.compile(r":([a-z_]+)")
 _MAX_ROWS = 64
 #: The columns that may be large. The size of the others is bounded or negligible.
 _LARGE = ("payload", "result", "stderr")
+
+
+@cache
+def buffered_tables_in(sql: str) -> frozenset[str]:
+    """Return the tables named by a query that may have buffered rows, which have to be written first."""
+    return frozenset(_BUFFERED.findall(sql))
 
 
 class InsertBuffer:
@@ -43,10 +53,10 @@ class InsertBuffer:
         if found is None:
             raise StoreError(f"not an INSERT of one row: {sql}")
         self._head, self.table, row, self._tail = found.groups()
-        names = tuple(PARAMETER.findall(row))
-        self._row = PARAMETER.sub("?", row)
+        names = tuple(_PARAMETER.findall(row))
+        self._row = _PARAMETER.sub("?", row)
         self._unused: tuple[Cell, ...] = (None,) * len(names)
-        self._bind = make_binder(names)
+        self._bind: Callable[[Mapping[str, Cell]], tuple[Cell, ...]] = itemgetter(*names)
         self._large = tuple(names.index(name) for name in _LARGE if name in names)
         self._statements: dict[int, str] = {}
         self._rows: list[tuple[Cell, ...]] = []

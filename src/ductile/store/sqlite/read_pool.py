@@ -16,7 +16,6 @@ import apsw
 from ductile.errors import RefusedError, StoreBusyError
 from ductile.store.sqlite.connection import open_reader, translated
 from ductile.store.sqlite.session import SqliteSession
-from ductile.store.sqlite.statements import Statement
 
 Answer = TypeVar("Answer")
 
@@ -24,7 +23,7 @@ _THREADS = 2
 
 
 class ReadPool:
-    def __init__(self, path: Path, queries: Mapping[str, Statement], clock: Callable[[], datetime]) -> None:
+    def __init__(self, path: Path, queries: Mapping[str, str], clock: Callable[[], datetime]) -> None:
         self.path = path
         self._queries = queries
         self._clock = clock

@@ -15,8 +15,7 @@ from ductile.core.timestamps import format_timestamp
 from ductile.errors import StoreError
 from ductile.store.notifier import Change
 from ductile.store.session import Cell
-from ductile.store.sqlite.insert_buffer import InsertBuffer
-from ductile.store.sqlite.statements import Statement
+from ductile.store.sqlite.insert_buffer import InsertBuffer, buffered_tables_in
 
 #: Statements for larger rows are not cached: SQLite keeps the values that were bound last with the statement.
 _LARGEST_CACHED = 64 * 1024
@@ -33,21 +32,21 @@ class SqliteSession:
         "_data_version",
         "_execute",
         "_last_timestamp",
+        "_queries",
         "_seqs",
-        "_statements",
         "changes",
-        "inserted_size",
         "now",
         "rng",
         "timestamp",
+        "written_size",
     )
 
     def __init__(
-        self, connection: apsw.Connection, statements: Mapping[str, Statement], rng: Random, now: datetime
+        self, connection: apsw.Connection, queries: Mapping[str, str], rng: Random, now: datetime
     ) -> None:
         self._connection = connection
         self._execute = connection.execute
-        self._statements = statements
+        self._queries = queries
         self._last_timestamp = ""
         self._budget: MatchBudget | None = None
         #: By query.
@@ -61,7 +60,7 @@ class SqliteSession:
         #: What the current request publishes when it is committed.
         self.changes: list[Change] = []
         #: Characters in the large columns of all rows inserted by `insert_later`, in any transaction.
-        self.inserted_size = 0
+        self.written_size = 0
         self.rng = rng
         self.now = now
         self.timestamp = format_timestamp(now)
@@ -97,10 +96,8 @@ class SqliteSession:
         return rows[0] if rows else None
 
     def all(self, query: str, /, **values: Cell) -> list[tuple[Cell, ...]]:
-        sql, bind, tables, _ = self._statements[query]
-        if not self._buffered_tables.isdisjoint(tables):
-            self._flush_tables(self._buffered_tables & tables)
-        return cast("list[tuple[Cell, ...]]", self._execute(sql, bind(values)).fetchall())
+        sql = self._flushed(query)
+        return cast("list[tuple[Cell, ...]]", self._execute(sql, values).fetchall())
 
     def insert(self, query: str, /, **values: Cell) -> int | None:
         # RETURNING would build a table for its rows, which doubles the cost of an insert.
@@ -108,10 +105,7 @@ class SqliteSession:
         return self._connection.last_insert_rowid() if self._connection.changes() else None
 
     def run(self, query: str, /, **values: Cell) -> None:
-        sql, bind, tables, _ = self._statements[query]
-        if not self._buffered_tables.isdisjoint(tables):
-            self._flush_tables(self._buffered_tables & tables)
-        self._execute(sql, bind(values))
+        self._execute(self._flushed(query), values)
 
     def change(self, query: str, /, **values: Cell) -> None:
         self.run(query, **values)
@@ -129,12 +123,20 @@ class SqliteSession:
     def insert_later(self, query: str, values: Mapping[str, Cell], /) -> None:
         buffer = self._buffers.get(query)
         if buffer is None:
-            buffer = self._buffers[query] = InsertBuffer(self._statements[query].text)
-        self.inserted_size += buffer.add(values)
+            buffer = self._buffers[query] = InsertBuffer(self._queries[query])
+        self.written_size += buffer.add(values)
         self._buffered_tables.add(buffer.table)
 
     def publish(self, change: Change, /) -> None:
         self.changes.append(change)
+
+    def _flushed(self, query: str) -> str:
+        """Return the text of a query, after writing the buffered rows of the tables that it names."""
+        sql = self._queries[query]
+        tables = buffered_tables_in(sql)
+        if not self._buffered_tables.isdisjoint(tables):
+            self._flush_tables(self._buffered_tables & tables)
+        return sql
 
     def flush(self) -> None:
         """Write the buffered rows. Must be called before the commit."""

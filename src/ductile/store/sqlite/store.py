@@ -15,6 +15,7 @@ import apsw
 from ductile.core.ids import make_id
 from ductile.errors import StoreBusyError, StoreError, StoreFailedError, StoreFullError
 from ductile.store.model.maintenance import PruneResult, Retention, StoreStats
+from ductile.store.named_sql import load_queries
 from ductile.store.port import Priority, Store
 from ductile.store.session import Session
 from ductile.store.sqlite.connection import (
@@ -30,7 +31,6 @@ from ductile.store.sqlite.migrate import migrate, refuse_other_version
 from ductile.store.sqlite.read_pool import ReadPool
 from ductile.store.sqlite.rescue import Rescue, rescue_store
 from ductile.store.sqlite.session import SqliteSession
-from ductile.store.sqlite.statements import load_statements
 from ductile.store.sqlite.stats import find_damage, read_stats
 from ductile.store.sqlite.wal_damage import copy_damaged_wal, find_wal_damage
 from ductile.store.sqlite.writer import Writer
@@ -39,7 +39,6 @@ from ductile.store.verbs.holds import SWEEP
 
 R = TypeVar("R")
 
-_QUERIES = "ductile.store.sqlite.queries"
 #: Bytes. A file up to this size is checked for damage at every start, which takes a fraction of a second.
 CHECKED_AT_START = 256 * 1024 * 1024
 #: A file up to this size is checked after an unclean end. A larger one would delay the start too long.
@@ -182,16 +181,16 @@ class SqliteStore(ReadOnlySqliteStore):
 
 def open_sqlite_store_read_only(path: Path, *, clock: Callable[[], datetime]) -> ReadOnlySqliteStore:
     """Open a store that another process has open and has migrated."""
-    statements = load_statements(_QUERIES)
+    queries = load_queries("ductile.store.sqlite")
     connection = open_reader(path)
     try:
         refuse_other_version(connection, path)
         with translated(path):
-            session = SqliteSession(connection, statements, Random(0), clock())
+            session = SqliteSession(connection, queries, Random(0), clock())
             found = session.one("get_meta", key="store_id")
     finally:
         connection.close()
-    return ReadOnlySqliteStore(str(found[0]) if found else "", ReadPool(path, statements, clock))
+    return ReadOnlySqliteStore(str(found[0]) if found else "", ReadPool(path, queries, clock))
 
 
 def open_sqlite_store(
@@ -202,7 +201,7 @@ def open_sqlite_store(
     Checks the file for damage if the last process did not close it, and if `thorough` is set. Raises
     `StoreFailedError` for a damaged file, which is left unchanged.
     """
-    statements = load_statements(_QUERIES)
+    queries = load_queries("ductile.store.sqlite")
     wal = wal_path(path)
     crashed = _size(wal) > 0
     wal_damage = find_wal_damage(wal) if crashed else None
@@ -210,7 +209,7 @@ def open_sqlite_store(
     connection = open_writer(path)
     try:
         with translated(path):
-            session = SqliteSession(connection, statements, rng, clock())
+            session = SqliteSession(connection, queries, rng, clock())
             is_search_damaged = False
             if _size(path) <= (CHECKED_AFTER_CRASH if crashed else CHECKED_AT_START if thorough else 0):
                 is_search_damaged = _check_damage(session, path)
@@ -228,7 +227,7 @@ def open_sqlite_store(
     except BaseException:
         connection.close()
         raise
-    readers = ReadPool(path, statements, clock)
+    readers = ReadPool(path, queries, clock)
     store = SqliteStore(str(found[0]) if found else "", readers, connection, session, clock)
     store.damaged_wal = damaged_wal
     return store

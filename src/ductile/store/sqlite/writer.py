@@ -32,7 +32,6 @@ from ductile.store.port import Priority
 from ductile.store.sqlite.connection import must_stop, translate
 from ductile.store.sqlite.file_watch import FileWatch
 from ductile.store.sqlite.session import SqliteSession
-from ductile.store.sqlite.wal_room import WalRoom
 
 R = TypeVar("R")
 
@@ -93,7 +92,6 @@ class Writer:
         self.is_full = False
         self._has_written = False
         self._wal_pages = 0
-        self._wal_room = WalRoom(connection.filename_wal, connection.pragma("page_size"))
         self.files = FileWatch(connection.filename, connection.filename_wal)
         connection.set_wal_hook(self._on_wal_commit)
         self._thread = threading.Thread(target=self._run, name="ductile-writer", daemon=True)
@@ -215,7 +213,6 @@ class Writer:
             raise self._failure
         self._has_written = False
         self._execute("BEGIN IMMEDIATE")
-        self._wal_room.preallocate(self._wal_pages)
         self._session.begin_transaction(self._clock())
 
     def _commit(self) -> None:
@@ -229,7 +226,7 @@ class Writer:
     def _run_batch(self, batch: list[WriteRequest[Any]]) -> None:
         """Run the waiting requests, claims after submissions: they see the jobs of the same commit."""
         deadline = time.monotonic() + MAX_SECONDS
-        largest = self._session.inserted_size + MAX_BYTES
+        largest = self._session.written_size + MAX_BYTES
         held: deque[WriteRequest[Any]] = deque()
 
         def run_held() -> None:
@@ -239,7 +236,7 @@ class Writer:
         try:
             while (
                 len(batch) < MAX_REQUESTS
-                and self._session.inserted_size < largest
+                and self._session.written_size < largest
                 and (not batch or time.monotonic() < deadline)
             ):
                 request = self._take()
@@ -392,4 +389,3 @@ class Writer:
         except apsw.Error as error:
             self._stop_if_untrusted(error)
         self._wal_pages = 0
-        self._wal_room.forget()

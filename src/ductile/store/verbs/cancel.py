@@ -14,7 +14,7 @@ from ductile.store.model.jobs import CancelResult, CancelStatus, OverdueRuns, Sw
 from ductile.store.model.submission import JobStateChange
 from ductile.store.rows import instant_or_none, read_job, to_json
 from ductile.store.session import Cell, Session
-from ductile.store.verbs.holds import SWEEP
+from ductile.store.verbs.holds import NO_LIMIT, SWEEP
 from ductile.store.verbs.ledger import write_ledger
 from ductile.store.verbs.settle import end_run, settle_job, state_change
 
@@ -57,7 +57,7 @@ def _cancel_run(session: Session, run: Job, rules: Policy, limit: int) -> Cancel
         fresh = session.one("job_for_settle", id=row[0])
         if fresh is not None:
             ended += _end(session, read_job(fresh), _CANCELLED_IN_QUEUE, rules)
-    running = session.all("live_members", run_id=run.id, status=JobStatus.RUNNING, limit=-1)
+    running = session.all("live_members", run_id=run.id, status=JobStatus.RUNNING, limit=NO_LIMIT)
     over = any(one.id == run.id for one in ended)
     return CancelResult(
         answer=CancelStatus.CANCELLED if over else CancelStatus.REQUESTED,

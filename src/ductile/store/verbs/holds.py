@@ -12,6 +12,7 @@ from ductile.store.session import Cell, Session
 
 #: Rows a sweep touches at most, so that no transaction delays dispatch for long.
 SWEEP = 500
+NO_LIMIT = (1 << 63) - 1
 
 
 def key_is_taken(session: Session, *, dedupe_key: str | None, plugin: str, command: str) -> bool:

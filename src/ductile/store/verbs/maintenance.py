@@ -20,7 +20,7 @@ from ductile.store.model.maintenance import (
 )
 from ductile.store.rows import to_json
 from ductile.store.session import Cell, Session
-from ductile.store.verbs.holds import SWEEP
+from ductile.store.verbs.holds import NO_LIMIT, SWEEP
 from ductile.store.verbs.inits import begin_init
 from ductile.store.verbs.ledger import write_ledger
 
@@ -73,7 +73,7 @@ def count_prunable(session: Session, retention: Retention) -> Mapping[str, int]:
 
 
 def _count(session: Session, query: str, age: timedelta, **more: Cell) -> int:
-    found = session.one(query, before=_before(session, age), limit=-1, **more)
+    found = session.one(query, before=_before(session, age), limit=NO_LIMIT, **more)
     return int(found[0]) if found else 0
 
 

@@ -142,9 +142,10 @@ def log(session: Session, where: LogFilter, *, limit: int, cursor: str | None = 
 
 
 def _as_words(query: str | None) -> str | None:
-    """A search as the words that must all occur. Quoting each keeps the engine's operators out of it."""
-    words = (query or "").replace("\0", " ").split()
-    return " ".join('"' + word.replace('"', '""') + '"' for word in words) or None
+    """Return the words of a search, which must all occur, with one space between them; None if there are
+    none.
+    """
+    return " ".join((query or "").replace("\0", " ").split()) or None
 
 
 def _page(

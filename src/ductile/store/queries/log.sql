@@ -36,15 +36,9 @@ WHERE plugin = :plugin AND seq < :before AND {log_filters}
 ORDER BY seq DESC LIMIT :limit
 
 -- name: log_of_job
-SELECT {log_columns} FROM job_log INDEXED BY job_log_execution
+SELECT {log_columns} FROM job_log {use_job_log_execution}
 WHERE job_id = :job_id AND seq < :before AND {log_filters}
 ORDER BY seq DESC LIMIT :limit
-
--- name: log_with_words
--- CROSS JOIN keeps the order: the words find the rows, newest first, and the rest is checked on them.
-SELECT {log_columns} FROM job_log_text CROSS JOIN job_log ON job_log.seq = job_log_text.rowid
-WHERE job_log_text MATCH :words AND job_log_text.rowid < :before AND {log_filters}
-ORDER BY job_log_text.rowid DESC LIMIT :limit
 
 -- name: tallies
 -- Bounded by rows as well as by time: a busy month must not be read through.
@@ -55,10 +49,3 @@ GROUP BY plugin, status ORDER BY plugin, status
 
 -- name: unsearchable
 SELECT seq, plugin, command, last_error, stderr, result FROM job_log WHERE seq > :after ORDER BY seq LIMIT :limit
-
--- name: index_text
-INSERT INTO job_log_text (rowid, body) VALUES (:seq, :body)
-
--- name: empty_search_index
--- Throws all of it away, damaged or not; what is in the log is indexed again.
-INSERT INTO job_log_text (job_log_text) VALUES ('delete-all')

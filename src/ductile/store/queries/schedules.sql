@@ -20,14 +20,7 @@ VALUES (:plugin, :schedule_id, :fingerprint, :at,
 ON CONFLICT (plugin, schedule_id) DO UPDATE SET
   fingerprint = excluded.fingerprint, next_at = excluded.next_at, nominal_at = excluded.nominal_at,
   defined_at = excluded.defined_at, updated_at = excluded.updated_at
-WHERE fingerprint <> excluded.fingerprint
-
--- name: forget_schedules
--- :kept is a JSON list of [plugin, schedule_id].
-DELETE FROM schedule_entries
-WHERE (plugin, schedule_id) NOT IN (
-  SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]') FROM json_each(:kept)
-)
+WHERE schedule_entries.fingerprint <> excluded.fingerprint
 
 -- name: advance_schedule
 UPDATE schedule_entries SET

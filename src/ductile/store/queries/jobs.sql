@@ -1,5 +1,17 @@
 -- Jobs: submitting, claiming, settling.
 
+-- An adapter whose planner needs a hint overrides these.
+
+-- fragment: use_job_log_execution
+
+-- fragment: use_job_queue_by_status
+
+-- fragment: use_job_queue_dedupe
+
+-- fragment: use_job_queue_key_holder
+
+-- fragment: use_job_queue_ready
+
 -- fragment: job_columns
 id, seq, plugin, command, status, reason, hold, attempt, max_attempts, execution, submitted_by,
 submitted_detail, dedupe_key, created_at, started_at, completed_at, next_retry_at, last_error, parent_job_id,
@@ -68,7 +80,7 @@ VALUES (:id, :parent_id, :run_id, :pipeline, :step_path, :baggage, :hops, :at)
 
 -- name: live_match
 -- A job with this key that has not ended, the running one first.
-SELECT id FROM job_queue INDEXED BY job_queue_dedupe
+SELECT id FROM job_queue {use_job_queue_dedupe}
 WHERE dedupe_key = :dedupe_key AND plugin = :plugin AND command = :command AND status IN ('queued', 'running')
 ORDER BY status DESC LIMIT 1
 
@@ -80,12 +92,12 @@ ORDER BY completed_at DESC LIMIT 1
 
 -- name: latest_with_key
 -- The newest with this key, whatever became of it.
-SELECT id FROM job_queue INDEXED BY job_queue_dedupe
+SELECT id FROM job_queue {use_job_queue_dedupe}
 WHERE dedupe_key = :dedupe_key AND plugin = :plugin AND command = :command
 ORDER BY seq DESC LIMIT 1
 
 -- name: key_holder
-SELECT seq FROM job_queue INDEXED BY job_queue_key_holder
+SELECT seq FROM job_queue {use_job_queue_key_holder}
 WHERE dedupe_key = :dedupe_key AND plugin = :plugin AND command = :command
   AND hold IS NULL AND (status = 'running' OR status = 'queued')
 
@@ -94,7 +106,7 @@ WHERE dedupe_key = :dedupe_key AND plugin = :plugin AND command = :command
 SELECT CASE waiting.hold
   WHEN 'predecessor' THEN waiting.after_job_id
   WHEN 'key' THEN (
-    SELECT id FROM job_queue AS holder INDEXED BY job_queue_key_holder
+    SELECT id FROM job_queue AS holder {use_job_queue_key_holder}
     WHERE holder.dedupe_key = waiting.dedupe_key AND holder.plugin = waiting.plugin
       AND holder.command = waiting.command
       AND holder.hold IS NULL AND (holder.status = 'running' OR holder.status = 'queued'))
@@ -142,13 +154,13 @@ WITH RECURSIVE plugins (name) AS (
   FROM plugins WHERE plugins.name IS NOT NULL
 )
 SELECT name, (
-  SELECT min(seq) FROM job_queue INDEXED BY job_queue_ready
+  SELECT min(seq) FROM job_queue {use_job_queue_ready}
   WHERE status = 'queued' AND hold IS NULL AND plugin = plugins.name
 )
 FROM plugins WHERE name IS NOT NULL
 
 -- name: next_head
-SELECT min(seq) FROM job_queue INDEXED BY job_queue_ready
+SELECT min(seq) FROM job_queue {use_job_queue_ready}
 WHERE status = 'queued' AND hold IS NULL AND plugin = :plugin AND seq > :seq
 
 -- name: ready_job
@@ -172,7 +184,7 @@ UPDATE job_queue SET
   next_retry_at = :next_retry_at, retry_wait = :retry_wait, last_error = :last_error, suspect = :suspect,
   artifacts = :artifacts, owner = NULL, lease_until = NULL
 WHERE seq = :seq AND id = :id AND status = :from_status AND execution = :execution
-  AND cancel_requested_at IS :cancel_requested_at AND callback_url IS :callback_url
+  AND cancel_requested_at IS NOT DISTINCT FROM :cancel_requested_at AND callback_url IS NOT DISTINCT FROM :callback_url
 RETURNING EXISTS (
   SELECT 1 FROM job_queue AS waiting WHERE waiting.after_job_id = job_queue.id AND waiting.hold = 'predecessor'
 )
@@ -200,7 +212,7 @@ INSERT INTO job_log (
 ON CONFLICT DO NOTHING
 
 -- name: log_status
-SELECT status FROM job_log WHERE job_id = :job_id AND execution = :execution AND (status = 'superseded') = 0
+SELECT status FROM job_log WHERE job_id = :job_id AND execution = :execution AND status <> 'superseded'
 
 -- name: job_was_logged
 SELECT 1 FROM job_log WHERE job_id = :job_id LIMIT 1
@@ -212,27 +224,9 @@ WHERE hold = 'retry' AND next_retry_at <= :now ORDER BY next_retry_at, seq LIMIT
 -- name: next_due
 SELECT min(next_retry_at) FROM job_queue WHERE hold = 'retry'
 
--- name: clamp_waits
--- Due times that lie further off than the wait they were drawn from: the clock was set back.
-UPDATE job_queue SET next_retry_at = strftime('%Y-%m-%dT%H:%M:%f', :now, '+' || retry_wait || ' seconds') || '000Z'
-WHERE seq IN (
-  SELECT seq FROM job_queue
-  WHERE hold = 'retry'
-    AND next_retry_at > strftime('%Y-%m-%dT%H:%M:%f', :now, '+' || (retry_wait + 1) || ' seconds') || '000Z'
-  LIMIT :limit
-)
-RETURNING seq
-
 -- name: running_jobs
 SELECT {job_columns} FROM job_queue
 WHERE status <> 'succeeded' AND status = 'running' AND plugin <> 'pipeline' ORDER BY seq LIMIT :limit
-
--- name: queued_of_plugins
--- :plugins is a JSON list; :keep turns it into those to leave alone. Runs are ended through their steps.
-SELECT {job_columns} FROM job_queue
-WHERE status <> 'succeeded' AND status = 'queued' AND hold IS NOT 'run'
-  AND (:plugins IS NULL OR (plugin IN (SELECT value FROM json_each(:plugins))) <> :keep)
-ORDER BY seq LIMIT :limit
 
 -- name: job_by_id
 SELECT {job_columns}, payload FROM job_queue WHERE id = :id
@@ -259,14 +253,6 @@ ORDER BY seq DESC LIMIT :limit
 -- name: job_of_id
 SELECT {job_columns} FROM job_queue
 WHERE id = :id AND seq < :before AND {job_filters}
-ORDER BY seq DESC LIMIT :limit
-
--- name: jobs_with_words
-SELECT {job_columns} FROM job_queue
-WHERE id IN (
-    SELECT job_log.job_id FROM job_log_text CROSS JOIN job_log ON job_log.seq = job_log_text.rowid
-    WHERE job_log_text MATCH :words
-  ) AND seq < :before AND {job_filters}
 ORDER BY seq DESC LIMIT :limit
 
 -- name: jobs_of_status
@@ -303,28 +289,22 @@ SELECT
 
 -- name: depths
 SELECT plugin,
-  sum(status = 'queued' AND hold IS NULL),
-  sum(status = 'queued' AND hold IS NOT NULL),
-  sum(status = 'running'),
+  count(*) FILTER (WHERE status = 'queued' AND hold IS NULL),
+  count(*) FILTER (WHERE status = 'queued' AND hold IS NOT NULL),
+  count(*) FILTER (WHERE status = 'running'),
   min(CASE WHEN status = 'queued' AND hold IS NULL THEN created_at END)
 FROM job_queue WHERE status <> 'succeeded' AND status IN ('queued', 'running')
 GROUP BY plugin ORDER BY plugin
 
--- name: live_jobs_of_plugins
--- :plugins is a JSON list.
-SELECT plugin, status, count(*) FROM job_queue INDEXED BY job_queue_by_status
-WHERE status <> 'succeeded' AND status IN ('queued', 'running') AND plugin IN (SELECT value FROM json_each(:plugins))
-GROUP BY plugin, status
-
 -- name: live_runs_by_graph
 -- Runs that have not ended, by the graph that they follow.
-SELECT run.fingerprint, count(*) FROM job_queue AS job INDEXED BY job_queue_by_status
+SELECT run.fingerprint, count(*) FROM job_queue AS job {use_job_queue_by_status}
 JOIN pipeline_runs AS run ON run.run_id = job.id
 WHERE job.status <> 'succeeded' AND job.status IN ('queued', 'running') AND job.plugin = 'pipeline'
 GROUP BY run.fingerprint
 
 -- name: outstanding
-SELECT count(*) FROM job_queue INDEXED BY job_queue_by_status
+SELECT count(*) FROM job_queue {use_job_queue_by_status}
 WHERE status <> 'succeeded' AND status IN ('queued', 'running') AND plugin = :plugin AND command = :command
 
 -- name: event_by_id
@@ -332,13 +312,6 @@ SELECT id, type, source, payload, headers, dedupe_key, created_at FROM events WH
 
 -- name: context_by_id
 SELECT id, baggage, parent_id, run_id, pipeline, step_path, hops FROM event_context WHERE id = :id
-
--- name: job_ids_ending
--- No index begins at the end of an id: this walks the ids, for a person who typed one.
-SELECT id FROM job_queue WHERE substr(id, -length(:ending)) = :ending
-UNION
-SELECT job_id FROM job_log WHERE substr(job_id, -length(:ending)) = :ending
-ORDER BY 1 LIMIT :limit
 
 -- name: job_ids_between
 -- Each half bounded by itself: a short beginning stands for weeks of jobs.

@@ -31,22 +31,6 @@ DELETE FROM store_meta WHERE key = :key
 -- name: put_meta
 INSERT INTO store_meta (key, value) VALUES (:key, :value) ON CONFLICT (key) DO UPDATE SET value = excluded.value
 
--- fragment: prunable_jobs
--- Ended long enough ago, no step of a run, and nothing below it alive. The newest row stays, and if that is a
--- step its run does: by it the next one is numbered.
-SELECT seq, id, plugin, payload FROM job_queue AS candidate
-WHERE status = :status AND completed_at < :before AND run_id IS NULL AND seq < (SELECT max(seq) FROM job_queue)
-  AND id IS NOT (SELECT run_id FROM job_queue WHERE seq = (SELECT max(seq) FROM job_queue))
-  AND NOT EXISTS (
-    WITH RECURSIVE below (id, status) AS (
-      SELECT child.id, child.status FROM job_queue AS child WHERE child.parent_job_id = candidate.id
-      UNION
-      SELECT child.id, child.status FROM below CROSS JOIN job_queue AS child ON child.parent_job_id = below.id
-    )
-    SELECT 1 FROM below WHERE status IN ('queued', 'running')
-  )
-ORDER BY completed_at LIMIT :limit
-
 -- name: prunable_jobs
 {prunable_jobs}
 
@@ -91,9 +75,6 @@ SELECT count(*) FROM ({prunable_log})
 
 -- name: delete_log
 DELETE FROM job_log WHERE seq = :seq
-
--- name: delete_log_text
-DELETE FROM job_log_text WHERE rowid = :seq
 
 -- name: delete_transitions
 -- They go with the last that is left of their job.

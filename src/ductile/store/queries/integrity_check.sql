@@ -4,10 +4,10 @@
 -- name: check_transitions_chain
 SELECT DISTINCT job_id FROM (
   SELECT job_id, from_status, lag(to_status) OVER (PARTITION BY job_id ORDER BY seq) AS before FROM job_transitions
-) WHERE from_status IS NOT before LIMIT :limit
+) WHERE from_status IS DISTINCT FROM before LIMIT :limit
 
 -- name: check_status_is_last_transition
-SELECT id FROM job_queue AS job WHERE status IS NOT
+SELECT id FROM job_queue AS job WHERE status IS DISTINCT FROM
   (SELECT to_status FROM job_transitions WHERE job_id = job.id ORDER BY seq DESC LIMIT 1)
 LIMIT :limit
 
@@ -16,7 +16,7 @@ LIMIT :limit
 SELECT from_status, to_status, min(job_id) FROM job_transitions GROUP BY from_status, to_status
 
 -- name: check_executions_are_claims
-SELECT id FROM job_queue AS job WHERE execution IS NOT
+SELECT id FROM job_queue AS job WHERE execution IS DISTINCT FROM
   (SELECT count(*) FROM job_transitions WHERE job_id = job.id AND to_status = 'running')
 LIMIT :limit
 
@@ -161,13 +161,6 @@ WHERE change.seq >= coalesce((SELECT min(seq) FROM ledger), 0) AND NOT EXISTS (
 )
 LIMIT :limit
 
--- name: check_damage
--- What SQLite itself finds wrong with the file: one row that says ok, or what is wrong.
-PRAGMA quick_check(10)
-
--- name: check_schema_version
-PRAGMA user_version
-
 -- name: check_bad_endings
 -- Jobs that ended badly since an instant, and not because somebody wanted it. What a check of health says is
 -- told by itself.
@@ -186,7 +179,7 @@ GROUP BY plugin, command ORDER BY count(*) DESC, plugin, command LIMIT :limit
 
 -- name: check_receivers
 -- Receivers of state webhooks that did not take what they were sent.
-SELECT receiver, sum(status = 'pending'), sum(status = 'dropped'), max(last_error) FROM state_deliveries
+SELECT receiver, count(*) FILTER (WHERE status = 'pending'), count(*) FILTER (WHERE status = 'dropped'), max(last_error) FROM state_deliveries
 WHERE (status = 'pending' AND (last_status IS NOT NULL OR last_error IS NOT NULL))
   OR (status = 'dropped' AND completed_at >= :since)
 GROUP BY receiver ORDER BY receiver LIMIT :limit

@@ -1,4 +1,4 @@
-"""Named SQL files: how they are read (ARCHITECTURE: SQL lives in .sql files, each query named)."""
+"""Named SQL files, shared by all databases, with the overrides of an adapter."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from ductile.store.queries import load_queries, parse_queries
+from ductile.store.named_sql import load_queries, parse_queries
 
 
 def test_a_query_is_what_follows_its_name_without_comments() -> None:
@@ -32,12 +32,23 @@ def test_a_name_is_defined_once() -> None:
         parse_queries("-- name: one\nSELECT 1\n-- name: one\nSELECT 2\n")
 
 
+def test_an_adapter_replaces_queries_and_fragments_and_adds_its_own() -> None:
+    shared = "-- fragment: hint\n-- name: one\nSELECT 1 {hint}\n-- name: two\nSELECT 2\n"
+    own = "-- fragment: hint\nINDEXED BY i\n-- name: two\nSELECT 22\n-- name: three\nSELECT 3\n"
+    assert parse_queries(shared)["one"] == "SELECT 1 "
+    assert parse_queries(shared, own) == {
+        "one": "SELECT 1 INDEXED BY i",
+        "two": "SELECT 22",
+        "three": "SELECT 3",
+    }
+
+
 def test_text_without_queries_has_none() -> None:
     assert parse_queries("-- only a comment\n") == {}
 
 
 def test_our_queries_load_and_each_is_one_statement() -> None:
-    queries = load_queries("ductile.store.sqlite.queries")
+    queries = load_queries("ductile.store.sqlite")
     assert len(queries) > 50
     for name, sql in queries.items():
         assert sql, name

@@ -19,7 +19,7 @@ FROM job_queue AS step JOIN run_members AS member ON member.job_id = step.id
   JOIN pipeline_runs AS run ON run.run_id = member.run_id
   JOIN job_queue AS job ON job.id = run.run_id
 WHERE step.seq = :seq AND step.id = :id AND step.status = :status AND step.execution = :execution
-  AND step.cancel_requested_at IS :cancel_requested_at
+  AND step.cancel_requested_at IS NOT DISTINCT FROM :cancel_requested_at
 
 -- name: run_of_claim
 SELECT run.fingerprint, job.status, job.callback_url IS NOT NULL
@@ -30,7 +30,7 @@ SELECT fingerprint FROM pipeline_runs WHERE run_id = :run_id
 
 -- name: last_in_line
 -- Runs with one key follow one another: the one that a new one has to wait for is the one nobody waits for yet.
-SELECT id FROM job_queue AS run INDEXED BY job_queue_dedupe
+SELECT id FROM job_queue AS run {use_job_queue_dedupe}
 WHERE dedupe_key = :dedupe_key AND plugin = :plugin AND command = :command AND status IN ('queued', 'running')
   AND id <> :id
   AND NOT EXISTS (SELECT 1 FROM job_queue AS step WHERE step.after_job_id = run.id AND step.hold = 'predecessor')
@@ -45,7 +45,7 @@ WHERE step.run_id = :run_id AND step.status <> 'succeeded'
 -- name: wait_for_another
 -- Never a run for itself.
 UPDATE job_queue SET after_job_id = :other_id
-WHERE after_job_id = :id AND hold = 'predecessor' AND run_id IS NOT :other_id
+WHERE after_job_id = :id AND hold = 'predecessor' AND run_id IS DISTINCT FROM :other_id
 
 -- name: start_run
 -- A run starts when the first of its steps is claimed.
@@ -57,18 +57,6 @@ UPDATE pipeline_runs SET jobs = jobs + :more WHERE run_id = :run_id
 
 -- name: clear_deadline
 UPDATE pipeline_runs SET deadline_at = NULL WHERE run_id = :run_id AND deadline_at IS NOT NULL
-
--- name: clamp_deadlines
--- As `clamp_waits`, for runs that are cancelled when their time is up.
-UPDATE pipeline_runs SET deadline_at =
-  strftime('%Y-%m-%dT%H:%M:%f', :now, '+' || coalesce(deadline_wait, 0) || ' seconds') || '000Z'
-WHERE run_id IN (
-  SELECT run_id FROM pipeline_runs
-  WHERE deadline_at >
-    strftime('%Y-%m-%dT%H:%M:%f', :now, '+' || (coalesce(deadline_wait, 0) + 1) || ' seconds') || '000Z'
-  LIMIT :limit
-)
-RETURNING run_id
 
 -- name: overdue_runs
 SELECT run_id FROM pipeline_runs WHERE deadline_at <= :now ORDER BY deadline_at LIMIT :limit
@@ -145,7 +133,7 @@ WHERE run_id = :run_id AND status = :status ORDER BY seq LIMIT :limit
 -- name: cancelled_in_queue
 -- Their run was cancelled, and the daemon died before they were ended.
 SELECT {job_columns} FROM job_queue
-WHERE status <> 'succeeded' AND status = 'queued' AND cancel_requested_at IS NOT NULL AND hold IS NOT 'run'
+WHERE status <> 'succeeded' AND status = 'queued' AND cancel_requested_at IS NOT NULL AND hold IS DISTINCT FROM 'run'
 ORDER BY seq LIMIT :limit
 
 -- name: stalled_runs

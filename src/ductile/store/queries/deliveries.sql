@@ -82,25 +82,13 @@ SELECT min(next_attempt_at) FROM state_deliveries WHERE status = 'pending' AND n
 UPDATE state_deliveries SET attempts = attempts + 1, next_attempt_at = :retry_at, retry_wait = :retry_wait
 WHERE seq = :seq
 
--- name: clamp_delivery_waits
--- As `clamp_waits`, for the outbox.
-UPDATE state_deliveries SET next_attempt_at =
-  strftime('%Y-%m-%dT%H:%M:%f', :now, '+' || coalesce(retry_wait, 0) || ' seconds') || '000Z'
-WHERE seq IN (
-  SELECT seq FROM state_deliveries
-  WHERE status = 'pending' AND next_attempt_at >
-    strftime('%Y-%m-%dT%H:%M:%f', :now, '+' || (coalesce(retry_wait, 0) + 1) || ' seconds') || '000Z'
-  LIMIT :limit
-)
-RETURNING seq
-
 -- name: delivery_by_id
 SELECT {delivery_columns} FROM state_deliveries WHERE id = :id
 
 -- name: report_delivery
 -- An attempt that does not count was none: later events go on waiting for a first one.
 UPDATE state_deliveries SET
-  status = :status, attempts = attempts - 1 + :counts, tried = max(tried, :counts),
+  status = :status, attempts = attempts - 1 + :counts, tried = CASE WHEN :counts > tried THEN :counts ELSE tried END,
   next_attempt_at = :next_attempt_at, retry_wait = :retry_wait, completed_at = :completed_at,
   last_status = :last_status, last_error = :last_error
 WHERE seq = :seq

@@ -6,7 +6,8 @@ SELECT state, claim_seq, updated_at FROM plugin_state WHERE plugin_name = :plugi
 -- name: write_state
 INSERT INTO plugin_state (plugin_name, state, claim_seq, updated_at) VALUES (:plugin, :state, :claim_seq, :at)
 ON CONFLICT (plugin_name) DO UPDATE SET
-  state = excluded.state, claim_seq = max(claim_seq, excluded.claim_seq), updated_at = excluded.updated_at
+  state = excluded.state,
+  claim_seq = CASE WHEN excluded.claim_seq > plugin_state.claim_seq THEN excluded.claim_seq ELSE plugin_state.claim_seq END, updated_at = excluded.updated_at
 
 -- name: insert_fact
 INSERT INTO plugin_facts (plugin_name, fact_type, job_id, execution, command, fact_json, created_at)

@@ -1,0 +1,54 @@
+"""Named SQL: the queries of the verbs, in `.sql` files.
+
+A query begins with `-- name: its_name`; comment lines after that describe it. `-- fragment: name` begins text
+that other queries include as `{name}`, such as a list of columns. Queries are shared by all databases
+(`ductile.store.queries`); the `.sql` file of an adapter replaces those that need its own syntax.
+"""
+
+from __future__ import annotations
+
+import re
+from importlib.resources import files
+
+_HEAD = re.compile(r"^-- (name|fragment): ([a-z_]+)$", re.MULTILINE)
+
+
+def load_queries(adapter: str) -> dict[str, str]:
+    """Return the shared queries, with those of the adapter's package in place of, or beside, them."""
+    shared = _read_sql("ductile.store.queries")
+    return parse_queries(shared, _read_sql(adapter))
+
+
+def _read_sql(package: str) -> str:
+    found = sorted(files(package).iterdir(), key=lambda entry: entry.name)
+    return "\n".join(file.read_text(encoding="utf-8") for file in found if file.name.endswith(".sql"))
+
+
+def parse_queries(text: str, overrides: str = "") -> dict[str, str]:
+    """Return the queries by name. A fragment may be defined after the queries that include it.
+
+    Raises `ValueError` if one of the texts defines a name twice.
+    """
+    queries, fragments = _split(text)
+    own_queries, own_fragments = _split(overrides)
+    queries |= own_queries
+    fragments |= own_fragments
+    return {
+        name: re.sub(r"\{([a-z_]+)\}", lambda found: fragments[found[1]], sql)
+        for name, sql in queries.items()
+    }
+
+
+def _split(text: str) -> tuple[dict[str, str], dict[str, str]]:
+    queries: dict[str, str] = {}
+    fragments: dict[str, str] = {}
+    heads = list(_HEAD.finditer(text))
+    ends = [head.start() for head in heads[1:]] + [len(text)]
+    for head, end in zip(heads, ends, strict=False):
+        kind, name = head.groups()
+        body = text[head.end() : end].splitlines()
+        found = fragments if kind == "fragment" else queries
+        if name in found:
+            raise ValueError(f"{'fragment' if kind == 'fragment' else 'query'} {name} is defined twice")
+        found[name] = "\n".join(line for line in body if not line.lstrip().startswith("--")).strip()
+    return queries, fragments

@@ -1,0 +1,127 @@
+-- SQLite's own syntax. These replace the shared queries and fragments of the same name, or add to them.
+
+-- Plans that the planner does not find by itself.
+
+-- fragment: use_job_log_execution
+INDEXED BY job_log_execution
+
+-- fragment: use_job_queue_by_status
+INDEXED BY job_queue_by_status
+
+-- fragment: use_job_queue_dedupe
+INDEXED BY job_queue_dedupe
+
+-- fragment: use_job_queue_key_holder
+INDEXED BY job_queue_key_holder
+
+-- fragment: use_job_queue_ready
+INDEXED BY job_queue_ready
+
+-- name: live_jobs_of_plugins
+-- :plugins is a JSON list.
+SELECT plugin, status, count(*) FROM job_queue {use_job_queue_by_status}
+WHERE status <> 'succeeded' AND status IN ('queued', 'running') AND plugin IN (SELECT value FROM json_each(:plugins))
+GROUP BY plugin, status
+
+-- name: clamp_waits
+-- Due times that lie further off than the wait they were drawn from: the clock was set back.
+UPDATE job_queue SET next_retry_at = strftime('%Y-%m-%dT%H:%M:%f', :now, '+' || retry_wait || ' seconds') || '000Z'
+WHERE seq IN (
+  SELECT seq FROM job_queue
+  WHERE hold = 'retry'
+    AND next_retry_at > strftime('%Y-%m-%dT%H:%M:%f', :now, '+' || (retry_wait + 1) || ' seconds') || '000Z'
+  LIMIT :limit
+)
+RETURNING seq
+
+-- name: clamp_deadlines
+-- As `clamp_waits`, for runs that are cancelled when their time is up.
+UPDATE pipeline_runs SET deadline_at =
+  strftime('%Y-%m-%dT%H:%M:%f', :now, '+' || coalesce(deadline_wait, 0) || ' seconds') || '000Z'
+WHERE run_id IN (
+  SELECT run_id FROM pipeline_runs
+  WHERE deadline_at >
+    strftime('%Y-%m-%dT%H:%M:%f', :now, '+' || (coalesce(deadline_wait, 0) + 1) || ' seconds') || '000Z'
+  LIMIT :limit
+)
+RETURNING run_id
+
+-- name: clamp_delivery_waits
+-- As `clamp_waits`, for the outbox.
+UPDATE state_deliveries SET next_attempt_at =
+  strftime('%Y-%m-%dT%H:%M:%f', :now, '+' || coalesce(retry_wait, 0) || ' seconds') || '000Z'
+WHERE seq IN (
+  SELECT seq FROM state_deliveries
+  WHERE status = 'pending' AND next_attempt_at >
+    strftime('%Y-%m-%dT%H:%M:%f', :now, '+' || (coalesce(retry_wait, 0) + 1) || ' seconds') || '000Z'
+  LIMIT :limit
+)
+RETURNING seq
+
+-- name: jobs_with_words
+SELECT {job_columns} FROM job_queue
+WHERE id IN (
+    SELECT job_log.job_id FROM job_log_text CROSS JOIN job_log ON job_log.seq = job_log_text.rowid
+    WHERE job_log_text MATCH '"' || replace(replace(:words, '"', '""'), ' ', '" "') || '"'
+  ) AND seq < :before AND {job_filters}
+ORDER BY seq DESC LIMIT :limit
+
+-- name: log_with_words
+-- CROSS JOIN keeps the order: the words find the rows, newest first, and the rest is checked on them.
+SELECT {log_columns} FROM job_log_text CROSS JOIN job_log ON job_log.seq = job_log_text.rowid
+WHERE job_log_text MATCH '"' || replace(replace(:words, '"', '""'), ' ', '" "') || '"' AND job_log_text.rowid < :before AND {log_filters}
+ORDER BY job_log_text.rowid DESC LIMIT :limit
+
+-- name: index_text
+INSERT INTO job_log_text (rowid, body) VALUES (:seq, :body)
+
+-- name: empty_search_index
+-- Throws all of it away, damaged or not; what is in the log is indexed again.
+INSERT INTO job_log_text (job_log_text) VALUES ('delete-all')
+
+-- name: delete_log_text
+DELETE FROM job_log_text WHERE rowid = :seq
+
+-- name: queued_of_plugins
+-- :plugins is a JSON list; :keep turns it into those to leave alone. Runs are ended through their steps.
+SELECT {job_columns} FROM job_queue
+WHERE status <> 'succeeded' AND status = 'queued' AND hold IS DISTINCT FROM 'run'
+  AND (:plugins IS NULL OR (plugin IN (SELECT value FROM json_each(:plugins))) <> :keep)
+ORDER BY seq LIMIT :limit
+
+-- name: forget_schedules
+-- :kept is a JSON list of [plugin, schedule_id].
+DELETE FROM schedule_entries
+WHERE (plugin, schedule_id) NOT IN (
+  SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]') FROM json_each(:kept)
+)
+
+-- fragment: prunable_jobs
+-- Ended long enough ago, no step of a run, and nothing below it alive. The newest row stays, and if that is a
+-- step its run does: by it the next one is numbered.
+SELECT seq, id, plugin, payload FROM job_queue AS candidate
+WHERE status = :status AND completed_at < :before AND run_id IS NULL AND seq < (SELECT max(seq) FROM job_queue)
+  AND id IS NOT (SELECT run_id FROM job_queue WHERE seq = (SELECT max(seq) FROM job_queue))
+  AND NOT EXISTS (
+    WITH RECURSIVE below (id, status) AS (
+      SELECT child.id, child.status FROM job_queue AS child WHERE child.parent_job_id = candidate.id
+      UNION
+      SELECT child.id, child.status FROM below CROSS JOIN job_queue AS child ON child.parent_job_id = below.id
+    )
+    SELECT 1 FROM below WHERE status IN ('queued', 'running')
+  )
+ORDER BY completed_at LIMIT :limit
+
+-- name: job_ids_ending
+-- No index begins at the end of an id: this walks the ids, for a person who typed one.
+SELECT id FROM job_queue WHERE substr(id, -length(:ending)) = :ending
+UNION
+SELECT job_id FROM job_log WHERE substr(job_id, -length(:ending)) = :ending
+ORDER BY 1 LIMIT :limit
+
+-- name: check_damage
+-- What SQLite itself finds wrong with the file: one row that says ok, or what is wrong.
+PRAGMA quick_check(10)
+
+-- name: check_schema_version
+PRAGMA user_version
