@@ -33,7 +33,7 @@ from ductile.config.schema.fields import (
     written_default,
 )
 from ductile.config.schema.model import Config
-from ductile.core.schedules.diagnosis import ScheduleCause
+from ductile.core.schedules.admission import ScheduleCause
 from ductile.operations.diagnose.findings import DOCTOR_CHECKS
 from ductile.store.invariants import INVARIANTS
 

@@ -12,7 +12,7 @@ import apsw
 import pytest
 
 from builders.jobs import Clock, some_dice
-from ductile.core.jobs.breaker import BreakerReason, BreakerState
+from ductile.core.jobs.failures import BreakerReason, BreakerState
 from ductile.core.jobs.ledger import LedgerKind
 from ductile.core.jobs.model import EDGES, RESTING, Hold, JobReason, JobStatus, SubmittedBy
 from ductile.core.jobs.settlement import CallbackState, LogStatus

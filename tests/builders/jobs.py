@@ -10,12 +10,10 @@ from datetime import UTC, datetime, timedelta
 from random import Random
 from typing import Any
 
-from ductile.core.events.model import NewEvent
-from ductile.core.events.routing import EventRoute, EventRouteTable
-from ductile.core.jobs.breaker import BreakerPolicy
+from ductile.core.events.model import EventRoute, EventRouteTable, NewEvent
+from ductile.core.jobs.failures import BreakerPolicy, RetryPolicy
 from ductile.core.jobs.model import Job, JobReason, JobStatus, NewJob, SubmittedBy
 from ductile.core.jobs.outcomes import Completed, Evidence, Failed, PluginEvent, PluginResponse, TimedOut
-from ductile.core.jobs.retry import RetryPolicy
 from ductile.core.jobs.settlement import LogStatus
 from ductile.core.json import JsonObject, JsonValue
 from ductile.core.policy import FactRule, PluginPolicy, Policy

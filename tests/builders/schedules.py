@@ -10,8 +10,7 @@ from zoneinfo import ZoneInfo
 from ductile.config.cron import CronTable
 from ductile.core.durations import parse_interval
 from ductile.core.schedules.planner import DuePlan, DueRun, plan_due
-from ductile.core.schedules.rule import At, Cron, Every, ScheduleRule, Slot
-from ductile.core.schedules.windows import DailyWindow
+from ductile.core.schedules.rule import At, Cron, DailyWindow, Every, ScheduleRule, Slot
 
 NEW_YORK = "America/New_York"
 VIENNA = "Europe/Vienna"

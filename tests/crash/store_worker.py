@@ -13,9 +13,10 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from random import Random
 
-from ductile.core.events.routing import EventRoute, EventRouteTable
+from ductile.core.events.model import EventRoute, EventRouteTable
 from ductile.core.ids import make_id
 from ductile.core.jobs.admission import Caps
+from ductile.core.jobs.failures import RetryPolicy
 from ductile.core.jobs.model import Callback, JobReason, NewJob, SubmittedBy
 from ductile.core.jobs.outcomes import (
     Completed,
@@ -26,7 +27,6 @@ from ductile.core.jobs.outcomes import (
     PluginResponse,
     TimedOut,
 )
-from ductile.core.jobs.retry import RetryPolicy
 from ductile.core.policy import FactRule, PluginPolicy, Policy
 from ductile.store.model.jobs import Settled
 from ductile.store.model.submission import Accepted, Submission

@@ -12,7 +12,7 @@ from types import ModuleType
 import pytest
 
 from builders.daemons import a_place
-from ductile.core.schedules.diagnosis import ScheduleCause
+from ductile.core.schedules.admission import ScheduleCause
 from ductile.operations.diagnose.findings import DoctorCheck
 from ductile.store.invariants import Invariant
 

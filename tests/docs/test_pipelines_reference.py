@@ -15,10 +15,9 @@ from builders.configs import a_config, loaded
 from builders.plugins import a_plugin
 from ductile.config.schema.fields import Section
 from ductile.config.schema.pipelines import PipelineSettings, StepSettings
-from ductile.core.expressions.conditions import Comparison, explain_condition
+from ductile.core.expressions.conditions import MASK, MAX_QUOTE_LENGTH, Comparison, explain_condition
 from ductile.core.expressions.operators import Operator, compare
 from ductile.core.expressions.paths import MISSING, PORTABLE_ROOTS, EvalContext, Root
-from ductile.core.expressions.redacted_quote import MASK, MAX_QUOTE_LENGTH
 from ductile.core.expressions.regex import BUDGET_SECONDS
 from ductile.core.expressions.templates import compile_template, fill
 from ductile.core.json import JsonObject, JsonValue

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from builders.jobs import START
-from ductile.core.jobs.breaker import (
+from ductile.core.jobs.failures import (
     Breaker,
     BreakerPolicy,
     BreakerReason,

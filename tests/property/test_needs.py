@@ -9,7 +9,7 @@ from hypothesis import given
 
 from builders.conditions import conditions, judged, scopes
 from builders.pipelines import graph_of, rules_of, split, uses
-from ductile.core.events.routing import Pipeline
+from ductile.core.events.model import Pipeline
 from ductile.core.expressions.conditions import Condition
 from ductile.core.expressions.paths import MISSING, EvalContext, look_up
 from ductile.core.runs.required_inputs import find_required_inputs, first_use

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from builders.jobs import some_dice
-from ductile.core.jobs.retry import RetryPolicy, plan_delay
+from ductile.core.jobs.failures import RetryPolicy, plan_delay
 
 spans = st.integers(0, 10**12).map(lambda us: timedelta(microseconds=us))
 policies = st.builds(RetryPolicy, backoff_base=spans, backoff_max=spans)

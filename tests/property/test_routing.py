@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ductile.core.events.routing import EventRoute, EventRouteTable
+from ductile.core.events.model import EventRoute, EventRouteTable
 
 words = st.sampled_from(["a", "b", "a.b", "", "A", "a "])
 routes = st.lists(

@@ -21,6 +21,7 @@ from ductile.core.schedules.audit import find_gaps
 from ductile.core.schedules.planner import DuePlan, DueRun, plan_due
 from ductile.core.schedules.rule import (
     CatchUp,
+    DailyWindow,
     Every,
     IfRunning,
     ScheduleRule,
@@ -28,11 +29,12 @@ from ductile.core.schedules.rule import (
     add_intervals,
     draw_slot,
     first_slot,
+    instant_of_wall_time,
+    is_in_window,
     nominal_instants_from,
     slot_after_run,
     snap_to_window,
 )
-from ductile.core.schedules.windows import DailyWindow, instant_of_wall_time, is_in_window
 from ductile.store.model.schedules import Occurrence, OccurrenceOutcome
 from ductile.struct import replace
 

@@ -10,12 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from builders.jobs import START
-from ductile.core.jobs.breaker import Breaker, BreakerPolicy, BreakerState
-from ductile.core.schedules.admission import Admitted, FireView, StartConditions, decide_admission
-from ductile.core.schedules.diagnosis import (
+from ductile.core.jobs.failures import Breaker, BreakerPolicy, BreakerState
+from ductile.core.schedules.admission import (
     OVERDUE_AFTER,
+    Admitted,
+    FireView,
     ScheduleCause,
     ScheduleFacts,
+    StartConditions,
+    decide_admission,
     decide_cause,
 )
 from ductile.core.schedules.rule import IfRunning

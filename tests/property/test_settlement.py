@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from builders.jobs import START, a_job, a_route, emitted, some_dice, some_evidence, some_rules
-from ductile.core.jobs.breaker import Breaker, BreakerState
+from ductile.core.jobs.failures import Breaker, BreakerState
 from ductile.core.jobs.model import EDGES, RESTING, TERMINAL, Callback, Job, JobReason, JobStatus, SubmittedBy
 from ductile.core.jobs.outcomes import (
     EARLY_END_REASONS,

@@ -12,8 +12,7 @@ from random import Random
 from ductile.config.secrets import redact
 from ductile.config.snapshot import Snapshot
 from ductile.core.events.dispatch import EventProducer, start_refusal
-from ductile.core.events.model import NewEvent
-from ductile.core.events.routing import Pipeline
+from ductile.core.events.model import NewEvent, Pipeline
 from ductile.core.expressions.conditions import ConditionError, evaluate_condition, explain_condition
 from ductile.core.ids import make_id
 from ductile.core.jobs.model import NewJob, SubmittedBy

@@ -16,9 +16,8 @@ from ductile.config.schema.model import ApiSettings, ServiceSettings, StateWebho
 from ductile.config.schema.pipelines import PipelineSettings
 from ductile.config.schema.plugins import LimitSettings
 from ductile.config.secrets import Secret, SecretMap
-from ductile.core.events.routing import EventRoute
-from ductile.core.jobs.breaker import BreakerPolicy
-from ductile.core.jobs.retry import RetryPolicy
+from ductile.core.events.model import EventRoute
+from ductile.core.jobs.failures import BreakerPolicy, RetryPolicy
 from ductile.core.json import JsonValue
 from ductile.core.policy import Policy
 from ductile.core.schedules.rule import ScheduleRule

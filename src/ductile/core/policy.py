@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 
-from ductile.core.events.routing import EventRouteTable, PipelineTable
+from ductile.core.events.model import EventRouteTable, PipelineTable
 from ductile.core.expressions.regex import MatchBudget
-from ductile.core.jobs.breaker import BreakerPolicy
-from ductile.core.jobs.retry import RetryPolicy
+from ductile.core.jobs.failures import BreakerPolicy, RetryPolicy
 from ductile.core.json import JsonObject
 from ductile.core.schedules.rule import ScheduleRule
 from ductile.struct import Value, field, hide_in_repr

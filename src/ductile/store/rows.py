@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import msgspec
 
-from ductile.core.jobs.breaker import Breaker, BreakerState
+from ductile.core.jobs.failures import Breaker, BreakerState
 from ductile.core.jobs.model import Callback, Hold, Job, JobReason, JobStatus, SubmittedBy
 from ductile.core.jobs.settlement import LogStatus
 from ductile.core.json import MAX_DEPTH, JsonObject, JsonValue

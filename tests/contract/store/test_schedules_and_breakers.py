@@ -20,7 +20,7 @@ from builders.stores import (
     stored,
     whole_ledger,
 )
-from ductile.core.jobs.breaker import Breaker, BreakerPolicy, BreakerState
+from ductile.core.jobs.failures import Breaker, BreakerPolicy, BreakerState
 from ductile.core.jobs.ledger import LedgerKind
 from ductile.core.jobs.model import JobReason, JobStatus, NewJob, SubmittedBy
 from ductile.core.jobs.outcomes import Interrupted, Outcome

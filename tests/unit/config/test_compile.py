@@ -22,8 +22,7 @@ from ductile.config.snapshot import (
     SqliteLocation,
 )
 from ductile.core.durations import CalendarStep
-from ductile.core.jobs.breaker import BreakerPolicy
-from ductile.core.jobs.retry import RetryPolicy
+from ductile.core.jobs.failures import BreakerPolicy, RetryPolicy
 from ductile.core.policy import FactRule
 from ductile.core.schedules.rule import Cron, Every
 from ductile.errors import ConfigError

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from builders.pipelines import graph_of, rules_of, split, uses
-from ductile.core.events.routing import Hook
+from ductile.core.events.model import Hook
 from ductile.core.expressions.conditions import AllOf, Comparison
-from ductile.core.jobs.retry import RetryPolicy
+from ductile.core.jobs.failures import RetryPolicy
 from ductile.core.runs.graph import BlockNode, JoinPolicy, SplitNode, UseNode
 from ductile.errors import ConfigError
 

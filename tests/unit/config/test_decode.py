@@ -10,7 +10,7 @@ import pytest
 from builders.configs import a_config, loaded, problems_of
 from ductile.config.schema.fields import Weekday
 from ductile.core.durations import CalendarStep
-from ductile.core.schedules.windows import DailyWindow
+from ductile.core.schedules.rule import DailyWindow
 
 if TYPE_CHECKING:
     from pathlib import Path

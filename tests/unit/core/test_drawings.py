@@ -5,8 +5,7 @@ from __future__ import annotations
 from builders.pictures import SVG, read_svg
 from builders.pipelines import graph_of, rules_of, split, uses
 from ductile.config.secrets import looks_secret
-from ductile.core.runs.mermaid import to_mermaid
-from ductile.core.runs.svg import to_svg
+from ductile.core.runs.drawings import to_mermaid, to_svg
 from ductile.core.runs.tree import MAX_CONDITION_LENGTH, build_tree
 
 ORDER = graph_of(

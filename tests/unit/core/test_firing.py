@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from builders.jobs import START
-from ductile.core.jobs.breaker import Breaker, BreakerPolicy, BreakerState
+from ductile.core.jobs.failures import Breaker, BreakerPolicy, BreakerState
 from ductile.core.schedules.admission import Admitted, FireView, StartConditions, decide_admission
 from ductile.core.schedules.planner import SkipReason
 from ductile.core.schedules.rule import IfRunning

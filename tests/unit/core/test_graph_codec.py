@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from builders.pipelines import graph_of, rules_of, split, uses
-from ductile.core.runs.graph import Graph
-from ductile.core.runs.graph_codec import graph_from_json, graph_to_json
+from ductile.core.runs.graph import Graph, graph_from_json, graph_to_json
 
 LOW = {"path": "payload.n", "op": "lt", "value": 4}
 CONDITIONS = [

@@ -9,9 +9,8 @@ import pytest
 
 from builders.jobs import START, a_job, some_dice
 from builders.pipelines import rules_of, uses
-from ductile.core.events.dispatch import Fanout
-from ductile.core.events.hooks import JobEnding, fire_hooks
-from ductile.core.events.routing import Hook
+from ductile.core.events.dispatch import Fanout, JobEnding, fire_hooks
+from ductile.core.events.model import Hook
 from ductile.core.jobs.ledger import LedgerKind
 from ductile.core.jobs.model import Job, JobStatus, SubmittedBy
 

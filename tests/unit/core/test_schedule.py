@@ -19,13 +19,15 @@ from ductile.core.schedules.rule import (
     draw_slot,
     fingerprint_of,
     first_slot,
+    instant_of_wall_time,
+    next_opening,
     nominal_instants_from,
     slot_after_clock_set_back,
     slot_after_edit,
     slot_after_run,
     snap_to_window,
+    window_around,
 )
-from ductile.core.schedules.windows import instant_of_wall_time, next_opening, window_around
 
 NOW = utc("2026-02-08 10:00")
 HOUR = timedelta(hours=1)

@@ -14,7 +14,7 @@ from ductile.core.jobs.model import (
     JobStatus,
     Transition,
 )
-from ductile.core.schedules.diagnosis import ScheduleCause
+from ductile.core.schedules.admission import ScheduleCause
 from ductile.core.schedules.planner import SkipReason
 from ductile.struct import DescribedEnum, convert, to_builtins
 

@@ -12,7 +12,7 @@ import pytest
 from builders.jobs import START, a_new_job, failed, ok
 from builders.scheduling import Bench, clock_at, scheduling
 from builders.stores import accept, path_of, stored
-from ductile.core.jobs.breaker import Breaker, BreakerState
+from ductile.core.jobs.failures import Breaker, BreakerState
 from ductile.core.jobs.model import Hold, JobReason, JobStatus
 from ductile.core.jobs.outcomes import EndedEarly
 from ductile.core.schedules.planner import plan_due

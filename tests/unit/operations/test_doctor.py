@@ -14,7 +14,7 @@ from builders.configs import a_config, a_discovery, a_manifest, loaded
 from builders.jobs import START
 from ductile.config.compile.compiler import compile_snapshot
 from ductile.config.snapshot import Snapshot
-from ductile.core.jobs.breaker import Breaker, BreakerState
+from ductile.core.jobs.failures import Breaker, BreakerState
 from ductile.errors import ConfigError, IntegrityError, Problem
 from ductile.operations.diagnose.doctor_local import (
     FreeSpace,

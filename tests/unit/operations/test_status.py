@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from builders.jobs import a_log_row
-from ductile.core.jobs.breaker import Breaker, BreakerState
+from ductile.core.jobs.failures import Breaker, BreakerState
 from ductile.core.jobs.settlement import LogStatus
 from ductile.operations.jobs.documents import Execution, listed_execution
 from ductile.operations.plugins.health import FailedInit

@@ -31,7 +31,7 @@ from ductile.config.snapshot import (
 )
 from ductile.config.validate.manifests import validate_against_manifests, warn_about_events
 from ductile.config.validate.report import ValidationReport
-from ductile.core.events.routing import EventRoute, EventRouteTable, PipelineTable
+from ductile.core.events.model import EventRoute, EventRouteTable, PipelineTable
 from ductile.core.policy import Policy
 from ductile.core.webhooks.signatures import GITHUB, SLACK, STANDARD, STRIPE, SignatureScheme
 from ductile.errors import ConfigError

@@ -11,7 +11,7 @@ import msgspec
 from ductile.config.compile.plugins import compile_retry
 from ductile.config.names import parse_target
 from ductile.config.seal import hash_bytes
-from ductile.core.events.routing import Pipeline
+from ductile.core.events.model import Pipeline
 from ductile.core.expressions.baggage import compile_baggage
 from ductile.core.expressions.conditions import AllOf, AnyOf, Comparison, Condition, Not
 from ductile.core.runs.graph import (
@@ -24,8 +24,8 @@ from ductile.core.runs.graph import (
     StepPayload,
     StepRetry,
     UseNode,
+    graph_to_json,
 )
-from ductile.core.runs.graph_codec import graph_to_json
 from ductile.struct import replace
 
 if TYPE_CHECKING:

@@ -10,11 +10,9 @@ from ductile.config.cron import CronTable, parse_cron
 from ductile.config.seal import hash_bytes
 from ductile.config.snapshot import PluginInstance, PluginRefusal, Schedule
 from ductile.config.validate.rules import not_installed_message, schedules_of
-from ductile.core.jobs.breaker import BreakerPolicy
-from ductile.core.jobs.retry import RetryPolicy
+from ductile.core.jobs.failures import BreakerPolicy, RetryPolicy
 from ductile.core.policy import FactRule, PluginPolicy
-from ductile.core.schedules.rule import After, At, Cron, Every, ScheduleRule, Trigger
-from ductile.core.schedules.windows import DailyWindow
+from ductile.core.schedules.rule import After, At, Cron, DailyWindow, Every, ScheduleRule, Trigger
 from ductile.protocol.manifest.model import CompatibilityView
 
 if TYPE_CHECKING:

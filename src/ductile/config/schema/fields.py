@@ -17,7 +17,7 @@ from msgspec import NODEFAULT, UnsetType, inspect
 
 from ductile.config.secrets import Secret, SecretMap
 from ductile.core.durations import format_duration, format_size
-from ductile.core.schedules.windows import DailyWindow
+from ductile.core.schedules.rule import DailyWindow
 from ductile.struct import Value
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from ductile.core.durations import (
     parse_interval,
     parse_size,
 )
-from ductile.core.schedules.windows import DailyWindow
+from ductile.core.schedules.rule import DailyWindow
 from ductile.protocol.yaml_tree import MapNode, Node, ScalarNode, scalar_value
 
 _CLOCK = re.compile(r"(?P<hour>[01]?[0-9]|2[0-4]):(?P<minute>[0-5][0-9])", re.ASCII)

@@ -11,7 +11,7 @@ import msgspec
 
 from ductile.config.schema.fields import Anything, Duration, Object, Section, about
 from ductile.config.schema.plugins import RetrySettings
-from ductile.core.events.routing import Hook
+from ductile.core.events.model import Hook
 from ductile.core.expressions.operators import Operator
 from ductile.core.runs.graph import JoinPolicy
 from ductile.protocol.manifest.model import ExecutionMode

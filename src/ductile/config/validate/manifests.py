@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ductile.config.schema.plugins import PluginSettings
     from ductile.config.snapshot import Discovery, InstalledPlugin, PluginInstance
     from ductile.config.validate.report import ValidationReport
-    from ductile.core.events.routing import Pipeline
+    from ductile.core.events.model import Pipeline
     from ductile.core.json import JsonValue
     from ductile.protocol.yaml_tree import KeyPath
 

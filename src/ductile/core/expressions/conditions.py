@@ -6,13 +6,14 @@ Conditions are stored with the graph of a run as msgspec encodes them: the keys 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+import re
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias
 
 from ductile.core.expressions.operators import Operator, compare
 from ductile.core.expressions.paths import MISSING, EvalContext, look_up
-from ductile.core.expressions.redacted_quote import MASK, quote_redacted
 from ductile.core.expressions.regex import MatchBudget, PatternError, matches
 from ductile.core.json import JsonObject, JsonValue
 from ductile.struct import Value, field
@@ -179,3 +180,49 @@ def _comparison_to_json(result: ComparisonResult) -> JsonObject:
         "missing": result.found is None,
         "holds": result.held,
     }
+
+
+MASK = "***"
+MAX_QUOTE_LENGTH = 80
+_ENCODER = json.JSONEncoder(ensure_ascii=False)
+#: `scheme://user:password@host`. Without slashes between, so that a long text is scanned only once.
+_CREDENTIALS = re.compile(r"://[^/?#\s]*@")
+
+
+def quote_redacted(value: JsonValue, is_secret: Callable[[str], bool]) -> str:
+    """Return the value as shortened JSON. Values of secret keys and URLs with a password are masked."""
+    text = ""
+    for piece in _pieces(value, is_secret):
+        text += piece
+        if len(text) > MAX_QUOTE_LENGTH:
+            return f"{text[:MAX_QUOTE_LENGTH]}…"
+    return text
+
+
+def _pieces(value: JsonValue, is_secret: Callable[[str], bool]) -> Iterator[str]:
+    """Yield the quote in pieces, so that only the beginning of a large value is processed."""
+    match value:
+        case dict():
+            comma = "{"
+            for key, inner in value.items():
+                yield f"{comma}{_text(key)}: "
+                yield from (MASK,) if is_secret(key) else _pieces(inner, is_secret)
+                comma = ", "
+            yield "}" if value else "{}"
+        case list():
+            comma = "["
+            for inner in value:
+                yield comma
+                yield from _pieces(inner, is_secret)
+                comma = ", "
+            yield "]" if value else "[]"
+        case str():
+            yield MASK if _CREDENTIALS.search(value) else _text(value)
+        case _:
+            yield json.dumps(value)
+
+
+def _text(text: str) -> str:
+    """Quote text. Half a surrogate pair, which UTF-8 cannot encode, becomes a question mark."""
+    shown = _ENCODER.encode(text[: MAX_QUOTE_LENGTH + 1])
+    return shown.encode(errors="replace").decode()

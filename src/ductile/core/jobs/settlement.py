@@ -10,16 +10,17 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from random import Random
 
-from ductile.core.events.dispatch import EMPTY_FANOUT, EventProducer, Fanout, fan_out
-from ductile.core.events.hooks import JobEnding, fire_hooks
+from ductile.core.events.dispatch import EMPTY_FANOUT, EventProducer, Fanout, JobEnding, fan_out, fire_hooks
 from ductile.core.events.model import NewEvent, OutgoingEvent
 from ductile.core.ids import make_id
-from ductile.core.jobs.breaker import (
+from ductile.core.jobs.failures import (
     Breaker,
     BreakerReason,
     BreakerSignal,
+    RetryPolicy,
     breaker_after_job,
     breaker_change_reason,
+    plan_delay,
 )
 from ductile.core.jobs.ledger import LedgerEntry
 from ductile.core.jobs.model import TERMINAL, Job, JobReason, JobStatus, NewJob, SubmittedBy, Transition
@@ -43,7 +44,6 @@ from ductile.core.jobs.plugin_state import (
     StateUpdate,
     apply_state_updates,
 )
-from ductile.core.jobs.retry import RetryPolicy, plan_delay
 from ductile.core.json import MAX_DEPTH, JsonObject, JsonValue, nests_too_deep
 from ductile.core.policy import Policy
 from ductile.core.runs.progress import advance_run, fail_token

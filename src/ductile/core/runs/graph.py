@@ -1,7 +1,9 @@
 """The compiled graph of a pipeline: one node per step, with called pipelines put in place.
 
-The configuration is compiled into these values. A run keeps the graph that it started with, stored as JSON
-(`ductile.core.runs.graph_codec`), so that a reload does not change it.
+The configuration is compiled into these values. A run keeps the graph that it started with, stored as JSON, so
+that a reload does not change it. Version 2 of the stored format is what msgspec makes of the node classes.
+Version 1, which older stores contain, has neither a version nor the `kind` of nodes and conditions; it is read
+by adding them.
 
 A node class describes itself: what a token does there is in `ductile.core.runs.advance`, everything else
 (views, drawings, required inputs) uses the properties of `_Step`. A new kind of step is a new class
@@ -10,17 +12,18 @@ here and a case there.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from enum import StrEnum
-from typing import ClassVar, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 from ductile.core.expressions.baggage import BaggageClaim
 from ductile.core.expressions.conditions import Condition
 from ductile.core.expressions.templates import Template, compile_template, paths_in
-from ductile.core.jobs.retry import RetryPolicy
-from ductile.core.json import JsonValue
-from ductile.struct import Value, field
+from ductile.core.jobs.failures import RetryPolicy
+from ductile.core.json import JsonObject, JsonValue
+from ductile.struct import Value, convert, field, to_builtins
 
 #: The plugin name of the jobs that represent pipeline runs. They have no process.
 RUN_PLUGIN = "pipeline"
@@ -231,3 +234,77 @@ class Graph(Value):
         """Return the `uses` step at the path; None if there is none."""
         node = None if path is None else self.nodes.get(path)
         return node if isinstance(node, UseNode) else None
+
+
+FORMAT_VERSION = 2
+
+
+class _StoredGraph(Value):
+    version: int
+    pipeline: str
+    first: str
+    nodes: tuple[Node, ...]
+
+
+def graph_to_json(graph: Graph) -> JsonObject:
+    """Return the graph as JSON, without its fingerprint, which is a hash of this."""
+    stored = _StoredGraph(
+        version=FORMAT_VERSION,
+        pipeline=graph.pipeline,
+        first=graph.first,
+        nodes=tuple(graph.nodes.values()),
+    )
+    # Through text: `to_builtins` keeps tuples, and callers expect lists.
+    encoded: JsonObject = json.loads(json.dumps(to_builtins(stored, enc_hook=_encode_payload)))
+    return encoded
+
+
+def graph_from_json(stored: JsonObject, fingerprint: str) -> Graph:
+    """Return the graph that `graph_to_json` wrote, in this or an earlier version.
+
+    Raises ValueError if it is not a stored graph.
+    """
+    version = stored.get("version", 1)
+    if version == 1:
+        stored = _upgrade(stored)
+    elif version != FORMAT_VERSION:
+        raise ValueError(f"version {version} of stored graphs is not known; a newer Ductile wrote it")
+    graph = convert(stored, _StoredGraph, dec_hook=_decode_payload)
+    nodes = {node.path: node for node in graph.nodes}
+    return Graph(pipeline=graph.pipeline, first=graph.first, nodes=nodes, fingerprint=fingerprint)
+
+
+def _encode_payload(payload: object) -> Any:
+    if not isinstance(payload, StepPayload):
+        raise NotImplementedError(f"a graph has no {type(payload).__name__}")
+    return payload.written
+
+
+def _decode_payload(kind: type, written: Any) -> StepPayload:
+    if kind is not StepPayload:
+        raise NotImplementedError(f"a graph has no {kind.__name__}")
+    return StepPayload(written)
+
+
+def _upgrade(stored: Any) -> JsonObject:
+    """Return a graph of version 1 as one of version 2."""
+    nodes = []
+    for node in stored["nodes"]:
+        kind = "split" if "branches" in node else "uses" if "plugin" in node else "block"
+        condition = {"if": _upgrade_condition(node["if"])} if "if" in node else {}
+        nodes.append({**node, "kind": kind, **condition})
+    return {**stored, "version": FORMAT_VERSION, "nodes": nodes}
+
+
+def _upgrade_condition(stored: Any) -> Any:
+    match stored:
+        case {"all": list(parts), **rest}:
+            return {**rest, "kind": "all", "all": [_upgrade_condition(part) for part in parts]}
+        case {"any": list(parts), **rest}:
+            return {**rest, "kind": "any", "any": [_upgrade_condition(part) for part in parts]}
+        case {"not": part, **rest}:
+            return {**rest, "kind": "not", "not": _upgrade_condition(part)}
+        case dict():
+            return {**stored, "kind": "comparison"}
+        case _:
+            return stored

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from ductile.core.events.routing import Pipeline
+from ductile.core.events.model import Pipeline
 from ductile.core.expressions.conditions import AllOf, AnyOf, Comparison, Condition, Not
 from ductile.core.expressions.operators import compare
 from ductile.core.expressions.paths import MISSING, Root

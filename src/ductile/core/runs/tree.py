@@ -7,9 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from ductile.core.expressions.conditions import AllOf, AnyOf, Comparison, Condition, Not, is_secret_path
+from ductile.core.expressions.conditions import (
+    MASK,
+    AllOf,
+    AnyOf,
+    Comparison,
+    Condition,
+    Not,
+    is_secret_path,
+    quote_redacted,
+)
 from ductile.core.expressions.operators import Operator
-from ductile.core.expressions.redacted_quote import MASK, quote_redacted
 from ductile.core.runs.graph import Graph, Node, SequenceKind
 from ductile.struct import Value
 

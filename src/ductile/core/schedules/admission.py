@@ -1,16 +1,17 @@
-"""Decide whether a planned run may start, inside the transaction that would start it.
+"""Decide whether a planned run of a schedule may start, and diagnose a schedule that does not run.
 
-It depends on rows that change after planning: the previous run, outstanding polls, the circuit breaker.
+The store decides about a start inside the transaction that would start it, because it depends on rows that
+change after planning: the previous run, outstanding polls, the circuit breaker.
 """
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 
-from ductile.core.jobs.breaker import Breaker, BreakerPolicy, BreakerState
+from ductile.core.jobs.failures import Breaker, BreakerPolicy, BreakerState
 from ductile.core.schedules.planner import SkipReason
 from ductile.core.schedules.rule import IfRunning
-from ductile.struct import Value
+from ductile.struct import DescribedEnum, Value
 
 
 class StartConditions(Value):
@@ -66,3 +67,91 @@ def cooldown_elapsed(breaker: Breaker, policy: BreakerPolicy, now: datetime) -> 
     """Return whether an open breaker may try again. It also may if the clock was set back since it opened."""
     opened = breaker.opened_at
     return opened is None or not opened <= now < opened + policy.reset_after
+
+
+#: With more delay the daemon does not handle the schedule.
+OVERDUE_AFTER = timedelta(minutes=2)
+
+
+class ScheduleCause(DescribedEnum):
+    NOT_CONFIGURED = "not_configured", "The configuration no longer has this schedule."
+    PLUGIN_DISABLED = "plugin_disabled", "The plugin is disabled."
+    PLUGIN_REFUSED = "plugin_refused", "The plugin cannot run."
+    PAUSED = "paused", "The schedule is paused."
+    NO_DAEMON = "no_daemon", "No daemon is running, and only a daemon runs what is scheduled."
+    NOT_LOADED = "not_loaded", "The daemon has not loaded this schedule."
+    OVERDUE = "overdue", "It was due, and the daemon has not started it."
+    BREAKER_OPEN = "breaker_open", "The circuit breaker is open after too many failures."
+    BREAKER_HALF_OPEN = "breaker_half_open", "The circuit breaker waits for the result of its probe."
+    RUNNING = "running", "The previous run has not ended (`if_running: skip`)."
+    WAITING = "waiting", "Its run is due and waits until other polls of the plugin have ended."
+    OUTSTANDING_POLLS = (
+        "outstanding_polls",
+        (
+            "As many polls as `max_outstanding_polls` are queued or running: "
+            "a run that falls due now waits for one of them to end."
+        ),
+    )
+    LAST_FAILED = "last_failed", "It runs, and its last run failed."
+    LAST_SKIPPED = "last_skipped", "It works normally; the last due run was skipped."
+    OVER = "over", "It has nothing more to run: its time has come and gone."
+    ON_TIME = "on_time", "Nothing is wrong: it runs when it is due."
+
+
+_OBSTACLES = {
+    SkipReason.BREAKER_OPEN: ScheduleCause.BREAKER_OPEN,
+    SkipReason.BREAKER_HALF_OPEN: ScheduleCause.BREAKER_HALF_OPEN,
+    SkipReason.RUNNING: ScheduleCause.RUNNING,
+    SkipReason.WAITING: ScheduleCause.WAITING,
+    SkipReason.OUTSTANDING_POLLS: ScheduleCause.OUTSTANDING_POLLS,
+}
+
+
+class ScheduleFacts(Value):
+    """The known facts of a schedule. Without `conditions` it is not in the configuration."""
+
+    now: datetime
+    enabled: bool
+    refused: bool
+    paused: bool
+    daemon_runs: bool
+    #: Whether the store has an entry: a daemon has loaded it.
+    known: bool
+    next_at: datetime | None
+    conditions: StartConditions | None
+    view: FireView
+    last_failed: bool = False
+    last_skipped: bool = False
+
+
+def decide_cause(facts: ScheduleFacts) -> ScheduleCause:
+    """Return the cause that has to be dealt with first: resuming does not help while a plugin is disabled."""
+    if facts.conditions is None:
+        return ScheduleCause.NOT_CONFIGURED
+    if (standing := _standing_obstacle(facts)) is not None:
+        return standing
+    start = decide_admission(facts.conditions, facts.view, facts.now)
+    if not isinstance(start, Admitted):
+        return _OBSTACLES[start]
+    if facts.last_failed:
+        return ScheduleCause.LAST_FAILED
+    if facts.last_skipped:
+        return ScheduleCause.LAST_SKIPPED
+    return ScheduleCause.OVER if facts.next_at is None else ScheduleCause.ON_TIME
+
+
+def _standing_obstacle(facts: ScheduleFacts) -> ScheduleCause | None:
+    """Return the obstacle that does not depend on other runs; None if there is none."""
+    if not facts.enabled:
+        return ScheduleCause.PLUGIN_DISABLED
+    if facts.refused:
+        return ScheduleCause.PLUGIN_REFUSED
+    if facts.paused:
+        return ScheduleCause.PAUSED
+    if not facts.daemon_runs:
+        return ScheduleCause.NO_DAEMON
+    if not facts.known:
+        return ScheduleCause.NOT_LOADED
+    if facts.next_at is not None and facts.now - facts.next_at > OVERDUE_AFTER:
+        return ScheduleCause.OVERDUE
+    return None

@@ -18,11 +18,14 @@ from ductile.core.schedules.rule import (
     Every,
     ScheduleRule,
     Slot,
+    day_around,
     draw_slot,
+    is_in_window,
+    next_opening,
     nominal_instants_from,
     snap_to_window,
+    weekday_of,
 )
-from ductile.core.schedules.windows import day_around, is_in_window, next_opening, weekday_of
 from ductile.struct import DescribedEnum, Value
 
 #: The most missed runs that `catch_up: run_all` runs.

@@ -16,7 +16,7 @@ from http import HTTPStatus
 from random import Random
 from typing import TypeAlias
 
-from ductile.core.jobs.retry import RetryPolicy, plan_delay
+from ductile.core.jobs.failures import RetryPolicy, plan_delay
 from ductile.core.jobs.settlement import CallbackState
 from ductile.core.timestamps import format_timestamp, parse_timestamp
 from ductile.struct import Value

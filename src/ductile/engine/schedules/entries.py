@@ -33,10 +33,10 @@ from ductile.core.schedules.rule import (
     add_intervals,
     fingerprint_of,
     first_slot,
+    is_in_window,
     slot_after_edit,
     snap_to_window,
 )
-from ductile.core.schedules.windows import is_in_window
 from ductile.store.model.schedules import Firing, Occurrence, OccurrenceOutcome, ScheduleEntry
 from ductile.struct import Value, replace
 

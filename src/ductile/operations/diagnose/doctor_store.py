@@ -8,8 +8,8 @@ from datetime import datetime, timedelta
 
 import msgspec
 
-from ductile.core.jobs.breaker import BreakerState
-from ductile.core.schedules.diagnosis import OVERDUE_AFTER
+from ductile.core.jobs.failures import BreakerState
+from ductile.core.schedules.admission import OVERDUE_AFTER
 from ductile.core.schedules.planner import SkipReason
 from ductile.core.webhooks.url_policy import refused_host
 from ductile.engine.schedules.entries import active_schedules

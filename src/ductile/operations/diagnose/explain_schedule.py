@@ -6,10 +6,9 @@ import re
 from datetime import datetime
 
 from ductile.config.snapshot import PluginInstance, Schedule
-from ductile.core.jobs.breaker import BreakerState
+from ductile.core.jobs.failures import BreakerState
 from ductile.core.jobs.model import TERMINAL, Job, JobStatus
-from ductile.core.schedules.admission import FireView
-from ductile.core.schedules.diagnosis import ScheduleCause, ScheduleFacts, decide_cause
+from ductile.core.schedules.admission import FireView, ScheduleCause, ScheduleFacts, decide_cause
 from ductile.core.schedules.planner import SkipReason, disallowed_reason
 from ductile.engine.schedules.entries import ActiveSchedule, conditions_of
 from ductile.errors import NotFoundError

@@ -7,8 +7,8 @@ from typing import Annotated, Any, TypeAlias
 import msgspec
 from msgspec import UNSET, Meta
 
-from ductile.core.jobs.breaker import Breaker
 from ductile.core.jobs.dedupe import bare_key
+from ductile.core.jobs.failures import Breaker
 from ductile.core.jobs.ledger import LedgerKind
 from ductile.core.jobs.model import Hold, Job, JobReason, JobStatus, SubmittedBy
 from ductile.core.jobs.settlement import LogStatus

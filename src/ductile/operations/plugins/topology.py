@@ -13,7 +13,7 @@ from msgspec import UNSET, Meta, UnsetType
 from ductile.config.names import parse_target
 from ductile.config.schema.pipelines import PipelineSettings, StepSettings
 from ductile.config.snapshot import EventTarget, PipelineTarget, PluginTarget, Snapshot, WebhookEndpoint
-from ductile.core.events.routing import Hook
+from ductile.core.events.model import Hook
 from ductile.operations.context import OperationContext
 from ductile.operations.plugins.catalogue import PluginStanding, commands_of, standing_of
 from ductile.operations.request import NoFields

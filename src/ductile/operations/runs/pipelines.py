@@ -12,14 +12,12 @@ from ductile.config.schema.pipelines import OnTimeout, ReturnOnTimeout
 from ductile.config.secrets import redact
 from ductile.config.snapshot import Snapshot
 from ductile.core.durations import format_duration
-from ductile.core.events.routing import Pipeline
-from ductile.core.expressions.redacted_quote import MASK
+from ductile.core.events.model import Pipeline
+from ductile.core.expressions.conditions import MASK
 from ductile.core.jobs.model import TERMINAL, JobReason, JobStatus
 from ductile.core.json import JsonObject, JsonValue
-from ductile.core.runs.graph import RUN_PLUGIN, Graph, UseNode
-from ductile.core.runs.graph_codec import graph_to_json
-from ductile.core.runs.mermaid import to_mermaid
-from ductile.core.runs.svg import to_svg
+from ductile.core.runs.drawings import to_mermaid, to_svg
+from ductile.core.runs.graph import RUN_PLUGIN, Graph, UseNode, graph_to_json
 from ductile.core.runs.tree import TreeStep, build_tree, iter_steps, summarise_condition
 from ductile.operations.context import OperationContext
 from ductile.operations.jobs.documents import ListedJob, listed_job

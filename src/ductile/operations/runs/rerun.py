@@ -6,8 +6,7 @@ from typing import Annotated
 
 from msgspec import UNSET, Meta, UnsetType
 
-from ductile.core.events.model import NewEvent
-from ductile.core.events.routing import Pipeline
+from ductile.core.events.model import NewEvent, Pipeline
 from ductile.core.ids import make_id
 from ductile.core.jobs.model import Job, JobStatus, NewJob
 from ductile.core.runs.graph import RUN_PLUGIN

@@ -14,7 +14,7 @@ from typing import Annotated
 from msgspec import UNSET, Meta, UnsetType
 
 from ductile.config.snapshot import Schedule
-from ductile.core.jobs.breaker import BreakerState
+from ductile.core.jobs.failures import BreakerState
 from ductile.core.schedules.audit import preview_catch_up, preview_runs
 from ductile.core.schedules.planner import SkipReason
 from ductile.core.schedules.rule import ScheduleRule, describe_rule

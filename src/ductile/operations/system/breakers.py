@@ -6,7 +6,7 @@ from typing import Annotated
 
 from msgspec import UNSET, Meta, UnsetType
 
-from ductile.core.jobs.breaker import Breaker, BreakerState
+from ductile.core.jobs.failures import Breaker, BreakerState
 from ductile.operations.context import OperationContext
 from ductile.operations.plugins.catalogue import known_command
 from ductile.operations.plugins.names import find_plugin

@@ -10,7 +10,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from ductile import __version__
 from ductile.core.host_names import is_loopback_host, is_meant_for
-from ductile.core.jobs.breaker import BreakerState
+from ductile.core.jobs.failures import BreakerState
 from ductile.errors import StoreError, StoreFullError, TooBusyError
 from ductile.operations.context import OperationContext
 from ductile.operations.response import Response

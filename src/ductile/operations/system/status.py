@@ -10,7 +10,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from ductile.config.secrets import redact
 from ductile.config.snapshot import PluginInstance
-from ductile.core.jobs.breaker import BreakerState
+from ductile.core.jobs.failures import BreakerState
 from ductile.core.jobs.model import JobStatus
 from ductile.core.jobs.settlement import LogStatus
 from ductile.core.json import JsonValue

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Generic, TypeVar
 
-from ductile.core.jobs.breaker import Breaker
+from ductile.core.jobs.failures import Breaker
 from ductile.core.jobs.ledger import LedgerKind
 from ductile.core.jobs.model import Job, JobReason, JobStatus, SubmittedBy, Transition
 from ductile.core.jobs.settlement import LogStatus

@@ -9,8 +9,7 @@ from typing import TypeVar
 
 from ductile.core.jobs.model import Job, NewJob
 from ductile.core.json import JsonObject
-from ductile.core.runs.graph import RUN_PLUGIN, Graph
-from ductile.core.runs.graph_codec import graph_from_json, graph_to_json
+from ductile.core.runs.graph import RUN_PLUGIN, Graph, graph_from_json, graph_to_json
 from ductile.core.runs.state import (
     BranchResult,
     FinalTokenResult,

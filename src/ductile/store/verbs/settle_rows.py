@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ductile.core.jobs.breaker import Breaker
+from ductile.core.jobs.failures import Breaker
 from ductile.core.jobs.ledger import LedgerEntry, LedgerKind
 from ductile.core.jobs.model import Hold, Job, JobReason, JobStatus
 from ductile.core.jobs.outcomes import Outcome
