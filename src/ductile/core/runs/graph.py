@@ -1,9 +1,9 @@
 """The compiled graph of a pipeline: one node per step, with called pipelines put in place.
 
-The configuration is compiled into these values. A run keeps the graph that it started with, stored as JSON, so
-that a reload does not change it. Version 2 of the stored format is what msgspec makes of the node classes.
-Version 1, which older stores contain, has neither a version nor the `kind` of nodes and conditions; it is read
-by adding them.
+The configuration is compiled into these values. A run keeps the graph that it started with, stored as JSON,
+so that a reload does not change it. Version 2 of the stored format is what msgspec makes of the node classes.
+Version 1, which older stores contain, has neither a version nor the `kind` of nodes and conditions; it is
+read by adding them.
 
 A node class describes itself: what a token does there is in `ductile.core.runs.advance`, everything else
 (views, drawings, required inputs) uses the properties of `_Step`. A new kind of step is a new class
