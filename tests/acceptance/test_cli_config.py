@@ -1,4 +1,4 @@
-"""`ductile config …` beyond what the transcripts show."""
+"""`ductile config …` beyond the transcripts."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def terminal(tmp_path: Path) -> Terminal:
     return Terminal(directory=tmp_path, variables={"DUCTILE_CONFIG_DIR": str(tmp_path / "demo")})
 
 
-def test_show_tells_what_is_in_effect(terminal: Terminal) -> None:
-    """Set or default, from every file."""
+def test_show_prints_the_effective_configuration(terminal: Terminal) -> None:
+    """Set values and defaults, from every file."""
     shown = json.loads(terminal.ductile("config", "show", "--json").out)
     assert shown["service"]["log_level"] == "info"
     assert shown["service"]["max_hops"] == 20
@@ -43,12 +43,12 @@ def test_show_tells_what_is_in_effect(terminal: Terminal) -> None:
     ],
 )
 def test_get_prints_a_value_a_script_can_use(terminal: Terminal, key: str, value: str) -> None:
-    """Text as it is, without quotes."""
+    """Text is printed without quotes."""
     assert terminal.ductile("config", "get", key).out == f"{value}\n"
 
 
-def test_set_goes_to_the_file_that_defines_the_key(terminal: Terminal) -> None:
-    """And leaves every other line of it alone."""
+def test_set_changes_the_file_that_defines_the_key(terminal: Terminal) -> None:
+    """Every other line of the file stays."""
     path = terminal.directory / "demo" / "pipelines.yaml"
     before = path.read_text()
     ran = terminal.ductile("config", "set", "pipelines[0].on", "echo.heard", "--json")
@@ -57,7 +57,7 @@ def test_set_goes_to_the_file_that_defines_the_key(terminal: Terminal) -> None:
 
 
 @pytest.mark.parametrize("key", ["pipelines.0.timeout", "pipelines[0].timeout"])
-def test_what_set_writes_is_what_get_reads(terminal: Terminal, key: str) -> None:
+def test_get_returns_what_set_wrote(terminal: Terminal, key: str) -> None:
     dry = json.loads(terminal.ductile("config", "set", key, "5s", "--dry-run", "--json").out)
     ran = terminal.ductile("config", "set", key, "5s", "--lock", "--json")
     assert ran.status == 0, ran
@@ -81,7 +81,7 @@ def test_set_adds_an_entry_to_a_list(terminal: Terminal) -> None:
     assert terminal.ductile("config", "check").status == 0
 
 
-def test_set_refuses_what_would_have_no_effect(terminal: Terminal) -> None:
+def test_set_refuses_a_change_without_effect(terminal: Terminal) -> None:
     demo = terminal.directory / "demo"
     (demo / "pipelines.yaml").write_text(
         (demo / "pipelines.yaml").read_text() + "\nartifacts: {roots: [./there]}\n"
@@ -104,7 +104,7 @@ def test_get_of_a_computed_default_is_a_number(terminal: Terminal, key: str) -> 
 
 
 def test_set_with_lock_renews_that_file_only(terminal: Terminal) -> None:
-    """Another change that nobody has authorised stays unauthorised."""
+    """Another unauthorised change stays unauthorised."""
     tokens = terminal.directory / "demo" / "tokens.yaml"
     tokens.write_text(tokens.read_text() + "# changed\n")
     assert terminal.ductile("config", "set", "service.log_level", "debug", "--lock").status == 0
@@ -115,7 +115,7 @@ def test_set_with_lock_renews_that_file_only(terminal: Terminal) -> None:
 
 
 def test_set_with_lock_refuses_a_file_that_was_changed_before(terminal: Terminal) -> None:
-    """Or the renewal would authorise what nobody has looked at."""
+    """Otherwise the renewal would authorise a change that was not reviewed."""
     path = terminal.directory / "demo" / "config.yaml"
     path.write_text(path.read_text() + "# changed\n")
     before = path.read_text()
@@ -133,8 +133,8 @@ def test_a_change_that_does_not_fit_the_plugins_is_not_written(terminal: Termina
     assert path.read_text() == before
 
 
-def test_lock_repairs_a_seal_that_cannot_be_read(terminal: Terminal) -> None:
-    """Unreadable is an error and not "missing"; locking again is the way out."""
+def test_lock_repairs_an_unreadable_seal(terminal: Terminal) -> None:
+    """An unreadable seal is an error; locking again repairs it."""
     seal = terminal.directory / "demo" / ".checksums"
     seal.write_text("{")
     assert terminal.ductile("config", "check").status == 78
@@ -143,23 +143,23 @@ def test_lock_repairs_a_seal_that_cannot_be_read(terminal: Terminal) -> None:
     assert stat.S_IMODE(seal.stat().st_mode) == 0o600
 
 
-def test_check_tells_of_a_slip_in_a_sealed_file_beside_the_seal(terminal: Terminal) -> None:
-    """Every problem at once; who has edited a file hears of the slip before sealing it."""
+def test_check_reports_a_mistake_in_a_changed_file_beside_the_seal(terminal: Terminal) -> None:
+    """All problems are reported at once, before the file is sealed."""
     tokens = terminal.directory / "demo" / "tokens.yaml"
     tokens.write_text("tokens: [{name: admin, ky: hunter2-in-the-clear}]\n")
     ran = terminal.ductile("config", "check", "--json")
-    told = json.loads(ran.out)
-    said = [problem["message"] for problem in told["problems"]]
+    document = json.loads(ran.out)
+    messages = [problem["message"] for problem in document["problems"]]
     assert ran.status == 78
-    assert said[0] == "tokens.yaml has changed since it was sealed"
-    assert {'"key" is missing', 'there is no key "ky"'} < set(said)
-    assert told["message"].startswith("the configuration is not what was sealed, and there are ")
-    assert told["error"]["code"] == "integrity_violation"
+    assert messages[0] == "tokens.yaml has changed since it was sealed"
+    assert {'"key" is missing', 'there is no key "ky"'} < set(messages)
+    assert document["message"].startswith("the configuration is not what was sealed, and there are ")
+    assert document["error"]["code"] == "integrity_violation"
     assert "hunter2" not in ran.out + terminal.ductile("config", "check").out
 
 
-def test_check_tells_of_refused_plugins_and_warnings_beside_the_seal(terminal: Terminal) -> None:
-    """A broken seal hides nothing that is to be put right."""
+def test_check_reports_refused_plugins_and_warnings_beside_the_seal(terminal: Terminal) -> None:
+    """A broken seal hides no other problem."""
     tokens = terminal.directory / "demo" / "tokens.yaml"
     tokens.write_text(tokens.read_text() + "# changed\n")
     (terminal.directory / "demo" / ".env").chmod(0o644)
@@ -168,15 +168,15 @@ def test_check_tells_of_refused_plugins_and_warnings_beside_the_seal(terminal: T
     assert "tokens.yaml has changed since it was sealed" in seen
     assert "other users can read it" in seen
     assert "and 2 configured plugins cannot run: echo, announce" in seen
-    told = json.loads(terminal.ductile("config", "check", "--json").out)
-    assert [problem["message"] for problem in told["problems"]] == [
+    document = json.loads(terminal.ductile("config", "check", "--json").out)
+    assert [problem["message"] for problem in document["problems"]] == [
         "tokens.yaml has changed since it was sealed"
     ]
-    assert [plugin["name"] for plugin in told["refused"]] == ["echo", "announce"]
+    assert [plugin["name"] for plugin in document["refused"]] == ["echo", "announce"]
 
 
-def test_the_daemon_looks_no_further_than_a_broken_seal(terminal: Terminal) -> None:
-    """What nobody has authorised is not looked into when it starts."""
+def test_the_daemon_reads_nothing_beyond_a_broken_seal(terminal: Terminal) -> None:
+    """An unauthorised configuration is not examined at start."""
     tokens = terminal.directory / "demo" / "tokens.yaml"
     tokens.write_text(tokens.read_text().replace("key:", "ky:"))
     ran = terminal.ductile("system", "start")
@@ -185,28 +185,28 @@ def test_the_daemon_looks_no_further_than_a_broken_seal(terminal: Terminal) -> N
     assert "no key" not in ran.err
 
 
-def test_a_misspelt_plugin_is_told_where_it_is_misspelt(terminal: Terminal) -> None:
-    """And who names it rightly is not told to misspell it too."""
+def test_a_misspelt_plugin_is_reported_where_it_is_misspelt(terminal: Terminal) -> None:
+    """The correct name elsewhere is not reported."""
     config = terminal.directory / "demo" / "config.yaml"
     config.write_text(config.read_text().replace("\n  echo:", "\n  ecko:"))
-    told = json.loads(terminal.ductile("config", "check", "--json").out)["problems"]
-    assert [(problem["key"], problem["hint"].partition(" Otherwise")[0]) for problem in told] == [
+    problems = json.loads(terminal.ductile("config", "check", "--json").out)["problems"]
+    assert [(each["key"], each["hint"].partition(" Otherwise")[0]) for each in problems] == [
         ("pipelines[0].from_plugin", "add it under `plugins`"),
         ("plugins.ecko", "did you mean echo?"),
     ]
-    assert told[1]["message"] == 'no plugin "ecko" was found in the plugin roots'
+    assert problems[1]["message"] == 'no plugin "ecko" was found in the plugin roots'
 
 
-def test_a_plugin_is_missed_only_when_the_roots_are_known(terminal: Terminal) -> None:
-    """What could not be read is told, and nothing that may only follow from it."""
+def test_missing_plugins_are_reported_only_if_the_roots_are_known(terminal: Terminal) -> None:
+    """Problems that may only follow from others are not reported."""
     config = terminal.directory / "demo" / "config.yaml"
     config.write_text(config.read_text().replace("plugin_roots: [./plugins]", "plugin_roots: {a: b}"))
-    (told,) = json.loads(terminal.ductile("config", "check", "--json").out)["problems"]
-    assert told["key"] == "plugin_roots"
+    (problem,) = json.loads(terminal.ductile("config", "check", "--json").out)["problems"]
+    assert problem["key"] == "plugin_roots"
 
 
-def test_lock_tells_what_it_authorises(terminal: Terminal) -> None:
-    """Files that come, change and go, and plugins."""
+def test_lock_lists_what_it_authorises(terminal: Terminal) -> None:
+    """Added, changed and removed files, and plugins."""
     demo = terminal.directory / "demo"
     config = demo / "config.yaml"
     config.write_text(config.read_text().replace("pipelines.yaml", "more.yaml"))
@@ -223,7 +223,7 @@ def _changes(terminal: Terminal, *words: str) -> dict[str, str]:
 
 
 def test_the_schema_is_a_json_document(terminal: Terminal) -> None:
-    """As text and with --json the same."""
+    """Text and --json print the same."""
     plain = json.loads(terminal.ductile("config", "schema").out)
     assert plain == json.loads(terminal.ductile("config", "schema", "--json").out)
     assert "service" in json.dumps(plain)

@@ -1,4 +1,4 @@
-"""Mistakes that people make in a configuration: one message for each, and it says what to do."""
+"""Common mistakes in a configuration: each has one message that says what to do."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ commands:
 
 
 def a_checked_place(tmp_path: Path, more: str) -> Place:
-    """With the plugin `tells`, whose manifest says what it emits."""
+    """With the plugin `tells`, whose manifest declares its events."""
     place = a_place(tmp_path)
     plugins = tmp_path / "demo" / "plugins"
     a_plugin(plugins, "tells", manifest=MANIFEST.format(name="tells"), script=answering({"status": "ok"}))
@@ -36,7 +36,7 @@ def a_checked_place(tmp_path: Path, more: str) -> Place:
 
 
 def messages(place: Place) -> list[dict[str, Any]]:
-    """Everything that `config check` has to say, but for the missing seal."""
+    """Return every message of `config check` except the missing seal."""
     place.ductile("config", "lock")
     ran = place.ductile("config", "check", "--json")
     answer = json.loads(ran.out)

@@ -1,4 +1,4 @@
-"""A changed env file that decides who may call in refuses the start and a reload."""
+"""A changed environment file with access variables refuses the start and a reload."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_an_env_file_that_feeds_only_plugins_is_a_warning(tmp_path: Path) -> Non
 
 
 def test_a_variable_added_to_another_env_file_refuses_the_start(tmp_path: Path) -> None:
-    """The later file's value counts, so a file that was harmless when it was sealed is not any more."""
+    """The later file's value counts, so a file that was sealed as harmless no longer is."""
     place = a_sealed_place(tmp_path)
     (place.config.parent / "plain.env").write_text("GREETING=hello\nOPS_TOKEN=evil\n")
     ran = place.ductile("system", "start")

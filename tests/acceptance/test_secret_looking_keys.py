@@ -1,4 +1,4 @@
-"""Values under keys that usually hold secrets, and tokens inside URLs, are shown and stored nowhere."""
+"""Values under secret-looking keys, and tokens in URLs, are neither shown nor stored."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ URLS = {
 PLAIN = {"author": "visible-1", "max_tokens": 77001, "compass": "visible-2", "store": "s3://visible-3/key"}
 
 
-def test_no_surface_shows_or_keeps_them(tmp_path: Path) -> None:
+def test_no_surface_shows_or_stores_them(tmp_path: Path) -> None:
     config = json.dumps(VALUES | URLS | PLAIN)
     place = an_api_place(tmp_path, f"  noted:\n    uses: echo\n    config: {config}\n", scopes=("*",))
     outputs: dict[str, str] = {}
@@ -43,7 +43,7 @@ def test_no_surface_shows_or_keeps_them(tmp_path: Path) -> None:
         ("config", "show", "--json"),
         ("config", "get", "plugins.noted.config"),
         ("config", "check"),
-        ("config", "set", "plugins.noted.config.author", "somebody", "--dry-run"),
+        ("config", "set", "plugins.noted.config.author", "author", "--dry-run"),
         ("plugin", "show", "noted"),
         ("plugin", "show", "noted", "--json"),
     )
@@ -68,7 +68,7 @@ def test_no_surface_shows_or_keeps_them(tmp_path: Path) -> None:
             assert value in outputs[where], where
 
 
-def test_each_of_them_is_warned_about_once(tmp_path: Path) -> None:
+def test_each_of_them_has_one_warning(tmp_path: Path) -> None:
     config = json.dumps(VALUES | URLS | PLAIN)
     place = an_api_place(tmp_path, f"  noted:\n    uses: echo\n    config: {config}\n", scopes=("*",))
     assert place.ductile("config", "lock").status == Exit.OK

@@ -1,4 +1,4 @@
-"""Where secrets are found in memory: not in what the daemon keeps, not in other plugins' processes."""
+"""Secrets in memory: not in the daemon's snapshot, not in the processes of other plugins."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ asyncio.run(serve(sys.argv[1], os.environ, subscribers=(look,)))
 """
 
 
-def test_what_was_read_does_not_stay(tmp_path: Path) -> None:
-    """The files as they were read have every token in the clear; what was made of them has not."""
+def test_read_files_do_not_stay_in_memory(tmp_path: Path) -> None:
+    """The files hold every token in the clear; the snapshot does not."""
     place = a_place(tmp_path)
     done = subprocess.run(
         [sys.executable, "-c", LOOKING, str(place.config)],
@@ -77,7 +77,7 @@ print('{{"status": "ok", "result": "written"}}')
 
 
 def test_a_warm_plugin_does_not_find_the_secrets_of_another(tmp_path: Path) -> None:
-    """Both are forked from one server; what it was told for one job must not be there for the next."""
+    """Both are forked from one server; the data of one job must not be there for the next."""
     secret, known = "canary-" + "5b7e" * 8, "marker-" + "1d3c" * 8
     more = (
         f"  keeper: {{env: {{DB_PASSWORD: {secret}}}, config: {{token: {secret}}}}}\n"
@@ -105,7 +105,7 @@ print(json.dumps({{"status": "ok", "result": str(resource.getrlimit(resource.RLI
 
 
 def test_the_daemon_leaves_no_core_dump(tmp_path: Path) -> None:
-    """Whatever it was started with; plugins inherit it, and may ask for as much as it could have had."""
+    """Plugins inherit the limit, and may raise it up to the original hard limit."""
     place = a_place(tmp_path, "  limited: {}\n")
     place.plugin("limited", LIMITED)
     soft, hard = resource.getrlimit(resource.RLIMIT_CORE)

@@ -1,4 +1,4 @@
-"""The reference of the configuration cannot be out of date, and its examples work."""
+"""The reference of the configuration is up to date, and its examples work."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def generator() -> ModuleType:
     return module
 
 
-def test_the_generated_part_is_what_the_model_says_now() -> None:
-    """After a change of the model, `make docs` writes it anew."""
+def test_the_generated_part_is_up_to_date() -> None:
+    """After a change of the model, run `make docs`."""
     text = PAGE.read_text(encoding="utf-8")
     assert generator().regenerate("reference/configuration.md", text) == text
 
 
 def test_every_key_of_the_model_is_documented() -> None:
-    """Under the heading of its section, or of the section with the same keys that it refers to."""
+    """Under the heading of its section, or of the section it refers to."""
     text = PAGE.read_text(encoding="utf-8")
     generate: Any = generator()
     sections = dict(re.findall(r"### (.+)\n\n((?:.+\n)+)", text))
@@ -48,7 +48,7 @@ def test_every_key_of_the_model_is_documented() -> None:
 
 
 @pytest.mark.parametrize("example", EXAMPLES)
-def test_examples_are_good_configurations(tmp_path: Path, example: str) -> None:
+def test_examples_are_valid_configurations(tmp_path: Path, example: str) -> None:
     config = a_config_of(
         tmp_path,
         {

@@ -1,4 +1,4 @@
-"""docs/reference/manifest.md tells everything about manifests, and what it shows is true."""
+"""docs/reference/manifest.md is complete, and its examples are valid."""
 
 from __future__ import annotations
 
@@ -19,12 +19,11 @@ HEAD = "manifest_spec: ductile.plugin\nmanifest_version: 1\nname: x\nprotocol: 2
 
 @pytest.mark.parametrize("name", sorted({*manifest_keys(), *command_keys(), *RefusalCode}))
 def test_every_key_and_every_refusal_has_a_row(name: str) -> None:
-    """Nothing is left to be found out."""
     assert re.search(rf"^\| `{re.escape(name)}` \|", REFERENCE, re.MULTILINE)
 
 
 def test_no_refusal_is_documented_that_does_not_exist() -> None:
-    """Those of discovery, and the two that only a configuration can have."""
+    """The refusals of discovery, and the two of a configuration."""
     section = REFERENCE.partition("## Why a plugin is refused")[2].partition("## ")[0]
     documented = set(re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE))
     assert documented == {*RefusalCode, "missing_config", "not_installed"}

@@ -1,4 +1,4 @@
-"""docs/reference/protocol.md is the protocol: its tables are complete and its examples are real."""
+"""docs/reference/protocol.md is complete, and its examples are valid."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def blocks(kind: str) -> list[str]:
 
 
 def rows(text: str) -> list[str]:
-    """First cells of the tables in a part of the page, as far as they are code."""
+    """Return the first cells of the tables in a part of the page, as far as they are code."""
     return re.findall(r"^\| `([^`]+)` \|", text, re.MULTILINE)
 
 
@@ -63,7 +63,7 @@ def a_full_request() -> dict[str, Any]:
 
 
 def test_every_field_of_a_request_has_a_row_and_is_in_the_example() -> None:
-    """Nothing is sent that is not documented, nor the other way round."""
+    """Every sent field is documented, and every documented one is sent."""
     request = a_full_request()
     assert rows(section("The request")) == [*request, *request["event"]]
     example = json.loads(blocks("request")[0])
@@ -72,19 +72,18 @@ def test_every_field_of_a_request_has_a_row_and_is_in_the_example() -> None:
 
 
 def test_every_field_of_a_response_has_a_row() -> None:
-    """Those that the decoder knows, and `status` and `logs`, which it turns into something else."""
+    """The fields of the decoded response, `status` and `logs`."""
     known = (set(PluginResponse.__struct_fields__) - {"ok"}) | {"status", "logs"}
     assert set(rows(section("The response"))) == known
 
 
 @pytest.mark.parametrize("example", blocks("response"))
 def test_the_responses_shown_are_valid(example: str) -> None:
-    """They can be copied."""
     assert isinstance(decode_response(example.encode()), DecodedResponse)
 
 
 @pytest.mark.parametrize("line", blocks("faults")[0].splitlines())
-def test_the_faults_shown_are_faults(line: str) -> None:
+def test_the_violations_shown_are_violations(line: str) -> None:
     """Each line, the empty one too."""
     assert isinstance(decode_response(line.encode()), ProtocolViolation)
 
@@ -112,8 +111,8 @@ def test_the_numbers_are_those_of_the_code() -> None:
     assert timeouts == {name: f"{span.total_seconds():g}" for name, span in expected.items()}
 
 
-def test_every_difference_of_a_warm_start_is_told() -> None:
-    """The comparison of cold and warm leaves out what the page tells, and nothing else."""
+def test_every_difference_of_a_warm_start_is_documented() -> None:
+    """The comparison of cold and warm ignores only the documented differences."""
     script = Path(__file__).parents[1] / "contract" / "runner" / "surroundings.txt"
     left_out = re.findall(r'"DIFFERS ([^"]+)"', script.read_text(encoding="utf-8"))
     documented = re.findall(r"^\| ([a-z][^|]*) \|", WARM_START, re.MULTILINE)

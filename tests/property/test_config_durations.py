@@ -1,4 +1,4 @@
-"""Durations and sizes as people write them."""
+"""Durations and sizes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ spans = st.integers(0, MAX_DURATION // timedelta(milliseconds=1)).map(lambda ms:
 
 
 @given(spans)
-def test_what_is_written_is_read_back(span: timedelta) -> None:
+def test_a_formatted_duration_is_parsed_back(span: timedelta) -> None:
     assert parse_duration(format_duration(span)) == span
 
 
@@ -54,8 +54,7 @@ def test_the_parts_of_a_duration_add_up(counts: list[int], used: set[str]) -> No
         ("monthly", 2_592_000),
     ],
 )
-def test_the_forms_of_the_specification(text: str, seconds: float) -> None:
-    """SPEC 2.1 lists them."""
+def test_the_documented_forms(text: str, seconds: float) -> None:
     assert parse_duration(text).total_seconds() == seconds
 
 
@@ -63,7 +62,7 @@ def test_the_forms_of_the_specification(text: str, seconds: float) -> None:
     "text", ["", "5", "1.5h", "30m1h", "5m5m", "5M", "5 m", " 5m", "-5m", "5m\n", "1y", "\u0665m", "daily "]
 )
 def test_other_forms_are_refused_with_what_is_expected(text: str) -> None:
-    """A guess would be wrong half the time; the message says how to write it."""
+    """The message names the accepted forms."""
     with pytest.raises(QuantityError) as refused:
         parse_duration(text)
     assert "1h30m" in refused.value.expected
@@ -82,7 +81,7 @@ def test_days_weeks_and_months_of_a_schedule_follow_the_calendar() -> None:
 
 
 @given(st.integers(0, 10**15 - 1))
-def test_a_size_is_read_back(count: int) -> None:
+def test_a_formatted_size_is_parsed_back(count: int) -> None:
     assert parse_size(format_size(count)) == count
     assert parse_size(str(count)) == count
 

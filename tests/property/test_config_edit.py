@@ -1,4 +1,4 @@
-"""`config set` changes what it was asked to change, however the file is written."""
+"""`config set` changes only the requested key, in any style of file."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ CHANGES = [
 
 @st.composite
 def files(draw: st.DrawFn) -> str:
-    """Sections in any order, each in one of the forms that people write."""
+    """Sections in any order, each in one of the common styles."""
     lines: list[str] = []
     for section in draw(st.permutations(["service", "plugins", "artifacts"])):
         lines += draw(st.sampled_from([[], [""], ["# about   this"], ["", "#odd"]]))
@@ -75,7 +75,7 @@ def plugins(draw: st.DrawFn) -> list[str]:
 
 
 @given(files(), st.sampled_from(CHANGES))
-def test_no_line_changes_but_the_one_that_was_meant(text: str, change: tuple[str, str, bool]) -> None:
+def test_only_the_requested_line_changes(text: str, change: tuple[str, str, bool]) -> None:
     """A value is replaced within its line; a new key is a new line, or goes into the braces of one."""
     key, value, there = change
     with TemporaryDirectory() as directory:
@@ -113,10 +113,10 @@ PATHS = st.lists(NAMES | st.integers(0, 2).map(lambda index: f"[{index}]"), min_
 
 
 @given(first=TREES, second=TREES, path=PATHS, dotted=st.booleans(), append=st.booleans(), value=TREES)
-def test_what_is_set_is_read_or_the_change_is_refused(
+def test_the_set_value_is_read_back_or_the_change_is_refused(
     first: object, second: object, path: list[str], value: object, *, dotted: bool, append: bool
 ) -> None:
-    """Whatever the other file says of the same key."""
+    """Another file may define the same key."""
     parts = (f".{part.strip('[]')}" if dotted or part[0] != "[" else part for part in path)
     key = "".join(("plugins.e.config", *parts, "[+]" if append else ""))
     main = {"include": ["more.yaml"], "plugins": {"e": {"config": first}}}

@@ -1,4 +1,4 @@
-"""Variables fill values in and can do nothing else."""
+"""Variables change values and nothing else."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def tree(text: str) -> Node:
 
 
 def skeleton(node: Node) -> object:
-    """The structure of a tree without what its scalars say."""
+    """Return the structure of a tree without the texts of its scalars."""
     match node:
         case MapNode(entries=entries):
             return {key.text: skeleton(value) for key, value in entries}
@@ -72,7 +72,7 @@ def skeleton(node: Node) -> object:
     st.sampled_from(["${V}", '"${V}"', "'${V}'", "x${V}y", "${V} and ${V}", "${UNSET:-}${V}"]),
 )
 def test_a_value_can_never_inject_structure(value: str, written: str) -> None:
-    """Whatever a variable holds, the document has the same keys, lists and places."""
+    """For any value of a variable, the document has the same keys, lists and locations."""
     root = tree(DOCUMENT.format(value=written))
     result, problems = interpolate(root, {"V": value})
     assert not problems
@@ -81,7 +81,7 @@ def test_a_value_can_never_inject_structure(value: str, written: str) -> None:
 
 @given(values | hostile)
 def test_a_quoted_scalar_stays_the_text_of_the_variable(value: str) -> None:
-    """Only an unquoted scalar is typed; a quoted one is the value, character by character."""
+    """Only an unquoted scalar is typed."""
     result, _ = interpolate(tree("a: \"${V}\"\nb: '<${V}>'\n"), {"V": value})
     assert to_plain(result) == {"a": value, "b": f"<{value}>"}
 
@@ -94,8 +94,8 @@ def test_an_unquoted_scalar_is_typed_after_substitution(value: object) -> None:
 
 
 @given(values)
-def test_an_unquoted_scalar_means_what_a_plain_scalar_with_that_text_means(value: str) -> None:
-    """The type is decided by the substituted text alone, by the same rule as any other plain scalar's."""
+def test_an_unquoted_scalar_is_typed_by_its_substituted_text(value: str) -> None:
+    """By the same rule as any other plain scalar."""
     result, _ = interpolate(tree("a: ${V}\n"), {"V": value})
     assert isinstance(result, MapNode)
     found = result.get("a")
@@ -105,8 +105,8 @@ def test_an_unquoted_scalar_means_what_a_plain_scalar_with_that_text_means(value
 
 
 @given(st.text("${}:-aV \n", max_size=30))
-def test_no_text_makes_it_fail(text: str) -> None:
-    """A reference is replaced, kept, or told as a problem; nothing else can happen."""
+def test_interpolation_never_raises(text: str) -> None:
+    """A reference is replaced, kept, or reported as a problem."""
     scalar = ScalarNode(text=text, plain=False, location=SourceLocation(file="f", line=3, column=1))
     result, problems = interpolate(scalar, {"V": "value"})
     assert isinstance(result, ScalarNode)

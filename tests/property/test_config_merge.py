@@ -1,4 +1,4 @@
-"""The merge has one rule and no exceptions."""
+"""Files are merged by one rule without exceptions."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from ductile.config.schema.model import Config
 from ductile.protocol.yaml import parse_yaml
 from ductile.protocol.yaml_tree import to_plain
 
-#: A value of each kind that is nobody's default.
+#: A value of each type that is not a default.
 SAMPLES: dict[SettingType, Any] = {
     SettingType.TEXT: "a-sample",
     SettingType.ADDRESS: "127.0.0.1:7777",
@@ -82,7 +82,7 @@ def optional_of(section: type[Section]) -> SettingKey:
 
 
 def document(path: tuple[str, ...], value: Any) -> Any:
-    """A configuration that sets one key, and what the sections on the way require besides it."""
+    """Return a configuration that sets one key and the required keys of its sections."""
     return _wrap(path, value, Config)
 
 
@@ -122,8 +122,8 @@ MERGEABLE = sorted(name for name in SETTINGS if name != "include")
 
 
 @pytest.mark.parametrize("name", MERGEABLE)
-def test_every_key_of_the_model_survives_being_set_in_an_include(name: str) -> None:
-    """SPEC 2.1 MUST: a key set in an include is in the loaded configuration, as if set in the main file."""
+def test_every_key_can_be_set_in_an_include(name: str) -> None:
+    """The loaded configuration is the same as if it were set in the main file."""
     path, key = SETTINGS[name]
     setting = document(path, sample_of(key))
     included = model_of(config={"include": ["other.yaml"]}, other=setting)
@@ -135,8 +135,8 @@ def test_every_key_of_the_model_survives_being_set_in_an_include(name: str) -> N
 
 
 @given(st.lists(st.sampled_from(MERGEABLE), min_size=2, max_size=6, unique=True))
-def test_keys_spread_over_files_meet_in_the_loaded_configuration(names: list[str]) -> None:
-    """With several files, nothing that one of them sets is lost, whatever the others set."""
+def test_keys_of_all_files_are_in_the_loaded_configuration(names: list[str]) -> None:
+    """No key of one file is lost, for any keys of the others."""
     top = {
         SETTINGS[name][0][0]: name for name in names
     }  # one key of each section, so that none overrides another
@@ -168,7 +168,7 @@ def merged_plainly(earlier: Any, later: Any) -> Any:
 
 
 @given(json_maps, json_maps)
-def test_the_merge_is_the_one_of_the_rule(earlier: Any, later: Any) -> None:
+def test_the_merge_follows_the_rule(earlier: Any, later: Any) -> None:
     """Maps merge by key at every depth, lists append, scalars replace."""
     first = parse_yaml(yaml.safe_dump(earlier), file="a")
     second = parse_yaml(yaml.safe_dump(later), file="b")

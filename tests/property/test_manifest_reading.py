@@ -1,4 +1,4 @@
-"""Reading manifests never fails in a way of its own, and the shapes of commands agree."""
+"""Reading a manifest raises only ConfigError, and the forms of commands are equivalent."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ NAMES = st.from_regex(r"[A-Za-z_][A-Za-z0-9_-]{0,8}", fullmatch=True)
 
 
 def read(tree: JsonValue) -> Manifest:
-    """JSON is YAML: the tree is written as JSON, so that the generated text is what it says."""
+    """Write the tree as JSON, which is YAML, and read it as a manifest."""
     return parse_manifest(parse_yaml(json.dumps(tree, ensure_ascii=False), file="m"), file="m")
 
 
@@ -56,15 +56,15 @@ def good() -> dict[str, JsonValue]:
 
 @given(KEYS, VALUES)
 def test_any_value_is_read_or_reported(key: str, value: JsonValue) -> None:
-    """A bad manifest refuses its plugin and nothing else; each problem has key and line."""
+    """Each problem has a key and a line."""
     for problem in problems_of(good() | {key: value}):
         assert problem.key
         assert problem.line
 
 
 @given(st.dictionaries(NAMES, st.sampled_from(CommandType), min_size=1, max_size=5))
-def test_the_shapes_of_commands_agree(commands: dict[str, CommandType]) -> None:
-    """A map and a list of objects say the same."""
+def test_the_forms_of_commands_are_equivalent(commands: dict[str, CommandType]) -> None:
+    """A map and a list of objects mean the same."""
     as_map = read(good() | {"commands": {name: {"type": kind} for name, kind in commands.items()}})
     as_list = read(good() | {"commands": [{"name": name, "type": kind} for name, kind in commands.items()]})
     assert as_map == as_list
@@ -82,7 +82,7 @@ def test_unknown_keys_never_refuse(unknown: dict[str, JsonValue]) -> None:
 
 @given(st.dictionaries(TEXT, VALUES, max_size=4))
 def test_normalised_schemas_stay_as_they_are(written: dict[str, JsonValue]) -> None:
-    """What came out is JSON Schema, so normalising it again changes nothing."""
+    """The result is JSON Schema, so translating it again changes nothing."""
     once = to_json_schema(written)
     assert to_json_schema(once) == once
 

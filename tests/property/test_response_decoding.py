@@ -1,4 +1,4 @@
-"""No bytes can make the decoder, or the judge after it, raise."""
+"""No bytes make the decoder, or the interpretation after it, raise."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ ENDINGS: st.SearchStrategy[Ending] = st.one_of(
 
 @given(OUTPUTS)
 def test_decoding_always_gives_a_value(stdout: bytes) -> None:
-    """An answer that holds to its promises, or a fault with a message."""
+    """A valid response, or a violation with a message."""
     match decode_response(stdout):
         case ProtocolViolation(message=message):
             assert message
@@ -94,8 +94,8 @@ def test_decoding_always_gives_a_value(stdout: bytes) -> None:
 
 
 @given(st.binary())
-def test_kept_text_can_be_stored(output: bytes) -> None:
-    """What was printed is kept, as text that every store takes."""
+def test_printed_text_can_be_stored(output: bytes) -> None:
+    """Every store accepts the text."""
     text = storable_text(output)
     text.encode()
     assert "\0" not in text
@@ -103,19 +103,19 @@ def test_kept_text_can_be_stored(output: bytes) -> None:
 
 @given(ENDINGS)
 def test_every_ending_has_one_outcome(ending: Ending) -> None:
-    """Which one, by the rules written out once more."""
+    """The expected outcome is written out a second time here."""
     outcome = interpret(ending).outcome
     match ending:
         case CouldNotStart(shortage=True):
             assert outcome == Interrupted(reason=JobReason.NO_RESOURCES, error=ending.error)
         case CouldNotStart(permanent=permanent):
-            assert told(outcome) == (JobReason.COULD_NOT_START, permanent)
+            assert reason_of(outcome) == (JobReason.COULD_NOT_START, permanent)
         case RunnerLost():
-            assert told(outcome) == (JobReason.RUNNER_LOST, False)
+            assert reason_of(outcome) == (JobReason.RUNNER_LOST, False)
         case DeadlinePassed():
             assert isinstance(outcome, TimedOut)
         case OutputLimitExceeded():
-            assert told(outcome) == (JobReason.OUTPUT_TOO_LARGE, False)
+            assert reason_of(outcome) == (JobReason.OUTPUT_TOO_LARGE, False)
         case Exited(output=output) | StoppedOnRequest(output=output):
             assert_judged_by_answer(outcome, output, stopped=isinstance(ending, StoppedOnRequest))
 
@@ -126,16 +126,16 @@ def assert_judged_by_answer(outcome: Outcome, output: ProcessOutput, *, stopped:
     if isinstance(answer, DecodedResponse) and answer.response.ok:
         assert isinstance(outcome, Completed)
     elif isinstance(answer, DecodedResponse):
-        assert told(outcome) == (JobReason.PLUGIN_ERROR, config_error or not answer.response.retry)
+        assert reason_of(outcome) == (JobReason.PLUGIN_ERROR, config_error or not answer.response.retry)
     elif stopped:
         assert isinstance(outcome, Interrupted)
     else:
-        reason, permanent = told(outcome)
+        reason, permanent = reason_of(outcome)
         assert permanent == config_error
         assert (reason is JobReason.KILLED) == (output.status.signal is not None)
         assert (reason is JobReason.PROTOCOL_ERROR) == (output.status.exit_code == 0)
 
 
-def told(outcome: Outcome) -> tuple[JobReason, bool]:
+def reason_of(outcome: Outcome) -> tuple[JobReason, bool]:
     assert isinstance(outcome, Failed)
     return outcome.reason, outcome.permanent
