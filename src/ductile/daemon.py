@@ -29,7 +29,7 @@ from ductile.core.json import JsonObject
 from ductile.engine.clock import SystemClock
 from ductile.engine.deps import EngineDeps
 from ductile.engine.engine import Engine
-from ductile.engine.ownership.store_lock import lock_store
+from ductile.engine.store_lock import lock_store
 from ductile.listeners import Listeners
 from ductile.operations import table
 from ductile.operations.context import OperationContext

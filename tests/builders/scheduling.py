@@ -17,7 +17,7 @@ from ductile.config.compile.compiler import compile_snapshot
 from ductile.config.snapshot import Snapshot
 from ductile.core.jobs.model import Job
 from ductile.core.jobs.outcomes import Outcome
-from ductile.engine.schedules.scheduler import Scheduler
+from ductile.engine.scheduler import Scheduler
 from ductile.store.model.jobs import Settled
 from ductile.store.model.schedules import FireResult, FireStatus, Firing, Occurrence, ScheduleEntry
 from ductile.store.port import Store

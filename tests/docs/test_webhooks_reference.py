@@ -11,7 +11,7 @@ from ductile.config.schema.model import StateWebhookSettings, WebhookEndpointSet
 from ductile.core.jobs.settlement import CallbackState
 from ductile.core.webhooks.deliveries import MAX_DELIVERY_DELAY, PROMPT, ReceiverHealth
 from ductile.core.webhooks.signatures import REPLAY_WINDOW
-from ductile.engine.state_webhooks.sender import CONCURRENCY_LIMITS, MAX_IN_FLIGHT, MAX_PER_RECEIVER
+from ductile.engine.webhook_sender import CONCURRENCY_LIMITS, MAX_IN_FLIGHT, MAX_PER_RECEIVER
 from ductile.protocol.state_webhook import (
     MAX_ERROR_BYTES,
     MAX_MODEL_BYTES,

@@ -156,7 +156,7 @@ def _state_file(call: Invocation) -> Path:
 
 def _no_daemon_error(call: Invocation, advice: str | None) -> DuctileError:
     from ductile.control.client import START_HINT, not_running_error
-    from ductile.engine.ownership.store_lock import LockPurpose, find_holder
+    from ductile.engine.store_lock import LockPurpose, find_holder
     from ductile.errors import StoreBusyError
 
     holder = find_holder(state_directory(call))

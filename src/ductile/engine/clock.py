@@ -1,15 +1,18 @@
-"""The clock that the engine's loops read and sleep by. Tests supply one that they move themselves.
+"""The clock that the engine's loops read and sleep by, timer loops, and waiting for an unavailable store.
 
-Two readings are needed: `now` is wall-clock time and may jump, `monotonic` is elapsed time. Where the two
-disagree, the wall clock was set or the machine slept.
+Tests supply a clock that they move themselves. Two readings are needed: `now` is wall-clock time and may
+jump, `monotonic` is elapsed time. Where the two disagree, the wall clock was set or the machine slept.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from datetime import UTC, datetime
-from typing import Protocol
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime, timedelta
+from typing import Protocol, TypeVar
+
+from ductile.errors import StoreBusyError, StoreFullError
 
 #: The longest single sleep in seconds: event-loop time stands still while the machine sleeps.
 MAX_SLEEP_SECONDS = 60.0
@@ -56,3 +59,51 @@ class SystemClock:
                     await wake.wait()
             except TimeoutError:
                 continue
+
+
+#: The store cannot take a write now; the same write may succeed later.
+STORE_UNAVAILABLE = (StoreFullError, StoreBusyError)
+STORE_RETRY_INTERVAL = timedelta(seconds=1)
+
+Result = TypeVar("Result")
+
+
+async def retry_until_available(clock: Clock, ask: Callable[[], Awaitable[Result]]) -> Result:
+    """Return what `ask` returns, asking again each second while the store is full or locked."""
+    never = asyncio.Event()
+    while True:
+        try:
+            return await ask()
+        except STORE_UNAVAILABLE:
+            await clock.wait(clock.now() + STORE_RETRY_INTERVAL, never)
+
+
+#: The longest sleep, in case something that is due earlier was stored unnoticed.
+POLL_INTERVAL = timedelta(minutes=1)
+
+
+class TimerLoop:
+    def __init__(self, clock: Clock, work: Callable[[], Awaitable[datetime | None]]) -> None:
+        """`work` does everything due now and returns the next due time, None if there is none."""
+        self._clock = clock
+        self._work = work
+        self._woken = asyncio.Event()
+        self._next: datetime | None = None
+
+    def expect(self, due_at: datetime) -> None:
+        """Something that is due at this time was stored."""
+        if self._next is None or due_at < self._next:
+            self._woken.set()
+
+    def wake(self) -> None:
+        """Look again: the clock was set, or due times have changed."""
+        self._woken.set()
+
+    async def run(self) -> None:
+        while True:
+            self._woken.clear()
+            # Unknown during the work: it may not see what is stored meanwhile, so `expect` always wakes.
+            self._next = None
+            self._next = await retry_until_available(self._clock, self._work)
+            poll_at = self._clock.now() + POLL_INTERVAL
+            await self._clock.wait(min(self._next or poll_at, poll_at), self._woken)

@@ -1,4 +1,4 @@
-"""What the engine is given: everything it does not create itself."""
+"""What the engine is given, and the status it returns."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from random import Random
 from ductile.config.snapshot import Snapshot
 from ductile.engine.clock import Clock
 from ductile.engine.reload.plan import ListenerSwitch, NoListeners
-from ductile.engine.state_webhooks.client import HttpWebhookClient, WebhookClient
+from ductile.engine.webhook_client import HttpWebhookClient, WebhookClient
 from ductile.runner.port import Runner
 from ductile.store.port import Store
 from ductile.struct import Value, field
@@ -16,6 +16,8 @@ from ductile.telemetry.signals import SignalBus
 
 
 class EngineDeps(Value):
+    """Everything that the engine does not create itself."""
+
     store: Store
     runner: Runner
     clock: Clock
@@ -28,3 +30,16 @@ class EngineDeps(Value):
     listeners: ListenerSwitch = NoListeners()
     #: Takes the store's lock file again if it was removed; returns whether it was.
     renew_lock: Callable[[], bool] = lambda: False
+
+
+class EngineStatus(Value):
+    pid: int
+    version: str
+    uptime_seconds: float
+    #: The fingerprint of the configuration in force.
+    config: str
+    #: Whether recovery has ended.
+    ready: bool
+    stopping: bool
+    #: Callers that wait for a job to end.
+    waiting_callers: int

@@ -26,8 +26,8 @@ from typing import Any, TypeAlias, TypeVar
 from ductile.config.snapshot import Snapshot
 from ductile.core.jobs.admission import Caps
 from ductile.core.jobs.model import Job, NewJob
+from ductile.engine.clock import STORE_RETRY_INTERVAL, STORE_UNAVAILABLE
 from ductile.engine.executor import ResultNotStoredError
-from ductile.engine.store_retry import STORE_RETRY_INTERVAL, STORE_UNAVAILABLE
 from ductile.store.model.jobs import ClaimedJob
 from ductile.store.notifier import JobEnded, JobsReady
 from ductile.store.port import Store

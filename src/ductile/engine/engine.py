@@ -12,20 +12,19 @@ from typing import Any, TypeVar
 from ductile import __version__
 from ductile.config.snapshot import Snapshot
 from ductile.core.jobs.model import Job, JobStatus, NewJob
-from ductile.engine.deps import EngineDeps
+from ductile.engine.clock import TimerLoop
+from ductile.engine.deps import EngineDeps, EngineStatus
 from ductile.engine.dispatcher import Dispatcher
 from ductile.engine.executor import Executor, ProcessDefaults
 from ductile.engine.job_signals import JobSignals
 from ductile.engine.maintenance import Maintenance
-from ductile.engine.ownership.process_identity import make_identity
-from ductile.engine.recovery import recover
+from ductile.engine.recovery import make_identity, recover
 from ductile.engine.reload.drain import Drain, draining_error
+from ductile.engine.reload.plan import ReloadResult
 from ductile.engine.reload.reloader import Reloader
-from ductile.engine.results import EngineStatus, ReloadResult
-from ductile.engine.schedules.scheduler import RunNowRefusal, RunNowStarted, Scheduler
-from ductile.engine.state_webhooks.sender import STOP_GRACE_SECONDS, WebhookSender
-from ductile.engine.timer_loop import TimerLoop
+from ductile.engine.scheduler import RunNowRefusal, RunNowStarted, Scheduler
 from ductile.engine.waiters import SyncLimit, Waiters
+from ductile.engine.webhook_sender import STOP_GRACE_SECONDS, WebhookSender
 from ductile.errors import ConflictError, StoreFailedError
 from ductile.store.model.submission import JobStateChange
 from ductile.store.notifier import (

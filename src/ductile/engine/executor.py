@@ -18,9 +18,8 @@ from ductile.core.jobs.outcomes import Completed, EndedEarly, Failed, Interrupte
 from ductile.core.json import JsonObject
 from ductile.core.policy import Policy
 from ductile.engine.artifact_files import describe_artifacts
-from ductile.engine.clock import Clock
+from ductile.engine.clock import STORE_UNAVAILABLE, Clock
 from ductile.engine.job_signals import JobSignals
-from ductile.engine.store_retry import STORE_UNAVAILABLE
 from ductile.errors import RefusedError, StoreBusyError, StoreFullError
 from ductile.protocol.plugin_messages import PluginRequest, RequestEvent, carries_event, encode_request
 from ductile.runner.environment import describe_job, plugin_environment

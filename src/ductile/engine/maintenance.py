@@ -12,8 +12,7 @@ from contextlib import suppress
 from datetime import timedelta
 
 from ductile.config.snapshot import Snapshot
-from ductile.engine.clock import Clock
-from ductile.engine.store_retry import STORE_UNAVAILABLE
+from ductile.engine.clock import STORE_UNAVAILABLE, Clock
 from ductile.store.model.maintenance import Retention
 from ductile.store.notifier import JobEnded
 from ductile.store.port import Store

@@ -12,8 +12,9 @@ from typing import Any, Protocol, TypeVar
 from ductile.config.snapshot import Snapshot
 from ductile.core.jobs.model import NewJob, SubmittedBy
 from ductile.core.runs.graph import Graph
+from ductile.engine.deps import EngineStatus
 from ductile.engine.reload.drain import draining_error
-from ductile.engine.results import EngineStatus, ReloadResult
+from ductile.engine.reload.plan import ReloadResult
 from ductile.errors import DaemonNotRunningError, TooBusyError
 from ductile.store.model.submission import EnqueueResult, JobStateChange, Submission
 from ductile.store.port import Store

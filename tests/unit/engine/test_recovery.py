@@ -19,13 +19,14 @@ from builders.jobs import a_new_job
 from builders.stores import claim_all
 from ductile.core.jobs.model import JobStatus
 from ductile.engine import recovery
-from ductile.engine.ownership.orphan_processes import (
+from ductile.engine.recovery import (
     CleanupResult,
     OrphanProcess,
     find_orphan_processes,
+    has_ended,
     kill_orphan_processes,
+    make_identity,
 )
-from ductile.engine.ownership.process_identity import has_ended, make_identity
 from ductile.errors import ConflictError
 from ductile.store.model.records import JobFilter
 from ductile.store.model.submission import Submission
@@ -203,10 +204,7 @@ def test_what_a_living_process_has_started_is_left_alone() -> None:
 
 def test_a_process_that_has_ended_is_dead_before_it_is_reaped() -> None:
     """What supervises a daemon may take its time to ask for its exit status."""
-    identity = (
-        "from ductile.engine.ownership.process_identity import make_identity; "
-        "print(make_identity('a:b'), flush=True)"
-    )
+    identity = "from ductile.engine.recovery import make_identity; print(make_identity('a:b'), flush=True)"
     wait = "; import sys; sys.stdin.read()"
     with subprocess.Popen(
         [sys.executable, "-c", identity + wait], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -234,7 +232,7 @@ def test_whoever_is_in_our_session_is_left_alone() -> None:
 
 STARTED_BY_A_JOB = """\
 import subprocess, sys
-from ductile.engine.ownership.orphan_processes import find_orphan_processes
+from ductile.engine.recovery import find_orphan_processes
 if sys.argv[1:]:
     print([orphan.pid for orphan in find_orphan_processes("one", {"j1": "host:999999999:1"})])
 else:

@@ -13,7 +13,7 @@ from builders.stores import stored, whole_ledger
 from ductile.config.secrets import SecretMap
 from ductile.core.jobs.ledger import LedgerKind
 from ductile.core.jobs.model import JobStatus, SubmittedBy
-from ductile.engine.schedules.scheduler import RunNowRefusal, RunNowStarted
+from ductile.engine.scheduler import RunNowRefusal, RunNowStarted
 from ductile.errors import RefusedError
 from ductile.struct import replace
 

@@ -16,8 +16,8 @@ from ductile.core.jobs.failures import Breaker, BreakerState
 from ductile.core.jobs.model import Hold, JobReason, JobStatus
 from ductile.core.jobs.outcomes import EndedEarly
 from ductile.core.schedules.planner import plan_due
-from ductile.engine.schedules.entries import active_schedules, firing_of, slot_of
-from ductile.engine.schedules.scheduler import RunNowStarted
+from ductile.engine.schedule_entries import active_schedules, firing_of, slot_of
+from ductile.engine.scheduler import RunNowStarted
 from ductile.store.model.schedules import FireStatus, Firing
 from ductile.struct import replace
 

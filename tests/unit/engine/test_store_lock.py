@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ductile.engine.ownership.store_lock import (
+from ductile.engine.store_lock import (
     LOCK_FILE,
     PURPOSE_FILE,
     LockHolder,
@@ -32,9 +32,7 @@ def test_reading_the_lock_does_not_keep_a_daemon_from_starting(
 ) -> None:
     """`ductile status` during a start: taking the lock is tried again."""
     descriptor = shared_lock(tmp_path)
-    monkeypatch.setattr(
-        "ductile.engine.ownership.store_lock.time.sleep", lambda _seconds: os.close(descriptor)
-    )
+    monkeypatch.setattr("ductile.engine.store_lock.time.sleep", lambda _seconds: os.close(descriptor))
     lock = StoreLock(tmp_path)
     assert find_holder(tmp_path) == LockHolder(pid=os.getpid(), purpose=LockPurpose.DAEMON)
     lock.release()

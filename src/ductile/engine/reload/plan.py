@@ -10,7 +10,6 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Protocol
 
 from ductile.config.snapshot import PluginInstance, Snapshot
-from ductile.engine.results import ReloadResult, RemovedPluginWork
 from ductile.errors import ConflictError, Problem
 from ductile.struct import Value
 
@@ -39,6 +38,31 @@ class NoListeners:
 
     async def check(self, _snapshot: Snapshot) -> None:
         return None
+
+
+class RemovedPluginWork(Value):
+    """Work that needed a plugin which is no longer configured or enabled."""
+
+    plugin: str
+    #: Queued jobs that ended, or would end, as dead (`plugin_removed`).
+    jobs: int
+    #: Pipeline runs that still use it.
+    runs: int
+
+
+class ReloadResult(Value):
+    """What a reload changed, or what one would change."""
+
+    #: The fingerprint of the new configuration.
+    config: str
+    #: Names of plugins.
+    added: tuple[str, ...]
+    changed: tuple[str, ...]
+    removed: tuple[str, ...]
+    #: Sections of the configuration, besides `plugins`, that differ.
+    settings: tuple[str, ...]
+    ends: tuple[RemovedPluginWork, ...]
+    warnings: tuple[Problem, ...]
 
 
 class ReloadPlan(Value):

@@ -5,20 +5,21 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
+from random import Random
 
-from ductile.config.snapshot import Snapshot
-from ductile.core.jobs.model import JobReason
-from ductile.engine.config_record import init_of, record_config
+from ductile.config.snapshot import PluginInstance, Snapshot
+from ductile.core.ids import make_id, make_trace_id
+from ductile.core.jobs.model import JobReason, NewJob, SubmittedBy
 from ductile.engine.deps import EngineDeps
 from ductile.engine.dispatcher import Dispatcher
 from ductile.engine.job_signals import JobSignals, unavailable_signal
 from ductile.engine.reload.drain import Drain
-from ductile.engine.reload.plan import ReloadPlan, plan_reload
-from ductile.engine.results import ReloadResult
+from ductile.engine.reload.plan import ReloadPlan, ReloadResult, plan_reload
 from ductile.errors import ConflictError, StoreBusyError, StoreFullError
-from ductile.store.model.jobs import InitStatus
-from ductile.store.model.maintenance import ConfigOrigin
+from ductile.store.model.jobs import InitKey, InitResult, InitStatus, NewInit
+from ductile.store.model.maintenance import ConfigOrigin, PluginVersion
+from ductile.store.port import Store
 from ductile.telemetry.signals import Signal
 
 
@@ -191,3 +192,39 @@ class Reloader:
         except (StoreFullError, StoreBusyError) as error:
             self._deps.signals.emit(unavailable_signal(error), error.message)
         return ended
+
+
+_INIT = "init"
+
+
+def init_of(plugin: PluginInstance, *, now: datetime, rng: Random) -> NewInit | None:
+    """Return the init of a plugin; None if the plugin cannot run or has no `init` command."""
+    installed = plugin.installed
+    if not plugin.runnable or installed is None or _INIT not in installed.manifest.commands:
+        return None
+    job = NewJob(
+        id=make_id(now, rng),
+        plugin=plugin.name,
+        command=_INIT,
+        submitted_by=SubmittedBy.CORE,
+        max_attempts=1,
+        trace_id=make_trace_id(rng),
+    )
+    key = InitKey(plugin=plugin.name, fingerprint=installed.fingerprint, config_hash=plugin.config_hash)
+    return NewInit(key=key, job=job)
+
+
+async def record_config(
+    store: Store, snapshot: Snapshot, origin: ConfigOrigin, inits: Sequence[NewInit] = ()
+) -> Sequence[InitResult]:
+    """Store the configuration and its inits in one transaction. Returns a result for each init."""
+    versions = {
+        name: PluginVersion(
+            version=None if plugin.installed is None else plugin.installed.version,
+            fingerprint=None if plugin.installed is None else plugin.installed.fingerprint,
+            config=plugin.config_hash,
+        )
+        for name, plugin in snapshot.plugins.items()
+    }
+    redacted = snapshot.redacted if isinstance(snapshot.redacted, dict) else {}
+    return await store.record_config(snapshot.fingerprint, origin, redacted, tuple(inits), versions)

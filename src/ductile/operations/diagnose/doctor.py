@@ -14,7 +14,7 @@ from typing import Annotated
 
 from ductile import __version__
 from ductile.config.snapshot import Snapshot, SqliteLocation
-from ductile.engine.results import EngineStatus
+from ductile.engine.deps import EngineStatus
 from ductile.errors import ConfigError, DuctileError, StoreError
 from ductile.operations import request
 from ductile.operations.context import OperationContext

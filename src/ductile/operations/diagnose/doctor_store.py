@@ -12,7 +12,7 @@ from ductile.core.jobs.failures import BreakerState
 from ductile.core.schedules.admission import OVERDUE_AFTER
 from ductile.core.schedules.planner import SkipReason
 from ductile.core.webhooks.url_policy import refused_host
-from ductile.engine.schedules.entries import active_schedules
+from ductile.engine.schedule_entries import active_schedules
 from ductile.operations.context import OperationContext
 from ductile.operations.diagnose.findings import DoctorCheck, DoctorFinding, failure, ok, warning
 from ductile.operations.diagnose.wording import time_text

@@ -15,7 +15,7 @@ from msgspec import Meta
 from ductile.config.snapshot import PluginInstance
 from ductile.core.ids import make_id, make_trace_id
 from ductile.core.jobs.model import NewJob, SubmittedBy
-from ductile.engine.config_record import init_of
+from ductile.engine.reload.reloader import init_of
 from ductile.operations.context import OperationContext, RunningEngine
 from ductile.operations.plugins.names import find_plugin
 from ductile.operations.response import Id, Response, Timestamp, timestamp

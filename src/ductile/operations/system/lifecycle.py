@@ -7,7 +7,7 @@ from typing import Annotated
 
 from msgspec import UNSET, Meta
 
-from ductile.engine.results import RemovedPluginWork
+from ductile.engine.reload.plan import RemovedPluginWork
 from ductile.errors import Problem
 from ductile.operations.context import OperationContext
 from ductile.operations.plugins.names import find_plugin

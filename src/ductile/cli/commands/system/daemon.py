@@ -43,7 +43,7 @@ def start(call: Invocation) -> CommandResult:
 
 def _check_start(call: Invocation) -> CommandResult:
     from ductile.admin.config import open_configuration, state_file
-    from ductile.engine.ownership.store_lock import refuse_held
+    from ductile.engine.store_lock import refuse_held
     from ductile.operations.diagnose.doctor_local import refuse_taken_addresses
 
     snapshot = open_configuration(call.config, call.environ).snapshot

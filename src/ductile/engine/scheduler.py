@@ -19,8 +19,8 @@ from ductile.config.snapshot import Snapshot
 from ductile.core.jobs.model import SubmittedBy
 from ductile.core.schedules.planner import SkipReason, plan_due
 from ductile.core.schedules.rule import CLOCK_SLACK, slot_after_clock_set_back
-from ductile.engine.clock import Clock
-from ductile.engine.schedules.entries import (
+from ductile.engine.clock import STORE_RETRY_INTERVAL, STORE_UNAVAILABLE, Clock
+from ductile.engine.schedule_entries import (
     ActiveSchedule,
     ScheduleKey,
     active_schedules,
@@ -33,7 +33,6 @@ from ductile.engine.schedules.entries import (
     slot_of,
     without_jobs,
 )
-from ductile.engine.store_retry import STORE_RETRY_INTERVAL, STORE_UNAVAILABLE
 from ductile.errors import RefusedError
 from ductile.store.model.schedules import FireResult, FireStatus, Firing, ScheduleEntry
 from ductile.store.notifier import JobEnded

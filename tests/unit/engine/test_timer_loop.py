@@ -6,7 +6,7 @@ import asyncio
 from datetime import datetime, timedelta
 
 from builders.clocks import SimulatedClock
-from ductile.engine.timer_loop import TimerLoop
+from ductile.engine.clock import TimerLoop
 
 
 async def test_what_is_announced_while_it_looks_is_looked_for_again() -> None:

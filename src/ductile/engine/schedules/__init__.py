@@ -1,1 +1,0 @@
-"""Schedules: the scheduler, and the entries and firings that it writes to the store."""
