@@ -161,7 +161,14 @@ async def _compare_runs(
     context: OperationContext, job: Job, record: RunRecord, good: RunRecord, configs: Sequence[ConfigRecord]
 ) -> RunComparison:
     failed = first_failed(record) if job.plugin == RUN_PLUGIN else job
-    upstream = [each for each in record.members if failed is None or _came_before(each, failed)]
+    # The failure can follow from steps that ended before it; its own input and plugin are compared too.
+    upstream = [
+        each
+        for each in record.members
+        if failed is None
+        or each.id == failed.id
+        or (each.completed_at is not None and each.completed_at <= failed.created_at)
+    ]
     before = [await _trace(context, good, each) for each in good.members[:MAX_COMPARED_STEPS]]
     now = [await _trace(context, record, each) for each in upstream[:MAX_COMPARED_STEPS]]
     outputs = diff.changed_outputs(before, now)
@@ -171,6 +178,7 @@ async def _compare_runs(
     good_at, now_at = (each.job.started_at or each.job.created_at for each in (good, record))
     good_config, now_config = config_at(configs, good_at), config_at(configs, now_at)
     files = await _compare_files(context, plugins, now_config, good_at, now_at)
+    left_out = len(upstream) - MAX_COMPARED_STEPS
     same_step = (each.id for each in good.members if each.step_path == job.step_path)
     return RunComparison(
         compared_with=good.job.id if job.plugin == RUN_PLUGIN else next(same_step, good.job.id),
@@ -190,7 +198,8 @@ async def _compare_runs(
         ),
         not_compared=(
             *_run_gaps(good, record, good_config, now_config),
-            *_step_gaps(before, now, failed, left_out=max(0, len(upstream) - MAX_COMPARED_STEPS)),
+            *_step_gaps(before, now, failed),
+            *([f"{left_out} steps beyond the first {MAX_COMPARED_STEPS}"] if left_out > 0 else ()),
             *files.unknown,
             "values of inputs and outputs whose type is the same",
             *_NEVER_COMPARED,
@@ -205,13 +214,6 @@ def first_failed(record: RunRecord) -> Job | None:
     """The step that failed first: the failures after it follow from it."""
     bad = [each for each in record.members if each.status in (JobStatus.FAILED, JobStatus.DEAD)]
     return min(bad, key=lambda each: each.completed_at or each.created_at, default=None)
-
-
-def _came_before(member: Job, failed: Job) -> bool:
-    """Whether the failure can follow from it. The failed step counts: its input and plugin are compared."""
-    if member.id == failed.id:
-        return True
-    return member.completed_at is not None and member.completed_at <= failed.created_at
 
 
 async def _trace(context: OperationContext, record: RunRecord, member: Job) -> StepTrace:
@@ -304,17 +306,11 @@ def _run_gaps(
     return gaps
 
 
-def _step_gaps(
-    before: Sequence[StepTrace], now: Sequence[StepTrace], failed: Job | None, *, left_out: int
-) -> list[str]:
-    gaps = []
-    if new := diff.unmatched_steps(before, now):
-        gaps.append(f"steps that the good run did not run: {', '.join(new)}")
-    own = None if failed is None else failed.step_path
+def _step_gaps(before: Sequence[StepTrace], now: Sequence[StepTrace], failed: Job | None) -> list[str]:
+    new, own = diff.unmatched_steps(before, now), None if failed is None else failed.step_path
+    gaps = [f"steps that the good run did not run: {', '.join(new)}"] if new else []
     if lost := [path for path in diff.steps_without_output(now) if path != own and path not in new]:
         gaps.append(f"the output of steps whose answer is no longer stored: {', '.join(lost)}")
-    if left_out:
-        gaps.append(f"{left_out} steps beyond the first {MAX_COMPARED_STEPS}")
     return gaps
 
 

@@ -67,7 +67,14 @@ async def doctor(context: OperationContext, request: RunDoctor) -> DoctorReport:
     found += _machine_findings(context.snapshot(), daemon_runs=context.engine is not None)
     if context.engine is not None:
         found.append(_daemon_finding(context.engine.status(), request.version))
-        found += await _health_findings(context, ask=request.ask_health)
+        try:
+            # A caller with read access starts no plugin: it gets the results of the latest health commands.
+            if request.ask_health:
+                found += local.health_findings((await check_health(context, CheckHealth())).health)
+            else:
+                found += local.past_health_findings(await last_health_checks(context))
+        except DuctileError as error:
+            found.append(from_error(DoctorCheck.HEALTH, error))
     else:
         found.append(daemon_not_running())
     return build_report(found + await _store_findings(context))
@@ -131,16 +138,6 @@ def _daemon_finding(status: EngineStatus, installed: str | None) -> DoctorFindin
     if status.stopping:
         return warning(DoctorCheck.DAEMON, "the daemon is stopping", where=where)
     return ok(DoctorCheck.DAEMON, f"the daemon runs, version {__version__}", where)
-
-
-async def _health_findings(context: OperationContext, *, ask: bool) -> list[DoctorFinding]:
-    """Findings of health commands that are run now or, for a caller with read access, of the latest ones."""
-    try:
-        if ask:
-            return [*local.health_findings((await check_health(context, CheckHealth())).health)]
-        return [*local.past_health_findings(await last_health_checks(context))]
-    except DuctileError as error:
-        return [from_error(DoctorCheck.HEALTH, error)]
 
 
 async def _store_findings(context: OperationContext) -> list[DoctorFinding]:

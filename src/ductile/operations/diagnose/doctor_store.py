@@ -20,7 +20,7 @@ from ductile.operations.schedules.audit import audit_history
 from ductile.store.model.jobs import InitRecord
 from ductile.store.model.maintenance import FailingReceiver, RecentFailures, StoreStats
 from ductile.store.model.records import BreakerRow
-from ductile.store.model.schedules import Occurrence, OccurrenceOutcome, ScheduleEntry
+from ductile.store.model.schedules import OccurrenceOutcome, ScheduleEntry
 
 _MIB = 1024 * 1024
 #: The writer truncates its log far earlier, unless another program keeps a read transaction open.
@@ -119,7 +119,14 @@ async def _check_history(context: OperationContext, entry: ScheduleEntry) -> Doc
     if (await audit_history(context, entry, page.rows, newest=True)).complete is False:
         message = f"the history of {name} has a gap"
         return warning(DoctorCheck.SCHEDULES, message, where=where, fix=f"ductile schedule history {name}")
-    skipped = sum(row.count for row in page.rows if _was_displaced(row, context.now()))
+    since = context.now() - _RECENT
+    skipped = sum(
+        row.count
+        for row in page.rows
+        if row.outcome is OccurrenceOutcome.SKIPPED
+        and row.reason in _OTHER_POLLS
+        and (row.until_at or row.nominal_at) > since
+    )
     if not skipped:
         return None
     return warning(
@@ -130,12 +137,6 @@ async def _check_history(context: OperationContext, entry: ScheduleEntry) -> Doc
         fix=f"raise plugins.{entry.plugin}.max_outstanding_polls, or let its schedules be due less often; "
         f"see: ductile schedule history {name}",
     )
-
-
-def _was_displaced(row: Occurrence, now: datetime) -> bool:
-    """Whether it was skipped within a day because of other polls."""
-    recent = now - (row.until_at or row.nominal_at) < _RECENT
-    return recent and row.outcome is OccurrenceOutcome.SKIPPED and row.reason in _OTHER_POLLS
 
 
 def init_findings(failed: Mapping[str, InitRecord]) -> Iterator[DoctorFinding]:

@@ -10,13 +10,13 @@ from msgspec import Meta
 
 from ductile.core.jobs.ledger import LedgerKind
 from ductile.core.jobs.model import TERMINAL, Job, JobReason, JobStatus
-from ductile.core.runs.graph import RUN_PLUGIN, Graph, Node, UseNode
+from ductile.core.runs.graph import RUN_PLUGIN, Node, UseNode
 from ductile.errors import ConflictError, NotFoundError
 from ductile.operations.context import OperationContext
 from ductile.operations.jobs.documents import ListedJob, listed_job
 from ductile.operations.jobs.lookup import OneJob, find_job, resolve_job
 from ductile.operations.response import Id, Response, Timestamp, from_record, milliseconds, timestamp
-from ductile.store.model.records import LedgerRow, LogRow, RunRecord
+from ductile.store.model.records import LedgerRow, RunRecord
 from ductile.struct import Value
 
 #: A step that ended for one of these did not run: it could not be created from its input.
@@ -99,30 +99,27 @@ def describe_steps(record: RunRecord) -> tuple[StepReport, ...]:
     jobs: dict[str, list[Job]] = {}
     for member in record.members:
         jobs.setdefault(member.step_path or "", []).append(member)
+    durations = {job_id: milliseconds(row.duration) for job_id, row in record.executions.items()}
     if record.graph is None:
-        return tuple(_report(path, None, each, (), record.executions) for path, each in jobs.items())
+        return tuple(_report(path, None, each, (), durations) for path, each in jobs.items())
     notes: dict[str, list[LedgerRow]] = {}
     for note in record.notes:
         step = note.data.get("step")
         if note.kind is LedgerKind.SWITCH and isinstance(step, str):
             notes.setdefault(step, []).append(note)
-    reached = {*jobs, *notes}
+    # An event type may hold a slash, so only paths of steps count.
+    reached = {*jobs, *notes} & record.graph.nodes.keys()
     return tuple(
         _report(
             node.path,
             node,
             jobs.get(node.path, ()),
             notes.get(node.path, ()),
-            record.executions,
-            entered=any(_is_inside(path, node, record.graph) for path in reached),
+            durations,
+            entered=any(path.startswith(f"{node.path}/") for path in reached),
         )
         for node in sorted(record.graph.nodes.values(), key=lambda node: node.position)
     )
-
-
-def _is_inside(path: str, node: Node, graph: Graph) -> bool:
-    # An event type may hold a slash, so the path has to be that of a step.
-    return path in graph.nodes and path.startswith(f"{node.path}/") and not isinstance(node, UseNode)
 
 
 def _report(
@@ -130,7 +127,7 @@ def _report(
     node: Node | None,
     jobs: Sequence[Job],
     notes: Sequence[LedgerRow],
-    executions: Mapping[str, LogRow],
+    durations: Mapping[str, float | None],
     *,
     entered: bool = False,
 ) -> StepReport:
@@ -144,13 +141,17 @@ def _report(
     elif notes:
         outcome = StepOutcome.BYPASSED
     else:
-        outcome = StepOutcome.ENTERED if entered else StepOutcome.NOT_REACHED
+        holds_steps = not isinstance(node, UseNode)
+        outcome = StepOutcome.ENTERED if entered and holds_steps else StepOutcome.NOT_REACHED
     return StepReport(
         step=path,
         kind=None if label is None else label.keyword,
         does=None if label is None else label.target,
         outcome=outcome,
-        jobs=tuple(_step_job(job, executions.get(job.id)) for job in jobs),
+        jobs=tuple(
+            from_record(StepJob, job, job_id=job.id, duration_ms=durations.get(job.id), error=job.last_error)
+            for job in jobs
+        ),
         bypasses=tuple(
             StepBypass(
                 explanation=str(note.data["explanation"]),
@@ -162,8 +163,3 @@ def _report(
         ),
         errors=errors,
     )
-
-
-def _step_job(job: Job, execution: LogRow | None) -> StepJob:
-    duration = None if execution is None else execution.duration
-    return from_record(StepJob, job, job_id=job.id, duration_ms=milliseconds(duration), error=job.last_error)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from datetime import datetime
 
 from ductile.config.snapshot import PluginInstance, Schedule
@@ -216,23 +217,20 @@ def _evidence(records: _ScheduleRecords, cause: ScheduleCause) -> list[str]:
         found.append(f"{records.outstanding} polls of {records.name} are queued or running.")
     if entry is not None and entry.next_at is not None:
         found.append(f"Next due at {time_text(entry.next_at)}.")
-        found += _coming_skip(records, entry.next_at)
-    for row in records.occurrences:
-        if row.reason == SkipReason.OUTSTANDING_POLLS and row.late is not None:
-            seconds = round(row.late.total_seconds(), 1)
-            found.append(
-                f"The run of {time_text(row.nominal_at)} started {seconds} s late: it waited for other polls."
-            )
-        if row.outcome is OccurrenceOutcome.SKIPPED:
-            times = f", {row.count} times until {time_text(row.until_at)}" if row.count > 1 else ""
-            found.append(f"Skipped at {time_text(row.nominal_at)}{times}: {_why_skipped(row)}")
-    return found
+        # Its hours may already say that the next run will be skipped.
+        rule = None if records.schedule is None else records.schedule.rule
+        if rule is not None and (why := disallowed_reason(rule, entry.next_at)) is not None:
+            found.append(f"It will be skipped: {why.description.removeprefix('It was ')}")
+    return found + [line for row in records.occurrences for line in _occurrence_lines(row)]
 
 
-def _coming_skip(records: _ScheduleRecords, next_at: datetime) -> list[str]:
-    """A sentence if its hours already say that the next run will be skipped."""
-    why = None if records.schedule is None else disallowed_reason(records.schedule.rule, next_at)
-    return [] if why is None else [f"It will be skipped: {why.description.removeprefix('It was ')}"]
+def _occurrence_lines(row: Occurrence) -> Iterator[str]:
+    if row.reason == SkipReason.OUTSTANDING_POLLS and row.late is not None:
+        seconds = round(row.late.total_seconds(), 1)
+        yield f"The run of {time_text(row.nominal_at)} started {seconds} s late: it waited for other polls."
+    if row.outcome is OccurrenceOutcome.SKIPPED:
+        times = f", {row.count} times until {time_text(row.until_at)}" if row.count > 1 else ""
+        yield f"Skipped at {time_text(row.nominal_at)}{times}: {_why_skipped(row)}"
 
 
 def _advice(records: _ScheduleRecords, cause: ScheduleCause) -> list[str]:
