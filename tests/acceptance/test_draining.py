@@ -98,8 +98,8 @@ def test_a_dry_run_counts_the_jobs_that_would_end(tmp_path: Path) -> None:
         ended = ("dead", "plugin_removed")
         assert statuses(place, jobs) == [("succeeded", "completed"), ended, ended]
         doctor = json.loads(place.ductile("system", "doctor", "--json").out)
-        (told,) = [row for row in doctor["findings"] if "removed or disabled" in row["message"]]
-        assert told["message"].startswith("2 queued jobs of gated poll ended")
+        (finding,) = [row for row in doctor["findings"] if "removed or disabled" in row["message"]]
+        assert finding["message"].startswith("2 queued jobs of gated poll ended")
         assert place.said("plugin", "enable", "gated")["reloaded"]["added"] == ["gated"]
         place.said("job", "retry", jobs[1])
         assert place.said("job", "wait", jobs[1])["status"] == "succeeded"

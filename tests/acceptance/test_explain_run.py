@@ -56,8 +56,8 @@ def run(place: Place, *, status: int) -> dict[str, Any]:
 
 
 def steps(place: Place, run_id: str) -> dict[str, str]:
-    told = place.said("pipeline", "explain", run_id)
-    return {step["step"]: step["jobs"][0]["job_id"] for step in told["steps"] if step["jobs"]}
+    explained = place.said("pipeline", "explain", run_id)
+    return {step["step"]: step["jobs"][0]["job_id"] for step in explained["steps"] if step["jobs"]}
 
 
 def explain(place: Place, job_id: str) -> dict[str, Any]:
@@ -72,23 +72,23 @@ def test_a_field_that_was_renamed_three_steps_up_is_named(place: Place) -> None:
         bad = run(place, status=1)
         of_bad, of_good = steps(place, bad["job_id"]), steps(place, good["job_id"])
         for job, like in ((bad["job_id"], good["job_id"]), (of_bad["send"], of_good["send"])):
-            told = explain(place, job)
-            assert told["compared_with"] == like
-            change = told["first_change"]
+            explained = explain(place, job)
+            assert explained["compared_with"] == like
+            change = explained["first_change"]
             assert (change["step"], change["plugin"], change["job_id"]) == ("look", "crm", of_bad["look"])
             assert change["changes"] == [
                 {"field": "payload.email", "change": "gone", "good": "text", "now": None},
                 {"field": "payload.mail", "change": "new", "good": None, "now": "text"},
             ]
             assert change["needed_by"] == [{"step": "send", "place": "with.to", "reference": "payload.email"}]
-            assert {"what": "output of step look, payload.email", "good": "text", "now": None} in told[
+            assert {"what": "output of step look, payload.email", "good": "text", "now": None} in explained[
                 "differences"
             ]
             # The daemon runs the changed file without a reload, which is told.
-            (files,) = [each for each in told["differences"] if each["what"] == "files of plugin crm"]
+            (files,) = [each for each in explained["differences"] if each["what"] == "files of plugin crm"]
             assert "without a reload" in files["now"]
-            assert "payload.mail" in told["advice"][0]
-            assert "canary@example.org" not in json.dumps(told["differences"] + [told["cause"]])
+            assert "payload.mail" in explained["advice"][0]
+            assert "canary@example.org" not in json.dumps(explained["differences"] + [explained["cause"]])
         text = place.ductile("job", "explain", bad["job_id"]).out
         assert f"The first step whose output changed is look (crm handle, job {of_bad['look']})" in text
         assert "payload.email is gone (renamed to payload.mail?)" in text
@@ -100,13 +100,13 @@ def test_what_was_compared_and_what_was_not_is_told(place: Place) -> None:
     good = run(place, status=0)
     place.config.write_text(place.config.read_text().replace("payload.email", "payload.nothing"))
     bad = run(place, status=1)
-    told = explain(place, bad["job_id"])
-    assert told["compared_with"] == good["job_id"]
-    assert told["first_change"] is None
-    assert {"what": "step send", "good": "as it was", "now": "changed: with"} in told["differences"]
+    explained = explain(place, bad["job_id"])
+    assert explained["compared_with"] == good["job_id"]
+    assert explained["first_change"] is None
+    assert {"what": "step send", "good": "as it was", "now": "changed: with"} in explained["differences"]
     for part in PARTS:
-        assert part in " ".join(told["compared"])
-    assert any("environment" in gap for gap in told["not_compared"])
+        assert part in " ".join(explained["compared"])
+    assert any("environment" in gap for gap in explained["not_compared"])
     text = place.ductile("job", "explain", bad["job_id"]).out
     assert "What was not compared" in text
     assert "Nothing that is recorded" not in text
@@ -115,9 +115,9 @@ def test_what_was_compared_and_what_was_not_is_told(place: Place) -> None:
 def test_a_first_run_that_fails_is_compared_with_nothing_and_says_so(place: Place) -> None:
     change_crm(place, found_user())
     bad = run(place, status=1)
-    told = explain(place, bad["job_id"])
-    assert told["compared_with"] is None
-    assert told["not_compared"] == ["anything: no earlier run of pipeline welcome succeeded"]
+    explained = explain(place, bad["job_id"])
+    assert explained["compared_with"] is None
+    assert explained["not_compared"] == ["anything: no earlier run of pipeline welcome succeeded"]
     send = steps(place, bad["job_id"])["send"]
     assert "no earlier run of pipeline welcome succeeded" in " ".join(explain(place, send)["not_compared"])
 
@@ -128,9 +128,9 @@ def test_a_new_version_of_a_plugin_is_a_difference(place: Place) -> None:
     manifest.write_text(manifest.read_text().replace("1.0.0", "1.1.0"))
     change_crm(place, found_user(email=None))
     place.config.write_text(place.config.read_text().replace('"{payload.email}"', '"{payload.email.name}"'))
-    told = explain(place, run(place, status=1)["job_id"])
-    assert {"what": "version of plugin crm", "good": "1.0.0", "now": "1.1.0"} in told["differences"]
-    (change,) = told["first_change"]["changes"]
+    explained = explain(place, run(place, status=1)["job_id"])
+    assert {"what": "version of plugin crm", "good": "1.0.0", "now": "1.1.0"} in explained["differences"]
+    (change,) = explained["first_change"]["changes"]
     assert change == {"field": "payload.email", "change": "retyped", "good": "text", "now": "null"}
 
 
@@ -139,6 +139,6 @@ def test_a_job_that_was_ended_by_hand_is_not_compared(place: Place) -> None:
     run(place, status=0)
     (begun,) = place.said("event", "send", "user.came")["started"]
     assert place.ductile("job", "cancel", begun["job_id"]).status == 0
-    told = explain(place, begun["job_id"])
-    assert (told["status"], told["reason"]) == ("dead", "cancelled")
-    assert (told["compared_with"], told["differences"], told["not_compared"]) == (None, [], [])
+    explained = explain(place, begun["job_id"])
+    assert (explained["status"], explained["reason"]) == ("dead", "cancelled")
+    assert (explained["compared_with"], explained["differences"], explained["not_compared"]) == (None, [], [])

@@ -76,26 +76,26 @@ def test_a_health_check_is_no_run_and_its_failure_is_told(tmp_path: Path) -> Non
         assert "sick is not healthy: no paper left" in place.ductile("system", "status").out
 
 
-def test_whoever_may_only_read_starts_no_health_check(tmp_path: Path) -> None:
+def test_a_read_only_token_starts_no_health_check(tmp_path: Path) -> None:
     """A GET is answered with what was found when the plugins were last asked."""
     place = an_api_place(tmp_path, "  sick: {}\n")
     place.plugin("sick", SICK)
     with an_api(place) as api:
 
-        def told() -> list[dict[str, Any]]:
+        def health_findings() -> list[dict[str, Any]]:
             found = api.get("/system/doctor", token=token_for("system:ro"))["findings"]
             return [row for row in found if row["check"] == "health"]
 
-        assert "no plugin was asked" in told()[0]["message"]
+        assert "no plugin was asked" in health_findings()[0]["message"]
         assert api.get("/jobs")["jobs"] == []
         place.said("system", "doctor", status=1)
         checks = {job["job_id"] for job in api.get("/jobs?command=health")["jobs"]}
-        threads = [threading.Thread(target=told) for _ in range(5)]
+        threads = [threading.Thread(target=health_findings) for _ in range(5)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        (ill,) = [row for row in told() if row["level"] == "error"]
+        (ill,) = [row for row in health_findings() if row["level"] == "error"]
         assert "sick was not healthy at " in ill["message"]
         assert ill["message"].endswith("no paper left")
         assert {job["job_id"] for job in api.get("/jobs?command=health")["jobs"]} == checks

@@ -85,10 +85,10 @@ def find_out(you: Pane) -> str:
     why = seen(you, "schedule explain meter")
     assert why.startswith("meter often: The circuit breaker is open")
     assert f"ductile job explain {explain.split()[-1]} --config demo" in why
-    told = plain(you.type(explain)).rstrip()
-    assert "no reading" in told
-    assert "reading: No such file or directory" in told
-    assert "What differs from the last good run" in told
+    explained = plain(you.type(explain)).rstrip()
+    assert "no reading" in explained
+    assert "reading: No such file or directory" in explained
+    assert "What differs from the last good run" in explained
     assert "the meter does not answer" in seen(you, f"job logs {explain.split()[-1]}")
     # From the ledger: first it went well, then each attempt failed.
     logs = [line for line in seen(you, "logs meter").splitlines() if "meter poll" in line]

@@ -43,7 +43,7 @@ def findings(said: dict[str, Any], check: str) -> list[dict[str, Any]]:
 
 
 def private(place: Place) -> Place:
-    """As `ductile init` leaves it: the builders' files are for everybody."""
+    """As `ductile init` leaves it: the builders' files are readable by all users."""
     place.config.parent.chmod(0o700)
     place.config.chmod(0o600)
     return place
@@ -211,11 +211,11 @@ def test_a_failed_job_is_explained_against_the_last_good_run(tmp_path: Path) -> 
         text = place.ductile("job", "explain", bad["job_id"][:18]).out
     assert said["verdict"].startswith("fragile poll failed in its only attempt, the last time (bad_exit)")
     assert said["compared_with"] == good["job_id"]
-    told = {row["what"]: (row["good"], row["now"]) for row in said["differences"]}
-    assert told["plugins.fragile.config.paper"] == ('"A4"', '"A5"')
-    assert told["exit status"] == ("0", "3")
-    assert told["first line of stderr"] == (None, "out of paper")
-    assert told["payload.n"] == ("a value", "another value")
+    differences = {row["what"]: (row["good"], row["now"]) for row in said["differences"]}
+    assert differences["plugins.fragile.config.paper"] == ('"A4"', '"A5"')
+    assert differences["exit status"] == ("0", "3")
+    assert differences["first line of stderr"] == (None, "out of paper")
+    assert differences["payload.n"] == ("a value", "another value")
     assert said["chain"][0]["what"].startswith("the command line")
     assert said["chain"][-1]["job_id"] == bad["job_id"]
     assert said["saw"]["payload"] == {"n": 2, "token": "********"}
@@ -256,20 +256,20 @@ def test_why_a_job_waits(tmp_path: Path) -> None:
         daemon.wait_for("job.retrying")
         said = {job: place.said("job", "explain", job) for job in (held, capped, retried, holder)}
         text = place.ductile("job", "explain", capped).out
-    told = {job: each["verdict"] for job, each in said.items()}
+    verdicts = {job: each["verdict"] for job, each in said.items()}
     since = said[holder]["verdict"].partition("since ")[2][:20]
     running = f"job {holder} (slow poll, running since {since} (for "
-    assert running in told[held]
-    assert "has the same dedupe key and has not ended." in told[held]
-    assert "1 job of slow runs, and no more may (plugins.slow.parallelism)." in told[capped]
-    assert running in told[capped]
+    assert running in verdicts[held]
+    assert "has the same dedupe key and has not ended." in verdicts[held]
+    assert "1 job of slow runs, and no more may (plugins.slow.parallelism)." in verdicts[capped]
+    assert running in verdicts[capped]
     for job in (held, capped):
         assert said[job]["waits_for"]["job_id"] == holder
         assert f"ductile job cancel {holder}" in " ".join(said[job]["advice"])
     assert "ductile config set plugins.slow.parallelism 2 --lock --config demo" in text
-    assert "attempt 2 of 2 is due at" in told[retried]
-    assert "it is broken." in told[retried]
-    assert "is running since" in told[holder]
+    assert "attempt 2 of 2 is due at" in verdicts[retried]
+    assert "it is broken." in verdicts[retried]
+    assert "is running since" in verdicts[holder]
     for job in (held, capped, retried):
         alone = place.said("job", "explain", job)
         assert "no daemon is running." in alone["verdict"].lower()
@@ -307,7 +307,7 @@ def test_what_a_run_is_at_and_what_it_waits_for(tmp_path: Path) -> None:
 
 
 def test_a_job_behind_another_names_the_first_in_line(tmp_path: Path) -> None:
-    """Runs with one key follow one another: the last of them is told which one is at work."""
+    """Runs with one key follow one another: the explanation of the last names the one that runs."""
     pipelines = "pipelines:\n  - {name: flow, steps: [{id: nap, uses: slow}]}\n"
     place = a_place(tmp_path, f"  slow: {{}}\n{pipelines}")
     place.plugin("slow", SLOW)
@@ -367,7 +367,7 @@ def test_why_a_schedule_does_not_run(tmp_path: Path) -> None:
         )
         place.ductile("reload")
         assert cause("echo") == "plugin_disabled"
-    assert place.ductile("schedule", "explain", "nobody").status == 1
+    assert place.ductile("schedule", "explain", "unknown").status == 1
 
 
 # ------------------------------------------------------------------------------------- backup, restore
@@ -530,7 +530,7 @@ def test_a_sweep_removes_now_what_has_been_kept_long_enough(tmp_path: Path) -> N
         place.said("run", "echo")
         assert place.said("system", "sweep", "--dry-run")["removed"] == {"succeeded_jobs": 1}
         assert place.said("system", "sweep")["removed"] == {"succeeded_jobs": 1}
-        assert "Nothing has been kept" in place.ductile("system", "sweep").out
+        assert "Nothing is older than its retention" in place.ductile("system", "sweep").out
         assert place.said("job", "show", first)["status"] == "succeeded"
     place.said("run", "echo")
     shown = place.ductile("system", "sweep")

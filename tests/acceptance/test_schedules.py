@@ -13,7 +13,7 @@ import pytest
 
 from builders.daemons import Place, a_daemon, a_place, answering
 
-#: Tells its process id to whoever opens the pipe beside it, then works for several intervals.
+#: Tells its process id to the process that opens the pipe beside it, then works for several intervals.
 LONG = """#!/bin/sh
 cat > /dev/null
 echo $$ > "$0.pipe"
@@ -52,7 +52,7 @@ def history(place: Place) -> dict[str, Any]:
     return place.said("schedule", "history", "long", "--limit", "200")
 
 
-#: Every run waits until it is told to end: a line in the pipe beside it.
+#: Every run waits for its end: a line in the pipe beside it.
 WAITING = """#!/bin/sh
 cat > /dev/null
 read -r _ < "$0.pipe"
@@ -100,9 +100,9 @@ def test_a_run_by_hand_before_the_first_occurrence_is_no_gap(tmp_path: Path) -> 
     with a_daemon(place):
         job_id = place.said("schedule", "run", "quick")["job_id"]
         place.said("job", "wait", job_id)
-        told = place.said("schedule", "history", "quick")
-        assert [row["reason"] for row in told["occurrences"]] == ["run_now"]
-        assert (told["account"]["complete"], told["account"]["gaps"]) == (None, [])
+        history = place.said("schedule", "history", "quick")
+        assert [row["reason"] for row in history["occurrences"]] == ["run_now"]
+        assert (history["account"]["complete"], history["account"]["gaps"]) == (None, [])
         findings = place.said("system", "doctor")["findings"]
         (schedules,) = [row for row in findings if row["check"] == "schedules"]
         assert schedules["level"] == "ok"

@@ -66,8 +66,8 @@ def test_runs_are_compared_by_what_the_log_has() -> None:
     good = a_log_row(stderr="warming up\nmore")
     assert list(compare_executions(good, good)) == []
     bad = a_log_row(exit_code=1, stderr="no paper\n", duration=timedelta(seconds=9))
-    told = {each.what: (each.good, each.now) for each in compare_executions(good, bad)}
-    assert told == {
+    differences = {each.what: (each.good, each.now) for each in compare_executions(good, bad)}
+    assert differences == {
         "exit status": ("0", "1"),
         "first line of stderr": ("warming up", "no paper"),
         "duration": ("1.000s", "9.000s"),

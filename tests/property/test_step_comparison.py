@@ -65,9 +65,9 @@ def test_the_first_step_that_lost_a_needed_field_is_found(
     assert found is not None
     assert found.step.path == str(at)
     assert explained_references(found, (need,)) == (need,)
-    told = describe_change(found, (need,))
-    assert "payload.wanted is gone" in told
-    assert "Step last needs payload.wanted (with.x)." in told
+    sentence = describe_change(found, (need,))
+    assert "payload.wanted is gone" in sentence
+    assert "Step last needs payload.wanted (with.x)." in sentence
     advice = change_advice(found, (need,))
     assert advice is not None
     assert f"plugin-{at}" in advice

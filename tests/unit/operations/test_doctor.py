@@ -120,7 +120,7 @@ def test_a_clock_that_went_back_is_seen_by_the_ledger() -> None:
 def test_files_that_others_can_open_are_named(
     tmp_path: Path, name: str, mode: int, level: FindingLevel | None, fix: str | None
 ) -> None:
-    """Directories 0700, files 0600; what holds secrets nobody else may read."""
+    """Directories 0700, files 0600; no other user may read files with secrets."""
     (tmp_path / "data").mkdir(mode=0o700)
     tmp_path.chmod(0o700)
     for file in ("config.yaml", ".env", "data/state.db"):
@@ -191,7 +191,7 @@ def test_an_open_breaker_leads_to_its_job() -> None:
     assert [each.level for each in breaker_findings([])] == [FindingLevel.OK]
 
 
-def test_a_schedule_is_overdue_only_where_somebody_should_have_run_it() -> None:
+def test_a_schedule_is_overdue_only_where_a_daemon_runs() -> None:
     entry = ScheduleEntry(
         plugin="p", schedule_id="s", fingerprint="", next_at=START - timedelta(hours=1), nominal_at=START
     )
