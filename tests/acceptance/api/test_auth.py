@@ -131,7 +131,7 @@ def test_the_catalogue_is_closed_where_others_can_reach_it(tmp_path: Path) -> No
     place.config.write_text(place.config.read_text().replace("listen: localhost:0", "listen: 0.0.0.0:0"))
     with an_api(place) as api:
         catalogue = [endpoint.http.path for endpoint in ENDPOINTS if endpoint.access.discovery]
-        assert len(catalogue) == 5
+        assert len(catalogue) == 4
         for path in (path.replace("{plugin}", "echo") for path in catalogue):
             assert api.ask("GET", path, token=None).status == 401
             assert api.ask("GET", path, token="nobody's").status == 401
