@@ -34,7 +34,7 @@ from ductile.errors import (
 )
 from ductile.operations import table
 from ductile.operations.context import OperationContext
-from ductile.operations.jobs.documents import shown_job
+from ductile.operations.jobs.documents import listed_job
 from ductile.random_source import BufferedSystemRandom
 from ductile.runner.warm.pool import WarmRunner
 from ductile.store.model.jobs import InitStatus, NewInit, Settled
@@ -43,7 +43,7 @@ from ductile.store.model.submission import Accepted
 from ductile.store.port import Store
 from ductile.store.sqlite.connection import refuse_log_without_database
 from ductile.store.sqlite.store import open_sqlite_store, open_sqlite_store_read_only
-from ductile.struct import Value
+from ductile.struct import Value, to_builtins
 from ductile.telemetry.signals import SignalBus
 
 if TYPE_CHECKING:
@@ -206,7 +206,7 @@ async def run_offline(
             context.store,
             make_identity("cli"),
             _init_lookup(context),
-            lambda job: ended(shown_job(job)),
+            lambda job: ended(to_builtins(listed_job(context, job))),
         )
         runner = WarmRunner()
         executor = Executor(

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from ductile.api.endpoint import ApiRequest, ApiServices, Endpoint, MatchedRoute, Reply
-from ductile.api.parameters import read_parameters
+from ductile.api.endpoint import ApiRequest, ApiServices, Endpoint, MatchedRoute, Reply, read_parameters
 from ductile.api.router import Router, shown_path
 from ductile.errors import DuctileError
 from ductile.http.application import Exchange, HttpApplication, single_headers, unless_disconnected

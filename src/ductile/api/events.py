@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from ductile.errors import TooBusyError, UsageError
-from ductile.operations.jobs.documents import shown_ledger
+from ductile.operations.jobs.documents import ledger_event
 from ductile.operations.ledger_stream import LedgerStream, StreamSubscriber, TooFarBehindError
 from ductile.struct import Value
 
@@ -182,7 +182,7 @@ class _EventWriter:
 
 
 def _event(row: LedgerRow) -> str:
-    return f"id: {row.seq}\nevent: {row.kind}\ndata: {_json(shown_ledger(row))}\n\n"
+    return f"id: {row.seq}\nevent: {row.kind}\ndata: {_json(ledger_event(row))}\n\n"
 
 
 def _beginning(follower: StreamSubscriber, wanted: EventFilter) -> str:
@@ -197,5 +197,5 @@ def _gap(lowest: int, place: int, message: str) -> str:
     return f"id: {place}\nevent: gap\ndata: {_json(told)}\n\n"
 
 
-def _json(value: JsonObject) -> str:
+def _json(value: object) -> str:
     return msgspec.json.encode(value).decode()

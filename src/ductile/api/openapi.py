@@ -18,11 +18,9 @@ from ductile.api.openapi_schemas import (
 from ductile.config.snapshot import PluginInstance, Snapshot
 from ductile.core.json import JsonObject, JsonValue
 from ductile.operations.access import right_of
-from ductile.operations.plugins.catalogue import commands_of
-from ductile.operations.plugins.names import find_plugin
-from ductile.operations.plugins.skills import summarise_pipeline
+from ductile.operations.plugins.lookup import commands_of, find_plugin
+from ductile.operations.plugins.skills import input_schema_of, summarise_pipeline
 from ductile.operations.request import FieldSource, RequestField
-from ductile.operations.runs.input_schema import input_schema_of
 from ductile.operations.submission import SubmissionRequest, Submitted
 from ductile.protocol.manifest.model import Command, ExecutionMode
 from ductile.struct import replace

@@ -10,7 +10,7 @@ from random import Random
 from typing import Any, Protocol, TypeVar
 
 from ductile.config.snapshot import Snapshot
-from ductile.core.jobs.model import NewJob, SubmittedBy
+from ductile.core.jobs.model import Job, JobStatus, NewJob, SubmittedBy
 from ductile.core.runs.graph import Graph
 from ductile.engine.deps import EngineStatus
 from ductile.engine.reload.drain import draining_error
@@ -120,10 +120,17 @@ class OperationContext(Value):
     load: Callable[[], Snapshot] | None = None
     source: Source = Source(submitted_by=SubmittedBy.CLI)
 
-    @property
-    def has_no_runner(self) -> bool:
-        """Whether a job that counts as running cannot be: whoever ran it has died."""
-        return self.engine is None and self.runner_pid is None
+    def is_orphaned(self, job: Job) -> bool:
+        """Whether the job counts as running although the process that ran it has died.
+
+        The next start of the daemon settles it.
+        """
+        return job.status is JobStatus.RUNNING and self.engine is None and self.runner_pid is None
+
+    async def count_orphaned(self) -> int:
+        if self.engine is not None or self.runner_pid is not None:
+            return 0
+        return (await self.store.counts()).running
 
     def require_engine(self) -> RunningEngine:
         """The running engine. Raises `DaemonNotRunningError` if there is none."""

@@ -1,4 +1,4 @@
-"""What every submission has in common: payload, keys, state webhook, calling job, trace.
+"""Submitting jobs, and what every submission has in common: payload, keys, state webhook, calling job, trace.
 
 Decides the meaning of `dedupe_key`, `dedupe_ttl`, `Idempotency-Key`, `state_webhook_url`,
 `state_webhook_events`, `traceparent` and `X-Ductile-Job`.
@@ -15,8 +15,9 @@ from msgspec import UNSET, Meta, UnsetType
 
 from ductile.config.snapshot import PluginInstance, Snapshot
 from ductile.core.durations import QuantityError, parse_duration
+from ductile.core.events.model import NewEvent
 from ductile.core.expressions.operators import json_equal
-from ductile.core.ids import make_trace_id
+from ductile.core.ids import make_id, make_trace_id
 from ductile.core.jobs.dedupe import MAX_KEY_LENGTH, KeyNamespace, holds_key, namespaced_key, normalise_key
 from ductile.core.jobs.model import Callback, Job, JobStatus, NewJob
 from ductile.core.jobs.settlement import CallbackState
@@ -25,11 +26,12 @@ from ductile.core.webhooks.deliveries import MAX_SUBSCRIPTIONS
 from ductile.core.webhooks.url_policy import url_fault
 from ductile.errors import RefusedError
 from ductile.operations.context import OperationContext
+from ductile.operations.plugins.lookup import default_command, known_command, runnable_plugin
 from ductile.operations.request import in_header, local, refused
 from ductile.operations.response import Id, Response
 from ductile.protocol.manifest.model import ExecutionMode
 from ductile.protocol.manifest.schema import UnusableSchemaError, find_schema_violations
-from ductile.store.model.submission import Deduplicated
+from ductile.store.model.submission import Deduplicated, Submission
 from ductile.struct import Value, replace
 
 #: W3C Trace Context: version, trace id, parent id, flags. Later versions may append more.
@@ -338,3 +340,65 @@ def parse_trace_id(traceparent: str | None) -> str | None:
     """The trace id of a W3C `traceparent`; None if it is malformed, as the standard says."""
     found = _TRACEPARENT.fullmatch(traceparent.strip()) if traceparent is not None else None
     return None if found is None or found["trace"] == _NO_TRACE else found["trace"]
+
+
+class RunCommand(SubmissionRequest, kw_only=True):
+    plugin: Annotated[str, Meta(description="The plugin.")]
+    command: Annotated[str | None, Meta(description="Its command; `poll` if it has one, else `handle`.")] = (
+        None
+    )
+
+
+async def run_command(context: OperationContext, request: RunCommand) -> Submitted | PlannedSubmission:
+    """Put one job of a plugin's command on the queue."""
+    return await submit_job(context, request)
+
+
+async def submit_job(
+    context: OperationContext, request: RunCommand, event: NewEvent | None = None
+) -> Submitted | PlannedSubmission:
+    """As `run_command`; with the event of a webhook, its payload is the job's.
+
+    A webhook's payload is not validated: its sender could do nothing about it and would send it again.
+    """
+    snapshot = context.snapshot()
+    plugin = runnable_plugin(snapshot, request.plugin)
+    command = known_command(plugin, request.command or default_command(plugin))
+    options = await read_submission_options(context, request)
+    if event is None:
+        refuse_invalid_payload(plugin, command, options.payload)
+    if request.dry_run:
+        return PlannedSubmission(plugin=plugin.name, command=command)
+    job = NewJob(
+        id=make_id(context.now(), context.rng),
+        plugin=plugin.name,
+        command=command,
+        submitted_by=context.source.submitted_by,
+        submitted_detail=context.source.detail,
+        max_attempts=plugin.retry.max_attempts,
+        payload=options.payload if event is None else None,
+        source_event_id=None if event is None else event.id,
+        dedupe_key=options.dedupe_key,
+        dedupe_ttl=options.dedupe_ttl,
+        hops=options.hops,
+        trace_id=options.trace_id,
+        callback=callback_of(options, plugin),
+    )
+    if options.idempotent:
+        await refuse_reused_key(context, options, (job,))
+    submission = Submission(jobs=(job,), event=event, dedupe_window=snapshot.service.dedupe_ttl)
+    (result,) = await context.enqueue(submission)
+    status = JobStatus.QUEUED
+    if duplicate := isinstance(result, Deduplicated):
+        existing = await context.store.job(result.job_id)
+        refuse_changed_payload(options, existing)
+        refuse_without_subscription(result)
+        status = status if existing is None else existing.status
+    return Submitted(
+        job_id=result.job_id,
+        status=status,
+        execution_mode=ExecutionMode.ASYNC,
+        plugin=plugin.name,
+        command=command,
+        deduplicated=duplicate,
+    )

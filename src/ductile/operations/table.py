@@ -44,7 +44,7 @@ _SYNCHRONOUS: dict[str, Any] = {
 _RUNS = (
     _change(
         "plugin.run",
-        "jobs.submit:run_command",
+        "submission:run_command",
         "Run a command of a plugin",
         COMMAND,
         post(
@@ -133,7 +133,7 @@ _JOBS = (
             statuses=(*_ONE_JOB, 410),
         ),
     ),
-    _change("job.rerun", "runs.rerun:retry_from_step", "Start a run again from one of its steps", JOBS_RW),
+    _change("job.rerun", "runs.start:retry_from_step", "Start a run again from one of its steps", JOBS_RW),
     _read("log.list", "jobs.log:list_log", "Executions, newest first", JOBS_RO, get("/job-logs", tag="jobs")),
     _change("log.follow", "jobs.log:follow_log", "Wait for executions", JOBS_RO),
     _read("ledger.tail", "jobs.log:tail_ledger", "The latest entries of the ledger", EVENTS_RO),
@@ -168,14 +168,14 @@ _CATALOGUE = (
 _FIGURES = (
     _read(
         "queue.figures",
-        "jobs.analytics:queue_figures",
+        "jobs.queue:queue_figures",
         "The queue, plugin by plugin",
         JOBS_RO,
         get("/analytics/queue", tag="figures"),
     ),
     _read(
         "log.figures",
-        "jobs.analytics:run_figures",
+        "jobs.queue:run_figures",
         "How executions ended, plugin by plugin",
         JOBS_RO,
         get("/analytics/summary", tag="figures"),

@@ -13,7 +13,7 @@ from builders.daemons import BROKEN, answering
 from builders.described import Description, assert_holds, holds
 from builders.http import Api, EventReader, Said, an_api, an_api_place
 from ductile.api.endpoints import ENDPOINTS
-from ductile.operations.jobs.tree import MAX_DEPTH
+from ductile.operations.jobs.documents import MAX_DEPTH
 
 #: Waits until a file `go` lies beside it: what is running is known to be so.
 GATED = (

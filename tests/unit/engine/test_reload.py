@@ -13,7 +13,7 @@ from builders.engines import Bench, an_engine
 from builders.plugins import SCRIPT, a_manifest, a_plugin
 from ductile.core.jobs.model import JobReason, JobStatus
 from ductile.errors import ConflictError, StoreFullError, TooBusyError
-from ductile.operations.jobs.submit import RunCommand, run_command
+from ductile.operations.submission import RunCommand, run_command
 from ductile.store.model.maintenance import ConfigOrigin
 from ductile.telemetry.signals import Signal
 

@@ -11,9 +11,9 @@ import pytest
 from builders.engines import an_engine
 from ductile.core.jobs.model import SubmittedBy
 from ductile.operations.context import OperationContext, Source
-from ductile.operations.jobs.submit import RunCommand, run_command
 from ductile.operations.runs.publish import PublishEvent, publish_event
 from ductile.operations.runs.start import TriggerPipeline, trigger_pipeline
+from ductile.operations.submission import RunCommand, run_command
 from ductile.struct import replace
 from ductile.telemetry.signals import Signal
 

@@ -9,7 +9,7 @@ import msgspec
 from builders.jobs import a_job
 from ductile.core.jobs.model import Job
 from ductile.core.runs.graph import RUN_PLUGIN
-from ductile.operations.jobs.tree import MAX_DEPTH, nest_jobs
+from ductile.operations.jobs.documents import MAX_DEPTH, nest_jobs
 from ductile.operations.runs.response import finished
 from ductile.store.model.records import JobDetails
 

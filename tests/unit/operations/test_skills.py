@@ -8,8 +8,7 @@ import jsonschema_rs
 import pytest
 
 from builders.snapshots import a_snapshot
-from ductile.api.skill_file import skill_file
-from ductile.api.skills import FIXED_SKILLS, all_skills
+from ductile.api.skills import FIXED_SKILLS, all_skills, skill_file
 from ductile.config.names import RESERVED
 from ductile.protocol.yaml import parse_yaml
 from ductile.protocol.yaml_tree import to_plain

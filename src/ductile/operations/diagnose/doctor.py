@@ -29,7 +29,6 @@ from ductile.operations.diagnose.findings import (
     ok,
     warning,
 )
-from ductile.operations.jobs.orphaned import count_orphaned
 from ductile.operations.plugins.health import (
     CheckHealth,
     check_health,
@@ -150,7 +149,7 @@ async def _store_findings(context: OperationContext) -> list[DoctorFinding]:
             *stored.breaker_findings(await context.store.breakers()),
             *[finding async for finding in stored.schedule_findings(context)],
             *stored.init_findings(await unhealthy_plugins(context)),
-            *stored.orphan_findings(await count_orphaned(context)),
+            *stored.orphan_findings(await context.count_orphaned()),
             *stored.failure_findings(failures, snapshot.state_webhooks.allow),
         ]
     except StoreError as error:

@@ -34,11 +34,13 @@ from ductile.operations.diagnose.wording import (
 )
 from ductile.operations.jobs.documents import Execution, listed_execution
 from ductile.operations.jobs.lookup import OneJob, resolve_job
-from ductile.operations.jobs.orphaned import dead_owner, is_orphaned, recovery_text
 from ductile.operations.response import Id, Response, Timestamp, from_record, timestamp
 from ductile.store.model.maintenance import ConfigRecord
 from ductile.store.model.records import LogRow, RunRecord
 from ductile.struct import Value
+
+#: How a process that runs a job without a daemon calls itself when it claims one.
+_RUN_OWNER = "cli:"
 
 #: Configurations that are searched for the one a job ran with.
 _CONFIGS = 200
@@ -150,7 +152,7 @@ async def explain_job(context: OperationContext, request: OneJob) -> JobExplanat
         configs=await context.store.config_history(limit=_CONFIGS),
         run=await context.store.run(job.id) if job.plugin == RUN_PLUGIN else None,
     )
-    orphaned = is_orphaned(context, job)
+    orphaned = context.is_orphaned(job)
     wait: WaitExplanation | None = None
     if job.status is JobStatus.QUEUED:
         wait = await why_waiting(context, job)
@@ -202,8 +204,8 @@ def _verdict(
         case JobStatus.SUCCEEDED:
             return f"{name} succeeded, {attempt_text(job)}."
         case JobStatus.RUNNING if orphaned:
-            died = f"{name} was running when {dead_owner(job)} died, {attempt_text(job)}."
-            return f"{died} {recovery_text(job)}"
+            died = f"{name} was running when {_dead_owner(job)} died, {attempt_text(job)}."
+            return f"{died} {_recovery_text(job)}"
         case JobStatus.RUNNING:
             link = ":" if records.run is not None else ","
             return f"{name} is {status_since(job, context.now())}{link} {why_not_done}"
@@ -316,3 +318,18 @@ async def _advice(context: OperationContext, records: _JobRecords, wait: WaitExp
     reason = last.reason if last is not None and of_execution else job.reason
     found.append(await working_remedy(context, job, reason, records.run))
     return found
+
+
+def _dead_owner(job: Job) -> str:
+    return "the `ductile run` that ran it" if (job.owner or "").startswith(_RUN_OWNER) else "the daemon"
+
+
+def _recovery_text(job: Job) -> str:
+    """What the next start does with it."""
+    if job.cancel_requested_at is not None:
+        return "The next start ends it as cancelled."
+    if job.plugin == RUN_PLUGIN:
+        return "It goes on with the next start."
+    if job.attempt >= job.max_attempts:
+        return "That was its last attempt: the next start ends it as dead."
+    return f"The next start takes it up again, as attempt {job.attempt + 1} of {job.max_attempts}."

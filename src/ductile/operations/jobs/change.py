@@ -12,7 +12,6 @@ from ductile.engine.reload.drain import draining_error
 from ductile.errors import ConflictError, GoneError, NotFoundError
 from ductile.operations.context import OperationContext
 from ductile.operations.jobs.lookup import OneJob, find_job, resolve_job
-from ductile.operations.jobs.orphaned import is_orphaned
 from ductile.operations.request import DryRun
 from ductile.operations.response import Id, Orphaned, Response, WasDryRun
 from ductile.store.model.jobs import CancelStatus, RetryResult
@@ -59,7 +58,7 @@ async def cancel_job(context: OperationContext, request: ChangeJob) -> Cancelled
         cancel=result,
         status=after.status,
         reason=after.reason,
-        orphaned=is_orphaned(context, after) or UNSET,
+        orphaned=context.is_orphaned(after) or UNSET,
     )
 
 

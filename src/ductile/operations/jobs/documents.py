@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import UNSET, Meta
 
 from ductile.core.jobs.dedupe import bare_key
-from ductile.core.jobs.failures import Breaker
 from ductile.core.jobs.ledger import LedgerKind
 from ductile.core.jobs.model import Hold, Job, JobReason, JobStatus, SubmittedBy
 from ductile.core.jobs.settlement import LogStatus
 from ductile.core.json import JsonObject, JsonValue
 from ductile.core.runs.graph import RUN_PLUGIN
 from ductile.operations.context import OperationContext
-from ductile.operations.jobs.orphaned import is_orphaned
-from ductile.operations.response import Id, Orphaned, Timestamp, from_record, timestamp
-from ductile.operations.response import milliseconds as milliseconds  # noqa: PLC0414 - for untyped operations
+from ductile.operations.response import Id, Orphaned, Timestamp, from_record, milliseconds, timestamp
 from ductile.protocol.plugin_messages import normalise_response
 from ductile.store.model.records import LedgerRow, LogRow, TransitionRow
-from ductile.store.model.schedules import Occurrence
 from ductile.struct import Value, field
 
 #: What a plugin printed is stored as it is, so no field of it is certain.
@@ -103,7 +100,7 @@ def job_values(context: OperationContext, job: Job) -> dict[str, Any]:
         "job_id": job.id,
         "dedupe_key": bare_key(job.dedupe_key),
         "step": job.step_path,
-        "orphaned": is_orphaned(context, job) or UNSET,
+        "orphaned": context.is_orphaned(job) or UNSET,
     }
 
 
@@ -225,115 +222,33 @@ def ledger_event(row: LedgerRow) -> LedgerEvent:
     return from_record(LedgerEvent, row)
 
 
-# Documents of operations that are not typed yet.
+#: Each level of jobs is two levels of JSON, and a plugin's result is nested in the last: this leaves room for
+#: it in JSON readers that stop at a hundred. A run may be ten thousand steps long.
+MAX_DEPTH = 40
+FLATTENED = (
+    f"Jobs are nested {MAX_DEPTH} levels deep; what those of the last level led to follows each of them in "
+    "the same list, and `parent_job_id` tells what came of what."
+)
+
+NodeType = TypeVar("NodeType")
 
 
-instant = timestamp
+def nest_jobs(
+    roots: Sequence[Job],
+    below: Mapping[str, Sequence[Job]],
+    make_node: Callable[[Job, list[NodeType], bool], NodeType],
+) -> list[NodeType]:
+    """Each job as a node with the nodes of what it led to.
 
-
-def shown_job(job: Job) -> JsonObject:
-    """Every field of a job but its payload and result, the id as `job_id`."""
-    return {
-        "job_id": job.id,
-        "plugin": job.plugin,
-        "command": job.command,
-        "status": job.status,
-        "reason": job.reason,
-        "hold": job.hold,
-        "attempt": job.attempt,
-        "max_attempts": job.max_attempts,
-        "execution": job.execution,
-        "submitted_by": job.submitted_by,
-        "submitted_detail": job.submitted_detail,
-        "dedupe_key": bare_key(job.dedupe_key),
-        "created_at": instant(job.created_at),
-        "started_at": instant(job.started_at),
-        "completed_at": instant(job.completed_at),
-        "next_retry_at": instant(job.next_retry_at),
-        "last_error": job.last_error,
-        "parent_job_id": job.parent_job_id,
-        "source_event_id": job.source_event_id,
-        "event_context_id": job.event_context_id,
-        "run_id": job.run_id,
-        "step": job.step_path,
-        "hops": job.hops,
-        "trace_id": job.trace_id,
-        "cancel_requested_at": instant(job.cancel_requested_at),
-        "artifacts": list(job.artifacts),
-    }
-
-
-def shown_execution(row: LogRow, *, output: bool = False) -> JsonObject:
-    shown: JsonObject = {
-        "seq": row.seq,
-        "id": row.id,
-        "job_id": row.job_id,
-        "execution": row.execution,
-        "attempt": row.attempt,
-        "plugin": row.plugin,
-        "command": row.command,
-        "status": row.status,
-        "reason": row.reason,
-        "job_status": row.job_status,
-        "exit_code": row.exit_code,
-        "signal": row.signal,
-        "error": row.error,
-        "duration_ms": milliseconds(row.duration),
-        "submitted_by": row.submitted_by,
-        "submitted_detail": row.submitted_detail,
-        "created_at": instant(row.created_at),
-        "started_at": instant(row.started_at),
-        "completed_at": instant(row.completed_at),
-        "parent_job_id": row.parent_job_id,
-        "run_id": row.run_id,
-        "step": row.step_path,
-        "trace_id": row.trace_id,
-        "artifacts": list(row.artifacts),
-    }
-    if output:
-        shown |= {"result": plugin_response(row), "stdout": row.result, "stderr": row.stderr}
-    return shown
-
-
-def shown_transition(row: TransitionRow) -> JsonObject:
-    return {
-        "at": instant(row.at),
-        "from": row.transition.from_status,
-        "to": row.transition.to_status,
-        "reason": row.transition.reason,
-        "execution": row.execution,
-    }
-
-
-def shown_breaker(breaker: Breaker) -> JsonObject:
-    return {
-        "state": breaker.state,
-        "failures": breaker.failures,
-        "opened_at": instant(breaker.opened_at),
-        "last_failure_at": instant(breaker.last_failure_at),
-        "last_job_id": breaker.last_job_id,
-        "probe_job_id": breaker.probe_job_id,
-    }
-
-
-def shown_occurrence(occurrence: Occurrence) -> JsonObject:
-    return {
-        "nominal_at": instant(occurrence.nominal_at),
-        "until_at": instant(occurrence.until_at),
-        "count": occurrence.count,
-        "outcome": occurrence.outcome,
-        "reason": occurrence.reason,
-        "job_id": occurrence.job_id,
-        "late_ms": milliseconds(occurrence.late),
-    }
-
-
-def shown_ledger(row: LedgerRow) -> JsonObject:
-    return {
-        "seq": row.seq,
-        "at": instant(row.at),
-        "kind": row.kind,
-        "job_id": row.job_id,
-        "run_id": row.run_id,
-        "data": row.data,
-    }
+    `make_node` gets the job, the list of its children, which is filled later, and whether it is below the
+    last level: such jobs follow in the list of the last level. Not recursive: a run may exhaust the stack.
+    """
+    nodes: list[NodeType] = []
+    waiting = [(job, nodes, 1) for job in reversed(roots)]
+    while waiting:
+        job, siblings, level = waiting.pop()
+        children: list[NodeType] = []
+        siblings.append(make_node(job, children, level > MAX_DEPTH))
+        inside = siblings if level >= MAX_DEPTH else children
+        waiting += [(child, inside, level + 1) for child in reversed(below.get(job.id, ()))]
+    return nodes

@@ -23,7 +23,7 @@ from ductile.operations.jobs.documents import (
     listed_execution,
     logged_execution,
 )
-from ductile.operations.plugins.names import refuse_unknown_plugin
+from ductile.operations.plugins.lookup import refuse_unknown_plugin
 from ductile.operations.request import Cursor, PageLimit, decode_word, local
 from ductile.operations.response import NextCursor, Response, ResponseType
 from ductile.store.model.records import DEFAULT_PAGE, LARGEST_PAGE, LedgerRow, LogFilter, LogRow

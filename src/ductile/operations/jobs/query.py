@@ -15,6 +15,7 @@ from ductile.core.runs.graph import RUN_PLUGIN
 from ductile.operations.context import OperationContext
 from ductile.operations.diagnose.explain_run import StepReport, describe_steps
 from ductile.operations.jobs.documents import (
+    FLATTENED,
     Execution,
     JobOutput,
     JobTransition,
@@ -26,11 +27,11 @@ from ductile.operations.jobs.documents import (
     listed_execution,
     listed_job,
     logged_execution,
+    nest_jobs,
 )
 from ductile.operations.jobs.log import index_pending_logs
 from ductile.operations.jobs.lookup import OneJob, find_job, resolve_job
-from ductile.operations.jobs.tree import FLATTENED, nest_jobs
-from ductile.operations.plugins.names import refuse_unknown_plugin
+from ductile.operations.plugins.lookup import refuse_unknown_plugin
 from ductile.operations.request import Cursor, PageLimit
 from ductile.operations.response import Id, NextCursor, Response, from_record
 from ductile.store.model.records import DEFAULT_PAGE, JobFilter

@@ -12,12 +12,10 @@ from msgspec import Meta
 
 from ductile.config.snapshot import PluginInstance
 from ductile.core.auth_scopes import auth_scope
-from ductile.core.suggest import did_you_mean
-from ductile.errors import NotFoundError
 from ductile.operations.access import right_of
 from ductile.operations.context import OperationContext
 from ductile.operations.plugins.health import unhealthy_plugins
-from ductile.operations.plugins.names import find_plugin
+from ductile.operations.plugins.lookup import commands_of, find_plugin
 from ductile.operations.request import NoFields
 from ductile.operations.response import Response, milliseconds
 from ductile.protocol.manifest.model import Command, CommandType, Manifest
@@ -37,20 +35,6 @@ def standing_of(plugin: PluginInstance) -> PluginStanding:
     if not plugin.enabled:
         return PluginStanding.DISABLED
     return PluginStanding.REFUSED if plugin.refused else PluginStanding.ACTIVE
-
-
-def commands_of(plugin: PluginInstance) -> dict[str, Command]:
-    return dict(plugin.installed.manifest.commands) if plugin.installed else {}
-
-
-def known_command(plugin: PluginInstance, command: str) -> str:
-    commands = plugin.installed.manifest.commands if plugin.installed else ()
-    if command not in commands:
-        near = did_you_mean(command, commands)
-        has = f"It has {', '.join(commands)}." if commands else None
-        hint = f"{near} {has}" if near and has else has
-        raise NotFoundError(f"{plugin.name} has no command {command}", hint=hint)
-    return command
 
 
 class PluginSummary(Value):
@@ -117,7 +101,7 @@ def _manifest(plugin: PluginInstance) -> Manifest | None:
     return plugin.installed.manifest if plugin.installed else None
 
 
-class EmittedEvent(Value):
+class CommandEvent(Value):
     type: str
     values: list[str]
 
@@ -131,7 +115,7 @@ class PluginCommand(Value):
     idempotent: bool | None
     retry_safe: bool | None
     consumes: list[str]
-    emits: list[EmittedEvent]
+    emits: list[CommandEvent]
     call: str
     scope: str
 
@@ -141,7 +125,7 @@ class ConfigKeys(Value):
     optional: list[str]
 
 
-class Plugin(PluginSummary, Response):
+class PluginDetail(PluginSummary, Response):
     init_error: Annotated[str | None, Meta(description="How that init failed.")]
     parallelism: int
     validate_input: bool
@@ -154,12 +138,12 @@ class ShowPlugin(Value):
     plugin: Annotated[str, Meta(description="The plugin's name under `plugins`.")]
 
 
-async def show_plugin(context: OperationContext, request: ShowPlugin) -> Plugin:
+async def show_plugin(context: OperationContext, request: ShowPlugin) -> PluginDetail:
     """One plugin: its manifest, and its setup here. Raises `NotFoundError`."""
     plugin = find_plugin(context.snapshot(), request.plugin)
     manifest = _manifest(plugin)
     failed_init = (await unhealthy_plugins(context)).get(plugin.name)
-    return Plugin(
+    return PluginDetail(
         **_summary(plugin, unhealthy=failed_init is not None),
         init_error=None if failed_init is None else failed_init.error,
         parallelism=plugin.parallelism,
@@ -183,7 +167,7 @@ def _command(plugin: PluginInstance, command: Command) -> PluginCommand:
         idempotent=command.idempotent,
         retry_safe=command.retry_safe,
         consumes=list(command.consumes),
-        emits=[EmittedEvent(type=event.type, values=list(event.values)) for event in command.emits],
+        emits=[CommandEvent(type=event.type, values=list(event.values)) for event in command.emits],
         call=f"POST /plugin/{plugin.name}/{command.name}",
         scope=auth_scope(plugin.name, right_of(command)),
     )

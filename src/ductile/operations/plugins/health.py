@@ -17,7 +17,7 @@ from ductile.core.ids import make_id, make_trace_id
 from ductile.core.jobs.model import NewJob, SubmittedBy
 from ductile.engine.reload.reloader import init_of
 from ductile.operations.context import OperationContext, RunningEngine
-from ductile.operations.plugins.names import find_plugin
+from ductile.operations.plugins.lookup import find_plugin
 from ductile.operations.response import Id, Response, Timestamp, timestamp
 from ductile.store.model.jobs import InitKey, InitRecord, InitStatus
 from ductile.store.model.records import LogFilter, LogRow

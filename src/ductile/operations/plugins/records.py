@@ -8,7 +8,7 @@ from msgspec import Meta
 
 from ductile.config.secrets import redact
 from ductile.operations.context import OperationContext
-from ductile.operations.plugins.names import find_plugin
+from ductile.operations.plugins.lookup import find_plugin
 from ductile.operations.request import Cursor, PageLimit
 from ductile.operations.response import Id, NextCursor, Response, Timestamp, timestamp
 from ductile.store.model.records import DEFAULT_PAGE

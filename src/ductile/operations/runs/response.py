@@ -10,8 +10,15 @@ from msgspec import UNSET, Meta, UnsetType
 
 from ductile.core.jobs.model import Job, JobReason, JobStatus
 from ductile.core.runs.graph import RUN_PLUGIN
-from ductile.operations.jobs.documents import Artifact, JobOutput, PluginResponse, job_output, plugin_response
-from ductile.operations.jobs.tree import FLATTENED, nest_jobs
+from ductile.operations.jobs.documents import (
+    FLATTENED,
+    Artifact,
+    JobOutput,
+    PluginResponse,
+    job_output,
+    nest_jobs,
+    plugin_response,
+)
 from ductile.operations.response import Id, Response, milliseconds
 from ductile.protocol.manifest.model import ExecutionMode
 from ductile.store.model.records import JobDetails, LogRow

@@ -22,7 +22,7 @@ from ductile.core.suggest import did_you_mean
 from ductile.engine.schedule_entries import ScheduleKey, entries_for, slot_of
 from ductile.errors import NotFoundError, UsageError
 from ductile.operations.context import OperationContext
-from ductile.operations.plugins.names import refuse_unknown_plugin, unknown_plugin
+from ductile.operations.plugins.lookup import refuse_unknown_plugin, unknown_plugin
 from ductile.operations.request import DryRun
 from ductile.operations.response import Id, Response, Timestamp, WasDryRun, from_record, timestamp
 from ductile.store.model.records import BreakerRow

@@ -8,8 +8,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from ductile.core.jobs.failures import Breaker, BreakerState
 from ductile.operations.context import OperationContext
-from ductile.operations.plugins.catalogue import known_command
-from ductile.operations.plugins.names import find_plugin
+from ductile.operations.plugins.lookup import find_plugin, known_command
 from ductile.operations.request import DryRun
 from ductile.operations.response import Id, Response, Timestamp, WasDryRun, from_record, timestamp
 from ductile.struct import Value, field

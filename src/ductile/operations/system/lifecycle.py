@@ -10,7 +10,7 @@ from msgspec import UNSET, Meta
 from ductile.engine.reload.plan import RemovedPluginWork
 from ductile.errors import Problem
 from ductile.operations.context import OperationContext
-from ductile.operations.plugins.names import find_plugin
+from ductile.operations.plugins.lookup import find_plugin
 from ductile.operations.request import DryRun
 from ductile.operations.response import Response, WasDryRun, from_record
 from ductile.struct import Value

@@ -16,7 +16,6 @@ from ductile.core.jobs.settlement import LogStatus
 from ductile.core.json import JsonValue
 from ductile.operations.context import OperationContext
 from ductile.operations.jobs.documents import Execution, listed_execution
-from ductile.operations.jobs.orphaned import count_orphaned, is_orphaned
 from ductile.operations.plugins.health import FailedInit, failed_init, unhealthy_plugins
 from ductile.operations.response import Id, Response, Timestamp, from_record, milliseconds, timestamp
 from ductile.operations.schedules.manage import current_schedules
@@ -110,7 +109,7 @@ async def show_status(context: OperationContext, request: ShowStatus) -> SystemS
     ]
     return SystemStatus(
         daemon=daemon,
-        queue=from_record(QueueStatus, counts, orphaned=await count_orphaned(context)),
+        queue=from_record(QueueStatus, counts, orphaned=await context.count_orphaned()),
         running=await _running_jobs(context),
         plugins=troubled_first(plugins),
     )
@@ -167,7 +166,7 @@ async def _running_jobs(context: OperationContext) -> tuple[RunningJob, ...]:
             pipeline=None if job.run_id is None else pipelines[job.run_id],
             step=job.step_path,
             running_ms=milliseconds(max(timedelta(0), now - (job.started_at or job.created_at))),
-            orphaned=is_orphaned(context, job),
+            orphaned=context.is_orphaned(job),
         )
         for job in jobs
     )

@@ -23,7 +23,7 @@ from ductile.core.webhooks.signatures import (
 )
 from ductile.errors import DeniedError, RefusedError
 from ductile.operations.context import OperationContext, Source
-from ductile.operations.jobs.submit import RunCommand, submit_job
+from ductile.operations.submission import RunCommand, submit_job
 from ductile.struct import replace, to_builtins
 
 #: Words in names of headers that carry credentials; `_CREDENTIAL_PARTS` also inside longer words.

@@ -66,8 +66,7 @@ def run(call: Invocation) -> CommandResult:
 
 def _find_command(snapshot: Snapshot, plugin: str, command: str | None) -> object:
     """Look for the command as the submission of a job does."""
-    from ductile.operations.jobs.submit import default_command, runnable_plugin
-    from ductile.operations.plugins.catalogue import known_command
+    from ductile.operations.plugins.lookup import default_command, known_command, runnable_plugin
 
     found = runnable_plugin(snapshot, plugin)
     return known_command(found, command or default_command(found))

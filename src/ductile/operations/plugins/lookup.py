@@ -1,0 +1,79 @@
+"""Finding plugins and commands by name. Errors suggest the name that may be meant."""
+
+from __future__ import annotations
+
+from ductile.config.snapshot import PluginInstance, Snapshot
+from ductile.core.runs.graph import RUN_PLUGIN
+from ductile.core.suggest import did_you_mean
+from ductile.errors import NotFoundError, RefusedError
+from ductile.operations.context import OperationContext
+from ductile.protocol.manifest.model import Command
+from ductile.store.model.records import JobFilter, LogFilter
+
+
+async def refuse_unknown_plugin(context: OperationContext, plugin: str | None) -> None:
+    """Raise `NotFoundError` for a plugin that is not configured and has no past jobs.
+
+    An empty list would read as if it had run nothing.
+    """
+    if plugin is None or plugin == RUN_PLUGIN or plugin in context.snapshot().plugins:
+        return
+    jobs = await context.store.jobs(JobFilter(plugin=plugin), limit=1)
+    if not jobs.rows and not (await context.store.log(LogFilter(plugin=plugin), limit=1)).rows:
+        raise unknown_plugin(context.snapshot(), plugin)
+
+
+def find_plugin(snapshot: Snapshot, name: str) -> PluginInstance:
+    """The plugin configured under this name. Raises `NotFoundError`."""
+    plugin = snapshot.plugins.get(name)
+    if plugin is None:
+        raise unknown_plugin(snapshot, name)
+    return plugin
+
+
+def unknown_plugin(snapshot: Snapshot, name: str) -> NotFoundError:
+    """The error for a name that is not under `plugins`, with the names that may be meant."""
+    if instances := [each for each, plugin in snapshot.plugins.items() if plugin.uses == name]:
+        return NotFoundError(
+            f"there is no plugin {name} under `plugins`; it is used under other names",
+            hint=f"Name one of {', '.join(instances)}.",
+        )
+    near = did_you_mean(name, snapshot.plugins)
+    return NotFoundError(f"there is no plugin {name}", hint=near or "See `ductile plugin list`.")
+
+
+def runnable_plugin(snapshot: Snapshot, name: str) -> PluginInstance:
+    """The plugin, if jobs may be submitted for it."""
+    plugin = snapshot.plugins.get(name)
+    if plugin is None:
+        if name in snapshot.available:
+            raise NotFoundError(
+                f"the plugin {name} is installed but not active",
+                hint=f"Name it under `plugins`: `ductile config set plugins.{name}.enabled true --lock`. "
+                "A running daemon then needs `ductile reload`.",
+            )
+        raise unknown_plugin(snapshot, name)
+    if not plugin.enabled:
+        raise RefusedError(f"the plugin {name} is disabled", hint=f"Enable it: ductile plugin enable {name}")
+    if plugin.refused is not None:
+        raise RefusedError(f"the plugin {name} cannot run: {plugin.refused.reason}", hint=plugin.refused.hint)
+    return plugin
+
+
+def default_command(plugin: PluginInstance) -> str:
+    commands = plugin.installed.manifest.commands if plugin.installed else {}
+    return "poll" if "poll" in commands else "handle"
+
+
+def commands_of(plugin: PluginInstance) -> dict[str, Command]:
+    return dict(plugin.installed.manifest.commands) if plugin.installed else {}
+
+
+def known_command(plugin: PluginInstance, command: str) -> str:
+    commands = plugin.installed.manifest.commands if plugin.installed else ()
+    if command not in commands:
+        near = did_you_mean(command, commands)
+        has = f"It has {', '.join(commands)}." if commands else None
+        hint = f"{near} {has}" if near and has else has
+        raise NotFoundError(f"{plugin.name} has no command {command}", hint=hint)
+    return command
