@@ -11,7 +11,7 @@ from pathlib import Path
 import apsw
 import pytest
 
-from builders.jobs import Clock, some_dice
+from builders.jobs import Clock, some_rng
 from ductile.core.jobs.failures import BreakerReason, BreakerState
 from ductile.core.jobs.ledger import LedgerKind
 from ductile.core.jobs.model import EDGES, RESTING, Hold, JobReason, JobStatus, SubmittedBy
@@ -30,7 +30,7 @@ def connection(tmp_path_factory: pytest.TempPathFactory) -> Iterator[apsw.Connec
     path: Path = tmp_path_factory.mktemp("schema") / "state.db"
 
     async def create() -> None:
-        await open_sqlite_store(path, clock=Clock(), rng=some_dice()).close()
+        await open_sqlite_store(path, clock=Clock(), rng=some_rng()).close()
 
     asyncio.run(create())
     connection = apsw.Connection(str(path))

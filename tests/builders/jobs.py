@@ -1,6 +1,6 @@
 """Jobs, events, outcomes and rules for tests: every field has a harmless default and may be chosen.
 
-Time and chance are the test's: `Clock` stands still until it is told to move, `some_dice` are seeded.
+Time and randomness are controlled by the test: `Clock` moves only on request, `some_rng` is seeded.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Clock:
         return self.now
 
 
-def some_dice(seed: int = 1) -> Random:
+def some_rng(seed: int = 1) -> Random:
     return Random(seed)
 
 
@@ -57,7 +57,7 @@ def a_new_job(plugin: str = "echo", command: str = "handle", **fields: Any) -> N
 
 
 def a_job(plugin: str = "echo", command: str = "handle", **fields: Any) -> Job:
-    """A running job in its first attempt, unless told otherwise."""
+    """A running job in its first attempt by default."""
     status: JobStatus = fields.get("status", JobStatus.RUNNING)
     given: dict[str, Any] = dict.fromkeys(
         (

@@ -49,7 +49,7 @@ class End:
 
 
 @dataclass(slots=True)
-class Told:
+class ExpectedRun:
     """What a run comes to."""
 
     #: By path, payload and baggage: how often it has to run.
@@ -99,9 +99,9 @@ class Interpreter:
         self._pipelines, self._behave, self._most_jobs = pipelines, behave, most_jobs
         self._positions: dict[str, int] = {}
         self._ends: list[End] = []
-        self.told = Told()
+        self.told = ExpectedRun()
 
-    def run(self, name: str, event_type: str, payload: dict[str, Any]) -> Told:
+    def run(self, name: str, event_type: str, payload: dict[str, Any]) -> ExpectedRun:
         steps = self._pipelines[name]["steps"]
         self._number(steps, "")
         for line in self._sequence(steps, "", Line(payload=payload, type=event_type)):

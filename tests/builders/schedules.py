@@ -48,7 +48,7 @@ def slot(text: str, start: str | None = None) -> Slot:
 
 
 def planned(rule: ScheduleRule, place: Slot, now: str, armed: str | None = None, **fields: Any) -> DuePlan:
-    """The plan of a schedule that must be due, looked after for long unless told otherwise."""
+    """The plan of a schedule that must be due, active for long by default."""
     plan = plan_due(
         rule,
         place,
@@ -61,7 +61,7 @@ def planned(rule: ScheduleRule, place: Slot, now: str, armed: str | None = None,
     return plan
 
 
-def told(plan: DuePlan) -> list[str]:
+def summarised(plan: DuePlan) -> list[str]:
     """Each item as `HH:MM ran` or `HH:MM-HH:MM xN reason`, in UTC."""
     return [
         f"{item.nominal_at:%H:%M} ran"

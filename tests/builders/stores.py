@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from builders.invariants import violations
-from builders.jobs import Clock, some_dice, some_rules
+from builders.jobs import Clock, some_rng, some_rules
 from ductile.core.jobs.admission import Caps
 from ductile.core.jobs.model import Job, NewJob
 from ductile.core.jobs.outcomes import Outcome
@@ -48,7 +48,7 @@ class StoreKind:
 
 
 async def _open_sqlite(place: Path, clock: Clock, seed: int) -> Store:
-    return open_sqlite_store(place / "state.db", clock=clock, rng=some_dice(seed))
+    return open_sqlite_store(place / "state.db", clock=clock, rng=some_rng(seed))
 
 
 def _sqlite_violations(place: Path) -> list[str]:

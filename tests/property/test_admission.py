@@ -21,7 +21,7 @@ runnings = st.dictionaries(names, st.integers(0, 3))
 
 
 def started(queue: list[str], running: dict[str, int], limits: Caps) -> list[int]:
-    """Start from a queue of plugin names until nobody may; the places taken, in order."""
+    """Start from a queue of plugin names until none may; returns the started plugins in order."""
     left = dict(enumerate(queue))
     counts = Counter(running)
     order: list[int] = []
@@ -50,7 +50,7 @@ def test_never_above_a_cap(queue: list[str], running: dict[str, int], limits: Ca
 
 @given(queues, runnings, caps)
 def test_nobody_eligible_is_passed_over(queue: list[str], running: dict[str, int], limits: Caps) -> None:
-    """FIFO: whoever is left behind was at a cap, and the pool is full or all that is left is capped."""
+    """FIFO: a job that is overtaken was at a cap, and the pool is full or all that is left is capped."""
     order = started(queue, running, limits)
     assert order == sorted(order)
     counts = Counter(running) + Counter(queue[place] for place in order)

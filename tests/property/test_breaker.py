@@ -71,7 +71,7 @@ def test_a_success_always_closes_and_forgets(
 def test_half_open_is_exactly_one_probe(
     policy: BreakerPolicy, steps: list[tuple[str, BreakerSignal]]
 ) -> None:
-    """The probe decides; somebody else's failure or missing verdict does not."""
+    """The probe decides; the failure of another job does not."""
     for job_id, verdict, before, after in fold(policy, steps):
         assert (after.state is BreakerState.HALF_OPEN) == (after.probe_job_id is not None)
         if before.state is BreakerState.HALF_OPEN and verdict is not BreakerSignal.SUCCESS:

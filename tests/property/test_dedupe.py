@@ -90,7 +90,7 @@ def test_no_text_of_a_caller_reaches_into_another_door(text: str, other: str) ->
 
 @given(st.sampled_from(KeyNamespace), st.text(), st.text(min_size=1))
 def test_a_key_is_shown_as_it_was_given(door: KeyNamespace, key: str, owner: str) -> None:
-    """Whatever is in it, whatever its namespace, and whoever owns it."""
+    """With any text, namespace and owner."""
     owned = door in (KeyNamespace.IDEMPOTENCY, KeyNamespace.DELIVERY)
     stored = namespaced_key(door, key, owner=owner if owned else None)
     assert bare_key(stored) == normalise_key(key)

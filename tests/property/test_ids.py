@@ -8,7 +8,7 @@ from uuid import RFC_4122, UUID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from builders.jobs import some_dice
+from builders.jobs import some_rng
 from ductile.core.ids import make_id
 from ductile.core.timestamps import EPOCH, format_timestamp, parse_timestamp
 
@@ -23,7 +23,7 @@ zoned = st.datetimes(
 
 @given(instants, st.integers())
 def test_ids_are_uuids_of_version_seven(now: datetime, seed: int) -> None:
-    text = make_id(now, some_dice(seed))
+    text = make_id(now, some_rng(seed))
     parsed = UUID(text)
     assert str(parsed) == text
     assert (parsed.version, parsed.variant) == (7, RFC_4122)
@@ -32,7 +32,7 @@ def test_ids_are_uuids_of_version_seven(now: datetime, seed: int) -> None:
 @given(st.datetimes(datetime(1970, 1, 1), datetime(LAST_EXACT_YEAR, 1, 1), timezones=st.just(UTC)))  # noqa: DTZ001 - the zone is drawn
 def test_an_id_tells_its_millisecond(now: datetime) -> None:
     """RFC 9562: 48 bits of Unix milliseconds, not one off through floating point while we live."""
-    milliseconds = UUID(make_id(now, some_dice())).int >> 80
+    milliseconds = UUID(make_id(now, some_rng())).int >> 80
     assert milliseconds == (now - EPOCH) // timedelta(milliseconds=1)
 
 
@@ -40,20 +40,20 @@ def test_an_id_tells_its_millisecond(now: datetime) -> None:
 def test_ids_sort_by_the_millisecond_they_were_made_in(
     one: datetime, other: datetime, seed: int, another: int
 ) -> None:
-    first, second = make_id(one, some_dice(seed)), make_id(other, some_dice(another))
+    first, second = make_id(one, some_rng(seed)), make_id(other, some_rng(another))
     if other - one >= timedelta(milliseconds=1):
         assert first < second
 
 
 @given(instants, st.integers())
 def test_ids_made_at_one_instant_differ(now: datetime, seed: int) -> None:
-    rng = some_dice(seed)
+    rng = some_rng(seed)
     assert len({make_id(now, rng) for _ in range(50)}) == 50
 
 
 def test_every_bit_of_chance_comes_up() -> None:
     """RFC 9562: all but the version and the variant; a digit cut off would make ids that meet."""
-    rng, low = some_dice(), (1 << 80) - 1
+    rng, low = some_rng(), (1 << 80) - 1
     ids = [UUID(make_id(EPOCH, rng)).int & low for _ in range(500)]
     some, every = 0, low
     for each in ids:

@@ -23,7 +23,7 @@ from hypothesis import HealthCheck, Phase, assume, event, given, note, settings
 from hypothesis import strategies as st
 
 from builders.jobs import Clock, emitted, failed, ok, timed_out
-from builders.pipeline_meaning import Behaviour, Interpreter, Told, UndecidedError, canonical
+from builders.pipeline_meaning import Behaviour, ExpectedRun, Interpreter, UndecidedError, canonical
 from builders.pipelines import a_new_run, all_members, enqueue_run, payload_of, rules_of
 from builders.stores import SQLITE, StoreFactory, claim_all, stored
 from ductile.core.jobs.ledger import LedgerKind
@@ -169,7 +169,7 @@ def outcome_of(claim: ClaimedJob, rng: Random, *, well: bool) -> Outcome:
 
 @dataclass(slots=True)
 class Drive:
-    """One run from its start to its end, through every mishap that the dice know."""
+    """One run from its start to its end, with every random mishap."""
 
     factory: StoreFactory
     rules: Policy
@@ -177,7 +177,7 @@ class Drive:
     crashes: float
     #: No step fails any more, for good or for a while.
     well: bool = False
-    #: How often somebody loses patience with the run, or with a step of it.
+    #: How often the run, or a step of it, is cancelled.
     meddling: float = 0
     #: What each job was given, by its id.
     given: dict[str, tuple[str, str, str]] = field(default_factory=dict)
@@ -209,7 +209,7 @@ class Drive:
         return await self._die() if self.rng.random() < self.crashes else store
 
     async def _die(self) -> Store:
-        self.factory.clock.advance(seconds=1)  # the dice of a test begin anew, so that ids must not
+        self.factory.clock.advance(seconds=1)  # the generator of a test starts again, and ids must differ
         store = await self.factory.reopen()
         while (await store.recover(self.rules)).more:
             pass
@@ -248,40 +248,42 @@ class Drive:
         assert self.given.setdefault(claim.job.id, given) == given, "a retry was given something else"
 
 
-async def check(pipelines: list[dict[str, Any]], payload: dict[str, Any], told: Told, seed: int) -> None:
+async def check(
+    pipelines: list[dict[str, Any]], payload: dict[str, Any], expected: ExpectedRun, seed: int
+) -> None:
     rng = Random(seed)
     rules = rules_of(*pipelines, plugins=PLUGINS)
-    # A crash is told by opening the store anew, so nothing has to reach a disk.
+    # A crash is simulated by opening the store again, so nothing has to reach a disk.
     with tempfile.TemporaryDirectory(dir=IN_MEMORY) as directory:
         factory = StoreFactory(kind=SQLITE, place=Path(directory), clock=Clock())
         drive = Drive(factory, rules, rng, crashes=rng.choice([0, 0.05, 0.2]))
         try:
             store, run_id = await drive.run(payload)
-            await compare(store, run_id, drive, told)
+            await compare(store, run_id, drive, expected)
             await factory.check_invariants()
         finally:
             await factory.close()
 
 
-async def compare(store: Store, run_id: str, drive: Drive, told: Told) -> None:
+async def compare(store: Store, run_id: str, drive: Drive, expected: ExpectedRun) -> None:
     record = await store.run(run_id)
     assert record is not None
-    assert Counter(drive.given.values()) == told.ran
+    assert Counter(drive.given.values()) == expected.ran
     made = [job for job in record.members if job.id in drive.given]
     unmade = [job for job in record.members if job.id not in drive.given]
-    assert len(made) == told.ran.total()
-    assert Counter(job.step_path for job in unmade) == told.unmade
+    assert len(made) == expected.ran.total()
+    assert Counter(job.step_path for job in unmade) == expected.unmade
     assert {job.reason for job in unmade} <= {JobReason.BAD_TEMPLATE, JobReason.BAD_BAGGAGE}
     assert all(job.status in TERMINAL for job in record.members)
     bypassed = [note.data["step"] for note in record.notes if note.kind is LedgerKind.SWITCH]
-    assert Counter(bypassed) == told.bypassed
-    assert record.job.reason == told.reason
+    assert Counter(bypassed) == expected.bypassed
+    assert record.job.reason == expected.reason
     *_, last = await store.executions(run_id)
-    assert last.result == told.result
+    assert last.result == expected.result
 
 
 async def check_again(
-    pipelines: list[dict[str, Any]], payload: dict[str, Any], told: Told, seed: int
+    pipelines: list[dict[str, Any]], payload: dict[str, Any], expected: ExpectedRun, seed: int
 ) -> None:
     """Let a run fail and be cancelled, and retry it until everything in it is well."""
     rng = Random(seed)
@@ -298,7 +300,7 @@ async def check_again(
             # More than once, if need be: crashes alone can use up the attempts of a step.
             while await store.retry(run_id, rules) is RetryResult.QUEUED:
                 store = await drive.go_on(store, run_id)
-            await compare(store, run_id, drive, told)
+            await compare(store, run_id, drive, expected)
             await factory.check_invariants()
         finally:
             await factory.close()
@@ -307,7 +309,7 @@ async def check_again(
 @st.composite
 def cases(
     draw: st.DrawFn, behaviour: Callable[[str, str, str], Behaviour] = behave, *, joins_fail: bool = True
-) -> tuple[list[dict[str, Any]], dict[str, Any], Told]:
+) -> tuple[list[dict[str, Any]], dict[str, Any], ExpectedRun]:
     """Pipelines, what a run begins with, and what has to come of it."""
     pipelines = draw(written_pipelines())
     if not joins_fail:
@@ -315,22 +317,25 @@ def cases(
     payload = draw(st.sampled_from([{"n": 1}, {"n": 5}, {}]))
     by_name = {pipeline["name"]: pipeline for pipeline in pipelines}
     try:
-        told = Interpreter(by_name, behaviour, most_jobs=MOST_JOBS).run("flow", "go", payload)
+        expected = Interpreter(by_name, behaviour, most_jobs=MOST_JOBS).run("flow", "go", payload)
     except UndecidedError:
-        told = None
-    assume(told is not None)
-    assert told is not None
-    return pipelines, payload, told
+        expected = None
+    assume(expected is not None)
+    assert expected is not None
+    return pipelines, payload, expected
 
 
-def note_what_it_was(told: Told) -> None:
-    event(f"the run ends {told.reason}")
-    for name, there in (("joins", told.joins), ("bypasses", told.bypassed), ("unmade steps", told.unmade)):
+def note_what_it_was(expected: ExpectedRun) -> None:
+    event(f"the run ends {expected.reason}")
+    for name, there in (
+        ("joins", expected.joins),
+        ("bypasses", expected.bypassed),
+        ("unmade steps", expected.unmade),
+    ):
         if there:
             event(name)
-    event(
-        f"jobs: {'0' if not told.jobs else '1-5' if told.jobs < 6 else '6-20' if told.jobs < 21 else 'many'}"
-    )
+    jobs = expected.jobs
+    event(f"jobs: {'0' if not jobs else '1-5' if jobs < 6 else '6-20' if jobs < 21 else 'many'}")
 
 
 FORM = settings(
@@ -342,28 +347,28 @@ FORM = settings(
 @settings(FORM, max_examples=120)
 @given(case=cases(), seed=st.integers(0, 1 << 32))
 def test_a_run_does_what_its_pipeline_says(
-    case: tuple[list[dict[str, Any]], dict[str, Any], Told], seed: int
+    case: tuple[list[dict[str, Any]], dict[str, Any], ExpectedRun], seed: int
 ) -> None:
     """Each step once for each line, joins once, and the right end, crash or not."""
-    pipelines, payload, told = case
+    pipelines, payload, expected = case
     note(json.dumps(pipelines))
-    note_what_it_was(told)
-    asyncio.run(check(pipelines, payload, told, seed))
+    note_what_it_was(expected)
+    asyncio.run(check(pipelines, payload, expected, seed))
 
 
 @settings(FORM, max_examples=80)
 @given(case=cases(mended, joins_fail=False), seed=st.integers(0, 1 << 32))
 def test_a_run_that_is_retried_comes_to_what_it_would_have_come_to(
-    case: tuple[list[dict[str, Any]], dict[str, Any], Told], seed: int
+    case: tuple[list[dict[str, Any]], dict[str, Any], ExpectedRun], seed: int
 ) -> None:
     """Whatever failed, and whenever it was cancelled, nothing of it is lost or done twice.
 
-    Splits that go on without a branch that failed are left out: what came after them was told of the failure.
+    Splits that go on without a branch that failed are left out: the steps after them have seen the failure.
     """
-    pipelines, payload, told = case
+    pipelines, payload, expected = case
     note(json.dumps(pipelines))
-    note_what_it_was(told)
-    asyncio.run(check_again(pipelines, payload, told, seed))
+    note_what_it_was(expected)
+    asyncio.run(check_again(pipelines, payload, expected, seed))
 
 
 @pytest.mark.slow
@@ -371,11 +376,11 @@ def test_a_run_that_is_retried_comes_to_what_it_would_have_come_to(
 @settings(FORM, max_examples=5000)
 @given(case=cases(), seed=st.integers(0, 1 << 32))
 def test_thousands_of_runs_do_what_their_pipelines_say(
-    case: tuple[list[dict[str, Any]], dict[str, Any], Told], seed: int
+    case: tuple[list[dict[str, Any]], dict[str, Any], ExpectedRun], seed: int
 ) -> None:
     """The nightly form."""
-    pipelines, payload, told = case
-    asyncio.run(check(pipelines, payload, told, seed))
+    pipelines, payload, expected = case
+    asyncio.run(check(pipelines, payload, expected, seed))
 
 
 @pytest.mark.slow
@@ -383,8 +388,8 @@ def test_thousands_of_runs_do_what_their_pipelines_say(
 @settings(FORM, max_examples=3000)
 @given(case=cases(mended, joins_fail=False), seed=st.integers(0, 1 << 32))
 def test_thousands_of_retried_runs_come_to_what_they_would_have_come_to(
-    case: tuple[list[dict[str, Any]], dict[str, Any], Told], seed: int
+    case: tuple[list[dict[str, Any]], dict[str, Any], ExpectedRun], seed: int
 ) -> None:
     """The nightly form."""
-    pipelines, payload, told = case
-    asyncio.run(check_again(pipelines, payload, told, seed))
+    pipelines, payload, expected = case
+    asyncio.run(check_again(pipelines, payload, expected, seed))

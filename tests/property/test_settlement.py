@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from builders.jobs import START, a_job, a_route, emitted, some_dice, some_evidence, some_rules
+from builders.jobs import START, a_job, a_route, emitted, some_evidence, some_rng, some_rules
 from ductile.core.jobs.failures import Breaker, BreakerState
 from ductile.core.jobs.model import EDGES, RESTING, TERMINAL, Callback, Job, JobReason, JobStatus, SubmittedBy
 from ductile.core.jobs.outcomes import (
@@ -84,13 +84,13 @@ views = st.builds(
         Breaker,
         state=st.sampled_from(BreakerState),
         failures=st.integers(0, 5),
-        probe_job_id=st.sampled_from([None, "somebody"]),
+        probe_job_id=st.sampled_from([None, "other"]),
     ),
 )
 
 
 def decided(view: SettleView, outcome: Outcome) -> Settlement:
-    return settle(view, outcome, RULES, START, some_dice())
+    return settle(view, outcome, RULES, START, some_rng())
 
 
 @given(views, outcomes)

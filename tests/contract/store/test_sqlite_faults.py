@@ -18,7 +18,7 @@ import apsw
 import pytest
 
 from builders.invariants import violations
-from builders.jobs import Clock, a_new_job, ok, some_dice
+from builders.jobs import Clock, a_new_job, ok, some_rng
 from builders.stores import accept, claim_all, claim_one, settle, stored, submit
 from ductile.errors import (
     RefusedError,
@@ -41,7 +41,7 @@ from ductile.store.sqlite.store import SqliteStore, open_sqlite_store
 
 
 def opened(path: Path) -> SqliteStore:
-    return open_sqlite_store(path, clock=Clock(), rng=some_dice())
+    return open_sqlite_store(path, clock=Clock(), rng=some_rng())
 
 
 @pytest.fixture
@@ -644,7 +644,7 @@ async def test_damage_in_the_middle_of_the_file_is_refused_untouched(path: Path,
     before = {file.name: file.read_bytes() for file in (path, wal_path(path)) if file.exists()}
     for _ in range(2):
         with pytest.raises(StoreFailedError) as told:
-            open_sqlite_store(path, clock=Clock(), rng=some_dice(), thorough=not crashed)
+            open_sqlite_store(path, clock=Clock(), rng=some_rng(), thorough=not crashed)
         assert "is damaged: " in told.value.message
         assert "restore" in (told.value.hint or "")
     assert {file.name: file.read_bytes() for file in (path, wal_path(path)) if file.exists()} == before
@@ -726,7 +726,7 @@ async def test_a_damaged_search_index_does_not_keep_a_store_from_opening(path: P
     await indexed(store, "needle")
     await store.close()
     damage_search_index(path)
-    store = open_sqlite_store(path, clock=Clock(), rng=some_dice(), thorough=True)
+    store = open_sqlite_store(path, clock=Clock(), rng=some_rng(), thorough=True)
     await filled_again(store)
     assert await found(store, "needle") == 1
     await store.close()

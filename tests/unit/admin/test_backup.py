@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from builders.configs import a_config
-from builders.jobs import START, Clock, a_new_job, some_dice
+from builders.jobs import START, Clock, a_new_job, some_rng
 from builders.plugins import a_plugin
 from builders.stores import accept
 from ductile.admin.backup.archive import MANIFEST
@@ -47,7 +47,7 @@ def a_home(directory: Path, config: str = "") -> Path:
     a_config(home, f"environment_vars: {{include: [.env]}}\nplugins: {{echo: {{}}}}\n{config}")
 
     async def fill() -> None:
-        store = open_sqlite_store(home / "data" / "state.db", clock=Clock(), rng=some_dice())
+        store = open_sqlite_store(home / "data" / "state.db", clock=Clock(), rng=some_rng())
         await accept(store, a_new_job())
         await store.close()
 

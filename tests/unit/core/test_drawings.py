@@ -47,10 +47,10 @@ def test_a_flowchart() -> None:
 def test_what_a_picture_tells() -> None:
     """Ids, plugins, branches, events, conditions, the join and what starts it."""
     root = read_svg(to_svg(build_tree(ORDER, looks_secret), "flow", "on go"))
-    told = [element.text for element in root.iter(f"{SVG}text")]
+    texts = [element.text for element in root.iter(f"{SVG}text")]
     for word in ("on go", "fetch", "order.big", "other events", "both", "mail", "print", "join", "group"):
-        assert word in told, told
-    assert "if payload.paper exists" in told
+        assert word in texts, texts
+    assert "if payload.paper exists" in texts
 
 
 def test_a_call_is_a_box_with_the_steps_of_the_other_pipeline() -> None:

@@ -1,4 +1,4 @@
-"""Which hook the end of a job fires, for whom, and what it tells."""
+"""Which hook the end of a job fires, which pipelines it starts, and their payload."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from builders.jobs import START, a_job, some_dice
+from builders.jobs import START, a_job, some_rng
 from builders.pipelines import rules_of, uses
 from ductile.core.events.dispatch import Fanout, JobEnding, fire_hooks
 from ductile.core.events.model import Hook
@@ -28,8 +28,8 @@ RULES = rules_of(
 
 def fired(job: Job, *, baggage: dict[str, Any] | None = None, **ending: Any) -> Fanout:
     given: dict[str, Any] = {"status": JobStatus.SUCCEEDED, "timed_out": False, "error": None, "attempt": 1}
-    told = JobEnding(duration=timedelta(milliseconds=1500), **(given | ending))
-    return fire_hooks(job, told, baggage or {}, RULES, START, some_dice())
+    full = JobEnding(duration=timedelta(milliseconds=1500), **(given | ending))
+    return fire_hooks(job, full, baggage or {}, RULES, START, some_rng())
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_what_a_hook_is_told_of_a_run() -> None:
         a_job("p"),
         a_job("pipeline", "quiet"),
         a_job("pipeline", "gone"),
-        a_job("source", parent_job_id="somebody"),
+        a_job("source", parent_job_id="parent"),
         a_job("source", run_id="a run", step_path="a"),
         a_job("source", submitted_by=SubmittedBy.CORE),
         a_job("source", submitted_by=SubmittedBy.HOOK),
@@ -92,14 +92,14 @@ def test_who_fires_none(job: Job) -> None:
 
 
 def test_a_run_need_not_be_the_root() -> None:
-    assert len(fired(a_job("pipeline", "loud", parent_job_id="somebody")).runs) == 1
+    assert len(fired(a_job("pipeline", "loud", parent_job_id="parent")).runs) == 1
 
 
 @pytest.mark.parametrize(("hops", "dropped"), [(2, False), (3, True)])
 def test_a_hook_that_goes_too_far_is_dropped_and_recorded(hops: int, dropped: bool) -> None:
-    told = fired(a_job("source", hops=hops))
-    assert (told.runs == ()) == dropped
-    assert [entry.kind for entry in told.ledger] == ([LedgerKind.EVENT_DROPPED] if dropped else [])
+    started = fired(a_job("source", hops=hops))
+    assert (started.runs == ()) == dropped
+    assert [entry.kind for entry in started.ledger] == ([LedgerKind.EVENT_DROPPED] if dropped else [])
 
 
 def test_an_end_without_an_execution_has_no_identity_to_be_mistaken_for() -> None:

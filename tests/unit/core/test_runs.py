@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from builders.jobs import START, a_job, an_event, emitted, failed, ok, some_dice
+from builders.jobs import START, a_job, an_event, emitted, failed, ok, some_rng
 from builders.pipelines import a_new_run, split, steps_rules, uses
 from ductile.core.events.model import OutgoingEvent
 from ductile.core.jobs.ledger import LedgerKind
@@ -81,14 +81,14 @@ def advance(view: RunView, job: Job, rules: Policy, *payloads: JsonObject) -> Ru
         OutgoingEvent(event=an_event("e", payload=payload), index=index)
         for index, payload in enumerate(payloads)
     ]
-    return advance_run(view, job, emitted, "done", rules, START, some_dice())
+    return advance_run(view, job, emitted, "done", rules, START, some_rng())
 
 
 def test_a_run_begins_with_its_first_steps() -> None:
     rules = steps_rules(split("s", uses("x"), uses("y")))
     run = a_new_run(rules, {"n": 1})
     info = RunInfo(id=run.job.id, graph=run.graph, hops=4, trace_id=None, after_job_id="earlier")
-    progress = start_first_steps(run, info, {}, rules, START, some_dice())
+    progress = start_first_steps(run, info, {}, rules, START, some_rng())
     assert [step.job.step_path for step in progress.steps] == ["s/x", "s/y"]
     assert {step.job.after_job_id for step in progress.steps} == {"earlier"}
     assert {step.job.hops for step in progress.steps} == {4}
@@ -170,7 +170,7 @@ def test_a_cancelled_run_makes_nothing() -> None:
     view = in_split(rules, 1, an_end(0), cancelled=True)
     for progress in (
         advance(view, a_step("s/y"), rules, {"n": 1}),
-        fail_token(view, a_step("s/y"), "cancelled", rules, START, some_dice()),
+        fail_token(view, a_step("s/y"), "cancelled", rules, START, some_rng()),
     ):
         assert (progress.steps, progress.ended) == ((), True)
 
@@ -180,7 +180,7 @@ def test_a_full_run_is_not_made_larger_by_a_step_that_fails() -> None:
     rules = steps_rules(split("s", uses("x"), uses("y"), join="always"), uses("after"))
     view = in_split(rules, 1, an_end(0), jobs=MAX_RUN_JOBS)
     settlement = settle(
-        SettleView(job=a_step("s/y"), state={}, run=view), failed(permanent=True), rules, START, some_dice()
+        SettleView(job=a_step("s/y"), state={}, run=view), failed(permanent=True), rules, START, some_rng()
     )
     progress = settlement.progress
     assert progress is not None
@@ -195,7 +195,7 @@ def test_a_full_run_is_not_made_larger_by_a_step_that_fails() -> None:
 def test_the_step_that_would_make_a_run_too_large_fails(jobs: int, reason: JobReason) -> None:
     rules = steps_rules(uses("a"), uses("b"))
     view = SettleView(job=a_step("a"), state={}, run=a_view(rules, jobs=jobs))
-    settlement = settle(view, ok(emitted(), emitted()), rules, START, some_dice())
+    settlement = settle(view, ok(emitted(), emitted()), rules, START, some_rng())
     assert settlement.reason is reason
     assert settlement.progress is not None
     assert settlement.progress.ended == (reason is JobReason.RUN_TOO_LARGE)
@@ -204,7 +204,7 @@ def test_the_step_that_would_make_a_run_too_large_fails(jobs: int, reason: JobRe
 def test_a_step_that_goes_back_to_the_queue_leaves_its_run_alone() -> None:
     rules = steps_rules(uses("a"))
     view = SettleView(job=a_step("a"), state={}, run=a_view(rules))
-    settlement = settle(view, failed(), rules, START, some_dice())
+    settlement = settle(view, failed(), rules, START, some_rng())
     assert (settlement.status, settlement.progress) == (JobStatus.QUEUED, None)
 
 

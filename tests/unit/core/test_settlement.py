@@ -14,8 +14,8 @@ from builders.jobs import (
     emitted,
     failed,
     ok,
-    some_dice,
     some_evidence,
+    some_rng,
     some_rules,
     timed_out,
 )
@@ -33,7 +33,7 @@ CALLBACK = Callback(url="http://receiver.invalid/")
 
 def settled(job: Job, outcome: Outcome, rules: Policy | None = None, **view: Any) -> Settlement:
     given: dict[str, Any] = {"job": job, "state": {}}
-    return settle(SettleView(**(given | view)), outcome, rules or some_rules(), START, some_dice())
+    return settle(SettleView(**(given | view)), outcome, rules or some_rules(), START, some_rng())
 
 
 def test_success_is_one_edge_and_keeps_the_attempt() -> None:
@@ -59,7 +59,7 @@ def test_evidence_is_kept_verbatim_whatever_it_means() -> None:
 
 
 def test_children_carry_what_led_to_them() -> None:
-    """Parent, event, hops, trace and the event's key; ENGINE 1: their identity."""
+    """Parent, event, hops, trace and the event's key, and their identity."""
     job = a_job("source", hops=4, trace_id="t", execution=2, event_context_id="c")
     settlement = settled(job, ok(emitted("other"), emitted(key=" k ")), some_rules(a_route(to="sink.poll")))
     (child,) = settlement.children
@@ -159,7 +159,7 @@ def test_a_fact_replaces_the_state() -> None:
 
 @pytest.mark.parametrize("written_by", [9, 10, 11])
 def test_a_mirror_replaces_only_what_an_earlier_claim_wrote(written_by: int) -> None:
-    """The fact is kept either way; leaving the state alone is told."""
+    """The fact is kept either way; leaving the state alone is reported."""
     rules = some_rules(facts={"echo": (FactRule(command="handle", fact_type="t"),)})
     settlement = settled(a_job(claim_seq=10), ok(state={"a": 1}), rules, state_claim_seq=written_by)
     assert settlement.fact is not None
@@ -284,12 +284,12 @@ def test_a_step_that_could_not_be_made_fails_without_running() -> None:
 )
 def test_the_caller_is_told(outcome: Outcome, attempt: int, state: CallbackState) -> None:
     """Result and artifacts only on done, error only on failed."""
-    told = settled(a_job(attempt=attempt, callback=CALLBACK), outcome).callback
-    assert told is not None
-    assert told.state is state
-    assert (told.error is not None) == (state is CallbackState.FAILED)
-    assert (told.artifacts is not None) == (state is CallbackState.DONE)
-    assert (told.result is not None) == (state is CallbackState.DONE)
+    event = settled(a_job(attempt=attempt, callback=CALLBACK), outcome).callback
+    assert event is not None
+    assert event.state is state
+    assert (event.error is not None) == (state is CallbackState.FAILED)
+    assert (event.artifacts is not None) == (state is CallbackState.DONE)
+    assert (event.result is not None) == (state is CallbackState.DONE)
     assert settled(a_job(attempt=attempt), outcome).callback is None
 
 

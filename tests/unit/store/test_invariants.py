@@ -9,7 +9,7 @@ from pathlib import Path
 import apsw
 import pytest
 
-from builders.jobs import Clock, a_new_job, a_route, emitted, failed, ok, some_dice, some_rules
+from builders.jobs import Clock, a_new_job, a_route, emitted, failed, ok, some_rng, some_rules
 from builders.pipelines import begin_run, split, steps_rules, uses
 from builders.stores import accept, claim_all, claim_one, run_next, settle
 from ductile.core.jobs.model import Callback, SubmittedBy
@@ -68,7 +68,7 @@ DAMAGE: dict[Invariant, str] = {
 async def a_scene(path: Path) -> SqliteStore:
     """A parent with its child, a failed job, a run inside a split, and all kinds of waiting."""
     clock = Clock()
-    store = open_sqlite_store(path, clock=clock, rng=some_dice())
+    store = open_sqlite_store(path, clock=clock, rng=some_rng())
     told = Callback(url="https://example.com/hook")
     await accept(store, a_new_job("source", callback=told))
     routed = some_rules(a_route())

@@ -11,7 +11,7 @@ import apsw
 import pytest
 
 import ductile.store
-from builders.jobs import Clock, some_dice
+from builders.jobs import Clock, some_rng
 from ductile.store.named_sql import load_queries
 from ductile.store.sqlite.store import open_sqlite_store
 
@@ -42,7 +42,7 @@ def connection(tmp_path_factory: pytest.TempPathFactory) -> Iterator[apsw.Connec
     path: Path = tmp_path_factory.mktemp("plans") / "state.db"
 
     async def create() -> None:
-        await open_sqlite_store(path, clock=Clock(), rng=some_dice()).close()
+        await open_sqlite_store(path, clock=Clock(), rng=some_rng()).close()
 
     asyncio.run(create())
     connection = apsw.Connection(str(path))

@@ -7,7 +7,7 @@ from pathlib import Path
 import apsw
 import pytest
 
-from builders.jobs import Clock, a_new_job, ok, some_dice, some_rules
+from builders.jobs import Clock, a_new_job, ok, some_rng, some_rules
 from builders.stores import accept, claim_one
 from ductile.core.jobs.model import JobStatus
 from ductile.errors import StoreBusyError, StoreFailedError, StoreSchemaError
@@ -19,7 +19,7 @@ from ductile.store.sqlite.store import open_sqlite_store, open_sqlite_store_read
 async def test_it_shows_what_is_committed_while_the_other_goes_on(tmp_path: Path) -> None:
     """Each look sees the last commit; closing it disturbs nobody."""
     path = tmp_path / "state.db"
-    writing = open_sqlite_store(path, clock=Clock(), rng=some_dice())
+    writing = open_sqlite_store(path, clock=Clock(), rng=some_rng())
     looking = open_sqlite_store_read_only(path, clock=Clock())
     assert looking.store_id == writing.store_id
     job = a_new_job()
@@ -39,7 +39,7 @@ async def test_it_shows_what_is_committed_while_the_other_goes_on(tmp_path: Path
 async def test_it_refuses_to_write(tmp_path: Path) -> None:
     """Whoever asks is told to try again: the other one has the store."""
     path = tmp_path / "state.db"
-    writing = open_sqlite_store(path, clock=Clock(), rng=some_dice())
+    writing = open_sqlite_store(path, clock=Clock(), rng=some_rng())
     looking = open_sqlite_store_read_only(path, clock=Clock())
     with pytest.raises(StoreBusyError, match="another process writes"):
         await looking.enqueue(Submission(jobs=(a_new_job(),)))
@@ -52,7 +52,7 @@ async def test_it_refuses_to_write(tmp_path: Path) -> None:
 async def test_another_version_is_not_looked_at(tmp_path: Path) -> None:
     """Our queries would not fit, and bringing it up to date is not for who may only look."""
     path = tmp_path / "state.db"
-    writing = open_sqlite_store(path, clock=Clock(), rng=some_dice())
+    writing = open_sqlite_store(path, clock=Clock(), rng=some_rng())
     await writing.close()
     connection = apsw.Connection(str(path))
     connection.pragma("user_version", 1)

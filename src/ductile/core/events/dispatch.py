@@ -133,10 +133,7 @@ def _new_job(
     origin = None
     if producer.job_id is not None:
         origin = Origin(
-            job_id=producer.job_id,
-            execution=producer.execution,
-            event_index=outgoing.index,
-            target=target,
+            job_id=producer.job_id, execution=producer.execution, event_index=outgoing.index, target=target
         )
     return NewJob(
         id=make_id(now, rng),

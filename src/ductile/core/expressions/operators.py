@@ -54,10 +54,7 @@ _ORDER: dict[Operator, Callable[[Any, Any], bool]] = {
 
 
 def compare(
-    found: JsonValue | Missing,
-    op: Operator,
-    value: JsonValue,
-    match: Callable[[str, str], bool] = matches,
+    found: JsonValue | Missing, op: Operator, value: JsonValue, match: Callable[[str, str], bool] = matches
 ) -> bool:
     """Return whether the comparison holds.
 

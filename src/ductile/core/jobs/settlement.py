@@ -428,10 +428,7 @@ def _callback_event(outcome: Outcome, settlement: Settlement) -> CallbackEvent:
             return CallbackEvent(state=CallbackState.DONE, reason=reason, result=result, artifacts=artifacts)
         case JobStatus.SUCCEEDED, Completed(response=response):
             return CallbackEvent(
-                state=CallbackState.DONE,
-                reason=reason,
-                result=response.result,
-                artifacts=response.artifacts,
+                state=CallbackState.DONE, reason=reason, result=response.result, artifacts=response.artifacts
             )
         case JobStatus.QUEUED, _:
             return CallbackEvent(state=CallbackState.QUEUED, reason=reason)

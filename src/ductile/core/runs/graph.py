@@ -249,10 +249,7 @@ class _StoredGraph(Value):
 def graph_to_json(graph: Graph) -> JsonObject:
     """Return the graph as JSON, without its fingerprint, which is a hash of this."""
     stored = _StoredGraph(
-        version=FORMAT_VERSION,
-        pipeline=graph.pipeline,
-        first=graph.first,
-        nodes=tuple(graph.nodes.values()),
+        version=FORMAT_VERSION, pipeline=graph.pipeline, first=graph.first, nodes=tuple(graph.nodes.values())
     )
     # Through text: `to_builtins` keeps tuples, and callers expect lists.
     encoded: JsonObject = json.loads(json.dumps(to_builtins(stored, enc_hook=_encode_payload)))

@@ -254,7 +254,7 @@ def test_a_start_is_not_drawn_for_a_time_that_is_over() -> None:
 
 
 def test_a_slot_is_pulled_back_when_the_clock_was_set_back() -> None:
-    """A clock that had been a year ahead starves nobody; ENGINE 8: not beyond now + interval."""
+    """A clock that had been a year ahead delays no schedule beyond now + interval."""
     far = slot("2027-02-08 10:00")
     for rule, expected in (
         (every("1h"), NOW + HOUR),
@@ -279,7 +279,7 @@ def test_a_slot_in_its_place_is_left_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rule", "told"),
+    ("rule", "text"),
     [
         (every("5m", jitter=timedelta(seconds=30)), "every 5m ±15s"),
         (every("daily"), "every daily"),
@@ -290,5 +290,5 @@ def test_a_slot_in_its_place_is_left_alone() -> None:
         (ScheduleRule(trigger=After(delay=timedelta(seconds=10))), "after 10s"),
     ],
 )
-def test_a_rule_is_told_as_one_would_write_it(rule: ScheduleRule, told: str) -> None:
-    assert describe_rule(rule) == told
+def test_a_rule_is_described_as_it_is_written(rule: ScheduleRule, text: str) -> None:
+    assert describe_rule(rule) == text

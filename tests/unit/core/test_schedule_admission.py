@@ -51,7 +51,7 @@ def test_the_previous_run_has_not_ended(if_running: IfRunning, expected: Admitte
 
 
 def test_the_poll_guard() -> None:
-    """Whoever submitted them; only polls have one."""
+    """All polls count, by any submitter; other commands have no limit."""
     assert decided(outstanding=1) is SkipReason.OUTSTANDING_POLLS
     assert decided(outstanding=1, if_running=IfRunning.QUEUE) is SkipReason.OUTSTANDING_POLLS
     assert decided(outstanding=1, max_polls=2) == Admitted(probe=False)
@@ -66,7 +66,7 @@ def test_an_open_breaker_stops_until_its_cooldown_is_over() -> None:
 
 
 def test_a_breaker_that_opened_in_the_future_may_try() -> None:
-    """The clock was set back; nobody waits for a wrong clock to come true."""
+    """The clock was set back; an open breaker does not wait for a wrong clock."""
     assert decided(breaker=opened(-600)) == Admitted(probe=True)
 
 

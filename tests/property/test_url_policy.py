@@ -1,4 +1,4 @@
-"""Which addresses may be called for somebody else."""
+"""Which addresses may be called on behalf of a caller."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def test_any_text_is_judged_and_never_shown_whole(url: str) -> None:
     ],
 )
 def test_faults_name_what_is_wrong(url: str, about: str | None) -> None:
-    """A bad scheme, an unparsable URL and a forbidden literal are told apart."""
+    """A bad scheme, an unparsable URL and a forbidden literal have different messages."""
     fault = url_fault(url, ())
     assert fault is None if about is None else about in (fault or "")
 

@@ -110,5 +110,5 @@ def test_lists_are_compared_by_their_items() -> None:
     }
     name = next(change for change in changes if change.path[-1] == "name")
     assert breaks_reference(name, "payload.items.0.name")
-    assert likely_rename(changes, name) is None  # two are gone: it cannot be told which became `title`
+    assert likely_rename(changes, name) is None  # two are gone: it is unclear which became `title`
     assert compare_shapes(before, {"items": []}) == ()

@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from builders.schedules import NEW_YORK, at, cron, every, hours, planned, slot, told, utc
+from builders.schedules import NEW_YORK, at, cron, every, hours, planned, slot, summarised, utc
 from ductile.core.jobs.model import JobReason, JobStatus, Transition
 from ductile.core.schedules.audit import RUN_NOW, find_gaps, first_end, preview_runs
 from ductile.core.schedules.planner import MAX_CATCH_UP, Skip, SkipReason, lateness, plan_due
@@ -28,7 +28,7 @@ def test_nothing_is_planned_before_its_start() -> None:
 
 def test_a_run_and_where_the_schedule_stands_then() -> None:
     plan = planned(cron("0 * * * *"), slot("2026-02-08 10:00"), "2026-02-08 10:00")
-    assert told(plan) == ["10:00 ran"]
+    assert summarised(plan) == ["10:00 ran"]
     assert plan.next_slot == slot("2026-02-08 11:00")
 
 
@@ -63,7 +63,7 @@ def test_after_downtime(rule: ScheduleRule, catch_up: CatchUp, expected: list[st
     """Missed = 1 + floor((now - next) / interval); it goes on with the next slot."""
     rule = ScheduleRule(trigger=rule.trigger, catch_up=catch_up)
     plan = planned(rule, slot("2026-02-08 03:00"), "2026-02-08 10:20", armed="2026-02-08 10:20")
-    assert told(plan) == expected
+    assert summarised(plan) == expected
     assert plan.next_slot == slot("2026-02-08 11:00")
     assert plan.is_catch_up is (catch_up is ALL)
 
@@ -73,7 +73,7 @@ def test_what_comes_due_after_the_start_is_no_downtime() -> None:
     plan = planned(
         cron("0 * * * *"), slot("2026-02-08 10:00"), "2026-02-08 10:00:05", armed="2026-02-08 09:59"
     )
-    assert told(plan) == ["10:00 ran"]
+    assert summarised(plan) == ["10:00 ran"]
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_what_comes_due_after_the_start_is_no_downtime() -> None:
 def test_a_daemon_that_hung_starts_no_storm(catch_up: CatchUp, expected: list[str]) -> None:
     """What a later occurrence has overtaken was missed; the latest one still runs."""
     rule = cron("0 * * * *", catch_up=catch_up)
-    assert told(planned(rule, slot("2026-02-08 08:00"), "2026-02-08 10:05")) == expected
+    assert summarised(planned(rule, slot("2026-02-08 08:00"), "2026-02-08 10:05")) == expected
 
 
 def test_run_all_makes_up_for_a_hundred_at_most() -> None:
@@ -95,7 +95,7 @@ def test_run_all_makes_up_for_a_hundred_at_most() -> None:
     rule = every("1m", catch_up=ALL)
     plan = planned(rule, slot("2026-02-08 00:00"), "2026-02-08 03:00:30", armed="2026-02-08 03:00:30")
     assert len(plan.runs) == MAX_CATCH_UP
-    assert told(plan)[0] == "00:00-01:20 x81 catch_up_limit"
+    assert summarised(plan)[0] == "00:00-01:20 x81 catch_up_limit"
 
 
 @pytest.mark.parametrize("catch_up", list(CatchUp))
@@ -139,14 +139,14 @@ def test_a_missed_instant_runs_once_unless_told_to_skip() -> None:
             "2026-02-08 10:00",
             armed="2026-02-08 10:00",
         )
-        assert (told(plan), plan.next_slot) == (expected, None)
+        assert (summarised(plan), plan.next_slot) == (expected, None)
 
 
 def test_a_delay_is_never_missed() -> None:
     """It is armed with each start; a machine that slept runs it late."""
     rule = ScheduleRule(trigger=After(delay=HOUR))
     plan = planned(rule, slot("2026-02-08 09:00"), "2026-02-08 10:00", armed="2026-02-08 09:59")
-    assert (told(plan), plan.next_slot) == (["09:00 ran"], None)
+    assert (summarised(plan), plan.next_slot) == (["09:00 ran"], None)
 
 
 # -- hours, days, windows
@@ -162,7 +162,7 @@ def test_outside_the_hours_is_skipped() -> None:
         ("15:00", "outside_hours"),
     ):
         plan = planned(rule, slot(f"2026-02-09 {moment}"), f"2026-02-09 {moment}")
-        assert told(plan)[0].endswith(expected), moment
+        assert summarised(plan)[0].endswith(expected), moment
 
 
 def test_hours_across_midnight() -> None:
@@ -174,28 +174,28 @@ def test_hours_across_midnight() -> None:
         ("06:00", "outside_hours"),
     ):
         plan = planned(rule, slot(f"2026-02-09 {moment}"), f"2026-02-09 {moment}")
-        assert told(plan)[0].endswith(expected), moment
+        assert summarised(plan)[0].endswith(expected), moment
 
 
 def test_days_without_runs_are_those_of_the_zone() -> None:
     """Sunday is 0. 03:00 UTC on Monday is still Sunday in New York."""
     rule = cron("0 * * * *", NEW_YORK, not_on=frozenset({0}))
-    assert told(planned(rule, slot("2026-02-09 03:00"), "2026-02-09 03:00"))[0].endswith("excluded_day")
-    assert told(planned(rule, slot("2026-02-09 06:00"), "2026-02-09 06:00"))[0].endswith("ran")
+    assert summarised(planned(rule, slot("2026-02-09 03:00"), "2026-02-09 03:00"))[0].endswith("excluded_day")
+    assert summarised(planned(rule, slot("2026-02-09 06:00"), "2026-02-09 06:00"))[0].endswith("ran")
 
 
 def test_catching_up_respects_the_hours_of_the_moment() -> None:
     """Quiet hours are quiet, though the missed run would have been within them."""
     rule = cron("0 21 * * *", only_between=hours("08:00-22:00"), catch_up=ONCE)
     plan = planned(rule, slot("2026-02-08 21:00"), "2026-02-08 23:00", armed="2026-02-08 23:00")
-    assert told(plan) == ["21:00-21:00 x1 outside_hours"]
+    assert summarised(plan) == ["21:00-21:00 x1 outside_hours"]
 
 
 def test_runs_that_move_to_one_window_are_one_run() -> None:
     """Hourly runs of a whole day do not all start at two in the night."""
     rule = cron("0 * * * *", preferred_window=hours("02:00-04:00"))
     plan = planned(rule, slot("2026-02-08 04:00", "2026-02-09 02:00"), "2026-02-09 02:00")
-    assert told(plan) == ["04:00-01:00 x22 joined", "02:00 ran"]
+    assert summarised(plan) == ["04:00-01:00 x22 joined", "02:00 ran"]
     assert plan.next_slot == slot("2026-02-09 03:00")
 
 
@@ -208,17 +208,17 @@ def test_an_interval_goes_on_from_where_it_was_moved_to() -> None:
 def test_catching_up_waits_for_the_preferred_window() -> None:
     rule = cron("0 3 * * *", preferred_window=hours("02:00-04:00"), catch_up=ONCE)
     plan = planned(rule, slot("2026-02-06 03:00"), "2026-02-08 10:00", armed="2026-02-08 10:00")
-    assert told(plan) == ["03:00-03:00 x2 missed"]
+    assert summarised(plan) == ["03:00-03:00 x2 missed"]
     assert plan.next_slot == slot("2026-02-08 03:00", "2026-02-09 02:00")
     at_last = planned(rule, plan.next_slot, "2026-02-09 02:00", armed="2026-02-08 10:00")
-    assert (told(at_last), at_last.next_slot) == (["03:00 ran"], slot("2026-02-09 03:00"))
+    assert (summarised(at_last), at_last.next_slot) == (["03:00 ran"], slot("2026-02-09 03:00"))
 
 
 def test_a_paused_schedule_skips_everything_in_one_row() -> None:
     """Paused is the reason, not the hour and not the downtime."""
     rule = every("1m", only_between=hours("00:00-00:30"), catch_up=ALL)
     plan = planned(rule, slot("2026-02-08 00:00"), "2026-02-08 02:00", armed="2026-02-08 02:00", paused=True)
-    assert told(plan) == ["00:00-02:00 x121 paused"]
+    assert summarised(plan) == ["00:00-02:00 x121 paused"]
 
 
 def test_every_reason_is_explained() -> None:
@@ -352,7 +352,7 @@ _BY_HAND = Transition(from_status=JobStatus.DEAD, to_status=_QUEUED, reason=JobR
     ],
 )
 def test_a_job_ends_when_no_attempt_follows(changes: list[Transition], end: int | None) -> None:
-    """The first end counts: what somebody retried by hand had ended before."""
+    """The first end counts: a job that an operator retried had ended before."""
     begin = utc("2026-02-08 10:00")
     found = first_end([(begin + number * HOUR, change) for number, change in enumerate(changes)])
     assert found == (None if end is None else begin + end * HOUR)

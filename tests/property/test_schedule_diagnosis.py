@@ -69,8 +69,8 @@ situations = st.builds(
 
 
 @given(situations)
-def test_a_schedule_said_to_be_well_would_really_start(facts: ScheduleFacts) -> None:
-    """Whoever is told that nothing stands in the way can rely on it: the scheduler decides the same."""
+def test_a_schedule_without_obstacle_would_start(facts: ScheduleFacts) -> None:
+    """If no obstacle is reported, the scheduler would start the run."""
     cause = decide_cause(facts)
     if cause in WELL:
         assert facts.enabled

@@ -49,7 +49,7 @@ def test_one_of_the_needed_is_enough(granted: tuple[str, ...], needed: tuple[str
 
 @given(NEEDED | st.just(()))
 def test_everything_and_nothing(needed: tuple[str, ...]) -> None:
-    """`*` meets every need there is; no scopes meet none; what nobody can meet stays closed."""
+    """`*` covers every needed scope; no scopes cover none; without a needed scope access is denied."""
     assert allows((EVERYTHING,), needed) == bool(needed)
     assert not allows((), needed)
 

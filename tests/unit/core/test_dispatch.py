@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from builders.jobs import START, an_event, some_dice
+from builders.jobs import START, an_event, some_rng
 from builders.pipelines import rules_of, uses
 from ductile.core.events.dispatch import EventProducer, Fanout, fan_out
 from ductile.core.events.model import OutgoingEvent
@@ -44,8 +44,8 @@ SENDER = EventProducer(
 
 
 def fanned(*, sender: EventProducer = SENDER, rules: Policy = RULES, index: int = 0, **event: Any) -> Fanout:
-    told = OutgoingEvent(event=an_event("found", **({"source": "p"} | event)), index=index)
-    return fan_out(sender, [told], rules, START, some_dice())
+    outgoing = OutgoingEvent(event=an_event("found", **({"source": "p"} | event)), index=index)
+    return fan_out(sender, [outgoing], rules, START, some_rng())
 
 
 def test_every_route_and_pipeline_that_matches_fires_in_the_order_of_the_configuration() -> None:
@@ -93,6 +93,6 @@ def test_an_event_that_went_too_far_is_dropped_and_recorded(hops: int, dropped: 
 
 def test_an_event_that_nobody_wants_is_not_worth_an_entry() -> None:
     assert (
-        fan_out(replace(SENDER, hops=9), [OutgoingEvent(event=an_event("lost"))], RULES, START, some_dice())
+        fan_out(replace(SENDER, hops=9), [OutgoingEvent(event=an_event("lost"))], RULES, START, some_rng())
         == Fanout()
     )

@@ -1,4 +1,4 @@
-"""To whom how much may be sent at once: what is slow or dead delays nobody else."""
+"""How many deliveries each receiver gets at once: slow or dead receivers do not delay others."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def filled(due: list[str], known: dict[str, ReceiverHealth], busy: Counter[str])
 
 
 @given(st.lists(names, unique=True, max_size=400), health)
-def test_the_prompt_always_have_room(due: list[str], known: dict[str, ReceiverHealth]) -> None:
-    """Whoever else there is, and in whatever order they come, some places are for those who answer."""
+def test_prompt_receivers_always_have_slots(due: list[str], known: dict[str, ReceiverHealth]) -> None:
+    """In any order and with any others, some slots are free for prompt receivers."""
     doubtful = [receiver for receiver in due if known.get(receiver) is not ReceiverHealth.PROMPT]
     under_way = filled(doubtful, known, Counter())
     together = Counter[ReceiverHealth]()
@@ -56,8 +56,8 @@ def test_the_prompt_always_have_room(due: list[str], known: dict[str, ReceiverHe
 
 
 @given(st.lists(names, unique=True, max_size=400), st.integers(0, 400))
-def test_the_slow_leave_room_for_those_whom_nobody_knows(due: list[str], slow: int) -> None:
-    """However many have shown to be dead, a new receiver is told at once."""
+def test_slow_receivers_leave_slots_for_unknown_ones(due: list[str], slow: int) -> None:
+    """With any number of dead receivers, a new receiver gets its delivery at once."""
     known = dict.fromkeys(due[:slow], ReceiverHealth.SLOW)
     under_way = filled(list(known), known, Counter())
     assert filled([*known, "https://new:443"], known, under_way)["https://new:443"] == 1

@@ -1,4 +1,4 @@
-"""What a pipeline needs of whoever starts it: told before anything is run, and never too much."""
+"""The inputs that a pipeline requires: known before a run, and never too many."""
 
 from __future__ import annotations
 
