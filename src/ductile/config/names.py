@@ -22,7 +22,7 @@ def name_error(name: str) -> str | None:
     if name in RESERVED:
         return "is reserved"
     if not NAME.fullmatch(name):
-        return "has to begin with a letter and go on with letters, digits, _ and -"
+        return "has to begin with a letter or _, followed by letters, digits, _ and -"
     return None
 
 

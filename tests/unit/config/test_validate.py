@@ -36,8 +36,8 @@ STEP = "steps: [{uses: e}]"
         ("plugins: {a.b: {}}", "plugins.a.b", "begin with a letter"),
         ("plugins: {e: {uses: ../x}}", "plugins.e.uses", "name of a plugin"),
         ("plugins: {e: {env: {A-B: x}}}", "plugins.e.env.A-B", "variable"),
-        ("plugins: {e: {schedule: {}}}", "plugins.e.schedule", "when it runs"),
-        ("plugins: {e: {schedule: {every: 1h, after: 1h}}}", "plugins.e.schedule", "when it runs"),
+        ("plugins: {e: {schedule: {}}}", "plugins.e.schedule", "exactly one trigger"),
+        ("plugins: {e: {schedule: {every: 1h, after: 1h}}}", "plugins.e.schedule", "exactly one trigger"),
         ("plugins: {e: {schedule: {every: 1h, command: handle}}}", "plugins.e.schedule.command", "handle"),
         ("plugins: {e: {schedule: {cron: '* * * * * *'}}}", "plugins.e.schedule.cron", "6 fields"),
         ("plugins: {e: {schedule: {cron: '0 0 30 2 *'}}}", "plugins.e.schedule.cron", "cron"),
@@ -59,11 +59,11 @@ STEP = "steps: [{uses: e}]"
         ),
         (f"pipelines: [{{name: p, from_plugin: x, {STEP}}}]", "pipelines[0].from_plugin", "not configured"),
         ("pipelines: [{name: p, steps: []}]", "pipelines[0].steps", "at least one step"),
-        ("pipelines: [{name: p, steps: [{id: a}]}]", "pipelines[0].steps[0]", "one thing"),
+        ("pipelines: [{name: p, steps: [{id: a}]}]", "pipelines[0].steps[0]", "one kind of work"),
         (
             "pipelines: [{name: p, steps: [{uses: e, split: [{uses: e}]}]}]",
             "pipelines[0].steps[0]",
-            "one thing",
+            "one kind of work",
         ),
         ("pipelines: [{name: p, steps: [{uses: x}]}]", "pipelines[0].steps[0].uses", "not configured"),
         ("pipelines: [{name: p, steps: [{call: q}]}]", "pipelines[0].steps[0].call", "no pipeline"),
@@ -112,7 +112,7 @@ STEP = "steps: [{uses: e}]"
         (
             "pipelines: [{name: p, steps: [{uses: e, if: {all: [{not: {any: [{path: x, op: exists}]}}]}}]}]",
             "pipelines[0].steps[0].if.all[0].not.any[0].path",
-            "leads nowhere",
+            "invalid path",
         ),
         ("pipelines: [{name: p, steps: [{uses: e, if: {}}]}]", "pipelines[0].steps[0].if", "not a condition"),
         ("api: {enabled: true}", "api.enabled", "no token"),
@@ -138,7 +138,7 @@ STEP = "steps: [{uses: e}]"
         (
             "tokens: [{name: a, key: '${T}', scopes_hash: 'blake3:00'}]",
             "tokens[0].scopes_hash",
-            "no `scopes_file`",
+            "needs a `scopes_file`",
         ),
         (
             "tokens: [{name: a, key: '${T}', scopes_file: gone.json}]",

@@ -59,7 +59,7 @@ def the_step(directory: Path, step: str) -> StepSettings:
         ("{path: payload.x}", "", "both `path` and `op`", None),
         ("{op: exists}", "", "both `path` and `op`", None),
         ("{path: payload.x, op: contains}", "", "`contains` needs a `value`", None),
-        ("{path: paylod.x, op: exists}", ".path", "leads nowhere: it begins with none of", '"paylod.x"'),
+        ("{path: paylod.x, op: exists}", ".path", "invalid path: it begins with none of", '"paylod.x"'),
         ("{path: payload..x, op: exists}", ".path", "empty part", '"payload..x"'),
         (
             "{path: event, op: exists}",

@@ -91,7 +91,7 @@ def _check_tokens(config: Config, report: ValidationReport) -> None:
         if not entry.name.strip():
             report.error((*path, "name"), "the name is empty")
         if entry.scopes_hash is not None and entry.scopes_file is None:
-            report.error((*path, "scopes_hash"), "there is a hash and no `scopes_file` that it could be of")
+            report.error((*path, "scopes_hash"), "`scopes_hash` needs a `scopes_file`")
     seen: set[Secret] = set()
     for key, at in keys:
         if key in seen:  # the log could not tell the two callers apart

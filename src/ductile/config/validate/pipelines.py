@@ -87,7 +87,7 @@ def _check_comparison(condition: ConditionSettings, path: KeyPath, report: Valid
     if fault := _path_fault(subject):
         at = (*path, "path")
         hint = did_you_mean(subject.partition(".")[0], Root)
-        message = f"this path leads nowhere: it {fault}"
+        message = f"invalid path: it {fault}"
         report.error(at, message, expected=_EXPECTED_PATH, found=report.quote(at), hint=hint)
     at, value = (*path, "value"), condition.value
     if value is msgspec.UNSET:
@@ -184,7 +184,7 @@ def _check_step(step: StepSettings, path: KeyPath, report: ValidationReport) -> 
     if len(given) != 1:
         found = " and ".join(given) or "none of them"
         expected = "exactly one of uses, call, steps and split"
-        report.error(path, "a step does one thing", expected=expected, found=found)
+        report.error(path, "a step needs exactly one kind of work", expected=expected, found=found)
     for kind in ("steps", "split"):
         if getattr(step, kind) == ():
             report.error((*path, kind), f"`{kind}` needs at least one entry")

@@ -47,7 +47,7 @@ def validate_config(config: Config, report: ValidationReport, *, complete: bool)
             path = ("service", "plugin_env_passthrough", index)
             report.error(path, f"{report.quote(path)} cannot be the name of a variable")
     if state.path is not None and state.url is not None:
-        report.error(("state",), "there is one store", expected="`path` or `url`", found="both")
+        report.error(("state",), "there can be only one store", expected="`path` or `url`", found="both")
     if state.url is not None and not state.url.reveal().startswith(("postgresql://", "postgres://")):
         report.error(("state", "url"), "this is not a PostgreSQL URL", expected="postgresql://…")
     if config.plugins_dir is not None and config.plugin_roots:
@@ -157,10 +157,10 @@ def _check_schedule(path: KeyPath, schedule: ScheduleSettings, report: Validatio
     if len(given) != 1:
         found = " and ".join(given) or "none of them"
         expected = "exactly one of every, cron, at and after"
-        report.error(path, "a schedule needs one answer to when it runs", expected=expected, found=found)
+        report.error(path, "a schedule needs exactly one trigger", expected=expected, found=found)
     if schedule.command == "handle":
         hint = "schedule `poll`, or a command of your own"
-        report.error((*path, "command"), "handle cannot be scheduled: it answers to an event", hint=hint)
+        report.error((*path, "command"), "handle cannot be scheduled: it needs an event", hint=hint)
     if not NAME.fullmatch(schedule.id):
         report.error((*path, "id"), f"{report.quote((*path, 'id'))} cannot be the id of a schedule")
     validate_timezone(schedule.timezone, (*path, "timezone"), report)
