@@ -41,7 +41,9 @@ def validate_against_manifests(
         if (found := discovery.installed.get(plugins[name].uses)) is not None:
             _check_config_keys(name, settings, found, report)
         if installed and not installed.manifest.concurrency_safe and (settings.parallelism or 1) > 1:
-            message = f"the manifest of {name} declares it unsafe in parallel; `parallelism` is applied anyway"
+            message = (
+                f"the manifest of {name} declares it unsafe in parallel; `parallelism` is applied anyway"
+            )
             report.warn(("plugins", name, "parallelism"), message)
     for path, plugin, command in _targets(config):
         target = plugins[plugin].installed
