@@ -10,6 +10,8 @@ A generated part stands between two comments in a page that is otherwise written
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import sys
 from pathlib import Path
@@ -35,6 +37,8 @@ from ductile.config.schema.fields import (
 from ductile.config.schema.model import Config
 from ductile.core.schedules.admission import ScheduleCause
 from ductile.operations.diagnose.findings import DOCTOR_CHECKS
+from ductile.operations.request import FieldSource, RequestField, decode_duration
+from ductile.operations.table import OPERATIONS
 from ductile.store.invariants import INVARIANTS
 
 if TYPE_CHECKING:
@@ -43,6 +47,7 @@ if TYPE_CHECKING:
     from ductile.api.endpoint import Endpoint
 
 DOCS = Path(__file__).parent
+OPTIONS_MODULE = DOCS.parent / "src" / "ductile" / "cli" / "operation_options.py"
 
 
 def configuration_keys() -> str:
@@ -251,7 +256,69 @@ def regenerate(page: str, text: str) -> str:
     return text
 
 
+def operation_options() -> dict[str, tuple[Option, ...]]:
+    """The options of commands, by operation: one for each field of a request that a caller may set."""
+    names = {action.operation for noun in NOUNS for action in noun.actions if action.operation}
+    return {
+        name: tuple(
+            _option(each)
+            for each in OPERATIONS[name].fields.values()
+            if each.source not in (FieldSource.HEADER, FieldSource.LOCAL)
+        )
+        for name in sorted(names)
+    }
+
+
+def _option(field: RequestField) -> Option:
+    """A field as an option: `-n, --limit NUMBER`, at most this many, from 1 to 200 (default 50)."""
+    kind, words = field.schema.get("type"), field.schema.get("enum")
+    kind = kind[0] if isinstance(kind, list) else kind
+    meaning = f"{field.description[:1].lower()}{field.description[1:].removesuffix('.')}"
+    if isinstance(words, list) and len(words) > 1:
+        *others, last = words
+        meaning += f": {', '.join(map(str, others))} or {last}"
+    elif kind == "integer":
+        default = "" if field.default is None else f" (default {field.default})"
+        meaning += f", from {field.schema['minimum']} to {field.schema['maximum']}{default}"
+    metavars = {"integer": " NUMBER", "object": " JSON", "boolean": ""}
+    metavar = metavars.get(str(kind), f" {field.name.rpartition('_')[2].upper()}")
+    if field.name in ("plugin", "command"):
+        metavar = " NAME"
+    elif field.decode is decode_duration:
+        metavar = " DURATION"
+    elif field.schema.get("format") == "date-time":
+        metavar = " TIME"
+    short = "-n, " if kind == "integer" else ""
+    types = {"integer": "integer", "object": "json", "array": "list"}
+    usage = f"{short}--{field.name.replace('_', '-')}{metavar}"
+    return Option(usage, meaning, field.name, types.get(str(kind), "text"))
+
+
+def operation_options_module() -> str:
+    """The text of the module that the command line reads its options from."""
+    lines = [
+        "# ruff: noqa: E501",
+        "# fmt: off",
+        '"""The options of commands by operation. Written by `make docs` from the requests: do not edit."""',
+        "",
+        "from __future__ import annotations",
+        "",
+        "from ductile.cli.spec import Option",
+        "",
+        "OPTIONS = {",
+    ]
+    for name, options in operation_options().items():
+        rows = [", ".join(json.dumps(each) for each in option if each != "text") for option in options]
+        lines += [f'    "{name}": (', *(f"        Option({row})," for row in rows), "    ),"] if rows else []
+    return "\n".join([*lines, "}", ""])
+
+
 def main() -> None:
+    options = operation_options_module()
+    if options != OPTIONS_MODULE.read_text(encoding="utf-8"):
+        # The commands of this process have been declared with the old options.
+        OPTIONS_MODULE.write_text(options, encoding="utf-8")
+        os.execv(sys.executable, (sys.executable, __file__))  # noqa: S606 - this script again
     for page in PARTS:
         path = DOCS / page
         path.write_text(regenerate(page, path.read_text(encoding="utf-8")), encoding="utf-8")

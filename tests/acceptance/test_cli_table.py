@@ -216,5 +216,5 @@ def test_a_schedule_that_no_daemon_has_entered_yet_is_not_called_unknown(tmp_pat
         place.plugin(name, BROKEN)
     said = place.ductile("schedule", "pause", "broken")
     assert said.status == 1
-    assert "the schedules of broken are not known to the store yet" in said.err
+    assert "the schedules of broken are not in the store yet" in said.err
     assert "ductile system start" in said.err

@@ -32,6 +32,12 @@ def test_the_generated_part_is_what_the_table_says_now() -> None:
     assert generator().regenerate("reference/cli.md", REFERENCE) == REFERENCE
 
 
+def test_the_options_of_operations_are_those_of_their_requests() -> None:
+    """After a change of a request, `make docs` writes the module anew."""
+    generate = generator()
+    assert generate.OPTIONS_MODULE.read_text(encoding="utf-8") == generate.operation_options_module()
+
+
 @pytest.mark.parametrize("line", ACTIONS)
 def test_every_action_is_documented_with_all_it_takes(line: str) -> None:
     """Under a heading of its own."""

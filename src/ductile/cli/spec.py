@@ -5,8 +5,9 @@ Imports nothing that a command needs to run: help is rendered from these values 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
     from ductile.cli.client import Document
@@ -21,7 +22,8 @@ class Argument(NamedTuple):
     """A positional argument."""
 
     name: str
-    help: str
+    #: Empty for the help of the request's field.
+    help: str = ""
     required: bool = True
     #: The field of the operation's request that it fills, if any.
     field: str | None = None
@@ -98,13 +100,31 @@ def action(
     *,
     arguments: tuple[Argument, ...] = (),
     options: tuple[Option, ...] = (),
+    usage: Mapping[str, str | None] = MappingProxyType({}),
     about: str = "",
     examples: tuple[Example, ...] = (),
 ) -> Callable[[CommandHandler], Action]:
-    """Declare the decorated function as a command of its module's noun."""
+    """Declare the decorated function as a command of its module's noun.
+
+    The fields of the operation's request become options of the command, unless an argument or another option
+    fills them. `usage` says how such an option is written if not as the field is, or None for no option.
+    """
 
     def declare(run: CommandHandler) -> Action:
-        return Action(name, summary, run, operation, arguments, options, about, examples)
+        from ductile.cli.operation_options import OPTIONS
+
+        fields = {str(each.field): each for each in OPTIONS.get(operation, ())}
+        described = [
+            each if each.help or not fields else each._replace(help=fields[str(each.field)].help)
+            for each in arguments
+        ]
+        filled = {each.field for each in arguments} | {each.field for each in options}
+        derived = [
+            each._replace(usage=usage.get(field) or each.usage)
+            for field, each in fields.items()
+            if field not in filled and usage.get(field, each.usage) is not None
+        ]
+        return Action(name, summary, run, operation, tuple(described), (*options, *derived), about, examples)
 
     return declare
 
@@ -113,13 +133,12 @@ def renders(
     name: str,
     summary: str,
     operation: str,
-    *,
-    arguments: tuple[Argument, ...] = (),
-    options: tuple[Option, ...] = (),
-    about: str = "",
-    examples: tuple[Example, ...] = (),
+    **declared: Any,
 ) -> Callable[[ResponseRenderer], Action]:
-    """Declare a command that runs an operation; the decorated function renders its response for people."""
+    """Declare a command that runs an operation; the decorated function renders its response for people.
+
+    Takes the keywords of `action`.
+    """
 
     def declare(render: ResponseRenderer) -> Action:
         def run(call: Invocation) -> CommandResult:
@@ -129,6 +148,6 @@ def renders(
             response = request(call)
             return CommandResult(response, lambda console: render(response, console))
 
-        return Action(name, summary, run, operation, arguments, options, about, examples)
+        return action(name, summary, operation, **declared)(run)
 
     return declare

@@ -38,9 +38,11 @@ _MAX_DIGITS = 18
 
 
 #: Fields that several requests have.
-DryRun: TypeAlias = Annotated[bool, Meta(description="Only tell what would be done.")]
-PageLimit: TypeAlias = Annotated[int, Meta(ge=1, le=LARGEST_PAGE, description="Rows of a page.")]
-Cursor: TypeAlias = Annotated[str | None, Meta(description="`next_cursor` of the page before.")]
+DryRun: TypeAlias = Annotated[bool, Meta(description="Show what would be done, and do nothing.")]
+PageLimit: TypeAlias = Annotated[int, Meta(ge=1, le=LARGEST_PAGE, description="At most this many.")]
+Cursor: TypeAlias = Annotated[
+    str | None, Meta(description="Continue after the previous page: its `next_cursor`.")
+]
 
 
 class NoFields(Value):

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ductile.cli.client import Document, connect_to_daemon, exchange, request
-from ductile.cli.commands.arguments import CURSOR, JOB, LIMIT, OF_PLUGIN
+from ductile.cli.commands.arguments import JOB
 from ductile.cli.console import format as fmt
 from ductile.cli.console.console import indent_continuation, one_line, printable
 from ductile.cli.invocation import CommandResult, Invocation
-from ductile.cli.spec import DRY_RUN, Example, Option, action, renders
+from ductile.cli.spec import Example, Option, action, renders
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,28 +26,7 @@ _MAX_INPUT = 300
     "list",
     "list jobs, newest first",
     "job.list",
-    options=(
-        OF_PLUGIN,
-        Option("--command NAME", "only those of this command", "command"),
-        Option(
-            "--status STATUS",
-            "queued (or pending), running, succeeded (or completed, ok), failed (or error), "
-            "timed_out or dead",
-            "status",
-        ),
-        Option(
-            "--by SOURCE",
-            "only those submitted by scheduler, webhook, route, cli, api, hook, mcp or core",
-            "submitted_by",
-        ),
-        Option(
-            "--from TIME", "created at or after this time, such as 2026-02-08T10:00:00Z or 2026-02-08", "from"
-        ),
-        Option("--to TIME", "created before this time", "to"),
-        Option("--query WORDS", "only those whose result, error or stderr has all of these words", "query"),
-        LIMIT,
-        CURSOR,
-    ),
+    usage={"submitted_by": "--by SOURCE", "job_id": None, "parent": None, "run": None},
     examples=(
         Example("ductile job list --status dead", "jobs that exhausted their retries"),
         Example("ductile job list --plugin echo --from 2026-02-08T06:00:00Z", "one plugin, since 06:00"),
@@ -59,7 +38,7 @@ def list_jobs(found: Document, console: Console) -> str:
     return fmt.with_next_page(fmt.jobs_table(found["jobs"], console), found)
 
 
-@renders("show", "show everything about one job", "job.show", arguments=(JOB,))
+@renders("show", "show everything about one job", "job.show", arguments=(JOB,), usage={"result": None})
 def show(job: Document, console: Console) -> str:
     note = fmt.ORPHANED if job.get("orphaned") else job["reason"]
     title = f"{job['plugin']} {job['command']}: {fmt.status(job['status'], console)} ({note})"
@@ -128,7 +107,6 @@ def logs(found: Document, console: Console) -> str:
     "wait for a job to end",
     "job.wait",
     arguments=(JOB,),
-    options=(Option("--timeout DURATION", "wait no longer than this, such as 30s", "timeout"),),
     about="Exit status 0 if the job succeeded, 1 if it did not, 75 if it has not ended in time.",
 )
 def wait(call: Invocation) -> CommandResult:
@@ -149,7 +127,7 @@ def wait(call: Invocation) -> CommandResult:
     )
 
 
-@renders("cancel", "end a job; a running one is killed", "job.cancel", arguments=(JOB,), options=(DRY_RUN,))
+@renders("cancel", "end a job; a running one is killed", "job.cancel", arguments=(JOB,))
 def cancel(done: Document, console: Console) -> str:
     job_id = done["job_id"]
     if done.get("dry_run"):
@@ -173,7 +151,6 @@ def cancel(done: Document, console: Console) -> str:
             "--from-step PATH",
             "of a pipeline run: start a new run at this step instead, by the pipeline as it is now",
         ),
-        DRY_RUN,
     ),
     about="A pipeline run continues where it failed, by the graph that it began with; its steps "
     "that succeeded are not run again. With --from-step the step gets its input of that run, and "

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ductile.cli.client import Document, request_daemon
-from ductile.cli.commands.arguments import CURSOR, LIMIT, PLUGIN, SCHEDULE
+from ductile.cli.commands.arguments import PLUGIN, SCHEDULE
 from ductile.cli.console import format as fmt
 from ductile.cli.console.console import indent_continuation
 from ductile.cli.console.table import Table
 from ductile.cli.invocation import CommandResult, Invocation
-from ductile.cli.spec import DRY_RUN, Example, Option, action, renders
+from ductile.cli.spec import Example, action, renders
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,7 +25,7 @@ _AT_START = "at the next start"
     "list",
     "list the schedules and when they run next",
     "schedule.list",
-    arguments=(PLUGIN._replace(help="only those of this plugin", required=False),),
+    arguments=(PLUGIN._replace(required=False),),
 )
 def list_schedules(found: Document, console: Console) -> str:
     if not found["schedules"]:
@@ -52,8 +52,7 @@ def list_schedules(found: Document, console: Console) -> str:
     "next",
     "show the upcoming runs, across clock changes",
     "schedule.next",
-    arguments=(PLUGIN._replace(help="only this plugin", required=False), SCHEDULE),
-    options=(Option("-n, --count NUMBER", "how many, from 1 to 1000 (default 10)", "count", "integer"),),
+    arguments=(PLUGIN._replace(required=False), SCHEDULE),
     examples=(
         Example("ductile schedule next -n 20", "of all plugins together"),
         Example("ductile schedule next echo", "of one plugin"),
@@ -83,7 +82,6 @@ def upcoming(found: Document, console: Console) -> str:
     "show the outcome of every due run: ran, late or skipped",
     "schedule.history",
     arguments=(PLUGIN, SCHEDULE),
-    options=(LIMIT, CURSOR),
 )
 def history(found: Document, console: Console) -> str:
     if not found["occurrences"]:
@@ -120,20 +118,17 @@ def explain(found: Document, console: Console) -> str:
     "pause a schedule until it is resumed",
     "schedule.pause",
     arguments=(PLUGIN, SCHEDULE),
-    options=(DRY_RUN,),
 )
 def pause(done: Document, _: Console) -> str:
     return _switch_text(done, "paused")
 
 
-@renders(
-    "resume", "resume a paused schedule", "schedule.resume", arguments=(PLUGIN, SCHEDULE), options=(DRY_RUN,)
-)
+@renders("resume", "resume a paused schedule", "schedule.resume", arguments=(PLUGIN, SCHEDULE))
 def resume(done: Document, _: Console) -> str:
     return _switch_text(done, "resumed")
 
 
-@action("run", "start a scheduled run now", "schedule.run", arguments=(PLUGIN, SCHEDULE), options=(DRY_RUN,))
+@action("run", "start a scheduled run now", "schedule.run", arguments=(PLUGIN, SCHEDULE))
 def run_now(call: Invocation) -> CommandResult:
     done = request_daemon(call)
     name = f"{done['plugin']}/{done['id']}"

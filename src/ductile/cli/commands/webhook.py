@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ductile.cli.client import Document, connect_to_daemon
-from ductile.cli.commands.arguments import CURSOR, LIMIT
 from ductile.cli.console import format as fmt
 from ductile.cli.invocation import CommandResult, Invocation
 from ductile.cli.spec import DRY_RUN, Argument, Example, Option, action, renders
@@ -73,12 +72,7 @@ def send(call: Invocation) -> CommandResult:
     "deliveries",
     "list the state webhooks that were sent or wait to be, newest first",
     "webhook.deliveries",
-    options=(
-        Option("--job JOB", "only those of this job", "job_id"),
-        Option("--status STATUS", "pending, delivered, dropped or gone", "status"),
-        LIMIT,
-        CURSOR,
-    ),
+    usage={"job_id": "--job JOB"},
     about="Of a receiver's URL only the host is shown: the rest may hold a secret.",
     examples=(Example("ductile webhook deliveries --status dropped", "what never arrived, and why"),),
 )
@@ -108,7 +102,6 @@ def deliveries(found: Document, console: Console) -> str:
     "send a state webhook again that was delivered, dropped or gone",
     "webhook.resend",
     arguments=(Argument("DELIVERY", "id of the delivery", field="delivery_id"),),
-    options=(DRY_RUN,),
     about="With the same id and body, and with fresh attempts.",
 )
 def resend(done: Document, _: Console) -> str:

@@ -52,26 +52,29 @@ MAX_TREE_JOBS = 10_000
 class ListJobs(Value):
     """Fields with the names of `JobFilter`'s are its filters."""
 
-    job_id: Annotated[str | None, Meta(description="Of this job.")] = None
-    plugin: Annotated[str | None, Meta(description="Of this plugin.")] = None
-    command: Annotated[str | None, Meta(description="Of this command.")] = None
-    submitted_by: Annotated[SubmittedBy | None, Meta(description="Submitted by this source.")] = None
-    created_from: Annotated[datetime | None, Meta(description="Not before this instant.")] = field(
-        name="from", default=None
+    job_id: Annotated[str | None, Meta(description="Only this job.")] = None
+    plugin: Annotated[str | None, Meta(description="Only jobs of this plugin.")] = None
+    command: Annotated[str | None, Meta(description="Only jobs of this command.")] = None
+    submitted_by: Annotated[SubmittedBy | None, Meta(description="Only jobs submitted by this source.")] = (
+        None
     )
-    created_before: Annotated[datetime | None, Meta(description="Before this instant.")] = field(
+    created_from: Annotated[
+        datetime | None,
+        Meta(description="Created at or after this time, such as 2026-02-08T10:00:00Z or 2026-02-08."),
+    ] = field(name="from", default=None)
+    created_before: Annotated[datetime | None, Meta(description="Created before this time.")] = field(
         name="to", default=None
     )
     query: Annotated[
-        str | None, Meta(description="Words that all occur in a result, an error or stderr.")
+        str | None, Meta(description="Only jobs whose result, error or stderr has all of these words.")
     ] = None
     status: Annotated[
-        JobStatus | None, Meta(description="In this state.", extra={"aliases": STATUS_ALIASES})
+        JobStatus | None, Meta(description="Only jobs in this state.", extra={"aliases": STATUS_ALIASES})
     ] = None
-    parent_job_id: Annotated[str | None, Meta(description="Started by this job.")] = field(
+    parent_job_id: Annotated[str | None, Meta(description="Only jobs started by this job.")] = field(
         name="parent", default=None
     )
-    run_id: Annotated[str | None, Meta(description="Steps of this pipeline run.")] = field(
+    run_id: Annotated[str | None, Meta(description="Only steps of this pipeline run.")] = field(
         name="run", default=None
     )
     limit: PageLimit = DEFAULT_PAGE

@@ -16,7 +16,7 @@ from ductile.struct import Value
 
 
 class ShowPluginState(Value):
-    plugin: Annotated[str, Meta(description="The plugin.")]
+    plugin: Annotated[str, Meta(description="Name of the plugin, as it is configured.")]
     reveal: Annotated[bool, Meta(description="Show values that look like secrets.")] = False
 
 
@@ -27,7 +27,7 @@ class StoredPluginState(Response):
 
 
 class ListPluginFacts(Value):
-    plugin: Annotated[str, Meta(description="The plugin.")]
+    plugin: Annotated[str, Meta(description="Name of the plugin, as it is configured.")]
     reveal: Annotated[bool, Meta(description="Show values that look like secrets.")] = False
     limit: PageLimit = DEFAULT_PAGE
     cursor: Cursor = None

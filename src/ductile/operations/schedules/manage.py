@@ -35,14 +35,14 @@ DEFAULT_SCHEDULE = "default"
 class OneSchedule(Value):
     """A request about one schedule."""
 
-    plugin: Annotated[str, Meta(description="The plugin.")]
+    plugin: Annotated[str, Meta(description="Name of the plugin, as it is configured.")]
     schedule: Annotated[
         str | None, Meta(description="Its schedule; may be left out if there is only one, or for `default`.")
     ] = None
 
 
 class ListSchedules(Value):
-    plugin: Annotated[str | None, Meta(description="Of this plugin.")] = None
+    plugin: Annotated[str | None, Meta(description="Only schedules of this plugin.")] = None
 
 
 class ListedSchedule(Value):
@@ -75,8 +75,8 @@ class ScheduleList(Response):
 
 
 class PreviewRuns(Value):
-    plugin: Annotated[str | None, Meta(description="Of this plugin.")] = None
-    schedule: Annotated[str | None, Meta(description="Of this schedule.")] = None
+    plugin: Annotated[str | None, Meta(description="Only schedules of this plugin.")] = None
+    schedule: Annotated[str | None, Meta(description="Only this schedule.")] = None
     count: Annotated[int, Meta(ge=1, le=1000, description="How many runs.")] = 10
 
 

@@ -36,7 +36,7 @@ class BreakerChange(Value):
 
 
 class ShowBreakers(Value):
-    plugin: Annotated[str, Meta(description="The plugin.")]
+    plugin: Annotated[str, Meta(description="Name of the plugin, as it is configured.")]
 
 
 class PluginBreakers(Response):
@@ -46,8 +46,8 @@ class PluginBreakers(Response):
 
 
 class ResetBreakers(Value):
-    plugin: Annotated[str, Meta(description="The plugin.")]
-    command: Annotated[str | None, Meta(description="Only of this command.")] = None
+    plugin: Annotated[str, Meta(description="Name of the plugin, as it is configured.")]
+    command: Annotated[str | None, Meta(description="Only the breaker of this command.")] = None
     dry_run: DryRun = False
 
 

@@ -63,7 +63,7 @@ class DaemonStopping(Response):
 
 
 class ShowPendingWork(Value):
-    plugin: Annotated[str, Meta(description="The plugin.")]
+    plugin: Annotated[str, Meta(description="Name of the plugin, as it is configured.")]
 
 
 class PendingPluginWork(Response):
@@ -76,7 +76,7 @@ class PendingPluginWork(Response):
 
 
 class DrainPlugin(Value):
-    plugin: Annotated[str, Meta(description="The plugin.")]
+    plugin: Annotated[str, Meta(description="Name of the plugin, as it is configured.")]
     drain_timeout: Annotated[timedelta, Meta(description="How long to wait, such as 10m.")] = (
         DEFAULT_DRAIN_TIMEOUT
     )

@@ -17,8 +17,8 @@ from ductile.struct import Value
 
 
 class ListDeliveries(Value):
-    job_id: Annotated[str | None, Meta(description="Of this job.")] = None
-    status: Annotated[DeliveryStatus | None, Meta(description="In this status.")] = None
+    job_id: Annotated[str | None, Meta(description="Only those of this job.")] = None
+    status: Annotated[DeliveryStatus | None, Meta(description="Only those in this status.")] = None
     limit: PageLimit = DEFAULT_PAGE
     cursor: Cursor = None
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ductile.cli.client import Document, request_if_available
-from ductile.cli.commands.arguments import CURSOR, LIMIT, REVEAL
 from ductile.cli.console import format as fmt
 from ductile.cli.invocation import CommandResult, Invocation
 from ductile.cli.spec import DRY_RUN, Argument, action, renders
@@ -188,7 +187,7 @@ def _check_text(found: PluginCheck, console: Console) -> str:
     return "\n\n".join(parts) or "No plugins were found."
 
 
-_NAME = Argument("NAME", "name of the plugin, as it is configured", field="plugin")
+_NAME = Argument("NAME", field="plugin")
 
 
 @action(
@@ -211,7 +210,6 @@ def lock(call: Invocation) -> CommandResult:
     "show the state that a plugin keeps from run to run",
     "plugin.state",
     arguments=(_NAME,),
-    options=(REVEAL,),
     about="Values under keys that look secret are masked.",
 )
 def state(found: Document, _: Console) -> str:
@@ -225,7 +223,6 @@ def state(found: Document, _: Console) -> str:
     "show the facts that a plugin has recorded, newest first",
     "plugin.facts",
     arguments=(_NAME,),
-    options=(REVEAL, LIMIT, CURSOR),
 )
 def facts(found: Document, console: Console) -> str:
     if not found["facts"]:

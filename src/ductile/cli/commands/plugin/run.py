@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     "run a plugin and show its result",
     "plugin.run",
     arguments=(
-        PLUGIN,
+        PLUGIN._replace(help="name of the plugin, as it is configured"),
         Argument("COMMAND", "poll if not given, or else handle", required=False, field="command"),
     ),
     options=(

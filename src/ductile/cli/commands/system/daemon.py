@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ductile.cli.client import DAEMON_TIMEOUT, Document, request, request_daemon
-from ductile.cli.commands.arguments import DRAIN_TIMEOUT, PLUGIN
+from ductile.cli.commands.arguments import PLUGIN
 from ductile.cli.commands.queue import depth_text
 from ductile.cli.console import format as fmt
 from ductile.cli.console.console import printable, show_waiting
@@ -69,7 +69,7 @@ def _check_start(call: Invocation) -> CommandResult:
     "stop",
     "stop the daemon cleanly and wait until it has stopped",
     "system.stop",
-    options=(Option("--no-wait", "return at once instead of waiting for the end"), DRY_RUN),
+    options=(Option("--no-wait", "return at once instead of waiting for the end"),),
 )
 def stop(call: Invocation) -> CommandResult:
     advice = "There is nothing to stop. Another configuration's daemon: name it with --config."
@@ -110,10 +110,7 @@ def _wait_for_exit(pid: int) -> None:
     "status",
     "show the daemon, the queue and every plugin",
     "system.status",
-    options=(
-        Option("--reveal", "show the state of plugins in full, secrets too", "reveal"),
-        Option("--health", "ask every plugin that has a health command first; needs the daemon"),
-    ),
+    options=(Option("--health", "ask every plugin that has a health command first; needs the daemon"),),
     about="Works without a daemon as well. Running jobs come first, the longest on top; plugins in "
     "trouble come before the others. Values in a plugin's state that look "
     "like secrets are masked. Health is the result of the latest check.",
@@ -130,13 +127,7 @@ def status(call: Invocation) -> CommandResult:
     "reload",
     "apply the changed configuration",
     "system.reload",
-    options=(
-        Option(
-            "--drain", "let plugins that are removed or disabled finish their accepted work first", "drain"
-        ),
-        DRAIN_TIMEOUT,
-        DRY_RUN,
-    ),
+    usage={"drain_timeout": "--timeout DURATION"},
     about="Checked as a whole first. If anything is wrong the old configuration stays in force and "
     "the problem is reported. Running jobs keep the configuration they were started with. Queued "
     "jobs of a plugin that is removed or disabled end as dead (plugin_removed): --dry-run counts "
@@ -161,7 +152,6 @@ def reload(call: Invocation) -> CommandResult:
     "close the circuit breakers of a plugin",
     "system.reset",
     arguments=(PLUGIN,),
-    options=(Option("--command NAME", "only the breaker of this command", "command"), DRY_RUN),
 )
 def reset(done: Document, _: Console) -> str:
     if done.get("dry_run"):

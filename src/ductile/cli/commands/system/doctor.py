@@ -8,7 +8,7 @@ from ductile.cli.client import Document, connect_to_daemon, exchange, request
 from ductile.cli.console import format as fmt
 from ductile.cli.console.console import indent_continuation, printable, show_waiting
 from ductile.cli.invocation import CommandResult, Invocation
-from ductile.cli.spec import DRY_RUN, action
+from ductile.cli.spec import action
 
 if TYPE_CHECKING:
     from ductile.cli.console.console import Console
@@ -75,7 +75,6 @@ def selfcheck(call: Invocation) -> CommandResult:
     "sweep",
     "remove rows that are older than their retention, now",
     "system.sweep",
-    options=(DRY_RUN,),
     about="The daemon does the same at every service.tick_interval, a few rows at a time. How long rows "
     "are kept: service.job_queue_retention, job_log_retention and facts_retention. With --dry-run, "
     "rows that only these removals would free are not counted.",
