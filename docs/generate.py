@@ -37,7 +37,7 @@ from ductile.config.schema.fields import (
 from ductile.config.schema.model import Config
 from ductile.core.schedules.admission import ScheduleCause
 from ductile.operations.diagnose.findings import DOCTOR_CHECKS
-from ductile.operations.request import FieldSource, RequestField, decode_duration
+from ductile.operations.request import RequestField, decode_duration
 from ductile.operations.table import OPERATIONS
 from ductile.store.invariants import INVARIANTS
 
@@ -260,11 +260,7 @@ def operation_options() -> dict[str, tuple[Option, ...]]:
     """The options of commands, by operation: one for each field of a request that a caller may set."""
     names = {action.operation for noun in NOUNS for action in noun.actions if action.operation}
     return {
-        name: tuple(
-            _option(each)
-            for each in OPERATIONS[name].fields.values()
-            if each.source not in (FieldSource.HEADER, FieldSource.LOCAL)
-        )
+        name: tuple(_option(each) for each in OPERATIONS[name].fields.values() if each.source is None)
         for name in sorted(names)
     }
 
@@ -277,6 +273,10 @@ def _option(field: RequestField) -> Option:
     if isinstance(words, list) and len(words) > 1:
         *others, last = words
         meaning += f": {', '.join(map(str, others))} or {last}"
+    elif kind == "object":
+        meaning += ": a JSON object, @FILE, or - for standard input"
+    elif kind == "array":
+        meaning += " (separated by commas)"
     elif kind == "integer":
         default = "" if field.default is None else f" (default {field.default})"
         meaning += f", from {field.schema['minimum']} to {field.schema['maximum']}{default}"
@@ -288,7 +288,7 @@ def _option(field: RequestField) -> Option:
         metavar = " DURATION"
     elif field.schema.get("format") == "date-time":
         metavar = " TIME"
-    short = "-n, " if kind == "integer" else ""
+    short = "-n, " if field.name in ("limit", "count") else ""
     types = {"integer": "integer", "object": "json", "array": "list"}
     usage = f"{short}--{field.name.replace('_', '-')}{metavar}"
     return Option(usage, meaning, field.name, types.get(str(kind), "text"))

@@ -7,6 +7,11 @@ from __future__ import annotations
 from ductile.cli.spec import Option
 
 OPTIONS = {
+    "event.send": (
+        Option("--payload JSON", "its payload: a JSON object, @FILE, or - for standard input", "payload", "json"),
+        Option("--dedupe-key KEY", "do not run again what succeeded under this key", "dedupe_key"),
+        Option("--type TYPE", "the event's type", "type"),
+    ),
     "job.cancel": (
         Option("--job-id ID", "the job's id, or at least four of its first or last digits", "job_id"),
         Option("--dry-run", "show what would be done, and do nothing", "dry_run"),
@@ -46,8 +51,32 @@ OPTIONS = {
         Option("--job-id ID", "the job's id, or at least four of its first or last digits", "job_id"),
         Option("--timeout DURATION", "how long to wait, such as 5m", "timeout"),
     ),
+    "ledger.tail": (
+        Option("-n, --limit NUMBER", "entries to return, from 1 to 1000 (default 50)", "limit", "integer"),
+        Option("--after NUMBER", "entries after this `seq`; the latest without it, from 0 to 4611686018427387904", "after", "integer"),
+    ),
+    "log.list": (
+        Option("--job-id ID", "only executions of this job", "job_id"),
+        Option("--plugin NAME", "only executions of this plugin", "plugin"),
+        Option("--command NAME", "only executions of this command", "command"),
+        Option("--submitted-by BY", "only jobs of this source: scheduler, webhook, route, cli, api, hook, mcp or core", "submitted_by"),
+        Option("--from TIME", "ended at or after this time", "from"),
+        Option("--to TIME", "ended before this time", "to"),
+        Option("--query QUERY", "only those whose result, error or stderr has all of these words", "query"),
+        Option("--status STATUS", "only executions with this outcome: succeeded, failed, timed_out, cancelled, interrupted, orphaned, superseded, completed, ok, error or pending", "status"),
+        Option("-n, --limit NUMBER", "at most this many, from 1 to 200 (default 50)", "limit", "integer"),
+        Option("--cursor CURSOR", "continue after the previous page: its `next_cursor`", "cursor"),
+    ),
     "pipeline.explain": (
         Option("--job-id ID", "the job's id, or at least four of its first or last digits", "job_id"),
+    ),
+    "pipeline.run": (
+        Option("--payload JSON", "its payload: a JSON object, @FILE, or - for standard input", "payload", "json"),
+        Option("--dedupe-key KEY", "do not run again what succeeded under this key", "dedupe_key"),
+        Option("--dedupe-ttl TTL", "how long the key holds, such as 1h, or in seconds; jobs that still run count then", "dedupe_ttl"),
+        Option("--state-webhook-url URL", "called when the state changes; for a duplicate, by the existing job", "state_webhook_url"),
+        Option("--state-webhook-events EVENTS", "the states that are sent; all of them if it is absent (separated by commas)", "state_webhook_events", "list"),
+        Option("--pipeline PIPELINE", "the pipeline", "pipeline"),
     ),
     "plugin.facts": (
         Option("--plugin NAME", "name of the plugin, as it is configured", "plugin"),
@@ -55,9 +84,27 @@ OPTIONS = {
         Option("-n, --limit NUMBER", "at most this many, from 1 to 200 (default 50)", "limit", "integer"),
         Option("--cursor CURSOR", "continue after the previous page: its `next_cursor`", "cursor"),
     ),
+    "plugin.run": (
+        Option("--payload JSON", "its payload: a JSON object, @FILE, or - for standard input", "payload", "json"),
+        Option("--dedupe-key KEY", "do not run again what succeeded under this key", "dedupe_key"),
+        Option("--dedupe-ttl TTL", "how long the key holds, such as 1h, or in seconds; jobs that still run count then", "dedupe_ttl"),
+        Option("--state-webhook-url URL", "called when the state changes; for a duplicate, by the existing job", "state_webhook_url"),
+        Option("--state-webhook-events EVENTS", "the states that are sent; all of them if it is absent (separated by commas)", "state_webhook_events", "list"),
+        Option("--plugin NAME", "name of the plugin, as it is configured", "plugin"),
+        Option("--command NAME", "its command; `poll` if it has one, else `handle`", "command"),
+    ),
     "plugin.state": (
         Option("--plugin NAME", "name of the plugin, as it is configured", "plugin"),
         Option("--reveal", "show values that look like secrets", "reveal"),
+    ),
+    "queue.list": (
+        Option("--plugin NAME", "only jobs of this plugin", "plugin"),
+        Option("-n, --limit NUMBER", "at most this many, from 1 to 200 (default 50)", "limit", "integer"),
+    ),
+    "queue.purge": (
+        Option("--plugin NAME", "only jobs of this plugin", "plugin"),
+        Option("--all", "jobs of every plugin", "all"),
+        Option("--dry-run", "show what would be done, and do nothing", "dry_run"),
     ),
     "schedule.explain": (
         Option("--plugin NAME", "name of the plugin, as it is configured", "plugin"),

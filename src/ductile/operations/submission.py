@@ -73,11 +73,11 @@ def _decode_states(name: str, value: JsonValue) -> tuple[str, ...]:
 class KeyedRequest(Value):
     """The fields of every request that submits work: a payload, its key, and where it comes from."""
 
-    payload: Annotated[dict[str, Any] | None, Meta(description="What the plugin is given.")] = None
+    payload: Annotated[dict[str, Any] | None, Meta(description="Its payload.")] = None
     dedupe_key: Annotated[
         str | None,
         Meta(
-            description="A succeeded job with this key makes it a duplicate.",
+            description="Do not run again what succeeded under this key.",
             extra_json_schema={"maxLength": MAX_KEY_LENGTH},
         ),
     ] = None
@@ -95,7 +95,7 @@ class KeyedRequest(Value):
         str | None, in_header("X-Ductile-Job", "The job inside which this call is made.")
     ] = None
     delivery_id: Annotated[str | None, local("The sender's id of a webhook delivery: its key.")] = None
-    dry_run: Annotated[bool, local("Only tell what would be done.")] = False
+    dry_run: Annotated[bool, local("Show what would be done, and do nothing.")] = False
 
 
 class SubmissionRequest(KeyedRequest):
@@ -111,12 +111,12 @@ class SubmissionRequest(KeyedRequest):
     ] = None
     state_webhook_url: Annotated[
         str | None,
-        Meta(description="Called when the job's state changes; a duplicate's is called by the existing job."),
+        Meta(description="Called when the state changes; for a duplicate, by the existing job."),
     ] = None
     state_webhook_events: Annotated[
         tuple[str, ...] | None,
         Meta(
-            description="The states that are sent to `state_webhook_url`; all of them if it is absent.",
+            description="The states that are sent; all of them if it is absent.",
             extra={"decode": _decode_states},
             extra_json_schema={
                 "type": ["array", "null"],
@@ -343,7 +343,7 @@ def parse_trace_id(traceparent: str | None) -> str | None:
 
 
 class RunCommand(SubmissionRequest, kw_only=True):
-    plugin: Annotated[str, Meta(description="The plugin.")]
+    plugin: Annotated[str, Meta(description="Name of the plugin, as it is configured.")]
     command: Annotated[str | None, Meta(description="Its command; `poll` if it has one, else `handle`.")] = (
         None
     )

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ductile.cli.client import Document, request, request_daemon
-from ductile.cli.commands.arguments import DEDUPE_KEY, PAYLOAD
 from ductile.cli.console import format as fmt
 from ductile.cli.console.console import console_for, printable
 from ductile.cli.invocation import CommandResult, Invocation
@@ -24,11 +23,7 @@ _JOB_ID_WIDTH = 36
     "publish an event: start the routes and pipelines that wait for it",
     "event.send",
     arguments=(Argument("TYPE", "type of the event, such as order.placed", field="type"),),
-    options=(
-        PAYLOAD._replace(help="its payload: a JSON object, @FILE, or - for standard input"),
-        DEDUPE_KEY._replace(help="do not start again what succeeded under this key"),
-        DRY_RUN,
-    ),
+    options=(DRY_RUN,),
     about="Its source is `cli`. Everything that it starts is put on the queue together, or nothing; "
     "without a daemon it waits there for one.",
     examples=(
@@ -52,12 +47,8 @@ def send(call: Invocation) -> CommandResult:
     "tail",
     "show the latest events of the ledger",
     "ledger.tail",
-    options=(
-        Option("-f, --follow", "keep showing new ones, until Ctrl-C"),
-        Option(
-            "-n, --limit NUMBER", "how many of the latest, from 1 to 1000 (default 50)", "limit", "integer"
-        ),
-    ),
+    options=(Option("-f, --follow", "keep showing new ones, until Ctrl-C"),),
+    usage={"after": None},
     about="With --follow and --json together, each line is a JSON object.",
     examples=(Example("ductile event tail --follow", "everything that happens from now on"),),
 )

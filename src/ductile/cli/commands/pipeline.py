@@ -6,10 +6,6 @@ from typing import TYPE_CHECKING
 
 from ductile.cli.client import Document, connect_to_daemon, exchange, request, request_daemon
 from ductile.cli.commands.arguments import (
-    DEDUPE_KEY,
-    PAYLOAD,
-    STATE_WEBHOOK_EVENTS,
-    STATE_WEBHOOK_URL,
     TIMEOUT,
 )
 from ductile.cli.console import format as fmt
@@ -60,11 +56,7 @@ def show(call: Invocation) -> CommandResult:
     "pipeline.run",
     arguments=(_NAME,),
     options=(
-        PAYLOAD,
         TIMEOUT,
-        DEDUPE_KEY,
-        STATE_WEBHOOK_URL,
-        STATE_WEBHOOK_EVENTS,
         Option("--no-wait", "print the id of the run and do not wait for it; needs the daemon"),
         DRY_RUN,
     ),

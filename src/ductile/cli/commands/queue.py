@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ductile.cli.client import Document
-from ductile.cli.commands.arguments import LIMIT, OF_PLUGIN
+from ductile.cli.commands.arguments import PLUGIN
 from ductile.cli.console import format as fmt
-from ductile.cli.spec import DRY_RUN, Argument, Option, renders
+from ductile.cli.spec import renders
 
 if TYPE_CHECKING:
     from ductile.cli.console.console import Console
@@ -25,7 +25,7 @@ def depth_text(queue: Document, console: Console) -> str:
     return f"{queue['running']} running{orphaned}, {queue['ready']} ready, {queue['waiting']} waiting"
 
 
-@renders("list", "list running and waiting jobs", "queue.list", options=(OF_PLUGIN, LIMIT))
+@renders("list", "list running and waiting jobs", "queue.list")
 def list_jobs(found: Document, console: Console) -> str:
     jobs = [*found["running"], *found["queued"]]
     return fmt.jobs_table(jobs, console) if jobs else "The queue is empty."
@@ -35,8 +35,7 @@ def list_jobs(found: Document, console: Console) -> str:
     "purge",
     "end queued jobs; they are kept as dead",
     "queue.purge",
-    arguments=(Argument("PLUGIN", "end those of this plugin", required=False, field="plugin"),),
-    options=(Option("--all", "end those of every plugin", "all"), DRY_RUN),
+    arguments=(PLUGIN._replace(required=False),),
 )
 def purge(done: Document, _: Console) -> str:
     if not done.get("dry_run"):

@@ -50,23 +50,23 @@ def _decode_status(name: str, value: JsonValue) -> str:
 class LogFilters(Value):
     """Fields with the names of `LogFilter`'s are its filters."""
 
-    job_id: Annotated[str | None, Meta(description="Of this job.")] = None
-    plugin: Annotated[str | None, Meta(description="Of this plugin.")] = None
-    command: Annotated[str | None, Meta(description="Of this command.")] = None
-    submitted_by: Annotated[SubmittedBy | None, Meta(description="Submitted by this source.")] = None
-    completed_from: Annotated[datetime | None, Meta(description="Not before this instant.")] = field(
+    job_id: Annotated[str | None, Meta(description="Only executions of this job.")] = None
+    plugin: Annotated[str | None, Meta(description="Only executions of this plugin.")] = None
+    command: Annotated[str | None, Meta(description="Only executions of this command.")] = None
+    submitted_by: Annotated[SubmittedBy | None, Meta(description="Only jobs of this source.")] = None
+    completed_from: Annotated[datetime | None, Meta(description="Ended at or after this time.")] = field(
         name="from", default=None
     )
-    completed_before: Annotated[datetime | None, Meta(description="Before this instant.")] = field(
+    completed_before: Annotated[datetime | None, Meta(description="Ended before this time.")] = field(
         name="to", default=None
     )
     query: Annotated[
-        str | None, Meta(description="Words that all occur in a result, an error or stderr.")
+        str | None, Meta(description="Only those whose result, error or stderr has all of these words.")
     ] = None
     status: Annotated[
         str | None,
         Meta(
-            description="That ended so.",
+            description="Only executions with this outcome.",
             extra={"decode": _decode_status},
             extra_json_schema={"enum": [*map(str, LogStatus), *LOG_ALIASES, _PENDING]},
         ),

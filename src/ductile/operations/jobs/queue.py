@@ -41,7 +41,7 @@ async def queue_status(context: OperationContext, _request: NoFields) -> QueueSt
 
 
 class ListQueue(Value):
-    plugin: Annotated[str | None, Meta(description="Of this plugin.")] = None
+    plugin: Annotated[str | None, Meta(description="Only jobs of this plugin.")] = None
     limit: PageLimit = DEFAULT_PAGE
 
 
@@ -63,8 +63,8 @@ async def queue_list(context: OperationContext, request: ListQueue) -> QueuedJob
 
 
 class PurgeQueue(Value):
-    plugin: Annotated[str | None, Meta(description="Of this plugin.")] = None
-    all: Annotated[bool, Meta(description="Of all plugins.")] = False
+    plugin: Annotated[str | None, Meta(description="Only jobs of this plugin.")] = None
+    all: Annotated[bool, Meta(description="Jobs of every plugin.")] = False
     dry_run: DryRun = False
 
 

@@ -117,14 +117,8 @@ def run_request(call: Invocation) -> CommandResult:
     from ductile.admin.plugin_dev import run_once
     from ductile.errors import UsageError
 
-    for option in (
-        "COMMAND",
-        "payload",
-        "dedupe_key",
-        "state_webhook_url",
-        "state_webhook_events",
-        "no_wait",
-    ):
+    filling = [each.destination for each in call.action.options if each.field not in (None, "dry_run")]
+    for option in ("COMMAND", *filling, "no_wait"):
         if call.arguments.get(option):
             name = option if option.isupper() else f"--{option.replace('_', '-')}"
             raise UsageError(f"{name} has no effect with --request: the request holds everything")

@@ -6,11 +6,7 @@ from typing import TYPE_CHECKING
 
 from ductile.cli.client import connect_to_daemon, exchange, request, request_daemon
 from ductile.cli.commands.arguments import (
-    DEDUPE_KEY,
-    PAYLOAD,
     PLUGIN,
-    STATE_WEBHOOK_EVENTS,
-    STATE_WEBHOOK_URL,
     TIMEOUT,
 )
 from ductile.cli.invocation import CommandResult, Invocation
@@ -25,15 +21,11 @@ if TYPE_CHECKING:
     "run a plugin and show its result",
     "plugin.run",
     arguments=(
-        PLUGIN._replace(help="name of the plugin, as it is configured"),
+        PLUGIN,
         Argument("COMMAND", "poll if not given, or else handle", required=False, field="command"),
     ),
     options=(
-        PAYLOAD,
         TIMEOUT,
-        DEDUPE_KEY,
-        STATE_WEBHOOK_URL,
-        STATE_WEBHOOK_EVENTS,
         Option("--no-wait", "print the id of the job and do not wait for it; needs the daemon"),
         Option("--request FILE", "for authors: run it with exactly this request, outside any queue"),
         DRY_RUN,

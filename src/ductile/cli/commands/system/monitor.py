@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, cast
 
 from ductile.cli.client import Document, request, request_daemon
-from ductile.cli.commands.arguments import LIMIT, PLUGIN
+from ductile.cli.commands.arguments import PLUGIN
 from ductile.cli.console import format as fmt
 from ductile.cli.console.console import console_for, one_line
 from ductile.cli.invocation import CommandResult, Invocation
@@ -25,8 +25,10 @@ _FOLLOW_TIMEOUT = "60s"
     "logs",
     "show what ran, from the ledger",
     "log.list",
-    arguments=(PLUGIN._replace(help="only this plugin", required=False),),
-    options=(Option("-f, --follow", "keep showing executions as they end, until Ctrl-C"), LIMIT),
+    arguments=(PLUGIN._replace(required=False),),
+    options=(Option("-f, --follow", "keep showing executions as they end, until Ctrl-C"),),
+    # Not the other filters, which --follow does not have.
+    usage=dict.fromkeys(("job_id", "command", "submitted_by", "from", "to", "query", "status", "cursor")),
     about="One line for each execution, the latest at the end; with -v also its output on stderr. "
     "With --follow and --json together, each line is a JSON object.",
     examples=(
