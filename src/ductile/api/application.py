@@ -12,9 +12,14 @@ from typing import TYPE_CHECKING
 from ductile.api.endpoint import ApiRequest, ApiServices, Endpoint, MatchedRoute, Reply, read_parameters
 from ductile.api.router import Router, shown_path
 from ductile.errors import DuctileError
-from ductile.http.application import Exchange, HttpApplication, single_headers, unless_disconnected
+from ductile.http.application import (
+    Exchange,
+    HttpApplication,
+    LogSampler,
+    single_headers,
+    unless_disconnected,
+)
 from ductile.http.body import BODY_SECONDS, read_body
-from ductile.http.log_sampling import LogSampler
 from ductile.http.responses import HttpResponse, JsonReply, encode
 from ductile.operations.response import Response
 from ductile.telemetry.signals import Signal, SignalBus, SignalLevel, describe_error

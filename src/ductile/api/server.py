@@ -10,9 +10,9 @@ from ductile.api.endpoint import ApiServices
 from ductile.api.endpoints import ENDPOINTS
 from ductile.api.events import EventStreams
 from ductile.api.router import Router
+from ductile.http.application import LogSampler, described_counts
 from ductile.http.authentication import Authenticator
 from ductile.http.listener import Listener
-from ductile.http.log_sampling import LogSampler, described_counts
 from ductile.http.protocol import ListenerLimits
 from ductile.operations.context import OperationContext
 from ductile.operations.ledger_stream import LedgerStream

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
 import msgspec
@@ -23,7 +24,68 @@ _SMALL_BODY = 64 * 1024
 #: Headers that may occur once only.
 _SINGLE_HEADERS = (b"authorization", b"host", b"origin", b"idempotency-key")
 
+_SAMPLING_SECONDS = 1.0
+
 Result = TypeVar("Result")
+
+
+class LogSampler:
+    """Keeps a flood of requests from filling the log: the first `most` of each kind are logged in full, further
+    ones are counted and reported once in `seconds`, until a period without any.
+
+    The number of kinds must be bounded, so it must not depend on what a client sends.
+    """
+
+    def __init__(
+        self,
+        report: Callable[[Mapping[str, int], str | None], None],
+        *,
+        most: int = 1,
+        seconds: float = _SAMPLING_SECONDS,
+    ) -> None:
+        """`report(counts, peer)` gets the counts by kind, and the address of the last client."""
+        self._report = report
+        self._most = most
+        self._seconds = seconds
+        self._logged: Counter[str] = Counter()
+        self._counts: Counter[str] = Counter()
+        self._peer: str | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    def in_full(self, kind: str, peer: str | None) -> bool:
+        """Return whether to log this request in full; if not, count it."""
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(self._seconds, self._end_window)
+        if self._logged[kind] < self._most:
+            self._logged[kind] += 1
+            return True
+        self._counts[kind] += 1
+        self._peer = peer
+        return False
+
+    def close(self) -> None:
+        """Report what is counted so far."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._report_counts()
+
+    def _end_window(self) -> None:
+        self._timer = None
+        if self._counts:
+            self._timer = asyncio.get_running_loop().call_later(self._seconds, self._end_window)
+        self._report_counts()
+
+    def _report_counts(self) -> None:
+        counts, self._counts = self._counts, Counter()
+        self._logged = Counter(dict.fromkeys(counts, self._most))
+        if counts:
+            self._report(counts, self._peer)
+
+
+def described_counts(counts: Mapping[str, int]) -> str:
+    """Return text such as `12 x 401, 3 x 404`."""
+    return ", ".join(f"{count} x {kind}" for kind, count in sorted(counts.items()))
 
 
 class Exchange(msgspec.Struct):

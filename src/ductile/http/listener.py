@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from uvicorn.config import Config
 
 from ductile.errors import ConflictError, DeniedError
-from ductile.http.log_sampling import LogSampler
+from ductile.http.application import LogSampler
 from ductile.http.protocol import BoundedProtocol, ListenerLimits, ListenerState, RejectionReason
 from ductile.telemetry.signals import Signal, SignalBus
 
@@ -85,7 +85,11 @@ class Listener:
         while self._bound:
             bound = self._bound.pop(0)  # from here on it is closed with its server
             self._servers.append(
-                await loop.create_server(self._new_protocol, sock=bound, backlog=_ACCEPTED_PER_TURN)
+                await loop.create_server(
+                    lambda: BoundedProtocol(self._config, self._state, {}),
+                    sock=bound,
+                    backlog=_ACCEPTED_PER_TURN,
+                )
             )
             bound.listen(
                 _BACKLOG
@@ -115,9 +119,6 @@ class Listener:
         for connection in list(self._state.connections):
             connection.transport.abort()
         self._sampler.close()
-
-    def _new_protocol(self) -> asyncio.Protocol:
-        return BoundedProtocol(self._config, self._state, {})
 
     def _rejected(self, reason: RejectionReason, peer: str | None) -> None:
         if self._sampler.in_full(reason, peer):

@@ -38,7 +38,11 @@ def plugin_environment(
     are named in `passthrough`.
     """
     named = set(passthrough)
-    inherited = {name: value for name, value in daemon.items() if _allowed(name) or name in named}
+    inherited = {
+        name: value
+        for name, value in daemon.items()
+        if name in ALLOWED or name.startswith(ALLOWED_PREFIXES) or name in named
+    }
     return {**inherited, **(own or {}), **job}
 
 
@@ -64,7 +68,3 @@ def describe_job(
     if trace_id is not None:
         described[f"{OURS}TRACE_ID"] = trace_id
     return described
-
-
-def _allowed(name: str) -> bool:
-    return name in ALLOWED or name.startswith(ALLOWED_PREFIXES)

@@ -10,11 +10,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ductile.errors import DuctileError, MethodNotAllowedError, NotFoundError, TooBusyError
-from ductile.http.application import Exchange, HttpApplication, single_headers
+from ductile.http.application import Exchange, HttpApplication, LogSampler, described_counts, single_headers
 from ductile.http.authentication import is_misdirected, misdirected
 from ductile.http.body import BodyBudget, read_body
 from ductile.http.listener import Listener
-from ductile.http.log_sampling import LogSampler, described_counts
 from ductile.http.protocol import ListenerLimits
 from ductile.http.responses import JsonReply, encode
 from ductile.operations.system.probes import health, is_forwarded
@@ -96,7 +95,16 @@ class WebhookApplication(HttpApplication[WebhookExchange]):
         self._context.refuse_when_stopping()
         endpoint = find_endpoint(self._context.snapshot(), scope["path"])
         result = await receive(self._context, endpoint, _joined_headers(scope), body)
-        self._report_accepted(exchange, result)
+        job_id = result.get("job_id")
+        self._signals.emit(
+            Signal.WEBHOOK_ACCEPTED,
+            job_id=job_id if isinstance(job_id, str) else None,
+            data={
+                "endpoint": endpoint.name,
+                "peer": exchange.peer,
+                "deduplicated": bool(result.get("deduplicated")),
+            },
+        )
         return JsonReply(content=encode(result), status=_OK if "challenge" in result else _ACCEPTED)
 
     def maybe_stored(self, exchange: WebhookExchange) -> bool:
@@ -126,17 +134,6 @@ class WebhookApplication(HttpApplication[WebhookExchange]):
             return True
         signed = exchange.body_read and not isinstance(error, InvalidSignatureError | TooBusyError)
         return not signed and not self._sampler.in_full(str(error.http_status), exchange.peer)
-
-    def _report_accepted(self, exchange: WebhookExchange, result: JsonObject) -> None:
-        job_id = result.get("job_id")
-        data: JsonObject = {
-            "endpoint": exchange.endpoint,
-            "peer": exchange.peer,
-            "deduplicated": bool(result.get("deduplicated")),
-        }
-        self._signals.emit(
-            Signal.WEBHOOK_ACCEPTED, job_id=job_id if isinstance(job_id, str) else None, data=data
-        )
 
     def _report_sampled(self, counts: Mapping[str, int], peer: str | None) -> None:
         self._signals.emit(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 
-from ductile.http.log_sampling import LogSampler, described_counts
+from ductile.http.application import LogSampler, described_counts
 
 PATIENCE = 20.0
 NEVER = 3600.0

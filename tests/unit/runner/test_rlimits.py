@@ -7,7 +7,7 @@ import resource
 import pytest
 
 from ductile.runner.port import ResourceLimits
-from ductile.runner.process.rlimits import resource_limits, within_hard_limit
+from ductile.runner.process.spawn import resource_limits, within_hard_limit
 
 
 @pytest.mark.parametrize("number", [2**62, 2**63, 2**80])

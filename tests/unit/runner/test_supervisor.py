@@ -21,8 +21,7 @@ from ductile.runner.port import (
 )
 from ductile.runner.process import supervisor
 from ductile.runner.process.handle import OnExit
-from ductile.runner.process.pipes import PipeEnds, open_pipes, write_request
-from ductile.runner.process.supervisor import SupervisedProcess
+from ductile.runner.process.supervisor import PipeEnds, SupervisedProcess, open_pipes, write_request
 
 
 class FakeHandle:

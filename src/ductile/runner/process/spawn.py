@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -18,13 +19,19 @@ from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 
-from ductile.runner.port import NO_LIMITS, CouldNotStart, GracePeriods, Launch, RunnerLost, StartedBy
+from ductile.runner.port import (
+    NO_LIMITS,
+    CouldNotStart,
+    GracePeriods,
+    Launch,
+    ResourceLimits,
+    RunnerLost,
+    StartedBy,
+)
 from ductile.runner.process import rlimit_exec
 from ductile.runner.process.handle import ProcessHandle, open_handle, signal_group
-from ductile.runner.process.pipes import PipeEnds, open_pipes, write_request
-from ductile.runner.process.rlimits import can_limit, limits_to_set
 from ductile.runner.process.spawn_errors import UnderLimitsError, could_not_start
-from ductile.runner.process.supervisor import SupervisedProcess
+from ductile.runner.process.supervisor import PipeEnds, SupervisedProcess, open_pipes, write_request
 from ductile.struct import Value
 
 try:
@@ -40,6 +47,10 @@ except ModuleNotFoundError as missing:
 _THREADS = 2
 #: More bytes than an errno has digits.
 _ERRNO_BYTES = 16
+#: Between the soft limit (SIGXCPU) and the hard one (SIGKILL).
+_CPU_SECONDS_TO_STOP = 1
+#: The kernel accepts no larger limit.
+_MAX_LIMIT = 2**63 - 1
 
 
 class _Spawned(Value):
@@ -210,3 +221,32 @@ def _execute(command: Sequence[str], launch: Launch, descriptors: Sequence[int])
     )
     popen.returncode = 0  # the handle waits for the process; Popen must not
     return popen.pid
+
+
+def can_limit(limits: ResourceLimits) -> bool:
+    """Return whether this system supports the limits. Linux does."""
+    return limits == NO_LIMITS or sys.platform == "linux"
+
+
+def limits_to_set(limits: ResourceLimits) -> list[tuple[int, int, int]]:
+    """Return the limits as (resource, soft, hard), lowered to our own hard limits."""
+    return [(name, *within_hard_limit(name, soft, hard)) for name, soft, hard in resource_limits(limits)]
+
+
+def resource_limits(limits: ResourceLimits) -> list[tuple[int, int, int]]:
+    """Return the limits as (resource, soft, hard)."""
+    cpu = limits.cpu_seconds
+    wanted = (
+        (resource.RLIMIT_AS, limits.memory, limits.memory),
+        (resource.RLIMIT_CPU, cpu, None if cpu is None else cpu + _CPU_SECONDS_TO_STOP),
+        (resource.RLIMIT_NOFILE, limits.open_files, limits.open_files),
+        (resource.RLIMIT_NPROC, limits.processes, limits.processes),
+    )
+    return [(name, soft, hard) for name, soft, hard in wanted if soft is not None and hard is not None]
+
+
+def within_hard_limit(name: int, soft: int, hard: int) -> tuple[int, int]:
+    """Return the limit, lowered to our own hard limit if it is above."""
+    own = resource.getrlimit(name)[1]
+    ceiling = _MAX_LIMIT if own == resource.RLIM_INFINITY else own
+    return min(soft, ceiling), min(hard, ceiling)

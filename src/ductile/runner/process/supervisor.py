@@ -16,7 +16,8 @@ The leader is reaped last, because its pid reserves the id of the group (see `ha
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterable
 from datetime import timedelta
 from enum import Enum, auto
 from signal import Signals
@@ -38,10 +39,180 @@ from ductile.runner.port import (
     StoppedOnRequest,
 )
 from ductile.runner.process.handle import GroupMembers, ProcessHandle
-from ductile.runner.process.pipes import CappedReader, RequestWriter
+from ductile.struct import Value
 
+#: The default capacity of a pipe.
+_CHUNK = 64 * 1024
 #: After this time the pipes are read; a process that fills one earlier blocks until then.
 _QUICK_EXIT_SECONDS = 0.02
+
+
+class PipeEnds(Value):
+    """Both ends of stdin, stdout and stderr. Ours do not block; none is inherited unless passed on."""
+
+    ours: tuple[int, int, int]
+    theirs: tuple[int, int, int]
+
+    def close_theirs(self) -> None:
+        _close(self.theirs)
+
+    def close(self) -> None:
+        _close((*self.ours, *self.theirs))
+
+
+def open_pipes() -> PipeEnds:
+    """Raises `OSError` if there are not enough descriptors; then none is left open."""
+    opened: list[int] = []
+    try:
+        for _ in range(3):
+            opened += os.pipe()
+    except OSError:
+        _close(opened)
+        raise
+    stdin, into_stdin, from_stdout, stdout, from_stderr, stderr = opened
+    ours = (into_stdin, from_stdout, from_stderr)
+    for descriptor in ours:
+        os.set_blocking(descriptor, False)
+    return PipeEnds(ours=ours, theirs=(stdin, stdout, stderr))
+
+
+def _close(descriptors: Iterable[int]) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)
+
+
+def write_request(descriptor: int, request: bytes | memoryview) -> memoryview:
+    """Write as much as the pipe takes now, and close it if that was all. Returns the rest."""
+    rest = memoryview(request)
+    try:
+        while rest:
+            rest = rest[os.write(descriptor, rest) :]
+    except BlockingIOError:
+        return rest
+    except OSError:
+        # EPIPE: a plugin may close stdin without reading its request.
+        rest = rest[:0]
+    os.close(descriptor)
+    return rest
+
+
+class RequestWriter:
+    """Writes the rest of a request whenever the plugin has read some of it."""
+
+    __slots__ = ("_descriptor", "_loop", "_rest")
+
+    def __init__(self, descriptor: int, rest: memoryview, loop: asyncio.AbstractEventLoop) -> None:
+        """`descriptor` is closed already if `rest` is empty."""
+        self._descriptor: int | None = None
+        self._rest = rest
+        self._loop = loop
+        if rest:
+            self._watch(descriptor)
+
+    def close(self) -> None:
+        descriptor = self._stop_watching()
+        if descriptor is not None:
+            os.close(descriptor)
+
+    def _write(self) -> None:
+        # The loop must forget the descriptor before it is closed, since its number may be reused at once.
+        descriptor = self._stop_watching()
+        if descriptor is None:
+            return
+        self._rest = write_request(descriptor, self._rest)
+        if self._rest:
+            self._watch(descriptor)
+
+    def _watch(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._loop.add_writer(descriptor, self._write)
+
+    def _stop_watching(self) -> int | None:
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is not None:
+            self._loop.remove_writer(descriptor)
+        return descriptor
+
+
+class CappedReader:
+    """Keeps the first `cap` bytes of a pipe. When watched it goes on reading beyond the cap, so that the
+    process does not block.
+    """
+
+    __slots__ = ("_cap", "_chunks", "_descriptor", "_kept", "_loop", "_on_cut", "_on_end", "_watched", "cut")
+
+    def __init__(
+        self,
+        descriptor: int,
+        *,
+        cap: int,
+        loop: asyncio.AbstractEventLoop,
+        on_end: Callable[[], None],
+        on_cut: Callable[[], None] | None = None,
+    ) -> None:
+        """`on_end` is called at the end of a watched pipe, `on_cut` when the cap is exceeded."""
+        self._descriptor: int | None = descriptor
+        self._cap = cap
+        self._loop = loop
+        self._on_end = on_end
+        self._on_cut = on_cut
+        self._chunks: list[bytes] = []
+        self._kept = 0
+        self._watched = False
+        self.cut = False
+
+    @property
+    def ended(self) -> bool:
+        return self._descriptor is None
+
+    @property
+    def content(self) -> bytes:
+        return b"".join(self._chunks)
+
+    def watch(self) -> None:
+        """Read whenever the pipe has data, from now on."""
+        if self._descriptor is not None and not self._watched:
+            self._watched = True
+            self._loop.add_reader(self._descriptor, self._on_readable)
+
+    def close(self) -> None:
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is None:
+            return
+        if self._watched:
+            self._loop.remove_reader(descriptor)
+        os.close(descriptor)
+
+    def read_available(self) -> None:
+        """Read what is in the pipe, up to the cap."""
+        while self._kept < self._cap and self._read():
+            pass
+
+    def _on_readable(self) -> None:
+        self._read()
+        if self._descriptor is None:
+            self._on_end()
+
+    def _read(self) -> bool:
+        """Read once, and close the pipe at its end. Returns whether there was data."""
+        if self._descriptor is None:
+            return False
+        try:
+            chunk = os.read(self._descriptor, _CHUNK)
+        except BlockingIOError:
+            return False
+        if not chunk:
+            self.close()
+            return False
+        room = self._cap - self._kept
+        if room > 0:
+            self._chunks.append(chunk[:room])
+            self._kept += min(len(chunk), room)
+        if len(chunk) > room and not self.cut:
+            self.cut = True
+            if self._on_cut is not None:
+                self._on_cut()
+        return True
 
 
 class _StopCause(Enum):
@@ -92,7 +263,12 @@ class SupervisedProcess:
         self._waiters: list[asyncio.Future[Ending]] = []
         self._writer = RequestWriter(stdin, unsent, loop)
         self._stdout = CappedReader(
-            stdout, cap=MAX_STDOUT, loop=loop, on_end=self._maybe_finish, on_cut=self._output_exceeded
+            stdout,
+            cap=MAX_STDOUT,
+            loop=loop,
+            on_end=self._maybe_finish,
+            # The attempt has failed already; otherwise the process would run until its deadline.
+            on_cut=lambda: self._terminate(_StopCause.OUTPUT),
         )
         self._stderr = CappedReader(stderr, cap=MAX_STDERR, loop=loop, on_end=self._maybe_finish)
         self._timer: asyncio.TimerHandle | None = None
@@ -146,10 +322,6 @@ class SupervisedProcess:
             self._set_timer(self._grace.after_terminate, self._poll_exit)
         else:
             self._terminate(_StopCause.DEADLINE)
-
-    def _output_exceeded(self) -> None:
-        # The attempt has failed already; without this the process would run until its deadline.
-        self._terminate(_StopCause.OUTPUT)
 
     def _terminate(self, cause: _StopCause) -> None:
         if self._cause is not None:

@@ -17,7 +17,7 @@ from typing import Any
 
 from ductile.runner.port import ExitStatus, Launch
 from ductile.runner.process.handle import OnExit, ProcessHandle, open_handle, read_status, signal_group
-from ductile.runner.process.rlimits import limits_to_set
+from ductile.runner.process.spawn import limits_to_set
 from ductile.runner.process.spawn_errors import TRANSIENT_ERRNOS
 from ductile.runner.warm.policy import ServerKey
 from ductile.struct import Value
@@ -232,24 +232,20 @@ class ForkServerClient:
         message = json.loads(data)
         match message["event"]:
             case "started":
-                handle = ForkedHandle(message["pid"], self)
-                self._running[handle.pid] = handle
-                self._starting.pop(message["id"]).set_result(handle)
+                started = ForkedHandle(message["pid"], self)
+                self._running[started.pid] = started
+                self._starting.pop(message["id"]).set_result(started)
             case "refused":
                 self._starting.pop(message["id"]).set_exception(ForkRefusedError())
             case "exited":
-                status = read_status(exited=message["exited"], number=message["number"])
-                self._process_exited(message["pid"], status)
+                handle = self._running.get(message["pid"])
+                if handle is None:
+                    # The supervisor gave it up while the server did not respond.
+                    self._send({"do": "reap", "pid": message["pid"]})
+                else:
+                    handle.exited(read_status(exited=message["exited"], number=message["number"]))
             case "stale":
                 self.retire()
-
-    def _process_exited(self, pid: int, status: ExitStatus) -> None:
-        handle = self._running.get(pid)
-        if handle is None:
-            # The supervisor gave it up while the server did not respond.
-            self._send({"do": "reap", "pid": pid})
-        else:
-            handle.exited(status)
 
     def _disconnect(self) -> None:
         """Close the socket, or notice that the server closed it. Its processes are lost."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Mapping
 from functools import lru_cache
 
 from ductile.runner.port import Launch
@@ -67,7 +66,11 @@ def plan_warm_start(launch: Launch) -> WarmPlan | ColdStart:
     key = ServerKey(
         interpreter=found.path,
         preload=tuple(sorted(set(launch.warm.preload))),
-        environment=_server_environment(launch.environment),
+        environment=tuple(
+            (name, value)
+            for name, value in sorted(launch.environment.items())
+            if name in _SERVER_VARIABLES or name.startswith("LC_")
+        ),
     )
     return WarmPlan(key=key, argv0=found.argv0)
 
@@ -131,11 +134,3 @@ def _is_executable_file(path: str) -> bool:
         return stat.S_ISREG(os.stat(path).st_mode) and os.access(path, os.X_OK)  # noqa: PTH116 - hot path
     except OSError:
         return False
-
-
-def _server_environment(environment: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    return tuple(
-        (name, value)
-        for name, value in sorted(environment.items())
-        if name in _SERVER_VARIABLES or name.startswith("LC_")
-    )

@@ -10,9 +10,8 @@ from __future__ import annotations
 import asyncio
 
 from ductile.runner.port import CouldNotStart, GracePeriods, Launch, RunnerLost, StartedBy
-from ductile.runner.process.pipes import PipeEnds, open_pipes, write_request
 from ductile.runner.process.spawn import SpawnRunner
-from ductile.runner.process.supervisor import SupervisedProcess
+from ductile.runner.process.supervisor import PipeEnds, SupervisedProcess, open_pipes, write_request
 from ductile.runner.warm.client import (
     ForkedHandle,
     ForkRefusedError,
