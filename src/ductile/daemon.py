@@ -127,11 +127,7 @@ def _apply_log_settings(log: LogWriter, snapshot: Snapshot) -> None:
 
 
 async def _serve_with(
-    engine: Engine,
-    deps: EngineDeps,
-    listeners: Listeners,
-    state_directory: Path,
-    config_file: Path,
+    engine: Engine, deps: EngineDeps, listeners: Listeners, state_directory: Path, config_file: Path
 ) -> None:
     """Run the engine with the control socket and the HTTP listeners open."""
     socket = socket_path(state_directory, deps.environ)

@@ -24,14 +24,7 @@ from ductile.engine.job_signals import JobSignals
 from ductile.engine.recovery import make_identity
 from ductile.engine.reload.reloader import init_of, record_config
 from ductile.engine.store_lock import LockPurpose, find_holder, lock_store
-from ductile.errors import (
-    ConfigError,
-    ConflictError,
-    DeniedError,
-    StoreBusyError,
-    StoreError,
-    StoreFullError,
-)
+from ductile.errors import ConfigError, ConflictError, DeniedError, StoreBusyError, StoreError, StoreFullError
 from ductile.operations import table
 from ductile.operations.context import OperationContext
 from ductile.operations.jobs.documents import listed_job
@@ -163,10 +156,7 @@ def store_files() -> StoreFiles:
     from ductile.store.sqlite.backup import copy_store, inspect_copy, renew_id  # noqa: PLC0415
 
     return StoreFiles(
-        copy=copy_store,
-        inspect=inspect_copy,
-        renew=renew_id,
-        refuse_incomplete=refuse_log_without_database,
+        copy=copy_store, inspect=inspect_copy, renew=renew_id, refuse_incomplete=refuse_log_without_database
     )
 
 

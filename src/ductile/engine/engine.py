@@ -90,11 +90,7 @@ class Engine:
             draining=lambda: self.draining,
         )
         self._drain = Drain(
-            store,
-            clock,
-            signals,
-            is_stopping=self._stop_requested.is_set,
-            on_reopened=self._scheduler.wake,
+            store, clock, signals, is_stopping=self._stop_requested.is_set, on_reopened=self._scheduler.wake
         )
         self._reloader = Reloader(
             deps,

@@ -75,12 +75,7 @@ def active_schedules(snapshot: Snapshot) -> dict[ScheduleKey, ActiveSchedule]:
 
 
 def entries_for(
-    snapshot: Snapshot,
-    known: Sequence[ScheduleEntry],
-    *,
-    now: datetime,
-    started_at: datetime,
-    rng: Random,
+    snapshot: Snapshot, known: Sequence[ScheduleEntry], *, now: datetime, started_at: datetime, rng: Random
 ) -> tuple[ScheduleEntry, ...]:
     """Return the entries that the store must contain. Those of plugins that cannot run now stay unchanged."""
     stored = {key_of(entry): entry for entry in known}

@@ -13,10 +13,7 @@ from collections.abc import Mapping
 
 from ductile.telemetry.signals import Signal, SignalEvent
 
-_STATES = {
-    Signal.SERVICE_READY: "READY=1",
-    Signal.SERVICE_STOPPING: "STOPPING=1",
-}
+_STATES = {Signal.SERVICE_READY: "READY=1", Signal.SERVICE_STOPPING: "STOPPING=1"}
 
 
 #: The signals it subscribes to.
