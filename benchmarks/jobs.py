@@ -169,7 +169,7 @@ async def drain_rate(ground: Path, name: str, plugin: str) -> float:
 
 async def run_jobs(engine: Engine, store: SqliteStore, ends: Ends, plugin: str, count: int) -> None:
     ends.expect(count)
-    engine.prepare_claim()
+    engine.dispatcher.prepare_claim()
     await store.enqueue(Submission(jobs=tuple(a_job(plugin) for _ in range(count))))
     await ends.wait()
 

@@ -171,7 +171,7 @@ async def _serve_with(
 async def _reload(engine: Engine) -> None:
     # A POSIX signal has no caller to answer; the engine emits config.refused with the error.
     with suppress(Exception):
-        await engine.reload()
+        await engine.reloader.reload()
 
 
 def tune_garbage_collector() -> None:

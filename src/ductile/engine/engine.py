@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AbstractContextManager
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, TypeVar
 
 from ductile import __version__
 from ductile.config.snapshot import Snapshot
-from ductile.core.jobs.model import Job, JobStatus, NewJob
+from ductile.core.jobs.model import Job, JobStatus
 from ductile.engine.clock import TimerLoop
 from ductile.engine.deps import EngineDeps, EngineStatus
 from ductile.engine.dispatcher import Dispatcher
@@ -20,13 +20,11 @@ from ductile.engine.job_signals import JobSignals
 from ductile.engine.maintenance import Maintenance
 from ductile.engine.recovery import make_identity, recover
 from ductile.engine.reload.drain import Drain, draining_error
-from ductile.engine.reload.plan import ReloadResult
 from ductile.engine.reload.reloader import Reloader
 from ductile.engine.scheduler import RunNowRefusal, RunNowStarted, Scheduler
 from ductile.engine.waiters import SyncLimit, Waiters
 from ductile.engine.webhook_sender import STOP_GRACE_SECONDS, WebhookSender
 from ductile.errors import ConflictError, StoreFailedError
-from ductile.store.model.submission import JobStateChange
 from ductile.store.notifier import (
     DeadlineSet,
     JobEnded,
@@ -61,45 +59,45 @@ class Engine:
         self._shared: dict[str, asyncio.Task[Any]] = {}
         self._sync_limit = SyncLimit()
         store, clock, signals = deps.store, deps.clock, deps.signals
-        self._job_signals = JobSignals(signals)
-        self._waiters = Waiters()
+        self.job_signals = JobSignals(signals)
+        self.waiters = Waiters()
         self._executor = Executor(
             store,
             deps.runner,
             self.snapshot,
             clock,
-            self._job_signals,
+            self.job_signals,
             # A copy: os.environ decodes every variable each time it is read.
             ProcessDefaults(environ=dict(deps.environ), directory=os.getcwd()),  # noqa: PTH109
         )
-        self._dispatcher = Dispatcher(
+        self.dispatcher = Dispatcher(
             store,
             self._executor.execute,
             self.snapshot,
             owner=make_identity(os.uname().nodename),
             on_failure=self._fail,
         )
-        self._scheduler = Scheduler(
+        self.scheduler = Scheduler(
             store,
             clock,
             self.snapshot,
             rng=deps.rng,
-            fired=self._job_signals.fired,
+            fired=self.job_signals.fired,
             stop_job=self._stop_cancelled,
             clock_was_set=self._on_clock_set,
             draining=lambda: self.draining,
         )
         self._drain = Drain(
-            store, clock, signals, is_stopping=self._stop_requested.is_set, on_reopened=self._scheduler.wake
+            store, clock, signals, is_stopping=self._stop_requested.is_set, on_reopened=self.scheduler.wake
         )
-        self._reloader = Reloader(
+        self.reloader = Reloader(
             deps,
             snapshot,
-            self._dispatcher,
+            self.dispatcher,
             self._drain,
-            self._job_signals,
+            self.job_signals,
             is_stopping=self._stop_requested.is_set,
-            on_switched=self._on_config_switched,
+            on_switched=self.scheduler.wake,
         )
         self._maintenance = Maintenance(store, clock, self.snapshot, signals)
         self._retries = TimerLoop(clock, self._release_due)
@@ -110,21 +108,21 @@ class Engine:
     def _subscribe(self) -> None:
         """Connect services to the store's changes. `ductile.store.notifier` says who wakes whom."""
         notifier = self._deps.store.notifier
-        notifier.subscribe(JobsEnqueued, lambda change: self._job_signals.submitted(change.results))
-        notifier.subscribe(JobsReady, self._dispatcher.on_jobs_ready)
-        notifier.subscribe(JobEnded, self._dispatcher.on_job_ended)
-        notifier.subscribe(JobEnded, self._waiters.on_job_ended)
-        notifier.subscribe(JobEnded, self._scheduler.on_job_ended)
+        notifier.subscribe(JobsEnqueued, lambda change: self.job_signals.submitted(change.results))
+        notifier.subscribe(JobsReady, self.dispatcher.on_jobs_ready)
+        notifier.subscribe(JobEnded, self.dispatcher.on_job_ended)
+        notifier.subscribe(JobEnded, self.waiters.on_job_ended)
+        notifier.subscribe(JobEnded, self.scheduler.on_job_ended)
         notifier.subscribe(RetryScheduled, lambda change: self._retries.expect(change.due_at))
         notifier.subscribe(DeadlineSet, lambda change: self._deadlines.expect(change.due_at))
-        notifier.subscribe(SchedulesChanged, lambda _: self._scheduler.wake())
-        notifier.subscribe(LedgerAdvanced, lambda _: self._waiters.on_ledger_advanced())
+        notifier.subscribe(SchedulesChanged, lambda _: self.scheduler.wake())
+        notifier.subscribe(LedgerAdvanced, lambda _: self.waiters.on_ledger_advanced())
         notifier.subscribe(StoreFailed, lambda change: self._fail(change.error))
 
-    # -- for operations
+    # -- for operations, which also use the public services above
 
     def snapshot(self) -> Snapshot:
-        return self._reloader.snapshot
+        return self.reloader.snapshot
 
     @property
     def stopping(self) -> bool:
@@ -143,26 +141,11 @@ class Engine:
             config=self.snapshot().fingerprint,
             ready=self._ready,
             stopping=self.stopping,
-            waiting_callers=len(self._waiters),
+            waiting_callers=len(self.waiters),
         )
-
-    def prepare_claim(self) -> None:
-        self._dispatcher.prepare_claim()
-
-    def report_ended(self, jobs: Sequence[JobStateChange]) -> None:
-        self._job_signals.ended(jobs)
 
     def sync_slot(self) -> AbstractContextManager[None]:
         return self._sync_limit.take(self.snapshot().api.max_concurrent_sync)
-
-    def waiting_for(self, job_id: str) -> AbstractContextManager[asyncio.Future[None]]:
-        return self._waiters.waiting_for(job_id)
-
-    def ledger_changes(self) -> AbstractContextManager[asyncio.Event]:
-        return self._waiters.ledger_changes()
-
-    async def start_unqueued(self, job: NewJob, *, limit: int | None) -> bool:
-        return await self._dispatcher.start_unqueued(job, limit=limit)
 
     async def share(self, name: str, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
         task: asyncio.Task[T] | None = self._shared.get(name)
@@ -171,13 +154,10 @@ class Engine:
             task.add_done_callback(lambda _: self._shared.pop(name, None))
         return await asyncio.shield(task)
 
-    async def resume_schedule(self, plugin: str, schedule_id: str) -> bool:
-        return await self._scheduler.resume(plugin, schedule_id)
-
     async def run_schedule(self, plugin: str, schedule_id: str) -> str:
         if plugin in self.draining:
             raise draining_error(plugin)
-        answer = await self._scheduler.run_now(plugin, schedule_id)
+        answer = await self.scheduler.run_now(plugin, schedule_id)
         if isinstance(answer, RunNowStarted):
             return answer.job_id
         raise ConflictError(_RUN_NOW_ERRORS[answer], details={"reason": answer})
@@ -186,22 +166,13 @@ class Engine:
         self._deps.signals.emit(Signal.JOB_CANCELLING, job_id=job_id)
         await self._stop_cancelled(job_id)
 
-    async def reload(self, drain: timedelta | None = None) -> ReloadResult:
-        return await self._reloader.reload(drain)
-
-    async def preview_reload(self) -> ReloadResult:
-        return await self._reloader.preview()
-
-    async def drain(self, plugins: Sequence[str], longest: timedelta) -> None:
-        await self._reloader.drain(plugins, longest)
-
     def stop(self) -> None:
         """Stop in order: running jobs get their grace. A second call stops at once."""
         if self.stopping:
             self._hurry_requested.set()
         self._stop_requested.set()
         self._drain.wake()
-        self._waiters.on_ledger_advanced()
+        self.waiters.on_ledger_advanced()
 
     # -- the life of the engine
 
@@ -213,11 +184,11 @@ class Engine:
             deps.store, self.snapshot().rules, deps.signals, is_stopping=self._stop_requested.is_set
         )
         if not self.stopping:
-            await self._reloader.start()
+            await self.reloader.start()
         if self.stopping:
             # No service was started; the next start completes the recovery.
             deps.signals.emit(Signal.SERVICE_STOPPING, data={"running": 0})
-            self._waiters.close()
+            self.waiters.close()
         else:
             await self._serve(ready)
         if self._failure is not None:
@@ -227,14 +198,14 @@ class Engine:
         services = {
             name: asyncio.create_task(service, name=name)
             for name, service in (
-                ("dispatcher", self._dispatcher.run()),
+                ("dispatcher", self.dispatcher.run()),
                 ("retries", self._retries.run()),
                 ("deadlines", self._deadlines.run()),
-                ("scheduler", self._scheduler.run()),
+                ("scheduler", self.scheduler.run()),
                 ("pruning", self._maintenance.prune_forever()),
                 ("indexing", self._maintenance.index_forever()),
                 ("webhook sender", self._sender.run()),
-                ("waiters", self._waiters.poll_forever(self._deps.store, self._deps.clock)),
+                ("waiters", self.waiters.poll_forever(self._deps.store, self._deps.clock)),
                 ("store watch", self._watch_store()),
             )
         }
@@ -247,11 +218,11 @@ class Engine:
 
     async def _shut_down(self, services: Mapping[str, asyncio.Task[None]]) -> None:
         """Stop in stages: start nothing, let jobs finish, stop those that do not, store every result."""
-        self._deps.signals.emit(Signal.SERVICE_STOPPING, data={"running": self._dispatcher.running})
+        self._deps.signals.emit(Signal.SERVICE_STOPPING, data={"running": self.dispatcher.running})
         # The scheduler too: a schedule that is due now could not run, and its `if_running: cancel` would
         # end a job that still has its grace.
-        self._scheduler.stop()
-        self._dispatcher.stop()
+        self.scheduler.stop()
+        self.dispatcher.stop()
         # They return when firings and claims under way are on disk; claimed jobs must run or be requeued.
         await asyncio.wait({services["scheduler"], services["dispatcher"]})
         grace = self.snapshot().service.shutdown_grace.total_seconds()
@@ -259,16 +230,16 @@ class Engine:
             self._executor.stop_all(at_once=self._hurry_requested.is_set())
             if not await self._wait_for_executions(None):
                 self._executor.stop_all(at_once=True)
-                await self._dispatcher.drain(None)
+                await self.dispatcher.drain(None)
         await self._sender.stop(0 if self._hurry_requested.is_set() else STOP_GRACE_SECONDS)
         for service in services.values():
             service.cancel()
         await asyncio.gather(*services.values(), return_exceptions=True)
-        self._waiters.close()
+        self.waiters.close()
 
     async def _wait_for_executions(self, grace: float | None) -> bool:
         """Return whether all executions ended within `grace`. A second stop request ends the wait."""
-        drained = asyncio.create_task(self._dispatcher.drain(grace))
+        drained = asyncio.create_task(self.dispatcher.drain(grace))
         hurried = asyncio.create_task(self._hurry_requested.wait())
         await asyncio.wait({drained, hurried}, return_when=asyncio.FIRST_COMPLETED)
         hurried.cancel()
@@ -311,7 +282,7 @@ class Engine:
         for cancelled in overdue.cancelled:
             for job_id in cancelled.stopping:
                 await self.stop_job(job_id)
-            self._job_signals.ended(cancelled.ended)
+            self.job_signals.ended(cancelled.ended)
         return overdue.next_due_at
 
     async def _stop_cancelled(self, job_id: str) -> None:
@@ -329,10 +300,6 @@ class Engine:
         if job is None or job.status is not JobStatus.RUNNING or job.cancel_requested_at is None:
             return None
         return job
-
-    def _on_config_switched(self) -> None:
-        self._scheduler.wake()
-        self._dispatcher.wake()
 
     def _on_clock_set(self) -> None:
         self._deps.signals.emit(Signal.CLOCK_JUMPED)

@@ -2,29 +2,40 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractContextManager
-from datetime import datetime, timedelta
+from datetime import datetime
 from random import Random
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from ductile.config.snapshot import Snapshot
 from ductile.core.jobs.model import Job, JobStatus, NewJob, SubmittedBy
 from ductile.core.runs.graph import Graph
-from ductile.engine.deps import EngineStatus
 from ductile.engine.reload.drain import draining_error
-from ductile.engine.reload.plan import ReloadResult
 from ductile.errors import DaemonNotRunningError, TooBusyError
 from ductile.store.model.submission import EnqueueResult, JobStateChange, Submission
 from ductile.store.port import Store
 from ductile.struct import Value
 
+if TYPE_CHECKING:
+    from ductile.engine.deps import EngineStatus
+    from ductile.engine.dispatcher import Dispatcher
+    from ductile.engine.job_signals import JobSignals
+    from ductile.engine.reload.reloader import Reloader
+    from ductile.engine.scheduler import Scheduler
+    from ductile.engine.waiters import Waiters
+
 T = TypeVar("T")
 
 
 class RunningEngine(Protocol):
-    """What use cases need of the daemon's engine. The store's notifier wakes it after a commit."""
+    """What use cases need of the daemon's engine. The store's notifier wakes its services after a commit."""
+
+    dispatcher: Dispatcher
+    scheduler: Scheduler
+    waiters: Waiters
+    reloader: Reloader
+    job_signals: JobSignals
 
     @property
     def stopping(self) -> bool: ...
@@ -36,28 +47,8 @@ class RunningEngine(Protocol):
 
     def status(self) -> EngineStatus: ...
 
-    def prepare_claim(self) -> None:
-        """Called before jobs are enqueued, so that they can be claimed in the same commit."""
-        ...
-
-    def report_ended(self, jobs: Sequence[JobStateChange]) -> None:
-        """Emit the signals of queued jobs that were ended on request."""
-        ...
-
     def sync_slot(self) -> AbstractContextManager[None]:
         """Hold a slot for a caller that waits for a run. Raises `TooBusyError` if none is free."""
-        ...
-
-    def waiting_for(self, job_id: str) -> AbstractContextManager[asyncio.Future[None]]:
-        """Yield a future that resolves when the job ends or the daemon stops."""
-        ...
-
-    def ledger_changes(self) -> AbstractContextManager[asyncio.Event]:
-        """Yield an event that is set when the ledger has grown, and when the daemon stops."""
-        ...
-
-    async def start_unqueued(self, job: NewJob, *, limit: int | None) -> bool:
-        """Start a job at once, outside the queue; False if `limit` jobs of its plugin run, or it may not."""
         ...
 
     async def share(self, name: str, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
@@ -68,27 +59,8 @@ class RunningEngine(Protocol):
         """Stop the process of a job whose cancellation is on disk."""
         ...
 
-    async def resume_schedule(self, plugin: str, schedule_id: str) -> bool:
-        """Continue a paused schedule; False if there is no such schedule."""
-        ...
-
     async def run_schedule(self, plugin: str, schedule_id: str) -> str:
         """Start a run out of turn and return its job. Raises `ConflictError` if it may not start now."""
-        ...
-
-    async def reload(self, drain: timedelta | None = None) -> ReloadResult:
-        """Switch to the configuration on disk, or raise and change nothing.
-
-        With `drain`, plugins that it removes finish their accepted work first, within this time.
-        """
-        ...
-
-    async def preview_reload(self) -> ReloadResult:
-        """Return what a reload would change. Raises what the reload would raise."""
-        ...
-
-    async def drain(self, plugins: Sequence[str], longest: timedelta) -> None:
-        """Let these plugins finish their accepted work; they take no jobs for a minute afterwards."""
         ...
 
     def stop(self) -> None: ...
@@ -140,7 +112,7 @@ class OperationContext(Value):
 
     def report_ended(self, jobs: Sequence[JobStateChange]) -> None:
         if self.engine is not None:
-            self.engine.report_ended(jobs)
+            self.engine.job_signals.ended(jobs)
 
     async def enqueue(self, submission: Submission) -> tuple[EnqueueResult, ...]:
         """Write the submission to the store. A caller that is cancelled meanwhile does not take it back.
@@ -156,7 +128,7 @@ class OperationContext(Value):
             self._refuse_draining_jobs(submission.jobs)
             for run in submission.runs:
                 self.refuse_draining(run.graph)
-        self.engine.prepare_claim()
+        self.engine.dispatcher.prepare_claim()
         return await self.store.enqueue(submission)
 
     def _refuse_draining_jobs(self, jobs: Sequence[NewJob]) -> None:

@@ -24,7 +24,7 @@ async def test_a_step_whose_run_was_cancelled_is_claimed_and_not_started(tmp_pat
             Priority.SETTLE, lambda session: session.run("request_cancel", seq=job.seq, at=at)
         )
         bench.store.full.clear()
-        bench.engine.prepare_claim()
+        bench.engine.dispatcher.prepare_claim()
         assert (await bench.until(Signal.JOB_DEAD)).job_id == job.id
         ended = await bench.job(job.id)
         assert (ended.status, ended.reason) == (JobStatus.DEAD, JobReason.CANCELLED)

@@ -129,7 +129,7 @@ async def test_who_waits_during_recovery_is_told_of_the_stop(tmp_path: Path) -> 
     """Nobody is left waiting by a daemon that goes."""
     async with an_engine(tmp_path, ECHO) as bench:
         (job_id,) = await running_jobs(bench, 1)
-        with bench.engine.waiting_for(job_id) as ended:
+        with bench.engine.waiters.waiting_for(job_id) as ended:
             bench.engine.stop()
             bench.start()
             await bench.stopped()

@@ -40,12 +40,12 @@ async def test_a_reload_that_the_store_cannot_record_changes_nothing(tmp_path: P
         bench.configure(ECHO + "  later: {}\n")
         bench.store.full.add("record_config")
         with pytest.raises(StoreFullError):
-            await bench.engine.reload()
+            await bench.engine.reloader.reload()
         assert bench.engine.snapshot() is before
         assert (await bench.until(Signal.CONFIG_REFUSED)).message == "the disk is full"
         assert await origins(bench) == [ConfigOrigin.START]
         bench.store.full.clear()
-        await bench.engine.reload()
+        await bench.engine.reloader.reload()
         assert "later" in bench.engine.snapshot().plugins
         assert await origins(bench) == [ConfigOrigin.RELOAD, ConfigOrigin.START]
 
@@ -55,7 +55,7 @@ async def test_a_reload_tells_where_its_warnings_are(tmp_path: Path) -> None:
     async with an_engine(tmp_path, ECHO) as bench:
         await bench.started()
         bench.configure(ECHO + "  more: {uses: echo, config: {api_key: canary}}\n")
-        warnings = (await bench.engine.reload()).warnings
+        warnings = (await bench.engine.reloader.reload()).warnings
         (warning,) = (each for each in warnings if "in the clear" in str(each))
         assert warning.key == "plugins.more.config.api_key"
         assert str(warning.file).endswith("config.yaml")
@@ -68,9 +68,9 @@ async def test_what_waits_for_a_removed_plugin_ends_after_the_switch(tmp_path: P
     async with an_engine(tmp_path, ECHO + "  held: {uses: echo, parallelism: 1}\n") as bench:
         await bench.started()
         job_id = await queued(bench)
-        with bench.engine.waiting_for(job_id) as ended:
+        with bench.engine.waiters.waiting_for(job_id) as ended:
             bench.configure(ECHO)
-            assert (await bench.engine.reload()).removed == ("held",)
+            assert (await bench.engine.reloader.reload()).removed == ("held",)
             assert ended.done()
         job = await bench.job(job_id)
         assert (job.status, job.reason) == (JobStatus.DEAD, JobReason.PLUGIN_REMOVED)
@@ -91,11 +91,11 @@ async def test_jobs_of_a_removed_plugin_that_cannot_be_ended_now_end_at_their_cl
         job_id = await queued(bench)
         bench.configure(ECHO)
         bench.store.full.add("end_queued")
-        assert (await bench.engine.reload()).removed == ("held",)
+        assert (await bench.engine.reloader.reload()).removed == ("held",)
         assert (await bench.job(job_id)).status is JobStatus.QUEUED
-        with bench.engine.waiting_for(job_id) as ended:
+        with bench.engine.waiters.waiting_for(job_id) as ended:
             bench.store.full.clear()
-            bench.engine.prepare_claim()
+            bench.engine.dispatcher.prepare_claim()
             async with asyncio.timeout(20):
                 await ended
         assert (await bench.job(job_id)).reason is JobReason.PLUGIN_REMOVED
@@ -109,13 +109,13 @@ async def test_jobs_of_a_plugin_wait_for_the_init_that_a_reload_brings(tmp_path:
         await bench.started()
         bench.configure(ECHO + "  later: {}\n")
         bench.store.pause_after_record = asyncio.Event()
-        reload = asyncio.create_task(bench.engine.reload())
+        reload = asyncio.create_task(bench.engine.reloader.reload())
         async with asyncio.timeout(20):
             await bench.store.recorded.wait()
             bench.store.asked.clear()
             job_id = await bench.submit("later")
             await bench.store.asked.wait()
-            with bench.engine.waiting_for(job_id) as ended:
+            with bench.engine.waiters.waiting_for(job_id) as ended:
                 bench.store.pause_after_record.set()
                 await reload
                 await ended
@@ -129,7 +129,7 @@ async def test_what_only_a_restart_can_change_refuses_all_of_it(tmp_path: Path) 
         await bench.started()
         bench.configure(ECHO + "  other: {uses: echo}\nstate: {path: elsewhere.db}\n")
         with pytest.raises(ConflictError) as refused:
-            await bench.engine.reload()
+            await bench.engine.reloader.reload()
         assert refused.value.details == {"settings": ["state"]}
         assert await origins(bench) == [ConfigOrigin.START]
 
@@ -139,7 +139,7 @@ async def test_a_caller_who_goes_away_does_not_stop_a_reload_half_way(tmp_path: 
     async with an_engine(tmp_path, ECHO) as bench:
         await bench.started()
         bench.configure(ECHO + "  other: {uses: echo}\n")
-        caller = asyncio.create_task(bench.engine.reload())
+        caller = asyncio.create_task(bench.engine.reloader.reload())
         await asyncio.sleep(0)
         caller.cancel()
         await bench.until(Signal.CONFIG_LOADED)
@@ -156,7 +156,7 @@ async def test_the_end_of_a_run_counts_by_the_schedule_that_is_in_force(tmp_path
         await bench.started()
         await bench.until(Signal.JOB_STARTED)
         bench.configure("  gated: {schedule: {every: 1h}}\n")
-        await bench.engine.reload()
+        await bench.engine.reloader.reload()
         while "every 3600" not in (await bench.store.real.schedules())[0].fingerprint:
             pass
         await asyncio.to_thread(gate.write_text, "go on\n")
@@ -183,14 +183,14 @@ async def test_a_reload_with_a_drain_waits_and_refuses_what_is_new(tmp_path: Pat
         await bench.started()
         jobs = [await bench.submit("gated") for _ in range(2)]
         bench.configure(ECHO)
-        reloading = asyncio.create_task(bench.engine.reload(timedelta(minutes=1)))
+        reloading = asyncio.create_task(bench.engine.reloader.reload(timedelta(minutes=1)))
         await bench.until(Signal.PLUGIN_DRAINING)
         with pytest.raises(ConflictError, match="is being drained"):
             await run_command(bench.context, RunCommand(plugin="gated"))
         with pytest.raises(ConflictError, match="under way"):
-            await bench.engine.reload()
+            await bench.engine.reloader.reload()
         with pytest.raises(ConflictError, match="under way"):
-            await bench.engine.reload(timedelta(minutes=1))
+            await bench.engine.reloader.reload(timedelta(minutes=1))
         assert bench.engine.draining == {"gated"}
         (tmp_path / "plugins" / "gated" / "go").touch()
         done = await reloading
@@ -206,10 +206,10 @@ async def test_a_drain_is_abandoned_when_its_caller_goes_or_its_time_is_over(tmp
         await bench.started()
         jobs = [await bench.submit("gated") for _ in range(2)]
         with pytest.raises(TooBusyError, match="gated: "):
-            await bench.engine.drain(("gated",), timedelta())
+            await bench.engine.reloader.drain(("gated",), timedelta())
         await bench.until(Signal.PLUGIN_DRAIN_ABANDONED)
         bench.configure(ECHO)
-        reloading = asyncio.create_task(bench.engine.reload(timedelta(minutes=1)))
+        reloading = asyncio.create_task(bench.engine.reloader.reload(timedelta(minutes=1)))
         await bench.until(Signal.PLUGIN_DRAINING)
         reloading.cancel()
         await bench.until(Signal.PLUGIN_DRAIN_ABANDONED)
@@ -224,7 +224,7 @@ async def test_no_drain_begins_before_the_switch_of_another_has_ended(tmp_path: 
     async with an_engine(tmp_path, ECHO + "  other: {uses: echo}\n") as bench:
         await bench.started()
         bench.configure(ECHO)
-        caller = asyncio.create_task(bench.engine.reload(timedelta(minutes=1)), name="caller")
+        caller = asyncio.create_task(bench.engine.reloader.reload(timedelta(minutes=1)), name="caller")
         async with asyncio.timeout(60):
             while not any(task.get_name() == "reload" for task in asyncio.all_tasks()):  # noqa: ASYNC110
                 await asyncio.sleep(0)
@@ -232,20 +232,20 @@ async def test_no_drain_begins_before_the_switch_of_another_has_ended(tmp_path: 
         caller.cancel()
         await asyncio.sleep(0)
         with pytest.raises(ConflictError, match="under way"):
-            await bench.engine.reload(timedelta(minutes=1))
+            await bench.engine.reloader.reload(timedelta(minutes=1))
         with pytest.raises(asyncio.CancelledError):
             await caller
         assert "other" not in bench.engine.snapshot().plugins
-        assert (await bench.engine.reload(timedelta(minutes=1))).removed == ()
+        assert (await bench.engine.reloader.reload(timedelta(minutes=1))).removed == ()
 
 
 async def test_a_plugin_that_has_run_dry_stays_closed_until_it_is_removed(tmp_path: Path) -> None:
     """Between the drain and the reload that removes it nothing comes in."""
     async with an_engine(tmp_path, ECHO + "  other: {uses: echo}\n") as bench:
         await bench.started()
-        await bench.engine.drain(("other",), timedelta(minutes=1))
+        await bench.engine.reloader.drain(("other",), timedelta(minutes=1))
         with pytest.raises(ConflictError, match="is being drained"):
             await run_command(bench.context, RunCommand(plugin="other"))
         bench.configure(ECHO)
-        assert (await bench.engine.reload(timedelta(minutes=1))).ends == ()
+        assert (await bench.engine.reloader.reload(timedelta(minutes=1))).ends == ()
         assert bench.engine.draining == frozenset()

@@ -22,7 +22,7 @@ async def test_a_queued_run_that_a_newer_one_replaces(tmp_path: Path) -> None:
         await bench.until(Signal.SCHEDULE_FIRED)
         (entry,) = await bench.store.real.schedules()
         assert entry.last_job_id is not None
-        with bench.engine.waiting_for(entry.last_job_id) as ended:
+        with bench.engine.waiters.waiting_for(entry.last_job_id) as ended:
             await bench.engine.run_schedule("echo", "default")
             async with asyncio.timeout(20):
                 await ended
@@ -38,7 +38,7 @@ async def test_whoever_waits_is_told_of_an_end_by_hand(tmp_path: Path) -> None:
         await bench.started()
         for operation in ("job.cancel", "queue.purge"):
             job_id = await bench.submit()
-            with bench.engine.waiting_for(job_id) as ended:
+            with bench.engine.waiters.waiting_for(job_id) as ended:
                 values: JsonObject = {"job_id": job_id} if operation == "job.cancel" else {"all": True}
                 await OPERATIONS[operation].run(bench.context, values)
                 assert ended.done()

@@ -35,7 +35,7 @@ class Reloader:
         is_stopping: Callable[[], bool],
         on_switched: Callable[[], None],
     ) -> None:
-        """`on_switched` is called after each reload."""
+        """`on_switched` is called after each reload: schedules may have changed."""
         #: The configuration in force.
         self.snapshot = snapshot
         self._deps = deps

@@ -142,7 +142,7 @@ async def follow(
     engine = context.require_engine()
     clock = asyncio.get_running_loop().time
     deadline = clock() + min(MAX_FOLLOW if timeout is None else timeout, MAX_FOLLOW).total_seconds()
-    with engine.ledger_changes() as changed:
+    with engine.waiters.ledger_changes() as changed:
         while True:
             changed.clear()  # before the store is read: a change in between is not missed
             stopping = engine.stopping

@@ -195,7 +195,7 @@ async def wait_for_job(context: OperationContext, request: WaitForJob) -> FullJo
     timeout = MAX_WAIT if request.timeout is None else request.timeout
     job = await resolve_job(context, request.job_id)
     if job.status not in TERMINAL:
-        with context.require_engine().waiting_for(job.id) as ended:
+        with context.require_engine().waiters.waiting_for(job.id) as ended:
             # Read after registering: an end between the two would be missed.
             if (await find_job(context, job.id)).status not in TERMINAL:
                 await asyncio.wait({ended}, timeout=timeout.total_seconds())

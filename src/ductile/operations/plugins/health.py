@@ -105,8 +105,8 @@ async def _check_one(
         trace_id=make_trace_id(context.rng),
     )
     safe = plugin.installed is None or plugin.installed.manifest.concurrency_safe
-    with engine.waiting_for(job.id) as ended:
-        if not await engine.start_unqueued(job, limit=None if safe else plugin.parallelism):
+    with engine.waiters.waiting_for(job.id) as ended:
+        if not await engine.dispatcher.start_unqueued(job, limit=None if safe else plugin.parallelism):
             return PluginHealth(plugin=plugin.name, job_id=None, status=NOT_CHECKED, error=None)
         await asyncio.wait({ended}, timeout=plugin.timeout_for("health").total_seconds() + _KILL_SECONDS)
     found = await context.store.job(job.id)

@@ -279,7 +279,7 @@ async def _submit(
     waits = wait is not None and engine is not None
     with (
         engine.sync_slot() if waits and engine else nullcontext(),
-        engine.waiting_for(accepted.job_id) if waits and engine else nullcontext() as ended,
+        engine.waiters.waiting_for(accepted.job_id) if waits and engine else nullcontext() as ended,
     ):
         began = context.now()
         (result,) = await context.enqueue(submission)
@@ -298,7 +298,7 @@ async def _submit(
 
 async def _wait(context: OperationContext, engine: RunningEngine, job_id: str, longest: timedelta) -> None:
     """Wait until the job has ended, the time is up, or the daemon stops."""
-    with engine.waiting_for(job_id) as ended:
+    with engine.waiters.waiting_for(job_id) as ended:
         # Read after registering: an end between the two would be missed.
         if (await find_job(context, job_id)).status not in TERMINAL:
             await asyncio.wait({ended}, timeout=longest.total_seconds())

@@ -290,7 +290,7 @@ async def _switch(context: OperationContext, request: ChangeSchedule, *, paused:
     if paused or context.engine is None:
         await context.store.pause_schedule(plugin, schedule_id, paused=paused)
     else:
-        await context.engine.resume_schedule(plugin, schedule_id)
+        await context.engine.scheduler.resume(plugin, schedule_id)
     return ScheduleSwitched(plugin=plugin, id=schedule_id, paused=paused)
 
 

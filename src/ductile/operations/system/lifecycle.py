@@ -91,9 +91,9 @@ async def reload(context: OperationContext, request: ReloadConfig) -> ConfigRelo
     """Switch to the configuration on disk; with `drain`, after the plugins it removes have no work left."""
     engine = context.require_engine()
     if request.dry_run:
-        return from_record(ConfigReloaded, await engine.preview_reload(), dry_run=True)
+        return from_record(ConfigReloaded, await engine.reloader.preview(), dry_run=True)
     drain = (request.drain_timeout or DEFAULT_DRAIN_TIMEOUT) if request.drain else None
-    return from_record(ConfigReloaded, await engine.reload(drain))
+    return from_record(ConfigReloaded, await engine.reloader.reload(drain))
 
 
 async def stop(context: OperationContext, request: StopDaemon) -> DaemonStopping:
@@ -121,5 +121,5 @@ async def drain_plugin(context: OperationContext, request: DrainPlugin) -> Plugi
     engine = context.require_engine()
     plugin = find_plugin(context.snapshot(), request.plugin)
     if plugin.enabled:
-        await engine.drain((plugin.name,), request.drain_timeout)
+        await engine.reloader.drain((plugin.name,), request.drain_timeout)
     return PluginDrained(plugin=plugin.name, drained=True)
