@@ -14,6 +14,18 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _LOCALTIME = Path("/etc/localtime")
+CRON_ALIASES = {
+    "@hourly": "0 * * * *",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
+    "@weekly": "0 0 * * 0",
+    "@monthly": "0 0 1 * *",
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+}
+CRON_EXPECTED = "five fields such as `*/15 8-18 * * mon-fri`, or @hourly, @daily, @weekly, @monthly, @yearly"
+_FIELDS = 5
+_HOURS_OF_A_DAY = 24
 
 
 def find_timezone(name: str) -> ZoneInfo | None:
@@ -34,20 +46,6 @@ def system_timezone(environ: Mapping[str, str], *, localtime: Path = _LOCALTIME)
         return named
     _, found, linked = str(localtime.resolve()).rpartition("/zoneinfo/")
     return linked if found and find_timezone(linked) else "UTC"
-
-
-CRON_ALIASES = {
-    "@hourly": "0 * * * *",
-    "@daily": "0 0 * * *",
-    "@midnight": "0 0 * * *",
-    "@weekly": "0 0 * * 0",
-    "@monthly": "0 0 1 * *",
-    "@yearly": "0 0 1 1 *",
-    "@annually": "0 0 1 1 *",
-}
-CRON_EXPECTED = "five fields such as `*/15 8-18 * * mon-fri`, or @hourly, @daily, @weekly, @monthly, @yearly"
-_FIELDS = 5
-_HOURS_OF_A_DAY = 24
 
 
 def parse_cron(text: str) -> str:

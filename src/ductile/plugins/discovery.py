@@ -10,10 +10,11 @@ import os
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from blake3 import blake3
+
 from ductile.config.file_io import read_regular_file
 from ductile.config.snapshot import Discovery, InstalledPlugin, RefusedPlugin
 from ductile.errors import ConfigError, Problem
-from ductile.plugins.fingerprint import fingerprint
 from ductile.plugins.trust import (
     NotTrustedError,
     RefusalCode,
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
 _SHARED = frozenset({"lib", "_lib", "__pycache__", "node_modules"})
 #: Names of files that only occur in a directory that is meant to be a plugin.
 _TELLTALE = frozenset({"run", "main", "plugin", "index", "manifest"})
+#: Part of the hashed bytes, so that no other hash of this program can equal a fingerprint.
+_DOMAIN = b"ductile plugin 1\n"
 
 
 def discover(roots: Sequence[Path], *, allow_symlinks: bool = False) -> Discovery:
@@ -220,3 +223,13 @@ def _unreadable(error: OSError) -> NotTrustedError:
         f"{error.filename} cannot be read: {error.strerror}",
         "make it a file that the user running Ductile can read",
     )
+
+
+def fingerprint(manifest: bytes, entrypoint: Path) -> str:
+    """Return `blake3:<hex>` over the hashes of both files.
+
+    Hashes have a fixed length, so moving a byte from one file to the other changes the result. The entrypoint
+    may be large and is not read into memory.
+    """
+    code = blake3().update_mmap(entrypoint).digest()
+    return f"blake3:{blake3(_DOMAIN + blake3(manifest).digest() + code).hexdigest()}"

@@ -25,6 +25,9 @@ from ductile.struct import Value
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
 
+#: As many as the kernel follows.
+_MAX_LINKS = 40
+
 
 class RefusalCode(StrEnum):
     """Why a plugin is not loaded; documented in `docs/reference/manifest.md`."""
@@ -119,10 +122,6 @@ def check_entrypoint(entrypoint: Path) -> None:
     if not os.access(entrypoint, os.X_OK):
         reason = f"the entrypoint {entrypoint} is not executable"
         raise NotTrustedError(RefusalCode.ENTRYPOINT_NOT_EXECUTABLE, reason, f"chmod +x {entrypoint}")
-
-
-#: As many as the kernel follows.
-_MAX_LINKS = 40
 
 
 def trusted_owners() -> frozenset[int]:

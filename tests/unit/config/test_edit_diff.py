@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ductile.config.edit.diff import mask_lines, masked_diff
+from ductile.config.edit.change import mask_lines, masked_diff
 
 FILE = Path("config.yaml")
 LINES = st.lists(st.sampled_from(["a", "b", "# c", ""]), max_size=12)

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from builders.plugins import a_plugin
-from ductile.plugins.discovery import discover
-from ductile.plugins.fingerprint import fingerprint
+from ductile.plugins.discovery import discover, fingerprint
 
 FILES = st.tuples(st.binary(max_size=20), st.binary(max_size=20))
 

@@ -46,6 +46,14 @@ if TYPE_CHECKING:
     from ductile.config.snapshot import Discovery
 
 DEFAULT_STATE_PATH = "./data/state.db"
+_PRESETS = {
+    WebhookPreset.GITHUB: GITHUB,
+    # GitLab signs as Standard Webhooks defines; its older secret token is not a signature.
+    WebhookPreset.GITLAB: STANDARD,
+    WebhookPreset.STRIPE: STRIPE,
+    WebhookPreset.SLACK: SLACK,
+    WebhookPreset.STANDARD_WEBHOOKS: STANDARD,
+}
 
 
 def compile_snapshot(loaded: LoadedConfig, discovery: Discovery) -> Snapshot:
@@ -134,16 +142,6 @@ def _fingerprint(loaded: LoadedConfig, plugins: Mapping[str, PluginInstance]) ->
         },
     }
     return hash_bytes(json.dumps(content, sort_keys=True).encode())
-
-
-_PRESETS = {
-    WebhookPreset.GITHUB: GITHUB,
-    # GitLab signs as Standard Webhooks defines; its older secret token is not a signature.
-    WebhookPreset.GITLAB: STANDARD,
-    WebhookPreset.STRIPE: STRIPE,
-    WebhookPreset.SLACK: SLACK,
-    WebhookPreset.STANDARD_WEBHOOKS: STANDARD,
-}
 
 
 def compile_endpoint(endpoint: WebhookEndpointSettings, secrets: Mapping[str, Secret]) -> WebhookEndpoint:

@@ -43,13 +43,14 @@ from ductile.protocol.yaml_tree import (
 if TYPE_CHECKING:
     from ductile.config.schema.fields import Section
 
+_ANYTHING = Scalar(type=SettingType.ANYTHING)
+
 
 class _Invalid:
     """Marks a value that cannot be read."""
 
 
 _INVALID = _Invalid()
-_ANYTHING = Scalar(type=SettingType.ANYTHING)
 
 
 def decode(root: MapNode) -> tuple[Config, tuple[Problem, ...]]:

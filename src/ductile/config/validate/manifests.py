@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 
 #: Keys of a plugin's `config` that Ductile reads itself (`compile.plugins.plugin_rules`).
 _OWN_KEYS = frozenset(("model",))
+#: Event types with this prefix are emitted by Ductile itself.
+_OWN = "ductile."
+_CONTEXT = f"{Root.CONTEXT}."
 
 
 def validate_against_manifests(
@@ -100,11 +103,6 @@ def _targets(config: Config) -> Iterator[tuple[KeyPath, str, str]]:
     for index, endpoint in enumerate(config.webhooks.endpoints):
         if endpoint.plugin is not None:
             yield ("webhooks", "endpoints", index, "plugin"), endpoint.plugin, endpoint.command or "handle"
-
-
-#: Event types with this prefix are emitted by Ductile itself.
-_OWN = "ductile."
-_CONTEXT = f"{Root.CONTEXT}."
 
 
 def warn_about_events(

@@ -51,6 +51,16 @@ _TYPE_NAMES = {
     list: "a list",
     dict: "a map",
 }
+_STEP_KINDS = ("uses", "call", "steps", "split")
+#: Attribute and YAML name of the keys that only a step with a plugin can have.
+_ONLY_WITH_USES = {
+    "payload": "with",
+    "baggage": "baggage",
+    "retry": "retry",
+    "timeout": "timeout",
+    "on_events": "on_events",
+}
+_ROOTS = tuple(f"{root}." for root in Root)
 
 
 def validate_condition(condition: ConditionSettings, path: KeyPath, report: ValidationReport) -> None:
@@ -117,18 +127,6 @@ def may_quote(path: KeyPath, report: ValidationReport) -> bool:
     node = node_at(report.root, path)
     from_variable = isinstance(node, ScalarNode) and node.written is not None
     return not from_variable and not any(looks_secret(key) for key in path if isinstance(key, str))
-
-
-_STEP_KINDS = ("uses", "call", "steps", "split")
-#: Attribute and YAML name of the keys that only a step with a plugin can have.
-_ONLY_WITH_USES = {
-    "payload": "with",
-    "baggage": "baggage",
-    "retry": "retry",
-    "timeout": "timeout",
-    "on_events": "on_events",
-}
-_ROOTS = tuple(f"{root}." for root in Root)
 
 
 def steps_of(pipeline: PipelineSettings, path: KeyPath) -> Iterator[tuple[KeyPath, StepSettings]]:

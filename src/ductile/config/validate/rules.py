@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from ductile.config.validate.report import ValidationReport
     from ductile.protocol.yaml_tree import KeyPath
 
+_TRIGGERS = ("every", "cron", "at", "after")
+
 
 def validate_config(config: Config, report: ValidationReport, *, complete: bool) -> None:
     """Add every broken rule to the report.
@@ -92,9 +94,6 @@ def _check_routes(config: Config, report: ValidationReport) -> None:
         if same is not path:
             message = f"this route is written already, at {report.where(same)}"
             report.error(path, message, hint="remove one of them; a route without a command means `handle`")
-
-
-_TRIGGERS = ("every", "cron", "at", "after")
 
 
 def schedules_of(name: str, plugin: PluginSettings) -> Iterator[tuple[KeyPath, ScheduleSettings]]:

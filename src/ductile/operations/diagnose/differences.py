@@ -25,7 +25,7 @@ from ductile.core.json_shapes import (
 )
 from ductile.core.runs.graph import Graph, Node, UseNode
 from ductile.operations.diagnose.wording import first_line, time_text
-from ductile.plugins.fingerprint import fingerprint
+from ductile.plugins.discovery import fingerprint
 from ductile.protocol.manifest.model import MANIFEST_FILE
 from ductile.store.model.maintenance import ConfigRecord, PluginVersion
 from ductile.store.model.records import LogRow

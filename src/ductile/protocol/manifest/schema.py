@@ -49,6 +49,10 @@ _STRUCTURAL = {
     "oneOf": list,
     "additionalProperties": bool,
 }
+#: A pattern that needs more steps fails the field instead of blocking the daemon.
+_MAX_BACKTRACKS = 100_000
+_CACHED_SCHEMAS = 256
+_MAX_VIOLATIONS = 20
 
 
 def to_json_schema(written: dict[str, JsonValue] | bool) -> JsonSchema:
@@ -82,12 +86,6 @@ def _field(value: JsonValue) -> JsonValue:
             return to_json_schema(value)
         case _:
             return {}
-
-
-#: A pattern that needs more steps fails the field instead of blocking the daemon.
-_MAX_BACKTRACKS = 100_000
-_CACHED_SCHEMAS = 256
-_MAX_VIOLATIONS = 20
 
 
 class UnusableSchemaError(ValueError):
