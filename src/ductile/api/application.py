@@ -21,7 +21,6 @@ from ductile.http.application import (
 )
 from ductile.http.body import BODY_SECONDS, read_body
 from ductile.http.responses import HttpResponse, JsonReply, encode
-from ductile.operations.response import Response
 from ductile.telemetry.signals import Signal, SignalBus, SignalLevel, describe_error
 
 if TYPE_CHECKING:
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
     from ductile.operations.context import OperationContext
 
 _BAD_REQUEST = 400
-_DRY = "This was a dry run: nothing was changed."
 
 
 class ApiExchange(Exchange):
@@ -148,13 +146,10 @@ class ApiApplication(HttpApplication[ApiExchange]):
 
 def _render(endpoint: Endpoint, reply: Reply) -> JsonReply:
     """Encode a reply, with a `message` for people if it has none of its own."""
-    body, message, status = reply.body, None, reply.status
-    if isinstance(body, Response):
-        message, status, known = body.http_message, status or body.http_status, body.__struct_fields__
-    else:
-        message, known = _DRY if "dry_run" in body else None, (*body,)
-    content = encode(body)
-    if "message" not in known:
-        text = encode(message or endpoint.http.message or f"{endpoint.summary}.")
-        content = b'%b%b"message":%b}' % (content[:-1], b"," if len(content) > len(b"{}") else b"", text)
-    return JsonReply(content=content, status=status or endpoint.http.statuses[0], headers=reply.headers)
+    response = reply.response
+    content = encode(response)
+    if "message" not in response.__struct_fields__:
+        text = encode(response.http_message or endpoint.http.message or f"{endpoint.summary}.")
+        content = b'%b,"message":%b}' % (content[:-1], text)  # every response has a field
+    status = reply.status or response.http_status or endpoint.http.statuses[0]
+    return JsonReply(content=content, status=status, headers=reply.headers)

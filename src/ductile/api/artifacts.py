@@ -1,4 +1,4 @@
-"""Artifacts over HTTP: sent as they are read, as a download, never as a page of ours."""
+"""Artifacts over HTTP: streamed from the file, as a download."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ductile.operations.request import decode_request
 if TYPE_CHECKING:
     from uvicorn._types import ASGISendCallable
 
-_PIECE = 256 * 1024
+_CHUNK = 256 * 1024
 
 
 async def artifact(request: ApiRequest) -> Stream:
@@ -24,25 +24,20 @@ async def artifact(request: ApiRequest) -> Stream:
 
     async def run(send: ASGISendCallable) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": _headers(opened)})
-        await _send_pieces(send, opened)
+        left = opened.size
+        while left:
+            chunk = await asyncio.to_thread(os.read, opened.descriptor, min(_CHUNK, left))
+            if not chunk:  # the file has become shorter: the response ends early, which the client notices
+                return
+            left -= len(chunk)
+            await send({"type": "http.response.body", "body": chunk, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     return Stream(run=run, close=partial(os.close, opened.descriptor))
 
 
-async def _send_pieces(send: ASGISendCallable, opened: OpenedArtifact) -> None:
-    """As many bytes as were promised. A file that has become shorter breaks the answer off, visibly."""
-    left = opened.size
-    while left:
-        piece = await asyncio.to_thread(os.read, opened.descriptor, min(_PIECE, left))
-        if not piece:
-            return
-        left -= len(piece)
-        await send({"type": "http.response.body", "body": piece, "more_body": True})
-    await send({"type": "http.response.body", "body": b"", "more_body": False})
-
-
 def _headers(opened: OpenedArtifact) -> list[tuple[bytes, bytes]]:
-    """A plugin's file may be a web page: it must not act as one of ours in somebody's browser."""
+    """A plugin's file may be a web page: a browser must download it, and not run it with our origin."""
     name = quote(opened.name, safe="")
     return [
         (b"content-type", opened.media_type.encode()),

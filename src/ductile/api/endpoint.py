@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 #: The schema of a reply that is the `result` alone, requested by `?result=only`.
 BARE_RESULT = "BareResult"
+_QUOTED = 100
 _PATH_PARAMETER = re.compile(r"\{(\w+)\}")
 
 
@@ -55,7 +56,7 @@ class ApiRequest(Value):
 class Reply(Value):
     """A response of an operation. `status` is None for the one that the response or its route names."""
 
-    body: Response | JsonObject
+    response: Response
     status: int | None = None
     headers: tuple[Header, ...] = ()
 
@@ -98,6 +99,13 @@ class Endpoint(Value, dict=True):
         return found
 
     @cached_property
+    def headers(self) -> tuple[tuple[bytes, str], ...]:
+        """The headers that are read, in lower case, and the fields that they are."""
+        return tuple(
+            (header.encode(), field.name) for header, field in self.fields[FieldSource.HEADER].items()
+        )
+
+    @cached_property
     def responses(self) -> Mapping[int, tuple[str, ...]]:
         """The names of the response schemas by status; empty where the reply has another format."""
         found: dict[int, tuple[str, ...]] = {}
@@ -127,9 +135,6 @@ class MatchedRoute:
         self.shown = shown
 
 
-_QUOTED = 100
-
-
 def read_parameters(
     route: MatchedRoute, query: bytes, headers: Mapping[bytes, bytes], body: bytes | None
 ) -> JsonObject:
@@ -142,9 +147,9 @@ def read_parameters(
     # Monitors add query parameters of their own to health checks; those are not refused.
     if query and not (endpoint.http.probe and endpoint.access is OPEN):
         values.update(_read_query(endpoint, query))
-    for header, field in endpoint.fields[FieldSource.HEADER].items():
-        if (text := headers.get(header.encode())) is not None:
-            values[field.name] = text.decode("latin-1")
+    for header, name in endpoint.headers:
+        if header in headers:
+            values[name] = headers[header].decode("latin-1")
     if body:
         values.update(_read_body(endpoint, body, headers.get(b"content-encoding")))
     values.update(route.values)

@@ -1,4 +1,4 @@
-"""The ledger as server-sent events: the number of an entry is its id, and nothing is left out."""
+"""The ledger as server-sent events. The number of an entry is the id of its event."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from ductile.struct import Value
 if TYPE_CHECKING:
     from uvicorn._types import ASGISendCallable
 
-    from ductile.core.json import JsonObject
     from ductile.store.model.records import LedgerRow
     from ductile.store.port import Store
 
@@ -29,43 +28,42 @@ _HEADERS = [
     (b"x-accel-buffering", b"no"),
     (b"x-content-type-options", b"nosniff"),
 ]
-_MOST_DIGITS = 18
+_MAX_DIGITS = 18
 
 
 class EventFilter(Value):
-    """Which entries a reader asked for, and after which."""
-
     after: int | None = None
     kinds: frozenset[str] = frozenset()
     job_id: str | None = None
 
-    def holds(self, row: LedgerRow) -> bool:
+    def matches(self, row: LedgerRow) -> bool:
         if self.kinds and row.kind not in self.kinds:
             return False
         return self.job_id is None or self.job_id in (row.job_id, row.run_id)
 
 
 def parse_last_event_id(text: str | None) -> int | None:
-    if text is None or not text.strip():
+    """The number in a `Last-Event-ID`; None if it is empty. Raises `UsageError`."""
+    digits = "" if text is None else text.strip()
+    if not digits:
         return None
-    digits = text.strip()
-    if not (digits.isascii() and digits.isdigit()) or len(digits) > _MOST_DIGITS:
+    if not (digits.isascii() and digits.isdigit()) or len(digits) > _MAX_DIGITS:
         raise UsageError(
             "Last-Event-ID is not a valid event id", hint="It is the number of the last event received."
         )
     return int(digits)
 
 
-class _NoLongerAdmittedError(Exception):
-    """The reader's token was taken away, or may no longer read events. Asking again tells it so."""
+class _TokenRevokedError(Exception):
+    """The reader's token is gone, or may no longer read events. The next request is refused."""
 
 
 class EventStreams:
-    """All who follow the ledger over HTTP."""
+    """The open event streams."""
 
-    def __init__(self, store: Store, feed: LedgerStream, *, keep_alive: float = KEEP_ALIVE_SECONDS) -> None:
+    def __init__(self, store: Store, ledger: LedgerStream, *, keep_alive: float = KEEP_ALIVE_SECONDS) -> None:
         self._store = store
-        self._feed = feed
+        self._ledger = ledger
         self._keep_alive = keep_alive
         self._open: set[asyncio.Task[None]] = set()
 
@@ -74,127 +72,123 @@ class EventStreams:
         return len(self._open)
 
     def close(self) -> None:
-        """The daemon stops: streams end, and their readers come back to the next one with their last id."""
+        """End all streams: the daemon stops. Readers resume at the next one with their last id."""
         for stream in list(self._open):
             stream.cancel()
 
     async def opened(
         self, wanted: EventFilter, admitted: Callable[[], bool] = lambda: True
     ) -> Callable[[ASGISendCallable], asyncio.Future[None]]:
-        """A stream for one reader, up to the moment when it is no longer `admitted`.
+        """A stream for one reader. It ends when `admitted` returns false.
 
-        A store that cannot be read is told here, where it can still be answered.
+        Raises `TooBusyError`, or `StoreError` if the ledger cannot be read: the stream could not say so.
         """
         if len(self._open) >= MAX_STREAMS:
             raise TooBusyError("too many event streams are open", hint="Close one, or try again later.")
         await self._store.ledger_range()
 
         def run(send: ASGISendCallable) -> asyncio.Future[None]:
-            task = asyncio.ensure_future(self._run(_EventWriter(send, admitted), wanted))
+            task = asyncio.ensure_future(self._run(_EventWriter(send, admitted, wanted)))
             self._open.add(task)
             task.add_done_callback(self._open.discard)
             return task
 
         return run
 
-    async def _run(self, out: _EventWriter, wanted: EventFilter) -> None:
-        await self._feed.start_reading()
-        with self._feed.joined() as follower:
-            await out.start()
-            # Being cancelled is how a stream is ended: by the reader's going, or by the daemon's.
-            with suppress(TooFarBehindError, _NoLongerAdmittedError, asyncio.CancelledError):
-                await out.write(_beginning(follower, wanted))
-                await self._replay(out, follower, wanted)
-                await self._follow(out, follower, wanted)
-        await out.finish()
+    async def _run(self, writer: _EventWriter) -> None:
+        await self._ledger.start_reading()
+        with self._ledger.joined() as subscriber:
+            await writer.start()
+            # A stream ends by cancellation: the client disconnected, or the daemon stops.
+            with suppress(TooFarBehindError, _TokenRevokedError, asyncio.CancelledError):
+                after = writer.wanted.after
+                # A new reader gets its position: cut off before its first event, it resumes there.
+                position = f"id: {subscriber.joined_at}\n" if after is None else ""
+                await writer.write(f"retry: 2000\n{position}\n")
+                if after is not None:
+                    await self._replay(writer, after, subscriber.joined_at)
+                await self._follow(writer, subscriber)
+        await writer.finish()
 
-    async def _replay(self, out: _EventWriter, follower: StreamSubscriber, wanted: EventFilter) -> None:
-        if wanted.after is None:
-            return
-        place, until = wanted.after, follower.joined_at
-        if place > until:
-            # An id of another store, or of a time before a backup: nothing tells what its reader has seen.
+    async def _replay(self, writer: _EventWriter, after: int, until: int) -> None:
+        """Send the stored entries after a number, up to the one at which the subscriber joined."""
+        if after > until:
+            # An id of another store, or from before a restore: what the reader has seen is unknown.
             lowest, _ = await self._store.ledger_range()
-            await out.write(_gap(lowest, until, f"there is no event {place}; this goes on from now"))
+            await writer.write_gap(lowest, until, f"there is no event {after}; this goes on from now")
             return
-        async for rows in self._feed.replay(place, until):
-            await self._tell_hole(out, place, rows[0].seq)
-            await out.rows(rows, wanted)
-            place = rows[-1].seq
-        await self._tell_hole(out, place, until + 1)
+        async for rows in self._ledger.replay(after, until):
+            await self._report_gap(writer, after, rows[0].seq)
+            await writer.write_rows(rows)
+            after = rows[-1].seq
+        await self._report_gap(writer, after, until + 1)
 
-    async def _tell_hole(self, out: _EventWriter, place: int, following: int) -> None:
-        """Between two numbers that should follow each other, also where a sweep came between two pages.
+    async def _report_gap(self, writer: _EventWriter, after: int, following: int) -> None:
+        """Send a gap event if retention has removed entries between two numbers.
 
-        Only what is older than all that is held was swept; a number may also never have been given.
+        Removed entries are older than all stored ones; other missing numbers were never assigned.
         """
-        if following <= place + 1:
+        if following <= after + 1:
             return
         lowest, _ = await self._store.ledger_range()
-        if lowest > place + 1 or not lowest:
-            told = f"events before {following} are no longer held"
-            await out.write(_gap(following, following - 1, told))
+        if lowest > after + 1 or not lowest:
+            message = f"events before {following} are no longer held"
+            await writer.write_gap(following, following - 1, message)
 
-    async def _follow(self, out: _EventWriter, follower: StreamSubscriber, wanted: EventFilter) -> None:
-        """What comes, and a sign of life whenever nothing of it was for this reader for a while."""
+    async def _follow(self, writer: _EventWriter, subscriber: StreamSubscriber) -> None:
+        """Send new entries, and a keep-alive when none was sent for a while."""
         clock = asyncio.get_running_loop().time
-        place, due = follower.joined_at, clock() + self._keep_alive
+        position, due = subscriber.joined_at, clock() + self._keep_alive
         while True:
             rows: tuple[LedgerRow, ...] = ()
             with suppress(TimeoutError):
                 async with asyncio.timeout_at(due):
-                    rows = await follower.next()
+                    rows = await subscriber.next()
             if rows:
-                await self._tell_hole(out, place, rows[0].seq)
-                place = rows[-1].seq
-            if await out.rows(rows, wanted):
+                await self._report_gap(writer, position, rows[0].seq)
+                position = rows[-1].seq
+            if await writer.write_rows(rows):
                 due = clock() + self._keep_alive
             elif clock() >= due:
-                # With the place: one who waits for something rare need not resume where it last came.
-                await out.write(f": keep-alive\nid: {place}\n\n")
+                # With the position: a reader of rare events does not have to replay all others.
+                await writer.write(f": keep-alive\nid: {position}\n\n")
                 due = clock() + self._keep_alive
 
 
 class _EventWriter:
-    """The way to one reader. One who does not read is cut off by the connection, which has a time for it."""
+    """Writes to one reader. The connection's write timeout ends a reader that does not read."""
 
-    def __init__(self, send: ASGISendCallable, admitted: Callable[[], bool]) -> None:
+    def __init__(self, send: ASGISendCallable, admitted: Callable[[], bool], wanted: EventFilter) -> None:
         self._send = send
         self._admitted = admitted
+        self.wanted = wanted
 
     async def start(self) -> None:
         await self._send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
 
-    async def rows(self, rows: Iterable[LedgerRow], wanted: EventFilter) -> bool:
-        """Send those that are wanted; whether there were any."""
-        text = "".join(_event(row) for row in rows if wanted.holds(row))
+    async def write_rows(self, rows: Iterable[LedgerRow]) -> bool:
+        """Send the wanted rows; return whether there were any."""
+        text = "".join(
+            f"id: {row.seq}\nevent: {row.kind}\ndata: {_json(ledger_event(row))}\n\n"
+            for row in rows
+            if self.wanted.matches(row)
+        )
         if text:
             await self.write(text)
         return bool(text)
 
+    async def write_gap(self, oldest: int, position: int, message: str) -> None:
+        """Say that entries before `position` are missing: a reader that keeps a copy reads the jobs again."""
+        data = _json({"oldest": oldest, "message": message})
+        await self.write(f"id: {position}\nevent: gap\ndata: {data}\n\n")
+
     async def write(self, text: str) -> None:
         if not self._admitted():
-            raise _NoLongerAdmittedError
+            raise _TokenRevokedError
         await self._send({"type": "http.response.body", "body": text.encode(), "more_body": True})
 
     async def finish(self) -> None:
         await self._send({"type": "http.response.body", "body": b"", "more_body": False})
-
-
-def _event(row: LedgerRow) -> str:
-    return f"id: {row.seq}\nevent: {row.kind}\ndata: {_json(ledger_event(row))}\n\n"
-
-
-def _beginning(follower: StreamSubscriber, wanted: EventFilter) -> str:
-    """For a new reader, with the place where it joined: cut off before its first event, it misses nothing."""
-    place = f"id: {follower.joined_at}\n" if wanted.after is None else ""
-    return f"retry: 2000\n{place}\n"
-
-
-def _gap(lowest: int, place: int, message: str) -> str:
-    """Something is missing before `place`: whoever keeps a copy has to look at the jobs again."""
-    told: JsonObject = {"oldest": lowest, "message": message}
-    return f"id: {place}\nevent: gap\ndata: {_json(told)}\n\n"
 
 
 def _json(value: object) -> str:

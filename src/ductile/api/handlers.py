@@ -38,24 +38,24 @@ async def run_operation(request: ApiRequest) -> Reply | Document:
         context = replace(context, source=source)
     response = await operation.run(context, request.values)
     if not http.tells_status:
-        return Reply(body=response)
+        return Reply(response=response)
     headers: tuple[Header, ...] = ((b"x-ductile-status", str(response.status).encode()),)
     if not hasattr(response, "result"):
-        return Reply(body=response, headers=headers)
+        return Reply(response=response, headers=headers)
     failed = request.values.get("strict") is True and response.ok is False
     status = HTTPStatus.BAD_GATEWAY if failed else HTTPStatus.OK
     if request.values.get("result") is None:
-        return Reply(body=response, status=status, headers=headers)
+        return Reply(response=response, status=status, headers=headers)
     content = msgspec.json.encode(response.result)
     return Document(content=content, media_type="application/json", status=status, headers=headers)
 
 
 async def show_health(request: ApiRequest) -> Reply:
-    return Reply(body=await probes.health(request.context, request.peer, request.headers))
+    return Reply(response=await probes.health(request.context, request.peer, request.headers))
 
 
 async def show_readiness(request: ApiRequest) -> Reply:
-    return Reply(body=await probes.ready(request.context, request.peer, request.headers))
+    return Reply(response=await probes.ready(request.context, request.peer, request.headers))
 
 
 class FollowEvents(Value):
@@ -119,7 +119,7 @@ async def discover(request: ApiRequest) -> Reply:
         "jobs": "/jobs",
         "events": "/events",
     }
-    return Reply(body=About(name="ductile", version=__version__ if local else None, links=links))
+    return Reply(response=About(name="ductile", version=__version__ if local else None, links=links))
 
 
 async def openapi(request: ApiRequest) -> Document:

@@ -1,4 +1,4 @@
-"""The API's life: its parts put together, listening, and an end in good order."""
+"""The API server: composes its parts, starts and stops listening."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from ductile.operations.ledger_stream import LedgerStream
 from ductile.telemetry.metrics import Metrics
 from ductile.telemetry.signals import Signal, SignalBus, SignalLevel
 
-#: What is still being answered when the daemon has finished gets this long.
-_ANSWERING_SECONDS = 5.0
-#: The kind of request under which the sampler counts wrong tokens, which have a line of their own.
+#: How long open requests may take when the daemon has stopped.
+_CLOSE_SECONDS = 5.0
+#: The kind under which the sampler counts wrong tokens.
 _UNKNOWN_TOKEN = "unknown_token"  # noqa: S105 - the name of a count
-#: Wrong tokens that are logged one by one; with ten from one address, further ones are told to wait.
+#: Wrong tokens that are logged one by one; after ten from one address, further ones get a 429.
 _TOKENS_IN_FULL = 10
 
 
@@ -42,7 +42,7 @@ class ApiServer:
         self._unknown_tokens = LogSampler(self._report_unknown_tokens, most=_TOKENS_IN_FULL)
         self._streams = EventStreams(context.store, LedgerStream(context.store))
         services = ApiServices(
-            authenticator=Authenticator(context.snapshot, time.monotonic, self._tell_stranger),
+            authenticator=Authenticator(context.snapshot, time.monotonic, self._report_unknown_token),
             streams=self._streams,
             metrics=metrics,
         )
@@ -52,7 +52,7 @@ class ApiServer:
         self._listener = Listener("api", listen, application, ListenerLimits(), signals)
 
     async def bind(self) -> None:
-        """Take the address; raises what the operator is to be told if that is not possible."""
+        """Take the address. Raises `ConflictError` if it is in use, and other errors for the operator."""
         await self._listener.bind()
 
     async def start(self) -> None:
@@ -61,12 +61,12 @@ class ApiServer:
 
     async def stop(self) -> None:
         self._streams.close()
-        await self._listener.stop(_ANSWERING_SECONDS)
+        await self._listener.stop(_CLOSE_SECONDS)
         self._requests.close()
         self._unknown_tokens.close()
 
-    def _tell_stranger(self, peer: str, too_many: bool) -> None:
-        """All are counted; a flood of guesses does not fill the log."""
+    def _report_unknown_token(self, peer: str, too_many: bool) -> None:
+        """Count every unknown token; log the first ones only, so that a flood does not fill the log."""
         quiet = too_many or not self._unknown_tokens.in_full(_UNKNOWN_TOKEN, peer)
         level = SignalLevel.DEBUG if quiet else None
         self._signals.emit(Signal.API_UNAUTHORIZED, data={"peer": peer}, level=level)

@@ -117,7 +117,7 @@ async def show_skills(request: ApiRequest) -> Reply | Document:
     snapshot = request.context.snapshot()
     skills = [*all_skills(snapshot)]
     if decode_request(ShowSkills, request.values).format is SkillFormat.JSON:
-        return Reply(body=Skills(skills=skills, how=HOW))
+        return Reply(response=Skills(skills=skills, how=HOW))
     text = skill_file(snapshot.service.name, address_of(request), skills)
     return Document(content=text.encode(), media_type=MARKDOWN)
 

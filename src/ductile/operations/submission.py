@@ -186,11 +186,12 @@ async def read_submission_options(context: OperationContext, request: KeyedReque
     if request.payload is not None and nests_too_deep(request.payload):
         raise refused("payload", "payload nests too deep")
     snapshot = context.snapshot()
-    ttl, callback = None, None
+    key, ttl, callback = None, None, None
     if isinstance(request, SubmissionRequest):
         ttl, callback = _checked_ttl(snapshot, request.dedupe_ttl), _callback(snapshot, request)
-    key, ttl = _key(context, request, ttl)
-    caller = await find_calling_job(context, request)
+    if request.dedupe_key or request.idempotency_key or request.delivery_id:
+        key, ttl = _key(context, request, ttl)
+    caller = None if request.inside_job is None else await find_calling_job(context, request)
     trace_id = (caller and caller.trace_id) or parse_trace_id(request.traceparent)
     return SubmissionOptions(
         payload=request.payload,
@@ -200,7 +201,7 @@ async def read_submission_options(context: OperationContext, request: KeyedReque
         hops=0 if caller is None else _next_hop(snapshot, caller),
         trace_id=trace_id or make_trace_id(context.rng),
         inside_job=None if caller is None else caller.id,
-        idempotent=normalise_key(request.idempotency_key) is not None,
+        idempotent=key is not None and normalise_key(request.idempotency_key) is not None,
     )
 
 

@@ -25,6 +25,6 @@ async def test_the_version_is_for_this_machine(peer: str | None, version: str | 
     context: Any = SimpleNamespace(snapshot=lambda: snapshot)
     nothing: Any = None
     asked = ApiRequest(context=context, services=nothing, values={}, headers={}, route=nothing, peer=peer)
-    about = (await discover(asked)).body
+    about = (await discover(asked)).response
     assert isinstance(about, About)
     assert about.version == version
