@@ -30,8 +30,8 @@ Result = TypeVar("Result")
 
 
 class LogSampler:
-    """Keeps a flood of requests from filling the log: the first `most` of each kind are logged in full, further
-    ones are counted and reported once in `seconds`, until a period without any.
+    """Keeps a flood of requests from filling the log. The first `most` of each kind are logged in full;
+    further ones are counted and reported once in `seconds`, until a period without any.
 
     The number of kinds must be bounded, so it must not depend on what a client sends.
     """
