@@ -1,4 +1,4 @@
-"""`ductile init`: a configuration that works at once and that nobody else can read."""
+"""`ductile init`: a configuration that works at once and that other users cannot read."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def test_missing_required_config_refuses_the_instance_and_names_the_keys(tmp_pat
 
 
 def test_config_check_fails_for_configured_plugins_only(tmp_path: Path) -> None:
-    """A refused plugin that nobody asked for is not the configuration's fault."""
+    """A refused plugin that is not configured is not an error of the configuration."""
     terminal = a_setup(tmp_path)
     report = terminal.ductile("config", "check", "--json")
     assert report.status == 78
@@ -83,7 +83,7 @@ def test_a_plugin_under_development_is_checked_without_a_configuration(tmp_path:
 
 
 def test_looking_needs_no_seal(tmp_path: Path) -> None:
-    """Only what starts jobs has to verify it; whoever repairs has to be able to look."""
+    """Commands that only read work with a broken seal, so that it can be repaired."""
     terminal = a_setup(tmp_path)
     (tmp_path / "config.yaml").write_text(CONFIG + "tokens: [{name: a, key: '${HOME}'}]\n")
     assert terminal.ductile("config", "check").status == 78
@@ -97,7 +97,7 @@ def test_looking_needs_no_seal(tmp_path: Path) -> None:
 
 
 def test_a_description_cannot_drive_the_terminal(tmp_path: Path) -> None:
-    """It was written by somebody else."""
+    """Text from files of others cannot steer the terminal."""
     manifest = a_manifest("echo", extra='description: "a\\e]0;title\\ab\\nsecond"\n')
     a_plugin(tmp_path / "plugins", manifest=manifest)
     (tmp_path / "config.yaml").write_text("plugins: {echo: {}}\n")
@@ -123,7 +123,7 @@ def test_a_plugin_that_is_used_under_other_names_only_is_shown_with_them(tmp_pat
     both = json.loads(terminal.ductile("plugin", "show", "echo", "--json").out)
     assert (both["configured"], both["instances"]) == (True, ["again"])
     assert terminal.ductile("plugin", "check", "spare").status == 0
-    # It cannot be run by that name, and the names by which it can are told.
+    # It cannot be run by that name; the error lists the names by which it can.
     ran = terminal.ductile("run", "spare")
     assert ran.status != 0
     assert "Name one of one, two." in ran.err

@@ -41,7 +41,7 @@ def test_start_run_status_stop(tmp_path: Path) -> None:
 
 
 def test_health_is_asked_on_demand(tmp_path: Path) -> None:
-    """Health runs when somebody asks, as a job of the core with one attempt, and is shown."""
+    """Health runs on request, as a job of the core with one attempt, and is shown."""
     place = a_place(tmp_path, "  sick: {}\n")
     place.plugin("sick", BROKEN)
     with a_daemon(place):
@@ -67,7 +67,7 @@ def test_the_socket_is_ours_alone_and_is_gone_after_the_stop(tmp_path: Path) -> 
 
 
 def test_a_copy_of_the_configuration_does_not_command_the_original_s_daemon(tmp_path: Path) -> None:
-    """Whoever stops staging, a copy of production, must not stop production."""
+    """Stopping staging, a copy of production, does not stop production."""
     place = a_place(tmp_path)
     with a_daemon(place) as daemon:
         shutil.copytree(
@@ -80,7 +80,7 @@ def test_a_copy_of_the_configuration_does_not_command_the_original_s_daemon(tmp_
             "running": False
         }
         assert daemon.process.poll() is None
-        # The original is found by its link all the same, also when its store cannot be told any more.
+        # The original is found by its link, also if its store cannot be found.
         place.config.write_text("plugins: [")
         assert place.said("status")["daemon"]["pid"] == daemon.process.pid
 
@@ -177,7 +177,7 @@ def test_who_stops_waiting_is_told_that_the_job_goes_on(tmp_path: Path) -> None:
         )
         job_id = daemon.wait_for("job.started")["job_id"]
         while not place.said("status")["daemon"]["waiting_callers"]:
-            pass  # the job may have begun before whoever submitted it has heard of its id
+            pass  # the job may have started before its id was returned
         process.send_signal(signal.SIGINT)
         out, said = process.communicate(timeout=PATIENCE)
         assert (process.returncode, out) == (130, "")
@@ -193,10 +193,10 @@ def test_who_waits_hears_of_an_attempt_that_failed(tmp_path: Path) -> None:
         late = place.ductile("run", "broken", "--timeout", "4s")
         assert (late.status, late.out) == (75, "")
         first, second, *_ = late.err.splitlines()
-        told = (
+        shown = (
             r"attempt 1 of 4 failed: it is broken; next try in (1h|59m)[0-9a-z]+ \(Ctrl-C leaves it queued\)"
         )
-        assert re.fullmatch(told, first)
+        assert re.fullmatch(shown, first)
         assert second.startswith("error: broken poll has not ended")
         # Before the end, which has not come, and on a terminal above the line that counts.
         shown = place.terminal.on_screen(
@@ -235,8 +235,8 @@ def test_what_the_daemon_has_not_loaded_is_told_from_what_is_not_there(tmp_path:
         place.append(f"  salute: {{}}\n  off: {{uses: echo, enabled: false}}\n{steps}")
         forgotten = "The configuration on disk has it, but the daemon has not loaded it: ductile reload"
         for words in (("run", "salute"), ("run", "salute", "--dry-run"), ("pipeline", "run", "hello")):
-            told = place.said(*words, status=1)["error"]
-            assert (told["code"], told["hint"]) == ("not_found", f"{forgotten} --config demo")
+            shown = place.said(*words, status=1)["error"]
+            assert (shown["code"], shown["hint"]) == ("not_found", f"{forgotten} --config demo")
         assert "the plugin off is disabled." in place.said("run", "off", status=1)["error"]["hint"]
         assert "salute" in place.said("run", "salut", status=1)["error"]["hint"]
         assert place.ductile("reload").status == 0
@@ -385,7 +385,7 @@ def test_a_reload_of_a_broken_configuration_changes_nothing_and_tells_all(tmp_pa
 
 
 def test_sighup_reloads(tmp_path: Path) -> None:
-    """What is refused is told in the log, and a refused log level is not taken over either."""
+    """A refused reload is logged, and does not change the log level."""
     place = a_place(tmp_path)
     with a_daemon(place) as daemon:
         text = place.config.read_text()
@@ -397,8 +397,8 @@ def test_sighup_reloads(tmp_path: Path) -> None:
         daemon.wait_for("config.loaded", lambda line: line["origin"] == "reload")
         job_id = place.said("run", "echo")["job_id"]
         daemon.wait_for("job.succeeded", lambda line: line["job_id"] == job_id)
-        told = {line["signal"] for line in daemon.lines if line.get("job_id") == job_id}
-        assert told == {"job.succeeded"}  # and nothing of what only `debug` would tell
+        shown = {line["signal"] for line in daemon.lines if line.get("job_id") == job_id}
+        assert shown == {"job.succeeded"}  # and no signal of level debug
 
 
 def test_the_queue_is_purged(tmp_path: Path) -> None:
@@ -437,7 +437,7 @@ def test_a_second_daemon_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_job_that_sigterm_interrupts_goes_back_unspent(tmp_path: Path) -> None:
-    """Queued/interrupted on its first attempt, and its caller is told."""
+    """Queued/interrupted on its first attempt, and the caller gets an error."""
     place = a_place(tmp_path, "  slow: {}\n")
     place.plugin("slow", SLOW)
     with a_daemon(place) as daemon:

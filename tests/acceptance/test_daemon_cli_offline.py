@@ -140,7 +140,7 @@ def test_a_run_records_its_configuration(tmp_path: Path) -> None:
 
 
 def test_a_list_of_a_plugin_that_nobody_knows_is_an_error(tmp_path: Path) -> None:
-    """An empty list would say that nothing ran; the nearest name is told."""
+    """An error with the nearest name, and not an empty list."""
     place = a_place(tmp_path)
     for words in (
         ("job", "list", "--plugin", "ecko"),
@@ -320,7 +320,7 @@ def test_what_needs_the_daemon_says_so(tmp_path: Path) -> None:
     "words", [("status",), ("run", "echo"), ("system", "stop"), ("job", "list"), ("queue", "purge", "--all")]
 )
 def test_a_store_that_is_held_is_left_alone(words: tuple[str, ...], tmp_path: Path) -> None:
-    """Exit 75, saying by whom; nothing is read or written behind its back."""
+    """Exit 75, naming the process; nothing is read or written meanwhile."""
     place = a_place(tmp_path)
     with somebody_holding(place.config.parent / "data") as holder:
         ran = place.ductile(*words)
@@ -379,17 +379,17 @@ def test_one_may_look_while_a_job_is_run_without_a_daemon(tmp_path: Path) -> Non
 
 
 def test_after_a_crash_nobody_is_told_that_a_job_runs(tmp_path: Path) -> None:
-    """Promise 2: without a daemon `running` is what was, and what becomes of it is told."""
+    """Without a daemon, commands say that a `running` job has no process, and what the next start does."""
     place = a_place(tmp_path, "  slow: {}\n")
     place.plugin("slow", SLOW)
     with a_daemon(place) as daemon:
         job_id = place.ductile("run", "slow", "--no-wait").out.strip()
         daemon.wait_until_started(job_id)
         daemon.end(signal.SIGKILL)
-    told = place.said("job", "explain", job_id)
-    assert "was running when the daemon died, attempt 1 of 4" in told["verdict"]
-    assert "The next start takes it up again, as attempt 2 of 4." in told["verdict"]
-    assert told["advice"] == ["ductile system start"]
+    shown = place.said("job", "explain", job_id)
+    assert "was running when the daemon died, attempt 1 of 4" in shown["verdict"]
+    assert "The next start takes it up again, as attempt 2 of 4." in shown["verdict"]
+    assert shown["advice"] == ["ductile system start"]
     assert place.said("job", "show", job_id)["orphaned"]
     assert "running (no process runs it any more)" in place.ductile("job", "show", job_id).out
     assert "no process runs it any more" in place.ductile("queue").out
@@ -450,7 +450,7 @@ def test_what_makes_no_sense_is_not_taken_for_something_else(tmp_path: Path) -> 
 
 
 def test_the_advice_where_no_daemon_runs_fits_what_was_asked(tmp_path: Path) -> None:
-    """69, and what to do. Whoever wants to stop a daemon does not want to start it."""
+    """Exit 69, with a hint that fits the command."""
     place = a_place(tmp_path, "  timed: {uses: echo, schedules: [{every: 1h}]}\n")
     for line, hint in (
         ("system stop", "There is nothing to stop. Another configuration's daemon: name it with --config."),
@@ -503,8 +503,8 @@ def test_a_failed_run_tells_its_stderr_once(tmp_path: Path) -> None:
     assert ran.err.count("no such paper") == 1
     (job,) = place.said("job", "list", "--plugin", "loud")["jobs"]
     assert "no such paper" in job["last_error"]
-    (told,) = place.said("job", "explain", job["job_id"])["evidence"]
-    assert told.count("no such paper") == 1
+    (shown,) = place.said("job", "explain", job["job_id"])["evidence"]
+    assert shown.count("no such paper") == 1
 
 
 def test_numbers_are_numbers(tmp_path: Path) -> None:

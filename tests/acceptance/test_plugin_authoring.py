@@ -126,7 +126,7 @@ def test_new_overwrites_nothing_and_can_be_tried(tmp_path: Path) -> None:
     ],
 )
 def test_new_refuses_what_makes_no_sense(tmp_path: Path, words: list[str], says: str) -> None:
-    """A usage error; ENGINE 10: names."""
+    """A usage error."""
     ran = Terminal(directory=tmp_path).ductile("plugin", "new", *words)
     assert ran.status == 2
     assert says in ran.err

@@ -1,4 +1,4 @@
-"""The daemon as a service of systemd: what it is told, and the unit that says how to run it."""
+"""The daemon as a systemd service: its notifications, and the unit."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ def a_manager(path: Path) -> Iterator[socket.socket]:
 
 
 def heard(manager: socket.socket, state: str) -> str:
-    """Wait until this is told; everything that was told up to it."""
-    told = ""
-    while state not in told.splitlines():
-        told += manager.recv(4096).decode() + "\n"
-    return told
+    """Wait for this notification; returns all notifications up to it."""
+    shown = ""
+    while state not in shown.splitlines():
+        shown += manager.recv(4096).decode() + "\n"
+    return shown
 
 
 def test_systemd_is_told_of_each_stage(tmp_path: Path) -> None:
@@ -41,8 +41,8 @@ def test_systemd_is_told_of_each_stage(tmp_path: Path) -> None:
     with a_manager(address) as manager, a_daemon(place, {"NOTIFY_SOCKET": str(address)}) as daemon:
         assert heard(manager, "READY=1").startswith("READY=1")
         place.ductile("reload")
-        told = heard(manager, "READY=1")
-        assert told.startswith("RELOADING=1\nMONOTONIC_USEC=")
+        shown = heard(manager, "READY=1")
+        assert shown.startswith("RELOADING=1\nMONOTONIC_USEC=")
         assert daemon.end() == 0
         heard(manager, "STOPPING=1")
 

@@ -46,5 +46,5 @@ def test_prose_fits_and_none_of_it_is_lost(rows: list[tuple[str, ...]], width: i
     """What goes on below itself is all there, under its own column, and no line is too long."""
     table = fit_table(Table(HEADERS, rows), width, SPARE, "2026-11-17", prose=True)
     assert sum(table.widths) + len(GAP) * (len(table.headers) - 1) <= width
-    told = "".join(row[-1] for row in table.rows)
-    assert told.replace(" ", "") == "".join(row[-1] for row in rows).replace(" ", "")
+    shown = "".join(row[-1] for row in table.rows)
+    assert shown.replace(" ", "") == "".join(row[-1] for row in rows).replace(" ", "")

@@ -169,7 +169,7 @@ def test_nothing_is_ever_overwritten(tmp_path: Path) -> None:
 
 
 def test_a_file_that_appears_meanwhile_stays(tmp_path: Path) -> None:
-    """Between the first look and the end somebody may be quicker."""
+    """A file that another process creates meanwhile is not overwritten."""
     home = a_home(tmp_path)
     target = tmp_path / "b.tar.gz"
     real = store_files()

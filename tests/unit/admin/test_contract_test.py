@@ -115,7 +115,7 @@ def test_an_unknown_command_that_is_no_error_is_pointed_out(tmp_path: Path, othe
 
 
 def test_another_protocol_that_does_not_end_with_78_is_pointed_out(tmp_path: Path) -> None:
-    """SPEC 15 asks it of the SDK and the templates; other plugins keep the protocol without it."""
+    """Required of the SDK and the templates; other plugins may do without it."""
     ignoring = GOOD.replace("*) exit 78 ;;", "*) ;;")
     for directory, script in (("a", GOOD.replace("exit 78", "exit 1")), ("b", ignoring)):
         report = check(tmp_path / directory, script)

@@ -82,7 +82,7 @@ def test_an_env_file_is_private_before_a_value_is_in_it(
 
 
 def test_a_scope_for_a_plugin_that_is_not_there_is_doubted_at_once(demo: Path) -> None:
-    """A WARN, told to whoever has just written it, and not with the next token."""
+    """A warning is returned with the token that it is about, and not with the next one."""
     for dry_run in (True, False):
         made = create_token(str(demo), {}, "ci", ("mail:rw", "jobs:ro"), dry_run=dry_run)
         (doubt,) = made.warnings
@@ -162,7 +162,7 @@ def test_the_first_token_of_an_api_that_has_none(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("change", ["tokens.yaml", ".env"])
 def test_a_file_that_is_not_what_was_sealed_is_not_touched(demo: Path, change: str) -> None:
-    """The file is verified first; somebody else's change is not authorised along the way."""
+    """The file is verified first: another change to it is not sealed along with the token."""
     with (demo / change).open("a") as file:
         file.write("# slipped in\n")
     before = unsealed(contents(demo))
@@ -207,9 +207,9 @@ def test_mistakes_are_told_and_change_nothing(demo: Path) -> None:
         (NotFoundError, lambda: revoke_token(str(demo), {}, "cj")),
     ]
     for kind, mistake in mistakes:
-        with pytest.raises(kind) as told:
+        with pytest.raises(kind) as raised:
             mistake()
-        assert "dtl_of_the_admin" not in repr(told.value.__dict__)
+        assert "dtl_of_the_admin" not in repr(raised.value.__dict__)
     assert contents(demo) == before
 
 

@@ -13,7 +13,7 @@ from ductile.cli.spec import Action
 from ductile.errors import UsageError
 
 ACTIONS = {f"{noun.name} {action.name}": action for noun in NOUNS for action in noun.actions}
-#: What changes something. SPEC 11: each of them has --dry-run.
+#: Commands that change something: each of them has --dry-run.
 MUTATIONS = [
     "system start",
     "system stop",

@@ -23,7 +23,7 @@ GAP = {"oldest": 9, "message": "events before 9 are no longer held"}
 
 
 def followed(monkeypatch: pytest.MonkeyPatch, *, as_json: bool) -> list[str]:
-    """What is printed if events were swept away between two questions."""
+    """The printed lines if events were removed between two requests."""
     tail = {"events": [HELD | {"seq": 3}], "lowest": 1, "highest": 3}
     news = {"events": [HELD], "gap": GAP, "stopping": True}
     monkeypatch.setattr(event, "request", lambda *_: tail)
@@ -44,14 +44,14 @@ def followed(monkeypatch: pytest.MonkeyPatch, *, as_json: bool) -> list[str]:
     return out.getvalue().splitlines()
 
 
-def test_what_was_swept_away_meanwhile_is_told_in_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever follows must not take what is shown for all that happened."""
+def test_a_gap_between_events_is_a_line_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The output says that events are missing between two others."""
     before, gap, after = followed(monkeypatch, as_json=False)
     assert gap == "Some are missing here: events before 9 are no longer held."
     assert before == after
 
 
-def test_what_was_swept_away_meanwhile_is_an_object_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A program sees it where it happened, by its kind as over HTTP."""
+def test_a_gap_between_events_is_a_json_object_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the place of the missing events, with the same kind as over HTTP."""
     _, gap, _ = (json.loads(line) for line in followed(monkeypatch, as_json=True))
     assert gap == {"kind": "gap", **GAP}

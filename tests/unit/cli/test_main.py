@@ -25,7 +25,7 @@ class Failing(io.StringIO):
 
 
 def test_an_interrupt_ends_with_130_and_without_a_word() -> None:
-    """Whoever pressed Ctrl-C knows what happened."""
+    """Exit status 130; a user who pressed Ctrl-C needs no message."""
     err = io.StringIO()
     assert run(["version"], {}, Failing(KeyboardInterrupt()), err) == 130
     assert err.getvalue() == ""
