@@ -12,7 +12,7 @@ from ductile.admin.config import open_configuration
 from ductile.core.json import JsonObject
 from ductile.core.webhooks.signatures import signed_headers
 from ductile.errors import DaemonNotRunningError
-from ductile.operations.webhooks.endpoints import named_endpoint
+from ductile.operations.webhooks.manage import named_endpoint
 from ductile.struct import Value, hide_in_repr
 
 _TIMEOUT_SECONDS = 30.0

@@ -182,7 +182,7 @@ _FIGURES = (
     ),
     _read(
         "system.config",
-        "system.config_view:view_configuration",
+        "system.lifecycle:view_configuration",
         "The configuration in force, secrets masked",
         SYSTEM_RO,
         get("/config/view"),
@@ -248,14 +248,14 @@ _SCHEDULES = (
     ),
 )
 _WEBHOOKS = (
-    _read("webhook.list", "webhooks.endpoints:list_webhooks", "The webhook endpoints", SYSTEM_RO),
+    _read("webhook.list", "webhooks.manage:list_webhooks", "The webhook endpoints", SYSTEM_RO),
     _read(
         "webhook.deliveries",
-        "webhooks.deliveries:list_deliveries",
+        "webhooks.manage:list_deliveries",
         "State webhooks that were sent or are due",
         JOBS_RO,
     ),
-    _change("webhook.resend", "webhooks.deliveries:resend_delivery", "Send a state webhook again", JOBS_RW),
+    _change("webhook.resend", "webhooks.manage:resend_delivery", "Send a state webhook again", JOBS_RW),
 )
 _SYSTEM = (
     _read("system.status", "system.status:show_status", "The daemon, the queue and every plugin", SYSTEM_RO),

@@ -17,8 +17,8 @@ from ductile.http.listener import Listener
 from ductile.http.protocol import ListenerLimits
 from ductile.http.responses import JsonReply, encode
 from ductile.operations.system.probes import health, is_forwarded
-from ductile.operations.webhooks.endpoints import find_endpoint
 from ductile.operations.webhooks.incoming import InvalidSignatureError, receive
+from ductile.operations.webhooks.manage import find_endpoint
 from ductile.telemetry.signals import Signal, SignalBus, SignalLevel, describe_error
 
 if TYPE_CHECKING:

@@ -18,6 +18,7 @@ from ductile.core.jobs.model import NewJob, SubmittedBy
 from ductile.engine.reload.reloader import init_of
 from ductile.operations.context import OperationContext, RunningEngine
 from ductile.operations.plugins.lookup import find_plugin
+from ductile.operations.request import NoFields
 from ductile.operations.response import Id, Response, Timestamp, timestamp
 from ductile.store.model.jobs import InitKey, InitRecord, InitStatus
 from ductile.store.model.records import LogFilter, LogRow
@@ -50,10 +51,6 @@ class FailedInit(Value):
     job_id: Id | None
     error: str | None
     at: Timestamp
-
-
-class ListUnhealthyPlugins(Value):
-    pass
 
 
 class UnhealthyPlugins(Response):
@@ -148,9 +145,7 @@ def failed_init(record: InitRecord) -> FailedInit:
     return FailedInit(job_id=record.job_id, error=record.error, at=timestamp(record.updated_at))
 
 
-async def list_unhealthy_plugins(
-    context: OperationContext, _request: ListUnhealthyPlugins
-) -> UnhealthyPlugins:
+async def list_unhealthy_plugins(context: OperationContext, _request: NoFields) -> UnhealthyPlugins:
     """The plugins whose last `init` failed."""
     found = await unhealthy_plugins(context)
     return UnhealthyPlugins(unhealthy={name: failed_init(record) for name, record in found.items()})

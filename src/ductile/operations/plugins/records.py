@@ -8,15 +8,14 @@ from msgspec import Meta
 
 from ductile.config.secrets import redact
 from ductile.operations.context import OperationContext
-from ductile.operations.plugins.lookup import find_plugin
+from ductile.operations.plugins.lookup import OnePlugin, find_plugin
 from ductile.operations.request import Cursor, PageLimit
 from ductile.operations.response import Id, NextCursor, Response, Timestamp, timestamp
 from ductile.store.model.records import DEFAULT_PAGE
 from ductile.struct import Value
 
 
-class ShowPluginState(Value):
-    plugin: Annotated[str, Meta(description="Name of the plugin, as it is configured.")]
+class ShowPluginState(OnePlugin):
     reveal: Annotated[bool, Meta(description="Show values that look like secrets.")] = False
 
 
@@ -26,9 +25,7 @@ class StoredPluginState(Response):
     updated_at: Timestamp | None
 
 
-class ListPluginFacts(Value):
-    plugin: Annotated[str, Meta(description="Name of the plugin, as it is configured.")]
-    reveal: Annotated[bool, Meta(description="Show values that look like secrets.")] = False
+class ListPluginFacts(ShowPluginState):
     limit: PageLimit = DEFAULT_PAGE
     cursor: Cursor = None
 

@@ -8,7 +8,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from ductile.core.jobs.failures import Breaker, BreakerState
 from ductile.operations.context import OperationContext
-from ductile.operations.plugins.lookup import find_plugin, known_command
+from ductile.operations.plugins.lookup import OnePlugin, find_plugin, known_command
 from ductile.operations.request import DryRun
 from ductile.operations.response import Id, Response, Timestamp, WasDryRun, from_record, timestamp
 from ductile.struct import Value, field
@@ -35,18 +35,13 @@ class BreakerChange(Value):
     job_id: Id | None
 
 
-class ShowBreakers(Value):
-    plugin: Annotated[str, Meta(description="Name of the plugin, as it is configured.")]
-
-
 class PluginBreakers(Response):
     plugin: str
     breakers: Annotated[dict[str, BreakerStatus], Meta(description="By command.")]
     history: Annotated[tuple[BreakerChange, ...], Meta(description="Newest first.")]
 
 
-class ResetBreakers(Value):
-    plugin: Annotated[str, Meta(description="Name of the plugin, as it is configured.")]
+class ResetBreakers(OnePlugin):
     command: Annotated[str | None, Meta(description="Only the breaker of this command.")] = None
     dry_run: DryRun = False
 
@@ -64,7 +59,7 @@ def breaker_status(breaker: Breaker) -> BreakerStatus:
     return from_record(BreakerStatus, breaker)
 
 
-async def show_breakers(context: OperationContext, request: ShowBreakers) -> PluginBreakers:
+async def show_breakers(context: OperationContext, request: OnePlugin) -> PluginBreakers:
     plugin = find_plugin(context.snapshot(), request.plugin).name
     history = await context.store.breaker_history(plugin, limit=_HISTORY_ROWS)
     return PluginBreakers(

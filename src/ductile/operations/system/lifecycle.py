@@ -1,21 +1,42 @@
-"""Reload the daemon's configuration, drain plugins that are to be disabled, stop the daemon."""
+"""Show and reload the daemon's configuration, drain plugins that are to be disabled, stop the daemon."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
-from typing import Annotated
+from typing import Annotated, Any
 
 from msgspec import UNSET, Meta
 
+from ductile.config.effective import fill_in_defaults
+from ductile.config.schema.fields import SectionOf
+from ductile.config.schema.model import Config
 from ductile.engine.reload.plan import RemovedPluginWork
 from ductile.errors import Problem
 from ductile.operations.context import OperationContext
-from ductile.operations.plugins.lookup import find_plugin
-from ductile.operations.request import DryRun
+from ductile.operations.plugins.lookup import OnePlugin, find_plugin
+from ductile.operations.request import DryRun, NoFields
 from ductile.operations.response import Response, WasDryRun, from_record
 from ductile.struct import Value
 
 DEFAULT_DRAIN_TIMEOUT = timedelta(hours=1)
+
+
+class ConfigProblem(Value):
+    message: str
+    file: str | None
+    line: int | None
+    column: int | None
+    key: str | None
+    expected: str | None
+    found: str | None
+    hint: str | None
+
+
+class ConfigView(Response):
+    config: Annotated[dict[str, Any], Meta(description="As it is written, with defaults; secrets masked.")]
+    fingerprint: str
+    warnings: tuple[ConfigProblem, ...]
 
 
 class ReloadConfig(Value):
@@ -48,7 +69,7 @@ class ConfigReloaded(Response):
             "(`plugin_removed`), and the runs that still use it. In a dry run, those that would."
         ),
     ]
-    warnings: tuple[Problem, ...]
+    warnings: tuple[ConfigProblem, ...]
     dry_run: WasDryRun = UNSET
 
 
@@ -62,10 +83,6 @@ class DaemonStopping(Response):
     dry_run: WasDryRun = UNSET
 
 
-class ShowPendingWork(Value):
-    plugin: Annotated[str, Meta(description="Name of the plugin, as it is configured.")]
-
-
 class PendingPluginWork(Response):
     """Accepted work that needs a plugin."""
 
@@ -75,8 +92,7 @@ class PendingPluginWork(Response):
     runs: Annotated[int, Meta(description="Pipeline runs with a step that uses it.")]
 
 
-class DrainPlugin(Value):
-    plugin: Annotated[str, Meta(description="Name of the plugin, as it is configured.")]
+class DrainPlugin(OnePlugin):
     drain_timeout: Annotated[timedelta, Meta(description="How long to wait, such as 10m.")] = (
         DEFAULT_DRAIN_TIMEOUT
     )
@@ -87,13 +103,29 @@ class PluginDrained(Response):
     drained: bool
 
 
+async def view_configuration(context: OperationContext, _request: NoFields) -> ConfigView:
+    snapshot = context.snapshot()
+    config = fill_in_defaults(snapshot.redacted, SectionOf(section=Config))
+    return ConfigView(
+        config=config if isinstance(config, dict) else {},
+        fingerprint=snapshot.fingerprint,
+        warnings=_problems(snapshot.warnings),
+    )
+
+
 async def reload(context: OperationContext, request: ReloadConfig) -> ConfigReloaded:
     """Switch to the configuration on disk; with `drain`, after the plugins it removes have no work left."""
     engine = context.require_engine()
     if request.dry_run:
-        return from_record(ConfigReloaded, await engine.reloader.preview(), dry_run=True)
+        preview = await engine.reloader.preview()
+        return from_record(ConfigReloaded, preview, warnings=_problems(preview.warnings), dry_run=True)
     drain = (request.drain_timeout or DEFAULT_DRAIN_TIMEOUT) if request.drain else None
-    return from_record(ConfigReloaded, await engine.reloader.reload(drain))
+    result = await engine.reloader.reload(drain)
+    return from_record(ConfigReloaded, result, warnings=_problems(result.warnings))
+
+
+def _problems(problems: Sequence[Problem]) -> tuple[ConfigProblem, ...]:
+    return tuple(from_record(ConfigProblem, problem) for problem in problems)
 
 
 async def stop(context: OperationContext, request: StopDaemon) -> DaemonStopping:
@@ -105,7 +137,7 @@ async def stop(context: OperationContext, request: StopDaemon) -> DaemonStopping
     return DaemonStopping(stopping=True, pid=pid)
 
 
-async def pending_work(context: OperationContext, request: ShowPendingWork) -> PendingPluginWork:
+async def pending_work(context: OperationContext, request: OnePlugin) -> PendingPluginWork:
     found = await context.store.pending_work((request.plugin,))
     if not found:
         return PendingPluginWork(plugin=request.plugin, queued=0, running=0, runs=0)

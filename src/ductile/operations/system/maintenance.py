@@ -9,7 +9,7 @@ from msgspec import UNSET, Meta
 
 from ductile.engine.maintenance import retention_of
 from ductile.operations.context import OperationContext
-from ductile.operations.request import DryRun
+from ductile.operations.request import DryRun, NoFields
 from ductile.operations.response import Response, WasDryRun
 from ductile.store.invariants import INVARIANTS, Invariant
 from ductile.struct import Value
@@ -27,10 +27,6 @@ class StoreSwept(Response):
         dict[str, int], Meta(description="Rows of each kind; in a dry run, those that are due.")
     ]
     dry_run: WasDryRun = UNSET
-
-
-class CheckInvariants(Value):
-    pass
 
 
 class InvariantResult(Value):
@@ -62,7 +58,7 @@ async def sweep(context: OperationContext, request: SweepStore) -> StoreSwept:
     return StoreSwept(removed=dict(sorted(removed.items())))
 
 
-async def selfcheck(context: OperationContext, _request: CheckInvariants) -> InvariantReport:
+async def selfcheck(context: OperationContext, _request: NoFields) -> InvariantReport:
     """Check every invariant of the store.
 
     A broken one is a defect of Ductile, or another program has written to the store.

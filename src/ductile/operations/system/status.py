@@ -16,7 +16,9 @@ from ductile.core.jobs.settlement import LogStatus
 from ductile.core.json import JsonValue
 from ductile.operations.context import OperationContext
 from ductile.operations.jobs.documents import Execution, listed_execution
+from ductile.operations.jobs.queue import QueueStatus, queue_status
 from ductile.operations.plugins.health import FailedInit, failed_init, unhealthy_plugins
+from ductile.operations.request import NoFields
 from ductile.operations.response import Id, Response, Timestamp, from_record, milliseconds, timestamp
 from ductile.operations.schedules.manage import current_schedules
 from ductile.operations.system.breakers import BreakerStatus, breaker_status
@@ -44,14 +46,6 @@ class DaemonStatus(Value):
     run_pid: Annotated[
         int | UnsetType, Meta(description="The process that runs a job of this store without a daemon.")
     ] = UNSET
-
-
-class QueueStatus(Value):
-    depth: int
-    ready: int
-    waiting: int
-    running: int
-    orphaned: int
 
 
 class RunningJob(Value):
@@ -93,7 +87,6 @@ class SystemStatus(Response):
 
 async def show_status(context: OperationContext, request: ShowStatus) -> SystemStatus:
     await context.store.check_files()
-    counts = await context.store.counts()
     breakers = await context.store.breakers()
     schedules = await current_schedules(context)
     failed_inits = await unhealthy_plugins(context)
@@ -109,7 +102,7 @@ async def show_status(context: OperationContext, request: ShowStatus) -> SystemS
     ]
     return SystemStatus(
         daemon=daemon,
-        queue=from_record(QueueStatus, counts, orphaned=await context.count_orphaned()),
+        queue=await queue_status(context, NoFields()),
         running=await _running_jobs(context),
         plugins=troubled_first(plugins),
     )
