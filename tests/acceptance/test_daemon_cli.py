@@ -193,10 +193,10 @@ def test_who_waits_hears_of_an_attempt_that_failed(tmp_path: Path) -> None:
         late = place.ductile("run", "broken", "--timeout", "4s")
         assert (late.status, late.out) == (75, "")
         first, second, *_ = late.err.splitlines()
-        shown = (
+        attempt = (
             r"attempt 1 of 4 failed: it is broken; next try in (1h|59m)[0-9a-z]+ \(Ctrl-C leaves it queued\)"
         )
-        assert re.fullmatch(shown, first)
+        assert re.fullmatch(attempt, first)
         assert second.startswith("error: broken poll has not ended")
         # Before the end, which has not come, and on a terminal above the line that counts.
         shown = place.terminal.on_screen(
