@@ -34,8 +34,7 @@ from builders.stores import (
 from ductile.core.jobs.ledger import LedgerKind
 from ductile.core.jobs.model import Callback, Hold, JobReason, JobStatus, SubmittedBy
 from ductile.core.jobs.outcomes import Completed, EndedEarly, Failed, Interrupted, Orphaned, PluginResponse
-from ductile.core.jobs.plugin_state import MAX_STATE_BYTES
-from ductile.core.jobs.settlement import MAX_EVENTS, LogStatus
+from ductile.core.jobs.settlement import MAX_EVENTS, MAX_STATE_BYTES, LogStatus
 from ductile.core.json import JsonObject
 from ductile.core.policy import FactRule
 from ductile.errors import RefusedError

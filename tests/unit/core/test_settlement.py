@@ -23,8 +23,15 @@ from ductile.core.jobs.failures import Breaker, BreakerState, RetryPolicy
 from ductile.core.jobs.ledger import LedgerKind
 from ductile.core.jobs.model import Callback, Job, JobReason, JobStatus, Origin, SubmittedBy
 from ductile.core.jobs.outcomes import EndedEarly, Interrupted, Orphaned, Outcome, StepNotCreated
-from ductile.core.jobs.plugin_state import MAX_STATE_BYTES
-from ductile.core.jobs.settlement import MAX_EVENTS, CallbackState, LogStatus, Settlement, SettleView, settle
+from ductile.core.jobs.settlement import (
+    MAX_EVENTS,
+    MAX_STATE_BYTES,
+    CallbackState,
+    LogStatus,
+    Settlement,
+    SettleView,
+    settle,
+)
 from ductile.core.json import JsonObject, encoded_size
 from ductile.core.policy import FactRule, PluginPolicy, Policy
 

@@ -111,24 +111,20 @@ def apply_claims(claims: tuple[BaggageClaim, ...], inherited: JsonObject, contex
     """
     baggage = inherited
     for claim in claims:
-        baggage = _with_claim(baggage, claim, _claimed_value(claim, context), depth=0)
+        name = ".".join(claim.target)
+        value = look_up(claim.source, context)
+        if value is MISSING:
+            raise BaggageError(f"there is no {claim.source} to keep as {name}", path=name)
+        if claim.spread and not isinstance(value, dict):
+            raise BaggageError(
+                f"{claim.source} is not an object, so it has no names to keep in {name}", path=name
+            )
+        baggage = _with_claim(baggage, claim, value, depth=0)
     if nests_too_deep(baggage):
         raise BaggageError(f"the baggage nests deeper than {MAX_DEPTH} levels")
     if encoded_size(baggage) > MAX_BAGGAGE_BYTES:
         raise BaggageError(f"the baggage is larger than {MAX_BAGGAGE_BYTES} bytes")
     return baggage
-
-
-def _claimed_value(claim: BaggageClaim, context: EvalContext) -> JsonValue:
-    name = ".".join(claim.target)
-    value = look_up(claim.source, context)
-    if value is MISSING:
-        raise BaggageError(f"there is no {claim.source} to keep as {name}", path=name)
-    if claim.spread and not isinstance(value, dict):
-        raise BaggageError(
-            f"{claim.source} is not an object, so it has no names to keep in {name}", path=name
-        )
-    return value
 
 
 def _with_claim(baggage: JsonObject, claim: BaggageClaim, value: JsonValue, *, depth: int) -> JsonObject:
@@ -142,17 +138,13 @@ def _with_claim(baggage: JsonObject, claim: BaggageClaim, value: JsonValue, *, d
         if existing is MISSING:
             return {**baggage, key: value}
         if claim.spread and isinstance(existing, dict) and isinstance(value, dict):
-            return {**baggage, key: _merge_objects(existing, value, claim.target)}
+            for name in value.keys() & existing.keys():
+                if not json_equal(existing[name], value[name]):
+                    raise _conflict_error((*claim.target, name))
+            return {**baggage, key: value | existing}
         if json_equal(existing, value):
             return baggage
     raise _conflict_error(claim.target[: depth + 1])
-
-
-def _merge_objects(existing: JsonObject, value: JsonObject, target: tuple[str, ...]) -> JsonObject:
-    for key in value.keys() & existing.keys():
-        if not json_equal(existing[key], value[key]):
-            raise _conflict_error((*target, key))
-    return value | existing
 
 
 def _conflict_error(target: tuple[str, ...]) -> BaggageError:

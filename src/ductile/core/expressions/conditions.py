@@ -149,16 +149,14 @@ def is_secret_path(path: str, is_secret: Callable[[str], bool]) -> bool:
 
 def explain_condition(result: ConditionResult) -> str:
     """Return a sentence: whether the condition holds, and the comparisons that decided with their values."""
-    parts = [_explain_comparison(one) for one in result.because[:_MAX_EXPLAINED]]
+    parts = []
+    for one in result.because[:_MAX_EXPLAINED]:
+        value = "" if one.op is Operator.EXISTS and one.expected == "true" else f" {one.expected}"
+        found = f"there is no {one.path}" if one.found is None else f"found {one.found}"
+        parts.append(f"{one.path} {one.op}{value} is {'true' if one.held else 'false'} ({found})")
     if len(result.because) > _MAX_EXPLAINED:
         parts.append(f"and {len(result.because) - _MAX_EXPLAINED} more")
     return f"the condition {'holds' if result.holds else 'does not hold'}: {'; '.join(parts)}"
-
-
-def _explain_comparison(result: ComparisonResult) -> str:
-    value = "" if result.op is Operator.EXISTS and result.expected == "true" else f" {result.expected}"
-    found = f"there is no {result.path}" if result.found is None else f"found {result.found}"
-    return f"{result.path} {result.op}{value} is {'true' if result.held else 'false'} ({found})"
 
 
 def condition_result_to_json(result: ConditionResult) -> JsonObject:

@@ -54,22 +54,18 @@ def breaker_after_job(
         case BreakerSignal.SUCCESS:
             return Breaker(last_job_id=job_id, last_failure_at=breaker.last_failure_at)
         case BreakerSignal.FAILURE:
-            return _after_failure(breaker, job_id=job_id, policy=policy, now=now)
+            failed = replace(breaker, failures=breaker.failures + 1, last_failure_at=now, last_job_id=job_id)
+            if breaker.state is BreakerState.HALF_OPEN:
+                if breaker.probe_job_id not in (None, job_id):
+                    return failed  # only the probe decides
+                return replace(failed, state=BreakerState.OPEN, opened_at=now, probe_job_id=None)
+            if breaker.state is BreakerState.CLOSED and failed.failures >= policy.threshold:
+                return replace(failed, state=BreakerState.OPEN, opened_at=now)
+            return failed
         case BreakerSignal.NONE:
             if breaker.probe_job_id == job_id:
                 return replace(breaker, state=BreakerState.OPEN, opened_at=now, probe_job_id=None)
             return breaker
-
-
-def _after_failure(breaker: Breaker, *, job_id: str, policy: BreakerPolicy, now: datetime) -> Breaker:
-    failed = replace(breaker, failures=breaker.failures + 1, last_failure_at=now, last_job_id=job_id)
-    if breaker.state is BreakerState.HALF_OPEN:
-        if breaker.probe_job_id not in (None, job_id):
-            return failed  # only the probe decides
-        return replace(failed, state=BreakerState.OPEN, opened_at=now, probe_job_id=None)
-    if breaker.state is BreakerState.CLOSED and failed.failures >= policy.threshold:
-        return replace(failed, state=BreakerState.OPEN, opened_at=now)
-    return failed
 
 
 def breaker_change_reason(before: Breaker, after: Breaker) -> BreakerReason | None:

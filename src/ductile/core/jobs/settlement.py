@@ -22,7 +22,7 @@ from ductile.core.jobs.failures import (
     breaker_change_reason,
     plan_delay,
 )
-from ductile.core.jobs.ledger import LedgerEntry
+from ductile.core.jobs.ledger import LedgerEntry, LedgerKind
 from ductile.core.jobs.model import TERMINAL, Job, JobReason, JobStatus, NewJob, SubmittedBy, Transition
 from ductile.core.jobs.outcomes import (
     Completed,
@@ -37,14 +37,7 @@ from ductile.core.jobs.outcomes import (
     StepNotCreated,
     TimedOut,
 )
-from ductile.core.jobs.plugin_state import (
-    CORE_COMMANDS,
-    MAX_STATE_BYTES,
-    FactEntry,
-    StateUpdate,
-    apply_state_updates,
-)
-from ductile.core.json import MAX_DEPTH, JsonObject, JsonValue, nests_too_deep
+from ductile.core.json import MAX_DEPTH, JsonObject, JsonValue, encoded_size, nests_too_deep
 from ductile.core.policy import Policy
 from ductile.core.runs.progress import advance_run, fail_token
 from ductile.core.runs.state import MAX_RUN_JOBS, NewRun, RunProgress, RunView
@@ -52,6 +45,9 @@ from ductile.core.schedules.planner import Skip, skips_while_running
 from ductile.core.schedules.rule import IfRunning, Slot, slot_after_run
 from ductile.struct import Value, field, replace
 
+MAX_STATE_BYTES = 1024 * 1024
+#: Commands that the core runs: their events are not routed and their state is not stored.
+CORE_COMMANDS = frozenset({"health", "init"})
 #: The most events in one response.
 MAX_EVENTS = 1000
 #: A recovered job waits for its retry delay, but not longer: it did not cause the crash.
@@ -93,6 +89,22 @@ class CallbackEvent(Value):
     error: str | None = None
     result: JsonValue = None
     artifacts: tuple[JsonValue, ...] | None = None
+
+
+class FactEntry(Value):
+    fact_type: str
+    body: JsonObject
+
+
+class StateUpdate(Value):
+    state: JsonObject | None = None
+    fact: FactEntry | None = None
+    #: The size of a state that exceeds the limit.
+    too_large: int | None = None
+    ledger: tuple[LedgerEntry, ...] = ()
+
+
+NO_STATE_UPDATE = StateUpdate()
 
 
 class SettleView(Value):
@@ -331,6 +343,28 @@ def _succeed(view: SettleView, outcome: Completed, policy: Policy, now: datetime
         progress=progress,
         ledger=started.ledger + update.ledger,
     )
+
+
+def apply_state_updates(
+    job: Job, updates: JsonObject | None, state: JsonObject, state_claim_seq: int, policy: Policy
+) -> StateUpdate:
+    """Return the new state or fact. `state_claim_seq` is the claim number of the last writer."""
+    if not updates or job.command in CORE_COMMANDS:
+        return NO_STATE_UPDATE
+    rule = policy.plugin(job.plugin).fact_rule(job.command)
+    new = {**state, **updates} if rule is None else updates
+    if (size := encoded_size(new)) > MAX_STATE_BYTES:
+        return StateUpdate(too_large=size)
+    if rule is None:
+        return StateUpdate(state=new)
+    fact = FactEntry(fact_type=rule.fact_type, body=updates)
+    if not rule.mirror:
+        return StateUpdate(fact=fact)
+    if state_claim_seq > job.claim_seq:
+        stale: JsonObject = {"plugin": job.plugin, "fact_type": rule.fact_type}
+        entry = LedgerEntry(kind=LedgerKind.STATE_STALE, job_id=job.id, run_id=job.run_id, data=stale)
+        return StateUpdate(fact=fact, ledger=(entry,))
+    return StateUpdate(fact=fact, state=new)
 
 
 def _reject_response(response: PluginResponse, update: StateUpdate) -> tuple[JobReason, str] | None:

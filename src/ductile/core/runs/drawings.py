@@ -285,7 +285,11 @@ class _Chart:
         return ends
 
     def _step(self, step: TreeStep, ends: list[_LooseEnd]) -> list[_LooseEnd]:
-        name, label = f"s{step.node.position}", _label(step)
+        name, title = f"s{step.node.position}", step.node.label.title
+        lines = [title if step.id.isdigit() else f"{step.id}: {title}"]
+        if step.condition is not None:
+            lines.append(f"if {step.condition}")
+        label = "<br/>".join(_escaped(line) for line in lines)
         if step.node.shape is Shape.FRAME:
             self.add(f'subgraph {name}["{label}"]')
             self._depth += 1
@@ -303,14 +307,6 @@ class _Chart:
         self.add(f'{name}_join(["join"])')
         self.connect(inner, f"{name}_join")
         return [(f"{name}_join", "")]
-
-
-def _label(step: TreeStep) -> str:
-    title = step.node.label.title
-    lines = [title if step.id.isdigit() else f"{step.id}: {title}"]
-    if step.condition is not None:
-        lines.append(f"if {step.condition}")
-    return "<br/>".join(_escaped(line) for line in lines)
 
 
 def _escaped(text: str) -> str:

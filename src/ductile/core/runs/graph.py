@@ -252,7 +252,9 @@ def graph_to_json(graph: Graph) -> JsonObject:
         version=FORMAT_VERSION, pipeline=graph.pipeline, first=graph.first, nodes=tuple(graph.nodes.values())
     )
     # Through text: `to_builtins` keeps tuples, and callers expect lists.
-    encoded: JsonObject = json.loads(json.dumps(to_builtins(stored, enc_hook=_encode_payload)))
+    encoded: JsonObject = json.loads(
+        json.dumps(to_builtins(stored, enc_hook=lambda payload: payload.written))
+    )
     return encoded
 
 
@@ -266,21 +268,9 @@ def graph_from_json(stored: JsonObject, fingerprint: str) -> Graph:
         stored = _upgrade(stored)
     elif version != FORMAT_VERSION:
         raise ValueError(f"version {version} of stored graphs is not known; a newer Ductile wrote it")
-    graph = convert(stored, _StoredGraph, dec_hook=_decode_payload)
+    graph = convert(stored, _StoredGraph, dec_hook=lambda _type, written: StepPayload(written))
     nodes = {node.path: node for node in graph.nodes}
     return Graph(pipeline=graph.pipeline, first=graph.first, nodes=nodes, fingerprint=fingerprint)
-
-
-def _encode_payload(payload: object) -> Any:
-    if not isinstance(payload, StepPayload):
-        raise NotImplementedError(f"a graph has no {type(payload).__name__}")
-    return payload.written
-
-
-def _decode_payload(kind: type, written: Any) -> StepPayload:
-    if kind is not StepPayload:
-        raise NotImplementedError(f"a graph has no {kind.__name__}")
-    return StepPayload(written)
 
 
 def _upgrade(stored: Any) -> JsonObject:
