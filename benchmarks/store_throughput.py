@@ -14,8 +14,7 @@ import apsw
 from benchmarks.table import Line, compared
 from ductile.core.ids import make_id
 from ductile.core.jobs.admission import Caps
-from ductile.core.jobs.model import NewJob, SubmittedBy
-from ductile.core.jobs.outcomes import Completed, Evidence, PluginResponse
+from ductile.core.jobs.model import Completed, Evidence, NewJob, PluginResponse, SubmittedBy
 from ductile.core.policy import Policy
 from ductile.store.model.jobs import Settled
 from ductile.store.model.submission import Submission

@@ -24,7 +24,7 @@
         ├── StoreSchemaError    written by a newer Ductile, or by something else
         └── StoreFailedError    corrupt, or an I/O error: nothing more is written
 
-Faults of a *plugin* are not exceptions but data: an `Outcome` (`ductile.core.jobs.outcomes`).
+Faults of a *plugin* are not exceptions but data: an `Outcome` (`ductile.core.jobs.model`).
 
 Each class has a stable code, which one table maps to the HTTP status and the exit status. The message names
 the fault, and the hint what to do about it.

@@ -13,8 +13,7 @@ import pytest
 
 from builders.jobs import Clock, some_rng
 from ductile.core.jobs.failures import BreakerReason, BreakerState
-from ductile.core.jobs.ledger import LedgerKind
-from ductile.core.jobs.model import EDGES, RESTING, Hold, JobReason, JobStatus, SubmittedBy
+from ductile.core.jobs.model import EDGES, RESTING, Hold, JobReason, JobStatus, LedgerKind, SubmittedBy
 from ductile.core.jobs.settlement import CallbackState, LogStatus
 from ductile.store.model.deliveries import DeliveryStatus
 from ductile.store.model.jobs import InitStatus

@@ -12,8 +12,19 @@ from typing import Any
 
 from ductile.core.events.model import EventRoute, EventRouteTable, NewEvent
 from ductile.core.jobs.failures import BreakerPolicy, RetryPolicy
-from ductile.core.jobs.model import Job, JobReason, JobStatus, NewJob, SubmittedBy
-from ductile.core.jobs.outcomes import Completed, Evidence, Failed, PluginEvent, PluginResponse, TimedOut
+from ductile.core.jobs.model import (
+    Completed,
+    Evidence,
+    Failed,
+    Job,
+    JobReason,
+    JobStatus,
+    NewJob,
+    PluginEvent,
+    PluginResponse,
+    SubmittedBy,
+    TimedOut,
+)
 from ductile.core.jobs.settlement import LogStatus
 from ductile.core.json import JsonObject, JsonValue
 from ductile.core.policy import FactRule, PluginPolicy, Policy

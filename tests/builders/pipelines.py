@@ -12,8 +12,7 @@ from builders.configs import a_config, a_discovery, a_manifest, loaded
 from builders.jobs import a_new_job, an_event, ok
 from builders.stores import LEASE, ROOMY, claim_all, settle, stored
 from ductile.config.compile.compiler import compile_snapshot
-from ductile.core.jobs.model import Job, JobReason, JobStatus
-from ductile.core.jobs.outcomes import Outcome
+from ductile.core.jobs.model import Job, JobReason, JobStatus, Outcome
 from ductile.core.policy import Policy
 from ductile.core.runs.graph import RUN_PLUGIN, Graph
 from ductile.core.runs.state import NewRun

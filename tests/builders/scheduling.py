@@ -15,8 +15,7 @@ from builders.configs import a_config, a_discovery, a_manifest, loaded
 from builders.stores import claim_all, claim_one
 from ductile.config.compile.compiler import compile_snapshot
 from ductile.config.snapshot import Snapshot
-from ductile.core.jobs.model import Job
-from ductile.core.jobs.outcomes import Outcome
+from ductile.core.jobs.model import Job, Outcome
 from ductile.engine.scheduler import Scheduler
 from ductile.store.model.jobs import Settled
 from ductile.store.model.schedules import FireResult, FireStatus, Firing, Occurrence, ScheduleEntry

@@ -15,8 +15,7 @@ from typing import Any
 from builders.invariants import violations
 from builders.jobs import Clock, some_rng, some_rules
 from ductile.core.jobs.admission import Caps
-from ductile.core.jobs.model import Job, NewJob
-from ductile.core.jobs.outcomes import Outcome
+from ductile.core.jobs.model import Job, NewJob, Outcome
 from ductile.core.policy import Policy
 from ductile.store.invariants import Invariant
 from ductile.store.model.jobs import ClaimedJob, Settled

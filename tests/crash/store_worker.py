@@ -17,14 +17,17 @@ from ductile.core.events.model import EventRoute, EventRouteTable
 from ductile.core.ids import make_id
 from ductile.core.jobs.admission import Caps
 from ductile.core.jobs.failures import RetryPolicy
-from ductile.core.jobs.model import Callback, JobReason, NewJob, SubmittedBy
-from ductile.core.jobs.outcomes import (
+from ductile.core.jobs.model import (
+    Callback,
     Completed,
     Evidence,
     Failed,
+    JobReason,
+    NewJob,
     Outcome,
     PluginEvent,
     PluginResponse,
+    SubmittedBy,
     TimedOut,
 )
 from ductile.core.policy import FactRule, PluginPolicy, Policy

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ductile.core.jobs.ledger import LedgerKind
-from ductile.core.jobs.model import EDGES, TERMINAL, Hold, JobReason, JobStatus, SubmittedBy
+from ductile.core.jobs.model import EDGES, TERMINAL, Hold, JobReason, JobStatus, LedgerKind, SubmittedBy
 from ductile.core.jobs.settlement import LogStatus
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "jobs.md").read_text(encoding="utf-8")

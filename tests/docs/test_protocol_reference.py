@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from ductile.config.snapshot import COMMAND_TIMEOUTS, OTHER_TIMEOUT
-from ductile.core.jobs.outcomes import PluginResponse
+from ductile.core.jobs.model import PluginResponse
 from ductile.protocol.plugin_messages import (
     MAX_DEPTH,
     DecodedResponse,

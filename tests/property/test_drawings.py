@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from builders.pictures import SVG, read_svg
 from builders.pipelines import graph_of
-from ductile.core.runs.drawings import to_mermaid, to_svg
 from ductile.core.runs.graph import Graph, SplitNode, UseNode
-from ductile.core.runs.tree import TreeStep, build_tree, iter_steps
+from ductile.core.runs.views import TreeStep, build_tree, iter_steps, to_mermaid, to_svg
 
 CONDITION = {"path": "payload.name", "op": "eq", "value": '<b>"x" & `y`'}
 

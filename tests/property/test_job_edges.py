@@ -8,8 +8,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from builders.jobs import START, a_job, failed, ok, some_rng, some_rules, timed_out
-from ductile.core.jobs.model import EDGES, TERMINAL, Job, JobReason, JobStatus, Transition
-from ductile.core.jobs.outcomes import EndedEarly, Interrupted, Orphaned, Outcome, StepNotCreated
+from ductile.core.jobs.model import (
+    EDGES,
+    TERMINAL,
+    EndedEarly,
+    Interrupted,
+    Job,
+    JobReason,
+    JobStatus,
+    Orphaned,
+    Outcome,
+    StepNotCreated,
+    Transition,
+)
 from ductile.core.jobs.settlement import SettleView, settle
 from ductile.struct import replace
 

@@ -8,8 +8,7 @@ from datetime import timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ductile.core.jobs.model import JobReason
-from ductile.core.jobs.outcomes import Completed, Failed, Interrupted, Outcome, TimedOut
+from ductile.core.jobs.model import Completed, Failed, Interrupted, JobReason, Outcome, TimedOut
 from ductile.protocol.plugin_messages import DecodedResponse, ProtocolViolation, decode_response
 from ductile.runner.interpret import EXIT_CONFIG, interpret, storable_text
 from ductile.runner.port import (

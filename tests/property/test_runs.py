@@ -26,9 +26,7 @@ from builders.jobs import Clock, emitted, failed, ok, timed_out
 from builders.pipeline_meaning import Behaviour, ExpectedRun, Interpreter, UndecidedError, canonical
 from builders.pipelines import a_new_run, all_members, enqueue_run, payload_of, rules_of
 from builders.stores import SQLITE, StoreFactory, claim_all, stored
-from ductile.core.jobs.ledger import LedgerKind
-from ductile.core.jobs.model import TERMINAL, JobReason, JobStatus
-from ductile.core.jobs.outcomes import Interrupted, Outcome
+from ductile.core.jobs.model import TERMINAL, Interrupted, JobReason, JobStatus, LedgerKind, Outcome
 from ductile.core.policy import Policy
 from ductile.store.model.jobs import ClaimedJob, RetryResult, Settled
 from ductile.store.model.submission import Accepted

@@ -10,16 +10,23 @@ from hypothesis import strategies as st
 
 from builders.jobs import START, a_job, a_route, emitted, some_evidence, some_rng, some_rules
 from ductile.core.jobs.failures import Breaker, BreakerState
-from ductile.core.jobs.model import EDGES, RESTING, TERMINAL, Callback, Job, JobReason, JobStatus, SubmittedBy
-from ductile.core.jobs.outcomes import (
+from ductile.core.jobs.model import (
     EARLY_END_REASONS,
+    EDGES,
+    RESTING,
+    TERMINAL,
+    Callback,
     Completed,
     EndedEarly,
     Failed,
     Interrupted,
+    Job,
+    JobReason,
+    JobStatus,
     Orphaned,
     Outcome,
     PluginResponse,
+    SubmittedBy,
     TimedOut,
 )
 from ductile.core.jobs.settlement import Settlement, SettleView, settle

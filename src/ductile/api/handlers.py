@@ -12,8 +12,7 @@ from msgspec import Meta
 from ductile import __version__
 from ductile.api.endpoint import ApiRequest, Reply
 from ductile.api.events import EventFilter, parse_last_event_id
-from ductile.core.jobs.ledger import LedgerKind
-from ductile.core.jobs.model import SubmittedBy
+from ductile.core.jobs.model import LedgerKind, SubmittedBy
 from ductile.http.responses import Document, Header, Stream
 from ductile.operations.context import Source
 from ductile.operations.jobs.lookup import resolve_job

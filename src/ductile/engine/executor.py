@@ -13,8 +13,7 @@ from datetime import timedelta
 
 from ductile.config.snapshot import PluginInstance, Snapshot
 from ductile.core.jobs.dedupe import bare_key
-from ductile.core.jobs.model import Job, JobReason
-from ductile.core.jobs.outcomes import Completed, EndedEarly, Failed, Interrupted, Outcome
+from ductile.core.jobs.model import Completed, EndedEarly, Failed, Interrupted, Job, JobReason, Outcome
 from ductile.core.json import JsonObject
 from ductile.core.policy import Policy
 from ductile.engine.artifact_files import describe_artifacts

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ductile.core.jobs.dedupe import bare_key
-from ductile.core.jobs.ledger import LedgerKind
-from ductile.core.jobs.model import Job, JobReason, JobStatus
+from ductile.core.jobs.model import Job, JobReason, JobStatus, LedgerKind
 from ductile.core.jobs.settlement import Settlement
 from ductile.core.json import JsonObject
 from ductile.errors import DuctileError, StoreFullError

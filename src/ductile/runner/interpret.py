@@ -5,8 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from signal import Signals
 
-from ductile.core.jobs.model import JobReason
-from ductile.core.jobs.outcomes import Completed, Evidence, Failed, Interrupted, Outcome, TimedOut
+from ductile.core.jobs.model import Completed, Evidence, Failed, Interrupted, JobReason, Outcome, TimedOut
 from ductile.protocol.plugin_messages import PluginLog, ProtocolViolation, decode_response
 from ductile.runner.port import (
     MAX_STDOUT,

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from builders.http import EventReader, an_api, an_api_place, token_for
-from ductile.core.jobs.ledger import LedgerKind
+from ductile.core.jobs.model import LedgerKind
 
 
 def succeeded(events: list[dict[str, Any]]) -> set[str]:

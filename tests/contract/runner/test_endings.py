@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from builders.zoo import AMPLE, ANIMALS, a_run, an_animal, start, wait_until_gone
-from ductile.core.jobs.model import JobReason
-from ductile.core.jobs.outcomes import Completed, Failed, Interrupted, Outcome, TimedOut
+from ductile.core.jobs.model import Completed, Failed, Interrupted, JobReason, Outcome, TimedOut
 from ductile.runner.interpret import ExecutionWarning, Interpretation, interpret
 from ductile.runner.port import (
     MAX_STDERR,

@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 
 from builders.zoo import OK, a_run, an_animal, an_executable, open_descriptors, start
-from ductile.core.jobs.outcomes import Completed
+from ductile.core.jobs.model import Completed
 from ductile.runner.interpret import interpret
 from ductile.runner.port import Launch, Runner, StartedBy
 

@@ -25,8 +25,7 @@ from builders.zoo import (
     open_descriptors,
     start,
 )
-from ductile.core.jobs.model import JobReason
-from ductile.core.jobs.outcomes import Completed, Failed
+from ductile.core.jobs.model import Completed, Failed, JobReason
 from ductile.runner.interpret import interpret
 from ductile.runner.port import NO_LIMITS, CouldNotStart, Exited, Launch, ResourceLimits, Runner, RunnerLost
 

@@ -27,8 +27,7 @@ from builders.zoo import (
     start,
     wait_until_gone,
 )
-from ductile.core.jobs.model import JobReason
-from ductile.core.jobs.outcomes import Completed, Failed
+from ductile.core.jobs.model import Completed, Failed, JobReason
 from ductile.runner.interpret import interpret
 from ductile.runner.port import (
     DeadlinePassed,

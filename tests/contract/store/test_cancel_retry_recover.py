@@ -21,9 +21,7 @@ from builders.stores import (
     submit,
     whole_ledger,
 )
-from ductile.core.jobs.ledger import LedgerKind
-from ductile.core.jobs.model import Hold, JobReason, JobStatus
-from ductile.core.jobs.outcomes import EndedEarly, Interrupted, Outcome
+from ductile.core.jobs.model import EndedEarly, Hold, Interrupted, JobReason, JobStatus, LedgerKind, Outcome
 from ductile.core.jobs.settlement import LogStatus
 from ductile.store.model.jobs import CancelStatus, RetryResult
 from ductile.store.model.maintenance import Retention

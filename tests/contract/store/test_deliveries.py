@@ -18,8 +18,7 @@ from builders.stores import (
     settle,
     whole_ledger,
 )
-from ductile.core.jobs.ledger import LedgerKind
-from ductile.core.jobs.model import Callback, NewJob
+from ductile.core.jobs.model import Callback, LedgerKind, NewJob
 from ductile.core.json import JsonObject
 from ductile.core.timestamps import format_timestamp
 from ductile.core.webhooks.deliveries import ConcurrencyLimit, ReceiverHealth

@@ -11,8 +11,16 @@ import pytest
 from builders.jobs import Clock, a_new_job, an_event, an_id, failed, ok
 from builders.stores import StoreFactory, accept, claim_all, path_of, run_next, stored, submit, whole_ledger
 from ductile.core.events.model import NewContext
-from ductile.core.jobs.ledger import LedgerKind
-from ductile.core.jobs.model import Callback, Hold, JobReason, JobStatus, NewJob, Origin, SubmittedBy
+from ductile.core.jobs.model import (
+    Callback,
+    Hold,
+    JobReason,
+    JobStatus,
+    LedgerKind,
+    NewJob,
+    Origin,
+    SubmittedBy,
+)
 from ductile.core.json import JsonObject
 from ductile.errors import RefusedError, StoreError
 from ductile.store.model.records import JobFilter

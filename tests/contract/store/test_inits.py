@@ -8,8 +8,7 @@ import pytest
 
 from builders.jobs import Clock, a_new_job, failed, ok
 from builders.stores import RULES, StoreFactory, accept, claim_all, run_next, stored
-from ductile.core.jobs.model import JobReason, JobStatus, NewJob, SubmittedBy
-from ductile.core.jobs.outcomes import Interrupted
+from ductile.core.jobs.model import Interrupted, JobReason, JobStatus, NewJob, SubmittedBy
 from ductile.errors import RefusedError
 from ductile.store.model.jobs import InitKey, InitStatus, NewInit
 from ductile.store.model.maintenance import ConfigOrigin

@@ -18,8 +18,7 @@ from builders.jobs import START, Clock, a_new_job, a_route, emitted, failed, ok,
 from builders.pipelines import begin_run, run_out, split, steps_rules, uses
 from builders.stores import LEASE, STORE_KINDS, StoreFactory, StoreKind, accept, claim_all, settle, submit
 from ductile.core.jobs.admission import Caps
-from ductile.core.jobs.model import Callback, Job, JobReason, SubmittedBy
-from ductile.core.jobs.outcomes import Interrupted, Outcome
+from ductile.core.jobs.model import Callback, Interrupted, Job, JobReason, Outcome, SubmittedBy
 from ductile.core.policy import FactRule
 from ductile.errors import StoreError
 from ductile.store.model.deliveries import DeliveryCapacity, DeliveryReport

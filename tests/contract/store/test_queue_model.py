@@ -29,8 +29,7 @@ from builders.jobs import Clock, a_new_job, failed, ok, timed_out
 from builders.stores import LEASE, STORE_KINDS, StoreFactory, StoreKind, submit
 from ductile.core.jobs.admission import Caps
 from ductile.core.jobs.failures import RetryPolicy
-from ductile.core.jobs.model import TERMINAL, Hold, Job, JobReason, JobStatus
-from ductile.core.jobs.outcomes import Interrupted, Outcome
+from ductile.core.jobs.model import TERMINAL, Hold, Interrupted, Job, JobReason, JobStatus, Outcome
 from ductile.core.policy import PluginPolicy, Policy
 from ductile.store.model.jobs import CancelStatus, ClaimedJob, RetryResult, Settled, Unsettled
 from ductile.store.model.records import JobFilter

@@ -12,8 +12,7 @@ import pytest
 
 from builders.jobs import Clock, a_new_job, a_route, an_id, emitted, failed, ok, some_rules, timed_out
 from builders.stores import accept, claim_all, claim_one, run_next, settle, submit, whole_ledger
-from ductile.core.jobs.ledger import LedgerKind
-from ductile.core.jobs.model import JobStatus, SubmittedBy
+from ductile.core.jobs.model import JobStatus, LedgerKind, SubmittedBy
 from ductile.core.jobs.settlement import LogStatus
 from ductile.errors import RefusedError, StoreError
 from ductile.store.model.maintenance import ConfigOrigin, PluginVersion, PluginWork

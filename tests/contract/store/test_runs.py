@@ -28,9 +28,7 @@ from builders.pipelines import (
     uses,
 )
 from builders.stores import StoreFactory, claim_all, path_of, settle, stored, submit, whole_ledger
-from ductile.core.jobs.ledger import LedgerKind
-from ductile.core.jobs.model import JobReason, JobStatus, NewJob
-from ductile.core.jobs.outcomes import Interrupted, Outcome
+from ductile.core.jobs.model import Interrupted, JobReason, JobStatus, LedgerKind, NewJob, Outcome
 from ductile.core.json import MAX_DEPTH
 from ductile.store.model.jobs import Unsettled
 from ductile.store.model.maintenance import ConfigOrigin

@@ -33,9 +33,7 @@ from builders.stores import (
     submit,
     whole_ledger,
 )
-from ductile.core.jobs.ledger import LedgerKind
-from ductile.core.jobs.model import Callback, Job, JobReason, JobStatus, SubmittedBy
-from ductile.core.jobs.outcomes import Outcome
+from ductile.core.jobs.model import Callback, Job, JobReason, JobStatus, LedgerKind, Outcome, SubmittedBy
 from ductile.core.policy import Policy
 from ductile.store.model.jobs import CancelStatus, RetryResult
 from ductile.store.model.records import JobFilter

@@ -26,8 +26,7 @@ from builders.pipelines import (
     uses,
 )
 from builders.stores import StoreFactory, claim_all, path_of, settle, stored
-from ductile.core.jobs.model import JobReason, JobStatus
-from ductile.core.jobs.outcomes import Interrupted, Outcome
+from ductile.core.jobs.model import Interrupted, JobReason, JobStatus, Outcome
 from ductile.core.policy import Policy
 from ductile.core.timestamps import format_timestamp
 from ductile.store.model.jobs import CancelStatus, RetryResult

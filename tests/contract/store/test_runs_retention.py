@@ -20,8 +20,7 @@ from builders.pipelines import (
     uses,
 )
 from builders.stores import StoreFactory, accept, claim_all, settle, stored
-from ductile.core.jobs.model import JobReason, JobStatus
-from ductile.core.jobs.outcomes import Outcome
+from ductile.core.jobs.model import JobReason, JobStatus, Outcome
 from ductile.core.policy import Policy
 from ductile.store.model.jobs import RetryResult
 from ductile.store.model.maintenance import Retention

@@ -21,9 +21,15 @@ from builders.stores import (
     whole_ledger,
 )
 from ductile.core.jobs.failures import Breaker, BreakerPolicy, BreakerState
-from ductile.core.jobs.ledger import LedgerKind
-from ductile.core.jobs.model import JobReason, JobStatus, NewJob, SubmittedBy
-from ductile.core.jobs.outcomes import Interrupted, Outcome
+from ductile.core.jobs.model import (
+    Interrupted,
+    JobReason,
+    JobStatus,
+    LedgerKind,
+    NewJob,
+    Outcome,
+    SubmittedBy,
+)
 from ductile.core.policy import PluginPolicy, Policy
 from ductile.core.schedules.admission import StartConditions
 from ductile.core.schedules.rule import Every, IfRunning, ScheduleRule, Slot

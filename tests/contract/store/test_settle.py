@@ -31,9 +31,20 @@ from builders.stores import (
     submit,
     whole_ledger,
 )
-from ductile.core.jobs.ledger import LedgerKind
-from ductile.core.jobs.model import Callback, Hold, JobReason, JobStatus, SubmittedBy
-from ductile.core.jobs.outcomes import Completed, EndedEarly, Failed, Interrupted, Orphaned, PluginResponse
+from ductile.core.jobs.model import (
+    Callback,
+    Completed,
+    EndedEarly,
+    Failed,
+    Hold,
+    Interrupted,
+    JobReason,
+    JobStatus,
+    LedgerKind,
+    Orphaned,
+    PluginResponse,
+    SubmittedBy,
+)
 from ductile.core.jobs.settlement import MAX_EVENTS, MAX_STATE_BYTES, LogStatus
 from ductile.core.json import JsonObject
 from ductile.core.policy import FactRule

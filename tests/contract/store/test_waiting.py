@@ -9,8 +9,7 @@ import pytest
 from builders.jobs import Clock, a_new_job, an_id, failed, ok
 from builders.stores import RULES, accept, claim_all, claim_one, run_next, settle, stored, submit
 from ductile.core.jobs.failures import RetryPolicy
-from ductile.core.jobs.model import Hold, JobReason, JobStatus
-from ductile.core.jobs.outcomes import Interrupted
+from ductile.core.jobs.model import Hold, Interrupted, JobReason, JobStatus
 from ductile.core.policy import PluginPolicy, Policy
 from ductile.store.model.submission import Accepted
 from ductile.store.port import Store

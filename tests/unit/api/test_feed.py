@@ -15,7 +15,7 @@ import pytest
 from builders.daemons import PATIENCE
 from builders.jobs import a_new_job
 from ductile.api.events import EventFilter, EventStreams
-from ductile.core.jobs.ledger import LedgerKind
+from ductile.core.jobs.model import LedgerKind
 from ductile.errors import StoreFailedError
 from ductile.operations import ledger_stream as feed_module
 from ductile.operations.ledger_stream import LedgerStream, TooFarBehindError

@@ -10,8 +10,7 @@ from builders.jobs import START, an_event, some_rng
 from builders.pipelines import rules_of, uses
 from ductile.core.events.dispatch import EventProducer, Fanout, fan_out
 from ductile.core.events.model import OutgoingEvent
-from ductile.core.jobs.ledger import LedgerKind
-from ductile.core.jobs.model import Origin, SubmittedBy
+from ductile.core.jobs.model import LedgerKind, Origin, SubmittedBy
 from ductile.core.policy import Policy
 from ductile.struct import replace
 

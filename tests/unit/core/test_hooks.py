@@ -11,8 +11,7 @@ from builders.jobs import START, a_job, some_rng
 from builders.pipelines import rules_of, uses
 from ductile.core.events.dispatch import Fanout, JobEnding, fire_hooks
 from ductile.core.events.model import Hook
-from ductile.core.jobs.ledger import LedgerKind
-from ductile.core.jobs.model import Job, JobStatus, SubmittedBy
+from ductile.core.jobs.model import Job, JobStatus, LedgerKind, SubmittedBy
 
 RULES = rules_of(
     *(

@@ -9,9 +9,7 @@ import pytest
 from builders.jobs import START, a_job, an_event, emitted, failed, ok, some_rng
 from builders.pipelines import a_new_run, split, steps_rules, uses
 from ductile.core.events.model import OutgoingEvent
-from ductile.core.jobs.ledger import LedgerKind
-from ductile.core.jobs.model import Job, JobReason, JobStatus
-from ductile.core.jobs.outcomes import RunEnded
+from ductile.core.jobs.model import Job, JobReason, JobStatus, LedgerKind, RunEnded
 from ductile.core.jobs.settlement import SettleView, settle
 from ductile.core.json import JsonObject
 from ductile.core.policy import Policy

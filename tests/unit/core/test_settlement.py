@@ -20,9 +20,20 @@ from builders.jobs import (
     timed_out,
 )
 from ductile.core.jobs.failures import Breaker, BreakerState, RetryPolicy
-from ductile.core.jobs.ledger import LedgerKind
-from ductile.core.jobs.model import Callback, Job, JobReason, JobStatus, Origin, SubmittedBy
-from ductile.core.jobs.outcomes import EndedEarly, Interrupted, Orphaned, Outcome, StepNotCreated
+from ductile.core.jobs.model import (
+    Callback,
+    EndedEarly,
+    Interrupted,
+    Job,
+    JobReason,
+    JobStatus,
+    LedgerKind,
+    Origin,
+    Orphaned,
+    Outcome,
+    StepNotCreated,
+    SubmittedBy,
+)
 from ductile.core.jobs.settlement import (
     MAX_EVENTS,
     MAX_STATE_BYTES,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from ductile.core.jobs.ledger import LedgerKind
 from ductile.core.jobs.model import (
     EDGES,
     RESTING,
@@ -12,6 +11,7 @@ from ductile.core.jobs.model import (
     TERMINAL,
     JobReason,
     JobStatus,
+    LedgerKind,
     Transition,
 )
 from ductile.core.schedules.admission import ScheduleCause

@@ -17,8 +17,7 @@ from builders.configs import a_config, loaded
 from builders.jobs import START, Clock, a_new_job, ok
 from ductile.config.compile.compiler import compile_snapshot
 from ductile.config.snapshot import Discovery, Snapshot
-from ductile.core.jobs.model import JobReason, JobStatus
-from ductile.core.jobs.outcomes import Interrupted
+from ductile.core.jobs.model import Interrupted, JobReason, JobStatus
 from ductile.core.policy import Policy
 from ductile.engine.dispatcher import FIRST_RESOURCE_PAUSE, Dispatcher
 from ductile.store.model.jobs import ClaimedJob

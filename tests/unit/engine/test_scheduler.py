@@ -11,8 +11,7 @@ from builders.jobs import START, failed, ok
 from builders.scheduling import a_snapshot, clock_at, scheduling
 from builders.stores import stored, whole_ledger
 from ductile.config.secrets import SecretMap
-from ductile.core.jobs.ledger import LedgerKind
-from ductile.core.jobs.model import JobStatus, SubmittedBy
+from ductile.core.jobs.model import JobStatus, LedgerKind, SubmittedBy
 from ductile.engine.scheduler import RunNowRefusal, RunNowStarted
 from ductile.errors import RefusedError
 from ductile.struct import replace

@@ -13,8 +13,7 @@ from builders.jobs import START, a_new_job, failed, ok
 from builders.scheduling import Bench, clock_at, scheduling
 from builders.stores import accept, path_of, stored
 from ductile.core.jobs.failures import Breaker, BreakerState
-from ductile.core.jobs.model import Hold, JobReason, JobStatus
-from ductile.core.jobs.outcomes import EndedEarly
+from ductile.core.jobs.model import EndedEarly, Hold, JobReason, JobStatus
 from ductile.core.schedules.planner import plan_due
 from ductile.engine.schedule_entries import active_schedules, firing_of, slot_of
 from ductile.engine.scheduler import RunNowStarted

@@ -23,8 +23,7 @@ from builders.stores import accept, claim_one, settle, whole_ledger
 from ductile.config.compile.compiler import compile_snapshot
 from ductile.config.secrets import Secret
 from ductile.config.snapshot import Discovery, Snapshot
-from ductile.core.jobs.ledger import LedgerKind
-from ductile.core.jobs.model import Callback
+from ductile.core.jobs.model import Callback, LedgerKind
 from ductile.core.timestamps import format_timestamp
 from ductile.core.webhooks.deliveries import PROMPT
 from ductile.core.webhooks.signatures import sign_body

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from ductile.core.jobs.outcomes import PluginEvent, PluginResponse
+from ductile.core.jobs.model import PluginEvent, PluginResponse
 from ductile.core.json import JsonValue
 from ductile.protocol.plugin_messages import (
     MAX_DEPTH,

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from ductile.core.jobs.outcomes import Failed
+from ductile.core.jobs.model import Failed
 from ductile.runner.interpret import ExecutionWarning, interpret
 from ductile.runner.port import Exited, ExitStatus, Launch, ProcessOutput
 

@@ -20,7 +20,7 @@ from ductile.config.snapshot import (
     PluginInstance,
     RefusedPlugin,
 )
-from ductile.core.jobs.outcomes import Completed, Failed, TimedOut
+from ductile.core.jobs.model import Completed, Failed, TimedOut
 from ductile.core.json import JsonObject
 from ductile.errors import ConfigError, UsageError
 from ductile.runner.environment import describe_job, plugin_environment

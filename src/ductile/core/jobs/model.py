@@ -6,11 +6,12 @@ enumerations of the API are tested against it.
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
+from typing import TypeAlias
 
 from ductile.core.json import JsonObject, JsonValue
-from ductile.struct import DescribedEnum, Value
+from ductile.struct import DescribedEnum, Value, field
 
 
 class JobStatus(StrEnum):
@@ -202,3 +203,156 @@ class Job(Value):
     callback: Callback | None
     payload: JsonObject | None = None
     artifacts: tuple[JsonValue, ...] = ()
+
+
+class LedgerKind(DescribedEnum):
+    JOB_TRANSITION = "job.transition", "A job went from one state to another."
+    JOB_DEDUPLICATED = "job.deduplicated", "A submission was a duplicate; the existing job is named."
+    JOB_CANCEL_REQUESTED = "job.cancel_requested", "Cancellation of a running job was requested."
+    JOB_RESULT_SUPERSEDED = (
+        "job.result_superseded",
+        "A result came after its job had moved on; only the log keeps it.",
+    )
+    CHILD_CONFLICT = (
+        "job.child_conflict",
+        "A child job existed already: a defect, since an execution settles once.",
+    )
+    EVENT_DROPPED = "event.dropped", "An event was not passed on because it had crossed too many hops."
+    SWITCH = "core.switch", "A step was bypassed, or a pipeline not started, by its `if`."
+    RUN_STALLED = "run.stalled", "A pipeline run had no live step left and was ended: a defect."
+    STATE_STALE = "state.stale", "A fact did not replace the state: a later-claimed job had written it."
+    BREAKER_CHANGED = "breaker.changed", "A circuit breaker changed its state."
+    SCHEDULE_FIRED = "schedule.fired", "A scheduled run was put on the queue."
+    SCHEDULE_SKIPPED = "schedule.skipped", "One or more scheduled runs were skipped."
+    SCHEDULE_DEFERRED = (
+        "schedule.deferred",
+        "A scheduled run waits until other polls of its plugin have ended.",
+    )
+    SCHEDULE_PAUSED = "schedule.paused", "A schedule was paused."
+    SCHEDULE_RESUMED = "schedule.resumed", "A paused schedule was resumed."
+    CONFIG_LOADED = "config.loaded", "A configuration was loaded."
+    DELIVERY_DELIVERED = "delivery.delivered", "A receiver accepted a state webhook."
+    DELIVERY_DROPPED = "delivery.dropped", "A state webhook was given up after its last attempt."
+    DELIVERY_GONE = "delivery.gone", "A receiver answered 410; the state webhook is not sent again."
+
+
+class LedgerEntry(Value):
+    kind: LedgerKind
+    job_id: str | None = None
+    run_id: str | None = None
+    data: JsonObject = field(default_factory=dict)
+
+
+class PluginEvent(Value):
+    """An event as the plugin emitted it."""
+
+    type: str
+    payload: JsonObject
+    dedupe_key: str | None = None
+
+
+class PluginResponse(Value):
+    """A valid response of a plugin, decoded."""
+
+    ok: bool
+    result: JsonValue = None
+    error: str | None = None
+    retry: bool = True
+    events: tuple[PluginEvent, ...] = ()
+    state_updates: JsonObject | None = None
+    artifacts: tuple[JsonValue, ...] = ()
+
+
+class Evidence(Value):
+    """The output and exit of one execution, kept verbatim in the log."""
+
+    stdout: str | None = None
+    stderr: str | None = None
+    exit_code: int | None = None
+    signal: int | None = None
+    duration: timedelta = timedelta(0)
+
+
+NO_EVIDENCE = Evidence()
+
+
+class Completed(Value):
+    """The plugin responded `ok`."""
+
+    response: PluginResponse
+    evidence: Evidence = NO_EVIDENCE
+
+
+class Failed(Value):
+    """The plugin responded with an error, violated the protocol, exited with a failure or did not start."""
+
+    reason: JobReason
+    error: str
+    permanent: bool = False
+    evidence: Evidence = NO_EVIDENCE
+
+
+class TimedOut(Value):
+    """The plugin was still running at its deadline."""
+
+    error: str
+    evidence: Evidence = NO_EVIDENCE
+
+
+class Interrupted(Value):
+    """The daemon stopped during the execution, or could not start a process. Costs no attempt."""
+
+    reason: JobReason = JobReason.INTERRUPTED
+    #: Why no process could be started; None if the daemon stopped.
+    error: str | None = None
+    evidence: Evidence = NO_EVIDENCE
+
+
+class Orphaned(Value):
+    """The daemon died while the job ran; detected at the next start."""
+
+    evidence: Evidence = NO_EVIDENCE
+
+
+class EndedEarly(Value):
+    """The job was cancelled or purged, or its plugin was removed."""
+
+    reason: JobReason
+    error: str
+    evidence: Evidence = NO_EVIDENCE
+
+    def __post_init__(self) -> None:
+        if self.reason not in EARLY_END_REASONS:
+            raise ValueError(f"{self.reason} does not end a job early")
+
+
+class StepNotCreated(Value):
+    """A step whose template, baggage or condition could not be evaluated. It never ran."""
+
+    reason: JobReason
+    error: str
+    evidence: Evidence = field(default=NO_EVIDENCE)
+
+
+class RunEnded(Value):
+    """No token of a pipeline run is live any more.
+
+    `result` and `evidence` are those of the last step, `artifacts` those of all steps.
+    """
+
+    reason: JobReason
+    error: str | None = None
+    result: JsonValue = None
+    artifacts: tuple[JsonValue, ...] = ()
+    evidence: Evidence = NO_EVIDENCE
+
+    @property
+    def succeeded(self) -> bool:
+        return self.reason is JobReason.COMPLETED
+
+
+EARLY_END_REASONS = frozenset({JobReason.CANCELLED, JobReason.PLUGIN_REMOVED, JobReason.PURGED})
+
+Outcome: TypeAlias = (
+    Completed | Failed | TimedOut | Interrupted | Orphaned | EndedEarly | StepNotCreated | RunEnded
+)

@@ -22,20 +22,27 @@ from ductile.core.jobs.failures import (
     breaker_change_reason,
     plan_delay,
 )
-from ductile.core.jobs.ledger import LedgerEntry, LedgerKind
-from ductile.core.jobs.model import TERMINAL, Job, JobReason, JobStatus, NewJob, SubmittedBy, Transition
-from ductile.core.jobs.outcomes import (
+from ductile.core.jobs.model import (
+    TERMINAL,
     Completed,
     EndedEarly,
     Evidence,
     Failed,
     Interrupted,
+    Job,
+    JobReason,
+    JobStatus,
+    LedgerEntry,
+    LedgerKind,
+    NewJob,
     Orphaned,
     Outcome,
     PluginResponse,
     RunEnded,
     StepNotCreated,
+    SubmittedBy,
     TimedOut,
+    Transition,
 )
 from ductile.core.json import MAX_DEPTH, JsonObject, JsonValue, encoded_size, nests_too_deep
 from ductile.core.policy import Policy

@@ -30,9 +30,15 @@ from ductile.core.expressions.conditions import (
 from ductile.core.expressions.paths import EvalContext
 from ductile.core.expressions.templates import TemplateError, fill
 from ductile.core.ids import make_id
-from ductile.core.jobs.ledger import LedgerEntry, LedgerKind
-from ductile.core.jobs.model import JobReason, NewJob, Origin, SubmittedBy
-from ductile.core.jobs.outcomes import StepNotCreated
+from ductile.core.jobs.model import (
+    JobReason,
+    LedgerEntry,
+    LedgerKind,
+    NewJob,
+    Origin,
+    StepNotCreated,
+    SubmittedBy,
+)
 from ductile.core.json import MAX_DEPTH, JsonObject, JsonValue, encoded_size, nests_too_deep
 from ductile.core.policy import Policy
 from ductile.core.runs.graph import BlockNode, JoinPolicy, Node, SplitNode, UseNode

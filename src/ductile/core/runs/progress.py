@@ -14,8 +14,7 @@ from random import Random
 
 from ductile.core.events.model import NewEvent, OutgoingEvent
 from ductile.core.ids import make_id
-from ductile.core.jobs.model import Job, JobReason
-from ductile.core.jobs.outcomes import RunEnded
+from ductile.core.jobs.model import Job, JobReason, RunEnded
 from ductile.core.json import JsonObject, JsonValue
 from ductile.core.policy import Policy
 from ductile.core.runs.advance import RUN_CANCELLED_ERROR, RunAdvancer, Token

@@ -11,9 +11,7 @@ from datetime import datetime
 from enum import StrEnum
 
 from ductile.core.events.model import NewContext, NewEvent
-from ductile.core.jobs.ledger import LedgerEntry
-from ductile.core.jobs.model import NewJob
-from ductile.core.jobs.outcomes import StepNotCreated
+from ductile.core.jobs.model import LedgerEntry, NewJob, StepNotCreated
 from ductile.core.json import JsonObject
 from ductile.core.runs.graph import Graph
 from ductile.struct import Value

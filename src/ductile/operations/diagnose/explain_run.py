@@ -8,8 +8,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
-from ductile.core.jobs.ledger import LedgerKind
-from ductile.core.jobs.model import TERMINAL, Job, JobReason, JobStatus
+from ductile.core.jobs.model import TERMINAL, Job, JobReason, JobStatus, LedgerKind
 from ductile.core.runs.graph import RUN_PLUGIN, Node, UseNode
 from ductile.errors import ConflictError, NotFoundError
 from ductile.operations.context import OperationContext

@@ -9,8 +9,7 @@ import msgspec
 from msgspec import UNSET, Meta
 
 from ductile.core.jobs.dedupe import bare_key
-from ductile.core.jobs.ledger import LedgerKind
-from ductile.core.jobs.model import Hold, Job, JobReason, JobStatus, SubmittedBy
+from ductile.core.jobs.model import Hold, Job, JobReason, JobStatus, LedgerKind, SubmittedBy
 from ductile.core.jobs.settlement import LogStatus
 from ductile.core.json import JsonObject, JsonValue
 from ductile.core.runs.graph import RUN_PLUGIN

@@ -16,9 +16,15 @@ from ductile.core.events.model import Pipeline
 from ductile.core.expressions.conditions import MASK
 from ductile.core.jobs.model import TERMINAL, JobReason, JobStatus
 from ductile.core.json import JsonObject, JsonValue
-from ductile.core.runs.drawings import to_mermaid, to_svg
 from ductile.core.runs.graph import RUN_PLUGIN, Graph, UseNode, graph_to_json
-from ductile.core.runs.tree import TreeStep, build_tree, iter_steps, summarise_condition
+from ductile.core.runs.views import (
+    TreeStep,
+    build_tree,
+    iter_steps,
+    summarise_condition,
+    to_mermaid,
+    to_svg,
+)
 from ductile.operations.context import OperationContext
 from ductile.operations.jobs.documents import ListedJob, listed_job
 from ductile.operations.jobs.log import FollowTimeout, follow

@@ -9,8 +9,7 @@ from msgspec import Meta
 from ductile.config.snapshot import Snapshot
 from ductile.core.events.dispatch import EventProducer, fan_out
 from ductile.core.events.model import OutgoingEvent
-from ductile.core.jobs.ledger import LedgerKind
-from ductile.core.jobs.model import JobStatus, NewJob
+from ductile.core.jobs.model import JobStatus, LedgerKind, NewJob
 from ductile.core.runs.graph import RUN_PLUGIN
 from ductile.core.suggest import did_you_mean
 from ductile.operations.context import OperationContext

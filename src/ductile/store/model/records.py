@@ -7,8 +7,7 @@ from datetime import datetime, timedelta
 from typing import Generic, TypeVar
 
 from ductile.core.jobs.failures import Breaker
-from ductile.core.jobs.ledger import LedgerKind
-from ductile.core.jobs.model import Job, JobReason, JobStatus, SubmittedBy, Transition
+from ductile.core.jobs.model import Job, JobReason, JobStatus, LedgerKind, SubmittedBy, Transition
 from ductile.core.jobs.settlement import LogStatus
 from ductile.core.json import JsonObject, JsonValue
 from ductile.core.runs.graph import Graph

@@ -6,8 +6,7 @@ from datetime import timedelta
 from typing import TypeAlias
 
 from ductile.core.events.model import NewContext, NewEvent
-from ductile.core.jobs.ledger import LedgerEntry
-from ductile.core.jobs.model import JobReason, JobStatus, NewJob
+from ductile.core.jobs.model import JobReason, JobStatus, LedgerEntry, NewJob
 from ductile.core.policy import EMPTY_POLICY, Policy
 from ductile.core.runs.state import NewRun
 from ductile.struct import Value

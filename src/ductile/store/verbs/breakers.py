@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ductile.core.jobs.failures import Breaker, BreakerReason, BreakerState
-from ductile.core.jobs.ledger import LedgerEntry, LedgerKind
+from ductile.core.jobs.model import LedgerEntry, LedgerKind
 from ductile.store.notifier import SCHEDULES_CHANGED
 from ductile.store.rows import read_breaker, text_or_none
 from ductile.store.session import Session

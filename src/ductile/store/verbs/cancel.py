@@ -4,9 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ductile.core.jobs.ledger import LedgerEntry, LedgerKind
-from ductile.core.jobs.model import TERMINAL, Job, JobReason, JobStatus
-from ductile.core.jobs.outcomes import EndedEarly, Orphaned, Outcome
+from ductile.core.jobs.model import (
+    TERMINAL,
+    EndedEarly,
+    Job,
+    JobReason,
+    JobStatus,
+    LedgerEntry,
+    LedgerKind,
+    Orphaned,
+    Outcome,
+)
 from ductile.core.policy import Policy
 from ductile.core.runs.graph import RUN_PLUGIN
 from ductile.core.timestamps import format_timestamp

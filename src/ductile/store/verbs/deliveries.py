@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from ductile.core.jobs.ledger import LedgerEntry, LedgerKind
+from ductile.core.jobs.model import LedgerEntry, LedgerKind
 from ductile.core.timestamps import format_timestamp, parse_timestamp
 from ductile.store.model.deliveries import (
     Delivery,

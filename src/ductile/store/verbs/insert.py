@@ -7,8 +7,17 @@ from datetime import timedelta
 from ductile.core.events.model import NewContext, NewEvent
 from ductile.core.jobs.admission import decide_hold
 from ductile.core.jobs.dedupe import KeyMatch, bare_key, find_duplicate
-from ductile.core.jobs.ledger import LedgerEntry, LedgerKind
-from ductile.core.jobs.model import Callback, Hold, JobReason, JobStatus, NewJob, Origin, Transition
+from ductile.core.jobs.model import (
+    Callback,
+    Hold,
+    JobReason,
+    JobStatus,
+    LedgerEntry,
+    LedgerKind,
+    NewJob,
+    Origin,
+    Transition,
+)
 from ductile.core.jobs.settlement import CallbackEvent, CallbackState
 from ductile.core.runs.graph import RUN_PLUGIN
 from ductile.core.timestamps import parse_timestamp

@@ -7,8 +7,7 @@ from functools import lru_cache
 from typing import Protocol
 
 from ductile.core.ids import make_id
-from ductile.core.jobs.ledger import LedgerEntry, LedgerKind
-from ductile.core.jobs.model import Transition
+from ductile.core.jobs.model import LedgerEntry, LedgerKind, Transition
 from ductile.core.jobs.settlement import CallbackEvent
 from ductile.core.timestamps import format_timestamp
 from ductile.core.webhooks.deliveries import event_timestamp, wants

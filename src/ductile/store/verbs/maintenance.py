@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 
-from ductile.core.jobs.ledger import LedgerEntry, LedgerKind
-from ductile.core.jobs.model import JobStatus
+from ductile.core.jobs.model import JobStatus, LedgerEntry, LedgerKind
 from ductile.core.json import JsonObject
 from ductile.core.runs.graph import RUN_PLUGIN
 from ductile.core.timestamps import format_timestamp

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ductile.core.jobs.ledger import LedgerEntry, LedgerKind
+from ductile.core.jobs.model import LedgerEntry, LedgerKind
 from ductile.core.timestamps import format_timestamp
 from ductile.store.model.schedules import Occurrence, OccurrenceOutcome
 from ductile.store.session import Cell, Session

@@ -7,8 +7,7 @@ from datetime import datetime, timedelta
 from typing import TypeVar
 
 from ductile.core.events.model import NewContext
-from ductile.core.jobs.ledger import LedgerKind
-from ductile.core.jobs.model import Job, JobReason, JobStatus, Transition
+from ductile.core.jobs.model import Job, JobReason, JobStatus, LedgerKind, Transition
 from ductile.core.jobs.settlement import LogStatus
 from ductile.core.json import JsonObject
 from ductile.core.timestamps import format_timestamp, parse_timestamp

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import timedelta
 
-from ductile.core.jobs.ledger import LedgerEntry, LedgerKind
-from ductile.core.jobs.model import TERMINAL, Job, JobReason, JobStatus, NewJob
+from ductile.core.jobs.model import TERMINAL, Job, JobReason, JobStatus, LedgerEntry, LedgerKind, NewJob
 from ductile.core.json import JsonObject
 from ductile.core.schedules.admission import Admitted, FireView, decide_admission
 from ductile.core.schedules.planner import SkipReason

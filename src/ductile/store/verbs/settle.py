@@ -8,16 +8,20 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from ductile.core.jobs.model import Job, JobReason, JobStatus, SubmittedBy, Transition
-from ductile.core.jobs.outcomes import (
+from ductile.core.jobs.model import (
     Completed,
     EndedEarly,
     Evidence,
     Interrupted,
+    Job,
+    JobReason,
+    JobStatus,
     Orphaned,
     Outcome,
     RunEnded,
     StepNotCreated,
+    SubmittedBy,
+    Transition,
 )
 from ductile.core.jobs.settlement import (
     CallbackEvent,

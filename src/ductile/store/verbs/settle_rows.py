@@ -8,9 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ductile.core.jobs.failures import Breaker
-from ductile.core.jobs.ledger import LedgerEntry, LedgerKind
-from ductile.core.jobs.model import Hold, Job, JobReason, JobStatus
-from ductile.core.jobs.outcomes import Outcome
+from ductile.core.jobs.model import Hold, Job, JobReason, JobStatus, LedgerEntry, LedgerKind, Outcome
 from ductile.core.jobs.settlement import LogEntry, LogStatus, Settlement, SettleView
 from ductile.core.json import JsonValue
 from ductile.core.runs.graph import RUN_PLUGIN

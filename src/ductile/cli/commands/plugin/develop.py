@@ -178,7 +178,7 @@ def _report_text(report: ContractReport, console: Console) -> str:
 
 
 def _run_as_json(ran: RunOnceResult) -> JsonObject:
-    from ductile.core.jobs.outcomes import Completed, Failed
+    from ductile.core.jobs.model import Completed, Failed
 
     outcome = ran.interpretation.outcome
     evidence = outcome.evidence
