@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from standardwebhooks import Webhook
 
 from builders.jobs import START
-from ductile.core.jobs.dedupe import MAX_KEY_LENGTH
+from ductile.core.jobs.admission import MAX_KEY_LENGTH
 from ductile.core.webhooks.signatures import (
     GITHUB,
     REPLAY_WINDOW,

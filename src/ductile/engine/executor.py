@@ -12,7 +12,7 @@ from contextlib import suppress
 from datetime import timedelta
 
 from ductile.config.snapshot import PluginInstance, Snapshot
-from ductile.core.jobs.dedupe import bare_key
+from ductile.core.jobs.admission import bare_key
 from ductile.core.jobs.model import Completed, EndedEarly, Failed, Interrupted, Job, JobReason, Outcome
 from ductile.core.json import JsonObject
 from ductile.core.policy import Policy

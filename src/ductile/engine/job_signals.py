@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ductile.core.jobs.dedupe import bare_key
+from ductile.core.jobs.admission import bare_key
 from ductile.core.jobs.model import Job, JobReason, JobStatus, LedgerKind
 from ductile.core.jobs.settlement import Settlement
 from ductile.core.json import JsonObject

@@ -18,7 +18,7 @@ from ductile.core.durations import QuantityError, parse_duration
 from ductile.core.events.model import NewEvent
 from ductile.core.expressions.operators import json_equal
 from ductile.core.ids import make_id, make_trace_id
-from ductile.core.jobs.dedupe import MAX_KEY_LENGTH, KeyNamespace, holds_key, namespaced_key, normalise_key
+from ductile.core.jobs.admission import MAX_KEY_LENGTH, KeyNamespace, holds_key, namespaced_key, normalise_key
 from ductile.core.jobs.model import Callback, Job, JobStatus, NewJob
 from ductile.core.jobs.settlement import CallbackState
 from ductile.core.json import JsonObject, JsonValue, nests_too_deep

@@ -13,7 +13,7 @@ from json import dumps
 
 import msgspec
 
-from ductile.core.jobs.dedupe import MAX_KEY_LENGTH
+from ductile.core.jobs.admission import MAX_KEY_LENGTH
 from ductile.core.jobs.model import PluginEvent, PluginResponse
 from ductile.core.json import JsonObject, JsonValue
 from ductile.core.timestamps import format_timestamp

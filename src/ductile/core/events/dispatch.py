@@ -15,7 +15,7 @@ from ductile.core.expressions.conditions import (
 )
 from ductile.core.expressions.paths import EvalContext
 from ductile.core.ids import make_id
-from ductile.core.jobs.dedupe import KeyNamespace, namespaced_key
+from ductile.core.jobs.admission import KeyNamespace, namespaced_key
 from ductile.core.jobs.model import Job, JobStatus, LedgerEntry, LedgerKind, NewJob, Origin, SubmittedBy
 from ductile.core.json import JsonObject, JsonValue
 from ductile.core.policy import Policy

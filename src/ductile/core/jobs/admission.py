@@ -1,4 +1,4 @@
-"""Decide which queued job starts next, and why another has to wait.
+"""Decide whether a submission is a duplicate (dedupe), which queued job starts next, and why one waits.
 
 The store keeps the heads: for each plugin with ready jobs, the oldest one. A job that may not start has a
 `Hold` and is not a head, so the decision depends on the number of plugins, not of jobs.
@@ -11,6 +11,9 @@ from datetime import datetime
 
 from ductile.core.jobs.model import Hold
 from ductile.struct import Value, field
+from datetime import datetime, timedelta
+from enum import StrEnum
+from ductile.struct import Value
 
 
 class Caps(Value):
@@ -58,3 +61,82 @@ def decide_hold(
     if suspect and other_suspect_active:
         return Hold.SUSPECT
     return None
+
+
+#: Characters of a key.
+MAX_KEY_LENGTH = 1024
+
+
+class KeyNamespace(StrEnum):
+    """The prefixes of stored keys: equal keys of different namespaces do not match.
+
+    Explicit keys (of callers, commands, events and routes) are one namespace. Plugins, logs, the ledger and
+    responses contain the key without its namespace (`bare_key`).
+    """
+
+    EXPLICIT = "key"
+    IDEMPOTENCY = "idem"
+    DELIVERY = "delivery"
+
+
+#: Namespaces whose keys contain an owner: a token or an endpoint.
+_OWNED_PREFIXES = (f"{KeyNamespace.IDEMPOTENCY}:", f"{KeyNamespace.DELIVERY}:")
+#: Before schema version 3, keys of events had their own namespace; old stores can contain it.
+_LEGACY_EVENT_PREFIX = "event:"
+
+
+class KeyMatch(Value):
+    """A job with the same plugin, command and key."""
+
+    job_id: str
+    #: None while the job is queued or running.
+    succeeded_at: datetime | None
+
+
+def normalise_key(key: str | None) -> str | None:
+    """Return the key without surrounding space; None if it is blank."""
+    return (key.strip() or None) if key is not None else None
+
+
+def namespaced_key(door: KeyNamespace, key: str | None, *, owner: str | None = None) -> str | None:
+    """Return the key as stored: its namespace, its owner (token, endpoint) if any, and its text."""
+    text = normalise_key(key)
+    if text is None:
+        return None
+    if owner is None:
+        return f"{door}:{text}"
+    # Escaped, so that the end of the owner is unambiguous.
+    return f"{door}:{owner.replace('%', '%25').replace(':', '%3A')}:{text}"
+
+
+def bare_key(stored: str | None) -> str | None:
+    """Return a stored key without its namespace."""
+    if stored is None:
+        return None
+    if stored.startswith(_OWNED_PREFIXES):
+        return stored.split(":", 2)[-1]
+    return stored.removeprefix(
+        _LEGACY_EVENT_PREFIX if stored.startswith(_LEGACY_EVENT_PREFIX) else f"{KeyNamespace.EXPLICIT}:"
+    )
+
+
+def find_duplicate(
+    matches: tuple[KeyMatch, ...], *, window: timedelta, override: bool, now: datetime
+) -> KeyMatch | None:
+    """Return the match that makes a submission a duplicate; None if it can be enqueued.
+
+    A success counts within the window. A queued or running match counts only with `override`, the window of
+    the call; otherwise a second job with the key is accepted and waits.
+    """
+    for match in matches:
+        if match.succeeded_at is None:
+            if override:
+                return match
+        elif holds_key(match.succeeded_at, window=window, now=now):
+            return match
+    return None
+
+
+def holds_key(ended_at: datetime | None, *, window: timedelta, now: datetime) -> bool:
+    """Return whether a job that ended at `ended_at` still holds its key; one that has not ended does."""
+    return ended_at is None or now - ended_at <= window

@@ -1,4 +1,4 @@
-"""Jobs: their values, their states, and every transition between states.
+"""Jobs: their values, states and transitions, the outcomes of an execution, and the entries of the ledger.
 
 `EDGES` is the table of the state machine. The SQL constraints, the diagram in docs/reference/jobs.md and the
 enumerations of the API are tested against it.

@@ -1,4 +1,4 @@
-"""Drawings of a pipeline: as SVG, made without a library, and as a Mermaid flowchart.
+"""Views of a graph: the tree of its steps as written, and drawings as SVG and as a Mermaid flowchart.
 
 In SVG, every element is a box that is entered at the middle of its top and left at the middle of its bottom,
 so boxes stack into sequences and stand side by side as branches, at any depth. Colours follow the light or

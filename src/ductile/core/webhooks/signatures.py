@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from enum import StrEnum
 
-from ductile.core.jobs.dedupe import MAX_KEY_LENGTH, normalise_key
+from ductile.core.jobs.admission import MAX_KEY_LENGTH, normalise_key
 from ductile.struct import Value
 
 REPLAY_WINDOW = timedelta(minutes=5)

@@ -8,7 +8,7 @@ from typing import Annotated, Any, TypeAlias, TypeVar
 import msgspec
 from msgspec import UNSET, Meta
 
-from ductile.core.jobs.dedupe import bare_key
+from ductile.core.jobs.admission import bare_key
 from ductile.core.jobs.model import Hold, Job, JobReason, JobStatus, LedgerKind, SubmittedBy
 from ductile.core.jobs.settlement import LogStatus
 from ductile.core.json import JsonObject, JsonValue

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 from ductile.core.events.model import NewContext, NewEvent
 from ductile.core.jobs.admission import decide_hold
-from ductile.core.jobs.dedupe import KeyMatch, bare_key, find_duplicate
+from ductile.core.jobs.admission import KeyMatch, bare_key, find_duplicate
 from ductile.core.jobs.model import (
     Callback,
     Hold,
