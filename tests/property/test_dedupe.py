@@ -8,7 +8,14 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from builders.jobs import START
-from ductile.core.jobs.admission import KeyMatch, KeyNamespace, bare_key, find_duplicate, namespaced_key, normalise_key
+from ductile.core.jobs.admission import (
+    KeyMatch,
+    KeyNamespace,
+    bare_key,
+    find_duplicate,
+    namespaced_key,
+    normalise_key,
+)
 
 ages = st.integers(0, 10**6).map(lambda seconds: timedelta(seconds=seconds))
 matches = st.lists(

@@ -7,13 +7,11 @@ The store keeps the heads: for each plugin with ready jobs, the oldest one. A jo
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
+from enum import StrEnum
 
 from ductile.core.jobs.model import Hold
 from ductile.struct import Value, field
-from datetime import datetime, timedelta
-from enum import StrEnum
-from ductile.struct import Value
 
 
 class Caps(Value):

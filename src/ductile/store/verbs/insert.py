@@ -5,8 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from ductile.core.events.model import NewContext, NewEvent
-from ductile.core.jobs.admission import decide_hold
-from ductile.core.jobs.admission import KeyMatch, bare_key, find_duplicate
+from ductile.core.jobs.admission import KeyMatch, bare_key, decide_hold, find_duplicate
 from ductile.core.jobs.model import (
     Callback,
     Hold,
