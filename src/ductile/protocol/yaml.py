@@ -60,7 +60,17 @@ class _Mark(Protocol):
 
 def parse_yaml(data: bytes | str, *, file: str) -> Node | None:
     """Return the tree of one document, None for an empty one. Raises ConfigError with every problem found."""
-    text = _decode(data, file) if isinstance(data, bytes) else data
+    try:
+        text = data.decode("utf-8-sig") if isinstance(data, bytes) else data
+    except UnicodeDecodeError as error:
+        problem = Problem(
+            message=f"byte 0x{error.object[error.start]:02x} is not valid UTF-8",
+            file=file,
+            line=error.object.count(b"\n", 0, error.start) + 1,
+            expected="text in UTF-8",
+            hint="save the file as UTF-8",
+        )
+        raise invalid_yaml(file, problem) from None
     if unreadable := _UNREADABLE.search(text):
         character, start = unreadable[0], unreadable.start()
         line, column = text.count("\n", 0, start) + 1, start - text.rfind("\n", 0, start)
@@ -76,20 +86,6 @@ def parse_yaml(data: bytes | str, *, file: str) -> Node | None:
     if builder.problems:
         raise invalid_yaml(file, *builder.problems)
     return root
-
-
-def _decode(data: bytes, file: str) -> str:
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        problem = Problem(
-            message=f"byte 0x{data[error.start]:02x} is not valid UTF-8",
-            file=file,
-            line=data.count(b"\n", 0, error.start) + 1,
-            expected="text in UTF-8",
-            hint="save the file as UTF-8",
-        )
-        raise invalid_yaml(file, problem) from None
 
 
 def _syntax_problem(text: str, error: yaml.MarkedYAMLError, file: str) -> Problem:

@@ -18,7 +18,6 @@ from ductile.config.read.interpolate import has_reference
 from ductile.errors import ConfigError, Problem
 from ductile.protocol.yaml import parse_yaml
 from ductile.protocol.yaml_tree import (
-    KeyPath,
     ListNode,
     MapNode,
     Node,
@@ -152,27 +151,25 @@ class _Loader:
             return []
         found: list[tuple[Path, SourceLocation]] = []
         for index, item in enumerate(named.items):
-            if isinstance(item, ScalarNode) and self._is_local(item, ("include", index)):
-                path = file.path.parent / item.text
-                try:
-                    found += ((each, item.location) for each in self._expand(path, item.location))
-                except PermissionError as error:
-                    self._complain(item.location, f"the included {path} cannot be read: {error.strerror}")
+            if not isinstance(item, ScalarNode):
+                continue
+            message, hint = None, None
+            if has_reference(item.text):
+                message = "an include cannot use variables"
+                hint = "write the path itself; the set of loaded files must not depend on the environment"
+            elif is_url(item.text):
+                message = "an include has to be a local file, not a URL"
+            elif not item.text.strip():
+                message = "this include is empty"
+            if message is not None:
+                self.problems.append(problem_at(item.location, ("include", index), message, hint=hint))
+                continue
+            path = file.path.parent / item.text
+            try:
+                found += ((each, item.location) for each in self._expand(path, item.location))
+            except PermissionError as error:
+                self._complain(item.location, f"the included {path} cannot be read: {error.strerror}")
         return found
-
-    def _is_local(self, item: ScalarNode, path: KeyPath) -> bool:
-        hint = None
-        if has_reference(item.text):
-            message = "an include cannot use variables"
-            hint = "write the path itself; the set of loaded files must not depend on the environment"
-        elif is_url(item.text):
-            message = "an include has to be a local file, not a URL"
-        elif not item.text.strip():
-            message = "this include is empty"
-        else:
-            return True
-        self.problems.append(problem_at(item.location, path, message, hint=hint))
-        return False
 
     def _expand(self, path: Path, location: SourceLocation) -> list[Path]:
         """Return the files of an include, which may name a directory."""

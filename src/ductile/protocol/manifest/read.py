@@ -283,7 +283,13 @@ def read_command(fields: FieldReader, name: str) -> Command:
     kind = fields.choice("type", tuple(CommandType))
     values = fields.get("values")
     emitted = values.get("emit") if isinstance(values, MapNode) else None
-    items = emitted.items if isinstance(emitted, ListNode) else ()
+    emits = []
+    # An unknown form is ignored: declared events only feed catalogues and warnings.
+    for item in emitted.items if isinstance(emitted, ListNode) else ():
+        event = item.get("event") if isinstance(item, MapNode) else item
+        if isinstance(event, ScalarNode):
+            names = _texts(item.get("values")) if isinstance(item, MapNode) else ()
+            emits.append(EmittedEvent(type=event.text, values=names))
     return Command(
         name=name,
         type=CommandType.WRITE if kind is None else CommandType(kind),
@@ -293,7 +299,7 @@ def read_command(fields: FieldReader, name: str) -> Command:
         idempotent=fields.flag("idempotent"),
         retry_safe=fields.flag("retry_safe"),
         consumes=_texts(values.get("consume")) if isinstance(values, MapNode) else (),
-        emits=tuple(event for item in items if (event := _emitted_event(item))),
+        emits=tuple(emits),
         declares_events=isinstance(emitted, ListNode),
         others=fields.others(),
     )
@@ -312,17 +318,6 @@ def _schema(fields: FieldReader, name: str) -> JsonSchema | None:
             return to_json_schema({str(item): "any" for item in names})
         case _:
             fields.refuse(name, "a JSON Schema, or a mapping of field to type")
-            return None
-
-
-def _emitted_event(item: Node) -> EmittedEvent | None:
-    """Return the event, or None for an unknown form: declared events only feed catalogues and warnings."""
-    match item:
-        case ScalarNode(text=text):
-            return EmittedEvent(type=text)
-        case MapNode() if isinstance(name := item.get("event"), ScalarNode):
-            return EmittedEvent(type=name.text, values=_texts(item.get("values")))
-        case _:
             return None
 
 
