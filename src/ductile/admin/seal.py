@@ -8,7 +8,6 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from ductile.admin.config import open_configuration
-from ductile.admin.plugins import find_plugin
 from ductile.config.file_io import lock_config_directory
 from ductile.config.load import SealCheck
 from ductile.config.seal import (
@@ -20,6 +19,7 @@ from ductile.config.seal import (
     write_checksums,
 )
 from ductile.errors import ConflictError, IntegrityError, RefusedError, file_error
+from ductile.plugins.catalogue import find_entry
 from ductile.struct import Value, replace
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def lock_plugins(
     if plugin is None:
         now = replace(before, plugins=MappingProxyType(_used_fingerprints(opened)))
         return _write(opened, now, [*_plugin_entries(before, now)], dry_run=dry_run)
-    entry = find_plugin(opened, plugin)
+    entry = find_entry(opened.snapshot, plugin, opened.discovery)
     if entry.fingerprint is None:
         raise RefusedError(f"{plugin} cannot be sealed: {entry.reason}", hint=entry.hint)
     if not entry.configured:

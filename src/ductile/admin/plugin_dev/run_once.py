@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ductile.admin.config import open_configuration
-from ductile.admin.plugins import find_plugin, is_plugin_directory, load_directory
+from ductile.admin.plugins import is_plugin_directory, load_directory
 from ductile.config.snapshot import (
     COMMAND_TIMEOUTS,
     OTHER_TIMEOUT,
@@ -23,6 +23,7 @@ from ductile.config.snapshot import (
 from ductile.core.jobs.model import Completed, Failed, TimedOut
 from ductile.core.json import JsonObject
 from ductile.errors import ConfigError, UsageError
+from ductile.plugins.catalogue import find_entry
 from ductile.runner.environment import describe_job, plugin_environment
 from ductile.runner.interpret import Interpretation, interpret
 from ductile.runner.port import NO_LIMITS, CouldNotStart, Launch, ResourceLimits, RunnerLost
@@ -102,7 +103,7 @@ def find_plugin_under_test(
     if is_plugin_directory(target):
         return _unconfigured(load_directory(Path(target)))
     opened = open_configuration(named, environ)
-    entry = find_plugin(opened, target)
+    entry = find_entry(opened.snapshot, target, opened.discovery)
     instance = entry.instance
     if instance is None or instance.installed is None or instance.refused is not None:
         if entry.reason is None and entry.directory is not None:

@@ -1,11 +1,10 @@
-"""The catalogue of plugins: their commands, schemas and standing, from the configuration in force.
+"""Plugins of the configuration in force: their commands, schemas and standing.
 
 Nothing in it is a setting or a secret: where discovery is open, it needs no token.
 """
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import Annotated, Any
 
 from msgspec import Meta
@@ -18,23 +17,9 @@ from ductile.operations.plugins.health import unhealthy_plugins
 from ductile.operations.plugins.lookup import commands_of, find_plugin
 from ductile.operations.request import NoFields
 from ductile.operations.response import Response, milliseconds
-from ductile.protocol.manifest.model import Command, CommandType, Manifest
+from ductile.plugins.catalogue import PluginEntry, PluginStanding, list_entries
+from ductile.protocol.manifest.model import Command, CommandType
 from ductile.struct import Value
-
-
-class PluginStanding(StrEnum):
-    """Whether a plugin can run. `available` is installed but not named in the configuration."""
-
-    ACTIVE = "active"
-    DISABLED = "disabled"
-    REFUSED = "refused"
-    AVAILABLE = "available"
-
-
-def standing_of(plugin: PluginInstance) -> PluginStanding:
-    if not plugin.enabled:
-        return PluginStanding.DISABLED
-    return PluginStanding.REFUSED if plugin.refused else PluginStanding.ACTIVE
 
 
 class PluginSummary(Value):
@@ -61,44 +46,28 @@ async def list_plugins(context: OperationContext, _request: NoFields) -> Plugins
     """Every plugin that is configured or installed."""
     snapshot = context.snapshot()
     unhealthy = await unhealthy_plugins(context)
-    configured = [
-        ListedPlugin(
-            **_summary(plugin, unhealthy=plugin.name in unhealthy),
-            commands={name: each.type for name, each in commands_of(plugin).items()},
+    listed = []
+    for entry in list_entries(snapshot):
+        commands = entry.manifest.commands if entry.manifest else {}
+        listed.append(
+            ListedPlugin(
+                **_summary(entry, unhealthy=entry.configured and entry.name in unhealthy),
+                commands={name: each.type for name, each in commands.items()},
+            )
         )
-        for plugin in snapshot.plugins.values()
-    ]
-    available = [
-        ListedPlugin(
-            name=found.name,
-            uses=found.name,
-            standing=PluginStanding.AVAILABLE,
-            refused=None,
-            unhealthy=False,
-            version=found.manifest.version,
-            description=found.manifest.description,
-            commands={name: each.type for name, each in found.manifest.commands.items()},
-        )
-        for found in snapshot.available.values()
-    ]
-    return Plugins(plugins=[*configured, *available])
+    return Plugins(plugins=listed)
 
 
-def _summary(plugin: PluginInstance, *, unhealthy: bool) -> dict[str, Any]:
-    manifest = _manifest(plugin)
+def _summary(entry: PluginEntry, *, unhealthy: bool) -> dict[str, Any]:
     return {
-        "name": plugin.name,
-        "uses": plugin.uses,
-        "standing": standing_of(plugin),
-        "refused": None if plugin.refused is None else plugin.refused.reason,
+        "name": entry.name,
+        "uses": entry.uses,
+        "standing": entry.standing,
+        "refused": entry.reason,
         "unhealthy": unhealthy,
-        "version": None if manifest is None else manifest.version,
-        "description": None if manifest is None else manifest.description,
+        "version": None if entry.manifest is None else entry.manifest.version,
+        "description": None if entry.manifest is None else entry.manifest.description,
     }
-
-
-def _manifest(plugin: PluginInstance) -> Manifest | None:
-    return plugin.installed.manifest if plugin.installed else None
 
 
 class CommandEvent(Value):
@@ -141,10 +110,11 @@ class ShowPlugin(Value):
 async def show_plugin(context: OperationContext, request: ShowPlugin) -> PluginDetail:
     """One plugin: its manifest, and its setup here. Raises `NotFoundError`."""
     plugin = find_plugin(context.snapshot(), request.plugin)
-    manifest = _manifest(plugin)
+    entry = next(each for each in list_entries(context.snapshot()) if each.instance is plugin)
+    manifest = entry.manifest
     failed_init = (await unhealthy_plugins(context)).get(plugin.name)
     return PluginDetail(
-        **_summary(plugin, unhealthy=failed_init is not None),
+        **_summary(entry, unhealthy=failed_init is not None),
         init_error=None if failed_init is None else failed_init.error,
         parallelism=plugin.parallelism,
         validate_input=plugin.validate_input,

@@ -15,10 +15,10 @@ from ductile.config.schema.pipelines import PipelineSettings, StepSettings
 from ductile.config.snapshot import EventTarget, PipelineTarget, PluginTarget, Snapshot, WebhookEndpoint
 from ductile.core.events.model import Hook
 from ductile.operations.context import OperationContext
-from ductile.operations.plugins.catalogue import PluginStanding, standing_of
 from ductile.operations.plugins.lookup import commands_of
 from ductile.operations.request import NoFields
 from ductile.operations.response import Response
+from ductile.plugins.catalogue import PluginStanding, standing_of
 from ductile.struct import Value, field
 
 

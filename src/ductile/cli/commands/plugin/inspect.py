@@ -10,9 +10,10 @@ from ductile.cli.invocation import CommandResult, Invocation
 from ductile.cli.spec import DRY_RUN, Argument, action, renders
 
 if TYPE_CHECKING:
-    from ductile.admin.plugins import PluginCheck, PluginEntry
+    from ductile.admin.plugins import PluginCheck
     from ductile.cli.console.console import Console
     from ductile.core.json import JsonObject
+    from ductile.plugins.catalogue import PluginEntry
 
 
 @action("list", "list the plugins: active, disabled, refused, available")

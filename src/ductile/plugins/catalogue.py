@@ -1,0 +1,120 @@
+"""The catalogue of plugins: those that the configuration names, under their own names, and those on disk."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+
+from ductile.config.snapshot import Discovery, InstalledPlugin, PluginInstance, RefusedPlugin, Snapshot
+from ductile.core.suggest import did_you_mean
+from ductile.errors import NotFoundError
+from ductile.protocol.manifest.model import Manifest
+from ductile.struct import Value, replace
+
+
+class PluginStanding(StrEnum):
+    """Whether a plugin can run. `available` is installed but not named in the configuration."""
+
+    ACTIVE = "active"
+    DISABLED = "disabled"
+    REFUSED = "refused"
+    AVAILABLE = "available"
+
+
+class PluginEntry(Value):
+    """A plugin. `code`, `reason` and `hint` say why it is refused."""
+
+    name: str
+    uses: str
+    standing: PluginStanding
+    configured: bool
+    directory: Path | None = None
+    manifest: Manifest | None = None
+    fingerprint: str | None = None
+    instance: PluginInstance | None = None
+    #: The configured names under which it is used, besides its own.
+    instances: tuple[str, ...] = ()
+    code: str | None = None
+    reason: str | None = None
+    hint: str | None = None
+
+
+def standing_of(plugin: PluginInstance) -> PluginStanding:
+    if not plugin.enabled:
+        return PluginStanding.DISABLED
+    return PluginStanding.REFUSED if plugin.refused else PluginStanding.ACTIVE
+
+
+def list_entries(snapshot: Snapshot, discovery: Discovery | None = None) -> tuple[PluginEntry, ...]:
+    """Every plugin: those of the configuration, then others that are installed.
+
+    With the result of a discovery, also those that it refused, and why.
+    """
+    configured = [_configured_entry(instance, discovery) for instance in snapshot.plugins.values()]
+    others: list[InstalledPlugin | RefusedPlugin] = [*snapshot.available.values()]
+    if discovery is not None:
+        used = {instance.uses for instance in snapshot.plugins.values()}
+        others += [plugin for name, plugin in discovery.refused.items() if name not in used]
+    return (*configured, *map(found_entry, sorted(others, key=lambda plugin: plugin.name)))
+
+
+def find_entry(snapshot: Snapshot, name: str, discovery: Discovery | None = None) -> PluginEntry:
+    """The plugin of this configured name, or of this own name if it is used under others only.
+
+    Raises `NotFoundError`.
+    """
+    entries = list_entries(snapshot, discovery)
+    used_by = [each for each in entries if each.configured and each.uses == name and each.name != name]
+    instances = tuple(each.name for each in used_by)
+    for entry in entries:
+        if entry.name == name:
+            return replace(entry, instances=instances)
+    if used_by:
+        best = next((each for each in used_by if each.standing is PluginStanding.ACTIVE), used_by[0])
+        return replace(best, name=name, uses=name, instance=None, instances=instances)
+    known = [each.name for each in entries]
+    hint = did_you_mean(name, known) or (f"there are {', '.join(known)}" if known else "no plugin was found")
+    raise NotFoundError(f"there is no plugin {name!r}", hint=hint)
+
+
+def found_entry(found: InstalledPlugin | RefusedPlugin) -> PluginEntry:
+    """A plugin on disk that the configuration does not name."""
+    if isinstance(found, InstalledPlugin):
+        return PluginEntry(
+            name=found.name,
+            uses=found.name,
+            standing=PluginStanding.AVAILABLE,
+            configured=False,
+            directory=found.directory,
+            manifest=found.manifest,
+            fingerprint=found.fingerprint,
+        )
+    return PluginEntry(
+        name=found.name,
+        uses=found.name,
+        standing=PluginStanding.REFUSED,
+        configured=False,
+        directory=found.directory,
+        code=found.code,
+        reason=found.reason,
+        hint=found.hint,
+    )
+
+
+def _configured_entry(instance: PluginInstance, discovery: Discovery | None) -> PluginEntry:
+    found = instance.installed if discovery is None else discovery.installed.get(instance.uses)
+    place = found if found or discovery is None else discovery.refused.get(instance.uses)
+    refusal = instance.refused
+    return PluginEntry(
+        name=instance.name,
+        uses=instance.uses,
+        standing=standing_of(instance),
+        configured=True,
+        directory=place.directory if place else None,
+        manifest=found.manifest if found else None,
+        fingerprint=found.fingerprint if found else None,
+        instance=instance,
+        code=refusal.code if refusal else None,
+        reason=refusal.reason if refusal else None,
+        hint=refusal.hint if refusal else None,
+    )
