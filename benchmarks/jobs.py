@@ -24,7 +24,7 @@ from ductile.engine.clock import SystemClock
 from ductile.engine.deps import EngineDeps
 from ductile.engine.engine import Engine
 from ductile.runner.warm.pool import WarmRunner
-from ductile.store.model.submission import Submission
+from ductile.store.model.jobs import Submission
 from ductile.store.sqlite.store import SqliteStore, open_sqlite_store
 from ductile.telemetry.signals import Signal, SignalBus, SignalEvent
 

@@ -19,8 +19,8 @@ from benchmarks.store_throughput import ANSWER, a_job
 from benchmarks.table import Line, compared
 from ductile.core.jobs.admission import Caps
 from ductile.core.policy import Policy
+from ductile.store.model.jobs import Submission
 from ductile.store.model.records import JobFilter, LogFilter
-from ductile.store.model.submission import Submission
 from ductile.store.sqlite.store import SqliteStore, open_sqlite_store
 
 FINISHED = 1_000_000

@@ -16,8 +16,7 @@ from ductile.core.ids import make_id
 from ductile.core.jobs.admission import Caps
 from ductile.core.jobs.model import Completed, Evidence, NewJob, PluginResponse, SubmittedBy
 from ductile.core.policy import Policy
-from ductile.store.model.jobs import Settled
-from ductile.store.model.submission import Submission
+from ductile.store.model.jobs import Settled, Submission
 from ductile.store.sqlite.store import open_sqlite_store
 
 CALLERS = (1, 8, 64)

@@ -35,7 +35,7 @@ from ductile.operations import table
 from ductile.operations.context import OperationContext
 from ductile.random_source import BufferedSystemRandom
 from ductile.runner.warm.pool import WarmRunner
-from ductile.store.sqlite.rescue import Rescue
+from ductile.store.sqlite.file_watch import Rescue
 from ductile.store.sqlite.store import open_sqlite_store
 from ductile.telemetry.logs import LogWriter
 from ductile.telemetry.signals import Signal, SignalBus, Subscriber

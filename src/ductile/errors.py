@@ -20,6 +20,7 @@
     ├── DaemonNotRunningError   there is no daemon to talk to
     └── StoreError              the job store
         ├── StoreBusyError      full queue or a lock held: try again
+        │   └── ContendedError  another transaction was first: tried again
         ├── StoreFullError      the disk is full: nothing was lost, free some space
         ├── StoreSchemaError    written by a newer Ductile, or by something else
         └── StoreFailedError    corrupt, or an I/O error: nothing more is written
@@ -173,6 +174,10 @@ class StoreError(DuctileError):
 
 class StoreBusyError(StoreError):
     code = "store_busy"
+
+
+class ContendedError(StoreBusyError):
+    """A lost race: another transaction changed the row first. The verb is tried again."""
 
 
 class StoreFullError(StoreError):

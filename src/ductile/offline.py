@@ -30,9 +30,8 @@ from ductile.operations.context import OperationContext
 from ductile.operations.jobs.documents import listed_job
 from ductile.random_source import BufferedSystemRandom
 from ductile.runner.warm.pool import WarmRunner
-from ductile.store.model.jobs import InitStatus, NewInit, Settled
+from ductile.store.model.jobs import Accepted, InitStatus, NewInit, Settled
 from ductile.store.model.maintenance import ConfigOrigin
-from ductile.store.model.submission import Accepted
 from ductile.store.port import Store
 from ductile.store.sqlite.connection import refuse_log_without_database
 from ductile.store.sqlite.store import open_sqlite_store, open_sqlite_store_read_only

@@ -23,8 +23,7 @@ from ductile.errors import StoreBusyError, StoreFullError
 from ductile.operations.context import OperationContext
 from ductile.plugins.discovery import discover
 from ductile.runner.process.spawn import SpawnRunner
-from ductile.store.model.jobs import ClaimedJob
-from ductile.store.model.submission import Submission
+from ductile.store.model.jobs import ClaimedJob, Submission
 from ductile.store.port import Store
 from ductile.store.sqlite.store import SqliteStore, open_sqlite_store
 from ductile.telemetry.signals import Signal, SignalBus, SignalEvent

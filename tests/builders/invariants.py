@@ -12,7 +12,7 @@ from ductile.core.jobs.model import EDGES
 from ductile.store.invariants import Invariant
 from ductile.store.named_sql import load_queries
 from ductile.store.sqlite.session import SqliteSession
-from ductile.store.verbs import integrity_check
+from ductile.store.verbs import maintenance
 
 #: Each gives a row for every violation and none otherwise.
 _RULES = {
@@ -136,6 +136,4 @@ def _own_rules(connection: apsw.Connection) -> list[str]:
     """What `system selfcheck` would say. The rules above are written apart from it, to find its mistakes."""
     queries = load_queries("ductile.store.sqlite")
     session = SqliteSession(connection, queries, Random(0), datetime.now(UTC))
-    return [
-        f"{rule}: {ids}" for rule in Invariant if (ids := integrity_check.violations(session, rule, limit=3))
-    ]
+    return [f"{rule}: {ids}" for rule in Invariant if (ids := maintenance.violations(session, rule, limit=3))]

@@ -16,8 +16,7 @@ from ductile.core.jobs.model import Job, JobReason, JobStatus, Outcome
 from ductile.core.policy import Policy
 from ductile.core.runs.graph import RUN_PLUGIN, Graph
 from ductile.core.runs.state import NewRun
-from ductile.store.model.jobs import ClaimedJob, Settled
-from ductile.store.model.submission import Accepted, EnqueueResult, Submission
+from ductile.store.model.jobs import Accepted, ClaimedJob, EnqueueResult, Settled, Submission
 from ductile.store.port import Store
 
 #: Plugins that tests use; each takes `handle`.

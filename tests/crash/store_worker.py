@@ -31,8 +31,7 @@ from ductile.core.jobs.model import (
     TimedOut,
 )
 from ductile.core.policy import FactRule, PluginPolicy, Policy
-from ductile.store.model.jobs import Settled
-from ductile.store.model.submission import Accepted, Submission
+from ductile.store.model.jobs import Accepted, Settled, Submission
 from ductile.store.port import Store
 from ductile.store.sqlite.store import open_sqlite_store
 

@@ -28,8 +28,7 @@ from builders.pipelines import a_new_run, all_members, enqueue_run, payload_of, 
 from builders.stores import SQLITE, StoreFactory, claim_all, stored
 from ductile.core.jobs.model import TERMINAL, Interrupted, JobReason, JobStatus, LedgerKind, Outcome
 from ductile.core.policy import Policy
-from ductile.store.model.jobs import ClaimedJob, RetryResult, Settled
-from ductile.store.model.submission import Accepted
+from ductile.store.model.jobs import Accepted, ClaimedJob, RetryResult, Settled
 from ductile.store.port import Store
 
 MOST_JOBS = 60

@@ -10,15 +10,17 @@ from ductile.core.jobs.settlement import Settlement
 from ductile.core.json import JsonObject
 from ductile.errors import DuctileError, StoreFullError
 from ductile.runner.interpret import ExecutionWarning, Interpretation
-from ductile.store.model.jobs import Settled, SettleResult, Unsettled
-from ductile.store.model.schedules import FireResult, FireStatus, Firing
-from ductile.store.model.submission import (
+from ductile.store.model.jobs import (
     Accepted,
     ChildConflict,
     Deduplicated,
     EnqueueResult,
     JobStateChange,
+    Settled,
+    SettleResult,
+    Unsettled,
 )
+from ductile.store.model.schedules import FireResult, FireStatus, Firing
 from ductile.telemetry.signals import Signal, SignalBus, SignalLevel
 
 _WARNINGS = {

@@ -13,7 +13,7 @@ from ductile.core.jobs.model import Job, JobStatus, NewJob, SubmittedBy
 from ductile.core.runs.graph import Graph
 from ductile.engine.reload.drain import draining_error
 from ductile.errors import DaemonNotRunningError, TooBusyError
-from ductile.store.model.submission import EnqueueResult, JobStateChange, Submission
+from ductile.store.model.jobs import EnqueueResult, JobStateChange, Submission
 from ductile.store.port import Store
 from ductile.struct import Value
 

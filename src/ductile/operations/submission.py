@@ -31,7 +31,7 @@ from ductile.operations.request import in_header, local, refused
 from ductile.operations.response import Id, Response
 from ductile.protocol.manifest.model import ExecutionMode
 from ductile.protocol.manifest.schema import UnusableSchemaError, find_schema_violations
-from ductile.store.model.submission import Deduplicated, Submission
+from ductile.store.model.jobs import Deduplicated, Submission
 from ductile.struct import Value, replace
 
 #: W3C Trace Context: version, trace id, parent id, flags. Later versions may append more.

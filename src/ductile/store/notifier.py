@@ -33,7 +33,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from ductile.core.jobs.model import SubmittedBy
 from ductile.errors import StoreFailedError
-from ductile.store.model.submission import EnqueueResult
+from ductile.store.model.jobs import EnqueueResult
 from ductile.struct import Value
 
 

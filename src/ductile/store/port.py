@@ -17,55 +17,63 @@ from enum import IntEnum
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
+from ductile.errors import ContendedError
 from ductile.store.model.maintenance import StoreStats
 from ductile.store.notifier import Notifier
 from ductile.store.session import Session
-from ductile.store.verbs.accounts import account, run
-from ductile.store.verbs.breakers import reset_breaker
 from ductile.store.verbs.cancel import cancel, cancel_overdue, end_queued, recover
-from ductile.store.verbs.claim import claim, claim_by_id, enqueue_and_claim, mark_working
-from ductile.store.verbs.deliveries import report_delivery, resend, take_deliveries
-from ductile.store.verbs.enqueue import enqueue
-from ductile.store.verbs.holds import clamp_waits, release_due
-from ductile.store.verbs.inits import begin_init, inits
-from ductile.store.verbs.integrity_check import recent_failures, violations
-from ductile.store.verbs.maintenance import count_prunable, index_log, prune, record_config
-from ductile.store.verbs.pending import pending_work
-from ductile.store.verbs.reading import (
+from ductile.store.verbs.insert import clamp_waits, release_due
+from ductile.store.verbs.jobs import (
+    account,
     blocking_job,
-    breaker_history,
-    breakers,
-    config_history,
     context,
     counts,
-    deliveries,
-    delivery,
     event,
     execution_stats,
     executions,
-    facts,
     job,
     job_ids,
     job_ids_ending,
     jobs,
     latest_with_key,
-    ledger,
-    ledger_range,
     log,
-    occurrences,
     outstanding,
-    plugin_state,
+    pending_work,
     queue_depths,
-    schedules,
-    transitions,
+    run,
     tree,
 )
+from ductile.store.verbs.ledger import ledger, ledger_range, transitions
+from ductile.store.verbs.maintenance import (
+    config_history,
+    count_prunable,
+    index_log,
+    prune,
+    recent_failures,
+    record_config,
+    violations,
+)
+from ductile.store.verbs.outbox import deliveries, delivery, report_delivery, resend, take_deliveries
+from ductile.store.verbs.plugins import (
+    begin_init,
+    breaker_history,
+    breakers,
+    facts,
+    inits,
+    plugin_state,
+    reset_breaker,
+)
+from ductile.store.verbs.queue import claim, claim_by_id, enqueue, enqueue_and_claim, mark_working
 from ductile.store.verbs.retry import check_rerun, check_retry, rerun, retry
-from ductile.store.verbs.schedules import fire, pause_schedule, put_schedules
+from ductile.store.verbs.schedules import fire, occurrences, pause_schedule, put_schedules, schedules
 from ductile.store.verbs.settle import settle_execution
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+#: How often a verb runs that loses races against other transactions. On SQLite, with one writer, it loses
+#: none.
+MAX_TRIES = 5
 
 
 class Priority(IntEnum):
@@ -95,11 +103,17 @@ def _write(
 ) -> Callable[Concatenate[Store, P], Coroutine[Any, Any, R]]:
     """Bind a verb that writes. The call hands it to the writer before it suspends for the first time.
 
-    From then on the verb is carried out, and its changes are published, also if the caller is cancelled.
+    From then on the verb is carried out, and its changes are published, also if the caller is cancelled. A
+    verb that lost a race is run again, and raises `ContendedError` when it has lost `MAX_TRIES` of them.
     """
 
     @wraps(verb)
     async def call(store: Store, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        for _ in range(MAX_TRIES - 1):
+            try:
+                return await store.run_write(priority, lambda session: verb(session, *args, **kwargs))
+            except ContendedError:
+                continue
         return await store.run_write(priority, lambda session: verb(session, *args, **kwargs))
 
     return call

@@ -54,7 +54,7 @@ class Session(Protocol):
         ...
 
     def change(self, query: str, /, **values: Cell) -> None:
-        """Change exactly one row. Raises `StoreError` if there is none to change."""
+        """Change exactly one row. Raises `ContendedError` if there is none to change."""
         ...
 
     def next_seq(self, highest: str, /) -> int:

@@ -23,8 +23,8 @@ from ductile.core.jobs.model import (
 )
 from ductile.core.json import JsonObject
 from ductile.errors import RefusedError, StoreError
+from ductile.store.model.jobs import Accepted, ChildConflict, Deduplicated
 from ductile.store.model.records import JobFilter
-from ductile.store.model.submission import Accepted, ChildConflict, Deduplicated
 from ductile.store.port import Store
 from ductile.struct import asdict
 

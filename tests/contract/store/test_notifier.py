@@ -10,7 +10,7 @@ import pytest
 
 from builders.jobs import a_new_job, failed, ok
 from builders.stores import LEASE, RULES, accept, claim_one, settle
-from ductile.store.model.submission import Submission
+from ductile.store.model.jobs import Submission
 from ductile.store.notifier import (
     Change,
     JobEnded,

@@ -31,9 +31,16 @@ from ductile.core.jobs.admission import Caps
 from ductile.core.jobs.failures import RetryPolicy
 from ductile.core.jobs.model import TERMINAL, Hold, Interrupted, Job, JobReason, JobStatus, Outcome
 from ductile.core.policy import PluginPolicy, Policy
-from ductile.store.model.jobs import CancelStatus, ClaimedJob, RetryResult, Settled, Unsettled
+from ductile.store.model.jobs import (
+    Accepted,
+    CancelStatus,
+    ClaimedJob,
+    Deduplicated,
+    RetryResult,
+    Settled,
+    Unsettled,
+)
 from ductile.store.model.records import JobFilter
-from ductile.store.model.submission import Accepted, Deduplicated
 from ductile.store.port import Store
 
 WAIT = timedelta(seconds=20)

@@ -15,9 +15,9 @@ from builders.stores import accept, claim_all, claim_one, run_next, settle, subm
 from ductile.core.jobs.model import JobStatus, LedgerKind, SubmittedBy
 from ductile.core.jobs.settlement import LogStatus
 from ductile.errors import RefusedError, StoreError
+from ductile.store.model.jobs import Submission
 from ductile.store.model.maintenance import ConfigOrigin, PluginVersion, PluginWork
 from ductile.store.model.records import JobFilter, LedgerRow, LogFilter, Page
-from ductile.store.model.submission import Submission
 from ductile.store.port import Store
 
 

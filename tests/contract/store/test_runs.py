@@ -30,9 +30,8 @@ from builders.pipelines import (
 from builders.stores import StoreFactory, claim_all, path_of, settle, stored, submit, whole_ledger
 from ductile.core.jobs.model import Interrupted, JobReason, JobStatus, LedgerKind, NewJob, Outcome
 from ductile.core.json import MAX_DEPTH
-from ductile.store.model.jobs import Unsettled
+from ductile.store.model.jobs import Accepted, Deduplicated, Unsettled
 from ductile.store.model.maintenance import ConfigOrigin
-from ductile.store.model.submission import Accepted, Deduplicated
 from ductile.store.port import Store
 
 N_LOW = {"path": "payload.n", "op": "lt", "value": 4}

@@ -29,8 +29,7 @@ from builders.stores import StoreFactory, claim_all, path_of, settle, stored
 from ductile.core.jobs.model import Interrupted, JobReason, JobStatus, Outcome
 from ductile.core.policy import Policy
 from ductile.core.timestamps import format_timestamp
-from ductile.store.model.jobs import CancelStatus, RetryResult
-from ductile.store.model.submission import Accepted
+from ductile.store.model.jobs import Accepted, CancelStatus, RetryResult
 from ductile.store.port import Priority, Store
 from ductile.store.sqlite.store import SqliteStore
 from ductile.struct import replace

@@ -49,9 +49,8 @@ from ductile.core.jobs.settlement import MAX_EVENTS, MAX_STATE_BYTES, LogStatus
 from ductile.core.json import JsonObject
 from ductile.core.policy import FactRule
 from ductile.errors import RefusedError
-from ductile.store.model.jobs import Settled, Unsettled
+from ductile.store.model.jobs import Accepted, Deduplicated, EnqueueResult, Settled, Unsettled
 from ductile.store.model.records import JobFilter, LogFilter
-from ductile.store.model.submission import Accepted, Deduplicated, EnqueueResult
 from ductile.store.port import Store
 from ductile.struct import replace
 

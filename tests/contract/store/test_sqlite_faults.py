@@ -28,8 +28,8 @@ from ductile.errors import (
     StoreFullError,
     StoreSchemaError,
 )
+from ductile.store.model.jobs import Accepted, Deduplicated
 from ductile.store.model.records import JobFilter, LogFilter
-from ductile.store.model.submission import Accepted, Deduplicated
 from ductile.store.port import Priority
 from ductile.store.session import Session
 from ductile.store.sqlite import connection as connection_module

@@ -14,8 +14,8 @@ from builders.stores import RULES, StoreFactory, accept, claim_all, claim_one, r
 from ductile.core.jobs.model import Callback, NewJob
 from ductile.core.webhooks.deliveries import MAX_SUBSCRIPTIONS
 from ductile.store.model.deliveries import Delivery, DeliveryCapacity, DeliveryReport, DeliveryStatus
+from ductile.store.model.jobs import Deduplicated
 from ductile.store.model.maintenance import Retention
-from ductile.store.model.submission import Deduplicated
 from ductile.store.port import Store
 from ductile.store.sqlite.migrate import _apply, migrations
 

@@ -11,7 +11,7 @@ from builders.stores import RULES, accept, claim_all, claim_one, run_next, settl
 from ductile.core.jobs.failures import RetryPolicy
 from ductile.core.jobs.model import Hold, Interrupted, JobReason, JobStatus
 from ductile.core.policy import PluginPolicy, Policy
-from ductile.store.model.submission import Accepted
+from ductile.store.model.jobs import Accepted
 from ductile.store.port import Store
 
 

@@ -19,8 +19,8 @@ from ductile.core.jobs.model import LedgerKind
 from ductile.errors import StoreFailedError
 from ductile.operations import ledger_stream as feed_module
 from ductile.operations.ledger_stream import LedgerStream, TooFarBehindError
+from ductile.store.model.jobs import Submission
 from ductile.store.model.maintenance import Retention
-from ductile.store.model.submission import Submission
 from ductile.store.port import Store
 from ductile.store.sqlite.store import open_sqlite_store
 

@@ -20,8 +20,7 @@ from ductile.config.snapshot import Discovery, Snapshot
 from ductile.core.jobs.model import Interrupted, JobReason, JobStatus
 from ductile.core.policy import Policy
 from ductile.engine.dispatcher import FIRST_RESOURCE_PAUSE, Dispatcher
-from ductile.store.model.jobs import ClaimedJob
-from ductile.store.model.submission import Submission
+from ductile.store.model.jobs import ClaimedJob, Submission
 from ductile.store.notifier import JobEnded, JobsReady
 from ductile.store.port import Priority
 from ductile.store.sqlite import writer as writer_module

@@ -8,7 +8,7 @@ from builders.engines import an_engine
 from builders.jobs import a_new_job
 from builders.plugins import a_plugin
 from ductile.core.jobs.model import Callback
-from ductile.store.model.submission import Submission
+from ductile.store.model.jobs import Submission
 from ductile.telemetry.signals import Signal
 
 

@@ -28,9 +28,9 @@ from ductile.engine.recovery import (
     make_identity,
 )
 from ductile.errors import ConflictError
+from ductile.store.model.jobs import Submission
 from ductile.store.model.records import JobFilter
-from ductile.store.model.submission import Submission
-from ductile.store.verbs.holds import SWEEP
+from ductile.store.verbs.insert import SWEEP
 from ductile.telemetry.signals import Signal, SignalEvent
 
 ECHO = "  echo: {}\n"

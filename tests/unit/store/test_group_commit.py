@@ -20,7 +20,7 @@ from ductile.core.events.model import NewEvent
 from ductile.core.ids import make_id
 from ductile.core.json import JsonObject
 from ductile.errors import StoreError
-from ductile.store.model.submission import Submission
+from ductile.store.model.jobs import Submission
 from ductile.store.port import Priority
 from ductile.store.session import Session
 from ductile.store.sqlite import writer as writer_module

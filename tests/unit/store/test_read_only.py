@@ -11,8 +11,8 @@ from builders.jobs import Clock, a_new_job, ok, some_rng, some_rules
 from builders.stores import accept, claim_one
 from ductile.core.jobs.model import JobStatus
 from ductile.errors import StoreBusyError, StoreFailedError, StoreSchemaError
+from ductile.store.model.jobs import Submission
 from ductile.store.model.records import JobFilter
-from ductile.store.model.submission import Submission
 from ductile.store.sqlite.store import open_sqlite_store, open_sqlite_store_read_only
 
 

@@ -22,7 +22,7 @@ from ductile.operations.submission import (
     refuse_changed_payload,
     refuse_reused_key,
 )
-from ductile.store.model.submission import Accepted, Deduplicated, EnqueueResult, Submission
+from ductile.store.model.jobs import Accepted, Deduplicated, EnqueueResult, Submission
 from ductile.struct import Value, replace
 
 #: Types of Ductile's own events; they cannot be published.

@@ -50,8 +50,7 @@ from ductile.operations.submission import (
     submit_job,
 )
 from ductile.protocol.manifest.model import ExecutionMode
-from ductile.store.model.jobs import RetryResult
-from ductile.store.model.submission import Accepted, Deduplicated, Submission
+from ductile.store.model.jobs import Accepted, Deduplicated, RetryResult, Submission
 from ductile.struct import Value, field, replace
 
 _DEFAULT_TIMEOUT = timedelta(seconds=30)

@@ -9,7 +9,7 @@ from ductile.core.jobs.model import NewJob
 from ductile.core.policy import EMPTY_POLICY, Policy
 from ductile.core.schedules.admission import StartConditions
 from ductile.core.schedules.rule import Slot
-from ductile.store.model.submission import JobStateChange
+from ductile.store.model.jobs import JobStateChange
 from ductile.struct import Value
 
 

@@ -12,7 +12,7 @@ import apsw
 
 from ductile.core.expressions.regex import MatchBudget
 from ductile.core.timestamps import format_timestamp
-from ductile.errors import StoreError
+from ductile.errors import ContendedError
 from ductile.store.notifier import Change
 from ductile.store.session import Cell
 from ductile.store.sqlite.insert_buffer import InsertBuffer, buffered_tables_in
@@ -110,7 +110,7 @@ class SqliteSession:
     def change(self, query: str, /, **values: Cell) -> None:
         self.run(query, **values)
         if (changed := self._connection.changes()) != 1:
-            raise StoreError(f"{query} changed {changed} rows instead of one")
+            raise ContendedError(f"{query} changed {changed} rows instead of one")
 
     def next_seq(self, highest: str, /) -> int:
         known = self._seqs.get(highest)

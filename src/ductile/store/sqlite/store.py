@@ -27,15 +27,15 @@ from ductile.store.sqlite.connection import (
     translated,
     wal_path,
 )
+from ductile.store.sqlite.file_watch import Rescue, rescue_store
 from ductile.store.sqlite.migrate import migrate, refuse_other_version
 from ductile.store.sqlite.read_pool import ReadPool
-from ductile.store.sqlite.rescue import Rescue, rescue_store
 from ductile.store.sqlite.session import SqliteSession
 from ductile.store.sqlite.stats import find_damage, read_stats
 from ductile.store.sqlite.wal_damage import copy_damaged_wal, find_wal_damage
 from ductile.store.sqlite.writer import Writer
 from ductile.store.verbs import maintenance
-from ductile.store.verbs.holds import SWEEP
+from ductile.store.verbs.insert import SWEEP
 
 R = TypeVar("R")
 

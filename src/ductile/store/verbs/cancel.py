@@ -1,4 +1,7 @@
-"""What operators and sweeps ask for: cancelling, ending, recovering. Each goes through the settlement."""
+"""Ending jobs from outside an execution: cancel, recovery, and sweeps over the queue.
+
+Each goes through `settle`.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,6 @@ from ductile.core.jobs.model import (
     Job,
     JobReason,
     JobStatus,
-    LedgerEntry,
     LedgerKind,
     Orphaned,
     Outcome,
@@ -18,19 +20,18 @@ from ductile.core.jobs.model import (
 from ductile.core.policy import Policy
 from ductile.core.runs.graph import RUN_PLUGIN
 from ductile.core.timestamps import format_timestamp
-from ductile.store.model.jobs import CancelResult, CancelStatus, OverdueRuns, SweepResult
-from ductile.store.model.submission import JobStateChange
+from ductile.store.model.jobs import CancelResult, CancelStatus, JobStateChange, OverdueRuns, SweepResult
 from ductile.store.rows import instant_or_none, read_job, to_json
 from ductile.store.session import Cell, Session
-from ductile.store.verbs.holds import NO_LIMIT, SWEEP
-from ductile.store.verbs.ledger import write_ledger
+from ductile.store.verbs.insert import NO_LIMIT, SWEEP
+from ductile.store.verbs.ledger import append_ledger
 from ductile.store.verbs.settle import end_run, settle_job, state_change
 
 _CANCELLED_IN_QUEUE = EndedEarly(reason=JobReason.CANCELLED, error="cancelled while it was queued")
 
 
 def cancel(session: Session, job_id: str, rules: Policy, *, limit: int = SWEEP) -> CancelResult:
-    """End a queued job; ask for a running one to be ended. A run is cancelled with all of its steps."""
+    """End a queued job, and request the end of a running one. A run is cancelled with all of its steps."""
     row = session.one("job_for_settle", id=job_id)
     if row is None:
         logged = session.one("job_was_logged", job_id=job_id)
@@ -51,12 +52,14 @@ def cancel(session: Session, job_id: str, rules: Policy, *, limit: int = SWEEP) 
 def _request_cancel(session: Session, job: Job) -> None:
     if job.cancel_requested_at is None:
         session.run("request_cancel", seq=job.seq, at=session.timestamp)
-        entry = LedgerEntry(kind=LedgerKind.JOB_CANCEL_REQUESTED, job_id=job.id, run_id=job.run_id)
-        write_ledger(session, (entry,))
+        append_ledger(session, LedgerKind.JOB_CANCEL_REQUESTED, job_id=job.id, run_id=job.run_id)
 
 
 def _cancel_run(session: Session, run: Job, rules: Policy, limit: int) -> CancelResult:
-    """The wish is on the run and every live step before any of them ends, so that none starts another."""
+    """Cancel a run.
+
+    The request is on every live step before one of them ends, so that none starts another.
+    """
     _request_cancel(session, run)
     session.run("request_cancel_of_members", run_id=run.id, at=session.timestamp)
     queued = session.all("live_members", run_id=run.id, status=JobStatus.QUEUED, limit=limit)
@@ -76,13 +79,13 @@ def _cancel_run(session: Session, run: Job, rules: Policy, limit: int) -> Cancel
 
 
 def _end(session: Session, job: Job, outcome: Outcome, rules: Policy) -> list[JobStateChange]:
-    """End one job; everything that ended with it, itself first."""
+    """End one job. Returns the jobs that ended with it, itself first."""
     settled = settle_job(session, job, outcome, rules)
     return [state_change(job, settled.settlement), *settled.ended]
 
 
 def cancel_overdue(session: Session, rules: Policy, *, limit: int = SWEEP) -> OverdueRuns:
-    """Cancel the runs whose deadline has passed (`on_timeout: cancel`)."""
+    """Cancel the runs whose deadline has passed; one sweep's worth."""
     cancelled: list[CancelResult] = []
     for (run_id,) in session.all("overdue_runs", now=format_timestamp(session.now), limit=limit):
         answer = cancel(session, run_id, rules)
@@ -97,10 +100,10 @@ def cancel_overdue(session: Session, rules: Policy, *, limit: int = SWEEP) -> Ov
 
 
 def recover(session: Session, rules: Policy, *, limit: int = SWEEP) -> SweepResult:
-    """Put right what a crash left: nothing else runs on this store when this is called.
+    """Recover what a crash left: no other process runs jobs of this store. One sweep's worth.
 
-    Every running job is an orphan. Then the steps of cancelled runs that were still queued, and runs
-    without a live step, of which there should be none.
+    Every running job is orphaned and goes back to the queue. Then queued steps of cancelled runs end, and
+    runs without a live step, of which there should be none.
     """
     found = _settle_all(session, session.all("running_jobs", limit=limit), Orphaned(), rules, limit=limit)
     if found.more:
@@ -117,8 +120,7 @@ def _end_stalled(session: Session, rules: Policy, limit: int) -> SweepResult:
     rows = session.all("stalled_runs", limit=limit)
     ended: list[JobStateChange] = []
     for row in rows:
-        entry = LedgerEntry(kind=LedgerKind.RUN_STALLED, job_id=row[0], run_id=row[0])
-        write_ledger(session, (entry,))
+        append_ledger(session, LedgerKind.RUN_STALLED, job_id=row[0], run_id=row[0])
         ended += end_run(session, row[0], rules, stalled=True).ended
     return SweepResult(jobs=tuple(ended), more=len(rows) == limit)
 
@@ -132,6 +134,7 @@ def end_queued(
     keep: bool = False,
     limit: int = SWEEP,
 ) -> SweepResult:
+    """End queued jobs of these plugins or, with `keep`, of all others; one sweep's worth."""
     names = None if plugins is None else to_json(list(plugins))
     rows = session.all("queued_of_plugins", plugins=names, keep=int(keep), limit=limit)
     outcome = EndedEarly(reason=reason, error=reason.description)
@@ -143,7 +146,7 @@ def _settle_all(
 ) -> SweepResult:
     ended: list[JobStateChange] = []
     for row in rows:
-        # Read again: ending the one before may have let this one move on.
+        # Read again: the end of the job before may have changed this one.
         fresh = session.one("job_for_settle", id=row[0])
         if fresh is not None and (job := read_job(fresh)).status not in TERMINAL:
             ended += _end(session, job, outcome, rules)

@@ -1,4 +1,4 @@
-"""Putting jobs on the queue, with deduplication in the same transaction."""
+"""Inserting jobs, with deduplication in the same transaction, and the holds that keep them from starting."""
 
 from __future__ import annotations
 
@@ -9,141 +9,119 @@ from ductile.core.jobs.admission import KeyMatch, bare_key, decide_hold, find_du
 from ductile.core.jobs.model import (
     Callback,
     Hold,
+    Job,
     JobReason,
     JobStatus,
-    LedgerEntry,
     LedgerKind,
     NewJob,
     Origin,
     Transition,
 )
 from ductile.core.jobs.settlement import CallbackEvent, CallbackState
+from ductile.core.json import JsonObject
 from ductile.core.runs.graph import RUN_PLUGIN
-from ductile.core.timestamps import parse_timestamp
-from ductile.store.model.submission import Accepted, ChildConflict, Deduplicated, EnqueueResult
+from ductile.core.timestamps import format_timestamp, parse_timestamp
+from ductile.store.model.jobs import Accepted, ChildConflict, Deduplicated, EnqueueResult, ReleaseResult
 from ductile.store.notifier import JOBS_READY
-from ductile.store.rows import to_json
+from ductile.store.rows import instant_or_none, read_job, to_json
 from ductile.store.session import Cell, Session
-from ductile.store.verbs.holds import is_live, key_is_taken
-from ductile.store.verbs.ledger import write_callback, write_ledger, write_transition
-from ductile.store.verbs.subscribing import callback_columns, subscribe
+from ductile.store.verbs.ledger import append_ledger, write_transition
+from ductile.store.verbs.outbox import callback_columns, subscribe, write_callback
 from ductile.struct import asdict, replace
 
+#: Rows that a sweep changes at most, so that no transaction delays claims for long.
+SWEEP = 500
+NO_LIMIT = (1 << 63) - 1
+
 _SUBMITTED = Transition(from_status=None, to_status=JobStatus.QUEUED, reason=JobReason.SUBMITTED)
-_TOLD_QUEUED = CallbackEvent(state=CallbackState.QUEUED, reason=JobReason.SUBMITTED)
+_QUEUED = CallbackEvent(state=CallbackState.QUEUED, reason=JobReason.SUBMITTED)
 _NO_ORIGIN = dict.fromkeys(f"origin_{name}" for name in Origin.__struct_fields__)
 _NO_CALLBACK = dict.fromkeys(f"callback_{name}" for name in Callback.__struct_fields__)
+
+# -- inserting
 
 
 def submit_job(session: Session, job: NewJob, window: timedelta) -> EnqueueResult:
     """Insert one job, unless it is a duplicate or a child that exists already.
 
-    A pipeline run is inserted too, but does not begin: that is for `runs`.
+    `window` is how long a success makes later submissions with its key duplicates. A pipeline run is inserted
+    as a job; `ductile.store.verbs.settle.start_run` begins it.
     """
     if job.dedupe_key is not None:
-        duplicate = _duplicate_of(session, job, window)
+        duplicate = _find_duplicate(session, job, job.dedupe_key, window)
         if duplicate is not None:
             if job.callback is None:
                 return duplicate
             return replace(duplicate, subscribed=subscribe(session, duplicate.job_id, job.callback))
-    hold = _first_hold(session, job)
-    seq = _insert(session, job, hold)
+    if job.plugin == RUN_PLUGIN:
+        hold: Hold | None = Hold.RUN
+    elif job.dedupe_key is None and job.after_job_id is None:
+        hold = None
+    else:
+        hold = decide_hold(
+            now=session.now,
+            predecessor_live=is_live(session, job.after_job_id),
+            key_taken=_is_key_taken(session, job),
+        )
+    seq = _insert_job(session, job, hold)
     if seq is None:
-        return _conflict(session, job)
+        return _report_conflict(session, job)
     if hold is None:
         session.publish(JOBS_READY)
     write_transition(session, _SUBMITTED, job, execution=0)
     if job.callback is not None:
-        write_callback(session, _TOLD_QUEUED, job, attempt=1)
+        write_callback(session, _QUEUED, job, attempt=1)
     return Accepted(job_id=job.id, plugin=job.plugin, command=job.command, seq=seq, ready=hold is None)
 
 
-def _duplicate_of(session: Session, job: NewJob, window: timedelta) -> Deduplicated | None:
-    key = {"dedupe_key": job.dedupe_key, "plugin": job.plugin, "command": job.command}
-    live = session.one("live_match", **key) if job.dedupe_ttl is not None else None
-    succeeded = session.one("succeeded_match", **key)
-    matches = tuple(
-        KeyMatch(job_id=found[0], succeeded_at=ended)
-        for found, ended in (
-            (live, None),
-            (succeeded, parse_timestamp(succeeded[1]) if succeeded else None),
-        )
-        if found is not None
-    )
+def _find_duplicate(session: Session, job: NewJob, dedupe_key: str, window: timedelta) -> Deduplicated | None:
+    key = {"dedupe_key": dedupe_key, "plugin": job.plugin, "command": job.command}
+    matches = []
+    if job.dedupe_ttl is not None and (live := session.one("live_match", **key)) is not None:
+        matches.append(KeyMatch(job_id=live[0], succeeded_at=None))
+    if (succeeded := session.one("succeeded_match", **key)) is not None:
+        matches.append(KeyMatch(job_id=succeeded[0], succeeded_at=parse_timestamp(succeeded[1])))
     found = find_duplicate(
-        matches,
+        tuple(matches),
         window=window if job.dedupe_ttl is None else timedelta(seconds=job.dedupe_ttl),
         override=job.dedupe_ttl is not None,
         now=session.now,
     )
-    if found is None or job.dedupe_key is None:
+    if found is None:
         return None
-    entry = LedgerEntry(
-        kind=LedgerKind.JOB_DEDUPLICATED,
-        job_id=found.job_id,
-        data={"dedupe_key": bare_key(job.dedupe_key), "plugin": job.plugin, "command": job.command},
-    )
-    write_ledger(session, (entry,))
-    return Deduplicated(
-        job_id=found.job_id, plugin=job.plugin, command=job.command, dedupe_key=job.dedupe_key
-    )
+    data: JsonObject = {"dedupe_key": bare_key(dedupe_key), "plugin": job.plugin, "command": job.command}
+    append_ledger(session, LedgerKind.JOB_DEDUPLICATED, data, job_id=found.job_id)
+    return Deduplicated(job_id=found.job_id, plugin=job.plugin, command=job.command, dedupe_key=dedupe_key)
 
 
-def _first_hold(session: Session, job: NewJob) -> Hold | None:
-    if job.plugin == RUN_PLUGIN:
-        return Hold.RUN
-    if job.dedupe_key is None and job.after_job_id is None:
-        return None  # nothing to wait for, which is what most jobs are like
-    return decide_hold(
-        now=session.now,
-        predecessor_live=is_live(session, job.after_job_id),
-        key_taken=key_is_taken(session, dedupe_key=job.dedupe_key, plugin=job.plugin, command=job.command),
-    )
-
-
-def _insert(session: Session, job: NewJob, hold: Hold | None) -> int | None:
-    """Insert the job; its number, or None if a child with the same origin exists."""
+def _insert_job(session: Session, job: NewJob, hold: Hold | None) -> int | None:
+    """Insert the row. Returns its number, or None if a child with the same origin exists."""
     seq = session.next_seq("highest_in_queue")
-    row: dict[str, Cell] = asdict(job)  # most columns are called as the fields are
+    row: dict[str, Cell] = asdict(job)  # most columns have the names of the fields
     row["seq"], row["hold"], row["at"] = seq, hold, session.timestamp
     row["payload"] = None if job.payload is None else to_json(job.payload)
-    if _is_lone(job):
+    has_parent = job.parent_job_id or job.event_context_id or job.run_id or job.origin
+    if not (has_parent or job.step_path or job.after_job_id or job.callback):
         session.insert_later("insert_lone_job", row)
         return seq
-    row.update(_NO_ORIGIN if job.origin is None else _origin_columns(job.origin))
     row.update(_NO_CALLBACK if job.callback is None else callback_columns(job.callback))
-    if job.origin is not None:
-        return session.insert("insert_job", **row)
-    session.insert_later("insert_job", row)
-    return seq
+    if job.origin is None:
+        session.insert_later("insert_job", row | _NO_ORIGIN)
+        return seq
+    row.update({f"origin_{name}": value for name, value in asdict(job.origin).items()})
+    return session.insert("insert_job", **row)
 
 
-def _is_lone(job: NewJob) -> bool:
-    led_to_it = job.parent_job_id or job.event_context_id or job.run_id or job.origin
-    return not (led_to_it or job.step_path or job.after_job_id or job.callback)
-
-
-def _origin_columns(origin: Origin) -> dict[str, Cell]:
-    return {f"origin_{name}": each for name, each in asdict(origin).items()}
-
-
-def _conflict(session: Session, job: NewJob) -> ChildConflict:
-    """The same child of the same execution exists: our own defect, so it is told and not hidden."""
-    assert job.origin is not None  # noqa: S101 - only a job with an origin can meet its own
+def _report_conflict(session: Session, job: NewJob) -> ChildConflict:
+    """Record that the same child of the same execution exists, which is a defect of ours."""
+    origin = job.origin
+    assert origin is not None  # noqa: S101 - only a job with an origin can conflict
     existing = session.one(
-        "child_by_origin",
-        origin_job_id=job.origin.job_id,
-        origin_execution=job.origin.execution,
-        origin_event_index=job.origin.event_index,
-        origin_target=job.origin.target,
+        "child_by_origin", **{f"origin_{name}": value for name, value in asdict(origin).items()}
     )
     job_id = str(existing[0]) if existing else job.id
-    entry = LedgerEntry(
-        kind=LedgerKind.CHILD_CONFLICT,
-        job_id=job.origin.job_id,
-        data={"child": job_id, "event_index": job.origin.event_index, "target": job.origin.target},
-    )
-    write_ledger(session, (entry,))
+    data: JsonObject = {"child": job_id, "event_index": origin.event_index, "target": origin.target}
+    append_ledger(session, LedgerKind.CHILD_CONFLICT, data, job_id=origin.job_id)
     return ChildConflict(job_id=job_id)
 
 
@@ -167,14 +145,85 @@ def insert_event(
 
 
 def insert_context(session: Session, context: NewContext) -> None:
-    session.run(
-        "insert_context",
-        id=context.id,
-        parent_id=context.parent_id,
-        run_id=context.run_id,
-        pipeline=context.pipeline,
-        step_path=context.step_path,
-        baggage=to_json(context.baggage),
-        hops=context.hops,
-        at=session.timestamp,
+    row = asdict(context) | {"baggage": to_json(context.baggage), "at": session.timestamp}
+    session.run("insert_context", **row)
+
+
+# -- holds: jobs that wait for another job or for an instant
+
+
+def is_live(session: Session, job_id: str | None) -> bool:
+    """Return whether the job is queued or running."""
+    return job_id is not None and session.one("live_status", id=job_id) is not None
+
+
+def _is_key_taken(session: Session, job: NewJob | Job) -> bool:
+    if job.dedupe_key is None:
+        return False
+    key = {"dedupe_key": job.dedupe_key, "plugin": job.plugin, "command": job.command}
+    return session.one("key_holder", **key) is not None
+
+
+def hold_for(session: Session, job: Job, *, suspect: bool) -> Hold | None:
+    """Return what a job that could be ready has to wait for. The job itself must not hold its key now."""
+    after = session.one("after_job_of", seq=job.seq)
+    return decide_hold(
+        now=session.now,
+        predecessor_live=is_live(session, after[0] if after else None),
+        key_taken=_is_key_taken(session, job),
+        suspect=suspect,
+        other_suspect_active=suspect and session.one("active_suspect", seq=job.seq) is not None,
+    )
+
+
+def release_after(session: Session, job: Job, *, awaited: bool) -> None:
+    """Release the jobs that waited for this one, which has stopped running or ended while queued.
+
+    `job` is the job before that. `awaited`: it will not run again, and jobs wait for its end.
+    """
+    held_key = job.status is JobStatus.RUNNING or (job.status is JobStatus.QUEUED and job.hold is None)
+    if job.dedupe_key is not None and held_key:
+        key = {"dedupe_key": job.dedupe_key, "plugin": job.plugin, "command": job.command}
+        _release_first(session, "first_key_follower", **key)
+    while awaited and (successors := session.all("successors", id=job.id, limit=SWEEP)):
+        for row in successors:
+            _set_hold(session, read_job(row))
+    if job.suspect:
+        _release_first(session, "first_held_suspect")
+
+
+def _release_first(session: Session, first_waiting: str, **values: Cell) -> None:
+    """Make the oldest waiting job ready.
+
+    One that has to wait for something else does not block the others.
+    """
+    while (row := session.one(first_waiting, **values)) is not None:
+        waiting = read_job(row)
+        if _set_hold(session, waiting) in (None, waiting.hold):
+            return
+
+
+def _set_hold(session: Session, job: Job) -> Hold | None:
+    hold = hold_for(session, job, suspect=job.suspect)
+    session.run("set_hold", seq=job.seq, hold=hold)
+    if hold is None:
+        session.publish(JOBS_READY)
+    return hold
+
+
+def release_due(session: Session, *, limit: int = SWEEP) -> ReleaseResult:
+    """Release jobs whose retry is due: they become ready, or wait for the holder of their key."""
+    due = session.all("due_waiting", now=format_timestamp(session.now), limit=limit)
+    for row in due:
+        _set_hold(session, read_job(row))
+    following = session.one("next_due")
+    return ReleaseResult(count=len(due), next_due_at=instant_or_none(following[0]) if following else None)
+
+
+def clamp_waits(session: Session, *, limit: int = SWEEP) -> int:
+    """Shorten waits that became longer than planned because the clock was set back. Returns how many."""
+    now = format_timestamp(session.now)
+    return sum(
+        len(session.all(query, now=now, limit=limit))
+        for query in ("clamp_waits", "clamp_delivery_waits", "clamp_deadlines")
     )

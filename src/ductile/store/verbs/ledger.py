@@ -1,25 +1,23 @@
-"""What every verb that changes a job also writes: its transition, the ledger, and its state webhook."""
+"""History: the ledger, the transitions of jobs, and the occurrences of schedules."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Protocol
 
-from ductile.core.ids import make_id
-from ductile.core.jobs.model import LedgerEntry, LedgerKind, Transition
-from ductile.core.jobs.settlement import CallbackEvent
-from ductile.core.timestamps import format_timestamp
-from ductile.core.webhooks.deliveries import event_timestamp, wants
-from ductile.core.webhooks.url_policy import receiver_of
-from ductile.protocol.state_webhook import encode_state_webhook
-from ductile.store.notifier import LEDGER_ADVANCED, OUTBOX_GREW
-from ductile.store.rows import read_choice, to_json
-from ductile.store.session import Session
+from ductile.core.jobs.model import JobReason, JobStatus, LedgerEntry, LedgerKind, Transition
+from ductile.core.json import JsonValue
+from ductile.core.timestamps import format_timestamp, parse_timestamp
+from ductile.store.model.records import LedgerRow, TransitionRow
+from ductile.store.model.schedules import Occurrence, OccurrenceOutcome
+from ductile.store.notifier import LEDGER_ADVANCED
+from ductile.store.rows import object_or_none, to_json
+from ductile.store.session import Cell, Session
 
 
 class JobIdentity(Protocol):
-    """The job that a transition is of, new or stored."""
+    """A job, new or stored."""
 
     @property
     def id(self) -> str: ...
@@ -38,20 +36,10 @@ def next_ledger_seq(session: Session) -> int:
 def write_transition(
     session: Session, transition: Transition, job: JobIdentity, *, execution: int, seq: int | None = None
 ) -> None:
-    """Append the edge to the ledger and, with its number there, to the job's own history."""
+    """Append a transition to the ledger and, with the same number, to the job's own history."""
     seq = next_ledger_seq(session) if seq is None else seq
-    session.insert_later(
-        "insert_ledger",
-        {
-            "seq": seq,
-            "at": session.timestamp,
-            "kind": LedgerKind.JOB_TRANSITION,
-            "job_id": job.id,
-            "run_id": job.run_id,
-            "data": _transition_data(job.plugin, job.command, transition, execution),
-        },
-    )
-    session.publish(LEDGER_ADVANCED)
+    data = _transition_data(job.plugin, job.command, transition, execution)
+    _insert(session, seq, LedgerKind.JOB_TRANSITION, job.id, job.run_id, data)
     session.insert_later(
         "insert_transition",
         {
@@ -68,7 +56,7 @@ def write_transition(
 
 @lru_cache(maxsize=1024)
 def _transition_data(plugin: str, command: str, transition: Transition, execution: int) -> str:
-    """What the ledger says of an edge: the same words for most jobs of a plugin, so they are kept."""
+    """Return the ledger's data for a transition. Most jobs of a plugin share it, so it is cached."""
     return to_json(
         {
             "plugin": plugin,
@@ -81,79 +69,128 @@ def _transition_data(plugin: str, command: str, transition: Transition, executio
     )
 
 
+def append_ledger(
+    session: Session,
+    kind: LedgerKind,
+    data: Mapping[str, JsonValue] | None = None,
+    *,
+    job_id: str | None = None,
+    run_id: str | None = None,
+) -> None:
+    _insert(session, next_ledger_seq(session), kind, job_id, run_id, to_json(dict(data or {})))
+
+
 def write_ledger(session: Session, entries: Iterable[LedgerEntry]) -> None:
     for entry in entries:
-        session.insert_later(
-            "insert_ledger",
-            {
-                "seq": next_ledger_seq(session),
-                "at": session.timestamp,
-                "kind": entry.kind,
-                "job_id": entry.job_id,
-                "run_id": entry.run_id,
-                "data": to_json(entry.data),
-            },
+        append_ledger(session, entry.kind, entry.data, job_id=entry.job_id, run_id=entry.run_id)
+
+
+def _insert(
+    session: Session, seq: int, kind: LedgerKind, job_id: str | None, run_id: str | None, data: str
+) -> None:
+    row = {
+        "seq": seq,
+        "at": session.timestamp,
+        "kind": kind,
+        "job_id": job_id,
+        "run_id": run_id,
+        "data": data,
+    }
+    session.insert_later("insert_ledger", row)
+    session.publish(LEDGER_ADVANCED)
+
+
+# -- occurrences of schedules
+
+
+def has_occurrence(session: Session, occurrence: Occurrence) -> bool:
+    nominal_at = format_timestamp(occurrence.nominal_at)
+    key = {"plugin": occurrence.plugin, "schedule_id": occurrence.schedule_id}
+    return session.one("occurrence_exists", **key, nominal_at=nominal_at) is not None
+
+
+def write_occurrence(session: Session, occurrence: Occurrence) -> None:
+    """Record a due instant. A skip that continues the last one for the same reason extends its row."""
+    nominal = format_timestamp(occurrence.nominal_at)
+    until = nominal if occurrence.until_at is None else format_timestamp(occurrence.until_at)
+    skipped = occurrence.outcome is OccurrenceOutcome.SKIPPED
+    late = None if occurrence.late is None else round(occurrence.late.total_seconds() * 1000)
+    key = {"plugin": occurrence.plugin, "schedule_id": occurrence.schedule_id}
+    last = session.one("last_occurrence", **key) if skipped else None
+    if last is not None and _continues(last, nominal, occurrence.reason):
+        session.run("extend_skip", seq=last[0], until_at=until, count=occurrence.count)
+    else:
+        session.run(
+            "insert_occurrence",
+            **key,
+            nominal_at=nominal,
+            until_at=until,
+            count=occurrence.count,
+            outcome=occurrence.outcome,
+            reason=occurrence.reason,
+            job_id=occurrence.job_id,
+            late_ms=late,
+            at=session.timestamp,
         )
-        session.publish(LEDGER_ADVANCED)
-
-
-def write_callback(session: Session, event: CallbackEvent, job: JobIdentity, *, attempt: int) -> None:
-    """Put a state webhook into the outbox, once for each URL that is subscribed to this state.
-
-    The body is frozen here. The event counts as one of the job's even if no URL is sent it.
-    """
-    row = session.one("callback_of_job", job_id=job.id)
-    if row is None:
-        return
-    state, latest, url, model, chosen = row
-    timestamp = event_timestamp(session.timestamp, latest)
-    numbered = session.one("next_callback", job_id=job.id, state=event.state, at=timestamp)
-    subscriptions = [(url, chosen), *session.all("further_subscriptions", job_id=job.id)]
-    urls = [each for each, states in subscriptions if each and wants(read_choice(states), event.state)]
-    if numbered is None or not urls:
-        return
-    body = encode_callback(event, job, attempt=attempt, timestamp=timestamp, previous=state, model=model)
-    for each in urls:
-        write_delivery(session, job_id=job.id, sequence=numbered[0], state=event.state, url=each, body=body)
-
-
-def encode_callback(
-    event: CallbackEvent,
-    job: JobIdentity,
-    *,
-    attempt: int,
-    timestamp: str,
-    previous: str | None,
-    model: str | None,
-) -> str:
-    return encode_state_webhook(
-        job_id=job.id,
-        state=event.state,
-        previous_state=previous,
-        timestamp=timestamp,
-        model=model,
-        attempt=attempt,
-        error=event.error,
-        result=event.result,
-        artifacts=event.artifacts,
-        plugin=job.plugin,
-        command=job.command,
-        reason=event.reason,
+    append_ledger(
+        session,
+        LedgerKind.SCHEDULE_SKIPPED if skipped else LedgerKind.SCHEDULE_FIRED,
+        {
+            **key,
+            "nominal_at": nominal,
+            "until_at": until,
+            "count": occurrence.count,
+            "reason": occurrence.reason,
+            "late_ms": late,
+        },
+        job_id=occurrence.job_id,
     )
 
 
-def write_delivery(session: Session, *, job_id: str, sequence: int, state: str, url: str, body: str) -> None:
-    session.run(
-        "insert_delivery",
-        id=make_id(session.now, session.rng),
+def _continues(last: tuple[Cell, ...], nominal: str, reason: str | None) -> bool:
+    """Return whether a skip continues the last row and lies after it: the clock may have been set back."""
+    _, outcome, last_reason, until = last
+    return bool(until < nominal and outcome == OccurrenceOutcome.SKIPPED and last_reason == reason)
+
+
+# -- reading
+
+
+def transitions(session: Session, job_id: str) -> tuple[TransitionRow, ...]:
+    """Return the transitions of a job, oldest first."""
+    return tuple(
+        TransitionRow(
+            seq=seq,
+            execution=execution,
+            transition=Transition(
+                from_status=None if source is None else JobStatus(source),
+                to_status=JobStatus(target),
+                reason=JobReason(reason),
+            ),
+            at=parse_timestamp(at),
+        )
+        for seq, execution, source, target, reason, at in session.all("transitions_of_job", job_id=job_id)
+    )
+
+
+def ledger(session: Session, *, after: int, limit: int) -> tuple[LedgerRow, ...]:
+    """Return entries with a larger number than `after`, in order."""
+    return tuple(read_ledger(row) for row in session.all("ledger_after", after=after, limit=limit))
+
+
+def ledger_range(session: Session) -> tuple[int, int]:
+    """Return the lowest and the highest number held; (0, 0) if the ledger is empty."""
+    lowest, highest = session.one("ledger_range") or (0, 0)
+    return int(lowest), int(highest)
+
+
+def read_ledger(row: tuple[Cell, ...]) -> LedgerRow:
+    seq, at, kind, job_id, run_id, data = row
+    return LedgerRow(
+        seq=seq,
+        at=parse_timestamp(at),
+        kind=LedgerKind(kind),
         job_id=job_id,
-        sequence=sequence,
-        state=state,
-        url=url,
-        receiver=receiver_of(url),
-        body=body,
-        # Due by the clock: a stamp may lie ahead of it after the clock was set back.
-        due_at=format_timestamp(session.now),
-        at=session.timestamp,
+        run_id=run_id,
+        data=object_or_none(data) or {},
     )
-    session.publish(OUTBOX_GREW)

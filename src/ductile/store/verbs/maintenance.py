@@ -1,41 +1,48 @@
-"""Retention in small sweeps, full text in the background, and the record of configurations."""
+"""Retention in small sweeps, the full-text index, recorded configurations, and checks of the store itself."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 
-from ductile.core.jobs.model import JobStatus, LedgerEntry, LedgerKind
+from ductile.core.jobs.model import EDGES, JobStatus, LedgerKind
 from ductile.core.json import JsonObject
 from ductile.core.runs.graph import RUN_PLUGIN
-from ductile.core.timestamps import format_timestamp
+from ductile.core.runs.state import MAX_RUN_JOBS
+from ductile.core.timestamps import format_timestamp, parse_timestamp
+from ductile.store.invariants import Invariant
 from ductile.store.model.jobs import InitResult, NewInit
 from ductile.store.model.maintenance import (
     ConfigOrigin,
+    ConfigRecord,
+    FailingReceiver,
+    FailureGroup,
     PluginVersion,
     PruneResult,
+    RecentFailures,
     Retention,
+    versions_from_json,
     versions_to_json,
 )
-from ductile.store.rows import to_json
+from ductile.store.rows import object_or_none, to_json
 from ductile.store.session import Cell, Session
-from ductile.store.verbs.holds import NO_LIMIT, SWEEP
-from ductile.store.verbs.inits import begin_init
-from ductile.store.verbs.ledger import write_ledger
+from ductile.store.verbs.insert import NO_LIMIT, SWEEP
+from ductile.store.verbs.ledger import append_ledger
+from ductile.store.verbs.plugins import begin_init
 
-#: So much of an execution's text can be searched.
+#: The part of an execution's text that is indexed.
 SEARCHABLE_CHARACTERS = 64 * 1024
 _SEARCHABLE = "searchable_until"
 _FILLING = "filling"
 _FILLING_BYTES = 1024 * 1024
-
-
-#: Rows of each kind that one unit removes. More would let a claim wait for longer than a few milliseconds.
+#: Rows of each kind that one request removes. More would delay claims by more than a few milliseconds.
 PRUNED_AT_ONCE = 50
+#: Plugins or receivers that are listed.
+_MAX_LISTED = 50
 
 
 def prune(session: Session, retention: Retention, *, limit: int = PRUNED_AT_ONCE) -> PruneResult:
-    """One sweep of everything that can be too old."""
+    """Remove rows that have been kept long enough; one sweep of each kind."""
     log = _before(session, retention.job_log)
     rows = {
         kind: _prune_jobs(session, status, _before(session, age), limit)
@@ -59,7 +66,7 @@ def prune(session: Session, retention: Retention, *, limit: int = PRUNED_AT_ONCE
 
 
 def count_prunable(session: Session, retention: Retention) -> Mapping[str, int]:
-    """What a prune would remove now, by kind. Rows that only these removals would free are not counted."""
+    """Return how many rows of each kind `prune` would remove, without those that it would free."""
     rows = {
         kind: _count(session, "count_jobs", age, status=status)
         for kind, status, age in _jobs_by_age(retention)
@@ -77,7 +84,10 @@ def _count(session: Session, query: str, age: timedelta, **more: Cell) -> int:
 
 
 def _jobs_by_age(retention: Retention) -> tuple[tuple[str, JobStatus, timedelta], ...]:
-    """Failed and dead jobs are kept as long as the log, so that they can be retried."""
+    """Return kind, status and age.
+
+    Failed and dead jobs are kept as long as the log, so they can be retried.
+    """
     return (
         ("succeeded_jobs", JobStatus.SUCCEEDED, retention.succeeded_jobs),
         ("failed_jobs", JobStatus.FAILED, retention.job_log),
@@ -104,7 +114,7 @@ def _before(session: Session, age: timedelta) -> str:
 
 
 def _prune_jobs(session: Session, status: JobStatus, before: str, limit: int) -> int:
-    """Remove ended jobs below which nothing lives, at most `limit`; a run after its steps."""
+    """Remove ended jobs without live descendants, at most `limit`; a run after its steps."""
     removed = 0
     for seq, job_id, plugin, payload in session.all(
         "prunable_jobs", status=status, before=before, limit=limit
@@ -129,7 +139,7 @@ def _prune_steps(session: Session, run_id: str, limit: int) -> int:
 
 
 def _remove_job(session: Session, seq: Cell, job_id: Cell, payload: Cell) -> None:
-    """The log keeps what only its row knew."""
+    """Remove the job's row. Its payload moves to the log."""
     if payload is not None:
         session.run("keep_payload", job_id=job_id, payload=payload)
     session.run("delete_job", seq=seq)
@@ -147,6 +157,7 @@ def _prune_log(session: Session, before: str, limit: int) -> int:
 
 
 def index_log(session: Session, *, limit: int = SWEEP) -> int:
+    """Index executions for the full-text search, one sweep's worth. Returns how many."""
     done = session.one("get_meta", key=_SEARCHABLE)
     rows = session.all("unsearchable", after=int(done[0]) if done else 0, limit=limit)
     for seq, *texts in rows:
@@ -158,7 +169,7 @@ def index_log(session: Session, *, limit: int = SWEEP) -> int:
 
 
 def insert_filler(session: Session) -> None:
-    """Write as much as a large submission does."""
+    """Write as much as a large submission does, to find out whether the disk has room."""
     session.run("put_meta", key=_FILLING, value="0" * _FILLING_BYTES)
 
 
@@ -167,7 +178,7 @@ def delete_filler(session: Session) -> None:
 
 
 def empty_search_index(session: Session) -> None:
-    """Begin the full-text index anew: `make_searchable` fills it again, sweep by sweep."""
+    """Empty the full-text index; `index_log` fills it again."""
     session.run("empty_search_index")
     session.run("put_meta", key=_SEARCHABLE, value="0")
 
@@ -180,9 +191,9 @@ def record_config(
     inits: Sequence[NewInit] = (),
     plugins: Mapping[str, PluginVersion] | None = None,
 ) -> tuple[InitResult, ...]:
-    """With its inits: an init of a configuration that did not come into force must not run.
+    """Record a configuration and begin its inits, all or none. Returns the results of the inits.
 
-    A command that runs a job by itself, again and again under the same one, is not worth a copy each time.
+    A configuration of `ductile run` is recorded only if it differs from the last one.
     """
     if origin is not ConfigOrigin.RUN or session.one("newest_config") != (config_hash,):
         session.run(
@@ -193,6 +204,53 @@ def record_config(
             plugins=None if plugins is None else to_json(versions_to_json(plugins)),
             at=session.timestamp,
         )
-        entry = LedgerEntry(kind=LedgerKind.CONFIG_LOADED, data={"hash": config_hash, "origin": origin})
-        write_ledger(session, (entry,))
+        append_ledger(session, LedgerKind.CONFIG_LOADED, {"hash": config_hash, "origin": origin})
     return tuple(begin_init(session, init.key, init.job) for init in inits)
+
+
+def violations(session: Session, invariant: Invariant, *, limit: int) -> tuple[str, ...]:
+    """Return the ids of rows that break an invariant; none in a sound store."""
+    if invariant is Invariant.EDGES_ARE_KNOWN:
+        edges = session.all("check_edges_are_known")
+        return tuple(f"{job_id}: {a} to {b}" for a, b, job_id in edges if (a, b) not in EDGES)[:limit]
+    rows = session.all(f"check_{invariant}", limit=limit, most=MAX_RUN_JOBS)
+    return tuple(str(row[0]) for row in rows)
+
+
+def recent_failures(session: Session, *, since: datetime) -> RecentFailures:
+    """Return the failed jobs and failing receivers since an instant."""
+    begin = format_timestamp(since)
+    newest = session.one("latest_instant")
+    return RecentFailures(
+        newest_at=None if newest is None else parse_timestamp(newest[0]),
+        endings=_endings(session, "check_bad_endings", begin),
+        removed=_endings(session, "check_removed_endings", begin),
+        receivers=tuple(
+            FailingReceiver(receiver=receiver, waiting=waiting, dropped=dropped, last_error=error)
+            for receiver, waiting, dropped, error in session.all(
+                "check_receivers", since=begin, limit=_MAX_LISTED
+            )
+        ),
+    )
+
+
+def _endings(session: Session, query: str, since: str) -> tuple[FailureGroup, ...]:
+    return tuple(
+        FailureGroup(plugin=plugin, command=command, jobs=jobs, latest_job_id=latest)
+        for plugin, command, jobs, latest in session.all(query, since=since, limit=_MAX_LISTED)
+    )
+
+
+def config_history(session: Session, *, limit: int) -> tuple[ConfigRecord, ...]:
+    """Return the recorded configurations, newest first."""
+    return tuple(
+        ConfigRecord(
+            seq=row[0],
+            hash=row[1],
+            origin=ConfigOrigin(row[2]),
+            content=object_or_none(row[3]) or {},
+            loaded_at=parse_timestamp(row[4]),
+            plugins=versions_from_json(object_or_none(row[5])),
+        )
+        for row in session.all("config_history", limit=limit)
+    )

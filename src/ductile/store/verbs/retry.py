@@ -1,4 +1,4 @@
-"""Trying again: a job, a run in its place, or a new run that takes up an old one from one of its steps."""
+"""Retrying: a job, a run in place, or a new run that begins at a step of an old one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from ductile.core.policy import Policy
 from ductile.core.runs.graph import RUN_PLUGIN, Graph, SplitNode
 from ductile.core.runs.progress import advance_run, start_tokens
 from ductile.core.runs.state import (
-    BranchResult,
     JoinScope,
     JoinScopeView,
     NewRun,
@@ -23,32 +22,38 @@ from ductile.core.runs.state import (
     TokenStart,
 )
 from ductile.protocol.plugin_messages import result_in
-from ductile.store.model.jobs import RetryResult
-from ductile.store.model.submission import Accepted, EnqueueResult
+from ductile.store.model.jobs import Accepted, EnqueueResult, RetryResult
 from ductile.store.notifier import JOBS_READY, JobsEnqueued
 from ductile.store.rows import object_or_none, read_event, read_job
 from ductile.store.session import Session
-from ductile.store.verbs.holds import hold_for
-from ductile.store.verbs.insert import submit_job
-from ductile.store.verbs.ledger import write_callback, write_transition
+from ductile.store.verbs.insert import hold_for, submit_job
+from ductile.store.verbs.ledger import write_transition
+from ductile.store.verbs.outbox import write_callback
 from ductile.store.verbs.runs import (
     baggage_of,
-    branch_ends,
-    earlier_run,
-    insert_leaf,
+    branch_results,
     insert_run,
-    leaves_of,
-    place_of,
+    insert_token_result,
+    position_of,
+    predecessor_run,
     read_run_view,
     read_scope,
-    reopen_line,
+    reopen_token,
+    token_results,
 )
-from ductile.store.verbs.settle import continue_run, write_steps
+from ductile.store.verbs.settle import StartedRun, write_steps
 from ductile.struct import replace
+
+#: A step that failed for one of these was never created, and a retry would fail in the same way.
+_PERMANENT = frozenset({JobReason.BAD_TEMPLATE, JobReason.BAD_BAGGAGE, JobReason.BAD_CONDITION})
+_QUEUED = CallbackEvent(state=CallbackState.QUEUED, reason=JobReason.MANUAL_RETRY)
 
 
 def retry(session: Session, job_id: str, rules: Policy, *, ended_at: datetime | None = None) -> RetryResult:
-    """Put a failed or dead job back with fresh attempts; its executions go on counting."""
+    """Put a failed or dead job back on the queue with fresh attempts; of a run, its failed steps.
+
+    With `ended_at`, only if the job ended at that instant: a later cancel is kept.
+    """
     found = _retryable(session, job_id, ended_at)
     if isinstance(found, RetryResult):
         return found
@@ -60,13 +65,13 @@ def retry(session: Session, job_id: str, rules: Policy, *, ended_at: datetime | 
 
 
 def check_retry(session: Session, job_id: str) -> RetryResult:
-    """What a retry would answer. Changes nothing."""
+    """Return what `retry` would return now. Changes nothing."""
     found = _retryable(session, job_id, None)
     return found if isinstance(found, RetryResult) else RetryResult.QUEUED
 
 
 def _retryable(session: Session, job_id: str, ended_at: datetime | None) -> Job | RetryResult:
-    """The job, or the answer that refuses its retry."""
+    """Return the job, or why it cannot be retried."""
     found = _ended_job(session, job_id)
     if isinstance(found, RetryResult):
         return found
@@ -82,18 +87,14 @@ def _retryable(session: Session, job_id: str, ended_at: datetime | None) -> Job 
 
 
 def _refuse_step(session: Session, step: Job, run_id: str) -> RetryResult | None:
-    """Why a step of a run cannot be retried by itself, or None."""
+    """Return why a step of a run cannot be retried by itself, or None."""
     row = session.one("job_for_settle", id=run_id)
     run = None if row is None else read_job(row)
     if run is None or run.status in TERMINAL:
         return RetryResult.RUN_ENDED
     if run.cancel_requested_at is not None:
         return RetryResult.RUN_CANCELLED
-    return RetryResult.NOTHING_TO_RETRY if step.reason in _CANNOT_CHANGE else None
-
-
-#: A step that failed for one of these was never made, and what it would be made from stays as it is.
-_CANNOT_CHANGE = frozenset({JobReason.BAD_TEMPLATE, JobReason.BAD_BAGGAGE, JobReason.BAD_CONDITION})
+    return RetryResult.NOTHING_TO_RETRY if step.reason in _PERMANENT else None
 
 
 def _ended_job(session: Session, job_id: str) -> Job | RetryResult:
@@ -108,8 +109,8 @@ def _ended_job(session: Session, job_id: str) -> Job | RetryResult:
 
 
 def _requeue(session: Session, job: Job) -> None:
-    if job.run_id is not None and (place := place_of(session, job.id)) is not None:
-        reopen_line(session, place)
+    if job.run_id is not None and (position := position_of(session, job.id)) is not None:
+        reopen_token(session, position)
     _reopen(session, job, Hold.RUN if job.plugin == RUN_PLUGIN else hold_for(session, job, suspect=False))
 
 
@@ -120,29 +121,28 @@ def _reopen(session: Session, job: Job, hold: Hold | None) -> None:
     back = Transition(from_status=job.status, to_status=JobStatus.QUEUED, reason=JobReason.MANUAL_RETRY)
     write_transition(session, back, job, execution=job.execution)
     if job.callback is not None:
-        told = CallbackEvent(state=CallbackState.QUEUED, reason=JobReason.MANUAL_RETRY)
-        write_callback(session, told, job, attempt=1)
+        write_callback(session, _QUEUED, job, attempt=1)
 
 
 def _retry_run(session: Session, run: Job, rules: Policy) -> None:
-    """The run keeps its id and its graph; the lines that failed in it are live again."""
+    """Reopen the run, which keeps its id and graph, and its failed tokens."""
     failed = [read_job(row) for row in session.all("retryable_members", run_id=run.id)]
     halted = [read_job(row) for row in session.all("halted_members", run_id=run.id)]
-    earlier = earlier_run(session, run)
+    earlier = predecessor_run(session, run)
     _reopen(session, run, Hold.RUN)
     for job in failed:
         session.run("set_after", seq=job.seq, after_job_id=earlier)
         _requeue(session, job)
     for job in halted:
-        _take_up_line(session, job, rules)
+        _continue_token(session, job, rules)
 
 
-def _take_up_line(session: Session, job: Job, rules: Policy) -> None:
-    """A step that succeeded while its run was being cancelled: its line goes on from what it emitted."""
-    place = place_of(session, job.id)
-    if place is None or job.run_id is None:
+def _continue_token(session: Session, job: Job, rules: Policy) -> None:
+    """Continue the token of a step that succeeded while its run was being cancelled."""
+    position = position_of(session, job.id)
+    if position is None or job.run_id is None:
         return
-    reopen_line(session, place)
+    reopen_token(session, position)
     view = read_run_view(session, job, baggage_of(session, job.event_context_id))
     answered = session.one("last_answer", job_id=job.id)
     if view is None:
@@ -166,39 +166,34 @@ def _take_up_line(session: Session, job: Job, rules: Policy) -> None:
     write_steps(session, job.run_id, progress, rules)
 
 
-# ------------------------------------------------------------------------------ a new run, from a step
+# -- a new run, from a step
 
 
 def rerun(
     session: Session, run_id: str, step_path: str, run: NewRun, rules: Policy
 ) -> EnqueueResult | RetryResult:
-    """Begin `run` at a step of an ended one, with what that step was given and what its neighbours made."""
+    """Begin `run` at a step of an ended run, with that step's input and the results of its neighbours."""
     plan = _plan_rerun(session, run_id, step_path, run.graph)
     if isinstance(plan, RetryResult):
         return plan
     copied, starts = plan
-    answer = submit_job(session, run.job, rules.dedupe_ttl)
-    if not isinstance(answer, Accepted):
-        return answer
+    accepted = submit_job(session, run.job, rules.dedupe_ttl)
+    if not isinstance(accepted, Accepted):
+        return accepted
     insert_run(session, run)
-    for leaf in copied.leaves:
-        insert_leaf(session, run.job.id, leaf)
-    facts = RunInfo(id=run.job.id, graph=run.graph, hops=run.job.hops, trace_id=run.job.trace_id)
-    progress = start_tokens(
-        facts,
-        tuple(copied.views.values()),
-        starts,
-        replace(rules, budget=session.budget),
-        session.now,
-        session.rng,
-    )
-    result = continue_run(session, answer, progress, rules).enqueue_result()
+    for kept in copied.results:
+        insert_token_result(session, run.job.id, kept)
+    info = RunInfo(id=run.job.id, graph=run.graph, hops=run.job.hops, trace_id=run.job.trace_id)
+    views, budgeted = tuple(copied.views.values()), replace(rules, budget=session.budget)
+    progress = start_tokens(info, views, starts, budgeted, session.now, session.rng)
+    steps = write_steps(session, run.job.id, progress, rules)
+    result = StartedRun(accepted, steps).enqueue_result()
     session.publish(JobsEnqueued(results=(result,)))
     return result
 
 
 def check_rerun(session: Session, run_id: str, step_path: str, graph: Graph) -> RetryResult:
-    """What a new run by this graph, from this step, would be refused for; `queued` if nothing."""
+    """Return why `rerun` by this graph would be refused now, or `QUEUED`. Changes nothing."""
     plan = _plan_rerun(session, run_id, step_path, graph)
     return plan if isinstance(plan, RetryResult) else RetryResult.QUEUED
 
@@ -206,7 +201,7 @@ def check_rerun(session: Session, run_id: str, step_path: str, graph: Graph) -> 
 def _plan_rerun(
     session: Session, run_id: str, step_path: str, graph: Graph
 ) -> tuple[_CopiedScopes, tuple[TokenStart, ...]] | RetryResult:
-    """What a new run begins with, or the answer that refuses it."""
+    """Return the scopes and tokens that a new run begins with, or why it is refused."""
     found = _ended_job(session, run_id)
     if isinstance(found, RetryResult):
         return found
@@ -222,15 +217,15 @@ def _plan_rerun(
 
 
 def _start_at(session: Session, job: Job, path: str, copied: _CopiedScopes) -> TokenStart | None:
-    place = place_of(session, job.id)
+    position = position_of(session, job.id)
     row = None if job.source_event_id is None else session.one("event_by_id", id=job.source_event_id)
-    if place is None or row is None:
+    if position is None or row is None:
         return None
     event = read_event(row)
     context_id = _context_before(session, job)
     return TokenStart(
         path=path,
-        position=copied.place(place, lines=1),
+        position=copied.position(position, tokens=1),
         event=NewEvent(
             id=event.id,
             type=event.type,
@@ -245,7 +240,7 @@ def _start_at(session: Session, job: Job, path: str, copied: _CopiedScopes) -> T
 
 
 def _context_before(session: Session, job: Job) -> str | None:
-    """The context that the step was given: its own may hold what the step itself has claimed."""
+    """Return the context that the step was given. Its own may hold what the step itself has claimed."""
     row = None if job.event_context_id is None else session.one("context_by_id", id=job.event_context_id)
     if row is None:
         return None
@@ -256,29 +251,33 @@ def _context_before(session: Session, job: Job) -> str | None:
 
 @dataclass(slots=True)
 class _CopiedScopes:
-    """The scopes around the steps that a run is taken up from, as the new run has them.
+    """The scopes around the repeated steps, copied for the new run.
 
-    What other branches had made is kept; what had come of the lines that are taken up is left behind.
+    Results of other branches are kept; those of the repeated tokens are dropped.
     """
 
     session: Session
     graph: Graph
     views: dict[str, JoinScopeView] = field(default_factory=dict)
-    leaves: list[TokenResult] = field(default_factory=list)
+    results: list[TokenResult] = field(default_factory=list)
     changed: bool = False
 
-    def place(self, old: TokenPosition, *, lines: int) -> TokenPosition:
-        """The same place in the new run; `lines` more are live there."""
-        known = self.views.get(old.scope_id)
-        if known is None:
-            known = self._copy(old.scope_id)
-        scope = replace(known.scope, live=known.scope.live + lines)
-        ends = tuple(end for end in known.results if not _comes_from(end, old))
-        self.views[old.scope_id] = replace(known, scope=scope, results=ends)
-        self.leaves = [
-            leaf
-            for leaf in self.leaves
-            if not (leaf.position.scope_id == scope.id and _comes_from_leaf(leaf, old))
+    def position(self, old: TokenPosition, *, tokens: int) -> TokenPosition:
+        """Return the same position in the new run, where `tokens` more are live."""
+        known = self.views.get(old.scope_id) or self._copy(old.scope_id)
+        scope = replace(known.scope, live=known.scope.live + tokens)
+        results = tuple(
+            end for end in known.results if not (end.branch == old.branch and end.order.startswith(old.order))
+        )
+        self.views[old.scope_id] = replace(known, scope=scope, results=results)
+        self.results = [
+            result
+            for result in self.results
+            if not (
+                result.position.scope_id == scope.id
+                and result.position.branch == old.branch
+                and result.position.order.startswith(old.order)
+            )
         ]
         return replace(old, scope_id=scope.id)
 
@@ -290,27 +289,19 @@ class _CopiedScopes:
             id=make_id(self.session.now, self.session.rng),
             live=0,
             split=old.split,
-            parent=None if old.parent is None else self.place(old.parent, lines=1),
+            parent=None if old.parent is None else self.position(old.parent, tokens=1),
             entry_job_id=None,
             context_id=old.context_id,
         )
         if isinstance(node, SplitNode):
-            ends = branch_ends(self.session, scope_id)
+            ends = branch_results(self.session, scope_id)
             self.changed |= any(end.branch >= len(node.branches) for end in ends)
-            self.leaves += [
-                replace(leaf, position=replace(leaf.position, scope_id=scope.id))
-                for leaf in leaves_of(self.session, scope_id)
+            self.results += [
+                replace(result, position=replace(result.position, scope_id=scope.id))
+                for result in token_results(self.session, scope_id)
             ]
         else:
             ends = ()
         view = JoinScopeView(scope=scope, results=ends, baggage=baggage_of(self.session, old.context_id))
         self.views[scope_id] = view
         return view
-
-
-def _comes_from(end: BranchResult, place: TokenPosition) -> bool:
-    return end.branch == place.branch and end.order.startswith(place.order)
-
-
-def _comes_from_leaf(leaf: TokenResult, place: TokenPosition) -> bool:
-    return leaf.position.branch == place.branch and leaf.position.order.startswith(place.order)

@@ -1,11 +1,9 @@
-"""Pipeline runs in the store: reading where a run stands, and writing how far it got.
+"""Pipeline runs in the store: reading the state of a run, and writing its progress.
 
-What happens next in a run is decided by `ductile.core.runs.progress`; here it is only read and written.
+`ductile.core.runs` decides what happens next in a run.
 """
 
 from __future__ import annotations
-
-from typing import TypeVar
 
 from ductile.core.jobs.model import Job, NewJob
 from ductile.core.json import JsonObject
@@ -30,46 +28,27 @@ from ductile.store.rows import object_or_none, storable, text_or_none, to_json
 from ductile.store.session import Cell, Session
 from ductile.store.verbs.insert import insert_context, insert_event
 
-Kept = TypeVar("Kept")
-
-#: Graphs that are kept compiled, by fingerprint: a run asks for its graph at every step. And as they are
-#: stored, which a run asks for when it starts.
-_MOST_GRAPHS = 256
+#: Caches by fingerprint: a run needs its graph at every step, and the graph's text when it starts.
+_MAX_GRAPHS = 256
 _graphs: dict[str, Graph] = {}
 _texts: dict[str, str] = {}
 
-
-# ---------------------------------------------------------------------------------------- reading
+# -- reading
 
 
 def graph_of(session: Session, fingerprint: str) -> Graph:
-    known = _graphs.get(fingerprint)
-    if known is not None:
-        return known
-    row = session.one("graph_by_fingerprint", fingerprint=fingerprint)
-    assert row is not None  # noqa: S101 - kept as long as a run follows it
-    graph = graph_from_json(object_or_none(row[0]) or {}, fingerprint)
-    _keep(_graphs, fingerprint, graph)
+    graph = _graphs.get(fingerprint)
+    if graph is None:
+        row = session.one("graph_by_fingerprint", fingerprint=fingerprint)
+        assert row is not None  # noqa: S101 - kept as long as a run follows it
+        if len(_graphs) >= _MAX_GRAPHS:
+            _graphs.clear()
+        graph = _graphs[fingerprint] = graph_from_json(object_or_none(row[0]) or {}, fingerprint)
     return graph
 
 
-def _text_of(graph: Graph) -> str:
-    known = _texts.get(graph.fingerprint)
-    if known is not None:
-        return known
-    text = to_json(graph_to_json(graph))
-    _keep(_texts, graph.fingerprint, text)
-    return text
-
-
-def _keep(known: dict[str, Kept], fingerprint: str, kept: Kept) -> None:
-    if len(known) >= _MOST_GRAPHS:
-        known.clear()
-    known[fingerprint] = kept
-
-
 def read_run_view(session: Session, job: Job, baggage: JsonObject) -> RunView | None:
-    """The run around a step; None for a job that is none, or is not as in `job` any more."""
+    """Return the run around a step; None if the job is no step, or has changed since it was read."""
     if job.run_id is None:
         return None
     row = session.one(
@@ -94,13 +73,13 @@ def read_run_view(session: Session, job: Job, baggage: JsonObject) -> RunView | 
     )
 
 
-def place_of(session: Session, job_id: str) -> TokenPosition | None:
+def position_of(session: Session, job_id: str) -> TokenPosition | None:
     row = session.one("member_by_id", job_id=job_id)
     return None if row is None else TokenPosition(scope_id=row[0], branch=row[1], order=row[2])
 
 
 def _closable(session: Session, scope_id: str) -> list[JoinScopeView]:
-    """The scope and those above it, as far as the end of one line can close them."""
+    """Return the scope and those around it, as far as the end of one token can close them."""
     views: list[JoinScopeView] = []
     at: str | None = scope_id
     while at is not None:
@@ -109,7 +88,7 @@ def _closable(session: Session, scope_id: str) -> list[JoinScopeView]:
         views.append(
             JoinScopeView(
                 scope=scope,
-                results=branch_ends(session, at) if closes else (),
+                results=branch_results(session, at) if closes else (),
                 baggage=baggage_of(session, scope.context_id) if closes else None,
             )
         )
@@ -132,7 +111,7 @@ def read_scope(session: Session, scope_id: str) -> JoinScope:
     )
 
 
-def branch_ends(session: Session, scope_id: str) -> tuple[BranchResult, ...]:
+def branch_results(session: Session, scope_id: str) -> tuple[BranchResult, ...]:
     return tuple(
         BranchResult(
             branch=branch,
@@ -148,7 +127,7 @@ def branch_ends(session: Session, scope_id: str) -> tuple[BranchResult, ...]:
     )
 
 
-def leaves_of(session: Session, scope_id: str) -> tuple[TokenResult, ...]:
+def token_results(session: Session, scope_id: str) -> tuple[TokenResult, ...]:
     return tuple(
         TokenResult(
             position=TokenPosition(scope_id=scope_id, branch=branch, order=order),
@@ -165,7 +144,7 @@ def leaves_of(session: Session, scope_id: str) -> tuple[TokenResult, ...]:
     )
 
 
-def ends_of(session: Session, run_id: str) -> tuple[FinalTokenResult, ...]:
+def run_results(session: Session, run_id: str) -> tuple[FinalTokenResult, ...]:
     return tuple(
         FinalTokenResult(
             status=TokenStatus(status),
@@ -183,8 +162,8 @@ def baggage_of(session: Session, context_id: str | None) -> JsonObject:
     return {} if row is None else object_or_none(row[1]) or {}
 
 
-def earlier_run(session: Session, job: NewJob | Job) -> str | None:
-    """The last in line of the live runs of the same pipeline with the same key."""
+def predecessor_run(session: Session, job: NewJob | Job) -> str | None:
+    """Return the last of the live runs of the same pipeline with the same key, which a new one waits for."""
     if job.dedupe_key is None:
         return None
     row = session.one(
@@ -193,16 +172,21 @@ def earlier_run(session: Session, job: NewJob | Job) -> str | None:
     return None if row is None else str(row[0])
 
 
-# ---------------------------------------------------------------------------------------- writing
+# -- writing
 
 
 def insert_run(session: Session, run: NewRun) -> None:
     graph = run.graph
+    text = _texts.get(graph.fingerprint)
+    if text is None:
+        if len(_texts) >= _MAX_GRAPHS:
+            _texts.clear()
+        text = _texts[graph.fingerprint] = to_json(graph_to_json(graph))
     session.run(
         "keep_version",
         fingerprint=graph.fingerprint,
         name=graph.pipeline,
-        graph=_text_of(graph),
+        graph=text,
         at=session.timestamp,
     )
     session.run(
@@ -219,7 +203,7 @@ def insert_run(session: Session, run: NewRun) -> None:
 
 
 def write_progress(session: Session, run_id: str, progress: RunProgress) -> None:
-    """Everything but the steps themselves, which are jobs, and the run's end, which is a settlement."""
+    """Write the progress of a run, without its new steps, which are jobs, and its end, a settlement."""
     for event in progress.events:
         insert_event(session, event)
     for context in progress.contexts:
@@ -230,66 +214,66 @@ def write_progress(session: Session, run_id: str, progress: RunProgress) -> None
         session.change("set_live", id=scope_id, live=live)
     for scope_id, state in progress.closed_scopes:
         session.change("set_scope_state", id=scope_id, state=state)
-    for leaf in progress.results:
-        insert_leaf(session, run_id, leaf)
+    for result in progress.results:
+        insert_token_result(session, run_id, result)
     if progress.steps:
         session.change("count_run_jobs", run_id=run_id, more=len(progress.steps))
 
 
 def insert_scope(session: Session, run_id: str, scope: JoinScope) -> None:
-    place = scope.parent
+    position = scope.parent
     session.run(
         "insert_scope",
         id=scope.id,
         run_id=run_id,
         split_path=scope.split,
-        parent_id=None if place is None else place.scope_id,
-        parent_branch=None if place is None else place.branch,
-        parent_order=None if place is None else place.order,
+        parent_id=None if position is None else position.scope_id,
+        parent_branch=None if position is None else position.branch,
+        parent_order=None if position is None else position.order,
         live=scope.live,
         entry_job_id=scope.entry_job_id,
         context_id=scope.context_id,
     )
 
 
-def leave_line(session: Session, run: Job) -> None:
-    """A run ends that never began: whoever waits for it waits for the one that it waited for itself."""
+def relink_followers(session: Session, run: Job) -> None:
+    """Let the followers of a run that never began wait for the run that it waited for itself."""
     row = None if run.dedupe_key is None else session.one("waited_for", run_id=run.id)
     if row is not None:
         session.run("wait_for_another", id=run.id, other_id=row[0])
 
 
-def insert_leaf(session: Session, run_id: str, leaf: TokenResult) -> None:
+def insert_token_result(session: Session, run_id: str, result: TokenResult) -> None:
     session.run(
         "insert_leaf",
-        **_key(leaf.position),
+        **_key(result.position),
         run_id=run_id,
-        position=leaf.step_position,
-        step_path=leaf.step_path,
-        status=leaf.status,
-        job_id=leaf.job_id,
-        event_id=leaf.event_id,
-        error=storable(leaf.error),
+        position=result.step_position,
+        step_path=result.step_path,
+        status=result.status,
+        job_id=result.job_id,
+        event_id=result.event_id,
+        error=storable(result.error),
     )
 
 
-def insert_member(session: Session, run_id: str, job_id: str, place: TokenPosition) -> None:
-    session.run("insert_member", job_id=job_id, run_id=run_id, **_key(place))
+def insert_member(session: Session, run_id: str, job_id: str, position: TokenPosition) -> None:
+    session.run("insert_member", job_id=job_id, run_id=run_id, **_key(position))
 
 
-def reopen_line(session: Session, place: TokenPosition) -> None:
-    """A line that had failed is live again, and with it every scope that its failure had closed."""
-    session.run("delete_leaf", **_key(place))
-    at: TokenPosition | None = place
+def reopen_token(session: Session, position: TokenPosition) -> None:
+    """Make a failed token live again, and reopen every scope that its failure had closed."""
+    session.run("delete_leaf", **_key(position))
+    at: TokenPosition | None = position
     while at is not None:
         scope = read_scope(session, at.scope_id)
         session.change("set_live", id=scope.id, live=scope.live + 1)
         if scope.state is JoinScopeState.BROKEN and scope.parent is not None:
             session.change("set_scope_state", id=scope.id, state=JoinScopeState.OPEN)
             session.run("delete_leaf", **_key(scope.parent))
-        # A scope with live lines is counted in the one above it already.
+        # A scope with live tokens is counted in the one around it already.
         at = scope.parent if scope.live == 0 else None
 
 
-def _key(place: TokenPosition) -> dict[str, Cell]:
-    return {"scope_id": place.scope_id, "branch": place.branch, "line_order": place.order}
+def _key(position: TokenPosition) -> dict[str, Cell]:
+    return {"scope_id": position.scope_id, "branch": position.branch, "line_order": position.order}

@@ -1,16 +1,18 @@
-"""Schedules: where they stand, and an account of every due instant."""
+"""Schedules: their entries, and the firing of a due instant with all of its rows in one transaction."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
 
-from ductile.core.jobs.model import TERMINAL, Job, JobReason, JobStatus, LedgerEntry, LedgerKind, NewJob
+from ductile.core.jobs.model import TERMINAL, Job, JobReason, JobStatus, LedgerKind, NewJob
 from ductile.core.json import JsonObject
 from ductile.core.schedules.admission import Admitted, FireView, decide_admission
 from ductile.core.schedules.planner import SkipReason
 from ductile.core.schedules.rule import IfRunning, Slot
 from ductile.core.timestamps import format_timestamp
+from ductile.store.model.jobs import JobStateChange
+from ductile.store.model.records import Page
 from ductile.store.model.schedules import (
     FireResult,
     FireStatus,
@@ -19,15 +21,14 @@ from ductile.store.model.schedules import (
     OccurrenceOutcome,
     ScheduleEntry,
 )
-from ductile.store.model.submission import JobStateChange
 from ductile.store.notifier import SCHEDULES_CHANGED
-from ductile.store.rows import read_breaker, read_job, read_schedule, text_or_none, to_json
+from ductile.store.paging import read_page
+from ductile.store.rows import read_breaker, read_job, read_occurrence, read_schedule, text_or_none, to_json
 from ductile.store.session import Session
-from ductile.store.verbs.breakers import begin_probe
 from ductile.store.verbs.cancel import cancel
 from ductile.store.verbs.insert import submit_job
-from ductile.store.verbs.ledger import write_ledger
-from ductile.store.verbs.occurrences import has_row, record
+from ductile.store.verbs.ledger import append_ledger, has_occurrence, write_occurrence
+from ductile.store.verbs.plugins import begin_probe
 from ductile.struct import replace
 
 _REFUSALS = {
@@ -37,6 +38,7 @@ _REFUSALS = {
 
 
 def put_schedules(session: Session, entries: Sequence[ScheduleEntry]) -> None:
+    """Replace all schedules by these. One with an unchanged definition keeps its next instant."""
     for entry in entries:
         session.run(
             "put_schedule",
@@ -55,47 +57,70 @@ def put_schedules(session: Session, entries: Sequence[ScheduleEntry]) -> None:
 
 
 def fire(session: Session, firing: Firing) -> FireResult:
-    """Occurrences, jobs and next instant together, or nothing where it is not what it was planned from."""
-    if (refusal := _outdated(session, firing)) is not None:
-        return FireResult(answer=refusal)
+    """Record a due schedule: occurrences, jobs and next instant together.
+
+    Changes nothing if the schedule is no longer as it was planned from.
+    """
+    if (status := _find_outdated(session, firing)) is not None:
+        return FireResult(answer=status)
     firing = _without_repeats(session, firing)
     chain = _live_chain(session, firing.entry) if firing.job is not None else ()
-    start = _decide(session, firing, chain)
-    if firing.on_demand and isinstance(start, SkipReason):
-        return FireResult(answer=_REFUSALS[start])
-    if start is SkipReason.OUTSTANDING_POLLS:
-        return _defer(session, firing)
-    jobs = _started_jobs(firing, start)
+    admission = _decide(session, firing, chain)
+    if isinstance(admission, SkipReason):
+        if firing.on_demand:
+            return FireResult(answer=_REFUSALS[admission])
+        if admission is SkipReason.OUTSTANDING_POLLS:
+            return _defer(session, firing)
+    jobs = _admitted_jobs(firing, admission)
     ids = {job.id for job in jobs}
     for occurrence in firing.occurrences:
-        kept = occurrence.job_id is None or occurrence.job_id in ids
-        record(session, occurrence if kept else _not_started(occurrence, start))
-    replaced = _replace(session, firing, chain) if jobs else ()
-    previous = _predecessor(firing, chain, replaced) if jobs else None
-    for job in jobs:
-        # The occurrence is the identity; a schedule's job needs no dedupe key.
-        submit_job(session, replace(job, after_job_id=job.after_job_id or previous), timedelta(0))
-        previous = job.id
-    if jobs and isinstance(start, Admitted) and start.probe:
+        starts = occurrence.job_id is None or occurrence.job_id in ids
+        write_occurrence(session, occurrence if starts else _as_skipped(occurrence, admission))
+    replaced = _cancel_chain(session, firing, chain) if jobs else ()
+    if replaced:
+        previous = next((job.id for job in replaced if job.status is JobStatus.RUNNING), None)
+    else:
+        previous = chain[0].id if chain and firing.conditions is not None else None
+    for new in jobs:
+        # The occurrence is the job's identity, so it needs no dedupe key.
+        submit_job(session, replace(new, after_job_id=new.after_job_id or previous), timedelta(0))
+        previous = new.id
+    if jobs and isinstance(admission, Admitted) and admission.probe:
         begin_probe(session, jobs[0].plugin, jobs[0].command, jobs[0].id)
-    _advance(session, firing.entry, jobs)
+    _advance(session, firing.entry, jobs)  # after the cancels, whose settlements also write the next instant
     return FireResult(
         answer=FireStatus.FIRED if jobs else FireStatus.SKIPPED,
         ended=tuple(_as_cancelled(job) for job in replaced if job.status is JobStatus.QUEUED),
         stopping=tuple(job.id for job in replaced if job.status is JobStatus.RUNNING),
-        reason=start if isinstance(start, SkipReason) else None,
+        reason=admission if isinstance(admission, SkipReason) else None,
     )
 
 
+def _admitted_jobs(firing: Firing, admission: Admitted | SkipReason) -> tuple[NewJob, ...]:
+    """Return the jobs to enqueue. A probe starts alone: its followers would not wait for its verdict."""
+    if firing.job is None or isinstance(admission, SkipReason):
+        return ()
+    return (firing.job,) if admission.probe else (firing.job, *firing.followers)
+
+
+def _cancel_chain(session: Session, firing: Firing, chain: tuple[Job, ...]) -> tuple[Job, ...]:
+    """With `if_running: cancel`, cancel the previous jobs. Returns them as they were."""
+    if firing.conditions is None or firing.conditions.if_running is not IfRunning.CANCEL:
+        return ()
+    for job in chain:
+        cancel(session, job.id, firing.rules)
+    return chain
+
+
 def _defer(session: Session, firing: Firing) -> FireResult:
-    """Other polls are outstanding: the occurrence waits until one of them has ended."""
+    """Let the occurrence wait until one of the outstanding polls has ended."""
     report = FireResult(answer=FireStatus.DEFERRED, reason=SkipReason.OUTSTANDING_POLLS)
     if firing.was_deferred:
         return report
     deferred = None
     for occurrence in firing.occurrences:
         if occurrence.job_id is None:
-            record(session, occurrence)
+            write_occurrence(session, occurrence)
         else:
             due_at = session.now - (occurrence.late or timedelta(0))
             deferred = Slot(nominal_at=occurrence.nominal_at, start_at=due_at)
@@ -105,28 +130,39 @@ def _defer(session: Session, firing: Firing) -> FireResult:
                 "nominal_at": format_timestamp(occurrence.nominal_at),
                 "reason": SkipReason.OUTSTANDING_POLLS,
             }
-            write_ledger(session, (LedgerEntry(kind=LedgerKind.SCHEDULE_DEFERRED, data=data),))
+            append_ledger(session, LedgerKind.SCHEDULE_DEFERRED, data)
     _advance(session, replace(firing.entry, deferred=deferred), ())
     return report
 
 
-def _outdated(session: Session, firing: Firing) -> FireStatus | None:
-    """Why a firing comes too late: the schedule is no longer where it was, or this was done before."""
+def _find_outdated(session: Session, firing: Firing) -> FireStatus | None:
+    """Return why a firing comes too late: the schedule has changed, or its occurrences are recorded."""
     if firing.planned_from is None:
-        done = any(_is_accounted(session, occurrence) for occurrence in firing.occurrences)
+        done = any(_is_recorded(session, occurrence) for occurrence in firing.occurrences)
         return FireStatus.ALREADY_FIRED if done else None
     entry = firing.planned_from
     row = session.one("schedule", plugin=entry.plugin, schedule_id=entry.schedule_id)
     return FireStatus.STALE if row is None or read_schedule(row) != entry else None
 
 
+def _is_recorded(session: Session, occurrence: Occurrence) -> bool:
+    nominal_at = format_timestamp(occurrence.nominal_at)
+    key = {"plugin": occurrence.plugin, "schedule_id": occurrence.schedule_id}
+    covered = session.one("last_covered", **key, nominal_at=nominal_at)
+    return has_occurrence(session, occurrence) or (covered is not None and covered[0] >= nominal_at)
+
+
 def _without_repeats(session: Session, firing: Firing) -> Firing:
-    """Leave out what has a row of its own: after the clock was set back, an instant comes again."""
-    if firing.on_demand:
-        return replace(
-            firing, occurrences=tuple(_at_free_instant(session, each) for each in firing.occurrences)
-        )
-    fresh = tuple(each for each in firing.occurrences if not has_row(session, each))
+    """Leave out recorded occurrences: an instant comes again after the clock was set back."""
+    if firing.on_demand:  # its instant is only a name: take the next one that is free
+        moved = []
+        for occurrence in firing.occurrences:
+            while has_occurrence(session, occurrence):
+                later = occurrence.nominal_at + timedelta(microseconds=1)
+                occurrence = replace(occurrence, nominal_at=later)  # noqa: PLW2901
+            moved.append(occurrence)
+        return replace(firing, occurrences=tuple(moved))
+    fresh = tuple(each for each in firing.occurrences if not has_occurrence(session, each))
     if len(fresh) == len(firing.occurrences):
         return firing
     ids = {each.job_id for each in fresh}
@@ -134,15 +170,8 @@ def _without_repeats(session: Session, firing: Firing) -> Firing:
     return replace(firing, occurrences=fresh, job=jobs[0] if jobs else None, followers=tuple(jobs[1:]))
 
 
-def _at_free_instant(session: Session, occurrence: Occurrence) -> Occurrence:
-    """A run that was asked for is named after its instant, which another occurrence may have taken."""
-    while has_row(session, occurrence):
-        occurrence = replace(occurrence, nominal_at=occurrence.nominal_at + timedelta(microseconds=1))
-    return occurrence
-
-
 def _live_chain(session: Session, entry: ScheduleEntry) -> tuple[Job, ...]:
-    """The schedule's latest run and those it waits for, as far as they have not ended."""
+    """Return the schedule's latest job and those it waits for, as far as they have not ended."""
     row = session.one("schedule", plugin=entry.plugin, schedule_id=entry.schedule_id)
     job_id = None if row is None else read_schedule(row).last_job_id
     chain: list[Job] = []
@@ -176,35 +205,11 @@ def _decide(session: Session, firing: Firing, chain: Sequence[Job]) -> Admitted 
     return decide_admission(conditions, view, session.now)
 
 
-def _started_jobs(firing: Firing, start: Admitted | SkipReason) -> tuple[NewJob, ...]:
-    """What really goes on the queue. A probe goes alone: the others would not wait for its verdict."""
-    if firing.job is None or isinstance(start, SkipReason):
-        return ()
-    return (firing.job,) if start.probe else (firing.job, *firing.followers)
-
-
-def _not_started(occurrence: Occurrence, start: Admitted | SkipReason) -> Occurrence:
-    reason = start if isinstance(start, SkipReason) else SkipReason.BREAKER_HALF_OPEN
+def _as_skipped(occurrence: Occurrence, admission: Admitted | SkipReason) -> Occurrence:
+    reason = admission if isinstance(admission, SkipReason) else SkipReason.BREAKER_HALF_OPEN
     return replace(
         occurrence, outcome=OccurrenceOutcome.SKIPPED, reason=reason, job_id=None, late=None, until_at=None
     )
-
-
-def _replace(session: Session, firing: Firing, chain: Sequence[Job]) -> Sequence[Job]:
-    """With `cancel`, what runs is asked to end and what is queued does; these jobs, as they were."""
-    if firing.conditions is None or firing.conditions.if_running is not IfRunning.CANCEL:
-        return ()
-    for job in chain:
-        # When the next run is due, should this end have a say in it, is written again below.
-        cancel(session, job.id, firing.rules)
-    return chain
-
-
-def _predecessor(firing: Firing, chain: Sequence[Job], replaced: Sequence[Job]) -> str | None:
-    """The job that the new one waits for: the latest, or the one of those replaced that still runs."""
-    if replaced:
-        return next((job.id for job in replaced if job.status is JobStatus.RUNNING), None)
-    return chain[0].id if chain and firing.conditions is not None else None
 
 
 def _as_cancelled(job: Job) -> JobStateChange:
@@ -234,17 +239,8 @@ def _advance(session: Session, entry: ScheduleEntry, jobs: Sequence[NewJob]) -> 
     )
 
 
-def _is_accounted(session: Session, occurrence: Occurrence) -> bool:
-    place = {
-        "plugin": occurrence.plugin,
-        "schedule_id": occurrence.schedule_id,
-        "nominal_at": format_timestamp(occurrence.nominal_at),
-    }
-    covered = session.one("last_covered", **place)
-    return has_row(session, occurrence) or (covered is not None and covered[0] >= place["nominal_at"])
-
-
 def pause_schedule(session: Session, plugin: str, schedule_id: str, *, paused: bool) -> bool:
+    """Pause or resume a schedule. Returns False if there is no such schedule."""
     found = session.one(
         "pause_schedule",
         plugin=plugin,
@@ -254,7 +250,18 @@ def pause_schedule(session: Session, plugin: str, schedule_id: str, *, paused: b
     )
     if found is not None:
         kind = LedgerKind.SCHEDULE_PAUSED if paused else LedgerKind.SCHEDULE_RESUMED
-        entry = LedgerEntry(kind=kind, data={"plugin": plugin, "schedule_id": schedule_id})
-        write_ledger(session, (entry,))
+        append_ledger(session, kind, {"plugin": plugin, "schedule_id": schedule_id})
         session.publish(SCHEDULES_CHANGED)
     return found is not None
+
+
+def schedules(session: Session) -> tuple[ScheduleEntry, ...]:
+    return tuple(read_schedule(row) for row in session.all("all_schedules"))
+
+
+def occurrences(
+    session: Session, plugin: str, schedule_id: str, *, limit: int, cursor: str | None = None
+) -> Page[Occurrence]:
+    """Return the occurrences of a schedule, newest first."""
+    key = {"plugin": plugin, "schedule_id": schedule_id}
+    return read_page(session, "occurrences_of_schedule", key, read_occurrence, limit=limit, cursor=cursor)

@@ -1,6 +1,6 @@
-"""Ending jobs: read the view, ask the core, apply its answer, all in one transaction.
+"""Ending jobs: read the view, let the core decide, write the settlement, all in one transaction.
 
-Nothing else writes a job's status, but for the claim and an operator's retry.
+Nothing else writes a job's status, except a claim and an operator's retry.
 """
 
 from __future__ import annotations
@@ -12,69 +12,77 @@ from ductile.core.jobs.model import (
     Completed,
     EndedEarly,
     Evidence,
+    Hold,
     Interrupted,
     Job,
     JobReason,
     JobStatus,
+    LedgerKind,
     Orphaned,
     Outcome,
     RunEnded,
-    StepNotCreated,
     SubmittedBy,
     Transition,
 )
 from ductile.core.jobs.settlement import (
     CallbackEvent,
     CallbackState,
+    LogEntry,
     LogStatus,
     Settlement,
     SettleView,
     settle,
 )
 from ductile.core.policy import Policy
+from ductile.core.runs.graph import RUN_PLUGIN
 from ductile.core.runs.progress import combine_artifacts, last_job, start_first_steps, summarise_run
 from ductile.core.runs.state import NewRun, RunInfo, RunProgress
 from ductile.core.schedules.rule import Slot
-from ductile.core.timestamps import parse_timestamp
-from ductile.errors import StoreError
+from ductile.core.timestamps import format_timestamp, parse_timestamp
+from ductile.errors import ContendedError
 from ductile.protocol.plugin_messages import result_in
-from ductile.store.model.jobs import Settled, SettleResult, Unsettled
-from ductile.store.model.submission import Accepted, EnqueueResult, JobStateChange
+from ductile.store.model.jobs import Accepted, EnqueueResult, JobStateChange, Settled, SettleResult, Unsettled
+from ductile.store.notifier import JOBS_READY, JobEnded, RetryScheduled
 from ductile.store.rows import (
     list_or_empty,
     object_or_none,
     read_breaker,
     read_job,
+    storable,
+    text_or_none,
+    to_json,
 )
-from ductile.store.session import Session
-from ductile.store.verbs.holds import release_after
-from ductile.store.verbs.inits import note_init
-from ductile.store.verbs.insert import insert_event, submit_job
-from ductile.store.verbs.ledger import write_callback, write_ledger, write_transition
+from ductile.store.session import Cell, Session
+from ductile.store.verbs.insert import insert_event, release_after, submit_job
+from ductile.store.verbs.ledger import append_ledger, write_ledger, write_transition
+from ductile.store.verbs.outbox import write_callback
+from ductile.store.verbs.plugins import record_init, write_plugin_effects
 from ductile.store.verbs.runs import (
     baggage_of,
-    earlier_run,
-    ends_of,
     insert_member,
     insert_run,
-    leave_line,
+    predecessor_run,
     read_run_view,
+    relink_followers,
+    run_results,
     write_progress,
 )
-from ductile.store.verbs.settle_rows import log_late_result, write_end, write_plugin_effects
-from ductile.struct import Value, replace
+from ductile.struct import replace
 
-_CANCELLED = "cancelled before any of its steps ran"
 _RUN_CLAIMED = Transition(from_status=JobStatus.QUEUED, to_status=JobStatus.RUNNING, reason=JobReason.CLAIMED)
+_RUN_LOADING = CallbackEvent(state=CallbackState.LOADING, reason=JobReason.CLAIMED)
+_CANCELLED = EndedEarly(reason=JobReason.CANCELLED, error="cancelled before any of its steps ran")
 
 
 def settle_execution(session: Session, claimed: Job, outcome: Outcome, rules: Policy) -> SettleResult:
-    """Apply an outcome if the job still runs with this execution; otherwise only take note of it.
+    """End an execution and apply all consequences, or nothing.
 
-    Most are still as they were claimed, which the writing itself finds out; only the others are read again.
+    `claimed` is the job as it was claimed for this execution. If it has been cancelled, recovered or claimed
+    again since, the stored job decides; an outcome that comes too late is only logged.
     """
     if claimed.status is JobStatus.RUNNING:
-        settled = _settle_as_seen(session, claimed, outcome, rules)
+        # Most jobs are unchanged. The update finds out whether this one is, which saves reading it.
+        settled = _settle_if_unchanged(session, claimed, outcome, rules)
         if settled is not None:
             return settled
     row = session.one("job_for_settle", id=claimed.id)
@@ -87,185 +95,173 @@ def settle_execution(session: Session, claimed: Job, outcome: Outcome, rules: Po
     given_up = logged is not None and logged[0] in (LogStatus.ORPHANED, LogStatus.INTERRUPTED)
     if not given_up or isinstance(outcome, Orphaned | Interrupted):
         return Unsettled.ALREADY_SETTLED
-    first = log_late_result(session, job, execution, outcome)
-    return Unsettled.SUPERSEDED if first else Unsettled.ALREADY_SETTLED
+    is_first = _log_late_result(session, job, execution, outcome)
+    return Unsettled.SUPERSEDED if is_first else Unsettled.ALREADY_SETTLED
 
 
 def settle_job(session: Session, job: Job, outcome: Outcome, rules: Policy) -> Settled:
-    """Decide and apply. The caller has read `job` in this transaction."""
-    settled = _settle_as_seen(session, job, outcome, rules)
+    """End a job that was read in this transaction, and apply all consequences."""
+    settled = _settle_if_unchanged(session, job, outcome, rules)
     if settled is None:
-        raise _changed_under_us(job.id)
+        raise ContendedError(f"the job {job.id} has changed since it was read")
     return settled
 
 
-def _changed_under_us(job_id: str) -> StoreError:
-    """A defect: whoever reads a job in a transaction finds it so until its end."""
-    return StoreError(f"the job {job_id} is not as it was read")
+def _settle_if_unchanged(session: Session, job: Job, outcome: Outcome, rules: Policy) -> Settled | None:
+    """Decide and apply the settlement.
 
-
-def _settle_as_seen(session: Session, job: Job, outcome: Outcome, rules: Policy) -> Settled | None:
-    """Decide and apply; None, and nothing is written, if the job is not as in `job` any more."""
+    Returns None, and writes nothing, if the stored job differs from `job`.
+    """
     view = _read_view(session, job, outcome, rules)
     settlement = settle(view, outcome, replace(rules, budget=session.budget), session.now, session.rng)
-    awaited = write_end(session, job, settlement)
+    awaited = _write_end(session, job, settlement)
     if awaited is None:
         return None
     write_plugin_effects(session, job, view, settlement)
-    note_init(session, job, settlement)
+    record_init(session, job, settlement)
     for outgoing in settlement.events:
         insert_event(session, outgoing.event, producer=job.id, index=outgoing.index)
-    followed = _Followed()
-    followed.started += [submit_job(session, child, rules.dedupe_ttl) for child in settlement.children]
+    consequences = Consequences()
+    consequences.started += [submit_job(session, child, rules.dedupe_ttl) for child in settlement.children]
     for run in settlement.runs:
-        followed.add(start_run(session, run, rules, rules.dedupe_ttl))
+        started = start_run(session, run, rules, rules.dedupe_ttl)
+        consequences.started.append(started.result)
+        consequences.add(started.consequences)
     write_ledger(session, settlement.ledger)
     if settlement.progress is not None and job.run_id is not None:
-        followed.add(write_steps(session, job.run_id, settlement.progress, rules))
+        consequences.add(write_steps(session, job.run_id, settlement.progress, rules))
     release_after(session, job, awaited=awaited and settlement.is_terminal)
     return Settled(
-        job_id=job.id, settlement=settlement, started=tuple(followed.started), ended=tuple(followed.ended)
+        job_id=job.id,
+        settlement=settlement,
+        started=tuple(consequences.started),
+        ended=tuple(consequences.ended),
     )
 
 
-# ------------------------------------------------------------------------------------- pipeline runs
+# -- pipeline runs
 
 
 @dataclass(slots=True)
-class _Followed:
-    """What a settlement led to, collected on the way."""
+class Consequences:
+    """The jobs that a settlement started or ended."""
 
     started: list[EnqueueResult] = field(default_factory=list)
     ended: list[JobStateChange] = field(default_factory=list)
 
-    def add(self, other: _Followed | StartedRun) -> None:
-        if isinstance(other, StartedRun):
-            self.started.append(other.answer)
+    def add(self, other: Consequences) -> None:
         self.started += other.started
         self.ended += other.ended
 
 
-class StartedRun(Value):
-    answer: EnqueueResult
-    started: tuple[EnqueueResult, ...] = ()
-    ended: tuple[JobStateChange, ...] = ()
+@dataclass(slots=True)
+class StartedRun:
+    result: EnqueueResult
+    consequences: Consequences = field(default_factory=Consequences)
 
     def enqueue_result(self) -> EnqueueResult:
-        """The answer for whoever submitted it, with all that it led to at once."""
-        if not isinstance(self.answer, Accepted):
-            return self.answer
-        members = tuple(started for started in self.started if isinstance(started, Accepted))
-        return replace(self.answer, members=members, ended=self.ended)
+        """Return the result for the caller, with the steps that the run began with."""
+        if not isinstance(self.result, Accepted):
+            return self.result
+        members = tuple(each for each in self.consequences.started if isinstance(each, Accepted))
+        return replace(self.result, members=members, ended=tuple(self.consequences.ended))
 
 
 def start_run(session: Session, run: NewRun, rules: Policy, window: timedelta) -> StartedRun:
     """Insert a run and its first steps, unless it is a duplicate."""
-    facts = RunInfo(
+    info = RunInfo(
         id=run.job.id,
         graph=run.graph,
         hops=run.job.hops,
         trace_id=run.job.trace_id,
-        after_job_id=earlier_run(session, run.job),
+        after_job_id=predecessor_run(session, run.job),
     )
-    answer = submit_job(session, run.job, window)
-    if not isinstance(answer, Accepted):
-        return StartedRun(answer=answer)
+    result = submit_job(session, run.job, window)
+    if not isinstance(result, Accepted):
+        return StartedRun(result)
     if run.event_is_new:
         insert_event(session, run.event, producer=run.job.parent_job_id)
     insert_run(session, run)
     baggage = baggage_of(session, run.job.event_context_id)
-    progress = start_first_steps(
-        run, facts, baggage, replace(rules, budget=session.budget), session.now, session.rng
-    )
-    return continue_run(session, answer, progress, rules)
+    budgeted = replace(rules, budget=session.budget)
+    progress = start_first_steps(run, info, baggage, budgeted, session.now, session.rng)
+    return StartedRun(result, write_steps(session, result.job_id, progress, rules))
 
 
-def continue_run(session: Session, answer: Accepted, progress: RunProgress, rules: Policy) -> StartedRun:
-    """The first steps of a run that was accepted."""
-    followed = write_steps(session, answer.job_id, progress, rules)
-    return StartedRun(answer=answer, started=tuple(followed.started), ended=tuple(followed.ended))
-
-
-def write_steps(session: Session, run_id: str, progress: RunProgress, rules: Policy) -> _Followed:
-    """How far a run got: its new steps, those that could not be made, and its end if it has come."""
+def write_steps(session: Session, run_id: str, progress: RunProgress, rules: Policy) -> Consequences:
+    """Write the progress of a run: new steps, steps that could not be created, and the run's end."""
     write_progress(session, run_id, progress)
-    followed = _Followed()
+    consequences = Consequences()
     for step in progress.steps:
-        answer = submit_job(session, step.job, rules.dedupe_ttl)
-        if not isinstance(answer, Accepted):
-            followed.started.append(answer)
+        result = submit_job(session, step.job, rules.dedupe_ttl)
+        if not isinstance(result, Accepted):
+            consequences.started.append(result)
             continue
         insert_member(session, run_id, step.job.id, step.position)
         if step.fault is None:
-            followed.started.append(answer)
+            consequences.started.append(result)
         else:
-            followed.ended.append(_end_unmade(session, step.job.id, step.fault, rules))
+            # The step failed before it could run. The run has counted its end already.
+            job = _read_job(session, step.job.id)
+            view = SettleView(job=job, state={})
+            settlement = settle(view, step.fault, rules, session.now, session.rng)
+            if _write_end(session, job, settlement) is None:
+                raise ContendedError(f"the job {job.id} has changed since it was read")
+            consequences.ended.append(state_change(job, settlement))
     write_ledger(session, progress.ledger)
     if progress.ended:
-        followed.add(end_run(session, run_id, rules))
-    return followed
+        consequences.add(end_run(session, run_id, rules))
+    return consequences
 
 
-def _end_unmade(session: Session, job_id: str, fault: StepNotCreated, rules: Policy) -> JobStateChange:
-    """A step that failed before it could run. Its run has counted its end already."""
-    job = _read_again(session, job_id)
-    settlement = settle(SettleView(job=job, state={}), fault, rules, session.now, session.rng)
-    if write_end(session, job, settlement) is None:
-        raise _changed_under_us(job.id)
-    return state_change(job, settlement)
-
-
-def end_run(session: Session, run_id: str, rules: Policy, *, stalled: bool = False) -> _Followed:
-    """No line of the run is live: it ends as they did, and answers what its last step answered."""
-    job = _read_again(session, run_id)
-    if job.status is JobStatus.QUEUED:  # nothing of it was ever claimed
-        leave_line(session, job)
-        if job.cancel_requested_at is not None:
-            return _end_with(session, job, EndedEarly(reason=JobReason.CANCELLED, error=_CANCELLED), rules)
-        job = claim_run(session, run_id)
-    ends = ends_of(session, run_id)
-    if stalled:
-        outcome = RunEnded(reason=JobReason.STALLED, error=JobReason.STALLED.description)
+def end_run(session: Session, run_id: str, rules: Policy, *, stalled: bool = False) -> Consequences:
+    """End a run without live tokens. Its result is that of its last step."""
+    job = _read_job(session, run_id)
+    outcome: Outcome
+    if job.status is JobStatus.QUEUED and job.cancel_requested_at is not None:  # no step was ever claimed
+        relink_followers(session, job)
+        outcome = _CANCELLED
     else:
-        outcome = _with_last_answer(session, summarise_run(ends), last_job(ends), job)
-    return _end_with(session, job, outcome, rules)
-
-
-def _end_with(session: Session, job: Job, outcome: Outcome, rules: Policy) -> _Followed:
+        if job.status is JobStatus.QUEUED:
+            relink_followers(session, job)
+            job = claim_run(session, run_id)
+        if stalled:
+            outcome = RunEnded(reason=JobReason.STALLED, error=JobReason.STALLED.description)
+        else:
+            ends = run_results(session, run_id)
+            outcome = _with_last_result(session, summarise_run(ends), last_job(ends), job)
     settled = settle_job(session, job, outcome, rules)
     ended = [state_change(job, settled.settlement), *settled.ended]
-    return _Followed(started=list(settled.started), ended=ended)
+    return Consequences(started=list(settled.started), ended=ended)
 
 
 def claim_run(session: Session, run_id: str) -> Job:
-    """The first of its steps was claimed, and with it the run."""
+    """Mark a run as running, when the first of its steps is claimed."""
     row = session.one("start_run", id=run_id, at=session.timestamp)
     if row is None:
-        raise _changed_under_us(run_id)
+        raise ContendedError(f"the run {run_id} has changed since it was read")
     started = read_job(row)
     write_transition(session, _RUN_CLAIMED, started, execution=started.execution)
     if started.callback is not None:
-        told = CallbackEvent(state=CallbackState.LOADING, reason=JobReason.CLAIMED)
-        write_callback(session, told, started, attempt=started.attempt)
+        write_callback(session, _RUN_LOADING, started, attempt=started.attempt)
     return started
 
 
-def _with_last_answer(session: Session, ended: RunEnded, last: str | None, job: Job) -> RunEnded:
+def _with_last_result(session: Session, ended: RunEnded, last: str | None, job: Job) -> RunEnded:
+    """Return the outcome with the artifacts of all steps, and the output of the job `last`."""
+    named = session.all("artifacts_of_members", run_id=job.id)
+    artifacts = combine_artifacts((path or "", list_or_empty(listed)) for path, listed in named)
     took = session.now - (job.started_at or session.now)
     evidence = Evidence(duration=max(took, timedelta(0)))
-    named = session.all("artifacts_of_members", run_id=job.id)
-    ended = replace(
-        ended, artifacts=combine_artifacts((path or "", list_or_empty(listed)) for path, listed in named)
-    )
     row = None if last is None else session.one("last_answer", job_id=last)
     if row is None:
-        return replace(ended, evidence=evidence)
+        return replace(ended, artifacts=artifacts, evidence=evidence)
     stdout, stderr, exit_code, signal = row
     evidence = replace(evidence, stdout=stdout, stderr=stderr, exit_code=exit_code, signal=signal)
-    return replace(ended, evidence=evidence, result=result_in(stdout))
+    return replace(ended, artifacts=artifacts, evidence=evidence, result=result_in(stdout))
 
 
-def _read_again(session: Session, job_id: str) -> Job:
+def _read_job(session: Session, job_id: str) -> Job:
     row = session.one("job_for_settle", id=job_id)
     assert row is not None  # noqa: S101 - the caller has just written it, or holds a step of it
     return read_job(row)
@@ -283,11 +279,14 @@ def state_change(job: Job, settlement: Settlement) -> JobStateChange:
     )
 
 
-# ------------------------------------------------------------------------------------------- plain jobs
+# -- the view, and the rows of an end
 
 
 def _read_view(session: Session, job: Job, outcome: Outcome, rules: Policy) -> SettleView:
-    """Only what this outcome can need is read: most jobs keep no state and have no breaker."""
+    """Read what the decision depends on.
+
+    State, breaker and schedule only where the outcome can change them.
+    """
     state, breaker, latest = None, None, None
     baggage = baggage_of(session, job.event_context_id)
     if isinstance(outcome, Completed) and outcome.response.state_updates:
@@ -295,26 +294,123 @@ def _read_view(session: Session, job: Job, outcome: Outcome, rules: Policy) -> S
     if job.submitted_by is SubmittedBy.SCHEDULER:
         breaker = session.one("breaker", plugin=job.plugin, command=job.command)
         if job.submitted_detail in rules.plugin(job.plugin).schedules:
-            latest = session.one(
-                "schedule_of_latest_job",
-                plugin=job.plugin,
-                schedule_id=job.submitted_detail,
-                job_id=job.id,
-            )
+            key = {"plugin": job.plugin, "schedule_id": job.submitted_detail}
+            latest = session.one("schedule_of_latest_job", **key, job_id=job.id)
+    slot = None
+    if latest is not None and latest[1] is not None and latest[2] is not None:
+        slot = Slot(nominal_at=parse_timestamp(latest[2]), start_at=parse_timestamp(latest[1]))
     return SettleView(
         job=job,
         state={} if state is None else object_or_none(state[0]) or {},
         state_claim_seq=0 if state is None else state[1],
         breaker=None if breaker is None else read_breaker(breaker),
         latest_of=None if latest is None else latest[0],
-        slot=None if latest is None else _slot(latest[1], latest[2]),
+        slot=slot,
         paused=latest is not None and latest[3] is not None,
         baggage=baggage,
         run=read_run_view(session, job, baggage),
     )
 
 
-def _slot(next_at: str | None, nominal_at: str | None) -> Slot | None:
-    if next_at is None or nominal_at is None:
+def _write_end(session: Session, job: Job, settlement: Settlement) -> bool | None:
+    """Write the job's row, log, transitions and state webhook. Returns whether jobs wait for its end.
+
+    Returns None, and writes nothing, if the stored job differs from `job`.
+    """
+    retry_at = settlement.next_retry_at
+    row = session.one(
+        "settle_job",
+        seq=job.seq,
+        id=job.id,
+        from_status=job.status,
+        execution=job.execution,
+        cancel_requested_at=text_or_none(job.cancel_requested_at),
+        # A duplicate may have subscribed a URL since the job was read; its event is then decided again.
+        callback_url=None if job.callback is None else job.callback.url,
+        status=settlement.status,
+        reason=settlement.reason,
+        # An interrupted job is ready at once: it keeps the key that it held while it ran.
+        hold=None if retry_at is None else Hold.RETRY,
+        attempt=settlement.attempt,
+        completed_at=session.timestamp if settlement.is_terminal else None,
+        next_retry_at=text_or_none(retry_at),
+        retry_wait=None if retry_at is None else (retry_at - session.now).total_seconds(),
+        last_error=storable(settlement.last_error),
+        suspect=int(settlement.suspect),
+        artifacts=to_json(settlement.artifacts) if settlement.artifacts else None,
+    )
+    if row is None:
         return None
-    return Slot(nominal_at=parse_timestamp(nominal_at), start_at=parse_timestamp(next_at))
+    if settlement.log is not None:
+        log_row = _log_row(session, job, settlement.log, settlement.status, settlement.reason)
+        log_row["artifacts"] = to_json(settlement.artifacts) if settlement.artifacts else None
+        session.insert_later("insert_log", log_row)
+    for transition in settlement.transitions:
+        write_transition(session, transition, job, execution=job.execution)
+    if settlement.callback is not None:
+        write_callback(session, settlement.callback, job, attempt=settlement.attempt)
+    if settlement.is_terminal:
+        session.publish(
+            JobEnded(job_id=job.id, plugin=job.plugin, command=job.command, submitted_by=job.submitted_by)
+        )
+    elif retry_at is not None:
+        session.publish(RetryScheduled(due_at=retry_at))
+    else:
+        session.publish(JOBS_READY)
+    if job.plugin == RUN_PLUGIN:
+        session.run("clear_deadline", run_id=job.id)
+    return bool(row[0])
+
+
+def _log_row(
+    session: Session, job: Job, log: LogEntry, status: JobStatus, reason: JobReason
+) -> dict[str, Cell]:
+    """Return the log row of an execution that left the job in this state."""
+    evidence = log.evidence
+    return {
+        "job_id": job.id,
+        "execution": job.execution,
+        "attempt": job.attempt,
+        "max_attempts": job.max_attempts,
+        "plugin": job.plugin,
+        "command": job.command,
+        "status": log.status,
+        "reason": log.reason,
+        "job_status": status,
+        "job_reason": reason,
+        "result": storable(evidence.stdout),
+        "stderr": storable(evidence.stderr),
+        "exit_code": evidence.exit_code,
+        "signal": evidence.signal,
+        "error": storable(log.error),
+        "duration_ms": evidence.duration.total_seconds() * 1000,
+        "submitted_by": job.submitted_by,
+        "submitted_detail": job.submitted_detail,
+        "dedupe_key": job.dedupe_key,
+        "created_at": format_timestamp(job.created_at),
+        "started_at": text_or_none(job.started_at),
+        "at": session.timestamp,
+        "parent_job_id": job.parent_job_id,
+        "source_event_id": job.source_event_id,
+        "event_context_id": job.event_context_id,
+        "run_id": job.run_id,
+        "step_path": job.step_path,
+        "trace_id": job.trace_id,
+        "artifacts": None,
+    }
+
+
+def _log_late_result(session: Session, job: Job, execution: int, outcome: Outcome) -> bool:
+    """Log an outcome that came too late. Returns False if this execution has one already."""
+    log = LogEntry(
+        status=LogStatus.SUPERSEDED,
+        reason=job.reason,
+        error="the result came after the job had been given up; it was not applied",
+        evidence=outcome.evidence,
+    )
+    row = _log_row(session, job, log, job.status, job.reason) | {"execution": execution}
+    if session.insert("insert_log", **row) is None:
+        return False
+    kind = LedgerKind.JOB_RESULT_SUPERSEDED
+    append_ledger(session, kind, {"execution": execution}, job_id=job.id, run_id=job.run_id)
+    return True

@@ -1,57 +1,52 @@
-"""The reading verbs. They run on a reader's snapshot and never wait for the writer."""
+"""Reading jobs, runs, executions and the queue.
+
+These verbs run on a snapshot and never wait for the writer.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timedelta
-from typing import TypeVar
 
 from ductile.core.events.model import NewContext
-from ductile.core.jobs.model import Job, JobReason, JobStatus, LedgerKind, Transition
+from ductile.core.jobs.model import Job, JobStatus
 from ductile.core.jobs.settlement import LogStatus
 from ductile.core.json import JsonObject
+from ductile.core.runs.graph import RUN_PLUGIN
 from ductile.core.timestamps import format_timestamp, parse_timestamp
-from ductile.store.cursors import decode_cursor, encode_cursor
-from ductile.store.model.deliveries import Delivery, DeliveryStatus
 from ductile.store.model.jobs import StoredEvent
-from ductile.store.model.maintenance import ConfigOrigin, ConfigRecord, versions_from_json
+from ductile.store.model.maintenance import PluginWork
 from ductile.store.model.records import (
-    LARGEST_PAGE,
-    BreakerRow,
-    BreakerTransitionRow,
     ExecutionStats,
-    FactRow,
+    JobDetails,
     JobFilter,
-    LedgerRow,
     LogFilter,
     LogRow,
     Page,
     PluginDepth,
-    PluginState,
     QueueCounts,
-    TransitionRow,
+    RunRecord,
 )
-from ductile.store.model.schedules import Occurrence, ScheduleEntry
+from ductile.store.paging import read_page
 from ductile.store.rows import (
     job_from_log,
     object_or_none,
-    read_breaker,
-    read_delivery,
     read_event,
     read_job,
     read_log,
-    read_occurrence,
-    read_schedule,
     text_or_none,
+    to_json,
 )
 from ductile.store.session import Cell, Session
+from ductile.store.verbs.ledger import read_ledger
+from ductile.store.verbs.runs import graph_of
 
-Row = TypeVar("Row")
-
-_NEWEST = (1 << 63) - 1
+#: Jobs of a run, and ledger entries about it.
+_LARGEST_RUN = 10_000
 
 
 def job(session: Session, job_id: str) -> Job | None:
+    """Return the job with its payload; from the log if retention has removed its row."""
     row = session.one("job_by_id", id=job_id)
     if row is not None:
         found = read_job(row[:-1])
@@ -65,17 +60,19 @@ def job(session: Session, job_id: str) -> Job | None:
 
 
 def latest_with_key(session: Session, plugin: str, command: str, dedupe_key: str) -> Job | None:
+    """Return the newest queued or ended job with this key, with its payload."""
     row = session.one("latest_with_key", dedupe_key=dedupe_key, plugin=plugin, command=command)
     return None if row is None else job(session, row[0])
 
 
 def blocking_job(session: Session, job_id: str) -> Job | None:
+    """Return the job that a held one waits for: its key's holder, its predecessor, or another suspect."""
     row = session.one("blocking_job", id=job_id)
     return None if row is None or row[0] is None else job(session, str(row[0]))
 
 
 def _payload(session: Session, own: str | None, event_id: str | None) -> JsonObject | None:
-    """A job's own payload, else that of the event that started it."""
+    """Return a job's own payload, else that of the event that started it."""
     if own is not None or event_id is None:
         return object_or_none(own)
     row = session.one("payload_of_event", id=event_id)
@@ -83,6 +80,7 @@ def _payload(session: Session, own: str | None, event_id: str | None) -> JsonObj
 
 
 def jobs(session: Session, where: JobFilter, *, limit: int, cursor: str | None = None) -> Page[Job]:
+    """Return jobs, newest first, without payloads."""
     values: dict[str, Cell] = {
         "id": where.job_id,
         "run_id": where.run_id,
@@ -95,7 +93,7 @@ def jobs(session: Session, where: JobFilter, *, limit: int, cursor: str | None =
         "created_before": text_or_none(where.created_before),
     }
     words = _as_words(where.query)
-    # Each list is driven by the index of its most selective filter; the others are checked on the rows.
+    # The most selective filter chooses the index; the others are checked on the rows.
     if words is not None:
         query = "jobs_with_words"
         values["words"] = words
@@ -111,10 +109,11 @@ def jobs(session: Session, where: JobFilter, *, limit: int, cursor: str | None =
         query = "jobs_of_plugin"
     else:
         query = "jobs_newest"
-    return _page(session, query, values, read_job, seq_at=1, limit=limit, cursor=cursor)
+    return read_page(session, query, values, read_job, limit=limit, cursor=cursor, seq_column=1)
 
 
 def log(session: Session, where: LogFilter, *, limit: int, cursor: str | None = None) -> Page[LogRow]:
+    """Return executions of all jobs, newest first, without their output."""
     words = _as_words(where.query)
     values: dict[str, Cell] = {
         "job_id": where.job_id,
@@ -137,69 +136,36 @@ def log(session: Session, where: LogFilter, *, limit: int, cursor: str | None = 
         query = "log_of_plugin"
     else:
         query = "log_newest"
-    return _page(session, query, values, read_log, seq_at=0, limit=limit, cursor=cursor)
+    return read_page(session, query, values, read_log, limit=limit, cursor=cursor)
 
 
 def _as_words(query: str | None) -> str | None:
-    """Return the words of a search, which must all occur, with one space between them; None if there are
-    none.
-    """
+    """Return the words of a search, all of which must occur; None if there are none."""
     return " ".join((query or "").replace("\0", " ").split()) or None
 
 
-def _page(
-    session: Session,
-    query: str,
-    values: dict[str, Cell],
-    read: Callable[[tuple[Cell, ...]], Row],
-    *,
-    seq_at: int,
-    limit: int,
-    cursor: str | None,
-) -> Page[Row]:
-    """Newest first. One row more than asked for tells whether there is a next page."""
-    size = max(1, min(limit, LARGEST_PAGE))
-    before = decode_cursor(cursor)
-    rows = session.all(query, **values, before=_NEWEST if before is None else before, limit=size + 1)
-    shown = rows[:size]
-    following = encode_cursor(shown[-1][seq_at]) if len(rows) > size else None
-    return Page(rows=tuple(read(row) for row in shown), next_cursor=following)
-
-
 def job_ids_ending(session: Session, ending: str, *, limit: int) -> tuple[str, ...]:
+    """Return ids that end so, also those in the log. Slower than `job_ids`: no index helps."""
     return tuple(str(row[0]) for row in session.all("job_ids_ending", ending=ending, limit=limit))
 
 
 def job_ids(session: Session, beginning: str, *, limit: int) -> tuple[str, ...]:
-    # Ids are lower-case digits and dashes, so everything that begins so comes before this.
+    """Return ids that begin so, in order, also those in the log."""
+    # Ids consist of lower-case letters, digits and dashes, which all sort before a tilde.
     rows = session.all("job_ids_between", low=beginning, high=f"{beginning}~", limit=limit)
     return tuple(row[0] for row in rows)
 
 
 def tree(session: Session, job_id: str, *, limit: int) -> tuple[Job, ...]:
-    # Level by level, so that at one instant parents still come before their children.
+    """Return the job and its descendants, oldest first; at most `limit`, and none without its parent."""
+    # The query goes level by level and the sort is stable, so parents come before their children.
     ids = [row[0] for row in session.all("job_tree", id=job_id, limit=limit)]
     members = [member for member in (job(session, one) for one in ids) if member is not None]
     return tuple(sorted(members, key=lambda member: member.created_at))
 
 
-def transitions(session: Session, job_id: str) -> tuple[TransitionRow, ...]:
-    return tuple(
-        TransitionRow(
-            seq=seq,
-            execution=execution,
-            transition=Transition(
-                from_status=None if source is None else JobStatus(source),
-                to_status=JobStatus(target),
-                reason=JobReason(reason),
-            ),
-            at=parse_timestamp(at),
-        )
-        for seq, execution, source, target, reason, at in session.all("transitions_of_job", job_id=job_id)
-    )
-
-
 def executions(session: Session, job_id: str) -> tuple[LogRow, ...]:
+    """Return every execution of a job with its output, oldest first."""
     return tuple(read_log(row) for row in session.all("executions_of_job", job_id=job_id))
 
 
@@ -230,6 +196,7 @@ def counts(session: Session) -> QueueCounts:
 
 
 def queue_depths(session: Session) -> tuple[PluginDepth, ...]:
+    """Return the queue by plugin, for plugins that have queued or running jobs."""
     return tuple(
         PluginDepth(
             plugin=plugin,
@@ -243,6 +210,7 @@ def queue_depths(session: Session) -> tuple[PluginDepth, ...]:
 
 
 def execution_stats(session: Session, *, since: datetime, latest: int) -> tuple[ExecutionStats, ...]:
+    """Return how executions ended since an instant, among the latest `latest` of them."""
     rows = session.all("tallies", since=format_timestamp(since), latest=latest)
     return tuple(
         ExecutionStats(
@@ -257,129 +225,72 @@ def execution_stats(session: Session, *, since: datetime, latest: int) -> tuple[
 
 
 def outstanding(session: Session, plugin: str, command: str) -> int:
+    """Return how many jobs of this command are queued or running, whatever submitted them."""
     row = session.one("outstanding", plugin=plugin, command=command)
     return 0 if row is None else int(row[0])
 
 
-def plugin_state(session: Session, plugin: str) -> PluginState | None:
-    row = session.one("plugin_state", plugin=plugin)
-    if row is None:
+def account(session: Session, job_id: str) -> JobDetails | None:
+    """Return a job, or a run and its steps, with their latest executions; without its payload."""
+    row = session.one("job_for_settle", id=job_id)
+    own = job(session, job_id) if row is None else read_job(row)
+    return None if own is None else _account_of(session, own)
+
+
+def run(session: Session, run_id: str) -> RunRecord | None:
+    """Return a pipeline run with its steps and their results; None if the job is not a run."""
+    own = job(session, run_id)
+    if own is None or own.plugin != RUN_PLUGIN:
         return None
-    return PluginState(plugin=plugin, state=object_or_none(row[0]) or {}, updated_at=parse_timestamp(row[2]))
-
-
-def facts(session: Session, plugin: str, *, limit: int, cursor: str | None = None) -> Page[FactRow]:
-    return _page(
-        session, "facts_of_plugin", {"plugin": plugin}, _read_fact, seq_at=0, limit=limit, cursor=cursor
+    found = _account_of(session, own)
+    fingerprint = session.one("run_fingerprint", run_id=run_id)
+    return RunRecord(
+        job=own,
+        members=found.members,
+        executions=found.executions,
+        notes=tuple(
+            read_ledger(row) for row in session.all("notes_of_job", job_id=run_id, limit=_LARGEST_RUN)
+        ),
+        graph=None if fingerprint is None else graph_of(session, fingerprint[0]),
     )
 
 
-def _read_fact(row: tuple[Cell, ...]) -> FactRow:
-    seq, plugin, fact_type, job_id, command, body, created_at = row
-    return FactRow(
-        seq=seq,
-        plugin=plugin,
-        fact_type=fact_type,
-        job_id=job_id,
-        command=command,
-        body=object_or_none(body) or {},
-        created_at=parse_timestamp(created_at),
+def _account_of(session: Session, own: Job) -> JobDetails:
+    last = session.one("last_execution", job_id=own.id)
+    executions = {} if last is None else {own.id: read_log(last)}
+    if own.plugin != RUN_PLUGIN:
+        return JobDetails(job=own, members=(), executions=executions)
+    members = {
+        row[0]: read_job(row) for row in session.all("members_of_run", run_id=own.id, limit=_LARGEST_RUN)
+    }
+    for row in session.all("log_of_run", run_id=own.id, limit=_LARGEST_RUN):
+        logged = read_log(row)
+        executions[logged.job_id] = logged
+        members.setdefault(logged.job_id, job_from_log(logged, None))
+    return JobDetails(
+        job=own,
+        members=tuple(sorted(members.values(), key=lambda member: member.created_at)),
+        executions=executions,
     )
 
 
-def breakers(session: Session) -> tuple[BreakerRow, ...]:
-    return tuple(
-        BreakerRow(
-            plugin=row[0], command=row[1], breaker=read_breaker(row[2:8]), updated_at=parse_timestamp(row[8])
+def pending_work(session: Session, plugins: Sequence[str]) -> tuple[PluginWork, ...]:
+    """Return queued, running and future work of these plugins, for those that have any."""
+    jobs: dict[tuple[str, str], int] = {
+        (plugin, status): count
+        for plugin, status, count in session.all("live_jobs_of_plugins", plugins=to_json(list(plugins)))
+    }
+    runs = dict.fromkeys(plugins, 0)
+    for fingerprint, count in session.all("live_runs_by_graph"):
+        for plugin in graph_of(session, fingerprint).plugins & runs.keys():
+            runs[plugin] += count
+    found = (
+        PluginWork(
+            plugin=plugin,
+            queued=jobs.get((plugin, JobStatus.QUEUED), 0),
+            running=jobs.get((plugin, JobStatus.RUNNING), 0),
+            runs=runs[plugin],
         )
-        for row in session.all("all_breakers")
+        for plugin in plugins
     )
-
-
-def breaker_history(session: Session, plugin: str, *, limit: int) -> tuple[BreakerTransitionRow, ...]:
-    return tuple(
-        BreakerTransitionRow(
-            seq=row[0],
-            plugin=row[1],
-            command=row[2],
-            from_state=row[3],
-            to_state=row[4],
-            failures=row[5],
-            reason=row[6],
-            job_id=row[7],
-            created_at=parse_timestamp(row[8]),
-        )
-        for row in session.all("breaker_history", plugin=plugin, limit=limit)
-    )
-
-
-def schedules(session: Session) -> tuple[ScheduleEntry, ...]:
-    return tuple(read_schedule(row) for row in session.all("all_schedules"))
-
-
-def occurrences(
-    session: Session, plugin: str, schedule_id: str, *, limit: int, cursor: str | None = None
-) -> Page[Occurrence]:
-    where = {"plugin": plugin, "schedule_id": schedule_id}
-    return _page(
-        session,
-        "occurrences_of_schedule",
-        where,
-        read_occurrence,
-        seq_at=0,
-        limit=limit,
-        cursor=cursor,
-    )
-
-
-def delivery(session: Session, delivery_id: str) -> Delivery | None:
-    row = session.one("delivery_by_id", id=delivery_id)
-    return None if row is None else read_delivery(row)
-
-
-def deliveries(
-    session: Session,
-    *,
-    job_id: str | None = None,
-    status: DeliveryStatus | None = None,
-    limit: int,
-    cursor: str | None = None,
-) -> Page[Delivery]:
-    where = {"job_id": job_id, "status": status}
-    return _page(session, "deliveries", where, read_delivery, seq_at=0, limit=limit, cursor=cursor)
-
-
-def ledger(session: Session, *, after: int, limit: int) -> tuple[LedgerRow, ...]:
-    return tuple(read_ledger(row) for row in session.all("ledger_after", after=after, limit=limit))
-
-
-def read_ledger(row: tuple[Cell, ...]) -> LedgerRow:
-    seq, at, kind, job_id, run_id, data = row
-    return LedgerRow(
-        seq=seq,
-        at=parse_timestamp(at),
-        kind=LedgerKind(kind),
-        job_id=job_id,
-        run_id=run_id,
-        data=object_or_none(data) or {},
-    )
-
-
-def ledger_range(session: Session) -> tuple[int, int]:
-    lowest, highest = session.one("ledger_range") or (0, 0)
-    return int(lowest), int(highest)
-
-
-def config_history(session: Session, *, limit: int) -> tuple[ConfigRecord, ...]:
-    rows: Sequence[tuple[Cell, ...]] = session.all("config_history", limit=limit)
-    return tuple(
-        ConfigRecord(
-            seq=row[0],
-            hash=row[1],
-            origin=ConfigOrigin(row[2]),
-            content=object_or_none(row[3]) or {},
-            loaded_at=parse_timestamp(row[4]),
-            plugins=versions_from_json(object_or_none(row[5])),
-        )
-        for row in rows
-    )
+    return tuple(work for work in found if work.queued or work.running or work.runs)

@@ -1,0 +1,263 @@
+"""State webhooks: subscriptions of jobs, and the outbox of deliveries. See docs/reference/webhooks.md."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from ductile.core.ids import make_id
+from ductile.core.jobs.model import TERMINAL, Callback, Job, JobStatus, LedgerKind
+from ductile.core.jobs.settlement import CallbackEvent, CallbackState
+from ductile.core.json import JsonObject
+from ductile.core.timestamps import format_timestamp, parse_timestamp
+from ductile.core.webhooks.deliveries import (
+    MAX_SUBSCRIPTIONS,
+    StateChoice,
+    event_timestamp,
+    merge_choices,
+    wants,
+)
+from ductile.core.webhooks.url_policy import receiver_of
+from ductile.protocol.plugin_messages import result_in
+from ductile.protocol.state_webhook import encode_state_webhook
+from ductile.store.model.deliveries import (
+    Delivery,
+    DeliveryCapacity,
+    DeliveryReport,
+    DeliveryStatus,
+    TakenDeliveries,
+)
+from ductile.store.model.records import Page
+from ductile.store.notifier import OUTBOX_GREW
+from ductile.store.paging import read_page
+from ductile.store.rows import read_choice, read_delivery, read_job, text_or_none, write_choice
+from ductile.store.session import Cell, Session
+from ductile.store.verbs.ledger import JobIdentity, append_ledger
+from ductile.struct import replace
+
+_LEDGER_KINDS = {
+    DeliveryStatus.DELIVERED: LedgerKind.DELIVERY_DELIVERED,
+    DeliveryStatus.DROPPED: LedgerKind.DELIVERY_DROPPED,
+    DeliveryStatus.GONE: LedgerKind.DELIVERY_GONE,
+}
+
+# -- events of a job
+
+
+def write_callback(session: Session, event: CallbackEvent, job: JobIdentity, *, attempt: int) -> None:
+    """Put a state webhook into the outbox for each URL that is subscribed to this state.
+
+    The body is final. The event is numbered among the job's even if no URL is subscribed to it.
+    """
+    row = session.one("callback_of_job", job_id=job.id)
+    if row is None:
+        return
+    state, latest, first_url, model, first_choice = row
+    timestamp = event_timestamp(session.timestamp, latest)
+    numbered = session.one("next_callback", job_id=job.id, state=event.state, at=timestamp)
+    subscriptions = [(first_url, first_choice), *session.all("further_subscriptions", job_id=job.id)]
+    urls = [url for url, choice in subscriptions if url and wants(read_choice(choice), event.state)]
+    if numbered is None or not urls:
+        return
+    body = _encode(event, job, attempt=attempt, timestamp=timestamp, previous=state, model=model)
+    for url in urls:
+        _insert_delivery(session, job.id, numbered[0], event.state, url, body)
+
+
+def _encode(
+    event: CallbackEvent,
+    job: JobIdentity,
+    *,
+    attempt: int,
+    timestamp: str,
+    previous: str | None,
+    model: str | None,
+) -> str:
+    return encode_state_webhook(
+        job_id=job.id,
+        state=event.state,
+        previous_state=previous,
+        timestamp=timestamp,
+        model=model,
+        attempt=attempt,
+        error=event.error,
+        result=event.result,
+        artifacts=event.artifacts,
+        plugin=job.plugin,
+        command=job.command,
+        reason=event.reason,
+    )
+
+
+def _insert_delivery(session: Session, job_id: str, sequence: int, state: str, url: str, body: str) -> None:
+    session.run(
+        "insert_delivery",
+        id=make_id(session.now, session.rng),
+        job_id=job_id,
+        sequence=sequence,
+        state=state,
+        url=url,
+        receiver=receiver_of(url),
+        body=body,
+        # Due by the clock: the timestamp may be ahead of it after the clock was set back.
+        due_at=format_timestamp(session.now),
+        at=session.timestamp,
+    )
+    session.publish(OUTBOX_GREW)
+
+
+# -- subscriptions
+
+
+def callback_columns(callback: Callback) -> dict[str, Cell]:
+    """Return the columns of the first subscription, which the job's own row holds."""
+    return {
+        "callback_url": callback.url,
+        "callback_model": callback.model,
+        "callback_events": write_choice(callback.events),
+    }
+
+
+def subscribe(session: Session, job_id: str, wanted: Callback) -> bool:
+    """Subscribe the URL of a duplicate to the existing job; an ended job sends its end at once.
+
+    A URL that is subscribed already gets the states of both submissions, each once. Returns False, and
+    changes nothing, if the job has the maximum number of subscriptions.
+    """
+    row = session.one("job_for_settle", id=job_id)
+    if row is None:
+        return False
+    job = read_job(row)
+    before: StateChoice = None
+    if job.callback is not None and job.callback.url == wanted.url:
+        is_known, before = True, job.callback.events
+    else:
+        known = session.one("subscription", job_id=job.id, url=wanted.url)
+        is_known, before = known is not None, None if known is None else read_choice(known[0])
+    if not is_known and session.all("further_subscriptions", job_id=job.id)[MAX_SUBSCRIPTIONS - 2 :]:
+        return False
+    merged = merge_choices(before, wanted.events) if is_known else wanted.events
+    if job.callback is None or job.callback.url == wanted.url:
+        # The model of the existing job is kept: a duplicate may have another payload.
+        model = wanted.model if job.callback is None else job.callback.model
+        first = Callback(url=wanted.url, model=model, events=merged)
+        session.run("set_callback", job_id=job.id, **callback_columns(first))
+    else:
+        session.run("put_subscription", job_id=job.id, url=wanted.url, events=write_choice(merged))
+    if job.status in TERMINAL:
+        event = _final_event(session, job)
+        if wants(merged, event.state) and not (is_known and wants(before, event.state)):
+            _write_final(session, job, event, wanted)
+    return True
+
+
+def _final_event(session: Session, job: Job) -> CallbackEvent:
+    """Return how the job ended, from its row and its log."""
+    if job.status is not JobStatus.SUCCEEDED:
+        return CallbackEvent(state=CallbackState.FAILED, reason=job.reason, error=job.last_error)
+    answer = session.one("last_answer", job_id=job.id)
+    result = None if answer is None else result_in(answer[0])
+    return CallbackEvent(state=CallbackState.DONE, reason=job.reason, result=result, artifacts=job.artifacts)
+
+
+def _write_final(session: Session, job: Job, event: CallbackEvent, wanted: Callback) -> None:
+    """Send the end of an ended job to one URL, with the number and instant of that event."""
+    row = session.one("last_callback", job_id=job.id)
+    assert row is not None  # noqa: S101 - the caller has just read the job
+    sequence, latest, model = row
+    if sequence == 0:  # no event of this job was written yet
+        latest = session.timestamp if job.completed_at is None else format_timestamp(job.completed_at)
+        numbered = session.one("next_callback", job_id=job.id, state=event.state, at=latest)
+        assert numbered is not None  # noqa: S101 - as above
+        sequence = numbered[0]
+    timestamp = latest or session.timestamp
+    body = _encode(event, job, attempt=job.attempt, timestamp=timestamp, previous=None, model=model)
+    _insert_delivery(session, job.id, sequence, event.state, wanted.url, body)
+
+
+# -- deliveries
+
+
+def take_deliveries(session: Session, capacity: DeliveryCapacity, *, retry_at: datetime) -> TakenDeliveries:
+    """Take due deliveries, each counted as attempted and due again at `retry_at` if the daemon dies.
+
+    No receiver gets more than its own capacity, and none waits for another; receivers without a delivery in
+    flight come first. The first attempts for one job are taken in order, each when the one before was
+    reported.
+    """
+    now = format_timestamp(session.now)
+    taken: list[Delivery] = []
+    slots = capacity.allocator()
+    for receiver in slots.idle_first(receiver for (receiver,) in session.all("due_receivers", now=now)):
+        if slots.left <= 0:
+            break
+        if (limit := slots.available(receiver)) > 0:
+            rows = session.all("due_deliveries", receiver=receiver, now=now, limit=limit)
+            taken += [read_delivery(row) for row in rows]
+            slots.take(receiver, len(rows))
+    # Counted before it is made: a crash while sending must not make the attempts endless.
+    retry = {"retry_at": format_timestamp(retry_at), "retry_wait": _seconds_until(session, retry_at)}
+    for delivery in taken:
+        session.run("count_attempt", seq=delivery.seq, **retry)
+    following = session.one("next_delivery_at", now=now)
+    return TakenDeliveries(
+        deliveries=tuple(replace(delivery, attempts=delivery.attempts + 1) for delivery in taken),
+        next_due_at=parse_timestamp(following[0]) if following and following[0] else None,
+    )
+
+
+def report_delivery(session: Session, report: DeliveryReport) -> None:
+    """Record the result of one attempt. An unknown delivery is ignored."""
+    row = session.one("delivery_by_id", id=report.id)
+    if row is None:
+        return
+    delivery = read_delivery(row)
+    status, retry_at = DeliveryStatus.PENDING, report.retry_at
+    if report.delivered:
+        status, retry_at = DeliveryStatus.DELIVERED, None
+    elif retry_at is None:
+        status = DeliveryStatus.GONE if report.gone else DeliveryStatus.DROPPED
+    session.run(
+        "report_delivery",
+        seq=delivery.seq,
+        status=status,
+        next_attempt_at=text_or_none(retry_at),
+        retry_wait=None if retry_at is None else _seconds_until(session, retry_at),
+        completed_at=None if status is DeliveryStatus.PENDING else session.timestamp,
+        last_status=report.http_status,
+        last_error=report.error,
+        counts=int(report.counts),
+    )
+    if (kind := _LEDGER_KINDS.get(status)) is not None:
+        # Without the URL, which may hold a secret: job and state identify the delivery.
+        data: JsonObject = {"delivery": delivery.id, "state": delivery.state, "attempts": delivery.attempts}
+        append_ledger(session, kind, data, job_id=delivery.job_id)
+
+
+def _seconds_until(session: Session, instant: datetime) -> float:
+    return max(0.0, (instant - session.now).total_seconds())
+
+
+def resend(session: Session, delivery_id: str) -> bool:
+    """Make a completed delivery due again, with fresh attempts. Returns False if there is none."""
+    found = session.one("resend_delivery", id=delivery_id, at=format_timestamp(session.now)) is not None
+    if found:
+        session.publish(OUTBOX_GREW)
+    return found
+
+
+def delivery(session: Session, delivery_id: str) -> Delivery | None:
+    row = session.one("delivery_by_id", id=delivery_id)
+    return None if row is None else read_delivery(row)
+
+
+def deliveries(
+    session: Session,
+    *,
+    job_id: str | None = None,
+    status: DeliveryStatus | None = None,
+    limit: int,
+    cursor: str | None = None,
+) -> Page[Delivery]:
+    """Return deliveries, newest first."""
+    where = {"job_id": job_id, "status": status}
+    return read_page(session, "deliveries", where, read_delivery, limit=limit, cursor=cursor)

@@ -1,0 +1,243 @@
+"""What the store keeps of a plugin: state, facts, circuit breakers, and the results of `init`."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from ductile.core.jobs.failures import Breaker, BreakerReason, BreakerState
+from ductile.core.jobs.model import Job, JobReason, JobStatus, LedgerKind, NewJob, SubmittedBy
+from ductile.core.jobs.settlement import Settlement, SettleView
+from ductile.core.timestamps import format_timestamp, parse_timestamp
+from ductile.store.model.jobs import InitKey, InitRecord, InitResult, InitStatus
+from ductile.store.model.records import BreakerRow, BreakerTransitionRow, FactRow, Page, PluginState
+from ductile.store.model.schedules import Occurrence, OccurrenceOutcome
+from ductile.store.paging import read_page
+from ductile.store.rows import object_or_none, read_breaker, text_or_none, to_json
+from ductile.store.session import Cell, Session
+from ductile.store.verbs.insert import is_live, submit_job
+from ductile.store.verbs.ledger import append_ledger, has_occurrence, write_occurrence
+from ductile.struct import replace
+
+#: An init that crashes interrupted is begun again at most this often.
+MAX_INIT_TRIES = 3
+#: Ends that say nothing about the plugin: the init is begun again.
+_NO_VERDICT = frozenset({JobReason.ORPHANED, JobReason.CANCELLED, JobReason.PURGED, JobReason.PLUGIN_REMOVED})
+
+
+def write_plugin_effects(session: Session, job: Job, view: SettleView, settlement: Settlement) -> None:
+    """Write what the end of a job changes for its plugin: fact, state, schedule and breaker."""
+    if settlement.fact is not None:
+        session.run(
+            "insert_fact",
+            plugin=job.plugin,
+            fact_type=settlement.fact.fact_type,
+            job_id=job.id,
+            execution=job.execution,
+            command=job.command,
+            body=to_json(settlement.fact.body),
+            at=session.timestamp,
+        )
+    if settlement.state is not None:
+        session.run(
+            "write_state",
+            plugin=job.plugin,
+            state=to_json(settlement.state),
+            claim_seq=job.claim_seq,
+            at=session.timestamp,
+        )
+    for skip in settlement.skipped:
+        occurrence = Occurrence(
+            plugin=job.plugin,
+            schedule_id=str(view.latest_of),
+            nominal_at=skip.nominal_at,
+            until_at=skip.until_at,
+            count=skip.count,
+            outcome=OccurrenceOutcome.SKIPPED,
+            reason=skip.reason,
+        )
+        if not has_occurrence(session, occurrence):  # an instant comes again after the clock was set back
+            write_occurrence(session, occurrence)
+    if settlement.next_slot is not None:
+        session.run(
+            "redraw_schedule",
+            plugin=job.plugin,
+            schedule_id=view.latest_of,
+            next_at=format_timestamp(settlement.next_slot.start_at),
+            nominal_at=format_timestamp(settlement.next_slot.nominal_at),
+            at=session.timestamp,
+        )
+    if settlement.breaker is not None:
+        before, after = view.breaker or Breaker(), settlement.breaker
+        _write_breaker(session, job.plugin, job.command, before, after, settlement.breaker_reason, job.id)
+
+
+# -- circuit breakers
+
+
+def _write_breaker(
+    session: Session,
+    plugin: str,
+    command: str,
+    before: Breaker,
+    after: Breaker,
+    reason: BreakerReason | None,
+    job_id: str | None,
+) -> None:
+    """Write the row. With a reason, the change of state is recorded too."""
+    key = {"plugin": plugin, "command": command, "at": session.timestamp}
+    session.run(
+        "write_breaker",
+        **key,
+        state=after.state,
+        failure_count=after.failures,
+        opened_at=text_or_none(after.opened_at),
+        last_failure_at=text_or_none(after.last_failure_at),
+        last_job_id=after.last_job_id,
+        probe_job_id=after.probe_job_id,
+    )
+    if reason is None:
+        return
+    session.run(
+        "insert_breaker_transition",
+        **key,
+        from_state=before.state,
+        to_state=after.state,
+        failure_count=after.failures,
+        reason=reason,
+        job_id=job_id,
+    )
+    data = {"plugin": plugin, "command": command, "from": before.state, "to": after.state, "reason": reason}
+    append_ledger(session, LedgerKind.BREAKER_CHANGED, data, job_id=job_id)
+
+
+def reset_breaker(session: Session, plugin: str, command: str | None = None) -> int:
+    """Close the plugin's breakers, or that of one command. Returns how many were not closed."""
+    reset = 0
+    for row in session.all("all_breakers"):
+        before = read_breaker(row[2:8])
+        if row[0] != plugin or command not in (None, row[1]):
+            continue
+        was_closed = before.state is BreakerState.CLOSED
+        if was_closed and before.failures == 0:
+            continue
+        reason = None if was_closed else BreakerReason.MANUAL_RESET
+        _write_breaker(session, plugin, row[1], before, Breaker(), reason, None)
+        reset += not was_closed
+    return reset
+
+
+def begin_probe(session: Session, plugin: str, command: str, job_id: str) -> None:
+    """Make an open breaker half open, with this job as its probe.
+
+    A breaker in another state stays as it is.
+    """
+    row = session.one("breaker", plugin=plugin, command=command)
+    before = Breaker() if row is None else read_breaker(row)
+    if before.state is BreakerState.OPEN:
+        after = replace(before, state=BreakerState.HALF_OPEN, probe_job_id=job_id)
+        _write_breaker(session, plugin, command, before, after, BreakerReason.COOLDOWN_ELAPSED, job_id)
+
+
+# -- init: once for each version of a plugin and its configuration
+
+
+def begin_init(session: Session, key: InitKey, job: NewJob) -> InitResult:
+    """Enqueue `job` if this version was never initialised. Otherwise return the earlier result."""
+    found = session.one(
+        "init_record", plugin=key.plugin, fingerprint=key.fingerprint, config_hash=key.config_hash
+    )
+    status, tries, job_id, error = found or (InitStatus.PENDING, 0, None, None)
+    if status != InitStatus.PENDING:
+        return InitResult(status=InitStatus(status), job_id=job_id, error=error)
+    if is_live(session, job_id):
+        return InitResult(status=InitStatus.PENDING, job_id=job_id)
+    if tries >= MAX_INIT_TRIES:
+        result = InitResult(
+            status=InitStatus.FAILED, job_id=job_id, error=f"init did not come to an end in {tries} tries"
+        )
+    else:
+        submit_job(session, job, timedelta(0))
+        result, tries = InitResult(status=InitStatus.PENDING, job_id=job.id), tries + 1
+    session.run(
+        "put_init",
+        plugin=key.plugin,
+        fingerprint=key.fingerprint,
+        config_hash=key.config_hash,
+        status=result.status,
+        tries=tries,
+        job_id=result.job_id,
+        error=result.error,
+        at=session.timestamp,
+    )
+    return result
+
+
+def record_init(session: Session, job: Job, settlement: Settlement) -> None:
+    """Record the result of an init in the transaction that ends it. Other jobs are ignored."""
+    if job.command != "init" or job.submitted_by is not SubmittedBy.CORE or not settlement.is_terminal:
+        return
+    succeeded = settlement.status is JobStatus.SUCCEEDED
+    if succeeded or settlement.transitions[0].reason not in _NO_VERDICT:
+        status = InitStatus.SUCCEEDED if succeeded else InitStatus.FAILED
+        error = None if succeeded else settlement.last_error
+        session.run("finish_init", job_id=job.id, status=status, error=error, at=session.timestamp)
+
+
+def inits(session: Session) -> tuple[InitRecord, ...]:
+    """Return every init, for each version of a plugin and its configuration."""
+    return tuple(
+        InitRecord(
+            key=InitKey(plugin=plugin, fingerprint=fingerprint, config_hash=config_hash),
+            status=InitStatus(status),
+            job_id=job_id,
+            error=error,
+            updated_at=parse_timestamp(updated_at),
+        )
+        for plugin, fingerprint, config_hash, status, job_id, error, updated_at in session.all("inits")
+    )
+
+
+# -- reading
+
+
+def plugin_state(session: Session, plugin: str) -> PluginState | None:
+    row = session.one("plugin_state", plugin=plugin)
+    if row is None:
+        return None
+    return PluginState(plugin=plugin, state=object_or_none(row[0]) or {}, updated_at=parse_timestamp(row[2]))
+
+
+def facts(session: Session, plugin: str, *, limit: int, cursor: str | None = None) -> Page[FactRow]:
+    """Return the plugin's facts, newest first."""
+    return read_page(session, "facts_of_plugin", {"plugin": plugin}, _read_fact, limit=limit, cursor=cursor)
+
+
+def _read_fact(row: tuple[Cell, ...]) -> FactRow:
+    seq, plugin, fact_type, job_id, command, body, created_at = row
+    return FactRow(
+        seq=seq,
+        plugin=plugin,
+        fact_type=fact_type,
+        job_id=job_id,
+        command=command,
+        body=object_or_none(body) or {},
+        created_at=parse_timestamp(created_at),
+    )
+
+
+def breakers(session: Session) -> tuple[BreakerRow, ...]:
+    return tuple(
+        BreakerRow(
+            plugin=row[0], command=row[1], breaker=read_breaker(row[2:8]), updated_at=parse_timestamp(row[8])
+        )
+        for row in session.all("all_breakers")
+    )
+
+
+def breaker_history(session: Session, plugin: str, *, limit: int) -> tuple[BreakerTransitionRow, ...]:
+    """Return the changes of the plugin's breakers, newest first."""
+    names = ("seq", "plugin", "command", "from_state", "to_state", "failures", "reason", "job_id")
+    return tuple(
+        BreakerTransitionRow(**dict(zip(names, row, strict=False)), created_at=parse_timestamp(row[8]))
+        for row in session.all("breaker_history", plugin=plugin, limit=limit)
+    )

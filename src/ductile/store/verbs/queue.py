@@ -1,0 +1,155 @@
+"""Enqueueing and claiming jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+
+from ductile.core.events.model import NewContext
+from ductile.core.jobs.admission import Caps, choose_next_plugin
+from ductile.core.jobs.model import JobReason, JobStatus, NewJob, Transition
+from ductile.core.jobs.settlement import CallbackEvent, CallbackState
+from ductile.core.timestamps import format_timestamp
+from ductile.errors import ContendedError, StoreError
+from ductile.store.model.jobs import Accepted, ClaimedJob, EnqueueResult, Submission
+from ductile.store.notifier import JobsEnqueued
+from ductile.store.rows import object_or_none, read_event, read_job
+from ductile.store.session import Session
+from ductile.store.verbs.insert import insert_context, insert_event, submit_job
+from ductile.store.verbs.ledger import next_ledger_seq, write_ledger, write_transition
+from ductile.store.verbs.outbox import write_callback
+from ductile.store.verbs.runs import graph_of
+from ductile.store.verbs.settle import claim_run, start_run
+
+_CLAIMED = Transition(from_status=JobStatus.QUEUED, to_status=JobStatus.RUNNING, reason=JobReason.CLAIMED)
+_LOADING = CallbackEvent(state=CallbackState.LOADING, reason=JobReason.CLAIMED)
+_WORKING = CallbackEvent(state=CallbackState.WORKING, reason=JobReason.CLAIMED)
+
+
+def enqueue(session: Session, submission: Submission) -> tuple[EnqueueResult, ...]:
+    """Enqueue jobs and runs, all or none. Returns a result for each job, then for each run, in order."""
+    if submission.event is not None:
+        insert_event(session, submission.event)
+    window = submission.dedupe_window
+    results = tuple([submit_job(session, job, window) for job in submission.jobs])
+    if submission.contexts:
+        for context in _needed_contexts(submission, results):
+            insert_context(session, context)
+    if submission.runs:
+        results += tuple(
+            start_run(session, run, submission.rules, window).enqueue_result() for run in submission.runs
+        )
+    if submission.ledger:
+        write_ledger(session, submission.ledger)
+    session.publish(JobsEnqueued(results=results))
+    return results
+
+
+def _needed_contexts(submission: Submission, results: tuple[EnqueueResult, ...]) -> list[NewContext]:
+    """Return the contexts of accepted jobs, with their ancestors in the submission.
+
+    A duplicate needs none.
+    """
+    accepted = {result.job_id for result in results if isinstance(result, Accepted)}
+    by_id = {context.id: context for context in submission.contexts}
+    needed: dict[str, NewContext] = {}
+    for job in submission.jobs:
+        context = by_id.get(job.event_context_id or "") if job.id in accepted else None
+        while context is not None and context.id not in needed:
+            needed[context.id] = context
+            context = by_id.get(context.parent_id or "")
+    return list(needed.values())
+
+
+def claim(
+    session: Session, *, owner: str, caps: Caps, limit: int, lease: timedelta
+) -> tuple[ClaimedJob, ...]:
+    """Claim up to `limit` ready jobs, oldest first. Returns fewer if caps are reached; no key runs twice."""
+    heads: dict[str, int] = dict(session.all("ready_heads"))
+    if not heads:
+        return ()
+    running: dict[str, int] = dict(session.all("running_counts"))
+    until = format_timestamp(session.now + lease)
+    claims: list[ClaimedJob] = []
+    while len(claims) < limit and (plugin := choose_next_plugin(heads, running, caps)) is not None:
+        seq = heads.pop(plugin)
+        claims.append(_claim_one(session, seq, owner=owner, until=until))
+        running[plugin] = running.get(plugin, 0) + 1
+        if len(claims) < limit:
+            following = session.one("next_head", plugin=plugin, seq=seq)
+            if following is not None and following[0] is not None:
+                heads[plugin] = following[0]
+    return tuple(claims)
+
+
+def claim_by_id(
+    session: Session, job_ids: Sequence[str], *, owner: str, lease: timedelta
+) -> tuple[ClaimedJob, ...]:
+    """Claim those of these jobs that are ready, in the order given, without regard to caps."""
+    until = format_timestamp(session.now + lease)
+    found = [session.one("ready_job", id=job_id) for job_id in dict.fromkeys(job_ids)]
+    return tuple(_claim_one(session, row[0], owner=owner, until=until) for row in found if row is not None)
+
+
+def enqueue_and_claim(
+    session: Session, job: NewJob, *, owner: str, lease: timedelta, limit: int | None
+) -> tuple[ClaimedJob, ...]:
+    """Enqueue and claim one job, whatever else waits; nothing if `limit` jobs of its plugin run already."""
+    running: dict[str, int] = {} if limit is None else dict(session.all("running_counts"))
+    if limit is not None and running.get(job.plugin, 0) >= limit:
+        return ()
+    result = submit_job(session, job, timedelta(0))
+    if not isinstance(result, Accepted):
+        raise StoreError(f"the job {job.id} was not accepted")
+    until = format_timestamp(session.now + lease)
+    return (_claim_one(session, result.seq, owner=owner, until=until),)
+
+
+def _claim_one(session: Session, seq: int, *, owner: str, until: str) -> ClaimedJob:
+    number = next_ledger_seq(session)
+    row = session.one(
+        "claim_job", seq=seq, at=session.timestamp, owner=owner, lease_until=until, claim_seq=number
+    )
+    if row is None:
+        raise ContendedError(f"the job {seq} is claimed already")
+    job = read_job(row[:-2], object_or_none(row[-2]))
+    state = object_or_none(row[-1]) or {}
+    write_transition(session, _CLAIMED, job, execution=job.execution, seq=number)
+    if job.callback is not None:
+        write_callback(session, _LOADING, job, attempt=job.attempt)
+    event = session.one("event_by_id", id=job.source_event_id) if job.source_event_id else None
+    context = session.one("context_by_id", id=job.event_context_id) if job.event_context_id else None
+    run = None if job.run_id is None else session.one("run_of_claim", run_id=job.run_id)
+    fingerprint, status, is_followed = run or (None, None, False)
+    if status == JobStatus.QUEUED:
+        claim_run(session, str(job.run_id))  # a run starts with the first of its steps
+    graph = None if fingerprint is None else graph_of(session, fingerprint)
+    step = None if graph is None else graph.step(job.step_path)
+    return ClaimedJob(
+        job=job,
+        event=None if event is None else read_event(event),
+        state=state,
+        baggage={} if context is None else object_or_none(context[1]) or {},
+        pipeline=None if graph is None else graph.pipeline,
+        timeout=None if step is None or step.timeout is None else timedelta(seconds=step.timeout),
+        run_is_followed=bool(is_followed),
+    )
+
+
+def mark_working(session: Session, job_id: str, execution: int) -> None:
+    """Send the state `working` to subscribed URLs, if this execution still runs.
+
+    The first step of a run to work also makes the run work.
+    """
+    row = session.one("job_for_settle", id=job_id)
+    job = None if row is None else read_job(row)
+    if job is None or job.status is not JobStatus.RUNNING or job.execution != execution:
+        return
+    if job.callback is not None:
+        write_callback(session, _WORKING, job, attempt=job.attempt)
+    if job.run_id is None or (row := session.one("job_for_settle", id=job.run_id)) is None:
+        return
+    run, latest = read_job(row), session.one("callback_state", job_id=job.run_id)
+    # None: a duplicate subscribed the run's first URL while it ran, so no state was sent yet.
+    if run.callback is not None and latest is not None and latest[0] in (CallbackState.LOADING, None):
+        write_callback(session, _WORKING, run, attempt=run.attempt)
