@@ -395,7 +395,7 @@ def test_after_a_crash_nobody_is_told_that_a_job_runs(tmp_path: Path) -> None:
     assert "no process runs it any more" in place.ductile("queue").out
     assert place.said("status")["queue"]["orphaned"] == 1
     assert "1 running (no process runs them any more" in place.ductile("status").out
-    assert "1 job was running when whoever ran" in place.ductile("system", "doctor").out
+    assert "1 job was running when the process that ran" in place.ductile("system", "doctor").out
     cancelled = place.ductile("job", "cancel", job_id)
     assert cancelled.status == 0
     assert "will be cancelled at the next start" in cancelled.out

@@ -18,8 +18,8 @@ from ductile.config.load import LoadedConfig
 from ductile.config.snapshot import Snapshot
 from ductile.telemetry.signals import Signal
 
-def look(happening):
-    if happening.signal is Signal.CONFIG_LOADED:
+def look(event):
+    if event.signal is Signal.CONFIG_LOADED:
         kept = [type(thing) for thing in gc.get_objects() if type(thing) in (LoadedConfig, Snapshot)]
         print("kept:", *(kind.__name__ for kind in kept), file=sys.stderr)
         os.kill(os.getpid(), signal.SIGTERM)

@@ -13,7 +13,7 @@ from builders.jobs import START
 @dataclass(slots=True)
 class _Waiting:
     until: datetime | None
-    #: By the monotonic reading: nobody waits longer because the clock was set back.
+    #: By the monotonic reading: a clock that is set back prolongs no wait.
     end: float
     wake: asyncio.Event
     over: asyncio.Future[None]
@@ -92,7 +92,7 @@ class SimulatedClock:
         await self.rest()
 
     async def set_by(self, **span: float) -> None:
-        """Somebody sets the clock, or the machine slept: no time passes that a timer would count."""
+        """Set the wall clock, as an operator or a sleeping machine does; monotonic time does not pass."""
         await self.rest()
         self._now += timedelta(**span)
         await self._release()

@@ -80,13 +80,13 @@ class Faulty:
 
 
 class Bench:
-    """An engine, its store and everything it has told."""
+    """An engine, its store and every signal it has emitted."""
 
     def __init__(self, directory: Path, store: Faulty) -> None:
         self.directory = directory
         self.store = store
         self.seen = asyncio.Queue[SignalEvent]()
-        self.told: list[SignalEvent] = []
+        self.emitted: list[SignalEvent] = []
         self.runner = SpawnRunner()
         self.ready = asyncio.Event()
         self.signals = SignalBus()
@@ -103,9 +103,9 @@ class Bench:
         self.engine = Engine(equipment, self.load())
         self.life: asyncio.Task[None] | None = None
 
-    def _note(self, happening: SignalEvent) -> None:
-        self.told.append(happening)
-        self.seen.put_nowait(happening)
+    def _note(self, event: SignalEvent) -> None:
+        self.emitted.append(event)
+        self.seen.put_nowait(event)
 
     def load(self) -> Snapshot:
         configuration = loaded(self.directory / "config.yaml")
@@ -138,9 +138,9 @@ class Bench:
 
     async def until(self, signal: Signal) -> SignalEvent:
         async with asyncio.timeout(20):
-            while (happening := await self.seen.get()).signal is not signal:
+            while (event := await self.seen.get()).signal is not signal:
                 pass
-        return happening
+        return event
 
     async def submit(self, plugin: str = "echo", **fields: Any) -> str:
         job = a_new_job(plugin, "poll", **fields)

@@ -1,4 +1,4 @@
-"""Somebody who receives state webhooks: a real HTTP server in threads, whose answers the test decides."""
+"""A receiver of state webhooks: a real HTTP server in threads, whose responses the test decides."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ class Bench:
         """Oldest first."""
         return list(reversed((await self.store.occurrences(plugin, schedule_id, limit=200)).rows))
 
-    async def told(self, schedule_id: str = "default") -> list[str]:
+    async def outcomes(self, schedule_id: str = "default") -> list[str]:
         """The history as `HH:MM:SS outcome`, with count and reason where there are any."""
         return [
             " ".join(

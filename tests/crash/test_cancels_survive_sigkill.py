@@ -55,7 +55,7 @@ class Requests:
     directory: Path
     jobs: list[str] = field(default_factory=list)
     acknowledged: set[str] = field(default_factory=set)
-    #: Jobs with a retry that was not refused: it was answered, or nobody knows.
+    #: Jobs with a retry that was accepted, or whose answer is unknown.
     retried: set[str] = field(default_factory=set)
 
     @property

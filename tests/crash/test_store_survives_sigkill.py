@@ -1,4 +1,4 @@
-"""Promise 1, and SPEC 4.3: killed at any instant, the store shows all of a verb or none of it."""
+"""Killed at any instant, the store has all of a verb or none of it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def run_until_killed(path: Path, *, seed: int, lines: int) -> list[list[str]]:
         worker.kill()
         rest = worker.stdout.read()
     assert worker.returncode == -9, "the worker ended before it was killed"
-    # A last line without its end was cut by the kill: the verb had returned, so it counts all the same
+    # A last line without its end was cut by the kill: the verb had returned, so it counts
     # only if it is whole.
     whole = b"".join(head) + rest[: rest.rfind(b"\n") + 1]
     return [line.split() for line in whole.decode().splitlines()]

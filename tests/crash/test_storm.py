@@ -145,7 +145,7 @@ class Client:
                 continue  # it had ended, or had not: which, the store decides
             except DuctileError:
                 return  # killed or frozen while we talked to it
-            except BaseException as error:  # noqa: BLE001 - told by the test, not by a thread
+            except BaseException as error:  # noqa: BLE001 - the test raises it in its own thread
                 self.faults.append(error)
                 return
 

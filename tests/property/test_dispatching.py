@@ -1,4 +1,4 @@
-"""In whatever order claims are made and told of, and jobs end, every job is started in the end."""
+"""In every order of claims, publications and ends of jobs, every job is started in the end."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Request:
 class World:
     """A store that works in batches, when the test says so; and jobs that it lets end.
 
-    As the real one it tells of a whole batch at once, and does claims last.
+    Like the real one it publishes a whole batch at once, and runs claims last.
     """
 
     def __init__(self, snapshot: Snapshot) -> None:
@@ -95,7 +95,7 @@ class World:
         await end.future
 
     def _end(self, job_id: str, children: int) -> None:
-        """Its children are not published: a claim must find them all the same."""
+        """Its children are not published: a claim must still find them."""
         del self.running[job_id]
         for _ in range(children):
             self.queue.append(self._make())
@@ -114,7 +114,7 @@ class World:
         )
 
     def wake(self, _number: int) -> None:
-        """For no reason."""
+        """Wake the dispatcher without a reason."""
         self.dispatcher.wake()
 
     def fill(self, _number: int) -> None:
@@ -188,8 +188,8 @@ TWO_CHILDREN = [
     *("finish", "turns", "tell", "turns", "work", "tell"),
 ]
 
-#: A claim for everybody has seen nothing, and a job that came after it is told of in the same turn.
-TOLD_TOGETHER = ["wake", "turns", "work", "submit", "work", "tell", "tell"]
+#: A claim for all workers has seen nothing, and a later job is published in the same turn.
+PUBLISHED_TOGETHER = ["wake", "turns", "work", "submit", "work", "tell", "tell"]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -202,7 +202,7 @@ def _impatient() -> Iterator[None]:
 
 @settings(max_examples=1500)
 @example(steps=[(step, 2) for step in TWO_CHILDREN])
-@example(steps=[(step, 0) for step in TOLD_TOGETHER])
+@example(steps=[(step, 0) for step in PUBLISHED_TOGETHER])
 @given(steps=STEPS)
 def test_no_job_is_left_behind(snapshot: Snapshot, steps: list[tuple[str, int]]) -> None:
     async def run() -> None:
@@ -217,7 +217,7 @@ def test_no_job_is_left_behind(snapshot: Snapshot, steps: list[tuple[str, int]])
                 getattr(world, step)(number)
         await world.settle_down()
         while world.running or world.queue:
-            assert not world.queue or len(world.running) == WORKERS, "somebody waits, and somebody is free"
+            assert not world.queue or len(world.running) == WORKERS, "a job waits, and a worker is free"
             world.finish(0, children=0)
             await world.settle_down()
         assert sorted(world.started, key=int) == [str(number + 1) for number in range(world.made)]

@@ -176,7 +176,7 @@ async def test_what_goes_wrong_for_a_moment_does_not_end_it() -> None:
 
 
 async def test_events_can_be_read_in_a_terminal_of_80_columns(place: Place, daemon: Daemon) -> None:
-    """What happened to whom is on the screen, and nothing of it beside the edge."""
+    """Events with their job fit the screen."""
     place.ductile("run", "broken")
     app = WatchApp(asking(place))
     async with app.run_test(size=(80, 24)) as pilot:

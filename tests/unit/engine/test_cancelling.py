@@ -14,7 +14,7 @@ from ductile.telemetry.signals import Signal
 
 
 async def test_a_step_whose_run_was_cancelled_is_claimed_and_not_started(tmp_path: Path) -> None:
-    """A large run is cancelled in sweeps: what is claimed between two of them must not run."""
+    """A large run is cancelled in sweeps: a job claimed between two sweeps must not run."""
     async with an_engine(tmp_path, "  echo: {}\n") as bench:
         bench.store.full.add("claim")
         await bench.started()
@@ -28,7 +28,7 @@ async def test_a_step_whose_run_was_cancelled_is_claimed_and_not_started(tmp_pat
         assert (await bench.until(Signal.JOB_DEAD)).job_id == job.id
         ended = await bench.job(job.id)
         assert (ended.status, ended.reason) == (JobStatus.DEAD, JobReason.CANCELLED)
-        assert Signal.JOB_STARTED not in {happening.signal for happening in bench.told}
+        assert Signal.JOB_STARTED not in {event.signal for event in bench.emitted}
 
 
 async def test_a_cancel_that_comes_too_late_does_not_meet_the_next_execution(tmp_path: Path) -> None:
@@ -45,7 +45,7 @@ async def test_a_cancel_that_comes_too_late_does_not_meet_the_next_execution(tmp
         await bench.engine.stop_job(job_id)
         await bench.store.real.retry(job_id, bench.engine.snapshot().rules)
         await bench.until(Signal.JOB_FAILED)
-        assert Signal.JOB_INTERRUPTED not in {happening.signal for happening in bench.told}
+        assert Signal.JOB_INTERRUPTED not in {event.signal for event in bench.emitted}
         assert (await bench.job(job_id)).execution == 2
 
 

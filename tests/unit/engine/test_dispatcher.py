@@ -290,7 +290,7 @@ async def test_a_result_and_the_next_claim_are_queued_when_the_writer_is_woken(
     pool.dispatcher.wake()
     await pool.until(lambda: pool.running == {first.id})
     writer = store._writer
-    while not writer._idle:  # noqa: ASYNC110 - its thread becomes so by itself, and tells nobody
+    while not writer._idle:  # noqa: ASYNC110 - nothing signals that the thread is idle
         await asyncio.sleep(0)
     found: list[list[Priority]] = []
     wake = writer._wake

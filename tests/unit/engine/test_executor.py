@@ -18,11 +18,11 @@ async def test_every_state_is_reported_although_the_process_is_quick(tmp_path: P
         await bench.started()
         job_id = await bench.submit(callback=Callback(url="http://127.0.0.1:1/"))
         await bench.until(Signal.JOB_SUCCEEDED)
-        (started,) = [each for each in bench.told if each.signal is Signal.JOB_STARTED]
+        (started,) = [each for each in bench.emitted if each.signal is Signal.JOB_STARTED]
         assert isinstance(ago := started.data["ms_ago"], float)
         assert ago > 0
-        told = (await bench.store.real.deliveries(job_id=job_id, limit=9)).rows
-        assert [each.state for each in reversed(told)] == ["queued", "loading", "working", "done"]
+        sent = (await bench.store.real.deliveries(job_id=job_id, limit=9)).rows
+        assert [each.state for each in reversed(sent)] == ["queued", "loading", "working", "done"]
 
 
 async def test_how_long_a_job_waited_is_told_with_its_first_claim_alone(tmp_path: Path) -> None:
@@ -34,7 +34,7 @@ async def test_how_long_a_job_waited_is_told_with_its_first_claim_alone(tmp_path
         await bench.started()
         await bench.until(Signal.JOB_DEAD)
         job = await bench.job(job_id)
-        claims = [each.data for each in bench.told if each.signal is Signal.JOB_CLAIMED]
+        claims = [each.data for each in bench.emitted if each.signal is Signal.JOB_CLAIMED]
         assert [data["execution"] for data in claims] == [1, 2]
         assert isinstance(waited := claims[0]["waited_ms"], float)
         assert "waited_ms" not in claims[1]
@@ -47,10 +47,10 @@ async def test_a_job_for_an_idle_worker_is_claimed_in_the_commit_that_brings_it(
     async with an_engine(tmp_path, "  echo: {}\n") as bench:
         await bench.started()
         jobs = [a_new_job("echo", "poll") for _ in range(20)]
-        for job in jobs:  # one after the other: each finds everybody idle
+        for job in jobs:  # one after the other: all workers are idle
             await bench.context.enqueue(Submission(jobs=(job,)))
             await bench.until(Signal.JOB_SUCCEEDED)
-            for _ in range(3):  # whoever looks for more because a job has ended has looked by then
+            for _ in range(3):  # a claim that the end of the job triggered has returned by then
                 await bench.store.real.clamp_waits()
         ended = [await bench.job(job.id) for job in jobs]
         # Not always: a store that is about to go to rest does not wait for the claim. And the first one

@@ -1,4 +1,4 @@
-"""What the engine does when the store is slow, full or locked: it holds on, and it can be stopped."""
+"""A slow, full or locked store: the engine keeps results, and can be stopped."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
 
 
 async def test_a_stop_while_a_claim_is_under_way_strands_no_job(bench: Bench) -> None:
-    """What was claimed is run or handed back; it is not found running by the next start."""
+    """A claimed job is run or requeued; the next start does not find it running."""
     bench.store.pause_after_claim = asyncio.Event()
     job_id = await bench.submit(max_attempts=1)
     await bench.store.claimed.wait()
@@ -35,8 +35,8 @@ async def test_a_stop_while_a_claim_is_under_way_strands_no_job(bench: Bench) ->
     assert (await bench.store.real.recover(Policy())).jobs == ()
 
 
-async def test_a_full_store_stops_nobody_when_a_retry_is_due(bench: Bench) -> None:
-    """The disk is full, the daemon lives, and goes on when there is room."""
+async def test_a_full_store_does_not_stop_the_daemon_when_a_retry_is_due(bench: Bench) -> None:
+    """The daemon lives, and continues when there is room."""
     bench.store.full.add("release_due")
     bench.store.notifier.publish([RetryScheduled(due_at=datetime.now(UTC))])
     job_id = await bench.submit()
@@ -63,7 +63,7 @@ async def test_a_locked_store_is_not_called_full(bench: Bench) -> None:
     await bench.until(Signal.STORE_BUSY)
     bench.store.busy.clear()
     await bench.until(Signal.JOB_SUCCEEDED)
-    assert all(happening.signal is not Signal.STORE_FULL for happening in bench.told)
+    assert all(event.signal is not Signal.STORE_FULL for event in bench.emitted)
 
 
 async def test_a_second_stop_ends_a_daemon_whose_store_is_full(bench: Bench) -> None:

@@ -1,4 +1,4 @@
-"""What happens is told, all of it and once; logs and metrics have it from there."""
+"""Every change of a job is emitted as a signal, once; logs and metrics are made from signals."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ echo '{"status": "ok", "result": "done", "events": [{"type": "found", "payload":
 """
 
 
-def told(bench: Bench, signal: Signal) -> list[str | None]:
-    return [happening.job_id for happening in bench.told if happening.signal is signal]
+def job_ids(bench: Bench, signal: Signal) -> list[str | None]:
+    return [event.job_id for event in bench.emitted if event.signal is signal]
 
 
 @pytest.fixture(autouse=True)
@@ -43,7 +43,7 @@ async def test_a_run_that_ends_as_it_begins_is_told_of(tmp_path: Path) -> None:
         answer = await table.OPERATIONS["pipeline.run"].run(bench.context, {"pipeline": "broken"})
         ids = [job.id for job in await bench.store.real.tree(answer.job_id, limit=100)]
         assert len(ids) == 2
-        assert sorted(told(bench, Signal.JOB_FAILED), key=str) == sorted(ids)
+        assert sorted(job_ids(bench, Signal.JOB_FAILED), key=str) == sorted(ids)
 
 
 async def test_every_job_is_accepted_once(tmp_path: Path) -> None:
@@ -52,7 +52,7 @@ async def test_every_job_is_accepted_once(tmp_path: Path) -> None:
     async with an_engine(tmp_path, "  echo: {}\n  finder: {schedule: {every: 1h}}\n") as bench:
         await bench.started()
         ended = [await bench.until(Signal.JOB_SUCCEEDED) for _ in range(4)]  # with the run itself
-        accepted = told(bench, Signal.JOB_ACCEPTED)
+        accepted = job_ids(bench, Signal.JOB_ACCEPTED)
         assert sorted(accepted, key=str) == sorted((job.job_id for job in ended), key=str)
         traces = {(await bench.job(str(job_id))).trace_id for job_id in accepted}
         assert len(traces) == 1
@@ -71,7 +71,7 @@ async def test_what_is_accepted_or_a_duplicate_is_told_with_its_plugin(tmp_path:
             await table.OPERATIONS["plugin.run"].run(bench.context, given)
         seen = [
             (each.signal, each.plugin, each.data["command"])
-            for each in bench.told
+            for each in bench.emitted
             if each.signal in (Signal.JOB_ACCEPTED, Signal.JOB_DEDUPLICATED)
         ]
     assert seen == [

@@ -1,4 +1,4 @@
-"""Retention follows the tick, and can be asked for."""
+"""Rows are pruned with every tick."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from ductile.telemetry.signals import Signal, SignalBus, SignalEvent
 
 
 async def test_pruning_follows_the_tick(tmp_path: Path) -> None:
-    """A job that has been kept long enough is gone at the next tick, and not ten minutes later."""
+    """A job whose retention is over is removed at the next tick, not ten minutes later."""
     service = "service: {tick_interval: 20s, dedupe_ttl: 1m, job_queue_retention: 1m}\nplugins: {}\n"
     snapshot = compile_snapshot(loaded(a_config(tmp_path, service)), a_discovery(tmp_path))
     clock = SimulatedClock()
     store = open_sqlite_store(tmp_path / "state.db", clock=clock, rng=some_rng(1))
-    told: list[SignalEvent] = []
+    emitted: list[SignalEvent] = []
     signals = SignalBus()
-    signals.subscribe(told.append, only=(Signal.RETENTION_PRUNED,))
+    signals.subscribe(emitted.append, only=(Signal.RETENTION_PRUNED,))
     for _ in range(2):  # the newest row always stays
         await accept(store, a_new_job())
         await run_next(store, ok())
     pruning = asyncio.create_task(Maintenance(store, clock, lambda: snapshot, signals).prune_forever())
     await clock.advance(seconds=59)
-    assert told == []
+    assert emitted == []
     await clock.advance(seconds=30)
-    assert [dict(each.data) for each in told] == [{"succeeded_jobs": 1}]
+    assert [dict(each.data) for each in emitted] == [{"succeeded_jobs": 1}]
     pruning.cancel()
     with suppress(asyncio.CancelledError):
         await pruning

@@ -40,7 +40,7 @@ ECHO = "  echo: {}\n"
 DEAD = "host:999999999:1"
 
 
-def a_survivor(
+def an_orphan(
     store_id: str, job_id: str | None = "j1", *, new_session: bool = True, owner: str | None = DEAD
 ) -> subprocess.Popen[bytes]:
     environment = {"PATH": os.environ["PATH"], "DUCTILE_STORE_ID": store_id}
@@ -96,8 +96,8 @@ async def test_a_stop_during_recovery_is_honoured_between_sweeps(tmp_path: Path)
     async with an_engine(tmp_path, ECHO) as bench:
         await running_jobs(bench, count)
 
-        def stop_at_the_first(happening: SignalEvent) -> None:
-            if happening.signal is Signal.JOB_RECOVERED:
+        def stop_at_the_first(event: SignalEvent) -> None:
+            if event.signal is Signal.JOB_RECOVERED:
                 bench.engine.stop()
 
         bench.signals.subscribe(stop_at_the_first)
@@ -105,9 +105,9 @@ async def test_a_stop_during_recovery_is_honoured_between_sweeps(tmp_path: Path)
         await bench.stopped()
         assert not bench.ready.is_set()
         assert await statuses(bench) == {JobStatus.RUNNING: 20, JobStatus.QUEUED: SWEEP}
-        told = [happening.signal for happening in bench.told]
-        assert told[-1] is Signal.SERVICE_STOPPING
-        assert Signal.CONFIG_LOADED not in told
+        signals = [event.signal for event in bench.emitted]
+        assert signals[-1] is Signal.SERVICE_STOPPING
+        assert Signal.CONFIG_LOADED not in signals
     async with an_engine(tmp_path, ECHO) as bench:
         bench.store.full.add("claim")
         await bench.started()
@@ -126,7 +126,7 @@ async def test_a_stop_before_the_start_starts_nothing(tmp_path: Path) -> None:
 
 
 async def test_who_waits_during_recovery_is_told_of_the_stop(tmp_path: Path) -> None:
-    """Nobody is left waiting by a daemon that goes."""
+    """Waiting callers resume when the daemon stops."""
     async with an_engine(tmp_path, ECHO) as bench:
         (job_id,) = await running_jobs(bench, 1)
         with bench.engine.waiters.waiting_for(job_id) as ended:
@@ -138,7 +138,7 @@ async def test_who_waits_during_recovery_is_told_of_the_stop(tmp_path: Path) -> 
 
 async def test_survivors_are_ended_with_what_they_forked() -> None:
     """Found by the store's id, ended by group, and gone when this returns."""
-    ours, theirs = a_survivor("one"), a_survivor("another")
+    ours, theirs = an_orphan("one"), an_orphan("another")
     try:
         reaped = threading.Thread(target=ours.wait)
         reaped.start()
@@ -154,8 +154,8 @@ async def test_survivors_are_ended_with_what_they_forked() -> None:
 
 
 def test_what_belongs_to_a_job_that_has_ended_is_left_alone() -> None:
-    """A plugin may have started it on purpose; of the servers nobody knows whose job they run."""
-    running, ended, server = a_survivor("one", "j1"), a_survivor("one", "j2"), a_survivor("one", None)
+    """A plugin may have started it on purpose; the job of a fork server is unknown."""
+    running, ended, server = an_orphan("one", "j1"), an_orphan("one", "j2"), an_orphan("one", None)
     try:
         found = {survivor.pid for survivor in find_orphan_processes("one", {"j1": DEAD})}
         assert found == {running.pid, server.pid}
@@ -167,7 +167,7 @@ def test_what_belongs_to_a_job_that_has_ended_is_left_alone() -> None:
 
 def test_what_an_earlier_version_has_started_is_found() -> None:
     """It named no owner to its processes, and recorded one without the start time."""
-    cold, warm = a_survivor("one", "j1", owner=None), a_survivor("one", None, owner=None)
+    cold, warm = an_orphan("one", "j1", owner=None), an_orphan("one", None, owner=None)
     try:
         found = {survivor.pid for survivor in find_orphan_processes("one", {"j1": "host:999999999"})}
         assert found == {cold.pid, warm.pid}
@@ -179,8 +179,8 @@ def test_what_an_earlier_version_has_started_is_found() -> None:
 
 
 def test_what_another_process_has_started_is_left_alone() -> None:
-    """A copy of the store has its id and its jobs; whoever runs those there is not their owner here."""
-    other, unknown = a_survivor("one", owner="host:999999998:1"), a_survivor("one", None, owner="host:1:1")
+    """A copied store has the same id and jobs; a process of the copy is not an owner here."""
+    other, unknown = an_orphan("one", owner="host:999999998:1"), an_orphan("one", None, owner="host:1:1")
     try:
         assert find_orphan_processes("one", {"j1": DEAD}) == ()
         assert find_orphan_processes("one", {"j1": None}) == ()
@@ -193,7 +193,7 @@ def test_what_another_process_has_started_is_left_alone() -> None:
 def test_what_a_living_process_has_started_is_left_alone() -> None:
     """Its daemon still works, on the original of this store."""
     alive = make_identity("host")
-    cold, warm = a_survivor("one", owner=alive), a_survivor("one", None, owner=alive)
+    cold, warm = an_orphan("one", owner=alive), an_orphan("one", None, owner=alive)
     try:
         assert find_orphan_processes("one", {"j1": alive}) == ()
     finally:
@@ -220,9 +220,9 @@ def test_a_process_that_has_ended_is_dead_before_it_is_reaped() -> None:
     assert has_ended("")
 
 
-def test_whoever_is_in_our_session_is_left_alone() -> None:
+def test_processes_of_our_session_are_left_alone() -> None:
     """To end it could end the daemon; no plugin runs there."""
-    beside = a_survivor("one", new_session=False)
+    beside = an_orphan("one", new_session=False)
     try:
         assert find_orphan_processes("one", {"j1": DEAD}) == ()
     finally:
@@ -262,13 +262,13 @@ async def test_recovery_ends_the_processes_of_running_jobs_only(tmp_path: Path) 
         bench.store.full.add("claim")
         store_id = bench.store.real.store_id
         (job_id,) = await running_jobs(bench, 1)
-        lost, kept = a_survivor(store_id, job_id), a_survivor(store_id, "ended-long-ago")
+        lost, kept = an_orphan(store_id, job_id), an_orphan(store_id, "ended-long-ago")
         reaped = threading.Thread(target=lost.wait)
         reaped.start()
         try:
             await bench.started()
-            told = [each for each in bench.told if each.signal is Signal.SURVIVOR_ENDED]
-            assert [(each.job_id, each.data["pid"]) for each in told] == [(job_id, lost.pid)]
+            killed = [each for each in bench.emitted if each.signal is Signal.SURVIVOR_ENDED]
+            assert [(each.job_id, each.data["pid"]) for each in killed] == [(job_id, lost.pid)]
             assert kept.poll() is None
         finally:
             kept.kill()
@@ -276,8 +276,8 @@ async def test_recovery_ends_the_processes_of_running_jobs_only(tmp_path: Path) 
             reaped.join()
 
 
-async def test_what_does_not_end_is_not_waited_for_for_ever(tmp_path: Path) -> None:
-    """After its time it is told of as alive."""
+async def test_a_process_that_does_not_end_is_not_waited_for_for_ever(tmp_path: Path) -> None:
+    """After the timeout it is reported as alive."""
     with something_that_does_not_end("stubborn", tmp_path) as pid:
         async with asyncio.timeout(20):
             sweep = await kill_orphan_processes("stubborn", {"j1": DEAD}, timeout_seconds=0.1, proc=tmp_path)
@@ -287,7 +287,7 @@ async def test_what_does_not_end_is_not_waited_for_for_ever(tmp_path: Path) -> N
 async def test_no_job_is_started_beside_a_process_that_cannot_be_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A job never runs twice at the same time; the daemon says who is in its way and goes."""
+    """A job never runs twice at the same time; the daemon names the process and exits."""
     monkeypatch.setattr(recovery, "KILL_TIMEOUT_SECONDS", 0.1)
     monkeypatch.setattr(
         recovery, "kill_orphan_processes", partial(kill_orphan_processes, proc=tmp_path / "proc")
@@ -298,7 +298,7 @@ async def test_no_job_is_started_beside_a_process_that_cannot_be_ended(
             bench.start()
             with pytest.raises(ConflictError) as refused:
                 await bench.stopped()
-        assert [each.data["pid"] for each in bench.told if each.signal is Signal.SURVIVOR_ALIVE] == [pid]
+        assert [each.data["pid"] for each in bench.emitted if each.signal is Signal.SURVIVOR_ALIVE] == [pid]
         assert refused.value.details == {"pids": [pid]}
         assert str(pid) in refused.value.message
         assert (await bench.job(job_id)).status is JobStatus.RUNNING

@@ -32,7 +32,7 @@ async def origins(bench: Bench) -> list[ConfigOrigin]:
 
 
 async def test_a_reload_that_the_store_cannot_record_changes_nothing(tmp_path: Path) -> None:
-    """The old configuration stays, whoever asked is told why, and so is the log."""
+    """The old configuration stays; caller and log get the reason."""
     a_plugin(tmp_path / "plugins", "later", manifest=WITH_INIT, script=NOTES)
     async with an_engine(tmp_path, ECHO) as bench:
         await bench.started()
@@ -135,7 +135,7 @@ async def test_what_only_a_restart_can_change_refuses_all_of_it(tmp_path: Path) 
 
 
 async def test_a_caller_who_goes_away_does_not_stop_a_reload_half_way(tmp_path: Path) -> None:
-    """What is on disk as loaded is what is in force."""
+    """The configuration that is stored as loaded is the one in force."""
     async with an_engine(tmp_path, ECHO) as bench:
         await bench.started()
         bench.configure(ECHO + "  other: {uses: echo}\n")
@@ -177,7 +177,7 @@ SLOW_ECHO = (
 
 
 async def test_a_reload_with_a_drain_waits_and_refuses_what_is_new(tmp_path: Path) -> None:
-    """Queued jobs run; what is submitted meanwhile is refused, but not what the daemon asks for itself."""
+    """Queued jobs run; submissions are refused, except those of the daemon itself."""
     a_plugin(tmp_path / "plugins", "gated", script=SLOW_ECHO)
     async with an_engine(tmp_path, ECHO + "  gated: {parallelism: 1}\n") as bench:
         await bench.started()

@@ -30,7 +30,7 @@ async def test_an_interval_runs_when_first_seen(tmp_path: Path) -> None:
         job = await bench.start_next()
         assert (job.plugin, job.command, job.payload) == ("p", "poll", {"n": 1})
         assert (job.submitted_by, job.submitted_detail) == (SubmittedBy.SCHEDULER, "a")
-        assert await bench.told("a") == ["10:00:00 ran"]
+        assert await bench.outcomes("a") == ["10:00:00 ran"]
         assert (await bench.entry("a")).next_at == START + HOUR
         assert bench.enqueued == 1
 
@@ -42,9 +42,9 @@ async def test_the_next_run_counts_from_the_end_of_the_last(tmp_path: Path) -> N
         await bench.end(job, ok())
         assert (await bench.entry()).next_at == START + HOUR + timedelta(minutes=10)
         await bench.clock.advance(minutes=59)
-        assert await bench.told() == ["10:00:00 ran"]
+        assert await bench.outcomes() == ["10:00:00 ran"]
         await bench.clock.advance(minutes=1)
-        assert await bench.told() == ["10:00:00 ran", "11:10:00 ran"]
+        assert await bench.outcomes() == ["10:00:00 ran", "11:10:00 ran"]
 
 
 async def test_a_failed_run_moves_its_schedule_when_all_retries_are_over(tmp_path: Path) -> None:
@@ -78,10 +78,10 @@ async def test_a_run_that_is_still_running_is_not_overtaken(tmp_path: Path) -> N
     async with scheduling(tmp_path, HOURLY) as bench:
         job = await bench.start_next()
         await bench.clock.advance(hours=3, minutes=30)
-        assert await bench.told() == ["10:00:00 ran", "11:00:00 skipped x3 running"]
+        assert await bench.outcomes() == ["10:00:00 ran", "11:00:00 skipped x3 running"]
         await bench.end(job, ok())
         await bench.clock.advance(hours=1)
-        assert (await bench.told())[-1] == "14:30:00 ran"
+        assert (await bench.outcomes())[-1] == "14:30:00 ran"
 
 
 async def test_jitter_is_drawn_once_and_kept_over_a_restart(tmp_path: Path) -> None:
@@ -132,10 +132,10 @@ async def test_an_instant_runs_once_for_all_restarts_until_it_is_edited(tmp_path
         clock = bench.clock
     async with scheduling(tmp_path, at_eleven, clock=clock) as bench:
         await clock.advance(hours=1)
-        assert await bench.told() == ["11:00:00 ran"]
+        assert await bench.outcomes() == ["11:00:00 ran"]
         await bench.reload('p: {schedule: {at: "2026-02-08T14:00:00Z"}}')
         await clock.advance(hours=2)
-        assert await bench.told() == ["11:00:00 ran", "14:00:00 ran"]
+        assert await bench.outcomes() == ["11:00:00 ran", "14:00:00 ran"]
 
 
 async def test_a_delay_is_armed_by_every_start_and_not_by_a_reload(tmp_path: Path) -> None:
@@ -145,11 +145,11 @@ async def test_a_delay_is_armed_by_every_start_and_not_by_a_reload(tmp_path: Pat
         await bench.run_next(ok())
         await bench.reload(f"{after}, q: {{}}")
         await bench.clock.advance(hours=1)
-        assert await bench.told() == ["10:10:00 ran"]
+        assert await bench.outcomes() == ["10:10:00 ran"]
         clock = bench.clock
     async with scheduling(tmp_path, after, clock=clock) as bench:
         await clock.advance(minutes=10)
-        assert await bench.told() == ["10:10:00 ran", "11:20:00 ran"]
+        assert await bench.outcomes() == ["10:10:00 ran", "11:20:00 ran"]
 
 
 # -- downtime
@@ -172,7 +172,7 @@ async def test_what_a_downtime_swallowed(
         clock = bench.clock
     clock = clock_at("2026-02-08 13:30")
     async with scheduling(tmp_path, plugins, clock=clock) as bench:
-        assert await bench.told() == expected
+        assert await bench.outcomes() == expected
         assert (await bench.store.counts()).depth == jobs
         assert (await bench.entry()).next_at == START + 4 * HOUR
         for row in await bench.history():
@@ -202,7 +202,7 @@ async def test_runs_that_are_made_up_for_wait_for_the_one_that_is_left_over(tmp_
     async with scheduling(tmp_path, plugins) as bench:
         left_over = (await bench.history())[0].job_id
     async with scheduling(tmp_path, plugins, clock=clock_at("2026-02-08 12:30")) as bench:
-        assert await bench.told() == ["10:00:00 ran", "11:00:00 late", "12:00:00 late"]
+        assert await bench.outcomes() == ["10:00:00 ran", "11:00:00 late", "12:00:00 late"]
         assert [job.id for job in await bench.start_all()] == [left_over]
 
 
@@ -232,13 +232,13 @@ async def test_a_pause_survives_a_restart_and_is_accounted_for(tmp_path: Path) -
         await clock.advance(minutes=5)
         assert await bench.scheduler.resume("p", "default")
         await clock.rest()
-        assert await bench.told() == ["10:01:00 skipped x10 paused"]
+        assert await bench.outcomes() == ["10:01:00 skipped x10 paused"]
         await clock.advance(seconds=30)
-        assert await bench.told() == ["10:01:00 skipped x10 paused", "10:11:00 ran"]
+        assert await bench.outcomes() == ["10:01:00 skipped x10 paused", "10:11:00 ran"]
 
 
 async def test_a_paused_schedule_is_written_down_once_a_tick(tmp_path: Path) -> None:
-    """SPEC 5.9 without a write for each second."""
+    """A paused schedule does not write each second."""
     async with scheduling(tmp_path, "p: {schedule: {every: 1s}}") as bench:
         await bench.run_next(ok())
         await bench.pause()
@@ -253,7 +253,7 @@ async def test_a_paused_schedule_is_written_down_once_a_tick(tmp_path: Path) -> 
 async def test_pausing_what_is_not_there(tmp_path: Path) -> None:
     async with scheduling(tmp_path, HOURLY) as bench:
         assert not await bench.pause("nothing")
-        assert not await bench.scheduler.resume("nobody", "default")
+        assert not await bench.scheduler.resume("unknown", "default")
         assert await bench.scheduler.run_now("p", "nothing") is RunNowRefusal.UNKNOWN_SCHEDULE
 
 
@@ -267,7 +267,7 @@ async def test_run_now_is_in_the_history_and_an_interval_counts_from_it(tmp_path
         await bench.clock.advance(minutes=5)
         assert (await bench.run_next(ok())).id == answer.job_id
         assert (await bench.entry()).next_at == START + HOUR + timedelta(minutes=25)
-        assert await bench.told() == ["10:00:00 ran", "10:20:00 ran run_now"]
+        assert await bench.outcomes() == ["10:00:00 ran", "10:20:00 ran run_now"]
 
 
 async def test_run_now_leaves_a_calendar_alone_and_does_not_ask_about_pauses(tmp_path: Path) -> None:
@@ -297,10 +297,10 @@ async def test_a_disabled_plugin_is_not_scheduled_and_keeps_its_place(tmp_path: 
     async with scheduling(tmp_path, ON_THE_HOUR) as bench:
         await bench.reload('p: {enabled: false, schedule: {cron: "0 * * * *"}}')
         await bench.clock.advance(hours=2, minutes=30)
-        assert await bench.told() == []
+        assert await bench.outcomes() == []
         await bench.reload(ON_THE_HOUR)
         await bench.clock.advance(minutes=30)
-        assert await bench.told() == ["11:00:00 skipped x2 missed", "13:00:00 ran"]
+        assert await bench.outcomes() == ["11:00:00 skipped x2 missed", "13:00:00 ran"]
 
 
 async def test_a_reload_at_the_moment_of_a_run_does_not_lose_it(tmp_path: Path) -> None:
@@ -308,7 +308,7 @@ async def test_a_reload_at_the_moment_of_a_run_does_not_lose_it(tmp_path: Path) 
     async with scheduling(tmp_path, ON_THE_HOUR, clock=clock_at("2026-02-08 10:59:59.800")) as bench:
         bench.snapshot = a_snapshot(tmp_path, f"{ON_THE_HOUR}, q: {{}}")
         await bench.clock.set_by(milliseconds=500)
-        assert await bench.told() == ["11:00:00 ran"]
+        assert await bench.outcomes() == ["11:00:00 ran"]
 
 
 async def test_a_plugin_that_is_not_there_is_not_scheduled(tmp_path: Path) -> None:
@@ -318,7 +318,7 @@ async def test_a_plugin_that_is_not_there_is_not_scheduled(tmp_path: Path) -> No
 
 
 async def test_a_reload_takes_schedules_in_and_out(tmp_path: Path) -> None:
-    """What is the same keeps its place."""
+    """Unchanged schedules keep their next occurrence."""
     async with scheduling(tmp_path, HOURLY) as bench:
         await bench.run_next(ok())
         await bench.clock.advance(minutes=30)
@@ -336,8 +336,8 @@ async def test_a_queued_job_of_the_schedule_is_stored_before_anybody_is_woken(tm
         assert (await stored(bench.store, row.job_id)).status is JobStatus.QUEUED
 
 
-async def test_a_payload_that_cannot_be_stored_is_a_skip_and_stops_nobody(tmp_path: Path) -> None:
-    """The occurrence is accounted for with its reason, and time goes on; a person is told."""
+async def test_a_payload_that_cannot_be_stored_is_a_skip_and_delays_no_schedule(tmp_path: Path) -> None:
+    """The occurrence is recorded with its reason; a run on request gets the error."""
     async with scheduling(tmp_path, "q: {schedule: {every: 1h}}") as bench:
         wanted = a_snapshot(tmp_path, "p: {schedule: {every: 1h}}, q: {schedule: {every: 1h}}")
         plugin = wanted.plugins["p"]
@@ -347,7 +347,7 @@ async def test_a_payload_that_cannot_be_stored_is_a_skip_and_stops_nobody(tmp_pa
         bench.snapshot = replace(wanted, plugins=plugins)
         await bench.look()
         await bench.clock.advance(hours=1)
-        assert await bench.told() == ["10:00:00 skipped x2 bad_payload"]
+        assert await bench.outcomes() == ["10:00:00 skipped x2 bad_payload"]
         assert (await bench.entry()).next_at == START + 2 * HOUR
         assert len(await bench.history(plugin="q")) == 2
         with pytest.raises(RefusedError):

@@ -15,13 +15,13 @@ HOUR = timedelta(hours=1)
 
 
 async def test_a_machine_that_slept_makes_up_for_nothing_by_default(tmp_path: Path) -> None:
-    """All of it is accounted for, and it goes on with the next slot."""
+    """All missed occurrences are recorded, and the next slot runs."""
     async with scheduling(tmp_path, 'p: {schedule: {cron: "*/5 * * * *"}}') as bench:
         await bench.clock.set_by(hours=8, minutes=2)
         await bench.clock.advance(minutes=1)
-        assert await bench.told() == ["10:05:00 skipped x96 missed"]
+        assert await bench.outcomes() == ["10:05:00 skipped x96 missed"]
         await bench.clock.advance(minutes=2)
-        assert (await bench.told())[1:] == ["18:05:00 ran"]
+        assert (await bench.outcomes())[1:] == ["18:05:00 ran"]
         assert bench.clock_was_set == 1
 
 
@@ -31,7 +31,7 @@ async def test_a_machine_that_slept_catches_up_as_told(tmp_path: Path) -> None:
         await bench.run_next(ok())
         await bench.clock.set_by(hours=5, minutes=30)
         await bench.clock.advance(minutes=1)
-        assert await bench.told() == ["10:00:00 ran", "11:00:00 skipped x4 missed", "15:00:00 late"]
+        assert await bench.outcomes() == ["10:00:00 ran", "11:00:00 skipped x4 missed", "15:00:00 late"]
 
 
 async def test_a_small_step_forward_loses_nothing(tmp_path: Path) -> None:
@@ -53,10 +53,10 @@ async def test_a_clock_set_back_repeats_no_cron_run(tmp_path: Path) -> None:
         await bench.look()
         await bench.clock.advance(minutes=16)
         await bench.run_next(ok())
-        assert await bench.told() == ["10:10:00 ran", "10:20:00 ran"]
+        assert await bench.outcomes() == ["10:10:00 ran", "10:20:00 ran"]
 
 
-async def test_a_clock_set_back_starves_nobody(tmp_path: Path) -> None:
+async def test_a_clock_set_back_starves_no_schedule(tmp_path: Path) -> None:
     """It had been a year ahead; nothing waits until the wrong date comes."""
     plugins = (
         'p: {max_outstanding_polls: 9, schedules: [{id: every, every: 1h}, {id: cron, cron: "0 * * * *"}, '
@@ -78,7 +78,7 @@ async def test_a_clock_set_back_is_noticed_by_the_tick_alone(tmp_path: Path) -> 
         await bench.run_next(ok())
         await bench.clock.set_by(hours=-3)
         await bench.clock.advance(minutes=11)
-        assert await bench.told() == ["10:00:00 ran", "07:11:00 ran"]
+        assert await bench.outcomes() == ["10:00:00 ran", "07:11:00 ran"]
         assert bench.clock_was_set == 1
 
 
@@ -93,8 +93,8 @@ async def test_a_clock_set_back_while_the_daemon_was_down(tmp_path: Path) -> Non
         assert (await bench.entry()).next_at == START + HOUR
 
 
-async def test_after_a_clock_set_back_nobody_waits_longer_than_told(tmp_path: Path) -> None:
-    """Retries too, and who releases them is told."""
+async def test_after_a_clock_set_back_no_wait_becomes_longer(tmp_path: Path) -> None:
+    """Retries too; the loop that releases them is woken."""
     async with scheduling(tmp_path, "p: {schedule: {every: 1h}}") as bench:
         job = await bench.run_next(failed())
         waited = (await stored(bench.store, job.id)).next_retry_at
@@ -109,11 +109,11 @@ async def test_after_a_clock_set_back_nobody_waits_longer_than_told(tmp_path: Pa
 
 async def test_what_comes_due_after_a_clock_set_back_was_not_missed(tmp_path: Path) -> None:
     async with scheduling(tmp_path, 'p: {schedule: {at: "2026-02-08T09:30:00Z"}}') as bench:
-        assert await bench.told() == ["09:30:00 skipped missed"]
+        assert await bench.outcomes() == ["09:30:00 skipped missed"]
         await bench.clock.set_by(hours=-2)
         await bench.reload('p: {schedule: {at: "2026-02-08T08:30:00Z"}}')
         await bench.clock.advance(hours=1)
-        assert (await bench.told())[-1] == "08:30:00 ran"
+        assert (await bench.outcomes())[-1] == "08:30:00 ran"
 
 
 async def test_a_slow_clock_is_not_a_clock_that_was_set(tmp_path: Path) -> None:

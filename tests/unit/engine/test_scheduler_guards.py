@@ -76,7 +76,7 @@ async def test_cancel_ends_a_queued_run_at_once(tmp_path: Path) -> None:
         old = await stored(bench.store, first)
         assert (old.status, old.reason) == (JobStatus.DEAD, JobReason.CANCELLED)
         assert bench.stopped == []
-        assert bench.ended == [first], "whoever waits for it is told"
+        assert bench.ended == [first], "its end is reported"
         assert (await bench.entry()).next_at == START + 2 * HOUR
         assert len(await bench.start_all()) == 1
 
@@ -102,20 +102,20 @@ async def test_cancel_ends_everything_that_a_changed_policy_left_behind(tmp_path
 
 
 async def test_polls_from_every_door_count(tmp_path: Path) -> None:
-    """Whoever submitted them, queued or running. One occurrence waits, and runs late."""
+    """By any submitter, queued or running. One occurrence waits, and runs late."""
     async with scheduling(tmp_path, 'p: {schedule: {cron: "0 * * * *"}}') as bench:
         await accept(bench.store, a_new_job("p", "poll"))
         await bench.clock.advance(hours=1)
         other = await bench.start_next()
         await bench.clock.advance(hours=2)
-        assert await bench.told() == ["12:00:00 skipped x2 waiting"]
+        assert await bench.outcomes() == ["12:00:00 skipped x2 waiting"]
         await bench.clock.advance(minutes=5)
         await bench.end(other, ok())
-        assert await bench.told() == ["12:00:00 skipped x2 waiting", "11:00:00 late outstanding_polls"]
+        assert await bench.outcomes() == ["12:00:00 skipped x2 waiting", "11:00:00 late outstanding_polls"]
         assert (await bench.history())[-1].late == timedelta(hours=2, minutes=5)
         await bench.run_next(ok())
         await bench.clock.advance(hours=1)
-        assert (await bench.told())[-1] == "14:00:00 ran"
+        assert (await bench.outcomes())[-1] == "14:00:00 ran"
 
 
 async def test_an_occurrence_that_waits_survives_a_restart(tmp_path: Path) -> None:
@@ -125,9 +125,9 @@ async def test_an_occurrence_that_waits_survives_a_restart(tmp_path: Path) -> No
         await bench.clock.advance(hours=1)
         other = await bench.start_next()
     async with scheduling(tmp_path, plugins, clock=clock_at("2026-02-08 11:30")) as bench:
-        assert (await bench.told(), (await bench.entry()).deferred is None) == ([], False)
+        assert (await bench.outcomes(), (await bench.entry()).deferred is None) == ([], False)
         await bench.end(other, ok())
-        assert await bench.told() == ["11:00:00 late outstanding_polls"]
+        assert await bench.outcomes() == ["11:00:00 late outstanding_polls"]
 
 
 async def test_the_occurrence_that_waits_longest_starts_first(tmp_path: Path) -> None:
@@ -136,9 +136,12 @@ async def test_the_occurrence_that_waits_longest_starts_first(tmp_path: Path) ->
         await accept(bench.store, a_new_job("p", "poll"))
         await bench.clock.advance(minutes=40)
         await bench.run_next(ok())
-        assert (await bench.told("a"), await bench.told("b")) == ([], ["10:10:00 late outstanding_polls"])
+        assert (await bench.outcomes("a"), await bench.outcomes("b")) == (
+            [],
+            ["10:10:00 late outstanding_polls"],
+        )
         await bench.run_next(ok())
-        assert await bench.told("a") == ["10:30:00 late outstanding_polls"]
+        assert await bench.outcomes("a") == ["10:30:00 late outstanding_polls"]
 
 
 @pytest.mark.parametrize(
@@ -155,7 +158,7 @@ async def test_an_occurrence_that_may_not_run_any_more_does_not_wait(
             await bench.pause()
         await bench.clock.advance(hours=1)
         await bench.run_next(ok())
-        assert await bench.told() == [f"11:00:00 skipped {reason}"]
+        assert await bench.outcomes() == [f"11:00:00 skipped {reason}"]
         assert (await bench.entry()).deferred is None
 
 
@@ -166,7 +169,7 @@ async def test_with_queue_one_run_waits_for_the_one_before(tmp_path: Path) -> No
         await bench.clock.advance(hours=1)
         assert (await bench.entry()).deferred is not None
         await bench.end(first, ok())
-        assert await bench.told() == ["10:00:00 ran", "11:00:00 late outstanding_polls"]
+        assert await bench.outcomes() == ["10:00:00 ran", "11:00:00 late outstanding_polls"]
 
 
 async def test_other_commands_and_other_plugins_do_not_count(tmp_path: Path) -> None:
@@ -174,7 +177,7 @@ async def test_other_commands_and_other_plugins_do_not_count(tmp_path: Path) -> 
         await accept(bench.store, a_new_job("p", "handle"))
         await accept(bench.store, a_new_job("q", "poll"))
         await bench.clock.advance(hours=1)
-        assert await bench.told() == ["11:00:00 ran"]
+        assert await bench.outcomes() == ["11:00:00 ran"]
 
 
 async def test_two_schedules_at_the_same_instant_do_not_break_the_guard(tmp_path: Path) -> None:
@@ -187,8 +190,8 @@ async def test_two_schedules_at_the_same_instant_do_not_break_the_guard(tmp_path
             await bench.run_next(ok())
             assert (await bench.store.counts()).depth == 1
             await bench.run_next(ok())
-            told = [(await bench.told("a"))[-1], (await bench.told("b"))[-1]]
-            assert told == [f"{hour}:00:00 ran", f"{hour}:00:00 late outstanding_polls"]
+            last = [(await bench.outcomes("a"))[-1], (await bench.outcomes("b"))[-1]]
+            assert last == [f"{hour}:00:00 ran", f"{hour}:00:00 late outstanding_polls"]
 
 
 # -- the store decides
@@ -212,7 +215,7 @@ async def test_a_plan_that_is_overtaken_changes_nothing(tmp_path: Path) -> None:
 
 
 async def test_the_same_plan_fires_once(tmp_path: Path) -> None:
-    """Whoever comes second finds the schedule elsewhere."""
+    """The second firing finds a moved entry and does nothing."""
     async with scheduling(tmp_path, 'p: {schedule: {cron: "0 * * * *"}}') as bench:
         firing = await a_firing(bench)
         reports = await asyncio.gather(*(bench.store.fire(firing) for _ in range(5)))
@@ -225,7 +228,7 @@ async def test_a_run_that_may_not_start_any_more_waits(tmp_path: Path) -> None:
         firing = await a_firing(bench)
         await accept(bench.store, a_new_job("p", "poll"))
         assert (await bench.store.fire(firing)).answer is FireStatus.DEFERRED
-        assert await bench.told() == []
+        assert await bench.outcomes() == []
         entry = await bench.entry()
         assert entry.last_job_id is None
         assert entry.deferred is not None
@@ -240,7 +243,7 @@ async def test_an_instant_that_has_its_row_is_not_run_again(tmp_path: Path) -> N
         await bench.run_next(ok())
         again = replace(firing, planned_from=await bench.entry())
         assert (await bench.store.fire(again)).answer is FireStatus.SKIPPED
-        assert await bench.told() == ["11:00:00 ran"]
+        assert await bench.outcomes() == ["11:00:00 ran"]
 
 
 # -- the breaker
@@ -265,17 +268,17 @@ async def test_an_open_breaker_stops_the_schedule_until_one_probe(tmp_path: Path
     async with scheduling(tmp_path, BROKEN) as bench:
         await opened(bench)
         await bench.clock.advance(minutes=19)
-        assert (await bench.told())[-1] == "10:30:00 skipped x2 breaker_open"
+        assert (await bench.outcomes())[-1] == "10:30:00 skipped x2 breaker_open"
         await bench.clock.advance(minutes=1)
         half = await breaker(bench)
         assert (half.state, half.probe_job_id) == (BreakerState.HALF_OPEN, (await bench.history())[-1].job_id)
         probe = await bench.start_next()
         await bench.clock.advance(minutes=25)
-        assert (await bench.told())[-1] == "11:00:00 skipped x2 breaker_half_open"
+        assert (await bench.outcomes())[-1] == "11:00:00 skipped x2 breaker_half_open"
         await bench.end(probe, ok())
         assert (await breaker(bench)).state is BreakerState.CLOSED
         await bench.clock.advance(minutes=10)
-        assert (await bench.told())[-1].endswith("ran")
+        assert (await bench.outcomes())[-1].endswith("ran")
 
 
 async def test_a_failed_probe_opens_it_again(tmp_path: Path) -> None:
@@ -294,7 +297,7 @@ async def test_runs_that_are_made_up_for_do_not_flood_a_broken_plugin(tmp_path: 
         await opened(bench)
     async with scheduling(tmp_path, plugins, clock=clock_at("2026-02-08 11:30")) as bench:
         assert (await bench.store.counts()).depth == 1
-        assert (await bench.told())[-1].endswith("breaker_half_open")
+        assert (await bench.outcomes())[-1].endswith("breaker_half_open")
 
 
 async def test_a_person_may_run_what_the_breaker_stops(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Who is told to stop starts nothing more, and lets what runs have its time."""
+"""A stop: nothing new is started, and running jobs get their grace."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def test_no_schedule_fires_while_running_jobs_have_their_time_to_finish(
 async def test_nothing_is_taken_in_meanwhile_whatever_the_door(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, operation: str, given: JsonObject
 ) -> None:
-    """The command line's too: its job would wait for the next start, and whoever asked for it, too."""
+    """Those of the command line too: the job and its caller would wait for the next start."""
     monkeypatch.setattr(engines, "SERVICE", "service: {max_workers: 2, shutdown_grace: 20s}\n")
     a_plugin(tmp_path / "plugins", "slow", script=SLOW)
     async with an_engine(tmp_path, "  slow: {schedule: {every: 1h}}\n") as bench:

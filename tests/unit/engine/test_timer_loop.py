@@ -21,7 +21,7 @@ async def test_what_is_announced_while_it_looks_is_looked_for_again() -> None:
         looked.append(clock.now())
         answer = answers.pop(0)
         if len(looked) == 2:
-            # Committed after this look has read the store, and told of before it has its answer.
+            # Committed after the work has read the store, and published before the work returns.
             due.expect(later)
         if len(looked) == 3:
             enough.set()

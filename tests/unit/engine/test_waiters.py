@@ -7,7 +7,7 @@ import asyncio
 from ductile.engine.waiters import Waiters
 
 
-async def test_whoever_comes_after_everybody_was_told_does_not_wait() -> None:
+async def test_a_caller_that_comes_after_the_stop_does_not_wait() -> None:
     """A job that is accepted in the last moment: its caller is answered with the id, and not left hanging."""
     waiters = Waiters()
     with waiters.waiting_for("early") as early:

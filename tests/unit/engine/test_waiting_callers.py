@@ -1,4 +1,4 @@
-"""Whoever waits for a job hears of its end, whoever brought it."""
+"""A caller that waits for a job resumes at its end, whatever ended it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ductile.telemetry.signals import Signal
 
 
 async def test_a_queued_run_that_a_newer_one_replaces(tmp_path: Path) -> None:
-    """`if_running: cancel` ends it in the transaction of the new one; it is told like any end."""
+    """`if_running: cancel` ends it in the transaction of the new one; it is published like any end."""
     async with an_engine(tmp_path, "  echo: {schedule: {every: 1h, if_running: cancel}}\n") as bench:
         bench.store.full.add("claim")
         await bench.started()
@@ -31,7 +31,7 @@ async def test_a_queued_run_that_a_newer_one_replaces(tmp_path: Path) -> None:
         assert (await bench.until(Signal.JOB_DEAD)).job_id == job.id
 
 
-async def test_whoever_waits_is_told_of_an_end_by_hand(tmp_path: Path) -> None:
+async def test_a_waiting_caller_resumes_at_an_end_on_request(tmp_path: Path) -> None:
     """A job that never ran: cancelled, or purged with the queue."""
     async with an_engine(tmp_path, "  echo: {}\n") as bench:
         bench.store.full.add("claim")

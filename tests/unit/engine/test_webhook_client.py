@@ -1,4 +1,4 @@
-"""Sending one state webhook: whom it may reach, and what is said of what went wrong."""
+"""Sending one state webhook: allowed addresses, and the description of errors."""
 
 from __future__ import annotations
 

@@ -43,22 +43,22 @@ _SETTINGS = "allow: [127.0.0.1], timeout: 20s, backoff_base: 1s"
 class Bench:
     store: Store
     clock: SimulatedClock
-    happened: list[SignalEvent] = field(default_factory=list)
-    news: asyncio.Event = field(default_factory=asyncio.Event)
+    emitted: list[SignalEvent] = field(default_factory=list)
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def note(self, happening: SignalEvent) -> None:
-        self.happened.append(happening)
-        self.news.set()
+    def note(self, event: SignalEvent) -> None:
+        self.emitted.append(event)
+        self.changed.set()
 
     async def until(self, signal: Signal, count: int = 1) -> list[SignalEvent]:
         async with asyncio.timeout(30):
-            while len(found := [each for each in self.happened if each.signal is signal]) < count:
-                self.news.clear()
-                await self.news.wait()
+            while len(found := [each for each in self.emitted if each.signal is signal]) < count:
+                self.changed.clear()
+                await self.changed.wait()
         return found
 
-    async def tell(self, receiver: Receiver, path: str = "/hook?canary=1") -> str:
-        """A job that is accepted and tells this receiver so."""
+    async def submit(self, receiver: Receiver, path: str = "/hook?canary=1") -> str:
+        """Submit a job with a state webhook to this receiver."""
         return await accept(self.store, a_new_job(callback=Callback(url=receiver.url(path))))
 
 
@@ -102,21 +102,21 @@ def answering(*statuses: int, **headers: str) -> Callable[[Received, int], Reply
     return lambda _, before: Reply(status=statuses[min(before, len(statuses) - 1)], headers=named)
 
 
-async def test_a_transition_is_told_without_anybody_asking(tmp_path: Path) -> None:
+async def test_a_transition_is_sent_without_polling(tmp_path: Path) -> None:
     """A POST on every transition; the commit wakes the sender, no clock does."""
     with a_receiver() as receiver:
         async with sending(tmp_path) as (bench, _):
             await bench.clock.rest()
-            job_id = await bench.tell(receiver)
+            job_id = await bench.submit(receiver)
             job = await claim_one(bench.store)
             await bench.store.mark_working(job.id, job.execution)
             await settle(bench.store, job, ok(result="hi"))
             await bench.until(Signal.DELIVERY_DELIVERED, 4)
-        told = [request.body for request in receiver.requests]
-    assert [body["state"] for body in told] == ["queued", "loading", "working", "done"]
-    assert [body["previous_state"] for body in told] == [None, "queued", "loading", "working"]
-    assert {body["job_id"] for body in told} == {job_id}
-    assert told[-1]["result"] == "hi"
+        bodies = [request.body for request in receiver.requests]
+    assert [body["state"] for body in bodies] == ["queued", "loading", "working", "done"]
+    assert [body["previous_state"] for body in bodies] == [None, "queued", "loading", "working"]
+    assert {body["job_id"] for body in bodies} == {job_id}
+    assert bodies[-1]["result"] == "hi"
     assert [request.headers["x-ductile-sequence"] for request in receiver.requests] == ["1", "2", "3", "4"]
 
 
@@ -146,7 +146,7 @@ async def test_the_header_has_the_name_that_is_configured(tmp_path: Path) -> Non
     settings = f"{_SETTINGS}, secret_ref: hooks, signature_header: X-Mine"
     with a_receiver() as receiver:
         async with sending(tmp_path, settings, more) as (bench, _):
-            await bench.tell(receiver)
+            await bench.submit(receiver)
             await bench.until(Signal.DELIVERY_DELIVERED)
         (request,) = receiver.requests
     assert request.headers["x-mine"].startswith("sha256=")
@@ -156,65 +156,65 @@ async def test_the_header_has_the_name_that_is_configured(tmp_path: Path) -> Non
 async def test_without_a_secret_nothing_is_signed(tmp_path: Path) -> None:
     with a_receiver() as receiver:
         async with sending(tmp_path) as (bench, _):
-            await bench.tell(receiver)
+            await bench.submit(receiver)
             await bench.until(Signal.DELIVERY_DELIVERED)
         (request,) = receiver.requests
     assert not {name for name in request.headers if "signature" in name}
     assert request.headers["webhook-id"]
 
 
-async def test_a_receiver_that_hangs_delays_nobody_else(tmp_path: Path) -> None:
+async def test_a_receiver_that_hangs_delays_no_other(tmp_path: Path) -> None:
     """A slow receiver never delays another, however much waits for it."""
     release = threading.Event()
     with a_receiver(lambda *_: Reply(after=release)) as slow, a_receiver() as quick:
         async with sending(tmp_path) as (bench, _):
             for _ in range(3 * MAX_PER_RECEIVER):
-                await bench.tell(slow)
+                await bench.submit(slow)
             await asyncio.to_thread(slow.wait_for, bool)
             for _ in range(2 * MAX_PER_RECEIVER):
-                await bench.tell(quick)
+                await bench.submit(quick)
             await bench.until(Signal.DELIVERY_DELIVERED, 2 * MAX_PER_RECEIVER)
             assert (len(slow.requests), len(quick.requests)) == (1, 2 * MAX_PER_RECEIVER)
             release.set()
             await bench.until(Signal.DELIVERY_DELIVERED, 5 * MAX_PER_RECEIVER)
 
 
-async def test_many_dead_receivers_delay_nobody(tmp_path: Path) -> None:
+async def test_many_dead_receivers_delay_no_other(tmp_path: Path) -> None:
     """Those who take the connection and never answer, with much to get, are not felt by others."""
     with ExitStack() as dead, a_receiver() as quick:
         silent = [dead.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(70)]
         async with sending(tmp_path, _SETTINGS.replace("20s", "10m")) as (bench, _):
             for each in silent:
-                nobody = Receiver(port=each.getsockname()[1])
+                hanging = Receiver(port=each.getsockname()[1])
                 for _ in range(MAX_PER_RECEIVER):
-                    await bench.tell(nobody)
-            await bench.tell(quick)
+                    await bench.submit(hanging)
+            await bench.submit(quick)
             await bench.until(Signal.DELIVERY_DELIVERED)
-            assert not [each for each in bench.happened if each.signal is Signal.DELIVERY_FAILED]
+            assert not [each for each in bench.emitted if each.signal is Signal.DELIVERY_FAILED]
 
 
-async def test_whoever_answers_promptly_has_several_places(tmp_path: Path) -> None:
+async def test_a_prompt_receiver_gets_concurrent_deliveries(tmp_path: Path) -> None:
     """One at a time until it is known; then as many as a receiver may have."""
     release = threading.Event()
     with a_receiver(lambda _, before: Reply(after=release if before else None)) as receiver:
         async with sending(tmp_path) as (bench, _):
-            await bench.tell(receiver)
+            await bench.submit(receiver)
             await bench.until(Signal.DELIVERY_DELIVERED)
             for _ in range(2 * MAX_PER_RECEIVER):
-                await bench.tell(receiver)
+                await bench.submit(receiver)
             await asyncio.to_thread(receiver.wait_for, lambda got: len(got) == 1 + MAX_PER_RECEIVER)
             await bench.clock.advance(seconds=PROMPT.total_seconds() + 1)
             release.set()
             await bench.until(Signal.DELIVERY_DELIVERED, 1 + 2 * MAX_PER_RECEIVER)
 
 
-async def test_whoever_was_slow_has_one_place_until_it_is_not(tmp_path: Path) -> None:
+async def test_a_slow_receiver_gets_one_delivery_at_a_time(tmp_path: Path) -> None:
     """What a receiver may take up depends on how long it took the last time."""
     gates = [threading.Event() for _ in range(3)]
     with a_receiver(lambda _, before: Reply(after=gates[min(before, 2)])) as receiver:
         async with sending(tmp_path) as (bench, _):
             for _ in range(3 + MAX_PER_RECEIVER):
-                await bench.tell(receiver)
+                await bench.submit(receiver)
             await asyncio.to_thread(receiver.wait_for, lambda got: len(got) == 1)
             await bench.clock.advance(seconds=PROMPT.total_seconds() + 1)
             gates[0].set()
@@ -236,13 +236,13 @@ async def test_a_later_event_does_not_overtake_one_that_is_on_its_way(tmp_path: 
 
     with a_receiver(slow_to_the_first) as receiver:
         async with sending(tmp_path) as (bench, _):
-            await bench.tell(receiver, "/known")  # whoever has answered has more than one place
+            await bench.submit(receiver, "/known")  # a receiver that has answered gets concurrent deliveries
             await claim_one(bench.store)
             await bench.until(Signal.DELIVERY_DELIVERED, 2)
-            await bench.tell(receiver, "/slow")
+            await bench.submit(receiver, "/slow")
             await asyncio.to_thread(receiver.wait_for, lambda got: len(got) == 3)
             await claim_one(bench.store)
-            await bench.tell(receiver, "/other")
+            await bench.submit(receiver, "/other")
             await bench.until(Signal.DELIVERY_DELIVERED, 3)
             assert [(each.path, each.body["state"]) for each in receiver.requests[2:]] == [
                 ("/slow", "queued"),
@@ -261,7 +261,7 @@ async def test_a_retry_holds_back_no_later_event(tmp_path: Path) -> None:
 
     with a_receiver(no_to_queued) as receiver:
         async with sending(tmp_path) as (bench, _):
-            await bench.tell(receiver)
+            await bench.submit(receiver)
             await claim_one(bench.store)
             await bench.until(Signal.DELIVERY_FAILED)
             await bench.until(Signal.DELIVERY_DELIVERED)
@@ -272,7 +272,7 @@ async def test_it_waits_longer_each_time_and_then_gives_up(tmp_path: Path) -> No
     """Backoff from 1 s, doubling; after `max_attempts` it is dropped and recorded."""
     with a_receiver(answering(500)) as receiver:
         async with sending(tmp_path, f"{_SETTINGS}, max_attempts: 3") as (bench, _):
-            job_id = await bench.tell(receiver)
+            job_id = await bench.submit(receiver)
             waits = []
             for attempt in (1, 2):
                 await bench.until(Signal.DELIVERY_FAILED, attempt)
@@ -296,7 +296,7 @@ async def test_a_receiver_that_asks_for_time_gets_it(tmp_path: Path) -> None:
     """`Retry-After` is obeyed."""
     with a_receiver(answering(429, 204, Retry_After="600")) as receiver:
         async with sending(tmp_path) as (bench, _):
-            await bench.tell(receiver)
+            await bench.submit(receiver)
             await bench.until(Signal.DELIVERY_FAILED)
             await bench.clock.advance(seconds=599)
             assert len(receiver.requests) == 1
@@ -308,22 +308,22 @@ async def test_urls_are_in_no_signal_and_no_ledger(tmp_path: Path) -> None:
     """URLs may hold secrets; the host is enough to tell who it was."""
     with a_receiver(answering(500, 500, 204)) as receiver:
         async with sending(tmp_path, f"{_SETTINGS}, max_attempts: 2") as (bench, _):
-            await bench.tell(receiver)
+            await bench.submit(receiver)
             await bench.until(Signal.DELIVERY_FAILED)
             await bench.clock.advance(seconds=3)
             await bench.until(Signal.DELIVERY_DROPPED)
-            await bench.tell(receiver)
+            await bench.submit(receiver)
             await bench.until(Signal.DELIVERY_DELIVERED)
-            told = repr(bench.happened) + repr(await whole_ledger(bench.store))
-    assert "canary" not in told
-    assert f"http://127.0.0.1:{receiver.port}" in told
+            shown = repr(bench.emitted) + repr(await whole_ledger(bench.store))
+    assert "canary" not in shown
+    assert f"http://127.0.0.1:{receiver.port}" in shown
 
 
 async def test_what_is_being_sent_when_it_stops_may_finish(tmp_path: Path) -> None:
     release = threading.Event()
     with a_receiver(lambda *_: Reply(after=release)) as receiver:
         async with sending(tmp_path) as (bench, deliveries):
-            await bench.tell(receiver)
+            await bench.submit(receiver)
             await asyncio.to_thread(receiver.wait_for, bool)
             stopping = asyncio.create_task(deliveries.stop(30))
             await asyncio.sleep(0)
@@ -339,7 +339,7 @@ async def test_what_could_not_finish_is_sent_by_the_next_daemon_at_once(tmp_path
     clock = SimulatedClock()
     with a_receiver(lambda _, before: Reply(after=release if before == 0 else None)) as receiver:
         async with sending(tmp_path, clock=clock) as (bench, deliveries):
-            await bench.tell(receiver)
+            await bench.submit(receiver)
             await asyncio.to_thread(receiver.wait_for, bool)
             await deliveries.stop(0)
         async with sending(tmp_path, clock=clock) as (bench, _):
@@ -350,7 +350,7 @@ async def test_what_could_not_finish_is_sent_by_the_next_daemon_at_once(tmp_path
 
 
 class SlowToTake:
-    """A real store; what is taken from its outbox is handed out when the test says so."""
+    """A real store that hands out taken deliveries when the test says so."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -369,7 +369,7 @@ class SlowToTake:
 
 
 async def test_what_was_being_taken_when_the_daemon_stopped_is_due_at_once(tmp_path: Path) -> None:
-    """It was never sent, so nobody has to wait for an attempt that might still arrive."""
+    """It was never sent, so it is due at once."""
     clock, snapshot = SimulatedClock(), a_snapshot(tmp_path, _SETTINGS)
     store = open_sqlite_store(tmp_path / "state.db", clock=clock, rng=Random(1))
     slow = SlowToTake(store)
@@ -393,7 +393,7 @@ async def test_what_was_being_taken_when_the_daemon_stopped_is_due_at_once(tmp_p
 
 
 async def test_what_a_crash_cut_off_is_due_again_when_its_time_is_over(tmp_path: Path) -> None:
-    """The attempt was counted before it was made, and nobody has reported it."""
+    """The attempt was counted before it was made, and has no stored result."""
     clock = SimulatedClock()
     store = open_sqlite_store(tmp_path / "state.db", clock=clock, rng=Random(1))
     with a_receiver() as receiver:
@@ -407,7 +407,7 @@ async def test_what_a_crash_cut_off_is_due_again_when_its_time_is_over(tmp_path:
             await bench.until(Signal.DELIVERY_DELIVERED)
 
 
-async def test_what_cannot_be_made_is_dropped_and_stops_nobody(tmp_path: Path) -> None:
+async def test_a_request_that_cannot_be_made_is_dropped_and_delays_no_other(tmp_path: Path) -> None:
     """A delivery that cannot be signed fails as one that cannot be sent; others go on."""
     more = "tokens: [{name: hooks, key: s}]\n"
     settings = f"{_SETTINGS}, secret_ref: hooks, max_attempts: 1"
@@ -415,17 +415,17 @@ async def test_what_cannot_be_made_is_dropped_and_stops_nobody(tmp_path: Path) -
     used = [replace(good, state_webhook_secret=Secret("canary\udcff"))]
     with a_receiver() as receiver:
         async with sending(tmp_path, snapshot=lambda: used[-1]) as (bench, _):
-            await bench.tell(receiver)
+            await bench.submit(receiver)
             (dropped,) = await bench.until(Signal.DELIVERY_DROPPED)
             used.append(good)
-            await bench.tell(receiver)
+            await bench.submit(receiver)
             await bench.until(Signal.DELIVERY_DELIVERED)
     assert dropped.data["error"] == "it could not be made (UnicodeEncodeError)"
-    assert "canary" not in repr(bench.happened)
+    assert "canary" not in repr(bench.emitted)
 
 
 async def test_what_crashed_in_its_last_attempt_is_dropped_and_recorded(tmp_path: Path) -> None:
-    """Bounded by `max_attempts`, whoever it takes down with it; they were counted before."""
+    """Bounded by `max_attempts` across crashes: attempts are counted before they are made."""
     clock = SimulatedClock()
     store = open_sqlite_store(tmp_path / "state.db", clock=clock, rng=Random(1))
     with a_receiver() as receiver:
@@ -442,11 +442,11 @@ async def test_what_crashed_in_its_last_attempt_is_dropped_and_recorded(tmp_path
 
 
 async def test_what_fewer_attempts_cut_off_keeps_what_was_wrong(tmp_path: Path) -> None:
-    """A reload may leave a delivery no attempt; that is told, and what was wrong before."""
+    """A reload may leave a delivery no attempt; its error names that and the earlier error."""
     used = [a_snapshot(tmp_path, f"{_SETTINGS}, max_attempts: 4")]
     with a_receiver(answering(500)) as receiver:
         async with sending(tmp_path, snapshot=lambda: used[-1]) as (bench, _):
-            await bench.tell(receiver)
+            await bench.submit(receiver)
             await bench.until(Signal.DELIVERY_FAILED, 1)
             await bench.clock.advance(seconds=3)
             (_, failed) = await bench.until(Signal.DELIVERY_FAILED, 2)
@@ -465,7 +465,7 @@ async def test_a_stop_in_the_only_attempt_does_not_count(tmp_path: Path) -> None
     clock, settings = SimulatedClock(), f"{_SETTINGS}, max_attempts: 1"
     with a_receiver(lambda _, before: Reply(after=release if before == 0 else None)) as receiver:
         async with sending(tmp_path, settings, clock=clock) as (bench, deliveries):
-            await bench.tell(receiver)
+            await bench.submit(receiver)
             await asyncio.to_thread(receiver.wait_for, bool)
             await deliveries.stop(0)
         async with sending(tmp_path, settings, clock=clock) as (bench, _):
@@ -478,7 +478,7 @@ async def test_a_delivery_can_be_sent_again_by_hand(tmp_path: Path) -> None:
     """Deliveries can be re-sent, with all their attempts."""
     with a_receiver(answering(500, 500, 204)) as receiver:
         async with sending(tmp_path, f"{_SETTINGS}, max_attempts: 1") as (bench, _):
-            await bench.tell(receiver)
+            await bench.submit(receiver)
             (dropped,) = await bench.until(Signal.DELIVERY_DROPPED)
             assert await bench.store.resend(str(dropped.data["delivery"]))
             await bench.until(Signal.DELIVERY_DROPPED, 2)
@@ -490,7 +490,7 @@ async def test_a_host_that_is_no_longer_allowed_is_not_called(tmp_path: Path) ->
     """The rules of now count, not those of when it was submitted."""
     with a_receiver() as receiver:
         async with sending(tmp_path, "max_attempts: 1") as (bench, _):
-            await bench.tell(receiver)
+            await bench.submit(receiver)
             (dropped,) = await bench.until(Signal.DELIVERY_DROPPED)
         assert receiver.requests == []
     assert "not a public address" in str(dropped.data["error"])
@@ -500,7 +500,7 @@ async def test_a_body_is_what_it_was_when_the_state_changed(tmp_path: Path) -> N
     """Bodies are frozen at creation; a retry much later tells the same instant."""
     with a_receiver(answering(500, 204)) as receiver:
         async with sending(tmp_path) as (bench, _):
-            await bench.tell(receiver)
+            await bench.submit(receiver)
             await bench.until(Signal.DELIVERY_FAILED)
             await bench.clock.advance(seconds=60)
             await bench.until(Signal.DELIVERY_DELIVERED)
@@ -510,7 +510,7 @@ async def test_a_body_is_what_it_was_when_the_state_changed(tmp_path: Path) -> N
 
 
 async def test_what_is_taken_too_late_is_left_for_the_next_start(tmp_path: Path) -> None:
-    """A stop while the outbox is being read begins nothing that nobody would wait for."""
+    """A stop while deliveries are being taken starts none of them."""
     clock, snapshot = SimulatedClock(), a_snapshot(tmp_path, _SETTINGS)
     store = open_sqlite_store(tmp_path / "state.db", clock=clock, rng=Random(1))
     with a_receiver() as receiver:
