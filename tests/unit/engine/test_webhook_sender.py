@@ -517,7 +517,7 @@ async def test_what_is_taken_too_late_is_left_for_the_next_start(tmp_path: Path)
         deliveries = WebhookSender(
             store, HttpWebhookClient(), clock, lambda: snapshot, SignalBus(), Random(1)
         )
-        await Bench(store, clock).tell(receiver)
+        await Bench(store, clock).submit(receiver)
         service = asyncio.create_task(deliveries.run())
         await asyncio.sleep(0)  # it has asked the store, whose answer comes from another thread
         await deliveries.stop(0)
