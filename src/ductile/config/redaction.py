@@ -23,20 +23,9 @@ if TYPE_CHECKING:
 
 
 def redacted_entries(node: MapNode) -> dict[str, JsonValue]:
-    """Return the entries of a plugin's configuration or environment, masked by their keys."""
-    return {key.text: _redact(value, secret=looks_secret(key.text)) for key, value in node.entries}
-
-
-def _redact(node: Node, *, secret: bool) -> JsonValue:
-    match node:
-        case MapNode(entries=entries):
-            return {
-                key.text: _redact(value, secret=secret or looks_secret(key.text)) for key, value in entries
-            }
-        case ListNode(items=items):
-            return [_redact(item, secret=secret) for item in items]
-        case ScalarNode():
-            return _redact_scalar(node, secret=secret)
+    """Return the entries of a map whose keys the model does not name, masked by their keys."""
+    free: KeyPath = ("plugins", "", "config")
+    return {key.text: redacted_config(value, (*free, key.text)) for key, value in node.entries}
 
 
 def redacted_config(node: Node, path: KeyPath = (), *, secret: bool = False) -> JsonValue:

@@ -185,10 +185,8 @@ def _check_endpoint(endpoint: WebhookEndpointSettings, path: KeyPath, report: Va
     for keys in (("plugin", "pipeline", "event"), ("secret_ref", "secret")):
         # A key with an unreadable value counts: it has its own error.
         given = [key for key in keys if getattr(endpoint, key) is not None or report.is_written((*path, key))]
-        if len(given) != 1:
-            expected = f"exactly one of {', '.join(keys)}"
-            found = " and ".join(given) or "none of them"
-            report.error(path, "this endpoint is not complete", expected=expected, found=found)
+        expected = f"exactly one of {', '.join(keys)}"
+        report.require_one(path, given, "this endpoint is not complete", expected=expected)
     if endpoint.command is not None and endpoint.plugin is None:
         report.error((*path, "command"), "`command` goes with `plugin` only")
     if endpoint.event is not None and endpoint.event.startswith("ductile."):

@@ -71,10 +71,8 @@ def validate_condition(condition: ConditionSettings, path: KeyPath, report: Vali
         "not": condition.negated is not None,
     }
     given = [form for form, present in forms.items() if present]
-    if len(given) != 1:
-        found = " and ".join(given) or "none of them"
-        expected = "path and op, or one of all, any, not"
-        report.error(path, "this is not a condition", expected=expected, found=found)
+    expected = "path and op, or one of all, any, not"
+    if not report.require_one(path, given, "this is not a condition", expected=expected):
         return
     for name, inner in (("all", condition.all_of), ("any", condition.any_of)):
         for index, part in enumerate(inner or ()):
@@ -179,10 +177,8 @@ def refuse_wildcard(event_type: str, path: KeyPath, what: str, report: Validatio
 
 def _check_step(step: StepSettings, path: KeyPath, report: ValidationReport) -> None:
     given = [kind for kind in _STEP_KINDS if getattr(step, kind) is not None]
-    if len(given) != 1:
-        found = " and ".join(given) or "none of them"
-        expected = "exactly one of uses, call, steps and split"
-        report.error(path, "a step needs exactly one kind of work", expected=expected, found=found)
+    expected = "exactly one of uses, call, steps and split"
+    report.require_one(path, given, "a step needs exactly one kind of work", expected=expected)
     for kind in ("steps", "split"):
         if getattr(step, kind) == ():
             report.error((*path, kind), f"`{kind}` needs at least one entry")

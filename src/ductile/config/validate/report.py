@@ -9,7 +9,7 @@ from ductile.config.schema.parse import describe
 from ductile.protocol.yaml_tree import format_path, is_empty, location_of, node_at, problem_at
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Hashable, Iterable
+    from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 
     from ductile.errors import Problem
     from ductile.protocol.yaml_tree import KeyPath, MapNode
@@ -50,6 +50,12 @@ class ValidationReport:
                 self.error(path, message, hint=hint)
             else:
                 first[name] = path
+
+    def require_one(self, path: KeyPath, given: Sequence[str], message: str, *, expected: str) -> bool:
+        """Add an error unless exactly one key is given. Returns whether it is."""
+        if len(given) != 1:
+            self.error(path, message, expected=expected, found=" and ".join(given) or "none of them")
+        return len(given) == 1
 
     def where(self, path: KeyPath) -> str:
         """Return file and line of the value at a path, for a message about another one."""

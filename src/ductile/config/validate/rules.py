@@ -153,10 +153,8 @@ def not_installed_message(plugin: str, installed: Iterable[str]) -> tuple[str, s
 def _check_schedule(path: KeyPath, schedule: ScheduleSettings, report: ValidationReport) -> None:
     # Counts what is written: a trigger that cannot be read is reported already and is not missing.
     given = [trigger for trigger in _TRIGGERS if report.is_written((*path, trigger))]
-    if len(given) != 1:
-        found = " and ".join(given) or "none of them"
-        expected = "exactly one of every, cron, at and after"
-        report.error(path, "a schedule needs exactly one trigger", expected=expected, found=found)
+    expected = "exactly one of every, cron, at and after"
+    report.require_one(path, given, "a schedule needs exactly one trigger", expected=expected)
     if schedule.command == "handle":
         hint = "schedule `poll`, or a command of your own"
         report.error((*path, "command"), "handle cannot be scheduled: it needs an event", hint=hint)
