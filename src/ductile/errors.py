@@ -67,7 +67,7 @@ class Problem:
     hint: str | None = None
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         """`file:line:column` as far as known, as editors recognise it."""
         parts = [part for part in (self.file, self.line, self.column) if part is not None]
         return ":".join(str(part) for part in parts)

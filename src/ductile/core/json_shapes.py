@@ -129,13 +129,13 @@ def _compare_objects(
     for key in dict.fromkeys(key for one in (*before, *now) for key in one):
         old = [one[key] for one in before if key in one]
         new = [one[key] for one in now if key in one]
-        place = (*path, key)
+        inner = (*path, key)
         if not new:
-            yield FieldChange(path=place, kind=ChangeKind.GONE, before=_named(_types(old)), now=None)
+            yield FieldChange(path=inner, kind=ChangeKind.GONE, before=_named(_types(old)), now=None)
         elif not old:
-            yield FieldChange(path=place, kind=ChangeKind.NEW, before=None, now=_named(_types(new)))
+            yield FieldChange(path=inner, kind=ChangeKind.NEW, before=None, now=_named(_types(new)))
         else:
-            yield from _compare(old, new, place, levels - 1)
+            yield from _compare(old, new, inner, levels - 1)
 
 
 def _items(values: Sequence[JsonValue]) -> list[JsonValue]:

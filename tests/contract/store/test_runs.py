@@ -414,7 +414,7 @@ async def test_an_if_of_a_split_that_cannot_be_judged_fails_its_line_and_says_wh
     await settle_step(store, rules, "a", ok(emitted("e", {"text": "a" * 60})))
     job = await stored(store, run_id)
     assert (job.status, job.reason) == (JobStatus.FAILED, JobReason.STEP_FAILED)
-    assert (job.last_error or "").startswith("s: the condition on payload.text cannot be judged")
+    assert (job.last_error or "").startswith("s: the condition on payload.text cannot be evaluated")
     (entry,) = [row for row in await whole_ledger(store) if row.kind is LedgerKind.SWITCH]
     assert entry.data["step"] == "s"
 

@@ -127,7 +127,7 @@ class _Evaluator(NamedTuple):
         try:
             held = compare(found, op, value, self.match)
         except PatternError as error:
-            raise ConditionError(f"the condition on {path} cannot be judged: {error}") from None
+            raise ConditionError(f"the condition on {path} cannot be evaluated: {error}") from None
         hidden = is_secret_path(path, self.is_secret)
         return ComparisonResult(
             path=path,

@@ -126,21 +126,14 @@ class RunAdvancer:
         self._ledger: list[LedgerEntry] = []
         self._ended = False
 
-    def load_scope(self, view: JoinScopeView) -> None:
-        """Add a stored scope."""
-        self._track(view, stored_live=view.scope.live)
-
-    def open_scope(self, view: JoinScopeView) -> None:
-        """Add a new scope."""
-        self._track(view, stored_live=None)
-
-    def _track(self, view: JoinScopeView, *, stored_live: int | None) -> None:
+    def add_scope(self, view: JoinScopeView, *, is_new: bool) -> None:
+        """Add a join scope that tokens are in: a new or a stored one."""
         self._scopes[view.scope.id] = _TrackedScope(
             scope=view.scope,
             baggage=view.baggage or {},
             results=list(view.results),
             live=view.scope.live,
-            stored_live=stored_live,
+            stored_live=None if is_new else view.scope.live,
         )
 
     def fork(self, scope_id: str, tokens: int) -> None:
@@ -309,7 +302,7 @@ class RunAdvancer:
             entry_job_id=token.producer_job_id,
             context_id=token.context_id,
         )
-        self.open_scope(JoinScopeView(scope=scope, baggage=token.baggage))
+        self.add_scope(JoinScopeView(scope=scope, baggage=token.baggage), is_new=True)
         for number, branch in enumerate(node.branches):
             position = TokenPosition(scope_id=scope.id, branch=number, order=token.position.order)
             self._pending.append((branch.first, replace(token, position=position)))

@@ -1,4 +1,4 @@
-"""The compiled graph of a pipeline: one node per step, with called pipelines put in place.
+"""The compiled graph of a pipeline: one node per step, with called pipelines inlined.
 
 The configuration is compiled into these values. A run keeps the graph that it started with, stored as JSON,
 so that a reload does not change it. Version 2 of the stored format is what msgspec makes of the node classes.
@@ -27,7 +27,7 @@ from ductile.struct import Value, convert, field, to_builtins
 
 #: The plugin name of the jobs that represent pipeline runs. They have no process.
 RUN_PLUGIN = "pipeline"
-#: The most steps of a pipeline with its calls put in place.
+#: The most steps of a pipeline with its calls inlined.
 MAX_GRAPH_STEPS = 1000
 
 
@@ -47,7 +47,7 @@ class Shape(StrEnum):
 
 
 class SequenceKind(StrEnum):
-    """What a sequence of steps is to the step that it lies in."""
+    """The role of a sequence inside a step."""
 
     STEPS = "steps"
     BRANCH = "branch"

@@ -65,7 +65,7 @@ def start_tokens(
     """Start tokens in new join scopes and advance them."""
     advancer = RunAdvancer(info, policy, now, rng, origin=(info.id, 0), after_job_id=info.after_job_id)
     for scope in scopes:
-        advancer.open_scope(scope)
+        advancer.add_scope(scope, is_new=True)
     for index, start in enumerate(starts):
         token = Token(
             position=start.position,
@@ -137,7 +137,7 @@ def _load_advancer(
         max_new_steps=max_new_steps,
     )
     for scope in view.scopes:
-        advancer.load_scope(scope)
+        advancer.add_scope(scope, is_new=False)
     return advancer
 
 
@@ -221,6 +221,6 @@ def combine_artifacts(steps: Iterable[tuple[str, Sequence[JsonValue]]]) -> tuple
             while unique in taken:
                 unique = next(numbered)
             taken.add(unique)
-            artifact = {**artifact, "name": unique}  # noqa: PLW2901 - the renamed one takes its place
+            artifact = {**artifact, "name": unique}  # noqa: PLW2901 - the renamed one replaces it
         combined.append(artifact)
     return tuple(combined)

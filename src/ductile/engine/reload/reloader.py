@@ -166,7 +166,7 @@ class Reloader:
         signals.emit(Signal.CONFIG_LOADED, data={"fingerprint": snapshot.fingerprint, "origin": origin})
         for problem in snapshot.warnings:
             signals.emit(
-                Signal.CONFIG_WARNING, problem.message, data={"place": problem.place, "key": problem.key}
+                Signal.CONFIG_WARNING, problem.message, data={"place": problem.location, "key": problem.key}
             )
         for plugin in snapshot.refused:
             reason = plugin.refused.reason if plugin.refused else ""

@@ -96,7 +96,7 @@ def failure(
 
 
 def from_problem(check: DoctorCheck, level: FindingLevel, problem: Problem) -> DoctorFinding:
-    where = "  ".join(part for part in (problem.place, problem.key) if part) or None
+    where = "  ".join(part for part in (problem.location, problem.key) if part) or None
     expected = "" if problem.expected is None else f"; expected {problem.expected}"
     return DoctorFinding(
         check=check, level=level, message=f"{problem.message}{expected}", where=where, fix=problem.hint
