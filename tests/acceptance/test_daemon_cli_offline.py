@@ -378,7 +378,7 @@ def test_one_may_look_while_a_job_is_run_without_a_daemon(tmp_path: Path) -> Non
         assert place.ductile("system", "stop").status == 69
 
 
-def test_after_a_crash_nobody_is_told_that_a_job_runs(tmp_path: Path) -> None:
+def test_after_a_crash_no_command_says_that_a_job_runs(tmp_path: Path) -> None:
     """Without a daemon, commands say that a `running` job has no process, and what the next start does."""
     place = a_place(tmp_path, "  slow: {}\n")
     place.plugin("slow", SLOW)
@@ -388,7 +388,7 @@ def test_after_a_crash_nobody_is_told_that_a_job_runs(tmp_path: Path) -> None:
         daemon.end(signal.SIGKILL)
     shown = place.said("job", "explain", job_id)
     assert "was running when the daemon died, attempt 1 of 4" in shown["verdict"]
-    assert "The next start takes it up again, as attempt 2 of 4." in shown["verdict"]
+    assert "The next start runs it again, as attempt 2 of 4." in shown["verdict"]
     assert shown["advice"] == ["ductile system start"]
     assert place.said("job", "show", job_id)["orphaned"]
     assert "running (no process runs it any more)" in place.ductile("job", "show", job_id).out

@@ -17,7 +17,7 @@ from ductile.core.runs.graph import RUN_PLUGIN
 from ductile.operations.context import OperationContext
 from ductile.operations.diagnose import differences as diff
 from ductile.operations.diagnose.differences import Difference, MissingReference, StepChange, StepTrace
-from ductile.operations.response import Id
+from ductile.operations.response import Id, from_record
 from ductile.protocol.plugin_messages import DecodedResponse, decode_response
 from ductile.store.model.maintenance import ConfigRecord
 from ductile.store.model.records import LogFilter, LogRow, RunRecord
@@ -25,6 +25,7 @@ from ductile.struct import Value, field, replace
 
 #: Steps of a run that are compared. The cause of a bad template is among the first.
 MAX_COMPARED_STEPS = 200
+_NO_GRAPH = "the pipeline: the steps of one of the two runs are no longer stored"
 _NEVER_COMPARED = (
     "files of a plugin besides its manifest and entrypoint",
     "environment variables, and the services that a plugin calls",
@@ -111,6 +112,14 @@ async def _compare_files(
     return diff.compare_files(on_disk, loaded, good_at=good_at, now_at=now_at)
 
 
+def _config_gaps(before: ConfigRecord | None, now: ConfigRecord | None) -> tuple[str, ...]:
+    if before is None or now is None:
+        return ("the configuration: that of one of the two is not recorded",)
+    if before.plugins is None or now.plugins is None:
+        return ("versions and files of plugins: not recorded for one of the two",)
+    return ()
+
+
 # ------------------------------------------------------------------------------------------ job with job
 
 
@@ -129,14 +138,10 @@ async def _compare_jobs(
     began = job.created_at if last is None else last.started_at
     before, now = config_at(configs, good.started_at), config_at(configs, began)
     files = await _compare_files(context, (job.plugin,), now, good.started_at, began)
-    compared, missing = ["the input"], [*files.unknown]
-    if before is None or now is None:
-        missing.append("the configuration: that of one of the two is not recorded")
-    elif before.plugins is None or now.plugins is None:
-        compared.append("the configuration")
-        missing.append("version and files of the plugin: not recorded for one of the two")
-    else:
-        compared += ["the configuration", "version and files of the plugin"]
+    config_gaps = _config_gaps(before, now)
+    compared, missing = ["the input"], [*files.unknown, *config_gaps]
+    if before is not None and now is not None:
+        compared += ["the configuration", *(() if config_gaps else ("version and files of the plugin",))]
     if last is None:
         missing.append("exit status, stderr and duration: it never ran")
     else:
@@ -197,7 +202,8 @@ async def _compare_runs(
             "the shape of the input and output of each step before the failure",
         ),
         not_compared=(
-            *_run_gaps(good, record, good_config, now_config),
+            *_config_gaps(good_config, now_config),
+            *(() if good.graph and record.graph else (_NO_GRAPH,)),
             *_step_gaps(before, now, failed),
             *([f"{left_out} steps beyond the first {MAX_COMPARED_STEPS}"] if left_out > 0 else ()),
             *files.unknown,
@@ -206,7 +212,15 @@ async def _compare_runs(
         ),
         cause=None if chosen is None else diff.describe_change(chosen, missing),
         advice=None if chosen is None else diff.change_advice(chosen, missing),
-        first_change=None if chosen is None else _changed_step(chosen, missing),
+        first_change=None
+        if chosen is None
+        else from_record(
+            ChangedStep,
+            chosen.step,
+            step=chosen.step.path,
+            changes=tuple(from_record(ChangedField, each) for each in chosen.changes),
+            needed_by=diff.explained_references(chosen, missing),
+        ),
     )
 
 
@@ -293,37 +307,9 @@ def _execution_differences(good: RunRecord, now: RunRecord, failed: Job | None) 
     ]
 
 
-def _run_gaps(
-    good: RunRecord, now: RunRecord, before: ConfigRecord | None, after: ConfigRecord | None
-) -> list[str]:
-    gaps = []
-    if before is None or after is None:
-        gaps.append("the configuration: that of one of the two runs is not recorded")
-    elif before.plugins is None or after.plugins is None:
-        gaps.append("versions and files of plugins: not recorded for one of the two runs")
-    if good.graph is None or now.graph is None:
-        gaps.append("the pipeline: the steps of one of the two runs are no longer stored")
-    return gaps
-
-
 def _step_gaps(before: Sequence[StepTrace], now: Sequence[StepTrace], failed: Job | None) -> list[str]:
     new, own = diff.unmatched_steps(before, now), None if failed is None else failed.step_path
     gaps = [f"steps that the good run did not run: {', '.join(new)}"] if new else []
     if lost := [path for path in diff.steps_without_output(now) if path != own and path not in new]:
         gaps.append(f"the output of steps whose answer is no longer stored: {', '.join(lost)}")
     return gaps
-
-
-def _changed_step(change: StepChange, missing: Sequence[MissingReference]) -> ChangedStep:
-    step = change.step
-    return ChangedStep(
-        step=step.path,
-        job_id=step.job_id,
-        plugin=step.plugin,
-        command=step.command,
-        changes=tuple(
-            ChangedField(name=each.name, kind=each.kind, before=each.before, now=each.now)
-            for each in change.changes
-        ),
-        needed_by=diff.explained_references(change, missing),
-    )

@@ -29,12 +29,7 @@ from ductile.operations.diagnose.findings import (
     ok,
     warning,
 )
-from ductile.operations.plugins.health import (
-    CheckHealth,
-    check_health,
-    last_health_checks,
-    unhealthy_plugins,
-)
+from ductile.operations.plugins.health import CheckHealth, check_health, last_health_checks, unhealthy_plugins
 from ductile.struct import Value
 
 __all__ = [

@@ -72,7 +72,8 @@ def breaker_findings(rows: Sequence[BreakerRow]) -> Iterator[DoctorFinding]:
             f"the breaker of {row.plugin} {row.command} is {row.breaker.state} after "
             f"{row.breaker.failures} failures: the scheduler does not run it",
             where=f"job {job_id}" if job_id else None,
-            fix=f"fix the cause (ductile job explain {job_id}), then: ductile system reset {row.plugin}",
+            fix=f"fix the cause{f' (ductile job explain {job_id})' if job_id else ''}, "
+            f"then: ductile system reset {row.plugin}",
         )
     if not not_closed:
         yield ok(DoctorCheck.BREAKERS, "no breaker is open")
@@ -151,11 +152,11 @@ def init_findings(failed: Mapping[str, InitRecord]) -> Iterator[DoctorFinding]:
 
 def orphan_findings(orphaned: int) -> Iterator[DoctorFinding]:
     if orphaned:
-        jobs = "1 job was" if orphaned == 1 else f"{orphaned} jobs were"
+        jobs, them = ("1 job was", "it") if orphaned == 1 else (f"{orphaned} jobs were", "them")
         yield warning(
             DoctorCheck.JOBS,
-            f"{jobs} running when the process that ran them died; the next start runs them again, or ends "
-            "them",
+            f"{jobs} running when the process that ran {them} died; the next start runs {them} again, "
+            f"or ends {them}",
             where="ductile queue list",
             fix="ductile system start",
         )

@@ -25,13 +25,7 @@ from ductile.operations.diagnose.comparison import (
 from ductile.operations.diagnose.differences import Difference
 from ductile.operations.diagnose.remedies import working_remedy
 from ductile.operations.diagnose.waiting import WaitExplanation, why_running, why_waiting
-from ductile.operations.diagnose.wording import (
-    as_sentence,
-    attempt_text,
-    first_line,
-    status_since,
-    time_text,
-)
+from ductile.operations.diagnose.wording import as_sentence, attempt_text, first_line, status_since, time_text
 from ductile.operations.jobs.documents import Execution, listed_execution
 from ductile.operations.jobs.lookup import OneJob, resolve_job
 from ductile.operations.response import Id, Response, Timestamp, from_record, timestamp
@@ -179,10 +173,7 @@ async def explain_job(context: OperationContext, request: OneJob) -> JobExplanat
         waits_for=None
         if blocker is None
         else from_record(
-            BlockingJob,
-            blocker,
-            job_id=blocker.id,
-            since=timestamp(blocker.started_at or blocker.created_at),
+            BlockingJob, blocker, job_id=blocker.id, since=timestamp(blocker.started_at or blocker.created_at)
         ),
         cause=compared.cause,
         first_change=compared.first_change,
@@ -204,7 +195,9 @@ def _verdict(
         case JobStatus.SUCCEEDED:
             return f"{name} succeeded, {attempt_text(job)}."
         case JobStatus.RUNNING if orphaned:
-            died = f"{name} was running when {_dead_owner(job)} died, {attempt_text(job)}."
+            by_run = (job.owner or "").startswith(_RUN_OWNER)
+            owner = "the `ductile run` that ran it" if by_run else "the daemon"
+            died = f"{name} was running when {owner} died, {attempt_text(job)}."
             return f"{died} {_recovery_text(job)}"
         case JobStatus.RUNNING:
             link = ":" if records.run is not None else ","
@@ -320,16 +313,12 @@ async def _advice(context: OperationContext, records: _JobRecords, wait: WaitExp
     return found
 
 
-def _dead_owner(job: Job) -> str:
-    return "the `ductile run` that ran it" if (job.owner or "").startswith(_RUN_OWNER) else "the daemon"
-
-
 def _recovery_text(job: Job) -> str:
     """What the next start does with it."""
     if job.cancel_requested_at is not None:
         return "The next start ends it as cancelled."
     if job.plugin == RUN_PLUGIN:
-        return "It goes on with the next start."
+        return "The next start continues it."
     if job.attempt >= job.max_attempts:
         return "That was its last attempt: the next start ends it as dead."
-    return f"The next start takes it up again, as attempt {job.attempt + 1} of {job.max_attempts}."
+    return f"The next start runs it again, as attempt {job.attempt + 1} of {job.max_attempts}."

@@ -41,8 +41,7 @@ class ConfigView(Response):
 
 class ReloadConfig(Value):
     drain: Annotated[
-        bool,
-        Meta(description="Let plugins that are removed or disabled finish their accepted work first."),
+        bool, Meta(description="Let plugins that are removed or disabled finish their accepted work first.")
     ] = False
     drain_timeout: Annotated[
         timedelta | None,
@@ -59,8 +58,7 @@ class ConfigReloaded(Response):
     changed: tuple[str, ...]
     removed: tuple[str, ...]
     settings: Annotated[
-        tuple[str, ...],
-        Meta(description="Sections of the configuration, besides `plugins`, that changed."),
+        tuple[str, ...], Meta(description="Sections of the configuration, besides `plugins`, that changed.")
     ]
     ends: Annotated[
         tuple[RemovedPluginWork, ...],
