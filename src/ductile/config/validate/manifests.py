@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from ductile.core.json import JsonValue
     from ductile.protocol.yaml_tree import KeyPath
 
-#: Keys of a plugin's `config` that Ductile reads itself (`compile.plugins.plugin_rules`).
+#: Keys of a plugin's `config` that Ductile reads itself (`compile.plugins.plugin_policy`).
 _OWN_KEYS = frozenset(("model",))
 #: Event types with this prefix are emitted by Ductile itself.
 _OWN = "ductile."
