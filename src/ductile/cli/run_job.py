@@ -160,9 +160,16 @@ def job_result(ran: AwaitedJob) -> CommandResult:
         )
     completed = fmt.time(job["completed_at"])
     duplicate = f"Not run again: job {job['job_id']} succeeded under this key at {completed}."
+
+    def text(console: Console) -> str:
+        """The plugin's `result`, or its whole answer without one. Unchanged unless it goes to a terminal."""
+        answer: dict[str, Any] = job["result"] or {}
+        text = fmt.value(answer.get("result", answer))
+        return text if console.width is None else printable(text)
+
     return CommandResult(
         data,
-        lambda console: _result_text(job, console),
+        text,
         note=(lambda _: duplicate) if ran.deduplicated else None,
     )
 
@@ -175,13 +182,6 @@ def _exit_status(ran: AwaitedJob) -> Exit:
         return Exit.INTERRUPTED
     # Without a daemon and not stopped, its attempt here failed, and no process retries it.
     return Exit.TRY_AGAIN if ran.daemon_runs or ran.stopped else Exit.FAILURE
-
-
-def _result_text(job: Document, console: Console) -> str:
-    """The plugin's `result`, or its whole answer without one. Unchanged unless it goes to a terminal."""
-    answer: dict[str, Any] = job["result"] or {}
-    text = fmt.value(answer.get("result", answer))
-    return text if console.width is None else printable(text)
 
 
 def _failure_text(ran: AwaitedJob, console: Console) -> str:

@@ -11,7 +11,6 @@ from ductile.cli.spec import DRY_RUN, Argument, Example, Option, action
 
 if TYPE_CHECKING:
     from ductile.admin.config import ConfigCheck, SettingChange
-    from ductile.admin.init_config import StarterConfig
     from ductile.admin.seal import SealResult
     from ductile.cli.console.console import Console
     from ductile.config.snapshot import PluginInstance
@@ -177,6 +176,46 @@ def init(call: Invocation) -> CommandResult:
     directory = call.text("DIR")
     token, dry_run = generate_token(), call.switch("dry_run")
     starter = create_starter_config(directory, call.environ, token=token, dry_run=dry_run)
+
+    def text(console: Console) -> str:
+        import shlex
+
+        paths = (name.split("/") for name in starter.files)
+        # A plugin is shown as its directory.
+        names = list(
+            dict.fromkeys("/".join([*path[:2], ""] if path[0] == "plugins" else path) for path in paths)
+        )
+        width = max(len(name) for name in names)
+        files = [f"  {name.ljust(width)}  {_FILE_MEANINGS.get(name, '')}".rstrip() for name in names]
+        if not starter.written:
+            return "\n".join(
+                [
+                    f"Would write a starter configuration to {directory}:",
+                    "",
+                    *files,
+                    "",
+                    "Nothing was written.",
+                ]
+            )
+        quoted = shlex.quote(directory)
+        return "\n".join(
+            [
+                f"Wrote a working, sealed configuration to {directory}:",
+                "",
+                *files,
+                "",
+                f"Your API token, shown only now. It is kept in {directory}/.env as {TOKEN_VARIABLE}:",
+                "",
+                f"  {console.style('bold', starter.token or '')}",
+                "",
+                "Next:",
+                "",
+                f"  ductile run echo --config {quoted}",
+                f"""  ductile pipeline run hello --payload '{{"name": "Ada"}}' --config {quoted}""",
+                f"  ductile system start --config {quoted}",
+            ]
+        )
+
     return CommandResult(
         {
             "directory": str(starter.directory),
@@ -185,7 +224,7 @@ def init(call: Invocation) -> CommandResult:
             "token_variable": TOKEN_VARIABLE,
             "token": starter.token,
         },
-        lambda console: _init_text(starter, directory, TOKEN_VARIABLE, console),
+        text,
     )
 
 
@@ -303,35 +342,3 @@ def change_text(done: SettingChange, console: Console, *, seal_hint: str = "") -
     if done.sealed:
         return f"{diff}\nWrote {file} and renewed its seal."
     return f"{diff}\nWrote {file}.\nIts seal is not renewed. {seal_hint}"
-
-
-def _init_text(starter: StarterConfig, directory: str, variable: str, console: Console) -> str:
-    import shlex
-
-    paths = (name.split("/") for name in starter.files)
-    # A plugin is shown as its directory.
-    names = list(dict.fromkeys("/".join([*path[:2], ""] if path[0] == "plugins" else path) for path in paths))
-    width = max(len(name) for name in names)
-    files = [f"  {name.ljust(width)}  {_FILE_MEANINGS.get(name, '')}".rstrip() for name in names]
-    if not starter.written:
-        return "\n".join(
-            [f"Would write a starter configuration to {directory}:", "", *files, "", "Nothing was written."]
-        )
-    quoted = shlex.quote(directory)
-    return "\n".join(
-        [
-            f"Wrote a working, sealed configuration to {directory}:",
-            "",
-            *files,
-            "",
-            f"Your API token, shown only now. It is kept in {directory}/.env as {variable}:",
-            "",
-            f"  {console.style('bold', starter.token or '')}",
-            "",
-            "Next:",
-            "",
-            f"  ductile run echo --config {quoted}",
-            f"""  ductile pipeline run hello --payload '{{"name": "Ada"}}' --config {quoted}""",
-            f"  ductile system start --config {quoted}",
-        ]
-    )

@@ -40,7 +40,21 @@ def send(call: Invocation) -> CommandResult:
 
         raise UsageError("an event needs a type", hint="such as order.placed")
     done = request(call)
-    return CommandResult(done, lambda _: _sent_text(done))
+
+    def text(_: Console) -> str:
+        if done.get("dry_run"):
+            lines = [f"Would start {target}." for target in done["would_start"]]
+        else:
+            lines = []
+            for one in done["started"]:  # an older daemon does not say the status
+                error = f": {one['error']}" if one.get("error") else ""
+                status = one.get("status", "queued").capitalize()
+                lines.append(f"{status} {one['target']}: {one['job_id']}{error}")
+            lines += [f"Already accepted {one['target']}: {one['job_id']}" for one in done["deduplicated"]]
+            lines += [f"Not started {one['target']}: {one['reason']}" for one in done["dropped"]]
+        return printable("\n".join(lines) or f"No route or pipeline matches {done['type']} from `cli`.")
+
+    return CommandResult(done, text)
 
 
 @action(
@@ -55,7 +69,13 @@ def send(call: Invocation) -> CommandResult:
 def tail(call: Invocation) -> CommandResult:
     found = request(call)
     if not call.switch("follow"):
-        return CommandResult(found, lambda console: _tail_text(found, console))
+
+        def text(console: Console) -> str:
+            rows = found["events"]
+            width = 0 if console.width is None else max((len(row["kind"]) for row in rows), default=0)
+            return "\n".join(_line(row, console, width) for row in rows) or "Nothing has happened yet."
+
+        return CommandResult(found, text)
     _follow(call, found)
     return CommandResult(None)
 
@@ -68,7 +88,9 @@ def _follow(call: Invocation, found: Document) -> None:
         fields = {"after": after, "timeout": _FOLLOW_TIMEOUT}
         news = request_daemon(call, "ledger.follow", fields, timeout=None)
         if gap := news.get("gap"):  # absent in answers of an older daemon
-            _print_gap(call, gap)
+            missing = f"Some are missing here: {gap['message']}."
+            styled = console_for(call.out, call.environ).style("yellow", missing)
+            print(fmt.to_json({"kind": "gap", **gap}) if call.json else styled, file=call.out, flush=True)
         _print(call, news["events"])
         after = max((row["seq"] for row in news["events"]), default=after)
         if news["stopping"]:
@@ -79,36 +101,6 @@ def _print(call: Invocation, rows: list[Document]) -> None:
     console = console_for(call.out, call.environ)
     for row in rows:
         print(fmt.to_json(row) if call.json else _line(row, console), file=call.out, flush=True)
-
-
-def _print_gap(call: Invocation, gap: Document) -> None:
-    """Say that events are missing, at the place where they would have been."""
-    text = f"Some are missing here: {gap['message']}."
-    styled = console_for(call.out, call.environ).style("yellow", text)
-    print(fmt.to_json({"kind": "gap", **gap}) if call.json else styled, file=call.out, flush=True)
-
-
-def _sent_text(done: Document) -> str:
-    if done.get("dry_run"):
-        lines = [f"Would start {target}." for target in done["would_start"]]
-    else:
-        lines = [_accepted_line(one) for one in done["started"]]
-        lines += [f"Already accepted {one['target']}: {one['job_id']}" for one in done["deduplicated"]]
-        lines += [f"Not started {one['target']}: {one['reason']}" for one in done["dropped"]]
-    return printable("\n".join(lines) or f"No route or pipeline matches {done['type']} from `cli`.")
-
-
-def _accepted_line(one: Document) -> str:
-    """A job that is queued now, or ended at once without running anything."""
-    # An older daemon does not say the status.
-    line = f"{one.get('status', 'queued').capitalize()} {one['target']}: {one['job_id']}"
-    return f"{line}: {one['error']}" if one.get("error") else line
-
-
-def _tail_text(found: Document, console: Console) -> str:
-    rows = found["events"]
-    width = 0 if console.width is None else max((len(row["kind"]) for row in rows), default=0)
-    return "\n".join(_line(row, console, width) for row in rows) or "Nothing has happened yet."
 
 
 def _line(row: Document, console: Console, kind_width: int = 0) -> str:

@@ -120,9 +120,19 @@ def wait(call: Invocation) -> CommandResult:
         with show_waiting(call, f"job {call.text('JOB')}"):
             job = exchange(call, connection, timeout=None)
     status = Exit.OK if job["status"] == "succeeded" else Exit.FAILURE
+
+    def text(console: Console) -> str:
+        line = f"{job['job_id']} {fmt.status(job['status'], console)} ({job['reason']})"
+        error = fmt.informative_error(job)
+        if error is None:
+            return line
+        # The error of a job that runs again is of an earlier attempt, unless the job is about to be retried.
+        earlier = "" if job["status"] in fmt.TERMINAL or job["reason"] == "retry" else "earlier: "
+        return f"{line}: {earlier}{indent_continuation(error)}"
+
     return CommandResult(
         job,
-        lambda console: _status_line(job, console),
+        text,
         exit_status=status if job["status"] in fmt.TERMINAL else Exit.TRY_AGAIN,
     )
 
@@ -174,16 +184,6 @@ def retry(call: Invocation) -> CommandResult:
     if done.get("dry_run"):
         return CommandResult(done, lambda _: f"Would run {run} again, with the input of {done['retries']}.")
     return CommandResult(done, lambda _: f"{done['job_id']} runs {run}.")
-
-
-def _status_line(job: Document, console: Console) -> str:
-    line = f"{job['job_id']} {fmt.status(job['status'], console)} ({job['reason']})"
-    error = fmt.informative_error(job)
-    if error is None:
-        return line
-    # The error of a job that runs again is of an earlier attempt, unless the job is about to be retried.
-    earlier = "" if job["status"] in fmt.TERMINAL or job["reason"] == "retry" else "earlier: "
-    return f"{line}: {earlier}{indent_continuation(error)}"
 
 
 def _plugin_answer(job: Document) -> Any:

@@ -14,7 +14,6 @@ from ductile.cli.invocation import CommandResult, Invocation
 from ductile.cli.spec import DRY_RUN, Argument, Example, Option, action, renders
 
 if TYPE_CHECKING:
-    from ductile.admin.pipeline_check import PipelineCheck
     from ductile.cli.console.console import Console
     from ductile.config.snapshot import Snapshot
     from ductile.core.json import JsonObject
@@ -47,7 +46,23 @@ def show(call: Invocation) -> CommandResult:
     from ductile.operations.runs.pipelines import describe_pipeline
 
     shown: Document = describe_pipeline(_snapshot(call), call.text("NAME"))
-    return CommandResult(shown, lambda console: _show_text(shown, console))
+
+    def text(console: Console) -> str:
+        synchronous = shown["execution_mode"] == "synchronous"
+        fields = fmt.fields(
+            [
+                ("starts", shown["trigger"] or "by name, or called by another pipeline"),
+                ("if", shown["if"]),
+                ("mode", shown["execution_mode"]),
+                ("timeout", shown["timeout"] if synchronous else None),
+                ("on timeout", shown["on_timeout"] if synchronous else None),
+                ("hooks", "notified when a run ends" if shown["notify_on_complete"] else None),
+            ]
+        )
+        title = console.style("bold", printable(shown["name"]))
+        return "\n".join([title, *fields, "", *_tree_lines(shown["tree"], console)])
+
+    return CommandResult(shown, text)
 
 
 @action(
@@ -171,9 +186,30 @@ def check(call: Invocation) -> CommandResult:
     if payload is not None and name is not None:
         trial = dry_run_payload(snapshot, name, payload, now=datetime.now(UTC), rng=SystemRandom())
         data["trial"] = trial
+
+    def text(console: Console) -> str:
+        if not checked:
+            return _NO_PIPELINES
+        lines = []
+        for each in checked:
+            word = console.style("red", "error:") if each.faults else console.style("green", "ok:")
+            lines.append(f"{word} {printable(each.name)}, {fmt.count(each.steps, 'step')}")
+            lines += [f"  {printable(step)}: {printable(error)}" for step, error in each.faults]
+        if trial is None:
+            return "\n".join(lines)
+        if not trial["starts"]:
+            reason = printable(str(trial["because"]))
+            return "\n".join([*lines, "", f"{console.style('yellow', 'does not start:')} {reason}"])
+        rows = []
+        for step in trial["steps"]:
+            outcome = "cannot be made" if step["outcome"] == "not_made" else step["outcome"]
+            rows.append((step["step"], outcome, step["because"] or ""))
+        table = console.table(("STEP", "WITH THIS PAYLOAD", "BECAUSE"), rows, prose=True)
+        return "\n".join([*lines, "", table])
+
     return CommandResult(
         data,
-        lambda console: _check_text(checked, trial, console),
+        text,
         exit_status=Exit.CONFIG if faulty else Exit.OK,
     )
 
@@ -234,22 +270,6 @@ def _snapshot(call: Invocation) -> Snapshot:
     return open_configuration(call.config, call.environ).snapshot
 
 
-def _show_text(shown: Document, console: Console) -> str:
-    synchronous = shown["execution_mode"] == "synchronous"
-    fields = fmt.fields(
-        [
-            ("starts", shown["trigger"] or "by name, or called by another pipeline"),
-            ("if", shown["if"]),
-            ("mode", shown["execution_mode"]),
-            ("timeout", shown["timeout"] if synchronous else None),
-            ("on timeout", shown["on_timeout"] if synchronous else None),
-            ("hooks", "notified when a run ends" if shown["notify_on_complete"] else None),
-        ]
-    )
-    title = console.style("bold", printable(shown["name"]))
-    return "\n".join([title, *fields, "", *_tree_lines(shown["tree"], console)])
-
-
 def _tree_lines(steps: list[Document], console: Console, before: str = "") -> list[str]:
     lines: list[str] = []
     for number, step in enumerate(steps, start=1):
@@ -271,24 +291,3 @@ def _lines_inside(parts: list[Document], console: Console, before: str) -> list[
         lines.append(before + console.style("dim", printable(f"on {part['name']}:")))
         lines += _tree_lines(part["steps"], console, before)
     return lines
-
-
-def _check_text(checked: tuple[PipelineCheck, ...], trial: Document | None, console: Console) -> str:
-    if not checked:
-        return _NO_PIPELINES
-    lines = []
-    for each in checked:
-        word = console.style("red", "error:") if each.faults else console.style("green", "ok:")
-        lines.append(f"{word} {printable(each.name)}, {fmt.count(each.steps, 'step')}")
-        lines += [f"  {printable(step)}: {printable(error)}" for step, error in each.faults]
-    if trial is None:
-        return "\n".join(lines)
-    if not trial["starts"]:
-        reason = printable(str(trial["because"]))
-        return "\n".join([*lines, "", f"{console.style('yellow', 'does not start:')} {reason}"])
-    rows = []
-    for step in trial["steps"]:
-        outcome = "cannot be made" if step["outcome"] == "not_made" else step["outcome"]
-        rows.append((step["step"], outcome, step["because"] or ""))
-    table = console.table(("STEP", "WITH THIS PAYLOAD", "BECAUSE"), rows, prose=True)
-    return "\n".join([*lines, "", table])

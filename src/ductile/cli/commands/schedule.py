@@ -30,20 +30,25 @@ _AT_START = "at the next start"
 def list_schedules(found: Document, console: Console) -> str:
     if not found["schedules"]:
         return "There are no schedules. They are configured under `plugins.NAME.schedules`."
-    rows = [
-        (
+    rows = []
+    for row in found["schedules"]:
+        zone = "" if row["timezone"] == "UTC" else f" {row['timezone']}"
+        notes = [] if row["breaker"] == "closed" else [f"breaker {row['breaker']}"]
+        if row["waiting_since"]:
+            notes.append(f"waits for other polls since {fmt.time(row['waiting_since'])}")
+        coming = _AT_START if row["at_start"] else fmt.time(row["next_at"])
+        cells = (
             row["plugin"],
             row["id"],
             row["command"] or "-",
-            _rule_text(row),
-            "paused" if row["paused_at"] else _AT_START if row["at_start"] else fmt.time(row["next_at"]),
+            "no longer configured" if row["rule"] is None else f"{row['rule']}{zone}",
+            "paused" if row["paused_at"] else coming,
             row["next_local"] or "-",
             fmt.time(row["last_fired_at"]),
             row["last_job_id"] or "-",
-            _schedule_note(row),
+            ", ".join(notes),
         )
-        for row in found["schedules"]
-    ]
+        rows.append(cells)
     headers = ("PLUGIN", "ID", "COMMAND", "RULE", "NEXT", "LOCAL", "LAST", "LAST JOB", "ABOUT")
     return _table(headers, rows, console, optional=("LAST JOB", "COMMAND", "LAST"))
 
@@ -86,10 +91,15 @@ def upcoming(found: Document, console: Console) -> str:
 def history(found: Document, console: Console) -> str:
     if not found["occurrences"]:
         return "It has not been due yet."
-    rows = [
-        (fmt.time(row["nominal_at"]), row["outcome"], row["job_id"] or "-", _occurrence_note(row))
-        for row in found["occurrences"]
-    ]
+    rows = []
+    for row in found["occurrences"]:
+        notes = [row["reason"]] if row["reason"] else []
+        if row["late_ms"]:
+            notes.append(f"{fmt.ms(row['late_ms'])} late")
+        if row["count"] > 1:
+            notes.append(f"{row['count']} times, until {fmt.time(row['until_at'])}")
+        due, job = fmt.time(row["nominal_at"]), row["job_id"] or "-"
+        rows.append((due, row["outcome"], job, ", ".join(notes)))
     table = console.table(("DUE", "OUTCOME", "JOB", "ABOUT"), rows)
     return fmt.with_next_page(f"{table}\n\n{_audit_text(found['account'], console)}", found)
 
@@ -142,19 +152,6 @@ def _switch_text(done: Document, becomes: str) -> str:
     return f"{what} {becomes}."
 
 
-def _rule_text(row: Document) -> str:
-    if row["rule"] is None:
-        return "no longer configured"
-    return row["rule"] if row["timezone"] == "UTC" else f"{row['rule']} {row['timezone']}"
-
-
-def _schedule_note(row: Document) -> str:
-    parts = [] if row["breaker"] == "closed" else [f"breaker {row['breaker']}"]
-    if row["waiting_since"]:
-        parts.append(f"waits for other polls since {fmt.time(row['waiting_since'])}")
-    return ", ".join(parts)
-
-
 def _table(
     headers: Sequence[str], rows: Sequence[Sequence[str]], console: Console, optional: Sequence[str] = ()
 ) -> str:
@@ -163,15 +160,6 @@ def _table(
     if all(row[local] == "-" for row in rows):
         headers, rows = Table(headers, rows).without("LOCAL")
     return console.table(headers, rows, optional=optional)
-
-
-def _occurrence_note(row: Document) -> str:
-    parts = [row["reason"]] if row["reason"] else []
-    if row["late_ms"]:
-        parts.append(f"{fmt.ms(row['late_ms'])} late")
-    if row["count"] > 1:
-        parts.append(f"{row['count']} times, until {fmt.time(row['until_at'])}")
-    return ", ".join(parts)
 
 
 def _audit_text(audit: Document, console: Console) -> str:

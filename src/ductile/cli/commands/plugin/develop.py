@@ -10,9 +10,7 @@ from ductile.cli.invocation import CommandResult, Invocation
 from ductile.cli.spec import DRY_RUN, Argument, Example, Option, action
 
 if TYPE_CHECKING:
-    from ductile.admin.plugin_dev.contract_test import ContractReport
     from ductile.admin.plugin_dev.run_once import RunOnceResult
-    from ductile.admin.plugin_dev.scaffold import NewPlugin
     from ductile.cli.client import Document
     from ductile.cli.console.console import Console
     from ductile.core.json import JsonObject
@@ -61,6 +59,26 @@ def test(call: Invocation) -> CommandResult:
             check_contract(call.config, call.environ, target, options, now=lambda: datetime.now(UTC))
         )
     names = ("check", "command", "verdict", "message", "hint")
+
+    def text(console: Console) -> str:
+        rows = [(item.check, item.command or "-", item.verdict, item.message) for item in report.findings]
+        parts = [console.table(("CHECK", "COMMAND", "VERDICT", "ABOUT"), rows, prose=True)]
+        hints = []
+        for item in report.findings:
+            if item.hint:
+                name = f"{item.check} {item.command}" if item.command else str(item.check)
+                hints.append(f"{console.style(_COLOURS[item.verdict], name)}: {printable(item.hint)}")
+        if hints:
+            parts.append("\n".join(hints))
+        verdicts = [str(item.verdict) for item in report.findings]
+        counted = [
+            f"{fmt.count(verdicts.count(verdict), 'check')} {verdict}"
+            for verdict in _COLOURS
+            if verdict in verdicts
+        ]
+        word = console.style("green", "ok:") if report.passed else console.style("red", "failed:")
+        return "\n\n".join([*parts, f"{word} {report.name}, {', '.join(counted)}"])
+
     return CommandResult(
         {
             "name": report.name,
@@ -68,7 +86,7 @@ def test(call: Invocation) -> CommandResult:
             "passed": report.passed,
             "checks": [{name: getattr(each, name) for name in names} for each in report.findings],
         },
-        lambda console: _report_text(report, console),
+        text,
         exit_status=int(not report.passed),
     )
 
@@ -96,6 +114,25 @@ def new(call: Invocation) -> CommandResult:
         parent=call.optional("dir"),
         dry_run=call.switch("dry_run"),
     )
+
+    def text(console: Console) -> str:
+        import shlex
+
+        directory = console.path(str(created.directory))
+        title = "Wrote" if created.written else "Would write"
+        lines = [
+            f"{title} the plugin {created.name} to {directory}:",
+            "",
+            *(f"  {name}" for name in created.files),
+        ]
+        if not created.written:
+            return "\n".join([*lines, "", "Nothing was written."])
+        quoted = shlex.quote(directory)
+        # In a subshell, so that the next step starts in the present directory.
+        steps = [f"(cd {quoted} && {created.build})"] if created.build else []
+        steps.append(f"ductile plugin test {quoted if '/' in directory else f'./{quoted}'}")
+        return "\n".join([*lines, "", "Next:", "", *(f"  {step}" for step in steps)])
+
     return CommandResult(
         {
             "name": created.name,
@@ -105,7 +142,7 @@ def new(call: Invocation) -> CommandResult:
             "build": created.build,
             "written": created.written,
         },
-        lambda console: _new_text(created, console),
+        text,
     )
 
 
@@ -132,49 +169,27 @@ def run_request(call: Invocation) -> CommandResult:
     request = sys.stdin.buffer.read() if file == "-" else run_once.read_request(file)
     limit = call.duration("timeout")
     ran = asyncio.run(run_once.run_request(call.config, call.environ, target, request, time_limit=limit))
-    data = _run_as_json(ran)
-    return CommandResult(
-        data, lambda console: _run_text(ran.kind, data, console), exit_status=int(ran.kind != "ok")
-    )
+    data: Document = _run_as_json(ran)
 
+    def text(console: Console) -> str:
+        permanent = ", and not to be retried" if data["permanent"] else ""
+        lines = [
+            f"{console.style('green' if ran.kind == 'ok' else 'red', ran.kind)}{permanent}",
+            *fmt.fields(
+                [
+                    ("error", data["error"]),
+                    ("exit", f"signal {data['signal']}" if data["signal"] else fmt.value(data["exit_code"])),
+                    ("took", fmt.ms(data["duration_ms"])),
+                    ("remarks", ", ".join(data["remarks"])),
+                ]
+            ),
+        ]
+        for name in ("stdout", "stderr"):
+            if data[name]:
+                lines += fmt.section(name, fmt.indent(str(data[name])), console)
+        return "\n".join(lines)
 
-def _new_text(created: NewPlugin, console: Console) -> str:
-    import shlex
-
-    directory = console.path(str(created.directory))
-    title = "Wrote" if created.written else "Would write"
-    lines = [
-        f"{title} the plugin {created.name} to {directory}:",
-        "",
-        *(f"  {name}" for name in created.files),
-    ]
-    if not created.written:
-        return "\n".join([*lines, "", "Nothing was written."])
-    quoted = shlex.quote(directory)
-    # In a subshell, so that the next step starts in the present directory.
-    steps = [f"(cd {quoted} && {created.build})"] if created.build else []
-    steps.append(f"ductile plugin test {quoted if '/' in directory else f'./{quoted}'}")
-    return "\n".join([*lines, "", "Next:", "", *(f"  {step}" for step in steps)])
-
-
-def _report_text(report: ContractReport, console: Console) -> str:
-    rows = [(item.check, item.command or "-", item.verdict, item.message) for item in report.findings]
-    parts = [console.table(("CHECK", "COMMAND", "VERDICT", "ABOUT"), rows, prose=True)]
-    hints = []
-    for item in report.findings:
-        if item.hint:
-            name = f"{item.check} {item.command}" if item.command else str(item.check)
-            hints.append(f"{console.style(_COLOURS[item.verdict], name)}: {printable(item.hint)}")
-    if hints:
-        parts.append("\n".join(hints))
-    verdicts = [str(item.verdict) for item in report.findings]
-    counted = [
-        f"{fmt.count(verdicts.count(verdict), 'check')} {verdict}"
-        for verdict in _COLOURS
-        if verdict in verdicts
-    ]
-    word = console.style("green", "ok:") if report.passed else console.style("red", "failed:")
-    return "\n\n".join([*parts, f"{word} {report.name}, {', '.join(counted)}"])
+    return CommandResult(data, text, exit_status=int(ran.kind != "ok"))
 
 
 def _run_as_json(ran: RunOnceResult) -> JsonObject:
@@ -195,22 +210,3 @@ def _run_as_json(ran: RunOnceResult) -> JsonObject:
         "stderr": evidence.stderr,
         "remarks": list(ran.interpretation.warnings),
     }
-
-
-def _run_text(kind: str, ran: Document, console: Console) -> str:
-    permanent = ", and not to be retried" if ran["permanent"] else ""
-    lines = [
-        f"{console.style('green' if kind == 'ok' else 'red', kind)}{permanent}",
-        *fmt.fields(
-            [
-                ("error", ran["error"]),
-                ("exit", f"signal {ran['signal']}" if ran["signal"] else fmt.value(ran["exit_code"])),
-                ("took", fmt.ms(ran["duration_ms"])),
-                ("remarks", ", ".join(ran["remarks"])),
-            ]
-        ),
-    ]
-    for name in ("stdout", "stderr"):
-        if ran[name]:
-            lines += fmt.section(name, fmt.indent(str(ran[name])), console)
-    return "\n".join(lines)

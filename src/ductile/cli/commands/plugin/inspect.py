@@ -10,7 +10,6 @@ from ductile.cli.invocation import CommandResult, Invocation
 from ductile.cli.spec import DRY_RUN, Argument, action, renders
 
 if TYPE_CHECKING:
-    from ductile.admin.plugins import PluginCheck
     from ductile.cli.console.console import Console
     from ductile.core.json import JsonObject
     from ductile.plugins.catalogue import PluginEntry
@@ -22,9 +21,27 @@ def list_plugins(call: Invocation) -> CommandResult:
 
     entries = plugins.list_plugins(call.config, call.environ)
     failed = _failed_inits(call)
+
+    def text(console: Console) -> str:
+        if not entries:
+            return "No plugins were found. Put one under a plugin root, or see `ductile init`."
+        rows = []
+        for entry in entries:
+            status, note = str(entry.standing), ""
+            if entry.name in failed:
+                status, note = f"{status}, unhealthy", f"init failed: {fmt.init_failure(failed[entry.name])}"
+            elif entry.reason:  # one line: `plugin check` shows the whole reason
+                note = entry.reason.partition("\n")[0].rstrip(":")
+            elif entry.manifest:
+                note = entry.manifest.description
+            name = entry.name if entry.name == entry.uses else f"{entry.name} ({entry.uses})"
+            version = (entry.manifest.version if entry.manifest else "") or "-"
+            rows.append((name, status, version, console.hint(note)))
+        return console.table(("NAME", "STATUS", "VERSION", "ABOUT"), rows)
+
     return CommandResult(
         {"plugins": [_summary(entry) | {"unhealthy": failed.get(entry.name)} for entry in entries]},
-        lambda console: _list_text(entries, failed, console),
+        text,
     )
 
 
@@ -38,9 +55,47 @@ def show(call: Invocation) -> CommandResult:
 
     entry = show_plugin(call.config, call.environ, call.text("NAME"))
     failed = _failed_inits(call).get(entry.name)
-    return CommandResult(
-        _details(entry) | {"unhealthy": failed}, lambda console: _show_text(entry, failed, console)
-    )
+
+    def text(console: Console) -> str:
+        from ductile.core.durations import format_duration
+
+        unhealthy = None if failed is None else console.hint(f"its init failed: {fmt.init_failure(failed)}")
+        fields: list[tuple[str, str | None]] = [
+            ("status", entry.standing.value),
+            ("unhealthy", unhealthy),
+            ("reason", (entry.reason or "").replace("\n", " ")),
+            ("hint", entry.hint),
+            ("uses", entry.uses if entry.uses != entry.name else None),
+            ("used as", ", ".join(entry.instances)),
+        ]
+        manifest, instance = entry.manifest, entry.instance
+        if manifest is not None:
+            fields += [
+                ("about", manifest.description),
+                ("version", manifest.version),
+                ("required config", ", ".join(manifest.required_config)),
+                ("optional config", ", ".join(manifest.optional_config)),
+            ]
+        fields += [
+            ("directory", console.path(str(entry.directory)) if entry.directory is not None else None),
+            ("fingerprint", entry.fingerprint),
+        ]
+        if instance is not None and manifest is not None:
+            fields += [
+                ("schedules", ", ".join(schedule.id for schedule in instance.schedules)),
+                ("parallelism", str(instance.parallelism)),
+                ("attempts", str(instance.retry.max_attempts)),
+            ]
+        lines = [console.style("bold", entry.name), *fmt.fields(fields)]
+        if manifest is not None:
+            rows = []
+            for command in manifest.commands.values():
+                timeout = format_duration(instance.timeout_for(command.name)) if instance else "-"
+                rows.append((command.name, command.type, timeout, command.description))
+            lines += ["", console.table(("COMMAND", "TYPE", "TIMEOUT", "ABOUT"), rows, prose=True)]
+        return "\n".join(lines)
+
+    return CommandResult(_details(entry) | {"unhealthy": failed}, text)
 
 
 @action(
@@ -54,13 +109,31 @@ def check(call: Invocation) -> CommandResult:
     from ductile.errors import Exit
 
     found = check_plugins(call.config, call.environ, call.optional("NAME|DIR"))
+
+    def text(console: Console) -> str:
+        from ductile.cli.console.errors import paragraph, problems_as_text
+
+        ok = console.style("green", "ok:")
+        good = [
+            f"{ok} {entry.name} {entry.manifest.version if entry.manifest else ''}".rstrip()
+            for entry in found.plugins
+            if entry not in found.refused
+        ]
+        parts = ["\n".join(good)] if good else []
+        for entry in found.refused:
+            title = f"{console.style('red', 'refused:')} {console.style('bold', entry.name)}"
+            parts.append(f"{title}\n{paragraph('', entry.reason or '', (('hint', entry.hint),), console)}")
+        if found.warnings:
+            parts += [console.style("yellow", "also:"), problems_as_text(found.warnings, console)]
+        return "\n\n".join(parts) or "No plugins were found."
+
     return CommandResult(
         {
             "valid": not found.refused,
             "plugins": [_summary(entry) for entry in found.plugins],
             "warnings": [problem_as_json(warning) for warning in found.warnings],
         },
-        lambda console: _check_text(found, console),
+        text,
         exit_status=Exit.CONFIG if found.refused else Exit.OK,
     )
 
@@ -110,82 +183,6 @@ def _details(entry: PluginEntry) -> JsonObject:
             "max_attempts": instance.retry.max_attempts,
         }
     return details
-
-
-def _list_text(entries: tuple[PluginEntry, ...], failed: Document, console: Console) -> str:
-    if not entries:
-        return "No plugins were found. Put one under a plugin root, or see `ductile init`."
-    rows = []
-    for entry in entries:
-        status, note = str(entry.standing), ""
-        if entry.name in failed:
-            status, note = f"{status}, unhealthy", f"init failed: {fmt.init_failure(failed[entry.name])}"
-        elif entry.reason:  # one line: `plugin check` shows the whole reason
-            note = entry.reason.partition("\n")[0].rstrip(":")
-        elif entry.manifest:
-            note = entry.manifest.description
-        name = entry.name if entry.name == entry.uses else f"{entry.name} ({entry.uses})"
-        version = (entry.manifest.version if entry.manifest else "") or "-"
-        rows.append((name, status, version, console.hint(note)))
-    return console.table(("NAME", "STATUS", "VERSION", "ABOUT"), rows)
-
-
-def _show_text(entry: PluginEntry, failed: Document | None, console: Console) -> str:
-    from ductile.core.durations import format_duration
-
-    unhealthy = None if failed is None else console.hint(f"its init failed: {fmt.init_failure(failed)}")
-    fields: list[tuple[str, str | None]] = [
-        ("status", entry.standing.value),
-        ("unhealthy", unhealthy),
-        ("reason", (entry.reason or "").replace("\n", " ")),
-        ("hint", entry.hint),
-        ("uses", entry.uses if entry.uses != entry.name else None),
-        ("used as", ", ".join(entry.instances)),
-    ]
-    manifest, instance = entry.manifest, entry.instance
-    if manifest is not None:
-        fields += [
-            ("about", manifest.description),
-            ("version", manifest.version),
-            ("required config", ", ".join(manifest.required_config)),
-            ("optional config", ", ".join(manifest.optional_config)),
-        ]
-    fields += [
-        ("directory", console.path(str(entry.directory)) if entry.directory is not None else None),
-        ("fingerprint", entry.fingerprint),
-    ]
-    if instance is not None and manifest is not None:
-        fields += [
-            ("schedules", ", ".join(schedule.id for schedule in instance.schedules)),
-            ("parallelism", str(instance.parallelism)),
-            ("attempts", str(instance.retry.max_attempts)),
-        ]
-    lines = [console.style("bold", entry.name), *fmt.fields(fields)]
-    if manifest is not None:
-        rows = []
-        for command in manifest.commands.values():
-            timeout = format_duration(instance.timeout_for(command.name)) if instance else "-"
-            rows.append((command.name, command.type, timeout, command.description))
-        lines += ["", console.table(("COMMAND", "TYPE", "TIMEOUT", "ABOUT"), rows, prose=True)]
-    return "\n".join(lines)
-
-
-def _check_text(found: PluginCheck, console: Console) -> str:
-    from ductile.cli.console.errors import paragraph, problems_as_text
-
-    ok = console.style("green", "ok:")
-    good = [
-        f"{ok} {entry.name} {entry.manifest.version if entry.manifest else ''}".rstrip()
-        for entry in found.plugins
-        if entry not in found.refused
-    ]
-    parts = ["\n".join(good)] if good else []
-    for entry in found.refused:
-        title = f"{console.style('red', 'refused:')} {console.style('bold', entry.name)}"
-        parts.append(f"{title}\n{paragraph('', entry.reason or '', (('hint', entry.hint),), console)}")
-    if found.warnings:
-        parts += [console.style("yellow", "also:"), problems_as_text(found.warnings, console)]
-    return "\n\n".join(parts) or "No plugins were found."
 
 
 _NAME = Argument("NAME", field="plugin")

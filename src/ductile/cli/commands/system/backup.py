@@ -54,7 +54,15 @@ def backup(call: Invocation) -> CommandResult:
     path = _absolute(call.text("FILE|DIR"))
     if call.switch("verify"):
         found: Document = verify(path, store_files(), _progress(call))
-        return CommandResult(found, lambda console: _verified_text(found, console))
+
+        def verified_text(console: Console) -> str:
+            store = f", store of schema version {found['schema_version']}" if found["schema_version"] else ""
+            return (
+                f"{console.style('green', 'ok:')} {fmt.count(found['files'], 'file')}{store}, "
+                f"made {fmt.time(found['created_at'])} by Ductile {found['ductile']} of {found['directory']}."
+            )
+
+        return CommandResult(found, verified_text)
     wanted = BackupRequest(
         target=path,
         scopes=parse_parts(call.optional("scope")),
@@ -67,7 +75,22 @@ def backup(call: Invocation) -> CommandResult:
     if BackupPart.STATE in wanted.scopes:
         wanted = replace(wanted, store_in_use=_is_store_in_use(call, opened))
     done: Document = back_up(opened, wanted, store_files(), _progress(call))
-    return CommandResult(done, lambda console: _backup_text(done, console))
+
+    def text(console: Console) -> str:
+        parts = ", ".join(f"{fmt.count(files, 'file')} of {scope}" for scope, files in done["files"].items())
+        begin = f"{'Would write' if done['dry_run'] else 'Wrote'} {console.path(done['path'])}"
+        lines = [f"{begin}: {parts}; {done['bytes'] / _MIB:.1f} MiB before compression."]
+        lines += [f"{console.style('yellow', 'left out:')} {console.path(path)}" for path in done["left_out"]]
+        if done["secrets_left_out"]:
+            lines.append(
+                "Files of variables hold secrets, and a restore needs them: add --secrets to include them."
+            )
+        elif done["secrets"]:
+            warning = console.style("yellow", "warning:")
+            lines.append(f"{warning} it holds secrets in the clear; keep it as safe as them.")
+        return "\n".join(lines)
+
+    return CommandResult(done, text)
 
 
 @action(
@@ -99,7 +122,24 @@ def restore(call: Invocation) -> CommandResult:
         known=config_directories(call.config, call.environ),
         dry_run=call.switch("dry_run"),
     )
-    return CommandResult(done, lambda console: _restore_text(done, console))
+
+    def text(console: Console) -> str:
+        begin = f"{'Would restore' if done['dry_run'] else 'Restored'} {fmt.count(done['files'], 'file')}"
+        lines = [f"{begin}, {done['bytes'] / _MIB:.1f} MiB, to {console.path(done['directory'])}."]
+        moved, missing = (
+            console.style("yellow", "was elsewhere:"),
+            console.style("yellow", "not in the backup:"),
+        )
+        lines += [f"{moved} {row['from']} is now {console.path(row['to'])}" for row in done["outside"]]
+        directory = console.path(
+            done["directory"] if done["config"] is None else str(_absolute(done["config"]).parent)
+        )
+        lines += [f"{missing} {path}; put it back at its place in {directory}" for path in done["left_out"]]
+        if done["config"] is not None:
+            lines.append(f"Next: ductile config check --config {console.path(done['config'])}")
+        return "\n".join(lines)
+
+    return CommandResult(done, text)
 
 
 def _absolute(path: str) -> Path:
@@ -144,40 +184,3 @@ def _progress(call: Invocation) -> BackupProgress:
         sys.stderr.flush()
 
     return show
-
-
-def _backup_text(done: Document, console: Console) -> str:
-    parts = ", ".join(f"{fmt.count(files, 'file')} of {scope}" for scope, files in done["files"].items())
-    begin = f"{'Would write' if done['dry_run'] else 'Wrote'} {console.path(done['path'])}"
-    lines = [f"{begin}: {parts}; {done['bytes'] / _MIB:.1f} MiB before compression."]
-    lines += [f"{console.style('yellow', 'left out:')} {console.path(path)}" for path in done["left_out"]]
-    if done["secrets_left_out"]:
-        lines.append(
-            "Files of variables hold secrets and are needed after a restore: add --secrets to include them."
-        )
-    elif done["secrets"]:
-        warning = console.style("yellow", "warning:")
-        lines.append(f"{warning} it holds secrets in the clear; keep it as safe as them.")
-    return "\n".join(lines)
-
-
-def _verified_text(found: Document, console: Console) -> str:
-    store = f", store of schema version {found['schema_version']}" if found["schema_version"] else ""
-    return (
-        f"{console.style('green', 'ok:')} {fmt.count(found['files'], 'file')}{store}, "
-        f"made {fmt.time(found['created_at'])} by Ductile {found['ductile']} of {found['directory']}."
-    )
-
-
-def _restore_text(done: Document, console: Console) -> str:
-    begin = f"{'Would restore' if done['dry_run'] else 'Restored'} {fmt.count(done['files'], 'file')}"
-    lines = [f"{begin}, {done['bytes'] / _MIB:.1f} MiB, to {console.path(done['directory'])}."]
-    moved, missing = console.style("yellow", "was elsewhere:"), console.style("yellow", "not in the backup:")
-    lines += [f"{moved} {row['from']} is now {console.path(row['to'])}" for row in done["outside"]]
-    directory = console.path(
-        done["directory"] if done["config"] is None else str(_absolute(done["config"]).parent)
-    )
-    lines += [f"{missing} {path}; put it back at its place in {directory}" for path in done["left_out"]]
-    if done["config"] is not None:
-        lines.append(f"Next: ductile config check --config {console.path(done['config'])}")
-    return "\n".join(lines)

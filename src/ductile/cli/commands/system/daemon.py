@@ -120,7 +120,33 @@ def status(call: Invocation) -> CommandResult:
         with show_waiting(call, "the health of the plugins"):
             request_daemon(call, "system.health", {}, timeout=None)
     found = request(call)
-    return CommandResult(found, lambda console: _status_text(found, console))
+
+    def text(console: Console) -> str:
+        parts = [f"{_daemon_text(found['daemon'], console)}\nqueue: {depth_text(found['queue'], console)}"]
+        if found["running"]:
+            parts.append(_running_text(found["running"], console))
+        parts.append(_plugins_text(found, console))
+        refused, failed_init, unhealthy = [], [], []
+        for plugin in found["plugins"]:
+            name = printable(plugin["name"])
+            if plugin["enabled"] and plugin["refused"]:  # `plugin check` shows the whole reason
+                reason = printable(plugin["refused"].partition("\n")[0])
+                refused.append(f"{console.style('red', f'{name} is refused:')} {reason}")
+            if plugin["unhealthy"]:
+                hint = console.hint(fmt.init_failure(plugin["unhealthy"]))
+                failed_init.append(f"{console.style('red', f'{name} is unhealthy:')} its init failed: {hint}")
+            if plugin["health_error"]:
+                error = printable(plugin["health_error"].partition("\n")[0])
+                unhealthy.append(f"{console.style('red', f'{name} is not healthy:')} {error}")
+        parts += ["\n".join(lines) for lines in (refused, failed_init, unhealthy) if lines]
+        parts += [
+            f"{console.style('bold', plugin['name'] + ' keeps')}\n{fmt.indent(fmt.to_yaml(plugin['state']))}"
+            for plugin in found["plugins"]
+            if plugin["state"]
+        ]
+        return "\n\n".join(parts)
+
+    return CommandResult(found, text)
 
 
 @action(
@@ -184,32 +210,6 @@ def breaker(found: Document, console: Console) -> str:
     return "\n\n".join(parts)
 
 
-def _status_text(found: Document, console: Console) -> str:
-    parts = [f"{_daemon_text(found['daemon'], console)}\nqueue: {depth_text(found['queue'], console)}"]
-    if found["running"]:
-        parts.append(_running_text(found["running"], console))
-    parts.append(_plugins_text(found, console))
-    refused, failed_init, unhealthy = [], [], []
-    for plugin in found["plugins"]:
-        name = printable(plugin["name"])
-        if plugin["enabled"] and plugin["refused"]:  # `plugin check` shows the whole reason
-            reason = printable(plugin["refused"].partition("\n")[0])
-            refused.append(f"{console.style('red', f'{name} is refused:')} {reason}")
-        if plugin["unhealthy"]:
-            hint = console.hint(fmt.init_failure(plugin["unhealthy"]))
-            failed_init.append(f"{console.style('red', f'{name} is unhealthy:')} its init failed: {hint}")
-        if plugin["health_error"]:
-            error = printable(plugin["health_error"].partition("\n")[0])
-            unhealthy.append(f"{console.style('red', f'{name} is not healthy:')} {error}")
-    parts += ["\n".join(lines) for lines in (refused, failed_init, unhealthy) if lines]
-    parts += [
-        f"{console.style('bold', plugin['name'] + ' keeps')}\n{fmt.indent(fmt.to_yaml(plugin['state']))}"
-        for plugin in found["plugins"]
-        if plugin["state"]
-    ]
-    return "\n\n".join(parts)
-
-
 def _daemon_text(daemon: Document, console: Console) -> str:
     if not daemon["running"]:
         run = f", process {pid} runs a job without one" if (pid := daemon.get("run_pid")) else ""
@@ -243,42 +243,30 @@ def _plugins_text(found: Document, console: Console) -> str:
     plugins, daemon_runs = found["plugins"], found["daemon"]["running"]
     if not plugins:
         return console.hint("No plugin is configured. `ductile plugin list` shows those that could be.")
-    columns: list[tuple[str, list[str]]] = [
-        ("PLUGIN", [plugin["name"] for plugin in plugins]),
-        ("STATUS", [_plugin_status(plugin) for plugin in plugins]),
-        ("LAST RUN", [_last_run(plugin["last_run"]) for plugin in plugins]),
-        ("NEXT RUN", [_next_run(plugin, daemon_runs=daemon_runs) for plugin in plugins]),
-        ("HEALTH", ["unhealthy" if plugin["unhealthy"] else plugin["health"] or "" for plugin in plugins]),
-        ("BREAKER", [_breakers(plugin["breakers"]) for plugin in plugins]),
-    ]
-    kept = [(name, [cell or "-" for cell in cells]) for name, cells in columns if any(cells)]
-    return console.table([name for name, _ in kept], [*zip(*(cells for _, cells in kept), strict=True)])
-
-
-def _plugin_status(plugin: Document) -> str:
-    if not plugin["enabled"]:
-        return "disabled"
-    if plugin["draining"]:
-        return "draining"
-    return "refused" if plugin["refused"] else "active"
-
-
-def _last_run(run: Document | None) -> str:
-    return f"{fmt.time(run['completed_at'])} {run['command']} {run['status']}" if run else "never"
-
-
-def _next_run(plugin: Document, *, daemon_runs: bool) -> str:
-    """Empty without a daemon, which alone starts scheduled runs."""
-    if plugin["paused"]:
-        return "paused"
-    return fmt.time(plugin["next_run"]) if daemon_runs and plugin["next_run"] else ""
-
-
-def _breakers(breakers: Document) -> str:
-    """The breakers that are not closed."""
-    return ", ".join(
-        f"{name} {row['state']}" for name, row in breakers.items() if row["state"] != "closed"
-    ) or ("closed" if breakers else "")
+    columns: dict[str, list[str]] = {}
+    for plugin in plugins:
+        status = "refused" if plugin["refused"] else "active"
+        if not plugin["enabled"] or plugin["draining"]:
+            status = "draining" if plugin["enabled"] else "disabled"
+        last = plugin["last_run"]
+        # Only the daemon starts scheduled runs.
+        coming = fmt.time(plugin["next_run"]) if daemon_runs and plugin["next_run"] else ""
+        breakers = plugin["breakers"]
+        open_ones = [f"{name} {row['state']}" for name, row in breakers.items() if row["state"] != "closed"]
+        cells = {
+            "PLUGIN": plugin["name"],
+            "STATUS": status,
+            "LAST RUN": f"{fmt.time(last['completed_at'])} {last['command']} {last['status']}"
+            if last
+            else "never",
+            "NEXT RUN": "paused" if plugin["paused"] else coming,
+            "HEALTH": "unhealthy" if plugin["unhealthy"] else plugin["health"] or "",
+            "BREAKER": ", ".join(open_ones) or ("closed" if breakers else ""),
+        }
+        for name, cell in cells.items():
+            columns.setdefault(name, []).append(cell)
+    kept = {name: [cell or "-" for cell in cells] for name, cells in columns.items() if any(cells)}
+    return console.table([*kept], [*zip(*kept.values(), strict=True)])
 
 
 def reload_text(done: Document, console: Console) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ductile.cli.client import Document, connect_to_daemon, exchange, request
+from ductile.cli.client import connect_to_daemon, exchange, request
 from ductile.cli.console import format as fmt
 from ductile.cli.console.console import indent_continuation, printable, show_waiting
 from ductile.cli.invocation import CommandResult, Invocation
@@ -47,9 +47,28 @@ def doctor(call: Invocation) -> CommandResult:
         from ductile.struct import to_builtins
 
         found = to_builtins(asyncio.run(diagnose_offline(call.config, call.environ)))
+
+    def text(console: Console) -> str:
+        """Findings with a problem in full; the others, one line each, with -v or if there is no problem."""
+        from ductile.cli.console.errors import paragraph
+
+        troubled = [row for row in found["findings"] if row["level"] != "ok"]
+        parts = []
+        for row in troubled:
+            title = f"{console.style(_STYLES[row['level']], row['level'])}  {row['check']}"
+            where = None if row["where"] is None else console.path(row["where"])
+            parts.append(paragraph(title, row["message"], (("where", where), ("fix", row["fix"])), console))
+        if call.verbose or not troubled:
+            rows = [(row["check"], row["message"]) for row in found["findings"] if row["level"] == "ok"]
+            parts.append(console.table(("OK", "ABOUT"), rows, prose=True))
+        counts = found["counts"]
+        errors, warnings = fmt.count(counts["error"], "error"), fmt.count(counts["warn"], "warning")
+        summary = f"{errors}, {warnings}, {counts['ok']} ok."
+        return "\n\n".join([*parts, console.style(_STYLES[found["verdict"]], summary)])
+
     return CommandResult(
         found,
-        lambda console: _doctor_text(found, console, verbose=call.verbose),
+        text,
         exit_status=int(found["verdict"] == "error"),
     )
 
@@ -64,9 +83,33 @@ def doctor(call: Invocation) -> CommandResult:
 )
 def selfcheck(call: Invocation) -> CommandResult:
     found = request(call)
+
+    def text(console: Console) -> str:
+        lines = [
+            f"{console.style('red', 'damaged')}  {indent_continuation(line)}" for line in found["damage"]
+        ]
+        for check in found["checks"]:
+            if not check["holds"]:
+                more = ", ..." if check["more"] else ""
+                lines += [
+                    f"{console.style('red', 'broken')}  {check['name']}: {check['rule']}",
+                    f"        {printable(', '.join(check['offenders']))}{more}",
+                ]
+            elif call.verbose:
+                lines.append(f"{console.style('green', 'holds')}   {check['name']}: {check['rule']}")
+        if found["search_rebuilt"]:
+            note = "the search index of the log was damaged and is rebuilt; no job is affected"
+            lines.append(f"{console.style('yellow', 'note:')} {note}")
+        if found["sound"]:
+            lines.append(f"All {len(found['checks'])} rules of the store hold.")
+        else:
+            hint = "Make a backup before anything else, and report it: ductile system backup FILE"
+            lines.append(f"{console.style('bold', 'hint:')} {console.hint(hint)}")
+        return "\n".join(lines)
+
     return CommandResult(
         found,
-        lambda console: _selfcheck_text(found, console, verbose=call.verbose),
+        text,
         exit_status=int(not found["sound"]),
     )
 
@@ -91,44 +134,3 @@ def sweep(call: Invocation) -> CommandResult:
         return "\n".join([title, *fmt.fields(rows)])
 
     return CommandResult(done, text)
-
-
-def _doctor_text(found: Document, console: Console, *, verbose: bool) -> str:
-    """Findings that need attention, in full; with -v, or without such findings, a line for each other one."""
-    from ductile.cli.console.errors import paragraph
-
-    troubled = [row for row in found["findings"] if row["level"] != "ok"]
-    parts = []
-    for row in troubled:
-        title = f"{console.style(_STYLES[row['level']], row['level'])}  {row['check']}"
-        where = None if row["where"] is None else console.path(row["where"])
-        parts.append(paragraph(title, row["message"], (("where", where), ("fix", row["fix"])), console))
-    if verbose or not troubled:
-        rows = [(row["check"], row["message"]) for row in found["findings"] if row["level"] == "ok"]
-        parts.append(console.table(("OK", "ABOUT"), rows, prose=True))
-    counts = found["counts"]
-    errors, warnings = fmt.count(counts["error"], "error"), fmt.count(counts["warn"], "warning")
-    summary = f"{errors}, {warnings}, {counts['ok']} ok."
-    return "\n\n".join([*parts, console.style(_STYLES[found["verdict"]], summary)])
-
-
-def _selfcheck_text(found: Document, console: Console, *, verbose: bool) -> str:
-    lines = [f"{console.style('red', 'damaged')}  {indent_continuation(line)}" for line in found["damage"]]
-    for check in found["checks"]:
-        if not check["holds"]:
-            more = ", ..." if check["more"] else ""
-            lines += [
-                f"{console.style('red', 'broken')}  {check['name']}: {check['rule']}",
-                f"        {printable(', '.join(check['offenders']))}{more}",
-            ]
-        elif verbose:
-            lines.append(f"{console.style('green', 'holds')}   {check['name']}: {check['rule']}")
-    if found["search_rebuilt"]:
-        note = "the search index of the log was damaged and is rebuilt; no job is affected"
-        lines.append(f"{console.style('yellow', 'note:')} {note}")
-    if found["sound"]:
-        lines.append(f"All {len(found['checks'])} rules of the store hold.")
-    else:
-        hint = "Make a backup before anything else, and report it: ductile system backup FILE"
-        lines.append(f"{console.style('bold', 'hint:')} {console.hint(hint)}")
-    return "\n".join(lines)

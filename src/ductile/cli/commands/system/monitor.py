@@ -40,7 +40,15 @@ def logs(call: Invocation) -> CommandResult:
     found = request(call, fields=call.request_fields() | {"output": call.verbose})
     oldest_first = found["logs"][::-1]
     if not call.switch("follow"):
-        return CommandResult(found, lambda console: _text(oldest_first, console))
+
+        def text(console: Console) -> str:
+            if not oldest_first:
+                return "Nothing has run yet."
+            cells = [] if console.width is None else [_cells(row) for row in oldest_first]
+            widths = [max(len(cell) for cell in column) for column in zip(*cells, strict=True)]
+            return "\n".join(_line(row, console, widths) for row in oldest_first)
+
+        return CommandResult(found, text)
     _follow(call, oldest_first)
     return CommandResult(None)
 
@@ -62,14 +70,6 @@ def _print(call: Invocation, rows: list[Document]) -> None:
     console = console_for(call.out, call.environ)
     for row in rows:
         print(fmt.to_json(row) if call.json else _line(row, console), file=call.out, flush=True)
-
-
-def _text(rows: list[Document], console: Console) -> str:
-    if not rows:
-        return "Nothing has run yet."
-    cells = [] if console.width is None else [_cells(row) for row in rows]
-    widths = [max(len(cell) for cell in column) for column in zip(*cells, strict=True)]
-    return "\n".join(_line(row, console, widths) for row in rows)
 
 
 def _cells(row: Document) -> tuple[str, str, str]:

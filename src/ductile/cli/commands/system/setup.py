@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from ductile.cli.command_table import NOUNS, SHORT_FORMS, first_words
 from ductile.cli.invocation import CommandResult, Invocation
-from ductile.cli.spec import EVERYWHERE, Action, Argument, Option, action
+from ductile.cli.spec import EVERYWHERE, Argument, Option, action
 
 #: Seconds for `systemctl --version`.
 _SYSTEMCTL_TIMEOUT = 5.0
@@ -115,7 +115,16 @@ def print_script(call: Invocation) -> CommandResult:
     from ductile.errors import UsageError
 
     shell = call.text("SHELL")
-    scripts = {"bash": _BASH.format(cases=_cases()), "zsh": _ZSH.format(cases=_cases()), "fish": _fish()}
+    words = _following()
+    cases = "\n".join(f'    "{typed}") echo "{" ".join(after)}" ;;' for typed, after in words.items())
+    lines = [f"complete -c ductile -n __ductile_first -f -a '{' '.join(words.pop(''))}'"]
+    for typed, after in words.items():
+        lines.append(f"complete -c ductile -n '__ductile_said {typed}' -a '{' '.join(after)}'")
+    scripts = {
+        "bash": _BASH.format(cases=cases),
+        "zsh": _ZSH.format(cases=cases),
+        "fish": _FISH.format(lines="\n".join(lines)),
+    }
     if shell not in scripts:
         raise UsageError(f"there is no completion for {shell}", hint=f"one of {', '.join(scripts)}")
     script = scripts[shell]
@@ -127,27 +136,13 @@ def _following() -> dict[str, list[str]]:
     found = {"": [*first_words()]}
     for noun in NOUNS:
         found[noun.name] = [*noun.modules]
-        found |= {f"{noun.name} {each.name}": _flags(each) for each in noun.actions}
+        for each in noun.actions:
+            options = (*each.options, *EVERYWHERE)
+            found[f"{noun.name} {each.name}"] = [flag for option in options for flag in option.flags]
     for form in SHORT_FORMS:
         # `queue` is a noun and a short form: the words of both may follow.
         found[form.name] = [*found.get(form.name, ()), *found[f"{form.noun} {form.action}"]]
     return found
-
-
-def _flags(declared: Action) -> list[str]:
-    return [flag for option in (*declared.options, *EVERYWHERE) for flag in option.flags]
-
-
-def _cases() -> str:
-    return "\n".join(f'    "{said}") echo "{" ".join(words)}" ;;' for said, words in _following().items())
-
-
-def _fish() -> str:
-    lines = [f"complete -c ductile -n __ductile_first -f -a '{' '.join(_following().pop(''))}'"]
-    for said, words in _following().items():
-        if said:
-            lines.append(f"complete -c ductile -n '__ductile_said {said}' -a '{' '.join(words)}'")
-    return _FISH.format(lines="\n".join(lines))
 
 
 def _systemd_version() -> int | None:
