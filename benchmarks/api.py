@@ -1,6 +1,6 @@
-"""Jobs on disk a second over 64 connections, by the API and by signed webhooks, beside a bare handler.
+"""Jobs stored per second over 64 connections, by the API and by signed webhooks, beside a bare handler.
 
-One worker sleeps meanwhile, so that what is measured is accepting and not running.
+The only worker sleeps meanwhile, so that accepting is measured and not running.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from benchmarks.table import Line, compared
 from ductile.core.webhooks.signatures import sign_body
 
 SECONDS = 2.0
-#: Rather often than long: the machine's own pace changes from one minute to the next.
+#: Often rather than long: the speed of the machine changes from one minute to the next.
 OFTEN = 3
 _TOKEN = "bench-token"  # noqa: S105 - of a daemon that lives for seconds
 _SECRET = "a-shared-secret"  # noqa: S105 - as above
@@ -44,31 +44,31 @@ entrypoint: run
 commands: [poll]
 """
 _JOB = b'{"payload": {"name": "Ada", "number": 7}}'
-_NEWS = b'{"text": "' + b"x" * 500 + b'"}'
+_WEBHOOK = b'{"text": "' + b"x" * 500 + b'"}'
 _LISTENING = {"api": '"signal":"api.listening"', "webhooks": '"signal":"webhook.listening"'}
 
 
 def measure(directory: Path, rounds: int) -> list[Line]:
-    ground = directory / "api"
-    plugin = ground / "plugins" / "sleeper"
+    config_dir = directory / "api"
+    plugin = config_dir / "plugins" / "sleeper"
     plugin.mkdir(parents=True)
     (plugin / "run").write_text("#!/bin/sh\nexec sleep 600\n", encoding="utf-8")
     (plugin / "run").chmod(0o755)
     (plugin / "manifest.yaml").write_text(_MANIFEST, encoding="utf-8")
-    (ground / "config.yaml").write_text(_CONFIG, encoding="utf-8")
+    (config_dir / "config.yaml").write_text(_CONFIG, encoding="utf-8")
     subprocess.run(
-        [sys.executable, "-m", "ductile", "config", "lock", "--config", str(ground)],
+        [sys.executable, "-m", "ductile", "config", "lock", "--config", str(config_dir)],
         check=True,
         stdout=subprocess.DEVNULL,
     )
     lines = []
-    with _bare_server() as bare_port, _daemon(ground) as ports:
-        job = _post("/plugin/sleeper/poll", _JOB, _of_the_caller())
-        news = _post("/hook", _NEWS, _signed(_NEWS))
+    with _bare_server() as bare_port, _daemon(config_dir) as ports:
+        job = _post("/plugin/sleeper/poll", _JOB, _authorization())
+        webhook = _post("/hook", _WEBHOOK, _signed(_WEBHOOK))
         for what, port, request, goal in (
             ("jobs accepted over HTTP", ports["api"], job, ">= 0.4"),
             # Without a goal: an event and its job are twice as much to write as a job alone.
-            ("signed webhooks accepted", ports["webhooks"], news, ""),
+            ("signed webhooks accepted", ports["webhooks"], webhook, ""),
         ):
             ours, bare = [], []
             for _ in range(rounds * OFTEN):
@@ -78,7 +78,7 @@ def measure(directory: Path, rounds: int) -> list[Line]:
     return lines
 
 
-def _of_the_caller() -> str:
+def _authorization() -> str:
     return f"Authorization: Bearer {_TOKEN}"
 
 
@@ -127,10 +127,10 @@ def _bare_server() -> Iterator[int]:
 
 
 @contextmanager
-def _daemon(ground: Path) -> Iterator[dict[str, int]]:
-    """Its ports, by listener."""
-    log = ground / "daemon.log"
-    words = f"exec {sys.executable} -m ductile system start --config {ground} > {log}"
+def _daemon(config_dir: Path) -> Iterator[dict[str, int]]:
+    """Start a daemon. Yields its ports by listener."""
+    log = config_dir / "daemon.log"
+    words = f"exec {sys.executable} -m ductile system start --config {config_dir} > {log}"
     with _running(["/bin/sh", "-c", words]) as process:
         while process.poll() is None:
             ports = _ports(log.read_text(encoding="utf-8") if log.exists() else "")

@@ -1,4 +1,4 @@
-"""The same HTTP server with nothing behind it: reads a body, parses it, answers."""
+"""The same HTTP server without a store: reads a body, parses it, responds."""
 
 from __future__ import annotations
 

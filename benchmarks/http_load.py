@@ -14,7 +14,7 @@ CONNECTIONS = 64
 
 
 class _Caller(asyncio.Protocol):
-    """One connection. An answer is complete when as much has come as its length says."""
+    """One connection. A response is complete when its Content-Length is reached."""
 
     def __init__(self, request: bytes, latencies: list[float], deadline: float) -> None:
         self._request = request

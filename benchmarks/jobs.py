@@ -29,20 +29,20 @@ from ductile.store.sqlite.store import SqliteStore, open_sqlite_store
 from ductile.telemetry.signals import Signal, SignalBus, SignalEvent
 
 AT_ONCE = 8
-#: With more of them there is work for both processors while results wait for the disk: the bare loop has
-#: nothing to wait for and does not need them, a durable queue does.
+#: With more of them both processors have work while results wait for the disk: the bare loop never
+#: waits and does not need them, a durable queue does.
 MORE_AT_ONCE = (16, 32)
 JOBS = {"c": 1500, "sh": 1000, "python": 120, "httpx": 40}
 OURS = {"c": 1500, "sh": 1000, "python": 600, "httpx": 400}
-#: What takes a second or two is at the mercy of whoever else uses the machine: it is measured more often.
+#: Runs of a second or two vary most with the load of the machine: they are measured more often.
 OFTEN = {"c": 3, "sh": 3}
 GOALS = {"c": ">= 0.25", "sh": ">= 0.5", "python": ">= 4", "httpx": ">= 12"}
 
 
 def measure(directory: Path, rounds: int) -> list[Line]:
-    ground = directory / "jobs"
-    ground.mkdir()
-    entrypoints = write_plugins(ground, workers=AT_ONCE)
+    config_dir = directory / "jobs"
+    config_dir.mkdir()
+    entrypoints = write_plugins(config_dir, workers=AT_ONCE)
     loop = directory / "spawn_loop"
     compile_c(HERE / "spawn_loop.c", loop)
     bare: dict[str, list[float]] = {name: [] for name in JOBS}
@@ -51,11 +51,11 @@ def measure(directory: Path, rounds: int) -> list[Line]:
     waits: list[Wait] = []
     for number in range(rounds):
         # In every round: one moment of the machine says little about it.
-        waits += asyncio.run(idle_waits(ground, f"latency-{number}", entrypoints["sh"]))
+        waits += asyncio.run(idle_waits(config_dir, f"latency-{number}", entrypoints["sh"]))
         for name, entrypoint in entrypoints.items():
             for again in range(OFTEN.get(name, 1)):
                 bare[name].append(bare_rate(loop, entrypoint, JOBS[name]))
-                ours[name].append(asyncio.run(drain_rate(ground, f"{number}-{again}-{name}", name)))
+                ours[name].append(asyncio.run(drain_rate(config_dir, f"{number}-{again}-{name}", name)))
         xargs.append(xargs_rate(entrypoints["sh"], JOBS["sh"]))
     lines = [
         compared(f"jobs, {name} plugin, {AT_ONCE} at once", ours[name], bare[name], "jobs/s", GOALS[name])
@@ -70,13 +70,13 @@ def measure(directory: Path, rounds: int) -> list[Line]:
 
 def with_more(directory: Path, loop: Path, rounds: int, at_once: int) -> tuple[list[float], list[float]]:
     """The rates of the sh plugin, ours and bare, with more of them at once."""
-    ground = directory / f"jobs-{at_once}"
-    ground.mkdir()
-    entrypoint = write_plugins(ground, workers=at_once)["sh"]
+    config_dir = directory / f"jobs-{at_once}"
+    config_dir.mkdir()
+    entrypoint = write_plugins(config_dir, workers=at_once)["sh"]
     bare, ours = [], []
     for number in range(rounds):
         bare.append(bare_rate(loop, entrypoint, JOBS["sh"], at_once))
-        ours.append(asyncio.run(drain_rate(ground, str(number), "sh")))
+        ours.append(asyncio.run(drain_rate(config_dir, str(number), "sh")))
     return ours, bare
 
 
@@ -86,7 +86,7 @@ def bare_rate(loop: Path, entrypoint: Path, jobs: int, at_once: int = AT_ONCE) -
 
 
 def a_request() -> str:
-    """What a plugin is sent for `a_job`: a shell reads it byte by byte, so its length matters."""
+    """Return the request for `a_job`: a shell reads it byte by byte, so its length matters."""
     job = a_job("sh")
     return encoded_request(job.id, job.plugin, dict(job.payload or {}), {"ductile_plugin": job.plugin})
 
@@ -105,7 +105,7 @@ def xargs_rate(entrypoint: Path, jobs: int) -> float:
 
 
 class Ends:
-    """Counts jobs that have ended and tells when there are enough."""
+    """Counts jobs that have ended, and signals when there are enough."""
 
     def __init__(self) -> None:
         self._left = 0
@@ -130,9 +130,9 @@ class Ends:
 
 
 @asynccontextmanager
-async def an_engine(ground: Path, name: str) -> AsyncIterator[tuple[Engine, SqliteStore, Ends]]:
-    snapshot = open_configuration(str(ground), os.environ).snapshot
-    store = open_sqlite_store(ground / f"{name}.db", clock=lambda: datetime.now(UTC), rng=Random(1))
+async def an_engine(config_dir: Path, name: str) -> AsyncIterator[tuple[Engine, SqliteStore, Ends]]:
+    snapshot = open_configuration(str(config_dir), os.environ).snapshot
+    store = open_sqlite_store(config_dir / f"{name}.db", clock=lambda: datetime.now(UTC), rng=Random(1))
     signals, ends = SignalBus(), Ends()
     signals.subscribe(ends)
     equipment = EngineDeps(
@@ -158,9 +158,9 @@ async def an_engine(ground: Path, name: str) -> AsyncIterator[tuple[Engine, Sqli
         await store.close()
 
 
-async def drain_rate(ground: Path, name: str, plugin: str) -> float:
+async def drain_rate(config_dir: Path, name: str, plugin: str) -> float:
     """Jobs per second from the first claim to the last result on disk; one job first, to be warm."""
-    async with an_engine(ground, name) as (engine, store, ends):
+    async with an_engine(config_dir, name) as (engine, store, ends):
         await run_jobs(engine, store, ends, plugin, 1)
         began = time.perf_counter()
         await run_jobs(engine, store, ends, plugin, OURS[plugin])
@@ -213,11 +213,11 @@ def latency(what: str, spent: list[float], beside: str, goal: str) -> Line:
     return Line(what=what, ours=ours, bare=beside, ratio=cuts[49], goal=goal)
 
 
-async def idle_waits(ground: Path, name: str, entrypoint: Path) -> list[Wait]:
-    """Turn and turn about with the process alone, so that both see the same machine."""
+async def idle_waits(config_dir: Path, name: str, entrypoint: Path) -> list[Wait]:
+    """Alternate with the process alone, so that both see the same machine."""
     waits = []
     request = a_request().encode()
-    async with an_engine(ground, name) as (engine, store, ends):
+    async with an_engine(config_dir, name) as (engine, store, ends):
         await run_jobs(engine, store, ends, "sh", 5)
         for _ in range(200):
             began = time.perf_counter()

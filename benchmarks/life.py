@@ -15,9 +15,9 @@ from benchmarks.table import Line
 from ductile.control.client import call_daemon
 
 JOBS = 20_000
-#: The median of so many: one alone says more about what else the machine did just then.
+#: The median of this many: a single one depends on what else the machine did.
 STARTS = 5
-#: What is typed most, and how soon it is to be there. The daemon runs meanwhile.
+#: The most used commands and their goals in milliseconds. The daemon runs meanwhile.
 COMMANDS = (("--help", "<= 100"), ("job --help", "<= 100"), ("status --config .", "<= 200"))
 COMMAND_ROUNDS = 15
 IDLE_SECONDS = 10
@@ -26,14 +26,14 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 def measure(directory: Path, _rounds: int) -> list[Line]:
-    ground = directory / "life"
-    ground.mkdir()
-    write_plugins(ground, workers=8)
-    socket = ground / "data" / "ductile.sock"
-    starts = [timed_start(ground, socket)[1] for _ in range(STARTS - 1)]
-    daemon, last = timed_start(ground, socket, stays=True)
+    config_dir = directory / "life"
+    config_dir.mkdir()
+    write_plugins(config_dir, workers=8)
+    socket = config_dir / "data" / "ductile.sock"
+    starts = [timed_start(config_dir, socket)[1] for _ in range(STARTS - 1)]
+    daemon, last = timed_start(config_dir, socket, stays=True)
     ready = median([*starts, last])
-    commands = [timed_command(*each, ground=ground) for each in COMMANDS]
+    commands = [timed_command(*each, config_dir=config_dir) for each in COMMANDS]
     before_idle = cpu_seconds(daemon.pid)
     time.sleep(IDLE_SECONDS)
     idle = (cpu_seconds(daemon.pid) - before_idle) / IDLE_SECONDS * 100
@@ -72,13 +72,13 @@ def measure(directory: Path, _rounds: int) -> list[Line]:
     ]
 
 
-def timed_command(words: str, goal: str, *, ground: Path) -> Line:
+def timed_command(words: str, goal: str, *, config_dir: Path) -> Line:
     """Milliseconds of a command, as a process of its own, beside a Python that does nothing."""
     ductile = str(Path(sys.executable).with_name("ductile"))
     ours, bare = [], []
     for _ in range(COMMAND_ROUNDS):
-        bare.append(_milliseconds([sys.executable, "-c", "pass"], ground))
-        ours.append(_milliseconds([ductile, *words.split()], ground))
+        bare.append(_milliseconds([sys.executable, "-c", "pass"], config_dir))
+        ours.append(_milliseconds([ductile, *words.split()], config_dir))
     return Line(
         what=f"ductile {words}, milliseconds",
         ours=f"{median(ours):.0f} ms",
@@ -88,17 +88,19 @@ def timed_command(words: str, goal: str, *, ground: Path) -> Line:
     )
 
 
-def _milliseconds(words: list[str], ground: Path) -> float:
+def _milliseconds(words: list[str], config_dir: Path) -> float:
     began = time.perf_counter()
-    subprocess.run(words, stdout=subprocess.DEVNULL, check=True, cwd=ground)
+    subprocess.run(words, stdout=subprocess.DEVNULL, check=True, cwd=config_dir)
     return (time.perf_counter() - began) * 1000
 
 
-def timed_start(ground: Path, socket: Path, *, stays: bool = False) -> tuple[subprocess.Popen[bytes], float]:
-    """A daemon, and how many seconds went by until it answered."""
+def timed_start(
+    config_dir: Path, socket: Path, *, stays: bool = False
+) -> tuple[subprocess.Popen[bytes], float]:
+    """Start a daemon. Yields it with the seconds until it responded."""
     began = time.perf_counter()
     daemon = subprocess.Popen(
-        [sys.executable, "-m", "ductile", "system", "start", "--config", str(ground)],
+        [sys.executable, "-m", "ductile", "system", "start", "--config", str(config_dir)],
         stdout=subprocess.DEVNULL,
     )
     wait_for(socket)
@@ -144,7 +146,7 @@ def resident(pid: int) -> float:
 
 
 def descriptors(pid: int) -> int:
-    """The fewest of several looks: a job or a caller who is just leaving holds some for a moment."""
+    """Return the minimum of several counts: a job or client that is just ending holds some for a moment."""
     seen = []
     for _ in range(20):
         seen.append(len(os.listdir(f"/proc/{pid}/fd")))  # noqa: PTH208 - names only

@@ -1,6 +1,6 @@
 """A synchronous pipeline over HTTP beside the same programs started by hand, one after the other.
 
-What is told is what the queue, the store and the bridge add to three processes: the difference for one
+Reports what the queue, the store and waiting for the result add to three processes: the difference for one
 caller, and the rate of several beside as many bare loops.
 """
 
@@ -50,10 +50,10 @@ pipelines:
 
 
 def measure(directory: Path, rounds: int) -> list[Line]:
-    ground = directory / "pipelines"
-    ground.mkdir()
-    script = write_plugins(ground, workers=CALLERS)["sh"]
-    with _daemon(ground) as port:
+    config_dir = directory / "pipelines"
+    config_dir.mkdir()
+    script = write_plugins(config_dir, workers=CALLERS)["sh"]
+    with _daemon(config_dir) as port:
         with _connection(port) as call:
             for _ in range(10):
                 call()
@@ -70,7 +70,7 @@ def measure(directory: Path, rounds: int) -> list[Line]:
 
 
 def _one_caller(script: Path, call: Callable[[], None]) -> tuple[list[float], list[float]]:
-    """Turn and turn about, so that both see the same machine."""
+    """Alternate, so that both see the same machine."""
     bare, ours = [], []
     for _ in range(RUNS):
         bare.append(_milliseconds(lambda: _by_hand(script)))
@@ -155,18 +155,18 @@ def _connection(port: int) -> Iterator[Callable[[], None]]:
 
 
 @contextmanager
-def _daemon(ground: Path) -> Iterator[int]:
+def _daemon(config_dir: Path) -> Iterator[int]:
     port = _free_port()
     steps = ", ".join(["{uses: sh}"] * STEPS)
-    config = ground / "config.yaml"
+    config = config_dir / "config.yaml"
     written = CONFIG.format(port=port, token=TOKEN, steps=steps)
     config.write_text(config.read_text(encoding="utf-8") + written, encoding="utf-8")
     ductile = [sys.executable, "-m", "ductile"]
-    subprocess.run([*ductile, "config", "lock", "--config", str(ground)], check=True, capture_output=True)
-    start = [*ductile, "system", "start", "--config", str(ground)]
+    subprocess.run([*ductile, "config", "lock", "--config", str(config_dir)], check=True, capture_output=True)
+    start = [*ductile, "system", "start", "--config", str(config_dir)]
     daemon = subprocess.Popen(start, stdout=subprocess.DEVNULL)
     try:
-        wait_for(ground / "data" / "ductile.sock")
+        wait_for(config_dir / "data" / "ductile.sock")
         _wait_for_port(port)
         yield port
     finally:

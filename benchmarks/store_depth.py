@@ -138,7 +138,7 @@ async def claim_costs(stores: dict[str, SqliteStore]) -> dict[str, float]:
 
 
 async def list_cost(store: SqliteStore) -> float:
-    """Median microseconds of the lists that people open: newest jobs, one plugin's, failures, the log."""
+    """Median microseconds of the lists that are opened most: newest jobs, one plugin's, failures, the log."""
     costs = []
     for _ in range(20):
         began = time.perf_counter()

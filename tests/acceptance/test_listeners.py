@@ -53,7 +53,7 @@ def ask(
         connection.close()
 
 
-def knock(port: int) -> int:
+def signed_call(port: int) -> int:
     """The status of a signed call."""
     return ask(port, "POST", "/hook", b"{}", {"X-Hub-Signature-256": sign_body(SECRET, b"{}")})[0]
 
@@ -78,10 +78,10 @@ def test_the_first_endpoint_comes_by_a_reload(place: Place) -> None:
     with a_daemon(place) as daemon:
         port = port_of(daemon, "webhook.listening")
         assert ask(port, "GET", "/healthz")[0] == 200
-        assert knock(port) == 404
+        assert signed_call(port) == 404
         configure(place, ENDPOINTS)
         assert place.said("system", "reload")["settings"] == ["webhooks"]
-        assert knock(port) == 202
+        assert signed_call(port) == 202
 
 
 def test_a_reload_opens_and_closes_the_listener_for_webhooks(place: Place) -> None:
@@ -91,18 +91,18 @@ def test_a_reload_opens_and_closes_the_listener_for_webhooks(place: Place) -> No
         assert place.said("system", "reload", "--dry-run")["settings"] == ["webhooks"]
         assert place.said("system", "reload")["settings"] == ["webhooks"]
         port = port_of(daemon, "webhook.listening")
-        assert knock(port) == 202
+        assert signed_call(port) == 202
         configure(place)
         assert place.said("system", "reload")["settings"] == ["webhooks"]
         assert daemon.wait_for("listener.closed")["listener"] == "webhooks"
         assert is_closed(port)
         configure(place, ENDPOINTS)
         place.said("system", "reload")
-        assert knock(port_of(daemon, "webhook.listening", 2)) == 202
+        assert signed_call(port_of(daemon, "webhook.listening", 2)) == 202
 
 
 def test_a_reload_opens_and_closes_the_api(place: Place) -> None:
-    """Whoever asked for it over the API is answered by the listener that closes."""
+    """A reload over the API is answered by the listener that it closes."""
     configure(place, ENDPOINTS)
     with a_daemon(place) as daemon:
         hooks = port_of(daemon, "webhook.listening")
@@ -158,11 +158,11 @@ def test_the_address_of_an_open_listener_stays(place: Place) -> None:
         place.said("system", "reload")
         configure(place, elsewhere)
         place.said("system", "reload")
-        assert knock(port_of(daemon, "webhook.listening", 2)) == 202
+        assert signed_call(port_of(daemon, "webhook.listening", 2)) == 202
 
 
 def test_a_list_says_what_is_loaded_and_what_is_only_on_disk(place: Place) -> None:
-    """Who has added an endpoint and not reloaded must not be told that there is none."""
+    """An endpoint that was added and not loaded yet is shown as such."""
     configure(place, EMPTY)
     assert place.said("webhook", "list")["loaded"] is False
     with a_daemon(place):
@@ -179,14 +179,14 @@ def test_a_list_says_what_is_loaded_and_what_is_only_on_disk(place: Place) -> No
         place.said("reload")
         assert place.said("webhook", "list")["on_disk"] is None
         configure(place, ENDPOINTS.replace(SECRET, "another"))
-        told = place.ductile("webhook", "list").out
-        assert "differs (changed hook)" in told
-        assert "The daemon listens for them at" in told
+        output = place.ductile("webhook", "list").out
+        assert "differs (changed hook)" in output
+        assert "The daemon listens for them at" in output
         place.config.write_text("webhooks: nonsense\n")
         assert "`ductile config check` says why" in place.ductile("webhook", "list").out
         broken = place.said("webhook", "list")["on_disk"]
         assert broken["error"] is not None
-    assert "another" not in told
+    assert "another" not in output
 
 
 def test_without_a_section_nothing_listens(place: Place) -> None:

@@ -1,4 +1,4 @@
-"""Plugins that behave badly, as files; and the runs that start them."""
+"""Plugins that behave badly, as files, and the launches that start them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ WARM = WarmStart()
 #: Long enough for the slowest machine; no test waits for it.
 AMPLE = timedelta(seconds=60)
 
-#: Bodies of Python plugins. `say` prints and flushes; `ready` tells the test through a FIFO.
+#: Bodies of Python plugins. `say` prints and flushes; `ready` signals the test through a FIFO.
 ANIMALS = {
     "answers": "sys.stdin.read(); say(OK)",
     "prints garbage": "say('this is not JSON')",
@@ -157,7 +157,7 @@ def an_interpreter(place: Path) -> tuple[Path, Path]:
 
 
 def an_environment(place: Path, **more: str) -> dict[str, str]:
-    """A small environment, with places where plugins can leave word."""
+    """Return a small environment, with paths where plugins can leave messages."""
     return {
         "PATH": "/usr/local/bin:/usr/bin:/bin",
         "HOME": str(place),
@@ -209,7 +209,7 @@ def wait_until_gone(pid: int, seconds: float = 10) -> None:
 
 
 def open_descriptors() -> dict[str, str]:
-    """What this process holds open: number -> what it is."""
+    """Return the open descriptors of this process: number -> target."""
     found = {}
     for entry in Path("/proc/self/fd").iterdir():
         with suppress(OSError):
@@ -218,7 +218,7 @@ def open_descriptors() -> dict[str, str]:
 
 
 def children() -> list[str]:
-    """Those that nobody has reaped, whichever thread has started them."""
+    """Return the children that have not been reaped, whichever thread has started them."""
     found: list[str] = []
     for listing in Path("/proc/self/task").glob("*/children"):
         with suppress(FileNotFoundError):  # a thread that has ended meanwhile

@@ -11,11 +11,12 @@
 
     plugin.run()
 
-What a command returns is the result of the job. To fail, raise `Failure`. Another exception is a failure that
-may pass, and its traceback goes to stderr. Inside a command `print` writes to stderr: stdout is the answer's.
+The return value of a command is the result of the job. To fail, raise `Failure`. Any other exception is a
+failure that may be retried, and its traceback goes to stderr. Inside a command `print` writes to stderr:
+stdout is reserved for the response.
 """
 
-# Every job starts a process and imports this, so it imports little: pathlib and urllib are slow to load.
+# Every job imports this module, so it imports little: pathlib and urllib are slow to load.
 from __future__ import annotations
 
 import json
@@ -33,17 +34,17 @@ if TYPE_CHECKING:
 __all__ = ["PROTOCOL", "Failure", "Gateway", "GatewayFailure", "Plugin", "Request"]
 
 PROTOCOL = 2
-#: sysexits.h EX_CONFIG: trying again cannot help.
+#: sysexits.h EX_CONFIG: a retry cannot help.
 EXIT_CONFIG = 78
-#: So much of a refusal is quoted in the message.
-_SHOWN = 300
+#: Characters of an error response that are quoted in a message.
+_MAX_QUOTED = 300
 _SERVER_ERROR = 500
-#: Answers below 500 that may be different next time: timeout, too early, too many requests.
-_PASSING = (408, 425, 429)
+#: Statuses below 500 after which a retry may succeed: timeout, too early, too many requests.
+_TRANSIENT = (408, 425, 429)
 
 
-class Failure(Exception):  # noqa: N818 - it is what a plugin answers, not a fault of the plugin
-    """The job did not succeed. With `retry=False` it is not tried again."""
+class Failure(Exception):  # noqa: N818 - a response of the plugin, not a defect of it
+    """The job failed. With `retry=False` it is not retried."""
 
     def __init__(self, message: str, *, retry: bool = True) -> None:
         super().__init__(message)
@@ -51,7 +52,7 @@ class Failure(Exception):  # noqa: N818 - it is what a plugin answers, not a fau
 
 
 class GatewayFailure(Failure):
-    """The gateway did not answer, or not with success; `status` is 0 if it did not answer."""
+    """The gateway sent no response, or no 2xx; `status` is 0 without a response."""
 
     def __init__(self, message: str, *, status: int, retry: bool) -> None:
         super().__init__(message, retry=retry)
@@ -59,10 +60,10 @@ class GatewayFailure(Failure):
 
 
 class Request:
-    """What the plugin was asked, and what it will answer."""
+    """The request of the plugin; collects its response."""
 
     def __init__(self, raw: dict[str, Any]) -> None:
-        #: The request as it came.
+        #: The whole request.
         self.raw = raw
         self.job_id = str(raw.get("job_id", ""))
         self.command = str(raw.get("command", ""))
@@ -72,7 +73,7 @@ class Request:
         self.state: dict[str, Any] = raw.get("state") or {}
         #: The baggage of the run, and `ductile_…` entries that describe it.
         self.context: dict[str, Any] = raw.get("context") or {}
-        #: What happened; empty for commands that are not about an event.
+        #: The event; empty for commands without one.
         self.event: dict[str, Any] = raw.get("event") or {}
         self.headers: dict[str, str] = self.event.get("headers") or {}
         self.payload: dict[str, Any] = raw.get("payload") or self.event.get("payload") or {}
@@ -80,12 +81,12 @@ class Request:
 
     @property
     def baggage(self) -> dict[str, Any]:
-        """The context without what Ductile itself has put there."""
+        """The context without the entries of Ductile itself."""
         return {name: value for name, value in self.context.items() if not name.startswith("ductile_")}
 
     def seconds_left(self, otherwise: float = 60.0) -> float:
-        """How long until the process is ended; `otherwise` if the request does not say."""
-        from datetime import datetime, timezone  # noqa: PLC0415 - few plugins ask
+        """Return the seconds until the deadline; `otherwise` if the request has none."""
+        from datetime import datetime, timezone  # noqa: PLC0415 - rarely needed
 
         deadline = self.raw.get("deadline_at")
         if not isinstance(deadline, str):
@@ -96,14 +97,14 @@ class Request:
     def emit(
         self, kind: str, payload: dict[str, Any] | None = None, *, dedupe_key: str | None = None
     ) -> None:
-        """Tell that something has happened; routes and pipelines may take it up if the job succeeds."""
+        """Emit an event; routes and pipelines receive it if the job succeeds."""
         event: dict[str, Any] = {"type": kind, "payload": payload or {}}
         if dedupe_key is not None:
             event["dedupe_key"] = dedupe_key
         self._answer.setdefault("events", []).append(event)
 
     def remember(self, **values: Any) -> None:
-        """Keep values in the plugin's state; the next request has them in `state`."""
+        """Update the plugin's state; the next request has it in `state`."""
         self._answer.setdefault("state_updates", {}).update(values)
 
     def log(self, message: str, level: str = "info") -> None:
@@ -111,9 +112,9 @@ class Request:
         self._answer.setdefault("logs", []).append({"level": level, "message": message})
 
     def attach(self, name: str, *, path: str | None = None, url: str | None = None, **about: Any) -> None:
-        """Name a file that was written; `about` may be media_type, size and sha256."""
-        place = {"path": os.path.abspath(path)} if path is not None else {"url": url}  # noqa: PTH100 - slow to load
-        self._answer.setdefault("artifacts", []).append({"name": name, **place, **about})
+        """Declare a file as an artifact; `about` may be media_type, size and sha256."""
+        place = {"path": os.path.abspath(path)} if path is not None else {"url": url}  # noqa: PTH100 - slow
+        to load self._answer.setdefault("artifacts", []).append({"name": name, **place, **about})
 
     def gateway(self, url: str, token: str | None = None) -> Gateway:
         """Ductile's own HTTP API, called on behalf of this job."""
@@ -124,14 +125,14 @@ class Request:
         return {"status": "ok", "result": "done" if blank else result, **self._answer}
 
     def failed(self, message: str, *, retry: bool) -> dict[str, Any]:
-        """With what was gathered so far: it has no effect, and stays with the job's log."""
-        # A message may quote a file's name, and those need not be text that can be written.
-        said = message.encode("utf-8", "replace").decode() if message.strip() else "failed without a message"
-        return {"status": "error", "error": said, "retry": retry, **self._answer}
+        """Return the error response. Events and state collected so far have no effect, but are logged."""
+        # A message may contain a file name that is not valid Unicode.
+        text = message.encode("utf-8", "replace").decode() if message.strip() else "failed without a message"
+        return {"status": "error", "error": text, "retry": retry, **self._answer}
 
 
 class Plugin:
-    """The commands of a plugin, and the loop around them, which is one turn."""
+    """The commands of a plugin."""
 
     def __init__(self) -> None:
         self._handlers: dict[str, Handler] = {}
@@ -142,7 +143,7 @@ class Plugin:
         return function
 
     def run(self) -> NoReturn:
-        """Read the request, run its command, print the answer, exit."""
+        """Read the request, run its command, print the response, exit."""
         request = _read_request()
         out = _keep_stdout()
         answer = _written(request, self.answer(request))
@@ -158,13 +159,13 @@ class Plugin:
             return request.succeeded(handler(request))
         except Failure as failure:
             return request.failed(str(failure), retry=failure.retry)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the answer says so
+        except Exception as error:  # noqa: BLE001 - every exception becomes an error response
             _print_traceback()
             return request.failed(f"{type(error).__name__}: {error}", retry=True)
 
 
 class Gateway:
-    """Calls of the HTTP API that say which job they come from, so that loops are noticed."""
+    """Calls the HTTP API and names the calling job, so that loops are detected."""
 
     def __init__(self, url: str, token: str | None, job_id: str) -> None:
         self._url = url.rstrip("/")
@@ -173,24 +174,23 @@ class Gateway:
             self._headers["Authorization"] = f"Bearer {token}"
 
     def call(self, path: str, body: Any = None, *, method: str | None = None, timeout: float = 30.0) -> Any:
-        """Send `body` as JSON (GET without one); what is answered, or `GatewayFailure` if it is no 2xx."""
-        import urllib.error  # noqa: PLC0415 - slow to load, and few plugins call back
+        """Send `body` as JSON, or GET without one. Returns the decoded response; raises `GatewayFailure`."""
+        import urllib.error  # noqa: PLC0415 - slow to load and rarely needed
         import urllib.request  # noqa: PLC0415
 
         if not self._url.startswith(("http://", "https://")):
             raise Failure(
                 f"the gateway's address has to begin with http:// or https://: {self._url}", retry=False
             )
-        data = None if body is None else json.dumps(body).encode()
-        verb = method or ("GET" if body is None else "POST")
-        asked = urllib.request.Request(self._url + path, data=data, headers=self._headers, method=verb)  # noqa: S310 - checked above
-        try:
+        data = None if body is None else json.dumps(body).encode() verb = method or ("GET" if body is None
+        else "POST") asked = urllib.request.Request(self._url + path, data=data, headers=self._headers,
+        method=verb)  # noqa: S310 - checked above try:
             with urllib.request.urlopen(asked, timeout=timeout) as answer:  # noqa: S310 - as above
                 return json.loads(answer.read())
         except urllib.error.HTTPError as refusal:
-            said = refusal.read().decode("utf-8", "replace")[:_SHOWN]
-            retry = refusal.code >= _SERVER_ERROR or refusal.code in _PASSING
-            message = f"the gateway answers {verb} {path} with {refusal.code}: {said}"
+            text = refusal.read().decode("utf-8", "replace")[:_MAX_QUOTED]
+            retry = refusal.code >= _SERVER_ERROR or refusal.code in _TRANSIENT
+            message = f"the gateway answers {verb} {path} with {refusal.code}: {text}"
             raise GatewayFailure(message, status=refusal.code, retry=retry) from None
         except (OSError, ValueError) as error:
             message = f"the gateway does not answer {verb} {path}: {error}"
@@ -214,7 +214,7 @@ def _refuse(message: str) -> NoReturn:
 
 
 def _keep_stdout() -> int:
-    """Take stdout for the answer. What the plugin, or a program it starts, prints there goes to stderr."""
+    """Reserve stdout for the response. Prints of the plugin and its child processes go to stderr."""
     out = os.dup(1)
     os.dup2(2, 1)
     sys.stdout = sys.stderr
@@ -230,6 +230,6 @@ def _written(request: Request, answer: dict[str, Any]) -> bytes:
 
 
 def _print_traceback() -> None:
-    import traceback  # noqa: PLC0415 - only when something went wrong
+    import traceback  # noqa: PLC0415 - rarely needed
 
     traceback.print_exc()

@@ -1,4 +1,4 @@
-"""The runner under test: each kind in turn, impatient, and with nothing left behind afterwards."""
+"""The runner under test: each kind in turn, with short grace periods, and checked for leftovers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ IMPATIENT = GracePeriods(after_terminate=0.3, for_leftovers=0.2)
 
 @pytest.fixture(params=[StartedBy.SPAWN, StartedBy.WARM])
 def kind(request: pytest.FixtureRequest) -> StartedBy:
-    """How Python plugins are to be started in this test."""
+    """How Python plugins are started in this test."""
     kind: StartedBy = request.param
     return kind
 
@@ -36,7 +36,7 @@ async def runner(kind: StartedBy) -> AsyncIterator[Runner]:
 
 @pytest.fixture(autouse=True)
 def _no_survivors(tmp_path: Path) -> Iterator[None]:
-    """A process that has left its group is nobody's to end; here it is the test's."""
+    """Kill processes that have left their group: no runner ends these."""
     yield
     child = next(iter(tmp_path.rglob("child")), None)
     if child is not None:

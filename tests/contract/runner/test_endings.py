@@ -47,11 +47,11 @@ async def meet(
     return await process.wait()
 
 
-async def judged(runner: Runner, kind: StartedBy, place: Path, name: str) -> Interpretation:
+async def interpreted(runner: Runner, kind: StartedBy, place: Path, name: str) -> Interpretation:
     return interpret(await meet(runner, kind, place, name))
 
 
-def told(outcome: Outcome) -> tuple[JobReason, bool]:
+def reason_and_permanence(outcome: Outcome) -> tuple[JobReason, bool]:
     assert isinstance(outcome, Failed), outcome
     return outcome.reason, outcome.permanent
 
@@ -68,16 +68,16 @@ async def test_what_is_not_one_json_object_is_a_protocol_error(
     runner: Runner, kind: StartedBy, tmp_path: Path, name: str
 ) -> None:
     """Whatever a plugin prints, the attempt fails, may be retried, and its output is kept."""
-    judgement = await judged(runner, kind, tmp_path, name)
-    assert told(judgement.outcome) == (JobReason.PROTOCOL_ERROR, False)
-    stdout = judgement.outcome.evidence.stdout
+    interpretation = await interpreted(runner, kind, tmp_path, name)
+    assert reason_and_permanence(interpretation.outcome) == (JobReason.PROTOCOL_ERROR, False)
+    stdout = interpretation.outcome.evidence.stdout
     assert stdout is not None
     stdout.encode()  # storable: no lone surrogates
     assert bool(stdout) == (name != "prints nothing")
 
 
 @pytest.mark.parametrize("name", ["answers", "closes stdin", "never reads"])
-async def test_a_large_request_is_not_forced_on_anybody(
+async def test_a_plugin_need_not_read_a_large_request(
     runner: Runner, kind: StartedBy, tmp_path: Path, name: str
 ) -> None:
     """A plugin may read its request, ignore it or close the pipe."""
@@ -100,19 +100,19 @@ async def test_stdout_over_the_cap_fails_and_the_beginning_is_kept(
     runner: Runner, kind: StartedBy, tmp_path: Path, name: str
 ) -> None:
     """10 MiB of stdout, not a byte more; a plugin that goes on printing is ended."""
-    outcome = (await judged(runner, kind, tmp_path, name)).outcome
-    assert told(outcome) == (JobReason.OUTPUT_TOO_LARGE, False)
+    outcome = (await interpreted(runner, kind, tmp_path, name)).outcome
+    assert reason_and_permanence(outcome) == (JobReason.OUTPUT_TOO_LARGE, False)
     assert outcome.evidence.stdout == "x" * MAX_STDOUT
 
 
 async def test_long_stderr_is_cut_and_the_job_is_unaffected(
     runner: Runner, kind: StartedBy, tmp_path: Path
 ) -> None:
-    """64 KiB are kept, the rest is drained, and the log is to warn."""
-    judgement = await judged(runner, kind, tmp_path, "complains 1 MiB")
-    assert isinstance(judgement.outcome, Completed)
-    assert judgement.outcome.evidence.stderr == "e" * MAX_STDERR
-    assert judgement.warnings == (ExecutionWarning.STDERR_CUT,)
+    """64 KiB are kept, the rest is drained, and there is a warning."""
+    interpretation = await interpreted(runner, kind, tmp_path, "complains 1 MiB")
+    assert isinstance(interpretation.outcome, Completed)
+    assert interpretation.outcome.evidence.stderr == "e" * MAX_STDERR
+    assert interpretation.warnings == (ExecutionWarning.STDERR_CUT,)
 
 
 @pytest.mark.parametrize("name", ["complains without end", "answers and sleeps", "sleeps"])
@@ -141,7 +141,10 @@ async def test_failures_have_a_reason(
     runner: Runner, kind: StartedBy, tmp_path: Path, name: str, reason: JobReason, permanent: bool
 ) -> None:
     """Exit 78 and `retry: false` are permanent, everything else is tried again."""
-    assert told((await judged(runner, kind, tmp_path, name)).outcome) == (reason, permanent)
+    assert reason_and_permanence((await interpreted(runner, kind, tmp_path, name)).outcome) == (
+        reason,
+        permanent,
+    )
 
 
 @pytest.mark.parametrize(
@@ -152,7 +155,7 @@ async def test_exit_code_and_signal_are_kept(
     runner: Runner, kind: StartedBy, tmp_path: Path, name: str, code: int | None, number: int | None
 ) -> None:
     """The log row says how the process ended."""
-    evidence = (await judged(runner, kind, tmp_path, name)).outcome.evidence
+    evidence = (await interpreted(runner, kind, tmp_path, name)).outcome.evidence
     assert (evidence.exit_code, evidence.signal) == (code, number)
 
 
@@ -160,10 +163,10 @@ async def test_exit_code_and_signal_are_kept(
 async def test_a_valid_ok_wins_over_the_exit_code(
     runner: Runner, kind: StartedBy, tmp_path: Path, name: str
 ) -> None:
-    """The answer counts, and that the exit code was ignored is remarked upon."""
-    judgement = await judged(runner, kind, tmp_path, name)
-    assert isinstance(judgement.outcome, Completed)
-    assert ExecutionWarning.EXIT_IGNORED in judgement.warnings
+    """The response counts, and there is a warning that the exit code was ignored."""
+    interpretation = await interpreted(runner, kind, tmp_path, name)
+    assert isinstance(interpretation.outcome, Completed)
+    assert ExecutionWarning.EXIT_IGNORED in interpretation.warnings
 
 
 async def ready(place: Path) -> None:
@@ -171,14 +174,14 @@ async def ready(place: Path) -> None:
 
 
 async def started(runner: Runner, place: Path, name: str) -> Process:
-    """A plugin that has come as far as its `ready()`."""
+    """Start a plugin and wait for its `ready()`."""
     os.mkfifo(place / "ready")
     process = await start(runner, a_run(an_animal(place, name)))
     await ready(place)
     return process
 
 
-async def test_stop_is_a_request_first_and_then_force(runner: Runner, tmp_path: Path) -> None:
+async def test_stop_terminates_and_then_kills(runner: Runner, tmp_path: Path) -> None:
     """SIGTERM to the group, and SIGKILL to one that ignores it."""
     process = await started(runner, tmp_path, "ignores SIGTERM")
     process.stop()
@@ -188,7 +191,7 @@ async def test_stop_is_a_request_first_and_then_force(runner: Runner, tmp_path: 
     assert isinstance(interpret(ending).outcome, Interrupted)
 
 
-async def test_stop_at_once_does_not_ask(runner: Runner, tmp_path: Path) -> None:
+async def test_stop_at_once_kills(runner: Runner, tmp_path: Path) -> None:
     """A second SIGTERM to the daemon ends everything at once."""
     process = await started(runner, tmp_path, "answers at SIGTERM")
     process.stop(at_once=True)
@@ -222,7 +225,7 @@ async def test_stopping_what_has_ended_changes_nothing(runner: Runner, tmp_path:
 
 
 async def test_a_cancelled_waiter_does_not_touch_the_process(runner: Runner, tmp_path: Path) -> None:
-    """The process is ended by `stop`, never by whoever happened to wait for it."""
+    """Only `stop` ends the process, not the cancellation of a caller of `wait`."""
     process = await started(runner, tmp_path, "answers at SIGTERM")
     waiter = asyncio.ensure_future(process.wait())
     await asyncio.wait((waiter,), timeout=0)
@@ -232,39 +235,39 @@ async def test_a_cancelled_waiter_does_not_touch_the_process(runner: Runner, tmp
 
 
 @pytest.mark.parametrize("name", ["leaves a child with its pipes", "leaves a child without pipes"])
-async def test_what_is_left_of_the_group_is_ended(
+async def test_leftovers_of_the_group_are_killed(
     runner: Runner, kind: StartedBy, tmp_path: Path, name: str
 ) -> None:
-    """The result stands, nobody of the group outlives the job, and it is told."""
-    judgement = await judged(runner, kind, tmp_path, name)
-    assert isinstance(judgement.outcome, Completed)
-    assert ExecutionWarning.LEFTOVERS in judgement.warnings
+    """The result counts, no member of the group outlives the job, and there is a warning."""
+    interpretation = await interpreted(runner, kind, tmp_path, name)
+    assert isinstance(interpretation.outcome, Completed)
+    assert ExecutionWarning.LEFTOVERS in interpretation.warnings
     wait_until_gone(int((tmp_path / "child").read_text()))
 
 
-async def test_what_is_left_of_the_group_may_finish(kind: StartedBy, tmp_path: Path) -> None:
-    """It has a short grace, and nobody waits for the rest of that when it has ended."""
+async def test_leftovers_of_the_group_may_finish(kind: StartedBy, tmp_path: Path) -> None:
+    """They have a short grace period, which ends when the last of them exits."""
     patient = GracePeriods(for_leftovers=3600)
     runner: Runner = SpawnRunner(patient) if kind is StartedBy.SPAWN else WarmRunner(patient)
-    judgement = await judged(runner, kind, tmp_path, "leaves a child that finishes by itself")
-    assert isinstance(judgement.outcome, Completed)
-    assert judgement.warnings == ()
+    interpretation = await interpreted(runner, kind, tmp_path, "leaves a child that finishes by itself")
+    assert isinstance(interpretation.outcome, Completed)
+    assert interpretation.warnings == ()
     assert (tmp_path / "child-done").exists()
     await runner.close()
 
 
 @pytest.mark.parametrize("name", ["leaves a daemon", "leaves a child in another group"])
-async def test_who_left_the_group_cannot_hang_the_job(
+async def test_a_process_that_left_the_group_cannot_hang_the_job(
     runner: Runner, kind: StartedBy, tmp_path: Path, name: str
 ) -> None:
-    """A pipe held open by a stranger is not waited for."""
-    judgement = await judged(runner, kind, tmp_path, name)
-    assert isinstance(judgement.outcome, Completed)
-    assert ExecutionWarning.LEFTOVERS in judgement.warnings
+    """A pipe that a process outside the group holds open is not waited for."""
+    interpretation = await interpreted(runner, kind, tmp_path, name)
+    assert isinstance(interpretation.outcome, Completed)
+    assert ExecutionWarning.LEFTOVERS in interpretation.warnings
     os.kill(int((tmp_path / "child").read_text()), 0)
 
 
-async def test_force_reaches_the_whole_group(runner: Runner, tmp_path: Path) -> None:
+async def test_a_kill_reaches_the_whole_group(runner: Runner, tmp_path: Path) -> None:
     """A child that ignores SIGTERM gets its SIGKILL although its leader has died of the SIGTERM."""
     process = await started(runner, tmp_path, "leaves a child that ignores SIGTERM")
     process.stop()
@@ -281,7 +284,7 @@ async def test_closing_the_runner_ends_everything(runner: Runner, tmp_path: Path
 
 
 async def test_closing_the_runner_ends_what_is_just_being_started(runner: Runner, tmp_path: Path) -> None:
-    """Nobody is left behind who came to be meanwhile. Only a lost server may not know how it ended."""
+    """No process is left behind. Only a lost server may not know how it ended."""
     starting = asyncio.create_task(runner.start(a_run(an_animal(tmp_path, "ignores SIGTERM"))))
     await asyncio.sleep(0)
     await runner.close()
@@ -293,10 +296,8 @@ async def test_closing_the_runner_ends_what_is_just_being_started(runner: Runner
         assert isinstance(ending, StoppedOnRequest) or process.started_by is StartedBy.WARM
 
 
-async def test_a_caller_that_gives_up_while_starting_leaves_no_process(
-    runner: Runner, tmp_path: Path
-) -> None:
-    """Cancelled in the middle of `start`, the process that comes to be is ended (checked by the fixture)."""
+async def test_a_cancelled_start_leaves_no_process(runner: Runner, tmp_path: Path) -> None:
+    """A process whose `start` was cancelled is killed (checked by the fixture)."""
     run = a_run(an_animal(tmp_path, "sleeps"))
     for _ in range(5):
         starting = asyncio.ensure_future(runner.start(run))

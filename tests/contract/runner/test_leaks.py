@@ -25,7 +25,7 @@ async def many(runner: Runner, run: Launch, count: int) -> None:
 async def test_thousands_of_runs_leak_no_descriptor_and_no_zombie(
     runner: Runner, kind: StartedBy, tmp_path: Path
 ) -> None:
-    """Nothing needs a person watching. (That no child is left is checked by the fixture.)"""
+    """The fixture checks that no child is left."""
     script = an_executable(tmp_path, f"#!/bin/sh\necho '{OK}'\n")
     plugin, count = (script, 2000) if kind is StartedBy.SPAWN else (an_animal(tmp_path, "answers"), 800)
     await many(runner, a_run(plugin), AT_ONCE)

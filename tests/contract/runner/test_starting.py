@@ -32,7 +32,7 @@ from ductile.runner.port import NO_LIMITS, CouldNotStart, Exited, Launch, Resour
 
 @pytest.fixture(params=["posix_spawn", "popen"], autouse=True)
 def _each_way_of_spawning(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the C library lacks what it takes, processes are started otherwise: nobody can tell."""
+    """Run each test with posix_spawn and with the Popen fallback."""
     if request.param == "popen":
         monkeypatch.setattr("ductile.runner.process.spawn.can_spawn", lambda _stdio: False)
 
@@ -111,7 +111,7 @@ with open("answer", "wb") as file:
 
 
 def test_a_daemon_without_the_usual_descriptors_starts_plugins(tmp_path: Path) -> None:
-    """Pipes in the places of the daemon's closed descriptors reach the plugin all the same."""
+    """Pipes with the numbers of the daemon's closed descriptors reach the plugin."""
     plugin = a_python_plugin(tmp_path, LOOK)
     command = f'exec {sys.executable} -c "$0" {plugin} {tmp_path} <&- >&- 2>&-'
     subprocess.run(["/bin/sh", "-c", command, START], check=True, timeout=60, cwd=tmp_path)
@@ -119,14 +119,14 @@ def test_a_daemon_without_the_usual_descriptors_starts_plugins(tmp_path: Path) -
     assert (seen["request"], seen["descriptors"]) == ("all of it", [0, 1, 2])
 
 
-def test_a_daemon_that_was_started_with_sigchld_ignored_hears_how_plugins_end(tmp_path: Path) -> None:
-    """Some supervisors leave it so, and it is inherited. The plugin must not inherit it in turn."""
+def test_a_daemon_with_sigchld_ignored_gets_exit_statuses(tmp_path: Path) -> None:
+    """Some supervisors ignore it, and that is inherited. The plugin must not inherit it."""
     plugin = an_executable(tmp_path, "#!/bin/sh\ngrep ^SigIgn /proc/$$/status\nexit 3\n")
     program = f"import signal\nsignal.signal(signal.SIGCHLD, signal.SIG_IGN)\n{START}"
-    told = program.replace(".output.stdout", ".output.status.exit_code").replace(
+    changed = program.replace(".output.stdout", ".output.status.exit_code").replace(
         "(answer)", "(b'%d' % answer)"
     )
-    subprocess.run([sys.executable, "-c", told, plugin, tmp_path], check=True, timeout=60, cwd=tmp_path)
+    subprocess.run([sys.executable, "-c", changed, plugin, tmp_path], check=True, timeout=60, cwd=tmp_path)
     assert (tmp_path / "answer").read_text() == "3"
     subprocess.run([sys.executable, "-c", program, plugin, tmp_path], check=True, timeout=60, cwd=tmp_path)
     ignored = int((tmp_path / "answer").read_text().split()[1], 16)
@@ -156,7 +156,7 @@ def test_a_python_without_ctypes_starts_plugins(tmp_path: Path) -> None:
 async def test_faults_of_the_plugin_are_permanent(
     runner: Runner, tmp_path: Path, text: str | None, mode: int, words: str, limits: ResourceLimits
 ) -> None:
-    """ENOENT, EACCES and a bad first line are not tried again, and are told in words."""
+    """ENOENT, EACCES and a bad first line are not retried, and have a readable message."""
     plugin = tmp_path / "run.py"
     if text is not None:
         an_executable(tmp_path, text, mode=mode)
@@ -169,7 +169,7 @@ async def test_faults_of_the_plugin_are_permanent(
     assert str(plugin) in outcome.error
 
 
-async def test_a_missing_directory_is_told_apart(runner: Runner, tmp_path: Path) -> None:
+async def test_a_missing_directory_has_its_own_message(runner: Runner, tmp_path: Path) -> None:
     """The message names the directory, not the plugin that would have run in it."""
     run = a_run(an_animal(tmp_path, "answers"), directory=tmp_path / "gone")
     ending = await runner.start(run)
@@ -204,7 +204,7 @@ def no_descriptor_left() -> Iterator[None]:
 
 
 async def test_a_shortage_of_descriptors_passes(runner: Runner, tmp_path: Path) -> None:
-    """What the machine is short of is not the plugin's fault; the job is tried again."""
+    """A shortage of the machine is not the plugin's fault; the job is retried."""
     run = a_run(an_animal(tmp_path, "answers"))
     await result_of(runner, run)
     with no_descriptor_left():
@@ -270,7 +270,7 @@ async def test_a_limit_above_what_the_daemon_may_give_is_lowered(runner: Runner,
 
 
 async def test_the_memory_limit_bites(runner: Runner, tmp_path: Path) -> None:
-    """The plugin fails, nobody else does."""
+    """Only the plugin fails."""
     hungry = "import sys\nsys.stdin.read()\nbytearray(2**30)\n"
     run = a_run(a_python_plugin(tmp_path, hungry), limits=ResourceLimits(memory=2**29))
     outcome = interpret(await (await start(runner, run)).wait()).outcome
@@ -279,10 +279,10 @@ async def test_the_memory_limit_bites(runner: Runner, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("limits", [NO_LIMITS, ResourceLimits(open_files=100)])
-async def test_a_want_of_descriptors_is_not_the_plugins_fault(
+async def test_too_few_descriptors_are_not_the_plugins_fault(
     runner: Runner, tmp_path: Path, limits: ResourceLimits
 ) -> None:
-    """It is told as a shortage, and all is well again when there are some."""
+    """It counts as a shortage, and the next launch succeeds when there are some."""
     run = a_run(an_executable(tmp_path, f"#!/bin/sh\necho '{OK}'\n"), limits=limits)
     assert isinstance(await (await start(runner, run)).wait(), Exited)
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -298,8 +298,8 @@ async def test_a_want_of_descriptors_is_not_the_plugins_fault(
     assert isinstance(await (await start(runner, run)).wait(), Exited)
 
 
-async def test_a_limit_of_the_plugins_own_is_no_shortage_of_ours(runner: Runner, tmp_path: Path) -> None:
-    """A program that does not fit into it would be tried for ever."""
+async def test_the_plugins_own_limit_is_no_shortage(runner: Runner, tmp_path: Path) -> None:
+    """A program that exceeds it would be retried forever."""
     run = a_run(an_executable(tmp_path, f"#!/bin/sh\necho '{OK}'\n"), limits=ResourceLimits(memory=4096))
     refused = await runner.start(run)
     if isinstance(refused, CouldNotStart):

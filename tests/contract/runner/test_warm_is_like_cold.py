@@ -30,7 +30,7 @@ from ductile.runner.port import (
 from ductile.runner.process.spawn import SpawnRunner
 from ductile.runner.warm.pool import WarmRunner
 
-#: No script leaves anybody behind; but the trackers of `multiprocessing` take their time on a busy machine.
+#: No script leaves processes behind, but trackers of `multiprocessing` may exit late on a busy machine.
 PATIENT = GracePeriods(after_terminate=0.3, for_leftovers=20.0)
 
 HERE = Path(__file__).parent

@@ -181,7 +181,7 @@ def __getattr__(name):
 """
 
 
-async def test_what_preloaded_modules_draw_by_chance_differs_unless_it_was_seeded(
+async def test_generators_of_preloaded_modules_are_reseeded_unless_they_have_a_seed(
     runner: WarmRunner, tmp_path: Path
 ) -> None:
     """Names, keys and waiting times that are meant to differ do so in every process."""
@@ -213,10 +213,10 @@ async def test_a_newly_installed_package_replaces_the_server(runner: WarmRunner,
 @pytest.mark.parametrize(
     "library", ["raise SystemExit(3)", "import nothing_of_this_name", "1 / 0", "import os; os._exit(1)"]
 )
-async def test_a_module_that_cannot_be_preloaded_is_the_plugins_affair(
+async def test_a_module_that_cannot_be_preloaded_fails_in_the_plugin(
     runner: WarmRunner, tmp_path: Path, library: str
 ) -> None:
-    """The plugin fails at its own import, with its own message; the runner does not care."""
+    """The plugin fails at its own import, with its own message."""
     process = await start(runner, a_preloading_run(tmp_path, library=library))
     outcome = interpret(await process.wait()).outcome
     assert isinstance(outcome, Failed)
@@ -287,7 +287,7 @@ async def test_a_server_that_hangs_is_lost_and_replaced(tmp_path: Path) -> None:
 
 
 async def test_a_server_that_hangs_cannot_hang_a_job(runner: WarmRunner, tmp_path: Path) -> None:
-    """The deadline holds whether or not the server tells how the process ended."""
+    """The deadline holds whether or not the server reports the exit."""
     os.mkfifo(tmp_path / "ready")
     run = a_run(an_animal(tmp_path, "sleeps"), timeout=timedelta(seconds=3))
     process = await start(runner, run)
@@ -337,7 +337,7 @@ async def test_warm_start_can_be_turned_off(runner: WarmRunner, tmp_path: Path) 
 
 
 async def test_a_wrapper_around_an_interpreter_starts_cold(runner: WarmRunner, tmp_path: Path) -> None:
-    """A version manager's shim decides at each start; only it can."""
+    """The shim of a version manager chooses an interpreter at each start."""
     shim = an_executable(tmp_path / "shims", f'#!/bin/sh\nexec {sys.executable} "$@"\n', name="python3")
     plugin = a_python_plugin(tmp_path / "plugin", f"#!/usr/bin/env python3\n{saying('shimmed')}")
     run = a_run(plugin, environment=an_environment(tmp_path, PATH=f"{shim.parent}:/usr/bin:/bin"))
@@ -346,7 +346,7 @@ async def test_a_wrapper_around_an_interpreter_starts_cold(runner: WarmRunner, t
 
 
 async def test_what_is_called_python_and_is_not_starts_cold(runner: WarmRunner, tmp_path: Path) -> None:
-    """An odd interpreter is found out by asking it."""
+    """The server program reports what runs it."""
     odd = an_executable(tmp_path / "odd", f"#!/bin/sh\necho '{OK}'\n", name="python3")
     plugin = an_executable(tmp_path / "plugin", f"#!/usr/bin/env {odd.name}\n")
     run = a_run(plugin, environment=an_environment(tmp_path, PATH=f"{odd.parent}:/usr/bin:/bin"))
@@ -354,7 +354,7 @@ async def test_what_is_called_python_and_is_not_starts_cold(runner: WarmRunner, 
 
 
 async def test_a_request_too_large_for_the_server_starts_cold(runner: WarmRunner, tmp_path: Path) -> None:
-    """What was never sent may be started by somebody else."""
+    """A launch that was never sent may be spawned."""
     large = {f"V{number}": "x" * 60_000 for number in range(20)}
     run = a_run(an_animal(tmp_path, "answers"), environment=an_environment(tmp_path, **large))
     assert await run_of(runner, run, StartedBy.SPAWN) == "done"
@@ -393,7 +393,7 @@ async def test_plugins_share_a_server_unless_their_modules_differ(runner: WarmRu
 
 
 async def test_an_idle_server_is_stopped(tmp_path: Path) -> None:
-    """A server that nobody wants gives its memory back; the next job gets a new one."""
+    """An unused server frees its memory; the next job starts a new one."""
     runner = WarmRunner(IMPATIENT, WarmTimes(until_idle_stop=0.5))
     try:
         run = a_run(an_animal(tmp_path, "answers"))

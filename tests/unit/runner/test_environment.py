@@ -42,7 +42,7 @@ def test_the_plugins_own_variables_win_over_the_daemons() -> None:
     assert (made["PATH"], made["TOKEN"]) == ("/opt/bin", "t")
 
 
-def test_nobody_can_pretend_to_be_another_job() -> None:
+def test_the_variables_of_the_job_cannot_be_replaced() -> None:
     """Recovery finds processes by these variables."""
     made = plugin_environment(DAEMON, own={"DUCTILE_JOB_ID": "other"}, job=JOB)
     assert made["DUCTILE_JOB_ID"] == "j"

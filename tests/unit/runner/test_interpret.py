@@ -1,4 +1,4 @@
-"""What is said about an attempt that failed."""
+"""The error text of a failed attempt."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def failed(status: ExitStatus, stdout: bytes = b"", stderr: bytes = b"") -> Fail
     ],
 )
 def test_the_error_says_how_it_ended(status: ExitStatus, words: str) -> None:
-    """You can always tell what happened and why."""
+    """The text names the signal or the exit status."""
     assert failed(status).error.startswith(words)
 
 
-def test_the_error_ends_with_the_last_words_on_stderr() -> None:
-    """Where a traceback has its message."""
+def test_the_error_ends_with_the_last_line_of_stderr() -> None:
+    """A traceback has its message there."""
     trace = b"Traceback (most recent call last):\n  ...\nModuleNotFoundError: No module named 'x'\n"
     error = failed(ExitStatus(exit_code=1), stderr=trace).error
     assert error.endswith("stderr ends with: ModuleNotFoundError: No module named 'x'")
@@ -47,8 +47,8 @@ def test_the_output_is_kept_with_what_cannot_be_read_replaced() -> None:
     assert evidence.stderr == "\ufffd\ufffd\ufffd"
 
 
-def test_what_was_cut_or_left_over_is_remarked_upon() -> None:
-    """Warned about, and nothing more."""
+def test_cut_output_and_leftovers_are_warnings() -> None:
+    """They do not change the outcome."""
     output = ProcessOutput(
         status=ExitStatus(exit_code=0),
         stdout=b'{"status": "ok", "result": 1}',
@@ -62,7 +62,7 @@ def test_what_was_cut_or_left_over_is_remarked_upon() -> None:
     )
 
 
-def test_a_run_does_not_show_its_environment() -> None:
+def test_a_launch_does_not_show_its_environment() -> None:
     """The environment may hold secrets; a value that is logged by accident must not."""
     run = Launch(
         entrypoint="/bin/true",

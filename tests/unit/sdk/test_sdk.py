@@ -41,8 +41,8 @@ def test_the_copy_that_shipped_plugins_use_is_the_package_s() -> None:
     assert (ROOT / "lib" / "ductile_sdk" / "__init__.py").read_bytes() == PACKAGE.read_bytes()
 
 
-def test_it_loads_little() -> None:
-    """Every job pays for it. No typing, pathlib, urllib or datetime for a plugin without need."""
+def test_it_imports_little() -> None:
+    """Every job imports it: no typing, pathlib, urllib or datetime unless needed."""
     code = "import sys; before = set(sys.modules); import ductile_sdk; print(*set(sys.modules) - before)"
     done = subprocess.run(
         [sys.executable, "-I", "-S", "-c", f"import sys; sys.path.append({str(ROOT / 'lib')!r}); {code}"],
@@ -110,7 +110,7 @@ def test_an_exception_is_an_error_with_its_traceback_on_stderr(tmp_path: Path) -
     assert said.exit_code == 0
 
 
-def test_what_is_printed_does_not_spoil_the_answer(tmp_path: Path) -> None:
+def test_prints_do_not_spoil_the_response(tmp_path: Path) -> None:
     """Stdout holds one object; prints, also of programs that are started, go to stderr."""
     body = "import os\nprint('by print')\nos.system('echo by a program')\nreturn 'fine'"
     said = go(tmp_path, body)
@@ -125,8 +125,8 @@ def test_an_answer_that_is_no_json_fails_for_good(tmp_path: Path, value: str) ->
     assert go(tmp_path, f"return {value}").failed_for_good("cannot be written as JSON")
 
 
-def test_an_error_that_quotes_what_is_no_text_is_still_told(tmp_path: Path) -> None:
-    """The name of a file need not be UTF-8, an answer is."""
+def test_an_error_with_invalid_unicode_is_reported(tmp_path: Path) -> None:
+    """File names need not be UTF-8, responses must be."""
     assert go(tmp_path, "raise Failure('no \\udcff', retry=False)").failed_for_good("no ?")
 
 
