@@ -124,7 +124,7 @@ async def _measure(
 
 async def claim_costs(stores: dict[str, SqliteStore]) -> dict[str, float]:
     """Median microseconds of a durable claim in each store; in turn, so that all meet the same disk."""
-    rng, rules = Random(7), Policy()
+    rng, policy = Random(7), Policy()
     costs: dict[str, list[float]] = {name: [] for name in stores}
     for store in stores.values():
         await store.enqueue(Submission(jobs=tuple(a_job(rng) for _ in range(CLAIMS))))
@@ -133,7 +133,7 @@ async def claim_costs(stores: dict[str, SqliteStore]) -> dict[str, float]:
             began = time.perf_counter()
             (claim,) = await store.claim(owner="bench", caps=CAPS, limit=1, lease=timedelta(minutes=1))
             costs[name].append((time.perf_counter() - began) * 1e6)
-            await store.settle(claim.job, ANSWER, rules)
+            await store.settle(claim.job, ANSWER, policy)
     return {name: median(spent) for name, spent in costs.items()}
 
 

@@ -78,7 +78,7 @@ async def store_rates(path: Path, *, callers: int, jobs: int) -> tuple[float, fl
     rng = Random(callers)
     store = open_sqlite_store(path, clock=lambda: datetime.now(UTC), rng=rng)
     submissions = iter([Submission(jobs=(a_job(rng),)) for _ in range(jobs)])
-    caps, rules = Caps(workers=callers), Policy()
+    caps, policy = Caps(workers=callers), Policy()
 
     async def submit() -> None:
         for submission in submissions:
@@ -87,7 +87,7 @@ async def store_rates(path: Path, *, callers: int, jobs: int) -> tuple[float, fl
     async def work() -> None:
         while claims := await store.claim(owner="bench", caps=caps, limit=1, lease=timedelta(minutes=1)):
             job = claims[0].job
-            assert isinstance(await store.settle(job, ANSWER, rules), Settled)
+            assert isinstance(await store.settle(job, ANSWER, policy), Settled)
 
     try:
         return await rate(submit, callers, jobs), await rate(work, callers, jobs)

@@ -137,7 +137,7 @@ def some_evidence(**fields: Any) -> Evidence:
     return Evidence(**(given | fields))
 
 
-def some_rules(
+def some_policy(
     *routes: EventRoute, facts: dict[str, tuple[FactRule, ...]] | None = None, **fields: Any
 ) -> Policy:
     """Rules with these routes; retries wait ten seconds at first and a minute at most."""

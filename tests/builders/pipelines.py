@@ -24,23 +24,23 @@ PLUGINS = ("p", "q", "r", "source", "sink")
 NO_WAIT = {"max_attempts": 2, "backoff_base": "1s", "backoff_max": "1s"}
 
 
-def rules_of(*pipelines: Mapping[str, Any], **config: Any) -> Policy:
+def policy_of(*pipelines: Mapping[str, Any], **config: Any) -> Policy:
     """The rules of a configuration with these pipelines, through the loader and the compiler."""
     plugins = {name: {"retry": NO_WAIT} for name in PLUGINS} | config.pop("plugins", {})
     written = {"plugins": plugins, "pipelines": list(pipelines), **config}
     with tempfile.TemporaryDirectory() as directory:
         place = Path(directory)
         configuration = loaded(a_config(place, json.dumps(written)))
-        return compile_snapshot(configuration, a_discovery(place, *map(a_manifest, plugins))).rules
+        return compile_snapshot(configuration, a_discovery(place, *map(a_manifest, plugins))).policy
 
 
-def steps_rules(*steps: Mapping[str, Any], **config: Any) -> Policy:
+def steps_policy(*steps: Mapping[str, Any], **config: Any) -> Policy:
     """The rules of a configuration whose one pipeline is `flow`, with these steps."""
-    return rules_of({"name": "flow", "on": "go", "steps": list(steps)}, **config)
+    return policy_of({"name": "flow", "on": "go", "steps": list(steps)}, **config)
 
 
 def graph_of(*steps: Mapping[str, Any], **config: Any) -> Graph:
-    return steps_rules(*steps, **config).pipelines.by_name["flow"].graph
+    return steps_policy(*steps, **config).pipelines.by_name["flow"].graph
 
 
 def uses(step_id: str | None = None, plugin: str = "p", **more: Any) -> dict[str, Any]:
@@ -54,28 +54,28 @@ def split(step_id: str, *branches: Mapping[str, Any], **more: Any) -> dict[str, 
 
 
 def a_new_run(
-    rules: Policy, payload: Mapping[str, Any] | None = None, *, pipeline: str = "flow", **job: Any
+    policy: Policy, payload: Mapping[str, Any] | None = None, *, pipeline: str = "flow", **job: Any
 ) -> NewRun:
     event = an_event("go", payload=dict(payload or {}))
     given = {"payload": None, "max_attempts": 1, "source_event_id": event.id} | job
     return NewRun(
         job=a_new_job(RUN_PLUGIN, pipeline, **given),
-        graph=rules.pipelines.by_name[pipeline].graph,
+        graph=policy.pipelines.by_name[pipeline].graph,
         event=event,
     )
 
 
-async def enqueue_run(store: Store, rules: Policy, run: NewRun) -> EnqueueResult:
-    (answer,) = await store.enqueue(Submission(runs=(run,), event=run.event, rules=rules))
+async def enqueue_run(store: Store, policy: Policy, run: NewRun) -> EnqueueResult:
+    (answer,) = await store.enqueue(Submission(runs=(run,), event=run.event, policy=policy))
     return answer
 
 
 async def begin_run(
-    store: Store, rules: Policy, payload: Mapping[str, Any] | None = None, **given: Any
+    store: Store, policy: Policy, payload: Mapping[str, Any] | None = None, **given: Any
 ) -> str:
     """Start a run that must be accepted; its id."""
-    run = a_new_run(rules, payload, **given)
-    answer = await enqueue_run(store, rules, run)
+    run = a_new_run(policy, payload, **given)
+    answer = await enqueue_run(store, policy, run)
     assert isinstance(answer, Accepted), answer
     return answer.job_id
 
@@ -110,20 +110,20 @@ def payload_of(claim: ClaimedJob) -> dict[str, Any]:
     return dict(payload or {})
 
 
-async def settle_step(store: Store, rules: Policy, step: str, outcome: Outcome | None = None) -> Settled:
+async def settle_step(store: Store, policy: Policy, step: str, outcome: Outcome | None = None) -> Settled:
     """Claim what is ready, which must be this step alone, and end it."""
     claims = await claims_by_step(store)
     assert list(claims) == [step]
-    return await settle(store, claims[step].job, ok() if outcome is None else outcome, rules)
+    return await settle(store, claims[step].job, ok() if outcome is None else outcome, policy)
 
 
-async def run_out(store: Store, rules: Policy, outcomes: dict[str, Outcome] | None = None) -> list[str]:
+async def run_out(store: Store, policy: Policy, outcomes: dict[str, Outcome] | None = None) -> list[str]:
     """Run everything that becomes ready until nothing is; the paths of the steps in the order they ran."""
     ran: list[str] = []
     while claims := await claim_all(store):
         for claim in claims:
             ran.append(claim.job.step_path or claim.job.plugin)
-            await settle(store, claim.job, (outcomes or {}).get(ran[-1], ok()), rules)
+            await settle(store, claim.job, (outcomes or {}).get(ran[-1], ok()), policy)
     return ran
 
 

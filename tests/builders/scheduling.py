@@ -108,7 +108,7 @@ class Bench:
 
     async def end(self, job: Job, outcome: Outcome) -> Settled:
         """Settle a running job and tell the scheduler, as the engine does."""
-        answer = await self.store.settle(job, outcome, self.snapshot.rules)
+        answer = await self.store.settle(job, outcome, self.snapshot.policy)
         assert isinstance(answer, Settled), answer
         if answer.settlement.is_terminal:
             await self.look()

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from builders.invariants import violations
-from builders.jobs import Clock, some_rng, some_rules
+from builders.jobs import Clock, some_policy, some_rng
 from ductile.core.jobs.admission import Caps
 from ductile.core.jobs.model import Job, NewJob, Outcome
 from ductile.core.policy import Policy
@@ -32,7 +32,7 @@ _BROKEN_BY_RETENTION = (
 
 LEASE = timedelta(minutes=1)
 ROOMY = Caps(workers=1000)
-RULES = some_rules()
+POLICY = some_policy()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,15 +123,15 @@ async def claim_one(store: Store) -> Job:
     return claim.job
 
 
-async def settle(store: Store, job: Job, outcome: Outcome, rules: Policy = RULES) -> Settled:
+async def settle(store: Store, job: Job, outcome: Outcome, policy: Policy = POLICY) -> Settled:
     """Settle a job that must still be running with this execution."""
-    answer = await store.settle(job, outcome, rules)
+    answer = await store.settle(job, outcome, policy)
     assert isinstance(answer, Settled), answer
     return answer
 
 
-async def run_next(store: Store, outcome: Outcome, rules: Policy = RULES) -> Settled:
-    return await settle(store, await claim_one(store), outcome, rules)
+async def run_next(store: Store, outcome: Outcome, policy: Policy = POLICY) -> Settled:
+    return await settle(store, await claim_one(store), outcome, policy)
 
 
 async def stored(store: Store, job_id: str) -> Job:

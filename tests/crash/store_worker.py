@@ -35,7 +35,7 @@ from ductile.store.model.jobs import Accepted, Settled, Submission
 from ductile.store.port import Store
 from ductile.store.sqlite.store import open_sqlite_store
 
-RULES = Policy(
+POLICY = Policy(
     plugins={
         "source": PluginPolicy(retry=RetryPolicy(max_attempts=2, backoff_base=timedelta(0))),
         "facts": PluginPolicy(facts=(FactRule(command="handle", fact_type="facts.seen"),)),
@@ -78,7 +78,7 @@ async def work(store: Store, rng: Random) -> None:
         )
         for claim in claims:
             say("claimed", claim.job.id, claim.job.execution)
-            settled = await store.settle(claim.job, an_outcome(rng), RULES)
+            settled = await store.settle(claim.job, an_outcome(rng), POLICY)
             assert isinstance(settled, Settled)
             say("settled", claim.job.id, claim.job.execution, settled.settlement.status)
             for child in settled.started:
@@ -101,7 +101,7 @@ def an_outcome(rng: Random) -> Outcome:
 async def main(path: Path, seed: int) -> None:
     rng = Random(seed)
     store = open_sqlite_store(path, clock=lambda: datetime.now(UTC), rng=rng)
-    while (moved := await store.recover(RULES)).jobs:
+    while (moved := await store.recover(POLICY)).jobs:
         for job in moved.jobs:
             say("recovered", job.id)
     async with asyncio.TaskGroup() as tasks:

@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from builders.jobs import START, a_job, failed, ok, some_rng, some_rules, timed_out
+from builders.jobs import START, a_job, failed, ok, some_policy, some_rng, timed_out
 from ductile.core.jobs.model import (
     EDGES,
     TERMINAL,
@@ -46,7 +46,9 @@ def after(job: Job, happening: str) -> tuple[Job, tuple[Transition, ...]]:
     if job.status is JobStatus.QUEUED and happening not in ("purged", "not_made"):
         edge = Transition(from_status=job.status, to_status=JobStatus.RUNNING, reason=JobReason.CLAIMED)
         return replace(job, status=JobStatus.RUNNING, execution=job.execution + 1), (edge,)
-    settlement = settle(SettleView(job=job, state={}), HAPPENINGS[happening], some_rules(), START, some_rng())
+    settlement = settle(
+        SettleView(job=job, state={}), HAPPENINGS[happening], some_policy(), START, some_rng()
+    )
     return replace(job, status=settlement.status, attempt=settlement.attempt), settlement.transitions
 
 

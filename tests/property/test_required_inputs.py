@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 
 from builders.conditions import conditions, judged, scopes
-from builders.pipelines import graph_of, rules_of, split, uses
+from builders.pipelines import graph_of, policy_of, split, uses
 from ductile.core.events.model import Pipeline
 from ductile.core.expressions.conditions import Condition
 from ductile.core.expressions.paths import MISSING, EvalContext, look_up
@@ -46,7 +46,7 @@ def test_no_run_starts_without_what_is_required(condition: Condition, scope: Eva
 def test_what_a_condition_asks_for(condition: Any, required: set[str]) -> None:
     """What is missing is null for eq, neq and in, and false for the others."""
     written = {"name": "flow", "on": "go", "if": condition, "steps": [uses()]}
-    assert find_required_inputs(rules_of(written).pipelines.by_name["flow"]).required == required
+    assert find_required_inputs(policy_of(written).pipelines.by_name["flow"]).required == required
 
 
 @pytest.mark.parametrize(

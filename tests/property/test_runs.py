@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 
 from builders.jobs import Clock, emitted, failed, ok, timed_out
 from builders.pipeline_meaning import Behaviour, ExpectedRun, Interpreter, UndecidedError, canonical
-from builders.pipelines import a_new_run, all_members, enqueue_run, payload_of, rules_of
+from builders.pipelines import a_new_run, all_members, enqueue_run, payload_of, policy_of
 from builders.stores import SQLITE, StoreFactory, claim_all, stored
 from ductile.core.jobs.model import TERMINAL, Interrupted, JobReason, JobStatus, LedgerKind, Outcome
 from ductile.core.policy import Policy
@@ -169,7 +169,7 @@ class Drive:
     """One run from its start to its end, with every random mishap."""
 
     factory: StoreFactory
-    rules: Policy
+    policy: Policy
     rng: Random
     crashes: float
     #: No step fails any more, for good or for a while.
@@ -181,8 +181,8 @@ class Drive:
 
     async def run(self, payload: dict[str, Any]) -> tuple[Store, str]:
         store = await self.factory.open()
-        run = a_new_run(self.rules, payload)
-        answer = await enqueue_run(store, self.rules, run)
+        run = a_new_run(self.policy, payload)
+        answer = await enqueue_run(store, self.policy, run)
         assert isinstance(answer, Accepted)
         return await self.go_on(store, run.job.id), run.job.id
 
@@ -208,7 +208,7 @@ class Drive:
     async def _die(self) -> Store:
         self.factory.clock.advance(seconds=1)  # the generator of a test starts again, and ids must differ
         store = await self.factory.reopen()
-        while (await store.recover(self.rules)).more:
+        while (await store.recover(self.policy)).more:
             pass
         return store
 
@@ -216,11 +216,11 @@ class Drive:
         if self.rng.random() >= self.meddling:
             return
         if self.rng.random() < 0.5:
-            while (await store.cancel(run_id, self.rules)).more:
+            while (await store.cancel(run_id, self.policy)).more:
                 pass
         bad = [job for job in await all_members(store, run_id) if job.status in BAD]
         if bad:
-            await store.retry(self.rng.choice(bad).id, self.rules)
+            await store.retry(self.rng.choice(bad).id, self.policy)
 
     async def _settle(self, store: Store, claims: list[ClaimedJob]) -> Store:
         self.rng.shuffle(claims)
@@ -238,7 +238,7 @@ class Drive:
 
     async def _end(self, store: Store, claim: ClaimedJob) -> object:
         outcome = outcome_of(claim, self.rng, well=self.well)
-        return await store.settle(claim.job, outcome, self.rules)
+        return await store.settle(claim.job, outcome, self.policy)
 
     def _note(self, claim: ClaimedJob) -> None:
         given = (claim.job.step_path or "", canonical(payload_of(claim)), canonical(claim.baggage))
@@ -249,11 +249,11 @@ async def check(
     pipelines: list[dict[str, Any]], payload: dict[str, Any], expected: ExpectedRun, seed: int
 ) -> None:
     rng = Random(seed)
-    rules = rules_of(*pipelines, plugins=PLUGINS)
+    policy = policy_of(*pipelines, plugins=PLUGINS)
     # A crash is simulated by opening the store again, so nothing has to reach a disk.
     with tempfile.TemporaryDirectory(dir=IN_MEMORY) as directory:
         factory = StoreFactory(kind=SQLITE, place=Path(directory), clock=Clock())
-        drive = Drive(factory, rules, rng, crashes=rng.choice([0, 0.05, 0.2]))
+        drive = Drive(factory, policy, rng, crashes=rng.choice([0, 0.05, 0.2]))
         try:
             store, run_id = await drive.run(payload)
             await compare(store, run_id, drive, expected)
@@ -284,18 +284,18 @@ async def check_again(
 ) -> None:
     """Let a run fail and be cancelled, and retry it until everything in it is well."""
     rng = Random(seed)
-    rules = rules_of(*pipelines, plugins=PLUGINS)
+    policy = policy_of(*pipelines, plugins=PLUGINS)
     with tempfile.TemporaryDirectory(dir=IN_MEMORY) as directory:
         factory = StoreFactory(kind=SQLITE, place=Path(directory), clock=Clock())
-        drive = Drive(factory, rules, rng, crashes=rng.choice([0, 0.1]), meddling=rng.choice([0, 0.1, 0.3]))
+        drive = Drive(factory, policy, rng, crashes=rng.choice([0, 0.1]), meddling=rng.choice([0, 0.1, 0.3]))
         try:
             store, run_id = await drive.run(payload)
             for _ in range(2):
-                if await store.retry(run_id, rules) is RetryResult.QUEUED:
+                if await store.retry(run_id, policy) is RetryResult.QUEUED:
                     store = await drive.go_on(store, run_id)
             drive.well, drive.meddling = True, 0
             # More than once, if need be: crashes alone can use up the attempts of a step.
-            while await store.retry(run_id, rules) is RetryResult.QUEUED:
+            while await store.retry(run_id, policy) is RetryResult.QUEUED:
                 store = await drive.go_on(store, run_id)
             await compare(store, run_id, drive, expected)
             await factory.check_invariants()

@@ -139,7 +139,7 @@ windows = st.one_of(
 outages = st.lists(
     st.tuples(st.floats(0, 360), st.floats(0.001, 3)), max_size=4, unique_by=lambda pair: int(pair[0] / 4)
 ).map(sorted)
-rules = st.builds(
+policy = st.builds(
     lambda expression, zone, jitter, only, preferred, not_on, catch_up: cron(
         expression,
         zone,
@@ -159,7 +159,7 @@ rules = st.builds(
 )
 
 
-@given(rules, outages, seeds)
+@given(policy, outages, seeds)
 @settings(max_examples=40)
 def test_over_a_year_with_clock_changes_every_occurrence_is_accounted_for_once(
     rule: ScheduleRule, downtimes: list[tuple[float, float]], seed: int
@@ -180,7 +180,7 @@ def test_over_a_year_with_clock_changes_every_occurrence_is_accounted_for_once(
     assert all((a.until_at or a.nominal_at) < b.nominal_at for a, b in pairwise(rows))
 
 
-@given(rules, outages, seeds)
+@given(policy, outages, seeds)
 @settings(max_examples=20)
 def test_no_run_is_planned_where_none_is_allowed(
     rule: ScheduleRule, downtimes: list[tuple[float, float]], seed: int
@@ -259,7 +259,7 @@ class _Starved:
 
     def __init__(self, rule: ScheduleRule, seed: int) -> None:
         self.rule = rule
-        self.rules = Policy(plugins={"p": PluginPolicy(schedules={"s": rule})})
+        self.policy = Policy(plugins={"p": PluginPolicy(schedules={"s": rule})})
         self.rng = Random(seed)
         self.now = YEAR
         self.slot: Slot | None = Slot(nominal_at=YEAR, start_at=YEAR)
@@ -299,7 +299,7 @@ class _Starved:
             latest_of="s" if job_id == self.latest else None,
             slot=self.slot,
         )
-        settlement = settle(view, ok(), self.rules, self.now, self.rng)
+        settlement = settle(view, ok(), self.policy, self.now, self.rng)
         self.rows += recorded(DuePlan(items=settlement.skipped, next_slot=None))
         self.slot = settlement.next_slot or self.slot
 

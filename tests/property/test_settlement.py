@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from builders.jobs import START, a_job, a_route, emitted, some_evidence, some_rng, some_rules
+from builders.jobs import START, a_job, a_route, emitted, some_evidence, some_policy, some_rng
 from ductile.core.jobs.failures import Breaker, BreakerState
 from ductile.core.jobs.model import (
     EARLY_END_REASONS,
@@ -32,7 +32,7 @@ from ductile.core.jobs.model import (
 from ductile.core.jobs.settlement import Settlement, SettleView, settle
 from ductile.core.policy import FactRule
 
-RULES = some_rules(
+POLICY = some_policy(
     a_route(), a_route(to="other"), facts={"source": (FactRule(command="poll", fact_type="seen"),)}
 )
 
@@ -97,7 +97,7 @@ views = st.builds(
 
 
 def decided(view: SettleView, outcome: Outcome) -> Settlement:
-    return settle(view, outcome, RULES, START, some_rng())
+    return settle(view, outcome, POLICY, START, some_rng())
 
 
 @given(views, outcomes)
@@ -172,7 +172,7 @@ def test_children_are_identified_by_execution_event_and_target(view: SettleView,
     for child in settlement.children:
         assert child.origin is not None
         assert (child.origin.job_id, child.origin.execution) == (view.job.id, view.job.execution)
-        assert child.hops == view.job.hops + 1 <= RULES.max_hops
+        assert child.hops == view.job.hops + 1 <= POLICY.max_hops
 
 
 @given(views, outcomes)

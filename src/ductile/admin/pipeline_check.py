@@ -34,7 +34,7 @@ class PipelineCheck(Value):
 
 def check_pipelines(snapshot: Snapshot, name: str | None = None) -> tuple[PipelineCheck, ...]:
     """Whether each step of the pipelines, or of one, could run now. NotFoundError for an unknown name."""
-    table = snapshot.rules.pipelines.by_name
+    table = snapshot.policy.pipelines.by_name
     chosen = table.values() if name is None else (known_pipeline(snapshot, name),)
     checked = []
     for pipeline in chosen:
@@ -64,7 +64,7 @@ def dry_run_payload(
     event = NewEvent(
         id=make_id(now, rng), type=pipeline.on or "cli.trigger", source=SubmittedBy.CLI, payload=payload
     )
-    refusal = start_refusal(pipeline, event, EventProducer(submitted_by=SubmittedBy.CLI), snapshot.rules)
+    refusal = start_refusal(pipeline, event, EventProducer(submitted_by=SubmittedBy.CLI), snapshot.policy)
     if refusal is not None:
         reason = refusal.get("explanation") or refusal.get("error")
         return {"pipeline": name, "starts": False, "because": reason, "steps": []}
@@ -84,7 +84,7 @@ def _first_steps(
     )
     info = RunInfo(id=job.id, graph=pipeline.graph, hops=0, trace_id=None)
     run = NewRun(job=job, graph=pipeline.graph, event=event)
-    progress = start_first_steps(run, info, {}, snapshot.rules, now, rng)
+    progress = start_first_steps(run, info, {}, snapshot.policy, now, rng)
     outcomes: dict[str, JsonObject] = {}
     for entry in progress.ledger:
         bypassed = {"outcome": "bypassed", "because": entry.data.get("explanation")}
@@ -126,10 +126,10 @@ def _condition_text(node: Node, event: NewEvent, info: RunInfo, snapshot: Snapsh
     """The comparisons that made a node's condition hold; None without a condition, or if it does not hold."""
     if node.condition is None:
         return None
-    config = snapshot.rules.plugin(node.plugin).config if isinstance(node, UseNode) else {}
+    config = snapshot.policy.plugin(node.plugin).config if isinstance(node, UseNode) else {}
     try:
         verdict = evaluate_condition(
-            node.condition, build_eval_context(event, {}, info, config), is_secret=snapshot.rules.is_secret
+            node.condition, build_eval_context(event, {}, info, config), is_secret=snapshot.policy.is_secret
         )
     except ConditionError:
         return None

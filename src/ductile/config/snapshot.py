@@ -193,7 +193,7 @@ class Snapshot(Value):
     state_webhooks: StateWebhookSettings
     state_webhook_secret: Secret | None
     artifact_roots: tuple[Path, ...]
-    rules: Policy
+    policy: Policy
     fingerprint: str
     warnings: tuple[Problem, ...]
     #: The merged configuration as written, without secrets, to be stored and shown.

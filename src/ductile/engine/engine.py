@@ -181,7 +181,7 @@ class Engine:
         deps = self._deps
         await deps.store.check_files()  # Raises if the store failed before we subscribed.
         await recover(
-            deps.store, self.snapshot().rules, deps.signals, is_stopping=self._stop_requested.is_set
+            deps.store, self.snapshot().policy, deps.signals, is_stopping=self._stop_requested.is_set
         )
         if not self.stopping:
             await self.reloader.start()
@@ -278,7 +278,7 @@ class Engine:
 
     async def _cancel_overdue(self) -> datetime | None:
         """Cancel pipeline runs whose deadline has passed."""
-        overdue = await self._deps.store.cancel_overdue(self.snapshot().rules)
+        overdue = await self._deps.store.cancel_overdue(self.snapshot().policy)
         for cancelled in overdue.cancelled:
             for job_id in cancelled.stopping:
                 await self.stop_job(job_id)

@@ -314,9 +314,9 @@ def policy_at_end(at_start: Snapshot, in_force: Snapshot, plugin: str) -> Policy
     The next occurrence of a schedule follows from the configuration in force.
     """
     if at_start is in_force:
-        return at_start.rules
-    own = replace(at_start.rules.plugin(plugin), schedules=in_force.rules.plugin(plugin).schedules)
-    return replace(at_start.rules, plugins={**at_start.rules.plugins, plugin: own})
+        return at_start.policy
+    own = replace(at_start.policy.plugin(plugin), schedules=in_force.policy.plugin(plugin).schedules)
+    return replace(at_start.policy, plugins={**at_start.policy.plugins, plugin: own})
 
 
 def _request_event(claim: ClaimedJob, payload: JsonObject | None) -> RequestEvent | None:

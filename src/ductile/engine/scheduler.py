@@ -234,7 +234,7 @@ class Scheduler:
             await self._fire(firing)
 
     async def _fire(self, firing: Firing) -> FireStatus:
-        firing = replace(firing, rules=self._snapshot().rules)
+        firing = replace(firing, policy=self._snapshot().policy)
         try:
             report = await self._store.fire(firing)
         except RefusedError:

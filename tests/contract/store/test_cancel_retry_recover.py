@@ -7,9 +7,9 @@ from datetime import timedelta
 
 import pytest
 
-from builders.jobs import Clock, a_new_job, a_route, an_id, emitted, failed, ok, some_rules, timed_out
+from builders.jobs import Clock, a_new_job, a_route, an_id, emitted, failed, ok, some_policy, timed_out
 from builders.stores import (
-    RULES,
+    POLICY,
     StoreFactory,
     accept,
     claim_all,
@@ -31,7 +31,7 @@ from ductile.store.port import Store
 
 async def test_a_queued_job_is_dead_at_once(store: Store, clock: Clock) -> None:
     job_id = await accept(store, a_new_job())
-    assert (await store.cancel(job_id, RULES)).answer is CancelStatus.CANCELLED
+    assert (await store.cancel(job_id, POLICY)).answer is CancelStatus.CANCELLED
     job = await stored(store, job_id)
     assert (job.status, job.reason, job.completed_at) == (JobStatus.DEAD, JobReason.CANCELLED, clock.now)
     assert await claim_all(store) == []
@@ -42,7 +42,7 @@ async def test_a_queued_job_is_dead_at_once(store: Store, clock: Clock) -> None:
 async def test_a_job_that_waits_for_its_retry_can_be_cancelled(store: Store, clock: Clock) -> None:
     job_id = await accept(store, a_new_job())
     await run_next(store, failed())
-    assert (await store.cancel(job_id, RULES)).answer is CancelStatus.CANCELLED
+    assert (await store.cancel(job_id, POLICY)).answer is CancelStatus.CANCELLED
     clock.advance(hours=2)
     assert (await store.release_due()).count == 0
     assert (await stored(store, job_id)).next_retry_at is None
@@ -61,14 +61,14 @@ async def test_a_job_that_waits_for_its_retry_can_be_cancelled(store: Store, clo
 )
 async def test_a_running_job_ends_cancelled_whatever_it_answers(store: Store, outcome: Outcome) -> None:
     """It stays running until its process is gone; output meanwhile is logged, not applied."""
-    rules = some_rules(a_route(source="echo"))
+    policy = some_policy(a_route(source="echo"))
     job_id = await accept(store, a_new_job())
     running = await claim_one(store)
-    assert (await store.cancel(job_id, rules)).answer is CancelStatus.REQUESTED
+    assert (await store.cancel(job_id, policy)).answer is CancelStatus.REQUESTED
     asked = await stored(store, job_id)
     assert asked.status is JobStatus.RUNNING
     assert asked.cancel_requested_at is not None
-    settled = await settle(store, running, outcome, rules)
+    settled = await settle(store, running, outcome, policy)
     assert settled.started == ()
     job = await stored(store, job_id)
     assert (job.status, job.reason) == (JobStatus.DEAD, JobReason.CANCELLED)
@@ -82,10 +82,10 @@ async def test_a_running_job_ends_cancelled_whatever_it_answers(store: Store, ou
 async def test_asking_twice_is_told_once(store: Store, clock: Clock) -> None:
     job_id = await accept(store, a_new_job())
     await claim_all(store)
-    await store.cancel(job_id, RULES)
+    await store.cancel(job_id, POLICY)
     asked = (await stored(store, job_id)).cancel_requested_at
     clock.advance(seconds=9)
-    assert (await store.cancel(job_id, RULES)).answer is CancelStatus.REQUESTED
+    assert (await store.cancel(job_id, POLICY)).answer is CancelStatus.REQUESTED
     assert (await stored(store, job_id)).cancel_requested_at == asked
     kinds = [row.kind for row in await whole_ledger(store)]
     assert kinds.count(LedgerKind.JOB_CANCEL_REQUESTED) == 1
@@ -96,9 +96,9 @@ async def test_a_cancelled_job_is_dead_after_a_crash(store_factory: StoreFactory
     store = await store_factory.open()
     job_id = await accept(store, a_new_job())
     await claim_all(store)
-    await store.cancel(job_id, RULES)
+    await store.cancel(job_id, POLICY)
     store = await store_factory.reopen()
-    await store.recover(RULES)
+    await store.recover(POLICY)
     assert (await stored(store, job_id)).reason is JobReason.CANCELLED
 
 
@@ -107,13 +107,13 @@ async def test_what_has_ended_stays_as_it_is(store: Store, outcome: Outcome) -> 
     await accept(store, a_new_job())
     job_id = (await run_next(store, outcome)).job_id
     before = await stored(store, job_id)
-    assert (await store.cancel(job_id, RULES)).answer is CancelStatus.ALREADY_ENDED
+    assert (await store.cancel(job_id, POLICY)).answer is CancelStatus.ALREADY_ENDED
     assert await stored(store, job_id) == before
 
 
 async def test_nobody_can_be_cancelled_or_retried(store: Store) -> None:
-    assert (await store.cancel("nobody", RULES)).answer is CancelStatus.UNKNOWN_JOB
-    assert await store.retry("nobody", some_rules()) is RetryResult.UNKNOWN_JOB
+    assert (await store.cancel("nobody", POLICY)).answer is CancelStatus.UNKNOWN_JOB
+    assert await store.retry("nobody", some_policy()) is RetryResult.UNKNOWN_JOB
 
 
 # --------------------------------------------------------------------------------------------- retry
@@ -124,7 +124,7 @@ async def test_a_manual_retry_has_fresh_attempts(store: Store, permanent: bool) 
     """Failed or dead → queued, attempt 1 again."""
     job_id = await accept(store, a_new_job(max_attempts=1))
     await run_next(store, failed(permanent=permanent))
-    assert await store.retry(job_id, some_rules()) is RetryResult.QUEUED
+    assert await store.retry(job_id, some_policy()) is RetryResult.QUEUED
     job = await stored(store, job_id)
     assert (job.status, job.reason, job.hold) == (JobStatus.QUEUED, JobReason.MANUAL_RETRY, None)
     assert (job.attempt, job.completed_at, job.cancel_requested_at) == (1, None, None)
@@ -136,21 +136,21 @@ async def test_a_manual_retry_has_fresh_attempts(store: Store, permanent: bool) 
 async def test_a_cancelled_job_can_be_retried_and_is_not_cancelled_again(store: Store) -> None:
     job_id = await accept(store, a_new_job())
     running = await claim_one(store)
-    await store.cancel(job_id, RULES)
+    await store.cancel(job_id, POLICY)
     await settle(store, running, failed())
-    assert await store.retry(job_id, some_rules()) is RetryResult.QUEUED
+    assert await store.retry(job_id, some_policy()) is RetryResult.QUEUED
     await run_next(store, ok())
     assert (await stored(store, job_id)).status is JobStatus.SUCCEEDED
 
 
 async def test_what_has_not_failed_is_not_retried(store: Store) -> None:
     job_id = await accept(store, a_new_job())
-    assert await store.retry(job_id, some_rules()) is RetryResult.NOT_ENDED
+    assert await store.retry(job_id, some_policy()) is RetryResult.NOT_ENDED
     await claim_all(store)
-    assert await store.retry(job_id, some_rules()) is RetryResult.NOT_ENDED
+    assert await store.retry(job_id, some_policy()) is RetryResult.NOT_ENDED
     running = await stored(store, job_id)
     await settle(store, running, ok())
-    assert await store.retry(job_id, some_rules()) is RetryResult.SUCCEEDED
+    assert await store.retry(job_id, some_policy()) is RetryResult.SUCCEEDED
 
 
 @pytest.mark.parametrize("running", [False, True], ids=["queued", "running"])
@@ -160,7 +160,7 @@ async def test_a_retry_that_was_requested_before_a_cancel_does_not_undo_it(
     """Both wait for the writer. The job is live when the retry comes, so the retry is refused."""
     job_id = await accept(store, a_new_job())
     claims = await claim_all(store) if running else []
-    retried, cancelled = await asyncio.gather(store.retry(job_id, RULES), store.cancel(job_id, RULES))
+    retried, cancelled = await asyncio.gather(store.retry(job_id, POLICY), store.cancel(job_id, POLICY))
     for claim in claims:
         await settle(store, claim.job, ok())
     assert retried is RetryResult.NOT_ENDED
@@ -177,19 +177,19 @@ async def test_a_retry_of_an_end_that_is_no_longer_the_last_changes_nothing(
     await run_next(store, failed(permanent=True))
     seen = await stored(store, job_id)
     clock.advance(seconds=1)
-    assert await store.retry(job_id, RULES, ended_at=seen.completed_at) is RetryResult.QUEUED
-    await store.cancel(job_id, RULES)
-    assert await store.retry(job_id, RULES, ended_at=seen.completed_at) is RetryResult.ENDED_AGAIN
+    assert await store.retry(job_id, POLICY, ended_at=seen.completed_at) is RetryResult.QUEUED
+    await store.cancel(job_id, POLICY)
+    assert await store.retry(job_id, POLICY, ended_at=seen.completed_at) is RetryResult.ENDED_AGAIN
     job = await stored(store, job_id)
     assert (job.status, job.reason) == (JobStatus.DEAD, JobReason.CANCELLED)
-    assert await store.retry(job_id, RULES, ended_at=job.completed_at) is RetryResult.QUEUED
+    assert await store.retry(job_id, POLICY, ended_at=job.completed_at) is RetryResult.QUEUED
 
 
 async def test_a_step_of_an_ended_run_is_not_retried_alone(store: Store) -> None:
     """The run is what can be retried."""
     await accept(store, a_new_job(run_id=an_id()))
     job_id = (await run_next(store, failed(permanent=True))).job_id
-    assert await store.retry(job_id, some_rules()) is RetryResult.RUN_ENDED
+    assert await store.retry(job_id, some_policy()) is RetryResult.RUN_ENDED
 
 
 async def test_after_retention_a_job_can_be_read_and_not_retried(store: Store, clock: Clock) -> None:
@@ -198,8 +198,8 @@ async def test_after_retention_a_job_can_be_read_and_not_retried(store: Store, c
     clock.advance(hours=25)
     await accept(store, a_new_job())
     await store.prune(Retention())
-    assert await store.retry(job_id, some_rules()) is RetryResult.RETAINED_NO_MORE
-    assert (await store.cancel(job_id, RULES)).answer is CancelStatus.ALREADY_ENDED
+    assert await store.retry(job_id, some_policy()) is RetryResult.RETAINED_NO_MORE
+    assert (await store.cancel(job_id, POLICY)).answer is CancelStatus.ALREADY_ENDED
 
 
 # ------------------------------------------------------------------------------------------ recovery
@@ -210,7 +210,7 @@ async def test_orphans_go_back_with_one_attempt_spent(store: Store, clock: Clock
     job_id = await accept(store, a_new_job())
     await claim_all(store)
     waiting = await accept(store, a_new_job())
-    moved = await store.recover(RULES)
+    moved = await store.recover(POLICY)
     assert [(job.id, job.status, job.reason, job.attempt) for job in moved.jobs] == [
         (job_id, JobStatus.QUEUED, JobReason.RECOVERED, 2)
     ]
@@ -228,7 +228,7 @@ async def test_orphans_go_back_with_one_attempt_spent(store: Store, clock: Clock
 async def test_an_exhausted_orphan_is_dead(store: Store) -> None:
     job_id = await accept(store, a_new_job(max_attempts=1))
     await claim_all(store)
-    await store.recover(RULES)
+    await store.recover(POLICY)
     job = await stored(store, job_id)
     assert (job.status, job.reason) == (JobStatus.DEAD, JobReason.ATTEMPTS_EXHAUSTED)
     assert (await path_of(store, job_id))[-2:] == [
@@ -242,7 +242,7 @@ async def test_a_poison_job_is_bounded_by_its_attempts(store: Store, clock: Cloc
     poison = await accept(store, a_new_job(max_attempts=3))
     for _ in range(3):
         assert (await claim_one(store)).id == poison
-        await store.recover(RULES)
+        await store.recover(POLICY)
         clock.advance(minutes=2)
         await store.release_due()
     assert (await stored(store, poison)).status is JobStatus.DEAD
@@ -252,9 +252,9 @@ async def test_a_poison_job_is_bounded_by_its_attempts(store: Store, clock: Cloc
 async def test_recovering_twice_does_nothing_more(store: Store) -> None:
     await accept(store, a_new_job())
     await claim_all(store)
-    await store.recover(RULES)
+    await store.recover(POLICY)
     before = await whole_ledger(store)
-    again = await store.recover(RULES)
+    again = await store.recover(POLICY)
     assert (again.jobs, again.more) == ((), False)
     assert await whole_ledger(store) == before
 
@@ -262,13 +262,13 @@ async def test_recovering_twice_does_nothing_more(store: Store) -> None:
 async def test_recovery_is_swept(store: Store) -> None:
     await submit(store, *[a_new_job() for _ in range(501)])
     await claim_all(store)
-    first, second = await store.recover(RULES), await store.recover(RULES)
+    first, second = await store.recover(POLICY), await store.recover(POLICY)
     assert (len(first.jobs), first.more, len(second.jobs), second.more) == (500, True, 1, False)
 
 
 async def test_the_key_of_an_orphan_goes_to_the_next(store: Store) -> None:
     first, second = [await accept(store, a_new_job(dedupe_key="key:a")) for _ in range(2)]
     await claim_all(store)
-    await store.recover(RULES)
+    await store.recover(POLICY)
     assert (await stored(store, first)).hold is Hold.RETRY
     assert (await claim_one(store)).id == second

@@ -7,7 +7,7 @@ from random import Random
 from string import ascii_lowercase
 
 from builders.jobs import Clock, a_new_job, failed, ok
-from builders.stores import RULES, accept, run_next
+from builders.stores import POLICY, accept, run_next
 from ductile.core.jobs.model import Callback, SubmittedBy
 from ductile.store.model.deliveries import DeliveryCapacity, DeliveryReport
 from ductile.store.model.records import LogFilter
@@ -54,7 +54,7 @@ async def test_jobs_that_failed_for_good_are_counted_by_command(store: Store, cl
     await accept(store, a_new_job())
     await run_next(store, ok())
     cancelled = await accept(store, a_new_job("sink"))
-    await store.cancel(cancelled, RULES)
+    await store.cancel(cancelled, POLICY)
     await accept(store, a_new_job("sink", "health", submitted_by=SubmittedBy.CORE))
     await run_next(store, failed(permanent=True))
     recent_failures = await store.recent_failures(since=clock() - DAY)

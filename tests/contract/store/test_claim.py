@@ -8,8 +8,8 @@ from datetime import timedelta
 from builders.jobs import Clock, a_new_job, an_id, failed, ok
 from builders.stores import (
     LEASE,
+    POLICY,
     ROOMY,
-    RULES,
     accept,
     claim_all,
     claim_one,
@@ -149,7 +149,7 @@ async def test_an_execution_is_counted_for_each_claim_and_never_reset(store: Sto
         await settle(store, job, failed())
         clock.advance(minutes=2)
         await store.release_due()
-    await store.retry(job_id, RULES)
+    await store.retry(job_id, POLICY)
     job = await claim_one(store)
     assert (job.execution, job.attempt) == (3, 1)
 

@@ -7,9 +7,9 @@ import json
 from datetime import timedelta
 from typing import Any
 
-from builders.jobs import Clock, a_new_job, a_route, emitted, failed, ok, some_rules
+from builders.jobs import Clock, a_new_job, a_route, emitted, failed, ok, some_policy
 from builders.stores import (
-    RULES,
+    POLICY,
     StoreFactory,
     accept,
     claim_all,
@@ -97,7 +97,7 @@ async def test_an_end_without_success_is_failed_with_its_error(store: Store) -> 
 
 async def test_a_cancelled_job_is_failed(store: Store) -> None:
     job_id = await accept(store, a_told_job())
-    await store.cancel(job_id, RULES)
+    await store.cancel(job_id, POLICY)
     assert [body["state"] for body in await bodies(store, job_id)] == ["queued", "failed"]
 
 
@@ -106,7 +106,7 @@ async def test_recovery_tells_working_to_queued(store: Store) -> None:
     job_id = await accept(store, a_told_job())
     job = await claim_one(store)
     await store.mark_working(job.id, job.execution)
-    await store.recover(RULES)
+    await store.recover(POLICY)
     last = (await bodies(store, job_id))[-1]
     assert (last["state"], last["previous_state"]) == ("queued", "working")
 
@@ -114,7 +114,7 @@ async def test_recovery_tells_working_to_queued(store: Store) -> None:
 async def test_a_manual_retry_is_told(store: Store) -> None:
     job_id = await accept(store, a_told_job(max_attempts=1))
     await run_next(store, failed())
-    await store.retry(job_id, some_rules())
+    await store.retry(job_id, some_policy())
     last = (await bodies(store, job_id))[-1]
     assert (last["state"], last["previous_state"], last["attempt"]) == ("queued", "failed", 1)
 
@@ -138,7 +138,7 @@ async def test_the_end_of_a_quick_job_does_not_overtake_its_working(store: Store
     await asyncio.gather(
         *others,
         store.mark_working(job.id, job.execution),
-        store.settle(job, ok(), RULES),
+        store.settle(job, ok(), POLICY),
     )
     states = [body["state"] for body in await bodies(store, job_id)]
     assert states == ["queued", "loading", "working", "done"]
@@ -147,7 +147,7 @@ async def test_the_end_of_a_quick_job_does_not_overtake_its_working(store: Store
 async def test_children_do_not_inherit_it_and_others_are_not_told(store: Store) -> None:
     """Only jobs submitted with a URL write outbox rows."""
     await accept(store, a_told_job(plugin="source"))
-    settled = await run_next(store, ok(emitted()), some_rules(a_route()))
+    settled = await run_next(store, ok(emitted()), some_policy(a_route()))
     await run_next(store, ok())
     assert await told(store, settled.started[0].job_id) == []
 
@@ -358,7 +358,7 @@ async def test_the_ledger_never_tells_the_url(store: Store, clock: Clock) -> Non
     job_id = await accept(store, a_told_job())
     (one,) = await take(store, clock)
     await store.report_delivery(DeliveryReport(id=one.id, delivered=True))
-    await store.cancel(job_id, RULES)
+    await store.cancel(job_id, POLICY)
     assert "canary" not in repr(await whole_ledger(store))
 
 

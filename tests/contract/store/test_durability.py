@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from datetime import timedelta
 
-from builders.jobs import Clock, a_new_job, a_route, emitted, failed, ok, some_rules
+from builders.jobs import Clock, a_new_job, a_route, emitted, failed, ok, some_policy
 from builders.stores import (
-    RULES,
+    POLICY,
     StoreFactory,
     accept,
     claim_all,
@@ -39,7 +39,7 @@ async def test_reads_see_every_write_that_returned(store: Store) -> None:
 
 async def test_a_reopened_store_keeps_everything(store_factory: StoreFactory) -> None:
     store = await store_factory.open()
-    rules = some_rules(a_route(), facts={"source": (FactRule(command="poll", fact_type="seen"),)})
+    policy = some_policy(a_route(), facts={"source": (FactRule(command="poll", fact_type="seen"),)})
     told = a_new_job(
         "source",
         "poll",
@@ -47,7 +47,7 @@ async def test_a_reopened_store_keeps_everything(store_factory: StoreFactory) ->
         submitted_by=SubmittedBy.SCHEDULER,
     )
     await accept(store, told)
-    await run_next(store, ok(emitted(), state={"n": 1}), rules)
+    await run_next(store, ok(emitted(), state={"n": 1}), policy)
     await claim_all(store)
     await accept(store, a_new_job())
     await run_next(store, failed())
@@ -131,7 +131,7 @@ async def test_a_running_job_is_still_running_after_a_restart_until_it_is_recove
     await claim_all(store)
     store = await store_factory.reopen()
     assert (await stored(store, job_id)).status is JobStatus.RUNNING
-    await store.recover(RULES)
+    await store.recover(POLICY)
     assert (await path_of(store, job_id))[-1] == "running>queued:recovered"
 
 

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from builders.jobs import Clock, a_new_job, failed, ok
-from builders.stores import RULES, StoreFactory, accept, claim_all, run_next, stored
+from builders.stores import POLICY, StoreFactory, accept, claim_all, run_next, stored
 from ductile.core.jobs.model import Interrupted, JobReason, JobStatus, NewJob, SubmittedBy
 from ductile.errors import RefusedError
 from ductile.store.model.jobs import InitKey, InitStatus, NewInit
@@ -61,7 +61,7 @@ async def test_an_init_that_a_crash_cut_short_is_begun_again_three_times_at_most
         job = an_init()
         assert (await store.begin_init(KEY, job)).job_id == job.id
         await claim_all(store)
-        await store.recover(RULES)
+        await store.recover(POLICY)
     store = await store_factory.reopen()
     answer = await store.begin_init(KEY, an_init())
     assert answer.status is InitStatus.FAILED
@@ -80,7 +80,7 @@ async def test_an_interrupted_init_goes_on_as_the_same_job(store: Store) -> None
 
 async def test_a_purged_init_is_begun_again(store: Store) -> None:
     await store.begin_init(KEY, an_init())
-    await store.end_queued(JobReason.PURGED, RULES)
+    await store.end_queued(JobReason.PURGED, POLICY)
     job = an_init()
     assert (await store.begin_init(KEY, job)).job_id == job.id
 
@@ -98,7 +98,7 @@ async def test_an_init_that_somebody_ran_by_hand_is_not_the_cores(store: Store) 
 async def test_an_init_that_was_ended_before_it_ran_says_nothing(store: Store, reason: JobReason) -> None:
     """Only the plugin's own failure marks it; one that was disabled meanwhile is tried again."""
     await store.begin_init(KEY, an_init())
-    await store.end_queued(reason, RULES)
+    await store.end_queued(reason, POLICY)
     again = an_init()
     assert (await store.begin_init(KEY, again)).job_id == again.id
 
@@ -151,7 +151,7 @@ async def test_every_record_can_be_read(store: Store, clock: Clock) -> None:
     assert (told["c"].status, told["c"].job_id, told["c"].error) == (InitStatus.FAILED, first.id, "no token")
     assert (told["d"].status, told["d"].job_id) == (InitStatus.PENDING, second.id)
     await run_next(store, ok())
-    await store.retry(first.id, RULES)
+    await store.retry(first.id, POLICY)
     clock.advance(minutes=1)
     await run_next(store, ok())
     assert {record.status for record in await store.inits()} == {InitStatus.SUCCEEDED}

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from builders.jobs import a_new_job, failed, ok
-from builders.stores import LEASE, RULES, accept, claim_one, settle
+from builders.stores import LEASE, POLICY, accept, claim_one, settle
 from ductile.store.model.jobs import Submission
 from ductile.store.notifier import (
     Change,
@@ -89,7 +89,7 @@ async def _settled(store: Store, job_id: str) -> None:
 
 
 async def _cancelled(store: Store, job_id: str) -> None:
-    await store.cancel(job_id, RULES)
+    await store.cancel(job_id, POLICY)
 
 
 @pytest.mark.parametrize("end", [_settled, _cancelled])

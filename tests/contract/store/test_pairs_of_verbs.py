@@ -14,8 +14,8 @@ from datetime import timedelta
 
 import pytest
 
-from builders.jobs import START, Clock, a_new_job, a_route, emitted, failed, ok, some_rules, timed_out
-from builders.pipelines import begin_run, run_out, split, steps_rules, uses
+from builders.jobs import START, Clock, a_new_job, a_route, emitted, failed, ok, some_policy, timed_out
+from builders.pipelines import begin_run, run_out, split, steps_policy, uses
 from builders.stores import LEASE, STORE_KINDS, StoreFactory, StoreKind, accept, claim_all, settle, submit
 from ductile.core.jobs.admission import Caps
 from ductile.core.jobs.model import Callback, Interrupted, Job, JobReason, Outcome, SubmittedBy
@@ -28,11 +28,11 @@ from ductile.store.model.records import JobFilter, LogFilter
 from ductile.store.model.schedules import Firing, Occurrence, OccurrenceOutcome, ScheduleEntry
 from ductile.store.port import Store
 
-RULES = some_rules(
+POLICY = some_policy(
     a_route(), a_route(to="source"), facts={"facts": (FactRule(command="poll", fact_type="seen"),)}
 )
 #: A pipeline whose steps are all of a run: a split with a join, and one more.
-FLOW = steps_rules(split("s", uses("x"), uses("y", plugin="q")), uses("after"))
+FLOW = steps_policy(split("s", uses("x"), uses("y", plugin="q")), uses("after"))
 TOLD = Callback(url="http://receiver.invalid/")
 ENTRY = ScheduleEntry(plugin="p", schedule_id="s", fingerprint="f", next_at=START, nominal_at=START)
 
@@ -69,7 +69,7 @@ async def a_scene(factory: StoreFactory) -> Scene:
         for key in ("key:b", None)
     ]
     await claim_all(store)
-    await store.recover(RULES)
+    await store.recover(POLICY)
     for plugin, key in (("source", None), ("source", "key:a"), ("facts", None), ("echo", "key:c")):
         await accept(store, a_new_job(plugin, "poll" if plugin == "facts" else "handle", dedupe_key=key))
     runs = [await begin_run(store, FLOW, dedupe_key="key:run", callback=TOLD) for _ in range(2)]
@@ -93,17 +93,17 @@ async def a_scene(factory: StoreFactory) -> Scene:
 
 async def settle_all(scene: Scene, outcome: Outcome) -> None:
     for job in scene.running:
-        await scene.store.settle(job, outcome, RULES)
+        await scene.store.settle(job, outcome, POLICY)
 
 
 async def cancel_all(scene: Scene) -> None:
     for job_id in (*scene.queued, *(job.id for job in scene.running)):
-        await scene.store.cancel(job_id, RULES)
+        await scene.store.cancel(job_id, POLICY)
 
 
 async def retry_all(scene: Scene) -> None:
     for job_id in (*scene.ended, *scene.queued):
-        await scene.store.retry(job_id, some_rules())
+        await scene.store.retry(job_id, some_policy())
 
 
 async def enqueue_some(scene: Scene) -> None:
@@ -157,11 +157,11 @@ async def mark_working(scene: Scene) -> None:
 
 
 async def recover(scene: Scene) -> None:
-    await scene.store.recover(RULES)
+    await scene.store.recover(POLICY)
 
 
 async def end_queued(scene: Scene) -> None:
-    await scene.store.end_queued(JobReason.PLUGIN_REMOVED, RULES, plugins=["source", "echo"])
+    await scene.store.end_queued(JobReason.PLUGIN_REMOVED, POLICY, plugins=["source", "echo"])
 
 
 async def release(scene: Scene) -> None:

@@ -46,7 +46,7 @@ from ductile.store.port import Store
 WAIT = timedelta(seconds=20)
 WINDOW = timedelta(seconds=100)
 EVEN = PluginPolicy(retry=RetryPolicy(backoff_base=WAIT, backoff_max=WAIT))
-RULES = Policy(plugins={"a": EVEN, "b": EVEN})
+POLICY = Policy(plugins={"a": EVEN, "b": EVEN})
 
 OUTCOMES: dict[str, Outcome] = {
     "ok": ok(),
@@ -247,7 +247,7 @@ class QueueMachine(RuleBasedStateMachine):
     @rule(data=st.data(), outcome=st.sampled_from(sorted(OUTCOMES)))
     def settle(self, data: st.DataObject, outcome: str) -> None:
         job = self.pick(data, JobStatus.RUNNING)
-        answer = self.run(self.store.settle(self.claimed[job.id], OUTCOMES[outcome], RULES))
+        answer = self.run(self.store.settle(self.claimed[job.id], OUTCOMES[outcome], POLICY))
         assert isinstance(answer, Settled)
         self.model.settle(job, outcome, self.clock.now)
 
@@ -258,13 +258,13 @@ class QueueMachine(RuleBasedStateMachine):
         job = self.model.jobs[past.id]
         if job.status is JobStatus.RUNNING and job.execution == past.execution:
             return
-        answer = self.run(self.store.settle(past, OUTCOMES[outcome], RULES))
+        answer = self.run(self.store.settle(past, OUTCOMES[outcome], POLICY))
         assert isinstance(answer, Unsettled)
 
     @rule(data=st.data())
     def cancel(self, data: st.DataObject) -> None:
         job = self.pick(data)
-        answer = self.run(self.store.cancel(job.id, RULES)).answer
+        answer = self.run(self.store.cancel(job.id, POLICY)).answer
         if job.status in TERMINAL:
             assert answer is CancelStatus.ALREADY_ENDED
         elif job.status is JobStatus.RUNNING:
@@ -277,7 +277,7 @@ class QueueMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def retry(self, data: st.DataObject) -> None:
         job = self.pick(data)
-        answer = self.run(self.store.retry(job.id, RULES))
+        answer = self.run(self.store.retry(job.id, POLICY))
         if job.status in (JobStatus.FAILED, JobStatus.DEAD):
             assert answer is RetryResult.QUEUED
             job.attempt, job.cancelled, job.ended_at = 1, False, None
@@ -310,7 +310,7 @@ class QueueMachine(RuleBasedStateMachine):
         """The store is opened anew, and what ran is recovered."""
         self.store = self.run(self.factory.reopen())
         running = [job for job in self.model.jobs.values() if job.status is JobStatus.RUNNING]
-        moved = self.run(self.store.recover(RULES))
+        moved = self.run(self.store.recover(POLICY))
         assert [job.id for job in moved.jobs] == [job.id for job in running]
         for job in running:
             self.model.settle(job, "orphaned", self.clock.now)
@@ -322,7 +322,7 @@ class QueueMachine(RuleBasedStateMachine):
             for job in self.model.jobs.values()
             if job.status is JobStatus.QUEUED and (job.plugin == plugin) != keep
         ]
-        moved = self.run(self.store.end_queued(JobReason.PURGED, RULES, plugins=[plugin], keep=keep))
+        moved = self.run(self.store.end_queued(JobReason.PURGED, POLICY, plugins=[plugin], keep=keep))
         assert [job.id for job in moved.jobs] == [job.id for job in ended]
         for job in ended:
             self.model.end(job, JobStatus.DEAD, self.clock.now)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from builders.jobs import Clock, a_new_job, a_route, an_id, emitted, failed, ok, some_rules, timed_out
+from builders.jobs import Clock, a_new_job, a_route, an_id, emitted, failed, ok, some_policy, timed_out
 from builders.stores import accept, claim_all, claim_one, run_next, settle, submit, whole_ledger
 from ductile.core.jobs.model import JobStatus, LedgerKind, SubmittedBy
 from ductile.core.jobs.settlement import LogStatus
@@ -283,15 +283,17 @@ async def test_an_id_that_no_database_takes_is_nobodys(store: Store) -> None:
 
 
 async def test_a_tree_is_the_job_and_all_it_led_to(store: Store, clock: Clock) -> None:
-    rules = some_rules(a_route(source="a", to="b"), a_route(source="b", to="c"), a_route(source="b", to="d"))
+    policy = some_policy(
+        a_route(source="a", to="b"), a_route(source="b", to="c"), a_route(source="b", to="d")
+    )
     root = await accept(store, a_new_job("a"))
     await accept(store, a_new_job("a"))
     clock.advance(seconds=1)
-    await settle(store, (await claim_all(store, limit=1))[0].job, ok(emitted()), rules)
+    await settle(store, (await claim_all(store, limit=1))[0].job, ok(emitted()), policy)
     clock.advance(seconds=1)
     for claim in await claim_all(store):
         if claim.job.plugin == "b":
-            await settle(store, claim.job, ok(emitted()), rules)
+            await settle(store, claim.job, ok(emitted()), policy)
     members = await store.tree(root, limit=100)
     assert [member.plugin for member in members][:2] == ["a", "b"]
     assert {member.plugin for member in members} == {"a", "b", "c", "d"}
@@ -302,13 +304,13 @@ async def test_a_tree_is_the_job_and_all_it_led_to(store: Store, clock: Clock) -
 
 async def test_parents_come_before_children_at_one_instant(store: Store) -> None:
     """Oldest first, also when the clock stood still or was set back: creation order is the sequence."""
-    rules = some_rules(a_route(source="echo", to="echo"))
+    policy = some_policy(a_route(source="echo", to="echo"))
     for _ in range(6):
         root = await accept(store, a_new_job("echo"))
         chain = [root]
         for _ in range(3):
             (claim,) = await claim_all(store)
-            settled = await settle(store, claim.job, ok(emitted()), rules)
+            settled = await settle(store, claim.job, ok(emitted()), policy)
             chain += [answer.job_id for answer in settled.started]
         (claim,) = await claim_all(store)
         await settle(store, claim.job, ok())

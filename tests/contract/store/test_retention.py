@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from builders.jobs import Clock, a_new_job, a_route, an_event, an_id, emitted, failed, ok, some_rules
-from builders.pipelines import begin_run, run_out, steps_rules, uses
+from builders.jobs import Clock, a_new_job, a_route, an_event, an_id, emitted, failed, ok, some_policy
+from builders.pipelines import begin_run, run_out, steps_policy, uses
 from builders.stores import (
-    RULES,
+    POLICY,
     accept,
     claim_all,
     claim_one,
@@ -125,7 +125,7 @@ async def test_live_jobs_are_never_removed(store: Store, clock: Clock) -> None:
     ready, running, waiting = [await accept(store, a_new_job(name)) for name in ("a", "b", "c")]
     claims = {claim.job.id: claim.job for claim in await claim_all(store)}
     await settle(store, claims[waiting], failed())
-    await store.recover(RULES)
+    await store.recover(POLICY)
     await newer(store)
     clock.advance(days=400)
     await prune(store)
@@ -135,10 +135,10 @@ async def test_live_jobs_are_never_removed(store: Store, clock: Clock) -> None:
 
 async def test_no_job_goes_before_its_live_descendants(store: Store, clock: Clock) -> None:
     """However far down."""
-    rules = some_rules(a_route(source="echo", to="echo"))
+    policy = some_policy(a_route(source="echo", to="echo"))
     root = await accept(store, a_new_job())
     for _ in range(2):
-        await run_next(store, ok(emitted()), rules)
+        await run_next(store, ok(emitted()), policy)
     live = await claim_one(store)
     await accept(store, a_new_job("newer"))
     clock.advance(days=3)
@@ -154,10 +154,10 @@ async def test_no_job_goes_before_its_live_descendants(store: Store, clock: Cloc
 
 async def test_jobs_with_live_descendants_do_not_keep_others_from_going(store: Store, clock: Clock) -> None:
     """A sweep's worth of old jobs that must stay cannot stop retention for everybody else."""
-    rules = some_rules(a_route())
+    policy = some_policy(a_route())
     await submit(store, *[a_new_job("source") for _ in range(500)])
     for claim in await claim_all(store):
-        await settle(store, claim.job, ok(emitted()), rules)
+        await settle(store, claim.job, ok(emitted()), policy)
     clock.advance(seconds=1)
     await accept(store, a_new_job("other"))
     claims = await claim_all(store, limit=1000)
@@ -213,10 +213,10 @@ async def test_the_newest_rows_stay_so_that_numbers_do_not_come_back(store: Stor
 
 
 async def test_facts_are_kept_unless_a_time_is_set(store: Store, clock: Clock) -> None:
-    rules = some_rules(facts={"source": (FactRule(command="poll", fact_type="seen"),)})
+    policy = some_policy(facts={"source": (FactRule(command="poll", fact_type="seen"),)})
     for _ in range(2):
         await accept(store, a_new_job("source", "poll"))
-        await run_next(store, ok(state={"n": 1}), rules)
+        await run_next(store, ok(state={"n": 1}), policy)
         clock.advance(days=100)
     await prune(store)
     assert len((await store.facts("source", limit=9)).rows) == 2
@@ -318,9 +318,9 @@ async def test_delivered_ones_are_kept_for_a_week(store: Store, clock: Clock) ->
 
 async def test_what_is_due_can_be_counted_and_is_then_removed(store: Store, clock: Clock) -> None:
     """By kind, as the removal counts it: of jobs, of a run with its steps, and of the log."""
-    rules = steps_rules(uses("a"), uses("b"))
-    await begin_run(store, rules)
-    await run_out(store, rules)
+    policy = steps_policy(uses("a"), uses("b"))
+    await begin_run(store, policy)
+    await run_out(store, policy)
     await accept(store, a_new_job())
     await run_next(store, failed(permanent=True))
     await newer(store)

@@ -20,11 +20,11 @@ from builders.pipelines import (
     graph_of,
     members,
     payload_of,
-    rules_of,
+    policy_of,
     run_out,
     settle_step,
     split,
-    steps_rules,
+    steps_policy,
     uses,
 )
 from builders.stores import StoreFactory, claim_all, path_of, settle, stored, submit, whole_ledger
@@ -44,19 +44,19 @@ ENDLESS = {"path": "payload.text", "op": "regex", "value": "(a|a|aa)+b"}
 
 async def test_a_run_is_a_job_that_lives_as_its_steps_do(store: Store) -> None:
     """Queued until its first step is claimed, running until its last has ended."""
-    rules = steps_rules(uses("a"), uses("b"))
-    run_id = await begin_run(store, rules, {"n": 1})
+    policy = steps_policy(uses("a"), uses("b"))
+    run_id = await begin_run(store, policy, {"n": 1})
     assert (await stored(store, run_id)).status is JobStatus.QUEUED
     claims = await claims_by_step(store)
     assert payload_of(claims["a"]) == {"n": 1}
     assert (claims["a"].pipeline, claims["a"].job.parent_job_id) == ("flow", run_id)
     assert (await stored(store, run_id)).status is JobStatus.RUNNING
-    first = await settle(store, claims["a"].job, ok(emitted("found", {"n": 2})), rules)
+    first = await settle(store, claims["a"].job, ok(emitted("found", {"n": 2})), policy)
     assert len(first.started) == 1
     claims = await claims_by_step(store)
     assert payload_of(claims["b"]) == {"n": 2, "result": "done"}
     assert claims["b"].job.parent_job_id == (await members(store, run_id))["a"].id
-    last = await settle(store, claims["b"].job, ok(stdout='{"result": "the last"}'), rules)
+    last = await settle(store, claims["b"].job, ok(stdout='{"result": "the last"}'), policy)
     assert [(one.id, one.status) for one in last.ended] == [(run_id, JobStatus.SUCCEEDED)]
     assert await path_of(store, run_id) == [
         ">queued:submitted",
@@ -69,32 +69,32 @@ async def test_a_run_is_a_job_that_lives_as_its_steps_do(store: Store) -> None:
 
 async def test_a_step_without_events_hands_on_its_result(store: Store) -> None:
     """A synthetic event, so that the chain goes on; nobody outside is told of it."""
-    rules = rules_of(
+    policy = policy_of(
         {"name": "flow", "steps": [uses("a"), uses("b")]},
         {"name": "other", "on": "ductile.step.succeeded", "steps": [uses("c")]},
     )
-    run_id = await begin_run(store, rules)
-    await settle_step(store, rules, "a", ok(result={"deep": [1]}))
+    run_id = await begin_run(store, policy)
+    await settle_step(store, policy, "a", ok(result={"deep": [1]}))
     claims = await claims_by_step(store)
     assert list(claims) == ["b"]
     assert payload_of(claims["b"]) == {"result": {"deep": [1]}}
     assert claims["b"].event is not None
     assert claims["b"].event.type == "ductile.step.succeeded"
-    await settle(store, claims["b"].job, ok(), rules)
+    await settle(store, claims["b"].job, ok(), policy)
     assert await end_of(store, run_id) == (JobStatus.SUCCEEDED, JobReason.COMPLETED)
 
 
 async def test_several_events_start_one_successor_each(store: Store) -> None:
     """And the run ends with the last of them, in whichever order they end."""
-    rules = steps_rules(uses("a"), uses("b"))
-    run_id = await begin_run(store, rules)
-    await settle_step(store, rules, "a", ok(*(emitted("x", {"n": n}) for n in range(3))))
+    policy = steps_policy(uses("a"), uses("b"))
+    run_id = await begin_run(store, policy)
+    await settle_step(store, policy, "a", ok(*(emitted("x", {"n": n}) for n in range(3))))
     claims = await claim_all(store)
     assert sorted(payload_of(claim)["n"] for claim in claims) == [0, 1, 2]
     for claim in reversed(claims):
         assert (await stored(store, run_id)).status is JobStatus.RUNNING
         answer = f'{{"result": {payload_of(claim)["n"]}}}'
-        await settle(store, claim.job, ok(stdout=answer), rules)
+        await settle(store, claim.job, ok(stdout=answer), policy)
     assert await end_of(store, run_id) == (JobStatus.SUCCEEDED, JobReason.COMPLETED)
     # The last in the order of events, not of ends.
     assert (await store.executions(run_id))[0].result == '{"result": 2}'
@@ -102,41 +102,41 @@ async def test_several_events_start_one_successor_each(store: Store) -> None:
 
 async def test_events_of_a_listed_type_take_their_own_way_first(store: Store) -> None:
     """Then they go on to the next step like the others."""
-    rules = steps_rules(uses("a", on_events={"odd": [uses("x"), uses("y")]}), uses("b"))
-    await begin_run(store, rules)
-    await settle_step(store, rules, "a", ok(emitted("odd", {"n": 1}), emitted("even", {"n": 2})))
+    policy = steps_policy(uses("a", on_events={"odd": [uses("x"), uses("y")]}), uses("b"))
+    await begin_run(store, policy)
+    await settle_step(store, policy, "a", ok(emitted("odd", {"n": 1}), emitted("even", {"n": 2})))
     claims = await claims_by_step(store)
     assert sorted(claims) == ["a/odd/x", "b"]
-    await settle(store, claims["b"].job, ok(), rules)
-    await settle(store, claims["a/odd/x"].job, ok(), rules)
-    assert await run_out(store, rules) == ["a/odd/y", "b"]
+    await settle(store, claims["b"].job, ok(), policy)
+    await settle(store, claims["a/odd/x"].job, ok(), policy)
+    assert await run_out(store, policy) == ["a/odd/y", "b"]
 
 
 async def test_a_call_comes_back(store: Store) -> None:
     """Later steps follow; its own `if` and that of the step both count."""
     inner = {"name": "inner", "if": N_LOW, "steps": [uses("in")]}
     outer = {"name": "flow", "steps": [{"id": "c", "call": "inner"}, uses("after")]}
-    rules = rules_of(inner, outer)
-    await begin_run(store, rules, {"n": 1})
-    assert await run_out(store, rules) == ["c/in", "after"]
-    await begin_run(store, rules, {"n": 9})
-    assert await run_out(store, rules) == ["after"]
+    policy = policy_of(inner, outer)
+    await begin_run(store, policy, {"n": 1})
+    assert await run_out(store, policy) == ["c/in", "after"]
+    await begin_run(store, policy, {"n": 9})
+    assert await run_out(store, policy) == ["after"]
 
 
 async def test_steps_have_no_dedupe_key_and_their_run_has(store: Store) -> None:
     """A key is that of the run; inside it events with the same key start a step each."""
-    rules = steps_rules(uses("a"), uses("b"))
-    run = a_new_run(rules, dedupe_key="key:k")
-    await enqueue_run(store, rules, run)
-    await settle_step(store, rules, "a", ok(emitted(key="same"), emitted(key="same")))
-    assert await run_out(store, rules) == ["b", "b"]
+    policy = steps_policy(uses("a"), uses("b"))
+    run = a_new_run(policy, dedupe_key="key:k")
+    await enqueue_run(store, policy, run)
+    await settle_step(store, policy, "a", ok(emitted(key="same"), emitted(key="same")))
+    assert await run_out(store, policy) == ["b", "b"]
     assert {job.dedupe_key for job in await all_members(store, run.job.id)} == {None}
 
 
 async def test_a_run_of_nothing_but_bypasses_succeeds_at_once(store: Store) -> None:
     """No failed line; its result is null, as nothing ran."""
-    rules = steps_rules(uses("a", if_=N_LOW), split("s", uses("x"), uses("y"), if_=N_LOW))
-    run_id = await begin_run(store, rules, {"n": 9})
+    policy = steps_policy(uses("a", if_=N_LOW), split("s", uses("x"), uses("y"), if_=N_LOW))
+    run_id = await begin_run(store, policy, {"n": 9})
     assert await claim_all(store) == []
     assert await end_of(store, run_id) == (JobStatus.SUCCEEDED, JobReason.COMPLETED)
     assert (await store.executions(run_id))[0].result is None
@@ -144,46 +144,46 @@ async def test_a_run_of_nothing_but_bypasses_succeeds_at_once(store: Store) -> N
 
 async def test_a_failed_step_ends_its_run(store: Store) -> None:
     """Nothing succeeded, so it is failed; with its error, and the step's name in it."""
-    rules = steps_rules(uses("a"), uses("b"), uses("c"))
-    run_id = await begin_run(store, rules)
-    await settle_step(store, rules, "a")
-    await settle_step(store, rules, "b", failed(permanent=True, error="no luck"))
+    policy = steps_policy(uses("a"), uses("b"), uses("c"))
+    run_id = await begin_run(store, policy)
+    await settle_step(store, policy, "a")
+    await settle_step(store, policy, "b", failed(permanent=True, error="no luck"))
     job = await stored(store, run_id)
     assert (job.status, job.reason, job.last_error) == (JobStatus.FAILED, JobReason.STEP_FAILED, "b: no luck")
     assert sorted(await members(store, run_id)) == ["a", "b"]
 
 
 async def test_one_line_that_fails_among_several_is_a_partial_success(store: Store) -> None:
-    rules = steps_rules(uses("a"), uses("b"))
-    run_id = await begin_run(store, rules)
-    await settle_step(store, rules, "a", ok(emitted("x", {"n": 1}), emitted("x", {"n": 2})))
+    policy = steps_policy(uses("a"), uses("b"))
+    run_id = await begin_run(store, policy)
+    await settle_step(store, policy, "a", ok(emitted("x", {"n": 1}), emitted("x", {"n": 2})))
     one, other = await claim_all(store)
-    await settle(store, one.job, failed(permanent=True), rules)
-    await settle(store, other.job, ok(), rules)
+    await settle(store, one.job, failed(permanent=True), policy)
+    await settle(store, other.job, ok(), policy)
     assert await end_of(store, run_id) == (JobStatus.FAILED, JobReason.PARTIAL_SUCCESS)
 
 
 async def test_a_step_that_waits_for_its_retry_keeps_the_run_alive(store: Store, clock: Clock) -> None:
-    rules = steps_rules(uses("a", retry={"max_attempts": 2, "backoff_base": "3s", "backoff_max": "3s"}))
-    run_id = await begin_run(store, rules)
-    await settle_step(store, rules, "a", failed())
+    policy = steps_policy(uses("a", retry={"max_attempts": 2, "backoff_base": "3s", "backoff_max": "3s"}))
+    run_id = await begin_run(store, policy)
+    await settle_step(store, policy, "a", failed())
     step = (await members(store, run_id))["a"]
     assert (step.status, step.attempt, step.max_attempts) == (JobStatus.QUEUED, 2, 2)
     assert step.next_retry_at == clock.now + timedelta(seconds=3)  # the step's own policy, not the plugin's
     assert (await stored(store, run_id)).status is JobStatus.RUNNING
     clock.advance(seconds=3)
     await store.release_due()
-    await settle_step(store, rules, "a", failed())
+    await settle_step(store, policy, "a", failed())
     assert (await members(store, run_id))["a"].reason is JobReason.ATTEMPTS_EXHAUSTED
     assert await end_of(store, run_id) == (JobStatus.FAILED, JobReason.STEP_FAILED)
 
 
 async def test_an_interrupted_step_changes_nothing_in_its_run(store: Store) -> None:
-    rules = steps_rules(uses("a"))
-    run_id = await begin_run(store, rules)
-    await settle_step(store, rules, "a", Interrupted())
+    policy = steps_policy(uses("a"))
+    run_id = await begin_run(store, policy)
+    await settle_step(store, policy, "a", Interrupted())
     assert (await stored(store, run_id)).status is JobStatus.RUNNING
-    await settle_step(store, rules, "a")
+    await settle_step(store, policy, "a")
     assert await end_of(store, run_id) == (JobStatus.SUCCEEDED, JobReason.COMPLETED)
 
 
@@ -192,17 +192,19 @@ async def test_an_interrupted_step_changes_nothing_in_its_run(store: Store) -> N
 
 async def test_a_join_runs_once_with_what_every_branch_made(store: Store) -> None:
     """Id, status, payload of the last end and all payloads, in the order of events."""
-    rules = steps_rules(split("s", uses("x"), {"id": "y", "steps": [uses("y1"), uses("y2")]}), uses("after"))
-    run_id = await begin_run(store, rules, {"n": 1})
+    policy = steps_policy(
+        split("s", uses("x"), {"id": "y", "steps": [uses("y1"), uses("y2")]}), uses("after")
+    )
+    run_id = await begin_run(store, policy, {"n": 1})
     claims = await claims_by_step(store)
     assert sorted(claims) == ["s/x", "s/y/y1"]
     assert [payload_of(claim) for claim in claims.values()] == [{"n": 1}, {"n": 1}]
-    await settle(store, claims["s/y/y1"].job, ok(emitted("e", {"y": 1}), emitted("e", {"y": 2})), rules)
+    await settle(store, claims["s/y/y1"].job, ok(emitted("e", {"y": 1}), emitted("e", {"y": 2})), policy)
     second, third = await claim_all(store)
-    await settle(store, third.job, ok(emitted("e", {"z": 2})), rules)
-    await settle(store, second.job, ok(emitted("e", {"z": 1})), rules)
+    await settle(store, third.job, ok(emitted("e", {"z": 2})), policy)
+    await settle(store, second.job, ok(emitted("e", {"z": 1})), policy)
     assert await claim_all(store) == []
-    await settle(store, claims["s/x"].job, ok(), rules)
+    await settle(store, claims["s/x"].job, ok(), policy)
     joined = (await claims_by_step(store))["after"]
     made = [{"z": 1, "result": "done"}, {"z": 2, "result": "done"}]
     assert payload_of(joined) == {
@@ -217,36 +219,36 @@ async def test_a_join_runs_once_with_what_every_branch_made(store: Store) -> Non
         ]
     }
     assert joined.job.parent_job_id == run_id
-    await settle(store, joined.job, ok(), rules)
+    await settle(store, joined.job, ok(), policy)
     assert await end_of(store, run_id) == (JobStatus.SUCCEEDED, JobReason.COMPLETED)
 
 
 async def test_a_join_runs_once_for_each_entry_into_the_split(store: Store) -> None:
     """Once per split entered. Two events enter it, so it is entered twice."""
-    rules = steps_rules(uses("a"), split("s", uses("x"), uses("y")), uses("after"))
-    run_id = await begin_run(store, rules)
-    await settle_step(store, rules, "a", ok(emitted("e", {"n": 1}), emitted("e", {"n": 2})))
+    policy = steps_policy(uses("a"), split("s", uses("x"), uses("y")), uses("after"))
+    run_id = await begin_run(store, policy)
+    await settle_step(store, policy, "a", ok(emitted("e", {"n": 1}), emitted("e", {"n": 2})))
     claims = await claim_all(store)
     assert len(claims) == 4
     for claim in sorted(claims, key=lambda claim: claim.job.step_path or "", reverse=True):
         event = emitted("e", {"from": payload_of(claim)["n"]})
-        await settle(store, claim.job, ok(event), rules)
+        await settle(store, claim.job, ok(event), policy)
     joined = await claim_all(store)
     seen = [[branch["payload"]["from"] for branch in payload_of(claim)["branches"]] for claim in joined]
     assert sorted(seen) == [[1, 1], [2, 2]]
     for claim in joined:
-        await settle(store, claim.job, ok(), rules)
+        await settle(store, claim.job, ok(), policy)
     assert await end_of(store, run_id) == (JobStatus.SUCCEEDED, JobReason.COMPLETED)
 
 
 @pytest.mark.parametrize("count", [2, 5])
 async def test_branches_that_end_at_the_same_instant_join_once(store: Store, count: int) -> None:
     """They meet in the store, never in the engine."""
-    rules = steps_rules(split("s", *(uses(f"b{n}") for n in range(count))), uses("after"))
-    await begin_run(store, rules)
+    policy = steps_policy(split("s", *(uses(f"b{n}") for n in range(count))), uses("after"))
+    await begin_run(store, policy)
     claims = await claim_all(store)
-    await asyncio.gather(*(settle(store, claim.job, ok(), rules) for claim in claims))
-    assert await run_out(store, rules) == ["after"]
+    await asyncio.gather(*(settle(store, claim.job, ok(), policy) for claim in claims))
+    assert await run_out(store, policy) == ["after"]
 
 
 async def test_the_answer_of_a_run_is_that_of_its_last_end_as_it_is_written(store: Store) -> None:
@@ -255,36 +257,36 @@ async def test_the_answer_of_a_run_is_that_of_its_last_end_as_it_is_written(stor
     def answers(word: str) -> Outcome:
         return ok(stdout=f'{{"result": "{word}"}}')
 
-    rules = steps_rules(split("s", uses("x"), uses("y")))
-    run_id = await begin_run(store, rules)
+    policy = steps_policy(split("s", uses("x"), uses("y")))
+    run_id = await begin_run(store, policy)
     claims = await claims_by_step(store)
-    await settle(store, claims["s/y"].job, answers("y"), rules)
-    await settle(store, claims["s/x"].job, answers("x"), rules)
+    await settle(store, claims["s/y"].job, answers("y"), policy)
+    await settle(store, claims["s/x"].job, answers("x"), policy)
     assert (await store.executions(run_id))[0].result == '{"result": "y"}'
-    rules = steps_rules(uses("a", on_events={"odd": [uses("h")]}))
-    run_id = await begin_run(store, rules)
+    policy = steps_policy(uses("a", on_events={"odd": [uses("h")]}))
+    run_id = await begin_run(store, policy)
     # The second event ends where the first step ends; the first one goes further.
     first = ok(emitted("odd", {"n": 1}), emitted("even", {"n": 2}), stdout='{"result": "a"}')
-    await settle_step(store, rules, "a", first)
-    await settle_step(store, rules, "a/odd/h", answers("h"))
+    await settle_step(store, policy, "a", first)
+    await settle_step(store, policy, "a/odd/h", answers("h"))
     assert (await store.executions(run_id))[0].result == '{"result": "h"}'
 
 
 async def test_a_split_at_the_end_ends_the_run(store: Store) -> None:
-    rules = steps_rules(split("s", uses("x"), split("t", uses("y"), uses("z"))))
-    run_id = await begin_run(store, rules)
-    assert sorted(await run_out(store, rules)) == ["s/t/y", "s/t/z", "s/x"]
+    policy = steps_policy(split("s", uses("x"), split("t", uses("y"), uses("z"))))
+    run_id = await begin_run(store, policy)
+    assert sorted(await run_out(store, policy)) == ["s/t/y", "s/t/z", "s/x"]
     assert await end_of(store, run_id) == (JobStatus.SUCCEEDED, JobReason.COMPLETED)
 
 
 async def test_a_failed_branch_breaks_its_split_when_all_branches_have_ended(store: Store) -> None:
     """What comes after does not run; a branch failed and another did not, so it is partial."""
-    rules = steps_rules(split("s", uses("x"), uses("y")), uses("after"))
-    run_id = await begin_run(store, rules)
+    policy = steps_policy(split("s", uses("x"), uses("y")), uses("after"))
+    run_id = await begin_run(store, policy)
     claims = await claims_by_step(store)
-    await settle(store, claims["s/x"].job, failed(permanent=True), rules)
+    await settle(store, claims["s/x"].job, failed(permanent=True), policy)
     assert (await stored(store, run_id)).status is JobStatus.RUNNING
-    await settle(store, claims["s/y"].job, ok(stdout='{"result": "y"}'), rules)
+    await settle(store, claims["s/y"].job, ok(stdout='{"result": "y"}'), policy)
     assert await end_of(store, run_id) == (JobStatus.FAILED, JobReason.PARTIAL_SUCCESS)
     assert (await store.executions(run_id))[0].result == '{"result": "y"}'
     assert sorted(await members(store, run_id)) == ["s/x", "s/y"]
@@ -296,53 +298,53 @@ async def test_a_late_result_of_a_branch_changes_nothing_in_its_split(
     store: Store, clock: Clock, given_up: bool, after: tuple[Any, ...]
 ) -> None:
     """The split has been joined, or has broken, without it; however many lines it would open."""
-    rules = steps_rules(split("s", uses("x"), uses("y")), *after)
-    run_id = await begin_run(store, rules)
+    policy = steps_policy(split("s", uses("x"), uses("y")), *after)
+    run_id = await begin_run(store, policy)
     late = (await claims_by_step(store))["s/x"].job
     if given_up:
-        await store.recover(rules)
+        await store.recover(policy)
         clock.advance(minutes=5)
         await store.release_due()
-        await run_out(store, rules)
+        await run_out(store, policy)
     else:
-        await settle(store, late, ok(), rules)
+        await settle(store, late, ok(), policy)
         claim = await stored(store, (await members(store, run_id))["s/y"].id)
-        await settle(store, claim, ok(), rules)
+        await settle(store, claim, ok(), policy)
     ended = await all_members(store, run_id)
-    told = await store.settle(late, ok(emitted("e"), emitted("e"), stdout="late"), rules)
+    told = await store.settle(late, ok(emitted("e"), emitted("e"), stdout="late"), policy)
     assert told is (Unsettled.SUPERSEDED if given_up else Unsettled.ALREADY_SETTLED)
     assert await all_members(store, run_id) == ended
 
 
 async def test_every_branch_failed_is_no_partial_success(store: Store) -> None:
-    rules = steps_rules(split("s", uses("x"), uses("y")), uses("after"))
-    run_id = await begin_run(store, rules)
+    policy = steps_policy(split("s", uses("x"), uses("y")), uses("after"))
+    run_id = await begin_run(store, policy)
     outcomes: dict[str, Outcome] = {"s/x": failed(permanent=True), "s/y": failed(permanent=True)}
-    assert sorted(await run_out(store, rules, outcomes)) == ["s/x", "s/y"]
+    assert sorted(await run_out(store, policy, outcomes)) == ["s/x", "s/y"]
     assert await end_of(store, run_id) == (JobStatus.FAILED, JobReason.STEP_FAILED)
 
 
 async def test_a_join_that_always_runs_is_told_what_failed(store: Store) -> None:
-    rules = steps_rules(split("s", uses("x"), uses("y"), join="always"), uses("after"))
-    run_id = await begin_run(store, rules)
+    policy = steps_policy(split("s", uses("x"), uses("y"), join="always"), uses("after"))
+    run_id = await begin_run(store, policy)
     claims = await claims_by_step(store)
-    await settle(store, claims["s/y"].job, ok(), rules)
-    await settle(store, claims["s/x"].job, failed(permanent=True, error="no"), rules)
+    await settle(store, claims["s/y"].job, ok(), policy)
+    await settle(store, claims["s/x"].job, failed(permanent=True, error="no"), policy)
     joined = (await claims_by_step(store))["after"]
     branch = payload_of(joined)["branches"][0]
     assert branch == {"id": "x", "status": "failed", "payload": None, "payloads": [], "error": "no"}
-    await settle(store, joined.job, ok(), rules)
+    await settle(store, joined.job, ok(), policy)
     assert await end_of(store, run_id) == (JobStatus.FAILED, JobReason.PARTIAL_SUCCESS)
 
 
 async def test_an_inner_split_that_breaks_is_a_failed_branch_of_the_outer(store: Store) -> None:
     inner = split("t", uses("x"), uses("y"))
-    rules = steps_rules(split("s", inner, uses("z"), join="always"), uses("after"))
-    await begin_run(store, rules)
+    policy = steps_policy(split("s", inner, uses("z"), join="always"), uses("after"))
+    await begin_run(store, policy)
     outcomes: dict[str, Outcome] = {"s/t/x": failed(permanent=True, error="no")}
     claims = await claims_by_step(store)
     for step, claim in claims.items():
-        await settle(store, claim.job, outcomes.get(step, ok()), rules)
+        await settle(store, claim.job, outcomes.get(step, ok()), policy)
     joined = (await claims_by_step(store))["after"]
     assert [branch["status"] for branch in payload_of(joined)["branches"]] == ["failed", "succeeded"]
 
@@ -352,8 +354,8 @@ async def test_an_inner_split_that_breaks_is_a_failed_branch_of_the_outer(store:
 
 async def test_a_bypass_is_an_entry_in_the_ledger_and_hands_the_payload_on(store: Store) -> None:
     """Recorded with the reason, and explained; not a job."""
-    rules = steps_rules(uses("a", if_=N_LOW), uses("b"))
-    run_id = await begin_run(store, rules, {"n": 9})
+    policy = steps_policy(uses("a", if_=N_LOW), uses("b"))
+    run_id = await begin_run(store, policy, {"n": 9})
     claims = await claims_by_step(store)
     assert list(claims) == ["b"]
     assert payload_of(claims["b"]) == {"n": 9}
@@ -361,17 +363,17 @@ async def test_a_bypass_is_an_entry_in_the_ledger_and_hands_the_payload_on(store
     assert (entry.job_id, entry.run_id) == (run_id, run_id)
     assert entry.data["step"] == "a"
     assert "payload.n lt 4 is false (found 9)" in str(entry.data["explanation"])
-    await settle(store, claims["b"].job, ok(), rules)
+    await settle(store, claims["b"].job, ok(), policy)
 
 
 async def test_a_bypassed_branch_is_skipped_and_counts_as_a_success(store: Store) -> None:
-    rules = steps_rules(split("s", uses("x", if_=N_LOW), uses("y")), uses("after"))
-    run_id = await begin_run(store, rules, {"n": 9})
-    await settle_step(store, rules, "s/y")
+    policy = steps_policy(split("s", uses("x", if_=N_LOW), uses("y")), uses("after"))
+    run_id = await begin_run(store, policy, {"n": 9})
+    await settle_step(store, policy, "s/y")
     joined = (await claims_by_step(store))["after"]
     first = payload_of(joined)["branches"][0]
     assert first == {"id": "x", "status": "skipped", "payload": {"n": 9}, "payloads": [{"n": 9}]}
-    await settle(store, joined.job, ok(), rules)
+    await settle(store, joined.job, ok(), policy)
     assert await end_of(store, run_id) == (JobStatus.SUCCEEDED, JobReason.COMPLETED)
 
 
@@ -387,9 +389,9 @@ async def test_a_step_that_cannot_be_made_fails_and_never_its_producer(
     store: Store, fault: dict[str, Any], reason: JobReason
 ) -> None:
     """An error ends that step; what came before it has succeeded and stays so."""
-    rules = steps_rules(uses("a"), uses("b", **fault), uses("c"))
-    run_id = await begin_run(store, rules)
-    ended = await settle_step(store, rules, "a", ok(emitted("e", {"text": "a" * 60})))
+    policy = steps_policy(uses("a"), uses("b", **fault), uses("c"))
+    run_id = await begin_run(store, policy)
+    ended = await settle_step(store, policy, "a", ok(emitted("e", {"text": "a" * 60})))
     assert [(one.plugin, one.reason) for one in ended.ended] == [
         ("p", reason),
         ("pipeline", JobReason.STEP_FAILED),
@@ -403,15 +405,15 @@ async def test_a_step_that_cannot_be_made_fails_and_never_its_producer(
 
 
 async def test_a_first_step_that_cannot_be_made_ends_the_run_where_it_began(store: Store) -> None:
-    rules = steps_rules(uses("a", with_={"x": "{payload.gone}"}))
-    run_id = await begin_run(store, rules)
+    policy = steps_policy(uses("a", with_={"x": "{payload.gone}"}))
+    run_id = await begin_run(store, policy)
     assert await end_of(store, run_id) == (JobStatus.FAILED, JobReason.STEP_FAILED)
 
 
 async def test_an_if_of_a_split_that_cannot_be_judged_fails_its_line_and_says_why(store: Store) -> None:
-    rules = steps_rules(uses("a"), split("s", uses("x"), if_=ENDLESS), uses("b"))
-    run_id = await begin_run(store, rules)
-    await settle_step(store, rules, "a", ok(emitted("e", {"text": "a" * 60})))
+    policy = steps_policy(uses("a"), split("s", uses("x"), if_=ENDLESS), uses("b"))
+    run_id = await begin_run(store, policy)
+    await settle_step(store, policy, "a", ok(emitted("e", {"text": "a" * 60})))
     job = await stored(store, run_id)
     assert (job.status, job.reason) == (JobStatus.FAILED, JobReason.STEP_FAILED)
     assert (job.last_error or "").startswith("s: the condition on payload.text cannot be evaluated")
@@ -421,14 +423,14 @@ async def test_an_if_of_a_split_that_cannot_be_judged_fails_its_line_and_says_wh
 
 async def test_baggage_lasts_and_cannot_be_changed(store: Store) -> None:
     """Later steps see it; changing it fails the step and names the path."""
-    rules = steps_rules(
+    policy = steps_policy(
         uses("a", baggage={"kept": "payload.n"}), uses("b"), uses("c", baggage={"kept": "payload.m"})
     )
-    run_id = await begin_run(store, rules, {"n": 1})
-    await settle_step(store, rules, "a")
+    run_id = await begin_run(store, policy, {"n": 1})
+    await settle_step(store, policy, "a")
     claims = await claims_by_step(store)
     assert claims["b"].baggage == {"kept": 1}
-    await settle(store, claims["b"].job, ok(emitted("e", {"m": 2})), rules)
+    await settle(store, claims["b"].job, ok(emitted("e", {"m": 2})), policy)
     step = (await members(store, run_id))["c"]
     assert step.reason is JobReason.BAD_BAGGAGE
     assert "kept" in (step.last_error or "")
@@ -436,33 +438,33 @@ async def test_baggage_lasts_and_cannot_be_changed(store: Store) -> None:
 
 async def test_baggage_from_before_a_split_is_there_after_it(store: Store) -> None:
     """What was claimed lasts to the end of the run."""
-    rules = steps_rules(
+    policy = steps_policy(
         uses("a", baggage={"kept": "payload.n"}), split("s", uses("x"), uses("y")), uses("after")
     )
-    await begin_run(store, rules, {"n": 1})
-    await settle_step(store, rules, "a")
+    await begin_run(store, policy, {"n": 1})
+    await settle_step(store, policy, "a")
     for claim in await claim_all(store):
         assert claim.baggage == {"kept": 1}
-        await settle(store, claim.job, ok(), rules)
+        await settle(store, claim.job, ok(), policy)
     joined = (await claims_by_step(store))["after"]
     assert joined.baggage == {"kept": 1}
-    await settle(store, joined.job, ok(), rules)
+    await settle(store, joined.job, ok(), policy)
 
 
 async def test_baggage_of_a_branch_does_not_leave_it(store: Store) -> None:
     """Two branches may keep different things under one name; the join is given what the split was."""
     kept: dict[str, Any] = {"baggage": {"kept": "payload.n"}}
     branch = {"id": "x", "steps": [uses("x1"), uses("x2", **kept)]}
-    rules = steps_rules(
+    policy = steps_policy(
         split("s", branch, uses("y", **kept)), uses("after", baggage={"late": "context.kept"})
     )
-    run_id = await begin_run(store, rules, {"n": 1})
+    run_id = await begin_run(store, policy, {"n": 1})
     claims = await claims_by_step(store)
-    await settle(store, claims["s/x/x1"].job, ok(emitted("e", {"n": 2})), rules)
-    await settle(store, claims["s/y"].job, ok(), rules)
+    await settle(store, claims["s/x/x1"].job, ok(emitted("e", {"n": 2})), policy)
+    await settle(store, claims["s/y"].job, ok(), policy)
     claims = await claims_by_step(store)
     assert claims["s/x/x2"].baggage == {"kept": 2}
-    await settle(store, claims["s/x/x2"].job, ok(), rules)
+    await settle(store, claims["s/x/x2"].job, ok(), policy)
     assert (await members(store, run_id))["after"].reason is JobReason.BAD_BAGGAGE
 
 
@@ -478,29 +480,29 @@ def nested(levels: int) -> Any:
 
 async def test_branches_that_made_something_too_deep_break_their_split(store: Store) -> None:
     """What each made may be kept, and what they made together may not: the run says so and ends."""
-    rules = steps_rules(split("s", uses("x"), uses("y")), uses("after"))
-    run_id = await begin_run(store, rules)
+    policy = steps_policy(split("s", uses("x"), uses("y")), uses("after"))
+    run_id = await begin_run(store, policy)
     claims = await claims_by_step(store)
-    await settle(store, claims["s/x"].job, ok(emitted("e", {"deep": nested(MAX_DEPTH - 1)})), rules)
-    await settle(store, claims["s/y"].job, ok(), rules)
+    await settle(store, claims["s/x"].job, ok(emitted("e", {"deep": nested(MAX_DEPTH - 1)})), policy)
+    await settle(store, claims["s/y"].job, ok(), policy)
     job = await stored(store, run_id)
     assert (job.status, job.reason) == (JobStatus.FAILED, JobReason.PARTIAL_SUCCESS)
     assert job.last_error == f"s: what the branches of s made is nested more than {MAX_DEPTH} levels deep"
 
 
 async def test_a_template_that_makes_something_too_deep_fails_its_step(store: Store) -> None:
-    rules = steps_rules(uses("a"), uses("b", with_={"in": {"it": "{payload}"}}))
-    run_id = await begin_run(store, rules)
-    await settle_step(store, rules, "a", ok(emitted("e", {"deep": nested(MAX_DEPTH - 1)})))
+    policy = steps_policy(uses("a"), uses("b", with_={"in": {"it": "{payload}"}}))
+    run_id = await begin_run(store, policy)
+    await settle_step(store, policy, "a", ok(emitted("e", {"deep": nested(MAX_DEPTH - 1)})))
     step = (await members(store, run_id))["b"]
     assert (step.status, step.reason) == (JobStatus.FAILED, JobReason.BAD_TEMPLATE)
     assert f"deeper than {MAX_DEPTH} levels" in (step.last_error or "")
 
 
 async def test_more_than_a_thousand_events_are_a_permanent_failure(store: Store) -> None:
-    rules = steps_rules(uses("a"), uses("b"))
-    run_id = await begin_run(store, rules)
-    await settle_step(store, rules, "a", ok(*(emitted() for _ in range(1001))))
+    policy = steps_policy(uses("a"), uses("b"))
+    run_id = await begin_run(store, policy)
+    await settle_step(store, policy, "a", ok(*(emitted() for _ in range(1001))))
     step = (await members(store, run_id))["a"]
     assert (step.status, step.reason) == (JobStatus.FAILED, JobReason.TOO_MANY_EVENTS)
     assert await end_of(store, run_id) == (JobStatus.FAILED, JobReason.STEP_FAILED)
@@ -511,9 +513,9 @@ async def test_more_than_ten_thousand_steps_are_a_permanent_failure_of_the_one_t
 ) -> None:
     """It says so, and nothing of what it asked for is there."""
     branches = [uses(f"b{number}") for number in range(11)]
-    rules = steps_rules(uses("a"), split("s", *branches))
-    run_id = await begin_run(store, rules)
-    await settle_step(store, rules, "a", ok(*(emitted() for _ in range(1000))))
+    policy = steps_policy(uses("a"), split("s", *branches))
+    run_id = await begin_run(store, policy)
+    await settle_step(store, policy, "a", ok(*(emitted() for _ in range(1000))))
     step = (await members(store, run_id))["a"]
     assert (step.status, step.reason) == (JobStatus.FAILED, JobReason.RUN_TOO_LARGE)
     assert "11001 steps; at most 10000" in (step.last_error or "")
@@ -525,8 +527,8 @@ async def test_more_than_ten_thousand_steps_are_a_permanent_failure_of_the_one_t
 async def test_a_run_keeps_the_graph_it_began_with(store_factory: StoreFactory) -> None:
     """Through a reload and a restart."""
     store = await store_factory.open()
-    before = steps_rules(uses("a"), uses("b", plugin="q"))
-    after = steps_rules(uses("a"), uses("c", plugin="r"))
+    before = steps_policy(uses("a"), uses("b", plugin="q"))
+    after = steps_policy(uses("a"), uses("c", plugin="r"))
     run_id = await begin_run(store, before)
     await store.record_config("h", ConfigOrigin.RELOAD, {})
     store = await store_factory.reopen()
@@ -540,19 +542,19 @@ async def test_a_run_keeps_the_graph_it_began_with(store_factory: StoreFactory) 
 
 async def test_a_plugin_that_is_gone_ends_its_step_and_the_run_goes_on(store: Store) -> None:
     """Dead/plugin_removed, and then as for any failed step."""
-    rules = steps_rules(split("s", uses("x", plugin="q"), uses("y"), join="always"), uses("after"))
-    run_id = await begin_run(store, rules)
-    moved = await store.end_queued(JobReason.PLUGIN_REMOVED, rules, plugins=["q"])
+    policy = steps_policy(split("s", uses("x", plugin="q"), uses("y"), join="always"), uses("after"))
+    run_id = await begin_run(store, policy)
+    moved = await store.end_queued(JobReason.PLUGIN_REMOVED, policy, plugins=["q"])
     assert [(one.plugin, one.status) for one in moved.jobs] == [("q", JobStatus.DEAD)]
-    assert await run_out(store, rules) == ["s/y", "after"]
+    assert await run_out(store, policy) == ["s/y", "after"]
     assert await end_of(store, run_id) == (JobStatus.FAILED, JobReason.PARTIAL_SUCCESS)
 
 
 async def test_a_purge_ends_runs_through_their_steps(store: Store) -> None:
     """`queue purge` ends jobs; a run is never left without a step."""
-    rules = steps_rules(uses("a"), uses("b"))
-    run_id = await begin_run(store, rules)
-    moved = await store.end_queued(JobReason.PURGED, rules)
+    policy = steps_policy(uses("a"), uses("b"))
+    run_id = await begin_run(store, policy)
+    moved = await store.end_queued(JobReason.PURGED, policy)
     assert [(one.plugin, one.status) for one in moved.jobs] == [
         ("p", JobStatus.DEAD),
         ("pipeline", JobStatus.FAILED),
@@ -565,100 +567,100 @@ async def test_a_purge_ends_runs_through_their_steps(store: Store) -> None:
 
 async def test_a_second_run_with_a_live_twin_waits_for_it(store: Store) -> None:
     """Identity is the pipeline's name and the key."""
-    rules = rules_of(
+    policy = policy_of(
         {"name": "flow", "steps": [uses("a"), uses("b")]}, {"name": "other", "steps": [uses("o")]}
     )
-    first = await begin_run(store, rules, dedupe_key="k")
-    await begin_run(store, rules, dedupe_key="k")
-    other = await begin_run(store, rules, pipeline="other", dedupe_key="k")
+    first = await begin_run(store, policy, dedupe_key="k")
+    await begin_run(store, policy, dedupe_key="k")
+    other = await begin_run(store, policy, pipeline="other", dedupe_key="k")
     claims = await claim_all(store)
     assert [claim.job.run_id for claim in claims] == [first, other]
     for claim in claims:
-        await settle(store, claim.job, ok(), rules)
-    await settle_step(store, rules, "b")
-    assert await run_out(store, rules) == ["a", "b"]
+        await settle(store, claim.job, ok(), policy)
+    await settle_step(store, policy, "b")
+    assert await run_out(store, policy) == ["a", "b"]
 
 
 async def test_a_success_within_its_window_makes_a_run_a_duplicate(store: Store, clock: Clock) -> None:
     """And nothing of the duplicate is written."""
-    rules = steps_rules(uses("a", baggage={"kept": "payload.n"}))
-    first = await begin_run(store, rules, {"n": 1}, dedupe_key="k")
-    assert await run_out(store, rules) == ["a"]
-    again = a_new_run(rules, {"n": 1}, dedupe_key="k")
-    answer = await enqueue_run(store, rules, again)
+    policy = steps_policy(uses("a", baggage={"kept": "payload.n"}))
+    first = await begin_run(store, policy, {"n": 1}, dedupe_key="k")
+    assert await run_out(store, policy) == ["a"]
+    again = a_new_run(policy, {"n": 1}, dedupe_key="k")
+    answer = await enqueue_run(store, policy, again)
     assert isinstance(answer, Deduplicated)
     assert (answer.job_id, answer.dedupe_key) == (first, "k")
     assert await store.job(again.job.id) is None
     clock.advance(hours=25)
-    await begin_run(store, rules, {"n": 1}, dedupe_key="k")
-    assert await run_out(store, rules) == ["a"]
+    await begin_run(store, policy, {"n": 1}, dedupe_key="k")
+    assert await run_out(store, policy) == ["a"]
 
 
 async def test_a_live_run_is_a_duplicate_for_those_who_say_so(store: Store) -> None:
-    rules = steps_rules(uses("a"))
-    first = await begin_run(store, rules, dedupe_key="k")
-    answer = await enqueue_run(store, rules, a_new_run(rules, dedupe_key="k", dedupe_ttl=60.0))
+    policy = steps_policy(uses("a"))
+    first = await begin_run(store, policy, dedupe_key="k")
+    answer = await enqueue_run(store, policy, a_new_run(policy, dedupe_key="k", dedupe_ttl=60.0))
     assert isinstance(answer, Deduplicated)
     assert (answer.job_id, answer.dedupe_key) == (first, "k")
-    await run_out(store, rules)
+    await run_out(store, policy)
 
 
 async def test_a_run_that_gives_up_waiting_does_not_let_the_next_one_in(store: Store) -> None:
     """Three runs with one key; the second is cancelled while it waits for the first."""
-    rules = steps_rules(uses("a"))
-    first = await begin_run(store, rules, dedupe_key="k")
-    second = await begin_run(store, rules, dedupe_key="k")
-    third = await begin_run(store, rules, dedupe_key="k")
+    policy = steps_policy(uses("a"))
+    first = await begin_run(store, policy, dedupe_key="k")
+    second = await begin_run(store, policy, dedupe_key="k")
+    third = await begin_run(store, policy, dedupe_key="k")
     (claim,) = await claim_all(store)
     assert claim.job.run_id == first
-    await store.cancel(second, rules)
+    await store.cancel(second, policy)
     assert await claim_all(store) == [], "the third runs beside the first"
-    await settle(store, claim.job, ok(), rules)
+    await settle(store, claim.job, ok(), policy)
     (claim,) = await claim_all(store)
     assert claim.job.run_id == third
-    await settle(store, claim.job, ok(), rules)
+    await settle(store, claim.job, ok(), policy)
 
 
 async def test_a_run_that_is_tried_again_and_a_new_one_do_not_run_together(store: Store) -> None:
     """Whoever comes last waits for the last who came."""
-    rules = steps_rules(uses("a"))
-    first = await begin_run(store, rules, dedupe_key="k")
-    await settle_step(store, rules, "a", failed(permanent=True))
-    second = await begin_run(store, rules, dedupe_key="k")
+    policy = steps_policy(uses("a"))
+    first = await begin_run(store, policy, dedupe_key="k")
+    await settle_step(store, policy, "a", failed(permanent=True))
+    second = await begin_run(store, policy, dedupe_key="k")
     (claim,) = await claim_all(store)
     assert claim.job.run_id == second
-    await store.retry(first, rules)
-    third = await begin_run(store, rules, dedupe_key="k")
+    await store.retry(first, policy)
+    third = await begin_run(store, policy, dedupe_key="k")
     assert await claim_all(store) == []
-    await settle(store, claim.job, failed(permanent=True), rules)
+    await settle(store, claim.job, failed(permanent=True), policy)
     (claim,) = await claim_all(store)
     assert claim.job.run_id == first
-    await settle(store, claim.job, failed(permanent=True), rules)
+    await settle(store, claim.job, failed(permanent=True), policy)
     (claim,) = await claim_all(store)
     assert claim.job.run_id == third
-    await settle(store, claim.job, ok(), rules)
+    await settle(store, claim.job, ok(), policy)
 
 
 async def test_steps_made_at_the_start_are_told_to_the_caller(store: Store) -> None:
     """The engine is woken by what can start; a run itself never can."""
-    rules = steps_rules(split("s", uses("x"), uses("y")))
-    run = a_new_run(rules)
-    answer = await enqueue_run(store, rules, run)
+    policy = steps_policy(split("s", uses("x"), uses("y")))
+    run = a_new_run(policy)
+    answer = await enqueue_run(store, policy, run)
     assert isinstance(answer, Accepted)
     assert {member.job_id for member in answer.members} == {
         job.id for job in await all_members(store, run.job.id)
     }
-    await run_out(store, rules)
+    await run_out(store, policy)
 
 
 async def test_jobs_and_runs_are_accepted_together(store: Store) -> None:
     """An event's starts are one transaction, answered in order."""
-    rules = steps_rules(uses("a"))
-    run = a_new_run(rules)
+    policy = steps_policy(uses("a"))
+    run = a_new_run(policy)
     job = NewJob(id=an_id(), plugin="q", command="handle", submitted_by=run.job.submitted_by, max_attempts=1)
-    answers = await submit(store, job, runs=(run,), rules=rules, event=run.event)
+    answers = await submit(store, job, runs=(run,), policy=policy, event=run.event)
     assert [answer.job_id for answer in answers] == [job.id, run.job.id]
-    assert sorted(await run_out(store, rules)) == ["a", "q"]
+    assert sorted(await run_out(store, policy)) == ["a", "q"]
 
 
 # ---------------------------------------------------------------------------------- conditions and time
@@ -672,7 +674,7 @@ def endless(number: int) -> dict[str, Any]:
 async def test_one_slow_condition_is_an_error_of_its_step_alone(store: Store) -> None:
     """Its neighbours are judged, before it and after it, although all share one budget."""
     fits = {"path": "payload.text", "op": "regex", "value": "a+!"}
-    rules = steps_rules(
+    policy = steps_policy(
         split(
             "all",
             uses("before", if_=fits),
@@ -680,7 +682,7 @@ async def test_one_slow_condition_is_an_error_of_its_step_alone(store: Store) ->
             uses("after", if_=fits),
         )
     )
-    run_id = await begin_run(store, rules, {"text": "a" * 60 + "!"})
+    run_id = await begin_run(store, policy, {"text": "a" * 60 + "!"})
     found = await members(store, run_id)
     assert {path: job.reason for path, job in found.items()} == {
         "all/before": JobReason.SUBMITTED,
@@ -695,9 +697,9 @@ async def test_one_slow_condition_is_an_error_of_its_step_alone(store: Store) ->
 async def test_all_that_a_transaction_judges_has_one_budget(store: Store) -> None:
     """Twenty conditions that take for ever: together they compute no longer than one was allowed to."""
     slow = {"any": [endless(number) for number in range(20)]}
-    rules = steps_rules(split("all", *(uses(f"s{number}", if_=slow) for number in range(20))))
-    run = a_new_run(rules, {"text": "a" * 60 + "!"})
+    policy = steps_policy(split("all", *(uses(f"s{number}", if_=slow) for number in range(20))))
+    run = a_new_run(policy, {"text": "a" * 60 + "!"})
     began = time.process_time()
-    await enqueue_run(store, rules, run)
+    await enqueue_run(store, policy, run)
     assert time.process_time() - began < 1.0  # it was 2 s, with everybody else waiting
     assert {job.reason for job in await all_members(store, run.job.id)} == {JobReason.BAD_CONDITION}

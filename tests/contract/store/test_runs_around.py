@@ -8,7 +8,7 @@ from typing import Any
 import apsw
 import pytest
 
-from builders.jobs import a_new_job, a_route, emitted, failed, ok, some_rules, timed_out
+from builders.jobs import a_new_job, a_route, emitted, failed, ok, some_policy, timed_out
 from builders.pipelines import (
     all_members,
     begin_run,
@@ -16,11 +16,11 @@ from builders.pipelines import (
     end_of,
     members,
     payload_of,
-    rules_of,
+    policy_of,
     run_out,
     settle_step,
     split,
-    steps_rules,
+    steps_policy,
     uses,
 )
 from builders.stores import (
@@ -56,14 +56,14 @@ async def runs_of(store: Store, pipeline: str) -> list[Job]:
 
 async def test_an_event_of_a_step_starts_routes_and_runs_beside_its_own_run(store: Store) -> None:
     """Descendants, never members; each a hop further, while a step inside is none."""
-    rules = rules_of(
+    policy = policy_of(
         {"name": "flow", "steps": [uses("a"), uses("b")]},
         {"name": "other", "on": "found", "steps": [uses("o", plugin="q")]},
         {"name": "elsewhere", "on": "found", "from_plugin": "q", "steps": [uses("e")]},
         routes=[{"from": "p", "event_type": "found", "to": "sink"}],
     )
-    run_id = await begin_run(store, rules, hops=3, trace_id="t")
-    settled = await settle_step(store, rules, "a", ok(emitted("found", {"n": 1}, key="k")))
+    run_id = await begin_run(store, policy, hops=3, trace_id="t")
+    settled = await settle_step(store, policy, "a", ok(emitted("found", {"n": 1}, key="k")))
     assert len(settled.started) == 4  # the route, the run with its step, and the next step
     (routed,), (other,) = await jobs_of(store, "sink"), await runs_of(store, "other")
     inside = await members(store, run_id)
@@ -76,22 +76,22 @@ async def test_an_event_of_a_step_starts_routes_and_runs_beside_its_own_run(stor
     assert (step.hops, step.run_id, step.plugin) == (4, other.id, "q")
     assert await runs_of(store, "elsewhere") == []
     claims = await claims_by_step(store)
-    await settle(store, claims["b"].job, ok(), rules)
+    await settle(store, claims["b"].job, ok(), policy)
     assert (await stored(store, run_id)).status is JobStatus.SUCCEEDED  # the others are still to come
-    await settle(store, claims["sink"].job, ok(), rules)
-    await settle(store, claims["o"].job, ok(), rules)
+    await settle(store, claims["sink"].job, ok(), policy)
+    await settle(store, claims["o"].job, ok(), policy)
 
 
 async def test_two_pipelines_that_start_each_other_stop_at_the_limit(store: Store) -> None:
     """The event is dropped with a recorded error."""
-    rules = rules_of(
+    policy = policy_of(
         {"name": "ping", "on": "pong", "steps": [uses("a")]},
         {"name": "pong", "on": "ping", "steps": [uses("b")]},
         service={"max_hops": 4},
     )
-    await begin_run(store, rules, pipeline="ping")
+    await begin_run(store, policy, pipeline="ping")
     outcomes: dict[str, Outcome] = {"a": ok(emitted("ping", {})), "b": ok(emitted("pong", {}))}
-    assert await run_out(store, rules, outcomes) == ["a", "b", "a", "b", "a"]
+    assert await run_out(store, policy, outcomes) == ["a", "b", "a", "b", "a"]
     (entry,) = [row for row in await whole_ledger(store) if row.kind is LedgerKind.EVENT_DROPPED]
     assert (entry.data["event_type"], entry.data["targets"]) == ("ping", ["pipeline:pong"])
     assert "4 hops" in str(entry.data["error"])
@@ -99,24 +99,24 @@ async def test_two_pipelines_that_start_each_other_stop_at_the_limit(store: Stor
 
 async def test_a_pipeline_whose_own_if_is_against_it_does_not_start_and_says_so(store: Store) -> None:
     condition = {"path": "payload.n", "op": "lt", "value": 4}
-    rules = rules_of({"name": "flow", "on": "found", "if": condition, "steps": [uses("a")]})
+    policy = policy_of({"name": "flow", "on": "found", "if": condition, "steps": [uses("a")]})
     await accept(store, a_new_job("source"))
     await settle(
-        store, await claim_one(store), ok(emitted("found", {"n": 9}), emitted("found", {"n": 1})), rules
+        store, await claim_one(store), ok(emitted("found", {"n": 9}), emitted("found", {"n": 1})), policy
     )
     assert len(await runs_of(store, "flow")) == 1
     (entry,) = [row for row in await whole_ledger(store) if row.kind is LedgerKind.SWITCH]
     assert (entry.data["pipeline"], entry.data["event_type"]) == ("flow", "found")
-    assert await run_out(store, rules) == ["a"]
+    assert await run_out(store, policy) == ["a"]
 
 
 async def test_an_events_key_makes_a_second_run_a_duplicate(store: Store) -> None:
     """The key of an event applies to the start of a run."""
-    rules = rules_of({"name": "flow", "on": "found", "steps": [uses("a")]})
+    policy = policy_of({"name": "flow", "on": "found", "steps": [uses("a")]})
     for _ in range(2):
         await accept(store, a_new_job("source"))
-        await settle(store, await claim_one(store), ok(emitted("found", {}, key="k")), rules)
-        await run_out(store, rules)
+        await settle(store, await claim_one(store), ok(emitted("found", {}, key="k")), policy)
+        await run_out(store, policy)
     assert len(await runs_of(store, "flow")) == 1
     assert [
         row.data["dedupe_key"] for row in await whole_ledger(store) if row.kind == "job.deduplicated"
@@ -125,24 +125,24 @@ async def test_an_events_key_makes_a_second_run_a_duplicate(store: Store) -> Non
 
 async def test_a_run_started_by_an_event_inherits_baggage(store: Store) -> None:
     kept = {"path": "context.kept", "op": "eq", "value": 1}
-    rules = rules_of(
+    policy = policy_of(
         {"name": "flow", "steps": [uses("a", baggage={"kept": "payload.n"})]},
         {"name": "next", "on": "found", "if": kept, "steps": [uses("b", with_={"v": "{context.kept}"})]},
     )
-    await begin_run(store, rules, {"n": 1})
-    await settle_step(store, rules, "a", ok(emitted("found", {})))
+    await begin_run(store, policy, {"n": 1})
+    await settle_step(store, policy, "a", ok(emitted("found", {})))
     claims = await claims_by_step(store)
     assert (payload_of(claims["b"]), claims["b"].baggage) == ({"v": 1}, {"kept": 1})
-    await settle(store, claims["b"].job, ok(), rules)
+    await settle(store, claims["b"].job, ok(), policy)
 
 
 async def test_a_cancelled_run_starts_nothing_outside_either(store: Store) -> None:
     """Whatever a step of it answers meanwhile."""
-    rules = steps_rules(uses("a"), routes=[{"from": "p", "event_type": "found", "to": "sink"}])
-    run_id = await begin_run(store, rules)
+    policy = steps_policy(uses("a"), routes=[{"from": "p", "event_type": "found", "to": "sink"}])
+    run_id = await begin_run(store, policy)
     job = await claim_one(store)
-    await store.cancel(run_id, rules)
-    await settle(store, job, ok(emitted("found")), rules)
+    await store.cancel(run_id, policy)
+    await settle(store, job, ok(emitted("found")), policy)
     assert await jobs_of(store, "sink") == []
 
 
@@ -159,7 +159,7 @@ def hook_rules(*more: dict[str, Any], **config: Any) -> Policy:
         }
         for word in ("completed", "failed", "timed_out")
     ]
-    return rules_of(
+    return policy_of(
         *hooks, *more, plugins={"source": {"notify_on_complete": True, "max_attempts": 1}}, **config
     )
 
@@ -177,9 +177,9 @@ async def test_the_end_of_a_root_job_fires_exactly_one_hook(
     store: Store, outcome: Outcome, pipeline: str, status: str
 ) -> None:
     """As a full pipeline, with everything that is promised in its payload."""
-    rules = hook_rules()
+    policy = hook_rules()
     job_id = await accept(store, a_new_job("source", max_attempts=1, hops=2))
-    await settle(store, await claim_one(store), outcome, rules)
+    await settle(store, await claim_one(store), outcome, policy)
     (run,) = await jobs_of(store, "pipeline")
     assert (run.command, run.submitted_by, run.parent_job_id, run.hops) == (
         pipeline,
@@ -192,35 +192,35 @@ async def test_the_end_of_a_root_job_fires_exactly_one_hook(
     told = {"job_id": job_id, "plugin": "source", "command": "handle", "status": status, "attempt": 1}
     assert payload.items() >= told.items()
     assert set(payload) == {*told, "error", "message", "text", "duration_ms", "pipeline"}
-    await settle(store, claim.job, ok(), rules)
+    await settle(store, claim.job, ok(), policy)
     assert len(await jobs_of(store, "pipeline")) == 1, "a hook fed itself"
 
 
 async def test_a_job_that_goes_on_fires_no_hook(store: Store) -> None:
-    rules = hook_rules()
+    policy = hook_rules()
     await accept(store, a_new_job("source", max_attempts=2))
-    await settle(store, await claim_one(store), timed_out(), rules)
+    await settle(store, await claim_one(store), timed_out(), policy)
     assert await jobs_of(store, "pipeline") == []
 
 
 @pytest.mark.parametrize("job", [{"parent_job_id": "x"}, {"submitted_by": SubmittedBy.CORE}, {"plugin": "p"}])
 async def test_who_fires_no_hook(store: Store, job: dict[str, Any]) -> None:
     """Root jobs of plugins that say so."""
-    rules = hook_rules()
+    policy = hook_rules()
     await accept(store, a_new_job(**({"plugin": "source"} | job)))
-    await settle(store, await claim_one(store), ok(), rules)
+    await settle(store, await claim_one(store), ok(), policy)
     assert await jobs_of(store, "pipeline") == []
 
 
 async def test_a_run_fires_a_hook_and_its_steps_do_not(store: Store) -> None:
-    rules = hook_rules(
+    policy = hook_rules(
         {"name": "flow", "notify_on_complete": True, "steps": [uses("a", plugin="source")]},
         {"name": "quiet", "steps": [uses("b", plugin="source")]},
     )
-    run_id = await begin_run(store, rules)
-    await begin_run(store, rules, pipeline="quiet")
+    run_id = await begin_run(store, policy)
+    await begin_run(store, policy, pipeline="quiet")
     outcomes: dict[str, Outcome] = {"a": NO}
-    assert await run_out(store, rules, outcomes) == ["a", "b", "failed"]
+    assert await run_out(store, policy, outcomes) == ["a", "b", "failed"]
     (run,) = await runs_of(store, "on_failed")
     assert run.parent_job_id == run_id
     event = await store.event(run.source_event_id or "")
@@ -232,14 +232,14 @@ async def test_a_run_fires_a_hook_and_its_steps_do_not(store: Store) -> None:
 async def test_a_hook_listens_to_whom_it_names(store: Store) -> None:
     """`from_plugin`, which for a hook may be a pipeline; and `if`, on what is told."""
     failing = {"path": "payload.status", "op": "eq", "value": "failed"}
-    rules = rules_of(
+    policy = policy_of(
         {"name": "flow", "notify_on_complete": True, "steps": [uses("a")]},
         {"name": "of_flow", "on-hook": "job.completed", "from_plugin": "flow", "steps": [uses("b")]},
         {"name": "of_q", "on-hook": "job.completed", "from_plugin": "q", "steps": [uses("c")]},
         {"name": "never", "on-hook": "job.completed", "if": failing, "steps": [uses("d")]},
     )
-    await begin_run(store, rules)
-    assert await run_out(store, rules) == ["a", "b"]
+    await begin_run(store, policy)
+    assert await run_out(store, policy) == ["a", "b"]
     (entry,) = [row for row in await whole_ledger(store) if row.kind is LedgerKind.SWITCH]
     assert entry.data["pipeline"] == "never"
 
@@ -247,20 +247,20 @@ async def test_a_hook_listens_to_whom_it_names(store: Store) -> None:
 async def test_a_hook_sees_what_the_job_carried(store: Store) -> None:
     """`context` in its `if` is what `context` is in its steps."""
     kept = {"path": "context.kept", "op": "eq", "value": 1}
-    rules = rules_of(
+    policy = policy_of(
         {"name": "flow", "steps": [uses("a", baggage={"kept": "payload.n"})]},
         {"name": "next", "on": "found", "notify_on_complete": True, "steps": [uses("b")]},
         {"name": "hooked", "on-hook": "job.completed", "if": kept, "steps": [uses("c")]},
     )
-    await begin_run(store, rules, {"n": 1})
-    assert await run_out(store, rules, {"a": ok(emitted("found", {}))}) == ["a", "b", "c"]
+    await begin_run(store, policy, {"n": 1})
+    assert await run_out(store, policy, {"a": ok(emitted("found", {}))}) == ["a", "b", "c"]
 
 
 async def test_a_hook_beyond_the_hop_limit_is_dropped_and_that_is_recorded(store: Store) -> None:
     """Dropped with a recorded, visible error, as any event that went too far."""
-    rules = hook_rules(service={"max_hops": 2})
+    policy = hook_rules(service={"max_hops": 2})
     job_id = await accept(store, a_new_job("source", hops=2))
-    await settle(store, await claim_one(store), ok(), rules)
+    await settle(store, await claim_one(store), ok(), policy)
     assert await jobs_of(store, "pipeline") == []
     (entry,) = [row for row in await whole_ledger(store) if row.kind is LedgerKind.EVENT_DROPPED]
     assert (entry.job_id, entry.data["targets"]) == (job_id, ["pipeline:on_completed"])
@@ -268,26 +268,26 @@ async def test_a_hook_beyond_the_hop_limit_is_dropped_and_that_is_recorded(store
 
 async def test_a_job_that_ends_twice_in_the_queue_fires_twice(store: Store) -> None:
     """Every end is told, also that of a job that was never executed."""
-    rules = hook_rules()
+    policy = hook_rules()
     job_id = await accept(store, a_new_job("source"))
     for count in (1, 2):
-        assert (await store.cancel(job_id, rules)).answer is CancelStatus.CANCELLED
+        assert (await store.cancel(job_id, policy)).answer is CancelStatus.CANCELLED
         assert len(await runs_of(store, "on_failed")) == count
-        assert await store.retry(job_id, rules) is RetryResult.QUEUED
+        assert await store.retry(job_id, policy) is RetryResult.QUEUED
     kinds = {row.kind for row in await whole_ledger(store)}
     assert LedgerKind.CHILD_CONFLICT not in kinds
-    await run_out(store, rules)
+    await run_out(store, policy)
 
 
 async def test_pipelines_that_hooks_start_through_events_stop_at_the_limit(store: Store) -> None:
     """A hook that makes its own cause is bounded like any other loop."""
-    rules = rules_of(
+    policy = policy_of(
         {"name": "flow", "on": "again", "notify_on_complete": True, "steps": [uses("a")]},
         {"name": "hooked", "on-hook": "job.completed", "steps": [uses("h")]},
         service={"max_hops": 5},
     )
-    await begin_run(store, rules)
-    ran = await run_out(store, rules, {"h": ok(emitted("again", {}))})
+    await begin_run(store, policy)
+    ran = await run_out(store, policy, {"h": ok(emitted("again", {}))})
     assert ran == ["a", "h", "a", "h", "a", "h"]
 
 
@@ -302,21 +302,21 @@ async def told(store: Store, job_id: str) -> list[dict[str, Any]]:
 TOLD = Callback(url="https://receiver.invalid/hook", model="m")
 
 
-async def work(store: Store, rules: Policy, outcomes: dict[str, Outcome]) -> None:
+async def work(store: Store, policy: Policy, outcomes: dict[str, Outcome]) -> None:
     """As an engine does: it says when a plugin has its request, where somebody is told."""
     while claims := await claim_all(store):
         for claim in claims:
             if claim.is_followed:
                 await store.mark_working(claim.job.id, claim.job.execution)
-            await settle(store, claim.job, outcomes.get(claim.job.step_path or "", ok()), rules)
+            await settle(store, claim.job, outcomes.get(claim.job.step_path or "", ok()), policy)
 
 
 async def test_a_run_tells_its_caller_four_times(store: Store) -> None:
     """Queued, loading and working with its first step, then done with the last step's result."""
-    rules = steps_rules(uses("a"), uses("b"))
-    run_id = await begin_run(store, rules, callback=TOLD)
+    policy = steps_policy(uses("a"), uses("b"))
+    run_id = await begin_run(store, policy, callback=TOLD)
     last = ok(result="b", stdout='{"result": "b"}', artifacts=({"name": "f", "path": "/f"},))
-    await work(store, rules, {"b": last})
+    await work(store, policy, {"b": last})
     said = await told(store, run_id)
     assert [(body["state"], body["previous_state"]) for body in said] == [
         ("queued", None),
@@ -332,11 +332,11 @@ async def test_a_run_tells_its_caller_four_times(store: Store) -> None:
 @pytest.mark.parametrize("way", ["step", "unmade", "cancelled"])
 async def test_a_run_that_fails_tells_its_caller(store: Store, way: str) -> None:
     step = uses("a", with_={"x": "{payload.gone}"}) if way == "unmade" else uses("a")
-    rules = steps_rules(step)
-    run_id = await begin_run(store, rules, callback=TOLD)
+    policy = steps_policy(step)
+    run_id = await begin_run(store, policy, callback=TOLD)
     if way == "cancelled":
-        await store.cancel(run_id, rules)
-    await work(store, rules, {"a": NO})
+        await store.cancel(run_id, policy)
+    await work(store, policy, {"a": NO})
     said = [body["state"] for body in await told(store, run_id)]
     expected = {
         "step": ["queued", "loading", "working", "failed"],
@@ -348,11 +348,11 @@ async def test_a_run_that_fails_tells_its_caller(store: Store, way: str) -> None
 
 
 async def test_a_retried_run_tells_its_caller_from_the_start(store: Store) -> None:
-    rules = steps_rules(uses("a"))
-    run_id = await begin_run(store, rules, callback=TOLD)
-    await work(store, rules, {"a": NO})
-    await store.retry(run_id, rules)
-    await work(store, rules, {})
+    policy = steps_policy(uses("a"))
+    run_id = await begin_run(store, policy, callback=TOLD)
+    await work(store, policy, {"a": NO})
+    await store.retry(run_id, policy)
+    await work(store, policy, {})
     said = [body["state"] for body in await told(store, run_id)]
     assert said == ["queued", "loading", "working", "failed", "queued", "loading", "working", "done"]
 
@@ -365,8 +365,8 @@ async def test_a_run_without_live_steps_is_ended_and_told_of(store_factory: Stor
     if store_factory.kind.name != "sqlite":
         pytest.skip("the damage is done to a file")
     store = await store_factory.open()
-    rules = steps_rules(split("s", uses("x"), uses("y")), uses("after"))
-    run_id = await begin_run(store, rules)
+    policy = steps_policy(split("s", uses("x"), uses("y")), uses("after"))
+    run_id = await begin_run(store, policy)
     await store_factory.close()
     damaged = apsw.Connection(str(store_factory.place / "state.db"))
     for sql in (
@@ -378,17 +378,17 @@ async def test_a_run_without_live_steps_is_ended_and_told_of(store_factory: Stor
         damaged.execute(sql, (run_id,))
     damaged.close()
     store = await store_factory.open()
-    moved = await store.recover(rules)
+    moved = await store.recover(policy)
     assert [(one.id, one.reason) for one in moved.jobs] == [(run_id, JobReason.STALLED)]
     assert await end_of(store, run_id) == (JobStatus.FAILED, JobReason.STALLED)
     kinds = [row.kind for row in await whole_ledger(store) if row.job_id == run_id]
     assert LedgerKind.RUN_STALLED in kinds
-    assert (await store.recover(rules)).jobs == ()
+    assert (await store.recover(policy)).jobs == ()
 
 
 async def test_plain_routes_go_on_as_before(store: Store) -> None:
     """A job outside of runs starts what its routes say, with nothing of a run about it."""
-    rules = some_rules(a_route())
+    policy = some_policy(a_route())
     await submit(store, a_new_job("source"))
-    settled = await settle(store, await claim_one(store), ok(emitted()), rules)
+    settled = await settle(store, await claim_one(store), ok(emitted()), policy)
     assert (len(settled.started), settled.ended, settled.settlement.progress) == (1, (), None)

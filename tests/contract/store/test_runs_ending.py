@@ -18,11 +18,11 @@ from builders.pipelines import (
     enqueue_run,
     members,
     payload_of,
-    rules_of,
+    policy_of,
     run_out,
     settle_step,
     split,
-    steps_rules,
+    steps_policy,
     uses,
 )
 from builders.stores import StoreFactory, claim_all, path_of, settle, stored
@@ -45,9 +45,9 @@ NO = failed(permanent=True)
 
 async def test_a_run_that_nobody_has_begun_is_dead_at_once(store: Store) -> None:
     """Queued → dead; nothing was claimed, so nothing says that it ran."""
-    rules = steps_rules(split("s", uses("x"), uses("y")))
-    run_id = await begin_run(store, rules)
-    answer = await store.cancel(run_id, rules)
+    policy = steps_policy(split("s", uses("x"), uses("y")))
+    run_id = await begin_run(store, policy)
+    answer = await store.cancel(run_id, policy)
     assert (answer.answer, answer.stopping, answer.more) == (CancelStatus.CANCELLED, (), False)
     assert [one.status for one in answer.ended] == [JobStatus.DEAD] * 3
     assert await end_of(store, run_id) == DEAD
@@ -57,76 +57,76 @@ async def test_a_run_that_nobody_has_begun_is_dead_at_once(store: Store) -> None
 
 async def test_a_cancelled_run_waits_for_what_runs_and_starts_nothing(store: Store) -> None:
     """Queued steps are dead at once, running ones when their process is gone."""
-    rules = steps_rules(split("s", uses("x"), uses("y", plugin="q"), join="always"), uses("after"))
-    run_id = await begin_run(store, rules)
+    policy = steps_policy(split("s", uses("x"), uses("y", plugin="q"), join="always"), uses("after"))
+    run_id = await begin_run(store, policy)
     (claim,) = await claim_all(store, limit=1)
-    answer = await store.cancel(run_id, rules)
+    answer = await store.cancel(run_id, policy)
     assert (answer.answer, answer.stopping) == (CancelStatus.REQUESTED, (claim.job.id,))
     assert [one.plugin for one in answer.ended] == ["q"]
     assert (await stored(store, run_id)).status is JobStatus.RUNNING
-    settled = await settle(store, claim.job, ok(emitted()), rules)
+    settled = await settle(store, claim.job, ok(emitted()), policy)
     assert settled.settlement.reason is JobReason.CANCELLED
     assert await claim_all(store) == []
     assert await end_of(store, run_id) == DEAD
     assert {job.status for job in await all_members(store, run_id)} == {JobStatus.DEAD}
-    again = await store.cancel(run_id, rules)
+    again = await store.cancel(run_id, policy)
     assert again.answer is CancelStatus.ALREADY_ENDED
 
 
 async def test_a_step_is_cancelled_by_itself_and_its_run_goes_on(store: Store) -> None:
-    rules = steps_rules(split("s", uses("x"), uses("y"), join="always"), uses("after"))
-    run_id = await begin_run(store, rules)
-    await store.cancel((await members(store, run_id))["s/x"].id, rules)
-    assert await run_out(store, rules) == ["s/y", "after"]
+    policy = steps_policy(split("s", uses("x"), uses("y"), join="always"), uses("after"))
+    run_id = await begin_run(store, policy)
+    await store.cancel((await members(store, run_id))["s/x"].id, policy)
+    assert await run_out(store, policy) == ["s/y", "after"]
     assert await end_of(store, run_id) == PARTIAL
 
 
 async def test_a_large_run_is_cancelled_in_sweeps(store_factory: StoreFactory) -> None:
     """At most 500 rows a sweep; a crash in between changes nothing."""
     store = await store_factory.open()
-    rules = steps_rules(uses("a"), uses("b"))
-    run_id = await begin_run(store, rules)
-    await settle_step(store, rules, "a", ok(*(emitted() for _ in range(700))))
-    first = await store.cancel(run_id, rules)
+    policy = steps_policy(uses("a"), uses("b"))
+    run_id = await begin_run(store, policy)
+    await settle_step(store, policy, "a", ok(*(emitted() for _ in range(700))))
+    first = await store.cancel(run_id, policy)
     assert (len(first.ended), first.more, first.answer) == (500, True, CancelStatus.REQUESTED)
     store = await store_factory.reopen()
-    moved = await store.recover(rules)
+    moved = await store.recover(policy)
     assert (len(moved.jobs), moved.more) == (201, False)
     assert await end_of(store, run_id) == DEAD
 
 
 async def test_a_deadline_cancels_a_run(store: Store, clock: Clock) -> None:
     """It is on the run's row, so it holds through a restart, and once."""
-    rules = steps_rules(uses("a"), uses("b"))
+    policy = steps_policy(uses("a"), uses("b"))
     due = clock.now + timedelta(seconds=30)
-    runs = [replace(a_new_run(rules), deadline_at=due + timedelta(seconds=wait)) for wait in (0, 0, 60)]
+    runs = [replace(a_new_run(policy), deadline_at=due + timedelta(seconds=wait)) for wait in (0, 0, 60)]
     for run in runs:
-        await enqueue_run(store, rules, run)
-    nothing = await store.cancel_overdue(rules)
+        await enqueue_run(store, policy, run)
+    nothing = await store.cancel_overdue(policy)
     assert (nothing.cancelled, nothing.next_due_at) == ((), due)
     (claim,) = await claim_all(store, limit=1)
     clock.advance(seconds=30)
-    overdue = await store.cancel_overdue(rules)
+    overdue = await store.cancel_overdue(policy)
     assert [one.answer for one in overdue.cancelled] == [CancelStatus.REQUESTED, CancelStatus.CANCELLED]
     assert overdue.cancelled[0].stopping == (claim.job.id,)
     assert overdue.next_due_at == due + timedelta(seconds=60)
-    assert (await store.cancel_overdue(rules)).cancelled == ()
-    await settle(store, claim.job, Interrupted(), rules)
+    assert (await store.cancel_overdue(policy)).cancelled == ()
+    await settle(store, claim.job, Interrupted(), policy)
     assert await end_of(store, runs[0].job.id) == DEAD
-    await run_out(store, rules)
+    await run_out(store, policy)
     assert await end_of(store, runs[2].job.id) == SUCCEEDED
-    assert (await store.cancel_overdue(rules)).next_due_at is None
+    assert (await store.cancel_overdue(policy)).next_due_at is None
 
 
 async def test_a_clock_set_back_gives_a_run_no_more_time(store: Store, clock: Clock) -> None:
     """At a clock jump waiting times are clamped, the time of a run too."""
-    rules = steps_rules(uses("a"))
+    policy = steps_policy(uses("a"))
     wait = timedelta(seconds=30)
-    await enqueue_run(store, rules, replace(a_new_run(rules), deadline_at=clock.now + wait))
+    await enqueue_run(store, policy, replace(a_new_run(policy), deadline_at=clock.now + wait))
     assert await store.clamp_waits() == 0
     clock.advance(hours=-3)
     assert await store.clamp_waits() == 1
-    due_at = (await store.cancel_overdue(rules)).next_due_at
+    due_at = (await store.cancel_overdue(policy)).next_due_at
     assert due_at is not None
     assert abs(due_at - clock.now - wait) <= timedelta(milliseconds=1)
     assert await store.clamp_waits() == 0
@@ -138,27 +138,27 @@ async def test_a_clock_set_back_gives_a_run_no_more_time(store: Store, clock: Cl
 async def test_a_run_is_neither_put_back_nor_charged_after_a_crash(store_factory: StoreFactory) -> None:
     """Only its steps have processes."""
     store = await store_factory.open()
-    rules = steps_rules(split("s", uses("x"), uses("y")), uses("after"))
-    run_id = await begin_run(store, rules)
+    policy = steps_policy(split("s", uses("x"), uses("y")), uses("after"))
+    run_id = await begin_run(store, policy)
     await claim_all(store, limit=1)
     store = await store_factory.reopen()
-    moved = await store.recover(rules)
+    moved = await store.recover(policy)
     assert [(one.plugin, one.reason) for one in moved.jobs] == [("p", JobReason.RECOVERED)]
     run = await stored(store, run_id)
     assert (run.status, run.attempt, run.execution) == (JobStatus.RUNNING, 1, 1)
     store_factory.clock.advance(minutes=2)
     await store.release_due()
-    assert sorted(await run_out(store, rules)) == ["after", "s/x", "s/y"]
+    assert sorted(await run_out(store, policy)) == ["after", "s/x", "s/y"]
     assert await end_of(store, run_id) == SUCCEEDED
 
 
 async def test_a_step_whose_attempts_a_crash_uses_up_ends_its_line(store_factory: StoreFactory) -> None:
     store = await store_factory.open()
-    rules = steps_rules(uses("a", retry={"max_attempts": 1}))
-    run_id = await begin_run(store, rules)
+    policy = steps_policy(uses("a", retry={"max_attempts": 1}))
+    run_id = await begin_run(store, policy)
     await claim_all(store)
     store = await store_factory.reopen()
-    moved = await store.recover(rules)
+    moved = await store.recover(policy)
     assert [one.status for one in moved.jobs] == [JobStatus.DEAD, JobStatus.FAILED]
     assert await end_of(store, run_id) == (JobStatus.FAILED, JobReason.STEP_FAILED)
 
@@ -166,12 +166,12 @@ async def test_a_step_whose_attempts_a_crash_uses_up_ends_its_line(store_factory
 async def test_recovery_finishes_a_cancel(store_factory: StoreFactory) -> None:
     """Recovery ends cancelled jobs dead, whatever they were doing."""
     store = await store_factory.open()
-    rules = steps_rules(split("s", uses("x"), uses("y")), uses("after"))
-    run_id = await begin_run(store, rules)
+    policy = steps_policy(split("s", uses("x"), uses("y")), uses("after"))
+    run_id = await begin_run(store, policy)
     await claim_all(store)
-    await store.cancel(run_id, rules)
+    await store.cancel(run_id, policy)
     store = await store_factory.reopen()
-    assert not (await store.recover(rules)).more
+    assert not (await store.recover(policy)).more
     assert await end_of(store, run_id) == DEAD
 
 
@@ -180,101 +180,101 @@ async def test_recovery_finishes_a_cancel(store_factory: StoreFactory) -> None:
 
 async def test_a_failed_run_is_tried_again_in_its_place(store: Store) -> None:
     """It keeps its id; what succeeded does not run again."""
-    rules = steps_rules(uses("a"), uses("b"), uses("c"))
-    run_id = await begin_run(store, rules)
-    await settle_step(store, rules, "a")
-    await settle_step(store, rules, "b", NO)
-    assert await store.retry(run_id, rules) is RetryResult.QUEUED
+    policy = steps_policy(uses("a"), uses("b"), uses("c"))
+    run_id = await begin_run(store, policy)
+    await settle_step(store, policy, "a")
+    await settle_step(store, policy, "b", NO)
+    assert await store.retry(run_id, policy) is RetryResult.QUEUED
     assert await end_of(store, run_id) == (JobStatus.QUEUED, JobReason.MANUAL_RETRY)
     assert (await members(store, run_id))["b"].attempt == 1
-    assert await run_out(store, rules) == ["b", "c"]
+    assert await run_out(store, policy) == ["b", "c"]
     assert await end_of(store, run_id) == SUCCEEDED
     assert [row.execution for row in await store.executions(run_id)] == [1, 2]
 
 
 async def test_a_step_of_an_ended_run_is_not_tried_again_by_itself(store: Store) -> None:
     """409; the run is what can be retried."""
-    rules = steps_rules(uses("a"))
-    run_id = await begin_run(store, rules)
-    await settle_step(store, rules, "a", NO)
+    policy = steps_policy(uses("a"))
+    run_id = await begin_run(store, policy)
+    await settle_step(store, policy, "a", NO)
     step = (await members(store, run_id))["a"]
-    assert await store.retry(step.id, rules) is RetryResult.RUN_ENDED
+    assert await store.retry(step.id, policy) is RetryResult.RUN_ENDED
 
 
 async def test_a_step_of_a_live_run_is_tried_again_by_itself(store: Store) -> None:
     """Its line is live again, and with it the split that its failure had broken."""
     line = {"id": "l", "split": [split("s", uses("x"), uses("y")), uses("z", plugin="q")]}
-    rules = steps_rules(line, uses("after"))
-    run_id = await begin_run(store, rules)
+    policy = steps_policy(line, uses("after"))
+    run_id = await begin_run(store, policy)
     claims = await claims_by_step(store)
-    await settle(store, claims["l/s/x"].job, NO, rules)
-    await settle(store, claims["l/s/y"].job, ok(), rules)
-    assert await store.retry(claims["l/s/x"].job.id, rules) is RetryResult.QUEUED
-    await settle_step(store, rules, "l/s/x")
-    await settle(store, claims["l/z"].job, ok(), rules)
+    await settle(store, claims["l/s/x"].job, NO, policy)
+    await settle(store, claims["l/s/y"].job, ok(), policy)
+    assert await store.retry(claims["l/s/x"].job.id, policy) is RetryResult.QUEUED
+    await settle_step(store, policy, "l/s/x")
+    await settle(store, claims["l/z"].job, ok(), policy)
     joined = (await claims_by_step(store))["after"]
     assert [branch["status"] for branch in payload_of(joined)["branches"]] == ["succeeded"] * 2
-    await settle(store, joined.job, ok(), rules)
+    await settle(store, joined.job, ok(), policy)
     assert await end_of(store, run_id) == SUCCEEDED
 
 
 async def test_a_broken_split_is_whole_again_after_a_retry(store: Store) -> None:
     """Both branches that failed are live; the join runs when both have succeeded, once."""
-    rules = steps_rules(split("s", uses("x"), uses("y"), uses("z")), uses("after"))
-    run_id = await begin_run(store, rules)
+    policy = steps_policy(split("s", uses("x"), uses("y"), uses("z")), uses("after"))
+    run_id = await begin_run(store, policy)
     outcomes: dict[str, Outcome] = {"s/x": NO, "s/y": NO}
-    await run_out(store, rules, outcomes)
+    await run_out(store, policy, outcomes)
     assert await end_of(store, run_id) == PARTIAL
-    await store.retry(run_id, rules)
-    assert await run_out(store, rules) == ["s/x", "s/y", "after"]
+    await store.retry(run_id, policy)
+    assert await run_out(store, policy) == ["s/x", "s/y", "after"]
     assert await end_of(store, run_id) == SUCCEEDED
 
 
 async def test_a_retry_that_fails_again_breaks_the_split_again(store: Store) -> None:
-    rules = steps_rules(split("s", uses("x"), uses("y")), uses("after"))
-    run_id = await begin_run(store, rules)
-    await run_out(store, rules, {"s/x": NO})
+    policy = steps_policy(split("s", uses("x"), uses("y")), uses("after"))
+    run_id = await begin_run(store, policy)
+    await run_out(store, policy, {"s/x": NO})
     for _ in range(2):
-        await store.retry(run_id, rules)
-        assert await run_out(store, rules, {"s/x": NO}) == ["s/x"]
+        await store.retry(run_id, policy)
+        assert await run_out(store, policy, {"s/x": NO}) == ["s/x"]
         assert await end_of(store, run_id) == PARTIAL
-    await store.retry(run_id, rules)
-    assert await run_out(store, rules) == ["s/x", "after"]
+    await store.retry(run_id, policy)
+    assert await run_out(store, policy) == ["s/x", "after"]
     assert await end_of(store, run_id) == SUCCEEDED
 
 
 async def test_a_join_that_ran_does_not_run_again(store: Store) -> None:
     """The branch is tried again after its join went on without it, and the run ends."""
     outer = split("o", split("s", uses("x"), uses("y"), join="always"), uses("z"))
-    rules = steps_rules(outer, uses("after"))
-    run_id = await begin_run(store, rules)
-    await run_out(store, rules, {"o/s/x": NO})
+    policy = steps_policy(outer, uses("after"))
+    run_id = await begin_run(store, policy)
+    await run_out(store, policy, {"o/s/x": NO})
     assert await end_of(store, run_id) == PARTIAL
-    await store.retry(run_id, rules)
-    assert await run_out(store, rules) == ["o/s/x"]
+    await store.retry(run_id, policy)
+    assert await run_out(store, policy) == ["o/s/x"]
     assert await end_of(store, run_id) == SUCCEEDED
 
 
 async def test_a_branch_and_what_came_after_its_join_can_both_be_tried_again(store: Store) -> None:
-    rules = steps_rules(split("s", uses("x"), uses("y"), join="always"), uses("after"), uses("end"))
-    run_id = await begin_run(store, rules)
-    await run_out(store, rules, {"s/x": NO, "after": NO})
-    await store.retry(run_id, rules)
-    assert sorted(await run_out(store, rules)) == ["after", "end", "s/x"]
+    policy = steps_policy(split("s", uses("x"), uses("y"), join="always"), uses("after"), uses("end"))
+    run_id = await begin_run(store, policy)
+    await run_out(store, policy, {"s/x": NO, "after": NO})
+    await store.retry(run_id, policy)
+    assert sorted(await run_out(store, policy)) == ["after", "end", "s/x"]
     assert await end_of(store, run_id) == SUCCEEDED
 
 
 async def test_a_cancelled_run_is_taken_up_where_it_was(store: Store) -> None:
-    rules = steps_rules(uses("a"), split("s", uses("x"), uses("y")), uses("after"))
-    run_id = await begin_run(store, rules)
-    await settle_step(store, rules, "a")
+    policy = steps_policy(uses("a"), split("s", uses("x"), uses("y")), uses("after"))
+    run_id = await begin_run(store, policy)
+    await settle_step(store, policy, "a")
     claims = await claims_by_step(store)
-    await settle(store, claims["s/x"].job, ok(), rules)
-    await store.cancel(run_id, rules)
-    await settle(store, claims["s/y"].job, ok(), rules)
+    await settle(store, claims["s/x"].job, ok(), policy)
+    await store.cancel(run_id, policy)
+    await settle(store, claims["s/y"].job, ok(), policy)
     assert await end_of(store, run_id) == DEAD
-    await store.retry(run_id, rules)
-    assert await run_out(store, rules) == ["s/y", "after"]
+    await store.retry(run_id, policy)
+    assert await run_out(store, policy) == ["s/y", "after"]
     assert await end_of(store, run_id) == SUCCEEDED
 
 
@@ -284,19 +284,19 @@ async def test_a_step_of_a_run_that_is_being_cancelled_is_not_retried(
 ) -> None:
     """The cancel was acknowledged: nothing of the run starts again, also after a crash."""
     store = await store_factory.open()
-    rules = steps_rules(split("s", uses("x"), uses("y"), uses("z")), uses("after"))
-    run_id = await begin_run(store, rules)
+    policy = steps_policy(split("s", uses("x"), uses("y"), uses("z")), uses("after"))
+    run_id = await begin_run(store, policy)
     failing, running = await claim_all(store, limit=2)
-    await settle(store, failing.job, NO, rules)
-    assert (await store.cancel(run_id, rules)).answer is CancelStatus.REQUESTED
+    await settle(store, failing.job, NO, policy)
+    assert (await store.cancel(run_id, policy)).answer is CancelStatus.REQUESTED
     for step in await all_members(store, run_id):
         expected = RetryResult.NOT_ENDED if step.id == running.job.id else RetryResult.RUN_CANCELLED
-        assert await store.retry(step.id, rules) is expected
+        assert await store.retry(step.id, policy) is expected
     if crashes:
         store = await store_factory.reopen()
-        await store.recover(rules)
+        await store.recover(policy)
     else:
-        await settle(store, running.job, ok(emitted()), rules)
+        await settle(store, running.job, ok(emitted()), policy)
     assert await claim_all(store) == []
     assert await end_of(store, run_id) == DEAD
 
@@ -306,8 +306,8 @@ async def test_a_step_that_succeeded_while_its_run_was_cancelled_goes_on_after_a
 ) -> None:
     """A settle in a cancelled run creates nothing. What it would have made comes with the retry."""
     store = await store_factory.open()
-    rules = steps_rules(split("s", uses("x"), uses("y")), uses("after"))
-    run_id = await begin_run(store, rules)
+    policy = steps_policy(split("s", uses("x"), uses("y")), uses("after"))
+    run_id = await begin_run(store, policy)
     claims = await claims_by_step(store)
     run = await stored(store, run_id)
     # Only the run carries the request, as in stores where a step could be retried meanwhile.
@@ -316,105 +316,105 @@ async def test_a_step_that_succeeded_while_its_run_was_cancelled_goes_on_after_a
         Priority.SETTLE,
         lambda session: session.run("request_cancel", seq=run.seq, at=format_timestamp(run.created_at)),
     )
-    await settle(store, claims["s/x"].job, ok(emitted("e", {"n": 1}), emitted("e", {"n": 2})), rules)
-    await store.cancel(run_id, rules)
-    await settle(store, claims["s/y"].job, ok(), rules)
+    await settle(store, claims["s/x"].job, ok(emitted("e", {"n": 1}), emitted("e", {"n": 2})), policy)
+    await store.cancel(run_id, policy)
+    await settle(store, claims["s/y"].job, ok(), policy)
     assert await end_of(store, run_id) == DEAD
-    await store.retry(run_id, rules)
-    await settle_step(store, rules, "s/y")
+    await store.retry(run_id, policy)
+    await settle_step(store, policy, "s/y")
     joined = (await claims_by_step(store))["after"]
     branch = payload_of(joined)["branches"][0]
     assert (branch["status"], [made["n"] for made in branch["payloads"]]) == ("succeeded", [1, 2])
-    await settle(store, joined.job, ok(), rules)
+    await settle(store, joined.job, ok(), policy)
     assert await end_of(store, run_id) == SUCCEEDED
 
 
 async def test_a_step_that_cannot_be_made_cannot_be_tried_again(store: Store) -> None:
     """What it would be made from stays as it is, so it would fail in the same way."""
-    rules = steps_rules(split("s", uses("x", with_={"v": "{payload.gone}"}), uses("y")), uses("after"))
-    run_id = await begin_run(store, rules)
+    policy = steps_policy(split("s", uses("x", with_={"v": "{payload.gone}"}), uses("y")), uses("after"))
+    run_id = await begin_run(store, policy)
     unmade = (await members(store, run_id))["s/x"].id
-    assert await store.retry(unmade, rules) is RetryResult.NOTHING_TO_RETRY
-    await run_out(store, rules)
-    assert await store.retry(run_id, rules) is RetryResult.NOTHING_TO_RETRY
+    assert await store.retry(unmade, policy) is RetryResult.NOTHING_TO_RETRY
+    await run_out(store, policy)
+    assert await store.retry(run_id, policy) is RetryResult.NOTHING_TO_RETRY
 
 
 @pytest.mark.parametrize("step", ["live", "succeeded"])
 async def test_runs_that_cannot_be_tried_again(store: Store, step: str) -> None:
-    rules = steps_rules(uses("a"))
-    run_id = await begin_run(store, rules)
+    policy = steps_policy(uses("a"))
+    run_id = await begin_run(store, policy)
     if step == "succeeded":
-        await run_out(store, rules)
+        await run_out(store, policy)
     expected = RetryResult.SUCCEEDED if step == "succeeded" else RetryResult.NOT_ENDED
-    assert await store.retry(run_id, rules) is expected
+    assert await store.retry(run_id, policy) is expected
 
 
 async def test_a_retried_run_waits_for_its_live_twin(store: Store) -> None:
-    rules = steps_rules(uses("a"))
-    first = await begin_run(store, rules, dedupe_key="k")
-    await settle_step(store, rules, "a", NO)
-    second = await begin_run(store, rules, dedupe_key="k")
-    await store.retry(first, rules)
+    policy = steps_policy(uses("a"))
+    first = await begin_run(store, policy, dedupe_key="k")
+    await settle_step(store, policy, "a", NO)
+    second = await begin_run(store, policy, dedupe_key="k")
+    await store.retry(first, policy)
     (claim,) = await claim_all(store)
     assert claim.job.run_id == second
     # The one that waits is cancelled and tried again while the other still runs.
-    await store.cancel(first, rules)
-    await store.retry(first, rules)
+    await store.cancel(first, policy)
+    await store.retry(first, policy)
     assert await claim_all(store) == []
-    await settle(store, claim.job, NO, rules)
-    assert await run_out(store, rules) == ["a"]
+    await settle(store, claim.job, NO, policy)
+    assert await run_out(store, policy) == ["a"]
     assert await end_of(store, first) == SUCCEEDED
 
 
 async def test_retry_and_the_end_of_a_run_can_meet(store: Store) -> None:
     """Whoever comes first, no line is lost and none is doubled."""
     for _ in range(5):
-        rules = steps_rules(split("s", uses("x"), uses("y")), uses("after"))
-        run_id = await begin_run(store, rules)
+        policy = steps_policy(split("s", uses("x"), uses("y")), uses("after"))
+        run_id = await begin_run(store, policy)
         claims = await claims_by_step(store)
-        await settle(store, claims["s/x"].job, NO, rules)
+        await settle(store, claims["s/x"].job, NO, policy)
         await asyncio.gather(
-            store.retry(claims["s/x"].job.id, rules),
-            settle(store, claims["s/y"].job, ok(), rules),
-            store.retry(run_id, rules),
-            store.cancel(run_id, rules),
+            store.retry(claims["s/x"].job.id, policy),
+            settle(store, claims["s/y"].job, ok(), policy),
+            store.retry(run_id, policy),
+            store.cancel(run_id, policy),
         )
-        await run_out(store, rules)
+        await run_out(store, policy)
         assert (await stored(store, run_id)).status in (JobStatus.DEAD, JobStatus.FAILED, JobStatus.SUCCEEDED)
 
 
 # --------------------------------------------------------------------------------------- again, from a step
 
 
-async def rerun(store: Store, rules: Policy, run_id: str, step: str) -> str:
+async def rerun(store: Store, policy: Policy, run_id: str, step: str) -> str:
     """Begin anew at a step; the id of the new run."""
-    run = a_new_run(rules, source_event_id=None)
-    answer = await store.rerun(run_id, step, run, rules)
+    run = a_new_run(policy, source_event_id=None)
+    answer = await store.rerun(run_id, step, run, policy)
     assert isinstance(answer, Accepted), answer
     return answer.job_id
 
 
 async def test_a_new_run_begins_at_a_step_with_what_that_was_given(store: Store) -> None:
-    rules = steps_rules(uses("a", baggage={"kept": "payload.n"}), uses("b"), uses("c"))
-    first = await begin_run(store, rules, {"n": 1})
-    await settle_step(store, rules, "a", ok(emitted("e", {"m": 2})))
-    await settle_step(store, rules, "b", NO)
-    again = await rerun(store, rules, first, "b")
+    policy = steps_policy(uses("a", baggage={"kept": "payload.n"}), uses("b"), uses("c"))
+    first = await begin_run(store, policy, {"n": 1})
+    await settle_step(store, policy, "a", ok(emitted("e", {"m": 2})))
+    await settle_step(store, policy, "b", NO)
+    again = await rerun(store, policy, first, "b")
     claims = await claims_by_step(store)
     assert (payload_of(claims["b"]), claims["b"].baggage) == ({"m": 2, "result": "done"}, {"kept": 1})
-    await settle(store, claims["b"].job, ok(), rules)
-    assert await run_out(store, rules) == ["c"]
+    await settle(store, claims["b"].job, ok(), policy)
+    assert await run_out(store, policy) == ["c"]
     assert await end_of(store, again) == SUCCEEDED
     assert await end_of(store, first) == (JobStatus.FAILED, JobReason.STEP_FAILED)
 
 
 async def test_a_step_that_claims_baggage_claims_it_anew(store: Store) -> None:
     """It is given what it was given then, not what it had claimed itself."""
-    rules = steps_rules(uses("a"), uses("b", baggage={"kept": "payload.n"}), uses("c"))
-    first = await begin_run(store, rules)
-    await settle_step(store, rules, "a", ok(emitted("e", {"n": 1})))
-    await settle_step(store, rules, "b", NO)
-    changed = steps_rules(uses("a"), uses("b", baggage={"kept": "payload.result"}), uses("c"))
+    policy = steps_policy(uses("a"), uses("b", baggage={"kept": "payload.n"}), uses("c"))
+    first = await begin_run(store, policy)
+    await settle_step(store, policy, "a", ok(emitted("e", {"n": 1})))
+    await settle_step(store, policy, "b", NO)
+    changed = steps_policy(uses("a"), uses("b", baggage={"kept": "payload.result"}), uses("c"))
     await rerun(store, changed, first, "b")
     claims = await claims_by_step(store)
     assert claims["b"].baggage == {"kept": "done"}
@@ -424,17 +424,17 @@ async def test_a_step_that_claims_baggage_claims_it_anew(store: Store) -> None:
 
 async def test_a_run_taken_up_inside_splits_keeps_what_other_branches_made(store: Store) -> None:
     inner = split("t", uses("x"), {"id": "y", "steps": [uses("y1"), uses("y2")]})
-    rules = steps_rules(split("s", inner, uses("z")), uses("after"))
-    first = await begin_run(store, rules)
+    policy = steps_policy(split("s", inner, uses("z")), uses("after"))
+    first = await begin_run(store, policy)
     outcomes: dict[str, Outcome] = {
         "s/t/x": ok(emitted("e", {"x": 1})),
         "s/t/y/y2": NO,
         "s/z": ok(emitted("e", {"z": 1})),
     }
-    await run_out(store, rules, outcomes)
+    await run_out(store, policy, outcomes)
     assert await end_of(store, first) == PARTIAL
-    again = await rerun(store, rules, first, "s/t/y/y2")
-    await settle_step(store, rules, "s/t/y/y2", ok(emitted("e", {"y": 2})))
+    again = await rerun(store, policy, first, "s/t/y/y2")
+    await settle_step(store, policy, "s/t/y/y2", ok(emitted("e", {"y": 2})))
     joined = (await claims_by_step(store))["after"]
     t, z = payload_of(joined)["branches"]
     assert z["payload"] == {"z": 1, "result": "done"}
@@ -442,33 +442,33 @@ async def test_a_run_taken_up_inside_splits_keeps_what_other_branches_made(store
         {"x": 1, "result": "done"},
         {"y": 2, "result": "done"},
     ]
-    await settle(store, joined.job, ok(), rules)
+    await settle(store, joined.job, ok(), policy)
     assert await end_of(store, again) == SUCCEEDED
 
 
 async def test_only_the_lines_that_failed_are_taken_up(store: Store) -> None:
     """A step that ran for several events runs again for those for which it failed."""
-    rules = steps_rules(split("s", {"id": "x", "steps": [uses("a"), uses("b")]}), uses("after"))
-    first = await begin_run(store, rules)
-    await settle_step(store, rules, "s/x/a", ok(*(emitted("e", {"n": n}) for n in range(3))))
+    policy = steps_policy(split("s", {"id": "x", "steps": [uses("a"), uses("b")]}), uses("after"))
+    first = await begin_run(store, policy)
+    await settle_step(store, policy, "s/x/a", ok(*(emitted("e", {"n": n}) for n in range(3))))
     for claim in await claim_all(store):
         bad = payload_of(claim)["n"] == 1
         event = emitted("e", {"made": payload_of(claim)["n"]})
-        await settle(store, claim.job, NO if bad else ok(event), rules)
-    again = await rerun(store, rules, first, "s/x/b")
-    await settle_step(store, rules, "s/x/b", ok(emitted("e", {"made": 1})))
+        await settle(store, claim.job, NO if bad else ok(event), policy)
+    again = await rerun(store, policy, first, "s/x/b")
+    await settle_step(store, policy, "s/x/b", ok(emitted("e", {"made": 1})))
     joined = (await claims_by_step(store))["after"]
     assert [made["made"] for made in payload_of(joined)["branches"][0]["payloads"]] == [0, 1, 2]
-    await settle(store, joined.job, ok(), rules)
+    await settle(store, joined.job, ok(), policy)
     assert await end_of(store, again) == SUCCEEDED
 
 
 async def test_a_run_taken_up_before_a_join_that_always_runs_joins_anew(store: Store) -> None:
-    rules = steps_rules(split("s", uses("x"), uses("y"), join="always"), uses("after"))
-    first = await begin_run(store, rules)
-    await run_out(store, rules, {"s/x": NO})
-    again = await rerun(store, rules, first, "s/x")
-    assert await run_out(store, rules) == ["s/x", "after"]
+    policy = steps_policy(split("s", uses("x"), uses("y"), join="always"), uses("after"))
+    first = await begin_run(store, policy)
+    await run_out(store, policy, {"s/x": NO})
+    again = await rerun(store, policy, first, "s/x")
+    assert await run_out(store, policy) == ["s/x", "after"]
     assert await end_of(store, again) == SUCCEEDED
 
 
@@ -484,11 +484,11 @@ ANSWERS: list[tuple[str, Any, RetryResult]] = [
 async def test_what_cannot_be_taken_up(store: Store, step: str, changed: Any, expected: RetryResult) -> None:
     """Nothing is written of a run that is refused."""
     before = split("s", uses("x"), uses("y"))
-    rules = steps_rules(before)
-    run_id = await begin_run(store, rules)
-    assert await store.rerun(run_id, "s/x", a_new_run(rules), rules) is RetryResult.NOT_ENDED
-    await run_out(store, rules, {"s/x": NO})
-    after = steps_rules(before if changed is None else changed)
+    policy = steps_policy(before)
+    run_id = await begin_run(store, policy)
+    assert await store.rerun(run_id, "s/x", a_new_run(policy), policy) is RetryResult.NOT_ENDED
+    await run_out(store, policy, {"s/x": NO})
+    after = steps_policy(before if changed is None else changed)
     run = a_new_run(after)
     assert await store.rerun(run_id, step, run, after) is expected
     assert await store.job(run.job.id) is None
@@ -498,21 +498,21 @@ async def test_what_cannot_be_taken_up(store: Store, step: str, changed: Any, ex
 async def test_what_a_retry_would_answer_is_what_it_answers(store: Store) -> None:
     """Of runs and steps that failed for good, that could not be made, and that have not ended."""
     unmade = uses("b", with_={"x": "{payload.missing}"})
-    rules = rules_of(
+    policy = policy_of(
         {"name": "broken", "steps": [uses("a")]},
         {"name": "unmade", "steps": [uses("a"), unmade]},
         {"name": "live", "steps": [uses("a")]},
     )
     for name, outcome in (("broken", failed(permanent=True)), ("unmade", ok()), ("live", None)):
-        run_id = await begin_run(store, rules, pipeline=name)
+        run_id = await begin_run(store, policy, pipeline=name)
         for claim in await claim_all(store):
             if outcome is not None and claim.job.run_id == run_id:
-                await settle(store, claim.job, outcome, rules)
-        graph = rules.pipelines.by_name[name].graph
+                await settle(store, claim.job, outcome, policy)
+        graph = policy.pipelines.by_name[name].graph
         assert await store.check_rerun(run_id, "nowhere", graph) in (
             RetryResult.UNKNOWN_STEP,
             RetryResult.NOT_ENDED,
         )
         for job_id in (*(job.id for job in await all_members(store, run_id)), run_id, an_id()):
             expected = await store.check_retry(job_id)
-            assert await store.retry(job_id, rules) is expected
+            assert await store.retry(job_id, policy) is expected

@@ -13,10 +13,10 @@ from builders.pipelines import (
     end_of,
     graph_of,
     payload_of,
-    rules_of,
+    policy_of,
     run_out,
     split,
-    steps_rules,
+    steps_policy,
     uses,
 )
 from builders.stores import StoreFactory, accept, claim_all, settle, stored
@@ -44,9 +44,9 @@ async def prune(store: Store) -> None:
         pass
 
 
-async def a_finished_run(store: Store, rules: Policy, outcomes: dict[str, Outcome] | None = None) -> str:
-    run_id = await begin_run(store, rules, {"n": 1})
-    await run_out(store, rules, outcomes)
+async def a_finished_run(store: Store, policy: Policy, outcomes: dict[str, Outcome] | None = None) -> str:
+    run_id = await begin_run(store, policy, {"n": 1})
+    await run_out(store, policy, outcomes)
     return run_id
 
 
@@ -61,7 +61,7 @@ def rows(factory: StoreFactory) -> dict[str, int]:
 
 async def test_a_succeeded_run_goes_after_a_day_with_all_that_is_its_own(store_factory: StoreFactory) -> None:
     store, clock = await store_factory.open(), store_factory.clock
-    run_id = await a_finished_run(store, steps_rules(*STEPS))
+    run_id = await a_finished_run(store, steps_policy(*STEPS))
     assert all(rows(store_factory).values())
     clock.advance(hours=25)
     await prune(store)
@@ -89,11 +89,11 @@ async def test_a_succeeded_run_goes_after_a_day_with_all_that_is_its_own(store_f
 
 async def test_a_large_run_goes_in_sweeps_and_after_its_steps(store: Store, clock: Clock) -> None:
     """Few rows at a time; as long as a step is there, so is its run."""
-    rules = steps_rules(uses("a"), uses("b"))
-    run_id = await begin_run(store, rules)
+    policy = steps_policy(uses("a"), uses("b"))
+    run_id = await begin_run(store, policy)
     (first,) = await claim_all(store)
-    await settle(store, first.job, ok(*(emitted() for _ in range(PRUNED_AT_ONCE + 20))), rules)
-    await run_out(store, rules)
+    await settle(store, first.job, ok(*(emitted() for _ in range(PRUNED_AT_ONCE + 20))), policy)
+    await run_out(store, policy)
     await accept(store, a_new_job("newer"))
     clock.advance(hours=25)
     swept = await store.prune(Retention())
@@ -108,8 +108,8 @@ async def test_a_large_run_goes_in_sweeps_and_after_its_steps(store: Store, cloc
 
 async def test_a_run_whose_step_is_the_newest_job_is_kept_whole(store: Store, clock: Clock) -> None:
     """By the newest row the next one is numbered; a step that outlived its run would be nobody's."""
-    rules = steps_rules(uses("a"), uses("b"))
-    run_id = await a_finished_run(store, rules)
+    policy = steps_policy(uses("a"), uses("b"))
+    run_id = await a_finished_run(store, policy)
     clock.advance(hours=25)
     assert (await store.prune(Retention())).rows == {}
     await prune(store)
@@ -122,12 +122,12 @@ async def test_a_failed_run_can_be_tried_again_as_long_as_the_log_lasts(
 ) -> None:
     """Friday's run on Monday, with its graph, though the configuration has another one by then."""
     store, clock = await store_factory.open(), store_factory.clock
-    rules = steps_rules(*STEPS)
-    run_id = await a_finished_run(store, rules, {"s/x": NO, "s/y": ok(emitted("e", {"y": 1}))})
+    policy = steps_policy(*STEPS)
+    run_id = await a_finished_run(store, policy, {"s/x": NO, "s/y": ok(emitted("e", {"y": 1}))})
     clock.advance(days=29)
     await prune(store)
     store = await store_factory.reopen()
-    other = steps_rules(uses("only"))
+    other = steps_policy(uses("only"))
     assert await store.retry(run_id, other) is RetryResult.QUEUED
     claims = await claims_by_step(store)
     assert claims["s/x"].baggage == {"kept": 1}
@@ -140,55 +140,55 @@ async def test_a_failed_run_can_be_tried_again_as_long_as_the_log_lasts(
 
 async def test_after_retention_a_run_cannot_be_tried_again(store: Store, clock: Clock) -> None:
     """410, as only its log is left; then nothing is."""
-    rules = steps_rules(uses("a"), uses("b"))
-    succeeded = await a_finished_run(store, rules)
+    policy = steps_policy(uses("a"), uses("b"))
+    succeeded = await a_finished_run(store, policy)
     clock.advance(hours=25)
     await prune(store)
-    assert await store.retry(succeeded, rules) is RetryResult.RETAINED_NO_MORE
+    assert await store.retry(succeeded, policy) is RetryResult.RETAINED_NO_MORE
     assert (await stored(store, succeeded)).status is JobStatus.SUCCEEDED
 
 
 async def test_a_live_run_keeps_its_steps_however_old_they_are(store: Store, clock: Clock) -> None:
-    rules = steps_rules(*STEPS)
-    run_id = await begin_run(store, rules, {"n": 1})
+    policy = steps_policy(*STEPS)
+    run_id = await begin_run(store, policy, {"n": 1})
     claims = await claims_by_step(store)
-    await settle(store, claims["a"].job, ok(), rules)
+    await settle(store, claims["a"].job, ok(), policy)
     live = await claim_all(store)
     clock.advance(days=400)
     await prune(store)
     assert [job.status for job in await all_members(store, run_id)].count(JobStatus.SUCCEEDED) == 1
     for claim in live:
-        await settle(store, claim.job, ok(), rules)
+        await settle(store, claim.job, ok(), policy)
     joined = (await claims_by_step(store))["after"]
     assert joined.baggage == {"kept": 1}
-    await settle(store, joined.job, ok(), rules)
+    await settle(store, joined.job, ok(), policy)
     assert await end_of(store, run_id) == (JobStatus.SUCCEEDED, JobReason.COMPLETED)
 
 
 async def test_a_run_is_kept_as_long_as_something_below_it_lives(store: Store, clock: Clock) -> None:
     """No row before its live descendants, also those that are no members."""
-    rules = rules_of(
+    policy = policy_of(
         {"name": "flow", "steps": [uses("a")]}, routes=[{"from": "p", "event_type": "found", "to": "sink"}]
     )
-    run_id = await begin_run(store, rules)
+    run_id = await begin_run(store, policy)
     (claim,) = await claim_all(store)
-    await settle(store, claim.job, ok(emitted("found")), rules)
+    await settle(store, claim.job, ok(emitted("found")), policy)
     (below,) = await claim_all(store)
     clock.advance(days=400)
     await prune(store)
     found = await store.run(run_id)
     assert found is not None
     assert found.graph == graph_of(uses("a"))
-    await settle(store, below.job, ok(), rules)
+    await settle(store, below.job, ok(), policy)
 
 
 async def test_a_graph_that_two_runs_follow_is_kept_for_the_later_one(store_factory: StoreFactory) -> None:
     store, clock = await store_factory.open(), store_factory.clock
-    rules = steps_rules(uses("a"), uses("b"))
-    await a_finished_run(store, rules)
+    policy = steps_policy(uses("a"), uses("b"))
+    await a_finished_run(store, policy)
     clock.advance(days=40)
-    await begin_run(store, rules)
+    await begin_run(store, policy)
     await prune(store)
     left = rows(store_factory)
     assert (left["pipeline_runs"], left["pipeline_versions"]) == (1, 1)
-    assert await run_out(store, rules) == ["b"]
+    assert await run_out(store, policy) == ["b"]

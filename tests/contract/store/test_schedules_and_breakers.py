@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from builders.jobs import START, Clock, a_new_job, failed, ok
-from builders.pipelines import rules_of, uses
+from builders.pipelines import policy_of, uses
 from builders.stores import (
-    RULES,
+    POLICY,
     StoreFactory,
     accept,
     claim_all,
@@ -341,7 +341,7 @@ async def test_a_probe_without_a_verdict_opens_with_a_fresh_cooldown(store: Stor
     """Cancelled, purged, removed."""
     job = await probe(store)
     clock.advance(minutes=5)
-    await store.cancel(job.id, RULES)
+    await store.cancel(job.id, POLICY)
     after = await breaker(store)
     assert (after.state, after.opened_at, after.probe_job_id) == (BreakerState.OPEN, clock.now, None)
     assert (await store.breaker_history("p", limit=1))[0].reason == "probe_without_verdict"
@@ -487,15 +487,15 @@ async def test_if_running_queue(store: Store) -> None:
 
 async def test_what_if_running_cancel_ends_in_the_queue_fires_its_hook(store: Store) -> None:
     """It has ended like any other job; and the schedule goes on as its new run says."""
-    rules = rules_of(
+    policy = policy_of(
         {"name": "alarm", "on-hook": "job.failed", "steps": [uses("tell", plugin="r")]},
         plugins={"p": {"notify_on_complete": True, "schedule": {"id": "default", "every": "7m"}}},
     )
-    assert "default" in rules.plugin("p").schedules  # the end of its latest run would move it
+    assert "default" in policy.plugin("p").schedules  # the end of its latest run would move it
     await store.put_schedules([an_entry()])
     cancelling = conditions(if_running=IfRunning.CANCEL)
-    _, replaced = await fire_next(store, conditions=cancelling, rules=rules)
-    await fire_next(store, conditions=cancelling, rules=rules)
+    _, replaced = await fire_next(store, conditions=cancelling, policy=policy)
+    await fire_next(store, conditions=cancelling, policy=policy)
     (alarm,) = (await store.jobs(JobFilter(plugin="pipeline"), limit=9)).rows
     assert (alarm.command, alarm.parent_job_id) == ("alarm", replaced.id)
     (entry,) = await store.schedules()
@@ -598,16 +598,16 @@ async def test_the_end_of_the_latest_run_decides_the_next(
 ) -> None:
     """`every` counts from the completion, good or bad; an older run decides nothing."""
     every = ScheduleRule(trigger=Every(interval=HOUR))
-    rules = Policy(plugins={"p": PluginPolicy(schedules={"default": every})})
+    policy = Policy(plugins={"p": PluginPolicy(schedules={"default": every})})
     await store.put_schedules([an_entry()])
     queueing = conditions(if_running=IfRunning.QUEUE)
     for _ in range(2):
         await fire_next(store, conditions=queueing)
     provisional = (await store.schedules())[0].next_at
     clock.advance(minutes=7)
-    await settle(store, await claim_one(store), outcome, rules)
+    await settle(store, await claim_one(store), outcome, policy)
     assert (await store.schedules())[0].next_at == provisional
-    await settle(store, await claim_one(store), outcome, rules)
+    await settle(store, await claim_one(store), outcome, policy)
     assert (await store.schedules())[0].next_at == clock.now + HOUR
 
 
@@ -616,7 +616,7 @@ async def a_late_end(
 ) -> ScheduleEntry:
     """A run that ends two and a half hours after it fired; nobody has looked at what fell due meanwhile."""
     every = ScheduleRule(trigger=Every(interval=HOUR), if_running=if_running)
-    rules = Policy(plugins={"p": PluginPolicy(schedules={"default": every})})
+    policy = Policy(plugins={"p": PluginPolicy(schedules={"default": every})})
     await store.put_schedules([an_entry()])
     await fire_next(store)
     job = await claim_one(store)
@@ -624,9 +624,9 @@ async def a_late_end(
         await store.pause_schedule("p", "default", paused=True)
     clock.advance(hours=2, minutes=30)
     if crashed:
-        await store.recover(rules)
+        await store.recover(policy)
     else:
-        await settle(store, job, ok(), rules)
+        await settle(store, job, ok(), policy)
     (entry,) = await store.schedules()
     return entry
 

@@ -16,11 +16,11 @@ from builders.jobs import (
     failed,
     ok,
     some_evidence,
-    some_rules,
+    some_policy,
     timed_out,
 )
 from builders.stores import (
-    RULES,
+    POLICY,
     accept,
     claim_all,
     claim_one,
@@ -142,7 +142,7 @@ async def test_settling_twice_changes_nothing(store: Store) -> None:
     job = await claim_one(store)
     await settle(store, job, ok(stdout="first"))
     before = await whole_ledger(store)
-    answer = await store.settle(job, failed(stdout="second"), RULES)
+    answer = await store.settle(job, failed(stdout="second"), POLICY)
     assert answer is Unsettled.ALREADY_SETTLED
     assert await whole_ledger(store) == before
     assert [row.result for row in await store.executions(job.id)] == ["first"]
@@ -153,12 +153,12 @@ async def test_a_result_is_written_though_whoever_brought_it_goes_away(store: St
     """Once it is handed in, it counts; the process that made it is gone."""
     await accept(store, a_new_job())
     job = await claim_one(store)
-    handing_in = asyncio.create_task(store.settle(job, ok(stdout="kept"), RULES))
+    handing_in = asyncio.create_task(store.settle(job, ok(stdout="kept"), POLICY))
     await asyncio.sleep(0)  # it has been called
     handing_in.cancel()
     with pytest.raises(asyncio.CancelledError):
         await handing_in
-    assert await store.settle(job, ok(), RULES) is Unsettled.ALREADY_SETTLED
+    assert await store.settle(job, ok(), POLICY) is Unsettled.ALREADY_SETTLED
     assert [row.result for row in await store.executions(job.id)] == ["kept"]
 
 
@@ -166,13 +166,13 @@ async def test_a_result_after_a_recovery_is_logged_and_not_applied(store: Store,
     """The job has moved on; the late result is kept as superseded and changes nothing."""
     await accept(store, a_new_job())
     lost = await claim_one(store)
-    await store.recover(RULES)
+    await store.recover(POLICY)
     clock.advance(minutes=2)
     await store.release_due()
     again = await claim_one(store)
-    rules = some_rules(a_route(source="echo"))
+    policy = some_policy(a_route(source="echo"))
     late = ok(emitted(), state={"x": 1}, stdout="late")
-    assert await store.settle(lost, late, rules) is Unsettled.SUPERSEDED
+    assert await store.settle(lost, late, policy) is Unsettled.SUPERSEDED
     assert (await stored(store, lost.id)) == await stored(store, again.id)
     assert (await stored(store, lost.id)).status is JobStatus.RUNNING
     assert await store.plugin_state("echo") is None
@@ -190,7 +190,7 @@ async def test_a_result_never_goes_to_another_job_with_its_number(store: Store) 
     """Numbers can come again when retention has taken the newest rows; ids do not."""
     await accept(store, a_new_job())
     job = await claim_one(store)
-    assert await store.settle(replace(job, id="somebody else"), ok(), RULES) is Unsettled.UNKNOWN_JOB
+    assert await store.settle(replace(job, id="somebody else"), ok(), POLICY) is Unsettled.UNKNOWN_JOB
     assert (await stored(store, job.id)).status is JobStatus.RUNNING
 
 
@@ -198,10 +198,10 @@ async def test_a_late_result_that_comes_twice_is_told_once(store: Store) -> None
     """Settling twice answers `already_settled`, for a late result too."""
     await accept(store, a_new_job())
     lost = await claim_one(store)
-    await store.recover(RULES)
-    assert await store.settle(lost, ok(), RULES) is Unsettled.SUPERSEDED
+    await store.recover(POLICY)
+    assert await store.settle(lost, ok(), POLICY) is Unsettled.SUPERSEDED
     before = await whole_ledger(store)
-    assert await store.settle(lost, ok(), RULES) is Unsettled.ALREADY_SETTLED
+    assert await store.settle(lost, ok(), POLICY) is Unsettled.ALREADY_SETTLED
     assert await whole_ledger(store) == before
 
 
@@ -211,12 +211,12 @@ async def test_an_execution_that_never_was_leaves_no_log(store: Store, execution
     job = await stored(store, await accept(store, a_new_job()))
     for status in (JobStatus.QUEUED, JobStatus.RUNNING):
         never = replace(job, status=status, execution=execution)
-        assert not isinstance(await store.settle(never, ok(), RULES), Settled)
+        assert not isinstance(await store.settle(never, ok(), POLICY), Settled)
     assert await store.executions(job.id) == ()
 
 
 async def test_an_unknown_job_is_told(store: Store) -> None:
-    assert await store.settle(a_job(id="nobody"), ok(), RULES) is Unsettled.UNKNOWN_JOB
+    assert await store.settle(a_job(id="nobody"), ok(), POLICY) is Unsettled.UNKNOWN_JOB
 
 
 @pytest.mark.parametrize("recovered", [True, False], ids=["recovered", "settled"])
@@ -225,11 +225,11 @@ async def test_giving_up_an_ended_execution_is_no_news(store: Store, recovered: 
     await accept(store, a_new_job())
     job = await claim_one(store)
     if recovered:
-        await store.recover(RULES)
+        await store.recover(POLICY)
     else:
         await settle(store, job, ok())
     for outcome in (Orphaned(), Interrupted()):
-        assert await store.settle(job, outcome, RULES) is Unsettled.ALREADY_SETTLED
+        assert await store.settle(job, outcome, POLICY) is Unsettled.ALREADY_SETTLED
     assert len(await store.executions(job.id)) == 1
 
 
@@ -238,7 +238,7 @@ async def test_giving_up_an_ended_execution_is_no_news(store: Store, recovered: 
 
 async def test_everything_that_follows_is_there_together(store: Store) -> None:
     """Log, transitions, state, facts, events, children, breaker and outbox in one transaction."""
-    rules = some_rules(
+    policy = some_policy(
         a_route(to="sink"),
         a_route(to="other.poll"),
         facts={"source": (FactRule(command="poll", fact_type="seen"),)},
@@ -254,7 +254,7 @@ async def test_everything_that_follows_is_there_together(store: Store) -> None:
     await accept(store, parent)
     job = await claim_one(store)
     before = (await store.ledger_range())[1]
-    settled = await settle(store, job, ok(emitted(key="k "), emitted("unheard"), state={"n": 1}), rules)
+    settled = await settle(store, job, ok(emitted(key="k "), emitted("unheard"), state={"n": 1}), policy)
     assert [type(answer) for answer in settled.started] == [Accepted, Accepted]
     children = [await stored(store, answer.job_id) for answer in settled.started]
     assert [(child.plugin, child.command) for child in children] == [("sink", "handle"), ("other", "poll")]
@@ -283,19 +283,19 @@ async def test_everything_that_follows_is_there_together(store: Store) -> None:
 
 async def test_a_settlement_that_cannot_be_stored_leaves_nothing(store: Store) -> None:
     """Killed or refused, all of it or none; the job still runs and can be settled."""
-    rules = some_rules(a_route())
+    policy = some_policy(a_route())
     job_id = await accept(store, a_new_job("source"))
     job = await claim_one(store)
     before = await whole_ledger(store)
     unstorable = ok(emitted(payload={"fine": 1}), emitted(payload={"bad": "\ud800"}), state={"x": 1})
     with pytest.raises(RefusedError):
-        await store.settle(job, unstorable, rules)
+        await store.settle(job, unstorable, policy)
     assert await whole_ledger(store) == before
     assert (await stored(store, job_id)).status is JobStatus.RUNNING
     assert await store.plugin_state("source") is None
     assert await store.executions(job_id) == ()
     assert len((await store.jobs(JobFilter(), limit=9)).rows) == 1
-    await settle(store, job, ok(), rules)
+    await settle(store, job, ok(), policy)
 
 
 async def test_output_that_is_no_text_cannot_keep_a_job_from_ending(store: Store) -> None:
@@ -321,7 +321,7 @@ async def test_a_deep_answer_cannot_keep_a_job_from_ending(store: Store, part: s
         "result": ok(emitted(), result=deep),
     }
     job_id = await accept(store, a_new_job("source"))
-    await run_next(store, answers[part], some_rules(a_route()))
+    await run_next(store, answers[part], some_policy(a_route()))
     assert (await stored(store, job_id)).status is not JobStatus.RUNNING
 
 
@@ -337,12 +337,12 @@ async def test_nul_and_odd_text_in_output_is_kept_verbatim(store: Store) -> None
 
 async def test_children_are_deduplicated_by_the_events_key(store: Store) -> None:
     """An event's key applies to what it starts; the drop is answered and told."""
-    rules = some_rules(a_route())
+    policy = some_policy(a_route())
     started: list[EnqueueResult] = []
     for _ in range(2):
         await accept(store, a_new_job("source"))
         source = await claim_one(store)
-        settled = await settle(store, source, ok(emitted(key="k")), rules)
+        settled = await settle(store, source, ok(emitted(key="k")), policy)
         started += settled.started
         for claim in await claim_all(store):
             await settle(store, claim.job, ok())
@@ -364,9 +364,9 @@ async def test_children_are_deduplicated_by_the_events_key(store: Store) -> None
 )
 async def test_nothing_is_applied_unless_it_succeeded(store: Store, outcome: Failed) -> None:
     """Children exist only for a succeeded execution."""
-    rules = some_rules(a_route())
+    policy = some_policy(a_route())
     await accept(store, a_new_job("source"))
-    settled = await run_next(store, outcome, rules)
+    settled = await run_next(store, outcome, policy)
     assert settled.started == ()
     assert await store.plugin_state("source") is None
     assert len((await store.jobs(JobFilter(), limit=9)).rows) == 1
@@ -388,10 +388,10 @@ async def test_state_is_merged_shallowly(store: Store) -> None:
 
 async def test_state_of_health_and_init_is_not_kept(store: Store) -> None:
     """Neither may change state, and their events go nowhere."""
-    rules = some_rules(a_route())
+    policy = some_policy(a_route())
     for command in ("health", "init"):
         await accept(store, a_new_job("source", command))
-        settled = await run_next(store, ok(emitted(), state={"x": 1}), rules)
+        settled = await run_next(store, ok(emitted(), state={"x": 1}), policy)
         assert settled.started == ()
     assert await store.plugin_state("source") is None
 
@@ -400,7 +400,7 @@ async def test_oversized_state_fails_the_job_for_good(store: Store) -> None:
     """Above 1 MiB the update is rejected and the job fails, permanently."""
     job_id = await accept(store, a_new_job())
     await run_next(
-        store, ok(emitted(), state={"x": "y" * MAX_STATE_BYTES}), some_rules(a_route(source="echo"))
+        store, ok(emitted(), state={"x": "y" * MAX_STATE_BYTES}), some_policy(a_route(source="echo"))
     )
     job = await stored(store, job_id)
     assert (job.status, job.reason) == (JobStatus.FAILED, JobReason.STATE_TOO_LARGE)
@@ -410,26 +410,26 @@ async def test_oversized_state_fails_the_job_for_good(store: Store) -> None:
 
 async def test_too_many_events_fail_the_job_for_good(store: Store) -> None:
     job_id = await accept(store, a_new_job("source"))
-    await run_next(store, ok(*[emitted()] * (MAX_EVENTS + 1)), some_rules(a_route()))
+    await run_next(store, ok(*[emitted()] * (MAX_EVENTS + 1)), some_policy(a_route()))
     assert (await stored(store, job_id)).reason is JobReason.TOO_MANY_EVENTS
     assert len((await store.jobs(JobFilter(), limit=9)).rows) == 1
 
 
 async def test_a_thousand_events_start_a_thousand_jobs(store: Store) -> None:
     await accept(store, a_new_job("source"))
-    settled = await run_next(store, ok(*[emitted()] * MAX_EVENTS), some_rules(a_route()))
+    settled = await run_next(store, ok(*[emitted()] * MAX_EVENTS), some_policy(a_route()))
     assert len(settled.started) == MAX_EVENTS
 
 
 async def test_facts_are_appended_and_mirrored(store: Store) -> None:
     """One row for each, numbered upwards, and the state is replaced, not merged."""
-    rules = some_rules(facts={"source": (FactRule(command="poll", fact_type="seen"),)})
+    policy = some_policy(facts={"source": (FactRule(command="poll", fact_type="seen"),)})
     updates: list[JsonObject] = [{"a": 1}, {"b": 2}]
     for state in updates:
         await accept(store, a_new_job("source", "poll"))
-        await run_next(store, ok(state=state), rules)
+        await run_next(store, ok(state=state), policy)
     await accept(store, a_new_job("source", "handle"))
-    await run_next(store, ok(state={"c": 3}), rules)
+    await run_next(store, ok(state={"c": 3}), policy)
     newest, older = (await store.facts("source", limit=9)).rows
     assert (newest.body, older.body) == ({"b": 2}, {"a": 1})
     assert newest.seq > older.seq
@@ -439,21 +439,21 @@ async def test_facts_are_appended_and_mirrored(store: Store) -> None:
 
 
 async def test_a_fact_can_leave_the_state_alone(store: Store) -> None:
-    rules = some_rules(facts={"source": (FactRule(command="poll", fact_type="seen", mirror=False),)})
+    policy = some_policy(facts={"source": (FactRule(command="poll", fact_type="seen", mirror=False),)})
     await accept(store, a_new_job("source", "poll"))
-    await run_next(store, ok(state={"a": 1}), rules)
+    await run_next(store, ok(state={"a": 1}), policy)
     assert await store.plugin_state("source") is None
     assert len((await store.facts("source", limit=9)).rows) == 1
 
 
 async def test_a_stale_mirror_does_not_replace_what_a_later_claim_wrote(store: Store) -> None:
     """The fact is kept, the state is left, and that is told."""
-    rules = some_rules(facts={"source": (FactRule(command="poll", fact_type="seen"),)})
+    policy = some_policy(facts={"source": (FactRule(command="poll", fact_type="seen"),)})
     for _ in range(2):
         await accept(store, a_new_job("source", "poll"))
     slow, quick = (claim.job for claim in await claim_all(store))
-    await settle(store, quick, ok(state={"by": "quick"}), rules)
-    await settle(store, slow, ok(state={"by": "slow"}), rules)
+    await settle(store, quick, ok(state={"by": "quick"}), policy)
+    await settle(store, slow, ok(state={"by": "slow"}), policy)
     state = await store.plugin_state("source")
     assert state is not None
     assert state.state == {"by": "quick"}
@@ -468,13 +468,13 @@ async def test_a_stale_mirror_does_not_replace_what_a_later_claim_wrote(store: S
 
 async def test_a_merge_by_an_older_claim_does_not_make_the_state_older(store: Store) -> None:
     """After an older job has merged into it, the state still counts as the later job's."""
-    rules = some_rules(facts={"source": (FactRule(command="poll", fact_type="seen"),)})
+    policy = some_policy(facts={"source": (FactRule(command="poll", fact_type="seen"),)})
     for command in ("handle", "poll", "poll"):
         await accept(store, a_new_job("source", command))
     merging, slow, quick = (claim.job for claim in await claim_all(store))
-    await settle(store, quick, ok(state={"by": "quick"}), rules)
-    await settle(store, merging, ok(state={"more": 1}), rules)
-    await settle(store, slow, ok(state={"by": "slow"}), rules)
+    await settle(store, quick, ok(state={"by": "quick"}), policy)
+    await settle(store, merging, ok(state={"more": 1}), policy)
+    await settle(store, slow, ok(state={"by": "slow"}), policy)
     state = await store.plugin_state("source")
     assert state is not None
     assert state.state == {"by": "quick", "more": 1}
@@ -482,7 +482,7 @@ async def test_a_merge_by_an_older_claim_does_not_make_the_state_older(store: St
 
 async def test_big_integers_survive_in_state_facts_and_events(store: Store) -> None:
     """Integers beyond 2^53 survive exactly."""
-    rules = some_rules(a_route(), facts={"source": (FactRule(command="poll", fact_type="seen"),)})
+    policy = some_policy(a_route(), facts={"source": (FactRule(command="poll", fact_type="seen"),)})
     number = 2**64 + 1
     await accept(store, a_new_job("source", "poll"))
     response = PluginResponse(
@@ -492,7 +492,7 @@ async def test_big_integers_survive_in_state_facts_and_events(store: Store) -> N
         state_updates={"n": number},
         artifacts=({"size": number},),
     )
-    settled = await run_next(store, Completed(response=response), rules)
+    settled = await run_next(store, Completed(response=response), policy)
     child = await stored(store, settled.started[0].job_id)
     assert child.payload == {"n": number, "result": number}
     assert (await store.facts("source", limit=1)).rows[0].body == {"n": number}
@@ -501,12 +501,12 @@ async def test_big_integers_survive_in_state_facts_and_events(store: Store) -> N
 
 async def test_an_event_beyond_the_hop_limit_is_dropped_and_recorded(store: Store) -> None:
     """Two that trigger each other cannot run forever, and the drop can be seen."""
-    rules = some_rules(a_route(source="echo", to="echo"), max_hops=3)
+    policy = some_policy(a_route(source="echo", to="echo"), max_hops=3)
     await accept(store, a_new_job("echo"))
     started = 0
     while claims := await claim_all(store):
         for claim in claims:
-            started += len((await settle(store, claim.job, ok(emitted()), rules)).started)
+            started += len((await settle(store, claim.job, ok(emitted()), policy)).started)
     assert started == 3
     (dropped,) = [row for row in await whole_ledger(store) if row.kind is LedgerKind.EVENT_DROPPED]
     assert dropped.data["targets"] == ["echo.handle"]
@@ -514,9 +514,9 @@ async def test_an_event_beyond_the_hop_limit_is_dropped_and_recorded(store: Stor
 
 async def test_two_routes_to_one_target_start_it_once_and_say_so(store: Store) -> None:
     """The second is the same child; it is told, never silently dropped."""
-    rules = some_rules(a_route(), a_route())
+    policy = some_policy(a_route(), a_route())
     await accept(store, a_new_job("source"))
-    settled = await run_next(store, ok(emitted()), rules)
+    settled = await run_next(store, ok(emitted()), policy)
     assert len({answer.job_id for answer in settled.started}) == 1
     assert [row.kind for row in await whole_ledger(store)].count(LedgerKind.CHILD_CONFLICT) == 1
 

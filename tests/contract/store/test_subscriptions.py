@@ -10,7 +10,7 @@ from typing import Any
 import apsw
 
 from builders.jobs import Clock, a_new_job, failed, ok
-from builders.stores import RULES, StoreFactory, accept, claim_all, claim_one, run_next, settle, submit
+from builders.stores import POLICY, StoreFactory, accept, claim_all, claim_one, run_next, settle, submit
 from ductile.core.jobs.model import Callback, NewJob
 from ductile.core.webhooks.deliveries import MAX_SUBSCRIPTIONS
 from ductile.store.model.deliveries import Delivery, DeliveryCapacity, DeliveryReport, DeliveryStatus
@@ -110,7 +110,7 @@ async def test_instants_of_one_job_strictly_increase(store: Store) -> None:
     job = await claim_one(store)
     await store.mark_working(job.id, job.execution)
     await settle(store, job, failed())
-    await store.retry(job_id, RULES)
+    await store.retry(job_id, POLICY)
     await run_next(store, ok())
     stamps = [json.loads(row.body)["timestamp"] for row in await sent_to(store, FIRST)]
     assert len(stamps) == 7

@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from builders.jobs import Clock, a_new_job, an_id, failed, ok
-from builders.stores import RULES, accept, claim_all, claim_one, run_next, settle, stored, submit
+from builders.stores import POLICY, accept, claim_all, claim_one, run_next, settle, stored, submit
 from ductile.core.jobs.failures import RetryPolicy
 from ductile.core.jobs.model import Hold, Interrupted, JobReason, JobStatus
 from ductile.core.policy import PluginPolicy, Policy
@@ -84,13 +84,13 @@ async def test_any_span_can_be_clamped(store: Store, clock: Clock, wait: timedel
 
 async def test_the_next_of_a_key_goes_when_a_ready_holder_is_cancelled(store: Store) -> None:
     first, second = [await accept(store, a_new_job(dedupe_key="key:a")) for _ in range(2)]
-    await store.cancel(first, RULES)
+    await store.cancel(first, POLICY)
     assert (await claim_one(store)).id == second
 
 
 async def test_a_cancelled_follower_leaves_the_others_waiting(store: Store) -> None:
     first, second, third = [await accept(store, a_new_job(dedupe_key="key:a")) for _ in range(3)]
-    await store.cancel(second, RULES)
+    await store.cancel(second, POLICY)
     assert (await claim_one(store)).id == first
     assert (await stored(store, third)).hold is Hold.KEY
 
@@ -106,7 +106,7 @@ async def test_a_manual_retry_waits_for_its_key(store: Store) -> None:
     first = await accept(store, a_new_job(dedupe_key="key:a"))
     await run_next(store, failed(permanent=True))
     second = await accept(store, a_new_job(dedupe_key="key:a"))
-    await store.retry(first, RULES)
+    await store.retry(first, POLICY)
     assert (await stored(store, first)).hold is Hold.KEY
     assert (await run_next(store, ok())).job_id == second
     assert (await claim_one(store)).id == first
@@ -123,7 +123,7 @@ async def test_a_successor_waits_until_its_predecessor_has_ended(store: Store, c
     assert isinstance(new, Accepted)
     assert not new.ready
     assert (await stored(store, new.job_id)).hold is Hold.PREDECESSOR
-    await store.cancel(old, RULES)
+    await store.cancel(old, POLICY)
     assert await claim_all(store) == []
     await settle(store, running, failed())
     assert (await stored(store, old)).status is JobStatus.DEAD
@@ -216,7 +216,7 @@ async def test_a_cancelled_suspect_lets_the_next_go(store: Store, clock: Clock) 
     first, second = [await accept(store, a_new_job()) for _ in range(2)]
     await claim_all(store)
     await crash(store, clock, first, second)
-    await store.cancel(first, RULES)
+    await store.cancel(first, POLICY)
     assert (await claim_one(store)).id == second
 
 
@@ -250,7 +250,7 @@ async def test_a_follower_goes_when_the_one_before_it_is_held_otherwise(store: S
     running = {claim.job.id: claim.job for claim in await claim_all(store)}
     assert set(running) == {blocker, holder}
     await settle(store, running[holder], ok())
-    await store.cancel(suspect, RULES)
+    await store.cancel(suspect, POLICY)
     assert (await claim_one(store)).id == follower
 
 
@@ -263,7 +263,7 @@ async def test_queued_jobs_of_plugins_are_ended(store: Store) -> None:
     await claim_all(store)
     gone = await accept(store, a_new_job("gone"))
     kept = await accept(store, a_new_job("kept"))
-    moved = await store.end_queued(JobReason.PLUGIN_REMOVED, RULES, plugins=["gone"])
+    moved = await store.end_queued(JobReason.PLUGIN_REMOVED, POLICY, plugins=["gone"])
     assert [(job.id, job.status, job.reason) for job in moved.jobs] == [
         (gone, JobStatus.DEAD, JobReason.PLUGIN_REMOVED)
     ]
@@ -286,7 +286,7 @@ async def test_keep_turns_the_list_round(
     store: Store, plugins: list[str] | None, keep: bool, left: set[str]
 ) -> None:
     ids = {plugin: await accept(store, a_new_job(plugin)) for plugin in ("a", "b")}
-    await store.end_queued(JobReason.PURGED, RULES, plugins=plugins, keep=keep)
+    await store.end_queued(JobReason.PURGED, POLICY, plugins=plugins, keep=keep)
     found = {plugin for plugin, one in ids.items() if (await stored(store, one)).status is JobStatus.QUEUED}
     assert found == left
 
@@ -297,7 +297,7 @@ async def test_ending_all_ends_those_who_wait_too(store: Store, clock: Clock) ->
     old = await accept(store, a_new_job(dedupe_key="key:a"))
     await accept(store, a_new_job(dedupe_key="key:a"))
     await accept(store, a_new_job(after_job_id=old))
-    moved = await store.end_queued(JobReason.PURGED, RULES)
+    moved = await store.end_queued(JobReason.PURGED, POLICY)
     assert len(moved.jobs) == 4
     assert (await store.counts()).depth == 0
     clock.advance(hours=1)
@@ -308,9 +308,9 @@ async def test_ending_all_ends_those_who_wait_too(store: Store, clock: Clock) ->
 async def test_large_queues_are_ended_in_sweeps(store: Store) -> None:
     """At most 500 rows a unit; `more` says that another is needed."""
     await submit(store, *[a_new_job() for _ in range(501)])
-    first = await store.end_queued(JobReason.PURGED, RULES)
+    first = await store.end_queued(JobReason.PURGED, POLICY)
     assert (len(first.jobs), first.more) == (500, True)
-    second = await store.end_queued(JobReason.PURGED, RULES)
+    second = await store.end_queued(JobReason.PURGED, POLICY)
     assert (len(second.jobs), second.more) == (1, False)
 
 

@@ -71,7 +71,7 @@ def test_a_database_url(tmp_path: Path) -> None:
 def test_retry_max_attempts_wins_over_max_attempts(tmp_path: Path, settings: str, attempts: int) -> None:
     snapshot = a_snapshot(tmp_path, f"plugins: {{echo: {{{settings}}}}}")
     assert snapshot.plugins["echo"].retry == RetryPolicy(max_attempts=attempts)
-    assert snapshot.rules.plugin("echo").retry.max_attempts == attempts
+    assert snapshot.policy.plugin("echo").retry.max_attempts == attempts
 
 
 def test_policies_of_a_plugin(tmp_path: Path) -> None:
@@ -105,7 +105,7 @@ def test_parallelism(tmp_path: Path, settings: str, *, safe: bool, parallelism: 
     manifest = a_manifest("echo", concurrency_safe=safe)
     snapshot = a_snapshot(tmp_path, f"plugins: {{echo: {{{settings}}}}}", manifest)
     assert snapshot.plugins["echo"].parallelism == parallelism
-    assert snapshot.rules.plugin("echo").parallelism == parallelism
+    assert snapshot.policy.plugin("echo").parallelism == parallelism
     assert bool(snapshot.warnings) == warned
 
 
@@ -254,7 +254,7 @@ def test_routes_tokens_webhooks_and_secrets(tmp_path: Path) -> None:
     environ = {"T": "t", "U": "u", "V": "v", "W": "w"}
     snapshot = compile_snapshot(loaded(config, environ), a_discovery(tmp_path, a_manifest("echo")))
     assert [route.target for route in snapshot.routes] == ["echo.handle", "echo.poll"]
-    assert snapshot.rules.routes.matching("api", "b") == snapshot.routes[1:]
+    assert snapshot.policy.routes.matching("api", "b") == snapshot.routes[1:]
     assert [(token.name, token.scopes) for token in snapshot.tokens] == [
         (f"api-token-{digest_of(b't').hex()[:8]}", ("*",)),
         ("cli", ("jobs:ro",)),
@@ -328,10 +328,10 @@ def test_the_name_of_an_unnamed_token_is_stable(tmp_path: Path) -> None:
 def test_the_policy_for_the_core(tmp_path: Path) -> None:
     facts = (FactOutput(command="poll", fact_type="weight"),)
     yaml = "service: {max_hops: 5, dedupe_ttl: 1h}\nplugins: {echo: {config: {model: m}}}"
-    rules = a_snapshot(tmp_path, yaml, a_manifest("echo", fact_outputs=facts)).rules
-    assert (rules.max_hops, rules.dedupe_ttl, rules.max_workers) == (5, timedelta(hours=1), 3)
-    assert rules.plugin("echo").facts == (FactRule(command="poll", fact_type="weight", mirror=True),)
-    assert rules.plugin("echo").model == "m"
+    policy = a_snapshot(tmp_path, yaml, a_manifest("echo", fact_outputs=facts)).policy
+    assert (policy.max_hops, policy.dedupe_ttl, policy.max_workers) == (5, timedelta(hours=1), 3)
+    assert policy.plugin("echo").facts == (FactRule(command="poll", fact_type="weight", mirror=True),)
+    assert policy.plugin("echo").model == "m"
 
 
 def test_the_fingerprint_changes_with_files_plugins_and_effective_plugin_configuration(

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from builders.pipelines import graph_of, rules_of, split, uses
+from builders.pipelines import graph_of, policy_of, split, uses
 from ductile.core.events.model import Hook
 from ductile.core.expressions.conditions import AllOf, Comparison
 from ductile.core.jobs.failures import RetryPolicy
@@ -96,7 +96,7 @@ def test_a_called_pipeline_is_inlined() -> None:
     """Paths are `call-id/step-id`; a pipeline called twice has its steps twice."""
     inner = {"name": "inner", "if": HIGH, "steps": [uses("x"), uses("y")]}
     steps = [{"id": "c", "call": "inner", "if": LOW}, {"call": "inner"}, uses("z")]
-    graph = rules_of(inner, {"name": "flow", "steps": steps}).pipelines.by_name["flow"].graph
+    graph = policy_of(inner, {"name": "flow", "steps": steps}).pipelines.by_name["flow"].graph
     assert {path: node.next for path, node in graph.nodes.items()} == {
         "c": "2",
         "c/x": "c/y",
@@ -153,13 +153,13 @@ def test_the_fingerprint_identifies_the_graph() -> None:
 
 
 def test_the_triggers_of_a_pipeline() -> None:
-    rules = rules_of(
+    policy = policy_of(
         {"name": "first", "on": "found", "steps": [uses()]},
         {"name": "second", "on": "found", "from_plugin": "q", "steps": [uses()]},
         {"name": "hooked", "on-hook": "job.failed", "steps": [uses()], "notify_on_complete": True},
         {"name": "neither", "steps": [uses()]},
     )
-    table = rules.pipelines
+    table = policy.pipelines
     assert [one.name for one in table.started_by("found", "q")] == ["first", "second"]
     assert [one.name for one in table.started_by("found", "p")] == ["first"]
     assert table.started_by("lost", "p") == ()
@@ -172,7 +172,7 @@ def test_a_pipeline_that_nests_too_deep_is_refused() -> None:
     """Each pipeline calls the one before it; the stack must not overflow."""
     calls = [{"name": f"p{number}", "steps": [{"call": f"p{number - 1}"}]} for number in range(1, 400)]
     with pytest.raises(ConfigError) as refused:
-        rules_of({"name": "p0", "steps": [uses()]}, *calls)
+        policy_of({"name": "p0", "steps": [uses()]}, *calls)
     first = refused.value.problems[0]
     assert (first.key, "100 levels deep" in first.message) == ("pipelines[101].steps", True)
 
@@ -182,5 +182,5 @@ def test_a_pipeline_with_too_many_steps_is_refused() -> None:
     calls = [{"name": f"p{number}", "steps": [{"call": f"p{number - 1}"}] * 10} for number in (1, 2, 3)]
     pipelines: list[dict[str, Any]] = [{"name": "p0", "steps": [uses()] * 10}, *calls]
     with pytest.raises(ConfigError) as refused:
-        rules_of(*pipelines)
+        policy_of(*pipelines)
     assert [problem.key for problem in refused.value.problems] == ["pipelines[2].steps", "pipelines[3].steps"]

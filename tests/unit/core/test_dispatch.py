@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 
 from builders.jobs import START, an_event, some_rng
-from builders.pipelines import rules_of, uses
+from builders.pipelines import policy_of, uses
 from ductile.core.events.dispatch import EventProducer, Fanout, fan_out
 from ductile.core.events.model import OutgoingEvent
 from ductile.core.jobs.model import LedgerKind, Origin, SubmittedBy
 from ductile.core.policy import Policy
 from ductile.struct import replace
 
-RULES = rules_of(
+POLICY = policy_of(
     {"name": "first", "on": "found", "steps": [uses()]},
     {"name": "second", "on": "found", "from_plugin": "q", "steps": [uses()]},
     {
@@ -42,9 +42,11 @@ SENDER = EventProducer(
 )
 
 
-def fanned(*, sender: EventProducer = SENDER, rules: Policy = RULES, index: int = 0, **event: Any) -> Fanout:
+def fanned(
+    *, sender: EventProducer = SENDER, policy: Policy = POLICY, index: int = 0, **event: Any
+) -> Fanout:
     outgoing = OutgoingEvent(event=an_event("found", **({"source": "p"} | event)), index=index)
-    return fan_out(sender, [outgoing], rules, START, some_rng())
+    return fan_out(sender, [outgoing], policy, START, some_rng())
 
 
 def test_every_route_and_pipeline_that_matches_fires_in_the_order_of_the_configuration() -> None:
@@ -92,6 +94,6 @@ def test_an_event_that_went_too_far_is_dropped_and_recorded(hops: int, dropped: 
 
 def test_an_event_that_nobody_wants_is_not_worth_an_entry() -> None:
     assert (
-        fan_out(replace(SENDER, hops=9), [OutgoingEvent(event=an_event("lost"))], RULES, START, some_rng())
+        fan_out(replace(SENDER, hops=9), [OutgoingEvent(event=an_event("lost"))], POLICY, START, some_rng())
         == Fanout()
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from builders.pictures import SVG, read_svg
-from builders.pipelines import graph_of, rules_of, split, uses
+from builders.pipelines import graph_of, policy_of, split, uses
 from ductile.config.secrets import looks_secret
 from ductile.core.runs.views import MAX_CONDITION_LENGTH, build_tree, to_mermaid, to_svg
 
@@ -54,10 +54,10 @@ def test_what_a_picture_tells() -> None:
 
 def test_a_call_is_a_box_with_the_steps_of_the_other_pipeline() -> None:
     """The graph has them in place."""
-    rules = rules_of(
+    policy = policy_of(
         {"name": "inner", "steps": [uses("a")]}, {"name": "flow", "steps": [{"id": "sub", "call": "inner"}]}
     )
-    (item,) = build_tree(rules.pipelines.by_name["flow"].graph, looks_secret)
+    (item,) = build_tree(policy.pipelines.by_name["flow"].graph, looks_secret)
     assert (item.node.label.title, [inner.node.path for inner in item.groups[0].steps]) == (
         "call inner",
         ["sub/a"],

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from builders.pipelines import graph_of, rules_of, split, uses
+from builders.pipelines import graph_of, policy_of, split, uses
 from ductile.core.runs.graph import Graph, graph_from_json, graph_to_json
 
 LOW = {"path": "payload.n", "op": "lt", "value": 4}
@@ -53,11 +53,11 @@ def test_a_graph_comes_back_as_it_went_in(name: str) -> None:
 
 
 def test_a_call_comes_back_with_the_name_of_what_it_calls() -> None:
-    rules = rules_of(
+    policy = policy_of(
         {"name": "inner", "if": LOW, "steps": [uses("x")]},
         {"name": "flow", "steps": [{"id": "c", "call": "inner", "if": CONDITIONS[2]}]},
     )
-    graph = rules.pipelines.by_name["flow"].graph
+    graph = policy.pipelines.by_name["flow"].graph
     assert through_the_store(graph) == graph
 
 
@@ -117,7 +117,7 @@ VERSION_1: dict[str, Any] = {
 
 
 def test_a_graph_of_version_1_is_read() -> None:
-    rules = rules_of(
+    policy = policy_of(
         {"name": "inner", "if": LOW, "steps": [uses("x")]},
         {
             "name": "flow",
@@ -148,7 +148,7 @@ def test_a_graph_of_version_1_is_read() -> None:
             ],
         },
     )
-    graph = rules.pipelines.by_name["flow"].graph
+    graph = policy.pipelines.by_name["flow"].graph
     assert graph_from_json(VERSION_1, graph.fingerprint) == graph
 
 

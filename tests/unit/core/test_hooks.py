@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from builders.jobs import START, a_job, some_rng
-from builders.pipelines import rules_of, uses
+from builders.pipelines import policy_of, uses
 from ductile.core.events.dispatch import Fanout, JobEnding, fire_hooks
 from ductile.core.events.model import Hook
 from ductile.core.jobs.model import Job, JobStatus, LedgerKind, SubmittedBy
 
-RULES = rules_of(
+POLICY = policy_of(
     *(
         {"name": hook.replace("job.", "on_"), "on-hook": hook, "steps": [uses()]}
         for hook in ("job.completed", "job.failed", "job.timed_out")
@@ -28,7 +28,7 @@ RULES = rules_of(
 def fired(job: Job, *, baggage: dict[str, Any] | None = None, **ending: Any) -> Fanout:
     given: dict[str, Any] = {"status": JobStatus.SUCCEEDED, "timed_out": False, "error": None, "attempt": 1}
     full = JobEnding(duration=timedelta(milliseconds=1500), **(given | ending))
-    return fire_hooks(job, full, baggage or {}, RULES, START, some_rng())
+    return fire_hooks(job, full, baggage or {}, POLICY, START, some_rng())
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from builders.jobs import START, a_job, an_event, emitted, failed, ok, some_rng
-from builders.pipelines import a_new_run, split, steps_rules, uses
+from builders.pipelines import a_new_run, split, steps_policy, uses
 from ductile.core.events.model import OutgoingEvent
 from ductile.core.jobs.model import Job, JobReason, JobStatus, LedgerKind, RunEnded
 from ductile.core.jobs.settlement import SettleView, settle
@@ -40,14 +40,14 @@ from ductile.struct import replace
 ROOT = TokenPosition(scope_id="root", branch=0, order="")
 
 
-def graph_in(rules: Policy) -> Graph:
-    return rules.pipelines.by_name["flow"].graph
+def graph_in(policy: Policy) -> Graph:
+    return policy.pipelines.by_name["flow"].graph
 
 
-def a_view(rules: Policy, *scopes: JoinScopeView, position: TokenPosition = ROOT, **fields: Any) -> RunView:
+def a_view(policy: Policy, *scopes: JoinScopeView, position: TokenPosition = ROOT, **fields: Any) -> RunView:
     given: dict[str, Any] = {"jobs": 1, "cancelled": False, "baggage": {}} | fields
     root = JoinScopeView(scope=JoinScope(id="root", live=1))
-    info = RunInfo(id="run", graph=graph_in(rules), hops=2, trace_id="t")
+    info = RunInfo(id="run", graph=graph_in(policy), hops=2, trace_id="t")
     return RunView(info=info, position=position, scopes=(*scopes, root), **given)
 
 
@@ -55,13 +55,13 @@ def a_step(path: str, **fields: Any) -> Job:
     return a_job("p", run_id="run", step_path=path, **fields)
 
 
-def in_split(rules: Policy, branch: int, *ends: BranchResult, **fields: Any) -> RunView:
+def in_split(policy: Policy, branch: int, *ends: BranchResult, **fields: Any) -> RunView:
     """A step in the last live branch of the split `s`; the others have ended so."""
     scope = JoinScope(
         id="inner", live=1, split="s", parent=ROOT, state=fields.pop("state", JoinScopeState.OPEN)
     )
     view = JoinScopeView(scope=scope, results=ends, baggage={"kept": 1})
-    return a_view(rules, view, position=TokenPosition(scope_id="inner", branch=branch, order=""), **fields)
+    return a_view(policy, view, position=TokenPosition(scope_id="inner", branch=branch, order=""), **fields)
 
 
 def an_end(branch: int, status: TokenStatus = TokenStatus.SUCCEEDED, **fields: Any) -> BranchResult:
@@ -74,19 +74,19 @@ def an_end(branch: int, status: TokenStatus = TokenStatus.SUCCEEDED, **fields: A
     return BranchResult(branch=branch, status=status, **(given | fields))
 
 
-def advance(view: RunView, job: Job, rules: Policy, *payloads: JsonObject) -> RunProgress:
+def advance(view: RunView, job: Job, policy: Policy, *payloads: JsonObject) -> RunProgress:
     emitted = [
         OutgoingEvent(event=an_event("e", payload=payload), index=index)
         for index, payload in enumerate(payloads)
     ]
-    return advance_run(view, job, emitted, "done", rules, START, some_rng())
+    return advance_run(view, job, emitted, "done", policy, START, some_rng())
 
 
 def test_a_run_begins_with_its_first_steps() -> None:
-    rules = steps_rules(split("s", uses("x"), uses("y")))
-    run = a_new_run(rules, {"n": 1})
+    policy = steps_policy(split("s", uses("x"), uses("y")))
+    run = a_new_run(policy, {"n": 1})
     info = RunInfo(id=run.job.id, graph=run.graph, hops=4, trace_id=None, after_job_id="earlier")
-    progress = start_first_steps(run, info, {}, rules, START, some_rng())
+    progress = start_first_steps(run, info, {}, policy, START, some_rng())
     assert [step.job.step_path for step in progress.steps] == ["s/x", "s/y"]
     assert {step.job.after_job_id for step in progress.steps} == {"earlier"}
     assert {step.job.hops for step in progress.steps} == {4}
@@ -98,8 +98,8 @@ def test_a_run_begins_with_its_first_steps() -> None:
 
 
 def test_a_step_continues_with_one_token_per_event_in_order() -> None:
-    rules = steps_rules(uses("a"), uses("b"))
-    progress = advance(a_view(rules), a_step("a"), rules, {"n": 0}, {"n": 1}, {"n": 2})
+    policy = steps_policy(uses("a"), uses("b"))
+    progress = advance(a_view(policy), a_step("a"), policy, {"n": 0}, {"n": 1}, {"n": 2})
     assert progress.live_counts == (("root", 3),)
     assert [step.position.order for step in progress.steps] == [".0000", ".0001", ".0002"]
     assert len({step.job.origin for step in progress.steps}) == 3
@@ -110,33 +110,33 @@ def test_a_step_continues_with_one_token_per_event_in_order() -> None:
 
 def test_the_order_of_tokens_is_the_order_of_their_text() -> None:
     """Positions are compared as text, in the store too."""
-    rules = steps_rules(uses("a"), uses("b"))
+    policy = steps_policy(uses("a"), uses("b"))
     payloads: list[JsonObject] = [{"n": number} for number in range(1000)]
-    progress = advance(a_view(rules), a_step("a"), rules, *payloads)
+    progress = advance(a_view(policy), a_step("a"), policy, *payloads)
     orders = [step.position.order for step in progress.steps]
     assert orders == sorted(orders)
 
 
 def test_events_we_make_are_stored_only_if_somebody_refers_to_them() -> None:
-    rules = steps_rules(uses("a"), uses("b"))
-    progress = advance(a_view(rules), a_step("a"), rules)
+    policy = steps_policy(uses("a"), uses("b"))
+    progress = advance(a_view(policy), a_step("a"), policy)
     (event,) = progress.events
     assert progress.steps[0].job.source_event_id == event.id
-    assert advance(a_view(rules), a_step("b"), rules).events == ()
+    assert advance(a_view(policy), a_step("b"), policy).events == ()
 
 
 def test_the_last_token_ends_the_run() -> None:
-    rules = steps_rules(uses("a"))
-    progress = advance(a_view(rules), a_step("a"), rules)
+    policy = steps_policy(uses("a"))
+    progress = advance(a_view(policy), a_step("a"), policy)
     assert (progress.ended, progress.live_counts) == (True, (("root", 0),))
     (result,) = progress.results
     assert (result.step_path, result.status) == ("a", TokenStatus.SUCCEEDED)
 
 
 def test_the_last_branch_joins() -> None:
-    rules = steps_rules(split("s", uses("x"), uses("y")), uses("after"))
+    policy = steps_policy(split("s", uses("x"), uses("y")), uses("after"))
     job = a_step("s/y")
-    progress = advance(in_split(rules, 1, an_end(0)), job, rules, {"y": 1})
+    progress = advance(in_split(policy, 1, an_end(0)), job, policy, {"y": 1})
     assert progress.closed_scopes == (("inner", JoinScopeState.JOINED),)
     (step,) = progress.steps
     assert (step.job.step_path, step.position, step.job.parent_job_id) == ("after", ROOT, "run")
@@ -146,17 +146,17 @@ def test_the_last_branch_joins() -> None:
 
 
 def test_a_join_that_went_on_before_does_not_go_on_again() -> None:
-    rules = steps_rules(split("s", uses("x"), uses("y"), join="always"), uses("after"))
-    progress = advance(in_split(rules, 1, an_end(0), state=JoinScopeState.JOINED), a_step("s/y"), rules)
+    policy = steps_policy(split("s", uses("x"), uses("y"), join="always"), uses("after"))
+    progress = advance(in_split(policy, 1, an_end(0), state=JoinScopeState.JOINED), a_step("s/y"), policy)
     assert (progress.steps, progress.closed_scopes, progress.ended) == ((), (), True)
     assert dict(progress.live_counts) == {"inner": 0, "root": 0}
 
 
 def test_what_branches_made_together_is_bounded() -> None:
     """What a step is given is not larger than what a plugin may answer; the split says why it broke."""
-    rules = steps_rules(split("s", uses("x"), uses("y")), uses("after"))
+    policy = steps_policy(split("s", uses("x"), uses("y")), uses("after"))
     large = an_end(0, payload={"text": "x" * (MAX_JOINED_BYTES // 2)})
-    progress = advance(in_split(rules, 1, large), a_step("s/y"), rules)
+    progress = advance(in_split(policy, 1, large), a_step("s/y"), policy)
     assert progress.steps == ()
     assert progress.closed_scopes == (("inner", JoinScopeState.BROKEN),)
     assert f"larger than {MAX_JOINED_BYTES} bytes" in (progress.results[-1].error or "")
@@ -164,21 +164,21 @@ def test_what_branches_made_together_is_bounded() -> None:
 
 def test_a_cancelled_run_makes_nothing() -> None:
     """Not even the step after a split that always goes on."""
-    rules = steps_rules(split("s", uses("x"), uses("y"), join="always"), uses("after"))
-    view = in_split(rules, 1, an_end(0), cancelled=True)
+    policy = steps_policy(split("s", uses("x"), uses("y"), join="always"), uses("after"))
+    view = in_split(policy, 1, an_end(0), cancelled=True)
     for progress in (
-        advance(view, a_step("s/y"), rules, {"n": 1}),
-        fail_token(view, a_step("s/y"), "cancelled", rules, START, some_rng()),
+        advance(view, a_step("s/y"), policy, {"n": 1}),
+        fail_token(view, a_step("s/y"), "cancelled", policy, START, some_rng()),
     ):
         assert (progress.steps, progress.ended) == ((), True)
 
 
 def test_a_full_run_is_not_made_larger_by_a_step_that_fails() -> None:
     """At most 10,000 jobs; the token that would continue ends, and the run has the reason."""
-    rules = steps_rules(split("s", uses("x"), uses("y"), join="always"), uses("after"))
-    view = in_split(rules, 1, an_end(0), jobs=MAX_RUN_JOBS)
+    policy = steps_policy(split("s", uses("x"), uses("y"), join="always"), uses("after"))
+    view = in_split(policy, 1, an_end(0), jobs=MAX_RUN_JOBS)
     settlement = settle(
-        SettleView(job=a_step("s/y"), state={}, run=view), failed(permanent=True), rules, START, some_rng()
+        SettleView(job=a_step("s/y"), state={}, run=view), failed(permanent=True), policy, START, some_rng()
     )
     progress = settlement.progress
     assert progress is not None
@@ -191,18 +191,18 @@ def test_a_full_run_is_not_made_larger_by_a_step_that_fails() -> None:
 
 @pytest.mark.parametrize(("jobs", "reason"), [(9_998, JobReason.COMPLETED), (9_999, JobReason.RUN_TOO_LARGE)])
 def test_the_step_that_would_make_a_run_too_large_fails(jobs: int, reason: JobReason) -> None:
-    rules = steps_rules(uses("a"), uses("b"))
-    view = SettleView(job=a_step("a"), state={}, run=a_view(rules, jobs=jobs))
-    settlement = settle(view, ok(emitted(), emitted()), rules, START, some_rng())
+    policy = steps_policy(uses("a"), uses("b"))
+    view = SettleView(job=a_step("a"), state={}, run=a_view(policy, jobs=jobs))
+    settlement = settle(view, ok(emitted(), emitted()), policy, START, some_rng())
     assert settlement.reason is reason
     assert settlement.progress is not None
     assert settlement.progress.ended == (reason is JobReason.RUN_TOO_LARGE)
 
 
 def test_a_step_that_goes_back_to_the_queue_leaves_its_run_alone() -> None:
-    rules = steps_rules(uses("a"))
-    view = SettleView(job=a_step("a"), state={}, run=a_view(rules))
-    settlement = settle(view, failed(), rules, START, some_rng())
+    policy = steps_policy(uses("a"))
+    view = SettleView(job=a_step("a"), state={}, run=a_view(policy))
+    settlement = settle(view, failed(), policy, START, some_rng())
     assert (settlement.status, settlement.progress) == (JobStatus.QUEUED, None)
 
 

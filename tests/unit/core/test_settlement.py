@@ -15,8 +15,8 @@ from builders.jobs import (
     failed,
     ok,
     some_evidence,
+    some_policy,
     some_rng,
-    some_rules,
     timed_out,
 )
 from ductile.core.jobs.failures import Breaker, BreakerState, RetryPolicy
@@ -49,9 +49,9 @@ from ductile.core.policy import FactRule, PluginPolicy, Policy
 CALLBACK = Callback(url="http://receiver.invalid/")
 
 
-def settled(job: Job, outcome: Outcome, rules: Policy | None = None, **view: Any) -> Settlement:
+def settled(job: Job, outcome: Outcome, policy: Policy | None = None, **view: Any) -> Settlement:
     given: dict[str, Any] = {"job": job, "state": {}}
-    return settle(SettleView(**(given | view)), outcome, rules or some_rules(), START, some_rng())
+    return settle(SettleView(**(given | view)), outcome, policy or some_policy(), START, some_rng())
 
 
 def test_success_is_one_edge_and_keeps_the_attempt() -> None:
@@ -79,7 +79,7 @@ def test_evidence_is_kept_verbatim_whatever_it_means() -> None:
 def test_children_carry_what_led_to_them() -> None:
     """Parent, event, hops, trace and the event's key, and their identity."""
     job = a_job("source", hops=4, trace_id="t", execution=2, event_context_id="c")
-    settlement = settled(job, ok(emitted("other"), emitted(key=" k ")), some_rules(a_route(to="sink.poll")))
+    settlement = settled(job, ok(emitted("other"), emitted(key=" k ")), some_policy(a_route(to="sink.poll")))
     (child,) = settlement.children
     event = settlement.events[1].event
     assert (child.plugin, child.command, child.submitted_by) == ("sink", "poll", SubmittedBy.ROUTE)
@@ -91,8 +91,10 @@ def test_children_carry_what_led_to_them() -> None:
 
 
 def test_all_matching_routes_fire_in_the_order_of_the_configuration() -> None:
-    rules = some_rules(a_route(to="b"), a_route(to="a"), a_route("else", to="c"), a_route(source="x", to="d"))
-    settlement = settled(a_job("source"), ok(emitted(), emitted()), rules)
+    policy = some_policy(
+        a_route(to="b"), a_route(to="a"), a_route("else", to="c"), a_route(source="x", to="d")
+    )
+    settlement = settled(a_job("source"), ok(emitted(), emitted()), policy)
     assert [(child.plugin, child.origin.event_index) for child in settlement.children if child.origin] == [
         ("b", 0),
         ("a", 0),
@@ -118,20 +120,20 @@ def test_an_event_nobody_listens_to_is_kept() -> None:
 @pytest.mark.parametrize(("hops", "children"), [(18, 1), (19, 1), (20, 0), (21, 0)])
 def test_events_beyond_the_hop_limit_are_dropped_with_a_record(hops: int, children: int) -> None:
     """A child may be at the limit and not beyond it."""
-    settlement = settled(a_job("source", hops=hops), ok(emitted()), some_rules(a_route()))
+    settlement = settled(a_job("source", hops=hops), ok(emitted()), some_policy(a_route()))
     assert len(settlement.children) == children
     assert [entry.kind for entry in settlement.ledger] == [LedgerKind.EVENT_DROPPED] * (1 - children)
 
 
 def test_at_the_hop_limit_what_nobody_listens_to_is_no_drop() -> None:
-    assert settled(a_job("source", hops=99), ok(emitted("unheard")), some_rules(a_route())).ledger == ()
+    assert settled(a_job("source", hops=99), ok(emitted("unheard")), some_policy(a_route())).ledger == ()
 
 
 @pytest.mark.parametrize("command", ["health", "init"])
 def test_commands_of_the_core_route_nothing_and_keep_no_state(command: str) -> None:
     """3.5."""
     settlement = settled(
-        a_job("source", command), ok(emitted(), state={"x": 1}), some_rules(a_route()), state={"y": 1}
+        a_job("source", command), ok(emitted(), state={"x": 1}), some_policy(a_route()), state={"y": 1}
     )
     assert (settlement.events, settlement.children, settlement.state) == ((), (), None)
     assert settlement.status is JobStatus.SUCCEEDED
@@ -162,14 +164,14 @@ def test_state_is_merged_by_key() -> None:
 @pytest.mark.parametrize("updates", [None, {}])
 def test_no_updates_change_nothing(updates: dict[str, Any] | None) -> None:
     """Empty `state_updates` changes nothing, with a fact rule too."""
-    rules = some_rules(facts={"echo": (FactRule(command="handle", fact_type="t"),)})
-    settlement = settled(a_job(), ok(state=updates), rules, state={"a": 1})
+    policy = some_policy(facts={"echo": (FactRule(command="handle", fact_type="t"),)})
+    settlement = settled(a_job(), ok(state=updates), policy, state={"a": 1})
     assert (settlement.state, settlement.fact) == (None, None)
 
 
 def test_a_fact_replaces_the_state() -> None:
-    rules = some_rules(facts={"echo": (FactRule(command="handle", fact_type="t"),)})
-    settlement = settled(a_job(), ok(state={"a": 1}), rules, state={"b": 1})
+    policy = some_policy(facts={"echo": (FactRule(command="handle", fact_type="t"),)})
+    settlement = settled(a_job(), ok(state={"a": 1}), policy, state={"b": 1})
     assert settlement.state == {"a": 1}
     assert settlement.fact is not None
     assert (settlement.fact.fact_type, settlement.fact.body) == ("t", {"a": 1})
@@ -178,8 +180,8 @@ def test_a_fact_replaces_the_state() -> None:
 @pytest.mark.parametrize("written_by", [9, 10, 11])
 def test_a_mirror_replaces_only_what_an_earlier_claim_wrote(written_by: int) -> None:
     """The fact is kept either way; leaving the state alone is reported."""
-    rules = some_rules(facts={"echo": (FactRule(command="handle", fact_type="t"),)})
-    settlement = settled(a_job(claim_seq=10), ok(state={"a": 1}), rules, state_claim_seq=written_by)
+    policy = some_policy(facts={"echo": (FactRule(command="handle", fact_type="t"),)})
+    settlement = settled(a_job(claim_seq=10), ok(state={"a": 1}), policy, state_claim_seq=written_by)
     assert settlement.fact is not None
     stale = written_by > 10
     assert settlement.state == (None if stale else {"a": 1})
@@ -200,9 +202,9 @@ def test_one_mebibyte_of_state_and_not_a_byte_more(over: int) -> None:
 
 
 def test_a_fact_is_measured_alone() -> None:
-    rules = some_rules(facts={"echo": (FactRule(command="handle", fact_type="t"),)})
+    policy = some_policy(facts={"echo": (FactRule(command="handle", fact_type="t"),)})
     large: JsonObject = {"x": "y" * (MAX_STATE_BYTES - 100)}
-    assert settled(a_job(), ok(state=large), rules, state=large).status is JobStatus.SUCCEEDED
+    assert settled(a_job(), ok(state=large), policy, state=large).status is JobStatus.SUCCEEDED
 
 
 # ---------------------------------------------------------------------------- recovery, interruption
@@ -244,7 +246,7 @@ def test_an_interruption_costs_nothing_and_changes_no_suspicion(suspect: bool) -
 )
 def test_a_cancelled_job_ends_cancelled_and_applies_nothing(outcome: Outcome) -> None:
     job = a_job("source", cancel_requested_at=START, callback=CALLBACK)
-    settlement = settled(job, outcome, some_rules(a_route()))
+    settlement = settled(job, outcome, some_policy(a_route()))
     assert (settlement.status, settlement.reason) == (JobStatus.DEAD, JobReason.CANCELLED)
     assert (settlement.events, settlement.children, settlement.state) == ((), (), None)
     assert settlement.log is not None

@@ -43,7 +43,7 @@ async def test_a_cancel_that_comes_too_late_does_not_meet_the_next_execution(tmp
         job_id = await bench.submit()
         await bench.until(Signal.JOB_FAILED)
         await bench.engine.stop_job(job_id)
-        await bench.store.real.retry(job_id, bench.engine.snapshot().rules)
+        await bench.store.real.retry(job_id, bench.engine.snapshot().policy)
         await bench.until(Signal.JOB_FAILED)
         assert Signal.JOB_INTERRUPTED not in {event.signal for event in bench.emitted}
         assert (await bench.job(job_id)).execution == 2
@@ -64,13 +64,13 @@ async def test_a_cancel_that_is_passed_on_late_does_not_stop_the_execution_of_a_
         entrypoint.write_text(WAITING)
         os.mkfifo(f"{entrypoint}.pipe")
         await bench.started()
-        rules = bench.engine.snapshot().rules
+        policy = bench.engine.snapshot().policy
         job_id = await bench.submit()
         await bench.until(Signal.JOB_STARTED)
-        (stopping,) = (await bench.store.real.cancel(job_id, rules)).stopping
+        (stopping,) = (await bench.store.real.cancel(job_id, policy)).stopping
         await bench.engine.stop_job(stopping)
         await bench.until(Signal.JOB_DEAD)
-        await bench.store.real.retry(job_id, rules)
+        await bench.store.real.retry(job_id, policy)
         await bench.until(Signal.JOB_STARTED)
         await bench.engine.stop_job(stopping)
         await asyncio.to_thread(Path(f"{entrypoint}.pipe").write_text, "go\n")

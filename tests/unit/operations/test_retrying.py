@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from builders.engines import an_engine
-from builders.jobs import a_new_job, failed, some_rules
+from builders.jobs import a_new_job, failed, some_policy
 from builders.stores import accept, claim_one, run_next, stored
 from ductile.core.jobs.model import JobReason, JobStatus
 from ductile.errors import ConflictError
@@ -44,7 +44,7 @@ class Overtaken(Eager):
 async def test_a_cancel_after_the_caller_looked_is_kept(tmp_path: Path) -> None:
     async with an_engine(tmp_path, "  echo: {}\n") as bench:
         job_id = await accept(bench.store.real, a_new_job("echo", "poll", max_attempts=1))
-        await run_next(bench.store.real, failed(permanent=True), some_rules())
+        await run_next(bench.store.real, failed(permanent=True), some_policy())
         context: OperationContext = replace(bench.context, store=Overtaken(bench.store))
         with pytest.raises(ConflictError, match="has ended again"):
             await retry_job(context, ChangeJob(job_id=job_id))
@@ -55,7 +55,7 @@ async def test_a_cancel_after_the_caller_looked_is_kept(tmp_path: Path) -> None:
 async def test_the_answer_is_queued_though_the_job_runs_already(tmp_path: Path) -> None:
     async with an_engine(tmp_path, "  echo: {}\n") as bench:
         job_id = await accept(bench.store.real, a_new_job("echo", "poll", max_attempts=1))
-        await run_next(bench.store.real, failed(permanent=True), some_rules())
+        await run_next(bench.store.real, failed(permanent=True), some_policy())
         context: OperationContext = replace(bench.context, store=Eager(bench.store))
         answer = await retry_job(context, ChangeJob(job_id=job_id))
         assert answer == RetriedJob(job_id=job_id, status=JobStatus.QUEUED, reason=JobReason.MANUAL_RETRY)

@@ -12,7 +12,7 @@ import apsw
 import pytest
 
 from builders.invariants import violations
-from builders.jobs import a_new_job, a_route, emitted, failed, ok, some_rules
+from builders.jobs import a_new_job, a_route, emitted, failed, ok, some_policy
 from builders.stores import accept, claim_all
 from ductile.core.jobs.model import JobStatus
 from ductile.errors import StoreError, StoreFailedError, StoreSchemaError
@@ -21,7 +21,7 @@ from ductile.store.sqlite.backup import copy_store, inspect_copy
 from ductile.store.sqlite.store import SqliteStore, open_sqlite_store
 
 COPIES = 5
-RULES = some_rules(a_route())
+POLICY = some_policy(a_route())
 
 
 def opened(path: Path) -> SqliteStore:
@@ -36,7 +36,7 @@ async def work(store: SqliteStore, stop: asyncio.Event) -> None:
         )
         for number, claim in enumerate(await claim_all(store, limit=30)):
             outcome = failed(permanent=True) if number % 5 == 0 else ok(emitted())
-            await store.settle(claim.job, outcome, RULES)
+            await store.settle(claim.job, outcome, POLICY)
 
 
 def _into(steps: list[tuple[int, int]]) -> Callable[[int, int], None]:

@@ -9,14 +9,14 @@ from pathlib import Path
 import apsw
 import pytest
 
-from builders.jobs import Clock, a_new_job, a_route, emitted, failed, ok, some_rng, some_rules
-from builders.pipelines import begin_run, split, steps_rules, uses
+from builders.jobs import Clock, a_new_job, a_route, emitted, failed, ok, some_policy, some_rng
+from builders.pipelines import begin_run, split, steps_policy, uses
 from builders.stores import accept, claim_all, claim_one, run_next, settle
 from ductile.core.jobs.model import Callback, SubmittedBy
 from ductile.store.invariants import INVARIANTS, Invariant
 from ductile.store.sqlite.store import SqliteStore, open_sqlite_store
 
-FLOW = steps_rules(split("both", uses("left"), uses("right", "q")), uses("last", "r"))
+FLOW = steps_policy(split("both", uses("left"), uses("right", "q")), uses("last", "r"))
 
 #: Damage of each kind, to the scene below. Constraints that would keep it out are switched off.
 DAMAGE: dict[Invariant, str] = {
@@ -71,7 +71,7 @@ async def a_scene(path: Path) -> SqliteStore:
     store = open_sqlite_store(path, clock=clock, rng=some_rng())
     told = Callback(url="https://example.com/hook")
     await accept(store, a_new_job("source", callback=told))
-    routed = some_rules(a_route())
+    routed = some_policy(a_route())
     (claim,) = await claim_all(store)
     clock.advance(seconds=1)
     await settle(store, claim.job, ok(emitted()), routed)

@@ -7,7 +7,7 @@ from pathlib import Path
 import apsw
 import pytest
 
-from builders.jobs import Clock, a_new_job, ok, some_rng, some_rules
+from builders.jobs import Clock, a_new_job, ok, some_policy, some_rng
 from builders.stores import accept, claim_one
 from ductile.core.jobs.model import JobStatus
 from ductile.errors import StoreBusyError, StoreFailedError, StoreSchemaError
@@ -27,7 +27,7 @@ async def test_it_shows_what_is_committed_while_the_other_goes_on(tmp_path: Path
     assert [each.id for each in (await looking.jobs(JobFilter(), limit=9)).rows] == [job.id]
     claimed = await claim_one(writing)
     await looking.close()
-    await writing.settle(claimed, ok(), some_rules())
+    await writing.settle(claimed, ok(), some_policy())
     looking = open_sqlite_store_read_only(path, clock=Clock())
     found = await looking.job(job.id)
     assert found is not None

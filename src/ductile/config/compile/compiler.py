@@ -106,7 +106,7 @@ def compile_snapshot(loaded: LoadedConfig, discovery: Discovery) -> Snapshot:
         state_webhooks=config.state_webhooks,
         state_webhook_secret=secrets.get(config.state_webhooks.secret_ref or ""),
         artifact_roots=tuple(resolve_path(root, loaded.directory) for root in config.artifacts.roots),
-        rules=Policy(
+        policy=Policy(
             plugins=MappingProxyType({name: plugin_policy(plugin) for name, plugin in plugins.items()}),
             routes=EventRouteTable.of(routes),
             pipelines=PipelineTable.of(pipelines),

@@ -184,7 +184,7 @@ class Reloader:
         try:
             while more and not self._is_stopping():
                 sweep = await self._deps.store.end_queued(
-                    JobReason.PLUGIN_REMOVED, snapshot.rules, plugins=active, keep=True
+                    JobReason.PLUGIN_REMOVED, snapshot.policy, plugins=active, keep=True
                 )
                 self._job_signals.ended(sweep.jobs)
                 ended.update(job.plugin for job in sweep.jobs if job.reason is JobReason.PLUGIN_REMOVED)

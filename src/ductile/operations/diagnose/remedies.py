@@ -99,7 +99,7 @@ async def _rerun_remedy(context: OperationContext, run_id: str, step: Job) -> st
     run = await context.store.job(run_id)
     if run is None or run.plugin != RUN_PLUGIN or step.step_path is None:
         return None
-    pipeline = context.snapshot().rules.pipelines.by_name.get(run.command)
+    pipeline = context.snapshot().policy.pipelines.by_name.get(run.command)
     if pipeline is None:
         return None
     if await context.store.check_rerun(run_id, step.step_path, pipeline.graph) is not RetryResult.QUEUED:

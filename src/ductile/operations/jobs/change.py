@@ -69,7 +69,7 @@ def _already_ended(job: Job) -> ConflictError:
 async def cancel_all(context: OperationContext, job_id: str) -> CancelStatus:
     """Cancel a job, or a run with all of its steps; running processes are stopped."""
     while True:
-        cancelling = await context.store.cancel(job_id, context.snapshot().rules)
+        cancelling = await context.store.cancel(job_id, context.snapshot().policy)
         if context.engine is not None:
             for running in cancelling.stopping:
                 await context.engine.stop_job(running)
@@ -95,7 +95,7 @@ async def retry_job(context: OperationContext, request: ChangeJob) -> RetriedJob
     if job.status not in TERMINAL:
         # Refused before the store is asked: a cancel that ends the job at this moment must not be undone.
         refuse_retry(RetryResult.NOT_ENDED, job)
-    refuse_retry(await context.store.retry(job.id, context.snapshot().rules, ended_at=job.completed_at), job)
+    refuse_retry(await context.store.retry(job.id, context.snapshot().policy, ended_at=job.completed_at), job)
     # The state right after the retry: read again, the job may run or have ended by now.
     return RetriedJob(job_id=job.id, status=JobStatus.QUEUED, reason=JobReason.MANUAL_RETRY)
 

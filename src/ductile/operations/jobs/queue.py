@@ -95,7 +95,7 @@ async def queue_purge(context: OperationContext, request: PurgeQueue) -> PurgedQ
     purged = 0
     while True:
         moved = await context.store.end_queued(
-            JobReason.PURGED, context.snapshot().rules, plugins=None if plugin is None else [plugin]
+            JobReason.PURGED, context.snapshot().policy, plugins=None if plugin is None else [plugin]
         )
         context.report_ended(moved.jobs)
         # With the last of its steps a pipeline run ends too, as failed: it was not purged.

@@ -149,7 +149,7 @@ def input_schema_of(snapshot: Snapshot, name: str) -> JsonSchema | None:
 
     None where neither tells anything: then any payload will do as far as anybody can know.
     """
-    pipeline = snapshot.rules.pipelines.by_name[name]
+    pipeline = snapshot.policy.pipelines.by_name[name]
     needs = find_required_inputs(pipeline)
     if needs.known:
         return _object({*map(_keys, needs.known)}, {*map(_keys, needs.required)})

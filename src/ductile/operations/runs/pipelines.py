@@ -66,7 +66,7 @@ async def list_pipelines(context: OperationContext, _request: NoFields) -> Pipel
     """Every pipeline of the configuration, with its latest run."""
     snapshot = context.snapshot()
     listed = []
-    for pipeline in snapshot.rules.pipelines.by_name.values():
+    for pipeline in snapshot.policy.pipelines.by_name.values():
         where = JobFilter(plugin=RUN_PLUGIN, command=pipeline.name)
         last = None
         for job in (await context.store.jobs(where, limit=1)).rows:
@@ -108,7 +108,7 @@ def describe_pipeline(snapshot: Snapshot, name: str) -> JsonObject:
     """
     pipeline = known_pipeline(snapshot, name)
     settings = snapshot.pipelines[name]
-    is_secret = snapshot.rules.is_secret
+    is_secret = snapshot.policy.is_secret
     detail = PipelineDetail(
         **asdict(_summary(snapshot, pipeline)),
         condition=None if pipeline.condition is None else summarise_condition(pipeline.condition, is_secret),
@@ -130,7 +130,7 @@ class Drawing(StrEnum):
 
 def draw_pipeline(snapshot: Snapshot, name: str, drawing: Drawing) -> str:
     pipeline = known_pipeline(snapshot, name)
-    items = build_tree(pipeline.graph, snapshot.rules.is_secret)
+    items = build_tree(pipeline.graph, snapshot.policy.is_secret)
     trigger = trigger_of(pipeline) or name
     match drawing:
         case Drawing.MERMAID:
@@ -180,7 +180,7 @@ def trigger_of(pipeline: Pipeline) -> str | None:
 
 
 def _summary(snapshot: Snapshot, pipeline: Pipeline) -> PipelineSummary:
-    items = build_tree(pipeline.graph, snapshot.rules.is_secret)
+    items = build_tree(pipeline.graph, snapshot.policy.is_secret)
     return PipelineSummary(
         name=pipeline.name,
         on=pipeline.on,

@@ -112,7 +112,7 @@ async def publish_event(context: OperationContext, request: PublishEvent) -> Pub
         trace_id=options.trace_id,
     )
     started = fan_out(
-        producer, (OutgoingEvent(event=event),), budgeted(snapshot.rules), context.now(), context.rng
+        producer, (OutgoingEvent(event=event),), budgeted(snapshot.policy), context.now(), context.rng
     )
 
     def keyed(job: NewJob) -> NewJob:
@@ -122,7 +122,7 @@ async def publish_event(context: OperationContext, request: PublishEvent) -> Pub
         jobs=tuple(keyed(job) for job in started.jobs),
         runs=tuple(replace(run, job=keyed(run.job)) for run in started.runs),
         event=event,
-        rules=snapshot.rules,
+        policy=snapshot.policy,
         ledger=started.ledger,
         dedupe_window=snapshot.service.dedupe_ttl,
     )

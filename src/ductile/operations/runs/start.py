@@ -125,7 +125,7 @@ async def trigger_pipeline(
 
 def _triggered_by(snapshot: Snapshot, event_type: str) -> Pipeline | None:
     """The pipeline that starts on this event. Raises `ConflictError` if there are several."""
-    found = [one for one in snapshot.rules.pipelines.by_name.values() if one.on == event_type]
+    found = [one for one in snapshot.policy.pipelines.by_name.values() if one.on == event_type]
     if len(found) > 1:
         names = ", ".join(one.name for one in found)
         raise ConflictError(
@@ -138,7 +138,7 @@ def _triggered_by(snapshot: Snapshot, event_type: str) -> Pipeline | None:
 
 def known_pipeline(snapshot: Snapshot, name: str) -> Pipeline:
     """The pipeline of this name. Raises `NotFoundError`."""
-    pipelines = snapshot.rules.pipelines.by_name
+    pipelines = snapshot.policy.pipelines.by_name
     if name not in pipelines:
         raise NotFoundError(
             f"there is no pipeline {name}",
@@ -155,9 +155,9 @@ async def _start(
     wait = _sync_wait(context, pipeline.name, options, request)
     kind = request.event_type or pipeline.on or f"{context.source.submitted_by}.trigger"
     event = make_event(context, kind, request)
-    rules = budgeted(snapshot.rules)
+    policy = budgeted(snapshot.policy)
     if (
-        refusal := start_refusal(pipeline, event, EventProducer(submitted_by=SubmittedBy.API), rules)
+        refusal := start_refusal(pipeline, event, EventProducer(submitted_by=SubmittedBy.API), policy)
     ) is not None:
         why = refusal.get("explanation") or refusal.get("error")
         raise RefusedError(f"{pipeline.name} does not start: {why}", details={**refusal})
@@ -184,7 +184,7 @@ async def _start(
     )
     await refuse_reused_key(context, options, (run.job,))
     submission = Submission(
-        runs=(run,), event=event, rules=snapshot.rules, dedupe_window=snapshot.service.dedupe_ttl
+        runs=(run,), event=event, policy=snapshot.policy, dedupe_window=snapshot.service.dedupe_ttl
     )
     accepted = Submitted(
         job_id=run.job.id,
@@ -228,9 +228,9 @@ def make_event(context: OperationContext, kind: str, request: StartRequest | Key
     )
 
 
-def budgeted(rules: Policy) -> Policy:
-    """The rules with a time limit for regular expressions: they run on the event loop here."""
-    return replace(rules, budget=MatchBudget(thread_time))
+def budgeted(policy: Policy) -> Policy:
+    """Return the policy with a time limit for regular expressions, which run on the event loop here."""
+    return replace(policy, budget=MatchBudget(thread_time))
 
 
 async def _run_plugin(
@@ -357,7 +357,7 @@ async def retry_from_step(context: OperationContext, request: RetryFromStep) -> 
         return RetriedRun(
             job_id=None, retries=old.id, pipeline=pipeline.name, from_step=request.step, dry_run=True
         )
-    result = await context.store.rerun(old.id, request.step, run, context.snapshot().rules)
+    result = await context.store.rerun(old.id, request.step, run, context.snapshot().policy)
     if isinstance(result, RetryResult):
         refuse_retry(result, old)
         raise ConflictError(f"the run cannot be taken up again: {result}")

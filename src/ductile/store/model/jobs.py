@@ -21,7 +21,7 @@ class Submission(Value):
     jobs: tuple[NewJob, ...] = ()
     runs: tuple[NewRun, ...] = ()
     #: What the first steps of the runs are made by.
-    rules: Policy = EMPTY_POLICY
+    policy: Policy = EMPTY_POLICY
     event: NewEvent | None = None
     contexts: tuple[NewContext, ...] = ()
     #: What is recorded with them: who does not get the event, and why.

@@ -74,7 +74,7 @@ class Firing(Value):
     #: This is the occurrence that was deferred: if the poll guard still blocks it, nothing is done.
     was_deferred: bool = False
     #: What follows when it ends another run, as with `if_running: cancel`.
-    rules: Policy = EMPTY_POLICY
+    policy: Policy = EMPTY_POLICY
 
 
 class FireStatus(StrEnum):

@@ -30,7 +30,7 @@ from ductile.store.verbs.settle import end_run, settle_job, state_change
 _CANCELLED_IN_QUEUE = EndedEarly(reason=JobReason.CANCELLED, error="cancelled while it was queued")
 
 
-def cancel(session: Session, job_id: str, rules: Policy, *, limit: int = SWEEP) -> CancelResult:
+def cancel(session: Session, job_id: str, policy: Policy, *, limit: int = SWEEP) -> CancelResult:
     """End a queued job, and request the end of a running one. A run is cancelled with all of its steps."""
     row = session.one("job_for_settle", id=job_id)
     if row is None:
@@ -41,9 +41,9 @@ def cancel(session: Session, job_id: str, rules: Policy, *, limit: int = SWEEP) 
     if job.status in TERMINAL:
         return CancelResult(answer=CancelStatus.ALREADY_ENDED)
     if job.plugin == RUN_PLUGIN:
-        return _cancel_run(session, job, rules, limit)
+        return _cancel_run(session, job, policy, limit)
     if job.status is JobStatus.QUEUED:
-        ended = _end(session, job, _CANCELLED_IN_QUEUE, rules)
+        ended = _end(session, job, _CANCELLED_IN_QUEUE, policy)
         return CancelResult(answer=CancelStatus.CANCELLED, ended=tuple(ended))
     _request_cancel(session, job)
     return CancelResult(answer=CancelStatus.REQUESTED, stopping=(job.id,))
@@ -55,7 +55,7 @@ def _request_cancel(session: Session, job: Job) -> None:
         append_ledger(session, LedgerKind.JOB_CANCEL_REQUESTED, job_id=job.id, run_id=job.run_id)
 
 
-def _cancel_run(session: Session, run: Job, rules: Policy, limit: int) -> CancelResult:
+def _cancel_run(session: Session, run: Job, policy: Policy, limit: int) -> CancelResult:
     """Cancel a run.
 
     The request is on every live step before one of them ends, so that none starts another.
@@ -67,7 +67,7 @@ def _cancel_run(session: Session, run: Job, rules: Policy, limit: int) -> Cancel
     for row in queued:
         fresh = session.one("job_for_settle", id=row[0])
         if fresh is not None:
-            ended += _end(session, read_job(fresh), _CANCELLED_IN_QUEUE, rules)
+            ended += _end(session, read_job(fresh), _CANCELLED_IN_QUEUE, policy)
     running = session.all("live_members", run_id=run.id, status=JobStatus.RUNNING, limit=NO_LIMIT)
     over = any(one.id == run.id for one in ended)
     return CancelResult(
@@ -78,17 +78,17 @@ def _cancel_run(session: Session, run: Job, rules: Policy, limit: int) -> Cancel
     )
 
 
-def _end(session: Session, job: Job, outcome: Outcome, rules: Policy) -> list[JobStateChange]:
+def _end(session: Session, job: Job, outcome: Outcome, policy: Policy) -> list[JobStateChange]:
     """End one job. Returns the jobs that ended with it, itself first."""
-    settled = settle_job(session, job, outcome, rules)
+    settled = settle_job(session, job, outcome, policy)
     return [state_change(job, settled.settlement), *settled.ended]
 
 
-def cancel_overdue(session: Session, rules: Policy, *, limit: int = SWEEP) -> OverdueRuns:
+def cancel_overdue(session: Session, policy: Policy, *, limit: int = SWEEP) -> OverdueRuns:
     """Cancel the runs whose deadline has passed; one sweep's worth."""
     cancelled: list[CancelResult] = []
     for (run_id,) in session.all("overdue_runs", now=format_timestamp(session.now), limit=limit):
-        answer = cancel(session, run_id, rules)
+        answer = cancel(session, run_id, policy)
         cancelled.append(answer)
         if not answer.more:
             session.run("clear_deadline", run_id=run_id)
@@ -99,36 +99,36 @@ def cancel_overdue(session: Session, rules: Policy, *, limit: int = SWEEP) -> Ov
     )
 
 
-def recover(session: Session, rules: Policy, *, limit: int = SWEEP) -> SweepResult:
+def recover(session: Session, policy: Policy, *, limit: int = SWEEP) -> SweepResult:
     """Recover what a crash left: no other process runs jobs of this store. One sweep's worth.
 
     Every running job is orphaned and goes back to the queue. Then queued steps of cancelled runs end, and
     runs without a live step, of which there should be none.
     """
-    found = _settle_all(session, session.all("running_jobs", limit=limit), Orphaned(), rules, limit=limit)
+    found = _settle_all(session, session.all("running_jobs", limit=limit), Orphaned(), policy, limit=limit)
     if found.more:
         return found
     rows = session.all("cancelled_in_queue", limit=limit)
-    cancelled = _settle_all(session, rows, _CANCELLED_IN_QUEUE, rules, limit=limit)
+    cancelled = _settle_all(session, rows, _CANCELLED_IN_QUEUE, policy, limit=limit)
     if cancelled.more:
         return SweepResult(jobs=found.jobs + cancelled.jobs, more=True)
-    stalled = _end_stalled(session, rules, limit)
+    stalled = _end_stalled(session, policy, limit)
     return SweepResult(jobs=found.jobs + cancelled.jobs + stalled.jobs, more=stalled.more)
 
 
-def _end_stalled(session: Session, rules: Policy, limit: int) -> SweepResult:
+def _end_stalled(session: Session, policy: Policy, limit: int) -> SweepResult:
     rows = session.all("stalled_runs", limit=limit)
     ended: list[JobStateChange] = []
     for row in rows:
         append_ledger(session, LedgerKind.RUN_STALLED, job_id=row[0], run_id=row[0])
-        ended += end_run(session, row[0], rules, stalled=True).ended
+        ended += end_run(session, row[0], policy, stalled=True).ended
     return SweepResult(jobs=tuple(ended), more=len(rows) == limit)
 
 
 def end_queued(
     session: Session,
     reason: JobReason,
-    rules: Policy,
+    policy: Policy,
     *,
     plugins: Sequence[str] | None = None,
     keep: bool = False,
@@ -138,16 +138,16 @@ def end_queued(
     names = None if plugins is None else to_json(list(plugins))
     rows = session.all("queued_of_plugins", plugins=names, keep=int(keep), limit=limit)
     outcome = EndedEarly(reason=reason, error=reason.description)
-    return _settle_all(session, rows, outcome, rules, limit=limit)
+    return _settle_all(session, rows, outcome, policy, limit=limit)
 
 
 def _settle_all(
-    session: Session, rows: Sequence[tuple[Cell, ...]], outcome: Outcome, rules: Policy, *, limit: int
+    session: Session, rows: Sequence[tuple[Cell, ...]], outcome: Outcome, policy: Policy, *, limit: int
 ) -> SweepResult:
     ended: list[JobStateChange] = []
     for row in rows:
         # Read again: the end of the job before may have changed this one.
         fresh = session.one("job_for_settle", id=row[0])
         if fresh is not None and (job := read_job(fresh)).status not in TERMINAL:
-            ended += _end(session, job, outcome, rules)
+            ended += _end(session, job, outcome, policy)
     return SweepResult(jobs=tuple(ended), more=len(rows) == limit)

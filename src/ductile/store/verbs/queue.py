@@ -37,7 +37,7 @@ def enqueue(session: Session, submission: Submission) -> tuple[EnqueueResult, ..
             insert_context(session, context)
     if submission.runs:
         results += tuple(
-            start_run(session, run, submission.rules, window).enqueue_result() for run in submission.runs
+            start_run(session, run, submission.policy, window).enqueue_result() for run in submission.runs
         )
     if submission.ledger:
         write_ledger(session, submission.ledger)

@@ -49,7 +49,7 @@ _PERMANENT = frozenset({JobReason.BAD_TEMPLATE, JobReason.BAD_BAGGAGE, JobReason
 _QUEUED = CallbackEvent(state=CallbackState.QUEUED, reason=JobReason.MANUAL_RETRY)
 
 
-def retry(session: Session, job_id: str, rules: Policy, *, ended_at: datetime | None = None) -> RetryResult:
+def retry(session: Session, job_id: str, policy: Policy, *, ended_at: datetime | None = None) -> RetryResult:
     """Put a failed or dead job back on the queue with fresh attempts; of a run, its failed steps.
 
     With `ended_at`, only if the job ended at that instant: a later cancel is kept.
@@ -58,7 +58,7 @@ def retry(session: Session, job_id: str, rules: Policy, *, ended_at: datetime | 
     if isinstance(found, RetryResult):
         return found
     if found.plugin == RUN_PLUGIN:
-        _retry_run(session, found, rules)
+        _retry_run(session, found, policy)
     else:
         _requeue(session, found)
     return RetryResult.QUEUED
@@ -124,7 +124,7 @@ def _reopen(session: Session, job: Job, hold: Hold | None) -> None:
         write_callback(session, _QUEUED, job, attempt=1)
 
 
-def _retry_run(session: Session, run: Job, rules: Policy) -> None:
+def _retry_run(session: Session, run: Job, policy: Policy) -> None:
     """Reopen the run, which keeps its id and graph, and its failed tokens."""
     failed = [read_job(row) for row in session.all("retryable_members", run_id=run.id)]
     halted = [read_job(row) for row in session.all("halted_members", run_id=run.id)]
@@ -134,10 +134,10 @@ def _retry_run(session: Session, run: Job, rules: Policy) -> None:
         session.run("set_after", seq=job.seq, after_job_id=earlier)
         _requeue(session, job)
     for job in halted:
-        _continue_token(session, job, rules)
+        _continue_token(session, job, policy)
 
 
-def _continue_token(session: Session, job: Job, rules: Policy) -> None:
+def _continue_token(session: Session, job: Job, policy: Policy) -> None:
     """Continue the token of a step that succeeded while its run was being cancelled."""
     position = position_of(session, job.id)
     if position is None or job.run_id is None:
@@ -161,32 +161,32 @@ def _continue_token(session: Session, job: Job, rules: Policy) -> None:
         for event_id, kind, source, payload, index, dedupe_key in session.all("events_of_job", job_id=job.id)
     ]
     result = result_in(answered[0]) if answered else None
-    budgeted = replace(rules, budget=session.budget)
+    budgeted = replace(policy, budget=session.budget)
     progress = advance_run(view, job, emitted, result, budgeted, session.now, session.rng)
-    write_steps(session, job.run_id, progress, rules)
+    write_steps(session, job.run_id, progress, policy)
 
 
 # -- a new run, from a step
 
 
 def rerun(
-    session: Session, run_id: str, step_path: str, run: NewRun, rules: Policy
+    session: Session, run_id: str, step_path: str, run: NewRun, policy: Policy
 ) -> EnqueueResult | RetryResult:
     """Begin `run` at a step of an ended run, with that step's input and the results of its neighbours."""
     plan = _plan_rerun(session, run_id, step_path, run.graph)
     if isinstance(plan, RetryResult):
         return plan
     copied, starts = plan
-    accepted = submit_job(session, run.job, rules.dedupe_ttl)
+    accepted = submit_job(session, run.job, policy.dedupe_ttl)
     if not isinstance(accepted, Accepted):
         return accepted
     insert_run(session, run)
     for kept in copied.results:
         insert_token_result(session, run.job.id, kept)
     info = RunInfo(id=run.job.id, graph=run.graph, hops=run.job.hops, trace_id=run.job.trace_id)
-    views, budgeted = tuple(copied.views.values()), replace(rules, budget=session.budget)
+    views, budgeted = tuple(copied.views.values()), replace(policy, budget=session.budget)
     progress = start_tokens(info, views, starts, budgeted, session.now, session.rng)
-    steps = write_steps(session, run.job.id, progress, rules)
+    steps = write_steps(session, run.job.id, progress, policy)
     result = StartedRun(accepted, steps).enqueue_result()
     session.publish(JobsEnqueued(results=(result,)))
     return result

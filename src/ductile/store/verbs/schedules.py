@@ -108,7 +108,7 @@ def _cancel_chain(session: Session, firing: Firing, chain: tuple[Job, ...]) -> t
     if firing.conditions is None or firing.conditions.if_running is not IfRunning.CANCEL:
         return ()
     for job in chain:
-        cancel(session, job.id, firing.rules)
+        cancel(session, job.id, firing.policy)
     return chain
 
 

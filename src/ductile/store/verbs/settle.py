@@ -74,7 +74,7 @@ _RUN_LOADING = CallbackEvent(state=CallbackState.LOADING, reason=JobReason.CLAIM
 _CANCELLED = EndedEarly(reason=JobReason.CANCELLED, error="cancelled before any of its steps ran")
 
 
-def settle_execution(session: Session, claimed: Job, outcome: Outcome, rules: Policy) -> SettleResult:
+def settle_execution(session: Session, claimed: Job, outcome: Outcome, policy: Policy) -> SettleResult:
     """End an execution and apply all consequences, or nothing.
 
     `claimed` is the job as it was claimed for this execution. If it has been cancelled, recovered or claimed
@@ -82,7 +82,7 @@ def settle_execution(session: Session, claimed: Job, outcome: Outcome, rules: Po
     """
     if claimed.status is JobStatus.RUNNING:
         # Most jobs are unchanged. The update finds out whether this one is, which saves reading it.
-        settled = _settle_if_unchanged(session, claimed, outcome, rules)
+        settled = _settle_if_unchanged(session, claimed, outcome, policy)
         if settled is not None:
             return settled
     row = session.one("job_for_settle", id=claimed.id)
@@ -90,7 +90,7 @@ def settle_execution(session: Session, claimed: Job, outcome: Outcome, rules: Po
         return Unsettled.UNKNOWN_JOB
     job, execution = read_job(row), claimed.execution
     if job.status is JobStatus.RUNNING and job.execution == execution:
-        return settle_job(session, job, outcome, rules)
+        return settle_job(session, job, outcome, policy)
     logged = session.one("log_status", job_id=job.id, execution=execution)
     given_up = logged is not None and logged[0] in (LogStatus.ORPHANED, LogStatus.INTERRUPTED)
     if not given_up or isinstance(outcome, Orphaned | Interrupted):
@@ -99,21 +99,21 @@ def settle_execution(session: Session, claimed: Job, outcome: Outcome, rules: Po
     return Unsettled.SUPERSEDED if is_first else Unsettled.ALREADY_SETTLED
 
 
-def settle_job(session: Session, job: Job, outcome: Outcome, rules: Policy) -> Settled:
+def settle_job(session: Session, job: Job, outcome: Outcome, policy: Policy) -> Settled:
     """End a job that was read in this transaction, and apply all consequences."""
-    settled = _settle_if_unchanged(session, job, outcome, rules)
+    settled = _settle_if_unchanged(session, job, outcome, policy)
     if settled is None:
         raise ContendedError(f"the job {job.id} has changed since it was read")
     return settled
 
 
-def _settle_if_unchanged(session: Session, job: Job, outcome: Outcome, rules: Policy) -> Settled | None:
+def _settle_if_unchanged(session: Session, job: Job, outcome: Outcome, policy: Policy) -> Settled | None:
     """Decide and apply the settlement.
 
     Returns None, and writes nothing, if the stored job differs from `job`.
     """
-    view = _read_view(session, job, outcome, rules)
-    settlement = settle(view, outcome, replace(rules, budget=session.budget), session.now, session.rng)
+    view = _read_view(session, job, outcome, policy)
+    settlement = settle(view, outcome, replace(policy, budget=session.budget), session.now, session.rng)
     awaited = _write_end(session, job, settlement)
     if awaited is None:
         return None
@@ -122,14 +122,14 @@ def _settle_if_unchanged(session: Session, job: Job, outcome: Outcome, rules: Po
     for outgoing in settlement.events:
         insert_event(session, outgoing.event, producer=job.id, index=outgoing.index)
     consequences = Consequences()
-    consequences.started += [submit_job(session, child, rules.dedupe_ttl) for child in settlement.children]
+    consequences.started += [submit_job(session, child, policy.dedupe_ttl) for child in settlement.children]
     for run in settlement.runs:
-        started = start_run(session, run, rules, rules.dedupe_ttl)
+        started = start_run(session, run, policy, policy.dedupe_ttl)
         consequences.started.append(started.result)
         consequences.add(started.consequences)
     write_ledger(session, settlement.ledger)
     if settlement.progress is not None and job.run_id is not None:
-        consequences.add(write_steps(session, job.run_id, settlement.progress, rules))
+        consequences.add(write_steps(session, job.run_id, settlement.progress, policy))
     release_after(session, job, awaited=awaited and settlement.is_terminal)
     return Settled(
         job_id=job.id,
@@ -167,7 +167,7 @@ class StartedRun:
         return replace(self.result, members=members, ended=tuple(self.consequences.ended))
 
 
-def start_run(session: Session, run: NewRun, rules: Policy, window: timedelta) -> StartedRun:
+def start_run(session: Session, run: NewRun, policy: Policy, window: timedelta) -> StartedRun:
     """Insert a run and its first steps, unless it is a duplicate."""
     info = RunInfo(
         id=run.job.id,
@@ -183,17 +183,17 @@ def start_run(session: Session, run: NewRun, rules: Policy, window: timedelta) -
         insert_event(session, run.event, producer=run.job.parent_job_id)
     insert_run(session, run)
     baggage = baggage_of(session, run.job.event_context_id)
-    budgeted = replace(rules, budget=session.budget)
+    budgeted = replace(policy, budget=session.budget)
     progress = start_first_steps(run, info, baggage, budgeted, session.now, session.rng)
-    return StartedRun(result, write_steps(session, result.job_id, progress, rules))
+    return StartedRun(result, write_steps(session, result.job_id, progress, policy))
 
 
-def write_steps(session: Session, run_id: str, progress: RunProgress, rules: Policy) -> Consequences:
+def write_steps(session: Session, run_id: str, progress: RunProgress, policy: Policy) -> Consequences:
     """Write the progress of a run: new steps, steps that could not be created, and the run's end."""
     write_progress(session, run_id, progress)
     consequences = Consequences()
     for step in progress.steps:
-        result = submit_job(session, step.job, rules.dedupe_ttl)
+        result = submit_job(session, step.job, policy.dedupe_ttl)
         if not isinstance(result, Accepted):
             consequences.started.append(result)
             continue
@@ -204,17 +204,17 @@ def write_steps(session: Session, run_id: str, progress: RunProgress, rules: Pol
             # The step failed before it could run. The run has counted its end already.
             job = _read_job(session, step.job.id)
             view = SettleView(job=job, state={})
-            settlement = settle(view, step.fault, rules, session.now, session.rng)
+            settlement = settle(view, step.fault, policy, session.now, session.rng)
             if _write_end(session, job, settlement) is None:
                 raise ContendedError(f"the job {job.id} has changed since it was read")
             consequences.ended.append(state_change(job, settlement))
     write_ledger(session, progress.ledger)
     if progress.ended:
-        consequences.add(end_run(session, run_id, rules))
+        consequences.add(end_run(session, run_id, policy))
     return consequences
 
 
-def end_run(session: Session, run_id: str, rules: Policy, *, stalled: bool = False) -> Consequences:
+def end_run(session: Session, run_id: str, policy: Policy, *, stalled: bool = False) -> Consequences:
     """End a run without live tokens. Its result is that of its last step."""
     job = _read_job(session, run_id)
     outcome: Outcome
@@ -230,7 +230,7 @@ def end_run(session: Session, run_id: str, rules: Policy, *, stalled: bool = Fal
         else:
             ends = run_results(session, run_id)
             outcome = _with_last_result(session, summarise_run(ends), last_job(ends), job)
-    settled = settle_job(session, job, outcome, rules)
+    settled = settle_job(session, job, outcome, policy)
     ended = [state_change(job, settled.settlement), *settled.ended]
     return Consequences(started=list(settled.started), ended=ended)
 
@@ -282,7 +282,7 @@ def state_change(job: Job, settlement: Settlement) -> JobStateChange:
 # -- the view, and the rows of an end
 
 
-def _read_view(session: Session, job: Job, outcome: Outcome, rules: Policy) -> SettleView:
+def _read_view(session: Session, job: Job, outcome: Outcome, policy: Policy) -> SettleView:
     """Read what the decision depends on.
 
     State, breaker and schedule only where the outcome can change them.
@@ -293,7 +293,7 @@ def _read_view(session: Session, job: Job, outcome: Outcome, rules: Policy) -> S
         state = session.one("plugin_state", plugin=job.plugin)
     if job.submitted_by is SubmittedBy.SCHEDULER:
         breaker = session.one("breaker", plugin=job.plugin, command=job.command)
-        if job.submitted_detail in rules.plugin(job.plugin).schedules:
+        if job.submitted_detail in policy.plugin(job.plugin).schedules:
             key = {"plugin": job.plugin, "schedule_id": job.submitted_detail}
             latest = session.one("schedule_of_latest_job", **key, job_id=job.id)
     slot = None
