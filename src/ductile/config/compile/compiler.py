@@ -39,7 +39,7 @@ from ductile.protocol.yaml_tree import MapNode
 from ductile.struct import replace
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
     from ductile.config.schema.model import WebhookEndpointSettings
     from ductile.config.secrets import Secret
@@ -80,6 +80,19 @@ def compile_snapshot(loaded: LoadedConfig, discovery: Discovery) -> Snapshot:
         for route, (plugin, command) in ((each, parse_target(each.to)) for each in config.routes)
     )
     secrets = {token.name: token.key for token in config.tokens if token.scopes_file is None}
+    granted = {file.token: file.scopes for file in loaded.scope_files}
+    tokens = (  # those without scopes do not open the API
+        *(
+            AccessToken(name=api_token_name(token), digest=token.token.digest(), scopes=token.scopes)
+            for token in config.api.auth.tokens
+            if token.scopes
+        ),
+        *(
+            AccessToken(name=entry.name, digest=entry.key.digest(), scopes=granted[entry.name])
+            for entry in config.tokens
+            if granted.get(entry.name)
+        ),
+    )
     used = {plugin.uses for plugin in plugins.values()}
     state = config.state
     return Snapshot(
@@ -98,7 +111,7 @@ def compile_snapshot(loaded: LoadedConfig, discovery: Discovery) -> Snapshot:
         routes=routes,
         pipelines=MappingProxyType({pipeline.name: pipeline for pipeline in config.pipelines}),
         api=replace(config.api, auth=ApiAuthSettings()),
-        tokens=tuple(_access_tokens(loaded)),
+        tokens=tokens,
         secrets=MappingProxyType(secrets),
         webhooks_enabled=isinstance(loaded.tree.get("webhooks"), MapNode),
         webhooks_listen=config.webhooks.listen,
@@ -119,17 +132,6 @@ def compile_snapshot(loaded: LoadedConfig, discovery: Discovery) -> Snapshot:
         warnings=(*loaded.warnings, *discovery.warnings, *report.warnings),
         redacted=loaded.redacted(),
     )
-
-
-def _access_tokens(loaded: LoadedConfig) -> Iterator[AccessToken]:
-    """Yield every token that opens the API: those with scopes."""
-    for token in loaded.model.api.auth.tokens:
-        if token.scopes:
-            yield AccessToken(name=api_token_name(token), digest=token.token.digest(), scopes=token.scopes)
-    granted = {file.token: file.scopes for file in loaded.scope_files}
-    for entry in loaded.model.tokens:
-        if granted.get(entry.name):
-            yield AccessToken(name=entry.name, digest=entry.key.digest(), scopes=granted[entry.name])
 
 
 def _fingerprint(loaded: LoadedConfig, plugins: Mapping[str, PluginInstance]) -> str:

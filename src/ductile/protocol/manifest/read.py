@@ -335,28 +335,25 @@ def _fact_outputs(fields: FieldReader, commands: Mapping[str, Command]) -> Itera
         return
     for index, item in enumerate(node.items):
         path = ("fact_outputs", index)
-        if isinstance(item, MapNode):
-            yield _fact_output(fields.inside(item, *path), commands)
-        else:
+        if not isinstance(item, MapNode):
             message = "a fact rule cannot be read"
             fields.complain(item.location, path, message, expected="a mapping", found=describe(item))
-
-
-def _fact_output(rule: FieldReader, commands: Mapping[str, Command]) -> FactOutput:
-    if rule.text("from") not in ("", "state_updates"):
-        rule.refuse("from", "state_updates")
-    view = rule.choice("compatibility_view", tuple(CompatibilityView))
-    command = ""
-    if isinstance(when := rule.get("when"), MapNode):
-        condition = rule.inside(when, "when")
-        command = condition.text("command", expected="the name of a command")
-        if command and command not in commands:
-            hint = did_you_mean(command, commands)
-            condition.refuse("command", "a command of this manifest", hint=hint)
-    else:
-        rule.refuse("when", "a mapping with the key command")
-    return FactOutput(
-        command=command,
-        fact_type=rule.text("fact_type", expected="a name for the fact, for example echo.snapshot"),
-        compatibility_view=CompatibilityView.MIRROR_OBJECT if view is None else CompatibilityView(view),
-    )
+            continue
+        rule = fields.inside(item, *path)
+        if rule.text("from") not in ("", "state_updates"):
+            rule.refuse("from", "state_updates")
+        view = rule.choice("compatibility_view", tuple(CompatibilityView))
+        command = ""
+        if isinstance(when := rule.get("when"), MapNode):
+            condition = rule.inside(when, "when")
+            command = condition.text("command", expected="the name of a command")
+            if command and command not in commands:
+                hint = did_you_mean(command, commands)
+                condition.refuse("command", "a command of this manifest", hint=hint)
+        else:
+            rule.refuse("when", "a mapping with the key command")
+        yield FactOutput(
+            command=command,
+            fact_type=rule.text("fact_type", expected="a name for the fact, for example echo.snapshot"),
+            compatibility_view=CompatibilityView.MIRROR_OBJECT if view is None else CompatibilityView(view),
+        )
