@@ -113,8 +113,8 @@ class Request:
 
     def attach(self, name: str, *, path: str | None = None, url: str | None = None, **about: Any) -> None:
         """Declare a file as an artifact; `about` may be media_type, size and sha256."""
-        place = {"path": os.path.abspath(path)} if path is not None else {"url": url}  # noqa: PTH100 - slow
-        to load self._answer.setdefault("artifacts", []).append({"name": name, **place, **about})
+        place = {"path": os.path.abspath(path)} if path is not None else {"url": url}  # noqa: PTH100 - slow to load
+        self._answer.setdefault("artifacts", []).append({"name": name, **place, **about})
 
     def gateway(self, url: str, token: str | None = None) -> Gateway:
         """Ductile's own HTTP API, called on behalf of this job."""
@@ -182,9 +182,10 @@ class Gateway:
             raise Failure(
                 f"the gateway's address has to begin with http:// or https://: {self._url}", retry=False
             )
-        data = None if body is None else json.dumps(body).encode() verb = method or ("GET" if body is None
-        else "POST") asked = urllib.request.Request(self._url + path, data=data, headers=self._headers,
-        method=verb)  # noqa: S310 - checked above try:
+        data = None if body is None else json.dumps(body).encode()
+        verb = method or ("GET" if body is None else "POST")
+        asked = urllib.request.Request(self._url + path, data=data, headers=self._headers, method=verb)  # noqa: S310 - checked above
+        try:
             with urllib.request.urlopen(asked, timeout=timeout) as answer:  # noqa: S310 - as above
                 return json.loads(answer.read())
         except urllib.error.HTTPError as refusal:
