@@ -1,4 +1,1 @@
-"""The HTTP API: who asks, for what, with which right; then an operation; then its answer as JSON.
-
-No rules live here. Imported only where the API is enabled.
-"""
+"""The HTTP API: routes requests to operations and encodes their responses. Imported only if it is enabled."""

@@ -22,22 +22,27 @@ from ductile.operations.plugins.lookup import commands_of, find_plugin
 from ductile.operations.plugins.skills import input_schema_of, summarise_pipeline
 from ductile.operations.request import FieldSource, RequestField
 from ductile.operations.submission import SubmissionRequest, Submitted
-from ductile.protocol.manifest.model import Command, ExecutionMode
+from ductile.protocol.manifest.model import ExecutionMode
 from ductile.struct import replace
 
 _DONE, _FAILED = 200, 502
+_PATH_PARAMETER: JsonObject = {"in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
 
 
 def describe(snapshot: Snapshot, plugin: str | None = None) -> JsonObject:
-    """Of the whole API, or of the commands of one plugin."""
+    """The document of the whole API, or of the commands of one plugin. Raises `NotFoundError`."""
+    paths: dict[str, JsonValue] = {}
     if plugin is not None:
         found = find_plugin(snapshot, plugin)
-        return _document(snapshot, dict(_plugin_paths(found)) if found.runnable else {}, _about(found))
-    paths: dict[str, JsonValue] = {}
+        if found.runnable:
+            paths.update(_plugin_paths(found))
+            return _document(snapshot, paths, f"The commands of {plugin}, run as durable jobs.")
+        why = "disabled" if found.refused is None else f"refused: {found.refused.reason}"
+        return _document(snapshot, paths, f"The plugin {plugin} is {why}. Nothing of it can be called.")
     for endpoint in ENDPOINTS:
         item = paths.setdefault(endpoint.http.path, {})
         assert isinstance(item, dict)  # noqa: S101 - made just above
-        item[endpoint.http.method.lower()] = _operation(endpoint)
+        item[endpoint.http.method.lower()] = _operation(endpoint, endpoint.path_parameters)
     for instance in snapshot.plugins.values():
         if instance.runnable:
             paths.update(_plugin_paths(instance))
@@ -45,22 +50,10 @@ def describe(snapshot: Snapshot, plugin: str | None = None) -> JsonObject:
     return _document(snapshot, paths, "Plugins and pipelines of this machine, run as durable jobs.")
 
 
-def _about(plugin: PluginInstance) -> str:
-    """What cannot run has no calls: each of them would be refused."""
-    if plugin.runnable:
-        return f"The commands of {plugin.name}, run as durable jobs."
-    why = "disabled" if plugin.refused is None else f"refused: {plugin.refused.reason}"
-    return f"The plugin {plugin.name} is {why}. Nothing of it can be called."
-
-
 def _document(snapshot: Snapshot, paths: dict[str, JsonValue], about: str) -> JsonObject:
     return {
         "openapi": "3.1.0",
-        "info": {
-            "title": snapshot.service.name,
-            "version": __version__,
-            "description": about,
-        },
+        "info": {"title": snapshot.service.name, "version": __version__, "description": about},
         "servers": [{"url": "/"}],
         "security": [{"bearer": []}],
         "paths": paths,
@@ -71,16 +64,14 @@ def _document(snapshot: Snapshot, paths: dict[str, JsonValue], about: str) -> Js
     }
 
 
-def _operation(endpoint: Endpoint, *, names: tuple[str, ...] | None = None) -> JsonObject:
-    """`names` are the path's parameters, where they are not all of the endpoint's."""
-    in_path = endpoint.path_parameters if names is None else names
+def _operation(endpoint: Endpoint, in_path: tuple[str, ...] = ()) -> JsonObject:
     described: JsonObject = {
         "operationId": fixed_id(endpoint.http.method, endpoint.http.path),
         "summary": endpoint.summary,
         "description": f"Scope: {endpoint.access.shown}.",
         "tags": [endpoint.http.tag],
         "parameters": [
-            *(_path_parameter(name) for name in in_path),
+            *({**_PATH_PARAMETER, "name": name} for name in in_path),
             *(_parameter(field, "query") for field in endpoint.fields[FieldSource.QUERY].values()),
             *(_parameter(field, "header") for field in endpoint.fields[FieldSource.HEADER].values()),
         ],
@@ -99,21 +90,17 @@ def fixed_id(method: str, path: str) -> str:
 
 
 def command_id(plugin: str, command: str) -> str:
-    """`run__PLUGIN__COMMAND`. Tools make functions of it, so it holds only what names of functions may.
+    """`run__PLUGIN__COMMAND`: tools make function names of it.
 
-    No other command has the same, nor does it depend on which others there are. Where the names themselves
-    hold or touch the two underscores, the length of the first tells where it ends.
+    It is unique, whatever other commands there are: where a name has or touches two underscores, the length
+    of the plugin's name is appended.
     """
-    told = f"run__{plugin}__{command}"
-    return told if told.split("__") == ["run", plugin, command] else f"{told}__{len(plugin)}"
+    name = f"run__{plugin}__{command}"
+    return name if name.split("__") == ["run", plugin, command] else f"{name}__{len(plugin)}"
 
 
 def pipeline_id(pipeline: str) -> str:
     return f"start__{pipeline}"
-
-
-def _path_parameter(name: str) -> JsonObject:
-    return {"name": name, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
 
 
 def _parameter(field: RequestField, place: str) -> JsonObject:
@@ -132,25 +119,18 @@ def _parameter(field: RequestField, place: str) -> JsonObject:
 
 def _plugin_paths(plugin: PluginInstance) -> Iterator[tuple[str, JsonValue]]:
     endpoint = next(each for each in ENDPOINTS if each.http.path == "/plugin/{plugin}/{command}")
-    for command in commands_of(plugin).values():
-        path = f"/plugin/{plugin.name}/{command.name}"
-        yield (
-            path,
-            {"post": {**_operation(endpoint, names=()), **_of_command(endpoint, plugin, command, path)}},
-        )
-
-
-def _of_command(endpoint: Endpoint, plugin: PluginInstance, command: Command, path: str) -> JsonObject:
     manifest = plugin.installed.manifest if plugin.installed else None
-    about = command.description or (manifest.description if manifest else "")
-    right = right_of(command)
-    return {
-        "operationId": command_id(plugin.name, command.name),
-        "summary": about.partition("\n")[0] or f"Run {plugin.name} {command.name}",
-        "description": f"{about}\n\nScope: plugin:{right} or {plugin.name}:{right}.".strip(),
-        "requestBody": request_body(endpoint, self_contained(command.input_schema, f"{path}/input")),
-        "x-ductile-output-schema": command.output_schema,
-    }
+    for command in commands_of(plugin).values():
+        path, right = f"/plugin/{plugin.name}/{command.name}", right_of(command)
+        about = command.description or (manifest.description if manifest else "")
+        own: JsonObject = {
+            "operationId": command_id(plugin.name, command.name),
+            "summary": about.partition("\n")[0] or f"Run {plugin.name} {command.name}",
+            "description": f"{about}\n\nScope: plugin:{right} or {plugin.name}:{right}.".strip(),
+            "requestBody": request_body(endpoint, self_contained(command.input_schema, f"{path}/input")),
+            "x-ductile-output-schema": command.output_schema,
+        }
+        yield path, {"post": {**_operation(endpoint), **own}}
 
 
 def _pipeline_paths(snapshot: Snapshot) -> Iterator[tuple[str, JsonValue]]:
@@ -174,4 +154,4 @@ def _pipeline_paths(snapshot: Snapshot) -> Iterator[tuple[str, JsonValue]]:
                 endpoint, self_contained(input_schema_of(snapshot, name), f"{path}/input")
             ),
         }
-        yield path, {"post": {**_operation(endpoint if waits else at_once, names=()), **own}}
+        yield path, {"post": {**_operation(endpoint if waits else at_once), **own}}

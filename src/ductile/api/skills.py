@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,10 +18,13 @@ from ductile.struct import Value
 
 if TYPE_CHECKING:
     from ductile.config.snapshot import Snapshot
-import json
-from collections.abc import Sequence
 
 MARKDOWN = "text/markdown; charset=utf-8"
+#: Limits of agents' loaders, in characters.
+_MAX_NAME = 64
+_MAX_DESCRIPTION = 1024
+#: Skills that the description names.
+_MAX_NAMED = 20
 _HOST = re.compile(rb"[A-Za-z0-9.\-\[\]:]{1,255}")
 
 
@@ -83,7 +87,7 @@ FIXED_SKILLS = (
         "POST",
         "/event",
         "202 with what it `started`, each with `job_id` and `target`, what was `deduplicated` or `dropped`. "
-        "GET /topology tells who hears which type.",
+        "GET /topology has the routes and pipelines that take each type.",
     ),
     _FixedSkill(
         "events.follow",
@@ -152,14 +156,8 @@ def _operation(fixed: _FixedSkill, endpoint: Endpoint) -> Skill:
     )
 
 
-#: What agents' loaders take: a name of so many characters, a description of so many.
-_LONGEST_NAME = 64
-_LONGEST_DESCRIPTION = 1024
-_NAMED = 20
-
-
 def skill_file(service: str, address: str, skills: Sequence[Skill]) -> str:
-    """One page that tells all an agent needs but the token, which is not for a file that is passed on."""
+    """The skills as a SKILL.md, without the token: the file may be passed on."""
     own = [skill for skill in skills if skill.kind != "operation"]
     fixed = [skill for skill in skills if skill.kind == "operation"]
     return "\n".join(
@@ -169,11 +167,11 @@ def skill_file(service: str, address: str, skills: Sequence[Skill]) -> str:
             "",
             "Ductile runs the plugins and pipelines of this machine as durable jobs, over HTTP."
             + (f" Its address is {address}, or that of the proxy in front of it." if address else ""),
-            "The token is not in this file: whoever runs you has it.",
+            "The token is not in this file: ask for it where you run.",
             "",
             "## How to call it",
             "",
-            *(f"- {name}: {told}" for name, told in HOW.items()),
+            *(f"- {name}: {rule}" for name, rule in HOW.items()),
             "",
             "## What can be run",
             "",
@@ -186,19 +184,19 @@ def skill_file(service: str, address: str, skills: Sequence[Skill]) -> str:
 
 
 def _front_matter(service: str, skills: Sequence[Skill]) -> list[str]:
-    """Quoted as JSON, which is YAML too: whatever a service or a plugin is called, it stays a text."""
+    """The YAML header. Texts are quoted as JSON, so that no name is read as anything but a text."""
     names = [skill.name for skill in skills]
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    listed = f": {', '.join(names[:_NAMED])}{more}" if names else ""
+    more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
+    listed = f": {', '.join(names[:_MAX_NAMED])}{more}" if names else ""
     about = (
         "Run automations as durable jobs with Ductile over HTTP, look at jobs, find out why one failed, "
         f"retry, cancel, publish events. What can be run{listed}."
     )
-    slug = re.sub(r"[^a-z0-9]+", "-", service.lower()).strip("-")[:_LONGEST_NAME].strip("-")
+    slug = re.sub(r"[^a-z0-9]+", "-", service.lower()).strip("-")[:_MAX_NAME].strip("-")
     return [
         "---",
         f"name: {slug or 'ductile'}",
-        f"description: {json.dumps(about[:_LONGEST_DESCRIPTION], ensure_ascii=False)}",
+        f"description: {json.dumps(about[:_MAX_DESCRIPTION], ensure_ascii=False)}",
         "---",
         "",
     ]

@@ -1,5 +1,4 @@
-"""Use cases, one module per noun: the only door for every surface.
+"""Use cases, one package for each noun. Every surface calls them.
 
-An operation takes plain arguments and returns a value. It prints nothing, and what it refuses it
-refuses with an error from `ductile.errors`, whichever surface asked.
+An operation takes a request and returns a response. It prints nothing, and raises errors of `ductile.errors`.
 """

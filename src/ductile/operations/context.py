@@ -9,7 +9,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from ductile.config.snapshot import Snapshot
-from ductile.core.jobs.model import Job, JobStatus, NewJob, SubmittedBy
+from ductile.core.jobs.model import Job, JobStatus, SubmittedBy
 from ductile.core.runs.graph import Graph
 from ductile.engine.reload.drain import draining_error
 from ductile.errors import DaemonNotRunningError, TooBusyError
@@ -67,7 +67,7 @@ class RunningEngine(Protocol):
 
 
 class Source(Value):
-    """Who submits: a surface, and the token, endpoint or schedule there."""
+    """The origin of a submission: a surface, and its token, endpoint or schedule."""
 
     submitted_by: SubmittedBy
     detail: str | None = None
@@ -125,21 +125,16 @@ class OperationContext(Value):
             return await self.store.enqueue(submission)
         self.refuse_when_stopping()
         if self.engine.draining:
-            self._refuse_draining_jobs(submission.jobs)
+            for job in submission.jobs:
+                if job.plugin in self.engine.draining and job.submitted_by is not SubmittedBy.CORE:
+                    raise draining_error(job.plugin)
             for run in submission.runs:
                 self.refuse_draining(run.graph)
         self.engine.dispatcher.prepare_claim()
         return await self.store.enqueue(submission)
 
-    def _refuse_draining_jobs(self, jobs: Sequence[NewJob]) -> None:
-        """Nothing of a submission is taken in if a part of it needs a plugin that is being drained."""
-        closed = frozenset() if self.engine is None else self.engine.draining
-        for job in jobs:
-            if job.plugin in closed and job.submitted_by is not SubmittedBy.CORE:
-                raise draining_error(job.plugin)
-
     def refuse_draining(self, graph: Graph) -> None:
-        """The same for a run that follows this graph."""
+        """Raise `ConflictError` if a step of the graph uses a plugin that is being drained."""
         closed = frozenset() if self.engine is None else self.engine.draining
         if used := sorted(graph.plugins & closed):
             raise draining_error(used[0], f"the pipeline {graph.pipeline}")

@@ -1,4 +1,4 @@
-"""Submitting jobs, and what every submission has in common: payload, keys, state webhook, calling job, trace.
+"""Submitting jobs, and the common fields of submissions: payload, keys, state webhook, calling job, trace.
 
 Decides the meaning of `dedupe_key`, `dedupe_ttl`, `Idempotency-Key`, `state_webhook_url`,
 `state_webhook_events`, `traceparent` and `X-Ductile-Job`.
@@ -188,7 +188,13 @@ async def read_submission_options(context: OperationContext, request: KeyedReque
     snapshot = context.snapshot()
     key, ttl, callback = None, None, None
     if isinstance(request, SubmissionRequest):
-        ttl, callback = _checked_ttl(snapshot, request.dedupe_ttl), _callback(snapshot, request)
+        ttl, callback = request.dedupe_ttl, _callback(snapshot, request)
+        if ttl is not None and ttl > snapshot.service.job_queue_retention:
+            raise refused(
+                "dedupe_ttl",
+                "dedupe_ttl is longer than jobs are remembered",
+                "Use a shorter one, or raise service.job_queue_retention.",
+            )
     if request.dedupe_key or request.idempotency_key or request.delivery_id:
         key, ttl = _key(context, request, ttl)
     caller = None if request.inside_job is None else await find_calling_job(context, request)
@@ -295,17 +301,6 @@ def _key(
             "there are both an Idempotency-Key and a dedupe_key", hint="Send the one that is meant."
         )
     return namespaced_key(KeyNamespace.IDEMPOTENCY, idempotency, owner=owner), usual if ttl is None else ttl
-
-
-def _checked_ttl(snapshot: Snapshot, ttl: timedelta | None) -> timedelta | None:
-    """A key cannot hold longer than the jobs are kept that it is compared with."""
-    if ttl is not None and ttl > snapshot.service.job_queue_retention:
-        raise refused(
-            "dedupe_ttl",
-            "dedupe_ttl is longer than jobs are remembered",
-            "Use a shorter one, or raise service.job_queue_retention.",
-        )
-    return ttl
 
 
 def _callback(snapshot: Snapshot, request: SubmissionRequest) -> Callback | None:

@@ -5,13 +5,11 @@ from __future__ import annotations
 import mimetypes
 import os
 import re
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
 from msgspec import Meta
 
-from ductile.core.json import JsonObject, JsonValue
 from ductile.engine.artifact_files import open_artifact_file
 from ductile.errors import NotFoundError
 from ductile.operations.context import OperationContext
@@ -41,33 +39,19 @@ async def open_artifact(context: OperationContext, request: OpenArtifact) -> Ope
     """Open a file that a job left behind. Raises `NotFoundError`, also outside of the configured roots."""
     job = await resolve_job(context, request.job_id)
     name = request.name
-    found = _named(job.artifacts, name)
+    known = [each for each in job.artifacts if isinstance(each, dict)]
+    found = next((each for each in known if each.get("name") == name), None)
+    if found is None:
+        names = ", ".join(str(each.get("name")) for each in known)
+        raise NotFoundError(f"the job has no artifact {name}", hint=f"It has {names}." if names else None)
     path = found.get("path")
     if not isinstance(path, str):
         raise NotFoundError(
             f"the artifact {name} is not a file here", hint="It has a url.", details={"url": found.get("url")}
         )
     descriptor = open_artifact_file(path, context.snapshot().artifact_roots)
-    declared = found.get("media_type")
-    return OpenedArtifact(
-        name=Path(path).name,
-        descriptor=descriptor,
-        size=os.fstat(descriptor).st_size,
-        media_type=_media_type(declared if isinstance(declared, str) else None, path),
-    )
-
-
-def _named(artifacts: Iterable[JsonValue], name: str) -> JsonObject:
-    known = [each for each in artifacts if isinstance(each, dict)]
-    for artifact in known:
-        if artifact.get("name") == name:
-            return artifact
-    names = ", ".join(str(each.get("name")) for each in known)
-    raise NotFoundError(f"the job has no artifact {name}", hint=f"It has {names}." if names else None)
-
-
-def _media_type(declared: str | None, path: str) -> str:
-    """The declared type, if it is valid in a header; otherwise a guess by the name, not by the content."""
-    if declared is not None and _MEDIA_TYPE.fullmatch(declared):
-        return declared
-    return mimetypes.guess_type(path)[0] or ANY_TYPE
+    media_type = found.get("media_type")
+    if not isinstance(media_type, str) or not _MEDIA_TYPE.fullmatch(media_type):  # not valid in a header
+        media_type = mimetypes.guess_type(path)[0] or ANY_TYPE
+    size = os.fstat(descriptor).st_size
+    return OpenedArtifact(name=Path(path).name, descriptor=descriptor, size=size, media_type=media_type)

@@ -45,7 +45,12 @@ async def resolve_job(context: OperationContext, job_id: str) -> Job:
     named = job_id.lower()
     prefix, suffix = id_prefix(named), id_suffix(named)
     if prefix is None or suffix is None or await context.store.job(named) is not None:
-        return await _find_whole(context, named)
+        try:
+            return await find_job(context, named)
+        except NotFoundError as missing:
+            if len(named.replace("-", "")) < MIN_ID_DIGITS:
+                missing.hint = f"Give at least {MIN_ID_DIGITS} digits of its id. {missing.hint}"
+            raise
     found = sorted(
         {
             *await context.store.job_ids(prefix, limit=_SHOWN + 1),
@@ -62,23 +67,14 @@ async def resolve_job(context: OperationContext, job_id: str) -> Job:
     return await find_job(context, found[0] if found else named)
 
 
-async def _find_whole(context: OperationContext, named: str) -> Job:
-    try:
-        return await find_job(context, named)
-    except NotFoundError as missing:
-        if len(named.replace("-", "")) < MIN_ID_DIGITS:
-            missing.hint = f"Give at least {MIN_ID_DIGITS} digits of its id. {missing.hint}"
-        raise
-
-
 def id_prefix(text: str) -> str | None:
-    """As the beginning of an id is written, with its dashes; None if it cannot be one, or is a whole id."""
+    """The text as the prefix of an id, with dashes; None if it cannot be one, or is a whole id."""
     digits = _digits_of(text)
     return None if digits is None else _grouped(digits, _GROUPS)
 
 
 def id_suffix(text: str) -> str | None:
-    """The same for the end of an id."""
+    """The same for a suffix."""
     digits = _digits_of(text)
     return None if digits is None else _grouped(digits[::-1], _GROUPS[::-1])[::-1]
 

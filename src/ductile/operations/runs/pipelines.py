@@ -207,23 +207,13 @@ def _step(item: TreeStep) -> PipelineStep:
 
 def _redacted_graph(graph: Graph, is_secret: Callable[[str], bool]) -> JsonObject:
     """The compiled graph without secrets: values of `with` and of conditions may be some."""
-    shown = graph_to_json(graph)
-    nodes = shown["nodes"]
-    masked: list[JsonValue] = [
-        _redacted_node(node, is_secret) for node in (nodes if isinstance(nodes, list) else ())
-    ]
-    return {**shown, "nodes": masked}
-
-
-def _redacted_node(node: JsonValue, is_secret: Callable[[str], bool]) -> JsonValue:
-    if not isinstance(node, dict):
-        return node
-    shown = dict(node)
-    if "with" in shown:
-        shown["with"] = redact(shown["with"])
-    if "if" in shown:
-        shown["if"] = _redacted_condition(shown["if"], is_secret)
-    return shown
+    document = graph_to_json(graph)
+    nodes = document["nodes"]
+    for node in nodes if isinstance(nodes, list) else ():
+        if isinstance(node, dict):
+            node |= {key: redact(node[key]) for key in ("with",) if key in node}
+            node |= {key: _redacted_condition(node[key], is_secret) for key in ("if",) if key in node}
+    return document
 
 
 def _redacted_condition(value: JsonValue, is_secret: Callable[[str], bool]) -> JsonValue:

@@ -6,7 +6,6 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
-from ductile.config.snapshot import Snapshot
 from ductile.core.events.dispatch import EventProducer, fan_out
 from ductile.core.events.model import OutgoingEvent
 from ductile.core.jobs.model import JobStatus, LedgerKind, NewJob
@@ -151,7 +150,13 @@ def _published(
         if isinstance(result, Deduplicated):
             deduplicated.append(DuplicateTarget(job_id=result.job_id, target=_target(job)))
         else:
-            started.append(_started(job, result))
+            # Queued, unless it is a run that ended as it began: no step could be made, or none is to run.
+            status, error = JobStatus.QUEUED, None
+            for ended in result.ended if isinstance(result, Accepted) else ():
+                if ended.id == result.job_id:
+                    status, error = ended.status, ended.error
+            target = _target(job)
+            started.append(StartedTarget(job_id=result.job_id, target=target, status=status, error=error))
     return Published(
         event_id=event_id,
         type=kind,
@@ -169,15 +174,6 @@ def _published(
     )
 
 
-def _started(job: NewJob, result: EnqueueResult) -> StartedTarget:
-    """Queued, unless it is a run that ended as it began: no step could be made, or none is to run."""
-    status, error = JobStatus.QUEUED, None
-    for ended in result.ended if isinstance(result, Accepted) else ():
-        if ended.id == result.job_id:
-            status, error = ended.status, ended.error
-    return StartedTarget(job_id=result.job_id, target=_target(job), status=status, error=error)
-
-
 def _target(job: NewJob) -> str:
     return f"pipeline:{job.command}" if job.plugin == RUN_PLUGIN else f"{job.plugin}.{job.command}"
 
@@ -189,14 +185,10 @@ def _message(context: OperationContext, published: Published) -> str:
         return "This is a duplicate: what it starts exists already."
     if published.dropped:
         return "Nothing was started: `dropped` has the reasons."
-    source = context.source.submitted_by
-    near = did_you_mean(published.type, _event_types_from(context.snapshot(), source))
+    source, snapshot = context.source.submitted_by, context.snapshot()
+    routed = {route.event_type for route in snapshot.routes if route.source == source}
+    started = {one.on for one in snapshot.pipelines.values() if one.on and one.from_plugin in (None, source)}
+    near = did_you_mean(published.type, routed | started)
     return f"No route or pipeline takes {published.type} from `{source}`, so nothing was started" + (
         "." if near is None else f": {near}"
     )
-
-
-def _event_types_from(snapshot: Snapshot, source: str) -> set[str]:
-    routed = {route.event_type for route in snapshot.routes if route.source == source}
-    started = {one.on for one in snapshot.pipelines.values() if one.on and one.from_plugin in (None, source)}
-    return routed | started
