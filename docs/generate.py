@@ -36,7 +36,7 @@ from ductile.config.schema.fields import (
 )
 from ductile.config.schema.model import Config
 from ductile.core.schedules.admission import ScheduleCause
-from ductile.operations.diagnose.findings import DOCTOR_CHECKS
+from ductile.operations.diagnose.findings import DoctorCheck
 from ductile.operations.request import RequestField, decode_duration
 from ductile.operations.table import OPERATIONS
 from ductile.store.invariants import INVARIANTS
@@ -237,7 +237,7 @@ PARTS: Mapping[str, Mapping[str, Callable[[], str]]] = {
     "reference/http.md": {"endpoints": endpoints, "shapes": shapes},
     "reference/configuration.md": {"configuration keys": configuration_keys},
     "reference/diagnosis.md": {
-        "checks": words_explained("check", DOCTOR_CHECKS),
+        "checks": words_explained("check", {check: check.description for check in DoctorCheck}),
         "rules": words_explained("rule", INVARIANTS),
         "causes": words_explained("cause", {cause: cause.description for cause in ScheduleCause}),
     },

@@ -143,9 +143,9 @@ async def diagnose_offline(named: str | None, environ: Mapping[str, str]) -> Doc
         async with open_read_only(named, environ) as context:
             return await doctor.doctor(context, doctor.RunDoctor())
     except StoreBusyError as busy:
-        return doctor.doctor_without_store(snapshot, doctor.from_error(doctor.DoctorCheck.DAEMON, busy))
+        return doctor.doctor_without_store(snapshot, doctor.DoctorCheck.DAEMON.raised(busy))
     except (StoreError, DeniedError) as error:
-        failed = doctor.from_error(doctor.DoctorCheck.STORE, error)
+        failed = doctor.DoctorCheck.STORE.raised(error)
         return doctor.doctor_without_store(snapshot, doctor.daemon_not_running(), failed)
 
 

@@ -20,15 +20,7 @@ from ductile.operations import request
 from ductile.operations.context import OperationContext
 from ductile.operations.diagnose import doctor_local as local
 from ductile.operations.diagnose import doctor_store as stored
-from ductile.operations.diagnose.findings import (
-    DoctorCheck,
-    DoctorFinding,
-    DoctorReport,
-    build_report,
-    from_error,
-    ok,
-    warning,
-)
+from ductile.operations.diagnose.findings import DoctorCheck, DoctorFinding, DoctorReport, build_report
 from ductile.operations.plugins.health import CheckHealth, check_health, last_health_checks, unhealthy_plugins
 from ductile.struct import Value
 
@@ -39,7 +31,6 @@ __all__ = [
     "doctor",
     "doctor_without_config",
     "doctor_without_store",
-    "from_error",
     "store_not_created",
 ]
 
@@ -57,7 +48,7 @@ async def doctor(context: OperationContext, request: RunDoctor) -> DoctorReport:
         await context.store.check_files()
     except StoreError as error:
         # The files of the store are gone and the daemon stops: other checks would describe a lost store.
-        return build_report([*found, from_error(DoctorCheck.STORE, error)])
+        return build_report([*found, DoctorCheck.STORE.raised(error)])
     found += _machine_findings(context.snapshot(), daemon_runs=context.engine is not None)
     if context.engine is not None:
         found.append(_daemon_finding(context.engine.status(), request.version))
@@ -68,7 +59,7 @@ async def doctor(context: OperationContext, request: RunDoctor) -> DoctorReport:
             else:
                 found += local.past_health_findings(await last_health_checks(context))
         except DuctileError as error:
-            found.append(from_error(DoctorCheck.HEALTH, error))
+            found.append(DoctorCheck.HEALTH.raised(error))
     else:
         found.append(daemon_not_running())
     return build_report(found + await _store_findings(context))
@@ -88,11 +79,11 @@ def doctor_without_config(error: ConfigError, directory: Path | None) -> DoctorR
 
 
 def daemon_not_running() -> DoctorFinding:
-    return warning(DoctorCheck.DAEMON, "no daemon is running", fix="ductile system start")
+    return DoctorCheck.DAEMON.warn("no daemon is running", fix="ductile system start")
 
 
 def store_not_created(path: Path) -> DoctorFinding:
-    return ok(DoctorCheck.STORE, "there is no store yet; the first start makes it", str(path))
+    return DoctorCheck.STORE.ok("there is no store yet; the first start makes it", str(path))
 
 
 def _machine_findings(snapshot: Snapshot, *, daemon_runs: bool) -> Iterator[DoctorFinding]:
@@ -119,7 +110,7 @@ async def _config_findings(context: OperationContext) -> list[DoctorFinding]:
     if on_disk.fingerprint != in_force.fingerprint:
         message = "the configuration on disk is not the one in force"
         where = str(on_disk.directory)
-        found.append(warning(DoctorCheck.CONFIG, message, where=where, fix="ductile reload"))
+        found.append(DoctorCheck.CONFIG.warn(message, where=where, fix="ductile reload"))
     return found
 
 
@@ -128,10 +119,10 @@ def _daemon_finding(status: EngineStatus, installed: str | None) -> DoctorFindin
     if installed not in (None, __version__):
         message = f"the daemon is version {__version__}, and {installed} is installed"
         fix = "ductile system stop, then ductile system start"
-        return warning(DoctorCheck.DAEMON, message, where=where, fix=fix)
+        return DoctorCheck.DAEMON.warn(message, where=where, fix=fix)
     if status.stopping:
-        return warning(DoctorCheck.DAEMON, "the daemon is stopping", where=where)
-    return ok(DoctorCheck.DAEMON, f"the daemon runs, version {__version__}", where)
+        return DoctorCheck.DAEMON.warn("the daemon is stopping", where=where)
+    return DoctorCheck.DAEMON.ok(f"the daemon runs, version {__version__}", where)
 
 
 async def _store_findings(context: OperationContext) -> list[DoctorFinding]:
@@ -148,4 +139,4 @@ async def _store_findings(context: OperationContext) -> list[DoctorFinding]:
             *stored.failure_findings(failures, snapshot.state_webhooks.allow),
         ]
     except StoreError as error:
-        return [from_error(DoctorCheck.STORE, error)]
+        return [DoctorCheck.STORE.raised(error)]

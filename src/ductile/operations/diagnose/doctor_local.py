@@ -14,15 +14,7 @@ from ductile.config.seal import CHECKSUMS_FILE
 from ductile.config.snapshot import PluginInstance, Snapshot
 from ductile.core.jobs.settlement import LogStatus
 from ductile.errors import ConfigError, ConflictError, IntegrityError
-from ductile.operations.diagnose.findings import (
-    DoctorCheck,
-    DoctorFinding,
-    FindingLevel,
-    failure,
-    from_problem,
-    ok,
-    warning,
-)
+from ductile.operations.diagnose.findings import DoctorCheck, DoctorFinding, FindingLevel
 from ductile.operations.diagnose.wording import time_text
 from ductile.operations.plugins.health import NOT_CHECKED, PluginHealth
 from ductile.store.model.records import LogRow
@@ -47,22 +39,22 @@ def config_findings(snapshot: Snapshot) -> Iterator[DoctorFinding]:
     """Findings for a configuration that was loaded."""
     sealed = [problem for problem in snapshot.warnings if _SEAL_HINT in (problem.hint or "")]
     others = [problem for problem in snapshot.warnings if problem not in sealed]
-    yield from (from_problem(DoctorCheck.CONFIG, FindingLevel.WARN, problem) for problem in others)
-    yield from (from_problem(DoctorCheck.SEAL, FindingLevel.WARN, problem) for problem in sealed)
+    yield from (DoctorCheck.CONFIG.problem(FindingLevel.WARN, problem) for problem in others)
+    yield from (DoctorCheck.SEAL.problem(FindingLevel.WARN, problem) for problem in sealed)
     directory = snapshot.directory
     if not others:
-        yield ok(DoctorCheck.CONFIG, "the configuration loads without a warning", str(directory))
+        yield DoctorCheck.CONFIG.ok("the configuration loads without a warning", str(directory))
     if not sealed:
         message = "the files and plugins are what was sealed"
-        yield ok(DoctorCheck.SEAL, message, str(directory / CHECKSUMS_FILE))
+        yield DoctorCheck.SEAL.ok(message, str(directory / CHECKSUMS_FILE))
 
 
 def refused_config(error: ConfigError) -> Iterator[DoctorFinding]:
     """Findings for a configuration that could not be loaded: one for each problem in it."""
     check = DoctorCheck.SEAL if isinstance(error, IntegrityError) else DoctorCheck.CONFIG
     if not error.problems:
-        yield failure(check, error.message, fix=error.hint)
-    yield from (from_problem(check, FindingLevel.ERROR, problem) for problem in error.problems)
+        yield check.error(error.message, fix=error.hint)
+    yield from (check.problem(FindingLevel.ERROR, problem) for problem in error.problems)
 
 
 def environment_files(snapshot: Snapshot) -> tuple[Path, ...]:
@@ -89,7 +81,7 @@ def permission_findings(
     ]
     yield from found
     if not found:
-        yield ok(DoctorCheck.PERMISSIONS, "only their owner can read and change the files", str(directory))
+        yield DoctorCheck.PERMISSIONS.ok("only their owner can read and change the files", str(directory))
 
 
 def _check_mode(path: Path, *, private: bool) -> DoctorFinding | None:
@@ -101,14 +93,14 @@ def _check_mode(path: Path, *, private: bool) -> DoctorFinding | None:
     fix = f"chmod {0o700 if stat.S_ISDIR(found.st_mode) else 0o600:o} {path}"
     if found.st_uid not in (os.geteuid(), 0):
         message = f"it belongs to user {found.st_uid}, not to the user who runs this"
-        return warning(DoctorCheck.PERMISSIONS, message, where=str(path), fix=f"chown {os.geteuid()} {path}")
+        return DoctorCheck.PERMISSIONS.warn(message, where=str(path), fix=f"chown {os.geteuid()} {path}")
     if open_to_others & _OTHERS_WRITE:
-        return failure(DoctorCheck.PERMISSIONS, "other users can change it", where=str(path), fix=fix)
+        return DoctorCheck.PERMISSIONS.error("other users can change it", where=str(path), fix=fix)
     if open_to_others and private:
         message = "other users can read it, and it holds secrets"
-        return failure(DoctorCheck.PERMISSIONS, message, where=str(path), fix=fix)
+        return DoctorCheck.PERMISSIONS.error(message, where=str(path), fix=fix)
     if open_to_others:
-        return warning(DoctorCheck.PERMISSIONS, "other users can read it", where=str(path), fix=fix)
+        return DoctorCheck.PERMISSIONS.warn("other users can read it", where=str(path), fix=fix)
     return None
 
 
@@ -124,14 +116,13 @@ def plugin_findings(snapshot: Snapshot) -> Iterator[DoctorFinding]:
     yield from (_refused(plugin, "cannot run") for plugin in snapshot.refused)
     if not snapshot.refused:
         count = sum(plugin.runnable for plugin in snapshot.plugins.values())
-        yield ok(DoctorCheck.PLUGINS, f"{count} of {len(snapshot.plugins)} configured plugins can run")
+        yield DoctorCheck.PLUGINS.ok(f"{count} of {len(snapshot.plugins)} configured plugins can run")
 
 
 def _refused(plugin: PluginInstance, words: str) -> DoctorFinding:
     refusal = plugin.refused
     assert refusal is not None  # noqa: S101 - `Snapshot.refused` lists only plugins that have one
-    return failure(
-        DoctorCheck.PLUGINS,
+    return DoctorCheck.PLUGINS.error(
         f"{plugin.name} {words}: {refusal.reason}",
         where=f"plugins.{plugin.name}",
         fix=refusal.hint or f"ductile plugin check {plugin.uses}",
@@ -145,18 +136,17 @@ def health_findings(rows: Sequence[PluginHealth]) -> Iterator[DoctorFinding]:
     for row in rows:
         if row.status == NOT_CHECKED:
             message = f"{row.plugin} was not asked for its health: it is busy, and runs one job at a time"
-            yield ok(DoctorCheck.HEALTH, message)
+            yield DoctorCheck.HEALTH.ok(message)
     for row in unhealthy:
-        yield failure(
-            DoctorCheck.HEALTH,
+        yield DoctorCheck.HEALTH.error(
             f"{row.plugin} is not healthy: {row.error or row.status}",
             where=f"job {row.job_id}",
             fix=f"ductile job explain {row.job_id}",
         )
     if checked and not unhealthy:
-        yield ok(DoctorCheck.HEALTH, f"{len(checked)} plugins report that they are healthy")
+        yield DoctorCheck.HEALTH.ok(f"{len(checked)} plugins report that they are healthy")
     if not rows:
-        yield ok(DoctorCheck.HEALTH, "no plugin has a health command")
+        yield DoctorCheck.HEALTH.ok("no plugin has a health command")
 
 
 def past_health_findings(last_checks: Mapping[str, LogRow | None]) -> Iterator[DoctorFinding]:
@@ -164,32 +154,30 @@ def past_health_findings(last_checks: Mapping[str, LogRow | None]) -> Iterator[D
     rows = [row for row in last_checks.values() if row is not None]
     unhealthy = [row for row in rows if row.status is not LogStatus.SUCCEEDED]
     for row in unhealthy:
-        yield failure(
-            DoctorCheck.HEALTH,
+        yield DoctorCheck.HEALTH.error(
             f"{row.plugin} was not healthy at {time_text(row.completed_at)}: {row.error or row.status}",
             where=f"job {row.job_id}",
             fix=f"ductile job explain {row.job_id}",
         )
     if not last_checks:
-        yield ok(DoctorCheck.HEALTH, "no plugin has a health command")
+        yield DoctorCheck.HEALTH.ok("no plugin has a health command")
     elif not rows:
-        yield ok(DoctorCheck.HEALTH, "no plugin was asked for its health yet; `ductile doctor` asks them")
+        yield DoctorCheck.HEALTH.ok("no plugin was asked for its health yet; `ductile doctor` asks them")
     elif not unhealthy:
-        yield ok(DoctorCheck.HEALTH, f"{len(rows)} plugins were healthy when they were last asked")
+        yield DoctorCheck.HEALTH.ok(f"{len(rows)} plugins were healthy when they were last asked")
 
 
 def check_clock(now: datetime, newest_at: datetime | None, timezone: str) -> DoctorFinding:
     if now < _FIRST_YEAR:
-        return failure(
-            DoctorCheck.CLOCK, f"the clock says {now:%Y-%m-%d}", fix="set the clock: timedatectl set-ntp true"
+        return DoctorCheck.CLOCK.error(
+            f"the clock says {now:%Y-%m-%d}", fix="set the clock: timedatectl set-ntp true"
         )
     if newest_at is not None and newest_at - now > _CLOCK_SLACK:
-        return warning(
-            DoctorCheck.CLOCK,
+        return DoctorCheck.CLOCK.warn(
             f"the clock was set back: the ledger has entries from {time_text(newest_at)}",
             fix="let NTP keep the clock: timedatectl set-ntp true",
         )
-    return ok(DoctorCheck.CLOCK, f"the clock says {time_text(now)}; schedules are in {timezone}")
+    return DoctorCheck.CLOCK.ok(f"the clock says {time_text(now)}; schedules are in {timezone}")
 
 
 class FreeSpace(Value):
@@ -215,14 +203,12 @@ def check_space(space: FreeSpace, where: str) -> DoctorFinding:
     fix = "free some space, or set state.path to another disk"
     left = f"{space.free // _MIB} MiB are left"
     if space.free < _MIN_FREE:
-        return failure(DoctorCheck.DISK, left, where=where, fix=fix)
+        return DoctorCheck.DISK.error(left, where=where, fix=fix)
     if space.free < _LOW_FREE and space.free < space.size * _LOW_SHARE:
-        return warning(DoctorCheck.DISK, f"only {left}", where=where, fix=fix)
+        return DoctorCheck.DISK.warn(f"only {left}", where=where, fix=fix)
     if space.inodes and space.free_inodes < space.inodes * _LOW_INODES_SHARE:
-        return warning(
-            DoctorCheck.DISK, f"only {space.free_inodes} more files can be made", where=where, fix=fix
-        )
-    return ok(DoctorCheck.DISK, left, where)
+        return DoctorCheck.DISK.warn(f"only {space.free_inodes} more files can be made", where=where, fix=fix)
+    return DoctorCheck.DISK.ok(left, where)
 
 
 def listener_findings(snapshot: Snapshot, *, daemon_runs: bool) -> Iterator[DoctorFinding]:
@@ -231,13 +217,13 @@ def listener_findings(snapshot: Snapshot, *, daemon_runs: bool) -> Iterator[Doct
         error = None if daemon_runs else _bind_error(address)
         if error is None:
             state = "the daemon listens there" if daemon_runs else "it is free"
-            yield ok(DoctorCheck.LISTENERS, f"{address}: {state}", key)
+            yield DoctorCheck.LISTENERS.ok(f"{address}: {state}", key)
         else:
             message = f"{address} cannot be listened on: {error}"
             fix = f"stop what listens there, or: ductile config set {key} HOST:PORT --lock"
-            yield failure(DoctorCheck.LISTENERS, message, where=key, fix=fix)
+            yield DoctorCheck.LISTENERS.error(message, where=key, fix=fix)
     if not listeners:
-        yield ok(DoctorCheck.LISTENERS, "no listener is configured")
+        yield DoctorCheck.LISTENERS.ok("no listener is configured")
 
 
 def refuse_taken_addresses(snapshot: Snapshot) -> None:

@@ -14,7 +14,7 @@ from ductile.core.schedules.planner import SkipReason
 from ductile.core.webhooks.url_policy import refused_host
 from ductile.engine.schedule_entries import active_schedules
 from ductile.operations.context import OperationContext
-from ductile.operations.diagnose.findings import DoctorCheck, DoctorFinding, failure, ok, warning
+from ductile.operations.diagnose.findings import DoctorCheck, DoctorFinding
 from ductile.operations.diagnose.wording import time_text
 from ductile.operations.schedules.audit import audit_history
 from ductile.store.model.jobs import InitRecord
@@ -33,26 +33,23 @@ _OCCURRENCES = 50
 
 def store_findings(stats: StoreStats) -> Iterator[DoctorFinding]:
     if stats.damage:
-        yield failure(
-            DoctorCheck.STORE,
+        yield DoctorCheck.STORE.error(
             f"the file is damaged: {stats.damage[0]}",
             where=stats.place,
             fix="stop the daemon, keep a copy of the file, then: ductile system restore FILE --to DIR",
         )
     if stats.search_damage:
         message = "the index for searching the log was damaged and is built anew; no job is affected"
-        yield warning(DoctorCheck.STORE, message, where=stats.place)
+        yield DoctorCheck.STORE.warn(message, where=stats.place)
     for log in stats.kept_logs:
-        yield warning(
-            DoctorCheck.STORE,
+        yield DoctorCheck.STORE.warn(
             "the write-ahead log was damaged when the store was opened: jobs that were accepted last may be "
             "missing",
             where=log,
             fix=f"look for them (ductile job list), send again what is missing, then: rm {log}",
         )
     if stats.log_size > _LONG_LOG:
-        yield warning(
-            DoctorCheck.STORE,
+        yield DoctorCheck.STORE.warn(
             f"the write-ahead log has grown to {stats.log_size // _MIB} MiB",
             where=f"{stats.place}-wal",
             fix="end whatever else has the store open (fuser), or restart the daemon",
@@ -60,15 +57,14 @@ def store_findings(stats: StoreStats) -> Iterator[DoctorFinding]:
     if not stats.damage:
         on = f", on {stats.filesystem}" if stats.filesystem else ""
         about = f"{stats.size // _MIB} MiB, schema version {stats.schema_version}{on}"
-        yield ok(DoctorCheck.STORE, f"the store is undamaged: {about}", stats.place)
+        yield DoctorCheck.STORE.ok(f"the store is undamaged: {about}", stats.place)
 
 
 def breaker_findings(rows: Sequence[BreakerRow]) -> Iterator[DoctorFinding]:
     not_closed = [row for row in rows if row.breaker.state is not BreakerState.CLOSED]
     for row in not_closed:
         job_id = row.breaker.last_job_id
-        yield warning(
-            DoctorCheck.BREAKERS,
+        yield DoctorCheck.BREAKERS.warn(
             f"the breaker of {row.plugin} {row.command} is {row.breaker.state} after "
             f"{row.breaker.failures} failures: the scheduler does not run it",
             where=f"job {job_id}" if job_id else None,
@@ -76,7 +72,7 @@ def breaker_findings(rows: Sequence[BreakerRow]) -> Iterator[DoctorFinding]:
             f"then: ductile system reset {row.plugin}",
         )
     if not not_closed:
-        yield ok(DoctorCheck.BREAKERS, "no breaker is open")
+        yield DoctorCheck.BREAKERS.ok("no breaker is open")
 
 
 async def schedule_findings(context: OperationContext) -> AsyncIterator[DoctorFinding]:
@@ -93,7 +89,7 @@ async def schedule_findings(context: OperationContext) -> AsyncIterator[DoctorFi
             all_ok = False
             yield finding
     if all_ok:
-        yield ok(DoctorCheck.SCHEDULES, f"{len(active)} schedules run as configured, without a gap")
+        yield DoctorCheck.SCHEDULES.ok(f"{len(active)} schedules run as configured, without a gap")
 
 
 def check_schedule(entry: ScheduleEntry, now: datetime, *, daemon_runs: bool) -> DoctorFinding | None:
@@ -102,14 +98,14 @@ def check_schedule(entry: ScheduleEntry, now: datetime, *, daemon_runs: bool) ->
     explain = f"ductile schedule explain {name}"
     if entry.paused_at is not None:
         message = f"{name} is paused since {time_text(entry.paused_at)}"
-        return warning(DoctorCheck.SCHEDULES, message, where=where, fix=f"ductile schedule resume {name}")
+        return DoctorCheck.SCHEDULES.warn(message, where=where, fix=f"ductile schedule resume {name}")
     if daemon_runs and entry.next_at is not None and now - entry.next_at > OVERDUE_AFTER:
         message = f"{name} is overdue since {time_text(entry.next_at)}"
-        return failure(DoctorCheck.SCHEDULES, message, where=where, fix=explain)
+        return DoctorCheck.SCHEDULES.error(message, where=where, fix=explain)
     if daemon_runs and entry.deferred is not None and now - entry.deferred.start_at > OVERDUE_AFTER:
         since = time_text(entry.deferred.start_at)
         message = f"{name} waits since {since} for other polls of {entry.plugin} to end"
-        return warning(DoctorCheck.SCHEDULES, message, where=where, fix=explain)
+        return DoctorCheck.SCHEDULES.warn(message, where=where, fix=explain)
     return None
 
 
@@ -119,7 +115,7 @@ async def _check_history(context: OperationContext, entry: ScheduleEntry) -> Doc
     name, where = f"{entry.plugin} {entry.schedule_id}", f"plugins.{entry.plugin}.schedules"
     if (await audit_history(context, entry, page.rows, newest=True)).complete is False:
         message = f"the history of {name} has a gap"
-        return warning(DoctorCheck.SCHEDULES, message, where=where, fix=f"ductile schedule history {name}")
+        return DoctorCheck.SCHEDULES.warn(message, where=where, fix=f"ductile schedule history {name}")
     since = context.now() - _RECENT
     skipped = sum(
         row.count
@@ -130,8 +126,7 @@ async def _check_history(context: OperationContext, entry: ScheduleEntry) -> Doc
     )
     if not skipped:
         return None
-    return warning(
-        DoctorCheck.SCHEDULES,
+    return DoctorCheck.SCHEDULES.warn(
         f"{name} runs less often than it is due: within a day {skipped} of its occurrences were skipped "
         f"because other polls of {entry.plugin} were queued or running",
         where=where,
@@ -142,8 +137,7 @@ async def _check_history(context: OperationContext, entry: ScheduleEntry) -> Doc
 
 def init_findings(failed: Mapping[str, InitRecord]) -> Iterator[DoctorFinding]:
     for name, record in failed.items():
-        yield warning(
-            DoctorCheck.PLUGINS,
+        yield DoctorCheck.PLUGINS.warn(
             f"{name} is unhealthy: its init failed: {record.error}",
             where=f"job {record.job_id}" if record.job_id else f"plugins.{name}",
             fix=f"fix the cause, then: ductile job retry {record.job_id}" if record.job_id else None,
@@ -153,8 +147,7 @@ def init_findings(failed: Mapping[str, InitRecord]) -> Iterator[DoctorFinding]:
 def orphan_findings(orphaned: int) -> Iterator[DoctorFinding]:
     if orphaned:
         jobs, them = ("1 job was", "it") if orphaned == 1 else (f"{orphaned} jobs were", "them")
-        yield warning(
-            DoctorCheck.JOBS,
+        yield DoctorCheck.JOBS.warn(
             f"{jobs} running when the process that ran {them} died; the next start runs {them} again, "
             f"or ends {them}",
             where="ductile queue list",
@@ -166,16 +159,14 @@ def failure_findings(failures: RecentFailures, allow: Sequence[str]) -> Iterator
     """Jobs that failed for good within a day, and receivers of state webhooks that do not accept them."""
     for group in failures.endings:
         jobs = "job" if group.jobs == 1 else "jobs"
-        yield warning(
-            DoctorCheck.JOBS,
+        yield DoctorCheck.JOBS.warn(
             f"{group.jobs} {jobs} of {group.plugin} {group.command} failed for good within a day",
             where=f"job {group.latest_job_id}",
             fix=f"ductile job explain {group.latest_job_id}",
         )
     for group in failures.removed:
         jobs = "1 queued job" if group.jobs == 1 else f"{group.jobs} queued jobs"
-        yield warning(
-            DoctorCheck.JOBS,
+        yield DoctorCheck.JOBS.warn(
             f"{jobs} of {group.plugin} {group.command} ended within a day because the plugin was removed "
             "or disabled",
             where=f"job {group.latest_job_id}",
@@ -183,10 +174,10 @@ def failure_findings(failures: RecentFailures, allow: Sequence[str]) -> Iterator
             f"then: ductile job retry {group.latest_job_id}",
         )
     if not failures.endings and not failures.removed:
-        yield ok(DoctorCheck.JOBS, "no job failed for good within a day")
+        yield DoctorCheck.JOBS.ok("no job failed for good within a day")
     yield from (_receiver_finding(each, allow) for each in failures.receivers)
     if not failures.receivers:
-        yield ok(DoctorCheck.RECEIVERS, "every receiver accepts its state webhooks")
+        yield DoctorCheck.RECEIVERS.ok("every receiver accepts its state webhooks")
 
 
 def _receiver_finding(receiver: FailingReceiver, allow: Sequence[str]) -> DoctorFinding:
@@ -194,8 +185,7 @@ def _receiver_finding(receiver: FailingReceiver, allow: Sequence[str]) -> Doctor
     host = refused_host(receiver.receiver, receiver.last_error, allow)
     if host is None:
         error = f" ({receiver.last_error})" if receiver.last_error else ""
-        return warning(
-            DoctorCheck.RECEIVERS,
+        return DoctorCheck.RECEIVERS.warn(
             f"{receiver.receiver} does not accept state webhooks: {counts}{error}",
             where=receiver.receiver,
             fix="see `ductile webhook deliveries`; when it answers again: ductile webhook resend ID",
@@ -203,8 +193,7 @@ def _receiver_finding(receiver: FailingReceiver, allow: Sequence[str]) -> Doctor
     # Ductile itself refuses to call the host. The list is set as a whole, so the fix names it as a whole.
     hosts = shlex.quote(msgspec.json.encode([*allow, host]).decode())
     only = "" if allow else "; from then on only listed hosts are called"
-    return warning(
-        DoctorCheck.RECEIVERS,
+    return DoctorCheck.RECEIVERS.warn(
         f"state webhooks to {receiver.receiver} are not sent: state_webhooks.allow does not list {host}; "
         f"{counts}",
         where="state_webhooks.allow",

@@ -10,7 +10,7 @@ from msgspec import Meta
 
 from ductile.errors import DuctileError, Problem
 from ductile.operations.response import Response
-from ductile.struct import Value
+from ductile.struct import DescribedEnum, Value
 
 
 class FindingLevel(StrEnum):
@@ -21,42 +21,46 @@ class FindingLevel(StrEnum):
     ERROR = "error"
 
 
-class DoctorCheck(StrEnum):
+class DoctorCheck(DescribedEnum):
     """The checks, in the order of the report."""
 
-    CONFIG = "config"
-    SEAL = "seal"
-    PERMISSIONS = "permissions"
-    PLUGINS = "plugins"
-    HEALTH = "health"
-    DAEMON = "daemon"
-    LISTENERS = "listeners"
-    CLOCK = "clock"
-    DISK = "disk"
-    STORE = "store"
-    BREAKERS = "breakers"
-    SCHEDULES = "schedules"
-    JOBS = "jobs"
-    RECEIVERS = "receivers"
+    CONFIG = "config", "The configuration can be loaded, and is the one in force."
+    SEAL = "seal", "Its files are what was sealed."
+    PERMISSIONS = "permissions", "No other user can read or change it, or the store."
+    PLUGINS = "plugins", "Every configured plugin can run, and its init succeeded."
+    HEALTH = (
+        "health",
+        "Plugins with a health command report that they are healthy. Only while the daemon runs.",
+    )
+    DAEMON = "daemon", "The daemon runs, and is the version that is installed."
+    LISTENERS = "listeners", "The addresses to listen on are free, or the daemon's own."
+    CLOCK = "clock", "The clock has not gone back, and is not years off."
+    DISK = "disk", "There is room for the store to grow."
+    STORE = "store", "The store is undamaged, of the right version, and on a local disk."
+    BREAKERS = "breakers", "No circuit breaker keeps the scheduler from a plugin."
+    SCHEDULES = "schedules", "No schedule is paused or overdue, and none has a gap in its history."
+    JOBS = "jobs", "No job has failed for good within a day."
+    RECEIVERS = "receivers", "Receivers of state webhooks accept their deliveries."
 
+    def ok(self, message: str, where: str | None = None) -> DoctorFinding:
+        return DoctorFinding(check=self, level=FindingLevel.OK, message=message, where=where, fix=None)
 
-DOCTOR_CHECKS: dict[DoctorCheck, str] = {
-    DoctorCheck.CONFIG: "The configuration can be loaded, and is the one in force.",
-    DoctorCheck.SEAL: "Its files are what was sealed.",
-    DoctorCheck.PERMISSIONS: "No other user can read or change it, or the store.",
-    DoctorCheck.PLUGINS: "Every configured plugin can run, and its init succeeded.",
-    DoctorCheck.HEALTH: "Plugins with a health command report that they are healthy. "
-    "Only while the daemon runs.",
-    DoctorCheck.DAEMON: "The daemon runs, and is the version that is installed.",
-    DoctorCheck.LISTENERS: "The addresses to listen on are free, or the daemon's own.",
-    DoctorCheck.CLOCK: "The clock has not gone back, and is not years off.",
-    DoctorCheck.DISK: "There is room for the store to grow.",
-    DoctorCheck.STORE: "The store is undamaged, of the right version, and on a local disk.",
-    DoctorCheck.BREAKERS: "No circuit breaker keeps the scheduler from a plugin.",
-    DoctorCheck.SCHEDULES: "No schedule is paused or overdue, and none has a gap in its history.",
-    DoctorCheck.JOBS: "No job has failed for good within a day.",
-    DoctorCheck.RECEIVERS: "Receivers of state webhooks accept their deliveries.",
-}
+    def warn(self, message: str, *, where: str | None = None, fix: str | None = None) -> DoctorFinding:
+        return DoctorFinding(check=self, level=FindingLevel.WARN, message=message, where=where, fix=fix)
+
+    def error(self, message: str, *, where: str | None = None, fix: str | None = None) -> DoctorFinding:
+        return DoctorFinding(check=self, level=FindingLevel.ERROR, message=message, where=where, fix=fix)
+
+    def raised(self, error: DuctileError) -> DoctorFinding:
+        """The finding for an error that the check raised."""
+        return self.error(error.message, fix=error.hint)
+
+    def problem(self, level: FindingLevel, problem: Problem) -> DoctorFinding:
+        where = "  ".join(part for part in (problem.location, problem.key) if part) or None
+        expected = "" if problem.expected is None else f"; expected {problem.expected}"
+        return DoctorFinding(
+            check=self, level=level, message=f"{problem.message}{expected}", where=where, fix=problem.hint
+        )
 
 
 class DoctorFinding(Value):
@@ -77,34 +81,6 @@ class DoctorReport(Response):
     verdict: Annotated[FindingLevel, Meta(description="The most serious level found.")]
     counts: LevelCounts
     findings: tuple[DoctorFinding, ...]
-
-
-def ok(check: DoctorCheck, message: str, where: str | None = None) -> DoctorFinding:
-    return DoctorFinding(check=check, level=FindingLevel.OK, message=message, where=where, fix=None)
-
-
-def warning(
-    check: DoctorCheck, message: str, *, where: str | None = None, fix: str | None = None
-) -> DoctorFinding:
-    return DoctorFinding(check=check, level=FindingLevel.WARN, message=message, where=where, fix=fix)
-
-
-def failure(
-    check: DoctorCheck, message: str, *, where: str | None = None, fix: str | None = None
-) -> DoctorFinding:
-    return DoctorFinding(check=check, level=FindingLevel.ERROR, message=message, where=where, fix=fix)
-
-
-def from_problem(check: DoctorCheck, level: FindingLevel, problem: Problem) -> DoctorFinding:
-    where = "  ".join(part for part in (problem.location, problem.key) if part) or None
-    expected = "" if problem.expected is None else f"; expected {problem.expected}"
-    return DoctorFinding(
-        check=check, level=level, message=f"{problem.message}{expected}", where=where, fix=problem.hint
-    )
-
-
-def from_error(check: DoctorCheck, error: DuctileError) -> DoctorFinding:
-    return failure(check, error.message, fix=error.hint)
 
 
 def worst_level(findings: Iterable[DoctorFinding]) -> FindingLevel:
