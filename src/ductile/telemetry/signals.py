@@ -48,31 +48,15 @@ class Signal(StrEnum):
 
     SERVICE_STARTING = "service.starting", INFO, "The daemon has its lock and begins to start."
     SERVICE_READY = "service.ready", INFO, "Recovery is done; jobs run and requests are answered."
-    SERVICE_STOPPING = (
-        "service.stopping",
-        INFO,
-        "Nothing new is started; running jobs get their time to finish.",
-    )
+    SERVICE_STOPPING = "service.stopping", INFO, "Nothing new is started; running jobs get time to finish."
     SERVICE_STOPPED = "service.stopped", INFO, "Everything is on disk and closed."
-    SERVICE_FAILED = (
-        "service.failed",
-        ERROR,
-        "A part of the daemon failed; it stops, and recovers when started.",
-    )
+    SERVICE_FAILED = "service.failed", ERROR, "A part of the daemon failed; it stops, and a start recovers."
     CONFIG_LOADED = "config.loaded", INFO, "A configuration is in force."
     CONFIG_WARNING = "config.warning", WARN, "A setting is valid but probably a mistake."
     CONFIG_REFUSED = "config.refused", ERROR, "A reload was refused; the old configuration stays in force."
     PLUGIN_REFUSED = "plugin.refused", ERROR, "A configured plugin cannot run."
-    PLUGIN_INIT_FAILED = (
-        "plugin.init_failed",
-        ERROR,
-        "A plugin's init failed; it is marked unhealthy and still runs.",
-    )
-    PLUGIN_DRAINING = (
-        "plugin.draining",
-        INFO,
-        "A plugin takes no new jobs; the accepted ones run before it is disabled.",
-    )
+    PLUGIN_INIT_FAILED = "plugin.init_failed", ERROR, "A plugin's init failed; it is unhealthy, but runs."
+    PLUGIN_DRAINING = "plugin.draining", INFO, "A plugin takes no new jobs; the accepted ones run first."
     PLUGIN_DRAINED = "plugin.drained", INFO, "No accepted work needs the plugin any more."
     PLUGIN_DRAIN_ABANDONED = (
         "plugin.drain_abandoned",
@@ -106,11 +90,7 @@ class Signal(StrEnum):
     STATE_STALE = "state.stale", WARN, "A fact did not replace the state: a later-claimed job had written it."
     SCHEDULE_FIRED = "schedule.fired", DEBUG, "A scheduled run was put on the queue."
     SCHEDULE_SKIPPED = "schedule.skipped", INFO, "A scheduled run was skipped."
-    SCHEDULE_DEFERRED = (
-        "schedule.deferred",
-        INFO,
-        "A scheduled run waits until other polls of its plugin have ended.",
-    )
+    SCHEDULE_DEFERRED = "schedule.deferred", INFO, "A scheduled run waits for other polls of its plugin."
     BREAKER_CHANGED = "breaker.changed", WARN, "A circuit breaker opened, closed or lets a probe through."
     CLOCK_JUMPED = "clock.jumped", WARN, "The clock was set, or the machine slept."
     SURVIVOR_ENDED = "survivor.ended", WARN, "A plugin process that had outlived its daemon was killed."
@@ -119,16 +99,8 @@ class Signal(StrEnum):
         ERROR,
         "A plugin process of an earlier daemon cannot be killed; the daemon does not start beside it.",
     )
-    STORE_FULL = (
-        "store.full",
-        ERROR,
-        "The disk is full: submissions are refused, finished results are kept and retried.",
-    )
-    STORE_BUSY = (
-        "store.busy",
-        WARN,
-        "Another process has locked the database: finished results are kept and retried.",
-    )
+    STORE_FULL = "store.full", ERROR, "The disk is full: no job is accepted, finished results are kept."
+    STORE_BUSY = "store.busy", WARN, "The database is locked: finished results are kept and retried."
     STORE_FAILED = "store.failed", ERROR, "The store failed; the daemon exits and recovers when started."
     STORE_LOG_DAMAGED = (
         "store.log_damaged",
@@ -153,15 +125,11 @@ class Signal(StrEnum):
     WEBHOOK_LISTENING = "webhook.listening", INFO, "The listener for webhooks takes requests at this address."
     WEBHOOK_ACCEPTED = "webhook.accepted", INFO, "A signed request was accepted; its jobs are on disk."
     WEBHOOK_REFUSED = "webhook.refused", WARN, "A request to the listener for webhooks was refused."
-    WEBHOOK_FAULT = (
-        "webhook.fault",
-        ERROR,
-        "A webhook caused an unexpected error in Ductile; its sender got a 500.",
-    )
+    WEBHOOK_FAULT = "webhook.fault", ERROR, "A webhook caused an unexpected error; its sender got a 500."
     API_LISTENING = "api.listening", INFO, "The HTTP API takes requests at this address."
     API_REQUEST = "api.request", INFO, "A request was answered; the token is logged by its name only."
     API_UNAUTHORIZED = "api.unauthorized", WARN, "A request had an unknown token."
-    API_FAULT = "api.fault", ERROR, "A request caused an unexpected error in Ductile; its caller got a 500."
+    API_FAULT = "api.fault", ERROR, "A request caused an unexpected error; its caller got a 500."
     LISTENER_REFUSED = (
         "listener.refused",
         WARN,
@@ -172,16 +140,8 @@ class Signal(StrEnum):
         WARN,
         "Requests without a known token that were counted, not logged one by one: how many, by status.",
     )
-    LISTENER_CLOSED = (
-        "listener.closed",
-        INFO,
-        "A listener is closed: by a reload, or because the daemon stops.",
-    )
-    CONTROL_FAULT = (
-        "control.fault",
-        ERROR,
-        "A command caused an unexpected error in Ductile; its caller got the error.",
-    )
+    LISTENER_CLOSED = "listener.closed", INFO, "A listener is closed, by a reload or by a stop."
+    CONTROL_FAULT = "control.fault", ERROR, "A command caused an unexpected error; its caller got it."
 
 
 class SignalEvent(msgspec.Struct, frozen=True):
