@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from ductile.admin.config import open_configuration, state_file
 from ductile.config.find_config import find_config
-from ductile.core.jobs.model import TERMINAL, Job, JobStatus
+from ductile.core.jobs.model import TERMINAL, JobStatus
 from ductile.core.json import JsonObject
 from ductile.core.runs.graph import RUN_PLUGIN
 from ductile.engine.clock import SystemClock
@@ -30,9 +30,8 @@ from ductile.operations.context import OperationContext
 from ductile.operations.jobs.documents import listed_job
 from ductile.random_source import BufferedSystemRandom
 from ductile.runner.warm.pool import WarmRunner
-from ductile.store.model.jobs import Accepted, InitStatus, NewInit, Settled
+from ductile.store.model.jobs import Accepted, InitStatus, Settled
 from ductile.store.model.maintenance import ConfigOrigin
-from ductile.store.port import Store
 from ductile.store.sqlite.connection import refuse_log_without_database
 from ductile.store.sqlite.store import open_sqlite_store, open_sqlite_store_read_only
 from ductile.struct import Value, to_builtins
@@ -191,12 +190,6 @@ async def run_offline(
     signal, running processes are ended and their jobs go back to the queue.
     """
     async with open_offline(named, environ, LockPurpose.RUN) as context:
-        tree = OfflineRunner(
-            context.store,
-            make_identity("cli"),
-            _init_lookup(context),
-            lambda job: ended(to_builtins(listed_job(context, job))),
-        )
         runner = WarmRunner()
         executor = Executor(
             context.store,
@@ -214,7 +207,7 @@ async def run_offline(
                 # The job must be traceable to its configuration.
                 await record_config(context.store, context.snapshot(), ConfigOrigin.RUN)
                 with _stoppable(executor, patience) as stopped:
-                    await tree.run(executor, job_id)
+                    await OfflineRunner(context, executor, ended).run(job_id)
         finally:
             await runner.close()
         return OfflineRunResult(
@@ -245,14 +238,6 @@ def _naming_job_in_errors(job_id: str) -> Iterator[None]:
         raise
 
 
-def _init_lookup(context: OperationContext) -> Callable[[str], NewInit | None]:
-    def find(name: str) -> NewInit | None:
-        plugin = context.snapshot().plugins.get(name)
-        return None if plugin is None else init_of(plugin, now=context.now(), rng=context.rng)
-
-    return find
-
-
 @contextmanager
 def _stoppable(executor: Executor, patience: timedelta | None) -> Iterator[list[StopCause]]:
     """Within the context, stop signals and the timeout end what runs: first in order, then at once.
@@ -279,35 +264,34 @@ def _stoppable(executor: Executor, patience: timedelta | None) -> Iterator[list[
 
 
 class OfflineRunner:
-    """Claims the jobs of one tree as they are created, one after the other."""
+    """Claims and runs the jobs of one tree as they are created, one after the other.
+
+    Before the first job of a plugin, the plugin's init runs if it has not run for this version.
+    """
 
     def __init__(
-        self,
-        store: Store,
-        owner: str,
-        init_of: Callable[[str], NewInit | None],
-        ended: Callable[[Job], None] = lambda _job: None,
+        self, context: OperationContext, executor: Executor, ended: Callable[[JsonObject], None]
     ) -> None:
-        """`init_of` returns the init of a plugin, if it has one; `ended` is called for each ended job."""
-        self._store = store
-        self._owner = owner
-        self._init_of = init_of
+        self._context = context
+        self._store = context.store
+        self._executor = executor
         self._ended = ended
+        self._owner = make_identity("cli")
         self._waiting: list[str] = []
         self._initialised: set[str] = set()
 
-    async def run(self, executor: Executor, job_id: str) -> None:
+    async def run(self, job_id: str) -> None:
         """Run the job and every ready job below it. Retries are left to the daemon."""
-        self._waiting += await self._first_jobs(job_id)
+        self._waiting = await self._first_jobs(job_id)
         while self._waiting:
             batch, self._waiting = self._waiting, []
             # One by one: after a crash, claimed jobs that had not started would be orphans.
             for each in batch:
-                await self._initialise(executor, each)
-                await self._run_one(executor, each)
+                await self._initialise(each)
+                await self._run_one(each)
                 job = await self._store.job(each)
                 if job is not None and job.status in TERMINAL:
-                    self._ended(job)
+                    self._ended(to_builtins(listed_job(self._context, job)))
 
     async def _first_jobs(self, job_id: str) -> list[str]:
         """Return the job itself, or for a pipeline run, which has no process, its first steps."""
@@ -318,20 +302,22 @@ class OfflineRunner:
         members = () if record is None else record.members
         return [member.id for member in members if member.status is JobStatus.QUEUED]
 
-    async def _run_one(self, executor: Executor, job_id: str) -> None:
-        for claim in await self._store.claim_by_id([job_id], owner=self._owner, lease=LEASE):
-            result = await executor.execute(claim)
-            if isinstance(result, Settled):
-                self._waiting += [each.job_id for each in result.started if isinstance(each, Accepted)]
-
-    async def _initialise(self, executor: Executor, job_id: str) -> None:
+    async def _initialise(self, job_id: str) -> None:
         """Run the plugin's init if it is pending. A failed init does not prevent the job."""
         job = await self._store.job(job_id)
         if job is None or job.plugin in self._initialised:
             return
         self._initialised.add(job.plugin)
-        if (init := self._init_of(job.plugin)) is None:
+        plugin = self._context.snapshot().plugins.get(job.plugin)
+        init = None if plugin is None else init_of(plugin, now=self._context.now(), rng=self._context.rng)
+        if init is None:
             return
-        answer = await self._store.begin_init(init.key, init.job)
-        if answer.status is InitStatus.PENDING and answer.job_id is not None:
-            await self._run_one(executor, answer.job_id)
+        result = await self._store.begin_init(init.key, init.job)
+        if result.status is InitStatus.PENDING and result.job_id is not None:
+            await self._run_one(result.job_id)
+
+    async def _run_one(self, job_id: str) -> None:
+        for claim in await self._store.claim_by_id([job_id], owner=self._owner, lease=LEASE):
+            result = await self._executor.execute(claim)
+            if isinstance(result, Settled):
+                self._waiting += [each.job_id for each in result.started if isinstance(each, Accepted)]

@@ -99,8 +99,15 @@ class JobSignals:
 
     def _emit_settlement(self, job: Job, settlement: Settlement) -> None:
         error = settlement.last_error
+        match settlement.status, settlement.reason:
+            case JobStatus.QUEUED, JobReason.INTERRUPTED:
+                signal = Signal.JOB_INTERRUPTED
+            case JobStatus.QUEUED, JobReason.NO_RESOURCES:
+                signal = Signal.JOB_POSTPONED
+            case _:
+                signal = _STATUS_SIGNALS.get(settlement.status, Signal.JOB_DEAD)
         self._emit(
-            _settlement_signal(settlement),
+            signal,
             job,
             reason=settlement.reason,
             attempt=job.attempt,
@@ -195,13 +202,3 @@ class JobSignals:
 def unavailable_signal(error: DuctileError) -> Signal:
     """Return the signal of a store that cannot take a write now."""
     return Signal.STORE_FULL if isinstance(error, StoreFullError) else Signal.STORE_BUSY
-
-
-def _settlement_signal(settlement: Settlement) -> Signal:
-    match settlement.status, settlement.reason:
-        case JobStatus.QUEUED, JobReason.INTERRUPTED:
-            return Signal.JOB_INTERRUPTED
-        case JobStatus.QUEUED, JobReason.NO_RESOURCES:
-            return Signal.JOB_POSTPONED
-        case _:
-            return _STATUS_SIGNALS.get(settlement.status, Signal.JOB_DEAD)

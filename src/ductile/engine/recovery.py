@@ -99,7 +99,11 @@ def has_ended(identity: str, *, proc: Path = PROC) -> bool:
     match identity.rsplit(":", 2):
         case [_, pid, started] if pid.isdigit() and started.isdigit():
             wanted = int(pid), int(started)
-            return not any(_is_alive(proc / str(each), each, wanted) for each in list_pids(proc))
+            return not any(
+                _read_stat(proc / str(each)) == (True, wanted[1])
+                and _pid_in_own_namespace(proc / str(each), each) == wanted[0]
+                for each in list_pids(proc)
+            )
     return True
 
 
@@ -108,11 +112,6 @@ def list_pids(proc: Path) -> list[int]:
         return [int(entry.name) for entry in proc.iterdir() if entry.name.isdigit()]
     except OSError:
         return []
-
-
-def _is_alive(directory: Path, pid: int, wanted: tuple[int, int]) -> bool:
-    stat = _read_stat(directory)
-    return stat == (True, wanted[1]) and _pid_in_own_namespace(directory, pid) == wanted[0]
 
 
 def _read_stat(directory: Path) -> tuple[bool, int] | None:

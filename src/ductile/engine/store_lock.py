@@ -205,22 +205,18 @@ def find_holder(directory: Path) -> LockHolder | None:
         return None
     finally:
         os.close(descriptor)
-    writer, _, purpose = _read_purpose(path.with_name(PURPOSE_FILE)).strip().partition(" ")
-    known = writer == pid and purpose in tuple(LockPurpose)
     if not pid.isdigit():
         return None
+    writer, purpose = "", ""
+    with suppress(OSError):
+        descriptor = os.open(path.with_name(PURPOSE_FILE), _READ_FLAGS | os.O_NOFOLLOW)
+        try:
+            text = os.pread(descriptor, _MAX_FILE_BYTES, 0).decode(errors="replace")
+        finally:
+            os.close(descriptor)
+        writer, _, purpose = text.strip().partition(" ")
+    known = writer == pid and purpose in tuple(LockPurpose)
     return LockHolder(pid=int(pid), purpose=LockPurpose(purpose) if known else LockPurpose.DAEMON)
-
-
-def _read_purpose(path: Path) -> str:
-    try:
-        descriptor = os.open(path, _READ_FLAGS | os.O_NOFOLLOW)
-    except OSError:
-        return ""
-    try:
-        return os.pread(descriptor, _MAX_FILE_BYTES, 0).decode(errors="replace")
-    finally:
-        os.close(descriptor)
 
 
 def _open_lock_file(path: Path) -> int:
