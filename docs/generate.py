@@ -309,7 +309,10 @@ def operation_options_module() -> str:
     ]
     for name, options in operation_options().items():
         rows = [", ".join(json.dumps(each) for each in option if each != "text") for option in options]
-        lines += [f'    "{name}": (', *(f"        Option({row})," for row in rows), "    ),"] if rows else []
+        if len(rows) == 1:
+            lines.append(f'    "{name}": (Option({rows[0]}),),')
+        elif rows:
+            lines += [f'    "{name}": (', *(f"        Option({row})," for row in rows), "    ),"]
     return "\n".join([*lines, "}", ""])
 
 

@@ -106,20 +106,17 @@ def _step_outcome(step: NewStep, event: NewEvent, info: RunInfo, snapshot: Snaps
     target: JsonObject = {"plugin": step.job.plugin, "command": step.job.command}
     if step.fault is not None:
         return {"outcome": "not_made", "because": step.fault.error, **target}
+    words = (step.job.step_path or "").split("/")
+    paths = ["/".join(words[:number]) for number in range(1, len(words) + 1)]
+    # The step, after the nodes that contain it.
+    nodes = [info.graph.nodes[path] for path in paths if path in info.graph.nodes]
     because = [
         f"{node.path}: {reason}" if node.path != step.job.step_path else reason
-        for node in _enclosing_nodes(step.job.step_path or "", info)
+        for node in nodes
         if (reason := _condition_text(node, event, info, snapshot)) is not None
     ]
     payload = event.payload if step.job.payload is None else step.job.payload
     return {"outcome": "runs", "because": "; ".join(because) or None, **target, "payload": redact(payload)}
-
-
-def _enclosing_nodes(path: str, info: RunInfo) -> list[Node]:
-    """The nodes that contain a step, outermost first, and the step."""
-    words = path.split("/")
-    paths = ["/".join(words[:number]) for number in range(1, len(words) + 1)]
-    return [info.graph.nodes[each] for each in paths if each in info.graph.nodes]
 
 
 def _condition_text(node: Node, event: NewEvent, info: RunInfo, snapshot: Snapshot) -> str | None:

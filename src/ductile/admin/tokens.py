@@ -231,7 +231,10 @@ def _plan_files(
         env_file = _new_file(directory / ENV_FILE, "add it to `environment_vars.include`")
         config = with_entry(config, ("environment_vars", "include"), ENV_FILE, config_file)
     files[env_file] = _with_variable(env_file, variable, secret)
-    tokens_file = _tokens_file(sources)
+    # New tokens go to `tokens.yaml`, or else to the first file that has tokens.
+    named = [file.path for file in sources.files if file.path.name == TOKENS_FILE]
+    others = [file.path for file in sources.files if file.tree.get("tokens") is not None]
+    tokens_file = next(iter((*named, *others)), None)
     if tokens_file is None:
         tokens_file = _new_file(directory / TOKENS_FILE, f"add it to `include` in {CONFIG_FILE}")
         config = with_entry(config, ("include",), TOKENS_FILE, config_file)
@@ -249,13 +252,6 @@ def _new_file(path: Path, hint: str) -> Path:
     if os.path.lexists(path):
         raise ConflictError(f"{path} already exists, and is not part of the configuration", hint=hint)
     return path
-
-
-def _tokens_file(sources: ConfigFiles) -> Path | None:
-    """The file for new tokens: `tokens.yaml`, or else the first one that has tokens."""
-    named = [file.path for file in sources.files if file.path.name == TOKENS_FILE]
-    others = [file.path for file in sources.files if file.tree.get("tokens") is not None]
-    return next(iter((*named, *others)), None)
 
 
 def _with_variable(env_file: Path, variable: str, secret: str) -> bytes:

@@ -16,9 +16,7 @@ OPTIONS = {
         Option("--job-id ID", "the job's id, or at least four of its first or last digits", "job_id"),
         Option("--dry-run", "show what would be done, and do nothing", "dry_run"),
     ),
-    "job.explain": (
-        Option("--job-id ID", "the job's id, or at least four of its first or last digits", "job_id"),
-    ),
+    "job.explain": (Option("--job-id ID", "the job's id, or at least four of its first or last digits", "job_id"),),
     "job.list": (
         Option("--job-id ID", "only this job", "job_id"),
         Option("--plugin NAME", "only jobs of this plugin", "plugin"),
@@ -33,9 +31,7 @@ OPTIONS = {
         Option("-n, --limit NUMBER", "at most this many, from 1 to 200 (default 50)", "limit", "integer"),
         Option("--cursor CURSOR", "continue after the previous page: its `next_cursor`", "cursor"),
     ),
-    "job.logs": (
-        Option("--job-id ID", "the job's id, or at least four of its first or last digits", "job_id"),
-    ),
+    "job.logs": (Option("--job-id ID", "the job's id, or at least four of its first or last digits", "job_id"),),
     "job.retry": (
         Option("--job-id ID", "the job's id, or at least four of its first or last digits", "job_id"),
         Option("--dry-run", "show what would be done, and do nothing", "dry_run"),
@@ -44,9 +40,7 @@ OPTIONS = {
         Option("--job-id ID", "the job's id, or at least four of its first or last digits", "job_id"),
         Option("--result RESULT", "`only`: answer with the `result` and nothing else", "result"),
     ),
-    "job.tree": (
-        Option("--job-id ID", "the job's id, or at least four of its first or last digits", "job_id"),
-    ),
+    "job.tree": (Option("--job-id ID", "the job's id, or at least four of its first or last digits", "job_id"),),
     "job.wait": (
         Option("--job-id ID", "the job's id, or at least four of its first or last digits", "job_id"),
         Option("--timeout DURATION", "how long to wait, such as 5m", "timeout"),
@@ -67,9 +61,7 @@ OPTIONS = {
         Option("-n, --limit NUMBER", "at most this many, from 1 to 200 (default 50)", "limit", "integer"),
         Option("--cursor CURSOR", "continue after the previous page: its `next_cursor`", "cursor"),
     ),
-    "pipeline.explain": (
-        Option("--job-id ID", "the job's id, or at least four of its first or last digits", "job_id"),
-    ),
+    "pipeline.explain": (Option("--job-id ID", "the job's id, or at least four of its first or last digits", "job_id"),),
     "pipeline.run": (
         Option("--payload JSON", "its payload: a JSON object, @FILE, or - for standard input", "payload", "json"),
         Option("--dedupe-key KEY", "do not run again what succeeded under this key", "dedupe_key"),
@@ -116,9 +108,7 @@ OPTIONS = {
         Option("-n, --limit NUMBER", "at most this many, from 1 to 200 (default 50)", "limit", "integer"),
         Option("--cursor CURSOR", "continue after the previous page: its `next_cursor`", "cursor"),
     ),
-    "schedule.list": (
-        Option("--plugin NAME", "only schedules of this plugin", "plugin"),
-    ),
+    "schedule.list": (Option("--plugin NAME", "only schedules of this plugin", "plugin"),),
     "schedule.next": (
         Option("--plugin NAME", "only schedules of this plugin", "plugin"),
         Option("--schedule SCHEDULE", "only this schedule", "schedule"),
@@ -139,9 +129,7 @@ OPTIONS = {
         Option("--schedule SCHEDULE", "its schedule; may be left out if there is only one, or for `default`", "schedule"),
         Option("--dry-run", "show what would be done, and do nothing", "dry_run"),
     ),
-    "system.breaker": (
-        Option("--plugin NAME", "name of the plugin, as it is configured", "plugin"),
-    ),
+    "system.breaker": (Option("--plugin NAME", "name of the plugin, as it is configured", "plugin"),),
     "system.reload": (
         Option("--drain", "let plugins that are removed or disabled finish their accepted work first", "drain"),
         Option("--drain-timeout DURATION", "how long a drain may take, such as 10m (default 1h). After that nothing is changed", "drain_timeout"),
@@ -152,15 +140,9 @@ OPTIONS = {
         Option("--command NAME", "only the breaker of this command", "command"),
         Option("--dry-run", "show what would be done, and do nothing", "dry_run"),
     ),
-    "system.status": (
-        Option("--reveal", "show values of state that look like secrets", "reveal"),
-    ),
-    "system.stop": (
-        Option("--dry-run", "show what would be done, and do nothing", "dry_run"),
-    ),
-    "system.sweep": (
-        Option("--dry-run", "show what would be done, and do nothing", "dry_run"),
-    ),
+    "system.status": (Option("--reveal", "show values of state that look like secrets", "reveal"),),
+    "system.stop": (Option("--dry-run", "show what would be done, and do nothing", "dry_run"),),
+    "system.sweep": (Option("--dry-run", "show what would be done, and do nothing", "dry_run"),),
     "webhook.deliveries": (
         Option("--job-id ID", "only those of this job", "job_id"),
         Option("--status STATUS", "only those in this status: pending, delivered, dropped or gone", "status"),

@@ -60,20 +60,16 @@ def parse(words: Sequence[str]) -> ParsedCommand:
     if first in (VERSION_COMMAND.name, *VERSION.flags):
         name = VERSION_COMMAND.name
         return _parse_action(parsed._replace(words=name, action=load_action(name, name)), rest)
-    form = find_short_form(first)
-    if form is not None and not _means_noun(first, rest):
+    form, noun = find_short_form(first), find_noun(first)
+    # `queue` alone is a short form; it is a noun if an action or a request for help follows.
+    if noun is not None and rest:
+        follows = any(word in HELP.flags or word in noun.modules for word in rest)
+        form = None if follows or not rest[0].startswith("-") else form
+    if form is not None:
         noun = find_noun(form.noun)
         action = None if noun is None else noun.action(form.action)
         return _parse_action(parsed._replace(words=first, noun=noun, action=action), rest)
     return _parse_noun(first, parsed, rest)
-
-
-def _means_noun(name: str, rest: list[str]) -> bool:
-    """`queue` alone lists the queue; it is a noun if an action or a request for help follows."""
-    noun = find_noun(name)
-    if noun is None or not rest:
-        return False
-    return not rest[0].startswith("-") or any(word in HELP.flags or word in noun.modules for word in rest)
 
 
 def _parse_noun(name: str, parsed: ParsedCommand, rest: list[str]) -> ParsedCommand:

@@ -63,12 +63,9 @@ def check_answer(command: str, ran: RunOnceResult) -> CheckResult:
             return passed(ContractCheck.ANSWERS, f"error: {_short(ran)}", command)
         case "config":
             hint = "give it a usable config: test it by its configured name, or with --settings"
-            return _warned(
-                ContractCheck.ANSWERS,
-                f"exits with {EXIT_CONFIG}: {_last_stderr_line(ran)}",
-                command,
-                hint=hint,
-            )
+            lines = (ran.interpretation.outcome.evidence.stderr or "").strip().splitlines()
+            reason = _cut(lines[-1]) if lines else "it does not say why"
+            return _warned(ContractCheck.ANSWERS, f"exits with {EXIT_CONFIG}: {reason}", command, hint=hint)
         case "timeout":
             hint = "give it more time with --timeout, or make it faster"
             return _failed(ContractCheck.ANSWERS, _short(ran), command, hint=hint)
@@ -135,11 +132,6 @@ def check_end_of_input(ran: RunOnceResult, first: Iterable[RunOnceResult]) -> Ch
 
 def _short(ran: RunOnceResult) -> str:
     return _cut(ran.error or "")
-
-
-def _last_stderr_line(ran: RunOnceResult) -> str:
-    lines = (ran.interpretation.outcome.evidence.stderr or "").strip().splitlines()
-    return _cut(lines[-1]) if lines else "it does not say why"
 
 
 def _cut(text: str) -> str:

@@ -12,8 +12,6 @@ from ductile.cli.invocation import CommandResult, Invocation
 from ductile.cli.spec import Example, Option, action, renders
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from ductile.cli.console.console import Console
 
 #: Fields of a result that Ductile adds to the answer of the plugin.
@@ -45,7 +43,12 @@ def show(job: Document, console: Console) -> str:
     lines = [title, *fmt.fields(_job_fields(job))]
     if job["payload"] is not None:
         lines += fmt.section("Payload", fmt.indent(fmt.value(job["payload"])), console)
-    if (answer := _plugin_answer(job)) is not None:
+    answer: Any = job["result"] or {}
+    if "status" in answer:  # the plugin answered
+        if "result" in answer:
+            answer = answer["result"]
+        else:
+            answer = {name: value for name, value in answer.items() if name not in _ADDED_FIELDS}
         lines += fmt.section("Result", fmt.indent(fmt.value(answer)), console)
     if job.get("steps"):
         lines += fmt.section("Steps", fmt.steps_table(job["steps"], console), console)
@@ -71,7 +74,13 @@ def show(job: Document, console: Console) -> str:
 )
 def explain(found: Document, console: Console) -> str:
     lines = [console.style("bold", indent_continuation(found["verdict"]))]
-    lines += fmt.section("Where it comes from", "\n".join(_chain_lines(found["chain"])), console)
+    chain = []
+    for depth, link in enumerate(found["chain"]):
+        known = ", ".join(part for part in (link["status"], link["job_id"]) if part)
+        note = f" ({known})" if known else ""
+        branch = f"{'  ' * (depth - 1)}└ " if depth else ""
+        chain.append(f"  {branch}{printable(link['what'])}{note}")
+    lines += fmt.section("Where it comes from", "\n".join(chain), console)
     lines += fmt.list_section("What happened", found["evidence"], console)
     if saw := _input_lines(found["saw"]):
         lines += fmt.section("What it saw", "\n".join(saw), console)
@@ -186,16 +195,6 @@ def retry(call: Invocation) -> CommandResult:
     return CommandResult(done, lambda _: f"{done['job_id']} runs {run}.")
 
 
-def _plugin_answer(job: Document) -> Any:
-    """The `result` of the plugin's answer; the whole answer without one; None without an answer."""
-    answer = job["result"] or {}
-    if "status" not in answer:
-        return None
-    if "result" in answer:
-        return answer["result"]
-    return {name: value for name, value in answer.items() if name not in _ADDED_FIELDS}
-
-
 def _job_fields(job: Document) -> list[tuple[str, str | None]]:
     detail = f" ({job['submitted_detail']})" if job["submitted_detail"] else ""
 
@@ -260,15 +259,6 @@ def _execution_text(row: Document, console: Console) -> str:
         if row[name]:
             lines += [console.style("bold", f"{name}:"), fmt.indent(row[name])]
     return "\n".join(lines)
-
-
-def _chain_lines(chain: Sequence[Document]) -> list[str]:
-    lines = []
-    for depth, link in enumerate(chain):
-        known = ", ".join(part for part in (link["status"], link["job_id"]) if part)
-        note = f" ({known})" if known else ""
-        lines.append(f"  {'  ' * max(0, depth - 1)}{'└ ' if depth else ''}{printable(link['what'])}{note}")
-    return lines
 
 
 def _input_lines(saw: Document) -> list[str]:

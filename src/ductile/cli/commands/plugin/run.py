@@ -52,16 +52,15 @@ def run(call: Invocation) -> CommandResult:
     from ductile.cli.run_job import hint_reload
 
     plugin, command = call.text("PLUGIN"), call.optional("COMMAND")
-    with hint_reload(call, lambda snapshot: _find_command(snapshot, plugin, command)):
+
+    def find_command(snapshot: Snapshot) -> object:
+        from ductile.operations.plugins.lookup import default_command, known_command, runnable_plugin
+
+        found = runnable_plugin(snapshot, plugin)
+        return known_command(found, command or default_command(found))
+
+    with hint_reload(call, find_command):
         return _run(call, " ".join(part for part in (plugin, command) if part))
-
-
-def _find_command(snapshot: Snapshot, plugin: str, command: str | None) -> object:
-    """Look for the command as the submission of a job does."""
-    from ductile.operations.plugins.lookup import default_command, known_command, runnable_plugin
-
-    found = runnable_plugin(snapshot, plugin)
-    return known_command(found, command or default_command(found))
 
 
 def _run(call: Invocation, name: str) -> CommandResult:

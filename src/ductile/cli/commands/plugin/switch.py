@@ -49,7 +49,22 @@ def disable(call: Invocation) -> CommandResult:
     name = configured_or_available(call.config, call.environ, call.text("NAME"), configured=True)
     planned = _change(call, name, "false", dry_run=True)
     if call.switch("dry_run"):
-        return _planned(planned, request_if_available(call, "plugin.pending", {"plugin": name}))
+        pending = request_if_available(call, "plugin.pending", {"plugin": name})
+
+        def text(console: Console) -> str:
+            shown = change_text(planned, console)
+            if pending is None:
+                return shown
+            parts = []
+            if pending["queued"]:
+                jobs = fmt.count(pending["queued"], "queued job")
+                parts.append(f"{jobs} would end as dead (plugin_removed)")
+            if pending["runs"]:
+                parts.append(f"{fmt.count(pending['runs'], 'pipeline run')} still to end would miss it")
+            hint = f"{'; '.join(parts)}. To run them first: `ductile plugin disable {name} --drain`"
+            return f"{shown}\n{console.hint(hint if parts else f'No queued job of {name} would end.')}"
+
+        return CommandResult(change_as_json(planned) | {"pending": pending, "dry_run": True}, text)
     daemon_runs = _check_reload(call)
     drain, limit = call.switch("drain"), call.optional("timeout")
     if drain:
@@ -132,23 +147,3 @@ def _apply(
         return f"{change_text(done, console)}\n{then}"
 
     return CommandResult(change_as_json(done) | {"reloaded": reloaded}, text)
-
-
-def _planned(planned: SettingChange, pending: Document | None) -> CommandResult:
-    def text(console: Console) -> str:
-        shown = change_text(planned, console)
-        return shown if pending is None else f"{shown}\n{console.hint(_pending_text(pending))}"
-
-    return CommandResult(change_as_json(planned) | {"pending": pending, "dry_run": True}, text)
-
-
-def _pending_text(pending: Document) -> str:
-    name = pending["plugin"]
-    parts = []
-    if pending["queued"]:
-        parts.append(f"{fmt.count(pending['queued'], 'queued job')} would end as dead (plugin_removed)")
-    if pending["runs"]:
-        parts.append(f"{fmt.count(pending['runs'], 'pipeline run')} still to end would miss it")
-    if not parts:
-        return f"No queued job of {name} would end."
-    return f"{'; '.join(parts)}. To run them first: `ductile plugin disable {name} --drain`"
