@@ -18,10 +18,8 @@ from ductile.telemetry.signals import Signal, SignalEvent, SignalLevel
 
 MAX_WAITING_LINES = 10_000
 CLOSE_SECONDS = 2.0
-#: Lines are written together: how long the first waits for others, and how long after a large batch.
+#: How long the first line waits for others, to be written together.
 _BATCH_SECONDS = 0.005
-_BUSY_BATCH_SECONDS = 0.05
-_LARGE_BATCH = 10
 
 _encoder = msgspec.json.Encoder()
 _LEVEL_WORDS = {level: level.name.lower() for level in SignalLevel}
@@ -65,15 +63,14 @@ class LogWriter:
         self._thread.join(CLOSE_SECONDS)
 
     def _write(self) -> None:
-        is_open, pause = True, _BATCH_SECONDS
+        is_open = True
         while is_open:
             # Waking this thread and writing for each line would cost several times its formatting.
             first = self._waiting.get()
             if first is not None:
-                time.sleep(pause)
+                time.sleep(_BATCH_SECONDS)
             batch = [first, *(self._waiting.get() for _ in range(self._waiting.qsize()))]
             is_open = None not in batch
-            pause = _BATCH_SECONDS if len(batch) < _LARGE_BATCH else _BUSY_BATCH_SECONDS
             lines = [self._line(*entry) for entry in batch if entry is not None]
             dropped, self._dropped = self._dropped, 0
             if dropped:
