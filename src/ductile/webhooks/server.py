@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from msgspec import UNSET
+
 from ductile.errors import DuctileError, MethodNotAllowedError, NotFoundError, TooBusyError
 from ductile.http.application import Exchange, HttpApplication, LogSampler, described_counts, single_headers
 from ductile.http.authentication import is_misdirected, misdirected
@@ -95,17 +97,16 @@ class WebhookApplication(HttpApplication[WebhookExchange]):
         self._context.refuse_when_stopping()
         endpoint = find_endpoint(self._context.snapshot(), scope["path"])
         result = await receive(self._context, endpoint, _joined_headers(scope), body)
-        job_id = result.get("job_id")
         self._signals.emit(
             Signal.WEBHOOK_ACCEPTED,
-            job_id=job_id if isinstance(job_id, str) else None,
+            job_id=result.job_id or None,
             data={
                 "endpoint": endpoint.name,
                 "peer": exchange.peer,
-                "deduplicated": bool(result.get("deduplicated")),
+                "deduplicated": bool(result.deduplicated),
             },
         )
-        return JsonReply(content=encode(result), status=_OK if "challenge" in result else _ACCEPTED)
+        return JsonReply(content=encode(result), status=_ACCEPTED if result.challenge is UNSET else _OK)
 
     def maybe_stored(self, exchange: WebhookExchange) -> bool:
         return exchange.body_read

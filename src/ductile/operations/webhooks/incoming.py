@@ -7,12 +7,13 @@ from functools import lru_cache
 from typing import Any
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from ductile.config.secrets import looks_secret
 from ductile.config.snapshot import EventTarget, PipelineTarget, PluginTarget, WebhookEndpoint
 from ductile.core.events.model import NewEvent
 from ductile.core.ids import make_id
-from ductile.core.jobs.model import SubmittedBy
+from ductile.core.jobs.model import JobStatus, SubmittedBy
 from ductile.core.json import JsonObject, JsonValue, nests_too_deep
 from ductile.core.webhooks.signatures import (
     SignatureForm,
@@ -23,8 +24,10 @@ from ductile.core.webhooks.signatures import (
 )
 from ductile.errors import DeniedError, RefusedError
 from ductile.operations.context import OperationContext, Source
+from ductile.operations.response import from_record
 from ductile.operations.submission import RunCommand, submit_job
-from ductile.struct import replace, to_builtins
+from ductile.protocol.manifest.model import ExecutionMode
+from ductile.struct import Value, replace
 
 #: Words in names of headers that carry credentials; `_CREDENTIAL_PARTS` also inside longer words.
 _CREDENTIAL_WORDS = frozenset(("auth", "authentication", "session", "csrf", "xsrf", "dpop"))
@@ -41,9 +44,28 @@ class InvalidSignatureError(DeniedError):
         self.why = why
 
 
+class WebhookReceived(Value):
+    """The reply to a sender, with fields of the job, run or event that was started."""
+
+    message: str
+    job_id: str | UnsetType | None = UNSET
+    status: JobStatus | UnsetType = UNSET
+    deduplicated: Any = UNSET
+    execution_mode: ExecutionMode | UnsetType = UNSET
+    plugin: str | UnsetType = UNSET
+    command: str | UnsetType = UNSET
+    pipeline: str | UnsetType = UNSET
+    event_id: str | UnsetType = UNSET
+    type: str | UnsetType = UNSET
+    started: Any = UNSET
+    dropped: Any = UNSET
+    #: Of a request by which Slack checks the URL.
+    challenge: Any = UNSET
+
+
 async def receive(
     context: OperationContext, endpoint: WebhookEndpoint, headers: dict[str, str], body: bytes
-) -> JsonObject:
+) -> WebhookReceived:
     """Verify a request and submit what the endpoint starts. `headers` have lower-case names.
 
     Raises `InvalidSignatureError`, which does not tell the sender the cause.
@@ -54,7 +76,7 @@ async def receive(
         raise InvalidSignatureError(explain_bad_signature(scheme, headers, now))
     payload = payload_from_body(body)
     if scheme.form is SignatureForm.SLACK and payload.get("type") == "url_verification":
-        return {"challenge": payload.get("challenge"), "message": "verified"}
+        return WebhookReceived(message="verified", challenge=payload.get("challenge"))
     delivery = delivery_id(scheme, headers, body, payload)
     shown = safe_headers(headers, scheme)
     # Delivery ids belong to the path: a name can be given to another endpoint, with another sender.
@@ -72,10 +94,9 @@ async def receive(
                 headers=shown,
                 dedupe_key=delivery,
             )
-            submitted = await submit_job(context, RunCommand(plugin=plugin, command=command, **fields), event)
-            document: JsonObject = to_builtins(submitted)
-            accepted = {name: document[name] for name in ("job_id", "status", "deduplicated")}
-            return {**accepted, "message": "accepted"}
+            job = await submit_job(context, RunCommand(plugin=plugin, command=command, **fields), event)
+            left_out = dict.fromkeys(("execution_mode", "plugin", "command"), UNSET)
+            return from_record(WebhookReceived, job, message="accepted", **left_out)
         case PipelineTarget(pipeline=pipeline):
             fields |= {"payload": payload, "headers": shown, "event_type": event_type}
             return await _start_pipeline(context, pipeline, fields)
@@ -121,7 +142,9 @@ def _is_credential(header: str) -> bool:
     )
 
 
-async def _start_pipeline(context: OperationContext, pipeline: str, fields: dict[str, Any]) -> JsonObject:
+async def _start_pipeline(
+    context: OperationContext, pipeline: str, fields: dict[str, Any]
+) -> WebhookReceived:
     from ductile.operations.runs.start import RunPipeline, run_pipeline  # noqa: PLC0415 - not every endpoint
 
     try:
@@ -130,16 +153,15 @@ async def _start_pipeline(context: OperationContext, pipeline: str, fields: dict
         if "explanation" not in refused.details:
             raise
         # The pipeline's own `if` is false. The sender did nothing wrong, and should not send it again.
-        return {"job_id": None, "message": refused.message}
-    document: JsonObject = to_builtins(response)
-    return {"message": "accepted", **document}
+        return WebhookReceived(message=refused.message, job_id=None)
+    return from_record(WebhookReceived, response, message="accepted")
 
 
-async def _publish(context: OperationContext, kind: str, fields: dict[str, Any]) -> JsonObject:
+async def _publish(context: OperationContext, event_type: str, fields: dict[str, Any]) -> WebhookReceived:
     from ductile.operations.runs.publish import PublishEvent, publish_event  # noqa: PLC0415 - as above
 
-    document: JsonObject = to_builtins(await publish_event(context, PublishEvent(type=kind, **fields)))
+    published = await publish_event(context, PublishEvent(type=event_type, **fields))
     # An event may start several jobs or none; a sender that reads one id gets the first.
-    listed = (each for rows in document.values() if isinstance(rows, list) for each in rows)
-    job_ids = (each["job_id"] for each in listed if isinstance(each, dict) and "job_id" in each)
-    return {**document, "message": "accepted", "job_id": next(job_ids, None)}
+    received = from_record(WebhookReceived, published, message="accepted")
+    job_ids = (each.job_id for each in (*received.started, *received.deduplicated))
+    return replace(received, job_id=next(job_ids, None))
