@@ -14,7 +14,7 @@ from ductile.config.secrets import digest_of
 from ductile.config.snapshot import AccessToken, Snapshot
 from ductile.errors import DeniedError
 from ductile.http.authentication import Authenticator
-from ductile.operations.access import Access
+from ductile.operations.operation import Access
 from ductile.struct import replace
 
 SCOPES = ("echo:ro", "echo:rw", "plugin:rw", "jobs:ro")

@@ -14,8 +14,7 @@ from ductile.core.suggest import did_you_mean
 from ductile.errors import RefusedError, UsageError
 from ductile.http.body import decode_object
 from ductile.http.responses import Document, Header, Stream
-from ductile.operations.access import OPEN, Access
-from ductile.operations.operation import HttpRoute, Operation
+from ductile.operations.operation import OPEN, Access, HttpRoute, Operation
 from ductile.operations.request import FieldSource, RequestField, request_fields
 from ductile.operations.response import Response
 from ductile.struct import Value

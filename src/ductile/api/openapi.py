@@ -17,7 +17,7 @@ from ductile.api.openapi_schemas import (
 )
 from ductile.config.snapshot import PluginInstance, Snapshot
 from ductile.core.json import JsonObject, JsonValue
-from ductile.operations.access import right_of
+from ductile.operations.operation import right_of
 from ductile.operations.plugins.lookup import commands_of, find_plugin
 from ductile.operations.plugins.skills import input_schema_of, summarise_pipeline
 from ductile.operations.request import FieldSource, RequestField

@@ -14,7 +14,7 @@ from ductile.config.snapshot import AccessToken, Snapshot
 from ductile.core.auth_scopes import allows
 from ductile.core.host_names import is_loopback_listener, is_meant_for
 from ductile.errors import DeniedError, MisdirectedError, TooManyError, UnauthorizedError
-from ductile.operations.access import Access
+from ductile.operations.operation import Access
 from ductile.operations.system.probes import is_forwarded
 
 _SCHEME = b"bearer "

@@ -7,7 +7,8 @@ from functools import partial
 from typing import Any
 
 from ductile.core.json import JsonObject
-from ductile.operations.access import (
+from ductile.operations.context import OperationContext
+from ductile.operations.operation import (
     COMMAND,
     DISCOVERY,
     EVENTS_RO,
@@ -21,9 +22,11 @@ from ductile.operations.access import (
     SYSTEM_RW,
     TRIGGER,
     Access,
+    HttpRoute,
+    Operation,
+    get,
+    post,
 )
-from ductile.operations.context import OperationContext
-from ductile.operations.operation import HttpRoute, Operation, get, post
 
 
 def _read(name: str, target: str, summary: str, access: Access, http: HttpRoute | None = None) -> Operation:

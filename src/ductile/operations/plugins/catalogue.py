@@ -11,8 +11,8 @@ from msgspec import Meta
 
 from ductile.config.snapshot import PluginInstance
 from ductile.core.auth_scopes import auth_scope
-from ductile.operations.access import right_of
 from ductile.operations.context import OperationContext
+from ductile.operations.operation import right_of
 from ductile.operations.plugins.health import unhealthy_plugins
 from ductile.operations.plugins.lookup import commands_of, find_plugin
 from ductile.operations.request import NoFields

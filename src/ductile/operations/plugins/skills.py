@@ -15,7 +15,7 @@ from ductile.config.snapshot import PluginInstance, Snapshot
 from ductile.core.auth_scopes import AccessLevel, AccessResource, auth_scope
 from ductile.core.json import JsonObject, JsonValue
 from ductile.core.runs.required_inputs import find_required_inputs, first_use
-from ductile.operations.access import pipelines_on, right_of
+from ductile.operations.operation import pipelines_on, right_of
 from ductile.operations.plugins.lookup import commands_of
 from ductile.operations.response import Response, milliseconds
 from ductile.protocol.manifest.model import Command, CommandType, ExecutionMode
