@@ -1,4 +1,4 @@
-"""Every command answers JSON, in the shape that docs/reference/json.md tells.
+"""Every command prints JSON in the shape that docs/reference/json.md shows.
 
 All commands are run in a place where a lot has happened, without a daemon and then with one, and what they
 answer is put together. With UPDATE_GOLDEN=1 in the environment the page is written anew, and the difference
@@ -29,7 +29,7 @@ from ductile.cli.main import run
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "json.md"
 BEGIN, END = "<!-- generated: shapes -->\n", "<!-- end of generated -->\n"
 ACTIONS = {f"{noun.name} {action.name}": action for noun in NOUNS for action in noun.actions}
-#: They answer with lines, not with one object; the page tells of them in words.
+#: They print lines, not one object; the page describes them in words.
 LINES = {"system watch"}
 #: What only looks; `plugin test` runs a plugin outside of any queue, and `pipeline graph` draws.
 READING = {
@@ -43,7 +43,7 @@ READING = {
     *("schedule list", "schedule next", "schedule history", "schedule explain"),
     *("event tail", "webhook list", "webhook deliveries", "token list"),
 }
-#: Told once, under a name. The first command has it in its answer, under the keys that follow.
+#: Shapes with a name. The first command prints it, under the keys that follow.
 NAMED = {
     "Job": ("job list", "jobs"),
     "WholeJob": ("job wait",),
@@ -111,7 +111,7 @@ KNOWN = {
     "waiting_since": "instant",
     "skipped_until": "instant",
 }
-#: Never null in what is done here, and may be all the same: of jobs that have not run, of schedules that have
+#: Never null here, although they may be: of jobs that have not run, of schedules that have
 #: not fired, of processes that were killed.
 NULLABLE = frozenset(
     {
@@ -173,7 +173,7 @@ class Asker:
     answers: dict[str, list[dict[str, Any]]] = field(default_factory=lambda: defaultdict(list))
 
     def __call__(self, words: str, *more: str, status: int = 0, tried: bool = False) -> dict[str, Any]:
-        """The answer to `words`, a noun and an action. With `tried` it is asked as a dry run first."""
+        """The answer to `words`, a noun and an action. With `tried` it is run with --dry-run first."""
         if tried:
             assert self(words, *more, "--dry-run")["dry_run"] is True
         ended, answer = self.run(words, *more)
@@ -355,7 +355,7 @@ def asked(tmp_path_factory: pytest.TempPathFactory) -> Asker:
 
 
 def named_shapes(asked: Asker) -> dict[str, Shape]:
-    """What is told once: all objects with the same keys, from all answers together."""
+    """The shapes with a name: all objects with the same keys, of all answers together."""
     found = {}
     for name, (words, *way) in NAMED.items():
         shape = asked.shapes[words]
@@ -424,5 +424,5 @@ def test_every_mutation_was_tried(asked: Asker) -> None:
 
 
 def test_nothing_on_the_page_is_left_open(asked: Asker) -> None:
-    """What was null or empty every time is told in `KNOWN`."""
+    """`KNOWN` has the type of every key that was null or empty every time."""
     assert [line for line in page_part(asked).splitlines() if "?" in line.partition(": ")[2]] == []

@@ -16,7 +16,7 @@ from ductile.store.model.records import LedgerRow
 from ductile.store.notifier import LedgerAdvanced
 from ductile.store.port import Store
 
-_PAGE = 500
+PAGE_ROWS = 500
 #: Rows that may wait for one subscriber. A slower one is cut off, and resumes from the store.
 MAX_WAITING_ROWS = 5_000
 #: The ledger is read at least this often, in case a change was missed.
@@ -89,7 +89,7 @@ class LedgerStream:
     async def replay(self, after: int, until: int) -> AsyncIterator[tuple[LedgerRow, ...]]:
         """Yield pages of the stored rows after one number and up to another."""
         while after < until:
-            rows = await self._store.ledger(after=after, limit=_PAGE)
+            rows = await self._store.ledger(after=after, limit=PAGE_ROWS)
             wanted = tuple(row for row in rows if row.seq <= until)
             if not wanted:
                 return
@@ -101,7 +101,7 @@ class LedgerStream:
             with self._store.notifier.watch(LedgerAdvanced) as advanced:
                 while True:
                     advanced.clear()
-                    rows = await self._store.ledger(after=self._position, limit=_PAGE)
+                    rows = await self._store.ledger(after=self._position, limit=PAGE_ROWS)
                     if rows:
                         self._position = rows[-1].seq
                         for subscriber in self._subscribers:

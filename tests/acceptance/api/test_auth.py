@@ -1,4 +1,4 @@
-"""Who may ask: tokens of both kinds, switched by a reload, and patience with guesses."""
+"""Authentication: both kinds of tokens, switched by a reload, and limits on wrong tokens."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_guessing_is_slowed_down_and_honest_callers_are_not(tmp_path: Path) -> N
         assert api.ask("GET", "/jobs", token=None).status == 401
         assert b"ductile_http_unauthorized_total 16.0\n" in api.ask("GET", "/metrics").content
         told = [line["level"] for line in api.daemon.whole_log() if line["signal"] == "api.unauthorized"]
-        assert told == ["warn"] * 10 + ["debug"] * 6  # and a flood of guesses does not flood the log
+        assert told == ["warn"] * 10 + ["debug"] * 6  # a flood of wrong tokens does not flood the log
 
 
 def test_the_catalogue_is_closed_where_others_can_reach_it(tmp_path: Path) -> None:
@@ -147,7 +147,7 @@ def test_the_catalogue_is_closed_where_others_can_reach_it(tmp_path: Path) -> No
 
 
 def test_an_address_that_is_taken(tmp_path: Path) -> None:
-    """The daemon says who wanted what and does not start half."""
+    """The daemon names what it could not do and does not start half."""
     place = an_api_place(tmp_path / "one")
     with an_api(place) as api:
         other = an_api_place(tmp_path / "two")

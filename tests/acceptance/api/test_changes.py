@@ -1,4 +1,4 @@
-"""Calls that change something and need no body: what is sent along is read all the same."""
+"""Calls that change something and need no body: a body is read nevertheless."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_a_dry_run_changes_nothing(api: Api, running: str) -> None:
     ],
 )
 def test_a_parameter_that_nobody_reads_is_refused(api: Api, running: str, method: str, path: str) -> None:
-    """Whoever writes `?async=true` or `?dry_run=true` where it means nothing is told so."""
+    """`?async=true` or `?dry_run=true` is refused where it means nothing."""
     body = {"type": "a.b"} if path == "/event" else None
     said = api.ask(method, f"{path.format(job=running)}?asnyc=true", body)
     assert (said.status, said.code) == (400, "usage"), said

@@ -34,7 +34,7 @@ class Case:
 
 READS_JOBS = ("jobs:ro", "jobs:rw", "read:jobs")
 READS_PLUGINS = ("plugin:ro", "plugin:rw")
-#: A command that only reads is open to whoever may read its plugin.
+#: A command that only reads needs the right to read its plugin.
 READS_READER = (*READS_PLUGINS, "reader:ro", "reader:rw")
 EVERY_SCOPE = (*SCOPES, "reader:ro", "reader:rw")
 MISSING = "01a1e212-0000-7000-8000-000000000000"
@@ -277,7 +277,7 @@ def test_every_endpoint_is_among_the_cases() -> None:
 
 
 def test_every_answer_has_a_message(api: Api) -> None:
-    """A JSON object with a readable message, whatever was asked."""
+    """Every error is a JSON object with a readable message."""
     for case in CASES:
         if case.path == "/metrics":
             continue
@@ -353,7 +353,7 @@ def test_a_breaker_of_a_command_that_is_not_there(api: Api) -> None:
 
 
 def test_an_event_that_nobody_hears(api: Api) -> None:
-    """Accepted, and said: a slip of the keyboard does not look like a success."""
+    """Accepted, with a message: a typing error does not look like a success."""
     heard = api.post("/event", {"type": " echo.handle "})
     assert (heard["type"], len(heard["started"]), heard["message"]) == (
         "echo.handle",
@@ -422,7 +422,7 @@ def test_the_catalogue_is_a_skill_file_too(api: Api) -> None:
 
 
 def test_why_a_job_failed_is_told_over_http(tmp_path: Path) -> None:
-    """Who has no shell can ask for it too."""
+    """Also available over HTTP, without a shell."""
     place = an_api_place(tmp_path, "  broken: {retry: {max_attempts: 1}}\n")
     place.plugin("broken", BROKEN)
     with an_api(place) as api:
@@ -475,7 +475,7 @@ def test_schedules_are_run_over_http(api: Api) -> None:
 
 
 def test_the_full_text_of_the_log_is_searched(tmp_path: Path) -> None:
-    """Words that occur in what an execution said, at once and not some seconds later."""
+    """Words of the output of an execution are found at once, not some seconds later."""
     place = an_api_place(tmp_path, "  poet: {}\n")
     place.plugin("poet", answering({"status": "ok", "result": "a nightingale sang"}))
     with an_api(place) as api:

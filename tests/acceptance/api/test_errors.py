@@ -209,7 +209,7 @@ def test_bodies_are_limited(api: Api) -> None:
 def test_what_is_asked_all_the_time_is_told_where_it_was_refused(
     api: Api, scope: str, status: int, level: str
 ) -> None:
-    """A line with the token's name; only those that went well are for whoever looks closely."""
+    """A line with the token's name; successful probes are logged at debug level."""
     assert api.ask("GET", "/metrics", token=token_for(scope)).status == status
     asked = ("/metrics", scope)
     line = api.daemon.wait_for("api.request", lambda line: (line["path"], line["token"]) == asked)

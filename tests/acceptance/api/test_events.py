@@ -17,7 +17,7 @@ def succeeded(events: list[dict[str, Any]]) -> set[str]:
 
 
 def test_what_happens_is_streamed_after_it_is_on_disk(tmp_path: Path) -> None:
-    """By the time an event is read, the job it tells of can be read too."""
+    """When an event is read, its job can be read too."""
     with an_api(an_api_place(tmp_path)) as api, EventReader(api) as reader:
         job_id = api.post("/plugin/echo/poll")["job_id"]
         events = reader.wait_until(lambda seen: job_id in succeeded(seen))
@@ -80,7 +80,7 @@ def test_a_filter_that_lets_nothing_through_is_refused(tmp_path: Path) -> None:
 
 
 def test_an_id_that_was_never_given_is_a_gap(tmp_path: Path) -> None:
-    """Of another store, or made up. The reader is told so, and goes on from now."""
+    """An id of another store, or made up: the reader gets a gap and then new events."""
     with an_api(an_api_place(tmp_path)) as api:
         api.ended(api.post("/plugin/echo/poll")["job_id"])
         with EventReader(api, last_id=10**9) as reader:
@@ -100,7 +100,7 @@ def test_streams_end_with_the_daemon(tmp_path: Path) -> None:
 
 
 def test_streams_are_counted_and_bounded(tmp_path: Path) -> None:
-    """503 with Retry-After instead of one more; a reader who leaves makes room."""
+    """503 with Retry-After instead of one more; a reader that disconnects makes room."""
     with an_api(an_api_place(tmp_path)) as api:
         readers = [EventReader(api) for _ in range(64)]
         for reader in readers:
@@ -116,7 +116,7 @@ def test_streams_are_counted_and_bounded(tmp_path: Path) -> None:
 
 
 def test_a_new_reader_is_told_where_it_joined(tmp_path: Path) -> None:
-    """One who is cut off before its first event resumes from there, and misses nothing."""
+    """A reader that is cut off before its first event resumes from there and misses nothing."""
     with an_api(an_api_place(tmp_path)) as api:
         api.ended(api.post("/plugin/echo/poll")["job_id"])
         with api.connect() as reader, reader.makefile("rb") as lines:

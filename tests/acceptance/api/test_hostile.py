@@ -1,4 +1,4 @@
-"""Callers who do not speak HTTP, or speak it to do harm: the daemon stays up and answers others.
+"""Clients that do not speak HTTP, or attack: the daemon stays up and answers others.
 
 Silence is an answer only to whoever hangs up, which is what it means when they end what they send.
 """
@@ -100,7 +100,7 @@ def still_well(api: Api) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def still_open(request: pytest.FixtureRequest) -> Iterator[None]:
-    """And at the door that was tried, too."""
+    """At the listener under test, too."""
     yield
     if "door" in request.fixturenames:
         door: Door = request.getfixturevalue("door")
@@ -109,7 +109,7 @@ def still_open(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 def test_bytes_of_chance(door: Door) -> None:
-    """400 in the usual shape. It is told that there were such."""
+    """400 in the usual shape, and counted."""
     rng = random.Random(7)
     for _ in range(100):
         noise = rng.randbytes(rng.randint(1, 4096))
@@ -123,7 +123,7 @@ def test_bytes_of_chance(door: Door) -> None:
 
 @pytest.mark.parametrize("length", range(5))
 def test_half_a_word_is_not_answered(door: Door, length: int) -> None:
-    """Nothing was asked, so there is nothing to refuse."""
+    """There is no request, so there is nothing to refuse."""
     assert door.api.send_raw(b"POST"[:length]) == b""
 
 
@@ -142,7 +142,7 @@ def test_mutations_of_a_good_request(door: Door) -> None:
                     del content[place]
                 case _:
                     content[place:place] = content[place : place + rng.randint(1, 20)]
-        status = status_of(door.api.send_raw(bytes(content)))  # of some the rest would be waited for
+        status = status_of(door.api.send_raw(bytes(content)))  # some of them are incomplete
         assert status is None or status < 500, bytes(content)
 
 
@@ -198,7 +198,7 @@ def test_a_head_up_to_the_limit(door: Door) -> None:
 
 
 def test_headers_without_end(door: Door) -> None:
-    """431 instead of memory, also to whoever is still sending."""
+    """431 instead of memory, also while the client still sends."""
     many = b"".join(b"X-%d: %s\r\n" % (number, b"y" * 100) for number in range(5000))
     assert door.status(b"GET / HTTP/1.1\r\n" + many + b"\r\n") == 431
     assert door.status(b"GET / HTTP/1.1\r\nX: " + b"y" * 1_000_000) == 431

@@ -28,7 +28,7 @@ FOREIGN = (
     {"Host": "localhost", "Origin": "http://evil.example"},
     {"Host": "localhost", "Origin": "null"},
 )
-#: As Caddy passes on what it was asked.
+#: The headers that Caddy adds.
 PROXIED = {"Host": "ductile.example.org", "X-Forwarded-For": "192.0.2.1"}
 
 
@@ -79,7 +79,7 @@ def test_a_monitor_behind_a_proxy_learns_the_status(api: Api, hooks: Api) -> Non
 
 
 def test_signed_calls_come_under_any_name(hooks: Api) -> None:
-    """Tunnels and proxies have names of their own; the signature says who it is."""
+    """Tunnels and proxies have names of their own; the signature authenticates the sender."""
     headers = {"Host": "hooks.example.org", "X-Hub-Signature-256": sign_body(SECRET, b"{}")}
     assert hooks.ask("POST", "/hook", b"{}", token=None, headers=headers).status == 202
 

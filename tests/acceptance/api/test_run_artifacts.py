@@ -1,4 +1,4 @@
-"""Artifacts of pipeline runs, and what is said of the files that they are."""
+"""Artifacts of pipeline runs, and the size and hash of their files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Callers who wait for a run, and those who do not wait for its end."""
+"""Synchronous runs, and clients that disconnect before the end."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_synchronous_pipeline_is_answered_with_its_result(tmp_path: Path) -> N
 
 
 def test_who_hangs_up_gives_the_slot_back(tmp_path: Path) -> None:
-    """Without a slot 503 and no job; a caller who goes away frees it, and the run goes on."""
+    """Without a slot 503 and no job; a client that disconnects frees it, and the run continues."""
     with an_api(a_place_with_runs(tmp_path)) as api:
         head = f"POST /pipeline/long HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token_for('*')}\r\n"
         with api.connect() as waiting:
@@ -55,7 +55,7 @@ def test_who_hangs_up_gives_the_slot_back(tmp_path: Path) -> None:
 
 
 def test_what_was_accepted_for_somebody_who_has_gone_is_run(tmp_path: Path) -> None:
-    """A caller who hangs up while the run is being written leaves it to be started."""
+    """A run is started also if the client disconnects while it is written."""
     with an_api(a_place_with_runs(tmp_path)) as api:
         head = f"POST /pipeline/quick HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token_for('*')}\r\n"
         for number in range(1, 6):
@@ -72,7 +72,7 @@ def _noticed(api: Api) -> int:
 
 @pytest.mark.parametrize("body", [b"{}", b'{"dry_run": true}'])
 def test_a_body_that_outlasts_the_last_moment_for_work(tmp_path: Path, body: bytes) -> None:
-    """Intake has ended when the daemon stops, also for who had begun to ask before.
+    """A stopping daemon takes no work, also from requests that began before.
 
     Nor would a dry run be taken in: it is told what the real one would be.
     """

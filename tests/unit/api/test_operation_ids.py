@@ -29,7 +29,7 @@ def test_no_two_commands_have_the_same_id(one: tuple[str, str], other: tuple[str
 
 @given(command=COMMANDS, pipeline=NAMES)
 def test_ids_are_names_that_functions_may_have(command: tuple[str, str], pipeline: str) -> None:
-    """Those who make functions of them take letters, digits, `_` and `-`, and nothing else."""
+    """Tools that make functions of them take letters, digits, `_` and `-`, and nothing else."""
     fixed = {fixed_id(endpoint.http.method, endpoint.http.path) for endpoint in ENDPOINTS}
     assert len(fixed) == len(ENDPOINTS)
     assert {command_id(*command), pipeline_id(pipeline)}.isdisjoint(fixed)

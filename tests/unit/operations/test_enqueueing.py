@@ -21,7 +21,7 @@ SOURCE = Source(submitted_by=SubmittedBy.API, detail="somebody")
 
 
 class Handed:
-    """A store that tells when it has been given something to write."""
+    """A store that signals when it gets a submission."""
 
     def __init__(self, store: Any) -> None:
         self._store = store
@@ -51,7 +51,7 @@ async def by_event(context: OperationContext) -> object:
 async def test_a_caller_who_goes_away_during_the_commit_takes_nothing_back(
     tmp_path: Path, submit: Any
 ) -> None:
-    """Nothing polls: a job that nobody was told of would lie in the queue until something else comes."""
+    """A job that is written but not announced would wait in the queue until another one comes."""
     routes = "routes: [{from: api, event_type: it.happened, to: echo.poll}]\n"
     async with an_engine(tmp_path, f"  echo: {{}}\n{routes}") as bench:
         await bench.started()

@@ -1,4 +1,4 @@
-"""What an agent is told it can do: all that can run, with true words on how and on the answer."""
+"""Skills for agents: everything that can run, with the right call and answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who emits what and who listens, webhooks and hooks included, and nobody who cannot."""
+"""The topology: emitters and listeners of events, webhooks and hooks included, if they can run."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def running(plugin: str, command: str, standing: str) -> dict[str, str]:
 
 
 def test_webhooks_are_sources(topology: Any) -> None:
-    """Each with what it starts; one that publishes an event is among those who emit it."""
+    """Each with its target; a webhook that publishes an event is among its emitters."""
     nothing = dict.fromkeys(("plugin", "command", "standing", "pipeline", "event"))
     assert topology["webhooks"] == [
         {**nothing, "name": "gh", "path": "/gh", "event": "gh.push"},
@@ -72,7 +72,7 @@ def test_hooks_name_who_tells_and_who_is_told(topology: Any) -> None:
 
 
 def test_what_cannot_run_emits_nothing_and_is_marked_where_it_listens(topology: Any) -> None:
-    """A disabled plugin is enforced at every door, and nobody should wait for it."""
+    """A disabled plugin emits nothing, and its routes are marked."""
     made = next(event for event in topology["events"] if event["type"] == "made.it")
     assert made["emitted_by"] == ["maker.poll", "taker.poll"]
     assert made["heard_by"] == [
@@ -87,7 +87,7 @@ def test_what_cannot_run_emits_nothing_and_is_marked_where_it_listens(topology: 
 
 
 def test_nothing_notifies_and_nobody_waits(tmp_path: Path) -> None:
-    """Then there are no hooks to tell of."""
+    """Then there are no hooks."""
     assert topology_of(a_snapshot(tmp_path, "plugins: {maker: {}}", maker=COMMANDS)).hooks == []
 
 

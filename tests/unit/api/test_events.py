@@ -1,4 +1,4 @@
-"""Following the ledger: who joins misses nothing, who falls behind is cut off."""
+"""Event streams: a new subscriber misses no row, a slow one is cut off."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from builders.jobs import a_new_job
 from ductile.api.events import EventFilter, EventStreams
 from ductile.core.jobs.model import LedgerKind
 from ductile.errors import StoreFailedError
-from ductile.operations import ledger_stream as feed_module
+from ductile.operations import ledger_stream
 from ductile.operations.ledger_stream import LedgerStream, TooFarBehindError
 from ductile.store.model.jobs import Submission
 from ductile.store.model.maintenance import Retention
@@ -53,8 +53,8 @@ async def test_nothing_is_missed_between_replay_and_following(store: Store) -> N
 
 
 async def test_who_falls_behind_is_cut_off(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A slow reader costs bounded memory, and holds up nobody."""
-    monkeypatch.setattr(feed_module, "MAX_WAITING_ROWS", 3)
+    """A slow reader costs bounded memory and does not delay others."""
+    monkeypatch.setattr(ledger_stream, "MAX_WAITING_ROWS", 3)
     feed = LedgerStream(store)
     await feed.start_reading()
     with feed.joined() as slow, feed.joined() as quick:
@@ -164,7 +164,7 @@ async def read_up_to(
     wanted: EventFilter,
     meanwhile: Callable[[Any, bytes], Awaitable[None]],
 ) -> bytes:
-    """What a reader is sent up to this; `meanwhile` is told each message, and all that has come."""
+    """Everything sent up to this text; `meanwhile` gets each message and everything so far."""
     text = b""
     complete = asyncio.Event()
 
@@ -184,8 +184,8 @@ async def read_up_to(
 
 
 async def test_a_sweep_between_two_pages_is_a_gap(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Retention does not wait for a reader, and what it takes meanwhile is told."""
-    monkeypatch.setattr(feed_module, "_PAGE", 2)
+    """Entries that retention removes during a replay are reported as a gap."""
+    monkeypatch.setattr(ledger_stream, "PAGE_ROWS", 2)
     await enqueue(store, 9)
 
     async def sweep(_message: Any, text: bytes) -> None:
@@ -201,7 +201,7 @@ async def test_a_sweep_between_two_pages_is_a_gap(store: Store, monkeypatch: pyt
 
 
 async def test_a_sweep_of_all_that_was_behind_is_a_gap_too(store: Store) -> None:
-    """Though nothing is left to replay; and no number is passed over that no gap tells of."""
+    """Also if nothing is left to replay; every missing number is covered by a gap."""
     await enqueue(store, 5)
 
     async def grow_and_sweep(message: Any, _text: bytes) -> None:

@@ -1,4 +1,4 @@
-"""Jobs below each other: nested as far as readers can follow, and nobody is lost beyond."""
+"""Nested jobs: nested to a limited depth, and no job is lost below it."""
 
 from __future__ import annotations
 

@@ -115,7 +115,7 @@ def test_an_idempotency_key_whose_window_is_over(api: Api) -> None:
     "path", ["/plugin/echo/poll", "/trigger/echo/poll", "/pipeline/told", "/trigger/echo/handle"]
 )
 def test_a_duplicate_is_told_to_be_one(api: Api, path: str) -> None:
-    """With the id of the job that is there, at every door, and no word of a queue."""
+    """The id of the existing job, from every endpoint, and no mention of the queue."""
     sent = {"Idempotency-Key": f"told-once {path}"}
     first = api.post(path, headers=sent)
     assert (first["deduplicated"], first["message"].endswith("on the queue.")) == (False, True)
@@ -180,7 +180,7 @@ def test_a_payload_is_held_against_its_schema(api: Api) -> None:
 
 
 def test_the_command_line_is_held_against_it_too(api: Api) -> None:
-    """The same door rule for every door."""
+    """Keys of one source do not collide with those of another."""
     refused = api.place.ductile("run", "strict", "greet", "--payload", json.dumps({"name": 7}))
     assert refused.status == 1
     assert "payload.name" in refused.err
@@ -199,7 +199,7 @@ def test_a_trace_goes_with_the_job(api: Api) -> None:
 
 
 def test_a_call_from_inside_a_job(api: Api) -> None:
-    """It inherits the trace and is one hop further; an id nobody knows is passed over."""
+    """It inherits the trace and is one hop further; an unknown id is ignored."""
     outer = api.post("/plugin/echo/poll", headers={"traceparent": f"00-{TRACE}-00f067aa0ba902b7-01"})[
         "job_id"
     ]

@@ -1,4 +1,4 @@
-"""Trace contexts and schemas, as the door reads them."""
+"""Trace contexts and schemas of submissions."""
 
 from __future__ import annotations
 

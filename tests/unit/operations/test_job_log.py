@@ -38,7 +38,7 @@ async def test_no_patience_is_not_the_usual_patience(tmp_path: Path) -> None:
 
 
 async def test_what_was_swept_away_since_a_follower_asked_is_told_as_a_gap(tmp_path: Path) -> None:
-    """Retention waits for nobody; a follower that has missed nothing is told of no gap."""
+    """A follower gets a gap only if retention has removed entries that it has not seen."""
     async with an_engine(tmp_path, "  echo: {}\n") as bench:
         await bench.started()
         await bench.submit()

@@ -33,7 +33,7 @@ class Eager:
 
 
 class Overtaken(Eager):
-    """A store in which somebody else retries and cancels the job before a retry comes to it."""
+    """A store in which another caller retries and cancels the job before the retry."""
 
     async def retry(self, *given: Any, **named: Any) -> Any:
         await self._store.retry(*given)

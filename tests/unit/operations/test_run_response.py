@@ -1,4 +1,4 @@
-"""What a caller is told whose run is not done in time."""
+"""The response for a run that is not done in time."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_why_the_waiting_ended_does_not_depend_on_the_clock() -> None:
     [
         (True, JobReason.CANCELLED, NOON, True),
         (True, JobReason.CANCELLED, NOON + SECOND, True),
-        # Somebody cancelled it by hand, while there was time.
+        # Cancelled by hand before the deadline.
         (True, JobReason.CANCELLED, NOON - SECOND, False),
         # It failed by itself, a moment late.
         (True, JobReason.STALLED, NOON, False),
