@@ -24,7 +24,6 @@ from ductile.core.runs.progress import (
 )
 from ductile.core.runs.state import (
     MAX_RUN_JOBS,
-    BranchResult,
     FinalTokenResult,
     JoinScope,
     JoinScopeState,
@@ -33,6 +32,7 @@ from ductile.core.runs.state import (
     RunProgress,
     RunView,
     TokenPosition,
+    TokenResult,
     TokenStatus,
 )
 from ductile.struct import replace
@@ -55,7 +55,7 @@ def a_step(path: str, **fields: Any) -> Job:
     return a_job("p", run_id="run", step_path=path, **fields)
 
 
-def in_split(policy: Policy, branch: int, *ends: BranchResult, **fields: Any) -> RunView:
+def in_split(policy: Policy, branch: int, *ends: TokenResult, **fields: Any) -> RunView:
     """A step in the last live branch of the split `s`; the others have ended so."""
     scope = JoinScope(
         id="inner", live=1, split="s", parent=ROOT, state=fields.pop("state", JoinScopeState.OPEN)
@@ -64,14 +64,10 @@ def in_split(policy: Policy, branch: int, *ends: BranchResult, **fields: Any) ->
     return a_view(policy, view, position=TokenPosition(scope_id="inner", branch=branch, order=""), **fields)
 
 
-def an_end(branch: int, status: TokenStatus = TokenStatus.SUCCEEDED, **fields: Any) -> BranchResult:
-    given: dict[str, Any] = {
-        "order": "",
-        "payload": {"from": branch},
-        "error": None,
-        "job_id": f"job{branch}",
-    }
-    return BranchResult(branch=branch, status=status, **(given | fields))
+def an_end(branch: int, status: TokenStatus = TokenStatus.SUCCEEDED, **fields: Any) -> TokenResult:
+    given: dict[str, Any] = {"payload": {"from": branch}, "job_id": f"job{branch}"}
+    position = TokenPosition(scope_id="inner", branch=branch, order="")
+    return TokenResult(position=position, step_position=0, step_path="s", status=status, **(given | fields))
 
 
 def advance(view: RunView, job: Job, policy: Policy, *payloads: JsonObject) -> RunProgress:

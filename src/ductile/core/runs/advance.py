@@ -44,7 +44,6 @@ from ductile.core.policy import Policy
 from ductile.core.runs.graph import BlockNode, JoinPolicy, Node, SplitNode, UseNode
 from ductile.core.runs.state import (
     MAX_RUN_JOBS,
-    BranchResult,
     JoinScope,
     JoinScopeState,
     JoinScopeView,
@@ -88,7 +87,7 @@ class _TrackedScope:
 
     scope: JoinScope
     baggage: JsonObject
-    results: list[BranchResult]
+    results: list[TokenResult]
     live: int
     #: None for a scope that this settlement opens.
     stored_live: int | None
@@ -317,27 +316,18 @@ class RunAdvancer:
         if has_event and in_split:
             self._store_event(token)
         node = self._info.graph.nodes.get(path)
-        self._results.append(
-            TokenResult(
-                position=token.position,
-                step_position=node.position if node is not None else 0,
-                step_path=path,
-                status=status,
-                job_id=token.last_job_id,
-                event_id=token.event.id if has_event and (token.stored or in_split) else None,
-                error=error,
-            )
+        result = TokenResult(
+            position=token.position,
+            step_position=node.position if node is not None else 0,
+            step_path=path,
+            status=status,
+            job_id=token.last_job_id,
+            event_id=token.event.id if has_event and (token.stored or in_split) else None,
+            error=error,
+            payload=token.event.payload if has_event else None,
         )
-        entry.results.append(
-            BranchResult(
-                branch=token.position.branch,
-                order=token.position.order,
-                status=status,
-                payload=token.event.payload if has_event else None,
-                error=error,
-                job_id=token.last_job_id,
-            )
-        )
+        self._results.append(result)
+        entry.results.append(result)
         self._leave(entry, token.event_index)
 
     def _leave(self, entry: _TrackedScope, event_index: int) -> None:
@@ -356,7 +346,7 @@ class RunAdvancer:
             # again. The retry had counted its token in the parent scope too.
             self._leave(self._scopes[parent.scope_id], event_index)
             return
-        results = sorted(entry.results, key=lambda result: (result.branch, result.order))
+        results = sorted(entry.results, key=lambda result: (result.position.branch, result.position.order))
         token = self._joined_token(entry, split, results, parent, event_index)
         if error := self._join_error(split, results, token.event.payload):
             entry.closed_as = JoinScopeState.BROKEN
@@ -365,7 +355,7 @@ class RunAdvancer:
             entry.closed_as = JoinScopeState.JOINED
             self.send(token, split.next, after=split)
 
-    def _join_error(self, split: SplitNode, results: list[BranchResult], payload: JsonObject) -> str | None:
+    def _join_error(self, split: SplitNode, results: list[TokenResult], payload: JsonObject) -> str | None:
         """Return why the token cannot continue after a split; None if it can."""
         if self._cancelled:
             return RUN_CANCELLED_ERROR
@@ -382,13 +372,13 @@ class RunAdvancer:
         self,
         entry: _TrackedScope,
         split: SplitNode,
-        results: list[BranchResult],
+        results: list[TokenResult],
         position: TokenPosition,
         event_index: int,
     ) -> Token:
         """Return the token that continues after a split. Its event has a summary of each branch."""
         branches: list[JsonValue] = [
-            _branch_summary(branch.id, [result for result in results if result.branch == number])
+            _branch_summary(branch.id, [result for result in results if result.position.branch == number])
             for number, branch in enumerate(split.branches)
         ]
         event = NewEvent(
@@ -428,7 +418,7 @@ class RunAdvancer:
         )
 
 
-def _branch_summary(branch_id: str, results: list[BranchResult]) -> JsonObject:
+def _branch_summary(branch_id: str, results: list[TokenResult]) -> JsonObject:
     """Return a branch as the step after the join sees it."""
     statuses = {result.status for result in results}
     payloads: list[JsonValue] = [result.payload for result in results if result.payload is not None]

@@ -70,24 +70,15 @@ class TokenResult(Value):
     job_id: str | None
     event_id: str | None = None
     error: str | None = None
-
-
-class BranchResult(Value):
-    """The result of one token as its join summarises it."""
-
-    branch: int
-    order: str
-    status: TokenStatus
-    payload: JsonObject | None
-    error: str | None
-    job_id: str | None
+    #: The payload of the event, which the join summarises.
+    payload: JsonObject | None = None
 
 
 class JoinScopeView(Value):
     """A stored scope. Results and baggage are read only if this settlement can close the scope."""
 
     scope: JoinScope
-    results: tuple[BranchResult, ...] = ()
+    results: tuple[TokenResult, ...] = ()
     baggage: JsonObject | None = None
 
 

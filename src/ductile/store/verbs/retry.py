@@ -31,7 +31,6 @@ from ductile.store.verbs.ledger import write_transition
 from ductile.store.verbs.outbox import write_callback
 from ductile.store.verbs.runs import (
     baggage_of,
-    branch_results,
     insert_run,
     insert_token_result,
     position_of,
@@ -181,8 +180,9 @@ def rerun(
     if not isinstance(accepted, Accepted):
         return accepted
     insert_run(session, run)
-    for kept in copied.results:
-        insert_token_result(session, run.job.id, kept)
+    for view in copied.views.values():
+        for kept in view.results:
+            insert_token_result(session, run.job.id, kept)
     info = RunInfo(id=run.job.id, graph=run.graph, hops=run.job.hops, trace_id=run.job.trace_id)
     views, budgeted = tuple(copied.views.values()), replace(policy, budget=session.budget)
     progress = start_tokens(info, views, starts, budgeted, session.now, session.rng)
@@ -259,7 +259,6 @@ class _CopiedScopes:
     session: Session
     graph: Graph
     views: dict[str, JoinScopeView] = field(default_factory=dict)
-    results: list[TokenResult] = field(default_factory=list)
     changed: bool = False
 
     def position(self, old: TokenPosition, *, tokens: int) -> TokenPosition:
@@ -267,18 +266,11 @@ class _CopiedScopes:
         known = self.views.get(old.scope_id) or self._copy(old.scope_id)
         scope = replace(known.scope, live=known.scope.live + tokens)
         results = tuple(
-            end for end in known.results if not (end.branch == old.branch and end.order.startswith(old.order))
+            result
+            for result in known.results
+            if result.position.branch != old.branch or not result.position.order.startswith(old.order)
         )
         self.views[old.scope_id] = replace(known, scope=scope, results=results)
-        self.results = [
-            result
-            for result in self.results
-            if not (
-                result.position.scope_id == scope.id
-                and result.position.branch == old.branch
-                and result.position.order.startswith(old.order)
-            )
-        ]
         return replace(old, scope_id=scope.id)
 
     def _copy(self, scope_id: str) -> JoinScopeView:
@@ -293,15 +285,13 @@ class _CopiedScopes:
             entry_job_id=None,
             context_id=old.context_id,
         )
+        results: tuple[TokenResult, ...] = ()
         if isinstance(node, SplitNode):
-            ends = branch_results(self.session, scope_id)
-            self.changed |= any(end.branch >= len(node.branches) for end in ends)
-            self.results += [
+            results = tuple(
                 replace(result, position=replace(result.position, scope_id=scope.id))
                 for result in token_results(self.session, scope_id)
-            ]
-        else:
-            ends = ()
-        view = JoinScopeView(scope=scope, results=ends, baggage=baggage_of(self.session, old.context_id))
+            )
+            self.changed |= any(result.position.branch >= len(node.branches) for result in results)
+        view = JoinScopeView(scope=scope, results=results, baggage=baggage_of(self.session, old.context_id))
         self.views[scope_id] = view
         return view

@@ -9,7 +9,6 @@ from ductile.core.jobs.model import Job, NewJob
 from ductile.core.json import JsonObject
 from ductile.core.runs.graph import RUN_PLUGIN, Graph, graph_from_json, graph_to_json
 from ductile.core.runs.state import (
-    BranchResult,
     FinalTokenResult,
     JoinScope,
     JoinScopeState,
@@ -88,7 +87,7 @@ def _closable(session: Session, scope_id: str) -> list[JoinScopeView]:
         views.append(
             JoinScopeView(
                 scope=scope,
-                results=branch_results(session, at) if closes else (),
+                results=token_results(session, at) if closes else (),
                 baggage=baggage_of(session, scope.context_id) if closes else None,
             )
         )
@@ -111,22 +110,6 @@ def read_scope(session: Session, scope_id: str) -> JoinScope:
     )
 
 
-def branch_results(session: Session, scope_id: str) -> tuple[BranchResult, ...]:
-    return tuple(
-        BranchResult(
-            branch=branch,
-            order=order,
-            status=TokenStatus(status),
-            payload=object_or_none(payload),
-            error=error,
-            job_id=job_id,
-        )
-        for branch, order, status, payload, error, job_id, *_ in session.all(
-            "leaves_of_scope", scope_id=scope_id
-        )
-    )
-
-
 def token_results(session: Session, scope_id: str) -> tuple[TokenResult, ...]:
     return tuple(
         TokenResult(
@@ -137,8 +120,9 @@ def token_results(session: Session, scope_id: str) -> tuple[TokenResult, ...]:
             job_id=job_id,
             event_id=event_id,
             error=error,
+            payload=object_or_none(payload),
         )
-        for branch, order, status, _payload, error, job_id, position, step_path, event_id in session.all(
+        for branch, order, status, payload, error, job_id, position, step_path, event_id in session.all(
             "leaves_of_scope", scope_id=scope_id
         )
     )
