@@ -8,7 +8,7 @@ from random import Random
 from ductile.config.snapshot import Snapshot
 from ductile.engine.clock import Clock
 from ductile.engine.reload.plan import ListenerSwitch, NoListeners
-from ductile.engine.webhook_client import HttpWebhookClient, WebhookClient
+from ductile.engine.webhook_sender import HttpWebhookClient, WebhookClient
 from ductile.runner.port import Runner
 from ductile.store.port import Store
 from ductile.struct import Value, field
