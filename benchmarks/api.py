@@ -104,10 +104,7 @@ def _lines(what: str, ours: list[dict[str, float]], bare: list[dict[str, float]]
     )
     p99, beside = (median(each["p99_ms"] for each in loads) for loads in (ours, bare))
     slowest = Line(
-        what=f"{what}, p99 in milliseconds",
-        ours=f"{p99:.1f} ms",
-        bare=f"{beside:.1f} ms",
-        ratio=p99 / beside,
+        what=f"{what}, p99 in milliseconds", ours=f"{p99:.1f} ms", bare=f"{beside:.1f} ms", ratio=p99 / beside
     )
     return [rates, slowest]
 

@@ -108,10 +108,7 @@ def open_filled(path: Path, filling: list[tuple[str, dict[str, object]]]) -> Sql
 
 
 async def _measure(
-    stores: dict[str, SqliteStore],
-    claims: dict[str, list[float]],
-    lists: dict[str, list[float]],
-    rounds: int,
+    stores: dict[str, SqliteStore], claims: dict[str, list[float]], lists: dict[str, list[float]], rounds: int
 ) -> None:
     for _ in range(rounds):
         for name, cost in (await claim_costs(stores)).items():

@@ -6,18 +6,7 @@ from collections.abc import Iterable, Mapping
 
 #: Variables about session, user and language; no credentials.
 ALLOWED = frozenset(
-    {
-        "PATH",
-        "HOME",
-        "USER",
-        "LOGNAME",
-        "SHELL",
-        "LANG",
-        "LANGUAGE",
-        "TZ",
-        "TMPDIR",
-        "SSH_AUTH_SOCK",
-    }
+    {"PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TMPDIR", "SSH_AUTH_SOCK"}
 )
 ALLOWED_PREFIXES = ("LC_", "XDG_")
 #: Variables with this prefix identify the job. Only the daemon sets them.

@@ -102,11 +102,7 @@ class ForkServerClient:
     """The connection to a server that is ready. `on_change` is called when it becomes idle or unusable."""
 
     def __init__(
-        self,
-        *,
-        control: socket.socket,
-        handle: ProcessHandle,
-        on_change: Callable[[ForkServerClient], None],
+        self, *, control: socket.socket, handle: ProcessHandle, on_change: Callable[[ForkServerClient], None]
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._control = control
