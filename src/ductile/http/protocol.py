@@ -153,10 +153,6 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_url(url)
         self._check_head(len(self.url))
 
-    def on_header(self, name: bytes, value: bytes) -> None:
-        if self._in_head:  # trailers of a chunked body must not override headers
-            super().on_header(name, value)
-
     def on_headers_complete(self) -> None:
         self._in_head = False
         self._stop_head_timer()
@@ -164,6 +160,7 @@ class BoundedProtocol(HttpToolsProtocol):
         if not self._ignores_input:
             self.server_state.default_headers = _date_header(int(time.time()))
             super().on_headers_complete()
+        self.headers = []  # trailers of a chunked body must not override the headers of the request
 
     def on_body(self, body: bytes) -> None:
         if not self._ignores_input:
