@@ -11,10 +11,20 @@ from collections.abc import Callable
 from enum import StrEnum
 from typing import Any, Self, TypeVar, dataclass_transform
 
-from msgspec import Struct, convert, field, to_builtins
+from msgspec import Meta, Struct, convert, field, to_builtins
 from msgspec.structs import asdict, replace
 
-__all__ = ["DescribedEnum", "Value", "asdict", "convert", "field", "hide_in_repr", "replace", "to_builtins"]
+__all__ = [
+    "DescribedEnum",
+    "Value",
+    "about",
+    "asdict",
+    "convert",
+    "field",
+    "hide_in_repr",
+    "replace",
+    "to_builtins",
+]
 
 Class = TypeVar("Class", bound=type[Struct])
 
@@ -26,6 +36,11 @@ class Value(Struct, frozen=True):
     The type checker requires keywords; msgspec does so only with `kw_only`, which a class needs if a field
     without a default follows one with a default. `kw_only` for all would be three times as slow.
     """
+
+
+def about(description: str) -> Meta:
+    """Describe a field in its annotation."""
+    return Meta(description=description)
 
 
 class DescribedEnum(StrEnum):

@@ -19,7 +19,7 @@ from ductile.operations.jobs.lookup import resolve_job
 from ductile.operations.request import decode_request, decode_words
 from ductile.operations.response import Response
 from ductile.operations.system import probes
-from ductile.struct import Value, replace
+from ductile.struct import Value, about, replace
 from ductile.telemetry.metrics import CONTENT_TYPE, GaugeReading
 
 
@@ -58,9 +58,7 @@ async def show_readiness(request: ApiRequest) -> Reply:
 
 
 class FollowEvents(Value):
-    after: Annotated[
-        str | None, Meta(description="As Last-Event-ID, for callers who cannot set a header.")
-    ] = None
+    after: Annotated[str | None, about("As Last-Event-ID, for callers who cannot set a header.")] = None
     kind: Annotated[
         frozenset[LedgerKind],
         Meta(
@@ -68,9 +66,7 @@ class FollowEvents(Value):
             extra={"decode": partial(decode_words, LedgerKind)},
         ),
     ] = frozenset()
-    job_id: Annotated[
-        str | None, Meta(description="Only what concerns this job, or this run and its steps.")
-    ] = None
+    job_id: Annotated[str | None, about("Only what concerns this job, or this run and its steps.")] = None
 
 
 async def events(request: ApiRequest) -> Stream:
@@ -104,7 +100,7 @@ async def show_metrics(request: ApiRequest) -> Document:
 
 class About(Response):
     name: str
-    version: Annotated[str | None, Meta(description="Null for a caller on another machine.")]
+    version: Annotated[str | None, about("Null for a caller on another machine.")]
     links: dict[str, str]
 
 

@@ -8,13 +8,11 @@ from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
-from msgspec import Meta
-
 from ductile.api.endpoint import ApiRequest, Endpoint, Reply
 from ductile.http.responses import Document
 from ductile.operations.plugins.skills import HOW, Skill, SkillCall, Skills, skills_of
 from ductile.operations.request import FieldSource, decode_request
-from ductile.struct import Value
+from ductile.struct import Value, about
 
 if TYPE_CHECKING:
     from ductile.config.snapshot import Snapshot
@@ -112,9 +110,9 @@ class SkillFormat(StrEnum):
 
 
 class ShowSkills(Value):
-    format: Annotated[
-        SkillFormat, Meta(description="`markdown` for a SKILL.md that an agent can be given.")
-    ] = SkillFormat.JSON
+    format: Annotated[SkillFormat, about("`markdown` for a SKILL.md that an agent can be given.")] = (
+        SkillFormat.JSON
+    )
 
 
 async def show_skills(request: ApiRequest) -> Reply | Document:

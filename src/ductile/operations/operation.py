@@ -10,15 +10,15 @@ An operation has four parts, and every surface derives the rest from them:
 To convert an operation `async def pause(context, given: JsonObject) -> JsonObject`, write in its module:
 
     class PauseSchedule(Value):
-        plugin: Annotated[str, Meta(description="The plugin.")]
-        schedule: Annotated[str | None, Meta(description="Its schedule; needed if there are several.")] = None
-        until: Annotated[datetime | None, Meta(description="Resume by itself then.")] = None
+        plugin: Annotated[str, about("The plugin.")]
+        schedule: Annotated[str | None, about("Its schedule; needed if there are several.")] = None
+        until: Annotated[datetime | None, about("Resume by itself then.")] = None
         dry_run: DryRun = False
 
     class ScheduleSwitched(Response):
         plugin: str
         id: str
-        paused: Annotated[bool, Meta(description="Whether it is paused now.")]
+        paused: Annotated[bool, about("Whether it is paused now.")]
         paused_at: Timestamp | None
         would_be_paused: bool | UnsetType = UNSET
         dry_run: WasDryRun = UNSET

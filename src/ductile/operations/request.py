@@ -21,7 +21,7 @@ from ductile.core.durations import QuantityError, parse_duration
 from ductile.core.json import JsonObject, JsonValue
 from ductile.errors import RefusedError, UsageError
 from ductile.store.model.records import LARGEST_PAGE
-from ductile.struct import Value
+from ductile.struct import Value, about
 
 RequestType = TypeVar("RequestType", bound=Value)
 Word = TypeVar("Word", bound=StrEnum)
@@ -38,11 +38,9 @@ _MAX_DIGITS = 18
 
 
 #: Fields that several requests have.
-DryRun: TypeAlias = Annotated[bool, Meta(description="Show what would be done, and do nothing.")]
+DryRun: TypeAlias = Annotated[bool, about("Show what would be done, and do nothing.")]
 PageLimit: TypeAlias = Annotated[int, Meta(ge=1, le=LARGEST_PAGE, description="At most this many.")]
-Cursor: TypeAlias = Annotated[
-    str | None, Meta(description="Continue after the previous page: its `next_cursor`.")
-]
+Cursor: TypeAlias = Annotated[str | None, about("Continue after the previous page: its `next_cursor`.")]
 
 
 class NoFields(Value):

@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, TypeAlias, TypeVar, overload
 from msgspec import UNSET, Meta, UnsetType
 
 from ductile.core.timestamps import format_timestamp
-from ductile.struct import Value
+from ductile.struct import Value, about
 
 #: In the schema of a field that only responses without a daemon have.
 OFFLINE_ONLY = "x-offline-only"
@@ -19,13 +19,13 @@ Timestamp: TypeAlias = Annotated[str, Meta(extra_json_schema={"format": "date-ti
 Id: TypeAlias = Annotated[str, Meta(extra_json_schema={"format": "uuid"})]
 #: Of a response to a request that may be a dry run.
 WasDryRun: TypeAlias = Annotated[
-    bool | UnsetType, Meta(description="True if nothing was changed: the request was a dry run.")
+    bool | UnsetType, about("True if nothing was changed: the request was a dry run.")
 ]
 #: Of a job that counts as running although the process that ran it has died. Never true in a daemon, so HTTP
 #: responses do not have it.
 Orphaned: TypeAlias = Annotated[bool | UnsetType, Meta(extra_json_schema={OFFLINE_ONLY: True})]
 #: Of a page of a list.
-NextCursor: TypeAlias = Annotated[str | None, Meta(description="For the next page; null at the end.")]
+NextCursor: TypeAlias = Annotated[str | None, about("For the next page; null at the end.")]
 
 _DRY_RUN = "This was a dry run: nothing was changed."
 

@@ -32,7 +32,7 @@ from ductile.operations.response import Id, Response
 from ductile.protocol.manifest.model import ExecutionMode
 from ductile.protocol.manifest.schema import UnusableSchemaError, find_schema_violations
 from ductile.store.model.jobs import Deduplicated, Submission
-from ductile.struct import Value, replace
+from ductile.struct import Value, about, replace
 
 #: W3C Trace Context: version, trace id, parent id, flags. Later versions may append more.
 _TRACEPARENT = re.compile(
@@ -73,7 +73,7 @@ def _decode_states(name: str, value: JsonValue) -> tuple[str, ...]:
 class KeyedRequest(Value):
     """The fields of every request that submits work: a payload, its key, and where it comes from."""
 
-    payload: Annotated[dict[str, Any] | None, Meta(description="Its payload.")] = None
+    payload: Annotated[dict[str, Any] | None, about("Its payload.")] = None
     dedupe_key: Annotated[
         str | None,
         Meta(
@@ -110,8 +110,7 @@ class SubmissionRequest(KeyedRequest):
         ),
     ] = None
     state_webhook_url: Annotated[
-        str | None,
-        Meta(description="Called when the state changes; for a duplicate, by the existing job."),
+        str | None, about("Called when the state changes; for a duplicate, by the existing job.")
     ] = None
     state_webhook_events: Annotated[
         tuple[str, ...] | None,
@@ -133,14 +132,12 @@ class Submitted(Response, kw_only=True):
     STATUS = 202
 
     job_id: Id
-    status: Annotated[JobStatus, Meta(description="`queued`; of a duplicate, that of the existing job.")]
+    status: Annotated[JobStatus, about("`queued`; of a duplicate, that of the existing job.")]
     execution_mode: ExecutionMode
     plugin: str
     command: str
-    pipeline: Annotated[str | UnsetType, Meta(description="The pipeline that answers.")] = UNSET
-    deduplicated: Annotated[
-        bool, Meta(description="Whether the job existed already, and nothing was started.")
-    ]
+    pipeline: Annotated[str | UnsetType, about("The pipeline that answers.")] = UNSET
+    deduplicated: Annotated[bool, about("Whether the job existed already, and nothing was started.")]
 
     @property
     def http_message(self) -> str | None:
@@ -339,10 +336,8 @@ def parse_trace_id(traceparent: str | None) -> str | None:
 
 
 class RunCommand(SubmissionRequest, kw_only=True):
-    plugin: Annotated[str, Meta(description="Name of the plugin, as it is configured.")]
-    command: Annotated[str | None, Meta(description="Its command; `poll` if it has one, else `handle`.")] = (
-        None
-    )
+    plugin: Annotated[str, about("Name of the plugin, as it is configured.")]
+    command: Annotated[str | None, about("Its command; `poll` if it has one, else `handle`.")] = None
 
 
 async def run_command(context: OperationContext, request: RunCommand) -> Submitted | PlannedSubmission:

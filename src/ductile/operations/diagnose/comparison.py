@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Annotated
 
-from msgspec import Meta
-
 from ductile.core.jobs.model import Job, JobStatus
 from ductile.core.jobs.settlement import LogStatus
 from ductile.core.json import JsonObject
@@ -21,7 +19,7 @@ from ductile.operations.response import Id, from_record
 from ductile.protocol.plugin_messages import DecodedResponse, decode_response
 from ductile.store.model.maintenance import ConfigRecord
 from ductile.store.model.records import LogFilter, LogRow, RunRecord
-from ductile.struct import Value, field, replace
+from ductile.struct import Value, about, field, replace
 
 #: Steps of a run that are compared. The cause of a bad template is among the first.
 MAX_COMPARED_STEPS = 200
@@ -48,8 +46,7 @@ class ChangedStep(Value):
     command: str
     changes: tuple[ChangedField, ...]
     needed_by: Annotated[
-        tuple[MissingReference, ...],
-        Meta(description="References of the failed step that lead nowhere since."),
+        tuple[MissingReference, ...], about("References of the failed step that lead nowhere since.")
     ]
 
 

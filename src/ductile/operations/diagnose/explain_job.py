@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from msgspec import Meta
-
 from ductile.config.secrets import redact
 from ductile.core.jobs.model import TERMINAL, Hold, Job, JobReason, JobStatus, SubmittedBy
 from ductile.core.jobs.settlement import LogStatus
@@ -31,7 +29,7 @@ from ductile.operations.jobs.lookup import OneJob, resolve_job
 from ductile.operations.response import Id, Response, Timestamp, from_record, timestamp
 from ductile.store.model.maintenance import ConfigRecord
 from ductile.store.model.records import LogRow, RunRecord
-from ductile.struct import Value
+from ductile.struct import Value, about
 
 #: How a process that runs a job without a daemon calls itself when it claims one.
 _RUN_OWNER = "cli:"
@@ -92,28 +90,26 @@ class JobExplanation(Response):
     command: str
     status: JobStatus
     reason: JobReason
-    verdict: Annotated[str, Meta(description="The explanation in one sentence.")]
-    chain: Annotated[tuple[ChainLink, ...], Meta(description="Where it came from, the first cause first.")]
+    verdict: Annotated[str, about("The explanation in one sentence.")]
+    chain: Annotated[tuple[ChainLink, ...], about("Where it came from, the first cause first.")]
     evidence: tuple[str, ...]
     saw: JobInput
     executions: tuple[Execution, ...]
     waits_for: Annotated[
         BlockingJob | None,
-        Meta(
-            description="The job in its way, if it has not ended: the holder of its key or of a slot, or the "
+        about(
+            "The job in its way, if it has not ended: the holder of its key or of a slot, or the "
             "step of a run that runs."
         ),
     ]
-    cause: Annotated[
-        str | None, Meta(description="The first step whose output changed shape, and what needed it.")
-    ]
+    cause: Annotated[str | None, about("The first step whose output changed shape, and what needed it.")]
     first_change: ChangedStep | None
     compared_with: Annotated[
-        Id | None, Meta(description="The last good job of the same command, or run of the same pipeline.")
+        Id | None, about("The last good job of the same command, or run of the same pipeline.")
     ]
     differences: tuple[Difference, ...]
-    compared: Annotated[tuple[str, ...], Meta(description="What was compared.")]
-    not_compared: Annotated[tuple[str, ...], Meta(description="What was not compared, and may differ.")]
+    compared: Annotated[tuple[str, ...], about("What was compared.")]
+    not_compared: Annotated[tuple[str, ...], about("What was not compared, and may differ.")]
     advice: tuple[str, ...]
 
 

@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Annotated, Any
 
-from msgspec import Meta
-
 from ductile.core.jobs.model import TERMINAL, Job, JobReason, JobStatus, LedgerKind
 from ductile.core.runs.graph import RUN_PLUGIN, Node, UseNode
 from ductile.errors import ConflictError, NotFoundError
@@ -16,7 +14,7 @@ from ductile.operations.jobs.documents import ListedJob, listed_job
 from ductile.operations.jobs.lookup import OneJob, find_job, resolve_job
 from ductile.operations.response import Id, Response, Timestamp, from_record, milliseconds, timestamp
 from ductile.store.model.records import LedgerRow, RunRecord
-from ductile.struct import Value
+from ductile.struct import Value, about
 
 #: A step that ended for one of these did not run: it could not be created from its input.
 NOT_CREATED = frozenset({JobReason.BAD_TEMPLATE, JobReason.BAD_BAGGAGE, JobReason.BAD_CONDITION})
@@ -53,21 +51,19 @@ class StepReport(Value):
     """What became of one step of a run."""
 
     step: str
-    kind: Annotated[
-        str | None, Meta(description="`uses`, `call`, `steps` or `split`; null if the graph is not kept.")
-    ]
-    does: Annotated[str | None, Meta(description="The plugin and command, or the pipeline, that it calls.")]
+    kind: Annotated[str | None, about("`uses`, `call`, `steps` or `split`; null if the graph is not kept.")]
+    does: Annotated[str | None, about("The plugin and command, or the pipeline, that it calls.")]
     outcome: StepOutcome
     jobs: tuple[StepJob, ...]
     bypasses: tuple[StepBypass, ...]
-    errors: Annotated[tuple[str, ...], Meta(description="Why it could not be created.")]
+    errors: Annotated[tuple[str, ...], about("Why it could not be created.")]
 
 
 class RunExplanation(Response):
     run: ListedJob
     pipeline: str
     ended: bool
-    graph_kept: Annotated[bool, Meta(description="False if only steps that left a trace are listed.")]
+    graph_kept: Annotated[bool, about("False if only steps that left a trace are listed.")]
     steps: tuple[StepReport, ...]
 
 

@@ -6,11 +6,9 @@ from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from typing import Annotated
 
-from msgspec import Meta
-
 from ductile.errors import DuctileError, Problem
 from ductile.operations.response import Response
-from ductile.struct import DescribedEnum, Value
+from ductile.struct import DescribedEnum, Value, about
 
 
 class FindingLevel(StrEnum):
@@ -67,8 +65,8 @@ class DoctorFinding(Value):
     check: DoctorCheck
     level: FindingLevel
     message: str
-    where: Annotated[str | None, Meta(description="A file, a key or a job.")]
-    fix: Annotated[str | None, Meta(description="A command to run, or a key to set.")]
+    where: Annotated[str | None, about("A file, a key or a job.")]
+    fix: Annotated[str | None, about("A command to run, or a key to set.")]
 
 
 class LevelCounts(Value):
@@ -78,7 +76,7 @@ class LevelCounts(Value):
 
 
 class DoctorReport(Response):
-    verdict: Annotated[FindingLevel, Meta(description="The most serious level found.")]
+    verdict: Annotated[FindingLevel, about("The most serious level found.")]
     counts: LevelCounts
     findings: tuple[DoctorFinding, ...]
 

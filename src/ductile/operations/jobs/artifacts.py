@@ -8,13 +8,11 @@ import re
 from pathlib import Path
 from typing import Annotated
 
-from msgspec import Meta
-
 from ductile.engine.artifact_files import open_artifact_file
 from ductile.errors import NotFoundError
 from ductile.operations.context import OperationContext
 from ductile.operations.jobs.lookup import OneJob, resolve_job
-from ductile.struct import Value
+from ductile.struct import Value, about
 
 ANY_TYPE = "application/octet-stream"
 _MEDIA_TYPE = re.compile(
@@ -32,7 +30,7 @@ class OpenedArtifact(Value):
 
 
 class OpenArtifact(OneJob, kw_only=True):
-    name: Annotated[str, Meta(description="The artifact's name.")]
+    name: Annotated[str, about("The artifact's name.")]
 
 
 async def open_artifact(context: OperationContext, request: OpenArtifact) -> OpenedArtifact:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from msgspec import UNSET, Meta
+from msgspec import UNSET
 
 from ductile.core.jobs.model import TERMINAL, Job, JobReason, JobStatus
 from ductile.core.runs.graph import RUN_PLUGIN
@@ -15,6 +15,7 @@ from ductile.operations.jobs.lookup import OneJob, find_job, resolve_job
 from ductile.operations.request import DryRun
 from ductile.operations.response import Id, Orphaned, Response, WasDryRun
 from ductile.store.model.jobs import CancelStatus, RetryResult
+from ductile.struct import about
 
 
 class ChangeJob(OneJob):
@@ -25,10 +26,7 @@ class CancelledJob(Response):
     job_id: Id
     cancel: Annotated[
         CancelStatus | None,
-        Meta(
-            description="`cancelled`: it was queued and is dead. `requested`: it will be when its process "
-            "is gone."
-        ),
+        about("`cancelled`: it was queued and is dead. `requested`: it will be when its process is gone."),
     ]
     status: JobStatus
     reason: JobReason

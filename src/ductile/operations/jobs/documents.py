@@ -17,20 +17,20 @@ from ductile.operations.context import OperationContext
 from ductile.operations.response import Id, Orphaned, Timestamp, from_record, milliseconds, timestamp
 from ductile.protocol.plugin_messages import normalise_response
 from ductile.store.model.records import LedgerRow, LogRow, TransitionRow
-from ductile.struct import Value, field
+from ductile.struct import Value, about, field
 
 #: What a plugin printed is stored as it is, so no field of it is certain.
 PluginResponse: TypeAlias = Annotated[
     dict[str, Any],
-    Meta(
-        description="The answer of the plugin as it gave it: `status`, `result` or `error`, and perhaps "
+    about(
+        "The answer of the plugin as it gave it: `status`, `result` or `error`, and perhaps "
         "`logs`, `state_updates`, `artifacts`, `retry`. `events` is always a list."
     ),
 ]
 Artifact: TypeAlias = Annotated[
     dict[str, Any],
-    Meta(
-        description="`name`, and `path` or `url`; perhaps `media_type`; `size` and `sha256` as the plugin "
+    about(
+        "`name`, and `path` or `url`; perhaps `media_type`; `size` and `sha256` as the plugin "
         "said, else of the file if it lies under `artifacts.roots`."
     ),
 ]
@@ -59,16 +59,16 @@ class ListedJob(Value):
     """A job without its payload and result."""
 
     job_id: Id
-    plugin: Annotated[str, Meta(description="`pipeline` for the run of a pipeline.")]
-    command: Annotated[str, Meta(description="The pipeline's name, if it is a run.")]
+    plugin: Annotated[str, about("`pipeline` for the run of a pipeline.")]
+    command: Annotated[str, about("The pipeline's name, if it is a run.")]
     status: JobStatus
-    reason: Annotated[JobReason, Meta(description="Why it has this status.")]
-    hold: Annotated[Hold | None, Meta(description="Why a queued job may not start yet.")]
+    reason: Annotated[JobReason, about("Why it has this status.")]
+    hold: Annotated[Hold | None, about("Why a queued job may not start yet.")]
     attempt: int
     max_attempts: int
-    execution: Annotated[int, Meta(description="How often it was started, in all.")]
+    execution: Annotated[int, about("How often it was started, in all.")]
     submitted_by: SubmittedBy
-    submitted_detail: Annotated[str | None, Meta(description="The token, schedule or endpoint.")]
+    submitted_detail: Annotated[str | None, about("The token, schedule or endpoint.")]
     dedupe_key: str | None
     created_at: Timestamp
     started_at: Timestamp | None
@@ -76,11 +76,11 @@ class ListedJob(Value):
     next_retry_at: Timestamp | None
     last_error: str | None
     parent_job_id: Annotated[
-        Id | None, Meta(description="The job that led to it; of a step, its run or the step before.")
+        Id | None, about("The job that led to it; of a step, its run or the step before.")
     ]
     source_event_id: Id | None
     event_context_id: Id | None
-    run_id: Annotated[Id | None, Meta(description="The run of which it is a step.")]
+    run_id: Annotated[Id | None, about("The run of which it is a step.")]
     step: str | None
     hops: int
     trace_id: str | None
@@ -115,7 +115,7 @@ class Execution(Value):
     command: str
     status: LogStatus
     reason: JobReason
-    job_status: Annotated[JobStatus, Meta(description="The status of the job after it.")]
+    job_status: Annotated[JobStatus, about("The status of the job after it.")]
     exit_code: int | None
     signal: int | None
     error: str | None
@@ -209,7 +209,7 @@ def job_transition(row: TransitionRow) -> JobTransition:
 class LedgerEvent(Value):
     """One entry of the ledger: the `data` of a server-sent event."""
 
-    seq: Annotated[int, Meta(description="Its number in the ledger, and the event's id.")]
+    seq: Annotated[int, about("Its number in the ledger, and the event's id.")]
     at: Timestamp
     kind: LedgerKind
     job_id: Id | None

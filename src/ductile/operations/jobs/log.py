@@ -27,7 +27,7 @@ from ductile.operations.plugins.lookup import refuse_unknown_plugin
 from ductile.operations.request import Cursor, PageLimit, decode_word, local
 from ductile.operations.response import NextCursor, Response, ResponseType
 from ductile.store.model.records import DEFAULT_PAGE, LARGEST_PAGE, LedgerRow, LogFilter, LogRow
-from ductile.struct import Value, field
+from ductile.struct import Value, about, field
 
 #: Words of other systems for the same states, accepted by filters.
 LOG_ALIASES = {
@@ -50,18 +50,18 @@ def _decode_status(name: str, value: JsonValue) -> str:
 class LogFilters(Value):
     """Fields with the names of `LogFilter`'s are its filters."""
 
-    job_id: Annotated[str | None, Meta(description="Only executions of this job.")] = None
-    plugin: Annotated[str | None, Meta(description="Only executions of this plugin.")] = None
-    command: Annotated[str | None, Meta(description="Only executions of this command.")] = None
-    submitted_by: Annotated[SubmittedBy | None, Meta(description="Only jobs of this source.")] = None
-    completed_from: Annotated[datetime | None, Meta(description="Ended at or after this time.")] = field(
+    job_id: Annotated[str | None, about("Only executions of this job.")] = None
+    plugin: Annotated[str | None, about("Only executions of this plugin.")] = None
+    command: Annotated[str | None, about("Only executions of this command.")] = None
+    submitted_by: Annotated[SubmittedBy | None, about("Only jobs of this source.")] = None
+    completed_from: Annotated[datetime | None, about("Ended at or after this time.")] = field(
         name="from", default=None
     )
-    completed_before: Annotated[datetime | None, Meta(description="Ended before this time.")] = field(
+    completed_before: Annotated[datetime | None, about("Ended before this time.")] = field(
         name="to", default=None
     )
     query: Annotated[
-        str | None, Meta(description="Only those whose result, error or stderr has all of these words.")
+        str | None, about("Only those whose result, error or stderr has all of these words.")
     ] = None
     status: Annotated[
         str | None,
@@ -125,7 +125,7 @@ async def _filter(context: OperationContext, request: LogFilters) -> LogFilter:
 
 
 FollowTimeout: TypeAlias = Annotated[
-    timedelta | None, Meta(description="How long to wait for more, such as 1m; at most 5m.")
+    timedelta | None, about("How long to wait for more, such as 1m; at most 5m.")
 ]
 
 
@@ -156,12 +156,12 @@ async def follow(
 
 class FollowLog(LogFilters):
     timeout: FollowTimeout = None
-    after: Annotated[int, Meta(description="Executions after this `seq`.")] = 0
+    after: Annotated[int, about("Executions after this `seq`.")] = 0
 
 
 class NewExecutions(Response):
     logs: list[Execution]
-    stopping: Annotated[bool, Meta(description="Whether the daemon stops.")]
+    stopping: Annotated[bool, about("Whether the daemon stops.")]
 
 
 async def follow_log(context: OperationContext, request: FollowLog) -> NewExecutions:
@@ -192,7 +192,7 @@ async def _after(context: OperationContext, where: LogFilter, after: int) -> lis
 
 class TailLedger(Value):
     limit: Annotated[int, Meta(ge=1, le=1000, description="Entries to return.")] = DEFAULT_PAGE
-    after: Annotated[int | None, Meta(description="Entries after this `seq`; the latest without it.")] = None
+    after: Annotated[int | None, about("Entries after this `seq`; the latest without it.")] = None
 
 
 class LedgerPage(Response):
@@ -211,7 +211,7 @@ async def tail_ledger(context: OperationContext, request: TailLedger) -> LedgerP
 
 class FollowLedger(Value):
     timeout: FollowTimeout = None
-    after: Annotated[int, Meta(description="Entries after this `seq`.")] = 0
+    after: Annotated[int, about("Entries after this `seq`.")] = 0
 
 
 class LedgerGap(Value):
@@ -224,7 +224,7 @@ class LedgerGap(Value):
 class NewLedgerEvents(Response):
     events: list[LedgerEvent]
     gap: LedgerGap | None
-    stopping: Annotated[bool, Meta(description="Whether the daemon stops.")]
+    stopping: Annotated[bool, about("Whether the daemon stops.")]
 
 
 async def follow_ledger(context: OperationContext, request: FollowLedger) -> NewLedgerEvents:

@@ -8,12 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated
 
-from msgspec import Meta
-
 from ductile.core.jobs.model import Job
 from ductile.errors import ConflictError, NotFoundError
 from ductile.operations.context import OperationContext
-from ductile.struct import Value
+from ductile.struct import Value, about
 
 #: Fewer digits are refused: every job of the year has them in common.
 MIN_ID_DIGITS = 4
@@ -26,7 +24,7 @@ _SHOWN = 10
 class OneJob(Value):
     """A request about one job."""
 
-    job_id: Annotated[str, Meta(description="The job's id, or at least four of its first or last digits.")]
+    job_id: Annotated[str, about("The job's id, or at least four of its first or last digits.")]
 
 
 async def find_job(context: OperationContext, job_id: str) -> Job:

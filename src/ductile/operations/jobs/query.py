@@ -35,7 +35,7 @@ from ductile.operations.plugins.lookup import refuse_unknown_plugin
 from ductile.operations.request import Cursor, PageLimit
 from ductile.operations.response import Id, NextCursor, Response, from_record
 from ductile.store.model.records import DEFAULT_PAGE, JobFilter
-from ductile.struct import Value, field
+from ductile.struct import Value, about, field
 
 #: Words of other systems for the same states, accepted by filters.
 STATUS_ALIASES = {
@@ -52,31 +52,26 @@ MAX_TREE_JOBS = 10_000
 class ListJobs(Value):
     """Fields with the names of `JobFilter`'s are its filters."""
 
-    job_id: Annotated[str | None, Meta(description="Only this job.")] = None
-    plugin: Annotated[str | None, Meta(description="Only jobs of this plugin.")] = None
-    command: Annotated[str | None, Meta(description="Only jobs of this command.")] = None
-    submitted_by: Annotated[SubmittedBy | None, Meta(description="Only jobs submitted by this source.")] = (
-        None
-    )
+    job_id: Annotated[str | None, about("Only this job.")] = None
+    plugin: Annotated[str | None, about("Only jobs of this plugin.")] = None
+    command: Annotated[str | None, about("Only jobs of this command.")] = None
+    submitted_by: Annotated[SubmittedBy | None, about("Only jobs submitted by this source.")] = None
     created_from: Annotated[
-        datetime | None,
-        Meta(description="Created at or after this time, such as 2026-02-08T10:00:00Z or 2026-02-08."),
+        datetime | None, about("Created at or after this time, such as 2026-02-08T10:00:00Z or 2026-02-08.")
     ] = field(name="from", default=None)
-    created_before: Annotated[datetime | None, Meta(description="Created before this time.")] = field(
+    created_before: Annotated[datetime | None, about("Created before this time.")] = field(
         name="to", default=None
     )
-    query: Annotated[
-        str | None, Meta(description="Only jobs whose result, error or stderr has all of these words.")
-    ] = None
+    query: Annotated[str | None, about("Only jobs whose result, error or stderr has all of these words.")] = (
+        None
+    )
     status: Annotated[
         JobStatus | None, Meta(description="Only jobs in this state.", extra={"aliases": STATUS_ALIASES})
     ] = None
-    parent_job_id: Annotated[str | None, Meta(description="Only jobs started by this job.")] = field(
+    parent_job_id: Annotated[str | None, about("Only jobs started by this job.")] = field(
         name="parent", default=None
     )
-    run_id: Annotated[str | None, Meta(description="Only steps of this pipeline run.")] = field(
-        name="run", default=None
-    )
+    run_id: Annotated[str | None, about("Only steps of this pipeline run.")] = field(name="run", default=None)
     limit: PageLimit = DEFAULT_PAGE
     cursor: Cursor = None
 
@@ -101,20 +96,18 @@ class ResultOnly(StrEnum):
 
 
 class ShowJob(OneJob):
-    result: Annotated[
-        ResultOnly | None, Meta(description="`only`: answer with the `result` and nothing else.")
-    ] = None
+    result: Annotated[ResultOnly | None, about("`only`: answer with the `result` and nothing else.")] = None
 
 
 class FullJob(ListedJob, Response, kw_only=True):
     """A job, what it was given, what it answered, and its history."""
 
     payload: dict[str, Any] | None
-    result: Annotated[JobOutput | None, Meta(description="Null if it has not run, or nothing of it did.")]
-    stderr: Annotated[str | None, Meta(description="Of its last execution.")]
+    result: Annotated[JobOutput | None, about("Null if it has not run, or nothing of it did.")]
+    stderr: Annotated[str | None, about("Of its last execution.")]
     executions: list[Execution]
     transitions: list[JobTransition]
-    steps: Annotated[tuple[StepReport, ...] | UnsetType, Meta(description="Of a run of a pipeline.")] = UNSET
+    steps: Annotated[tuple[StepReport, ...] | UnsetType, about("Of a run of a pipeline.")] = UNSET
 
     @property
     def http_message(self) -> str:
@@ -147,14 +140,13 @@ async def _full_job(
 
 
 class JobNode(ListedJob, kw_only=True):
-    children: Annotated[list[JobNode], Meta(description=f"What it led to. {FLATTENED}")]
+    children: Annotated[list[JobNode], about(f"What it led to. {FLATTENED}")]
 
 
 class JobTree(Response):
     tree: JobNode
     truncated: Annotated[
-        bool,
-        Meta(description="Whether there are more than 10,000 jobs in it: the newest are left out."),
+        bool, about("Whether there are more than 10,000 jobs in it: the newest are left out.")
     ]
 
 
@@ -187,7 +179,7 @@ async def job_logs(context: OperationContext, request: OneJob) -> JobLog:
 
 
 class WaitForJob(OneJob):
-    timeout: Annotated[timedelta | None, Meta(description="How long to wait, such as 5m.")] = None
+    timeout: Annotated[timedelta | None, about("How long to wait, such as 5m.")] = None
 
 
 async def wait_for_job(context: OperationContext, request: WaitForJob) -> FullJob:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Annotated
 
-from msgspec import UNSET, Meta, UnsetType
+from msgspec import UNSET, UnsetType
 
 from ductile.core.jobs.model import JobReason, JobStatus
 from ductile.core.jobs.settlement import LogStatus
@@ -16,7 +16,7 @@ from ductile.operations.plugins.lookup import refuse_unknown_plugin
 from ductile.operations.request import DryRun, NoFields, PageLimit
 from ductile.operations.response import Id, Response, Timestamp, WasDryRun, milliseconds, timestamp
 from ductile.store.model.records import DEFAULT_PAGE, LARGEST_PAGE, ExecutionStats, JobFilter
-from ductile.struct import Value
+from ductile.struct import Value, about
 
 
 class QueueStatus(Response):
@@ -41,7 +41,7 @@ async def queue_status(context: OperationContext, _request: NoFields) -> QueueSt
 
 
 class ListQueue(Value):
-    plugin: Annotated[str | None, Meta(description="Only jobs of this plugin.")] = None
+    plugin: Annotated[str | None, about("Only jobs of this plugin.")] = None
     limit: PageLimit = DEFAULT_PAGE
 
 
@@ -63,8 +63,8 @@ async def queue_list(context: OperationContext, request: ListQueue) -> QueuedJob
 
 
 class PurgeQueue(Value):
-    plugin: Annotated[str | None, Meta(description="Only jobs of this plugin.")] = None
-    all: Annotated[bool, Meta(description="Jobs of every plugin.")] = False
+    plugin: Annotated[str | None, about("Only jobs of this plugin.")] = None
+    all: Annotated[bool, about("Jobs of every plugin.")] = False
     dry_run: DryRun = False
 
 
@@ -154,7 +154,7 @@ async def queue_figures(context: OperationContext, _request: NoFields) -> QueueF
 
 
 class SummariseRuns(Value):
-    span: Annotated[timedelta | None, Meta(description="How far to look back, such as `24h`.")] = None
+    span: Annotated[timedelta | None, about("How far to look back, such as `24h`.")] = None
 
 
 class PluginFigures(Value):

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from msgspec import Meta
-
 from ductile.config.snapshot import PluginInstance
 from ductile.core.auth_scopes import auth_scope
 from ductile.operations.context import OperationContext
@@ -19,17 +17,15 @@ from ductile.operations.request import NoFields
 from ductile.operations.response import Response, milliseconds
 from ductile.plugins.catalogue import PluginEntry, PluginStanding, list_entries
 from ductile.protocol.manifest.model import Command, CommandType
-from ductile.struct import Value
+from ductile.struct import Value, about
 
 
 class PluginSummary(Value):
     name: str
-    uses: Annotated[str, Meta(description="The plugin of which it is an instance.")]
-    standing: Annotated[
-        PluginStanding, Meta(description="`available`: installed, and not named under `plugins`.")
-    ]
-    refused: Annotated[str | None, Meta(description="Why it cannot run.")]
-    unhealthy: Annotated[bool, Meta(description="Whether its last init failed.")]
+    uses: Annotated[str, about("The plugin of which it is an instance.")]
+    standing: Annotated[PluginStanding, about("`available`: installed, and not named under `plugins`.")]
+    refused: Annotated[str | None, about("Why it cannot run.")]
+    unhealthy: Annotated[bool, about("Whether its last init failed.")]
     version: str | None
     description: str | None
 
@@ -79,8 +75,8 @@ class PluginCommand(Value):
     type: CommandType
     description: str
     timeout_ms: float
-    input_schema: Annotated[Any, Meta(description="A JSON Schema, or null.")]
-    output_schema: Annotated[Any, Meta(description="A JSON Schema, or null.")]
+    input_schema: Annotated[Any, about("A JSON Schema, or null.")]
+    output_schema: Annotated[Any, about("A JSON Schema, or null.")]
     idempotent: bool | None
     retry_safe: bool | None
     consumes: list[str]
@@ -95,7 +91,7 @@ class ConfigKeys(Value):
 
 
 class PluginDetail(PluginSummary, Response):
-    init_error: Annotated[str | None, Meta(description="How that init failed.")]
+    init_error: Annotated[str | None, about("How that init failed.")]
     parallelism: int
     validate_input: bool
     schedules: list[str]
@@ -104,7 +100,7 @@ class PluginDetail(PluginSummary, Response):
 
 
 class ShowPlugin(Value):
-    plugin: Annotated[str, Meta(description="The plugin's name under `plugins`.")]
+    plugin: Annotated[str, about("The plugin's name under `plugins`.")]
 
 
 async def show_plugin(context: OperationContext, request: ShowPlugin) -> PluginDetail:

@@ -10,8 +10,6 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Annotated
 
-from msgspec import Meta
-
 from ductile.config.snapshot import PluginInstance
 from ductile.core.ids import make_id, make_trace_id
 from ductile.core.jobs.model import NewJob, SubmittedBy
@@ -22,7 +20,7 @@ from ductile.operations.request import NoFields
 from ductile.operations.response import Id, Response, Timestamp, timestamp
 from ductile.store.model.jobs import InitKey, InitRecord, InitStatus
 from ductile.store.model.records import LogFilter, LogRow
-from ductile.struct import Value
+from ductile.struct import Value, about
 
 #: The status of a check that could not be started now.
 NOT_CHECKED = "not_asked"
@@ -33,12 +31,12 @@ _KILL_SECONDS = 20.0
 class PluginHealth(Value):
     plugin: str
     job_id: Id | None
-    status: Annotated[str, Meta(description="Of the job; `not_asked` if the plugin was too busy.")]
+    status: Annotated[str, about("Of the job; `not_asked` if the plugin was too busy.")]
     error: str | None
 
 
 class CheckHealth(Value):
-    plugin: Annotated[str | None, Meta(description="Only this plugin.")] = None
+    plugin: Annotated[str | None, about("Only this plugin.")] = None
 
 
 class HealthReport(Response):
@@ -54,7 +52,7 @@ class FailedInit(Value):
 
 
 class UnhealthyPlugins(Response):
-    unhealthy: Annotated[dict[str, FailedInit], Meta(description="By plugin name.")]
+    unhealthy: Annotated[dict[str, FailedInit], about("By plugin name.")]
 
 
 async def check_health(context: OperationContext, request: CheckHealth) -> HealthReport:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from msgspec import Meta
-
 from ductile.config.snapshot import PluginInstance, Snapshot
 from ductile.core.runs.graph import RUN_PLUGIN
 from ductile.core.suggest import did_you_mean
@@ -13,13 +11,13 @@ from ductile.errors import NotFoundError, RefusedError
 from ductile.operations.context import OperationContext
 from ductile.protocol.manifest.model import Command
 from ductile.store.model.records import JobFilter, LogFilter
-from ductile.struct import Value
+from ductile.struct import Value, about
 
 
 class OnePlugin(Value):
     """A request about one plugin."""
 
-    plugin: Annotated[str, Meta(description="Name of the plugin, as it is configured.")]
+    plugin: Annotated[str, about("Name of the plugin, as it is configured.")]
 
 
 async def refuse_unknown_plugin(context: OperationContext, plugin: str | None) -> None:

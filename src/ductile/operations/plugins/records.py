@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from msgspec import Meta
-
 from ductile.config.secrets import redact
 from ductile.operations.context import OperationContext
 from ductile.operations.plugins.lookup import OnePlugin, find_plugin
 from ductile.operations.request import Cursor, PageLimit
 from ductile.operations.response import Id, NextCursor, Response, Timestamp, timestamp
 from ductile.store.model.records import DEFAULT_PAGE
-from ductile.struct import Value
+from ductile.struct import Value, about
 
 
 class ShowPluginState(OnePlugin):
-    reveal: Annotated[bool, Meta(description="Show values that look like secrets.")] = False
+    reveal: Annotated[bool, about("Show values that look like secrets.")] = False
 
 
 class StoredPluginState(Response):

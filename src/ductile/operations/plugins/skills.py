@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
-from msgspec import UNSET, Meta, UnsetType
+from msgspec import UNSET, UnsetType
 
 from ductile.config.schema.pipelines import OnTimeout, PipelineSettings
 from ductile.config.snapshot import PluginInstance, Snapshot
@@ -20,7 +20,7 @@ from ductile.operations.plugins.lookup import commands_of
 from ductile.operations.response import Response, milliseconds
 from ductile.protocol.manifest.model import Command, CommandType, ExecutionMode
 from ductile.protocol.manifest.schema import JsonSchema
-from ductile.struct import Value
+from ductile.struct import Value, about
 
 #: Commands that the core runs itself; agents do not need them.
 _OWN_COMMANDS = frozenset({"init", "health"})
@@ -60,18 +60,18 @@ class Skill(Value):
     description: str
     read_only: bool
     call: SkillCall
-    scope: Annotated[str, Meta(description="The least that a token needs for it.")]
-    input_schema: Annotated[Any, Meta(description="The JSON Schema of the payload, or null.")]
-    output_schema: Annotated[Any, Meta(description="The JSON Schema of the result, or null.")]
+    scope: Annotated[str, about("The least that a token needs for it.")]
+    input_schema: Annotated[Any, about("The JSON Schema of the payload, or null.")]
+    output_schema: Annotated[Any, about("The JSON Schema of the result, or null.")]
     answer: str
     execution_mode: ExecutionMode | UnsetType = UNSET
     timeout_ms: Annotated[
-        float | UnsetType | None, Meta(description="How long the caller of a synchronous pipeline waits.")
+        float | UnsetType | None, about("How long the caller of a synchronous pipeline waits.")
     ] = UNSET
-    query: Annotated[
-        dict[str, str] | UnsetType, Meta(description="What may stand in the query of an operation.")
-    ] = UNSET
-    body: Annotated[dict[str, str] | UnsetType, Meta(description="What may stand in its body.")] = UNSET
+    query: Annotated[dict[str, str] | UnsetType, about("What may stand in the query of an operation.")] = (
+        UNSET
+    )
+    body: Annotated[dict[str, str] | UnsetType, about("What may stand in its body.")] = UNSET
 
 
 class Skills(Response):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Annotated
 
-from msgspec import UNSET, Meta, UnsetType
+from msgspec import UNSET, UnsetType
 
 from ductile.config.names import parse_target
 from ductile.config.schema.pipelines import PipelineSettings, StepSettings
@@ -19,7 +19,7 @@ from ductile.operations.plugins.lookup import commands_of
 from ductile.operations.request import NoFields
 from ductile.operations.response import Response
 from ductile.plugins.catalogue import PluginStanding, standing_of
-from ductile.struct import Value, field
+from ductile.struct import Value, about, field
 
 
 class TopologySchedule(Value):
@@ -46,9 +46,7 @@ class TopologyPipeline(Value):
     from_plugin: str | None
     uses: list[str]
     calls: list[str]
-    cannot_run: Annotated[
-        list[str], Meta(description="Steps that end dead: their plugin is disabled or refused.")
-    ]
+    cannot_run: Annotated[list[str], about("Steps that end dead: their plugin is disabled or refused.")]
 
 
 class TopologyWebhook(Value):
@@ -64,7 +62,7 @@ class TopologyWebhook(Value):
 class TopologyListener(Value):
     """A route, with the standing of its plugin, or a pipeline."""
 
-    source: Annotated[str | None, Meta(description="Only from this source.")] = field(name="from")
+    source: Annotated[str | None, about("Only from this source.")] = field(name="from")
     route: str | UnsetType = UNSET
     standing: PluginStanding | UnsetType = UNSET
     pipeline: str | UnsetType = UNSET

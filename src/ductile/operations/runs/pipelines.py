@@ -34,7 +34,7 @@ from ductile.operations.response import Id, Response, Timestamp, timestamp
 from ductile.operations.runs.start import known_pipeline
 from ductile.protocol.manifest.model import ExecutionMode
 from ductile.store.model.records import LARGEST_PAGE, JobFilter
-from ductile.struct import Value, asdict, field, to_builtins
+from ductile.struct import Value, about, asdict, field, to_builtins
 
 
 class PipelineSummary(Value):
@@ -42,7 +42,7 @@ class PipelineSummary(Value):
     on: str | None
     on_hook: str | None
     from_plugin: str | None
-    trigger: Annotated[str | None, Meta(description="What starts it, in words.")]
+    trigger: Annotated[str | None, about("What starts it, in words.")]
     execution_mode: ExecutionMode
     steps: int
 
@@ -140,15 +140,15 @@ def draw_pipeline(snapshot: Snapshot, name: str, drawing: Drawing) -> str:
 
 
 class FollowRun(Value):
-    job_id: Annotated[str, Meta(description="The run.")]
+    job_id: Annotated[str, about("The run.")]
     known: Annotated[int, Meta(ge=0, le=1 << 31, description="Ended steps that the caller knows of.")] = 0
     timeout: FollowTimeout = None
 
 
 class RunProgressReport(Response):
     ended: list[ListedJob]
-    over: Annotated[bool, Meta(description="Whether the run has ended.")]
-    stopping: Annotated[bool, Meta(description="Whether the daemon stops.")]
+    over: Annotated[bool, about("Whether the run has ended.")]
+    stopping: Annotated[bool, about("Whether the daemon stops.")]
 
 
 async def follow_run(context: OperationContext, request: FollowRun) -> RunProgressReport:

@@ -22,7 +22,7 @@ from ductile.operations.submission import (
     refuse_reused_key,
 )
 from ductile.store.model.jobs import Accepted, Deduplicated, EnqueueResult, Submission
-from ductile.struct import Value, replace
+from ductile.struct import Value, about, replace
 
 #: Types of Ductile's own events; they cannot be published.
 RESERVED_TYPES = "ductile."
@@ -65,17 +65,12 @@ class Published(Response):
     type: str
     started: Annotated[
         list[StartedTarget],
-        Meta(
-            description="What it started: `PLUGIN.COMMAND` or `pipeline:NAME`. Queued, unless it ended as it "
-            "began."
-        ),
+        about("What it started: `PLUGIN.COMMAND` or `pipeline:NAME`. Queued, unless it ended as it began."),
     ]
     deduplicated: Annotated[
-        list[DuplicateTarget], Meta(description="What would have been a duplicate, with the existing job.")
+        list[DuplicateTarget], about("What would have been a duplicate, with the existing job.")
     ]
-    dropped: Annotated[
-        list[DroppedTarget], Meta(description="What a condition, or too many hops, kept it from.")
-    ]
+    dropped: Annotated[list[DroppedTarget], about("What a condition, or too many hops, kept it from.")]
     message: str
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Annotated, Any, Literal
 
-from msgspec import UNSET, Meta, UnsetType
+from msgspec import UNSET, UnsetType
 
 from ductile.core.jobs.model import Job, JobReason, JobStatus
 from ductile.core.runs.graph import RUN_PLUGIN
@@ -22,7 +22,7 @@ from ductile.operations.jobs.documents import (
 from ductile.operations.response import Id, Response, milliseconds
 from ductile.protocol.manifest.model import ExecutionMode
 from ductile.store.model.records import JobDetails, LogRow
-from ductile.struct import Value
+from ductile.struct import Value, about
 
 
 class RunStepFields(Value):
@@ -39,9 +39,9 @@ class RunStepFields(Value):
 
 
 class RunStep(RunStepFields, kw_only=True):
-    children: Annotated[list[RunStep], Meta(description=f"The steps that it led to. {FLATTENED}")]
+    children: Annotated[list[RunStep], about(f"The steps that it led to. {FLATTENED}")]
     parent_job_id: Annotated[
-        Id | UnsetType | None, Meta(description="Only of a step in the list of the one before.")
+        Id | UnsetType | None, about("Only of a step in the list of the one before.")
     ] = UNSET
 
 
@@ -57,17 +57,15 @@ class Finished(Response):
     job_id: Id
     status: Annotated[
         Literal["succeeded", "failed", "partial_success"],
-        Meta(description="`partial_success`: some branches of a split failed, others succeeded."),
+        about("`partial_success`: some branches of a split failed, others succeeded."),
     ]
-    ok: Annotated[bool, Meta(description="Whether it succeeded.")]
+    ok: Annotated[bool, about("Whether it succeeded.")]
     execution_mode: ExecutionMode
-    deduplicated: Annotated[bool, Meta(description="Whether the run existed already.")]
+    deduplicated: Annotated[bool, about("Whether the run existed already.")]
     duration_ms: float | None
-    result: Annotated[JobOutput | None, Meta(description="Null if nothing ran.")]
-    children: Annotated[
-        list[RunStep], Meta(description="The steps that ran, each below the one that led to it.")
-    ]
-    tree: Annotated[list[FlatRunStep], Meta(description="The same steps as a list, as they were created.")]
+    result: Annotated[JobOutput | None, about("Null if nothing ran.")]
+    children: Annotated[list[RunStep], about("The steps that ran, each below the one that led to it.")]
+    tree: Annotated[list[FlatRunStep], about("The same steps as a list, as they were created.")]
     message: str
     error: str | UnsetType = UNSET
 
@@ -82,10 +80,8 @@ class StillRunning(Response):
     job_id: Id
     status: JobStatus
     execution_mode: ExecutionMode
-    deduplicated: Annotated[bool, Meta(description="Whether the run existed already.")]
-    timeout_exceeded: Annotated[
-        bool, Meta(description="False only if the daemon stopped before the time was up.")
-    ]
+    deduplicated: Annotated[bool, about("Whether the run existed already.")]
+    timeout_exceeded: Annotated[bool, about("False only if the daemon stopped before the time was up.")]
     timeout_ms: int
     elapsed_ms: int
     message: str

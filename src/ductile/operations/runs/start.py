@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from time import thread_time
 from typing import Annotated, Any
 
-from msgspec import UNSET, Meta, UnsetType
+from msgspec import UNSET, UnsetType
 
 from ductile.config.schema.pipelines import OnTimeout, ReturnOnTimeout
 from ductile.config.snapshot import PluginInstance, Snapshot
@@ -51,7 +51,7 @@ from ductile.operations.submission import (
 )
 from ductile.protocol.manifest.model import ExecutionMode
 from ductile.store.model.jobs import Accepted, Deduplicated, RetryResult, Submission
-from ductile.struct import Value, field, replace
+from ductile.struct import Value, about, field, replace
 
 _DEFAULT_TIMEOUT = timedelta(seconds=30)
 
@@ -73,12 +73,12 @@ class StartRequest(SubmissionRequest):
 
 
 class RunPipeline(StartRequest, kw_only=True):
-    pipeline: Annotated[str, Meta(description="The pipeline.")]
+    pipeline: Annotated[str, about("The pipeline.")]
 
 
 class TriggerPipeline(StartRequest, kw_only=True):
-    plugin: Annotated[str, Meta(description="The plugin of the trigger.")]
-    command: Annotated[str, Meta(description="Its command.")]
+    plugin: Annotated[str, about("The plugin of the trigger.")]
+    command: Annotated[str, about("Its command.")]
 
 
 class SyncWait(Value):
@@ -326,7 +326,7 @@ async def _outcome(
 
 
 class RetryFromStep(ChangeJob, kw_only=True):
-    step: Annotated[str, Meta(description="The path of the step.")]
+    step: Annotated[str, about("The path of the step.")]
 
 
 class RetriedRun(Response):

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Annotated
 
-from msgspec import Meta
-
 from ductile.core.schedules.audit import RUN_NOW, find_gaps, first_end
 from ductile.core.schedules.planner import SkipReason
 from ductile.core.schedules.rule import CLOCK_SLACK, After, Every, ScheduleRule, fingerprint_of
@@ -25,7 +23,7 @@ from ductile.operations.response import (
 from ductile.operations.schedules.manage import OneSchedule, configured_schedule, find_schedule
 from ductile.store.model.records import DEFAULT_PAGE
 from ductile.store.model.schedules import Occurrence, OccurrenceOutcome, ScheduleEntry
-from ductile.struct import Value, field
+from ductile.struct import Value, about, field
 
 _TICK = timedelta(microseconds=1)
 
@@ -55,7 +53,7 @@ class HistoryGap(Value):
 
 
 class HistoryAudit(Value):
-    complete: Annotated[bool | None, Meta(description="Null where that cannot be told; `about` says why.")]
+    complete: Annotated[bool | None, about("Null where that cannot be told; `about` says why.")]
     from_at: Timestamp | None = field(name="from")
     to_at: Timestamp | None = field(name="to")
     gaps: tuple[HistoryGap, ...]
@@ -65,7 +63,7 @@ class HistoryAudit(Value):
 class ScheduleHistory(Response):
     plugin: str
     id: str
-    occurrences: Annotated[tuple[PastOccurrence, ...], Meta(description="Newest first.")]
+    occurrences: Annotated[tuple[PastOccurrence, ...], about("Newest first.")]
     account: HistoryAudit
     next_cursor: NextCursor
 

@@ -27,7 +27,7 @@ from ductile.operations.request import DryRun
 from ductile.operations.response import Id, Response, Timestamp, WasDryRun, from_record, timestamp
 from ductile.store.model.records import BreakerRow
 from ductile.store.model.schedules import ScheduleEntry
-from ductile.struct import Value, replace
+from ductile.struct import Value, about, replace
 
 DEFAULT_SCHEDULE = "default"
 
@@ -35,14 +35,14 @@ DEFAULT_SCHEDULE = "default"
 class OneSchedule(Value):
     """A request about one schedule."""
 
-    plugin: Annotated[str, Meta(description="Name of the plugin, as it is configured.")]
+    plugin: Annotated[str, about("Name of the plugin, as it is configured.")]
     schedule: Annotated[
-        str | None, Meta(description="Its schedule; may be left out if there is only one, or for `default`.")
+        str | None, about("Its schedule; may be left out if there is only one, or for `default`.")
     ] = None
 
 
 class ListSchedules(Value):
-    plugin: Annotated[str | None, Meta(description="Only schedules of this plugin.")] = None
+    plugin: Annotated[str | None, about("Only schedules of this plugin.")] = None
 
 
 class ListedSchedule(Value):
@@ -50,22 +50,18 @@ class ListedSchedule(Value):
     id: str
     command: str | None
     rule: Annotated[
-        str | None,
-        Meta(description="As it is written, such as `every 5m`; null if it is configured no more."),
+        str | None, about("As it is written, such as `every 5m`; null if it is configured no more.")
     ]
     timezone: str | None
     next_at: Timestamp | None
-    next_local: Annotated[
-        str | None, Meta(description="The same in the schedule's zone, where that is not UTC.")
-    ]
+    next_local: Annotated[str | None, about("The same in the schedule's zone, where that is not UTC.")]
     nominal_at: Timestamp | None
-    at_start: Annotated[bool, Meta(description="Whether it is due as soon as a daemon runs.")]
+    at_start: Annotated[bool, about("Whether it is due as soon as a daemon runs.")]
     last_fired_at: Timestamp | None
     last_job_id: Id | None
     paused_at: Timestamp | None
     waiting_since: Annotated[
-        Timestamp | None,
-        Meta(description="Since when an occurrence waits for other polls of the plugin to end."),
+        Timestamp | None, about("Since when an occurrence waits for other polls of the plugin to end.")
     ]
     breaker: BreakerState
 
@@ -75,8 +71,8 @@ class ScheduleList(Response):
 
 
 class PreviewRuns(Value):
-    plugin: Annotated[str | None, Meta(description="Only schedules of this plugin.")] = None
-    schedule: Annotated[str | None, Meta(description="Only this schedule.")] = None
+    plugin: Annotated[str | None, about("Only schedules of this plugin.")] = None
+    schedule: Annotated[str | None, about("Only this schedule.")] = None
     count: Annotated[int, Meta(ge=1, le=1000, description="How many runs.")] = 10
 
 
@@ -84,10 +80,10 @@ class UpcomingRun(Value):
     plugin: str
     id: str
     start_at: Timestamp
-    local: Annotated[str | None, Meta(description="The start in the schedule's zone, where that is not UTC.")]
+    local: Annotated[str | None, about("The start in the schedule's zone, where that is not UTC.")]
     nominal_at: Timestamp
-    at_start: Annotated[bool, Meta(description="Whether it is due as soon as a daemon runs.")]
-    skip: Annotated[SkipReason | None, Meta(description="Why it will be skipped.")]
+    at_start: Annotated[bool, about("Whether it is due as soon as a daemon runs.")]
+    skip: Annotated[SkipReason | None, about("Why it will be skipped.")]
     skipped_until: Timestamp | None
 
 
@@ -102,7 +98,7 @@ class ChangeSchedule(OneSchedule):
 class ScheduleSwitched(Response):
     plugin: str
     id: str
-    paused: Annotated[bool, Meta(description="Whether it is paused now.")]
+    paused: Annotated[bool, about("Whether it is paused now.")]
     would_be_paused: bool | UnsetType = UNSET
     dry_run: WasDryRun = UNSET
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from msgspec import UNSET, Meta, UnsetType
+from msgspec import UNSET, UnsetType
 
 from ductile.core.jobs.failures import Breaker, BreakerState
 from ductile.operations.context import OperationContext
 from ductile.operations.plugins.lookup import OnePlugin, find_plugin, known_command
 from ductile.operations.request import DryRun
 from ductile.operations.response import Id, Response, Timestamp, WasDryRun, from_record, timestamp
-from ductile.struct import Value, field
+from ductile.struct import Value, about, field
 
 _HISTORY_ROWS = 50
 
@@ -22,7 +22,7 @@ class BreakerStatus(Value):
     opened_at: Timestamp | None
     last_failure_at: Timestamp | None
     last_job_id: Id | None
-    probe_job_id: Annotated[Id | None, Meta(description="The one job that runs while it is half open.")]
+    probe_job_id: Annotated[Id | None, about("The one job that runs while it is half open.")]
 
 
 class BreakerChange(Value):
@@ -37,20 +37,20 @@ class BreakerChange(Value):
 
 class PluginBreakers(Response):
     plugin: str
-    breakers: Annotated[dict[str, BreakerStatus], Meta(description="By command.")]
-    history: Annotated[tuple[BreakerChange, ...], Meta(description="Newest first.")]
+    breakers: Annotated[dict[str, BreakerStatus], about("By command.")]
+    history: Annotated[tuple[BreakerChange, ...], about("Newest first.")]
 
 
 class ResetBreakers(OnePlugin):
-    command: Annotated[str | None, Meta(description="Only the breaker of this command.")] = None
+    command: Annotated[str | None, about("Only the breaker of this command.")] = None
     dry_run: DryRun = False
 
 
 class BreakersReset(Response):
     plugin: str
-    reset: Annotated[int, Meta(description="How many were not closed.")]
+    reset: Annotated[int, about("How many were not closed.")]
     would_reset: Annotated[
-        tuple[str, ...] | UnsetType, Meta(description="The commands whose breakers are not closed.")
+        tuple[str, ...] | UnsetType, about("The commands whose breakers are not closed.")
     ] = UNSET
     dry_run: WasDryRun = UNSET
 

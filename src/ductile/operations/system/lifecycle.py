@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Annotated, Any
 
-from msgspec import UNSET, Meta
+from msgspec import UNSET
 
 from ductile.config.effective import fill_in_defaults
 from ductile.config.schema.fields import SectionOf
@@ -17,7 +17,7 @@ from ductile.operations.context import OperationContext
 from ductile.operations.plugins.lookup import OnePlugin, find_plugin
 from ductile.operations.request import DryRun, NoFields
 from ductile.operations.response import Response, WasDryRun, from_record
-from ductile.struct import Value
+from ductile.struct import Value, about
 
 DEFAULT_DRAIN_TIMEOUT = timedelta(hours=1)
 
@@ -34,36 +34,34 @@ class ConfigProblem(Value):
 
 
 class ConfigView(Response):
-    config: Annotated[dict[str, Any], Meta(description="As it is written, with defaults; secrets masked.")]
+    config: Annotated[dict[str, Any], about("As it is written, with defaults; secrets masked.")]
     fingerprint: str
     warnings: tuple[ConfigProblem, ...]
 
 
 class ReloadConfig(Value):
     drain: Annotated[
-        bool, Meta(description="Let plugins that are removed or disabled finish their accepted work first.")
+        bool, about("Let plugins that are removed or disabled finish their accepted work first.")
     ] = False
     drain_timeout: Annotated[
         timedelta | None,
-        Meta(
-            description="How long a drain may take, such as 10m (default 1h). After that nothing is changed."
-        ),
+        about("How long a drain may take, such as 10m (default 1h). After that nothing is changed."),
     ] = None
     dry_run: DryRun = False
 
 
 class ConfigReloaded(Response):
-    config: Annotated[str, Meta(description="The fingerprint of the configuration that is in force now.")]
-    added: Annotated[tuple[str, ...], Meta(description="Plugins.")]
+    config: Annotated[str, about("The fingerprint of the configuration that is in force now.")]
+    added: Annotated[tuple[str, ...], about("Plugins.")]
     changed: tuple[str, ...]
     removed: tuple[str, ...]
     settings: Annotated[
-        tuple[str, ...], Meta(description="Sections of the configuration, besides `plugins`, that changed.")
+        tuple[str, ...], about("Sections of the configuration, besides `plugins`, that changed.")
     ]
     ends: Annotated[
         tuple[RemovedPluginWork, ...],
-        Meta(
-            description="For each plugin that is removed or disabled: its queued jobs that ended as dead "
+        about(
+            "For each plugin that is removed or disabled: its queued jobs that ended as dead "
             "(`plugin_removed`), and the runs that still use it. In a dry run, those that would."
         ),
     ]
@@ -87,13 +85,11 @@ class PendingPluginWork(Response):
     plugin: str
     queued: int
     running: int
-    runs: Annotated[int, Meta(description="Pipeline runs with a step that uses it.")]
+    runs: Annotated[int, about("Pipeline runs with a step that uses it.")]
 
 
 class DrainPlugin(OnePlugin):
-    drain_timeout: Annotated[timedelta, Meta(description="How long to wait, such as 10m.")] = (
-        DEFAULT_DRAIN_TIMEOUT
-    )
+    drain_timeout: Annotated[timedelta, about("How long to wait, such as 10m.")] = DEFAULT_DRAIN_TIMEOUT
 
 
 class PluginDrained(Response):

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from typing import Annotated
 
-from msgspec import UNSET, Meta
+from msgspec import UNSET
 
 from ductile.engine.maintenance import retention_of
 from ductile.operations.context import OperationContext
 from ductile.operations.request import DryRun, NoFields
 from ductile.operations.response import Response, WasDryRun
 from ductile.store.invariants import INVARIANTS, Invariant
-from ductile.struct import Value
+from ductile.struct import Value, about
 
 #: Offenders that are named for each invariant.
 _MAX_OFFENDERS = 20
@@ -23,9 +23,7 @@ class SweepStore(Value):
 
 
 class StoreSwept(Response):
-    removed: Annotated[
-        dict[str, int], Meta(description="Rows of each kind; in a dry run, those that are due.")
-    ]
+    removed: Annotated[dict[str, int], about("Rows of each kind; in a dry run, those that are due.")]
     dry_run: WasDryRun = UNSET
 
 
@@ -33,14 +31,14 @@ class InvariantResult(Value):
     name: Invariant
     rule: str
     holds: bool
-    offenders: Annotated[tuple[str, ...], Meta(description="Up to 20 ids of rows that break it.")]
+    offenders: Annotated[tuple[str, ...], about("Up to 20 ids of rows that break it.")]
     more: bool
 
 
 class InvariantReport(Response):
     sound: bool
     checks: tuple[InvariantResult, ...]
-    damage: Annotated[tuple[str, ...], Meta(description="Damage that the database finds in its files.")]
+    damage: Annotated[tuple[str, ...], about("Damage that the database finds in its files.")]
     search_rebuilt: bool
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Annotated, Literal
 
-from msgspec import UNSET, Meta, UnsetType
+from msgspec import UNSET, UnsetType
 
 from ductile import __version__
 from ductile.core.host_names import is_loopback_host, is_meant_for
@@ -14,6 +14,7 @@ from ductile.core.jobs.failures import BreakerState
 from ductile.errors import StoreError, StoreFullError, TooBusyError
 from ductile.operations.context import OperationContext
 from ductile.operations.response import Response
+from ductile.struct import about
 
 _FULL = "The disk is full: new work is refused."
 #: Headers by which a proxy says that it forwards the request of another client.
@@ -24,12 +25,10 @@ _NO_HEADERS: Mapping[bytes, bytes] = MappingProxyType({})
 class Health(Response):
     """Callers that are not on this machine learn `status` and `message` only."""
 
-    status: Annotated[
-        Literal["ok", "full"], Meta(description="`full`: the disk is, and new work is refused.")
-    ]
+    status: Annotated[Literal["ok", "full"], about("`full`: the disk is, and new work is refused.")]
     message: str
     uptime_seconds: float | UnsetType | None = UNSET
-    queue_depth: Annotated[int | UnsetType, Meta(description="Queued and running.")] = UNSET
+    queue_depth: Annotated[int | UnsetType, about("Queued and running.")] = UNSET
     plugins_loaded: int | UnsetType = UNSET
     plugins_circuit_open: int | UnsetType = UNSET
     version: str | UnsetType = UNSET

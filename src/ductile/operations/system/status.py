@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Annotated, Any
 
-from msgspec import UNSET, Meta, UnsetType
+from msgspec import UNSET, UnsetType
 
 from ductile.config.secrets import redact
 from ductile.config.snapshot import PluginInstance
@@ -25,11 +25,11 @@ from ductile.operations.system.breakers import BreakerStatus, breaker_status
 from ductile.store.model.jobs import InitRecord
 from ductile.store.model.records import LARGEST_PAGE, BreakerRow, JobFilter, LogFilter
 from ductile.store.model.schedules import ScheduleEntry
-from ductile.struct import Value
+from ductile.struct import Value, about
 
 
 class ShowStatus(Value):
-    reveal: Annotated[bool, Meta(description="Show values of state that look like secrets.")] = False
+    reveal: Annotated[bool, about("Show values of state that look like secrets.")] = False
 
 
 class DaemonStatus(Value):
@@ -44,7 +44,7 @@ class DaemonStatus(Value):
     stopping: bool | UnsetType = UNSET
     waiting_callers: int | UnsetType = UNSET
     run_pid: Annotated[
-        int | UnsetType, Meta(description="The process that runs a job of this store without a daemon.")
+        int | UnsetType, about("The process that runs a job of this store without a daemon.")
     ] = UNSET
 
 
@@ -71,7 +71,7 @@ class PluginStatus(Value):
     state: Any
     last_run: Execution | None
     next_run: Timestamp | None
-    paused: Annotated[bool, Meta(description="Whether all of its schedules are.")]
+    paused: Annotated[bool, about("Whether all of its schedules are.")]
     health: LogStatus | None
     health_error: str | None
     breakers: dict[str, BreakerStatus]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Annotated
 
-from msgspec import UNSET, Meta
+from msgspec import UNSET
 
 from ductile.config.snapshot import EventTarget, PipelineTarget, PluginTarget, Snapshot, WebhookEndpoint
 from ductile.core.suggest import did_you_mean
@@ -16,7 +16,7 @@ from ductile.operations.request import Cursor, DryRun, NoFields, PageLimit
 from ductile.operations.response import Id, NextCursor, Response, Timestamp, WasDryRun, from_record
 from ductile.store.model.deliveries import DeliveryStatus
 from ductile.store.model.records import DEFAULT_PAGE
-from ductile.struct import Value
+from ductile.struct import Value, about
 
 
 class ListedEndpoint(Value):
@@ -44,12 +44,10 @@ class EndpointChanges(Value):
 
 
 class WebhookList(Response):
-    loaded: Annotated[bool, Meta(description="Whether a daemon has these endpoints in force.")]
+    loaded: Annotated[bool, about("Whether a daemon has these endpoints in force.")]
     listen: str | None
     endpoints: tuple[ListedEndpoint, ...]
-    on_disk: Annotated[
-        EndpointChanges | None, Meta(description="How the configuration on disk differs; null if not.")
-    ]
+    on_disk: Annotated[EndpointChanges | None, about("How the configuration on disk differs; null if not.")]
 
 
 def find_endpoint(snapshot: Snapshot, path: str) -> WebhookEndpoint:
@@ -116,8 +114,8 @@ async def _changes_on_disk(context: OperationContext, in_force: Snapshot) -> End
 
 
 class ListDeliveries(Value):
-    job_id: Annotated[str | None, Meta(description="Only those of this job.")] = None
-    status: Annotated[DeliveryStatus | None, Meta(description="Only those in this status.")] = None
+    job_id: Annotated[str | None, about("Only those of this job.")] = None
+    status: Annotated[DeliveryStatus | None, about("Only those in this status.")] = None
     limit: PageLimit = DEFAULT_PAGE
     cursor: Cursor = None
 
@@ -129,7 +127,7 @@ class ListedDelivery(Value):
     job_id: Id
     sequence: int
     state: str
-    url: Annotated[str, Meta(description="Its scheme and host only: the rest may be secret.")]
+    url: Annotated[str, about("Its scheme and host only: the rest may be secret.")]
     status: DeliveryStatus
     attempts: int
     next_attempt_at: Timestamp | None
@@ -145,7 +143,7 @@ class DeliveryPage(Response):
 
 
 class ResendDelivery(Value):
-    delivery_id: Annotated[str, Meta(description="The delivery.")]
+    delivery_id: Annotated[str, about("The delivery.")]
     dry_run: DryRun = False
 
 
