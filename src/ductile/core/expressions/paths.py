@@ -69,21 +69,17 @@ def look_up(path: str, context: EvalContext) -> JsonValue | Missing:
         match found:
             case dict() if key in found:
                 found = found[key]
+            case list() if _INDEX.fullmatch(key) and int(key) < len(found):
+                found = found[int(key)]
             case list():
-                item = _find_item(found, key)
+                items = (item for item in found if isinstance(item, dict) and item.get("id") == key)
+                item = next(items, MISSING)
                 if item is MISSING:
                     return MISSING
                 found = item
             case _:
                 return MISSING
     return found
-
-
-def _find_item(items: list[JsonValue], key: str) -> JsonValue | Missing:
-    """Return the item at the index, or the first object with the `id`."""
-    if _INDEX.fullmatch(key) and int(key) < len(items):
-        return items[int(key)]
-    return next((item for item in items if isinstance(item, dict) and item.get("id") == key), MISSING)
 
 
 def fault_in_path(path: str, roots: Collection[Root] = tuple(Root)) -> str | None:

@@ -265,7 +265,7 @@ def graph_from_json(stored: JsonObject, fingerprint: str) -> Graph:
     """
     version = stored.get("version", 1)
     if version == 1:
-        stored = _upgrade(stored)
+        stored = _upgrade_graph(stored)
     elif version != FORMAT_VERSION:
         raise ValueError(f"version {version} of stored graphs is not known; a newer Ductile wrote it")
     graph = convert(stored, _StoredGraph, dec_hook=lambda _type, written: StepPayload(written))
@@ -273,7 +273,7 @@ def graph_from_json(stored: JsonObject, fingerprint: str) -> Graph:
     return Graph(pipeline=graph.pipeline, first=graph.first, nodes=nodes, fingerprint=fingerprint)
 
 
-def _upgrade(stored: Any) -> JsonObject:
+def _upgrade_graph(stored: Any) -> JsonObject:
     """Return a graph of version 1 as one of version 2."""
     nodes = []
     for node in stored["nodes"]:

@@ -7,7 +7,7 @@ submitted; the address that its host name resolves to is checked again when the 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import TypeAlias
 from unicodedata import category, normalize
@@ -139,7 +139,20 @@ def is_listed(host: str, allow: Collection[str]) -> bool:
 
 def is_forbidden(address: Address, *, listed: bool = False) -> bool:
     """Return whether an address must not be connected to. A listed host may be private, but not multicast."""
-    return any(_is_forbidden(one, listed=listed) for one in unwrap(address))
+    for one in unwrap(address):
+        if one.is_multicast or one.is_unspecified:
+            return True
+        # `is_global` should suffice; the other checks do not depend on the version of the registries.
+        is_public = (
+            one.is_global
+            and not one.is_private
+            and not one.is_loopback
+            and not one.is_link_local
+            and not any(one in network for network in _NOT_PUBLIC if network.version == one.version)
+        )
+        if not (is_public or listed):
+            return True
+    return False
 
 
 def unwrap(address: Address) -> tuple[Address, ...]:
@@ -147,32 +160,15 @@ def unwrap(address: Address) -> tuple[Address, ...]:
     if isinstance(address, IPv4Address):
         return (address,)
     plain = IPv6Address(int(address))  # without a zone, which the networks below do not have
-    return tuple(_embedded(plain)) or (plain,)
-
-
-def _embedded(address: IPv6Address) -> Iterator[IPv4Address]:
-    if address.ipv4_mapped is not None:
-        yield address.ipv4_mapped
-    elif address.sixtofour is not None:
-        yield address.sixtofour
-    elif address.teredo is not None:
-        yield from address.teredo
-    elif int(address) > 1 and any(address in network for network in _EMBEDDING):
-        yield IPv4Address(int(address) & _LOW_32_BITS)
-
-
-def _is_forbidden(address: Address, *, listed: bool) -> bool:
-    if address.is_multicast or address.is_unspecified:
-        return True
-    # `is_global` should suffice; the other checks do not depend on the version of the registries.
-    outside = (
-        address.is_global
-        and not address.is_private
-        and not address.is_loopback
-        and not address.is_link_local
-        and not any(address in network for network in _NOT_PUBLIC if network.version == address.version)
-    )
-    return not (outside or listed)
+    if plain.ipv4_mapped is not None:
+        return (plain.ipv4_mapped,)
+    if plain.sixtofour is not None:
+        return (plain.sixtofour,)
+    if plain.teredo is not None:
+        return plain.teredo
+    if int(plain) > 1 and any(plain in network for network in _EMBEDDING):
+        return (IPv4Address(int(plain) & _LOW_32_BITS),)
+    return (plain,)
 
 
 def parse_literal(host: str) -> Address | None:
