@@ -65,7 +65,7 @@ def explain(place: Place, job_id: str) -> dict[str, Any]:
 
 
 def test_a_field_that_was_renamed_three_steps_up_is_named(place: Place) -> None:
-    """The failed template says what it lacks; the step that lost it, and how, is found by comparing."""
+    """The failed template names the missing field; the comparison finds the step that lost it."""
     with a_daemon(place):
         good = run(place, status=0)
         change_crm(place, found_user(mail="canary@example.org"))
@@ -95,8 +95,8 @@ def test_a_field_that_was_renamed_three_steps_up_is_named(place: Place) -> None:
         assert "Step send needs payload.email (with.to)." in text
 
 
-def test_what_was_compared_and_what_was_not_is_told(place: Place) -> None:
-    """Nothing is claimed to be the same that was not looked at."""
+def test_compared_and_not_compared_parts_are_listed(place: Place) -> None:
+    """Only what was compared counts as the same."""
     good = run(place, status=0)
     place.config.write_text(place.config.read_text().replace("payload.email", "payload.nothing"))
     bad = run(place, status=1)
@@ -112,7 +112,7 @@ def test_what_was_compared_and_what_was_not_is_told(place: Place) -> None:
     assert "Nothing that is recorded" not in text
 
 
-def test_a_first_run_that_fails_is_compared_with_nothing_and_says_so(place: Place) -> None:
+def test_a_first_run_that_fails_is_not_compared(place: Place) -> None:
     change_crm(place, found_user())
     bad = run(place, status=1)
     explained = explain(place, bad["job_id"])
@@ -135,7 +135,7 @@ def test_a_new_version_of_a_plugin_is_a_difference(place: Place) -> None:
 
 
 def test_a_job_that_was_ended_by_hand_is_not_compared(place: Place) -> None:
-    """That an operator cancelled it is all there is to explain."""
+    """An operator cancelled it, so it is not compared."""
     run(place, status=0)
     (begun,) = place.said("event", "send", "user.came")["started"]
     assert place.ductile("job", "cancel", begun["job_id"]).status == 0

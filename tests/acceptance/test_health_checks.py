@@ -37,7 +37,7 @@ def private(place: Place) -> Place:
 
 
 def test_a_backlog_does_not_hold_up_health_checks(tmp_path: Path) -> None:
-    """All workers are busy and jobs wait: the plugins are asked all the same, at once."""
+    """All workers are busy and jobs wait; health commands run at once."""
     place = private(a_place(tmp_path, "  busy: {}\n"))
     place.plugin("busy", BUSY)
     place.config.write_text(place.config.read_text().replace("max_workers: 4", "max_workers: 1"))
@@ -64,7 +64,7 @@ def test_a_plugin_that_bears_one_process_is_not_asked_while_it_is_busy(tmp_path:
         assert any("lone was not asked" in row["message"] for row in (noted, healthy))
 
 
-def test_a_health_check_is_no_run_and_its_failure_is_told(tmp_path: Path) -> None:
+def test_a_health_check_is_no_run_and_its_failure_is_shown(tmp_path: Path) -> None:
     place = private(a_place(tmp_path, "  sick: {}\n"))
     place.plugin("sick", SICK)
     with a_daemon(place):
@@ -77,7 +77,7 @@ def test_a_health_check_is_no_run_and_its_failure_is_told(tmp_path: Path) -> Non
 
 
 def test_a_read_only_token_starts_no_health_check(tmp_path: Path) -> None:
-    """A GET is answered with what was found when the plugins were last asked."""
+    """A GET returns the results of the latest health commands."""
     place = an_api_place(tmp_path, "  sick: {}\n")
     place.plugin("sick", SICK)
     with an_api(place) as api:

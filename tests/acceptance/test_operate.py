@@ -53,7 +53,7 @@ def private(place: Place) -> Place:
 
 
 def test_the_doctor_without_a_daemon(tmp_path: Path) -> None:
-    """Nothing has to run, and nothing is made: not even a store."""
+    """No daemon is needed, and no file is created, not even a store."""
     place = private(a_place(tmp_path))
     said = place.said("system", "doctor")
     assert said["verdict"] == "warn"
@@ -70,7 +70,7 @@ def test_the_doctor_without_a_daemon(tmp_path: Path) -> None:
 
 
 def test_the_doctor_with_a_daemon_asks_for_health(tmp_path: Path) -> None:
-    """Health on demand; a plugin that is not well is an error, and exit 1."""
+    """Health commands are run; an unhealthy plugin is an error, and exit 1."""
     place = private(a_place(tmp_path, "  sick: {}\n"))
     place.plugin("sick", BROKEN)
     with a_daemon(place) as daemon:
@@ -84,8 +84,8 @@ def test_the_doctor_with_a_daemon_asks_for_health(tmp_path: Path) -> None:
         assert "it is broken" in explained.out
 
 
-def test_a_configuration_that_cannot_be_loaded_is_told_of(tmp_path: Path) -> None:
-    """Every problem with its place, while the daemon goes on with the one in force."""
+def test_every_problem_of_a_broken_configuration_is_a_finding(tmp_path: Path) -> None:
+    """Each with its place; the daemon continues with the configuration in force."""
     place = private(a_place(tmp_path))
     with a_daemon(place):
         good = place.config.read_text()
@@ -136,7 +136,7 @@ def test_what_is_wrong_comes_with_its_place_and_its_fix(tmp_path: Path) -> None:
 # ----------------------------------------------------------------------------------------- selfcheck
 
 
-def test_plugins_that_others_can_change_are_refused_and_told_of(tmp_path: Path) -> None:
+def test_plugins_that_others_can_change_are_refused_and_reported(tmp_path: Path) -> None:
     """By `config check`, by the doctor without a daemon and beside one that loaded them before."""
     place = private(a_place(tmp_path))
     root = place.config.parent / "plugins"
@@ -161,7 +161,7 @@ def test_plugins_that_others_can_change_are_refused_and_told_of(tmp_path: Path) 
 
 
 def test_selfcheck_beside_and_without_a_daemon(tmp_path: Path) -> None:
-    """Also after a split whose branch failed, was mended and tried again."""
+    """Also after a split whose branch failed, was fixed and retried."""
     place = a_place(tmp_path, f"  broken:\n{ONCE}{SPLIT}")
     mended = place.plugin("broken", BROKEN) / "mended"
     with a_daemon(place):
@@ -190,7 +190,7 @@ def test_selfcheck_beside_and_without_a_daemon(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("reason", JobReason)
 def test_there_is_advice_for_every_reason(reason: JobReason) -> None:
-    """Whatever a job ends with."""
+    """Every reason has a remedy without an unfilled placeholder."""
     assert reason in REMEDIES
     assert "{" not in remedy_for(reason, plugin="p", command="c", job_id="j")
 
@@ -226,7 +226,7 @@ def test_a_failed_job_is_explained_against_the_last_good_run(tmp_path: Path) -> 
 
 
 def test_a_failed_run_is_explained_by_the_step_that_failed(tmp_path: Path) -> None:
-    """The run's own reason says nothing that helps."""
+    """The run's own reason does not help."""
     place = a_place(tmp_path, f"  broken:\n{ONCE}{SPLIT}")
     place.plugin("broken", BROKEN)
     with a_daemon(place):
@@ -242,7 +242,7 @@ def test_a_failed_run_is_explained_by_the_step_that_failed(tmp_path: Path) -> No
 
 
 def test_why_a_job_waits(tmp_path: Path) -> None:
-    """A key that is held, a cap that is reached, a retry to come, no daemon."""
+    """For a dedupe key, for a limit, for a retry, for a daemon."""
     more = "  slow: {parallelism: 1}\n  broken: {retry: {max_attempts: 2, backoff_base: 1h}}\n"
     place = a_place(tmp_path, more)
     place.plugin("slow", SLOW)
@@ -324,7 +324,7 @@ def test_a_job_behind_another_names_the_first_in_line(tmp_path: Path) -> None:
 
 
 def test_why_a_run_waits_where_no_daemon_is(tmp_path: Path) -> None:
-    """What to do. That none of its steps has started is not all there is to say."""
+    """The explanation says what to do, not only that no step has started."""
     place = a_place(tmp_path, "pipelines: [{name: flow, on: made, steps: [{uses: echo}]}]\n")
     (run,) = place.said("event", "send", "made")["started"]
     said = place.said("job", "explain", run["job_id"])
@@ -333,7 +333,7 @@ def test_why_a_run_waits_where_no_daemon_is(tmp_path: Path) -> None:
 
 
 def test_why_a_schedule_does_not_run(tmp_path: Path) -> None:
-    """Each obstacle in turn, and each is gone when what was advised is done."""
+    """Each obstacle in turn; following the advice removes it."""
     place = a_place(tmp_path, f"  broken:\n{ONCE}    circuit_breaker: {{threshold: 1}}\n{HOURLY}")
     place.config.write_text(place.config.read_text().replace("  echo: {}\n", f"  echo:\n{HOURLY}"))
     mended = place.plugin("broken", BROKEN) / "mended"
@@ -402,7 +402,7 @@ def test_a_backup_of_a_running_daemon_can_be_started(tmp_path: Path) -> None:
 
 
 def test_secrets_stay_at_home_unless_they_are_asked_for(tmp_path: Path) -> None:
-    """The file of variables is named as left out; with --secrets it is in, and that is said."""
+    """The file of variables is listed as left out; with --secrets it is included, and the output says so."""
     place = a_place(tmp_path)
     (place.config.parent / ".env").write_text("KEY=canary-9b1d\n")
     place.config.write_text(
@@ -428,7 +428,7 @@ def test_secrets_stay_at_home_unless_they_are_asked_for(tmp_path: Path) -> None:
 
 
 def test_a_restore_goes_to_the_place_that_the_archive_names_only_if_it_is_known(tmp_path: Path) -> None:
-    """An archive may be anybody's, and name ~/.ssh."""
+    """An archive may come from an untrusted source, and name ~/.ssh."""
     place = a_place(tmp_path)
     place.ductile("system", "backup", "saved.tar.gz", "--scope", "config,plugins")
     place.config.parent.rename(tmp_path / "before")
@@ -463,7 +463,7 @@ def test_relative_plugin_roots_work_after_a_restore(tmp_path: Path) -> None:
     assert len(second.said("job", "list")["jobs"]) == 2
 
 
-def test_a_damaged_archive_is_told_and_leaves_nothing(tmp_path: Path) -> None:
+def test_a_damaged_archive_is_refused_and_nothing_is_written(tmp_path: Path) -> None:
     place = a_place(tmp_path)
     place.ductile("system", "backup", "saved.tar.gz")
     data = bytearray((tmp_path / "saved.tar.gz").read_bytes())
@@ -492,7 +492,7 @@ def test_trying_a_backup_and_a_restore(tmp_path: Path) -> None:
 
 
 def test_progress_is_for_a_terminal_only(tmp_path: Path) -> None:
-    """Long work shows progress; a program that reads our output gets none of it."""
+    """Long work shows progress on a terminal, not to a program that reads the output."""
     place = a_place(tmp_path)
     place.ductile("run", "echo")
     leader, follower = os.openpty()
@@ -548,8 +548,8 @@ pipelines:
 """
 
 
-def test_a_dry_run_and_the_advice_say_of_a_retry_what_the_retry_says(tmp_path: Path) -> None:
-    """A step that could not be made from its input: neither promises what is then refused."""
+def test_a_dry_run_and_the_advice_agree_with_the_retry(tmp_path: Path) -> None:
+    """For a step that could not be created, neither promises a retry that is then refused."""
     place = a_place(tmp_path, TEMPLATED)
     with a_daemon(place):
         run = place.said("pipeline", "run", "flow", status=1)["job_id"]

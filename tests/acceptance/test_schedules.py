@@ -33,7 +33,7 @@ def wait_for_exit(pid: int) -> None:
 
 @pytest.mark.parametrize("policy", ["if_running: skip", "if_running: queue, catch_up: run_all"])
 def test_a_starved_daemon_accounts_for_every_occurrence(tmp_path: Path, policy: str) -> None:
-    """The daemon stands still while a run ends and others fall due, as on an overloaded machine."""
+    """The daemon is stopped while a run ends and others fall due, as on an overloaded machine."""
     schedule = f"    schedules: [{{id: often, every: 1s, {policy}}}]\n"
     place = a_place(tmp_path, f"  long:\n    max_outstanding_polls: 100\n{schedule}")
     pipe = place.plugin("long", LONG) / "run.sh.pipe"

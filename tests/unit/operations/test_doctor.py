@@ -89,12 +89,12 @@ def test_more_room_is_never_worse(free: int, more: int, size: int) -> None:
     ],
 )
 def test_a_small_disk_that_is_half_empty_is_well(room: FreeSpace, level: FindingLevel) -> None:
-    """A filesystem without a number of inodes (btrfs) never runs out of them."""
+    """Btrfs reports 0 inodes: their number is not limited."""
     assert check_space(room, "/").level is level
 
 
 def test_a_clock_that_went_back_is_seen_by_the_ledger() -> None:
-    """Stored instants never go back, so they tell when the clock has."""
+    """Stored instants never go back, so a newer one shows that the clock did."""
     assert check_clock(START, START + timedelta(hours=1), "UTC").level is FindingLevel.WARN
     assert check_clock(START, START + timedelta(seconds=1), "UTC").level is FindingLevel.OK
     assert check_clock(START, None, "UTC").level is FindingLevel.OK
@@ -151,7 +151,7 @@ def test_every_problem_of_a_configuration_is_a_finding() -> None:
 
 
 def test_an_address_that_is_taken_is_an_error_only_without_the_daemon(tmp_path: Path) -> None:
-    """With one, it is the daemon who listens there."""
+    """While a daemon runs, it listens there itself."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         listen = f"127.0.0.1:{taken.getsockname()[1]}"
         auth = "auth: {tokens: [{token: '${T:-x}', scopes: ['*']}]}"
@@ -198,7 +198,7 @@ def test_a_schedule_is_overdue_only_where_a_daemon_runs() -> None:
     assert check_schedule(entry, START, daemon_runs=False) is None
 
 
-def test_findings_are_told_in_the_order_of_the_checks() -> None:
+def test_findings_are_in_the_order_of_the_checks() -> None:
     report = build_report([DoctorCheck.JOBS.error("b"), DoctorCheck.CONFIG.ok("a")])
     assert [row.check for row in report.findings] == [DoctorCheck.CONFIG, DoctorCheck.JOBS]
     assert report.counts == LevelCounts(ok=1, warn=0, error=1)

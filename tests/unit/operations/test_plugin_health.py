@@ -47,6 +47,6 @@ def a_record(key: InitKey, status: InitStatus, minute: int) -> InitRecord:
     ],
 )
 def test_which_init_marks_a_plugin(records: list[tuple[InitKey, InitStatus]], marked_by: str | None) -> None:
-    """The verdict on the version that is configured; while there is none, the last one there was."""
+    """The result for the configured version counts; while there is none, the latest result."""
     found = decide_failed_init([a_record(key, status, n) for n, (key, status) in enumerate(records)], NOW)
     assert (None if found is None else found.job_id) == marked_by

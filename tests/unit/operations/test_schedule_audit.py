@@ -29,7 +29,7 @@ async def audit(bench: Bench, limit: int = DEFAULT_PAGE) -> HistoryAudit:
 
 
 def forget_one(bench: Bench, position: int) -> None:
-    """As if an occurrence had been lost."""
+    """Delete the row of one occurrence."""
     connection = sqlite3.connect(bench.directory / "state.db")
     connection.execute(
         "DELETE FROM occurrences WHERE seq = (SELECT seq FROM occurrences ORDER BY seq LIMIT 1 OFFSET ?)",
@@ -57,7 +57,7 @@ async def a_day(bench: Bench) -> None:
 
 @pytest.mark.parametrize("plugins", [HOURLY, EVERY], ids=["cron", "every"])
 async def test_a_whole_history_is_proven(tmp_path: Path, plugins: str) -> None:
-    """Whatever came between: pauses, overlaps, runs on demand, a downtime."""
+    """With pauses, overlaps, runs on demand and a downtime in between."""
     async with scheduling(tmp_path, plugins) as bench:
         await a_day(bench)
         found = await audit(bench)
@@ -74,7 +74,7 @@ async def test_a_whole_history_is_proven(tmp_path: Path, plugins: str) -> None:
 
 @pytest.mark.parametrize("plugins", [HOURLY, EVERY], ids=["cron", "every"])
 async def test_a_gap_is_named(tmp_path: Path, plugins: str) -> None:
-    """One occurrence without a row: from when to when, and how many were due."""
+    """The gap of one deleted row has its bounds, and how many occurrences were due."""
     async with scheduling(tmp_path, plugins) as bench:
         for _ in range(6):
             for job in await bench.start_all():
@@ -88,7 +88,7 @@ async def test_a_gap_is_named(tmp_path: Path, plugins: str) -> None:
 
 
 async def test_a_missing_latest_occurrence_is_a_gap_too(tmp_path: Path) -> None:
-    """The history has to reach up to the next occurrence, not only to hang together."""
+    """The history has to reach up to the next occurrence."""
     async with scheduling(tmp_path, HOURLY) as bench:
         await bench.clock.advance(hours=4)
         last = len(await bench.history()) - 1
@@ -97,7 +97,7 @@ async def test_a_missing_latest_occurrence_is_a_gap_too(tmp_path: Path) -> None:
 
 
 async def test_rows_of_an_earlier_definition_are_no_gaps(tmp_path: Path) -> None:
-    """An edited schedule is held to its rule from the edit on."""
+    """Rows before an edit are not compared with the new rule."""
     async with scheduling(tmp_path, HOURLY) as bench:
         for _ in range(3):
             await bench.clock.advance(hours=1)
@@ -113,7 +113,7 @@ async def test_rows_of_an_earlier_definition_are_no_gaps(tmp_path: Path) -> None
 
 
 async def test_a_definition_that_the_daemon_does_not_know_yet_proves_nothing(tmp_path: Path) -> None:
-    """The file was edited and not reloaded: the rows are held to no rule, and that is said."""
+    """The file was edited and not reloaded: the rows are not compared, and `about` says so."""
     async with scheduling(tmp_path, HOURLY) as bench:
         await bench.clock.advance(hours=3)
         edited = scheduling(tmp_path / "other", 'p: {schedule: {cron: "*/10 * * * *"}}')
@@ -140,7 +140,7 @@ async def test_a_run_that_was_retried_leaves_no_gap(tmp_path: Path) -> None:
 
 
 async def test_a_run_by_hand_before_the_first_occurrence_is_no_gap(tmp_path: Path) -> None:
-    """A cron that was never due has nothing to account for, and after its first occurrence it has that."""
+    """A cron that was never due has no occurrence to audit; after the first one it has."""
     async with scheduling(tmp_path, HOURLY) as bench:
         await bench.clock.advance(minutes=10)
         await bench.scheduler.run_now("p", "default")
@@ -155,7 +155,7 @@ async def test_a_run_by_hand_before_the_first_occurrence_is_no_gap(tmp_path: Pat
 
 @pytest.mark.parametrize("plugins", [HOURLY, EVERY], ids=["cron", "every"])
 async def test_an_occurrence_that_waits_for_other_polls_is_no_gap(tmp_path: Path, plugins: str) -> None:
-    """Neither while it waits nor after, on whichever page its row comes to be."""
+    """Neither while it waits nor after, whatever page its row is on."""
     async with scheduling(tmp_path, plugins) as bench:
         await bench.clock.advance(hours=1)
         for job in await bench.start_all():

@@ -17,7 +17,7 @@ NIGHTLY = 'p: {schedule: {cron: "30 2 * * *", timezone: Europe/Berlin}}'
 
 
 def a_context(bench: Bench, plugins: str | None = None) -> OperationContext:
-    """Where no daemon runs; with `plugins` the configuration on disk is another one by now."""
+    """A context without a daemon. With `plugins`, the configuration was edited after the last start."""
     snapshot = bench.snapshot if plugins is None else a_snapshot(bench.directory / "edited", plugins)
     return OperationContext(store=bench.store, snapshot=lambda: snapshot, now=bench.clock.now, rng=Random(1))
 
@@ -27,8 +27,8 @@ async def starts(context: OperationContext, plugin: str | None = None) -> list[s
     return [each.start_at[:16] for each in upcoming.occurrences]
 
 
-async def test_what_no_daemon_has_seen_yet_is_worked_out(tmp_path: Path) -> None:
-    """Trying a new rule before the start is what the preview is for."""
+async def test_a_schedule_that_no_daemon_has_loaded_is_previewed(tmp_path: Path) -> None:
+    """A new rule can be tried before the daemon starts."""
     clock = clock_at("2026-11-17 10:00")
     store = open_sqlite_store(tmp_path / "state.db", clock=clock, rng=Random(1))
     snapshot = a_snapshot(tmp_path, f"{NIGHTLY}, q: {{schedule: {{every: 5m, jitter: 30s}}}}")
@@ -43,8 +43,8 @@ async def test_what_no_daemon_has_seen_yet_is_worked_out(tmp_path: Path) -> None
     await store.close()
 
 
-async def test_an_edited_rule_is_told_and_not_the_one_before(tmp_path: Path) -> None:
-    """Nothing of the old rule runs again; whether it is paused, and when it ran last, stays."""
+async def test_an_edited_rule_replaces_the_stored_one(tmp_path: Path) -> None:
+    """When it ran last is kept."""
     async with scheduling(tmp_path, NIGHTLY, clock=clock_at("2026-11-17 01:00")) as bench:
         await bench.clock.advance(hours=1)
         job = await bench.run_next(ok())
@@ -54,8 +54,8 @@ async def test_an_edited_rule_is_told_and_not_the_one_before(tmp_path: Path) -> 
         assert (row.last_job_id, row.rule) == (job.id, "cron 45 5 * * *")
 
 
-async def test_what_was_missed_is_told_as_catch_up_has_it(tmp_path: Path) -> None:
-    """The place in the store is past: skipped, or made up for as soon as a daemon starts."""
+async def test_missed_runs_are_previewed_as_catch_up_says(tmp_path: Path) -> None:
+    """Overdue occurrences are skipped, or run as soon as a daemon starts."""
     async with scheduling(tmp_path, NIGHTLY, clock=clock_at("2026-11-17 01:00")) as bench:
         bench.clock = SimulatedClock(bench.clock.now() + timedelta(days=3))
         assert await starts(a_context(bench)) == ["2026-11-20T01:30", "2026-11-21T01:30"]
@@ -64,7 +64,7 @@ async def test_what_was_missed_is_told_as_catch_up_has_it(tmp_path: Path) -> Non
 
 
 async def test_the_preview_crosses_a_change_of_the_clock_with_local_times(tmp_path: Path) -> None:
-    """The hour that is left out: the run comes at the next instant there is, and that can be seen."""
+    """In the skipped hour the run starts at the next instant that exists."""
     async with scheduling(tmp_path, NIGHTLY, clock=clock_at("2027-03-26 12:00")) as bench:
         upcoming = await preview(a_context(bench), PreviewRuns(count=3))
         assert [(each.local or "")[:20] for each in upcoming.occurrences] == [

@@ -36,9 +36,7 @@ def test_the_same_input_differs_in_nothing(given_input: dict[str, Any]) -> None:
 
 
 @given(objects, objects)
-def test_inputs_are_told_apart_by_key_and_never_by_value(
-    before: dict[str, Any], after: dict[str, Any]
-) -> None:
+def test_inputs_differ_by_key_and_no_value_is_shown(before: dict[str, Any], after: dict[str, Any]) -> None:
     """A payload may hold anything: what is named is where to look."""
     found = list(compare_inputs(before, after))
     missing = object()
