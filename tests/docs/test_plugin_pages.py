@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from ductile import sdk
-from ductile.admin.plugin_dev.contract_checks import ContractCheck
+from ductile.admin.plugin_dev.contract_test import ContractCheck
 from ductile.plugins.discovery import discover
 
 ROOT = Path(__file__).parents[2]

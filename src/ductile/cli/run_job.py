@@ -167,11 +167,7 @@ def job_result(ran: AwaitedJob) -> CommandResult:
         text = fmt.value(answer.get("result", answer))
         return text if console.width is None else printable(text)
 
-    return CommandResult(
-        data,
-        text,
-        note=(lambda _: duplicate) if ran.deduplicated else None,
-    )
+    return CommandResult(data, text, note=(lambda _: duplicate) if ran.deduplicated else None)
 
 
 def _exit_status(ran: AwaitedJob) -> Exit:

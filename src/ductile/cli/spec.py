@@ -129,12 +129,7 @@ def action(
     return declare
 
 
-def renders(
-    name: str,
-    summary: str,
-    operation: str,
-    **declared: Any,
-) -> Callable[[ResponseRenderer], Action]:
+def renders(name: str, summary: str, operation: str, **declared: Any) -> Callable[[ResponseRenderer], Action]:
     """Declare a command that runs an operation; the decorated function renders its response for people.
 
     Takes the keywords of `action`.

@@ -10,8 +10,13 @@ from pathlib import Path
 import pytest
 
 from builders.plugins import a_manifest, a_plugin
-from ductile.admin.plugin_dev.contract_checks import CheckVerdict, ContractCheck
-from ductile.admin.plugin_dev.contract_test import ContractReport, ContractTestOptions, check_contract
+from ductile.admin.plugin_dev.contract_test import (
+    CheckVerdict,
+    ContractCheck,
+    ContractReport,
+    ContractTestOptions,
+    check_contract,
+)
 from ductile.admin.plugins import check_plugins
 from ductile.errors import NotFoundError
 

@@ -139,11 +139,7 @@ def wait(call: Invocation) -> CommandResult:
         earlier = "" if job["status"] in fmt.TERMINAL or job["reason"] == "retry" else "earlier: "
         return f"{line}: {earlier}{indent_continuation(error)}"
 
-    return CommandResult(
-        job,
-        text,
-        exit_status=status if job["status"] in fmt.TERMINAL else Exit.TRY_AGAIN,
-    )
+    return CommandResult(job, text, exit_status=status if job["status"] in fmt.TERMINAL else Exit.TRY_AGAIN)
 
 
 @renders("cancel", "end a job; a running one is killed", "job.cancel", arguments=(JOB,))

@@ -5,9 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ductile.cli.client import Document, connect_to_daemon, exchange, request, request_daemon
-from ductile.cli.commands.arguments import (
-    TIMEOUT,
-)
+from ductile.cli.commands.arguments import TIMEOUT
 from ductile.cli.console import format as fmt
 from ductile.cli.console.console import console_for, one_line, printable
 from ductile.cli.invocation import CommandResult, Invocation
@@ -207,11 +205,7 @@ def check(call: Invocation) -> CommandResult:
         table = console.table(("STEP", "WITH THIS PAYLOAD", "BECAUSE"), rows, prose=True)
         return "\n".join([*lines, "", table])
 
-    return CommandResult(
-        data,
-        text,
-        exit_status=Exit.CONFIG if faulty else Exit.OK,
-    )
+    return CommandResult(data, text, exit_status=Exit.CONFIG if faulty else Exit.OK)
 
 
 @action(

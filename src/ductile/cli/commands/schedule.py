@@ -123,12 +123,7 @@ def explain(found: Document, console: Console) -> str:
     return "\n".join(lines)
 
 
-@renders(
-    "pause",
-    "pause a schedule until it is resumed",
-    "schedule.pause",
-    arguments=(PLUGIN, SCHEDULE),
-)
+@renders("pause", "pause a schedule until it is resumed", "schedule.pause", arguments=(PLUGIN, SCHEDULE))
 def pause(done: Document, _: Console) -> str:
     return _switch_text(done, "paused")
 

@@ -40,8 +40,7 @@ def list_plugins(call: Invocation) -> CommandResult:
         return console.table(("NAME", "STATUS", "VERSION", "ABOUT"), rows)
 
     return CommandResult(
-        {"plugins": [_summary(entry) | {"unhealthy": failed.get(entry.name)} for entry in entries]},
-        text,
+        {"plugins": [_summary(entry) | {"unhealthy": failed.get(entry.name)} for entry in entries]}, text
     )
 
 
@@ -217,10 +216,7 @@ def state(found: Document, _: Console) -> str:
 
 
 @renders(
-    "facts",
-    "show the facts that a plugin has recorded, newest first",
-    "plugin.facts",
-    arguments=(_NAME,),
+    "facts", "show the facts that a plugin has recorded, newest first", "plugin.facts", arguments=(_NAME,)
 )
 def facts(found: Document, console: Console) -> str:
     if not found["facts"]:

@@ -5,10 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ductile.cli.client import connect_to_daemon, exchange, request, request_daemon
-from ductile.cli.commands.arguments import (
-    PLUGIN,
-    TIMEOUT,
-)
+from ductile.cli.commands.arguments import PLUGIN, TIMEOUT
 from ductile.cli.invocation import CommandResult, Invocation
 from ductile.cli.spec import DRY_RUN, Argument, Example, Option, action
 

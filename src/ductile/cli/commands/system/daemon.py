@@ -173,12 +173,7 @@ def reload(call: Invocation) -> CommandResult:
     return CommandResult(done, lambda console: reload_text(done, console))
 
 
-@renders(
-    "reset",
-    "close the circuit breakers of a plugin",
-    "system.reset",
-    arguments=(PLUGIN,),
-)
+@renders("reset", "close the circuit breakers of a plugin", "system.reset", arguments=(PLUGIN,))
 def reset(done: Document, _: Console) -> str:
     if done.get("dry_run"):
         return f"Would close {', '.join(done['would_reset']) or 'no breaker: all are closed'}."

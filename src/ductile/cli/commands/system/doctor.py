@@ -66,11 +66,7 @@ def doctor(call: Invocation) -> CommandResult:
         summary = f"{errors}, {warnings}, {counts['ok']} ok."
         return "\n\n".join([*parts, console.style(_STYLES[found["verdict"]], summary)])
 
-    return CommandResult(
-        found,
-        text,
-        exit_status=int(found["verdict"] == "error"),
-    )
+    return CommandResult(found, text, exit_status=int(found["verdict"] == "error"))
 
 
 @action(
@@ -107,11 +103,7 @@ def selfcheck(call: Invocation) -> CommandResult:
             lines.append(f"{console.style('bold', 'hint:')} {console.hint(hint)}")
         return "\n".join(lines)
 
-    return CommandResult(
-        found,
-        text,
-        exit_status=int(not found["sound"]),
-    )
+    return CommandResult(found, text, exit_status=int(not found["sound"]))
 
 
 @action(
