@@ -58,7 +58,11 @@ class Listener:
             server_header=False,
             interface="asgi3",
         )
-        _silence_uvicorn()
+        # Log lines of uvicorn could contain request data. Each request is reported by a signal instead.
+        for logger in map(logging.getLogger, ("uvicorn.error", "uvicorn.access", "uvicorn.asgi")):
+            logger.propagate = False
+            logger.setLevel(logging.CRITICAL + 1)
+            logger.handlers = []  # with any handler uvicorn formats a line for each request
         self._bound: list[socket.socket] = []
         self._servers: list[asyncio.Server] = []
 
@@ -199,12 +203,3 @@ class Listener:
 def _shown(address: tuple[object, ...]) -> str:
     host, port = str(address[0]), address[1]
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-def _silence_uvicorn() -> None:
-    """Its log lines could contain request data. Each request is reported by a signal instead."""
-    for name in ("uvicorn.error", "uvicorn.access", "uvicorn.asgi"):
-        logger = logging.getLogger(name)
-        logger.propagate = False
-        logger.setLevel(logging.CRITICAL + 1)
-        logger.handlers = []  # with any handler uvicorn formats a line for each request

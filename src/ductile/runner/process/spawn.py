@@ -66,7 +66,10 @@ class SpawnRunner:
     """Implements `ductile.runner.port.Runner`."""
 
     def __init__(self, grace: GracePeriods | None = None) -> None:
-        _reset_sigchld()
+        # SIGCHLD=SIG_IGN is inherited from a parent and makes exit statuses unavailable.
+        if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:
+            with suppress(ValueError):  # only the main thread may set signal handlers
+                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         self._grace = grace or GracePeriods()
         self._threads: ThreadPoolExecutor | None = None
         #: Spawns that have not been handed over to the loop.
@@ -146,13 +149,6 @@ class SpawnRunner:
 def _discard(started: SupervisedProcess | CouldNotStart) -> None:
     if isinstance(started, SupervisedProcess):
         started.stop(at_once=True)
-
-
-def _reset_sigchld() -> None:
-    """SIGCHLD=SIG_IGN is inherited from a parent and makes exit statuses unavailable; reset it."""
-    if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:
-        with suppress(ValueError):  # only the main thread may set signal handlers
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
 
 def _spawn(launch: Launch, loop: asyncio.AbstractEventLoop) -> _Spawned | CouldNotStart:

@@ -103,7 +103,13 @@ def _read_first_line(entrypoint: str, _metadata: tuple[int, ...]) -> str | ColdS
 def find_interpreter(first_line: str | None, search_path: str | None) -> Interpreter | ColdStart:
     """Return the Python that a first line names by its path or through `env`, without options."""
     named = _named_in(first_line or "")
-    return _search(named, search_path) if isinstance(named, str) else named
+    if not isinstance(named, str):
+        return named
+    for directory in (search_path or "").split(os.pathsep):
+        candidate = f"{directory}/{named}"
+        if directory.startswith("/") and _is_executable_file(candidate):
+            return Interpreter(path=candidate, argv0=named)
+    return ColdStart(reason=f"no {named} was found on PATH")
 
 
 @lru_cache(maxsize=256)
@@ -119,14 +125,6 @@ def _named_in(first_line: str) -> Interpreter | str | ColdStart:
         case []:
             return ColdStart(reason="it has no first line that names an interpreter")
     return ColdStart(reason="its first line names no Python, or one with options")
-
-
-def _search(name: str, search_path: str | None) -> Interpreter | ColdStart:
-    for directory in (search_path or "").split(os.pathsep):
-        candidate = f"{directory}/{name}"
-        if directory.startswith("/") and _is_executable_file(candidate):
-            return Interpreter(path=candidate, argv0=name)
-    return ColdStart(reason=f"no {name} was found on PATH")
 
 
 def _is_executable_file(path: str) -> bool:
