@@ -153,7 +153,7 @@ def _options(options: tuple[Option, ...]) -> str:
 
 
 def endpoints() -> str:
-    """Every endpoint with its scope, its answer and what it is for, from the table that routes requests."""
+    """Every endpoint with its scope, summary and response, from the table that routes requests."""
     rows = [
         f"| `{each.http.method} {each.http.path}` | {each.access.shown.replace('|', ' or ')} "
         f"| {each.summary} | {_answers(each)} |"
@@ -172,30 +172,30 @@ def _answers(endpoint: Endpoint) -> str:
 
 
 def shapes() -> str:
-    """Every shape of an answer, in the words of `json.md`, from what the OpenAPI document is made of."""
+    """Every schema of a response, in the notation of `json.md`, from the schemas of the OpenAPI document."""
     parts = []
     for name, shape in schemas().items():
         about = f"{shape['description']}\n\n" if "description" in shape else ""
-        parts.append(f"### {name}\n\n{about}```text\n{_told(shape)}\n```")
+        parts.append(f"### {name}\n\n{about}```text\n{_described(shape)}\n```")
     return "\n\n".join(parts)
 
 
-#: More words than this are told elsewhere.
-_MOST_WORDS = 6
+#: Longer enumerations are described on other pages.
+_MAX_WORDS = 6
 
 
-def _told(shape: Any, indent: str = "") -> str:
+def _described(shape: Any, indent: str = "") -> str:
     """A JSON Schema of ours in a line, or an object in several."""
     kinds = shape.get("type", [])
     kinds = [kinds] if isinstance(kinds, str) else kinds
     if "$ref" in shape:
         return str(shape["$ref"].rpartition("/")[2])
     if "anyOf" in shape:
-        return " or ".join(_told(each, indent) for each in shape["anyOf"])
+        return " or ".join(_described(each, indent) for each in shape["anyOf"])
     if "enum" in shape:
         words = [word for word in shape["enum"] if word is not None]
-        told = " | ".join(words) if len(words) <= _MOST_WORDS else "text"
-        return f"{told} or null" if None in shape["enum"] else told
+        text = " | ".join(words) if len(words) <= _MAX_WORDS else "text"
+        return f"{text} or null" if None in shape["enum"] else text
     return " or ".join(_kind(kind, shape, indent) for kind in kinds) or "any JSON"
 
 
@@ -204,17 +204,17 @@ def _kind(kind: str, shape: Any, indent: str) -> str:
         case "string":
             return {"uuid": "id", "date-time": "instant"}.get(shape.get("format", ""), "text")
         case "array":
-            return f"[{_told(shape['items'], indent)}]"
+            return f"[{_described(shape['items'], indent)}]"
         case "object" if "properties" in shape:
             required, deeper = shape.get("required", ()), f"{indent}  "
             lines = [
-                f"{deeper}{name}{'' if name in required else '?'}: {_told(each, deeper)}"
+                f"{deeper}{name}{'' if name in required else '?'}: {_described(each, deeper)}"
                 for name, each in shape["properties"].items()
             ]
             more = [f"{deeper}…"] if shape.get("additionalProperties") else []
             return "\n".join(["{", *lines, *more, f"{indent}}}"])
         case "object" if isinstance(shape.get("additionalProperties"), dict):
-            return f"{{name: {_told(shape['additionalProperties'], indent)}}}"
+            return f"{{name: {_described(shape['additionalProperties'], indent)}}}"
         case "object":
             return "any JSON object"
         case "boolean":
