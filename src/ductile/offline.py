@@ -125,6 +125,7 @@ async def call_offline(
 async def diagnose_offline(named: str | None, environ: Mapping[str, str]) -> DoctorReport:
     """Return the report of `system.doctor` without a daemon, even without a configuration or a store."""
     from ductile.operations.diagnose import doctor  # noqa: PLC0415 - a command loads it on demand
+    from ductile.operations.diagnose.findings import DoctorCheck  # noqa: PLC0415 - as above
 
     config: Path | None = None
     try:
@@ -142,9 +143,9 @@ async def diagnose_offline(named: str | None, environ: Mapping[str, str]) -> Doc
         async with open_read_only(named, environ) as context:
             return await doctor.doctor(context, doctor.RunDoctor())
     except StoreBusyError as busy:
-        return doctor.doctor_without_store(snapshot, doctor.DoctorCheck.DAEMON.raised(busy))
+        return doctor.doctor_without_store(snapshot, DoctorCheck.DAEMON.raised(busy))
     except (StoreError, DeniedError) as error:
-        failed = doctor.DoctorCheck.STORE.raised(error)
+        failed = DoctorCheck.STORE.raised(error)
         return doctor.doctor_without_store(snapshot, doctor.daemon_not_running(), failed)
 
 

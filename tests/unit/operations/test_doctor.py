@@ -16,6 +16,7 @@ from ductile.config.compile.compiler import compile_snapshot
 from ductile.config.snapshot import Snapshot
 from ductile.core.jobs.failures import Breaker, BreakerState
 from ductile.errors import ConfigError, IntegrityError, Problem
+from ductile.operations.diagnose.doctor import breaker_findings, check_schedule, store_findings
 from ductile.operations.diagnose.doctor_local import (
     FreeSpace,
     check_clock,
@@ -25,7 +26,6 @@ from ductile.operations.diagnose.doctor_local import (
     permission_findings,
     refused_config,
 )
-from ductile.operations.diagnose.doctor_store import breaker_findings, check_schedule, store_findings
 from ductile.operations.diagnose.findings import (
     DoctorCheck,
     DoctorFinding,

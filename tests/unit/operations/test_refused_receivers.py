@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ductile.core.webhooks.url_policy import ADDRESS_NOT_ALLOWED, refused_host
-from ductile.operations.diagnose.doctor_store import failure_findings
+from ductile.operations.diagnose.doctor import failure_findings
 from ductile.store.model.maintenance import FailingReceiver, RecentFailures
 
 

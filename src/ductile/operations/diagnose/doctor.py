@@ -7,34 +7,43 @@ A check that cannot be made is a finding, not an error.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from datetime import timedelta
+import shlex
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Annotated
 
+import msgspec
+
 from ductile import __version__
 from ductile.config.snapshot import Snapshot, SqliteLocation
+from ductile.core.jobs.failures import BreakerState
+from ductile.core.schedules.admission import OVERDUE_AFTER
+from ductile.core.schedules.planner import SkipReason
+from ductile.core.webhooks.url_policy import refused_host
 from ductile.engine.deps import EngineStatus
+from ductile.engine.schedule_entries import active_schedules
 from ductile.errors import ConfigError, DuctileError, StoreError
 from ductile.operations import request
 from ductile.operations.context import OperationContext
 from ductile.operations.diagnose import doctor_local as local
-from ductile.operations.diagnose import doctor_store as stored
 from ductile.operations.diagnose.findings import DoctorCheck, DoctorFinding, DoctorReport, build_report
+from ductile.operations.diagnose.wording import time_text
 from ductile.operations.plugins.health import CheckHealth, check_health, last_health_checks, unhealthy_plugins
+from ductile.operations.schedules.audit import audit_history
+from ductile.store.model.jobs import InitRecord
+from ductile.store.model.maintenance import FailingReceiver, RecentFailures, StoreStats
+from ductile.store.model.records import BreakerRow
+from ductile.store.model.schedules import OccurrenceOutcome, ScheduleEntry
 from ductile.struct import Value
 
-__all__ = [
-    "DoctorCheck",
-    "RunDoctor",
-    "daemon_not_running",
-    "doctor",
-    "doctor_without_config",
-    "doctor_without_store",
-    "store_not_created",
-]
-
 _RECENT = timedelta(days=1)
+_MIB = 1024 * 1024
+#: The writer truncates its log far earlier, unless another program keeps a read transaction open.
+_LONG_LOG = 256 * _MIB
+_OTHER_POLLS = frozenset({SkipReason.WAITING, SkipReason.OUTSTANDING_POLLS})
+#: Occurrences of each schedule that are audited; `schedule history` audits all.
+_OCCURRENCES = 50
 
 
 class RunDoctor(Value):
@@ -131,12 +140,183 @@ async def _store_findings(context: OperationContext) -> list[DoctorFinding]:
         failures = await context.store.recent_failures(since=now - _RECENT)
         return [
             local.check_clock(now, failures.newest_at, snapshot.timezone),
-            *stored.store_findings(await context.store.stats()),
-            *stored.breaker_findings(await context.store.breakers()),
-            *[finding async for finding in stored.schedule_findings(context)],
-            *stored.init_findings(await unhealthy_plugins(context)),
-            *stored.orphan_findings(await context.count_orphaned()),
-            *stored.failure_findings(failures, snapshot.state_webhooks.allow),
+            *store_findings(await context.store.stats()),
+            *breaker_findings(await context.store.breakers()),
+            *[finding async for finding in schedule_findings(context)],
+            *init_findings(await unhealthy_plugins(context)),
+            *orphan_findings(await context.count_orphaned()),
+            *failure_findings(failures, snapshot.state_webhooks.allow),
         ]
     except StoreError as error:
         return [DoctorCheck.STORE.raised(error)]
+
+
+def store_findings(stats: StoreStats) -> Iterator[DoctorFinding]:
+    if stats.damage:
+        yield DoctorCheck.STORE.error(
+            f"the file is damaged: {stats.damage[0]}",
+            where=stats.place,
+            fix="stop the daemon, keep a copy of the file, then: ductile system restore FILE --to DIR",
+        )
+    if stats.search_damage:
+        message = "the index for searching the log was damaged and is built anew; no job is affected"
+        yield DoctorCheck.STORE.warn(message, where=stats.place)
+    for log in stats.kept_logs:
+        yield DoctorCheck.STORE.warn(
+            "the write-ahead log was damaged when the store was opened: jobs that were accepted last may be "
+            "missing",
+            where=log,
+            fix=f"look for them (ductile job list), send again what is missing, then: rm {log}",
+        )
+    if stats.log_size > _LONG_LOG:
+        yield DoctorCheck.STORE.warn(
+            f"the write-ahead log has grown to {stats.log_size // _MIB} MiB",
+            where=f"{stats.place}-wal",
+            fix="end whatever else has the store open (fuser), or restart the daemon",
+        )
+    if not stats.damage:
+        on = f", on {stats.filesystem}" if stats.filesystem else ""
+        about = f"{stats.size // _MIB} MiB, schema version {stats.schema_version}{on}"
+        yield DoctorCheck.STORE.ok(f"the store is undamaged: {about}", stats.place)
+
+
+def breaker_findings(rows: Sequence[BreakerRow]) -> Iterator[DoctorFinding]:
+    not_closed = [row for row in rows if row.breaker.state is not BreakerState.CLOSED]
+    for row in not_closed:
+        job_id = row.breaker.last_job_id
+        yield DoctorCheck.BREAKERS.warn(
+            f"the breaker of {row.plugin} {row.command} is {row.breaker.state} after "
+            f"{row.breaker.failures} failures: the scheduler does not run it",
+            where=f"job {job_id}" if job_id else None,
+            fix=f"fix the cause{f' (ductile job explain {job_id})' if job_id else ''}, "
+            f"then: ductile system reset {row.plugin}",
+        )
+    if not not_closed:
+        yield DoctorCheck.BREAKERS.ok("no breaker is open")
+
+
+async def schedule_findings(context: OperationContext) -> AsyncIterator[DoctorFinding]:
+    engine, active = context.engine, active_schedules(context.snapshot())
+    all_ok = True
+    for entry in await context.store.schedules():
+        if (entry.plugin, entry.schedule_id) not in active:
+            continue
+        if engine is not None and entry.plugin in engine.draining:
+            continue  # Its due runs wait for the end of the drain.
+        finding = check_schedule(entry, context.now(), daemon_runs=engine is not None)
+        finding = finding or await _check_history(context, entry)
+        if finding is not None:
+            all_ok = False
+            yield finding
+    if all_ok:
+        yield DoctorCheck.SCHEDULES.ok(f"{len(active)} schedules run as configured, without a gap")
+
+
+def check_schedule(entry: ScheduleEntry, now: datetime, *, daemon_runs: bool) -> DoctorFinding | None:
+    """A finding for a schedule that is paused, overdue, or waiting for long."""
+    name, where = f"{entry.plugin} {entry.schedule_id}", f"plugins.{entry.plugin}.schedules"
+    explain = f"ductile schedule explain {name}"
+    if entry.paused_at is not None:
+        message = f"{name} is paused since {time_text(entry.paused_at)}"
+        return DoctorCheck.SCHEDULES.warn(message, where=where, fix=f"ductile schedule resume {name}")
+    if daemon_runs and entry.next_at is not None and now - entry.next_at > OVERDUE_AFTER:
+        message = f"{name} is overdue since {time_text(entry.next_at)}"
+        return DoctorCheck.SCHEDULES.error(message, where=where, fix=explain)
+    if daemon_runs and entry.deferred is not None and now - entry.deferred.start_at > OVERDUE_AFTER:
+        since = time_text(entry.deferred.start_at)
+        message = f"{name} waits since {since} for other polls of {entry.plugin} to end"
+        return DoctorCheck.SCHEDULES.warn(message, where=where, fix=explain)
+    return None
+
+
+async def _check_history(context: OperationContext, entry: ScheduleEntry) -> DoctorFinding | None:
+    """A finding for a schedule with a gap in its history, or with occurrences that other polls displaced."""
+    page = await context.store.occurrences(entry.plugin, entry.schedule_id, limit=_OCCURRENCES)
+    name, where = f"{entry.plugin} {entry.schedule_id}", f"plugins.{entry.plugin}.schedules"
+    if (await audit_history(context, entry, page.rows, newest=True)).complete is False:
+        message = f"the history of {name} has a gap"
+        return DoctorCheck.SCHEDULES.warn(message, where=where, fix=f"ductile schedule history {name}")
+    since = context.now() - _RECENT
+    skipped = sum(
+        row.count
+        for row in page.rows
+        if row.outcome is OccurrenceOutcome.SKIPPED
+        and row.reason in _OTHER_POLLS
+        and (row.until_at or row.nominal_at) > since
+    )
+    if not skipped:
+        return None
+    return DoctorCheck.SCHEDULES.warn(
+        f"{name} runs less often than it is due: within a day {skipped} of its occurrences were skipped "
+        f"because other polls of {entry.plugin} were queued or running",
+        where=where,
+        fix=f"raise plugins.{entry.plugin}.max_outstanding_polls, or let its schedules be due less often; "
+        f"see: ductile schedule history {name}",
+    )
+
+
+def init_findings(failed: Mapping[str, InitRecord]) -> Iterator[DoctorFinding]:
+    for name, record in failed.items():
+        yield DoctorCheck.PLUGINS.warn(
+            f"{name} is unhealthy: its init failed: {record.error}",
+            where=f"job {record.job_id}" if record.job_id else f"plugins.{name}",
+            fix=f"fix the cause, then: ductile job retry {record.job_id}" if record.job_id else None,
+        )
+
+
+def orphan_findings(orphaned: int) -> Iterator[DoctorFinding]:
+    if orphaned:
+        jobs, them = ("1 job was", "it") if orphaned == 1 else (f"{orphaned} jobs were", "them")
+        yield DoctorCheck.JOBS.warn(
+            f"{jobs} running when the process that ran {them} died; the next start runs {them} again, "
+            f"or ends {them}",
+            where="ductile queue list",
+            fix="ductile system start",
+        )
+
+
+def failure_findings(failures: RecentFailures, allow: Sequence[str]) -> Iterator[DoctorFinding]:
+    """Jobs that failed for good within a day, and receivers of state webhooks that do not accept them."""
+    for group in failures.endings:
+        jobs = "job" if group.jobs == 1 else "jobs"
+        yield DoctorCheck.JOBS.warn(
+            f"{group.jobs} {jobs} of {group.plugin} {group.command} failed for good within a day",
+            where=f"job {group.latest_job_id}",
+            fix=f"ductile job explain {group.latest_job_id}",
+        )
+    for group in failures.removed:
+        jobs = "1 queued job" if group.jobs == 1 else f"{group.jobs} queued jobs"
+        yield DoctorCheck.JOBS.warn(
+            f"{jobs} of {group.plugin} {group.command} ended within a day because the plugin was removed "
+            "or disabled",
+            where=f"job {group.latest_job_id}",
+            fix=f"if they are still wanted: ductile plugin enable {group.plugin}, "
+            f"then: ductile job retry {group.latest_job_id}",
+        )
+    if not failures.endings and not failures.removed:
+        yield DoctorCheck.JOBS.ok("no job failed for good within a day")
+    yield from (_receiver_finding(each, allow) for each in failures.receivers)
+    if not failures.receivers:
+        yield DoctorCheck.RECEIVERS.ok("every receiver accepts its state webhooks")
+
+
+def _receiver_finding(receiver: FailingReceiver, allow: Sequence[str]) -> DoctorFinding:
+    counts = f"{receiver.waiting} wait, {receiver.dropped} were given up"
+    host = refused_host(receiver.receiver, receiver.last_error, allow)
+    if host is None:
+        error = f" ({receiver.last_error})" if receiver.last_error else ""
+        return DoctorCheck.RECEIVERS.warn(
+            f"{receiver.receiver} does not accept state webhooks: {counts}{error}",
+            where=receiver.receiver,
+            fix="see `ductile webhook deliveries`; when it answers again: ductile webhook resend ID",
+        )
+    # Ductile itself refuses to call the host. The list is set as a whole, so the fix names it as a whole.
+    hosts = shlex.quote(msgspec.json.encode([*allow, host]).decode())
+    only = "" if allow else "; from then on only listed hosts are called"
+    return DoctorCheck.RECEIVERS.warn(
+        f"state webhooks to {receiver.receiver} are not sent: state_webhooks.allow does not list {host}; "
+        f"{counts}",
+        where="state_webhooks.allow",
+        fix=f"if it may be called: ductile config set state_webhooks.allow {hosts} --lock && ductile reload "
+        f"(what was given up: ductile webhook resend ID){only}",
+    )
