@@ -98,7 +98,7 @@ FIXED_SKILLS = (
         "system.doctor",
         "GET",
         "/system/doctor",
-        "200 with `verdict` ok, warn or error, and `findings`, each with what mends it in `fix`.",
+        "200 with `verdict` ok, warn or error, and `findings`, each with a remedy in `fix`.",
     ),
     _FixedSkill("system.health", "GET", "/healthz", "200 with `status` ok; 503 if the store is down."),
 )

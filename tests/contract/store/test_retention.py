@@ -32,7 +32,7 @@ from ductile.store.verbs.maintenance import PRUNED_AT_ONCE
 
 PRUNES = True  # the rules for rows at rest allow for it
 
-#: What a queue row knows beyond the fields of SPEC 4.1: of no use once the job is only history.
+#: Columns of a queue row that the log does not keep: they have no use once the job has ended.
 FORGOTTEN = {"seq", "hops", "claim_seq", "owner", "lease_until", "suspect", "callback", "cancel_requested_at"}
 
 

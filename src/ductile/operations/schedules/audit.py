@@ -53,7 +53,7 @@ class HistoryGap(Value):
 
 
 class HistoryAudit(Value):
-    complete: Annotated[bool | None, about("Null where that cannot be told; `about` says why.")]
+    complete: Annotated[bool | None, about("Null where that is unknown; `about` says why.")]
     from_at: Timestamp | None = field(name="from")
     to_at: Timestamp | None = field(name="to")
     gaps: tuple[HistoryGap, ...]
