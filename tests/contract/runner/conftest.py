@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from builders.zoo import children, open_descriptors
+from builders.bad_plugins import children, open_descriptors
 from ductile.runner.port import GracePeriods, Runner, StartedBy
 from ductile.runner.process.spawn import SpawnRunner
 from ductile.runner.warm.pool import WarmRunner

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from builders.zoo import AMPLE, ANIMALS, a_run, an_animal, start, wait_until_gone
+from builders.bad_plugins import AMPLE, BAD_PLUGINS, a_bad_plugin, a_launch, start, wait_until_gone
 from ductile.core.jobs.model import Completed, Failed, Interrupted, JobReason, Outcome, TimedOut
 from ductile.runner.interpret import ExecutionWarning, Interpretation, interpret
 from ductile.runner.port import (
@@ -42,7 +42,7 @@ async def meet(
     ends_after: timedelta = AMPLE,
     request: bytes = b"{}",
 ) -> Ending:
-    process = await start(runner, a_run(an_animal(place, name), timeout=ends_after, request=request))
+    process = await start(runner, a_launch(a_bad_plugin(place, name), timeout=ends_after, request=request))
     assert process.started_by is kind
     return await process.wait()
 
@@ -60,7 +60,7 @@ def reason_and_permanence(outcome: Outcome) -> tuple[JobReason, bool]:
     "name",
     [
         name
-        for name in ANIMALS
+        for name in BAD_PLUGINS
         if name.startswith("prints") and name not in {"prints 11 MiB", "prints without end"}
     ],
 )
@@ -90,7 +90,7 @@ async def test_the_request_arrives_whole_and_ends(runner: Runner, tmp_path: Path
     plugin = tmp_path / "run.sh"
     plugin.write_text('#!/bin/sh\nn=$(wc -c)\necho "{\\"status\\": \\"ok\\", \\"result\\": $((n))}"\n')
     plugin.chmod(0o755)
-    outcome = interpret(await (await start(runner, a_run(plugin, request=LARGE_REQUEST))).wait()).outcome
+    outcome = interpret(await (await start(runner, a_launch(plugin, request=LARGE_REQUEST))).wait()).outcome
     assert isinstance(outcome, Completed)
     assert outcome.response.result == len(LARGE_REQUEST)
 
@@ -176,7 +176,7 @@ async def ready(place: Path) -> None:
 async def started(runner: Runner, place: Path, name: str) -> Process:
     """Start a plugin and wait for its `ready()`."""
     os.mkfifo(place / "ready")
-    process = await start(runner, a_run(an_animal(place, name)))
+    process = await start(runner, a_launch(a_bad_plugin(place, name)))
     await ready(place)
     return process
 
@@ -216,7 +216,7 @@ async def test_an_answer_counts_while_a_thread_of_the_plugin_goes_on(runner: Run
 
 async def test_stopping_what_has_ended_changes_nothing(runner: Runner, tmp_path: Path) -> None:
     """A cancel that comes too late finds the process gone."""
-    process = await start(runner, a_run(an_animal(tmp_path, "answers")))
+    process = await start(runner, a_launch(a_bad_plugin(tmp_path, "answers")))
     first = await process.wait()
     process.stop()
     process.stop(at_once=True)
@@ -285,7 +285,7 @@ async def test_closing_the_runner_ends_everything(runner: Runner, tmp_path: Path
 
 async def test_closing_the_runner_ends_what_is_just_being_started(runner: Runner, tmp_path: Path) -> None:
     """No process is left behind. Only a lost server may not know how it ended."""
-    starting = asyncio.create_task(runner.start(a_run(an_animal(tmp_path, "ignores SIGTERM"))))
+    starting = asyncio.create_task(runner.start(a_launch(a_bad_plugin(tmp_path, "ignores SIGTERM"))))
     await asyncio.sleep(0)
     await runner.close()
     process = await starting
@@ -298,9 +298,9 @@ async def test_closing_the_runner_ends_what_is_just_being_started(runner: Runner
 
 async def test_a_cancelled_start_leaves_no_process(runner: Runner, tmp_path: Path) -> None:
     """A process whose `start` was cancelled is killed (checked by the fixture)."""
-    run = a_run(an_animal(tmp_path, "sleeps"))
+    launch = a_launch(a_bad_plugin(tmp_path, "sleeps"))
     for _ in range(5):
-        starting = asyncio.ensure_future(runner.start(run))
+        starting = asyncio.ensure_future(runner.start(launch))
         await asyncio.sleep(0)
         starting.cancel()
         await asyncio.wait((starting,))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from builders.zoo import OK, a_run, an_animal, an_executable, open_descriptors, start
+from builders.bad_plugins import OK, a_bad_plugin, a_launch, an_executable, open_descriptors, start
 from ductile.core.jobs.model import Completed
 from ductile.runner.interpret import interpret
 from ductile.runner.port import Launch, Runner, StartedBy
@@ -13,10 +13,10 @@ from ductile.runner.port import Launch, Runner, StartedBy
 AT_ONCE = 8
 
 
-async def many(runner: Runner, run: Launch, count: int) -> None:
+async def many(runner: Runner, launch: Launch, count: int) -> None:
     async def one_after_another() -> None:
         for _ in range(count // AT_ONCE):
-            process = await start(runner, run)
+            process = await start(runner, launch)
             assert isinstance(interpret(await process.wait()).outcome, Completed)
 
     await asyncio.gather(*(one_after_another() for _ in range(AT_ONCE)))
@@ -27,8 +27,8 @@ async def test_thousands_of_runs_leak_no_descriptor_and_no_zombie(
 ) -> None:
     """The fixture checks that no child is left."""
     script = an_executable(tmp_path, f"#!/bin/sh\necho '{OK}'\n")
-    plugin, count = (script, 2000) if kind is StartedBy.SPAWN else (an_animal(tmp_path, "answers"), 800)
-    await many(runner, a_run(plugin), AT_ONCE)
+    plugin, count = (script, 2000) if kind is StartedBy.SPAWN else (a_bad_plugin(tmp_path, "answers"), 800)
+    await many(runner, a_launch(plugin), AT_ONCE)
     before = open_descriptors()
-    await many(runner, a_run(plugin), count)
+    await many(runner, a_launch(plugin), count)
     assert open_descriptors().keys() == before.keys()

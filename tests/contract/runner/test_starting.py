@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
-from builders.zoo import (
+from builders.bad_plugins import (
     OK,
+    a_bad_plugin,
+    a_launch,
     a_python_plugin,
-    a_run,
-    an_animal,
     an_environment,
     an_executable,
     open_descriptors,
@@ -59,8 +59,8 @@ print(json.dumps({"status": "ok", "result": answer}))
 """
 
 
-async def result_of(runner: Runner, run: Launch) -> Any:
-    outcome = interpret(await (await start(runner, run)).wait()).outcome
+async def result_of(runner: Runner, launch: Launch) -> Any:
+    outcome = interpret(await (await start(runner, launch)).wait()).outcome
     assert isinstance(outcome, Completed), outcome
     return outcome.response.result
 
@@ -77,8 +77,10 @@ async def test_a_process_gets_what_it_is_given_and_nothing_else(
     leaking = os.open("/dev/null", os.O_RDONLY)
     os.set_inheritable(leaking, True)
     try:
-        run = a_run(plugin, environment=environment, directory=elsewhere, request=b"all of it", limits=limits)
-        seen = await result_of(runner, run)
+        launch = a_launch(
+            plugin, environment=environment, directory=elsewhere, request=b"all of it", limits=limits
+        )
+        seen = await result_of(runner, launch)
     finally:
         os.close(leaking)
     assert seen == {
@@ -160,7 +162,7 @@ async def test_faults_of_the_plugin_are_permanent(
     plugin = tmp_path / "run.py"
     if text is not None:
         an_executable(tmp_path, text, mode=mode)
-    ending = await runner.start(a_run(plugin, limits=limits))
+    ending = await runner.start(a_launch(plugin, limits=limits))
     assert isinstance(ending, CouldNotStart)
     outcome = interpret(ending).outcome
     assert isinstance(outcome, Failed)
@@ -171,8 +173,8 @@ async def test_faults_of_the_plugin_are_permanent(
 
 async def test_a_missing_directory_has_its_own_message(runner: Runner, tmp_path: Path) -> None:
     """The message names the directory, not the plugin that would have run in it."""
-    run = a_run(an_animal(tmp_path, "answers"), directory=tmp_path / "gone")
-    ending = await runner.start(run)
+    launch = a_launch(a_bad_plugin(tmp_path, "answers"), directory=tmp_path / "gone")
+    ending = await runner.start(launch)
     assert isinstance(ending, CouldNotStart)
     assert f"{tmp_path / 'gone'} does not exist" in ending.error
 
@@ -180,7 +182,7 @@ async def test_a_missing_directory_has_its_own_message(runner: Runner, tmp_path:
 async def test_an_impossible_variable_is_refused_without_showing_it(runner: Runner, tmp_path: Path) -> None:
     """The value of a variable may be a secret, so no message shows it."""
     environment = an_environment(tmp_path, TOKEN="canary\0canary")
-    ending = await runner.start(a_run(an_animal(tmp_path, "answers"), environment=environment))
+    ending = await runner.start(a_launch(a_bad_plugin(tmp_path, "answers"), environment=environment))
     assert isinstance(ending, CouldNotStart)
     assert ending.permanent
     assert "canary" not in repr(ending)
@@ -205,13 +207,13 @@ def no_descriptor_left() -> Iterator[None]:
 
 async def test_a_shortage_of_descriptors_passes(runner: Runner, tmp_path: Path) -> None:
     """A shortage of the machine is not the plugin's fault; the job is retried."""
-    run = a_run(an_animal(tmp_path, "answers"))
-    await result_of(runner, run)
+    launch = a_launch(a_bad_plugin(tmp_path, "answers"))
+    await result_of(runner, launch)
     with no_descriptor_left():
-        ending = await runner.start(run)
+        ending = await runner.start(launch)
     assert isinstance(ending, CouldNotStart)
     assert not ending.permanent
-    await result_of(runner, run)
+    await result_of(runner, launch)
 
 
 ASK_LIMITS = """\
@@ -226,7 +228,7 @@ print(json.dumps({"status": "ok", "result": limits}))
 async def test_limits_are_the_kernels(runner: Runner, tmp_path: Path) -> None:
     """Each of them."""
     limits = ResourceLimits(memory=2**31, cpu_seconds=7, open_files=33, processes=4000)
-    seen = await result_of(runner, a_run(a_python_plugin(tmp_path, ASK_LIMITS), limits=limits))
+    seen = await result_of(runner, a_launch(a_python_plugin(tmp_path, ASK_LIMITS), limits=limits))
     assert seen == [2**31, 7, 33, 4000]
 
 
@@ -246,17 +248,17 @@ async def test_limits_are_there_before_the_first_line_and_change_nothing_else(
     """A program need not read its request; what it starts at once is limited too."""
     plugin = an_executable(tmp_path, LOOK_AT_ONCE)
     environment = {"PATH": "/usr/bin:/bin", "LANG": "C", "WORD": "x=y"}
-    free = await result_of_stderr(runner, a_run(plugin, environment=environment))
+    free = await result_of_stderr(runner, a_launch(plugin, environment=environment))
     limits = ResourceLimits(open_files=77, memory=500_000_000)
-    run = a_run(plugin, environment=environment, limits=limits)
+    launch = a_launch(plugin, environment=environment, limits=limits)
     for _ in range(20):
-        limited = await result_of_stderr(runner, run)
+        limited = await result_of_stderr(runner, launch)
         assert limited[:2] == ["77", str(500_000_000 // 1024)]
         assert limited[2:] == free[2:]
 
 
-async def result_of_stderr(runner: Runner, run: Launch) -> list[str]:
-    ending = await (await start(runner, run)).wait()
+async def result_of_stderr(runner: Runner, launch: Launch) -> list[str]:
+    ending = await (await start(runner, launch)).wait()
     assert isinstance(ending, Exited)
     return ending.output.stderr.decode().splitlines()
 
@@ -265,15 +267,15 @@ async def test_a_limit_above_what_the_daemon_may_give_is_lowered(runner: Runner,
     """A generous setting does not keep a plugin from starting."""
     highest = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     limits = ResourceLimits(open_files=highest + 1)
-    seen = await result_of(runner, a_run(a_python_plugin(tmp_path, ASK_LIMITS), limits=limits))
+    seen = await result_of(runner, a_launch(a_python_plugin(tmp_path, ASK_LIMITS), limits=limits))
     assert seen[2] == highest
 
 
 async def test_the_memory_limit_bites(runner: Runner, tmp_path: Path) -> None:
     """Only the plugin fails."""
     hungry = "import sys\nsys.stdin.read()\nbytearray(2**30)\n"
-    run = a_run(a_python_plugin(tmp_path, hungry), limits=ResourceLimits(memory=2**29))
-    outcome = interpret(await (await start(runner, run)).wait()).outcome
+    launch = a_launch(a_python_plugin(tmp_path, hungry), limits=ResourceLimits(memory=2**29))
+    outcome = interpret(await (await start(runner, launch)).wait()).outcome
     assert isinstance(outcome, Failed)
     assert "MemoryError" in outcome.error
 
@@ -283,25 +285,27 @@ async def test_too_few_descriptors_are_not_the_plugins_fault(
     runner: Runner, tmp_path: Path, limits: ResourceLimits
 ) -> None:
     """It counts as a shortage, and the next launch succeeds when there are some."""
-    run = a_run(an_executable(tmp_path, f"#!/bin/sh\necho '{OK}'\n"), limits=limits)
-    assert isinstance(await (await start(runner, run)).wait(), Exited)
+    launch = a_launch(an_executable(tmp_path, f"#!/bin/sh\necho '{OK}'\n"), limits=limits)
+    assert isinstance(await (await start(runner, launch)).wait(), Exited)
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     lowest_free = os.dup(0)
     os.close(lowest_free)
     resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free, before[1]))
     try:
-        short = await runner.start(run)
+        short = await runner.start(launch)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
     assert isinstance(short, CouldNotStart)
     assert short.shortage
-    assert isinstance(await (await start(runner, run)).wait(), Exited)
+    assert isinstance(await (await start(runner, launch)).wait(), Exited)
 
 
 async def test_the_plugins_own_limit_is_no_shortage(runner: Runner, tmp_path: Path) -> None:
     """A program that exceeds it would be retried forever."""
-    run = a_run(an_executable(tmp_path, f"#!/bin/sh\necho '{OK}'\n"), limits=ResourceLimits(memory=4096))
-    refused = await runner.start(run)
+    launch = a_launch(
+        an_executable(tmp_path, f"#!/bin/sh\necho '{OK}'\n"), limits=ResourceLimits(memory=4096)
+    )
+    refused = await runner.start(launch)
     if isinstance(refused, CouldNotStart):
         assert not refused.shortage
     else:

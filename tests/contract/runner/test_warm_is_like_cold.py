@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
+from builders.bad_plugins import a_launch, a_python_plugin, an_environment, start
 from builders.interpreters import other_interpreters
-from builders.zoo import a_python_plugin, a_run, an_environment, start
 from ductile.runner.port import (
     Ending,
     Exited,
@@ -48,24 +48,24 @@ class Both:
         self.cold = SpawnRunner(PATIENT)
         self.warm = WarmRunner(PATIENT)
 
-    async def run(self, run: Launch) -> tuple[ProcessOutput, ProcessOutput, ProcessOutput]:
+    async def run(self, launch: Launch) -> tuple[ProcessOutput, ProcessOutput, ProcessOutput]:
         """Cold, warm, and warm once more."""
-        cold = await (await start(self.cold, run)).wait()
+        cold = await (await start(self.cold, launch)).wait()
         warm = []
         for _ in range(2):
-            process = await start(self.warm, run)
+            process = await start(self.warm, launch)
             assert process.started_by is StartedBy.WARM
             warm.append(await process.wait())
         return output(cold), output(warm[0]), output(warm[1])
 
-    async def observe(self, run: Launch) -> list[dict[str, Any]]:
+    async def observe(self, launch: Launch) -> list[dict[str, Any]]:
         """The same, with what it left in the file `kept` of its home each time."""
         seen = []
         for runner in (self.cold, self.warm, self.warm):
-            process = await start(runner, run)
+            process = await start(runner, launch)
             assert process.started_by is (StartedBy.WARM if runner is self.warm else StartedBy.SPAWN)
             found = observed(output(await process.wait()))
-            seen.append(found | {"kept": take_kept(Path(run.environment["HOME"]))})
+            seen.append(found | {"kept": take_kept(Path(launch.environment["HOME"]))})
         return seen
 
     async def close(self) -> None:
@@ -113,8 +113,8 @@ async def test_a_script_does_the_same(both: Both, tmp_path: Path, name: str) -> 
     """Same output, same error text, same end."""
     plugin = a_python_plugin(tmp_path / "plugin", SCRIPTS[name])
     environment = an_environment(tmp_path)
-    run = a_run(plugin, environment=environment, request=b"one\ntwo\r\nthree")
-    cold, warm, again = await both.observe(run)
+    launch = a_launch(plugin, environment=environment, request=b"one\ntwo\r\nthree")
+    cold, warm, again = await both.observe(launch)
     assert warm == cold
     assert again == cold
     if name == "unclosed file":
@@ -138,8 +138,8 @@ async def test_the_surroundings_are_the_same(both: Both, tmp_path: Path, which: 
     """Everything a script can ask, but for the documented differences, has the same answer."""
     plugin = a_python_plugin(tmp_path / "plugin", SURROUNDINGS)
     environment = environments(tmp_path)[which]
-    run = a_run(plugin, environment=environment, directory=tmp_path, request=b"request")
-    cold, warm, again = [comparable(found) for found in await both.run(run)]
+    launch = a_launch(plugin, environment=environment, directory=tmp_path, request=b"request")
+    cold, warm, again = [comparable(found) for found in await both.run(launch)]
     assert warm == cold
     assert again == cold
 
@@ -148,7 +148,7 @@ async def test_preloaded_modules_do_not_change_the_surroundings(both: Both, tmp_
     """What modules remember about their process is right in the forked one."""
     plugin = a_python_plugin(tmp_path / "plugin", SURROUNDINGS)
     warm_start = WarmStart(preload=("asyncio", "http.client", "logging", "multiprocessing", "threading"))
-    cold, warm, again = [comparable(found) for found in await both.run(a_run(plugin, warm=warm_start))]
+    cold, warm, again = [comparable(found) for found in await both.run(a_launch(plugin, warm=warm_start))]
     assert warm == cold
     assert again == cold
 
@@ -159,8 +159,8 @@ async def test_files_are_written_whatever_was_preloaded(both: Both, tmp_path: Pa
     differing = {}
     for name in (name for name in SCRIPTS if name.startswith("unclosed")):
         plugin = a_python_plugin(tmp_path / name, SCRIPTS[name])
-        run = a_run(plugin, environment=an_environment(tmp_path), warm=WarmStart(preload=preload))
-        cold, *warm = await both.observe(run)
+        launch = a_launch(plugin, environment=an_environment(tmp_path), warm=WarmStart(preload=preload))
+        cold, *warm = await both.observe(launch)
         if any(found != cold for found in warm):
             differing[name] = [cold, *warm]
     assert differing == {}
@@ -169,7 +169,7 @@ async def test_files_are_written_whatever_was_preloaded(both: Both, tmp_path: Pa
 async def test_the_documented_differences_are_differences(both: Both, tmp_path: Path) -> None:
     """What is documented as different is, so that the list does not outlive its truth."""
     plugin = a_python_plugin(tmp_path / "plugin", SURROUNDINGS)
-    cold, warm, _ = [json.loads(found.stdout) for found in await both.run(a_run(plugin))]
+    cold, warm, _ = [json.loads(found.stdout) for found in await both.run(a_launch(plugin))]
     differing = [name for name in cold if name.startswith("DIFFERS")]
     assert [name for name in differing if cold[name] == warm[name]] == []
 
@@ -180,7 +180,7 @@ async def test_found_through_env_it_is_the_same_too(both: Both, tmp_path: Path) 
     plugin = a_python_plugin(tmp_path / "plugin", f"#!/usr/bin/env {python.name}\n{SURROUNDINGS}")
     environment = an_environment(tmp_path, PATH=f"/nowhere:{python.parent}:/usr/bin:/bin")
     cold, warm, again = [
-        comparable(found) for found in await both.run(a_run(plugin, environment=environment))
+        comparable(found) for found in await both.run(a_launch(plugin, environment=environment))
     ]
     assert warm == cold
     assert again == cold
@@ -189,8 +189,8 @@ async def test_found_through_env_it_is_the_same_too(both: Both, tmp_path: Path) 
 async def test_what_cannot_be_made_ready_is_started_plainly(both: Both, tmp_path: Path) -> None:
     """No fault of ours becomes the plugin's. Here no directory can be read any more."""
     plugin = a_python_plugin(tmp_path / "plugin", "print('hello')\n")
-    run = a_run(plugin, environment=an_environment(tmp_path), limits=ResourceLimits(open_files=3))
-    cold, warm, again = await both.observe(run)
+    launch = a_launch(plugin, environment=an_environment(tmp_path), limits=ResourceLimits(open_files=3))
+    cold, warm, again = await both.observe(launch)
     assert warm == cold
     assert again == cold
 
@@ -199,7 +199,7 @@ async def test_bytes_that_are_no_text_are_found_in_comments_too(both: Both, tmp_
     """The interpreter refuses such a file, and says why."""
     plugin = a_python_plugin(tmp_path / "plugin", "print('hello')\n# caf\n")
     plugin.write_bytes(plugin.read_bytes().replace(b"caf", b"caf\xe9"))
-    cold, warm, again = await both.observe(a_run(plugin, environment=an_environment(tmp_path)))
+    cold, warm, again = await both.observe(a_launch(plugin, environment=an_environment(tmp_path)))
     assert b"Non-UTF-8" in cold["stderr"]
     assert warm == cold
     assert again == cold
@@ -218,8 +218,10 @@ async def test_scripts_do_the_same_under_another_interpreter(
     differing = {}
     for number, (name, text) in enumerate(SCRIPTS.items()):
         plugin = a_python_plugin(tmp_path / str(number), for_interpreter(text, interpreter))
-        run = a_run(plugin, environment=an_environment(tmp_path / str(number)), request=b"one\ntwo\r\nthree")
-        cold, *warm = await both.observe(run)
+        launch = a_launch(
+            plugin, environment=an_environment(tmp_path / str(number)), request=b"one\ntwo\r\nthree"
+        )
+        cold, *warm = await both.observe(launch)
         if any(found != cold for found in warm):
             differing[name] = [cold, *warm]
     assert differing == {}
@@ -230,7 +232,7 @@ async def test_the_surroundings_are_the_same_under_another_interpreter(
 ) -> None:
     """Whatever it can be asked."""
     plugin = a_python_plugin(tmp_path / "plugin", for_interpreter(SURROUNDINGS, interpreter))
-    cold, warm, again = [comparable(found) for found in await both.run(a_run(plugin))]
+    cold, warm, again = [comparable(found) for found in await both.run(a_launch(plugin))]
     assert warm == cold
     assert again == cold
 

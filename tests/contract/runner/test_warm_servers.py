@@ -16,11 +16,11 @@ from typing import Any
 
 import pytest
 
-from builders.zoo import (
+from builders.bad_plugins import (
     OK,
+    a_bad_plugin,
+    a_launch,
     a_python_plugin,
-    a_run,
-    an_animal,
     an_environment,
     an_executable,
     an_interpreter,
@@ -56,8 +56,8 @@ async def result_of(process: Process) -> Any:
     return outcome.response.result
 
 
-async def run_of(runner: WarmRunner, run: Launch, kind: StartedBy = StartedBy.WARM) -> Any:
-    process = await start(runner, run)
+async def run_of(runner: WarmRunner, launch: Launch, kind: StartedBy = StartedBy.WARM) -> Any:
+    process = await start(runner, launch)
     assert process.started_by is kind
     return await result_of(process)
 
@@ -70,14 +70,14 @@ async def test_an_edited_plugin_takes_effect_at_once(runner: WarmRunner, tmp_pat
     """Even with the same size and the same times, it is the content that counts."""
     plugin = a_python_plugin(tmp_path, saying("earlier"))
     times = plugin.stat()
-    assert await run_of(runner, a_run(plugin)) == "earlier"
-    assert await run_of(runner, a_run(plugin)) == "earlier"
+    assert await run_of(runner, a_launch(plugin)) == "earlier"
+    assert await run_of(runner, a_launch(plugin)) == "earlier"
     with plugin.open("r+b") as file:
         content = file.read().replace(b"earlier", b"changed")
         file.seek(0)
         file.write(content)
     os.utime(plugin, ns=(times.st_atime_ns, times.st_mtime_ns))
-    assert await run_of(runner, a_run(plugin)) == "changed"
+    assert await run_of(runner, a_launch(plugin)) == "changed"
     assert len(runner.server_pids) == 1
 
 
@@ -85,9 +85,9 @@ async def test_an_edited_neighbour_takes_effect_at_once(runner: WarmRunner, tmp_
     """Modules in the plugin's directory are imported anew in every process."""
     plugin = a_python_plugin(tmp_path, "from words import answer\nprint(answer)\n")
     (tmp_path / "words.py").write_text(f"answer = '{OK}'\n")
-    assert await run_of(runner, a_run(plugin)) == "done"
+    assert await run_of(runner, a_launch(plugin)) == "done"
     (tmp_path / "words.py").write_text(f"answer = '{OK}'.replace('done', 'more')\n")
-    assert await run_of(runner, a_run(plugin)) == "more"
+    assert await run_of(runner, a_launch(plugin)) == "more"
 
 
 PRELOADING = """\
@@ -98,14 +98,14 @@ print(json.dumps({"status": "ok", "result": [loaded, slow_library.VALUE]}))
 """
 
 
-def a_preloading_run(
+def a_preloading_launch(
     place: Path, *, library: str = "VALUE = 1\n", environment: dict[str, str] | None = None
 ) -> Launch:
     """A plugin, with an interpreter of its own, whose library is imported beforehand."""
     python, packages = an_interpreter(place / "venv")
     (packages / "slow_library.py").write_text(library)
     plugin = a_python_plugin(place / "plugin", f"#!{python}\n{PRELOADING}")
-    return a_run(plugin, warm=WarmStart(preload=("slow_library",)), environment=environment)
+    return a_launch(plugin, warm=WarmStart(preload=("slow_library",)), environment=environment)
 
 
 def library_of(place: Path) -> Path:
@@ -114,7 +114,7 @@ def library_of(place: Path) -> Path:
 
 async def test_preloaded_modules_are_there_before_the_plugin(runner: WarmRunner, tmp_path: Path) -> None:
     """One import in the server serves every process."""
-    assert await run_of(runner, a_preloading_run(tmp_path)) == [True, 1]
+    assert await run_of(runner, a_preloading_launch(tmp_path)) == [True, 1]
 
 
 async def test_a_file_that_a_preloaded_module_has_opened_is_written(
@@ -129,9 +129,9 @@ def __getattr__(name):
         return file.write("one\\n")
     raise AttributeError(name)
 """
-    run = a_preloading_run(tmp_path, library=library)
-    assert await run_of(runner, run) == [True, 4]
-    assert await run_of(runner, run) == [True, 4]
+    launch = a_preloading_launch(tmp_path, library=library)
+    assert await run_of(runner, launch) == [True, 4]
+    assert await run_of(runner, launch) == [True, 4]
     assert kept.read_text() == "one\none\n"
 
 
@@ -139,12 +139,12 @@ async def test_an_edited_preloaded_module_takes_effect_and_replaces_the_server(
     runner: WarmRunner, tmp_path: Path
 ) -> None:
     """The first run after the edit already has it; those after it are warm again."""
-    run = a_preloading_run(tmp_path)
-    assert await run_of(runner, run) == [True, 1]
+    launch = a_preloading_launch(tmp_path)
+    assert await run_of(runner, launch) == [True, 1]
     (old,) = runner.server_pids
     library_of(tmp_path).write_text("VALUE = 2222\n")
-    assert await run_of(runner, run) == [False, 2222]
-    assert await run_of(runner, run) == [True, 2222]
+    assert await run_of(runner, launch) == [False, 2222]
+    assert await run_of(runner, launch) == [True, 2222]
     assert old not in runner.server_pids
     wait_until_gone(old)
 
@@ -157,13 +157,13 @@ async def test_a_module_that_is_edited_while_it_is_preloaded_takes_effect(
     os.mkfifo(importing)
     os.mkfifo(edited)
     waits = f"open({str(importing)!r}, 'w').close()\nopen({str(edited)!r}).close()\nVALUE = 1\n"
-    run = a_preloading_run(tmp_path, library=waits)
-    process = asyncio.create_task(start(runner, run))
+    launch = a_preloading_launch(tmp_path, library=waits)
+    process = asyncio.create_task(start(runner, launch))
     await asyncio.to_thread(importing.read_bytes)
     library_of(tmp_path).write_text("VALUE = 2222\n")
     await asyncio.to_thread(edited.write_bytes, b"")
     assert await result_of(await process) == [False, 2222]
-    assert await run_of(runner, run) == [True, 2222]
+    assert await run_of(runner, launch) == [True, 2222]
 
 
 DRAWING = """\
@@ -191,9 +191,9 @@ async def test_generators_of_preloaded_modules_are_reseeded_unless_they_have_a_s
         tmp_path / "plugin",
         f"#!{python}\nimport drawing, json\nprint(json.dumps({{'status': 'ok', 'result': drawing.DRAWN}}))\n",
     )
-    run = a_run(plugin, warm=WarmStart(preload=("drawing",)))
-    *one, seeded, key = await run_of(runner, run)
-    *other, seeded_too, other_key = await run_of(runner, run)
+    launch = a_launch(plugin, warm=WarmStart(preload=("drawing",)))
+    *one, seeded, key = await run_of(runner, launch)
+    *other, seeded_too, other_key = await run_of(runner, launch)
     assert set(one).isdisjoint(other)
     assert len(set(one)) == len(one)
     assert key != other_key
@@ -202,12 +202,12 @@ async def test_generators_of_preloaded_modules_are_reseeded_unless_they_have_a_s
 
 async def test_a_newly_installed_package_replaces_the_server(runner: WarmRunner, tmp_path: Path) -> None:
     """What is installed beside the preloaded modules may change how an interpreter starts."""
-    run = a_preloading_run(tmp_path)
-    assert await run_of(runner, run) == [True, 1]
+    launch = a_preloading_launch(tmp_path)
+    assert await run_of(runner, launch) == [True, 1]
     (library_of(tmp_path).parent / "more.pth").write_text(
         "import sys; sys.modules.setdefault('slow_library', sys); sys.VALUE = 'pth'\n"
     )
-    assert await run_of(runner, run) == [True, "pth"]
+    assert await run_of(runner, launch) == [True, "pth"]
 
 
 @pytest.mark.parametrize(
@@ -217,7 +217,7 @@ async def test_a_module_that_cannot_be_preloaded_fails_in_the_plugin(
     runner: WarmRunner, tmp_path: Path, library: str
 ) -> None:
     """The plugin fails at its own import, with its own message."""
-    process = await start(runner, a_preloading_run(tmp_path, library=library))
+    process = await start(runner, a_preloading_launch(tmp_path, library=library))
     outcome = interpret(await process.wait()).outcome
     assert isinstance(outcome, Failed)
     assert outcome.reason is JobReason.BAD_EXIT
@@ -228,9 +228,9 @@ async def test_a_module_that_starts_threads_makes_it_cold(runner: WarmRunner, tm
     threads = (
         "import threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()\nVALUE = 1\n"
     )
-    run = a_preloading_run(tmp_path, library=threads)
-    assert await run_of(runner, run, StartedBy.SPAWN) == [False, 1]
-    assert "started a thread" in (await runner.why_cold(run) or "")
+    launch = a_preloading_launch(tmp_path, library=threads)
+    assert await run_of(runner, launch, StartedBy.SPAWN) == [False, 1]
+    assert "started a thread" in (await runner.why_cold(launch) or "")
 
 
 async def test_a_server_that_does_not_get_ready_makes_it_cold(tmp_path: Path) -> None:
@@ -238,7 +238,7 @@ async def test_a_server_that_does_not_get_ready_makes_it_cold(tmp_path: Path) ->
     hanging = "import signal, sys\nif sys.argv[0].endswith('server.py'): signal.pause()\nVALUE = 1\n"
     runner = WarmRunner(IMPATIENT, WarmTimes(to_start=0.5))
     try:
-        assert await run_of(runner, a_preloading_run(tmp_path, library=hanging), StartedBy.SPAWN) == [
+        assert await run_of(runner, a_preloading_launch(tmp_path, library=hanging), StartedBy.SPAWN) == [
             False,
             1,
         ]
@@ -248,20 +248,20 @@ async def test_a_server_that_does_not_get_ready_makes_it_cold(tmp_path: Path) ->
 
 async def test_a_lost_server_is_replaced(runner: WarmRunner, tmp_path: Path) -> None:
     """No job is lost over a server that died between jobs."""
-    run = a_run(an_animal(tmp_path, "answers"))
-    await run_of(runner, run)
+    launch = a_launch(a_bad_plugin(tmp_path, "answers"))
+    await run_of(runner, launch)
     (old,) = runner.server_pids
     os.kill(old, signal.SIGKILL)
     await asyncio.to_thread(wait_until_gone, old)
-    assert await result_of(await start(runner, run)) == "done"
-    assert await run_of(runner, run) == "done"
+    assert await result_of(await start(runner, launch)) == "done"
+    assert await run_of(runner, launch) == "done"
     assert old not in runner.server_pids
 
 
 async def test_a_server_lost_during_a_job_fails_the_attempt(runner: WarmRunner, tmp_path: Path) -> None:
     """It may have had effects, so the attempt is failed, may be retried, and is ended."""
     os.mkfifo(tmp_path / "ready")
-    process = await start(runner, a_run(an_animal(tmp_path, "ignores SIGTERM")))
+    process = await start(runner, a_launch(a_bad_plugin(tmp_path, "ignores SIGTERM")))
     await asyncio.to_thread((tmp_path / "ready").read_bytes)
     (server,) = runner.server_pids
     os.kill(server, signal.SIGKILL)
@@ -275,12 +275,12 @@ async def test_a_server_that_hangs_is_lost_and_replaced(tmp_path: Path) -> None:
     """A request that was sent and not answered may have been carried out; the next job is fine."""
     runner = WarmRunner(IMPATIENT, WarmTimes(to_start=2.0))
     try:
-        run = a_run(an_animal(tmp_path, "answers"))
-        await run_of(runner, run)
+        launch = a_launch(a_bad_plugin(tmp_path, "answers"))
+        await run_of(runner, launch)
         (old,) = runner.server_pids
         os.kill(old, signal.SIGSTOP)
-        assert isinstance(await runner.start(run), RunnerLost)
-        assert await run_of(runner, run) == "done"
+        assert isinstance(await runner.start(launch), RunnerLost)
+        assert await run_of(runner, launch) == "done"
         assert old not in runner.server_pids
     finally:
         await runner.close()
@@ -289,14 +289,14 @@ async def test_a_server_that_hangs_is_lost_and_replaced(tmp_path: Path) -> None:
 async def test_a_server_that_hangs_cannot_hang_a_job(runner: WarmRunner, tmp_path: Path) -> None:
     """The deadline holds whether or not the server reports the exit."""
     os.mkfifo(tmp_path / "ready")
-    run = a_run(an_animal(tmp_path, "sleeps"), timeout=timedelta(seconds=3))
-    process = await start(runner, run)
+    launch = a_launch(a_bad_plugin(tmp_path, "sleeps"), timeout=timedelta(seconds=3))
+    process = await start(runner, launch)
     await asyncio.to_thread((tmp_path / "ready").read_bytes)
     (server,) = runner.server_pids
     os.kill(server, signal.SIGSTOP)
     assert isinstance(await process.wait(), DeadlinePassed)
     os.kill(server, signal.SIGCONT)
-    assert await run_of(runner, a_run(an_animal(tmp_path / "next", "answers"))) == "done"
+    assert await run_of(runner, a_launch(a_bad_plugin(tmp_path / "next", "answers"))) == "done"
 
 
 async def test_what_hides_a_module_beside_the_plugin_still_hides_it(
@@ -305,7 +305,7 @@ async def test_what_hides_a_module_beside_the_plugin_still_hides_it(
     """A plugin's own `json.py` comes before the one that the server has imported."""
     plugin = a_python_plugin(tmp_path, "import json\nprint(json.answer)\n")
     (tmp_path / "json.py").write_text(f"answer = '{OK}'\n")
-    assert await run_of(runner, a_run(plugin)) == "done"
+    assert await run_of(runner, a_launch(plugin)) == "done"
 
 
 @pytest.mark.parametrize(
@@ -324,15 +324,15 @@ async def test_doubtful_cases_start_cold(
     """Options, and variables that change how an interpreter starts, need a real start."""
     body = f"echo '{OK}'\n" if first_line == "#!/bin/sh" else f"print('{OK}')\n"
     plugin = an_executable(tmp_path, f"{first_line}\n{body}")
-    run = a_run(plugin, environment=an_environment(tmp_path, **more))
-    assert await run_of(runner, run, StartedBy.SPAWN) == "done"
-    assert reason in (await runner.why_cold(run) or "")
+    launch = a_launch(plugin, environment=an_environment(tmp_path, **more))
+    assert await run_of(runner, launch, StartedBy.SPAWN) == "done"
+    assert reason in (await runner.why_cold(launch) or "")
 
 
 async def test_warm_start_can_be_turned_off(runner: WarmRunner, tmp_path: Path) -> None:
     """`warm: false`."""
-    run = a_run(an_animal(tmp_path, "answers"), warm=None)
-    assert await run_of(runner, run, StartedBy.SPAWN) == "done"
+    launch = a_launch(a_bad_plugin(tmp_path, "answers"), warm=None)
+    assert await run_of(runner, launch, StartedBy.SPAWN) == "done"
     assert runner.server_pids == frozenset()
 
 
@@ -340,30 +340,30 @@ async def test_a_wrapper_around_an_interpreter_starts_cold(runner: WarmRunner, t
     """The shim of a version manager chooses an interpreter at each start."""
     shim = an_executable(tmp_path / "shims", f'#!/bin/sh\nexec {sys.executable} "$@"\n', name="python3")
     plugin = a_python_plugin(tmp_path / "plugin", f"#!/usr/bin/env python3\n{saying('shimmed')}")
-    run = a_run(plugin, environment=an_environment(tmp_path, PATH=f"{shim.parent}:/usr/bin:/bin"))
-    assert await run_of(runner, run, StartedBy.SPAWN) == "shimmed"
-    assert "wrapper" in (await runner.why_cold(run) or "")
+    launch = a_launch(plugin, environment=an_environment(tmp_path, PATH=f"{shim.parent}:/usr/bin:/bin"))
+    assert await run_of(runner, launch, StartedBy.SPAWN) == "shimmed"
+    assert "wrapper" in (await runner.why_cold(launch) or "")
 
 
 async def test_what_is_called_python_and_is_not_starts_cold(runner: WarmRunner, tmp_path: Path) -> None:
     """The server program reports what runs it."""
     odd = an_executable(tmp_path / "odd", f"#!/bin/sh\necho '{OK}'\n", name="python3")
     plugin = an_executable(tmp_path / "plugin", f"#!/usr/bin/env {odd.name}\n")
-    run = a_run(plugin, environment=an_environment(tmp_path, PATH=f"{odd.parent}:/usr/bin:/bin"))
-    assert await run_of(runner, run, StartedBy.SPAWN) == "done"
+    launch = a_launch(plugin, environment=an_environment(tmp_path, PATH=f"{odd.parent}:/usr/bin:/bin"))
+    assert await run_of(runner, launch, StartedBy.SPAWN) == "done"
 
 
 async def test_a_request_too_large_for_the_server_starts_cold(runner: WarmRunner, tmp_path: Path) -> None:
     """A launch that was never sent may be spawned."""
     large = {f"V{number}": "x" * 60_000 for number in range(20)}
-    run = a_run(an_animal(tmp_path, "answers"), environment=an_environment(tmp_path, **large))
-    assert await run_of(runner, run, StartedBy.SPAWN) == "done"
+    launch = a_launch(a_bad_plugin(tmp_path, "answers"), environment=an_environment(tmp_path, **large))
+    assert await run_of(runner, launch, StartedBy.SPAWN) == "done"
 
 
 async def test_a_server_never_sees_what_is_in_a_jobs_environment(runner: WarmRunner, tmp_path: Path) -> None:
     """A server starts with a minimal environment, and /proc shows it for all its children."""
     environment = an_environment(tmp_path, SECRET_TOKEN="canary", DUCTILE_STORE_ID="s1", DUCTILE_JOB_ID="j1")
-    await run_of(runner, a_run(an_animal(tmp_path, "answers"), environment=environment))
+    await run_of(runner, a_launch(a_bad_plugin(tmp_path, "answers"), environment=environment))
     (server,) = runner.server_pids
     started_with = await asyncio.to_thread(Path(f"/proc/{server}/environ").read_bytes)
     assert b"canary" not in started_with
@@ -374,8 +374,8 @@ async def test_a_server_never_sees_what_is_in_a_jobs_environment(runner: WarmRun
 async def test_a_server_keeps_no_dead_processes(runner: WarmRunner, tmp_path: Path) -> None:
     """What has ended is reaped once its group is cleared."""
     environment = an_environment(tmp_path)
-    await run_of(runner, a_run(an_animal(tmp_path / "one", "answers"), environment=environment))
-    process = await start(runner, a_run(an_animal(tmp_path / "two", "sleeps"), environment=environment))
+    await run_of(runner, a_launch(a_bad_plugin(tmp_path / "one", "answers"), environment=environment))
+    process = await start(runner, a_launch(a_bad_plugin(tmp_path / "two", "sleeps"), environment=environment))
     (server,) = runner.server_pids
     children = await asyncio.to_thread(Path(f"/proc/{server}/task/{server}/children").read_text)
     assert [int(pid) for pid in children.split()] == [process.pid]
@@ -387,8 +387,8 @@ async def test_plugins_share_a_server_unless_their_modules_differ(runner: WarmRu
     """One server for each interpreter and set of modules."""
     environment = an_environment(tmp_path)
     for name, preload in (("a", ()), ("b", ()), ("c", ("csv",)), ("d", ("csv",))):
-        plugin = an_animal(tmp_path / name, "answers")
-        await run_of(runner, a_run(plugin, environment=environment, warm=WarmStart(preload=preload)))
+        plugin = a_bad_plugin(tmp_path / name, "answers")
+        await run_of(runner, a_launch(plugin, environment=environment, warm=WarmStart(preload=preload)))
     assert len(runner.server_pids) == 2
 
 
@@ -396,12 +396,12 @@ async def test_an_idle_server_is_stopped(tmp_path: Path) -> None:
     """An unused server frees its memory; the next job starts a new one."""
     runner = WarmRunner(IMPATIENT, WarmTimes(until_idle_stop=0.5))
     try:
-        run = a_run(an_animal(tmp_path, "answers"))
-        process = await start(runner, run)
+        launch = a_launch(a_bad_plugin(tmp_path, "answers"))
+        process = await start(runner, launch)
         (server,) = runner.server_pids
         assert await result_of(process) == "done"
         await asyncio.to_thread(wait_until_gone, server)
-        assert await result_of(await start(runner, run)) == "done"
+        assert await result_of(await start(runner, launch)) == "done"
     finally:
         await runner.close()
 
@@ -410,12 +410,12 @@ DAEMON = """\
 import asyncio, sys
 from datetime import timedelta
 from pathlib import Path
-from builders.zoo import a_run
+from builders.bad_plugins import a_launch
 from ductile.runner.warm.pool import WarmRunner
 
 async def main():
     runner = WarmRunner()
-    process = await runner.start(a_run(Path(sys.argv[1])))
+    process = await runner.start(a_launch(Path(sys.argv[1])))
     (server,) = runner.server_pids
     print(server, process.pid, flush=True)
     await process.wait()
@@ -427,7 +427,7 @@ asyncio.run(main())
 def test_a_server_and_its_processes_do_not_outlive_the_daemon(tmp_path: Path) -> None:
     """After SIGKILL of the daemon a warm job is ended by its server, so it cannot run twice."""
     os.mkfifo(tmp_path / "ready")
-    plugin = an_animal(tmp_path, "leaves a child that ignores SIGTERM")
+    plugin = a_bad_plugin(tmp_path, "leaves a child that ignores SIGTERM")
     path = os.pathsep.join(["tests", "src"])
     daemon = subprocess.Popen(
         [sys.executable, "-c", DAEMON, str(plugin)],

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from builders.zoo import OK, a_run, an_executable, children, open_descriptors
+from builders.bad_plugins import OK, a_launch, an_executable, children, open_descriptors
 from ductile.runner.port import CouldNotStart, Exited
 from ductile.runner.process.spawn import SpawnRunner
 from ductile.runner.process.supervisor import SupervisedProcess
@@ -23,7 +23,7 @@ LASTING = "#!/bin/sh\nexec sleep 600\n"
 
 async def test_many_processes_at_once(tmp_path: Path) -> None:
     """However spawn and exit race: a thousand processes, each with its own output."""
-    runner, launch = SpawnRunner(), a_run(an_executable(tmp_path, f"#!/bin/sh\necho '{OK}'\n"))
+    runner, launch = SpawnRunner(), a_launch(an_executable(tmp_path, f"#!/bin/sh\necho '{OK}'\n"))
 
     async def one_after_another() -> None:
         for _ in range(125):
@@ -39,14 +39,14 @@ async def test_many_processes_at_once(tmp_path: Path) -> None:
 
 async def test_a_missing_program_is_reported(tmp_path: Path) -> None:
     runner = SpawnRunner()
-    started = await asyncio.wait_for(runner.start(a_run(tmp_path / "nothing")), 20)
+    started = await asyncio.wait_for(runner.start(a_launch(tmp_path / "nothing")), 20)
     assert isinstance(started, CouldNotStart)
     await runner.close()
 
 
 async def test_a_running_process_can_be_stopped(tmp_path: Path) -> None:
     runner = SpawnRunner()
-    started = await asyncio.wait_for(runner.start(a_run(an_executable(tmp_path, LASTING))), 20)
+    started = await asyncio.wait_for(runner.start(a_launch(an_executable(tmp_path, LASTING))), 20)
     assert isinstance(started, SupervisedProcess)
     started.stop()
     await asyncio.wait_for(started.wait(), 20)
@@ -69,7 +69,9 @@ async def test_a_process_is_timed_from_its_start(tmp_path: Path) -> None:
 
     runner = SpawnRunner()
     starting = asyncio.create_task(
-        runner.start(a_run(an_executable(tmp_path, f"#!/bin/sh\ncat\nread -r line <{fifo}\necho '{OK}'\n")))
+        runner.start(
+            a_launch(an_executable(tmp_path, f"#!/bin/sh\ncat\nread -r line <{fifo}\necho '{OK}'\n"))
+        )
     )
     await asyncio.sleep(0)
     ran = let_it_end()
@@ -92,7 +94,7 @@ async def test_a_process_that_cannot_be_watched_is_killed(
 
     monkeypatch.setattr(os, "pidfd_open", fail)
     runner, before = SpawnRunner(), open_descriptors().keys()
-    started = await runner.start(a_run(an_executable(tmp_path, LASTING)))
+    started = await runner.start(a_launch(an_executable(tmp_path, LASTING)))
     assert isinstance(started, CouldNotStart)
     assert not started.permanent
     assert not children()
@@ -103,11 +105,11 @@ async def test_a_process_that_cannot_be_watched_is_killed(
 async def test_a_process_that_is_started_while_the_runner_closes_is_killed(tmp_path: Path) -> None:
     runner = SpawnRunner()
     lasting = an_executable(tmp_path, LASTING)
-    first = await runner.start(a_run(lasting))
+    first = await runner.start(a_launch(lasting))
     assert isinstance(first, SupervisedProcess)
     closing = asyncio.create_task(runner.close())
     await asyncio.sleep(0)
-    late = asyncio.create_task(runner.start(a_run(lasting)))
+    late = asyncio.create_task(runner.start(a_launch(lasting)))
     await asyncio.wait_for(closing, 60)
     started = await asyncio.wait_for(late, 60)
     assert isinstance(started, SupervisedProcess)
@@ -119,7 +121,7 @@ async def test_a_process_that_is_started_while_the_runner_closes_is_killed(tmp_p
 async def test_a_process_whose_caller_was_cancelled_is_killed(tmp_path: Path) -> None:
     """Cancelled while the thread spawns it: the runner does not close before it is gone."""
     runner = SpawnRunner()
-    starting = asyncio.create_task(runner.start(a_run(an_executable(tmp_path, LASTING))))
+    starting = asyncio.create_task(runner.start(a_launch(an_executable(tmp_path, LASTING))))
     await asyncio.sleep(0)
     starting.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -131,7 +133,7 @@ async def test_a_process_whose_caller_was_cancelled_is_killed(tmp_path: Path) ->
 async def test_a_process_whose_caller_is_cancelled_at_the_hand_over_is_killed(tmp_path: Path) -> None:
     """Cancelled after the process was handed over and before the caller could take it."""
     runner = SpawnRunner()
-    starting = asyncio.create_task(runner.start(a_run(an_executable(tmp_path, LASTING))))
+    starting = asyncio.create_task(runner.start(a_launch(an_executable(tmp_path, LASTING))))
     async with asyncio.timeout(20):
         while not starting.done():
             if runner._active:  # this task runs before the caller, which was woken by the hand-over

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from builders.zoo import an_executable
+from builders.bad_plugins import an_executable
 from ductile.runner.port import Launch, WarmStart
 from ductile.runner.warm.policy import ColdStart, Interpreter, WarmPlan, find_interpreter, plan_warm_start
 

@@ -30,7 +30,7 @@ WARM = WarmStart()
 AMPLE = timedelta(seconds=60)
 
 #: Bodies of Python plugins. `say` prints and flushes; `ready` signals the test through a FIFO.
-ANIMALS = {
+BAD_PLUGINS = {
     "answers": "sys.stdin.read(); say(OK)",
     "prints garbage": "say('this is not JSON')",
     "prints nothing": "pass",
@@ -130,9 +130,9 @@ def after_its_end(work):
 """
 
 
-def an_animal(place: Path, name: str) -> Path:
-    """Write the plugin called `name` of the zoo."""
-    return a_python_plugin(place, _HEAD.format(interpreter=sys.executable, ok=OK) + ANIMALS[name] + "\n")
+def a_bad_plugin(place: Path, name: str) -> Path:
+    """Write the plugin called `name` of `BAD_PLUGINS`."""
+    return a_python_plugin(place, _HEAD.format(interpreter=sys.executable, ok=OK) + BAD_PLUGINS[name] + "\n")
 
 
 def a_python_plugin(place: Path, text: str, *, name: str = "run.py") -> Path:
@@ -168,7 +168,7 @@ def an_environment(place: Path, **more: str) -> dict[str, str]:
     }
 
 
-def a_run(
+def a_launch(
     entrypoint: Path,
     *,
     request: bytes = REQUEST,
@@ -190,9 +190,9 @@ def a_run(
     )
 
 
-async def start(runner: Runner, run: Launch) -> Process:
+async def start(runner: Runner, launch: Launch) -> Process:
     """Start something that can be started."""
-    process = await runner.start(run)
+    process = await runner.start(launch)
     assert not isinstance(process, CouldNotStart | RunnerLost), process
     return process
 
