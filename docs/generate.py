@@ -39,7 +39,7 @@ from ductile.core.schedules.admission import ScheduleCause
 from ductile.operations.diagnose.findings import DoctorCheck
 from ductile.operations.request import RequestField, decode_duration
 from ductile.operations.table import OPERATIONS
-from ductile.store.invariants import INVARIANTS
+from ductile.store.invariants import Invariant
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -238,7 +238,7 @@ PARTS: Mapping[str, Mapping[str, Callable[[], str]]] = {
     "reference/configuration.md": {"configuration keys": configuration_keys},
     "reference/diagnosis.md": {
         "checks": words_explained("check", {check: check.description for check in DoctorCheck}),
-        "rules": words_explained("rule", INVARIANTS),
+        "rules": words_explained("rule", {rule: rule.description for rule in Invariant}),
         "causes": words_explained("cause", {cause: cause.description for cause in ScheduleCause}),
     },
 }

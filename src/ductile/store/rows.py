@@ -1,4 +1,4 @@
-"""Rows to values and back. Column order is that of the queries' column fragments."""
+"""Conversion of rows to values and back. The order of columns is that of the fragments in the queries."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ _decoder = msgspec.json.Decoder()
 
 
 def to_json(value: Any) -> str:
-    """Compact JSON text. Integers of any size survive exactly.
+    """Return compact JSON text, with integers of any size.
 
-    What nests too deep is refused here: it could be written, and then no claim could read it.
+    Raises `RefusedError` for invalid Unicode, and for JSON that is nested too deep to be read again.
     """
     try:
         text = _encoder.encode(value).decode()
     except UnicodeEncodeError:
         raise RefusedError("the JSON holds text that is not valid Unicode") from None
-    # Counting brackets is cheap and nearly always settles it.
+    # Counting brackets is cheap and nearly always enough.
     if text.count("{") + text.count("[") > MAX_DEPTH and _depth(text) > MAX_DEPTH:
         raise RefusedError(f"the JSON is nested more than {MAX_DEPTH} levels deep")
     return text
@@ -50,12 +50,8 @@ def _depth(text: str) -> int:
 
 
 def storable(text: str | None) -> str | None:
-    """Text that every database takes: lone surrogates become question marks, the rest stays as it is."""
+    """Return text that every database takes: lone surrogates become question marks."""
     return text if text is None or text.isascii() else text.encode(errors="replace").decode()
-
-
-def from_json(text: str) -> JsonValue:
-    return cast("JsonValue", _decoder.decode(text))
 
 
 def object_or_none(text: str | None) -> JsonObject | None:
@@ -122,7 +118,7 @@ def read_job(row: tuple[Any, ...], payload: JsonObject | None = None) -> Job:
 
 
 def read_choice(text: str | None) -> tuple[str, ...] | None:
-    """The states that a state webhook URL is sent, as `write_choice` wrote them."""
+    """Return the states that a URL is subscribed to, as `write_choice` wrote them; None for all."""
     return None if text is None else tuple(text.split(","))
 
 
@@ -130,96 +126,60 @@ def write_choice(chosen: tuple[str, ...] | None) -> str | None:
     return None if chosen is None else ",".join(chosen)
 
 
-LOG_COLUMNS = 29
-
-
-def _duration(duration_ms: float, *, watched: bool) -> timedelta | None:
-    """A process that was watched to its end has a status or a signal. Of the others nobody took the time."""
-    return timedelta(milliseconds=duration_ms) if watched or duration_ms else None
+#: The columns of the log in the order of the fragment `log_columns`, and those of the output, which lists
+#: omit.
+_LOG_COLUMNS = (
+    "seq", "id", "job_id", "execution", "attempt", "max_attempts", "plugin", "command", "status", "reason",
+    "job_status", "job_reason", "exit_code", "signal", "error", "duration_ms", "submitted_by",
+    "submitted_detail", "dedupe_key", "created_at", "started_at", "completed_at", "parent_job_id",
+    "source_event_id", "event_context_id", "run_id", "step_path", "trace_id", "artifacts",
+    "result", "stderr", "payload",
+)  # fmt: skip
 
 
 def read_log(row: tuple[Any, ...]) -> LogRow:
-    """A row of the log; the three columns of output may be missing."""
-    (
-        seq, row_id, job_id, execution, attempt, max_attempts, plugin, command, status, reason, job_status,
-        job_reason, exit_code, signal, error, duration_ms, submitted_by, submitted_detail, dedupe_key,
-        created_at, started_at, completed_at, parent_job_id, source_event_id, event_context_id, run_id,
-        step_path, trace_id, artifacts,
-    ) = row[:LOG_COLUMNS]  # fmt: skip
-    result, stderr, payload = row[LOG_COLUMNS:] or (None, None, None)
-    return LogRow(
-        seq=seq,
-        id=row_id,
-        job_id=job_id,
-        execution=execution,
-        attempt=attempt,
-        max_attempts=max_attempts,
-        plugin=plugin,
-        command=command,
-        status=LogStatus(status),
-        reason=JobReason(reason),
-        job_status=JobStatus(job_status),
-        job_reason=JobReason(job_reason),
-        exit_code=exit_code,
-        signal=signal,
-        error=error,
-        duration=_duration(duration_ms, watched=exit_code is not None or signal is not None),
-        submitted_by=SubmittedBy(submitted_by),
-        submitted_detail=submitted_detail,
-        dedupe_key=dedupe_key,
-        created_at=parse_timestamp(created_at),
-        started_at=instant_or_none(started_at),
-        completed_at=parse_timestamp(completed_at),
-        parent_job_id=parent_job_id,
-        source_event_id=source_event_id,
-        event_context_id=event_context_id,
-        run_id=run_id,
-        step_path=step_path,
-        trace_id=trace_id,
-        artifacts=list_or_empty(artifacts),
-        result=result,
-        stderr=stderr,
-        payload=object_or_none(payload),
-    )
+    """Return an execution; the three columns of its output may be missing."""
+    values: dict[str, Any] = dict(zip(_LOG_COLUMNS, row, strict=False))
+    took = values.pop("duration_ms")
+    # A process that was watched to its end has an exit code or a signal. Otherwise the duration is unknown.
+    watched = values["exit_code"] is not None or values["signal"] is not None
+    values |= {
+        "status": LogStatus(values["status"]),
+        "reason": JobReason(values["reason"]),
+        "job_status": JobStatus(values["job_status"]),
+        "job_reason": JobReason(values["job_reason"]),
+        "submitted_by": SubmittedBy(values["submitted_by"]),
+        "duration": timedelta(milliseconds=took) if watched or took else None,
+        "created_at": parse_timestamp(values["created_at"]),
+        "started_at": instant_or_none(values["started_at"]),
+        "completed_at": parse_timestamp(values["completed_at"]),
+        "artifacts": list_or_empty(values["artifacts"]),
+        "payload": object_or_none(values.get("payload")),
+    }
+    return LogRow(**values)
+
+
+_IN_JOB_AND_LOG = tuple(name for name in Job.__struct_fields__ if name in LogRow.__struct_fields__)
 
 
 def job_from_log(row: LogRow, payload: JsonObject | None) -> Job:
-    """The job as its last execution tells it, once retention has taken the queue row."""
-    return Job(
-        id=row.job_id,
-        seq=0,
-        plugin=row.plugin,
-        command=row.command,
-        status=row.job_status,
-        reason=row.job_reason,
-        hold=None,
-        attempt=row.attempt,
-        max_attempts=row.max_attempts,
-        execution=row.execution,
-        submitted_by=row.submitted_by,
-        submitted_detail=row.submitted_detail,
-        dedupe_key=row.dedupe_key,
-        created_at=row.created_at,
-        started_at=row.started_at,
-        completed_at=row.completed_at,
-        next_retry_at=None,
-        last_error=row.error,
-        parent_job_id=row.parent_job_id,
-        source_event_id=row.source_event_id,
-        event_context_id=row.event_context_id,
-        run_id=row.run_id,
-        step_path=row.step_path,
-        hops=0,
-        trace_id=row.trace_id,
-        cancel_requested_at=None,
-        owner=None,
-        lease_until=None,
-        claim_seq=0,
-        suspect=False,
-        callback=None,
-        payload=payload,
-        artifacts=row.artifacts,
+    """Return the job as its last execution left it, once retention has removed its row in the queue."""
+    values: dict[str, Any] = {name: getattr(row, name) for name in _IN_JOB_AND_LOG}
+    values |= {
+        "id": row.job_id,
+        "seq": 0,
+        "status": row.job_status,
+        "reason": row.job_reason,
+        "last_error": row.error,
+        "payload": payload,
+        "hops": 0,
+        "claim_seq": 0,
+        "suspect": False,
+    }
+    values |= dict.fromkeys(
+        ("hold", "next_retry_at", "cancel_requested_at", "owner", "lease_until", "callback")
     )
+    return Job(**values)
 
 
 def read_event(row: tuple[Any, ...]) -> StoredEvent:
@@ -282,24 +242,11 @@ def read_occurrence(row: tuple[Any, ...]) -> Occurrence:
 
 
 def read_delivery(row: tuple[Any, ...]) -> Delivery:
-    (
-        seq, delivery_id, job_id, sequence, state, url, receiver, body, status, attempts, next_attempt_at,
-        last_status, last_error, created_at, completed_at,
-    ) = row  # fmt: skip
-    return Delivery(
-        seq=seq,
-        id=delivery_id,
-        job_id=job_id,
-        sequence=sequence,
-        state=state,
-        url=url,
-        receiver=receiver,
-        body=body,
-        status=DeliveryStatus(status),
-        attempts=attempts,
-        next_attempt_at=instant_or_none(next_attempt_at),
-        last_status=last_status,
-        last_error=last_error,
-        created_at=parse_timestamp(created_at),
-        completed_at=instant_or_none(completed_at),
-    )
+    values: dict[str, Any] = dict(zip(Delivery.__struct_fields__, row, strict=True))
+    values |= {
+        "status": DeliveryStatus(values["status"]),
+        "next_attempt_at": instant_or_none(values["next_attempt_at"]),
+        "created_at": parse_timestamp(values["created_at"]),
+        "completed_at": instant_or_none(values["completed_at"]),
+    }
+    return Delivery(**values)

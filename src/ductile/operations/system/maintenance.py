@@ -11,7 +11,7 @@ from ductile.engine.maintenance import retention_of
 from ductile.operations.context import OperationContext
 from ductile.operations.request import DryRun, NoFields
 from ductile.operations.response import Response, WasDryRun
-from ductile.store.invariants import INVARIANTS, Invariant
+from ductile.store.invariants import Invariant
 from ductile.struct import Value, about
 
 #: Offenders that are named for each invariant.
@@ -63,12 +63,12 @@ async def selfcheck(context: OperationContext, _request: NoFields) -> InvariantR
     """
     await context.store.check_files()
     checks = []
-    for invariant, rule in INVARIANTS.items():
+    for invariant in Invariant:
         offenders = await context.store.violations(invariant, limit=_MAX_OFFENDERS + 1)
         checks.append(
             InvariantResult(
                 name=invariant,
-                rule=rule,
+                rule=invariant.description,
                 holds=not offenders,
                 offenders=tuple(offenders[:_MAX_OFFENDERS]),
                 more=len(offenders) > _MAX_OFFENDERS,

@@ -14,7 +14,7 @@ class DeliveryStatus(StrEnum):
     PENDING = "pending"
     DELIVERED = "delivered"
     DROPPED = "dropped"
-    GONE = "gone"  # its receiver answered 410
+    GONE = "gone"  # the receiver answered 410
 
 
 class Delivery(Value):
@@ -39,7 +39,7 @@ class Delivery(Value):
 
 
 class DeliveryCapacity(Value):
-    """How many deliveries may be taken: in all, and for each receiver with what is under way there."""
+    """How many deliveries may be taken: in all, and for each receiver beside those in flight (`busy`)."""
 
     all: int
     each: int
@@ -55,21 +55,21 @@ class DeliveryCapacity(Value):
 
 
 class TakenDeliveries(Value):
-    """Deliveries to send now, and when time alone will make the next one due."""
+    """Deliveries to send now, and when the next one becomes due by time alone."""
 
     deliveries: tuple[Delivery, ...]
     next_due_at: datetime | None
 
 
 class DeliveryReport(Value):
-    """What came of one attempt. `retry_at` None after a failure means that it is given up."""
+    """The result of one attempt. After a failure, `retry_at` None gives the delivery up."""
 
     id: str
     delivered: bool
     http_status: int | None = None
     error: str | None = None
     retry_at: datetime | None = None
-    #: Whether the receiver said that there is nobody to send it to, now or later.
+    #: Whether the receiver answered 410 Gone.
     gone: bool = False
-    #: Whether it was an attempt at all: one that a stop cut off is given back.
+    #: False if a stop of the daemon cut the attempt off: it does not count.
     counts: bool = True

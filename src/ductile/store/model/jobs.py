@@ -1,4 +1,4 @@
-"""TODO"""
+"""Values of the verbs that move jobs: submissions, claims, settlements, cancels, retries and inits."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from ductile.struct import Value
 
 
 class Submission(Value):
-    """Jobs and runs that are accepted together or not at all, with the event and contexts they refer to."""
+    """Jobs and runs that are accepted together or not at all, with their event and contexts."""
 
     jobs: tuple[NewJob, ...] = ()
     runs: tuple[NewRun, ...] = ()
-    #: What the first steps of the runs are made by.
+    #: The policy for the first steps of the runs.
     policy: Policy = EMPTY_POLICY
     event: NewEvent | None = None
     contexts: tuple[NewContext, ...] = ()
-    #: What is recorded with them: who does not get the event, and why.
+    #: Ledger entries to append, such as subscribers that do not get the event.
     ledger: tuple[LedgerEntry, ...] = ()
-    #: How long a success makes later submissions with its key duplicates (service.dedupe_ttl).
+    #: How long a success makes later submissions with its key duplicates (`service.dedupe_ttl`).
     dedupe_window: timedelta = timedelta(hours=24)
 
 
 class JobStateChange(Value):
-    """A job that came to another state without an execution of its own."""
+    """A job that changed its state without an execution of its own."""
 
     id: str
     plugin: str
@@ -48,25 +48,25 @@ class Accepted(Value):
     command: str
     seq: int
     ready: bool
-    #: For a run: what it put on the queue, and what ended as it began: steps that could not be made, itself.
+    #: Of a run: its first steps, and jobs that ended at once: steps that could not be created, or itself.
     members: tuple[Accepted, ...] = ()
     ended: tuple[JobStateChange, ...] = ()
 
 
 class Deduplicated(Value):
-    """Nothing was enqueued: this job is the same."""
+    """Nothing was enqueued: this job is a duplicate."""
 
     job_id: str
     plugin: str
     command: str
     dedupe_key: str
-    #: Whether its state webhook URL was subscribed to that job; None if it brought none. False: that job has
-    #: as many as it may have.
+    #: Whether its state webhook URL was subscribed to that job; None if it had none. False: that job has the
+    #: maximum number of subscriptions.
     subscribed: bool | None = None
 
 
 class ChildConflict(Value):
-    """The child existed already; it was not made again."""
+    """The child exists already; it was not created again."""
 
     job_id: str
 
@@ -85,22 +85,22 @@ class StoredEvent(Value):
 
     @property
     def header_texts(self) -> dict[str, str] | None:
-        """The headers, of an event that came by a webhook."""
+        """The headers of an event that a webhook received."""
         return None if self.headers is None else {name: str(text) for name, text in self.headers.items()}
 
 
 class ClaimedJob(Value):
-    """A job that is now ours to run, with all that its request is made of."""
+    """A claimed job, with everything that its request contains."""
 
     job: Job
     event: StoredEvent | None
     state: JsonObject
     baggage: JsonObject
-    #: The pipeline that the job is a step of.
+    #: The pipeline, if the job is a step.
     pipeline: str | None = None
     #: The step's own time limit.
     timeout: timedelta | None = None
-    #: Somebody is told how the run goes that the job is a step of.
+    #: Whether a state webhook URL is subscribed to the job's run.
     run_is_followed: bool = False
 
     @property
@@ -109,12 +109,12 @@ class ClaimedJob(Value):
 
 
 class Settled(Value):
-    """The outcome was applied: this is what followed."""
+    """The outcome was applied, with these consequences."""
 
     job_id: str
     settlement: Settlement
     started: tuple[EnqueueResult, ...] = ()
-    #: Other jobs that ended with it: steps that could not be made, and pipeline runs.
+    #: Other jobs that ended with it: steps that could not be created, and pipeline runs.
     ended: tuple[JobStateChange, ...] = ()
 
 
@@ -137,10 +137,10 @@ class CancelStatus(StrEnum):
 
 
 class CancelResult(Value):
-    """What came of a cancel. `more` says that a run has queued steps left to end: ask again."""
+    """The result of a cancel. `more`: the run has queued steps left; cancel again."""
 
     answer: CancelStatus
-    #: They run; their processes have to be ended.
+    #: Running jobs, whose processes must be ended.
     stopping: tuple[str, ...] = ()
     ended: tuple[JobStateChange, ...] = ()
     more: bool = False
@@ -156,13 +156,13 @@ class OverdueRuns(Value):
 class RetryResult(StrEnum):
     QUEUED = "queued"
     NOT_ENDED = "not_ended"
-    NOTHING_TO_RETRY = "nothing_to_retry"  # every step that failed would fail again in the same way
-    UNKNOWN_STEP = "unknown_step"  # of a run that is to be taken up from there
-    CHANGED = "changed"  # the pipeline is another one now, and the step's surroundings with it
+    NOTHING_TO_RETRY = "nothing_to_retry"  # every failed step would fail again in the same way
+    UNKNOWN_STEP = "unknown_step"  # the run has no such step
+    CHANGED = "changed"  # the pipeline around the step has changed
     SUCCEEDED = "succeeded"
     RUN_ENDED = "run_ended"  # a member of an ended run: the run is what can be retried
     RUN_CANCELLED = "run_cancelled"  # a member of a run that is being cancelled
-    ENDED_AGAIN = "ended_again"  # since the caller looked, the job was retried and has ended once more
+    ENDED_AGAIN = "ended_again"  # the job was retried and ended again since the caller read it
     RETAINED_NO_MORE = "retained_no_more"  # only its log is left
     UNKNOWN_JOB = "unknown_job"
 
@@ -175,7 +175,7 @@ class ReleaseResult(Value):
 
 
 class SweepResult(Value):
-    """Jobs that one sweep has ended or recovered; `more` says that another is needed."""
+    """Jobs that one sweep has ended or recovered. `more`: another sweep is needed."""
 
     jobs: tuple[JobStateChange, ...]
     more: bool
@@ -188,7 +188,7 @@ class InitStatus(StrEnum):
 
 
 class InitKey(Value):
-    """What an init is for: it runs again when the plugin or its configuration changes."""
+    """The version of a plugin and its configuration, each of which is initialised once."""
 
     plugin: str
     fingerprint: str
@@ -196,7 +196,7 @@ class InitKey(Value):
 
 
 class InitRecord(Value):
-    """What came of an init, or that nothing has yet."""
+    """The result of an init, or that it is pending."""
 
     key: InitKey
     status: InitStatus
@@ -206,7 +206,7 @@ class InitRecord(Value):
 
 
 class NewInit(Value):
-    """An init that is to run if this version of the plugin has had none: what for, and as which job."""
+    """A job to run as init, if this version of the plugin had none."""
 
     key: InitKey
     job: NewJob

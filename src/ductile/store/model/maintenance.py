@@ -1,4 +1,4 @@
-"""Configurations, retention, and the state of the store itself."""
+"""Recorded configurations, retention, and the state of the store itself."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from enum import StrEnum
 
-from ductile.core.json import JsonObject, JsonValue
+from ductile.core.json import JsonObject
 from ductile.struct import Value, field
 
 
@@ -17,7 +17,7 @@ class ConfigOrigin(StrEnum):
 
 
 class PluginVersion(Value):
-    """A plugin as a configuration used it. `config` is the hash of its settings, secrets included."""
+    """A plugin under a configuration. `config` is the hash of its settings, secrets included."""
 
     version: str | None
     fingerprint: str | None
@@ -30,37 +30,12 @@ class ConfigRecord(Value):
     origin: ConfigOrigin
     content: JsonObject
     loaded_at: datetime
-    #: None where they were not recorded.
+    #: None if they were not recorded.
     plugins: Mapping[str, PluginVersion] | None = None
 
 
-def versions_to_json(plugins: Mapping[str, PluginVersion]) -> JsonObject:
-    return {
-        name: {"version": plugin.version, "fingerprint": plugin.fingerprint, "config": plugin.config}
-        for name, plugin in plugins.items()
-    }
-
-
-def versions_from_json(stored: JsonObject | None) -> Mapping[str, PluginVersion] | None:
-    if stored is None:
-        return None
-    return {
-        name: PluginVersion(
-            version=_text(entry.get("version")),
-            fingerprint=_text(entry.get("fingerprint")),
-            config=str(entry.get("config")),
-        )
-        for name, entry in stored.items()
-        if isinstance(entry, dict)
-    }
-
-
-def _text(value: JsonValue) -> str | None:
-    return value if isinstance(value, str) else None
-
-
 class Retention(Value):
-    """How long what is kept."""
+    """How long rows are kept, by kind."""
 
     succeeded_jobs: timedelta = timedelta(hours=24)
     job_log: timedelta = timedelta(days=30)
@@ -69,7 +44,7 @@ class Retention(Value):
     deliveries: timedelta = timedelta(days=7)
     ledger: timedelta = timedelta(days=7)
     ledger_rows: int = 1_000_000
-    #: Facts are kept for good unless a time is set.
+    #: None: facts are kept for ever.
     facts: timedelta | None = None
 
 
@@ -82,29 +57,29 @@ class PluginWork(Value):
     """Accepted work that still needs a plugin."""
 
     plugin: str
-    #: Queued jobs, whatever they wait for.
+    #: Queued jobs, ready or held.
     queued: int = 0
     running: int = 0
-    #: Pipeline runs that have not ended and have a step that runs the plugin.
+    #: Live pipeline runs with a step of the plugin.
     runs: int = 0
 
 
 class StoreStats(Value):
-    """The store as a thing on a disk."""
+    """The store's files."""
 
     place: str
     size: int
-    #: What was written and not yet moved to its place.
+    #: Size of the write-ahead log.
     log_size: int
     schema_version: int
-    #: The newest one that this program knows.
+    #: The newest version that this program knows.
     newest_schema: int
     filesystem: str | None
-    #: What the database itself finds wrong with its files.
+    #: Damage that the database finds in its files.
     damage: tuple[str, ...]
-    #: What it finds wrong with the index for searching the log, which can be built again.
+    #: Damage of the full-text index, which can be rebuilt.
     search_damage: tuple[str, ...] = ()
-    #: Damaged write-ahead logs that were kept when the store was opened.
+    #: Copies of damaged write-ahead logs, made when the store was opened.
     kept_logs: tuple[str, ...] = ()
 
 
@@ -118,17 +93,17 @@ class FailureGroup(Value):
 
 
 class FailingReceiver(Value):
-    """A receiver of state webhooks that refuses or does not answer."""
+    """A receiver of state webhooks that rejects them or does not respond."""
 
     receiver: str
-    #: Tried in vain, and to be tried again.
+    #: Deliveries that failed and will be tried again.
     waiting: int
     dropped: int
     last_error: str | None
 
 
 class RecentFailures(Value):
-    """What has gone wrong of late."""
+    """Failures since an instant."""
 
     #: When the newest entry of the ledger was written.
     newest_at: datetime | None

@@ -1,4 +1,4 @@
-"""What can be looked at: pages, filters and rows."""
+"""Values of reading verbs: filters, pages and rows."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class JobFilter(Value):
     created_before: datetime | None = None
     parent_job_id: str | None = None
     run_id: str | None = None
-    #: Words that must all occur in the result, the error or stderr of one of its executions.
+    #: Words that must all occur in result, error or stderr of one execution.
     query: str | None = None
 
 
@@ -46,14 +46,14 @@ class LogFilter(Value):
     submitted_by: SubmittedBy | None = None
     completed_from: datetime | None = None
     completed_before: datetime | None = None
-    #: Words that must all occur in the result, the error or stderr.
+    #: Words that must all occur in result, error or stderr.
     query: str | None = None
-    #: Leave out what the core itself asks of a plugin: `health` and `init`.
+    #: Leave out `health` and `init`, which the core submits.
     runs_only: bool = False
 
 
 class LogRow(Value):
-    """One execution, as the log keeps it."""
+    """One execution in the log."""
 
     seq: int
     id: str
@@ -70,7 +70,7 @@ class LogRow(Value):
     exit_code: int | None
     signal: int | None
     error: str | None
-    #: None where nobody saw it end: whoever ran it had died.
+    #: None if its end was not observed: the daemon had died.
     duration: timedelta | None
     submitted_by: SubmittedBy
     submitted_detail: str | None
@@ -85,7 +85,7 @@ class LogRow(Value):
     step_path: str | None
     trace_id: str | None
     artifacts: tuple[JsonValue, ...] = ()
-    #: Only read where one execution is asked for: lists stay small.
+    #: The output, which lists omit.
     result: str | None = None
     stderr: str | None = None
     payload: JsonObject | None = None
@@ -124,21 +124,21 @@ class LedgerRow(Value):
 
 
 class JobDetails(Value):
-    """A job, or a run with its steps, and what came of them, read at one instant."""
+    """A job, or a run with its steps, and their latest executions, read at one instant."""
 
     job: Job
-    #: The steps of a run, oldest first; from the log where retention has taken their rows.
+    #: The steps of a run, oldest first; from the log if retention has removed their rows.
     members: tuple[Job, ...]
-    #: The latest execution of the job and of each member, by job.
+    #: The latest execution of the job and of each member, by job id.
     executions: Mapping[str, LogRow]
 
 
 class RunRecord(JobDetails):
-    """A pipeline run with all that is known of it."""
+    """A pipeline run with its history."""
 
-    #: What the ledger tells of the run: steps that were bypassed, and why.
+    #: Ledger entries about the run, such as bypassed steps.
     notes: tuple[LedgerRow, ...]
-    #: The graph that it follows; None when retention has taken it.
+    #: None if retention has removed it.
     graph: Graph | None
 
 
@@ -159,12 +159,12 @@ class PluginDepth(Value):
     ready: int
     waiting: int
     running: int
-    #: When the job was submitted that could have started first.
+    #: When the oldest ready job was submitted.
     oldest_ready_at: datetime | None
 
 
 class ExecutionStats(Value):
-    """Executions of a plugin that ended alike."""
+    """Executions of a plugin with the same status."""
 
     plugin: str
     status: LogStatus

@@ -1,4 +1,4 @@
-"""Schedules as they are kept, and what is done with an occurrence."""
+"""Stored schedules, their occurrences, and firing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ductile.struct import Value
 
 
 class ScheduleEntry(Value):
-    """Where one schedule stands."""
+    """A stored schedule."""
 
     plugin: str
     schedule_id: str
@@ -24,9 +24,9 @@ class ScheduleEntry(Value):
     last_job_id: str | None = None
     last_fired_at: datetime | None = None
     paused_at: datetime | None = None
-    #: The occurrence that waits until the poll guard lets it start, and the instant it was to start.
+    #: The occurrence that waits for the poll guard, with the instant at which it was due.
     deferred: Slot | None = None
-    #: Since when it is defined as it is; the store's to say.
+    #: When its definition was stored; set by the store.
     defined_at: datetime | None = None
 
 
@@ -51,29 +51,27 @@ class Occurrence(Value):
 
 
 class Firing(Value):
-    """What one due schedule comes to: occurrences, perhaps a job, and where it stands then.
+    """A due schedule: occurrences, perhaps jobs, and its next instant.
 
-    One transaction, and unique by nominal instant: a firing that is repeated after a crash changes
-    nothing and enqueues nothing.
+    Unique by nominal instant: repeated after a crash it changes nothing.
     """
 
     entry: ScheduleEntry
     occurrences: tuple[Occurrence, ...]
     job: NewJob | None = None
-    #: Further runs that are made up for; each waits for the one before it.
+    #: Missed runs that are caught up; each waits for the one before it.
     followers: tuple[NewJob, ...] = ()
-    #: The job is the one probe of a half-open breaker.
+    #: The job is the probe of a half-open breaker.
     probe: bool = False
-    #: What must hold for the job to start; checked in the transaction, where nothing can change any more.
-    #: A run that may not start becomes a skipped occurrence.
+    #: Conditions for the job to start, checked in the transaction. Otherwise the occurrence is skipped.
     conditions: StartConditions | None = None
-    #: The entry that this was planned from. If it is another one by now, nothing is done.
+    #: The entry that this was planned from. If the stored one differs, nothing is done.
     planned_from: ScheduleEntry | None = None
-    #: Somebody asked for this run: if it may not start, nothing is recorded and they are told why.
+    #: Requested by an operator: if it may not start, nothing is recorded and the status says why.
     on_demand: bool = False
-    #: This is the occurrence that was deferred: if the poll guard still blocks it, nothing is done.
+    #: A deferred occurrence: if the poll guard still blocks it, nothing is done.
     was_deferred: bool = False
-    #: What follows when it ends another run, as with `if_running: cancel`.
+    #: The policy for runs that it ends, with `if_running: cancel`.
     policy: Policy = EMPTY_POLICY
 
 
@@ -88,12 +86,12 @@ class FireStatus(StrEnum):
 
 
 class FireResult(Value):
-    """What came of a firing, and of the runs that had to make way for it (`if_running: cancel`)."""
+    """The result of a firing, with the jobs that it cancelled (`if_running: cancel`)."""
 
     answer: FireStatus
-    #: They were queued and are dead now.
+    #: Queued jobs that are dead now.
     ended: tuple[JobStateChange, ...] = ()
-    #: They run; their processes have to be ended.
+    #: Running jobs, whose processes must be ended.
     stopping: tuple[str, ...] = ()
-    #: Why nothing was started, where that was decided here and not when the firing was planned.
+    #: Why nothing was started, if that was decided by the store and not by the plan.
     reason: str | None = None

@@ -1,7 +1,6 @@
-"""Copies of the store's file: made while others write, and looked at without being changed.
+"""Copies of the store's file, made while a process writes to it.
 
-Another process may do this than the one that writes. The copy is one snapshot: a read transaction is held
-while the pages are copied, so that no write makes the copying begin anew.
+A copy is one snapshot: a read transaction is held while the pages are copied, so that no write restarts it.
 """
 
 from __future__ import annotations
@@ -21,21 +20,24 @@ _PAGES = 1024
 
 
 def copy_store(source: Path, target: Path, progressed: Callable[[int, int], None]) -> None:
-    """Copy all that is committed now into a file that is not there yet; `progressed` is told pages."""
+    """Copy all committed data into a new file. `progressed` gets the pages copied and their total."""
     with translated(source), closing(open_reader(source)) as reader:
         reader.execute("BEGIN").fetchall()
-        reader.execute("SELECT count(*) FROM sqlite_schema").fetchall()  # now the snapshot is taken
+        reader.execute("SELECT count(*) FROM sqlite_schema").fetchall()  # takes the snapshot
         with translated(target), closing(apsw.Connection(str(target))) as writer:
             with writer.backup("main", reader, "main") as copying:
                 while not copying.done:
                     copying.step(_PAGES)
                     progressed(copying.page_count - copying.remaining, copying.page_count)
-            # One file and nothing beside it; whoever opens it as a store turns this back.
+            # One file without a log; opening it as a store returns it to WAL.
             writer.execute("PRAGMA journal_mode = DELETE").fetchall()
 
 
 def inspect_copy(path: Path) -> int:
-    """The schema version of a sound copy; raises if it is damaged or no store of ours."""
+    """Return the schema version of a copy.
+
+    Raises `StoreFailedError` or `StoreSchemaError` if it is unusable.
+    """
     with translated(path), closing(_open_untouched(path)) as reader:
         if (found := str(reader.pragma("quick_check"))) != "ok":
             raise StoreFailedError(f"the copy of the store is damaged: {found.partition(chr(10))[0]}")
@@ -51,9 +53,10 @@ def inspect_copy(path: Path) -> int:
 
 
 def renew_id(path: Path) -> None:
-    """Give a sound copy an id of its own: without one it gets a new one when it is next opened.
+    """Remove the id of a copy, so that it gets a new one when it is opened.
 
-    Processes are found by the id of their store: a daemon on a copy must not find those of the original.
+    Orphan processes are found by the id of their store: a daemon on the copy must not find those of the
+    original.
     """
     sql = load_queries("ductile.store.sqlite")["forget_meta"]
     with translated(path), closing(apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)) as writer:
@@ -61,7 +64,7 @@ def renew_id(path: Path) -> None:
 
 
 def _open_untouched(path: Path) -> apsw.Connection:
-    """Immutable: nothing is locked, and no file is made beside it."""
+    """Open a file as immutable: nothing is locked, and no file is created beside it."""
     return apsw.Connection(
         f"{path.absolute().as_uri()}?immutable=1", flags=apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
     )

@@ -1,4 +1,4 @@
-"""Opening the file: safe settings, refusals that are clear, and the translation of SQLite's errors."""
+"""Opening the file with safe settings, and the translation of SQLite's errors."""
 
 from __future__ import annotations
 
@@ -20,16 +20,15 @@ from ductile.errors import (
     is_full,
 )
 
-#: "Duct": tells our files from anybody else's SQLite files.
+#: "Duct": marks our files among other SQLite files.
 APPLICATION_ID = 0x44756374
-#: How long a write waits for another process's lock before it gives up.
+#: How long a write waits for the lock of another process.
 BUSY_TIMEOUT_MS = 5000
-#: Pages that a connection keeps. They fill up as the file grows, so a daemon grows by this much; behind them
-#: is the system's own cache.
+#: Pages that a connection caches, and therefore how much memory a daemon takes as its file grows.
 _CACHE_KIB = 4 * 1024
 _JOURNAL_LIMIT = 64 * 1024 * 1024
 
-#: Locks and shared memory do not work across these; WAL would corrupt the store.
+#: Locks and shared memory do not work on these; WAL would corrupt the store.
 NETWORK_FILESYSTEMS = frozenset(
     {"nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "ceph", "glusterfs", "lustre", "9p", "beegfs"}
     | {"fuse.sshfs", "fuse.glusterfs", "fuse.s3fs", "fuse.rclone", "fuse.davfs2", "davfs"}
@@ -37,7 +36,7 @@ NETWORK_FILESYSTEMS = frozenset(
 
 
 def open_writer(path: Path) -> apsw.Connection:
-    """The connection that writes; creates the file, private to its owner, if there is none."""
+    """Open the connection that writes; creates the file, private to its owner, if there is none."""
     refuse_network_filesystem(path, read_mounts())
     with translated(path):
         make_private_directory(path.parent)
@@ -47,7 +46,7 @@ def open_writer(path: Path) -> apsw.Connection:
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
         connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)
         _configure(connection)
-        # Should the store be refused, closing it must leave a log as it is. See `release_log`.
+        # If the store is refused, closing it must not change a log. See `checkpoint_on_close`.
         connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, int(has_log))
         _refuse_foreign(connection, path)
         for pragma in (
@@ -63,24 +62,24 @@ def open_writer(path: Path) -> apsw.Connection:
 
 
 def wal_path(path: Path) -> Path:
-    """The write-ahead log of a database. SQLite puts it beside the file that a link leads to."""
+    """Return the write-ahead log of a database. SQLite puts it beside the target of a link."""
     real = Path(os.path.realpath(path))
     return real.with_name(f"{real.name}-wal")
 
 
 def checkpoint_on_close(connection: apsw.Connection) -> None:
-    """Let the last connection copy the log into the file when it closes, and remove it: the file is sound."""
+    """Let the last connection checkpoint and remove the log when it closes: the file is sound."""
     connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0)
 
 
-#: How the name of a copy goes on that a daemon made when the files of its store were removed.
+#: In the name of a copy that a daemon made when the files of its store were removed.
 RESCUED = "rescued-"
 
 
 def refuse_log_without_database(path: Path) -> None:
     """Raise `StoreFailedError` for a write-ahead log, or a rescued copy, whose database is missing or empty.
 
-    SQLite removes the log when it makes the database anew, and with it what was accepted last.
+    SQLite removes the log when it creates the database, and with it the jobs accepted last.
     """
     real, log = Path(os.path.realpath(path)), wal_path(path)
     rescued = sorted(real.parent.glob(f"{real.name}.{RESCUED}*"))
@@ -111,13 +110,13 @@ def open_reader(path: Path) -> apsw.Connection:
 
 def _configure(connection: apsw.Connection) -> None:
     connection.set_busy_timeout(BUSY_TIMEOUT_MS)
-    # One plan for each query, whatever values are bound: SQLite otherwise compiles a statement again when
-    # a value that might matter to the plan changes, which cost us more than running it.
+    # One plan for each query. SQLite otherwise compiles a statement again when a bound value changes that
+    # might matter to the plan, which takes longer than running it.
     connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
 
 
 def _refuse_foreign(connection: apsw.Connection, path: Path) -> None:
-    """An SQLite file with tables that are not ours is somebody else's, and stays untouched."""
+    """Raise `StoreSchemaError` for an SQLite file of another program, which stays unchanged."""
     ((mark,),) = connection.execute("PRAGMA application_id").fetchall()
     ((tables,),) = connection.execute("SELECT count(*) FROM sqlite_schema").fetchall()
     if mark != APPLICATION_ID and tables:
@@ -127,12 +126,12 @@ def _refuse_foreign(connection: apsw.Connection, path: Path) -> None:
         )
 
 
-# ------------------------------------------------------------------------------------------- errors
+# -- errors
 
 
 @contextlib.contextmanager
 def translated(path: Path) -> Iterator[None]:
-    """Turn what SQLite and the system raise into our errors, once, here."""
+    """Translate errors of SQLite and the system into ours."""
     try:
         yield
     except (apsw.Error, OSError) as error:
@@ -173,11 +172,11 @@ def translate(error: apsw.Error | OSError, path: Path) -> StoreError:
 
 
 class SearchIndexError(StoreBusyError):
-    """The full-text index is damaged. All that is in it is in the log, so it can be built again."""
+    """The full-text index is damaged. It can be rebuilt from the log."""
 
 
 def is_search_damage(error: BaseException) -> bool:
-    """Whether a virtual table found its own tables damaged; the only one is the full-text index."""
+    """Return whether a virtual table found its tables damaged; the only one is the full-text index."""
     code = getattr(error, "extendedresult", None)
     return isinstance(error, apsw.CorruptError) and code == apsw.SQLITE_CORRUPT_VTAB
 
@@ -198,7 +197,7 @@ def _full(path: Path) -> StoreFullError:
 
 
 def must_stop(error: BaseException) -> bool:
-    """Whether, after this, nothing the file says may be trusted until it is opened anew."""
+    """Return whether the file must not be used after this error until it is opened again."""
     return not is_search_damage(error) and isinstance(
         error,
         apsw.IOError
@@ -210,9 +209,9 @@ def must_stop(error: BaseException) -> bool:
     )
 
 
-# --------------------------------------------------------------------------------------- filesystems
+# -- filesystems
 
-#: Space, tab, newline and backslash are written as octal numbers; everything else as it is.
+#: In mountinfo, space, tab, newline and backslash are written as octal numbers.
 _OCTAL = re.compile(r"\\([0-7]{3})")
 
 
@@ -220,21 +219,21 @@ def read_mounts() -> str:
     try:
         return Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace")
     except OSError:
-        return ""  # not Linux: SQLite's own checks have to do
+        return ""  # not Linux: SQLite's own checks must do
 
 
 def refuse_network_filesystem(path: Path, mountinfo: str) -> None:
-    # Resolved: a link to a network filesystem is on that filesystem.
+    # Resolved, because a link may lead to a network filesystem.
     kind = filesystem_of(path.resolve(), mountinfo)
     if kind in NETWORK_FILESYSTEMS:
         raise StoreError(
-            f"{path} is on a network filesystem ({kind}), where SQLite cannot keep its promises",
-            hint="Set state.path to a local disk, or state.url to a PostgreSQL database.",
+            f"{path} is on a network filesystem ({kind}), where SQLite's locks do not work",
+            hint="Set state.path to a file on a local disk.",
         )
 
 
 def filesystem_of(path: Path, mountinfo: str) -> str | None:
-    """The type of the filesystem a path is on: that of the longest mount point above it."""
+    """Return the type of the filesystem of a path: that of the longest mount point above it."""
     best: tuple[int, str] | None = None
     target = path.absolute()
     for line in mountinfo.splitlines():

@@ -1,4 +1,13 @@
-"""TODO"""
+"""The files of an open store: detecting their removal, and saving the store after it.
+
+SQLite goes on writing to unlinked files and reports success; all of it is lost when the process ends.
+Device and inode distinguish such a file from the one at the path: an inode number is not reused while a
+process has the file open. Nothing is opened here, because closing a descriptor of the database drops the
+POSIX locks that SQLite holds.
+
+The process that has the files open is the only one that can still read them. Before it ends it puts the store
+back, so that the next start finds every accepted job.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +29,7 @@ _Identity: TypeAlias = tuple[int, int]
 
 
 class PathState(Enum):
-    """What lies at the path of a file that is in use."""
+    """The file at the path of an open file."""
 
     SAME = auto()
     OTHER = auto()
@@ -28,7 +37,7 @@ class PathState(Enum):
 
 
 class FileWatch:
-    """Remembers the database, its write-ahead log and its shared memory as they are when this is made."""
+    """The identities of the database, its write-ahead log and its shared memory when they were opened."""
 
     def __init__(self, database: str, log: str) -> None:
         self.database, self.log, self.shared_memory = database, log, f"{database}-shm"
@@ -36,7 +45,7 @@ class FileWatch:
         self._known = [(path, found) for path in paths if (found := _identity(path)) is not None]
 
     def find(self, path: str) -> PathState:
-        """What lies at the path of one of the files now."""
+        """Return what is at the path of one of the files now."""
         found = _identity(path)
         if found is None:
             return PathState.MISSING
@@ -62,7 +71,7 @@ class FileWatch:
             try:
                 found = _identity(path)
             except PermissionError:
-                continue  # it may well be there: permissions of a directory were changed
+                continue  # it may exist: permissions of a directory were changed
             except OSError as error:
                 raise _lost(f"{path} cannot be found any more: {error.strerror}") from error
             if found != known:
@@ -71,7 +80,7 @@ class FileWatch:
 
 def _identity(path: str) -> _Identity | None:
     try:
-        found = os.stat(path)  # noqa: PTH116 - before every answer to a caller, and twice as fast
+        found = os.stat(path)  # noqa: PTH116 - runs with every commit, and is twice as fast
     except (FileNotFoundError, NotADirectoryError):
         return None
     return found.st_dev, found.st_ino
@@ -86,10 +95,10 @@ def _lost(message: str) -> StoreFailedError:
 
 
 class Rescue(Value):
-    """Where the whole store is now."""
+    """Where the store was saved."""
 
     path: Path
-    #: Whether that is its own path. Otherwise another file lies there, and was left alone.
+    #: Whether that is its own path. Otherwise another file is there, and was left unchanged.
     put_back: bool
 
 
@@ -100,10 +109,10 @@ def rescue_store(connection: apsw.Connection, files: FileWatch) -> Rescue:
     """
     path = Path(files.database)
     if files.find(files.database) is PathState.SAME and files.find(files.log) is PathState.SAME:
-        return Rescue(path=path, put_back=True)  # only the shared memory is gone, and SQLite makes it anew
+        return Rescue(path=path, put_back=True)  # only the shared memory is gone, and SQLite creates it again
     make_private_directory(path.parent)
     copy = _copy(connection, path)
-    # On another device the directory of the store was unmounted, and what is here is not its place.
+    # Another device: the store's filesystem was unmounted, and this is only its mount point.
     is_here = path.parent.stat().st_dev == files.device
     put_back = is_here and files.find(files.log) is not PathState.OTHER and _put_back(copy, files)
     sync_directory(path.parent)
@@ -111,7 +120,7 @@ def rescue_store(connection: apsw.Connection, files: FileWatch) -> Rescue:
 
 
 def _copy(connection: apsw.Connection, path: Path) -> Path:
-    """Copy the store beside its path. The copy has its final name only when it is whole."""
+    """Copy the store beside its path. The copy gets its final name when it is complete."""
     name = f"{path.name}.{RESCUED}{token_hex(4)}"
     unfinished, copy = path.with_name(f".{name}"), path.with_name(name)
     os.close(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE_FILE))
@@ -125,11 +134,11 @@ def _copy(connection: apsw.Connection, path: Path) -> Path:
 
 
 def _put_back(copy: Path, files: FileWatch) -> bool:
-    """Give the copy the store's name in one step; False if another file has that name, or links fail."""
+    """Give the copy the store's name in one step. Returns False if another file has it, or links fail."""
     match files.find(files.database):
         case PathState.OTHER:
             return False
-        case PathState.SAME:  # without its log, which held what was accepted last
+        case PathState.SAME:  # its log, with the jobs accepted last, is lost
             copy.replace(files.database)
         case PathState.MISSING:
             try:
@@ -137,7 +146,7 @@ def _put_back(copy: Path, files: FileWatch) -> bool:
             except OSError:  # another process was first, or the filesystem has no links
                 return False
             copy.unlink()
-    # Last: until here the store could be recovered with them, and now the copy has all of it.
+    # Last: until here the store could be recovered from them.
     for name in (files.log, files.shared_memory):
         if files.find(name) is PathState.SAME:
             Path(name).unlink(missing_ok=True)

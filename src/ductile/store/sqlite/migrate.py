@@ -12,7 +12,7 @@ from ductile.store.sqlite.connection import APPLICATION_ID, translated
 
 
 def migrations() -> list[tuple[int, str]]:
-    """(version, SQL) of every migration, in order. The number in the file name is the version."""
+    """Return (version, SQL) of every migration, in order. The file name begins with the version."""
     found = [
         (int(file.name.split("_")[0]), file.read_text(encoding="utf-8"))
         for file in files("ductile.store.sqlite.migrations").iterdir()
@@ -22,7 +22,7 @@ def migrations() -> list[tuple[int, str]]:
 
 
 def migrate(connection: apsw.Connection, path: Path) -> None:
-    """Bring the file up to the newest version. Each migration is one transaction with its version."""
+    """Migrate the file to the newest version. Each migration is one transaction with its version."""
     known = migrations()
     newest = known[-1][0]
     with translated(path):
@@ -38,7 +38,7 @@ def migrate(connection: apsw.Connection, path: Path) -> None:
 
 
 def refuse_other_version(connection: apsw.Connection, path: Path) -> None:
-    """For whoever may only look: what is not of our own version cannot be read by our queries."""
+    """Raise `StoreSchemaError` if the file has another version than our queries read."""
     newest = migrations()[-1][0]
     with translated(path):
         current = schema_version(connection)
@@ -52,7 +52,7 @@ def refuse_other_version(connection: apsw.Connection, path: Path) -> None:
 def _apply(connection: apsw.Connection, version: int, sql: str) -> None:
     connection.execute("BEGIN IMMEDIATE").fetchall()
     try:
-        # Another process may have been first while we waited for the lock.
+        # Another process may have migrated it while we waited for the lock.
         if schema_version(connection) < version:
             connection.execute(sql).fetchall()
             connection.execute(f"PRAGMA application_id = {APPLICATION_ID}").fetchall()

@@ -1,4 +1,4 @@
-"""Readers: a few threads with a connection each. They see the last commit and never wait for the writer."""
+"""The read pool: threads with a connection each. Reads see the last commit and never wait for the writer."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class ReadPool:
             try:
                 return self._run_once(verb)
             except apsw.CorruptError:
-                # "Damaged" sends people to their backups, so it is confirmed on a new connection.
+                # Confirmed on a new connection: after this message operators restore backups.
                 self._drop_connection()
                 return self._run_once(verb)
 

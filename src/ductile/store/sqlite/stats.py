@@ -1,4 +1,4 @@
-"""The file that the store is: its size, its format, where it lies, and what SQLite finds wrong with it."""
+"""Size, schema version, filesystem and damage of the store's file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ductile.store.sqlite.wal_damage import damaged_wal_copies
 from ductile.struct import Value
 
 _SOUND = "ok"
-#: In every message about the full-text index, which SQLite checks with the rest.
+#: In every message about damage of the full-text index.
 _OF_SEARCH = "fts5"
 
 
@@ -25,10 +25,10 @@ class StoreDamage(Value):
 
 
 def find_damage(session: Session) -> StoreDamage:
-    """What SQLite finds wrong with the file.
+    """Return the damage that SQLite finds in the file.
 
-    Only on a connection that was opened for this: one that has searched before may hold parts of the
-    full-text index from an earlier snapshot, and take the difference for damage.
+    Needs a new connection: one that has searched before may cache parts of the full-text index from an
+    earlier snapshot, and report the difference as damage.
     """
     return sort_damage(str(row[0]) for row in session.all("check_damage"))
 

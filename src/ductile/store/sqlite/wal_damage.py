@@ -1,9 +1,9 @@
-"""Damage in a write-ahead log that was left behind, found before SQLite opens it.
+"""Damage in the write-ahead log of a dead process, found before SQLite opens it.
 
-SQLite reads a log up to the first frame whose checksum is wrong, and writes over the rest. That is right
-for the last transaction of a process that died while it wrote, and drops accepted work where a frame in the
-middle was damaged. The two are told apart by what follows: frames are written in order and every commit is
-synced, so a complete transaction behind a broken frame means damage.
+SQLite reads a log up to the first frame with a wrong checksum, and overwrites the rest. That is right for
+the last transaction of a process that died while it wrote, and drops accepted work if a frame in the middle
+is damaged. Frames are written in order and every commit is synced, so a complete transaction behind a
+broken frame means damage.
 
 The format is described in https://www.sqlite.org/fileformat2.html#the_write_ahead_log.
 """
@@ -23,21 +23,21 @@ from ductile.struct import Value
 
 _HEADER = struct.Struct(">8I")
 _FRAME = struct.Struct(">6I")
-#: The last bit tells in which byte order the words of a checksum are.
+#: The last bit is the byte order of the checksums.
 _MAGIC = 0x377F0682
 _SUMMED_HEADER = 24
 _SUMMED_FRAME = 8
 _MASK = 0xFFFFFFFF
-#: Where the header does not tell: the size that SQLite has given every store of ours.
+#: Used if the header is broken: the page size of all our stores.
 _USUAL_PAGE = 4096
 _LARGEST_PAGE = 65536
 
 
 class WalDamage(Value):
-    """Transactions of a log that SQLite will not read."""
+    """Transactions in a log that SQLite will not read."""
 
     transactions: int
-    #: The same for as long as it is the same log.
+    #: Identifies the log.
     mark: str
 
 
@@ -45,12 +45,12 @@ class _WalFrame(NamedTuple):
     commits: bool
     salts: tuple[int, int]
     sums: tuple[int, int]
-    #: What the checksum is of.
+    #: The bytes of the checksum.
     content: bytes
 
 
 def find_wal_damage(log: Path) -> WalDamage | None:
-    """What is lost in a log if SQLite opens it now; None if nothing is, or there is no log."""
+    """Return what SQLite would lose by opening the log; None if nothing, or if there is no log."""
     try:
         with log.open("rb") as stream:
             return _examine(stream)
@@ -73,13 +73,13 @@ def _examine(stream: IO[bytes]) -> WalDamage | None:
         sums = _checksum(frame.content, sums, little=little)
         if sums != frame.sums:
             break
-    # The broken frame itself may be the one at which the process died.
+    # The broken frame itself may be the one that the process died in.
     lost = sum(frame.commits for frame in frames if frame.salts == generation)
     return _damage(lost, generation)
 
 
 def _behind_broken_header(frames: Iterator[_WalFrame]) -> WalDamage | None:
-    """The header is synced before the first frame is written, so frames behind a broken one were readable."""
+    """Count the frames behind a broken header. It is synced before the first frame, so they were readable."""
     first = next(frames, None)
     if first is None or first.salts == (0, 0):
         return None
@@ -113,7 +113,7 @@ def _checksum(content: bytes, sums: tuple[int, int], *, little: bool) -> tuple[i
 
 
 def copy_damaged_wal(log: Path, damage: WalDamage) -> Path:
-    """Copy a damaged log beside itself, on disk when this returns; where it is. Made once for each log."""
+    """Copy a damaged log beside itself and sync it, once for each log. Returns the path."""
     kept = log.with_name(f"{log.name}.damaged-{damage.mark}")
     if kept.exists():
         return kept
@@ -128,5 +128,5 @@ def copy_damaged_wal(log: Path, damage: WalDamage) -> Path:
 
 
 def damaged_wal_copies(database: Path) -> tuple[Path, ...]:
-    """Damaged logs that were kept beside a store."""
+    """Return the copies of damaged logs beside a store."""
     return tuple(sorted(database.parent.glob(f"{database.name}-wal.damaged-*")))

@@ -1,1 +1,1 @@
-"""What each verb of the store means, once, over named queries. Adapters call these inside a transaction."""
+"""The verbs of the store: plain functions over a `Session`, the same for every database."""

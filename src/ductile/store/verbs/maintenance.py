@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 
+import msgspec
+
 from ductile.core.jobs.model import EDGES, JobStatus, LedgerKind
 from ductile.core.json import JsonObject
 from ductile.core.runs.graph import RUN_PLUGIN
@@ -21,14 +23,14 @@ from ductile.store.model.maintenance import (
     PruneResult,
     RecentFailures,
     Retention,
-    versions_from_json,
-    versions_to_json,
 )
 from ductile.store.rows import object_or_none, to_json
 from ductile.store.session import Cell, Session
 from ductile.store.verbs.insert import NO_LIMIT, SWEEP
 from ductile.store.verbs.ledger import append_ledger
 from ductile.store.verbs.plugins import begin_init
+
+_versions = msgspec.json.Decoder(dict[str, PluginVersion])
 
 #: The part of an execution's text that is indexed.
 SEARCHABLE_CHARACTERS = 64 * 1024
@@ -201,7 +203,7 @@ def record_config(
             hash=config_hash,
             origin=origin,
             content=to_json(content),
-            plugins=None if plugins is None else to_json(versions_to_json(plugins)),
+            plugins=None if plugins is None else to_json(plugins),
             at=session.timestamp,
         )
         append_ledger(session, LedgerKind.CONFIG_LOADED, {"hash": config_hash, "origin": origin})
@@ -250,7 +252,7 @@ def config_history(session: Session, *, limit: int) -> tuple[ConfigRecord, ...]:
             origin=ConfigOrigin(row[2]),
             content=object_or_none(row[3]) or {},
             loaded_at=parse_timestamp(row[4]),
-            plugins=versions_from_json(object_or_none(row[5])),
+            plugins=None if row[5] is None else _versions.decode(row[5]),
         )
         for row in session.all("config_history", limit=limit)
     )
