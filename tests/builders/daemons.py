@@ -86,19 +86,19 @@ def a_place(directory: Path, more: str = "") -> Place:
 class Daemon:
     process: subprocess.Popen[str]
     lines: list[dict[str, Any]] = field(default_factory=list)
-    _news: threading.Condition = field(default_factory=threading.Condition)
+    _changed: threading.Condition = field(default_factory=threading.Condition)
     _ended: bool = False
 
     def read(self) -> None:
         """Runs in a thread of its own until the daemon closes its output."""
         assert self.process.stdout is not None
         for line in self.process.stdout:
-            with self._news:
+            with self._changed:
                 self.lines.append(json.loads(line))
-                self._news.notify_all()
-        with self._news:
+                self._changed.notify_all()
+        with self._changed:
             self._ended = True
-            self._news.notify_all()
+            self._changed.notify_all()
 
     def wait_for(
         self, signal_name: str, when: Callable[[dict[str, Any]], bool] = lambda _: True
@@ -114,11 +114,15 @@ class Daemon:
         def found() -> dict[str, Any] | None:
             return next((line for line in self.lines if line["signal"] in signal_names and when(line)), None)
 
-        with self._news:
-            self._news.wait_for(lambda: found() or self._ended, timeout=PATIENCE)
-            line = found()
+        self.wait_until(lambda: found() is not None)
+        line = found()
         assert line is not None, self.lines
         return line
+
+    def wait_until(self, condition: Callable[[], bool], seconds: float = PATIENCE) -> None:
+        """Wait until the condition on `lines` holds, the daemon has ended or the time is over."""
+        with self._changed:
+            self._changed.wait_for(lambda: condition() or self._ended, timeout=seconds)
 
     def wait_until_started(self, job_id: str) -> None:
         self.wait_for("job.started", lambda line: line["job_id"] == job_id)
@@ -127,8 +131,8 @@ class Daemon:
         """All it ever told. It is stopped for this: a line may come a moment after what it tells of."""
         if self.process.poll() is None:
             self.end()
-        with self._news:
-            assert self._news.wait_for(lambda: self._ended, timeout=PATIENCE)
+        with self._changed:
+            assert self._changed.wait_for(lambda: self._ended, timeout=PATIENCE)
         return self.lines
 
     def end(self, number: int = signal.SIGTERM) -> int:

@@ -162,7 +162,7 @@ class EventReader:
     query: str = ""
     events: list[dict[str, Any]] = field(default_factory=list)
     comments: list[str] = field(default_factory=list)
-    _news: threading.Condition = field(default_factory=threading.Condition)
+    _changed: threading.Condition = field(default_factory=threading.Condition)
     _thread: threading.Thread | None = None
     _connection: http.client.HTTPConnection | None = None
     ended: bool = False
@@ -192,15 +192,15 @@ class EventReader:
     def _read(self, answer: http.client.HTTPResponse) -> None:
         try:
             for block in _blocks(answer):
-                with self._news:
+                with self._changed:
                     self._take(block)
-                    self._news.notify_all()
+                    self._changed.notify_all()
         except (OSError, http.client.HTTPException, ValueError):
             pass  # hung up, by one side or the other
         finally:
-            with self._news:
+            with self._changed:
                 self.ended = True
-                self._news.notify_all()
+                self._changed.notify_all()
 
     def _take(self, block: list[str]) -> None:
         event: dict[str, Any] = {}
@@ -214,14 +214,14 @@ class EventReader:
             self.events.append({**event, "data": json.loads(event["data"])})
 
     def wait_until(self, enough: Any) -> list[dict[str, Any]]:
-        with self._news:
-            assert self._news.wait_for(lambda: enough(self.events) or self.ended, timeout=PATIENCE)
+        with self._changed:
+            assert self._changed.wait_for(lambda: enough(self.events) or self.ended, timeout=PATIENCE)
             assert enough(self.events), self.events
             return list(self.events)
 
     def wait_for_end(self) -> None:
-        with self._news:
-            assert self._news.wait_for(lambda: self.ended, timeout=PATIENCE)
+        with self._changed:
+            assert self._changed.wait_for(lambda: self.ended, timeout=PATIENCE)
 
 
 def _blocks(answer: http.client.HTTPResponse) -> Iterator[list[str]]:

@@ -40,22 +40,22 @@ class Receiver:
     decide: Callable[[Received, int], Reply] = lambda _request, _before: Reply()
     requests: list[Received] = field(default_factory=list)
     port: int = 0
-    _news: threading.Condition = field(default_factory=threading.Condition)
+    _changed: threading.Condition = field(default_factory=threading.Condition)
 
     def url(self, path: str = "/hook") -> str:
         return f"http://127.0.0.1:{self.port}{path}"
 
     def take(self, request: Received) -> Reply:
-        with self._news:
+        with self._changed:
             before = len(self.requests)
             self.requests.append(request)
-            self._news.notify_all()
+            self._changed.notify_all()
         return self.decide(request, before)
 
     def wait_for(self, condition: Callable[[list[Received]], bool]) -> list[Received]:
         """Everything received, when it is as the test wants it."""
-        with self._news:
-            assert self._news.wait_for(lambda: condition(self.requests), timeout=PATIENCE), self.requests
+        with self._changed:
+            assert self._changed.wait_for(lambda: condition(self.requests), timeout=PATIENCE), self.requests
             return list(self.requests)
 
     def states(self) -> list[str]:

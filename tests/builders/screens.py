@@ -36,19 +36,19 @@ class Pane:
     pipe: Path
     flow: str = ""
     number: int = 1
-    _news: threading.Condition = field(default_factory=threading.Condition)
+    _changed: threading.Condition = field(default_factory=threading.Condition)
     _ended: bool = False
 
     def read(self) -> None:
         """Runs in a thread of its own until the pane is gone."""
         with self.pipe.open("rb", buffering=0) as stream:
             while piece := stream.read(65536):
-                with self._news:
+                with self._changed:
                     self.flow += piece.decode(errors="replace")
-                    self._news.notify_all()
-        with self._news:
+                    self._changed.notify_all()
+        with self._changed:
             self._ended = True
-            self._news.notify_all()
+            self._changed.notify_all()
 
     def wait_for(self, text: str, *, after: int = 0) -> None:
         """Until this text has come, after so many characters of the flow."""
@@ -56,8 +56,8 @@ class Pane:
         def has_come() -> bool:
             return text in _STYLE.sub("", self.flow[after:])
 
-        with self._news:
-            self._news.wait_for(lambda: has_come() or self._ended, timeout=PATIENCE)
+        with self._changed:
+            self._changed.wait_for(lambda: has_come() or self._ended, timeout=PATIENCE)
             assert has_come(), f"waited for {text!r} in vain:\n{self.screen()}"
 
     def type(self, line: str) -> str:

@@ -45,17 +45,17 @@ class FailedLoginLimiter:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._peers: OrderedDict[str, tuple[int, float]] = OrderedDict()
+        self.peers: OrderedDict[str, tuple[int, float]] = OrderedDict()
 
     def note(self, peer: str) -> float | None:
         """Count one failure. Returns the seconds to wait if there were too many."""
         now = self._clock()
-        count, since = self._peers.pop(peer, (0, now))
+        count, since = self.peers.pop(peer, (0, now))
         if now - since >= FAILED_LOGIN_SECONDS:
             count, since = 0, now
-        self._peers[peer] = (count + 1, since)
-        while len(self._peers) > _REMEMBERED_PEERS:
-            self._peers.popitem(last=False)
+        self.peers[peer] = (count + 1, since)
+        while len(self.peers) > _REMEMBERED_PEERS:
+            self.peers.popitem(last=False)
         return None if count < MAX_FAILED_LOGINS else since + FAILED_LOGIN_SECONDS - now
 
 

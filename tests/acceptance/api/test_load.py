@@ -65,8 +65,7 @@ def wait_until_ended(daemon: Daemon, jobs: set[str], seconds: float) -> None:
         seen = len(daemon.lines)
         return not left
 
-    with daemon._news:
-        daemon._news.wait_for(lambda: all_ended() or daemon._ended, timeout=seconds)
+    daemon.wait_until(all_ended, seconds)
     assert not left, f"{len(left)} of {len(jobs)} accepted jobs did not succeed"
 
 

@@ -132,7 +132,7 @@ async def test_a_failing_unit_leaves_its_neighbours_alone(store: SqliteStore) ->
     found = [await store.job(job.id) for job in jobs]
     assert [job is not None for job in found] == [True, False, True, True]
     assert await store.job(twin.id) is None
-    assert store._connection.execute("SELECT 1 FROM store_meta WHERE key = 'broken'").fetchall() == []
+    assert store.connection.execute("SELECT 1 FROM store_meta WHERE key = 'broken'").fetchall() == []
 
 
 async def test_answers_are_those_of_the_run_that_was_committed(store: SqliteStore) -> None:
@@ -316,11 +316,11 @@ async def test_the_write_ahead_log_stays_bounded(store: SqliteStore, path: Path)
 
 
 def pages(store: SqliteStore) -> int:
-    return int(store._connection.pragma("page_count"))
+    return int(store.connection.pragma("page_count"))
 
 
 def limit_pages(store: SqliteStore, count: int) -> None:
-    store._connection.pragma("max_page_count", count)
+    store.connection.pragma("max_page_count", count)
 
 
 async def test_a_full_disk_is_told_and_loses_nothing(store: SqliteStore) -> None:
@@ -349,7 +349,7 @@ async def test_a_full_disk_is_known_until_something_is_written_again(store: Sqli
     assert await store.is_full()
     limit_pages(store, 1_000_000)
     assert not await store.is_full()
-    assert store._connection.execute("SELECT 1 FROM store_meta WHERE key = 'filling'").fetchall() == []
+    assert store.connection.execute("SELECT 1 FROM store_meta WHERE key = 'filling'").fetchall() == []
 
 
 async def test_neighbours_of_the_one_that_found_the_disk_full_are_served(store: SqliteStore) -> None:
@@ -413,7 +413,7 @@ def locked_elsewhere(path: Path) -> Iterator[None]:
 
 async def test_a_store_locked_by_another_process_is_busy_and_recovers(path: Path) -> None:
     store = opened(path)
-    store._connection.set_busy_timeout(20)
+    store.connection.set_busy_timeout(20)
     kept = await accept(store, a_new_job())
     with locked_elsewhere(path):
         refused = a_new_job()
@@ -596,7 +596,7 @@ async def test_damage_found_later_stops_the_store(path: Path) -> None:
     """Nothing more is written once the file cannot be trusted."""
     store = opened(path)
     await accept(store, a_new_job())
-    ((page,),) = store._connection.execute(
+    ((page,),) = store.connection.execute(
         "SELECT rootpage FROM sqlite_schema WHERE name = 'job_queue_by_plugin'"
     ).fetchall()
     await store.close()
@@ -613,7 +613,7 @@ async def test_a_store_that_has_failed_leaves_its_log_as_it_is(path: Path) -> No
     """Closing it must not copy the log into a file that is damaged, and then remove the log."""
     store = opened(path)
     await accept(store, a_new_job())
-    ((page,),) = store._connection.execute(
+    ((page,),) = store.connection.execute(
         "SELECT rootpage FROM sqlite_schema WHERE name = 'job_queue_by_plugin'"
     ).fetchall()
     await store.close()
@@ -631,12 +631,12 @@ async def test_damage_in_the_middle_of_the_file_is_refused_untouched(path: Path,
     """At the start of a daemon, and for anybody after an unclean end."""
     store = opened(path)
     await accept(store, a_new_job())
-    ((page,),) = store._connection.execute(
+    ((page,),) = store.connection.execute(
         "SELECT rootpage FROM sqlite_schema WHERE name = 'job_log_by_plugin'"
     ).fetchall()
     if crashed:
         # Into the file first what is in the log: a page that is there is read from there.
-        store._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+        store.connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
         await accept(store, a_new_job())
         path = a_crashed_copy(path)
     await store.close()
@@ -761,7 +761,7 @@ async def test_a_new_store_is_private(tmp_path: Path) -> None:
 
 async def test_safe_settings(store: SqliteStore) -> None:
     """WAL, foreign keys on, synchronous FULL."""
-    connection = store._connection
+    connection = store.connection
     assert connection.pragma("journal_mode") == "wal"
     assert connection.pragma("synchronous") == 2
     assert connection.pragma("foreign_keys") == 1
@@ -961,13 +961,12 @@ async def test_an_io_error_inside_a_unit_of_a_batch_that_runs_again_fails_all_of
     jobs = [a_new_job() for _ in range(4)]
     runs = 0
 
-    def meets_the_disk(session: Session) -> None:
+    def meets_the_disk(_session: Session) -> None:
         nonlocal runs
         runs += 1
         if runs == 1:
             raise RuntimeError("harmless, so that the batch runs again")
-        assert isinstance(session, SqliteSession)
-        session._connection.execute("ROLLBACK").fetchall()  # what SQLite does by itself after such an error
+        store.connection.execute("ROLLBACK").fetchall()  # what SQLite does by itself after such an error
         raise apsw.IOError("injected")
 
     answers = await together(
@@ -1013,11 +1012,11 @@ async def test_a_defect_in_the_writer_fails_everybody_and_hangs_nobody(
     store = opened(path)
     kept = await accept(store, a_new_job())
 
-    def defect() -> None:
+    def defect(_session: SqliteSession) -> None:
         raise ZeroDivisionError
 
     async with asyncio.timeout(20):
-        monkeypatch.setattr(store._writer, "_roll_back", defect)
+        monkeypatch.setattr(SqliteSession, "discard", defect)  # a rollback calls it
         others = [submit(store, a_new_job()) for _ in range(3)]
         told = await together(store, broken_unit(store, ValueError()), *others)
         assert all(isinstance(error, StoreError) for error in told), told

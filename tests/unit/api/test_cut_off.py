@@ -77,7 +77,7 @@ async def test_a_commit_in_progress_at_shutdown_is_answered_as_uncertain(tmp_pat
     ]
     async with asyncio.timeout(20):
         await half.waited_for.wait()
-        while not store._writer._queues[Priority.ENQUEUE]:  # noqa: ASYNC110 - there is no signal for it
+        while not store.writer.waiting(Priority.ENQUEUE):  # noqa: ASYNC110 - there is no signal for it
             await asyncio.sleep(0)
     for each in answering:
         each.cancel()

@@ -289,17 +289,17 @@ async def test_a_result_and_the_next_claim_are_queued_when_the_writer_is_woken(
     service = asyncio.create_task(pool.dispatcher.run())
     pool.dispatcher.wake()
     await pool.until(lambda: pool.running == {first.id})
-    writer = store._writer
-    while not writer._idle:  # noqa: ASYNC110 - nothing signals that the thread is idle
+    writer = store.writer
+    while not writer.is_idle:  # noqa: ASYNC110 - nothing signals that the thread is idle
         await asyncio.sleep(0)
     found: list[list[Priority]] = []
-    wake = writer._wake
+    wake = writer.wake
 
     def look(loop: asyncio.AbstractEventLoop, turns: int) -> None:
-        found.append([priority for priority in Priority if writer._queues[priority]])
+        found.append([priority for priority in Priority if writer.waiting(priority)])
         wake(loop, turns)
 
-    monkeypatch.setattr(writer, "_wake", look)
+    monkeypatch.setattr(writer, "wake", look)
     pool.gate.set()
     await pool.until(lambda: second.id in pool.order and not pool.running)
     assert found[0] == [Priority.SETTLE, Priority.CLAIM]

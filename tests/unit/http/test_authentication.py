@@ -29,7 +29,7 @@ def test_the_memory_for_peers_is_bounded() -> None:
     limiter = FailedLoginLimiter(lambda: 0.0)
     for number in range(10_000):
         limiter.note(str(number))
-    assert len(limiter._peers) == 1024
+    assert len(limiter.peers) == 1024
 
 
 def test_a_token_is_found_by_the_whole_of_it() -> None:

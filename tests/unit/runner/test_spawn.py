@@ -136,7 +136,7 @@ async def test_a_process_whose_caller_is_cancelled_at_the_hand_over_is_killed(tm
     starting = asyncio.create_task(runner.start(a_launch(an_executable(tmp_path, LASTING))))
     async with asyncio.timeout(20):
         while not starting.done():
-            if runner._active:  # this task runs before the caller, which was woken by the hand-over
+            if runner.active:  # this task runs before the caller, which was woken by the hand-over
                 starting.cancel()
             await asyncio.sleep(0)
     assert starting.cancelled()

@@ -140,7 +140,7 @@ async def test_a_passed_deadline_counts_although_the_status_is_lost() -> None:
 
 async def test_pipes_are_read_when_the_leader_has_exited(monkeypatch: pytest.MonkeyPatch) -> None:
     """During the first moment only the exit is watched."""
-    monkeypatch.setattr(supervisor, "_QUICK_EXIT_SECONDS", 3600)
+    monkeypatch.setattr(supervisor, "QUICK_EXIT_SECONDS", 3600)
     handle, pipes = FakeHandle(), open_pipes()
     process = supervised(handle, pipes, GracePeriods(), timeout=timedelta(hours=1))
     os.write(pipes.theirs[1], b"answer")
@@ -156,7 +156,7 @@ async def test_pipes_are_read_when_the_leader_has_exited(monkeypatch: pytest.Mon
 
 async def test_the_pipes_of_a_longer_process_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that prints more than a pipe holds does not block until its deadline."""
-    monkeypatch.setattr(supervisor, "_QUICK_EXIT_SECONDS", 0)
+    monkeypatch.setattr(supervisor, "QUICK_EXIT_SECONDS", 0)
     handle, pipes = FakeHandle(), open_pipes()
     process = supervised(handle, pipes, GracePeriods(), timeout=timedelta(hours=1))
     printed = b"x" * 1_000_000
@@ -212,7 +212,7 @@ async def test_a_stop_within_the_first_moment_is_still_followed_by_a_kill(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """SIGTERM, then SIGKILL: the timer of the first moment does not replace that of the kill."""
-    monkeypatch.setattr(supervisor, "_QUICK_EXIT_SECONDS", 0.001)
+    monkeypatch.setattr(supervisor, "QUICK_EXIT_SECONDS", 0.001)
     handle, pipes = FakeHandle(), open_pipes()
     process = supervised(handle, pipes, GracePeriods(after_terminate=0.01), timeout=timedelta(hours=1))
     process.stop()

@@ -45,7 +45,7 @@ async def idle_store(directory: Path) -> SqliteStore:
     store = open_sqlite_store(directory / "state.db", clock=ticking(), rng=Random(1))
     await store.enqueue(Submission(jobs=(a_new_job(),)))
     async with asyncio.timeout(20):
-        while not store._writer._idle:  # noqa: ASYNC110 - the thread tells nobody that it rests
+        while not store.writer.is_idle:  # noqa: ASYNC110 - nothing signals that the thread is idle
             await asyncio.sleep(0)
     return store
 

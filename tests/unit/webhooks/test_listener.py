@@ -571,7 +571,7 @@ async def test_a_commit_in_progress_at_shutdown_is_answered_as_uncertain(tmp_pat
         await asyncio.to_thread(stuck.wait, 20)
         asking = asyncio.create_task(bench.signed("/hook/plain", b"{}"))
         async with asyncio.timeout(20):
-            while not bench.store._writer._queues[Priority.ENQUEUE]:  # noqa: ASYNC110 - there is no signal for it
+            while not bench.store.writer.waiting(Priority.ENQUEUE):  # noqa: ASYNC110 - there is no signal for it
                 await asyncio.sleep(0)
         await bench.listener.stop(0)
         disk.set()

@@ -75,7 +75,8 @@ class SpawnRunner:
         #: Spawns that have not been handed over to the loop.
         self._in_flight = 0
         self._handed_over = asyncio.Event()
-        self._active: set[SupervisedProcess] = set()
+        #: Processes that have not ended.
+        self.active: set[SupervisedProcess] = set()
 
     async def start(self, launch: Launch) -> SupervisedProcess | CouldNotStart | RunnerLost:
         if not can_limit(launch.limits):
@@ -128,16 +129,16 @@ class SpawnRunner:
             unsent=spawned.unsent,
             grace=self._grace,
             started_by=StartedBy.SPAWN,
-            active=self._active,
+            active=self.active,
         )
 
     async def close(self) -> None:
         """Kill everything that runs or is being spawned, also what is started meanwhile, and wait for it."""
-        while self._in_flight or self._active:
-            for process in tuple(self._active):
+        while self._in_flight or self.active:
+            for process in tuple(self.active):
                 process.stop(at_once=True)
-            if self._active:
-                await next(iter(self._active)).wait()
+            if self.active:
+                await next(iter(self.active)).wait()
             else:
                 self._handed_over.clear()
                 await self._handed_over.wait()

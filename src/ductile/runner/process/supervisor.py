@@ -3,7 +3,7 @@
 Everything here runs on the event loop and nothing blocks. A process goes through these states:
 
 1. running: the exit of the leader is watched. Most plugins exit within milliseconds and their output fits
-   into the pipes, so the pipes are first read at exit. A process that runs longer than `_QUICK_EXIT_SECONDS`
+   into the pipes, so the pipes are first read at exit. A process that runs longer than `QUICK_EXIT_SECONDS`
    gets its deadline armed and its pipes watched.
 2. being stopped (deadline, output cap, `stop`): SIGTERM to the group, and SIGKILL after the grace period.
 3. leader exited: other members of the group, or holders of its pipes, get a short grace period; then SIGKILL
@@ -44,7 +44,7 @@ from ductile.struct import Value
 #: The default capacity of a pipe.
 _CHUNK = 64 * 1024
 #: After this time the pipes are read; a process that fills one earlier blocks until then.
-_QUICK_EXIT_SECONDS = 0.02
+QUICK_EXIT_SECONDS = 0.02
 
 
 class PipeEnds(Value):
@@ -273,10 +273,10 @@ class SupervisedProcess:
         self._stderr = CappedReader(stderr, cap=MAX_STDERR, loop=loop, on_end=self._maybe_finish)
         self._timer: asyncio.TimerHandle | None = None
         active.add(self)
-        if launch.timeout.total_seconds() < _QUICK_EXIT_SECONDS:
+        if launch.timeout.total_seconds() < QUICK_EXIT_SECONDS:
             self._set_timer(self._time_left(), self._on_deadline)
         else:
-            self._set_timer(_QUICK_EXIT_SECONDS, self._still_running)
+            self._set_timer(QUICK_EXIT_SECONDS, self._still_running)
         handle.watch(self._on_leader_exit)
 
     @property

@@ -91,8 +91,8 @@ class SqliteStore(ReadOnlySqliteStore):
         clock: Callable[[], datetime],
     ) -> None:
         super().__init__(store_id, readers)
-        self._connection = connection
-        self._writer = Writer(connection, session, clock, readers.path, self.notifier)
+        self.connection = connection
+        self.writer = Writer(connection, session, clock, readers.path, self.notifier)
         self._indexing: set[asyncio.Task[None]] = set()
         self._is_closed = False
         #: The damaged write-ahead log that was found when the store was opened.
@@ -101,17 +101,17 @@ class SqliteStore(ReadOnlySqliteStore):
         self.rescue: Rescue | OSError | apsw.Error | None = None
 
     def run_write(self, priority: Priority, work: Callable[[Session], R]) -> Awaitable[R]:
-        return self._writer.submit(priority, work)
+        return self.writer.submit(priority, work)
 
     async def check_files(self) -> None:
-        self._writer.check()
+        self.writer.check()
 
     async def is_full(self) -> bool:
-        if self._writer.is_full:
+        if self.writer.is_full:
             with suppress(StoreFullError, StoreBusyError):
                 await self.run_write(Priority.ENQUEUE, maintenance.insert_filler)
                 await self.run_write(Priority.ENQUEUE, maintenance.delete_filler)
-        return self._writer.is_full
+        return self.writer.is_full
 
     async def close(self) -> None:
         if self._is_closed:
@@ -120,19 +120,19 @@ class SqliteStore(ReadOnlySqliteStore):
         for task in self._indexing:
             task.cancel()
         await asyncio.gather(*self._indexing, return_exceptions=True)
-        await self._writer.close()
+        await self.writer.close()
         with suppress(StoreFailedError):
-            self._writer.check()  # an idle store may not have noticed yet that its files were removed
+            self.writer.check()  # an idle store may not have noticed yet that its files were removed
         self._readers.close()
-        if self._writer.has_failed:
+        if self.writer.has_failed:
             # A checkpoint would remove the log from which a file that is not to be trusted is recovered.
-            self._connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
-            if self._writer.files.is_lost:
+            self.connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+            if self.writer.files.is_lost:
                 try:
-                    self.rescue = await asyncio.to_thread(rescue_store, self._connection, self._writer.files)
+                    self.rescue = await asyncio.to_thread(rescue_store, self.connection, self.writer.files)
                 except (OSError, apsw.Error) as error:
                     self.rescue = error
-        self._connection.close()
+        self.connection.close()
 
     # -- the full-text index: a damaged one is rebuilt, and the verb that found the damage raises
 

@@ -86,7 +86,8 @@ class Writer:
         self._lock = threading.Lock()
         self._work_waits = threading.Condition(self._lock)
         self._closing = False
-        self._idle = False
+        #: Whether the thread waits for a request.
+        self.is_idle = False
         self._failure: StoreFailedError | None = None
         #: Whether the disk was full at the last submission.
         self.is_full = False
@@ -114,18 +115,23 @@ class Writer:
                 message = f"{CAPACITY} submissions wait for the disk"
                 raise StoreBusyError(message, hint="Try again in a moment.")
             queue.append(request)
-            if self._idle:
+            if self.is_idle:
                 # Woken at the end of this turn of the loop: requests of the same turn share the commit.
-                self._idle = False
-                loop.call_soon(self._wake, loop, BURST_TURNS)
+                self.is_idle = False
+                loop.call_soon(self.wake, loop, BURST_TURNS)
         return request.future
 
-    def _wake(self, loop: asyncio.AbstractEventLoop, turns: int) -> None:
+    def wake(self, loop: asyncio.AbstractEventLoop, turns: int) -> None:
+        """Notify the thread; after a burst, up to `turns` turns of the loop later."""
         if turns and len(self._queues[Priority.ENQUEUE]) >= BURST:
-            loop.call_soon(self._wake, loop, turns - 1)
+            loop.call_soon(self.wake, loop, turns - 1)
             return
         with self._work_waits:
             self._work_waits.notify()
+
+    def waiting(self, priority: Priority) -> int:
+        """Return how many requests of this priority wait for the thread."""
+        return len(self._queues[priority])
 
     def check(self) -> None:
         """Raise `StoreFailedError` if writing has stopped, or a file was removed or replaced."""
@@ -178,9 +184,9 @@ class Writer:
             while not any(self._queues):
                 if self._closing:
                     return False
-                self._idle = True
+                self.is_idle = True
                 self._work_waits.wait()
-            self._idle = False
+            self.is_idle = False
         return True
 
     def _take(self) -> WriteRequest[Any] | None:
