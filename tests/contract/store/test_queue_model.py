@@ -1,6 +1,7 @@
 """The queue against a model of it: random verbs, and after each the store says what the model says.
 
-The model states the life of jobs in a few dictionaries (docs/reference/jobs.md). It knows no SQL and no transactions.
+The model states the life of jobs (docs/reference/jobs.md) in a few dictionaries. It knows no SQL and no
+transactions.
 """
 
 from __future__ import annotations
