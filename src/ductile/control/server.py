@@ -118,7 +118,7 @@ class ControlServer:
             return _encode_error(DuctileError(f"an unexpected fault in the daemon ({type(error).__name__})"))
 
     def _check_peer(self, connection: socket.socket) -> None:
-        """Raise `DeniedError` for users other than ours and root, whom the socket's mode excludes too."""
+        """Raise `DeniedError` for users other than ours and root. The socket's mode excludes them too."""
         if self._peer_uid(connection) not in (0, os.getuid()):
             raise DeniedError("this daemon belongs to another user")
 

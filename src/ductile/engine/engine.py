@@ -106,7 +106,7 @@ class Engine:
         self._subscribe()
 
     def _subscribe(self) -> None:
-        """Connect services to the store's changes. `ductile.store.notifier` says who wakes whom."""
+        """Connect services to the store's changes. `ductile.store.notifier` lists them all."""
         notifier = self._deps.store.notifier
         notifier.subscribe(JobsEnqueued, lambda change: self.job_signals.submitted(change.results))
         notifier.subscribe(JobsReady, self.dispatcher.on_jobs_ready)

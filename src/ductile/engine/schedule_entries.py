@@ -6,10 +6,10 @@ their outcome, the jobs to enqueue, and the moved entry.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from random import Random
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from ductile.config.snapshot import PluginInstance, Schedule, Snapshot
 from ductile.core.ids import make_id, make_trace_id
@@ -17,7 +17,6 @@ from ductile.core.jobs.model import NewJob, SubmittedBy
 from ductile.core.schedules.admission import StartConditions
 from ductile.core.schedules.audit import RUN_NOW
 from ductile.core.schedules.planner import (
-    DueItem,
     DuePlan,
     DueRun,
     Skip,
@@ -57,6 +56,12 @@ class ActiveSchedule(Value):
     @property
     def key(self) -> ScheduleKey:
         return self.plugin.name, self.schedule.id
+
+    def occurrence(self, nominal_at: datetime, outcome: OccurrenceOutcome, **more: Any) -> Occurrence:
+        name, schedule_id = self.key
+        return Occurrence(
+            plugin=name, schedule_id=schedule_id, nominal_at=nominal_at, outcome=outcome, **more
+        )
 
 
 def key_of(entry: ScheduleEntry) -> ScheduleKey:
@@ -126,9 +131,19 @@ def firing_of(
     """Return the firing of a plan: an occurrence for each item, a job for each run."""
     jobs = {run.nominal_at: _job(active, now, rng) for run in plan.runs}
     in_order = tuple(jobs.values())
+    occurrences = []
+    for item in plan.items:
+        match item:
+            case Skip(nominal_at=at, until_at=until_at, count=count, reason=reason):
+                more = {"until_at": until_at, "count": count, "reason": reason}
+                occurrences.append(active.occurrence(at, OccurrenceOutcome.SKIPPED, **more))
+            case DueRun(nominal_at=at):
+                late = lateness(item, now)
+                outcome = OccurrenceOutcome.RAN if late is None else OccurrenceOutcome.LATE
+                occurrences.append(active.occurrence(at, outcome, job_id=jobs[at].id, late=late))
     return Firing(
         entry=move_to(entry, plan.next_slot),
-        occurrences=tuple(_occurrence(active, item, jobs, now) for item in plan.items),
+        occurrences=tuple(occurrences),
         job=in_order[0] if in_order else None,
         followers=in_order[1:],
         conditions=conditions_of(active, is_catch_up=plan.is_catch_up),
@@ -143,14 +158,9 @@ def firing_of_deferred(
 
     None while it must wait for its preferred window.
     """
-    rule, (name, schedule_id) = active.rule, active.key
-    occurrence = Occurrence(
-        plugin=name,
-        schedule_id=schedule_id,
-        nominal_at=deferred.nominal_at,
-        outcome=OccurrenceOutcome.SKIPPED,
-        reason=SkipReason.PAUSED if entry.paused_at is not None else disallowed_reason(rule, now),
-    )
+    rule = active.rule
+    reason = SkipReason.PAUSED if entry.paused_at is not None else disallowed_reason(rule, now)
+    occurrence = active.occurrence(deferred.nominal_at, OccurrenceOutcome.SKIPPED, reason=reason)
     firing = Firing(
         entry=replace(entry, deferred=None), occurrences=(occurrence,), planned_from=entry, was_deferred=True
     )
@@ -179,15 +189,7 @@ def firing_on_demand(active: ActiveSchedule, entry: ScheduleEntry, *, now: datet
     if isinstance(active.rule.trigger, Every):
         again = snap_to_window(active.rule, add_intervals(active.rule, now))
         slot = Slot(nominal_at=again, start_at=again)
-    name, schedule_id = active.key
-    occurrence = Occurrence(
-        plugin=name,
-        schedule_id=schedule_id,
-        nominal_at=now,
-        outcome=OccurrenceOutcome.RAN,
-        reason=RUN_NOW,
-        job_id=job.id,
-    )
+    occurrence = active.occurrence(now, OccurrenceOutcome.RAN, reason=RUN_NOW, job_id=job.id)
     return Firing(
         entry=move_to(entry, slot),
         occurrences=(occurrence,),
@@ -229,30 +231,3 @@ def _job(active: ActiveSchedule, now: datetime, rng: Random) -> NewJob:
         trace_id=make_trace_id(rng),
         payload=None if payload is None else payload.reveal(),
     )
-
-
-def _occurrence(
-    active: ActiveSchedule, item: DueItem, jobs: Mapping[datetime, NewJob], now: datetime
-) -> Occurrence:
-    name, schedule_id = active.key
-    match item:
-        case Skip():
-            return Occurrence(
-                plugin=name,
-                schedule_id=schedule_id,
-                nominal_at=item.nominal_at,
-                until_at=item.until_at,
-                count=item.count,
-                outcome=OccurrenceOutcome.SKIPPED,
-                reason=item.reason,
-            )
-        case DueRun():
-            late = lateness(item, now)
-            return Occurrence(
-                plugin=name,
-                schedule_id=schedule_id,
-                nominal_at=item.nominal_at,
-                outcome=OccurrenceOutcome.RAN if late is None else OccurrenceOutcome.LATE,
-                job_id=jobs[item.nominal_at].id,
-                late=late,
-            )

@@ -271,7 +271,7 @@ def _is_at(descriptor: int, path: Path) -> bool:
 
 
 def _flock_holder(descriptor: int) -> LockHolder | None:
-    """Return the process that holds a `flock` on this file, from /proc/locks, if it can be told."""
+    """Return the process that holds a `flock` on this file, from /proc/locks, if it is known."""
     wanted = os.fstat(descriptor)
     with suppress(OSError, ValueError):
         for line in Path("/proc/locks").read_text(encoding="ascii").splitlines():
