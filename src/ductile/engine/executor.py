@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import timedelta
 
-from ductile.config.snapshot import PluginInstance, Snapshot
+from ductile.config.snapshot import Snapshot
 from ductile.core.jobs.admission import bare_key
 from ductile.core.jobs.model import Completed, EndedEarly, Failed, Interrupted, Job, JobReason, Outcome
 from ductile.core.json import JsonObject
@@ -26,7 +26,7 @@ from ductile.runner.interpret import Interpretation, interpret
 from ductile.runner.port import CouldNotStart, Launch, Process, ResourceLimits, Runner, RunnerLost, WarmStart
 from ductile.store.model.jobs import ClaimedJob, SettleResult
 from ductile.store.port import Store
-from ductile.struct import Value, hide_in_repr, replace
+from ductile.struct import Value, replace
 
 #: How long a result is kept before it is offered again to a store that is full or locked.
 FIRST_RETRY_PAUSE = timedelta(seconds=1)
@@ -38,16 +38,6 @@ class ProcessDefaults(Value):
 
     environ: Mapping[str, str]
     directory: str
-
-
-@hide_in_repr("config", "environment")
-class _LaunchSettings(Value):
-    """What is the same for every launch of a plugin under one configuration."""
-
-    config: JsonObject
-    environment: dict[str, str]
-    limits: ResourceLimits
-    warm: WarmStart | None
 
 
 class ResultNotStoredError(Exception):
@@ -89,8 +79,6 @@ class Executor:
         self._give_up = asyncio.Event()
         #: Tasks that nothing awaits; the event loop keeps weak references only.
         self._background: set[asyncio.Task[None]] = set()
-        self._launch_settings: dict[str, _LaunchSettings] = {}
-        self._launch_settings_of: Snapshot | None = None
 
     async def execute(
         self,
@@ -157,7 +145,6 @@ class Executor:
         if job.command not in plugin.installed.manifest.commands:
             return _unavailable(f"{job.plugin} has no command {job.command}")
         timeout = claim.timeout or plugin.timeout_for(job.command)
-        settings = self._settings_of(plugin, snapshot)
         variables = describe_job(
             store_id=self._store.store_id,
             daemon=job.owner or "",  # As stored: recovery compares the two.
@@ -169,13 +156,22 @@ class Executor:
         )
         return Launch(
             entrypoint=str(plugin.installed.entrypoint),
-            request=encode_request(self._request(claim, settings.config, timeout)),
-            # The job's variables win over the configuration's: recovery finds processes by them.
-            environment=settings.environment | variables,
+            request=encode_request(self._request(claim, plugin.config.reveal(), timeout)),
+            environment=plugin_environment(
+                self._defaults.environ,
+                passthrough=snapshot.service.plugin_env_passthrough,
+                own=plugin.env.reveal(),
+                job=variables,
+            ),
             directory=self._defaults.directory,
             timeout=timeout,
-            limits=settings.limits,
-            warm=settings.warm,
+            limits=ResourceLimits(
+                memory=plugin.limits.memory,
+                cpu_seconds=plugin.limits.cpu_seconds,
+                open_files=plugin.limits.open_files,
+                processes=plugin.limits.processes,
+            ),
+            warm=None if plugin.warm is False else WarmStart(preload=plugin.preload),
         )
 
     def _request(self, claim: ClaimedJob, config: JsonObject, timeout: timedelta) -> PluginRequest:
@@ -203,29 +199,6 @@ class Executor:
             payload=payload,
             event=_request_event(claim, payload),
         )
-
-    def _settings_of(self, plugin: PluginInstance, snapshot: Snapshot) -> _LaunchSettings:
-        if self._launch_settings_of is not snapshot:
-            self._launch_settings_of, self._launch_settings = snapshot, {}
-        settings = self._launch_settings.get(plugin.name)
-        if settings is None:
-            settings = self._launch_settings[plugin.name] = _LaunchSettings(
-                config=plugin.config.reveal(),
-                environment=plugin_environment(
-                    self._defaults.environ,
-                    passthrough=snapshot.service.plugin_env_passthrough,
-                    own=plugin.env.reveal(),
-                    job={},
-                ),
-                limits=ResourceLimits(
-                    memory=plugin.limits.memory,
-                    cpu_seconds=plugin.limits.cpu_seconds,
-                    open_files=plugin.limits.open_files,
-                    processes=plugin.limits.processes,
-                ),
-                warm=None if plugin.warm is False else WarmStart(preload=plugin.preload),
-            )
-        return settings
 
     # -- run
 
