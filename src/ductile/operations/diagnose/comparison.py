@@ -146,7 +146,7 @@ async def _compare_jobs(
     return RunComparison(
         compared_with=good.job_id,
         differences=(
-            *diff.compare_configs(before, now, job.plugin),
+            *diff.compare_configs(before, now, (job.plugin,)),
             *files.differences,
             *(() if last is None else diff.compare_executions(good, last)),
             *diff.compare_inputs(None if good_job is None else good_job.payload, job.payload),
@@ -185,7 +185,7 @@ async def _compare_runs(
     return RunComparison(
         compared_with=good.job.id if job.plugin == RUN_PLUGIN else next(same_step, good.job.id),
         differences=(
-            *_config_differences(good_config, now_config, plugins),
+            *diff.compare_configs(good_config, now_config, plugins),
             *files.differences,
             *(diff.compare_graphs(good.graph, record.graph) if good.graph and record.graph else ()),
             *diff.compare_inputs(good.job.payload, record.job.payload),
@@ -263,15 +263,6 @@ async def _missing_references(
         return ()
     stored = None if whole.event_context_id is None else await context.store.context(whole.event_context_id)
     return diff.missing_references(step, whole.payload or {}, {} if stored is None else stored.baggage)
-
-
-def _config_differences(
-    good: ConfigRecord | None, now: ConfigRecord | None, plugins: Sequence[str]
-) -> list[Difference]:
-    if good is None or now is None or good.hash == now.hash:
-        return []
-    found = [each for plugin in plugins for each in diff.compare_plugin(good, now, plugin)]
-    return found or [Difference(what="configuration, of none of its plugins", good=good.hash, now=now.hash)]
 
 
 def _shape_differences(

@@ -76,16 +76,19 @@ def compare_inputs(good: JsonObject | None, bad: JsonObject | None) -> Iterator[
             )
 
 
-def compare_configs(good: ConfigRecord | None, bad: ConfigRecord | None, plugin: str) -> Iterator[Difference]:
-    """Differences between two configurations for a job of this plugin."""
+def compare_configs(
+    good: ConfigRecord | None, bad: ConfigRecord | None, plugins: Sequence[str]
+) -> Iterator[Difference]:
+    """Differences between two configurations for jobs of these plugins."""
     if good is None or bad is None or good.hash == bad.hash:
         return
-    changed = [*compare_plugin(good, bad, plugin)]
+    changed = [each for plugin in plugins for each in compare_plugin(good, bad, plugin)]
     yield from changed
     if not changed:
-        # Without recorded plugin versions a change may be one of the plugin's files, or of a secret.
-        known = _version(good, plugin) is not None and _version(bad, plugin) is not None
-        what = f"configuration outside of plugins.{plugin}" if known else "configuration or plugin files"
+        # Without recorded plugin versions a change may be one of the plugins' files, or of a secret.
+        known = all(_version(record, plugin) is not None for record in (good, bad) for plugin in plugins)
+        outside = f"configuration outside of {', '.join(f'plugins.{name}' for name in plugins)}"
+        what = outside if known else "configuration or plugin files"
         yield Difference(what=what, good=good.hash, now=bad.hash)
 
 

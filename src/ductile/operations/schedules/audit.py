@@ -103,7 +103,12 @@ async def audit_history(
     last = until = max(row.until_at or row.nominal_at for row in checked)
     if newest and entry.nominal_at is not None:
         until = max(last, entry.nominal_at - _TICK)
-    ended = await _first_ends(context, checked) if isinstance(rule.trigger, Every) else {}
+    ended: dict[str, datetime] = {}
+    for job_id in [row.job_id for row in checked if isinstance(rule.trigger, Every) and row.job_id]:
+        # An `every` counts from the first end of its run; a retry by hand does not move it.
+        changes = await context.store.transitions(job_id)
+        if (end := first_end([(each.at, each.transition) for each in changes])) is not None:
+            ended[job_id] = end
     gaps = find_gaps(checked, rule, since=since, until=until, ended=ended)
     return HistoryAudit(
         complete=not gaps,
@@ -165,13 +170,3 @@ def _rows_under_rule(
         if (row.outcome, row.reason) != (OccurrenceOutcome.LATE, SkipReason.OUTSTANDING_POLLS)
     ] or timed
     return [row for row in found if in_order and row.nominal_at >= in_order[0].nominal_at]
-
-
-async def _first_ends(context: OperationContext, rows: Sequence[Occurrence]) -> dict[str, datetime]:
-    """When each run ended for the first time, by job; a retry by hand does not move the schedule."""
-    ends: dict[str, datetime] = {}
-    for job_id in (row.job_id for row in rows if row.job_id is not None):
-        changes = await context.store.transitions(job_id)
-        if (end := first_end([(each.at, each.transition) for each in changes])) is not None:
-            ends[job_id] = end
-    return ends
