@@ -9,7 +9,6 @@ from ductile.cli.invocation import CommandResult, Invocation
 from ductile.cli.spec import DRY_RUN, Argument, Example, Option, action
 
 if TYPE_CHECKING:
-    from ductile.admin.tokens import CreatedToken
     from ductile.cli.console.console import Console
 
 
@@ -53,6 +52,21 @@ def create(call: Invocation) -> CommandResult:
     )
     # A value that was read from standard input is not shown again.
     shown = created.value if given is None else None
+
+    def note(console: Console) -> str:
+        warnings = "".join(
+            f"{console.style('yellow', 'warning:')} {printable(warning.message)}"
+            f"{f'; {printable(warning.hint)}' if warning.hint else ''}\n"
+            for warning in created.warnings
+        )
+        kind, files = "token" if created.scopes else "secret", ", ".join(created.files)
+        if not created.written:
+            return f"{warnings}Would create the {kind} {created.name} and write {files}."
+        once = " Its value is shown only once." if shown is not None else ""
+        line = f"Created the {kind} {created.name} and wrote {files}.{once}"
+        hint = console.hint("A running daemon accepts it after `ductile reload`.")
+        return f"{warnings}{line}\n{hint}"
+
     return CommandResult(
         {
             "name": created.name,
@@ -65,7 +79,7 @@ def create(call: Invocation) -> CommandResult:
             "warnings": [problem_as_json(warning) for warning in created.warnings],
         },
         text=None if shown is None else lambda _: shown,
-        note=lambda console: console.hint(_created_text(created, console, shown=shown is not None)),
+        note=note,
     )
 
 
@@ -109,17 +123,3 @@ def revoke(call: Invocation) -> CommandResult:
         {"name": done.name, "files": list(done.files), "written": done.written},
         lambda console: console.hint(text),
     )
-
-
-def _created_text(created: CreatedToken, console: Console, *, shown: bool) -> str:
-    warnings = "".join(
-        f"{console.style('yellow', 'warning:')} {printable(warning.message)}"
-        f"{f'; {printable(warning.hint)}' if warning.hint else ''}\n"
-        for warning in created.warnings
-    )
-    kind, files = "token" if created.scopes else "secret", ", ".join(created.files)
-    if not created.written:
-        return f"{warnings}Would create the {kind} {created.name} and write {files}."
-    note = " Its value is shown only once." if shown else ""
-    line = f"Created the {kind} {created.name} and wrote {files}.{note}"
-    return f"{warnings}{line}\nA running daemon accepts it after `ductile reload`."

@@ -29,14 +29,15 @@ def list_plugins(call: Invocation) -> CommandResult:
         for entry in entries:
             status, note = str(entry.standing), ""
             if entry.name in failed:
-                status, note = f"{status}, unhealthy", f"init failed: {fmt.init_failure(failed[entry.name])}"
+                status = f"{status}, unhealthy"
+                note = console.hint(f"init failed: {fmt.init_failure(failed[entry.name])}")
             elif entry.reason:  # one line: `plugin check` shows the whole reason
                 note = entry.reason.partition("\n")[0].rstrip(":")
             elif entry.manifest:
                 note = entry.manifest.description
             name = entry.name if entry.name == entry.uses else f"{entry.name} ({entry.uses})"
             version = (entry.manifest.version if entry.manifest else "") or "-"
-            rows.append((name, status, version, console.hint(note)))
+            rows.append((name, status, version, note))
         return console.table(("NAME", "STATUS", "VERSION", "ABOUT"), rows)
 
     return CommandResult(
