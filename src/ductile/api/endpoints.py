@@ -10,15 +10,7 @@ from ductile.api.endpoint import Endpoint, Handler
 from ductile.api.handlers import run_operation
 from ductile.api.openapi_schemas import schema_ref
 from ductile.core.json import JsonObject
-from ductile.operations.operation import (
-    DISCOVERY,
-    EVENTS_RO,
-    JOBS_RO,
-    OPEN,
-    Access,
-    HttpRoute,
-    get,
-)
+from ductile.operations.operation import DISCOVERY, EVENTS_RO, JOBS_RO, OPEN, Access, HttpRoute, get
 from ductile.operations.plugins.skills import Skills
 from ductile.operations.response import Response
 from ductile.operations.system.probes import Health

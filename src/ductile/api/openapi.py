@@ -8,13 +8,7 @@ from collections.abc import Iterator
 from ductile import __version__
 from ductile.api.endpoint import Endpoint
 from ductile.api.endpoints import ENDPOINTS
-from ductile.api.openapi_schemas import (
-    components,
-    field_schema,
-    request_body,
-    responses,
-    self_contained,
-)
+from ductile.api.openapi_schemas import components, field_schema, request_body, responses, self_contained
 from ductile.config.snapshot import PluginInstance, Snapshot
 from ductile.core.json import JsonObject, JsonValue
 from ductile.operations.operation import right_of

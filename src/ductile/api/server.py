@@ -30,13 +30,7 @@ _TOKENS_IN_FULL = 10
 class ApiServer:
     """Implements `ductile.listeners.ListenerServer`."""
 
-    def __init__(
-        self,
-        context: OperationContext,
-        listen: str,
-        signals: SignalBus,
-        metrics: Metrics,
-    ) -> None:
+    def __init__(self, context: OperationContext, listen: str, signals: SignalBus, metrics: Metrics) -> None:
         self._signals = signals
         self._requests = LogSampler(self._report_requests)
         self._unknown_tokens = LogSampler(self._report_unknown_tokens, most=_TOKENS_IN_FULL)

@@ -306,21 +306,10 @@ _SYSTEM = (
 
 OPERATIONS: Mapping[str, Operation] = {
     each.name: each
-    for each in (
-        *_RUNS,
-        *_JOBS,
-        *_CATALOGUE,
-        *_PLUGIN_RECORDS,
-        *_SCHEDULES,
-        *_WEBHOOKS,
-        *_FIGURES,
-        *_SYSTEM,
-    )
+    for each in (*_RUNS, *_JOBS, *_CATALOGUE, *_PLUGIN_RECORDS, *_SCHEDULES, *_WEBHOOKS, *_FIGURES, *_SYSTEM)
 }
 
 
-def bind_operations(
-    context: OperationContext,
-) -> Mapping[str, Callable[[JsonObject], Awaitable[Any]]]:
+def bind_operations(context: OperationContext) -> Mapping[str, Callable[[JsonObject], Awaitable[Any]]]:
     """The operations by name, each bound to a context: from named values to a response."""
     return {name: partial(operation.run, context) for name, operation in OPERATIONS.items()}

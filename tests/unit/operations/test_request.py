@@ -102,11 +102,7 @@ def test_fields_have_a_schema_and_a_source() -> None:
     assert fields["from"].schema == {"type": ["string", "null"], "format": "date-time"}
     assert (fields["from"].attribute, fields["from"].description) == ("since", "An instant.")
     sources = {name: field.source for name, field in fields.items() if field.source is not None}
-    assert sources == {
-        "wait": FieldSource.QUERY,
-        "key": FieldSource.HEADER,
-        "secret": FieldSource.LOCAL,
-    }
+    assert sources == {"wait": FieldSource.QUERY, "key": FieldSource.HEADER, "secret": FieldSource.LOCAL}
     assert fields["key"].header == "X-Key"
 
 

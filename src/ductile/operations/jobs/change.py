@@ -99,7 +99,7 @@ async def retry_job(context: OperationContext, request: ChangeJob) -> RetriedJob
 
 
 async def refuse_retry_when_draining(context: OperationContext, job: Job) -> None:
-    """A retry is new work, which a plugin that is being drained does not take."""
+    """Raise `ConflictError` if a plugin of the job is being drained: a retry is new work."""
     if context.engine is None or not context.engine.draining:
         return
     used = {job.plugin}
@@ -110,7 +110,7 @@ async def refuse_retry_when_draining(context: OperationContext, job: Job) -> Non
 
 
 def refuse_retry(answer: RetryResult, job: Job) -> None:
-    """Raise what stands against it, if anything does."""
+    """Raise the error of a retry that the store refuses."""
     match answer:
         case RetryResult.UNKNOWN_JOB | RetryResult.RETAINED_NO_MORE:
             raise GoneError("only the log of this job is left", hint="Submit it again.")

@@ -30,11 +30,7 @@ from ductile.store.model.records import DEFAULT_PAGE, LARGEST_PAGE, LedgerRow, L
 from ductile.struct import Value, about, field
 
 #: Words of other systems for the same states, accepted by filters.
-LOG_ALIASES = {
-    "completed": LogStatus.SUCCEEDED,
-    "ok": LogStatus.SUCCEEDED,
-    "error": LogStatus.FAILED,
-}
+LOG_ALIASES = {"completed": LogStatus.SUCCEEDED, "ok": LogStatus.SUCCEEDED, "error": LogStatus.FAILED}
 #: A job status, accepted by the filter: a job that has not ended has no execution in the log.
 _PENDING = "pending"
 #: The longest time that one request waits for more.

@@ -52,7 +52,7 @@ def unknown_plugin(snapshot: Snapshot, name: str) -> NotFoundError:
 
 
 def runnable_plugin(snapshot: Snapshot, name: str) -> PluginInstance:
-    """The plugin, if jobs may be submitted for it."""
+    """The plugin of this name. Raises `NotFoundError`, or `RefusedError` if it cannot run."""
     plugin = snapshot.plugins.get(name)
     if plugin is None:
         if name in snapshot.available:

@@ -145,9 +145,10 @@ _Path = tuple[str, ...]
 
 
 def input_schema_of(snapshot: Snapshot, name: str) -> JsonSchema | None:
-    """From the paths that its `if` and its first steps refer to; else what its first command takes.
+    """A JSON Schema of the payload of a pipeline: pipelines declare none.
 
-    None where neither tells anything: then any payload will do as far as anybody can know.
+    It is made from the paths that its `if` and its first steps refer to, else from its first command. None if
+    neither says anything about it.
     """
     pipeline = snapshot.policy.pipelines.by_name[name]
     needs = find_required_inputs(pipeline)
@@ -162,14 +163,14 @@ def input_schema_of(snapshot: Snapshot, name: str) -> JsonSchema | None:
 
 
 def _keys(path: str) -> _Path:
-    """Up to the first position in a list, which could also be a key: only what is above it is certain."""
+    """The keys of a path up to the first list position, which might also be a key."""
     keys = path.split(".")
     ends = next((at for at, key in enumerate(keys) if at and key.isdigit()), len(keys))
     return tuple(keys[:ends])
 
 
 def _object(known: set[_Path], required: set[_Path]) -> JsonObject:
-    """What lies below a name has to be in an object; of what does not, nothing is known."""
+    """The schema of an object with these paths. The type of a path's last key is not known."""
     properties: JsonObject = {}
     for name in sorted({path[0] for path in known}):
         below = {path[1:] for path in known if path[0] == name and len(path) > 1}
