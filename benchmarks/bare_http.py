@@ -6,9 +6,8 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from ductile.http.body import decode_object, read_body
-from ductile.http.listener import Listener
-from ductile.http.protocol import ListenerLimits
 from ductile.http.responses import send_json
+from ductile.http.server import Listener, ListenerLimits
 
 if TYPE_CHECKING:
     from uvicorn._types import ASGIReceiveCallable, ASGISendCallable, Scope

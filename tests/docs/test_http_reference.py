@@ -12,7 +12,7 @@ from builders.described import assert_holds
 from ductile.api.endpoints import ENDPOINTS
 from ductile.api.openapi_schemas import schema_ref, schemas
 from ductile.core.auth_scopes import AccessLevel, AccessResource, auth_scope
-from ductile.http.protocol import RejectionReason
+from ductile.http.server import RejectionReason
 from ductile.operations.request import FieldSource, request_fields
 from ductile.operations.submission import SubmissionRequest
 from ductile.telemetry.metrics import METRICS

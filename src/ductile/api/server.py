@@ -12,8 +12,7 @@ from ductile.api.events import EventStreams
 from ductile.api.router import Router
 from ductile.http.application import LogSampler, described_counts
 from ductile.http.authentication import Authenticator
-from ductile.http.listener import Listener
-from ductile.http.protocol import ListenerLimits
+from ductile.http.server import Listener, ListenerLimits
 from ductile.operations.context import OperationContext
 from ductile.operations.ledger_stream import LedgerStream
 from ductile.telemetry.metrics import Metrics

@@ -15,9 +15,8 @@ from ductile.errors import DuctileError, MethodNotAllowedError, NotFoundError, T
 from ductile.http.application import Exchange, HttpApplication, LogSampler, described_counts, single_headers
 from ductile.http.authentication import is_misdirected, misdirected
 from ductile.http.body import BodyBudget, read_body
-from ductile.http.listener import Listener
-from ductile.http.protocol import ListenerLimits
 from ductile.http.responses import JsonReply, encode
+from ductile.http.server import Listener, ListenerLimits
 from ductile.operations.system.probes import health, is_forwarded
 from ductile.operations.webhooks.incoming import InvalidSignatureError, receive
 from ductile.operations.webhooks.manage import find_endpoint

@@ -15,9 +15,8 @@ import pytest
 
 from ductile.errors import DuctileError
 from ductile.http.body import ClientDisconnectedError, read_body, refuse_body
-from ductile.http.listener import Listener
-from ductile.http.protocol import ListenerLimits
 from ductile.http.responses import send_error, send_json
+from ductile.http.server import Listener, ListenerLimits
 from ductile.telemetry.signals import Signal, SignalBus, SignalEvent
 
 if TYPE_CHECKING:

@@ -30,8 +30,7 @@ from ductile.core.webhooks.signatures import (
     sign_body,
     signed_headers,
 )
-from ductile.http.listener import Listener
-from ductile.http.protocol import ListenerLimits
+from ductile.http.server import Listener, ListenerLimits
 from ductile.operations.context import OperationContext, RunningEngine
 from ductile.store.port import Priority, Store
 from ductile.store.session import Session

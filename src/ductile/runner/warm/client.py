@@ -13,14 +13,16 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ductile.runner.port import ExitStatus, Launch
 from ductile.runner.process.handle import OnExit, ProcessHandle, open_handle, read_status, signal_group
 from ductile.runner.process.spawn import limits_to_set
 from ductile.runner.process.spawn_errors import TRANSIENT_ERRNOS
-from ductile.runner.warm.policy import ServerKey
 from ductile.struct import Value
+
+if TYPE_CHECKING:
+    from ductile.runner.warm.pool import ServerKey
 
 SERVER_PROGRAM = str(Path(__file__).with_name("server.py"))
 _MAX_MESSAGE = 64 * 1024

@@ -9,7 +9,7 @@ import pytest
 
 from builders.bad_plugins import an_executable
 from ductile.runner.port import Launch, WarmStart
-from ductile.runner.warm.policy import ColdStart, Interpreter, WarmPlan, find_interpreter, plan_warm_start
+from ductile.runner.warm.pool import ColdStart, Interpreter, WarmPlan, find_interpreter, plan_warm_start
 
 
 @pytest.mark.parametrize("name", ["python", "python3", "python3.12"])
