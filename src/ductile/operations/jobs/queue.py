@@ -14,7 +14,15 @@ from ductile.operations.context import OperationContext
 from ductile.operations.jobs.documents import ListedJob, listed_job
 from ductile.operations.plugins.lookup import refuse_unknown_plugin
 from ductile.operations.request import DryRun, NoFields, PageLimit
-from ductile.operations.response import Id, Response, Timestamp, WasDryRun, milliseconds, timestamp
+from ductile.operations.response import (
+    Id,
+    Response,
+    Timestamp,
+    WasDryRun,
+    from_record,
+    milliseconds,
+    timestamp,
+)
 from ductile.store.model.records import DEFAULT_PAGE, LARGEST_PAGE, ExecutionStats, JobFilter
 from ductile.struct import Value, about
 
@@ -30,14 +38,8 @@ class QueueStatus(Response):
 
 async def queue_status(context: OperationContext, _request: NoFields) -> QueueStatus:
     counts = await context.store.counts()
-    return QueueStatus(
-        depth=counts.depth,
-        ready=counts.ready,
-        waiting=counts.waiting,
-        running=counts.running,
-        orphaned=await context.count_orphaned(),
-        workers=context.snapshot().max_workers,
-    )
+    orphaned, workers = await context.count_orphaned(), context.snapshot().max_workers
+    return from_record(QueueStatus, counts, orphaned=orphaned, workers=workers)
 
 
 class ListQueue(Value):
@@ -131,26 +133,11 @@ async def queue_figures(context: OperationContext, _request: NoFields) -> QueueF
     """How deep the queue is, plugin by plugin, and how long the oldest ready job has waited."""
     counts = await context.store.counts()
     now = context.now()
-    return QueueFigures(
-        depth=counts.depth,
-        ready=counts.ready,
-        waiting=counts.waiting,
-        running=counts.running,
-        workers=context.snapshot().max_workers,
-        plugins=[
-            PluginQueue(
-                plugin=row.plugin,
-                ready=row.ready,
-                waiting=row.waiting,
-                running=row.running,
-                oldest_ready_at=timestamp(row.oldest_ready_at),
-                oldest_wait_ms=milliseconds(
-                    None if row.oldest_ready_at is None else now - row.oldest_ready_at
-                ),
-            )
-            for row in await context.store.queue_depths()
-        ],
-    )
+    plugins = []
+    for row in await context.store.queue_depths():
+        waited = None if row.oldest_ready_at is None else now - row.oldest_ready_at
+        plugins.append(from_record(PluginQueue, row, oldest_wait_ms=milliseconds(waited)))
+    return from_record(QueueFigures, counts, workers=context.snapshot().max_workers, plugins=plugins)
 
 
 class SummariseRuns(Value):

@@ -14,7 +14,7 @@ from ductile.operations.operation import right_of
 from ductile.operations.plugins.health import unhealthy_plugins
 from ductile.operations.plugins.lookup import commands_of, find_plugin
 from ductile.operations.request import NoFields
-from ductile.operations.response import Response, milliseconds
+from ductile.operations.response import Response, from_record, milliseconds
 from ductile.plugins.catalogue import PluginEntry, PluginStanding, list_entries
 from ductile.protocol.manifest.model import Command, CommandType
 from ductile.struct import Value, about
@@ -124,15 +124,10 @@ async def show_plugin(context: OperationContext, request: ShowPlugin) -> PluginD
 
 
 def _command(plugin: PluginInstance, command: Command) -> PluginCommand:
-    return PluginCommand(
-        type=command.type,
-        description=command.description,
+    return from_record(
+        PluginCommand,
+        command,
         timeout_ms=milliseconds(plugin.timeout_for(command.name)),
-        input_schema=command.input_schema,
-        output_schema=command.output_schema,
-        idempotent=command.idempotent,
-        retry_safe=command.retry_safe,
-        consumes=list(command.consumes),
         emits=[CommandEvent(type=event.type, values=list(event.values)) for event in command.emits],
         call=f"POST /plugin/{plugin.name}/{command.name}",
         scope=auth_scope(plugin.name, right_of(command)),

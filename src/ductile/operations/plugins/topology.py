@@ -17,7 +17,7 @@ from ductile.core.events.model import Hook
 from ductile.operations.context import OperationContext
 from ductile.operations.plugins.lookup import commands_of
 from ductile.operations.request import NoFields
-from ductile.operations.response import Response
+from ductile.operations.response import Response, from_record
 from ductile.plugins.catalogue import PluginStanding, standing_of
 from ductile.struct import Value, about, field
 
@@ -123,11 +123,9 @@ def _plugin(snapshot: Snapshot, name: str) -> TopologyPlugin:
 def _pipeline(snapshot: Snapshot, pipeline: PipelineSettings) -> TopologyPipeline:
     steps = [*_steps_in(pipeline.steps)]
     uses = sorted({".".join(parse_target(step.uses)) for step in steps if step.uses is not None})
-    return TopologyPipeline(
-        name=pipeline.name,
-        on=pipeline.on,
-        on_hook=pipeline.on_hook,
-        from_plugin=pipeline.from_plugin,
+    return from_record(
+        TopologyPipeline,
+        pipeline,
         uses=uses,
         calls=sorted({step.call for step in steps if step.call is not None}),
         cannot_run=[

@@ -30,7 +30,7 @@ from ductile.operations.jobs.documents import ListedJob, listed_job
 from ductile.operations.jobs.log import FollowTimeout, follow
 from ductile.operations.jobs.lookup import find_job, resolve_job
 from ductile.operations.request import NoFields
-from ductile.operations.response import Id, Response, Timestamp, timestamp
+from ductile.operations.response import Id, Response, Timestamp, from_record
 from ductile.operations.runs.start import known_pipeline
 from ductile.protocol.manifest.model import ExecutionMode
 from ductile.store.model.records import LARGEST_PAGE, JobFilter
@@ -70,9 +70,7 @@ async def list_pipelines(context: OperationContext, _request: NoFields) -> Pipel
         where = JobFilter(plugin=RUN_PLUGIN, command=pipeline.name)
         last = None
         for job in (await context.store.jobs(where, limit=1)).rows:
-            last = LatestRun(
-                job_id=job.id, status=job.status, reason=job.reason, created_at=timestamp(job.created_at)
-            )
+            last = from_record(LatestRun, job, job_id=job.id)
         listed.append(ListedPipeline(**asdict(_summary(snapshot, pipeline)), last_run=last))
     return PipelineList(pipelines=listed)
 
@@ -181,11 +179,9 @@ def trigger_of(pipeline: Pipeline) -> str | None:
 
 def _summary(snapshot: Snapshot, pipeline: Pipeline) -> PipelineSummary:
     items = build_tree(pipeline.graph, snapshot.policy.is_secret)
-    return PipelineSummary(
-        name=pipeline.name,
-        on=pipeline.on,
-        on_hook=pipeline.on_hook,
-        from_plugin=pipeline.from_plugin,
+    return from_record(
+        PipelineSummary,
+        pipeline,
         trigger=trigger_of(pipeline),
         execution_mode=snapshot.pipelines[pipeline.name].execution_mode,
         steps=sum(isinstance(item.node, UseNode) for item in iter_steps(items)),

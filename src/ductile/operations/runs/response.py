@@ -19,7 +19,7 @@ from ductile.operations.jobs.documents import (
     nest_jobs,
     plugin_response,
 )
-from ductile.operations.response import Id, Response, milliseconds
+from ductile.operations.response import Id, Response, from_record, milliseconds
 from ductile.protocol.manifest.model import ExecutionMode
 from ductile.store.model.records import JobDetails, LogRow
 from ductile.struct import Value, about
@@ -175,10 +175,7 @@ def _steps(
         row = executions.get(member.id)
         return {
             "job_id": member.id,
-            "plugin": member.plugin,
-            "command": member.command,
             "step_id": member.step_path,
-            "status": member.status,
             "error": member.last_error,
             "exit_code": None if row is None else row.exit_code,
             "duration_ms": None if row is None else milliseconds(row.duration),
@@ -188,7 +185,7 @@ def _steps(
 
     def node(member: Job, children: list[RunStep], flattened: bool) -> RunStep:
         parent = member.parent_job_id if flattened else UNSET
-        return RunStep(**fields(member), children=children, parent_job_id=parent)
+        return from_record(RunStep, member, **fields(member), children=children, parent_job_id=parent)
 
-    tree = [FlatRunStep(**fields(member), parent_job_id=member.parent_job_id) for member in members]
+    tree = [from_record(FlatRunStep, member, **fields(member)) for member in members]
     return nest_jobs(below.get(job.id, ()), below, node), tree
