@@ -546,7 +546,9 @@ def test_an_open_breaker_is_shown_and_reset(tmp_path: Path) -> None:
         assert place.said("system", "reset", "brokn", status=1)["error"]["hint"] == "did you mean broken?"
 
 
-@pytest.mark.parametrize("words", [("status",), ("queue", "status"), ("job", "list"), ("schedule", "list")])
+@pytest.mark.parametrize(
+    "words", [("status",), ("queue", "status"), ("job", "list"), ("schedule", "list"), ("run", "echo")]
+)
 def test_an_answer_of_the_daemon_needs_nothing_heavy(words: tuple[str, ...], tmp_path: Path) -> None:
     """Quick with a running daemon, on any machine: neither YAML nor the store is loaded."""
     place = a_place(tmp_path)

@@ -82,9 +82,13 @@ def show(call: Invocation) -> CommandResult:
 )
 def run(call: Invocation) -> CommandResult:
     from ductile.cli.run_job import hint_reload
-    from ductile.operations.runs.start import known_pipeline
 
-    with hint_reload(call, lambda snapshot: known_pipeline(snapshot, call.text("NAME"))):
+    def find_pipeline(snapshot: Snapshot) -> object:
+        from ductile.operations.runs.start import known_pipeline
+
+        return known_pipeline(snapshot, call.text("NAME"))
+
+    with hint_reload(call, find_pipeline):
         return _run(call)
 
 
