@@ -19,12 +19,12 @@ from ductile.engine.executor import Executor, ProcessDefaults
 from ductile.engine.job_signals import JobSignals
 from ductile.engine.maintenance import Maintenance
 from ductile.engine.recovery import make_identity, recover
-from ductile.engine.reload.drain import Drain, draining_error
+from ductile.engine.reload.drain import Drain
 from ductile.engine.reload.reloader import Reloader
-from ductile.engine.scheduler import RunNowRefusal, RunNowStarted, Scheduler
+from ductile.engine.scheduler import Scheduler
 from ductile.engine.waiters import SyncLimit, Waiters
 from ductile.engine.webhook_sender import STOP_GRACE_SECONDS, WebhookSender
-from ductile.errors import ConflictError, StoreFailedError
+from ductile.errors import StoreFailedError
 from ductile.store.notifier import (
     DeadlineSet,
     JobEnded,
@@ -38,12 +38,6 @@ from ductile.store.notifier import (
 from ductile.telemetry.signals import Signal
 
 T = TypeVar("T")
-
-_RUN_NOW_ERRORS = {
-    RunNowRefusal.UNKNOWN_SCHEDULE: "there is no such schedule in force",
-    RunNowRefusal.RUNNING: "the previous run of this schedule has not ended",
-    RunNowRefusal.OUTSTANDING_POLLS: "as many polls of this plugin as are allowed are queued or running",
-}
 
 
 class Engine:
@@ -153,14 +147,6 @@ class Engine:
             task = self._shared[name] = asyncio.create_task(make(), name=name)
             task.add_done_callback(lambda _: self._shared.pop(name, None))
         return await asyncio.shield(task)
-
-    async def run_schedule(self, plugin: str, schedule_id: str) -> str:
-        if plugin in self.draining:
-            raise draining_error(plugin)
-        answer = await self.scheduler.run_now(plugin, schedule_id)
-        if isinstance(answer, RunNowStarted):
-            return answer.job_id
-        raise ConflictError(_RUN_NOW_ERRORS[answer], details={"reason": answer})
 
     async def stop_job(self, job_id: str) -> None:
         self._deps.signals.emit(Signal.JOB_CANCELLING, job_id=job_id)

@@ -11,15 +11,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime, timedelta
-from enum import StrEnum
 from random import Random
-from typing import TypeAlias
 
 from ductile.config.snapshot import Snapshot
 from ductile.core.jobs.model import SubmittedBy
 from ductile.core.schedules.planner import SkipReason, plan_due
 from ductile.core.schedules.rule import CLOCK_SLACK, slot_after_clock_set_back
 from ductile.engine.clock import STORE_RETRY_INTERVAL, STORE_UNAVAILABLE, Clock
+from ductile.engine.reload.drain import draining_error
 from ductile.engine.schedule_entries import (
     ActiveSchedule,
     ScheduleKey,
@@ -33,29 +32,24 @@ from ductile.engine.schedule_entries import (
     slot_of,
     without_jobs,
 )
-from ductile.errors import RefusedError
+from ductile.errors import ConflictError, RefusedError
 from ductile.store.model.schedules import FireResult, FireStatus, Firing, ScheduleEntry
 from ductile.store.notifier import JobEnded
 from ductile.store.port import Store
-from ductile.struct import Value, replace
+from ductile.struct import replace
 
 #: After the clock was set forward, occurrences late by less than this still run; the others were missed.
 GRACE = timedelta(seconds=60)
 
 
-class RunNowRefusal(StrEnum):
-    """Why a requested run was not started."""
-
-    UNKNOWN_SCHEDULE = "unknown_schedule"
-    RUNNING = "running"
-    OUTSTANDING_POLLS = "outstanding_polls"
-
-
-class RunNowStarted(Value):
-    job_id: str
-
-
-RunNowAnswer: TypeAlias = RunNowStarted | RunNowRefusal
+#: Why a requested run is not started, by the store's answer.
+_RUN_NOW_ERRORS = {
+    FireStatus.REFUSED_RUNNING: ("running", "the previous run of this schedule has not ended"),
+    FireStatus.REFUSED_POLLS: (
+        "outstanding_polls",
+        "as many polls of this plugin as are allowed are queued or running",
+    ),
+}
 
 
 class Scheduler:
@@ -269,17 +263,22 @@ class Scheduler:
         self.wake()
         return found
 
-    async def run_now(self, plugin: str, schedule_id: str) -> RunNowAnswer:
-        """Start a run out of turn, unless the previous run or the poll guard forbids it."""
+    async def run_now(self, plugin: str, schedule_id: str) -> str:
+        """Start a run out of turn and return its job.
+
+        Raises `ConflictError` if the previous run or the poll guard forbids it, if the plugin is being
+        drained, or if the schedule is unknown.
+        """
+        if plugin in self._draining():
+            raise draining_error(plugin)
         while (entry := await self._entry(plugin, schedule_id)) is not None:
             active = self._active[plugin, schedule_id]
             firing = firing_on_demand(active, entry, now=self._clock.now(), rng=self._rng)
-            match await self._fire(firing):
-                case FireStatus.FIRED if firing.job is not None:
-                    self.wake()
-                    return RunNowStarted(job_id=firing.job.id)
-                case FireStatus.REFUSED_RUNNING:
-                    return RunNowRefusal.RUNNING
-                case FireStatus.REFUSED_POLLS:
-                    return RunNowRefusal.OUTSTANDING_POLLS
-        return RunNowRefusal.UNKNOWN_SCHEDULE
+            status = await self._fire(firing)
+            if status is FireStatus.FIRED and firing.job is not None:
+                self.wake()
+                return firing.job.id
+            if status in _RUN_NOW_ERRORS:
+                reason, message = _RUN_NOW_ERRORS[status]
+                raise ConflictError(message, details={"reason": reason})
+        raise ConflictError("there is no such schedule in force", details={"reason": "unknown_schedule"})

@@ -59,10 +59,6 @@ class RunningEngine(Protocol):
         """Stop the process of a job whose cancellation is on disk."""
         ...
 
-    async def run_schedule(self, plugin: str, schedule_id: str) -> str:
-        """Start a run out of turn and return its job. Raises `ConflictError` if it may not start now."""
-        ...
-
     def stop(self) -> None: ...
 
 

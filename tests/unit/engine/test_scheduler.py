@@ -8,17 +8,23 @@ from pathlib import Path
 import pytest
 
 from builders.jobs import START, failed, ok
-from builders.scheduling import a_snapshot, clock_at, scheduling
+from builders.scheduling import Bench, a_snapshot, clock_at, scheduling
 from builders.stores import stored, whole_ledger
 from ductile.config.secrets import SecretMap
 from ductile.core.jobs.model import JobStatus, LedgerKind, SubmittedBy
-from ductile.engine.scheduler import RunNowRefusal, RunNowStarted
-from ductile.errors import RefusedError
+from ductile.errors import ConflictError, RefusedError
 from ductile.struct import replace
 
 HOUR = timedelta(hours=1)
 HOURLY = "p: {schedule: {every: 1h}}"
 ON_THE_HOUR = 'p: {schedule: {cron: "0 * * * *"}}'
+
+
+async def refused_run(bench: Bench, schedule_id: str) -> object:
+    """The reason why a run on request is refused."""
+    with pytest.raises(ConflictError) as refused:
+        await bench.scheduler.run_now("p", schedule_id)
+    return refused.value.details["reason"]
 
 
 # -- every
@@ -254,18 +260,17 @@ async def test_pausing_what_is_not_there(tmp_path: Path) -> None:
     async with scheduling(tmp_path, HOURLY) as bench:
         assert not await bench.pause("nothing")
         assert not await bench.scheduler.resume("unknown", "default")
-        assert await bench.scheduler.run_now("p", "nothing") is RunNowRefusal.UNKNOWN_SCHEDULE
+        assert await refused_run(bench, "nothing") == "unknown_schedule"
 
 
 async def test_run_now_is_in_the_history_and_an_interval_counts_from_it(tmp_path: Path) -> None:
     async with scheduling(tmp_path, HOURLY) as bench:
         await bench.run_next(ok())
         await bench.clock.advance(minutes=20)
-        answer = await bench.scheduler.run_now("p", "default")
-        assert isinstance(answer, RunNowStarted)
+        job_id = await bench.scheduler.run_now("p", "default")
         assert (await bench.entry()).next_at == START + HOUR + timedelta(minutes=20)
         await bench.clock.advance(minutes=5)
-        assert (await bench.run_next(ok())).id == answer.job_id
+        assert (await bench.run_next(ok())).id == job_id
         assert (await bench.entry()).next_at == START + HOUR + timedelta(minutes=25)
         assert await bench.outcomes() == ["10:00:00 ran", "10:20:00 ran run_now"]
 
@@ -273,7 +278,7 @@ async def test_run_now_is_in_the_history_and_an_interval_counts_from_it(tmp_path
 async def test_run_now_leaves_a_calendar_alone_and_does_not_ask_about_pauses(tmp_path: Path) -> None:
     async with scheduling(tmp_path, ON_THE_HOUR) as bench:
         await bench.pause()
-        assert isinstance(await bench.scheduler.run_now("p", "default"), RunNowStarted)
+        assert await bench.scheduler.run_now("p", "default")
         entry = await bench.entry()
         assert (entry.next_at, entry.paused_at) == (START + HOUR, START)
 
@@ -282,11 +287,11 @@ async def test_run_now_is_refused_while_it_runs(tmp_path: Path) -> None:
     """Nothing is recorded but the answer."""
     async with scheduling(tmp_path, HOURLY) as bench:
         before = await whole_ledger(bench.store)
-        assert await bench.scheduler.run_now("p", "default") is RunNowRefusal.RUNNING
+        assert await refused_run(bench, "default") == "running"
         assert await whole_ledger(bench.store) == before
     second = "p: {schedules: [{every: 1h}, {id: b, every: 1w}]}"
     async with scheduling(tmp_path, second) as bench:
-        assert await bench.scheduler.run_now("p", "b") is RunNowRefusal.OUTSTANDING_POLLS
+        assert await refused_run(bench, "b") == "outstanding_polls"
 
 
 # -- reload

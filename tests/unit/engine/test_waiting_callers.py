@@ -23,7 +23,7 @@ async def test_a_queued_run_that_a_newer_one_replaces(tmp_path: Path) -> None:
         (entry,) = await bench.store.real.schedules()
         assert entry.last_job_id is not None
         with bench.engine.waiters.waiting_for(entry.last_job_id) as ended:
-            await bench.engine.run_schedule("echo", "default")
+            await bench.engine.scheduler.run_now("echo", "default")
             async with asyncio.timeout(20):
                 await ended
         job = await bench.job(entry.last_job_id)

@@ -300,5 +300,5 @@ async def run_schedule(
     if request.dry_run:
         return ScheduleNotStarted(plugin=plugin, id=schedule_id, job_id=None, dry_run=True)
     context.refuse_when_stopping()
-    job_id = await engine.run_schedule(plugin, schedule_id)
+    job_id = await engine.scheduler.run_now(plugin, schedule_id)
     return ScheduleStarted(plugin=plugin, id=schedule_id, job_id=job_id)
