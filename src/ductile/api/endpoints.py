@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from ductile.api import artifacts, handlers, skills
+from ductile.api import handlers, skills
 from ductile.api.endpoint import Endpoint, Handler
 from ductile.api.handlers import run_operation
 from ductile.api.openapi_schemas import schema_ref
@@ -90,7 +90,7 @@ _OWN = (
         ),
         "A file that the job left behind",
         JOBS_RO,
-        artifacts.artifact,
+        handlers.send_artifact,
     ),
     _endpoint(
         get(
