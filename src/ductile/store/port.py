@@ -109,12 +109,17 @@ def _write(
 
     @wraps(verb)
     async def call(store: Store, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        for _ in range(MAX_TRIES - 1):
+        def work(session: Session) -> R:
+            return verb(session, *args, **kwargs)
+
+        tries = 1
+        while True:
             try:
-                return await store.run_write(priority, lambda session: verb(session, *args, **kwargs))
+                return await store.run_write(priority, work)
             except ContendedError:
-                continue
-        return await store.run_write(priority, lambda session: verb(session, *args, **kwargs))
+                if tries == MAX_TRIES:
+                    raise
+                tries += 1
 
     return call
 

@@ -9,7 +9,7 @@ created_at, completed_at
 SELECT callback_state, callback_at, callback_url, callback_model, callback_events FROM job_queue WHERE id = :job_id
 
 -- name: further_subscriptions
--- Those that duplicates of the job brought, beside the one in its own row.
+-- Subscriptions of duplicates, beside the one in the job's own row.
 SELECT url, events FROM state_subscriptions WHERE job_id = :job_id ORDER BY url
 
 -- name: subscription
@@ -30,7 +30,7 @@ WHERE id = :job_id
 SELECT callback_sequence, callback_at, callback_model FROM job_queue WHERE id = :job_id
 
 -- name: next_callback
--- Number the event that follows, and remember its state and instant.
+-- Number the next event, and store its state and instant.
 UPDATE job_queue SET callback_sequence = callback_sequence + 1, callback_state = :state, callback_at = :at
 WHERE id = :job_id RETURNING callback_sequence
 
@@ -42,8 +42,8 @@ INSERT INTO state_deliveries (id, job_id, sequence, state, url, receiver, body, 
 VALUES (:id, :job_id, :sequence, :state, :url, :receiver, :body, 'pending', :due_at, :at)
 
 -- name: due_receivers
--- Everybody for whom something is due, whoever has waited longest first. The index is walked receiver by
--- receiver, so a hundred thousand rows of a dead one cost what one row does.
+-- Receivers with a due delivery, the longest waiting first. The index is read receiver by receiver, so the
+-- number of rows of a dead one does not matter.
 WITH RECURSIVE receivers (receiver) AS (
   SELECT min(receiver) FROM state_deliveries WHERE status = 'pending'
   UNION ALL
@@ -63,8 +63,8 @@ heads (receiver, due_at) AS (
 SELECT receiver FROM heads WHERE due_at <= :now ORDER BY due_at, receiver
 
 -- name: due_deliveries
--- First attempts go out in order for each job and URL: one waits while the first attempt of an earlier one is
--- to come or under way.
+-- First attempts are sent in order for each job and URL: one waits while the first attempt of an earlier one is
+-- pending or in flight.
 SELECT {delivery_columns} FROM state_deliveries AS due
 WHERE status = 'pending' AND receiver = :receiver AND next_attempt_at <= :now
   AND NOT EXISTS (
@@ -75,7 +75,7 @@ WHERE status = 'pending' AND receiver = :receiver AND next_attempt_at <= :now
 ORDER BY next_attempt_at, seq LIMIT :limit
 
 -- name: next_delivery_at
--- What is due already waits for something else than time.
+-- Deliveries that are due already wait for capacity, not for time.
 SELECT min(next_attempt_at) FROM state_deliveries WHERE status = 'pending' AND next_attempt_at > :now
 
 -- name: count_attempt
@@ -86,7 +86,7 @@ WHERE seq = :seq
 SELECT {delivery_columns} FROM state_deliveries WHERE id = :id
 
 -- name: report_delivery
--- An attempt that does not count was none: later events go on waiting for a first one.
+-- After an attempt that does not count, later events still wait for the first one.
 UPDATE state_deliveries SET
   status = :status, attempts = attempts - 1 + :counts, tried = CASE WHEN :counts > tried THEN :counts ELSE tried END,
   next_attempt_at = :next_attempt_at, retry_wait = :retry_wait, completed_at = :completed_at,

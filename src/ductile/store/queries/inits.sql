@@ -1,11 +1,10 @@
--- What `init` came to, for each version of a plugin and its configuration.
+-- Results of `init`, for each version of a plugin and its configuration.
 
 -- name: init_record
 SELECT status, tries, job_id, error FROM plugin_inits
 WHERE plugin = :plugin AND fingerprint = :fingerprint AND config_hash = :config_hash
 
 -- name: inits
--- All of them: a plugin has a row for each version of it and of its configuration.
 SELECT plugin, fingerprint, config_hash, status, job_id, error, updated_at FROM plugin_inits
 ORDER BY plugin, updated_at
 

@@ -1,5 +1,5 @@
--- Invariants (ductile.store.invariants): each gives the ids of what breaks it, and nothing in a sound store.
--- Asked for by a person, on a reader: they may walk through whole tables.
+-- Invariants (ductile.store.invariants): each query returns the ids of rows that break one, none in a sound store.
+-- They run on request, on a reader, and may read whole tables.
 
 -- name: check_transitions_chain
 SELECT DISTINCT job_id FROM (
@@ -12,7 +12,7 @@ SELECT id FROM job_queue AS job WHERE status IS DISTINCT FROM
 LIMIT :limit
 
 -- name: check_edges_are_known
--- The pairs there are; which of them are edges is for the core to say.
+-- The pairs that occur; the core knows which of them are edges.
 SELECT from_status, to_status, min(job_id) FROM job_transitions GROUP BY from_status, to_status
 
 -- name: check_executions_are_claims
@@ -21,8 +21,8 @@ SELECT id FROM job_queue AS job WHERE execution IS DISTINCT FROM
 LIMIT :limit
 
 -- name: check_ended_executions_are_logged
--- Retention takes the log from its oldest row on, and never the newest: what ended after the oldest row that is
--- left must be there.
+-- Retention removes the oldest rows of the log first, and never the newest: executions that ended after the
+-- oldest remaining row must be there.
 SELECT DISTINCT ended.job_id FROM job_transitions AS ended
 WHERE ended.from_status = 'running'
   AND ended.at > coalesce((SELECT completed_at FROM job_log ORDER BY seq LIMIT 1), '')
@@ -47,8 +47,8 @@ SELECT min(id) FROM job_queue WHERE origin_job_id IS NOT NULL
 GROUP BY origin_job_id, origin_execution, origin_event_index, origin_target HAVING count(*) > 1 LIMIT :limit
 
 -- name: check_children_follow_success
--- Of children outside of runs: a branch that failed can be what lets the step after its split begin, and hooks
--- tell of failures too.
+-- Only children outside of runs: a failed branch can start the step after its split, and hooks follow failures
+-- as well.
 SELECT child.id FROM job_queue AS child JOIN job_queue AS parent ON parent.id = child.origin_job_id
 WHERE child.origin_job_id IS NOT NULL AND child.submitted_by <> 'hook' AND child.run_id IS NULL
   AND parent.status <> 'succeeded'
@@ -121,7 +121,7 @@ SELECT id FROM job_queue AS job WHERE plugin = 'pipeline' AND NOT EXISTS (
 LIMIT :limit
 
 -- name: check_scopes_count_live_lines
--- A live line is a step that has not ended, or a split in which one is live.
+-- A live token is a step that has not ended, or a split with a live token.
 SELECT scope.run_id || ' ' || coalesce(scope.split_path, '') FROM run_scopes AS scope WHERE scope.live <> (
   SELECT count(*) FROM run_members AS member JOIN job_queue AS job ON job.id = member.job_id
   WHERE member.run_id = scope.run_id AND member.scope_id = scope.id
@@ -153,7 +153,7 @@ LIMIT :limit
 SELECT seq FROM (SELECT seq, at, lag(at) OVER (ORDER BY seq) AS before FROM ledger) WHERE at < before LIMIT :limit
 
 -- name: check_transitions_are_in_the_ledger
--- Retention takes the ledger from its oldest entry on, and never the newest.
+-- Retention removes the oldest entries of the ledger first, and never the newest.
 SELECT DISTINCT change.job_id FROM job_transitions AS change
 WHERE change.seq >= coalesce((SELECT min(seq) FROM ledger), 0) AND NOT EXISTS (
   SELECT 1 FROM ledger
@@ -162,8 +162,7 @@ WHERE change.seq >= coalesce((SELECT min(seq) FROM ledger), 0) AND NOT EXISTS (
 LIMIT :limit
 
 -- name: check_bad_endings
--- Jobs that ended badly since an instant, and not because somebody wanted it. What a check of health says is
--- told by itself.
+-- Jobs that failed since an instant, without those that an operator ended. Health checks are reported elsewhere.
 SELECT plugin, command, count(*), max(id) FROM job_queue
 WHERE status IN ('failed', 'dead') AND completed_at >= :since
   AND reason NOT IN ('cancelled', 'purged', 'plugin_removed')
@@ -171,14 +170,14 @@ WHERE status IN ('failed', 'dead') AND completed_at >= :since
 GROUP BY plugin, command ORDER BY count(*) DESC, plugin, command LIMIT :limit
 
 -- name: check_removed_endings
--- Jobs that ended since an instant because their plugin was removed or disabled; and the latest that can be
--- retried, which for a step is its run.
+-- Jobs that ended since an instant because their plugin was removed or disabled, with the latest that can be
+-- retried; for a step that is its run.
 SELECT plugin, command, count(*), max(coalesce(run_id, id)) FROM job_queue
 WHERE status = 'dead' AND completed_at >= :since AND reason = 'plugin_removed'
 GROUP BY plugin, command ORDER BY count(*) DESC, plugin, command LIMIT :limit
 
 -- name: check_receivers
--- Receivers of state webhooks that did not take what they were sent.
+-- Receivers of state webhooks that rejected deliveries.
 SELECT receiver, count(*) FILTER (WHERE status = 'pending'), count(*) FILTER (WHERE status = 'dropped'), max(last_error) FROM state_deliveries
 WHERE (status = 'pending' AND (last_status IS NOT NULL OR last_error IS NOT NULL))
   OR (status = 'dropped' AND completed_at >= :since)

@@ -19,7 +19,7 @@ source_event_id, event_context_id, run_id, step_path, hops, trace_id, cancel_req
 claim_seq, suspect, callback_url, callback_model, callback_events, artifacts
 
 -- fragment: job_filters
--- Every list checks all of them; which index drives it is the one thing the lists differ in.
+-- Every list checks all filters; the lists differ in the index that they use.
 (:id IS NULL OR id = :id) AND (:run_id IS NULL OR run_id = :run_id)
 AND (:parent_job_id IS NULL OR parent_job_id = :parent_job_id)
 AND (:plugin IS NULL OR plugin = :plugin) AND (:status IS NULL OR status = :status)
@@ -27,7 +27,7 @@ AND (:command IS NULL OR command = :command) AND (:submitted_by IS NULL OR submi
 AND (:created_from IS NULL OR created_at >= :created_from) AND (:created_before IS NULL OR created_at < :created_before)
 
 -- name: insert_job
--- No row comes back if a child with the same origin exists.
+-- Inserts nothing if a child with the same origin exists.
 INSERT INTO job_queue (
   seq, id, plugin, command, payload, status, reason, hold, attempt, max_attempts, submitted_by, submitted_detail,
   dedupe_key, created_at, parent_job_id, source_event_id, event_context_id, run_id, step_path, hops, trace_id,
@@ -43,7 +43,7 @@ ON CONFLICT (origin_job_id, origin_execution, origin_event_index, origin_target)
   WHERE origin_job_id IS NOT NULL DO NOTHING
 
 -- name: insert_lone_job
--- One that no job led to and nobody is told of, as most are: half as many columns are half as much to bind.
+-- A job without parent and subscription, as most are: half as many columns to bind.
 INSERT INTO job_queue (
   seq, id, plugin, command, payload, status, reason, hold, max_attempts, submitted_by, submitted_detail, dedupe_key,
   created_at, source_event_id, hops, trace_id
@@ -91,7 +91,7 @@ WHERE dedupe_key = :dedupe_key AND plugin = :plugin AND command = :command AND s
 ORDER BY completed_at DESC LIMIT 1
 
 -- name: latest_with_key
--- The newest with this key, whatever became of it.
+-- The newest job with this key, in any state.
 SELECT id FROM job_queue {use_job_queue_dedupe}
 WHERE dedupe_key = :dedupe_key AND plugin = :plugin AND command = :command
 ORDER BY seq DESC LIMIT 1
@@ -146,7 +146,7 @@ SELECT plugin, count(*) FROM job_queue
 WHERE status <> 'succeeded' AND status = 'running' AND plugin <> 'pipeline' GROUP BY plugin
 
 -- name: ready_heads
--- The oldest ready job of each plugin that has one: one index seek a plugin, however deep the queue.
+-- The oldest ready job of each plugin: one index seek for each plugin, however deep the queue.
 WITH RECURSIVE plugins (name) AS (
   SELECT min(plugin) FROM job_queue WHERE status = 'queued' AND hold IS NULL
   UNION ALL
@@ -167,7 +167,7 @@ WHERE status = 'queued' AND hold IS NULL AND plugin = :plugin AND seq > :seq
 SELECT seq FROM job_queue WHERE id = :id AND status = 'queued' AND hold IS NULL
 
 -- name: claim_job
--- The claim's number is that of its ledger entry. Gives the job as it is then, and its plugin's state.
+-- The claim's number is that of its ledger entry. Returns the claimed job, and its plugin's state.
 UPDATE job_queue SET
   status = 'running', reason = 'claimed', execution = execution + 1, started_at = :at, owner = :owner,
   lease_until = :lease_until, claim_seq = :claim_seq
@@ -178,7 +178,7 @@ RETURNING {job_columns}, payload, (SELECT state FROM plugin_state WHERE plugin_n
 SELECT {job_columns} FROM job_queue WHERE id = :id
 
 -- name: settle_job
--- Only if it is still as it was when its end was decided. Tells whether somebody waits for it.
+-- Changes the job only if it is as it was when its end was decided. Returns whether jobs wait for it.
 UPDATE job_queue SET
   status = :status, reason = :reason, hold = :hold, attempt = :attempt, completed_at = :completed_at,
   next_retry_at = :next_retry_at, retry_wait = :retry_wait, last_error = :last_error, suspect = :suspect,
@@ -235,7 +235,7 @@ SELECT {job_columns}, payload FROM job_queue WHERE id = :id
 SELECT payload FROM events WHERE id = :id
 
 -- name: job_tree
--- A job and its descendants. Rows that retention took are bridged by the log.
+-- A job and its descendants. The log replaces rows that retention removed.
 WITH RECURSIVE tree (id) AS (
   SELECT :id
   UNION
@@ -256,7 +256,7 @@ WHERE id = :id AND seq < :before AND {job_filters}
 ORDER BY seq DESC LIMIT :limit
 
 -- name: jobs_of_status
--- For every status but succeeded: most rows have that, and reading from the newest finds them soonest.
+-- For every status but succeeded, which most rows have: those are found fastest from the newest row.
 SELECT {job_columns} FROM job_queue
 WHERE status <> 'succeeded' AND status = :status AND seq < :before AND {job_filters}
 ORDER BY seq DESC LIMIT :limit
@@ -280,7 +280,7 @@ ORDER BY seq DESC LIMIT :limit
 SELECT seq, execution, from_status, to_status, reason, at FROM job_transitions WHERE job_id = :job_id ORDER BY seq
 
 -- name: counts
--- All queued, of them ready, pipeline runs (which wait for nothing and use no worker), and running.
+-- Queued, of these ready, of these pipeline runs (which need no worker), and running.
 SELECT
   (SELECT count(*) FROM job_queue WHERE status <> 'succeeded' AND status = 'queued'),
   (SELECT count(*) FROM job_queue WHERE status = 'queued' AND hold IS NULL),
@@ -297,7 +297,7 @@ FROM job_queue WHERE status <> 'succeeded' AND status IN ('queued', 'running')
 GROUP BY plugin ORDER BY plugin
 
 -- name: live_runs_by_graph
--- Runs that have not ended, by the graph that they follow.
+-- Live runs by their graph.
 SELECT run.fingerprint, count(*) FROM job_queue AS job {use_job_queue_by_status}
 JOIN pipeline_runs AS run ON run.run_id = job.id
 WHERE job.status <> 'succeeded' AND job.status IN ('queued', 'running') AND job.plugin = 'pipeline'
@@ -314,7 +314,7 @@ SELECT id, type, source, payload, headers, dedupe_key, created_at FROM events WH
 SELECT id, baggage, parent_id, run_id, pipeline, step_path, hops FROM event_context WHERE id = :id
 
 -- name: job_ids_between
--- Each half bounded by itself: a short beginning stands for weeks of jobs.
+-- Each half has its own limit: a short prefix matches weeks of jobs.
 SELECT id FROM (SELECT id FROM job_queue WHERE id >= :low AND id < :high ORDER BY id LIMIT :limit)
 UNION
 SELECT job_id FROM (

@@ -1,4 +1,4 @@
--- The log of executions, and finding words in it.
+-- The log of executions.
 
 -- fragment: log_columns
 seq, id, job_id, execution, attempt, max_attempts, plugin, command, status, reason, job_status, job_reason,
@@ -41,7 +41,7 @@ WHERE job_id = :job_id AND seq < :before AND {log_filters}
 ORDER BY seq DESC LIMIT :limit
 
 -- name: tallies
--- Bounded by rows as well as by time: a busy month must not be read through.
+-- Bounded by rows as well as by time, so that a busy month is not read.
 SELECT plugin, status, count(*), avg(duration_ms), max(duration_ms)
 FROM job_log
 WHERE seq > (SELECT coalesce(max(seq), 0) FROM job_log) - :latest AND completed_at >= :since

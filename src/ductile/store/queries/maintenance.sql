@@ -1,4 +1,4 @@
--- The ledger, configurations, and removing what has been kept long enough.
+-- The ledger, configurations, and retention.
 
 -- name: ledger_after
 SELECT seq, at, kind, job_id, run_id, data FROM ledger WHERE seq > :after ORDER BY seq LIMIT :limit
@@ -35,7 +35,7 @@ INSERT INTO store_meta (key, value) VALUES (:key, :value) ON CONFLICT (key) DO U
 {prunable_jobs}
 
 -- name: count_jobs
--- With the steps that go with a run.
+-- Including the steps that are removed with a run.
 SELECT count(*) + coalesce(sum((SELECT count(*) FROM job_queue AS step WHERE step.run_id = due.id)), 0)
 FROM ({prunable_jobs}) AS due
 
@@ -43,7 +43,7 @@ FROM ({prunable_jobs}) AS due
 SELECT seq, id, payload FROM job_queue WHERE run_id = :run_id ORDER BY seq LIMIT :limit
 
 -- name: keep_payload
--- The log takes over what only the queue row knew.
+-- The payload moves to the log.
 UPDATE job_log SET payload = :payload
 WHERE job_id = :job_id AND seq = (SELECT max(seq) FROM job_log WHERE job_id = :job_id AND status <> 'superseded')
 
@@ -63,7 +63,7 @@ DELETE FROM run_members WHERE run_id = :run_id
 DELETE FROM run_leaves WHERE run_id = :run_id
 
 -- fragment: prunable_log
--- Rows are written in order of time, so looking at the oldest is enough; likewise for facts and the ledger.
+-- Rows are written in order of time, so only the oldest are read; likewise for facts and the ledger.
 SELECT seq, job_id FROM (SELECT seq, job_id, completed_at FROM job_log ORDER BY seq LIMIT :limit)
 WHERE completed_at < :before AND seq < (SELECT max(seq) FROM job_log)
 
@@ -77,13 +77,13 @@ SELECT count(*) FROM ({prunable_log})
 DELETE FROM job_log WHERE seq = :seq
 
 -- name: delete_transitions
--- They go with the last that is left of their job.
+-- Removed with the last row of their job.
 DELETE FROM job_transitions WHERE job_id = :job_id
   AND NOT EXISTS (SELECT 1 FROM job_queue WHERE id = :job_id)
   AND NOT EXISTS (SELECT 1 FROM job_log WHERE job_log.job_id = :job_id)
 
 -- fragment: old_events
--- An event lives as long as a job or an execution refers to it.
+-- An event is kept as long as a job or an execution refers to it.
   SELECT id FROM events AS candidate
   WHERE created_at < :before
     AND NOT EXISTS (SELECT 1 FROM job_queue WHERE job_queue.source_event_id = candidate.id)
@@ -112,7 +112,7 @@ DELETE FROM event_context WHERE id IN ({old_contexts}) RETURNING 1
 SELECT count(*) FROM ({old_contexts})
 
 -- fragment: old_versions
--- A graph that no run follows; one that starts with it again brings it along.
+-- A graph that no run follows. A new run inserts it again.
   SELECT fingerprint FROM pipeline_versions AS candidate
   WHERE created_at < :before
     AND NOT EXISTS (SELECT 1 FROM pipeline_runs WHERE pipeline_runs.fingerprint = candidate.fingerprint)
@@ -152,7 +152,7 @@ DELETE FROM state_deliveries WHERE seq IN ({old_deliveries}) RETURNING 1
 SELECT count(*) FROM ({old_deliveries})
 
 -- fragment: old_configs
--- A configuration is kept until the one after it is old: by then the log knows no job that ran under it.
+-- A configuration is kept until the next one is old: by then the log has no job that ran under it.
   SELECT seq FROM (SELECT seq FROM config_snapshots ORDER BY seq LIMIT :limit) AS candidate
   WHERE (SELECT loaded_at FROM config_snapshots AS next WHERE next.seq > candidate.seq ORDER BY next.seq LIMIT 1) < :before
 

@@ -1,4 +1,4 @@
--- What plugins keep, and how the scheduler's trust in them stands.
+-- State, facts and circuit breakers of plugins.
 
 -- name: plugin_state
 SELECT state, claim_seq, updated_at FROM plugin_state WHERE plugin_name = :plugin

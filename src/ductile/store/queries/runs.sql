@@ -1,4 +1,4 @@
--- Pipeline runs: their graphs, scopes, members and ends.
+-- Pipeline runs: graphs, scopes, members and token results.
 
 -- name: keep_version
 INSERT INTO pipeline_versions (fingerprint, name, graph, created_at) VALUES (:fingerprint, :name, :graph, :at)
@@ -12,7 +12,7 @@ INSERT INTO pipeline_runs (run_id, pipeline, fingerprint, deadline_at, deadline_
 VALUES (:run_id, :pipeline, :fingerprint, :deadline_at, :deadline_wait, :at)
 
 -- name: run_around_step
--- The run that a job is a step of, and the place of the step in it; if the step is still as it was seen.
+-- The run of a step, and the step's position in it, if the step is as it was read.
 SELECT run.fingerprint, run.jobs, job.cancel_requested_at, job.hops, job.trace_id,
   member.scope_id, member.branch, member.line_order
 FROM job_queue AS step JOIN run_members AS member ON member.job_id = step.id
@@ -29,7 +29,7 @@ FROM pipeline_runs AS run JOIN job_queue AS job ON job.id = run.run_id WHERE run
 SELECT fingerprint FROM pipeline_runs WHERE run_id = :run_id
 
 -- name: last_in_line
--- Runs with one key follow one another: the one that a new one has to wait for is the one nobody waits for yet.
+-- Runs with one key follow one another: a new one waits for the one that no other waits for yet.
 SELECT id FROM job_queue AS run {use_job_queue_dedupe}
 WHERE dedupe_key = :dedupe_key AND plugin = :plugin AND command = :command AND status IN ('queued', 'running')
   AND id <> :id
@@ -37,13 +37,13 @@ WHERE dedupe_key = :dedupe_key AND plugin = :plugin AND command = :command AND s
 ORDER BY seq DESC LIMIT 1
 
 -- name: waited_for
--- The run that the steps of this one were told to wait for, if it is still live.
+-- The run that the steps of this one wait for, if it is live.
 SELECT earlier.id FROM job_queue AS step JOIN job_queue AS earlier ON earlier.id = step.after_job_id
 WHERE step.run_id = :run_id AND step.status <> 'succeeded'
   AND (earlier.status = 'queued' OR earlier.status = 'running') LIMIT 1
 
 -- name: wait_for_another
--- Never a run for itself.
+-- A run never waits for itself.
 UPDATE job_queue SET after_job_id = :other_id
 WHERE after_job_id = :id AND hold = 'predecessor' AND run_id IS DISTINCT FROM :other_id
 
@@ -98,9 +98,6 @@ INSERT INTO run_leaves (
 -- name: delete_leaf
 DELETE FROM run_leaves WHERE scope_id = :scope_id AND branch = :branch AND line_order = :line_order
 
--- name: leaf_at
-SELECT status FROM run_leaves WHERE scope_id = :scope_id AND branch = :branch AND line_order = :line_order
-
 -- name: leaves_of_scope
 SELECT leaf.branch, leaf.line_order, leaf.status, event.payload, leaf.error, leaf.job_id,
   leaf.position, leaf.step_path, leaf.event_id
@@ -108,8 +105,8 @@ FROM run_leaves AS leaf LEFT JOIN events AS event ON event.id = leaf.event_id
 WHERE leaf.scope_id = :scope_id
 
 -- name: ends_of_run
--- The ends that count for the run: those of its own scope and of splits that broke; and, wherever they are,
--- those that failed. In the order in which the pipeline is written, then of events.
+-- Token results that decide the run: those of its root scope and of broken splits, and all failed ones.
+-- In the order of the pipeline's steps, then of events.
 SELECT leaf.status, leaf.job_id, leaf.error, leaf.step_path, scope.state, scope.split_path
 FROM run_leaves AS leaf JOIN run_scopes AS scope ON scope.id = leaf.scope_id
 WHERE leaf.run_id = :run_id AND (scope.split_path IS NULL OR scope.state = 'broken' OR leaf.status = 'failed')
@@ -131,13 +128,13 @@ SELECT {job_columns} FROM job_queue
 WHERE run_id = :run_id AND status = :status ORDER BY seq LIMIT :limit
 
 -- name: cancelled_in_queue
--- Their run was cancelled, and the daemon died before they were ended.
+-- Queued steps of a cancelled run: the daemon died before it ended them.
 SELECT {job_columns} FROM job_queue
 WHERE status <> 'succeeded' AND status = 'queued' AND cancel_requested_at IS NOT NULL AND hold IS DISTINCT FROM 'run'
 ORDER BY seq LIMIT :limit
 
 -- name: stalled_runs
--- Runs without a live step: there must be none.
+-- Runs without a live step; there must be none.
 SELECT {job_columns} FROM job_queue AS candidate
 WHERE status <> 'succeeded' AND (status = 'queued' OR status = 'running') AND plugin = 'pipeline'
   AND NOT EXISTS (
@@ -153,7 +150,7 @@ WHERE run_id = :run_id AND status IN ('failed', 'dead')
 ORDER BY seq
 
 -- name: halted_members
--- Steps that succeeded while their run was being cancelled: their line ended with them.
+-- Steps that succeeded while their run was being cancelled, which ended their token.
 SELECT {job_columns} FROM job_queue AS member
 WHERE member.run_id = :run_id AND member.status = 'succeeded' AND EXISTS (
   SELECT 1 FROM run_leaves AS leaf
@@ -177,7 +174,7 @@ SELECT {log_columns}, result, stderr, payload FROM job_log
 WHERE run_id = :run_id AND status <> 'superseded' ORDER BY seq LIMIT :limit
 
 -- name: notes_of_job
--- What the ledger tells of a job besides its transitions.
+-- Ledger entries of a job other than transitions.
 SELECT seq, at, kind, job_id, run_id, data FROM ledger
 WHERE job_id = :job_id AND kind <> 'job.transition' ORDER BY seq LIMIT :limit
 

@@ -1,4 +1,4 @@
--- Schedules and their accounted time.
+-- Schedules and their occurrences.
 
 -- name: schedule
 SELECT plugin, schedule_id, fingerprint, next_at, nominal_at, last_job_id, last_fired_at, paused_at, deferred_nominal_at,
@@ -11,7 +11,7 @@ SELECT plugin, schedule_id, fingerprint, next_at, nominal_at, last_job_id, last_
 FROM schedule_entries ORDER BY plugin, schedule_id
 
 -- name: put_schedule
--- A known schedule keeps its place; one whose definition changed starts anew, but stays paused.
+-- An unchanged schedule keeps its next instant; one with a new definition starts again, but stays paused.
 INSERT INTO schedule_entries
   (plugin, schedule_id, fingerprint, defined_at,
    next_at, nominal_at, last_job_id, last_fired_at, paused_at, updated_at)
@@ -30,7 +30,7 @@ UPDATE schedule_entries SET
 WHERE plugin = :plugin AND schedule_id = :schedule_id
 
 -- name: schedule_of_latest_job
--- The end of an older run does not decide when the next one is.
+-- Only the end of the latest job decides the next instant.
 SELECT schedule_id, next_at, nominal_at, paused_at FROM schedule_entries
 WHERE plugin = :plugin AND schedule_id = :schedule_id AND last_job_id = :job_id
 
@@ -60,7 +60,7 @@ VALUES (:plugin, :schedule_id, :nominal_at, :until_at, :count, :outcome, :reason
 UPDATE occurrences SET until_at = :until_at, count = count + :count WHERE seq = :seq
 
 -- name: last_covered
--- Up to which instant the rows before this one account; rows do not overlap, so the nearest decides.
+-- The last instant covered by the rows before this one. Rows do not overlap, so the nearest decides.
 SELECT until_at FROM occurrences
 WHERE plugin = :plugin AND schedule_id = :schedule_id AND nominal_at < :nominal_at
 ORDER BY nominal_at DESC LIMIT 1

@@ -1,6 +1,6 @@
 -- SQLite's own syntax. These replace the shared queries and fragments of the same name, or add to them.
 
--- Plans that the planner does not find by itself.
+-- Index hints, for plans that the planner does not find.
 
 -- fragment: use_job_log_execution
 INDEXED BY job_log_execution
@@ -24,7 +24,7 @@ WHERE status <> 'succeeded' AND status IN ('queued', 'running') AND plugin IN (S
 GROUP BY plugin, status
 
 -- name: clamp_waits
--- Due times that lie further off than the wait they were drawn from: the clock was set back.
+-- Retries that are further away than their planned wait, because the clock was set back.
 UPDATE job_queue SET next_retry_at = strftime('%Y-%m-%dT%H:%M:%f', :now, '+' || retry_wait || ' seconds') || '000Z'
 WHERE seq IN (
   SELECT seq FROM job_queue
@@ -35,7 +35,7 @@ WHERE seq IN (
 RETURNING seq
 
 -- name: clamp_deadlines
--- As `clamp_waits`, for runs that are cancelled when their time is up.
+-- As `clamp_waits`, for the deadlines of runs.
 UPDATE pipeline_runs SET deadline_at =
   strftime('%Y-%m-%dT%H:%M:%f', :now, '+' || coalesce(deadline_wait, 0) || ' seconds') || '000Z'
 WHERE run_id IN (
@@ -67,7 +67,7 @@ WHERE id IN (
 ORDER BY seq DESC LIMIT :limit
 
 -- name: log_with_words
--- CROSS JOIN keeps the order: the words find the rows, newest first, and the rest is checked on them.
+-- CROSS JOIN fixes the order: the index finds the rows, newest first, and the filters are checked on them.
 SELECT {log_columns} FROM job_log_text CROSS JOIN job_log ON job_log.seq = job_log_text.rowid
 WHERE job_log_text MATCH '"' || replace(replace(:words, '"', '""'), ' ', '" "') || '"' AND job_log_text.rowid < :before AND {log_filters}
 ORDER BY job_log_text.rowid DESC LIMIT :limit
@@ -76,14 +76,14 @@ ORDER BY job_log_text.rowid DESC LIMIT :limit
 INSERT INTO job_log_text (rowid, body) VALUES (:seq, :body)
 
 -- name: empty_search_index
--- Throws all of it away, damaged or not; what is in the log is indexed again.
+-- Removes everything, damaged or not.
 INSERT INTO job_log_text (job_log_text) VALUES ('delete-all')
 
 -- name: delete_log_text
 DELETE FROM job_log_text WHERE rowid = :seq
 
 -- name: queued_of_plugins
--- :plugins is a JSON list; :keep turns it into those to leave alone. Runs are ended through their steps.
+-- :plugins is a JSON list, of plugins to leave out if :keep. Runs are ended through their steps.
 SELECT {job_columns} FROM job_queue
 WHERE status <> 'succeeded' AND status = 'queued' AND hold IS DISTINCT FROM 'run'
   AND (:plugins IS NULL OR (plugin IN (SELECT value FROM json_each(:plugins))) <> :keep)
@@ -97,8 +97,8 @@ WHERE (plugin, schedule_id) NOT IN (
 )
 
 -- fragment: prunable_jobs
--- Ended long enough ago, no step of a run, and nothing below it alive. The newest row stays, and if that is a
--- step its run does: by it the next one is numbered.
+-- Ended long enough ago, no step of a run, and without live descendants. The newest row stays, with its run if it
+-- is a step: the next row is numbered by it.
 SELECT seq, id, plugin, payload FROM job_queue AS candidate
 WHERE status = :status AND completed_at < :before AND run_id IS NULL AND seq < (SELECT max(seq) FROM job_queue)
   AND id IS NOT (SELECT run_id FROM job_queue WHERE seq = (SELECT max(seq) FROM job_queue))
@@ -113,14 +113,14 @@ WHERE status = :status AND completed_at < :before AND run_id IS NULL AND seq < (
 ORDER BY completed_at LIMIT :limit
 
 -- name: job_ids_ending
--- No index begins at the end of an id: this walks the ids, for a person who typed one.
+-- Reads all ids: no index helps.
 SELECT id FROM job_queue WHERE substr(id, -length(:ending)) = :ending
 UNION
 SELECT job_id FROM job_log WHERE substr(job_id, -length(:ending)) = :ending
 ORDER BY 1 LIMIT :limit
 
 -- name: check_damage
--- What SQLite itself finds wrong with the file: one row that says ok, or what is wrong.
+-- Damage that SQLite finds in the file: one row `ok`, or a row for each fault.
 PRAGMA quick_check(10)
 
 -- name: check_schema_version

@@ -94,8 +94,7 @@ def cancel_overdue(session: Session, policy: Policy, *, limit: int = SWEEP) -> O
             session.run("clear_deadline", run_id=run_id)
     following = session.one("next_deadline")
     return OverdueRuns(
-        cancelled=tuple(cancelled),
-        next_due_at=instant_or_none(following[0]) if following else None,
+        cancelled=tuple(cancelled), next_due_at=instant_or_none(following[0]) if following else None
     )
 
 
@@ -112,17 +111,12 @@ def recover(session: Session, policy: Policy, *, limit: int = SWEEP) -> SweepRes
     cancelled = _settle_all(session, rows, _CANCELLED_IN_QUEUE, policy, limit=limit)
     if cancelled.more:
         return SweepResult(jobs=found.jobs + cancelled.jobs, more=True)
-    stalled = _end_stalled(session, policy, limit)
-    return SweepResult(jobs=found.jobs + cancelled.jobs + stalled.jobs, more=stalled.more)
-
-
-def _end_stalled(session: Session, policy: Policy, limit: int) -> SweepResult:
+    stalled: list[JobStateChange] = []
     rows = session.all("stalled_runs", limit=limit)
-    ended: list[JobStateChange] = []
     for row in rows:
         append_ledger(session, LedgerKind.RUN_STALLED, job_id=row[0], run_id=row[0])
-        ended += end_run(session, row[0], policy, stalled=True).ended
-    return SweepResult(jobs=tuple(ended), more=len(rows) == limit)
+        stalled += end_run(session, row[0], policy, stalled=True).ended
+    return SweepResult(jobs=(*found.jobs, *cancelled.jobs, *stalled), more=len(rows) == limit)
 
 
 def end_queued(

@@ -117,7 +117,8 @@ def write_occurrence(session: Session, occurrence: Occurrence) -> None:
     late = None if occurrence.late is None else round(occurrence.late.total_seconds() * 1000)
     key = {"plugin": occurrence.plugin, "schedule_id": occurrence.schedule_id}
     last = session.one("last_occurrence", **key) if skipped else None
-    if last is not None and _continues(last, nominal, occurrence.reason):
+    # The last row may lie later: the clock may have been set back.
+    if last is not None and last[1:3] == (OccurrenceOutcome.SKIPPED, occurrence.reason) and last[3] < nominal:
         session.run("extend_skip", seq=last[0], until_at=until, count=occurrence.count)
     else:
         session.run(
@@ -145,12 +146,6 @@ def write_occurrence(session: Session, occurrence: Occurrence) -> None:
         },
         job_id=occurrence.job_id,
     )
-
-
-def _continues(last: tuple[Cell, ...], nominal: str, reason: str | None) -> bool:
-    """Return whether a skip continues the last row and lies after it: the clock may have been set back."""
-    _, outcome, last_reason, until = last
-    return bool(until < nominal and outcome == OccurrenceOutcome.SKIPPED and last_reason == reason)
 
 
 # -- reading

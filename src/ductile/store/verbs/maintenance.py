@@ -55,10 +55,7 @@ def prune(session: Session, retention: Retention, *, limit: int = PRUNED_AT_ONCE
         rows[kind] = len(session.all(f"prune_{kind}", before=_before(session, age), limit=limit))
     rows["ledger"] = len(
         session.all(
-            "prune_ledger",
-            before=_before(session, retention.ledger),
-            rows=retention.ledger_rows,
-            limit=limit,
+            "prune_ledger", before=_before(session, retention.ledger), rows=retention.ledger_rows, limit=limit
         )
     )
     return PruneResult(

@@ -167,11 +167,7 @@ def insert_run(session: Session, run: NewRun) -> None:
             _texts.clear()
         text = _texts[graph.fingerprint] = to_json(graph_to_json(graph))
     session.run(
-        "keep_version",
-        fingerprint=graph.fingerprint,
-        name=graph.pipeline,
-        graph=text,
-        at=session.timestamp,
+        "keep_version", fingerprint=graph.fingerprint, name=graph.pipeline, graph=text, at=session.timestamp
     )
     session.run(
         "insert_run",
