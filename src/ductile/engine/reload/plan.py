@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
-from typing import Protocol
+from typing import Protocol, Self
 
 from ductile.config.snapshot import PluginInstance, Snapshot
 from ductile.errors import ConflictError, Problem
-from ductile.struct import Value
+from ductile.struct import Value, replace
 
 
 class ListenerSwitch(Protocol):
@@ -64,38 +64,20 @@ class ReloadResult(Value):
     ends: tuple[RemovedPluginWork, ...]
     warnings: tuple[Problem, ...]
 
-
-class ReloadPlan(Value):
-    """What changes with another snapshot."""
-
-    new: Snapshot
-    added: tuple[str, ...]
-    changed: tuple[str, ...]
-    removed: tuple[str, ...]
-    #: The sections of the configuration, besides `plugins`, that differ.
-    settings: tuple[str, ...]
-    #: Plugins that could run before and cannot with the new snapshot, with the reason.
-    refused: tuple[Problem, ...] = ()
-
-    def result(self, jobs: Mapping[str, int], runs: Mapping[str, int]) -> ReloadResult:
-        """`jobs` and `runs` count those that need a removed plugin, by its name."""
-        return ReloadResult(
-            config=self.new.fingerprint,
-            added=self.added,
-            changed=self.changed,
-            removed=self.removed,
-            settings=self.settings,
-            ends=tuple(
-                RemovedPluginWork(plugin=name, jobs=jobs.get(name, 0), runs=runs.get(name, 0))
-                for name in sorted({*self.removed, *jobs})
-                if jobs.get(name) or runs.get(name)
-            ),
-            warnings=(*self.refused, *self.new.warnings),
+    def with_work(self, jobs: Mapping[str, int], runs: Mapping[str, int]) -> Self:
+        """Add the jobs and runs that need a removed plugin, counted by its name."""
+        work = (
+            RemovedPluginWork(plugin=name, jobs=jobs.get(name, 0), runs=runs.get(name, 0))
+            for name in sorted({*self.removed, *jobs})
         )
+        return replace(self, ends=tuple(each for each in work if each.jobs or each.runs))
 
 
-def plan_reload(old: Snapshot, new: Snapshot) -> ReloadPlan:
-    """Return the plan. Raises `ConflictError` if settings differ that only a restart can change."""
+def plan_reload(old: Snapshot, new: Snapshot) -> ReloadResult:
+    """Return what a reload changes, without the work that it ends.
+
+    Raises `ConflictError` if settings differ that only a restart can change.
+    """
     if fixed := _fixed_settings(old, new):
         raise ConflictError(
             f"a reload cannot change {' and '.join(fixed)}",
@@ -104,21 +86,23 @@ def plan_reload(old: Snapshot, new: Snapshot) -> ReloadPlan:
         )
     before, after = _enabled_plugins(old), _enabled_plugins(new)
     sections_before, sections_after = _sections(old), _sections(new)
-    return ReloadPlan(
-        new=new,
+    refused = tuple(
+        Problem(
+            message=f"{name} cannot run any more, and its jobs will fail: {plugin.refused.reason}",
+            key=f"plugins.{name}",
+            hint=plugin.refused.hint,
+        )
+        for name, plugin in after.items()
+        if plugin.refused is not None and name in before and before[name].refused is None
+    )
+    return ReloadResult(
+        config=new.fingerprint,
         added=tuple(sorted(after.keys() - before.keys())),
         changed=tuple(sorted(name for name in after.keys() & before.keys() if after[name] != before[name])),
         removed=tuple(sorted(before.keys() - after.keys())),
         settings=tuple(name for name in sections_after if sections_after[name] != sections_before[name]),
-        refused=tuple(
-            Problem(
-                message=f"{name} cannot run any more, and its jobs will fail: {plugin.refused.reason}",
-                key=f"plugins.{name}",
-                hint=plugin.refused.hint,
-            )
-            for name, plugin in after.items()
-            if plugin.refused is not None and name in before and before[name].refused is None
-        ),
+        ends=(),
+        warnings=(*refused, *new.warnings),
     )
 
 

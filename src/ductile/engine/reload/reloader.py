@@ -15,7 +15,7 @@ from ductile.engine.deps import EngineDeps
 from ductile.engine.dispatcher import Dispatcher
 from ductile.engine.job_signals import JobSignals, unavailable_signal
 from ductile.engine.reload.drain import Drain
-from ductile.engine.reload.plan import ReloadPlan, ReloadResult, plan_reload
+from ductile.engine.reload.plan import ReloadResult, plan_reload
 from ductile.errors import ConflictError, StoreBusyError, StoreFullError
 from ductile.store.model.jobs import InitKey, InitResult, InitStatus, NewInit
 from ductile.store.model.maintenance import ConfigOrigin, PluginVersion
@@ -66,7 +66,7 @@ class Reloader:
             drained: frozenset[str] = frozenset()
             try:
                 # Repeated: the configuration may be changed during the drain and remove more plugins.
-                while removed := frozenset((await self._plan()).removed) - drained:
+                while removed := frozenset((await self._plan())[1].removed) - drained:
                     await self._drain.close(removed, until=until)
                     drained |= removed
             except BaseException:
@@ -83,10 +83,11 @@ class Reloader:
 
     async def preview(self) -> ReloadResult:
         """Return what a reload would change. Raises what the reload would raise."""
-        plan = await self._plan()
-        await self._deps.listeners.check(plan.new)
-        work = await self._deps.store.pending_work(plan.removed)
-        return plan.result({one.plugin: one.queued for one in work}, {one.plugin: one.runs for one in work})
+        new, planned = await self._plan()
+        await self._deps.listeners.check(new)
+        work = await self._deps.store.pending_work(planned.removed)
+        jobs, runs = {one.plugin: one.queued for one in work}, {one.plugin: one.runs for one in work}
+        return planned.with_work(jobs, runs)
 
     async def drain(self, plugins: Sequence[str], longest: timedelta) -> None:
         """Let plugins finish their accepted work. They stay closed until a reload, or for a minute."""
@@ -98,9 +99,10 @@ class Reloader:
                 raise
             self._drain.hold()
 
-    async def _plan(self) -> ReloadPlan:
+    async def _plan(self) -> tuple[Snapshot, ReloadResult]:
+        """Return the configuration on disk, and what a reload to it changes."""
         new = await asyncio.to_thread(self._deps.load)
-        return plan_reload(self.snapshot, new)
+        return new, plan_reload(self.snapshot, new)
 
     def _start_switch(self, drained: frozenset[str] | None = None) -> asyncio.Task[ReloadResult]:
         # A task of its own: a cancelled caller must not stop it between the store and the engine.
@@ -112,11 +114,11 @@ class Reloader:
     async def _switch(self, drained: frozenset[str] | None) -> ReloadResult:
         async with self._switching:
             try:
-                plan = await self._plan()
-                self._check_drained(plan, drained)
-                runs = {one.plugin: one.runs for one in await self._deps.store.pending_work(plan.removed)}
-                async with self._deps.listeners.switched_to(plan.new):
-                    await self._put_in_force(plan.new, ConfigOrigin.RELOAD)
+                new, planned = await self._plan()
+                self._check_drained(frozenset(planned.removed), drained)
+                work = await self._deps.store.pending_work(planned.removed)
+                async with self._deps.listeners.switched_to(new):
+                    await self._put_in_force(new, ConfigOrigin.RELOAD)
             except Exception as error:
                 self._deps.signals.emit(Signal.CONFIG_REFUSED, str(error) or type(error).__name__)
                 raise
@@ -124,11 +126,10 @@ class Reloader:
                 self._drain.finish(drained)
             ended = await self._end_removed()
             self._on_switched()
-            return plan.result(ended, runs)
+            return planned.with_work(ended, {one.plugin: one.runs for one in work})
 
-    def _check_drained(self, plan: ReloadPlan, drained: frozenset[str] | None) -> None:
-        """Raise `ConflictError` if the plan removes an undrained plugin, or one that a drain waits for."""
-        removed = frozenset(plan.removed)
+    def _check_drained(self, removed: frozenset[str], drained: frozenset[str] | None) -> None:
+        """Raise `ConflictError` if a removed plugin is not drained, or another drain waits for it."""
         if drained is None and (closed := removed & self._drain.plugins):
             raise ConflictError(
                 f"a drain of {' and '.join(sorted(closed))} is under way, and this reload would end its jobs",
