@@ -1,6 +1,6 @@
 """What a new user types and sees, word for word.
 
-Each scenario is a directory as somebody left it and the lines typed there. What comes out is compared
+Each scenario is a prepared directory and the lines typed there. What comes out is compared
 with the file of its name in `golden/`. With UPDATE_GOLDEN=1 in the environment the files are written
 anew, and the difference is then read by a person.
 """
@@ -44,7 +44,7 @@ def a_config(text: str, **files: str) -> Callable[[Path], None]:
 
 
 def a_starter(*edits: tuple[str, str, str]) -> Callable[[Path], None]:
-    """What `ductile init` wrote, and what somebody has changed in it since: file, old text, new text."""
+    """What `ductile init` wrote, with changes since: file, old text, new text."""
 
     def arrange(place: Path) -> None:
         assert Terminal(directory=place).ductile("init", "demo").status == 0

@@ -32,7 +32,7 @@ def test_what_init_wrote_is_in_order(terminal: Terminal) -> None:
     assert report["refused"] == []
 
 
-def test_nobody_else_can_read_it(terminal: Terminal) -> None:
+def test_only_the_owner_can_read_it(terminal: Terminal) -> None:
     """Directories 0700, files 0600; what is executable is so for its owner only."""
     old = os.umask(0)
     try:

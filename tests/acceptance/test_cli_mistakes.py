@@ -65,7 +65,7 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("line", MISTAKES)
-def test_a_mistake_is_told_with_what_to_do(line: str, starter: Path) -> None:
+def test_a_mistake_is_reported_with_a_hint(line: str, starter: Path) -> None:
     what, remedy = MISTAKES[line]
     status, _, err = typed(starter, line)
     error, found, hint = err.partition("hint: ")

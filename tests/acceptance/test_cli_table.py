@@ -59,7 +59,7 @@ def needed(action: Action) -> list[str]:
 
 
 @pytest.mark.parametrize("words", ACTIONS)
-def test_mistakes_are_told_in_json_as_well(words: str, tmp_path: Path) -> None:
+def test_mistakes_are_reported_in_json_as_well(words: str, tmp_path: Path) -> None:
     """One shape of error, whichever command; the exit status of a mistake is 2, and of a missing
     configuration 78.
     """

@@ -161,7 +161,7 @@ def test_what_matters_is_visible_on_a_narrow_terminal(tmp_path: Path) -> None:
         assert any("every 1h" in line and "breaker open" in line for line in schedules)
 
 
-def test_who_stops_waiting_is_told_that_the_job_goes_on(tmp_path: Path) -> None:
+def test_an_interrupted_wait_says_that_the_job_goes_on(tmp_path: Path) -> None:
     """Exit 130, and by which name to find the job again or to end it."""
     place = a_place(tmp_path, "  slow: {}\n")
     place.plugin("slow", SLOW)
@@ -185,7 +185,7 @@ def test_who_stops_waiting_is_told_that_the_job_goes_on(tmp_path: Path) -> None:
         assert place.said("job", "show", job_id)["status"] == "running"
 
 
-def test_who_waits_hears_of_an_attempt_that_failed(tmp_path: Path) -> None:
+def test_a_waiting_command_reports_a_failed_attempt(tmp_path: Path) -> None:
     """At once and with its error, not when the last retry is spent; each attempt once."""
     place = a_place(tmp_path, "  broken:\n    retry: {max_attempts: 4, backoff_base: 1h, backoff_max: 1h}\n")
     place.plugin("broken", BROKEN)
@@ -208,7 +208,7 @@ def test_who_waits_hears_of_an_attempt_that_failed(tmp_path: Path) -> None:
         assert place.ductile("run", "broken", "--timeout", "1500ms", "--json").err == ""
 
 
-def test_attempts_that_failed_quickly_are_each_told_once(tmp_path: Path) -> None:
+def test_attempts_that_failed_quickly_are_each_reported_once(tmp_path: Path) -> None:
     place = a_place(
         tmp_path, "  broken:\n    retry: {max_attempts: 3, backoff_base: 10ms, backoff_max: 10ms}\n"
     )
@@ -223,7 +223,7 @@ def test_attempts_that_failed_quickly_are_each_told_once(tmp_path: Path) -> None
         ]
 
 
-def test_what_the_daemon_has_not_loaded_is_told_from_what_is_not_there(tmp_path: Path) -> None:
+def test_a_plugin_that_is_not_loaded_differs_from_one_that_is_missing(tmp_path: Path) -> None:
     """Forgetting the reload is the commonest slip, and the configuration on disk shows it."""
     place = a_place(tmp_path)
     steps = "pipelines:\n  - {name: hello, steps: [{uses: echo}]}\n"
@@ -570,7 +570,7 @@ def test_an_answer_of_the_daemon_needs_nothing_heavy(words: tuple[str, ...], tmp
 
 
 @pytest.mark.parametrize("ending", [("job", "cancel"), ("queue", "purge", "--all")], ids=["cancel", "purge"])
-def test_who_waits_hears_of_an_end_whoever_brings_it(tmp_path: Path, ending: tuple[str, ...]) -> None:
+def test_a_waiting_command_learns_of_every_kind_of_end(tmp_path: Path, ending: tuple[str, ...]) -> None:
     """A waiting caller is woken by the end of its job, also when it never ran."""
     place = a_place(tmp_path, "  slow: {parallelism: 1}\n")
     place.plugin("slow", SLOW)

@@ -139,7 +139,7 @@ def test_a_run_records_its_configuration(tmp_path: Path) -> None:
     store.close()
 
 
-def test_a_list_of_a_plugin_that_nobody_knows_is_an_error(tmp_path: Path) -> None:
+def test_a_list_of_an_unknown_plugin_is_an_error(tmp_path: Path) -> None:
     """An error with the nearest name, and not an empty list."""
     place = a_place(tmp_path)
     for words in (

@@ -240,7 +240,7 @@ def test_switching_a_plugin_that_is_configured_under_another_name(tmp_path: Path
 
 
 def test_a_reload_says_which_plugins_it_can_no_longer_run(tmp_path: Path) -> None:
-    """Somebody made a directory writable for all: jobs of the plugin will fail from now on."""
+    """A directory was made writable for all: jobs of the plugin fail from now on."""
     place = a_gated_place(tmp_path)
     with a_daemon(place):
         directory = place.directory / "demo" / "plugins" / "gated"

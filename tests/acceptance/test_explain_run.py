@@ -84,7 +84,7 @@ def test_a_field_that_was_renamed_three_steps_up_is_named(place: Place) -> None:
             assert {"what": "output of step look, payload.email", "good": "text", "now": None} in explained[
                 "differences"
             ]
-            # The daemon runs the changed file without a reload, which is told.
+            # The daemon runs the changed file without a reload, which is reported.
             (files,) = [each for each in explained["differences"] if each["what"] == "files of plugin crm"]
             assert "without a reload" in files["now"]
             assert "payload.mail" in explained["advice"][0]

@@ -18,10 +18,10 @@ COLOUR = "\x1b["
 JOB_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}")
 
 
-#: Goes on when somebody writes into its pipe.
-UNTIL_TOLD = """#!/bin/sh
+#: Continues when the test writes into its pipe.
+WAITS_FOR_GATE = """#!/bin/sh
 cat >/dev/null
-read -r _ <"$(dirname "$0")/told"
+read -r _ <"$(dirname "$0")/gate"
 echo '{"status": "ok", "result": "gone on"}'
 """
 
@@ -76,8 +76,8 @@ def test_from_nothing_to_results(context: Desk, tmp_path: Path) -> None:
 
         logged = [plain(line) for line in you.type("ductile logs --config demo").splitlines()]
         assert len({line.index(" succeeded ") for line in logged}) == 1, "the columns are aligned"
-        told = [plain(line) for line in you.type("ductile event tail --config demo").splitlines()]
-        assert len({JOB_ID.search(line).start() for line in told if JOB_ID.search(line)}) == 1  # type: ignore[union-attr]  # as asked for
+        tail = [plain(line) for line in you.type("ductile event tail --config demo").splitlines()]
+        assert len({JOB_ID.search(line).start() for line in tail if JOB_ID.search(line)}) == 1  # type: ignore[union-attr]  # as asked for
 
         assert "did you mean `ductile status --config demo`?" in plain(
             you.type("ductile statsu --config demo")
@@ -102,11 +102,11 @@ def followed(context: Desk, you: Pane) -> None:
         logs.interrupt()
 
 
-def watch_a_run(you: Pane, told: Path, expected: str) -> None:
+def watch_a_run(you: Pane, gate: Path, expected: str) -> None:
     mark = len(you.flow)
     you.start("ductile run slow --config demo")
     you.wait_for(expected, after=mark)
-    told.write_text("go on\n")
+    gate.write_text("go on\n")
     assert plain(you.finish(mark)) == "gone on\n"
 
 
@@ -115,12 +115,12 @@ def test_long_work_shows_that_it_goes_on(context: Desk, tmp_path: Path) -> None:
     the result is there.
     """
     place = a_place(tmp_path, "  slow: {}\n")
-    told = place.plugin("slow", UNTIL_TOLD) / "told"
-    os.mkfifo(told)
+    gate = place.plugin("slow", WAITS_FOR_GATE) / "gate"
+    os.mkfifo(gate)
     with context.a_pane("you") as you:
-        watch_a_run(you, told, "waiting for slow, 1.0s")
+        watch_a_run(you, gate, "waiting for slow, 1.0s")
         with a_daemon(place):
-            watch_a_run(you, told, "waiting for slow, job ")
+            watch_a_run(you, gate, "waiting for slow, job ")
 
 
 def test_help_is_read_on_the_way(context: Desk) -> None:
@@ -135,7 +135,7 @@ def test_help_is_read_on_the_way(context: Desk) -> None:
 
 
 def test_the_screen_is_for_a_terminal(tmp_path: Path) -> None:
-    """Piped, or with --json, `system watch` would wait for keys that nobody can press."""
+    """Piped, or with --json, `system watch` would wait for keys that cannot be pressed."""
     terminal = Terminal(directory=tmp_path)
     for words in (("system", "watch"), ("system", "watch", "--json")):
         ran = terminal.ductile(*words)

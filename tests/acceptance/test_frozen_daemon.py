@@ -1,4 +1,4 @@
-"""A daemon that is stopped (SIGSTOP) answers nobody: commands say so and end."""
+"""A daemon that is stopped (SIGSTOP) answers no command: commands say so and end."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_a_command_ends_and_says_why(place: Place, frozen: Daemon, words: str) -
     assert f"kill -CONT {frozen.process.pid}" in ran.err
 
 
-def test_a_program_is_told_the_same(place: Place, frozen: Daemon) -> None:
+def test_json_output_says_the_same(place: Place, frozen: Daemon) -> None:
     ran = place.ductile("status", "--json")
     error = json.loads(ran.out)["error"]
     assert (ran.status, error["code"], error["details"]) == (75, "store_busy", {"pid": frozen.process.pid})

@@ -41,7 +41,7 @@ ductile config lock --config disk/c >/dev/null || exit 97
     ],
 )
 def test_a_full_disk_is_said_to_be_full(words: str, names: str, tmp_path: Path) -> None:
-    """Exit 75, naming the file that was to be written and none that nobody knows."""
+    """Exit 75, naming the file that was to be written and no temporary one."""
     ran = on_a_disk(tmp_path, f"{INIT}fill\nductile {words}\n")
     assert ran.status == 75, ran
     assert ran.err.startswith("error: ")
@@ -101,7 +101,7 @@ with an_api(an_api_place(disk)) as api:
 
 
 def test_probes_say_that_the_disk_is_full(tmp_path: Path) -> None:
-    """While the last write was refused; with room again it is noticed although nobody submits."""
+    """While the last write was refused; with room again it is noticed without a submission."""
     (tmp_path / "probed.py").write_text(PROBED)
     tests = Path(__file__).parents[1]
     ran = on_a_disk(tmp_path, f"PYTHONPATH={tests} {sys.executable} probed.py", kib=8000)

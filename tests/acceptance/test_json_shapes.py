@@ -180,9 +180,9 @@ class Asker:
         assert ended == status, (words, more, answer)
         assert words.endswith("check") or "error" not in answer or "status" in answer, answer
         form = next((option for option in FORMS if option in more), None)
-        told = f"{words} {form}" if form else words
-        self.shapes[told].add(answer, OPEN_ANSWERS.get(words, ""))
-        self.answers[told].append(answer)
+        title = f"{words} {form}" if form else words
+        self.shapes[title].add(answer, OPEN_ANSWERS.get(words, ""))
+        self.answers[title].append(answer)
         return answer
 
     def run(self, words: str, *more: str) -> tuple[int, dict[str, Any]]:
@@ -376,7 +376,7 @@ def page_part(asked: Asker) -> str:
     teller = Teller(names=names, known=known, nullable=NULLABLE)
     lines = ["## Shapes with a name", ""]
     for name, shape in named.items():
-        lines += [f"### {name}", "", "```text", teller.told(shape, in_full=True), "```", ""]
+        lines += [f"### {name}", "", "```text", teller.text_of(shape, in_full=True), "```", ""]
     for noun in NOUNS:
         lines += [f"## {noun.name}", ""]
         for action in noun.actions:
@@ -387,7 +387,7 @@ def page_part(asked: Asker) -> str:
             lines += [f"### ductile {words}", ""] if forms else []
             for form, shape in sorted(forms.items()):
                 lines += [] if form == words else [f"With `{form.removeprefix(words).strip()}`:", ""]
-                lines += ["```text", teller.told(shape), "```", ""]
+                lines += ["```text", teller.text_of(shape), "```", ""]
     return "\n".join(lines)
 
 

@@ -92,7 +92,7 @@ def test_a_daemon_notices_that_its_whole_directory_is_gone(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("names", [EVERY_FILE, ("state.db",), ("state.db-wal",), ()])
 def test_the_store_is_put_back_before_the_daemon_ends(tmp_path: Path, names: tuple[str, ...]) -> None:
-    """Every job that was accepted is known after the next start, with nobody there to help."""
+    """Every job that was accepted is known after the next start, without help."""
     place = a_place(tmp_path, "  slow: {}\n")
     place.plugin("slow", SLOW)
     with a_quiet_daemon(place) as daemon:
@@ -126,7 +126,7 @@ def test_an_idle_daemon_that_is_stopped_puts_its_store_back(tmp_path: Path) -> N
 
 
 def test_a_refused_submission_is_not_in_the_store_that_is_put_back(tmp_path: Path) -> None:
-    """Its caller was told so, and sends it again."""
+    """Its caller got an error, and sends it again."""
     with an_api(an_api_place(tmp_path)) as api:
         api.ended(api.post("/plugin/echo/handle", {"payload": {}})["job_id"])
         remove(api.place, *EVERY_FILE)
@@ -143,16 +143,16 @@ def test_a_file_that_took_the_place_of_the_store_is_left_alone(tmp_path: Path) -
         remove(place, "state.db")
         (data(place) / "state.db").write_bytes(b"another file")
         daemon.process.send_signal(signal.SIGHUP)  # a reload is written down, and finds that
-        told = daemon.wait_for("store.rescued")
-        assert told["put_back"] is False
+        rescued = daemon.wait_for("store.rescued")
+        assert rescued["put_back"] is False
         assert daemon.process.wait(PATIENCE) == 1
     assert (data(place) / "state.db").read_bytes() == b"another file"
     remove(place, "state.db", "state.db-wal", "state.db-shm")
     # An empty store would hide the copy. The advice works.
     refused = place.ductile("system", "start")
     assert refused.status == 1
-    assert f"mv {told['store']} {data(place) / 'state.db'}" in said(refused)
-    Path(told["store"]).rename(data(place) / "state.db")
+    assert f"mv {rescued['store']} {data(place) / 'state.db'}" in said(refused)
+    Path(rescued["store"]).rename(data(place) / "state.db")
     assert place.said("job", "show", job)["status"] == "succeeded"
 
 
@@ -274,7 +274,7 @@ def test_a_file_that_is_damaged_in_its_middle_is_refused_at_start(tmp_path: Path
     assert database.read_bytes() == content
 
 
-def test_a_damaged_log_is_kept_and_told_of(tmp_path: Path) -> None:
+def test_a_damaged_log_is_kept_and_reported(tmp_path: Path) -> None:
     """SQLite reads it up to the damage and would write over the rest."""
     place = a_place(tmp_path)
     with a_daemon(place) as daemon:
@@ -294,5 +294,5 @@ def test_a_damaged_log_is_kept_and_told_of(tmp_path: Path) -> None:
         assert line["kept"] in said(place.ductile("system", "doctor")).replace(" ", "")
         assert place.ductile("system", "selfcheck").status == 0
         assert daemon.end() == 0
-    with a_daemon(place) as daemon:  # told of once; the doctor goes on to tell
+    with a_daemon(place) as daemon:  # logged once; the doctor reports it further on
         assert all(line["signal"] != "store.log_damaged" for line in daemon.whole_log())

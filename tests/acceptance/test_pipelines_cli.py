@@ -91,13 +91,13 @@ def test_run_shows_the_result_and_ends_by_the_outcome(place: Place) -> None:
 
 
 def test_the_pipeline_s_own_condition(place: Place) -> None:
-    """Who asks for a run by name is told why there is none."""
+    """The answer says why no run was started."""
     refused = place.said("pipeline", "run", "order", "--payload", '{"test": true}', status=1)
     assert refused["error"]["code"] == "refused"
     assert "payload.test neq true is false" in refused["error"]["message"]
 
 
-def test_a_run_s_mistakes_are_told(place: Place) -> None:
+def test_mistakes_of_run_commands_are_reported(place: Place) -> None:
     """An unknown name with the nearest one; a payload that is none."""
     unknown = place.said("pipeline", "run", "oder", status=1)
     assert (unknown["error"]["code"], unknown["error"]["hint"]) == ("not_found", "did you mean order?")
@@ -109,10 +109,10 @@ def test_a_run_s_mistakes_are_told(place: Place) -> None:
 def test_explain_and_retry_in_place(place: Place) -> None:
     """A retry keeps the run's id and what succeeded in it."""
     run = failed_run(place)
-    told = place.ductile("pipeline", "explain", run["job_id"]).out
-    assert "shaky: failed (step_failed)" in told
-    assert "it is broken" in told
-    assert "not reached" in told
+    explanation = place.ductile("pipeline", "explain", run["job_id"]).out
+    assert "shaky: failed (step_failed)" in explanation
+    assert "it is broken" in explanation
+    assert "not reached" in explanation
     mend(place)
     assert place.said("job", "retry", run["job_id"])["status"] == "queued"
     steps = [job["step"] for job in place.said("job", "list", "--plugin", "maker")["jobs"]]
@@ -137,7 +137,7 @@ def test_retry_from_a_step_is_a_new_run(place: Place) -> None:
 
 @pytest.mark.parametrize("dry", [(), ("--dry-run",)])
 def test_what_cannot_be_taken_up_from_a_step(place: Place, dry: tuple[str, ...]) -> None:
-    """A step nobody knows, one that was not reached, a run that succeeded, a job that is none."""
+    """An unknown step, one that was not reached, a run that succeeded, a job that is none."""
     old = failed_run(place)["job_id"]
     for step in ("nowhere", "end"):
         unknown = place.said("job", "retry", old, "--from-step", step, *dry, status=1)["error"]
@@ -187,7 +187,7 @@ def test_without_a_daemon_a_step_that_is_tried_again_is_left_to_one(tmp_path: Pa
         daemon.wait_for("job.succeeded", lambda line: line["job_id"] == run["job_id"])
 
 
-def test_a_run_is_not_waited_for_where_nobody_wants_to(tmp_path: Path) -> None:
+def test_a_command_without_wait_does_not_wait_for_its_run(tmp_path: Path) -> None:
     """`--no-wait` prints the id, and needs the daemon."""
     place = a_line(tmp_path)
     assert place.ductile("pipeline", "run", "order", "--no-wait").status == 69
@@ -304,7 +304,7 @@ def test_the_command_line_is_a_source(tmp_path: Path) -> None:
 
 
 def test_event_send(place: Place) -> None:
-    """Everything that waits for the event is started and told; a key makes it once."""
+    """Everything that waits for the event is started and listed; a key makes it once."""
     assert place.said("event", "send", "order.placed", "--dry-run")["would_start"] == ["pipeline:order"]
     sent = place.said("event", "send", "order.placed", "--payload", '{"n": 1}')
     assert [one["target"] for one in sent["started"]] == ["pipeline:order"]
@@ -376,7 +376,7 @@ def test_on_a_terminal_each_step_is_shown_as_it_ends(place: Place) -> None:
         while part := os.read(main, 4096):
             shown += part
     except OSError:
-        pass  # how a terminal says that nobody writes to it any more
+        pass  # a terminal without a writer raises this
     os.close(main)
     assert process.wait(PATIENCE) == 0
     assert shown.decode().split("\r\n") == [

@@ -136,7 +136,7 @@ def test_the_answer_of_a_run_that_ended(api: Api) -> None:
 
 
 def test_partly_good_and_nothing_to_do(api: Api) -> None:
-    """Partial_success is told as such; where nothing ran, there is no result."""
+    """`partial_success` is reported as such; where nothing ran, there is no result."""
     half = api.ask("POST", "/pipeline/half")
     assert (half.status, half.body["status"]) == (200, "partial_success")
     assert half.body["error"].endswith(": it is broken")
@@ -146,7 +146,7 @@ def test_partly_good_and_nothing_to_do(api: Api) -> None:
     assert empty.body["children"] == []
 
 
-def test_time_is_up_and_what_is_finished_is_told(api: Api) -> None:
+def test_a_wait_that_times_out_returns_the_finished_steps(api: Api) -> None:
     """202 with the id and, where the pipeline says so, what is done; the run goes on."""
     said = api.ask("POST", "/pipeline/late")
     assert said.status == 202
@@ -176,7 +176,7 @@ def test_a_run_that_is_cancelled_when_time_is_up(api: Api) -> None:
     assert (job["status"], job["reason"]) == ("dead", "cancelled")
 
 
-def test_whoever_does_not_want_to_wait(api: Api) -> None:
+def test_a_caller_may_decline_to_wait(api: Api) -> None:
     """`?async=true` is answered at once, as an asynchronous run is."""
     said = api.ask("POST", "/pipeline/waiting?async=true")
     assert said.status == 202
@@ -219,7 +219,7 @@ def test_a_second_caller_with_the_same_key_waits_for_the_same_run(api: Api) -> N
     assert again.body["message"] == "This is a duplicate. pipeline waiting: succeeded"
 
 
-def test_a_duplicate_of_a_synchronous_trigger_is_told_to_be_one(api: Api) -> None:
+def test_a_duplicate_of_a_synchronous_trigger_is_marked_as_one(api: Api) -> None:
     """As a duplicate of a pipeline is."""
     sent = {"Idempotency-Key": "prompt-once"}
     first = api.ask("POST", "/trigger/prompt/handle", headers=sent)
@@ -230,7 +230,7 @@ def test_a_duplicate_of_a_synchronous_trigger_is_told_to_be_one(api: Api) -> Non
 
 
 def test_a_duplicate_whose_time_is_up_cancels_nothing(api: Api) -> None:
-    """What the first caller started without a deadline goes on, and the second is told so."""
+    """What the first caller started without a deadline goes on, and the second learns it."""
     sent = {"Idempotency-Key": "unhurried"}
     run_id = api.post("/pipeline/killed?async=true", headers=sent)["job_id"]
     said = api.ask("POST", "/pipeline/killed", headers=sent)
@@ -240,7 +240,7 @@ def test_a_duplicate_whose_time_is_up_cancels_nothing(api: Api) -> None:
     assert api.ended(run_id)["status"] == "succeeded"
 
 
-def test_a_call_from_inside_a_job_that_nobody_knows_waits(api: Api) -> None:
+def test_a_call_from_inside_an_unknown_job_waits(api: Api) -> None:
     """Only a job that is there can wait for itself; both doors look for it."""
     outside = {"X-Ductile-Job": "nobody"}
     assert api.ask("POST", "/pipeline/quick", headers=outside).status == 200
@@ -346,12 +346,12 @@ def test_hooks_from_end_to_end(tmp_path: Path) -> None:
     """They fire for jobs and runs that ask for it, as full pipelines, and for nothing else."""
     plugins = "  told: {uses: work, notify_on_complete: true}\n"
     with an_api(a_flow_place(tmp_path, HOOKS, plugins=plugins)) as api:
-        told = api.post("/plugin/told/handle", {"payload": {"n": 1}})["job_id"]
+        job_id = api.post("/plugin/told/handle", {"payload": {"n": 1}})["job_id"]
         hooked = _hooked(api, "on-success")
         (say,) = [job for job in api.get(f"/jobs?run={hooked['job_id']}")["jobs"] if job["step"] == "say"]
         payload = api.get(f"/job/{say['job_id']}")["payload"]
         assert hooked["submitted_by"] == "hook"
-        assert hooked["parent_job_id"] == told
+        assert hooked["parent_job_id"] == job_id
         assert payload["took"] > 0
         assert "told" in payload["text"]
         api.ended(api.post("/plugin/work/handle")["job_id"])
@@ -403,7 +403,7 @@ def test_a_long_run_is_answered_shown_and_explained(tmp_path: Path) -> None:
     assert [node["step"] for node in row][-1] == f"s{length - 1}"
     assert len(lines) == length + 1
     assert lines[-1].strip().startswith(f"└─ after {row[-2]['job_id']}: [s{length - 1}] plain handle")
-    # The way back is long, and told to its beginning all the same.
+    # The way back is long, and is shown to its beginning all the same.
     assert chain[0]["what"].startswith("the HTTP API")
     assert [link["job_id"] for link in (chain[1], chain[-1])] == [run_id, last]
     assert chain[2]["what"] == "earlier steps, left out here"

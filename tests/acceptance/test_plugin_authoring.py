@@ -263,7 +263,7 @@ def test_state_and_facts_are_shown_masked(tmp_path: Path, with_daemon: bool) -> 
         look()
 
 
-def test_a_plugin_that_nobody_knows_has_neither_state_nor_facts(tmp_path: Path) -> None:
+def test_an_unknown_plugin_has_neither_state_nor_facts(tmp_path: Path) -> None:
     place = a_keeper(tmp_path)
     for noun in ("state", "facts"):
         ran = place.ductile("plugin", noun, "keper")

@@ -40,10 +40,10 @@ def test_a_job_waits_until_there_are_descriptors_again(tmp_path: Path) -> None:
         place.said("job", "show", place.said("run", "echo")["job_id"])  # everything is open that will be
         with no_more_descriptors(daemon):
             job_id = place.said("run", "once", "--no-wait")["job_id"]
-            told = daemon.wait_for("job.postponed", lambda line: line["execution"] == 2)
-            assert told["job_id"] == job_id
-            assert told["reason"] == "no_resources"
-            assert "Too many open files" in told["error"]
+            postponed = daemon.wait_for("job.postponed", lambda line: line["execution"] == 2)
+            assert postponed["job_id"] == job_id
+            assert postponed["reason"] == "no_resources"
+            assert "Too many open files" in postponed["error"]
         ended = place.said("job", "wait", job_id)
         assert (ended["status"], ended["attempt"]) == ("succeeded", 1)
         first, *_ = ended["executions"]

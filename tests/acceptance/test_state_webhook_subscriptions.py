@@ -191,8 +191,8 @@ def test_states_that_are_none_are_refused(api: Api, chosen: object) -> None:
     body = {"state_webhook_url": "http://127.0.0.1/x", "state_webhook_events": chosen}
     said = api.ask("POST", "/plugin/echo/handle", body)
     assert (said.status, said.code) == (422, "refused")
-    told = f"{said.body['message']} {said.body['error']['hint']}"
-    assert "queued, loading, working, done, failed" in told
+    text = f"{said.body['message']} {said.body['error']['hint']}"
+    assert "queued, loading, working, done, failed" in text
     assert said.body["error"]["details"]["field"] == "state_webhook_events"
 
 

@@ -23,7 +23,7 @@ KEYS = [
     *("plugin", "command", "pipeline", "reason"),
 ]
 SETTINGS = "state_webhooks: {allow: [127.0.0.1], timeout: 1s, backoff_base: 100ms, max_attempts: 4}\n"
-#: A URL that holds what nobody but its receiver is to see.
+#: A URL with a secret that only its receiver may see.
 SECRET_PATH = "/hook/canary-in-the-url"
 
 
@@ -50,19 +50,19 @@ def more_than(count: int) -> Callable[[list[Received]], bool]:
 def by_job(requests: list[Received]) -> dict[str, list[dict[str, Any]]]:
     """First deliveries only, in the order in which they came."""
     seen: set[str] = set()
-    told: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    sent: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for request in requests:
         if request.headers["webhook-id"] not in seen:
             seen.add(request.headers["webhook-id"])
-            told[request.body["job_id"]].append(request.body)
-    return told
+            sent[request.body["job_id"]].append(request.body)
+    return sent
 
 
-def assert_chain(told: list[dict[str, Any]]) -> None:
+def assert_chain(sent: list[dict[str, Any]]) -> None:
     """Every event names the one before it; all keys, always."""
-    assert [list(body) for body in told] == [KEYS] * len(told)
-    states = [body["state"] for body in told]
-    assert [body["previous_state"] for body in told] == [None, *states[:-1]]
+    assert [list(body) for body in sent] == [KEYS] * len(sent)
+    states = [body["state"] for body in sent]
+    assert [body["previous_state"] for body in sent] == [None, *states[:-1]]
 
 
 def test_a_job_tells_of_itself_from_first_to_last(tmp_path: Path) -> None:
@@ -74,13 +74,13 @@ def test_a_job_tells_of_itself_from_first_to_last(tmp_path: Path) -> None:
         daemon.wait_for("delivery.delivered", lambda line: line["state"] == "done")
         listed = place.said("webhook", "deliveries", "--job", job_id)["deliveries"]
         assert "canary" not in str(daemon.whole_log()) + str(listed)
-    told = by_job(requests)[job_id]
-    assert_chain(told)
-    assert [body["state"] for body in told] == ["queued", "loading", "working", "done"]
-    assert [body["result"] for body in told] == [None, None, None, "done"]
-    assert {body["model"] for body in told} == {"llama"}
+    sent = by_job(requests)[job_id]
+    assert_chain(sent)
+    assert [body["state"] for body in sent] == ["queued", "loading", "working", "done"]
+    assert [body["result"] for body in sent] == [None, None, None, "done"]
+    assert {body["model"] for body in sent} == {"llama"}
     assert [(row["state"], row["status"]) for row in reversed(listed)] == [
-        (body["state"], "delivered") for body in told
+        (body["state"], "delivered") for body in sent
     ]
 
 
@@ -90,18 +90,18 @@ def test_a_failing_job_tells_of_each_attempt(tmp_path: Path) -> None:
     place.plugin("broken", BROKEN)
     with a_receiver() as receiver, a_daemon(place):
         job_id = submit(place, receiver, "broken")
-        told = by_job(receiver.wait_for(is_over))[job_id]
-    assert_chain(told)
-    assert [(body["state"], body["attempt"]) for body in told] == [
+        sent = by_job(receiver.wait_for(is_over))[job_id]
+    assert_chain(sent)
+    assert [(body["state"], body["attempt"]) for body in sent] == [
         ("queued", 1), ("loading", 1), ("working", 1),
         ("queued", 2), ("loading", 2), ("working", 2),
         ("failed", 2),
     ]  # fmt: skip
-    assert told[-1]["error"] == "it is broken"
-    assert [body["error"] for body in told[:-1]] == [None] * 6
+    assert sent[-1]["error"] == "it is broken"
+    assert [body["error"] for body in sent[:-1]] == [None] * 6
 
 
-def test_bad_receivers_harm_nobody(tmp_path: Path) -> None:
+def test_bad_receivers_do_not_delay_others(tmp_path: Path) -> None:
     """Slow, dead, failing and redirecting receivers delay no job and no other receiver."""
     place = a_telling_place(tmp_path, settings=SETTINGS.replace("timeout: 1s", "timeout: 1m"))
     never = threading.Event()
@@ -116,19 +116,19 @@ def test_bad_receivers_harm_nobody(tmp_path: Path) -> None:
         failing_redirect = Reply(status=302, headers={"Location": innocent.url()})
         with a_receiver(lambda *_: failing_redirect) as redirecting:
             dead.bind(("127.0.0.1", 0))
-            nobody = Receiver(port=dead.getsockname()[1])
-            for receiver in (slow, failing, redirecting, nobody):
+            absent = Receiver(port=dead.getsockname()[1])
+            for receiver in (slow, failing, redirecting, absent):
                 for _ in range(5):
                     submit(place, receiver)
             job_id = submit(place, good)
             assert place.said("job", "wait", job_id, "--timeout", "30s")["status"] == "succeeded"
-            told = by_job(good.wait_for(is_over))[job_id]
+            sent = by_job(good.wait_for(is_over))[job_id]
             # The slow one still has its first, and the good one did not wait for it.
             assert len(slow.requests) == 1
             daemon.wait_for("delivery.dropped", lambda line: str(redirecting.port) in line["receiver"])
             assert innocent.requests == []
         never.set()
-    assert [body["state"] for body in told] == ["queued", "loading", "working", "done"]
+    assert [body["state"] for body in sent] == ["queued", "loading", "working", "done"]
 
 
 def test_what_is_asked_for_with_retry_after_is_granted(tmp_path: Path) -> None:
@@ -185,11 +185,11 @@ def test_a_kill_loses_no_event(tmp_path: Path) -> None:
         with a_daemon(place):
             requests = receiver.wait_for(is_over)
         hold.set()
-    told = by_job(requests)[job_id]
-    assert_chain(told)
-    assert [body["state"] for body in told][:1] == ["queued"]
-    assert told[-1]["state"] == "done"
-    assert "queued" in [body["state"] for body in told[1:]]  # recovery tells that it waits again
+    sent = by_job(requests)[job_id]
+    assert_chain(sent)
+    assert [body["state"] for body in sent][:1] == ["queued"]
+    assert sent[-1]["state"] == "done"
+    assert "queued" in [body["state"] for body in sent[1:]]  # recovery reports that it waits again
     assert sum(request.headers["x-ductile-sequence"] == "1" for request in requests) == 2
 
 
@@ -255,13 +255,13 @@ def test_a_run_tells_of_the_whole_of_it(tmp_path: Path) -> None:
     with a_receiver() as good, a_receiver() as bad, an_api(place) as api:
         run = api.post("/pipeline/two", {"payload": {"model": "m"}, "state_webhook_url": good.url()})
         other = api.post("/pipeline/bad", {"payload": {}, "state_webhook_url": bad.url()})
-        told = by_job(good.wait_for(is_over))
+        sent = by_job(good.wait_for(is_over))
         failed = by_job(bad.wait_for(is_over))
-    assert list(told) == [run["job_id"]]
-    assert_chain(told[run["job_id"]])
-    assert [body["state"] for body in told[run["job_id"]]] == ["queued", "loading", "working", "done"]
-    assert told[run["job_id"]][-1]["result"] == "done"
-    assert {body["model"] for body in told[run["job_id"]]} == {"m"}
+    assert list(sent) == [run["job_id"]]
+    assert_chain(sent[run["job_id"]])
+    assert [body["state"] for body in sent[run["job_id"]]] == ["queued", "loading", "working", "done"]
+    assert sent[run["job_id"]][-1]["result"] == "done"
+    assert {body["model"] for body in sent[run["job_id"]]} == {"m"}
     assert_chain(failed[other["job_id"]])
     assert [body["state"] for body in failed[other["job_id"]]] == ["queued", "loading", "working", "failed"]
     assert failed[other["job_id"]][-1]["error"]
@@ -280,11 +280,11 @@ def test_several_kills_in_a_row_lose_no_event_and_no_order(tmp_path: Path) -> No
                 kill(daemon)
 
         def all_over(requests: list[Received]) -> bool:
-            told = by_job(requests)
-            return all(told[job_id] and told[job_id][-1]["state"] == "done" for job_id in expected)
+            sent = by_job(requests)
+            return all(sent[job_id] and sent[job_id][-1]["state"] == "done" for job_id in expected)
 
         with a_daemon(place):
-            told = by_job(receiver.wait_for(all_over))
-    assert sorted(told) == sorted(expected)
-    for events in told.values():
+            sent = by_job(receiver.wait_for(all_over))
+    assert sorted(sent) == sorted(expected)
+    for events in sent.values():
         assert_chain(events)

@@ -34,7 +34,7 @@ def heard(manager: socket.socket, state: str) -> str:
     return shown
 
 
-def test_systemd_is_told_of_each_stage(tmp_path: Path) -> None:
+def test_systemd_is_notified_of_each_stage(tmp_path: Path) -> None:
     """Ready only after recovery, a reload from beginning to end, and that it stops."""
     place = a_place(tmp_path)
     address = tmp_path / "notify"
@@ -123,7 +123,7 @@ def test_a_store_below_var_lib_is_made_by_systemd(tmp_path: Path) -> None:
     assert "\nWorkingDirectory=/var/lib/ductile-test\n" in unit
 
 
-def test_the_unit_says_as_whom_to_operate_it(tmp_path: Path) -> None:
+def test_the_unit_names_the_user_to_operate_it_as(tmp_path: Path) -> None:
     """The socket and the files are for the user of the service alone."""
     unit = a_place(tmp_path).ductile("system", "unit", "--user", "robot").out
     assert re.search(

@@ -127,8 +127,8 @@ def test_a_condition_decides_by_a_header(hooked: Hooked, target: str) -> None:
 
     def steps(job_id: str) -> list[str]:
         hooked.place.ductile("job", "wait", job_id)
-        told = str(hooked.place.said("job", "tree", job_id))
-        return sorted(plugin for plugin in ("failing", "telling") if f"'plugin': '{plugin}'" in told)
+        tree = str(hooked.place.said("job", "tree", job_id))
+        return sorted(plugin for plugin in ("failing", "telling") if f"'plugin': '{plugin}'" in tree)
 
     with a_daemon(hooked.place):
         pushed = hooked.post(b"{}", X_GitHub_Event="push", X_GitHub_Delivery="1")[1]["job_id"]
@@ -219,7 +219,7 @@ def test_a_slow_body_does_not_keep_a_secret_alive(hooked: Hooked) -> None:
 
 
 def test_a_flood_loses_nothing_that_was_accepted(hooked: Hooked) -> None:
-    """Whoever got a 202 has a job; whoever did not was told to come back."""
+    """A request answered 202 has a job; any other was asked to retry."""
     with a_daemon(hooked.place), ThreadPoolExecutor(32) as senders:
         answers = list(senders.map(lambda n: hooked.post(b"{}", X_GitHub_Delivery=f"d{n}"), range(300)))
         accepted = {said["job_id"] for status, said in answers if status == 202}
@@ -229,7 +229,7 @@ def test_a_flood_loses_nothing_that_was_accepted(hooked: Hooked) -> None:
             assert hooked.place.said("job", "show", job_id)["submitted_by"] == "webhook"
 
 
-def test_a_port_that_is_taken_is_told(hooked: Hooked) -> None:
+def test_a_port_that_is_taken_is_reported(hooked: Hooked) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", hooked.port))
         taken.listen()
@@ -246,8 +246,8 @@ def test_an_endpoint_can_be_tried_from_here(hooked: Hooked) -> None:
     ]
     tried = hooked.place.said("webhook", "send", "gh", "--dry-run")
     assert tried["url"] == f"http://127.0.0.1:{hooked.port}/hook/github"
-    nobody = hooked.place.said("webhook", "send", "gh", status=69)["error"]
-    assert (nobody["code"], "Start it" in nobody["hint"]) == ("daemon_not_running", True)
+    not_running = hooked.place.said("webhook", "send", "gh", status=69)["error"]
+    assert (not_running["code"], "Start it" in not_running["hint"]) == ("daemon_not_running", True)
     with a_daemon(hooked.place):
         sent = hooked.place.said("webhook", "send", "gh", "--payload", '{"n": 1}', "--delivery", "d7")
         assert sent["status"] == 202

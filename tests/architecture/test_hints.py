@@ -10,7 +10,7 @@ SOURCE = Path(__file__).parents[2] / "src"
 
 
 def texts() -> Iterator[tuple[str, str]]:
-    """Every text in the source, with where it is; one that is put together is told as it is written."""
+    """Every text in the source, with where it is; an f-string counts as it is written."""
     for path in sorted(SOURCE.rglob("*.py")):
         nodes = [*ast.walk(ast.parse(path.read_text(encoding="utf-8")))]
         parts = {id(part) for node in nodes if isinstance(node, ast.JoinedStr) for part in node.values}
@@ -21,7 +21,7 @@ def texts() -> Iterator[tuple[str, str]]:
                 yield f"{path.relative_to(SOURCE)}:{node.lineno}", node.value
 
 
-def test_who_is_advised_to_change_a_setting_is_told_to_seal_it() -> None:
+def test_a_hint_to_change_a_setting_also_says_to_seal_it() -> None:
     """Without --lock the file differs from its seal, and the next start is refused or warned of."""
     advised = [
         (where, text)

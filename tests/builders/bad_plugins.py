@@ -94,8 +94,8 @@ def say(text):
 
 
 def ready():
-    with open(os.environ["READY"], "w") as told:
-        told.write(str(os.getpid()))
+    with open(os.environ["READY"], "w") as written_to:
+        written_to.write(str(os.getpid()))
 
 
 def wait_forever():

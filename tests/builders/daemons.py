@@ -128,7 +128,7 @@ class Daemon:
         self.wait_for("job.started", lambda line: line["job_id"] == job_id)
 
     def whole_log(self) -> list[dict[str, Any]]:
-        """All it ever told. It is stopped for this: a line may come a moment after what it tells of."""
+        """Stop the daemon and return all lines of its log: a line may follow its cause a moment later."""
         if self.process.poll() is None:
             self.end()
         with self._changed:

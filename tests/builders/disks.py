@@ -16,10 +16,10 @@ PATIENCE = 60
 
 
 def on_a_disk(directory: Path, script: str, *, kib: int = 1200) -> Ran:
-    """What a shell script printed, run where `disk` is a filesystem of this size.
+    """Run a shell script where `disk` is a filesystem of this size. Returns what it printed.
 
-    `ductile` and `fill` are at hand: the latter leaves no room at all. Skipped where the kernel gives
-    nobody but root a mount of their own.
+    The script can call `ductile` and `fill`, which leaves no room at all. Skipped where the kernel allows
+    only root to mount.
     """
     if shutil.which("unshare") is None or subprocess.run([*_ALONE, "true"], check=False).returncode:
         pytest.skip("mounts of one's own are not allowed here")

@@ -30,7 +30,7 @@ json.dump(answer, sys.stdout)
 """
 #: Says ok and emits nothing.
 PLAIN = '#!/bin/sh\ncat >/dev/null\necho \'{"status": "ok", "result": "plain"}\'\n'
-#: Waits until somebody writes to the gate, a pipe in the daemon's working directory.
+#: Waits until the test writes to the gate, a pipe in the daemon's working directory.
 GATED = (
     '#!/bin/sh\ncat >/dev/null\nread -r _ < gate\necho \'{"status": "ok", "result": "through the gate"}\'\n'
 )

@@ -117,7 +117,7 @@ class Api:
         return said.body
 
     def ended(self, job_id: str) -> dict[str, Any]:
-        """The job, once the daemon has told of its end."""
+        """Wait for the end of the job in the log. Returns the job."""
         ends = ("job.succeeded", "job.failed", "job.dead")
         self.daemon.wait_for_any(ends, lambda line: line.get("job_id") == job_id)
         return self.get(f"/job/{job_id}")

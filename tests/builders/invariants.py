@@ -83,14 +83,14 @@ _RULES = {
         SELECT dedupe_key FROM job_queue
         WHERE dedupe_key IS NOT NULL AND (status = 'running' OR (status = 'queued' AND hold IS NULL))
         GROUP BY dedupe_key, plugin, command HAVING count(*) > 1""",
-    "nobody waits for a key that nobody holds": """
+    "no job waits for a key without a holder": """
         SELECT id FROM job_queue AS waiting WHERE hold = 'key' AND NOT EXISTS (
           SELECT 1 FROM job_queue AS holder
           WHERE holder.dedupe_key = waiting.dedupe_key AND holder.plugin = waiting.plugin
             AND holder.command = waiting.command
             AND (holder.status = 'running' OR (holder.status = 'queued' AND holder.hold IS NULL))
         )""",
-    "nobody waits for a job that has ended": """
+    "no job waits for one that has ended": """
         SELECT id FROM job_queue AS waiting WHERE hold = 'predecessor' AND NOT EXISTS (
           SELECT 1 FROM job_queue AS other
           WHERE other.id = waiting.after_job_id AND other.status IN ('queued', 'running')

@@ -23,7 +23,7 @@ def a_life(directory: Path, dies_at: str = "never", times: int = 1, *, kill_afte
 
 
 class Life:
-    """A daemon whose log is read all the time, as whoever runs it would."""
+    """A daemon whose log is read all the time, as a service manager does."""
 
     def __init__(self, process: subprocess.Popen[bytes], *, kill_after: int | None = None) -> None:
         """`kill_after` so many lines of its log: an instant that the daemon knows nothing of."""

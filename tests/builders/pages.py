@@ -1,6 +1,6 @@
 """Markdown pages as scripts: their examples are run, in order, as a reader would.
 
-A block of `sh` is run line by line. What a reader would do by hand is told by a comment before a block:
+A block of `sh` is run line by line. A comment before a block says what a reader does with it by hand:
 
     <!-- file: plugins/greet/run.py -->          the block is the content of this file
     <!-- insert: config.yaml after plugins: -->  the block goes into this file, below this line
@@ -24,25 +24,25 @@ _STEP = re.compile(
 
 @dataclass(slots=True)
 class Reader:
-    """Somebody who does what a page says, in a directory of their own."""
+    """Follows the instructions of a page in its own directory."""
 
     directory: Path
     environment: dict[str, str]
 
     def follow(self, page: str) -> list[str]:
-        """Do everything; what the commands printed. Fails at the first command that fails."""
-        told, printed = None, []
+        """Run all steps. Returns what the commands printed. Fails at the first command that fails."""
+        pending, printed = None, []
         for step in _STEP.finditer(page):
             if step["doing"] == "before":
                 printed.append(self._run(step["words"]))
             elif step["doing"]:
-                told = step
-            elif told is not None:
-                self._edit(told["doing"], told["words"], step["body"])
-                told = None
+                pending = step
+            elif pending is not None:
+                self._edit(pending["doing"], pending["words"], step["body"])
+                pending = None
             elif step["language"] == "sh":
                 printed += [self._run(line) for line in step["body"].splitlines() if line]
-        assert told is None, "nothing follows the last comment"
+        assert pending is None, "nothing follows the last comment"
         return printed
 
     def _run(self, line: str) -> str:

@@ -1,4 +1,4 @@
-"""What a pipeline means, told a second time: a recursive reading of the settings as they are written.
+"""The meaning of a pipeline, implemented a second time: a recursive reading of the settings.
 
 It knows no graph, no store, no scopes and no transactions. A step's answer is a function of its path and
 its payload alone, so what has to run does not depend on the order in which things happen to run.
@@ -99,7 +99,7 @@ class Interpreter:
         self._pipelines, self._behave, self._most_jobs = pipelines, behave, most_jobs
         self._positions: dict[str, int] = {}
         self._ends: list[End] = []
-        self.told = ExpectedRun()
+        self.expected = ExpectedRun()
 
     def run(self, name: str, event_type: str, payload: dict[str, Any]) -> ExpectedRun:
         steps = self._pipelines[name]["steps"]
@@ -109,10 +109,10 @@ class Interpreter:
         ends = sorted(self._ends, key=lambda end: (self._positions[end.line.at], end.line.order))
         failed = any(end.line.failed for end in ends)
         others = any(end.counts and not end.line.failed for end in ends)
-        self.told.reason = "completed" if not failed else "partial_success" if others else "step_failed"
+        self.expected.reason = "completed" if not failed else "partial_success" if others else "step_failed"
         answered = [end.line.job for end in ends if end.counts and end.line.job is not None]
-        self.told.result = answered[-1][0] if answered else None
-        return self.told
+        self.expected.result = answered[-1][0] if answered else None
+        return self.expected
 
     # -- where a step stands among all of them
 
@@ -143,7 +143,7 @@ class Interpreter:
         if "call" in step:
             wanted.append(self._pipelines[step["call"]].get("if"))
         if not all(condition is None or _holds(condition, line) for condition in wanted):
-            self.told.bypassed[path] += 1
+            self.expected.bypassed[path] += 1
             return [replace(line, at=path, bypassed=path)]
         if "uses" in step:
             return self._use(step, path, line)
@@ -156,11 +156,11 @@ class Interpreter:
     def _use(self, step: Written, path: str, line: Line) -> list[Line]:
         made = _make(step, line)
         if made is None:
-            self.told.unmade[path] += 1
+            self.expected.unmade[path] += 1
             return [replace(line, at=path, job=(None,), failed=True)]
         payload, baggage = made
-        self.told.ran[path, canonical(payload), canonical(baggage)] += 1
-        if self.told.jobs > self._most_jobs:
+        self.expected.ran[path, canonical(payload), canonical(baggage)] += 1
+        if self.expected.jobs > self._most_jobs:
             raise TooMuchError
         answer = self._behave(step["uses"], path, canonical(payload))
         after = replace(line, at=path, job=(answer.stdout,), baggage=baggage)
@@ -198,7 +198,7 @@ class Interpreter:
         self._ends += [End(line=end, counts=broken) for end in ends if broken or end.failed]
         if broken:
             return replace(after, failed=True)
-        self.told.joins += 1
+        self.expected.joins += 1
         return replace(after, payload={"branches": branches}, type="ductile.split.joined")
 
 

@@ -1,7 +1,6 @@
-"""A real terminal: tmux with a shell in each pane, typed into and looked at as a person does.
+"""A real terminal: tmux with a shell in each pane. Tests type into it and read the screen.
 
-What a pane shows also goes through a pipe to a thread that wakes whoever waits for it, so that nobody has
-to look again and again.
+The output of a pane also goes through a pipe to a thread that wakes waiting tests, so that they do not poll.
 """
 
 from __future__ import annotations

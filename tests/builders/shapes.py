@@ -1,4 +1,4 @@
-"""The shape of JSON answers: which keys, of which types, told so that it can be read and compared."""
+"""The shape of JSON answers: which keys, of which types, written so that it can be read and compared."""
 
 from __future__ import annotations
 
@@ -89,16 +89,17 @@ def _word(value: object) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Teller:
-    """Writes shapes as text. Objects that have a name are told by it; what was null or empty wherever it was
-    seen is told from what the same key holds elsewhere, or from `known`; keys in `nullable` may be null
-    though they never were.
+    """Writes shapes as text.
+
+    An object that has a name is written as the name. A value that was always null or empty gets its type from
+    the same key elsewhere or from `known`. Keys in `nullable` may be null although none was.
     """
 
     names: dict[frozenset[str], str]
     known: dict[str, str]
     nullable: frozenset[str] = frozenset()
 
-    def told(self, shape: Shape, key: str = "", indent: str = "", *, in_full: bool = False) -> str:
+    def text_of(self, shape: Shape, key: str = "", indent: str = "", *, in_full: bool = False) -> str:
         if "any JSON" in shape.words:
             return "any JSON"
         parts = sorted(_precise(shape.words))
@@ -106,9 +107,9 @@ class Teller:
             name = self.names.get(frozenset(shape.keys))
             parts.append(name if name and not in_full else self._object(shape, indent))
         if shape.items is not None:
-            parts.append(f"[{self.told(shape.items, f'{key}[]', indent)}]")
+            parts.append(f"[{self.text_of(shape.items, f'{key}[]', indent)}]")
         if shape.values is not None:
-            parts.append(f"{{name: {self.told(shape.values, key, indent)}}}")
+            parts.append(f"{{name: {self.text_of(shape.values, key, indent)}}}")
         if not parts or parts == ["[]"]:
             parts = [self.known.get(key.removesuffix("[]"), "?")]
         may_be_null = not in_full and ("null" in shape.words or key in self.nullable)
@@ -119,12 +120,12 @@ class Teller:
         lines = []
         for key, each in shape.keys.items():
             mark = "?" if shape.seen[key] < shape.objects else ""
-            lines.append(f"{deeper}{key}{mark}: {self.told(each, key, deeper)}")
+            lines.append(f"{deeper}{key}{mark}: {self.text_of(each, key, deeper)}")
         return "\n".join(["{", *lines, f"{indent}}}"])
 
 
 def _precise(words: set[str]) -> set[str]:
-    """Without null, which is told last, and without what is only a kind of text."""
+    """The kinds without null, which is written last, and without subkinds of text."""
     return words - {"null"} - ({"instant", "id"} if "text" in words else set())
 
 

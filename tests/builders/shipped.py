@@ -62,7 +62,7 @@ def ask(
 ) -> Said:
     """One request; `event` replaces fields of the event that goes with the payload."""
     given = dict(payload) if payload is not None else None
-    told = RequestEvent(
+    request_event = RequestEvent(
         type="test", payload=given or {}, source="test", timestamp=NOW, event_id="e1", **(event or {})
     )
     request = PluginRequest(
@@ -74,7 +74,7 @@ def ask(
         context={"owner": "Ada", "ductile_plugin": "it"},
         deadline_at=datetime.now(UTC) + timedelta(seconds=seconds),
         payload=given,
-        event=told if carries_event(command, has_payload=given is not None) else None,
+        event=request_event if carries_event(command, has_payload=given is not None) else None,
     )
     return ask_raw(plugin, encode_request(request), environ=environ)
 

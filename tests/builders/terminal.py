@@ -86,7 +86,7 @@ class Terminal:
         )
         os.close(theirs)
         shown = b""
-        with suppress(OSError):  # that is how a terminal says that nobody writes to it any more
+        with suppress(OSError):  # a terminal without a writer raises this
             while piece := os.read(ours, 65536):
                 shown += piece
         os.close(ours)

@@ -1,6 +1,6 @@
 """Everything at once: submissions, cancels, retries, reloads, freezes and kills. Nothing is lost or doubled.
 
-Several clients work on one daemon, each on jobs of its own, while the daemon is frozen for moments, told to
+Several clients work on one daemon, each on jobs of its own, while the daemon is frozen for moments, asked to
 reload, and killed at random instants; in some lives the files of its store are removed instead. Each client
 remembers what was acknowledged; a last life finishes what is left, and every acknowledgement is held against
 the store.

@@ -51,5 +51,5 @@ def test_every_ledger_kind_reads_as_in_the_code() -> None:
     ("title", "words"), [("Holds", Hold), ("Who submitted it", SubmittedBy), ("The log", LogStatus)]
 )
 def test_every_word_is_there(title: str, words: type[StrEnum]) -> None:
-    told = set(re.findall(r"`([a-z_]+)`", section(title)))
-    assert set(words) <= told
+    documented = set(re.findall(r"`([a-z_]+)`", section(title)))
+    assert set(words) <= documented

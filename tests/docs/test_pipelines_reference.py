@@ -120,7 +120,7 @@ def test_there_are_templates_in_the_table() -> None:
     assert len(TEMPLATES) == 7
 
 
-def test_the_sentence_is_the_one_that_is_told() -> None:
+def test_the_documented_sentence_is_the_message() -> None:
     condition = Comparison(path="payload.total", op=Operator.GTE, value=100)
     assert explain_condition(judged(condition, EvalContext(payload={"total": 35}))) in PAGE
 

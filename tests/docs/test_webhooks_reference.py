@@ -28,18 +28,18 @@ ROWS = [
 ]
 
 
-def test_every_preset_is_told_as_it_is() -> None:
+def test_every_preset_is_documented_as_it_is() -> None:
     """The header and the delivery's id of each."""
-    told = {row[0].strip("`"): row for row in ROWS if row[0].strip("`") in set(WebhookPreset)}
-    assert set(told) == set(WebhookPreset)
+    documented = {row[0].strip("`"): row for row in ROWS if row[0].strip("`") in set(WebhookPreset)}
+    assert set(documented) == set(WebhookPreset)
     for preset in WebhookPreset:
         scheme = signature_scheme(WebhookEndpointSettings(path="/x", preset=preset))
-        assert told[preset][1].strip("`").lower() == scheme.header
+        assert documented[preset][1].strip("`").lower() == scheme.header
         named = scheme.delivery_header or f"`{scheme.delivery_field}` in the body"
-        assert told[preset][4].lower().strip("`").replace("`", "") == named.replace("`", "")
+        assert documented[preset][4].lower().strip("`").replace("`", "") == named.replace("`", "")
 
 
-def test_every_state_and_every_key_is_told() -> None:
+def test_every_state_and_every_key_is_documented() -> None:
     """Five states, and every key."""
     assert [row[0].strip("`") for row in ROWS if row[0].strip("`") in set(CallbackState)] == list(
         CallbackState

@@ -38,13 +38,13 @@ def test_poll_tells_of_a_change_once_and_asks_conditionally() -> None:
 def test_poll_compares_the_content_where_the_server_has_no_validator() -> None:
     replies = iter([b"a", b"a", b"b", b"a"])
     state: dict[str, object] = {}
-    told = []
+    bodies = []
     with a_service(lambda _: Reply(body=next(replies))) as service:
         for _ in range(4):
             said = ask("fetch", "poll", config={"url": service.url}, state=state)
             state |= said.state
-            told.append([event["payload"]["body"] for event in said.events])
-    assert told == [["a"], [], ["b"], ["a"]]
+            bodies.append([event["payload"]["body"] for event in said.events])
+    assert bodies == [["a"], [], ["b"], ["a"]]
 
 
 def test_what_is_known_of_one_address_is_not_used_for_another() -> None:
@@ -181,7 +181,7 @@ def test_a_redirect_of_something_that_is_sent_is_not_followed() -> None:
         ({"url": "http://localhost:1"}, {"method": "GET /x HTTP/1.1\r\n"}, "not an HTTP method"),
     ],
 )
-def test_mistakes_are_told_and_not_tried_again(
+def test_mistakes_are_reported_and_not_retried(
     config: dict[str, object], payload: dict[str, object], words: str
 ) -> None:
     assert ask("fetch", "handle", config=config, payload=payload).failed_for_good(words)

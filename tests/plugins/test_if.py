@@ -177,7 +177,7 @@ def test_the_event_s_dedupe_key_goes_with_it() -> None:
         {"rules": [], "else": ""},
     ],
 )
-def test_rules_that_make_no_sense_are_told_by_health_and_handle(config: dict[str, Any]) -> None:
+def test_invalid_rules_are_reported_by_health_and_handle(config: dict[str, Any]) -> None:
     for command in ("health", "handle"):
         said = ask("if", command, config=config, payload={})
         assert said.failed_for_good("rules") or said.failed_for_good("else")

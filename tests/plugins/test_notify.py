@@ -1,6 +1,6 @@
 """notify, with apprise itself and with a stand-in for it, both of which post to a real server.
 
-The stand-in answers as apprise 1 did, starts sooner, and can be told to raise.
+The stand-in answers as apprise 1 did, starts sooner, and can be set to raise.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def test_the_memory_is_bounded(people: People) -> None:
     assert people.state["sent"] == ["2", "3"]
 
 
-def test_a_message_that_nobody_took_is_tried_again_and_not_remembered(people: People) -> None:
+def test_an_undelivered_message_is_tried_again_and_not_remembered(people: People) -> None:
     said = people.tell({"message": "hi"}, "/bad", "/raise")
     assert said.may_be_tried_again("no address took the message")
     assert said.state == {}
@@ -135,7 +135,7 @@ def test_an_address_is_never_shown(people: People) -> None:
     ("payload", "body"),
     [({"text": "t"}, "t"), ({"message": " ", "result": "r"}, "r"), ({"a": 1}, '{\n  "a": 1\n}')],
 )
-def test_events_of_other_plugins_can_be_told(people: People, payload: dict[str, Any], body: str) -> None:
+def test_events_of_other_plugins_can_be_sent(people: People, payload: dict[str, Any], body: str) -> None:
     people.tell(payload, title="default")
     assert people.got == [{"body": body, "title": "default", "type": "info"}]
 
@@ -159,7 +159,7 @@ def test_without_apprise_it_says_what_to_install(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("urls", [None, [], [5], {}])
-def test_addresses_that_make_no_sense_are_told(urls: Any) -> None:
+def test_invalid_addresses_are_reported(urls: Any) -> None:
     assert ask("notify", "health", config={"secret_urls": urls}).failed_for_good("`secret_urls`")
 
 
@@ -172,7 +172,7 @@ def with_apprise(command: str, *urls: str) -> Said:
 
 
 def at(service: Service, path: str) -> str:
-    """An address as apprise writes it: it posts what it is told as JSON."""
+    """An address as apprise writes it: it posts its messages as JSON."""
     return service.url.replace("http://", "json://") + path
 
 

@@ -53,7 +53,7 @@ def test_a_program_can_be_given_the_payload_a_directory_and_variables(tmp_path: 
     assert run(program).answer["result"]["stdout"] == f'{{"program": "it"}}{tmp_path}\nw\n'
 
 
-def test_a_payload_that_nobody_reads_does_not_hang_it() -> None:
+def test_an_unread_payload_does_not_block_the_program() -> None:
     program = {"argv": ["true"], "stdin": "payload"}
     assert run(program, payload={"much": "x" * 500_000}).kind == "ok"
 
@@ -65,7 +65,7 @@ def test_a_large_payload_reaches_a_program_that_answers_meanwhile() -> None:
 
 
 def test_a_failure_is_not_tried_again_unless_it_is_said() -> None:
-    """Nobody knows whether a program may be run twice but the operator."""
+    """Only the operator knows whether a program may be run twice."""
     broken = {"script": "echo no paper >&2; exit 3"}
     assert run(broken).failed_for_good("it ended with 3: no paper")
     assert run({**broken, "retry": True}).may_be_tried_again("no paper")
@@ -100,9 +100,9 @@ def test_health_names_what_is_missing() -> None:
 @pytest.mark.parametrize(
     "program", [[], "true", {}, {"argv": "true"}, {"argv": ["true"], "timeout": "x"}, {"argv": [1]}, 5]
 )
-def test_an_entry_that_makes_no_sense_is_told(program: Any) -> None:
+def test_an_invalid_entry_is_reported(program: Any) -> None:
     assert run(program).failed_for_good("programs.it")
 
 
-def test_a_program_that_cannot_be_started_is_told() -> None:
+def test_a_program_that_cannot_be_started_is_reported() -> None:
     assert run(["/nowhere/at/all"]).failed_for_good("cannot be started")

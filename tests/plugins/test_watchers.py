@@ -28,7 +28,7 @@ class Watch:
         self.state |= said.state
         return said
 
-    def told(self) -> list[tuple[str, str]]:
+    def poll_events(self) -> list[tuple[str, str]]:
         said = self.poll()
         assert said.kind == "ok", said
         return [(event["type"], Path(event["payload"]["path"]).name) for event in said.events]
@@ -41,28 +41,28 @@ def write(path: Path, text: str, at: float = OLD) -> None:
 
 
 def test_a_file_is_followed_from_its_creation_to_its_end(tmp_path: Path) -> None:
-    """Created, changed, deleted; what did not change is not told."""
+    """Created, changed, deleted; an unchanged file makes no event."""
     path = tmp_path / "a"
     watch = Watch("file_watch", {"paths": [str(path)]})
-    assert watch.told() == []
+    assert watch.poll_events() == []
     write(path, "one")
-    assert watch.told() == [("file.created", "a")]
-    assert watch.told() == []
+    assert watch.poll_events() == [("file.created", "a")]
+    assert watch.poll_events() == []
     write(path, "two", OLD + 1)
-    assert watch.told() == [("file.changed", "a")]
+    assert watch.poll_events() == [("file.changed", "a")]
     write(path, "two", OLD + 2)
-    assert watch.told() == [], "written again, with the same content"
+    assert watch.poll_events() == [], "written again, with the same content"
     path.unlink()
-    assert watch.told() == [("file.deleted", "a")]
-    assert watch.told() == []
+    assert watch.poll_events() == [("file.deleted", "a")]
+    assert watch.poll_events() == []
 
 
 @pytest.mark.parametrize("initial", [False, True])
-def test_what_is_there_at_first_is_told_only_if_it_is_wanted(tmp_path: Path, initial: bool) -> None:
+def test_existing_files_are_reported_only_on_request(tmp_path: Path, initial: bool) -> None:
     write(tmp_path / "a", "one")
     watch = Watch("file_watch", {"paths": str(tmp_path / "a"), "initial": initial})
-    assert watch.told() == ([("file.created", "a")] if initial else [])
-    assert watch.told() == []
+    assert watch.poll_events() == ([("file.created", "a")] if initial else [])
+    assert watch.poll_events() == []
 
 
 def test_an_event_of_a_file_describes_it(tmp_path: Path) -> None:
@@ -82,10 +82,10 @@ def test_large_files_are_compared_without_reading_them(tmp_path: Path) -> None:
     write(tmp_path / "a", "one")
     watch.poll()
     write(tmp_path / "a", "one", OLD + 1)
-    assert watch.told() == [("file.changed", "a")]
+    assert watch.poll_events() == [("file.changed", "a")]
 
 
-def test_what_cannot_be_watched_is_told(tmp_path: Path) -> None:
+def test_an_unwatchable_file_is_reported(tmp_path: Path) -> None:
     for paths in ([], None, ["relative"], [5], [""]):
         said = ask("file_watch", "health", config={"paths": paths})
         assert said.failed_for_good("`paths`") or paths == []
@@ -101,28 +101,28 @@ def a_folder(tmp_path: Path, **config: Any) -> tuple[Path, Watch]:
 def test_a_folder_s_files_come_change_and_go(tmp_path: Path) -> None:
     """Added, changed, removed, each once."""
     folder, watch = a_folder(tmp_path)
-    assert watch.told() == []
+    assert watch.poll_events() == []
     write(folder / "b", "one")
     write(folder / "a", "one")
-    assert watch.told() == [("folder.added", "a"), ("folder.added", "b")]
-    assert watch.told() == []
+    assert watch.poll_events() == [("folder.added", "a"), ("folder.added", "b")]
+    assert watch.poll_events() == []
     write(folder / "a", "longer", OLD + 1)
     (folder / "b").unlink()
-    assert watch.told() == [("folder.removed", "b"), ("folder.changed", "a")]
-    assert watch.told() == []
+    assert watch.poll_events() == [("folder.removed", "b"), ("folder.changed", "a")]
+    assert watch.poll_events() == []
 
 
 def test_what_is_in_a_folder_at_first_is_taken_as_given(tmp_path: Path) -> None:
     folder, watch = a_folder(tmp_path)
     write(folder / "a", "one")
     assert watch.poll().answer["result"] == "1 files to begin with"
-    assert watch.told() == []
+    assert watch.poll_events() == []
     eager = Watch("folder_watch", {**watch.config, "initial": True})
-    assert eager.told() == [("folder.added", "a")]
+    assert eager.poll_events() == [("folder.added", "a")]
 
 
 def test_a_file_that_is_being_written_is_left_alone(tmp_path: Path) -> None:
-    """It is told of once it has stayed the same for `settle` seconds."""
+    """It is reported once it has stayed the same for `settle` seconds."""
     folder, watch = a_folder(tmp_path, settle=1000)
     watch.poll()
     write(folder / "a", "half", at=time.time())
@@ -132,9 +132,9 @@ def test_a_file_that_is_being_written_is_left_alone(tmp_path: Path) -> None:
         "0 added, 0 changed, 0 removed, 1 still being written",
     )
     (folder / "a").unlink()
-    assert watch.told() == [], "it was never told of, so neither is its end"
+    assert watch.poll_events() == [], "it was never reported, so neither is its end"
     write(folder / "a", "whole", at=time.time() - 2000)
-    assert watch.told() == [("folder.added", "a")]
+    assert watch.poll_events() == [("folder.added", "a")]
 
 
 def test_a_clock_that_is_ahead_does_not_hold_a_file_back_for_ever(tmp_path: Path) -> None:
@@ -142,8 +142,8 @@ def test_a_clock_that_is_ahead_does_not_hold_a_file_back_for_ever(tmp_path: Path
     folder, watch = a_folder(tmp_path, settle=0.001)
     watch.poll()
     write(folder / "a", "x", at=time.time() + 10_000)
-    assert watch.told() == []
-    assert watch.told() == [("folder.added", "a")]
+    assert watch.poll_events() == []
+    assert watch.poll_events() == [("folder.added", "a")]
 
 
 def test_patterns_choose_the_files(tmp_path: Path) -> None:
@@ -152,8 +152,10 @@ def test_patterns_choose_the_files(tmp_path: Path) -> None:
         (folder / name).parent.mkdir(exist_ok=True)
         write(folder / name, "x")
     (folder / "link.pdf").symlink_to(folder / "a.pdf")
-    assert [name for _, name in watch.told()] == ["a.pdf", "e.txt", "f.pdf"]
-    assert Watch("folder_watch", {**watch.config, "recursive": False}).told() == [("folder.added", "a.pdf")]
+    assert [name for _, name in watch.poll_events()] == ["a.pdf", "e.txt", "f.pdf"]
+    assert Watch("folder_watch", {**watch.config, "recursive": False}).poll_events() == [
+        ("folder.added", "a.pdf")
+    ]
 
 
 def test_a_name_that_is_no_text_does_not_stop_the_watch(tmp_path: Path) -> None:
@@ -174,7 +176,7 @@ def test_a_folder_that_is_gone_is_a_failure_and_not_the_end_of_its_files(tmp_pat
     folder.rename(tmp_path / "away")
     assert watch.poll().may_be_tried_again("cannot be read")
     (tmp_path / "away").rename(folder)
-    assert watch.told() == []
+    assert watch.poll_events() == []
 
 
 def test_a_poll_tells_a_bounded_number_and_the_next_goes_on(tmp_path: Path) -> None:
@@ -182,8 +184,8 @@ def test_a_poll_tells_a_bounded_number_and_the_next_goes_on(tmp_path: Path) -> N
     folder, watch = a_folder(tmp_path, initial=True)
     for number in range(501):
         write(folder / f"{number:03}", "x")
-    assert len(watch.told()) == 500
-    assert watch.told() == [("folder.added", "500")]
+    assert len(watch.poll_events()) == 500
+    assert watch.poll_events() == [("folder.added", "500")]
 
 
 def test_too_many_files_are_an_error_before_the_state_is_too_large(tmp_path: Path) -> None:
@@ -195,5 +197,5 @@ def test_too_many_files_are_an_error_before_the_state_is_too_large(tmp_path: Pat
 
 
 @pytest.mark.parametrize("config", [{}, {"path": "relative"}, {"path": "/x", "settle": "long"}])
-def test_a_folder_that_cannot_be_watched_is_told(config: dict[str, Any]) -> None:
+def test_an_unwatchable_folder_is_reported(config: dict[str, Any]) -> None:
     assert ask("folder_watch", "health", config=config).failed_for_good("config")

@@ -49,7 +49,7 @@ def test_never_above_a_cap(queue: list[str], running: dict[str, int], limits: Ca
 
 
 @given(queues, runnings, caps)
-def test_nobody_eligible_is_passed_over(queue: list[str], running: dict[str, int], limits: Caps) -> None:
+def test_no_eligible_plugin_is_passed_over(queue: list[str], running: dict[str, int], limits: Caps) -> None:
     """FIFO: a job that is overtaken was at a cap, and the pool is full or all that is left is capped."""
     order = started(queue, running, limits)
     assert order == sorted(order)

@@ -80,7 +80,7 @@ def test_half_open_is_exactly_one_probe(
 
 
 @given(policies, happenings)
-def test_whoever_returns_to_open_cools_down_afresh(
+def test_a_breaker_that_reopens_starts_a_new_cooldown(
     policy: BreakerPolicy, steps: list[tuple[str, BreakerSignal]]
 ) -> None:
     for _, _, before, after in fold(policy, steps):

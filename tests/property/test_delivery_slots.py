@@ -77,7 +77,7 @@ def test_no_more_than_there_are(
 
 
 @given(st.lists(names, unique=True), st.dictionaries(names, st.integers(1, MAX_PER_RECEIVER)))
-def test_whoever_has_nothing_under_way_comes_first(due: list[str], busy: dict[str, int]) -> None:
+def test_a_receiver_with_no_delivery_in_flight_comes_first(due: list[str], busy: dict[str, int]) -> None:
     slots = SlotAllocator(left=1, each=1, busy=busy, health={}, limits={})
     served = [receiver in busy for receiver in slots.idle_first(due)]
     assert served == sorted(served)

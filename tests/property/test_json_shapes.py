@@ -93,7 +93,7 @@ def test_the_closest_of_several_is_taken(before: list[JsonValue], now: JsonValue
 
 
 @given(objects, st.text(min_size=6, max_size=6))
-def test_values_are_never_told(value: dict[str, Any], secret: str) -> None:
+def test_values_are_never_shown(value: dict[str, Any], secret: str) -> None:
     changes = compare_shapes({"token": f"v:{secret}"}, value)
     assert all(f"v:{secret}" not in str(change) for change in changes)
 

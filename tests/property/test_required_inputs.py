@@ -81,7 +81,7 @@ def test_what_the_first_steps_ask_for(steps: Any, required: set[str], known: Any
         ([split("s", uses("l"), uses("r"))], None),
     ],
 )
-def test_who_is_given_the_payload_as_it_is(steps: Any, plain: str | None) -> None:
+def test_first_steps_without_with_get_the_payload_unchanged(steps: Any, plain: str | None) -> None:
     """Then what that command takes is what the pipeline takes."""
     found = first_use(graph_of(*steps))
     assert (None if found is None else found.path) == plain

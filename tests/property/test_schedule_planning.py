@@ -312,7 +312,7 @@ class _Starved:
     st.lists(st.tuples(st.sampled_from(("look", "end")), st.floats(0, 200)), max_size=40),
     seeds,
 )
-def test_an_interval_is_accounted_for_whoever_comes_late(
+def test_an_interval_is_accounted_for_however_late_the_planner_comes(
     if_running: IfRunning,
     catch_up: CatchUp,
     jitter: int,

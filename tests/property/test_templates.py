@@ -34,7 +34,7 @@ def test_an_escaped_text_gives_itself(text: str, scope: EvalContext) -> None:
         texts | json_values, lambda inner: st.lists(inner) | st.dictionaries(texts, inner), max_leaves=6
     )
 )
-def test_compiling_fails_exactly_where_a_fault_is_told(value: JsonValue) -> None:
+def test_compiling_fails_exactly_where_a_fault_is_reported(value: JsonValue) -> None:
     faults = list(faults_in_template(value))
     if faults:
         with pytest.raises(TemplateError) as failed:

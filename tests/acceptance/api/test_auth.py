@@ -100,7 +100,7 @@ def test_scope_files_open_the_api_too(tmp_path: Path) -> None:
         assert api.ask("GET", "/jobs", token="hooks-key").status == 401
 
 
-def test_whoever_a_proxy_asks_for_is_told_little_about_health(tmp_path: Path) -> None:
+def test_a_request_through_a_proxy_learns_little_about_health(tmp_path: Path) -> None:
     """Peers that are not loopback get `status` only, and behind a proxy all seem to be."""
     with an_api(an_api_place(tmp_path)) as api:
         for path in ("/healthz", "/readyz"):
@@ -121,8 +121,8 @@ def test_guessing_is_slowed_down_and_honest_callers_are_not(tmp_path: Path) -> N
         assert api.ask("GET", "/jobs").status == 200
         assert api.ask("GET", "/jobs", token=None).status == 401
         assert b"ductile_http_unauthorized_total 16.0\n" in api.ask("GET", "/metrics").content
-        told = [line["level"] for line in api.daemon.whole_log() if line["signal"] == "api.unauthorized"]
-        assert told == ["warn"] * 10 + ["debug"] * 6  # a flood of wrong tokens does not flood the log
+        levels = [line["level"] for line in api.daemon.whole_log() if line["signal"] == "api.unauthorized"]
+        assert levels == ["warn"] * 10 + ["debug"] * 6  # a flood of wrong tokens does not flood the log
 
 
 def test_the_catalogue_is_closed_where_others_can_reach_it(tmp_path: Path) -> None:
@@ -168,7 +168,7 @@ def test_without_the_api_nothing_listens(tmp_path: Path) -> None:
         assert not [line for line in daemon.whole_log() if line["component"] == "api"]
 
 
-def test_who_may_not_do_this_is_named_in_the_log(tmp_path: Path) -> None:
+def test_the_token_of_a_forbidden_request_is_named_in_the_log(tmp_path: Path) -> None:
     """Every request is logged with the token's name, above all the one that was refused."""
     with an_api(an_api_place(tmp_path)) as api:
         assert api.ask("POST", "/plugin/echo/poll", token=token_for("jobs:ro")).code == "denied"

@@ -97,7 +97,7 @@ def test_a_dry_run_changes_nothing(api: Api, running: str) -> None:
         *(("POST", path) for path in CHANGES),
     ],
 )
-def test_a_parameter_that_nobody_reads_is_refused(api: Api, running: str, method: str, path: str) -> None:
+def test_an_unknown_parameter_is_refused(api: Api, running: str, method: str, path: str) -> None:
     """`?async=true` or `?dry_run=true` is refused where it means nothing."""
     body = {"type": "a.b"} if path == "/event" else None
     said = api.ask(method, f"{path.format(job=running)}?asnyc=true", body)

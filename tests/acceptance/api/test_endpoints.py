@@ -250,7 +250,7 @@ def test_the_scopes_that_let_it_pass(api: Api, case: Case) -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=NAMES)
-def test_without_a_token_and_with_one_nobody_knows(api: Api, case: Case) -> None:
+def test_a_missing_or_unknown_token_is_refused(api: Api, case: Case) -> None:
     """401, and nothing about what is behind it."""
     said = api.ask(case.method, case.path, case.body, token=None)
     assert (said.status, said.code) == (401, "unauthorized")
@@ -352,7 +352,7 @@ def test_a_breaker_of_a_command_that_is_not_there(api: Api) -> None:
     assert api.post("/system/breaker/echo/reset", {"command": "poll"}, status=200)["reset"] == 0
 
 
-def test_an_event_that_nobody_hears(api: Api) -> None:
+def test_an_event_without_a_listener_is_answered(api: Api) -> None:
     """Accepted, with a message: a typing error does not look like a success."""
     heard = api.post("/event", {"type": " echo.handle "})
     assert (heard["type"], len(heard["started"]), heard["message"]) == (
@@ -362,9 +362,9 @@ def test_an_event_that_nobody_hears(api: Api) -> None:
     )
     lost = api.post("/event", {"type": "echo.handel"})
     assert lost["started"] == []
-    nobody = "No route or pipeline takes {} from `api`, so nothing was started"
-    assert lost["message"] == f"{nobody.format('echo.handel')}: did you mean echo.handle?"
-    assert api.post("/event", {"type": "x"})["message"] == f"{nobody.format('x')}."
+    no_target = "No route or pipeline takes {} from `api`, so nothing was started"
+    assert lost["message"] == f"{no_target.format('echo.handel')}: did you mean echo.handle?"
+    assert api.post("/event", {"type": "x"})["message"] == f"{no_target.format('x')}."
     sent = {"type": "echo.handle", "dedupe_key": "heard-once"}
     api.ended(api.post("/event", sent)["started"][0]["job_id"])
     assert api.post("/event", sent)["message"] == "This is a duplicate: what it starts exists already."
@@ -421,7 +421,7 @@ def test_the_catalogue_is_a_skill_file_too(api: Api) -> None:
     assert api.ask("GET", "/skills?format=pdf").code == "usage"
 
 
-def test_why_a_job_failed_is_told_over_http(tmp_path: Path) -> None:
+def test_the_cause_of_a_failure_is_served_over_http(tmp_path: Path) -> None:
     """Also available over HTTP, without a shell."""
     place = an_api_place(tmp_path, "  broken: {retry: {max_attempts: 1}}\n")
     place.plugin("broken", BROKEN)

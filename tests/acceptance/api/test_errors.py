@@ -206,7 +206,7 @@ def test_bodies_are_limited(api: Api) -> None:
 
 
 @pytest.mark.parametrize(("scope", "status", "level"), [("jobs:ro", 200, "debug"), ("echo:ro", 403, "info")])
-def test_what_is_asked_all_the_time_is_told_where_it_was_refused(
+def test_a_frequent_request_is_logged_where_it_was_refused(
     api: Api, scope: str, status: int, level: str
 ) -> None:
     """A line with the token's name; successful probes are logged at debug level."""

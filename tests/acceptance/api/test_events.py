@@ -115,7 +115,7 @@ def test_streams_are_counted_and_bounded(tmp_path: Path) -> None:
             pass
 
 
-def test_a_new_reader_is_told_where_it_joined(tmp_path: Path) -> None:
+def test_a_new_reader_learns_where_it_joined(tmp_path: Path) -> None:
     """A reader that is cut off before its first event resumes from there and misses nothing."""
     with an_api(an_api_place(tmp_path)) as api:
         api.ended(api.post("/plugin/echo/poll")["job_id"])

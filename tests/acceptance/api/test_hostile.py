@@ -1,6 +1,6 @@
 """Clients that do not speak HTTP, or attack: the daemon stays up and answers others.
 
-Silence is an answer only to whoever hangs up, which is what it means when they end what they send.
+A client gets no answer only if it hangs up, that is, if it ends its side of the connection.
 """
 
 from __future__ import annotations

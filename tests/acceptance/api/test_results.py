@@ -82,7 +82,7 @@ def test_a_job_without_a_usable_answer_is_read_the_same_way(api: Api) -> None:
     ("pipeline", "status", "ok"),
     [("good", "succeeded", True), ("bad", "failed", False), ("half", "partial_success", False)],
 )
-def test_how_a_run_ended_is_told_in_the_header_and_the_body(
+def test_the_end_of_a_run_is_in_the_header_and_the_body(
     api: Api, pipeline: str, status: str, ok: bool
 ) -> None:
     said = api.ask("POST", f"/pipeline/{pipeline}")

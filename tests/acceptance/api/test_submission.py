@@ -114,7 +114,7 @@ def test_an_idempotency_key_whose_window_is_over(api: Api) -> None:
 @pytest.mark.parametrize(
     "path", ["/plugin/echo/poll", "/trigger/echo/poll", "/pipeline/told", "/trigger/echo/handle"]
 )
-def test_a_duplicate_is_told_to_be_one(api: Api, path: str) -> None:
+def test_a_duplicate_is_marked_as_one(api: Api, path: str) -> None:
     """The id of the existing job, from every endpoint, and no mention of the queue."""
     sent = {"Idempotency-Key": f"told-once {path}"}
     first = api.post(path, headers=sent)
@@ -258,8 +258,8 @@ def test_explicit_keys_are_one_namespace_and_are_shown_as_given(tmp_path: Path) 
         assert api.ended(first)["result"]["result"]["key"] == "k:1"
         maker = api.post("/plugin/keyed/handle", {"payload": {"emit": "k:1"}})["job_id"]
         api.ended(maker)
-        told = api.daemon.wait_for("job.deduplicated")
-        assert (told["job_id"], told["dedupe_key"]) == (first, "k:1")
+        line = api.daemon.wait_for("job.deduplicated")
+        assert (line["job_id"], line["dedupe_key"]) == (first, "k:1")
         assert api.get(f"/job/{first}")["dedupe_key"] == "k:1"
         sent = api.post("/plugin/target/handle", {"payload": {}}, headers={"Idempotency-Key": "k:1"})
         assert sent["deduplicated"] is False

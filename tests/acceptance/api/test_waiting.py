@@ -39,7 +39,7 @@ def test_a_synchronous_pipeline_is_answered_with_its_result(tmp_path: Path) -> N
         assert api.ask("POST", "/pipeline/nobody").status == 404
 
 
-def test_who_hangs_up_gives_the_slot_back(tmp_path: Path) -> None:
+def test_a_client_that_hangs_up_gives_its_slot_back(tmp_path: Path) -> None:
     """Without a slot 503 and no job; a client that disconnects frees it, and the run continues."""
     with an_api(a_place_with_runs(tmp_path)) as api:
         head = f"POST /pipeline/long HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token_for('*')}\r\n"
@@ -54,7 +54,7 @@ def test_who_hangs_up_gives_the_slot_back(tmp_path: Path) -> None:
         assert api.get(f"/job/{started['job_id']}")["status"] == "running"
 
 
-def test_what_was_accepted_for_somebody_who_has_gone_is_run(tmp_path: Path) -> None:
+def test_an_accepted_job_runs_after_its_client_has_gone(tmp_path: Path) -> None:
     """A run is started also if the client disconnects while it is written."""
     with an_api(a_place_with_runs(tmp_path)) as api:
         head = f"POST /pipeline/quick HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token_for('*')}\r\n"
@@ -74,7 +74,7 @@ def _noticed(api: Api) -> int:
 def test_a_body_that_outlasts_the_last_moment_for_work(tmp_path: Path, body: bytes) -> None:
     """A stopping daemon takes no work, also from requests that began before.
 
-    Nor would a dry run be taken in: it is told what the real one would be.
+    A dry run is answered as the real one would be.
     """
     with an_api(a_place_with_runs(tmp_path)) as api:
         api.daemon.wait_until_started(api.post("/plugin/slow/poll")["job_id"])
@@ -87,7 +87,7 @@ def test_a_body_that_outlasts_the_last_moment_for_work(tmp_path: Path, body: byt
         assert not [line for line in api.daemon.whole_log() if line["signal"] == "job.accepted"][1:]
 
 
-def test_whoever_is_still_asking_at_the_end_is_told_so(tmp_path: Path) -> None:
+def test_a_request_that_still_waits_at_shutdown_is_answered(tmp_path: Path) -> None:
     """Every answer is JSON in the one shape, the last ones too."""
     with an_api(a_place_with_runs(tmp_path)) as api, _beginning_to_ask(api) as slow_caller:
         api.daemon.process.send_signal(signal.SIGTERM)

@@ -79,7 +79,7 @@ async def test_a_running_job_ends_cancelled_whatever_it_answers(store: Store, ou
     assert len((await store.jobs(JobFilter(), limit=9)).rows) == 1
 
 
-async def test_asking_twice_is_told_once(store: Store, clock: Clock) -> None:
+async def test_a_second_cancel_request_is_recorded_once(store: Store, clock: Clock) -> None:
     job_id = await accept(store, a_new_job())
     await claim_all(store)
     await store.cancel(job_id, POLICY)
@@ -112,8 +112,8 @@ async def test_what_has_ended_stays_as_it_is(store: Store, outcome: Outcome) -> 
 
 
 async def test_nobody_can_be_cancelled_or_retried(store: Store) -> None:
-    assert (await store.cancel("nobody", POLICY)).answer is CancelStatus.UNKNOWN_JOB
-    assert await store.retry("nobody", some_policy()) is RetryResult.UNKNOWN_JOB
+    assert (await store.cancel("unknown", POLICY)).answer is CancelStatus.UNKNOWN_JOB
+    assert await store.retry("unknown", some_policy()) is RetryResult.UNKNOWN_JOB
 
 
 # --------------------------------------------------------------------------------------------- retry
@@ -220,7 +220,7 @@ async def test_orphans_go_back_with_one_attempt_spent(store: Store, clock: Clock
     assert timedelta(0) < job.next_retry_at - clock.now <= timedelta(seconds=60)
     (row,) = await store.executions(job_id)
     assert row.status is LogStatus.ORPHANED
-    assert row.duration is None  # nobody saw it end
+    assert row.duration is None  # its end was not observed
     assert (await stored(store, waiting)).attempt == 1
     assert (await path_of(store, job_id))[-1] == "running>queued:recovered"
 
@@ -238,7 +238,7 @@ async def test_an_exhausted_orphan_is_dead(store: Store) -> None:
 
 
 async def test_a_poison_job_is_bounded_by_its_attempts(store: Store, clock: Clock) -> None:
-    """Whoever kills the daemon each time it runs is found out."""
+    """A job that kills the daemon each time it runs is found."""
     poison = await accept(store, a_new_job(max_attempts=3))
     for _ in range(3):
         assert (await claim_one(store)).id == poison

@@ -13,7 +13,7 @@ from ductile.store.model.deliveries import DeliveryCapacity, DeliveryReport
 from ductile.store.model.records import LogFilter
 from ductile.store.port import Store
 
-TOLD = Callback(url="https://example.com/hook?key=sesame")
+CALLBACK = Callback(url="https://example.com/hook?key=sesame")
 DAY = timedelta(days=1)
 
 
@@ -43,7 +43,7 @@ async def test_a_store_that_was_searched_is_not_called_damaged(store: Store) -> 
 
 
 async def test_jobs_that_failed_for_good_are_counted_by_command(store: Store, clock: Clock) -> None:
-    """Not those that a person ended, nor those of long ago; a check of health is told by itself."""
+    """Not those that a person ended, nor those of long ago; a health check is reported separately."""
     await accept(store, a_new_job("old"))
     await run_next(store, failed(permanent=True))
     clock.advance(days=2)
@@ -68,7 +68,7 @@ async def test_receivers_that_do_not_answer_are_named_without_their_secrets(
     store: Store, clock: Clock
 ) -> None:
     """A URL may hold secrets; its receiver is scheme, host and port."""
-    await accept(store, a_new_job(callback=TOLD))
+    await accept(store, a_new_job(callback=CALLBACK))
     await run_next(store, ok())
     taken = await store.take_deliveries(DeliveryCapacity(all=10, each=10), retry_at=clock() + DAY)
     (first,) = taken.deliveries

@@ -72,7 +72,7 @@ async def test_never_more_than_asked_for(store: Store) -> None:
 
 
 async def test_the_pool_is_a_cap_over_everything_that_runs(store: Store) -> None:
-    """Bounded by max_workers, whoever claimed; a finished job makes room."""
+    """Bounded by max_workers for all owners together; a finished job makes room."""
     for _ in range(5):
         await accept(store, a_new_job())
     caps = Caps(workers=2)
@@ -169,7 +169,7 @@ async def test_counts_tell_ready_waiting_and_running(store: Store) -> None:
     assert (counts.ready, counts.waiting, counts.running, counts.depth) == (2, 1, 1, 4)
 
 
-async def test_outstanding_counts_whoever_submitted(store: Store) -> None:
+async def test_outstanding_jobs_count_whatever_their_source(store: Store) -> None:
     """Polls that are queued, waiting or running; ended ones and other commands are not."""
     for command in ("poll", "poll", "poll", "handle"):
         await accept(store, a_new_job("p", command))
@@ -177,7 +177,7 @@ async def test_outstanding_counts_whoever_submitted(store: Store) -> None:
     await run_next(store, ok())
     await run_next(store, failed())
     assert await store.outstanding("p", "poll") == 2
-    assert await store.outstanding("nobody", "poll") == 0
+    assert await store.outstanding("unknown", "poll") == 0
 
 
 async def test_the_lease_is_from_the_clock(store: Store, clock: Clock) -> None:
@@ -204,7 +204,9 @@ async def test_named_jobs_that_are_not_ready_are_left(store: Store) -> None:
     await claim_all(store)
     holder, follower = [await accept(store, a_new_job(dedupe_key="key:a")) for _ in range(2)]
     waiting = await accept(store, a_new_job(after_job_id=running))
-    claims = await store.claim_by_id([running, follower, waiting, holder, "nobody"], owner="cli", lease=LEASE)
+    claims = await store.claim_by_id(
+        [running, follower, waiting, holder, "unknown"], owner="cli", lease=LEASE
+    )
     assert [claim.job.id for claim in claims] == [holder]
     assert await store.claim_by_id([], owner="cli", lease=LEASE) == ()
 

@@ -37,13 +37,13 @@ def a_told_job(**fields: Any) -> NewJob:
     return a_new_job(callback=Callback(url=URL, model="llama"), **fields)
 
 
-async def told(store: Store, job_id: str | None = None) -> list[Delivery]:
+async def deliveries_of(store: Store, job_id: str | None = None) -> list[Delivery]:
     """Oldest first."""
     return list(reversed((await store.deliveries(job_id=job_id, limit=200)).rows))
 
 
 async def bodies(store: Store, job_id: str) -> list[dict[str, Any]]:
-    return [json.loads(delivery.body) for delivery in await told(store, job_id)]
+    return [json.loads(delivery.body) for delivery in await deliveries_of(store, job_id)]
 
 
 async def take(store: Store, clock: Clock, limit: int = 100, **room: Any) -> list[Delivery]:
@@ -57,7 +57,7 @@ async def delivered(store: Store, *deliveries: Delivery) -> None:
         await store.report_delivery(DeliveryReport(id=one.id, delivered=True))
 
 
-async def test_every_transition_is_told_in_order(store: Store, clock: Clock) -> None:
+async def test_every_transition_is_delivered_in_order(store: Store, clock: Clock) -> None:
     """All keys always, the first `previous_state` null, result and artifacts only on done."""
     job_id = await accept(store, a_told_job(max_attempts=2))
     job = await claim_one(store)
@@ -82,7 +82,7 @@ async def test_every_transition_is_told_in_order(store: Store, clock: Clock) -> 
     assert [body["artifacts"] for body in said] == [None] * 5 + [[artifact]]
     assert [body["error"] for body in said] == [None] * 6
     assert said[-1]["timestamp"] >= format_timestamp(clock.now)
-    rows = await told(store, job_id)
+    rows = await deliveries_of(store, job_id)
     assert [row.sequence for row in rows] == list(range(1, 7))
     assert len({row.id for row in rows}) == 6
     assert {row.url for row in rows} == {URL}
@@ -111,7 +111,7 @@ async def test_recovery_tells_working_to_queued(store: Store) -> None:
     assert (last["state"], last["previous_state"]) == ("queued", "working")
 
 
-async def test_a_manual_retry_is_told(store: Store) -> None:
+async def test_a_manual_retry_is_delivered(store: Store) -> None:
     job_id = await accept(store, a_told_job(max_attempts=1))
     await run_next(store, failed())
     await store.retry(job_id, some_policy())
@@ -119,12 +119,12 @@ async def test_a_manual_retry_is_told(store: Store) -> None:
     assert (last["state"], last["previous_state"], last["attempt"]) == ("queued", "failed", 1)
 
 
-async def test_working_is_told_only_of_what_runs(store: Store) -> None:
+async def test_working_is_delivered_only_for_a_running_job(store: Store) -> None:
     job_id = await accept(store, a_told_job())
     await store.mark_working(job_id, 0)
     job = await claim_one(store)
     await store.mark_working(job_id, job.execution + 1)
-    await store.mark_working("nobody", 1)
+    await store.mark_working("unknown", 1)
     await settle(store, job, ok())
     await store.mark_working(job_id, job.execution)
     assert [body["state"] for body in await bodies(store, job_id)] == ["queued", "loading", "done"]
@@ -144,12 +144,12 @@ async def test_the_end_of_a_quick_job_does_not_overtake_its_working(store: Store
     assert states == ["queued", "loading", "working", "done"]
 
 
-async def test_children_do_not_inherit_it_and_others_are_not_told(store: Store) -> None:
+async def test_children_do_not_inherit_a_callback_and_other_jobs_deliver_nothing(store: Store) -> None:
     """Only jobs submitted with a URL write outbox rows."""
     await accept(store, a_told_job(plugin="source"))
     settled = await run_next(store, ok(emitted()), some_policy(a_route()))
     await run_next(store, ok())
-    assert await told(store, settled.started[0].job_id) == []
+    assert await deliveries_of(store, settled.started[0].job_id) == []
 
 
 async def test_a_large_result_is_a_link(store: Store) -> None:
@@ -166,7 +166,7 @@ async def test_a_large_error_is_cut(store: Store) -> None:
     long = "ü" * 900_000
     job_id = await accept(store, a_new_job(max_attempts=1, callback=Callback(url=URL, model=long)))
     await run_next(store, failed(error=long))
-    sent = [row.body for row in await told(store, job_id)]
+    sent = [row.body for row in await deliveries_of(store, job_id)]
     last = json.loads(sent[-1])
     assert max(map(len, sent)) < 20_000
     assert last["error"].startswith("ü" * 8000)
@@ -264,7 +264,7 @@ async def test_receivers_that_kept_us_waiting_share_what_is_left_to_them(store: 
     assert last.receiver == "https://last.invalid:443"
 
 
-async def test_it_is_told_when_time_alone_makes_the_next_one_due(store: Store, clock: Clock) -> None:
+async def test_the_next_due_time_is_returned_when_only_time_is_missing(store: Store, clock: Clock) -> None:
     """What waits for a report or for room is not waited for with a timer."""
     room, later = DeliveryCapacity(all=9, each=9), clock.now + timedelta(minutes=1)
     assert (await store.take_deliveries(room, retry_at=later)).next_due_at is None
@@ -273,7 +273,7 @@ async def test_it_is_told_when_time_alone_makes_the_next_one_due(store: Store, c
     assert (await store.take_deliveries(room, retry_at=later)).next_due_at == later
 
 
-async def test_whoever_watches_the_outbox_is_told_after_the_commit(store: Store, clock: Clock) -> None:
+async def test_subscribers_of_the_outbox_are_notified_after_the_commit(store: Store, clock: Clock) -> None:
     """A wake-up is seen only when what it is about is on disk; nothing else wakes."""
     grew = asyncio.Event()
     store.notifier.subscribe(OutboxGrew, lambda _: grew.set())
@@ -306,7 +306,7 @@ async def test_a_delivered_one_is_over(store: Store, clock: Clock) -> None:
     await accept(store, a_told_job())
     (one,) = await take(store, clock)
     await store.report_delivery(DeliveryReport(id=one.id, delivered=True, http_status=204))
-    (row,) = await told(store)
+    (row,) = await deliveries_of(store)
     assert (row.status, row.last_status, row.completed_at) == (DeliveryStatus.DELIVERED, 204, clock.now)
     assert row.next_attempt_at is None
     clock.advance(hours=1)
@@ -315,7 +315,7 @@ async def test_a_delivered_one_is_over(store: Store, clock: Clock) -> None:
     assert (entry.kind, entry.job_id) == (LedgerKind.DELIVERY_DELIVERED, one.job_id)
 
 
-async def test_a_failed_attempt_is_due_again_and_holds_nobody_back(store: Store, clock: Clock) -> None:
+async def test_a_failed_attempt_is_due_again_and_holds_no_other_back(store: Store, clock: Clock) -> None:
     """A retry never holds back a later event."""
     await accept(store, a_told_job())
     await claim_all(store)
@@ -328,7 +328,7 @@ async def test_a_failed_attempt_is_due_again_and_holds_nobody_back(store: Store,
     assert second.sequence == 2
     clock.now = later
     assert first.id in {one.id for one in await take(store, clock)}
-    row = (await told(store))[0]
+    row = (await deliveries_of(store))[0]
     assert (row.last_status, row.last_error, row.attempts) == (503, "busy", 2)
 
 
@@ -348,7 +348,7 @@ async def test_given_up_is_dropped_and_recorded(store: Store, clock: Clock) -> N
     await accept(store, a_told_job())
     (one,) = await take(store, clock)
     await store.report_delivery(DeliveryReport(id=one.id, delivered=False, error="refused"))
-    (row,) = await told(store)
+    (row,) = await deliveries_of(store)
     assert (row.status, row.last_error) == (DeliveryStatus.DROPPED, "refused")
     assert (await whole_ledger(store))[-1].kind is LedgerKind.DELIVERY_DROPPED
 
@@ -373,19 +373,19 @@ async def test_a_delivery_can_be_sent_again(store: Store, clock: Clock) -> None:
     (again,) = await take(store, clock)
     assert (again.id, again.body, again.status) == (one.id, one.body, DeliveryStatus.PENDING)
     assert again.attempts == 1
-    assert not await store.resend("nobody")
+    assert not await store.resend("unknown")
 
 
-async def test_a_report_of_nobody_is_harmless(store: Store) -> None:
-    await store.report_delivery(DeliveryReport(id="nobody", delivered=True))
+async def test_a_report_on_an_unknown_delivery_is_harmless(store: Store) -> None:
+    await store.report_delivery(DeliveryReport(id="unknown", delivered=True))
 
 
 async def test_deliveries_are_listed_by_job_and_status(store: Store, clock: Clock) -> None:
     first, second = await accept(store, a_told_job()), await accept(store, a_told_job())
     (one, _other) = await take(store, clock)
     await store.report_delivery(DeliveryReport(id=one.id, delivered=True))
-    assert [row.job_id for row in await told(store)] == [first, second]
-    assert [row.job_id for row in await told(store, second)] == [second]
+    assert [row.job_id for row in await deliveries_of(store)] == [first, second]
+    assert [row.job_id for row in await deliveries_of(store, second)] == [second]
     done = (await store.deliveries(status=DeliveryStatus.DELIVERED, limit=9)).rows
     assert [row.job_id for row in done] == [first]
 
@@ -404,7 +404,7 @@ async def test_a_clock_set_back_does_not_silence_the_outbox(store: Store, clock:
     assert len(await take(store, clock)) == 1
 
 
-async def test_a_pending_delivery_waits_no_longer_than_it_was_told_to(store: Store, clock: Clock) -> None:
+async def test_a_pending_delivery_waits_no_longer_than_its_retry_time(store: Store, clock: Clock) -> None:
     """At a clock jump waiting times are clamped, those of deliveries too."""
     await accept(store, a_told_job())
     (one,) = await take(store, clock)

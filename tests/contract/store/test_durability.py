@@ -40,13 +40,13 @@ async def test_reads_see_every_write_that_returned(store: Store) -> None:
 async def test_a_reopened_store_keeps_everything(store_factory: StoreFactory) -> None:
     store = await store_factory.open()
     policy = some_policy(a_route(), facts={"source": (FactRule(command="poll", fact_type="seen"),)})
-    told = a_new_job(
+    reported = a_new_job(
         "source",
         "poll",
         callback=Callback(url="http://receiver.invalid/"),
         submitted_by=SubmittedBy.SCHEDULER,
     )
-    await accept(store, told)
+    await accept(store, reported)
     await run_next(store, ok(emitted(), state={"n": 1}), policy)
     await claim_all(store)
     await accept(store, a_new_job())

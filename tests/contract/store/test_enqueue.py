@@ -67,9 +67,9 @@ async def test_an_accepted_job_is_read_back_with_every_field(store: Store, clock
     assert [getattr(job, name) for name in unset] == [None] * len(unset)
     assert await path_of(store, new.id) == [">queued:submitted"]
     assert await store.context(context.id) == context
-    told = await store.event(event.id)
-    assert told is not None
-    assert (told.type, told.source, told.payload) == (event.type, event.source, event.payload)
+    found = await store.event(event.id)
+    assert found is not None
+    assert (found.type, found.source, found.payload) == (event.type, event.source, event.payload)
 
 
 EACH_FIELD: dict[str, Any] = {
@@ -150,7 +150,7 @@ async def test_answers_come_in_the_order_of_the_jobs(store: Store) -> None:
 
 
 async def test_a_success_within_the_window_drops_the_submission(store: Store, clock: Clock) -> None:
-    """Up to and including the end of the window, and told in the ledger with key and job."""
+    """Up to and including the end of the window, and recorded in the ledger with key and job."""
     original = await accept(store, a_new_job(dedupe_key="key:a"))
     await run_next(store, ok())
     clock.advance(hours=24)
@@ -268,7 +268,7 @@ async def test_a_context_of_a_duplicate_is_not_kept(store: Store) -> None:
 
 
 async def test_the_same_child_is_not_made_twice(store: Store) -> None:
-    """Identity is (producer, execution, event, target); a conflict is told."""
+    """Identity is (producer, execution, event, target); a conflict is reported."""
     origin = Origin(job_id=an_id(), execution=1, event_index=0, target="sink.handle")
     first = a_new_job(origin=origin)
     await accept(store, first)
@@ -310,8 +310,8 @@ async def test_any_text_survives(store: Store) -> None:
     assert (job.payload, job.submitted_detail, job.dedupe_key) == ({text: text}, text, text)
 
 
-async def test_what_cannot_be_stored_is_refused_and_harms_nobody(store: Store) -> None:
-    """A lone surrogate is no text any database takes: the caller is told, the others are not touched."""
+async def test_a_job_that_cannot_be_stored_is_refused_and_harms_no_other(store: Store) -> None:
+    """No database stores a lone surrogate: its caller gets an error, the others are not affected."""
     with pytest.raises(RefusedError):
         await submit(store, a_new_job(payload={"x": "\ud800"}))
     await accept(store, a_new_job())

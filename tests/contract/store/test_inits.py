@@ -85,7 +85,7 @@ async def test_a_purged_init_is_begun_again(store: Store) -> None:
     assert (await store.begin_init(KEY, job)).job_id == job.id
 
 
-async def test_an_init_that_somebody_ran_by_hand_is_not_the_cores(store: Store) -> None:
+async def test_an_init_that_was_run_by_hand_is_not_the_cores(store: Store) -> None:
     await store.begin_init(KEY, an_init())
     await run_next(store, ok())
     by_hand = a_new_job("p", "init", submitted_by=SubmittedBy.CLI, max_attempts=1)
@@ -127,7 +127,7 @@ async def test_a_configuration_whose_inits_cannot_be_stored_is_not_recorded(stor
     assert await claim_all(store) == []
 
 
-async def test_who_asked_for_jobs_before_a_configuration_is_not_given_its_inits(store: Store) -> None:
+async def test_a_claim_requested_before_a_configuration_does_not_get_its_inits(store: Store) -> None:
     """It asks by the configuration before, in which the plugin may not even be: the init would be lost."""
     await accept(store, a_new_job("q"))
     asking = asyncio.ensure_future(claim_all(store))
@@ -147,9 +147,13 @@ async def test_every_record_can_be_read(store: Store, clock: Clock) -> None:
     await store.begin_init(KEY, first)
     await run_next(store, failed(error="no token"))
     await store.begin_init(replace(KEY, config_hash="d"), second)
-    told = {record.key.config_hash: record for record in await store.inits()}
-    assert (told["c"].status, told["c"].job_id, told["c"].error) == (InitStatus.FAILED, first.id, "no token")
-    assert (told["d"].status, told["d"].job_id) == (InitStatus.PENDING, second.id)
+    records = {record.key.config_hash: record for record in await store.inits()}
+    assert (records["c"].status, records["c"].job_id, records["c"].error) == (
+        InitStatus.FAILED,
+        first.id,
+        "no token",
+    )
+    assert (records["d"].status, records["d"].job_id) == (InitStatus.PENDING, second.id)
     await run_next(store, ok())
     await store.retry(first.id, POLICY)
     clock.advance(minutes=1)

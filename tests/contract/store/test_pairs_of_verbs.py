@@ -33,7 +33,7 @@ POLICY = some_policy(
 )
 #: A pipeline whose steps are all of a run: a split with a join, and one more.
 FLOW = steps_policy(split("s", uses("x"), uses("y", plugin="q")), uses("after"))
-TOLD = Callback(url="http://receiver.invalid/")
+CALLBACK = Callback(url="http://receiver.invalid/")
 ENTRY = ScheduleEntry(plugin="p", schedule_id="s", fingerprint="f", next_at=START, nominal_at=START)
 
 
@@ -58,11 +58,11 @@ async def a_scene(factory: StoreFactory) -> Scene:
         ("key:a", failed()),
         (None, timed_out()),
     ):
-        await accept(store, a_new_job("source", dedupe_key=key, callback=TOLD, max_attempts=2))
+        await accept(store, a_new_job("source", dedupe_key=key, callback=CALLBACK, max_attempts=2))
         (claim,) = await claim_all(store)
         await settle(store, claim.job, outcome)
     ended = [job.id for job in (await store.jobs(JobFilter(), limit=9)).rows]
-    failed_run = await begin_run(store, FLOW, dedupe_key="key:run", callback=TOLD)
+    failed_run = await begin_run(store, FLOW, dedupe_key="key:run", callback=CALLBACK)
     await run_out(store, FLOW, {"s/x": failed(permanent=True)})
     lost = [
         await accept(store, a_new_job(submitted_by=SubmittedBy.SCHEDULER, dedupe_key=key))
@@ -72,7 +72,7 @@ async def a_scene(factory: StoreFactory) -> Scene:
     await store.recover(POLICY)
     for plugin, key in (("source", None), ("source", "key:a"), ("facts", None), ("echo", "key:c")):
         await accept(store, a_new_job(plugin, "poll" if plugin == "facts" else "handle", dedupe_key=key))
-    runs = [await begin_run(store, FLOW, dedupe_key="key:run", callback=TOLD) for _ in range(2)]
+    runs = [await begin_run(store, FLOW, dedupe_key="key:run", callback=CALLBACK) for _ in range(2)]
     running = [claim.job for claim in await claim_all(store)]
     cancelled_run = await begin_run(store, FLOW)
     running += [claim.job for claim in await claim_all(store)]
@@ -80,7 +80,7 @@ async def a_scene(factory: StoreFactory) -> Scene:
     queued = [
         await accept(store, a_new_job("source", dedupe_key="key:a")),
         await accept(store, a_new_job("echo", dedupe_key="key:c")),
-        await accept(store, a_new_job(after_job_id=running[0].id, callback=TOLD)),
+        await accept(store, a_new_job(after_job_id=running[0].id, callback=CALLBACK)),
         await accept(store, a_new_job("other")),
         *lost,
         await begin_run(store, FLOW),
@@ -109,7 +109,7 @@ async def retry_all(scene: Scene) -> None:
 async def enqueue_some(scene: Scene) -> None:
     for key in ("key:a", "key:b", "key:c", "key:done", None):
         await submit(scene.store, a_new_job("source", dedupe_key=key))
-    await submit(scene.store, a_new_job("echo", dedupe_key="key:c", dedupe_ttl=60.0, callback=TOLD))
+    await submit(scene.store, a_new_job("echo", dedupe_key="key:c", dedupe_ttl=60.0, callback=CALLBACK))
 
 
 async def fire(scene: Scene) -> None:

@@ -112,7 +112,7 @@ async def test_jobs_by_id_and_time(store: Store, clock: Clock) -> None:
     "where",
     [
         {"job_id": "running", "status": JobStatus.FAILED},
-        {"job_id": "running", "plugin": "nobody"},
+        {"job_id": "running", "plugin": "unknown"},
         {"run_id": "run", "parent_job_id": "parent"},
     ],
     ids=["id and status", "id and plugin", "run and parent"],
@@ -298,7 +298,7 @@ async def test_a_tree_is_the_job_and_all_it_led_to(store: Store, clock: Clock) -
     assert [member.plugin for member in members][:2] == ["a", "b"]
     assert {member.plugin for member in members} == {"a", "b", "c", "d"}
     assert len(members) == 4
-    assert await store.tree("nobody", limit=100) == ()
+    assert await store.tree("unknown", limit=100) == ()
     assert [member.plugin for member in await store.tree(root, limit=2)] == ["a", "b"]
 
 
@@ -376,8 +376,8 @@ async def test_a_command_that_runs_jobs_by_itself_records_a_configuration_once(s
     for origin in origins:
         await store.record_config("h1", origin, {})
     await store.record_config("h2", ConfigOrigin.RUN, {})
-    told = [(row.hash, row.origin) for row in reversed(await store.config_history(limit=9))]
-    assert told == [("h1", ConfigOrigin.START), ("h1", ConfigOrigin.START), ("h2", ConfigOrigin.RUN)]
+    states = [(row.hash, row.origin) for row in reversed(await store.config_history(limit=9))]
+    assert states == [("h1", ConfigOrigin.START), ("h1", ConfigOrigin.START), ("h2", ConfigOrigin.RUN)]
     assert len(await whole_ledger(store)) == 3
 
 
@@ -394,14 +394,14 @@ async def test_the_plugins_of_a_configuration_are_recorded_with_it(store: Store)
 
 
 async def test_what_is_not_there(store: Store) -> None:
-    assert await store.job("nobody") is None
+    assert await store.job("unknown") is None
     assert await store.event("nothing") is None
     assert await store.context("nothing") is None
-    assert await store.plugin_state("nobody") is None
-    assert await store.transitions("nobody") == ()
-    assert await store.executions("nobody") == ()
-    assert (await store.facts("nobody", limit=9)).rows == ()
-    assert await store.breaker_history("nobody", limit=9) == ()
+    assert await store.plugin_state("unknown") is None
+    assert await store.transitions("unknown") == ()
+    assert await store.executions("unknown") == ()
+    assert (await store.facts("unknown", limit=9)).rows == ()
+    assert await store.breaker_history("unknown", limit=9) == ()
 
 
 async def test_jobs_are_found_by_what_they_printed(store: Store) -> None:
@@ -423,7 +423,7 @@ async def test_jobs_are_found_by_what_they_printed(store: Store) -> None:
 
 
 async def test_an_account_holds_a_job_and_the_latest_of_what_it_answered(store: Store, clock: Clock) -> None:
-    """What whoever waited for a plugin is told."""
+    """The account that a caller gets who waited for a plugin."""
     job_id = await accept(store, a_new_job(max_attempts=2))
     await settle(store, await claim_one(store), failed())
     clock.advance(hours=1)
@@ -435,7 +435,7 @@ async def test_an_account_holds_a_job_and_the_latest_of_what_it_answered(store: 
     assert {row: found.result for row, found in account.executions.items()} == {job_id: "the last"}
 
 
-async def test_an_account_of_nobody_is_none(store: Store) -> None:
+async def test_the_account_of_an_unknown_plugin_is_none(store: Store) -> None:
     assert await store.account(an_id()) is None
 
 

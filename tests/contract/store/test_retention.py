@@ -153,7 +153,7 @@ async def test_no_job_goes_before_its_live_descendants(store: Store, clock: Cloc
 
 
 async def test_jobs_with_live_descendants_do_not_keep_others_from_going(store: Store, clock: Clock) -> None:
-    """A sweep's worth of old jobs that must stay cannot stop retention for everybody else."""
+    """A sweep's worth of old jobs that must stay cannot stop retention of the others."""
     policy = some_policy(a_route())
     await submit(store, *[a_new_job("source") for _ in range(500)])
     for claim in await claim_all(store):
@@ -237,7 +237,7 @@ async def test_the_ledger_has_a_week_and_a_row_cap(store: Store, clock: Clock) -
     assert len(await whole_ledger(store)) == 2
 
 
-async def test_events_live_as_long_as_somebody_refers_to_them(store: Store, clock: Clock) -> None:
+async def test_events_live_as_long_as_a_row_refers_to_them(store: Store, clock: Clock) -> None:
     kept, lonely = an_event(), an_event()
     await submit(store, a_new_job(source_event_id=kept.id), event=kept)
     await submit(store, event=lonely)

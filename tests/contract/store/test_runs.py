@@ -68,7 +68,7 @@ async def test_a_run_is_a_job_that_lives_as_its_steps_do(store: Store) -> None:
 
 
 async def test_a_step_without_events_hands_on_its_result(store: Store) -> None:
-    """A synthetic event, so that the chain goes on; nobody outside is told of it."""
+    """A synthetic event, so that the chain goes on; it is not published."""
     policy = policy_of(
         {"name": "flow", "steps": [uses("a"), uses("b")]},
         {"name": "other", "on": "ductile.step.succeeded", "steps": [uses("c")]},
@@ -311,8 +311,8 @@ async def test_a_late_result_of_a_branch_changes_nothing_in_its_split(
         claim = await stored(store, (await members(store, run_id))["s/y"].id)
         await settle(store, claim, ok(), policy)
     ended = await all_members(store, run_id)
-    told = await store.settle(late, ok(emitted("e"), emitted("e"), stdout="late"), policy)
-    assert told is (Unsettled.SUPERSEDED if given_up else Unsettled.ALREADY_SETTLED)
+    found = await store.settle(late, ok(emitted("e"), emitted("e"), stdout="late"), policy)
+    assert found is (Unsettled.SUPERSEDED if given_up else Unsettled.ALREADY_SETTLED)
     assert await all_members(store, run_id) == ended
 
 
@@ -324,7 +324,7 @@ async def test_every_branch_failed_is_no_partial_success(store: Store) -> None:
     assert await end_of(store, run_id) == (JobStatus.FAILED, JobReason.STEP_FAILED)
 
 
-async def test_a_join_that_always_runs_is_told_what_failed(store: Store) -> None:
+async def test_a_join_that_always_runs_gets_the_failures(store: Store) -> None:
     policy = steps_policy(split("s", uses("x"), uses("y"), join="always"), uses("after"))
     run_id = await begin_run(store, policy)
     claims = await claims_by_step(store)
@@ -622,7 +622,7 @@ async def test_a_run_that_gives_up_waiting_does_not_let_the_next_one_in(store: S
 
 
 async def test_a_run_that_is_tried_again_and_a_new_one_do_not_run_together(store: Store) -> None:
-    """Whoever comes last waits for the last who came."""
+    """The last submission waits for the one before it."""
     policy = steps_policy(uses("a"))
     first = await begin_run(store, policy, dedupe_key="k")
     await settle_step(store, policy, "a", failed(permanent=True))
@@ -641,7 +641,7 @@ async def test_a_run_that_is_tried_again_and_a_new_one_do_not_run_together(store
     await settle(store, claim.job, ok(), policy)
 
 
-async def test_steps_made_at_the_start_are_told_to_the_caller(store: Store) -> None:
+async def test_steps_made_at_the_start_are_returned_to_the_caller(store: Store) -> None:
     """The engine is woken by what can start; a run itself never can."""
     policy = steps_policy(split("s", uses("x"), uses("y")))
     run = a_new_run(policy)
@@ -701,5 +701,5 @@ async def test_all_that_a_transaction_judges_has_one_budget(store: Store) -> Non
     run = a_new_run(policy, {"text": "a" * 60 + "!"})
     began = time.process_time()
     await enqueue_run(store, policy, run)
-    assert time.process_time() - began < 1.0  # it was 2 s, with everybody else waiting
+    assert time.process_time() - began < 1.0  # it was 2 s, while all other requests waited
     assert {job.reason for job in await all_members(store, run.job.id)} == {JobReason.BAD_CONDITION}

@@ -1,4 +1,4 @@
-"""What runs start and are started by: routes, other pipelines, hooks; and who is told."""
+"""Starts of and by runs: routes, other pipelines, hooks; and their state webhooks."""
 
 from __future__ import annotations
 
@@ -189,9 +189,9 @@ async def test_the_end_of_a_root_job_fires_exactly_one_hook(
     )
     (claim,) = await claim_all(store)
     payload = payload_of(claim)
-    told = {"job_id": job_id, "plugin": "source", "command": "handle", "status": status, "attempt": 1}
-    assert payload.items() >= told.items()
-    assert set(payload) == {*told, "error", "message", "text", "duration_ms", "pipeline"}
+    expected = {"job_id": job_id, "plugin": "source", "command": "handle", "status": status, "attempt": 1}
+    assert payload.items() >= expected.items()
+    assert set(payload) == {*expected, "error", "message", "text", "duration_ms", "pipeline"}
     await settle(store, claim.job, ok(), policy)
     assert len(await jobs_of(store, "pipeline")) == 1, "a hook fed itself"
 
@@ -204,7 +204,7 @@ async def test_a_job_that_goes_on_fires_no_hook(store: Store) -> None:
 
 
 @pytest.mark.parametrize("job", [{"parent_job_id": "x"}, {"submitted_by": SubmittedBy.CORE}, {"plugin": "p"}])
-async def test_who_fires_no_hook(store: Store, job: dict[str, Any]) -> None:
+async def test_these_jobs_fire_no_hook(store: Store, job: dict[str, Any]) -> None:
     """Root jobs of plugins that say so."""
     policy = hook_rules()
     await accept(store, a_new_job(**({"plugin": "source"} | job)))
@@ -229,8 +229,8 @@ async def test_a_run_fires_a_hook_and_its_steps_do_not(store: Store) -> None:
     assert (await stored(store, run_id)).completed_at is not None
 
 
-async def test_a_hook_listens_to_whom_it_names(store: Store) -> None:
-    """`from_plugin`, which for a hook may be a pipeline; and `if`, on what is told."""
+async def test_a_hook_listens_to_the_plugins_it_names(store: Store) -> None:
+    """`from_plugin`, which for a hook may be a pipeline; and `if`, on the values of the hook."""
     failing = {"path": "payload.status", "op": "eq", "value": "failed"}
     policy = policy_of(
         {"name": "flow", "notify_on_complete": True, "steps": [uses("a")]},
@@ -267,7 +267,7 @@ async def test_a_hook_beyond_the_hop_limit_is_dropped_and_that_is_recorded(store
 
 
 async def test_a_job_that_ends_twice_in_the_queue_fires_twice(store: Store) -> None:
-    """Every end is told, also that of a job that was never executed."""
+    """Every end fires a hook, also that of a job that was never executed."""
     policy = hook_rules()
     job_id = await accept(store, a_new_job("source"))
     for count in (1, 2):
@@ -294,16 +294,16 @@ async def test_pipelines_that_hooks_start_through_events_stop_at_the_limit(store
 # -------------------------------------------------------------------------------------------- state webhooks
 
 
-async def told(store: Store, job_id: str) -> list[dict[str, Any]]:
+async def bodies_sent(store: Store, job_id: str) -> list[dict[str, Any]]:
     rows = (await store.deliveries(job_id=job_id, limit=200)).rows
     return [json.loads(delivery.body) for delivery in reversed(rows)]
 
 
-TOLD = Callback(url="https://receiver.invalid/hook", model="m")
+CALLBACK = Callback(url="https://receiver.invalid/hook", model="m")
 
 
 async def work(store: Store, policy: Policy, outcomes: dict[str, Outcome]) -> None:
-    """As an engine does: it says when a plugin has its request, where somebody is told."""
+    """As the engine does: it marks a job with a callback as working when the plugin has its request."""
     while claims := await claim_all(store):
         for claim in claims:
             if claim.is_followed:
@@ -314,10 +314,10 @@ async def work(store: Store, policy: Policy, outcomes: dict[str, Outcome]) -> No
 async def test_a_run_tells_its_caller_four_times(store: Store) -> None:
     """Queued, loading and working with its first step, then done with the last step's result."""
     policy = steps_policy(uses("a"), uses("b"))
-    run_id = await begin_run(store, policy, callback=TOLD)
+    run_id = await begin_run(store, policy, callback=CALLBACK)
     last = ok(result="b", stdout='{"result": "b"}', artifacts=({"name": "f", "path": "/f"},))
     await work(store, policy, {"b": last})
-    said = await told(store, run_id)
+    said = await bodies_sent(store, run_id)
     assert [(body["state"], body["previous_state"]) for body in said] == [
         ("queued", None),
         ("loading", "queued"),
@@ -326,41 +326,41 @@ async def test_a_run_tells_its_caller_four_times(store: Store) -> None:
     ]
     assert (said[-1]["result"], said[-1]["artifacts"]) == ("b", [{"name": "f", "path": "/f"}])
     for job in await all_members(store, run_id):
-        assert await told(store, job.id) == []
+        assert await bodies_sent(store, job.id) == []
 
 
 @pytest.mark.parametrize("way", ["step", "unmade", "cancelled"])
 async def test_a_run_that_fails_tells_its_caller(store: Store, way: str) -> None:
     step = uses("a", with_={"x": "{payload.gone}"}) if way == "unmade" else uses("a")
     policy = steps_policy(step)
-    run_id = await begin_run(store, policy, callback=TOLD)
+    run_id = await begin_run(store, policy, callback=CALLBACK)
     if way == "cancelled":
         await store.cancel(run_id, policy)
     await work(store, policy, {"a": NO})
-    said = [body["state"] for body in await told(store, run_id)]
+    said = [body["state"] for body in await bodies_sent(store, run_id)]
     expected = {
         "step": ["queued", "loading", "working", "failed"],
         "unmade": ["queued", "loading", "failed"],
         "cancelled": ["queued", "failed"],
     }
     assert said == expected[way]
-    assert (await told(store, run_id))[-1]["error"]
+    assert (await bodies_sent(store, run_id))[-1]["error"]
 
 
 async def test_a_retried_run_tells_its_caller_from_the_start(store: Store) -> None:
     policy = steps_policy(uses("a"))
-    run_id = await begin_run(store, policy, callback=TOLD)
+    run_id = await begin_run(store, policy, callback=CALLBACK)
     await work(store, policy, {"a": NO})
     await store.retry(run_id, policy)
     await work(store, policy, {})
-    said = [body["state"] for body in await told(store, run_id)]
+    said = [body["state"] for body in await bodies_sent(store, run_id)]
     assert said == ["queued", "loading", "working", "failed", "queued", "loading", "working", "done"]
 
 
 # ------------------------------------------------------------------------------------------ what must not be
 
 
-async def test_a_run_without_live_steps_is_ended_and_told_of(store_factory: StoreFactory) -> None:
+async def test_a_run_without_live_steps_is_ended_and_reported(store_factory: StoreFactory) -> None:
     """Such a run is a defect of ours; at the next start it ends failed/stalled."""
     if store_factory.kind.name != "sqlite":
         pytest.skip("the damage is done to a file")

@@ -43,7 +43,7 @@ NO = failed(permanent=True)
 # ------------------------------------------------------------------------------------------------- cancelling
 
 
-async def test_a_run_that_nobody_has_begun_is_dead_at_once(store: Store) -> None:
+async def test_a_run_without_a_first_step_is_dead_at_once(store: Store) -> None:
     """Queued → dead; nothing was claimed, so nothing says that it ran."""
     policy = steps_policy(split("s", uses("x"), uses("y")))
     run_id = await begin_run(store, policy)
@@ -367,7 +367,7 @@ async def test_a_retried_run_waits_for_its_live_twin(store: Store) -> None:
 
 
 async def test_retry_and_the_end_of_a_run_can_meet(store: Store) -> None:
-    """Whoever comes first, no line is lost and none is doubled."""
+    """In every order, no token is lost and none is doubled."""
     for _ in range(5):
         policy = steps_policy(split("s", uses("x"), uses("y")), uses("after"))
         run_id = await begin_run(store, policy)

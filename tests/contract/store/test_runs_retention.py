@@ -107,7 +107,7 @@ async def test_a_large_run_goes_in_sweeps_and_after_its_steps(store: Store, cloc
 
 
 async def test_a_run_whose_step_is_the_newest_job_is_kept_whole(store: Store, clock: Clock) -> None:
-    """By the newest row the next one is numbered; a step that outlived its run would be nobody's."""
+    """The newest row numbers the next one; a step that outlived its run would belong to no run."""
     policy = steps_policy(uses("a"), uses("b"))
     run_id = await a_finished_run(store, policy)
     clock.advance(hours=25)

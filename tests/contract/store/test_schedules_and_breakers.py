@@ -461,7 +461,7 @@ async def test_a_run_on_demand_does_not_ask_the_breaker(store: Store) -> None:
 
 
 async def test_if_running_skip(store: Store) -> None:
-    """Told on demand, accounted for otherwise."""
+    """Reported on request, otherwise recorded."""
     await store.put_schedules([an_entry()])
     await fire_next(store)
     before = await whole_ledger(store)
@@ -525,7 +525,7 @@ async def test_if_running_cancel(store: Store) -> None:
     assert (await claim_one(store)).id == new.id
 
 
-async def test_the_poll_guard_counts_whoever_submitted(store: Store) -> None:
+async def test_the_poll_guard_counts_jobs_of_every_source(store: Store) -> None:
     await store.put_schedules([an_entry()])
     await accept(store, a_new_job("p", "poll"))
     guarded = conditions(max_polls=1)
@@ -614,7 +614,7 @@ async def test_the_end_of_the_latest_run_decides_the_next(
 async def a_late_end(
     store: Store, clock: Clock, if_running: IfRunning, *, paused: bool = False, crashed: bool = False
 ) -> ScheduleEntry:
-    """A run that ends two and a half hours after it fired; nobody has looked at what fell due meanwhile."""
+    """A run that ends two and a half hours after it fired; the occurrences since then are not planned."""
     every = ScheduleRule(trigger=Every(interval=HOUR), if_running=if_running)
     policy = Policy(plugins={"p": PluginPolicy(schedules={"default": every})})
     await store.put_schedules([an_entry()])

@@ -149,7 +149,7 @@ async def test_settling_twice_changes_nothing(store: Store) -> None:
     assert (await stored(store, job.id)).status is JobStatus.SUCCEEDED
 
 
-async def test_a_result_is_written_though_whoever_brought_it_goes_away(store: Store) -> None:
+async def test_a_result_is_written_although_its_caller_is_cancelled(store: Store) -> None:
     """Once it is handed in, it counts; the process that made it is gone."""
     await accept(store, a_new_job())
     job = await claim_one(store)
@@ -190,11 +190,11 @@ async def test_a_result_never_goes_to_another_job_with_its_number(store: Store) 
     """Numbers can come again when retention has taken the newest rows; ids do not."""
     await accept(store, a_new_job())
     job = await claim_one(store)
-    assert await store.settle(replace(job, id="somebody else"), ok(), POLICY) is Unsettled.UNKNOWN_JOB
+    assert await store.settle(replace(job, id="another job"), ok(), POLICY) is Unsettled.UNKNOWN_JOB
     assert (await stored(store, job.id)).status is JobStatus.RUNNING
 
 
-async def test_a_late_result_that_comes_twice_is_told_once(store: Store) -> None:
+async def test_a_late_result_that_comes_twice_is_recorded_once(store: Store) -> None:
     """Settling twice answers `already_settled`, for a late result too."""
     await accept(store, a_new_job())
     lost = await claim_one(store)
@@ -215,8 +215,8 @@ async def test_an_execution_that_never_was_leaves_no_log(store: Store, execution
     assert await store.executions(job.id) == ()
 
 
-async def test_an_unknown_job_is_told(store: Store) -> None:
-    assert await store.settle(a_job(id="nobody"), ok(), POLICY) is Unsettled.UNKNOWN_JOB
+async def test_an_unknown_job_is_reported(store: Store) -> None:
+    assert await store.settle(a_job(id="unknown"), ok(), POLICY) is Unsettled.UNKNOWN_JOB
 
 
 @pytest.mark.parametrize("recovered", [True, False], ids=["recovered", "settled"])
@@ -272,8 +272,8 @@ async def test_everything_that_follows_is_there_together(store: Store) -> None:
     state = await store.plugin_state("source")
     assert state is not None
     assert state.state == {"n": 1}
-    told = (await store.deliveries(job_id=parent.id, limit=9)).rows
-    assert [delivery.state for delivery in reversed(told)] == ["queued", "loading", "done"]
+    sent = (await store.deliveries(job_id=parent.id, limit=9)).rows
+    assert [delivery.state for delivery in reversed(sent)] == ["queued", "loading", "done"]
     kinds = [(row.kind, row.job_id) for row in await whole_ledger(store, after=before)]
     assert kinds == [
         (LedgerKind.JOB_TRANSITION, parent.id),
@@ -336,7 +336,7 @@ async def test_nul_and_odd_text_in_output_is_kept_verbatim(store: Store) -> None
 
 
 async def test_children_are_deduplicated_by_the_events_key(store: Store) -> None:
-    """An event's key applies to what it starts; the drop is answered and told."""
+    """An event's key applies to what it starts; the drop is returned and recorded."""
     policy = some_policy(a_route())
     started: list[EnqueueResult] = []
     for _ in range(2):
@@ -447,7 +447,7 @@ async def test_a_fact_can_leave_the_state_alone(store: Store) -> None:
 
 
 async def test_a_stale_mirror_does_not_replace_what_a_later_claim_wrote(store: Store) -> None:
-    """The fact is kept, the state is left, and that is told."""
+    """The fact is kept, the state is left, and the skipped update is recorded."""
     policy = some_policy(facts={"source": (FactRule(command="poll", fact_type="seen"),)})
     for _ in range(2):
         await accept(store, a_new_job("source", "poll"))
@@ -513,7 +513,7 @@ async def test_an_event_beyond_the_hop_limit_is_dropped_and_recorded(store: Stor
 
 
 async def test_two_routes_to_one_target_start_it_once_and_say_so(store: Store) -> None:
-    """The second is the same child; it is told, never silently dropped."""
+    """The second is the same child; it is recorded, never silently dropped."""
     policy = some_policy(a_route(), a_route())
     await accept(store, a_new_job("source"))
     settled = await run_next(store, ok(emitted()), policy)

@@ -148,7 +148,7 @@ async def test_answers_are_those_of_the_run_that_was_committed(store: SqliteStor
         assert (await stored(store, job.id)).seq == accepted.seq
 
 
-async def test_nobody_hears_of_anything_before_the_commit(store: SqliteStore) -> None:
+async def test_no_subscriber_is_notified_before_the_commit(store: SqliteStore) -> None:
     """Callers go on after COMMIT has returned."""
     job = a_new_job()
     async with Gate(store).held():
@@ -249,7 +249,7 @@ async def test_finishing_work_goes_first(store: SqliteStore) -> None:
 
 
 async def test_a_batch_is_bounded(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A batch ends at so many units; everybody is served all the same."""
+    """A batch is limited to so many requests; all of them are served."""
     monkeypatch.setattr(writer_module, "MAX_REQUESTS", 3)
     answers = await together(store, *(submit(store, a_new_job()) for _ in range(10)))
     assert all(isinstance(answer, tuple) for answer in answers)
@@ -323,14 +323,14 @@ def limit_pages(store: SqliteStore, count: int) -> None:
     store.connection.pragma("max_page_count", count)
 
 
-async def test_a_full_disk_is_told_and_loses_nothing(store: SqliteStore) -> None:
+async def test_a_full_disk_is_reported_and_loses_nothing(store: SqliteStore) -> None:
     """StoreFullError, nothing half-written, and it works again when there is room."""
     kept = await accept(store, a_new_job())
     limit_pages(store, pages(store))
     big = a_new_job(payload={"x": "y" * 200_000})
-    with pytest.raises(StoreFullError) as told:
+    with pytest.raises(StoreFullError) as caught:
         await submit(store, big)
-    assert told.value.hint
+    assert caught.value.hint
     assert await store.job(big.id) is None
     assert await store.transitions(big.id) == ()
     assert await store.job(kept) is not None
@@ -339,7 +339,7 @@ async def test_a_full_disk_is_told_and_loses_nothing(store: SqliteStore) -> None
 
 
 async def test_a_full_disk_is_known_until_something_is_written_again(store: SqliteStore) -> None:
-    """Also while nobody submits: a little is written to find out."""
+    """Also without submissions: a small write finds out."""
     assert not await store.is_full()
     limit_pages(store, pages(store))
     with pytest.raises(StoreFullError):
@@ -374,7 +374,7 @@ async def test_neighbours_of_the_one_that_found_the_disk_full_are_served(store: 
 
 
 async def test_a_full_disk_never_answers_wrongly(store: SqliteStore) -> None:
-    """Whoever was told yes is on disk, whoever was told no is not, at any amount of room."""
+    """An accepted job is on disk and a refused one is not, at any amount of room."""
     for room in range(0, 40, 3):
         limit_pages(store, pages(store) + room)
         jobs = [a_new_job(payload={"x": "y" * 5000 * n}) for n in range(8)]
@@ -417,9 +417,9 @@ async def test_a_store_locked_by_another_process_is_busy_and_recovers(path: Path
     kept = await accept(store, a_new_job())
     with locked_elsewhere(path):
         refused = a_new_job()
-        with pytest.raises(StoreBusyError) as told:
+        with pytest.raises(StoreBusyError) as caught:
             await submit(store, refused)
-        assert str(path) in told.value.message
+        assert str(path) in caught.value.message
         assert await store.job(kept) is not None, "reads never wait for a writer"
     assert await store.job(refused.id) is None
     await accept(store, a_new_job())
@@ -438,16 +438,16 @@ def test_a_lock_at_start_is_busy(path: Path, monkeypatch: pytest.MonkeyPatch) ->
 def refused(path: Path, kind: type[StoreError]) -> StoreError:
     """Opening fails with this error and leaves the file as it is."""
     before = path.read_bytes()
-    with pytest.raises(kind) as told:
+    with pytest.raises(kind) as caught:
         opened(path)
     assert path.read_bytes() == before
-    assert str(path) in told.value.message
-    assert told.value.hint
-    return told.value
+    assert str(path) in caught.value.message
+    assert caught.value.hint
+    return caught.value
 
 
 def test_a_garbage_file_is_refused_untouched(path: Path) -> None:
-    path.write_bytes(b"this is no database, but it is somebody's file\n" * 200)
+    path.write_bytes(b"this is no database, but it is a file of some use\n" * 200)
     refused(path, StoreFailedError)
 
 
@@ -587,9 +587,9 @@ async def test_a_damaged_file_is_refused(path: Path) -> None:
         await accept(store, a_new_job(payload={"x": "y" * 2000}))
     await store.close()
     damage(path, page=1, after=100)
-    with pytest.raises(StoreFailedError) as told:
+    with pytest.raises(StoreFailedError) as caught:
         opened(path)
-    assert told.value.hint
+    assert caught.value.hint
 
 
 async def test_damage_found_later_stops_the_store(path: Path) -> None:
@@ -603,9 +603,9 @@ async def test_damage_found_later_stops_the_store(path: Path) -> None:
     damage(path, page=int(str(page)))
     store = opened(path)
     for _ in range(2):
-        with pytest.raises(StoreFailedError) as told:
+        with pytest.raises(StoreFailedError) as caught:
             await submit(store, a_new_job())
-        assert told.value.hint
+        assert caught.value.hint
     await store.close()
 
 
@@ -643,10 +643,10 @@ async def test_damage_in_the_middle_of_the_file_is_refused_untouched(path: Path,
     damage(path, page=int(str(page)))
     before = {file.name: file.read_bytes() for file in (path, wal_path(path)) if file.exists()}
     for _ in range(2):
-        with pytest.raises(StoreFailedError) as told:
+        with pytest.raises(StoreFailedError) as caught:
             open_sqlite_store(path, clock=Clock(), rng=some_rng(), thorough=not crashed)
-        assert "is damaged: " in told.value.message
-        assert "restore" in (told.value.hint or "")
+        assert "is damaged: " in caught.value.message
+        assert "restore" in (caught.value.hint or "")
     assert {file.name: file.read_bytes() for file in (path, wal_path(path)) if file.exists()} == before
 
 
@@ -768,17 +768,17 @@ async def test_safe_settings(store: SqliteStore) -> None:
 
 
 @pytest.mark.parametrize("place", ["directory", "below_a_file", "proc"])
-async def test_a_place_that_cannot_hold_a_store_is_told(tmp_path: Path, place: str) -> None:
+async def test_a_place_that_cannot_hold_a_store_is_reported(tmp_path: Path, place: str) -> None:
     (tmp_path / "file").touch()
     path = {
         "directory": tmp_path,
         "below_a_file": tmp_path / "file" / "state.db",
         "proc": Path("/proc/ductile/state.db"),
     }[place]
-    with pytest.raises(StoreFailedError) as told:
+    with pytest.raises(StoreFailedError) as caught:
         opened(path)
-    assert str(path) in told.value.message
-    assert told.value.hint
+    assert str(path) in caught.value.message
+    assert caught.value.hint
 
 
 UNPRIVILEGED = """
@@ -795,9 +795,9 @@ except StoreFailedError as error:
 """
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="only root can become somebody with fewer rights")
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become a user with fewer rights")
 @pytest.mark.parametrize("exists", [True, False])
-def test_an_unwritable_place_is_told(tmp_path: Path, exists: bool) -> None:
+def test_an_unwritable_place_is_reported(tmp_path: Path, exists: bool) -> None:
     directory = tmp_path / "sealed"
     directory.mkdir()
     path = directory / "state.db"
@@ -839,7 +839,7 @@ class FaultyFile(apsw.VFSFile):
 
 
 class FaultyDisk(apsw.VFS):
-    """The real disk, but for the operation that is told to fail."""
+    """The real disk, except for the operation that is set to fail."""
 
     def __init__(self) -> None:
         super().__init__("ductile-faulty", "unix", makedefault=True)
@@ -880,7 +880,7 @@ async def close_quietly(store: SqliteStore) -> None:
 
 @pytest.mark.parametrize("once", [True, False], ids=["once", "from then on"])
 @pytest.mark.parametrize("operation", ["sync", "write"])
-async def test_an_io_error_stops_the_store_for_everybody(
+async def test_an_io_error_stops_the_store_for_every_caller(
     path: Path, disk: FaultyDisk, operation: str, once: bool
 ) -> None:
     """After an I/O error never retry: fail the store; a restart finds all that was acknowledged."""
@@ -891,9 +891,9 @@ async def test_an_io_error_stops_the_store_for_everybody(
     answers = await together(store, *(submit(store, job) for job in lost))
     assert [type(answer) for answer in answers] == [StoreFailedError] * len(lost)
     disk.fails = None
-    with pytest.raises(StoreFailedError) as told:
+    with pytest.raises(StoreFailedError) as caught:
         await submit(store, a_new_job())
-    assert told.value.hint
+    assert caught.value.hint
     await close_quietly(store)
     disk.repair()
     again = opened(path)
@@ -903,14 +903,14 @@ async def test_an_io_error_stops_the_store_for_everybody(
     assert violations(path) == []
 
 
-async def test_whoever_is_told_of_an_io_error_is_told_that_it_may_be_on_disk(
+async def test_the_caller_of_a_failed_commit_learns_that_it_may_be_on_disk(
     path: Path, disk: FaultyDisk, tmp_path: Path
 ) -> None:
     """A commit was written and its fsync failed. Killed now, the job is there afterwards."""
     store = opened(path)
     job = a_new_job()
     disk.fails, disk.once = "sync", True
-    with pytest.raises(StoreFailedError) as told:
+    with pytest.raises(StoreFailedError) as caught:
         await submit(store, job)
     left = tmp_path / "left"
     left.mkdir()
@@ -921,7 +921,7 @@ async def test_whoever_is_told_of_an_io_error_is_told_that_it_may_be_on_disk(
     again = opened(left / "state.db")
     assert await again.job(job.id) is not None
     await again.close()
-    assert "may be on disk or not" in str(told.value.hint)
+    assert "may be on disk or not" in str(caught.value.hint)
 
 
 @pytest.mark.parametrize("operation", ["sync", "write"])
@@ -929,7 +929,7 @@ async def test_whoever_is_told_of_an_io_error_is_told_that_it_may_be_on_disk(
 async def test_an_io_error_while_a_batch_runs_again_acknowledges_nothing_that_is_lost(
     path: Path, disk: FaultyDisk, operation: str, after: int
 ) -> None:
-    """Promise 1: a failing unit makes its batch run again; whoever is told yes then is on disk."""
+    """Promise 1: a failing request makes its batch run again; a job accepted then is on disk."""
     store = opened(path)
     jobs = [a_new_job(payload={"x": "y" * 3000}) for _ in range(6)]
 
@@ -1005,10 +1005,10 @@ async def test_an_io_error_inside_a_savepoint_stops_the_store(path: Path) -> Non
     await close_quietly(store)
 
 
-async def test_a_defect_in_the_writer_fails_everybody_and_hangs_nobody(
+async def test_a_defect_in_the_writer_fails_every_caller_and_blocks_none(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever waits is told, whoever comes later too, and the store can still be closed."""
+    """Waiting and later callers get an error, and the store can still be closed."""
     store = opened(path)
     kept = await accept(store, a_new_job())
 
@@ -1018,9 +1018,9 @@ async def test_a_defect_in_the_writer_fails_everybody_and_hangs_nobody(
     async with asyncio.timeout(20):
         monkeypatch.setattr(SqliteSession, "discard", defect)  # a rollback calls it
         others = [submit(store, a_new_job()) for _ in range(3)]
-        told = await together(store, broken_unit(store, ValueError()), *others)
-        assert all(isinstance(error, StoreError) for error in told), told
-        assert all(isinstance(error, StoreFailedError) for error in told[1:]), told
+        errors = await together(store, broken_unit(store, ValueError()), *others)
+        assert all(isinstance(error, StoreError) for error in errors), errors
+        assert all(isinstance(error, StoreFailedError) for error in errors[1:]), errors
         with pytest.raises(StoreFailedError, match="ZeroDivisionError"):
             await submit(store, a_new_job())
         await store.close()

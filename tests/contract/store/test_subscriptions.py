@@ -56,7 +56,7 @@ async def test_a_duplicate_while_the_job_is_queued(store: Store) -> None:
 
 
 async def test_a_duplicate_of_a_job_that_was_claimed_without_a_url(store: Store) -> None:
-    """The job as it was claimed has no URL; its end is told all the same."""
+    """The job as it was claimed has no URL; its end is delivered all the same."""
     await accept(store, a_keyed_job())
     claimed = await claim_one(store)
     await duplicate(store, a_keyed_job(FIRST))
@@ -81,7 +81,7 @@ async def test_the_same_url_is_subscribed_once_with_the_states_of_both(store: St
     assert await states(store, FIRST) == await states(store, SECOND) == ["loading", "done"]
 
 
-async def test_an_ended_job_is_told_once_to_each_url(store: Store) -> None:
+async def test_the_end_of_a_job_is_delivered_once_to_each_url(store: Store) -> None:
     await accept(store, a_keyed_job())
     answered = '{"status": "ok", "result": "hi"}'
     await run_next(store, ok(result="hi", artifacts=({"name": "a"},), stdout=answered))
@@ -95,7 +95,7 @@ async def test_an_ended_job_is_told_once_to_each_url(store: Store) -> None:
         assert (body["result"], body["artifacts"]) == ("hi", [{"name": "a"}])
 
 
-async def test_an_ended_job_is_told_only_if_its_end_was_chosen(store: Store) -> None:
+async def test_the_end_of_a_job_is_delivered_only_if_its_state_was_chosen(store: Store) -> None:
     await accept(store, a_keyed_job())
     await run_next(store, ok())
     await duplicate(store, a_keyed_job(FIRST, "failed"))

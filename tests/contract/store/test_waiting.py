@@ -143,7 +143,7 @@ async def test_a_predecessor_that_waits_for_its_retry_has_not_ended(store: Store
 
 
 @pytest.mark.parametrize("ended", [True, False], ids=["ended", "unknown"])
-async def test_nobody_waits_for_what_has_ended_or_never_was(store: Store, ended: bool) -> None:
+async def test_no_job_waits_for_one_that_has_ended_or_never_was(store: Store, ended: bool) -> None:
     old = an_id()
     if ended:
         old = await accept(store, a_new_job())
@@ -237,7 +237,7 @@ async def test_a_suspect_with_a_taken_key_does_not_hold_up_other_suspects(store:
 
 
 async def test_a_follower_goes_when_the_one_before_it_is_held_otherwise(store: Store, clock: Clock) -> None:
-    """A key that nobody holds keeps nobody waiting, whatever became of the first in line."""
+    """No job waits for a key without a holder, whatever became of the first in line."""
     blocker = await accept(store, a_new_job("other"))
     suspect = await accept(store, a_new_job(dedupe_key="key:a"))
     await claim_all(store)
@@ -315,7 +315,7 @@ async def test_large_queues_are_ended_in_sweeps(store: Store) -> None:
 
 
 async def test_five_hundred_and_more_successors_all_move_on(store: Store) -> None:
-    """Nobody waits for a job that has ended, however many wait."""
+    """The end of a job releases all jobs that wait for it."""
     old = await accept(store, a_new_job("other"))
     await submit(store, *[a_new_job(after_job_id=old) for _ in range(501)])
     await run_next(store, ok())

@@ -417,6 +417,6 @@ def test_a_file_that_changes_while_it_is_backed_up_stops_it(tmp_path: Path) -> N
     assert sorted(path.name for path in tmp_path.iterdir()) == ["home"]
 
 
-def test_a_place_that_is_not_there_is_told(tmp_path: Path) -> None:
+def test_a_missing_directory_is_reported(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match="there is no directory"):
         saved(a_home(tmp_path), tmp_path / "nowhere" / "b.tar.gz")

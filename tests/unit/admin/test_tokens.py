@@ -193,7 +193,7 @@ def test_what_is_needed_is_not_revoked(demo: Path) -> None:
     assert "hooks" in snapshot(demo).secrets
 
 
-def test_mistakes_are_told_and_change_nothing(demo: Path) -> None:
+def test_mistakes_are_reported_and_change_nothing(demo: Path) -> None:
     create_token(str(demo), {}, "ci", SCOPES)
     before = contents(demo)
     mistakes: list[tuple[type[DuctileError], Callable[[], object]]] = [

@@ -52,7 +52,9 @@ async def test_nothing_is_missed_between_replay_and_following(store: Store) -> N
     assert seen == [1, 2, 3, 4, 5]
 
 
-async def test_who_falls_behind_is_cut_off(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_subscriber_that_falls_behind_is_cut_off(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A slow reader costs bounded memory and does not delay others."""
     monkeypatch.setattr(ledger_stream, "MAX_WAITING_ROWS", 3)
     feed = LedgerStream(store)
@@ -144,7 +146,7 @@ async def test_an_id_that_is_no_longer_held_is_a_gap(store: Store) -> None:
     assert text.count(b"event: job.transition") == 2
 
 
-async def test_a_store_that_cannot_be_read_is_told_before_a_stream_begins(store: Store) -> None:
+async def test_a_store_that_cannot_be_read_is_reported_before_a_stream_begins(store: Store) -> None:
     """Once an answer has begun, it can no longer be an error in our shape."""
 
     class Broken:

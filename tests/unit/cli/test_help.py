@@ -138,7 +138,9 @@ def test_help_names_every_value_that_is_accepted(option: str, words: list[str]) 
         ("--limit 500", "--limit has to be a whole number from 1 to 200"),
     ],
 )
-def test_a_wrong_value_is_told_by_the_option_that_was_typed(words: str, message: str, tmp_path: Path) -> None:
+def test_a_wrong_value_is_reported_with_the_option_that_was_typed(
+    words: str, message: str, tmp_path: Path
+) -> None:
     (tmp_path / "config.yaml").write_text("plugins: {}\n")
     err = io.StringIO()
     line = [*["job", "list"], *words.split(), "--config", str(tmp_path)]

@@ -31,7 +31,7 @@ def test_an_interrupt_ends_with_130_and_without_a_word() -> None:
     assert err.getvalue() == ""
 
 
-def test_a_bug_is_told_in_one_line_without_what_it_held() -> None:
+def test_a_bug_is_reported_in_one_line_without_its_values() -> None:
     """No traceback, and an exception's own text may hold a secret."""
     err = io.StringIO()
     assert run(["version"], {}, Failing(ValueError("canary")), err) == 1

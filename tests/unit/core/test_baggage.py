@@ -157,7 +157,7 @@ def test_a_source_that_is_not_there_fails(written: dict[str, JsonValue], words: 
         ({"from": "payload.x", "namespace": "ductile_n"}, ("namespace",), "reserved"),
     ],
 )
-def test_baggage_that_cannot_be_read_is_told_at_its_key(
+def test_unreadable_baggage_is_reported_at_its_key(
     written: dict[str, JsonValue], where: tuple[str, ...], words: str
 ) -> None:
     (fault,) = faults_in_baggage(written)
@@ -167,7 +167,7 @@ def test_baggage_that_cannot_be_read_is_told_at_its_key(
         compile_baggage(written)
 
 
-def test_braces_are_told_to_be_left_out() -> None:
+def test_the_error_says_to_leave_out_the_braces() -> None:
     (fault,) = faults_in_baggage({"a": "{payload.x}"})
     assert fault.hint == "write the path without braces"
 

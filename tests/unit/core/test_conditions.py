@@ -197,7 +197,7 @@ def test_a_path_goes_through_objects_by_key_and_lists_by_position(
 @pytest.mark.parametrize(
     "path", ["", "paylod.x", "Payload.x", "payload.", "payload..x", ".payload", "payload.x "]
 )
-def test_a_path_that_leads_nowhere_is_told_at_load(path: str) -> None:
+def test_a_path_that_leads_nowhere_is_reported_at_load(path: str) -> None:
     assert fault_in_path(path) is not None
 
 

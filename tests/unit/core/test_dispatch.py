@@ -73,7 +73,7 @@ def test_an_event_from_outside_has_no_producer() -> None:
     assert {job.submitted_detail for job in started.jobs} == {"token"}
 
 
-def test_a_pipeline_whose_if_is_against_it_is_told_of_and_not_started() -> None:
+def test_a_pipeline_whose_if_is_false_is_recorded_and_not_started() -> None:
     started = fanned(sender=replace(SENDER, baggage={}))
     assert [run.job.command for run in started.runs] == ["first"]
     (entry,) = started.ledger
@@ -92,7 +92,7 @@ def test_an_event_that_went_too_far_is_dropped_and_recorded(hops: int, dropped: 
         assert started.ledger[0].data["targets"] == targets
 
 
-def test_an_event_that_nobody_wants_is_not_worth_an_entry() -> None:
+def test_an_event_without_a_target_makes_no_entry() -> None:
     assert (
         fan_out(replace(SENDER, hops=9), [OutgoingEvent(event=an_event("lost"))], POLICY, START, some_rng())
         == Fanout()

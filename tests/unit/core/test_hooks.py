@@ -47,7 +47,7 @@ def test_one_end_one_hook(ending: dict[str, Any], hook: Hook) -> None:
     assert run.job.source_event_id == run.event.id
 
 
-def test_what_a_hook_is_told() -> None:
+def test_a_hook_gets_these_values() -> None:
     job = a_job("source", "poll", hops=1, trace_id="t")
     (run,) = fired(job, status=JobStatus.DEAD, error="no luck", attempt=4).runs
     assert run.event.payload == {
@@ -65,7 +65,7 @@ def test_what_a_hook_is_told() -> None:
     assert (run.job.parent_job_id, run.job.hops, run.job.trace_id) == (job.id, 2, "t")
 
 
-def test_what_a_hook_is_told_of_a_run() -> None:
+def test_a_hook_gets_these_values_of_a_run() -> None:
     (run,) = fired(a_job("pipeline", "loud")).runs
     assert (run.event.source, run.event.payload["pipeline"]) == ("loud", "loud")
     assert run.event.payload["message"] == "pipeline loud succeeded"
@@ -85,7 +85,7 @@ def test_what_a_hook_is_told_of_a_run() -> None:
     ],
     ids=["not asked for", "quiet", "gone", "child", "step", "core", "hook's job", "hook's run"],
 )
-def test_who_fires_none(job: Job) -> None:
+def test_these_jobs_fire_no_hook(job: Job) -> None:
     """Root jobs and runs that ask for it; what a hook started starts no hook again."""
     assert fired(job) == Fanout()
 

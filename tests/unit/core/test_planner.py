@@ -127,7 +127,7 @@ def test_the_pieces_leave_enough_to_make_up_for() -> None:
     assert len(rest.runs) == MAX_CATCH_UP
 
 
-def test_a_missed_instant_runs_once_unless_told_to_skip() -> None:
+def test_a_missed_instant_runs_once_unless_configured_to_skip() -> None:
     for catch_up, expected in (
         (SKIP, ["09:00-09:00 x1 missed"]),
         (ONCE, ["09:00 ran"]),

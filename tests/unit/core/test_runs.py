@@ -113,7 +113,7 @@ def test_the_order_of_tokens_is_the_order_of_their_text() -> None:
     assert orders == sorted(orders)
 
 
-def test_events_we_make_are_stored_only_if_somebody_refers_to_them() -> None:
+def test_synthetic_events_are_stored_only_if_a_job_refers_to_them() -> None:
     policy = steps_policy(uses("a"), uses("b"))
     progress = advance(a_view(policy), a_step("a"), policy)
     (event,) = progress.events

@@ -110,7 +110,7 @@ def test_an_event_gets_the_result_unless_it_brings_its_own() -> None:
     assert [each.event.payload for each in settlement.events] == [{"a": 1, "result": [7]}, {"result": None}]
 
 
-def test_an_event_nobody_listens_to_is_kept() -> None:
+def test_an_event_without_a_listener_is_kept() -> None:
     settlement = settled(a_job(), ok(emitted()))
     assert len(settlement.events) == 1
     assert settlement.children == ()
@@ -125,7 +125,7 @@ def test_events_beyond_the_hop_limit_are_dropped_with_a_record(hops: int, childr
     assert [entry.kind for entry in settlement.ledger] == [LedgerKind.EVENT_DROPPED] * (1 - children)
 
 
-def test_at_the_hop_limit_what_nobody_listens_to_is_no_drop() -> None:
+def test_at_the_hop_limit_an_event_without_a_listener_is_not_a_drop() -> None:
     assert settled(a_job("source", hops=99), ok(emitted("unheard")), some_policy(a_route())).ledger == ()
 
 
@@ -302,7 +302,7 @@ def test_a_step_that_could_not_be_made_fails_without_running() -> None:
         (EndedEarly(reason=JobReason.PURGED, error="x"), 1, CallbackState.FAILED),
     ],
 )
-def test_the_caller_is_told(outcome: Outcome, attempt: int, state: CallbackState) -> None:
+def test_the_caller_gets_a_state_webhook(outcome: Outcome, attempt: int, state: CallbackState) -> None:
     """Result and artifacts only on done, error only on failed."""
     event = settled(a_job(attempt=attempt, callback=CALLBACK), outcome).callback
     assert event is not None

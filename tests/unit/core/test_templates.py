@@ -89,7 +89,7 @@ def test_a_lone_reference_keeps_its_type_and_mixed_text_is_text(written: JsonVal
         ("{payload.n }", "the reference at character 1 has an empty part, or space around it"),
     ],
 )
-def test_a_template_that_cannot_be_read_is_told_with_its_place(written: str, words: str) -> None:
+def test_an_unreadable_template_is_reported_with_its_position(written: str, words: str) -> None:
     (fault,) = faults_in_template({"a": [written]})
     assert fault.where == ("a", 0)
     assert fault.message.startswith(words)
@@ -99,7 +99,7 @@ def test_a_template_that_cannot_be_read_is_told_with_its_place(written: str, wor
     assert failed.value.where == ("a", 0)
 
 
-def test_every_fault_of_a_template_is_told() -> None:
+def test_every_fault_of_a_template_is_reported() -> None:
     faults = list(faults_in_template({"a": "{x} and {", "b": [1, "fine", {"c": "}"}]}))
     assert [fault.where for fault in faults] == [("a",), ("a",), ("b", 2, "c")]
 

@@ -25,7 +25,7 @@ async def test_every_state_is_reported_although_the_process_is_quick(tmp_path: P
         assert [each.state for each in reversed(sent)] == ["queued", "loading", "working", "done"]
 
 
-async def test_how_long_a_job_waited_is_told_with_its_first_claim_alone(tmp_path: Path) -> None:
+async def test_the_waiting_time_of_a_job_is_logged_with_its_first_claim_only(tmp_path: Path) -> None:
     """From acceptance, be it by an earlier daemon; a later claim has waited for something else."""
     a_plugin(tmp_path / "plugins", "weak", script="#!/bin/sh\nexit 1\n")
     retried = "  echo: {}\n  weak: {retry: {max_attempts: 2, backoff_base: 1ms}}\n"

@@ -36,7 +36,7 @@ def _pipelines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engines, "SERVICE", f"{engines.SERVICE}{PIPELINES}")
 
 
-async def test_a_run_that_ends_as_it_begins_is_told_of(tmp_path: Path) -> None:
+async def test_a_run_that_ends_as_it_begins_is_logged(tmp_path: Path) -> None:
     """Promise 2: a bad template fails the step and the run in the transaction that accepts them."""
     async with an_engine(tmp_path, "  echo: {}\n") as bench:
         await bench.started()
@@ -59,7 +59,7 @@ async def test_every_job_is_accepted_once(tmp_path: Path) -> None:
         assert traces != {None}, "one trace, from the schedule to the last step"
 
 
-async def test_what_is_accepted_or_a_duplicate_is_told_with_its_plugin(tmp_path: Path) -> None:
+async def test_accepted_and_duplicate_jobs_are_logged_with_their_plugin(tmp_path: Path) -> None:
     """By a schedule, by an event, as a run and its steps, and by hand: a log is searched by plugin."""
     a_plugin(tmp_path / "plugins", "finder", script=FINDER)
     async with an_engine(tmp_path, "  echo: {}\n  finder: {schedule: {every: 1h}}\n") as bench:

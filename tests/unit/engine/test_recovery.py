@@ -125,7 +125,7 @@ async def test_a_stop_before_the_start_starts_nothing(tmp_path: Path) -> None:
         assert await bench.store.real.config_history(limit=1) == ()
 
 
-async def test_who_waits_during_recovery_is_told_of_the_stop(tmp_path: Path) -> None:
+async def test_a_caller_that_waits_during_recovery_learns_of_the_stop(tmp_path: Path) -> None:
     """Waiting callers resume when the daemon stops."""
     async with an_engine(tmp_path, ECHO) as bench:
         (job_id,) = await running_jobs(bench, 1)

@@ -25,7 +25,7 @@ async def test_a_machine_that_slept_makes_up_for_nothing_by_default(tmp_path: Pa
         assert bench.clock_was_set == 1
 
 
-async def test_a_machine_that_slept_catches_up_as_told(tmp_path: Path) -> None:
+async def test_a_machine_that_slept_catches_up_as_configured(tmp_path: Path) -> None:
     """The wake-up is the end of a downtime."""
     async with scheduling(tmp_path, "p: {schedule: {every: 1h, catch_up: run_once}}") as bench:
         await bench.run_next(ok())

@@ -137,7 +137,7 @@ async def test_a_connection_from_before_does_not_get_past_a_changed_list(client:
         assert not (await client.post(a_request(receiver.url(), allow=("other",)), START)).delivered
 
 
-async def test_who_does_not_answer_is_not_waited_for(client: HttpWebhookClient) -> None:
+async def test_a_receiver_that_does_not_answer_times_out(client: HttpWebhookClient) -> None:
     release = threading.Event()
     with a_receiver(lambda *_: Reply(after=release)) as receiver:
         attempt = await client.post(a_request(receiver.url(), timeout=timedelta(milliseconds=300)), START)
@@ -145,7 +145,7 @@ async def test_who_does_not_answer_is_not_waited_for(client: HttpWebhookClient) 
     assert attempt.error == "the receiver did not answer within 0.3 s"
 
 
-async def test_who_is_not_there_is_told_without_the_url(client: HttpWebhookClient) -> None:
+async def test_an_unreachable_receiver_is_reported_without_the_url(client: HttpWebhookClient) -> None:
     """URLs may hold secrets."""
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))

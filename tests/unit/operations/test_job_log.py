@@ -37,7 +37,7 @@ async def test_no_patience_is_not_the_usual_patience(tmp_path: Path) -> None:
         assert len(found) == 1
 
 
-async def test_what_was_swept_away_since_a_follower_asked_is_told_as_a_gap(tmp_path: Path) -> None:
+async def test_rows_pruned_since_a_follower_asked_are_reported_as_a_gap(tmp_path: Path) -> None:
     """A follower gets a gap only if retention has removed entries that it has not seen."""
     async with an_engine(tmp_path, "  echo: {}\n") as bench:
         await bench.started()

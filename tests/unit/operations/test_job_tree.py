@@ -14,7 +14,7 @@ from ductile.operations.jobs.lookup import OneJob
 
 
 @pytest.mark.parametrize(("most", "children"), [(4, 3), (3, 2)])
-async def test_what_is_left_out_is_told(
+async def test_left_out_jobs_are_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int, children: int
 ) -> None:
     monkeypatch.setattr(query, "MAX_TREE_JOBS", most)

@@ -55,7 +55,7 @@ def test_why_the_waiting_ended_does_not_depend_on_the_clock() -> None:
         (False, JobReason.CANCELLED, NOON + SECOND, False),
     ],
 )
-def test_a_run_that_its_deadline_ended_is_late_whoever_noticed_first(
+def test_a_run_that_its_deadline_ended_is_late_in_every_order_of_events(
     *, cancels: bool, reason: JobReason, ended_at: datetime, out_of_time: bool
 ) -> None:
     """The engine cancels at the instant at which its caller gives up; the answer is the same."""

@@ -77,7 +77,7 @@ def test_the_answer_of_a_pipeline_is_its_own(skills: dict[str, Any]) -> None:
     assert "POST /trigger/waiter/greet waits" in skills["waiter.greet"]["answer"]
 
 
-def test_what_a_pipeline_needs_is_told(skills: dict[str, Any]) -> None:
+def test_the_inputs_of_a_pipeline_are_listed(skills: dict[str, Any]) -> None:
     """From its `if`, from what its first step refers to, or from what its first command takes."""
     assert skills["later"]["input_schema"] == skills["seer.look"]["input_schema"]
     assert skills["strict"]["input_schema"] is None
@@ -107,7 +107,7 @@ def test_the_skill_file_tells_the_same(snapshot: Snapshot, skills: dict[str, Any
     assert body.count("```") % 2 == 0
 
 
-def test_nothing_secret_is_told(snapshot: Snapshot, skills: dict[str, Any]) -> None:
+def test_no_secret_is_listed(snapshot: Snapshot, skills: dict[str, Any]) -> None:
     """The catalogue may be open to all."""
     text = skill_file(snapshot.service.name, "", [*all_skills(snapshot)])
     assert "canary" not in f"{skills}{text}"

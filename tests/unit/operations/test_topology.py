@@ -59,7 +59,7 @@ def test_webhooks_are_sources(topology: Any) -> None:
     assert pushed["heard_by"] == [{"pipeline": "onpush", "from": None}]
 
 
-def test_hooks_name_who_tells_and_who_is_told(topology: Any) -> None:
+def test_hooks_name_their_source_and_their_target(topology: Any) -> None:
     """Plugins and pipelines that notify, and the pipelines that wait for it."""
     hooks = {hook["hook"]: hook for hook in topology["hooks"]}
     assert hooks["job.failed"] == {
@@ -86,7 +86,7 @@ def test_what_cannot_run_emits_nothing_and_is_marked_where_it_listens(topology: 
     assert standing == {"maker": "active", "taker": "active", "resting": "disabled", "ghost": "refused"}
 
 
-def test_nothing_notifies_and_nobody_waits(tmp_path: Path) -> None:
+def test_without_hooks_there_are_no_hook_edges(tmp_path: Path) -> None:
     """Then there are no hooks."""
     assert topology_of(a_snapshot(tmp_path, "plugins: {maker: {}}", maker=COMMANDS)).hooks == []
 

@@ -50,7 +50,7 @@ async def idle_store(directory: Path) -> SqliteStore:
     return store
 
 
-async def test_who_submits_in_one_turn_of_the_loop_shares_a_commit(tmp_path: Path) -> None:
+async def test_submissions_in_one_turn_of_the_loop_share_a_commit(tmp_path: Path) -> None:
     """The writer, idle before, is told when the turn is over, and not by the first who comes."""
     store = await idle_store(tmp_path)
     began = threading.Event()
@@ -66,7 +66,7 @@ async def test_who_submits_in_one_turn_of_the_loop_shares_a_commit(tmp_path: Pat
     await store.close()
 
 
-async def test_who_comes_while_a_crowd_is_being_read_shares_its_commit(tmp_path: Path) -> None:
+async def test_submissions_during_a_burst_share_its_commit(tmp_path: Path) -> None:
     """What was read in the turn after is submitted in the one after that."""
     store = await idle_store(tmp_path)
     began = threading.Event()
@@ -84,7 +84,7 @@ async def test_who_comes_while_a_crowd_is_being_read_shares_its_commit(tmp_path:
     await store.close()
 
 
-async def test_a_few_wait_for_nobody(tmp_path: Path) -> None:
+async def test_a_few_submissions_do_not_wait_for_others(tmp_path: Path) -> None:
     """Without a crowd a submission is written when its turn is over."""
     store = await idle_store(tmp_path)
     began = threading.Event()
@@ -176,7 +176,7 @@ def highest_in_ledger(session: Session) -> int:
     return int(str((found or (0,))[0] or 0))
 
 
-async def test_who_looks_at_a_table_finds_what_was_appended_to_it(tmp_path: Path) -> None:
+async def test_a_query_finds_rows_that_were_appended_to_its_table(tmp_path: Path) -> None:
     """Also in the same transaction; and more rows than fit into one statement."""
     store = open_sqlite_store(tmp_path / "state.db", clock=ticking(), rng=Random(1))
 

@@ -106,7 +106,7 @@ def vandal(path: Path) -> Iterator[apsw.Connection]:
         connection.close()
 
 
-def test_every_invariant_is_told_and_tried() -> None:
+def test_every_invariant_is_documented_and_tried() -> None:
     assert set(Invariant) == set(DAMAGE)
     assert all(rule.description for rule in Invariant)
 
