@@ -93,8 +93,11 @@ async def audit_history(
 
     `newest` says that the rows are the latest: then they must reach up to the schedule's next occurrence.
     """
-    rule = _stored_rule(context, entry)
-    if rule is None:
+    schedule = configured_schedule(context, entry.plugin, entry.schedule_id)
+    rule = None if schedule is None else schedule.rule
+    # The one instant of an `after` depends on the start of the daemon, so its fingerprint does too.
+    is_after = rule is not None and isinstance(rule.trigger, After)
+    if rule is None or not (is_after or fingerprint_of(rule, context.now()) == entry.fingerprint):
         return _unproven("the schedule was changed after these were due")
     checked = _rows_under_rule(rule, entry, [*rows, *_deferred(entry, rows)])
     if not checked:
@@ -121,17 +124,6 @@ async def audit_history(
 
 def _unproven(about: str) -> HistoryAudit:
     return HistoryAudit(complete=None, from_at=None, to_at=None, gaps=(), about=about)
-
-
-def _stored_rule(context: OperationContext, entry: ScheduleEntry) -> ScheduleRule | None:
-    """The configured rule, if it is the one that the store knows the schedule by."""
-    schedule = configured_schedule(context, entry.plugin, entry.schedule_id)
-    if schedule is None:
-        return None
-    # The one instant of an `after` depends on the start of the daemon, so its fingerprint does.
-    is_after = isinstance(schedule.rule.trigger, After)
-    same = is_after or fingerprint_of(schedule.rule, context.now()) == entry.fingerprint
-    return schedule.rule if same else None
 
 
 def _deferred(entry: ScheduleEntry, rows: Sequence[Occurrence]) -> list[Occurrence]:
