@@ -16,7 +16,7 @@ from ductile.cli.command_table import (
     first_words,
     load_action,
 )
-from ductile.cli.spec import CONFIG, EVERYWHERE, HELP, JSON, VERBOSE, VERSION, Action, Option
+from ductile.cli.spec import CONFIG, EVERYWHERE, HELP, JSON, VERBOSE, VERSION, Action
 
 if TYPE_CHECKING:
     import argparse
@@ -135,7 +135,11 @@ def _build_parser(action: Action, words: str) -> argparse.ArgumentParser:
 
     class Parser(argparse.ArgumentParser):
         def error(self, message: str) -> NoReturn:
-            raise _usage_error(_reword(message, words), hint=_suggest_option(message, words, options))
+            known = [flag for option in (HELP, *options) for flag in option.flags]
+            wrong = [word.rstrip(":") for word in message.replace("/", " ").split() if word.startswith("-")]
+            see = f"ductile {words} --help"
+            hint = _suggest(wrong[0], known, see) if wrong else f"see `{see}`"
+            raise _usage_error(_reword(message, words), hint=hint)
 
     parser = Parser(prog=f"ductile {words}", add_help=False, allow_abbrev=False)
     for argument in action.arguments:
@@ -164,13 +168,6 @@ def _usage_error(message: str, *, hint: str) -> UsageError:
     from ductile.errors import UsageError
 
     return UsageError(message, hint=hint)
-
-
-def _suggest_option(message: str, words: str, options: Sequence[Option]) -> str:
-    known = [flag for option in (HELP, *options) for flag in option.flags]
-    wrong = [word.rstrip(":") for word in message.replace("/", " ").split() if word.startswith("-")]
-    see = f"ductile {words} --help"
-    return _suggest(wrong[0], known, see) if wrong else f"see `{see}`"
 
 
 def _suggest_command(word: str) -> str:

@@ -155,8 +155,14 @@ def job_result(ran: AwaitedJob) -> CommandResult:
     job = ran.job
     data = job | {"deduplicated": ran.deduplicated}
     if job["status"] != "succeeded":
+        # Not ended is not failed: a script that retries on failure would start the job twice. Without a
+        # daemon and not stopped, its attempt here failed, and no process retries it.
+        pending = job["status"] not in fmt.TERMINAL and (ran.daemon_runs or ran.stopped)
+        status = Exit.INTERRUPTED if ran.stopped == "signal" else Exit.TRY_AGAIN
         return CommandResult(
-            data, exit_status=_exit_status(ran), note=lambda console: _failure_text(ran, console)
+            data,
+            exit_status=status if pending else Exit.FAILURE,
+            note=lambda console: _failure_text(ran, console),
         )
     completed = fmt.time(job["completed_at"])
     duplicate = f"Not run again: job {job['job_id']} succeeded under this key at {completed}."
@@ -168,16 +174,6 @@ def job_result(ran: AwaitedJob) -> CommandResult:
         return text if console.width is None else printable(text)
 
     return CommandResult(data, text, note=(lambda _: duplicate) if ran.deduplicated else None)
-
-
-def _exit_status(ran: AwaitedJob) -> Exit:
-    """Not ended is not failed: a script that retries on failure would start the job twice."""
-    if ran.job["status"] in fmt.TERMINAL:
-        return Exit.FAILURE
-    if ran.stopped == "signal":
-        return Exit.INTERRUPTED
-    # Without a daemon and not stopped, its attempt here failed, and no process retries it.
-    return Exit.TRY_AGAIN if ran.daemon_runs or ran.stopped else Exit.FAILURE
 
 
 def _failure_text(ran: AwaitedJob, console: Console) -> str:

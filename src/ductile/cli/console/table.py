@@ -43,7 +43,9 @@ def fit_table(table: Table, width: int, optional: Sequence[str], today: str, *, 
         return table
     table = Table(table.headers, [[_shorten(cell, today) for cell in row] for row in table.rows])
     for header in optional:
-        if _line_length(_min_widths(table, prose=prose)) <= width:
+        *others, last = (max(len(each), _MIN_COLUMN) for each in table.headers)
+        least = [*others, max(last, _MIN_PROSE) if prose else last]
+        if _line_length([*map(min, least, table.widths)]) <= width:
             break
         table = table.without(header)
     if prose:
@@ -67,12 +69,6 @@ def _wrap_last(table: Table, width: int) -> Table:
 
 def _line_length(widths: Sequence[int]) -> int:
     return sum(widths) + len(GAP) * (len(widths) - 1)
-
-
-def _min_widths(table: Table, *, prose: bool) -> list[int]:
-    *others, last = (max(len(header), _MIN_COLUMN) for header in table.headers)
-    least = [*others, max(last, _MIN_PROSE) if prose else last]
-    return [min(each, width) for each, width in zip(least, table.widths, strict=True)]
 
 
 def _shorten(cell: str, today: str) -> str:

@@ -10,10 +10,8 @@ from ductile.cli.invocation import CommandResult, Invocation
 from ductile.cli.spec import DRY_RUN, Argument, Example, Option, action
 
 if TYPE_CHECKING:
-    from ductile.admin.plugin_dev.run_once import RunOnceResult
     from ductile.cli.client import Document
     from ductile.cli.console.console import Console
-    from ductile.core.json import JsonObject
 
 _COLOURS = {"passed": "green", "warned": "yellow", "failed": "red", "skipped": "dim"}
 
@@ -152,6 +150,7 @@ def run_request(call: Invocation) -> CommandResult:
     import sys
 
     from ductile.admin.plugin_dev import run_once
+    from ductile.core.jobs.model import Completed, Failed
     from ductile.errors import UsageError
 
     filling = [each.destination for each in call.action.options if each.field not in (None, "dry_run")]
@@ -169,7 +168,20 @@ def run_request(call: Invocation) -> CommandResult:
     request = sys.stdin.buffer.read() if file == "-" else run_once.read_request(file)
     limit = call.duration("timeout")
     ran = asyncio.run(run_once.run_request(call.config, call.environ, target, request, time_limit=limit))
-    data: Document = _run_as_json(ran)
+    outcome, evidence = ran.interpretation.outcome, ran.interpretation.outcome.evidence
+    data: Document = {
+        "judgement": ran.kind,
+        "reason": outcome.reason if isinstance(outcome, Failed) else None,
+        "error": ran.error,
+        "permanent": isinstance(outcome, Failed) and outcome.permanent,
+        "result": outcome.response.result if isinstance(outcome, Completed) else None,
+        "exit_code": evidence.exit_code,
+        "signal": evidence.signal,
+        "duration_ms": round(evidence.duration.total_seconds() * 1000, 3),
+        "stdout": evidence.stdout,
+        "stderr": evidence.stderr,
+        "remarks": list(ran.interpretation.warnings),
+    }
 
     def text(console: Console) -> str:
         permanent = ", and not to be retried" if data["permanent"] else ""
@@ -190,23 +202,3 @@ def run_request(call: Invocation) -> CommandResult:
         return "\n".join(lines)
 
     return CommandResult(data, text, exit_status=int(ran.kind != "ok"))
-
-
-def _run_as_json(ran: RunOnceResult) -> JsonObject:
-    from ductile.core.jobs.model import Completed, Failed
-
-    outcome = ran.interpretation.outcome
-    evidence = outcome.evidence
-    return {
-        "judgement": ran.kind,
-        "reason": outcome.reason if isinstance(outcome, Failed) else None,
-        "error": ran.error,
-        "permanent": isinstance(outcome, Failed) and outcome.permanent,
-        "result": outcome.response.result if isinstance(outcome, Completed) else None,
-        "exit_code": evidence.exit_code,
-        "signal": evidence.signal,
-        "duration_ms": round(evidence.duration.total_seconds() * 1000, 3),
-        "stdout": evidence.stdout,
-        "stderr": evidence.stderr,
-        "remarks": list(ran.interpretation.warnings),
-    }
