@@ -283,7 +283,7 @@ SCENARIOS = {
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_what_is_typed_and_seen(name: str, tmp_path: Path) -> None:
+def test_the_output_is_the_golden_one(name: str, tmp_path: Path) -> None:
     """What was wrong, where, what was expected, what to do; the exit status tells the kind."""
     scenario = SCENARIOS[name]
     scenario.arrange(tmp_path)

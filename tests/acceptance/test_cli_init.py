@@ -21,7 +21,7 @@ def files_in(directory: Path) -> set[str]:
     return {str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_file()}
 
 
-def test_what_init_wrote_is_in_order(terminal: Terminal) -> None:
+def test_the_files_of_init_pass_the_checks(terminal: Terminal) -> None:
     """`config check` right after it has neither problems nor warnings."""
     assert terminal.ductile("init", "demo").status == 0
     checked = terminal.ductile("config", "check", "--config", "demo", "--json")
@@ -101,7 +101,7 @@ def test_a_directory_that_holds_other_things_is_fine(terminal: Terminal) -> None
     assert terminal.ductile("config", "check", "--config", "demo").status == 0
 
 
-def test_what_was_written_is_taken_away_when_it_cannot_be_finished(terminal: Terminal) -> None:
+def test_an_unfinished_init_removes_its_files(terminal: Terminal) -> None:
     """All or nothing. Here the path of the example plugin is taken by a file."""
     (terminal.directory / "demo").mkdir()
     (terminal.directory / "demo" / "plugins").write_text("in the way")

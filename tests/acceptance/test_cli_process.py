@@ -82,7 +82,7 @@ def test_colour_on_a_terminal_only(tmp_path: Path) -> None:
     ],
     ids=" ".join,
 )
-def test_what_a_table_is_read_for_is_not_cut_on_a_terminal(words: tuple[str, ...], tmp_path: Path) -> None:
+def test_the_main_column_is_not_cut_on_a_terminal(words: tuple[str, ...], tmp_path: Path) -> None:
     """Even the narrowest terminal shows all of it."""
     assert Terminal(directory=tmp_path).ductile("init", "demo").status == 0
     seen = on_a_terminal(tmp_path, *words, "--config", "demo", NO_COLOR="1")

@@ -127,7 +127,7 @@ def test_waiting_has_an_end(tmp_path: Path) -> None:
         assert "slow poll has not ended" in late.err
 
 
-def test_what_matters_is_visible_on_a_narrow_terminal(tmp_path: Path) -> None:
+def test_the_main_facts_are_visible_on_a_narrow_terminal(tmp_path: Path) -> None:
     """At 80 columns the open breaker, the health, why a plugin is refused and why a job failed."""
     weak = "  weak:\n    retry: {max_attempts: 1}\n    circuit_breaker: {threshold: 1}\n"
     place = a_place(tmp_path, f"{weak}{HOURLY}  unrunnable: {{}}\n")
@@ -606,7 +606,7 @@ def test_a_reload_that_makes_room_starts_what_waits(tmp_path: Path) -> None:
         daemon.wait_until_started(second)
 
 
-def test_a_caller_who_goes_away_is_not_waited_for(tmp_path: Path) -> None:
+def test_a_killed_command_leaves_nothing_behind_in_the_daemon(tmp_path: Path) -> None:
     """A waiting command that was killed leaves nothing behind in the daemon."""
     place = a_place(tmp_path, "  slow: {}\n")
     place.plugin("slow", SLOW)

@@ -253,7 +253,7 @@ def test_a_payload_from_a_file(tmp_path: Path) -> None:
     assert place.said("run", "echo", "--payload", "@who.json")["payload"] == {"name": "Ada"}
 
 
-def test_what_cannot_run_is_refused_with_a_hint(tmp_path: Path) -> None:
+def test_a_job_that_cannot_run_is_refused_with_a_hint(tmp_path: Path) -> None:
     """Unknown, disabled, without the command; a dry run tells the same."""
     place = a_place(tmp_path, "  off: {enabled: false}\n")
     place.plugin("off", SLOW)
@@ -299,7 +299,7 @@ def test_reading_and_changing_the_store_works_without_a_daemon(tmp_path: Path) -
     assert place.ductile("queue").out == "The queue is empty.\n"
 
 
-def test_what_needs_the_daemon_says_so(tmp_path: Path) -> None:
+def test_a_command_that_needs_the_daemon_says_so(tmp_path: Path) -> None:
     """Exit 69, and how to start it."""
     place = a_place(tmp_path, "  broken: {}\n")
     place.plugin("broken", BROKEN)
@@ -425,7 +425,7 @@ def test_a_result_is_piped_as_it_is(tmp_path: Path) -> None:
     assert place.ductile("run", "tabs").out == "a\tb\n"
 
 
-def test_what_makes_no_sense_is_not_taken_for_something_else(tmp_path: Path) -> None:
+def test_an_invalid_argument_is_not_taken_for_another(tmp_path: Path) -> None:
     """Exit 2 for a usage error, 1 for a thing that is not there; nothing becomes the default."""
     place = a_place(tmp_path, "  timed: {uses: echo, schedules: [{every: 1h}]}\n")
     for line, status, says in (
@@ -469,7 +469,7 @@ def test_the_advice_where_no_daemon_runs_fits_what_was_asked(tmp_path: Path) -> 
         assert ("system start" in ran.err) is ("stop" not in line), line
 
 
-def test_what_would_keep_the_daemon_from_starting_is_found_before(tmp_path: Path) -> None:
+def test_a_check_finds_every_cause_that_prevents_the_start(tmp_path: Path) -> None:
     """`config check` and `system start --dry-run` say no where `system start` would."""
     place = a_place(tmp_path)
     place.config.write_text("state: {url: 'postgresql://host/db'}\n" + place.config.read_text())

@@ -107,7 +107,7 @@ def test_every_problem_of_a_broken_configuration_is_a_finding(tmp_path: Path) ->
     assert "there is no configuration at" in missing.out
 
 
-def test_what_is_wrong_comes_with_its_place_and_its_fix(tmp_path: Path) -> None:
+def test_a_finding_has_its_location_and_its_fix(tmp_path: Path) -> None:
     """Refused plugins, open files, paused schedules, failed jobs, a store that is none."""
     place = private(a_place(tmp_path, f"  broken:\n{ONCE}  gone: {{}}\n"))
     place.config.write_text(place.config.read_text().replace("  echo: {}\n", f"  echo:\n{HOURLY}"))
@@ -276,7 +276,7 @@ def test_why_a_job_waits(tmp_path: Path) -> None:
         assert alone["advice"] == ["ductile system start"]
 
 
-def test_what_a_run_is_at_and_what_it_waits_for(tmp_path: Path) -> None:
+def test_a_run_shows_its_position_and_its_wait(tmp_path: Path) -> None:
     """A run that seems stuck names the step that runs, or the job that holds the slot its step waits for."""
     pipelines = "pipelines:\n  - {name: flow, steps: [{id: nap, uses: slow}]}\n"
     place = a_place(tmp_path, f"  slow: {{parallelism: 1}}\n{pipelines}")

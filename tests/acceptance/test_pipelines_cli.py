@@ -136,7 +136,7 @@ def test_retry_from_a_step_is_a_new_run(place: Place) -> None:
 
 
 @pytest.mark.parametrize("dry", [(), ("--dry-run",)])
-def test_what_cannot_be_taken_up_from_a_step(place: Place, dry: tuple[str, ...]) -> None:
+def test_these_runs_cannot_be_retried_from_a_step(place: Place, dry: tuple[str, ...]) -> None:
     """An unknown step, one that was not reached, a run that succeeded, a job that is none."""
     old = failed_run(place)["job_id"]
     for step in ("nowhere", "end"):

@@ -286,7 +286,7 @@ def test_a_caller_that_hangs_up_frees_its_slot(narrow: Api) -> None:
     assert narrow.ended(run["job_id"])["status"] == "succeeded"
 
 
-def test_a_daemon_that_stops_answers_those_who_wait(narrow: Api) -> None:
+def test_a_daemon_that_stops_answers_waiting_callers(narrow: Api) -> None:
     """202 with the id, before the listeners close; the run goes on when a daemon runs again."""
     waiting = post(narrow, "/pipeline/waiting")
     narrow.daemon.wait_for("job.started", lambda line: line["plugin"] == "gated")

@@ -131,7 +131,7 @@ def test_bad_receivers_do_not_delay_others(tmp_path: Path) -> None:
     assert [body["state"] for body in sent] == ["queued", "loading", "working", "done"]
 
 
-def test_what_is_asked_for_with_retry_after_is_granted(tmp_path: Path) -> None:
+def test_a_retry_after_of_the_receiver_is_honoured(tmp_path: Path) -> None:
     """429 with Retry-After; the others of the job go out meanwhile."""
     place = a_telling_place(tmp_path)
 
@@ -208,7 +208,7 @@ def test_a_stopped_daemon_delivers_when_it_is_back(tmp_path: Path) -> None:
     assert_chain(by_job(requests)[ran["job_id"]])
 
 
-def test_what_was_dropped_can_be_sent_again(tmp_path: Path) -> None:
+def test_a_dropped_delivery_can_be_sent_again(tmp_path: Path) -> None:
     """Dropped and recorded after the last attempt; deliveries can be listed and re-sent."""
     place = a_telling_place(tmp_path, settings=SETTINGS.replace("max_attempts: 4", "max_attempts: 1"))
     with a_receiver(lambda *_: Reply(status=500)) as receiver, a_daemon(place) as daemon:

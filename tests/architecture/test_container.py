@@ -23,6 +23,6 @@ def test_exactly_what_is_copied_is_sent() -> None:
     assert {line[1:] for line in rest if line.startswith("!")} == copied()
 
 
-def test_what_is_copied_is_there() -> None:
+def test_copied_files_exist() -> None:
     assert copied() >= {"src", "requirements.lock"}
     assert [name for name in sorted(copied()) if not (ROOT / name).exists()] == []

@@ -53,7 +53,7 @@ async def check_acknowledged(path: Path, said: list[list[str]]) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_what_was_acknowledged_survives_kill_after_kill(tmp_path: Path, seed: int) -> None:
+def test_acknowledged_writes_survive_kill_after_kill(tmp_path: Path, seed: int) -> None:
     """Every acknowledged job, claim and result is found after each of many kills on the same store."""
     path = tmp_path / "state.db"
     rng = Random(seed)

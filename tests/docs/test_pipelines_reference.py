@@ -105,7 +105,7 @@ def test_a_missing_path_means_what_the_table_says(name: str, missing: str) -> No
             assert compare(MISSING, op, value) is compare(None, op, value)
 
 
-def test_every_root_is_there_and_who_may_use_it() -> None:
+def test_every_root_is_documented_with_its_portability() -> None:
     rows = re.findall(r"^\| `(\w+)` \| [^|]+ \| yes \| (yes|no)", PAGE, re.MULTILINE)
     assert rows == [(root.value, "yes" if root in PORTABLE_ROOTS else "no") for root in Root]
 

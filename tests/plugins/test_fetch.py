@@ -47,7 +47,7 @@ def test_poll_compares_the_content_where_the_server_has_no_validator() -> None:
     assert bodies == [["a"], [], ["b"], ["a"]]
 
 
-def test_what_is_known_of_one_address_is_not_used_for_another() -> None:
+def test_state_of_one_address_is_not_used_for_another() -> None:
     with a_service(versioned) as service:
         first = ask("fetch", "poll", config={"url": service.url})
         ask("fetch", "poll", config={"url": service.url + "/other"}, state=first.state)

@@ -81,7 +81,7 @@ def test_only_what_is_wanted_goes_on(config: dict[str, Any], wanted: bool) -> No
 
 
 @pytest.mark.parametrize("event", [None, "", "Push Event", "../x"])
-def test_what_is_no_delivery_is_refused(event: str | None) -> None:
+def test_a_request_that_is_no_delivery_is_refused(event: str | None) -> None:
     """An event's type is made of the header, so it has to be a plain word."""
     assert deliver(event, PUSH).failed_for_good("x-github-event")
 

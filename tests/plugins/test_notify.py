@@ -86,7 +86,7 @@ def test_a_redelivery_does_not_notify_twice(people: People) -> None:
     assert len(people.got) == 1
 
 
-def test_what_makes_a_message_the_same(people: People) -> None:
+def test_messages_are_the_same_by_id_key_or_event(people: People) -> None:
     """Its own id, else the event's key, else the event."""
     people.tell({"message": "hi", "id": "1"}, event={"dedupe_key": "k"})
     people.tell({"message": "hi", "id": "1"})
@@ -191,7 +191,7 @@ def test_apprise_understands_an_address_without_sending(people: People) -> None:
     assert people.got == []
 
 
-def test_what_apprise_could_not_send_is_tried_again_and_tells_no_address(people: People) -> None:
+def test_a_message_apprise_could_not_send_is_retried_without_its_address(people: People) -> None:
     refused = with_apprise("handle", at(people.service, "/bad-canary"))
     unreachable = with_apprise("handle", "json://canary:canary@127.0.0.1:1/canary")
     odd = with_apprise("handle", "odd://canary")

@@ -112,7 +112,7 @@ def test_a_folder_s_files_come_change_and_go(tmp_path: Path) -> None:
     assert watch.poll_events() == []
 
 
-def test_what_is_in_a_folder_at_first_is_taken_as_given(tmp_path: Path) -> None:
+def test_files_in_a_folder_at_first_make_no_event(tmp_path: Path) -> None:
     folder, watch = a_folder(tmp_path)
     write(folder / "a", "one")
     assert watch.poll().answer["result"] == "1 files to begin with"

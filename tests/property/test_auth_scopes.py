@@ -55,7 +55,7 @@ def test_everything_and_nothing(needed: tuple[str, ...]) -> None:
 
 
 @given(GRANTED)
-def test_what_is_covered_covers_itself(granted: tuple[str, ...]) -> None:
+def test_every_scope_covers_itself(granted: tuple[str, ...]) -> None:
     """Implying twice implies no more than once."""
     once = expand_scopes(granted)
     assert expand_scopes(tuple(once)) == once

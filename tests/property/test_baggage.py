@@ -54,7 +54,7 @@ def at(baggage: JsonObject, path: tuple[str, ...]) -> JsonValue:
 
 
 @given(claims, json_objects, scopes)
-def test_what_was_inherited_never_changes(
+def test_inherited_baggage_never_changes(
     wanted: tuple[BaggageClaim, ...], inherited: JsonObject, scope: EvalContext
 ) -> None:
     before = json.dumps([inherited, scope.payload, scope.context])
@@ -66,7 +66,7 @@ def test_what_was_inherited_never_changes(
 
 
 @given(claims, json_objects, scopes)
-def test_what_was_claimed_is_there_and_can_be_claimed_again(
+def test_claimed_baggage_is_there_and_can_be_claimed_again(
     wanted: tuple[BaggageClaim, ...], inherited: JsonObject, scope: EvalContext
 ) -> None:
     """A step that is run again finds its own claims and changes nothing."""

@@ -125,9 +125,7 @@ def test_not_all_and_any_are_logic(one: Condition, other: Condition, scope: Eval
 
 
 @given(conditions, scopes)
-def test_what_decided_is_among_what_was_looked_at_and_explains_the_whole(
-    condition: Condition, scope: EvalContext
-) -> None:
+def test_the_deciding_comparisons_explain_the_verdict(condition: Condition, scope: EvalContext) -> None:
     """Fix the comparisons that decided at what they gave: whatever the others say, the verdict stays."""
     verdict = judged(condition, scope)
     assert verdict.because

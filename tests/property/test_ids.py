@@ -65,7 +65,7 @@ def test_every_bit_of_chance_comes_up() -> None:
 
 
 @given(zoned)
-def test_what_is_written_is_read_back_as_the_same_instant(instant: datetime) -> None:
+def test_a_written_timestamp_is_read_back_as_the_same_instant(instant: datetime) -> None:
     read = parse_timestamp(format_timestamp(instant))
     assert read == instant
     assert read.utcoffset() == timedelta(0)

@@ -71,7 +71,7 @@ def test_a_field_that_is_renamed_is_gone_and_new(value: dict[str, Any], data: st
 
 
 @given(values, values)
-def test_what_is_gone_one_way_is_new_the_other_way(one: JsonValue, other: JsonValue) -> None:
+def test_a_key_removed_one_way_is_added_the_other_way(one: JsonValue, other: JsonValue) -> None:
     there, back = compare_shapes(one, other), compare_shapes(other, one)
     opposite = {
         ChangeKind.GONE: ChangeKind.NEW,

@@ -43,7 +43,7 @@ def test_no_run_starts_without_what_is_required(condition: Condition, scope: Eva
         ({"not": {"path": "payload.a", "op": "exists", "value": False}}, {"a"}),
     ],
 )
-def test_what_a_condition_asks_for(condition: Any, required: set[str]) -> None:
+def test_a_condition_requires_the_paths_it_reads(condition: Any, required: set[str]) -> None:
     """What is missing is null for eq, neq and in, and false for the others."""
     written = {"name": "flow", "on": "go", "if": condition, "steps": [uses()]}
     assert find_required_inputs(policy_of(written).pipelines.by_name["flow"]).required == required
@@ -64,7 +64,7 @@ def test_what_a_condition_asks_for(condition: Any, required: set[str]) -> None:
         ([uses(with_={"braces": "{{payload.name}}"})], set(), set()),
     ],
 )
-def test_what_the_first_steps_ask_for(steps: Any, required: set[str], known: Any) -> None:
+def test_first_steps_require_the_paths_they_read(steps: Any, required: set[str], known: Any) -> None:
     """A path that leads nowhere fails the step that has it."""
     needs = find_required_inputs(Pipeline(name="flow", graph=graph_of(*steps)))
     assert needs.required == required

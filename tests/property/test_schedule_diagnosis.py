@@ -83,7 +83,7 @@ def test_a_schedule_without_obstacle_would_start(facts: ScheduleFacts) -> None:
 
 
 @given(situations)
-def test_what_the_scheduler_would_skip_for_is_the_cause(facts: ScheduleFacts) -> None:
+def test_the_reason_of_a_skip_is_the_cause(facts: ScheduleFacts) -> None:
     """The words of the ledger and of the explanation are the same."""
     cause = decide_cause(facts)
     if cause not in STANDING and facts.conditions is not None:

@@ -100,7 +100,7 @@ def test_why_a_request_is_not_genuine(
 
 
 @given(senders, secrets, bodies)
-def test_what_was_signed_with_the_secret_is_genuine(
+def test_a_body_signed_with_the_secret_is_genuine(
     sender: tuple[SignatureScheme, Signer], secret: str, body: bytes
 ) -> None:
     """HMAC-SHA256 over the raw body; `sha256=<hex>` or bare hex."""
@@ -224,7 +224,7 @@ def test_the_reference_implementation_is_accepted_by_us(key: bytes) -> None:
     assert verify_signature(STANDARD, secret, headers, b"{}", START)
 
 
-def test_what_we_sign_reads_as_github_has_it() -> None:
+def test_our_signature_has_the_form_of_github() -> None:
     """`X-Foreman-Signature: sha256=<hmac of body>`."""
     assert sign_body("s", b"body") == f"sha256={hexed('s', b'body')}"
 

@@ -29,7 +29,7 @@ def test_a_table_that_fits_is_left_alone(rows: list[tuple[str, ...]]) -> None:
     assert fit_table(table, 1000, SPARE, "2026-11-17") is table
 
 
-def test_what_gives_way_first() -> None:
+def test_ids_shrink_before_columns_are_left_out() -> None:
     """Ids and instants are shortened, then columns are spared in order, then the widest is cut."""
     row = ("01a1e748-4305-7000-8000-0123456789ab", "fail", "2026-11-17T02:17:00Z", "scheduler", "x" * 30)
     assert fit_table(Table(HEADERS, [row]), 90, SPARE, "2026-11-17").rows == [

@@ -45,7 +45,7 @@ def test_compiling_fails_exactly_where_a_fault_is_reported(value: JsonValue) -> 
 
 
 @given(json_values, scopes)
-def test_what_refers_to_nothing_stays_as_it_is(value: JsonValue, scope: EvalContext) -> None:
+def test_text_without_references_stays_as_it_is(value: JsonValue, scope: EvalContext) -> None:
     assert json_equal(fill(compile_template(value), scope), value)
 
 

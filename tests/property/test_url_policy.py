@@ -55,7 +55,7 @@ def test_a_wrapped_address_is_judged_as_what_it_leads_to(inner: IPv4Address) -> 
 
 
 @given(ipv4 | ipv6)
-def test_what_is_not_global_is_forbidden(address: IPv4Address | IPv6Address) -> None:
+def test_an_address_that_is_not_global_is_forbidden(address: IPv4Address | IPv6Address) -> None:
     """Loopback, private and link-local targets are refused unless listed."""
     if isinstance(address, IPv4Address) and not address.is_global:
         assert is_forbidden(address)

@@ -22,7 +22,9 @@ from ductile.errors import Exit, file_error
         (errno.EPERM, "denied", Exit.DENIED, "cannot write x: Operation not permitted"),
     ],
 )
-def test_what_the_system_says_of_a_file(number: int, code: str, status: Exit, says: str) -> None:
+def test_a_file_error_has_the_code_and_status_of_its_errno(
+    number: int, code: str, status: Exit, says: str
+) -> None:
     """No room is something to try again after; what may not be done is denied."""
     error = file_error("cannot write x", OSError(number, os.strerror(number), "x.a1b2"), hint="look")
     assert (error.code, error.exit_status, error.message) == (code, status, says)

@@ -30,7 +30,7 @@ def test_a_value_is_built_by_keywords_and_stays_as_it_is() -> None:
     assert Place(1, 2) == Place(x=1, y=2)
 
 
-def test_what_is_hidden_is_not_printed() -> None:
+def test_hidden_fields_are_not_printed() -> None:
     account = Account(name="ann", password="canary")
     assert repr(account) == "Account(name='ann', tags={})"
     assert "canary" not in f"{account}"

@@ -162,7 +162,7 @@ def without_fonts(svg: str) -> str:
     return re.sub(r"@font-face \{.*?\}|<!--.*?-->", "", svg, flags=re.DOTALL)
 
 
-async def test_what_goes_wrong_for_a_moment_does_not_end_it() -> None:
+async def test_a_momentary_error_does_not_end_the_screen() -> None:
     """A store that closes is not yet a daemon that has gone; the one follows from the other."""
     errors = [StoreBusyError("the store is closing"), DaemonNotRunningError("no daemon is running here")]
 

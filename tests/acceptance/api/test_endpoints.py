@@ -260,7 +260,7 @@ def test_a_missing_or_unknown_token_is_refused(api: Api, case: Case) -> None:
 
 
 @pytest.mark.parametrize("path", OPEN)
-def test_what_is_open_on_loopback(api: Api, path: str) -> None:
+def test_these_endpoints_are_open_on_loopback(api: Api, path: str) -> None:
     """Health and the catalogue need no token while the API listens on this machine only."""
     said = api.ask("GET", path, token=None)
     assert said.status == 200, said

@@ -16,7 +16,7 @@ def succeeded(events: list[dict[str, Any]]) -> set[str]:
     }
 
 
-def test_what_happens_is_streamed_after_it_is_on_disk(tmp_path: Path) -> None:
+def test_events_are_streamed_after_they_are_on_disk(tmp_path: Path) -> None:
     """When an event is read, its job can be read too."""
     with an_api(an_api_place(tmp_path)) as api, EventReader(api) as reader:
         job_id = api.post("/plugin/echo/poll")["job_id"]

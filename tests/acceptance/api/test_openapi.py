@@ -90,7 +90,7 @@ def test_a_plugin_has_a_document_of_its_own(api: Api) -> None:
 
 
 @pytest.mark.parametrize(("plugin", "why"), [("resting", "disabled"), ("ghost", "refused")])
-def test_what_cannot_run_has_no_calls(api: Api, plugin: str, why: str) -> None:
+def test_a_plugin_that_cannot_run_has_no_calls(api: Api, plugin: str, why: str) -> None:
     """Each of them would be refused; the document says why there is none."""
     document = api.get(f"/plugin/{plugin}/openapi.json")
     assert document["paths"] == {}

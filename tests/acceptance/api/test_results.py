@@ -113,7 +113,7 @@ def test_the_result_and_nothing_else(api: Api) -> None:
     assert failed.body["error"] == "no"
 
 
-def test_what_has_no_result_yet_is_answered_as_ever(api: Api) -> None:
+def test_a_job_without_a_result_is_answered_with_its_record(api: Api) -> None:
     said = api.ask("POST", "/pipeline/slow?result=only&strict=true")
     assert (said.status, said.headers["x-ductile-status"]) == (202, "queued")
     assert said.body["job_id"]

@@ -64,7 +64,7 @@ def reason_and_permanence(outcome: Outcome) -> tuple[JobReason, bool]:
         if name.startswith("prints") and name not in {"prints 11 MiB", "prints without end"}
     ],
 )
-async def test_what_is_not_one_json_object_is_a_protocol_error(
+async def test_output_other_than_one_json_object_is_a_protocol_error(
     runner: Runner, kind: StartedBy, tmp_path: Path, name: str
 ) -> None:
     """Whatever a plugin prints, the attempt fails, may be retried, and its output is kept."""

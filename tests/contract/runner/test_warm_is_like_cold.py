@@ -186,7 +186,7 @@ async def test_found_through_env_it_is_the_same_too(both: Both, tmp_path: Path) 
     assert again == cold
 
 
-async def test_what_cannot_be_made_ready_is_started_plainly(both: Both, tmp_path: Path) -> None:
+async def test_a_plugin_that_cannot_be_preloaded_starts_cold(both: Both, tmp_path: Path) -> None:
     """No fault of ours becomes the plugin's. Here no directory can be read any more."""
     plugin = a_python_plugin(tmp_path / "plugin", "print('hello')\n")
     launch = a_launch(plugin, environment=an_environment(tmp_path), limits=ResourceLimits(open_files=3))

@@ -299,7 +299,7 @@ async def test_a_server_that_hangs_cannot_hang_a_job(runner: WarmRunner, tmp_pat
     assert await run_of(runner, a_launch(a_bad_plugin(tmp_path / "next", "answers"))) == "done"
 
 
-async def test_what_hides_a_module_beside_the_plugin_still_hides_it(
+async def test_a_module_that_hides_one_beside_the_plugin_still_hides_it(
     runner: WarmRunner, tmp_path: Path
 ) -> None:
     """A plugin's own `json.py` comes before the one that the server has imported."""
@@ -345,7 +345,7 @@ async def test_a_wrapper_around_an_interpreter_starts_cold(runner: WarmRunner, t
     assert "wrapper" in (await runner.why_cold(launch) or "")
 
 
-async def test_what_is_called_python_and_is_not_starts_cold(runner: WarmRunner, tmp_path: Path) -> None:
+async def test_a_program_only_named_python_starts_cold(runner: WarmRunner, tmp_path: Path) -> None:
     """The server program reports what runs it."""
     odd = an_executable(tmp_path / "odd", f"#!/bin/sh\necho '{OK}'\n", name="python3")
     plugin = an_executable(tmp_path / "plugin", f"#!/usr/bin/env {odd.name}\n")

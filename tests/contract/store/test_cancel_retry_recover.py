@@ -103,7 +103,7 @@ async def test_a_cancelled_job_is_dead_after_a_crash(store_factory: StoreFactory
 
 
 @pytest.mark.parametrize("outcome", [ok(), failed(permanent=True)], ids=["succeeded", "failed"])
-async def test_what_has_ended_stays_as_it_is(store: Store, outcome: Outcome) -> None:
+async def test_an_ended_job_stays_as_it_is(store: Store, outcome: Outcome) -> None:
     await accept(store, a_new_job())
     job_id = (await run_next(store, outcome)).job_id
     before = await stored(store, job_id)
@@ -143,7 +143,7 @@ async def test_a_cancelled_job_can_be_retried_and_is_not_cancelled_again(store: 
     assert (await stored(store, job_id)).status is JobStatus.SUCCEEDED
 
 
-async def test_what_has_not_failed_is_not_retried(store: Store) -> None:
+async def test_a_job_that_has_not_failed_is_not_retried(store: Store) -> None:
     job_id = await accept(store, a_new_job())
     assert await store.retry(job_id, some_policy()) is RetryResult.NOT_ENDED
     await claim_all(store)

@@ -105,7 +105,7 @@ async def test_stored_instants_never_go_back(store_factory: StoreFactory) -> Non
     assert (await stored(store, later)).created_at == clock.now
 
 
-async def test_what_is_due_follows_the_clock_and_not_the_stamps(store: Store, clock: Clock) -> None:
+async def test_due_times_follow_the_clock_and_not_recorded_timestamps(store: Store, clock: Clock) -> None:
     """A clock that was set back does not stop retries: they are planned by the clock there is."""
     await accept(store, a_new_job())
     clock.advance(hours=-5)

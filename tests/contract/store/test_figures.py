@@ -28,7 +28,7 @@ async def test_the_queue_plugin_by_plugin(store: Store, clock: Clock) -> None:
     assert rows["b"].oldest_ready_at == first_at
 
 
-async def test_what_has_ended_is_not_in_the_queue(store: Store) -> None:
+async def test_an_ended_job_is_not_in_the_queue(store: Store) -> None:
     await accept(store, a_new_job("a"))
     await run_next(store, ok())
     assert await store.queue_depths() == ()

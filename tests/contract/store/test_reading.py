@@ -273,7 +273,7 @@ async def test_a_text_that_no_database_takes_is_refused_and_no_crash(store: Stor
         await store.log(LogFilter(query="\ud800"), limit=1)
 
 
-async def test_an_id_that_no_database_takes_is_nobodys(store: Store) -> None:
+async def test_an_id_that_no_database_takes_is_unknown(store: Store) -> None:
     """Port: verbs raise only errors of ours; an id like that cannot exist."""
     with contextlib.suppress(StoreError, RefusedError):
         assert await store.job("\ud800") is None
@@ -393,7 +393,7 @@ async def test_the_plugins_of_a_configuration_are_recorded_with_it(store: Store)
     assert (newest.plugins, first.plugins) == (plugins, None)
 
 
-async def test_what_is_not_there(store: Store) -> None:
+async def test_unknown_names_have_no_rows(store: Store) -> None:
     assert await store.job("unknown") is None
     assert await store.event("nothing") is None
     assert await store.context("nothing") is None

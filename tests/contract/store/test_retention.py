@@ -184,7 +184,7 @@ async def test_the_log_goes_after_thirty_days_with_its_text_and_transitions(
     assert (await store.log(LogFilter(query="needle"), limit=9)).rows == ()
 
 
-async def test_what_comes_later_can_be_found_after_a_prune(store: Store, clock: Clock) -> None:
+async def test_later_rows_can_be_found_after_a_prune(store: Store, clock: Clock) -> None:
     await accept(store, a_new_job())
     await run_next(store, ok(stdout="old"))
     await store.index_log()
@@ -316,7 +316,7 @@ async def test_delivered_ones_are_kept_for_a_week(store: Store, clock: Clock) ->
     assert [row.id for row in (await store.deliveries(limit=9)).rows] == [other.id]
 
 
-async def test_what_is_due_can_be_counted_and_is_then_removed(store: Store, clock: Clock) -> None:
+async def test_due_rows_can_be_counted_and_are_then_removed(store: Store, clock: Clock) -> None:
     """By kind, as the removal counts it: of jobs, of a run with its steps, and of the log."""
     policy = steps_policy(uses("a"), uses("b"))
     await begin_run(store, policy)

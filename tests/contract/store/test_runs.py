@@ -596,7 +596,7 @@ async def test_a_success_within_its_window_makes_a_run_a_duplicate(store: Store,
     assert await run_out(store, policy) == ["a"]
 
 
-async def test_a_live_run_is_a_duplicate_for_those_who_say_so(store: Store) -> None:
+async def test_a_live_run_counts_as_a_duplicate_on_request(store: Store) -> None:
     policy = steps_policy(uses("a"))
     first = await begin_run(store, policy, dedupe_key="k")
     answer = await enqueue_run(store, policy, a_new_run(policy, dedupe_key="k", dedupe_ttl=60.0))

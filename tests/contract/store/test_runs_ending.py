@@ -481,7 +481,9 @@ ANSWERS: list[tuple[str, Any, RetryResult]] = [
 
 
 @pytest.mark.parametrize(("step", "changed", "expected"), ANSWERS)
-async def test_what_cannot_be_taken_up(store: Store, step: str, changed: Any, expected: RetryResult) -> None:
+async def test_these_runs_cannot_be_retried(
+    store: Store, step: str, changed: Any, expected: RetryResult
+) -> None:
     """Nothing is written of a run that is refused."""
     before = split("s", uses("x"), uses("y"))
     policy = steps_policy(before)
@@ -495,7 +497,7 @@ async def test_what_cannot_be_taken_up(store: Store, step: str, changed: Any, ex
     assert await store.rerun(an_id(), step, run, after) is RetryResult.UNKNOWN_JOB
 
 
-async def test_what_a_retry_would_answer_is_what_it_answers(store: Store) -> None:
+async def test_a_dry_retry_answers_as_the_real_one(store: Store) -> None:
     """Of runs and steps that failed for good, that could not be made, and that have not ended."""
     unmade = uses("b", with_={"x": "{payload.missing}"})
     policy = policy_of(

@@ -485,7 +485,7 @@ async def test_if_running_queue(store: Store) -> None:
         await settle(store, claim.job, ok())
 
 
-async def test_what_if_running_cancel_ends_in_the_queue_fires_its_hook(store: Store) -> None:
+async def test_a_queued_job_ended_by_if_running_cancel_fires_its_hook(store: Store) -> None:
     """It has ended like any other job; and the schedule goes on as its new run says."""
     policy = policy_of(
         {"name": "alarm", "on-hook": "job.failed", "steps": [uses("tell", plugin="r")]},
@@ -652,7 +652,7 @@ async def test_the_end_of_a_run_accounts_for_what_fell_due_meanwhile(store: Stor
     ],
     ids=["queue", "cancel", "paused", "crashed"],
 )
-async def test_what_the_end_of_a_run_cannot_judge_is_left_to_the_scheduler(
+async def test_occurrences_that_the_end_of_a_run_cannot_judge_are_left_to_the_scheduler(
     store: Store, clock: Clock, if_running: IfRunning, *, paused: bool, crashed: bool
 ) -> None:
     """It may have to be queued, was paused, or was missed; the schedule stays where it is."""

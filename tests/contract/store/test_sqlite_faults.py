@@ -85,7 +85,7 @@ class Gate:
         await asyncio.to_thread(self._reached.wait, 30)
         try:
             yield
-            for _ in range(5):  # the callers inside have put their units into their lanes
+            for _ in range(5):  # the callers inside have put their requests on the queues
                 await asyncio.sleep(0)
         finally:
             self._open.set()
@@ -111,7 +111,7 @@ async def broken_unit(store: SqliteStore, error: Exception) -> None:
 
 
 async def test_a_failing_unit_leaves_its_neighbours_alone(store: SqliteStore) -> None:
-    """Each unit is its own; the constraint that one breaks undoes that one alone."""
+    """Each request is its own; a broken constraint undoes that request alone."""
     twin = a_new_job()
     jobs = [a_new_job() for _ in range(4)]
     answers = await together(
@@ -205,7 +205,7 @@ async def test_a_claim_is_not_lost_with_what_failed_before_it(store: SqliteStore
 
 
 @pytest.mark.parametrize("priority", [Priority.CONFIGURE, Priority.MAINTENANCE], ids=str)
-async def test_what_waits_for_claims_is_not_lost_when_one_fails(
+async def test_requests_behind_a_claim_are_not_lost_when_it_fails(
     store: SqliteStore, priority: Priority
 ) -> None:
     """A claim meets the full disk first; a reload or a sweep behind it is answered all the same."""
@@ -956,7 +956,7 @@ async def test_an_io_error_while_a_batch_runs_again_acknowledges_nothing_that_is
 
 
 async def test_an_io_error_inside_a_unit_of_a_batch_that_runs_again_fails_all_of_it(path: Path) -> None:
-    """The same where a unit itself meets the disk's error and SQLite has rolled everything back."""
+    """The same if a request meets the I/O error and SQLite has rolled everything back."""
     store = opened(path)
     jobs = [a_new_job() for _ in range(4)]
     runs = 0

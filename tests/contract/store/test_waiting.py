@@ -291,7 +291,7 @@ async def test_keep_turns_the_list_round(
     assert found == left
 
 
-async def test_ending_all_ends_those_who_wait_too(store: Store, clock: Clock) -> None:
+async def test_ending_all_ends_waiting_jobs_too(store: Store, clock: Clock) -> None:
     await accept(store, a_new_job())
     await run_next(store, failed())
     old = await accept(store, a_new_job(dedupe_key="key:a"))
@@ -306,7 +306,7 @@ async def test_ending_all_ends_those_who_wait_too(store: Store, clock: Clock) ->
 
 
 async def test_large_queues_are_ended_in_sweeps(store: Store) -> None:
-    """At most 500 rows a unit; `more` says that another is needed."""
+    """At most 500 rows in a transaction; `more` says that another is needed."""
     await submit(store, *[a_new_job() for _ in range(501)])
     first = await store.end_queued(JobReason.PURGED, POLICY)
     assert (len(first.jobs), first.more) == (500, True)

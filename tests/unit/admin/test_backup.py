@@ -77,7 +77,7 @@ def files_below(directory: Path) -> dict[str, bytes]:
     }
 
 
-def test_what_is_restored_is_what_was_there(tmp_path: Path) -> None:
+def test_a_restore_brings_back_the_same_files(tmp_path: Path) -> None:
     home = a_home(tmp_path)
     target = tmp_path / "b.tar.gz"
     done = saved(home, target, secrets=True)
@@ -195,7 +195,7 @@ def test_trying_writes_nothing(tmp_path: Path) -> None:
     assert not (tmp_path / "new").exists()
 
 
-def test_what_lay_outside_is_kept_apart(tmp_path: Path) -> None:
+def test_files_from_outside_are_kept_apart(tmp_path: Path) -> None:
     home = a_home(tmp_path, "include: [../shared.yaml]\n")
     (tmp_path / "shared.yaml").write_text("service: {name: other}\n")
     saved(home, tmp_path / "b.tar.gz")
@@ -366,7 +366,7 @@ def test_a_restore_needs_room(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"not a tar", b"\x1f\x8b\x08cut off"])
-def test_what_is_no_archive_is_refused(tmp_path: Path, content: bytes) -> None:
+def test_a_file_that_is_no_archive_is_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "b.tar.gz").write_bytes(content)
     with pytest.raises(RefusedError, match="is not a whole backup"):
         verify(tmp_path / "b.tar.gz", store_files(), quiet)

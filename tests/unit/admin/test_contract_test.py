@@ -72,7 +72,7 @@ def test_a_good_plugin_passes_every_check(tmp_path: Path) -> None:
         (f"{ANSWER[:-2]}; exit 3 ;;", set()),
     ],
 )
-def test_what_counts_as_an_answer(tmp_path: Path, answer: str, found: set[ContractCheck]) -> None:
+def test_these_responses_count_as_an_answer(tmp_path: Path, answer: str, found: set[ContractCheck]) -> None:
     """One object and nothing beside it; an error is an answer, and ok wins over the exit status."""
     assert faults(check(tmp_path, GOOD.replace(ANSWER, answer))) == found
 

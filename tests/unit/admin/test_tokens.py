@@ -181,7 +181,7 @@ def test_only_what_was_changed_is_sealed_anew(demo: Path) -> None:
     ]
 
 
-def test_what_is_needed_is_not_revoked(demo: Path) -> None:
+def test_a_needed_token_is_not_revoked(demo: Path) -> None:
     with pytest.raises(ConfigError, match="nothing was written"):
         revoke_token(str(demo), {}, "admin")  # the API would be left without any
     create_token(str(demo), {}, "hooks", ())

@@ -214,8 +214,8 @@ async def test_a_sweep_of_all_that_was_behind_is_a_gap_too(store: Store) -> None
     streams = EventStreams(store, LedgerStream(store))
     text = await read_up_to(b"id: 8", streams, EventFilter(after=3), grow_and_sweep)
     assert b'id: 5\nevent: gap\ndata: {"oldest":6' in text
-    told = re.findall(rb"id: (\d+)\nevent: (\S+)", text)
-    before = [int(number) for number, _ in told]
-    for place, (number, kind) in zip(before, told[1:], strict=False):
+    entries = re.findall(rb"id: (\d+)\nevent: (\S+)", text)
+    before = [int(number) for number, _ in entries]
+    for place, (number, kind) in zip(before, entries[1:], strict=False):
         assert kind == b"gap" or int(number) == place + 1
     assert before[-1] == 8

@@ -34,8 +34,8 @@ def test_ids_are_names_that_functions_may_have(command: tuple[str, str], pipelin
     assert len(fixed) == len(ENDPOINTS)
     assert {command_id(*command), pipeline_id(pipeline)}.isdisjoint(fixed)
     assert command_id(*command) != pipeline_id(pipeline)
-    for told in (*fixed, command_id(*command), pipeline_id(pipeline)):
-        assert re.fullmatch(r"[A-Za-z0-9_-]+", told)
+    for operation_id in (*fixed, command_id(*command), pipeline_id(pipeline)):
+        assert re.fullmatch(r"[A-Za-z0-9_-]+", operation_id)
 
 
 def test_ordinary_names_read_as_they_are() -> None:

@@ -64,7 +64,7 @@ def test_any_path_is_found_or_refused(method: str, path: bytes) -> None:
         ROUTER.find(method, b"/" + path)
 
 
-def test_what_strangers_ask_for_does_not_fill_memory() -> None:
+def test_unknown_paths_do_not_fill_memory() -> None:
     """A path is looked up before anybody has shown a token, and may be 64 KiB long."""
     router = Router(ENDPOINTS)
     tracemalloc.start()

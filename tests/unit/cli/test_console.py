@@ -94,7 +94,7 @@ def test_a_remark_below_a_row_goes_on_below_itself_on_a_terminal_only() -> None:
     assert Console().beside("    ", "one\ntwo\x1b") == ["    one two\\x1b"]
 
 
-def test_what_a_table_can_spare_makes_room_for_prose() -> None:
+def test_spare_columns_make_room_for_prose() -> None:
     """Lines of twenty columns can be read in a list, and are tiring in a sentence."""
     row = ["n" * 18, "c" * 20, "word " * 20]
     narrow = Console(width=62)

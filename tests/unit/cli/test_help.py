@@ -43,7 +43,7 @@ def test_no_line_of_help_is_longer_than_a_terminal(words: str) -> None:
     assert [line for line in help_of(words).splitlines() if len(line) > 80] == []
 
 
-def test_what_has_no_room_goes_on_below_itself() -> None:
+def test_text_without_room_continues_below_itself() -> None:
     """The left column stays free, so that a name is found by looking down."""
     assert "  backup FILE|DIR   write configuration, store and plugins to one archive, also\n" + (
         " " * 20 + "while the daemon runs\n"
@@ -85,7 +85,7 @@ EXPECTED = (
 
 
 @pytest.mark.parametrize("words", EXPECTED)
-def test_what_people_type_most_has_examples(words: str) -> None:
+def test_the_most_used_commands_have_examples(words: str) -> None:
     """In the help, after the options, each with what it is for."""
     *_, shown = help_of(words).partition("\nExamples:\n")
     assert [line.strip() for line in shown.splitlines()] == [

@@ -49,5 +49,5 @@ def test_a_hint_with_the_configuration_that_was_named(hint: str, shown: str | No
         ("run echo -- --config demo", None),
     ],
 )
-def test_what_was_named_is_found_in_any_line(words: str, config: str | None) -> None:
+def test_the_config_option_is_found_anywhere_on_the_line(words: str, config: str | None) -> None:
     assert config_option(words.split()) == config

@@ -113,7 +113,7 @@ def test_near_misses_are_suggested(words: list[str], suggestion: str) -> None:
         ["nonsense"],
     ],
 )
-def test_what_makes_no_sense_is_a_usage_error_with_a_hint(words: list[str]) -> None:
+def test_an_invalid_command_line_is_a_usage_error_with_a_hint(words: list[str]) -> None:
     """Exit 2. Options are not abbreviated, or a new one would change what old scripts mean."""
     error = the_error(*words)
     assert error.exit_status == 2

@@ -25,7 +25,7 @@ VALUES = st.recursive(
 
 @given(VALUES)
 @example({"a": [[1, [2]], {"b": {"c": []}}]})
-def test_what_is_shown_reads_back_as_what_it_was(value: JsonValue) -> None:
+def test_shown_yaml_reads_back_as_the_same_value(value: JsonValue) -> None:
     """What `config show` prints can be pasted into a configuration."""
     assert to_plain(parse_yaml(to_yaml(value), file="shown")) == value
 

@@ -108,7 +108,7 @@ def test_one_is_not_true_when_a_claim_is_repeated() -> None:
         apply_claims(one, {"vip": 1}, EvalContext(payload={"vip": True}))
 
 
-def test_what_is_claimed_again_stays_as_it_was_first_claimed() -> None:
+def test_a_repeated_claim_keeps_the_first_value() -> None:
     """1 and 1.0 are the same, and still it is the inherited one that later steps see."""
     spread = (BaggageClaim(target=("n",), source="payload", spread=True),)
     kept = apply_claims(spread, {"n": {"a": 1}}, EvalContext(payload={"a": 1.0, "b": 2}))["n"]

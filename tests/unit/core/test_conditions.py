@@ -275,7 +275,7 @@ def test_no_verdict_shows_a_secret(condition: Condition) -> None:
     assert "swordfish" not in repr(verdict)
 
 
-def test_what_is_quoted_has_a_bounded_length() -> None:
+def test_quoted_values_have_a_bounded_length() -> None:
     deep: JsonValue = 1
     for _ in range(250):
         deep = [deep]

@@ -57,7 +57,7 @@ def test_every_route_and_pipeline_that_matches_fires_in_the_order_of_the_configu
     assert [run.job.command for run in fanned(source="q").runs] == ["first", "second", "choosy"]
 
 
-def test_what_is_started_knows_where_it_comes_from() -> None:
+def test_a_started_job_knows_its_origin() -> None:
     started = fanned(dedupe_key="k", index=7)
     for job, target in ((started.jobs[0], "sink.handle"), (started.runs[0].job, "pipeline:first")):
         assert job.origin == Origin(job_id="producer", execution=2, event_index=7, target=target)

@@ -43,7 +43,7 @@ def test_a_flowchart() -> None:
     assert to_mermaid(build_tree(ORDER, looks_secret), "on go") == FLOWCHART
 
 
-def test_what_a_picture_tells() -> None:
+def test_a_drawing_shows_the_whole_pipeline() -> None:
     """Ids, plugins, branches, events, conditions, the join and what starts it."""
     root = read_svg(to_svg(build_tree(ORDER, looks_secret), "flow", "on go"))
     texts = [element.text for element in root.iter(f"{SVG}text")]
@@ -64,7 +64,7 @@ def test_a_call_is_a_box_with_the_steps_of_the_other_pipeline() -> None:
     )
 
 
-def test_what_a_condition_compares_with_may_be_secret() -> None:
+def test_the_operand_of_a_condition_may_be_secret() -> None:
     """By the name of what is compared."""
     condition = {
         "any": [

@@ -68,7 +68,7 @@ def test_after_downtime(rule: ScheduleRule, catch_up: CatchUp, expected: list[st
     assert plan.is_catch_up is (catch_up is ALL)
 
 
-def test_what_comes_due_after_the_start_is_no_downtime() -> None:
+def test_occurrences_due_after_the_start_are_not_missed() -> None:
     """A run that is late by a second still runs, whatever `catch_up` says."""
     plan = planned(
         cron("0 * * * *"), slot("2026-02-08 10:00"), "2026-02-08 10:00:05", armed="2026-02-08 09:59"

@@ -148,7 +148,7 @@ def test_a_join_that_went_on_before_does_not_go_on_again() -> None:
     assert dict(progress.live_counts) == {"inner": 0, "root": 0}
 
 
-def test_what_branches_made_together_is_bounded() -> None:
+def test_the_joined_payload_is_bounded() -> None:
     """What a step is given is not larger than what a plugin may answer; the split says why it broke."""
     policy = steps_policy(split("s", uses("x"), uses("y")), uses("after"))
     large = an_end(0, payload={"text": "x" * (MAX_JOINED_BYTES // 2)})

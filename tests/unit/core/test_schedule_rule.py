@@ -176,7 +176,7 @@ def test_a_delay_counts_from_the_start_of_the_service() -> None:
     assert fingerprint_of(rule, NOW) != fingerprint_of(rule, NOW + HOUR)
 
 
-def test_what_makes_a_schedule_another_one() -> None:
+def test_these_changes_make_another_schedule() -> None:
     """An edited `at` fires again; what does not move its instants leaves it in its place."""
     same = [every("1h"), every("60m"), every("1h", jitter=HOUR, only_between=hours("08:00-22:00"))]
     assert len({fingerprint_of(rule, NOW) for rule in same}) == 1

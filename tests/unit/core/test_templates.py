@@ -114,7 +114,7 @@ def test_a_missing_path_fails_and_names_the_path_and_the_key(path: str, around: 
     assert failed.value.where == ("to", "who")
 
 
-def test_what_a_template_makes_has_a_largest_size() -> None:
+def test_the_result_of_a_template_has_a_largest_size() -> None:
     """1 MiB as JSON, to the byte."""
     template = compile_template({"a": "{payload.x}"})
     room = MAX_FILLED_BYTES - len('{"a":""}')
@@ -139,7 +139,7 @@ def test_a_template_that_repeats_a_large_value_fails_before_it_is_written_out(wr
     assert peak < 8 * MAX_FILLED_BYTES
 
 
-def test_what_a_template_makes_has_a_greatest_depth() -> None:
+def test_the_result_of_a_template_has_a_greatest_depth() -> None:
     deep: JsonValue = "bottom"
     for _ in range(MAX_DEPTH):
         deep = [deep]

@@ -153,7 +153,7 @@ async def test_survivors_are_ended_with_what_they_forked() -> None:
         theirs.wait()
 
 
-def test_what_belongs_to_a_job_that_has_ended_is_left_alone() -> None:
+def test_a_process_of_an_ended_job_is_left_alone() -> None:
     """A plugin may have started it on purpose; the job of a fork server is unknown."""
     running, ended, server = an_orphan("one", "j1"), an_orphan("one", "j2"), an_orphan("one", None)
     try:
@@ -165,7 +165,7 @@ def test_what_belongs_to_a_job_that_has_ended_is_left_alone() -> None:
             process.wait()
 
 
-def test_what_an_earlier_version_has_started_is_found() -> None:
+def test_a_process_started_by_an_earlier_version_is_found() -> None:
     """It named no owner to its processes, and recorded one without the start time."""
     cold, warm = an_orphan("one", "j1", owner=None), an_orphan("one", None, owner=None)
     try:
@@ -178,7 +178,7 @@ def test_what_an_earlier_version_has_started_is_found() -> None:
             process.wait()
 
 
-def test_what_another_process_has_started_is_left_alone() -> None:
+def test_a_process_started_by_another_daemon_is_left_alone() -> None:
     """A copied store has the same id and jobs; a process of the copy is not an owner here."""
     other, unknown = an_orphan("one", owner="host:999999998:1"), an_orphan("one", None, owner="host:1:1")
     try:
@@ -190,7 +190,7 @@ def test_what_another_process_has_started_is_left_alone() -> None:
             process.wait()
 
 
-def test_what_a_living_process_has_started_is_left_alone() -> None:
+def test_a_process_started_by_a_living_daemon_is_left_alone() -> None:
     """Its daemon still works, on the original of this store."""
     alive = make_identity("host")
     cold, warm = an_orphan("one", owner=alive), an_orphan("one", None, owner=alive)

@@ -63,7 +63,7 @@ async def test_a_reload_tells_where_its_warnings_are(tmp_path: Path) -> None:
         assert "canary" not in str(warning)
 
 
-async def test_what_waits_for_a_removed_plugin_ends_after_the_switch(tmp_path: Path) -> None:
+async def test_jobs_of_a_removed_plugin_end_after_the_switch(tmp_path: Path) -> None:
     """Queued jobs end dead/plugin_removed, and who waits for them hears of it."""
     async with an_engine(tmp_path, ECHO + "  held: {uses: echo, parallelism: 1}\n") as bench:
         await bench.started()
@@ -123,7 +123,7 @@ async def test_jobs_of_a_plugin_wait_for_the_init_that_a_reload_brings(tmp_path:
         assert (place / "commands").read_text().split() == ["init", "poll"]
 
 
-async def test_what_only_a_restart_can_change_refuses_all_of_it(tmp_path: Path) -> None:
+async def test_a_setting_that_needs_a_restart_refuses_the_whole_reload(tmp_path: Path) -> None:
     """Named, and nothing is recorded."""
     async with an_engine(tmp_path, ECHO) as bench:
         await bench.started()
@@ -134,7 +134,7 @@ async def test_what_only_a_restart_can_change_refuses_all_of_it(tmp_path: Path) 
         assert await origins(bench) == [ConfigOrigin.START]
 
 
-async def test_a_caller_who_goes_away_does_not_stop_a_reload_half_way(tmp_path: Path) -> None:
+async def test_a_cancelled_caller_does_not_stop_a_reload_half_way(tmp_path: Path) -> None:
     """The configuration that is stored as loaded is the one in force."""
     async with an_engine(tmp_path, ECHO) as bench:
         await bench.started()

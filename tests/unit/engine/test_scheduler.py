@@ -169,7 +169,7 @@ async def test_a_delay_is_armed_by_every_start_and_not_by_a_reload(tmp_path: Pat
         ("run_all", ["11:00:00 late", "12:00:00 late", "13:00:00 late"], 3),
     ],
 )
-async def test_what_a_downtime_swallowed(
+async def test_occurrences_missed_in_a_downtime_are_recorded(
     tmp_path: Path, catch_up: str, expected: list[str], jobs: int
 ) -> None:
     """Nothing runs at boot unless it is to be made up for; all of it is in the history."""

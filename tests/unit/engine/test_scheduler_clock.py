@@ -107,7 +107,7 @@ async def test_after_a_clock_set_back_no_wait_becomes_longer(tmp_path: Path) -> 
         assert bench.clock_was_set == 1
 
 
-async def test_what_comes_due_after_a_clock_set_back_was_not_missed(tmp_path: Path) -> None:
+async def test_an_occurrence_due_after_a_clock_set_back_was_not_missed(tmp_path: Path) -> None:
     async with scheduling(tmp_path, 'p: {schedule: {at: "2026-02-08T09:30:00Z"}}') as bench:
         assert await bench.outcomes() == ["09:30:00 skipped missed"]
         await bench.clock.set_by(hours=-2)

@@ -9,7 +9,7 @@ from builders.clocks import SimulatedClock
 from ductile.engine.clock import TimerLoop
 
 
-async def test_what_is_announced_while_it_looks_is_looked_for_again() -> None:
+async def test_a_wake_during_a_pass_causes_another_pass() -> None:
     """A retry or a deadline written while the loop reads, and not seen by it, is not lost."""
     clock = SimulatedClock()
     first, later = clock.now() + timedelta(seconds=1), clock.now() + timedelta(seconds=5)

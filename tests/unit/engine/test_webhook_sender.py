@@ -318,7 +318,7 @@ async def test_urls_are_in_no_signal_and_no_ledger(tmp_path: Path) -> None:
     assert f"http://127.0.0.1:{receiver.port}" in shown
 
 
-async def test_what_is_being_sent_when_it_stops_may_finish(tmp_path: Path) -> None:
+async def test_a_delivery_in_flight_at_the_stop_may_finish(tmp_path: Path) -> None:
     release = threading.Event()
     with a_receiver(lambda *_: Reply(after=release)) as receiver:
         async with sending(tmp_path) as (bench, deliveries):
@@ -332,7 +332,7 @@ async def test_what_is_being_sent_when_it_stops_may_finish(tmp_path: Path) -> No
     assert row.status is DeliveryStatus.DELIVERED
 
 
-async def test_what_could_not_finish_is_sent_by_the_next_daemon_at_once(tmp_path: Path) -> None:
+async def test_an_unfinished_delivery_is_sent_by_the_next_daemon_at_once(tmp_path: Path) -> None:
     """At least once, across restarts."""
     release = threading.Event()
     clock = SimulatedClock()
@@ -367,7 +367,7 @@ class SlowToTake:
         return found
 
 
-async def test_what_was_being_taken_when_the_daemon_stopped_is_due_at_once(tmp_path: Path) -> None:
+async def test_a_delivery_claimed_at_the_stop_is_due_at_once(tmp_path: Path) -> None:
     """It was never sent, so it is due at once."""
     clock, snapshot = SimulatedClock(), a_snapshot(tmp_path, _SETTINGS)
     store = open_sqlite_store(tmp_path / "state.db", clock=clock, rng=Random(1))
@@ -391,7 +391,7 @@ async def test_what_was_being_taken_when_the_daemon_stopped_is_due_at_once(tmp_p
             await bench.until(Signal.DELIVERY_DELIVERED)
 
 
-async def test_what_a_crash_cut_off_is_due_again_when_its_time_is_over(tmp_path: Path) -> None:
+async def test_a_delivery_cut_off_by_a_crash_is_due_again_after_its_lease(tmp_path: Path) -> None:
     """The attempt was counted before it was made, and has no stored result."""
     clock = SimulatedClock()
     store = open_sqlite_store(tmp_path / "state.db", clock=clock, rng=Random(1))
@@ -423,7 +423,7 @@ async def test_a_request_that_cannot_be_made_is_dropped_and_delays_no_other(tmp_
     assert "canary" not in repr(bench.emitted)
 
 
-async def test_what_crashed_in_its_last_attempt_is_dropped_and_recorded(tmp_path: Path) -> None:
+async def test_a_delivery_that_crashed_in_its_last_attempt_is_dropped_and_recorded(tmp_path: Path) -> None:
     """Bounded by `max_attempts` across crashes: attempts are counted before they are made."""
     clock = SimulatedClock()
     store = open_sqlite_store(tmp_path / "state.db", clock=clock, rng=Random(1))
@@ -440,7 +440,7 @@ async def test_what_crashed_in_its_last_attempt_is_dropped_and_recorded(tmp_path
     assert dropped.data["error"] == "the daemon ended before it could store the result of the last attempt"
 
 
-async def test_what_fewer_attempts_cut_off_keeps_what_was_wrong(tmp_path: Path) -> None:
+async def test_a_delivery_dropped_by_a_lower_limit_keeps_its_error(tmp_path: Path) -> None:
     """A reload may leave a delivery no attempt; its error names that and the earlier error."""
     used = [a_snapshot(tmp_path, f"{_SETTINGS}, max_attempts: 4")]
     with a_receiver(answering(500)) as receiver:
@@ -508,7 +508,7 @@ async def test_a_body_is_what_it_was_when_the_state_changed(tmp_path: Path) -> N
     assert bodies[0]["timestamp"] == format_timestamp(START)
 
 
-async def test_what_is_taken_too_late_is_left_for_the_next_start(tmp_path: Path) -> None:
+async def test_a_delivery_claimed_too_late_is_left_for_the_next_start(tmp_path: Path) -> None:
     """A stop while deliveries are being taken starts none of them."""
     clock, snapshot = SimulatedClock(), a_snapshot(tmp_path, _SETTINGS)
     store = open_sqlite_store(tmp_path / "state.db", clock=clock, rng=Random(1))

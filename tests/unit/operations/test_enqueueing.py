@@ -17,7 +17,7 @@ from ductile.operations.submission import RunCommand, run_command
 from ductile.struct import replace
 from ductile.telemetry.signals import Signal
 
-SOURCE = Source(submitted_by=SubmittedBy.API, detail="somebody")
+SOURCE = Source(submitted_by=SubmittedBy.API, detail="agent")
 
 
 class Handed:
@@ -48,9 +48,7 @@ async def by_event(context: OperationContext) -> object:
 
 
 @pytest.mark.parametrize("submit", [by_name, by_trigger, by_event])
-async def test_a_caller_who_goes_away_during_the_commit_takes_nothing_back(
-    tmp_path: Path, submit: Any
-) -> None:
+async def test_a_caller_cancelled_during_the_commit_undoes_nothing(tmp_path: Path, submit: Any) -> None:
     """A job that is written but not announced would wait in the queue until another one comes."""
     routes = "routes: [{from: api, event_type: it.happened, to: echo.poll}]\n"
     async with an_engine(tmp_path, f"  echo: {{}}\n{routes}") as bench:

@@ -18,7 +18,7 @@ SECOND = timedelta(seconds=1)
 
 def test_why_the_waiting_ended_does_not_depend_on_the_clock() -> None:
     """`timeout_exceeded` unless the daemon stops, also where the clock was set back meanwhile."""
-    told = {
+    answers = {
         (stopping, seconds): still_running(
             JobDetails(job=a_job(), members=(), executions={}),
             allowed=timedelta(seconds=30),
@@ -31,7 +31,7 @@ def test_why_the_waiting_ended_does_not_depend_on_the_clock() -> None:
         for stopping in (True, False)
         for seconds in (-3600, 1, 30)
     }
-    assert {case: answer.timeout_exceeded for case, answer in told.items()} == {
+    assert {case: answer.timeout_exceeded for case, answer in answers.items()} == {
         (True, -3600): False,
         (True, 1): False,
         (True, 30): True,
@@ -39,8 +39,8 @@ def test_why_the_waiting_ended_does_not_depend_on_the_clock() -> None:
         (False, 1): True,
         (False, 30): True,
     }
-    assert "stopping" in told[True, 1].message
-    assert "stopping" not in told[False, 1].message
+    assert "stopping" in answers[True, 1].message
+    assert "stopping" not in answers[False, 1].message
 
 
 @pytest.mark.parametrize(

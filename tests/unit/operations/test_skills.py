@@ -52,7 +52,7 @@ def skills(snapshot: Snapshot) -> dict[str, Any]:
     return {skill.name: to_builtins(skill) for skill in all_skills(snapshot)}
 
 
-def test_what_can_run_and_what_is_always_there(skills: dict[str, Any]) -> None:
+def test_runnable_commands_and_fixed_skills_are_listed(skills: dict[str, Any]) -> None:
     """Commands and pipelines, and finding, following, mending; nothing that would be refused."""
     own = ["seer.look", "seer.handle", "waiter.greet", "later", "soon", "strict"]
     assert [*skills] == [*own, *(fixed.name for fixed in FIXED_SKILLS)]

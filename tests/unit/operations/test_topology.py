@@ -71,7 +71,7 @@ def test_hooks_name_their_source_and_their_target(topology: Any) -> None:
     assert "job.failed" not in {event["type"] for event in topology["events"]}
 
 
-def test_what_cannot_run_emits_nothing_and_is_marked_where_it_listens(topology: Any) -> None:
+def test_a_plugin_that_cannot_run_emits_nothing_and_is_marked_as_a_listener(topology: Any) -> None:
     """A disabled plugin emits nothing, and its routes are marked."""
     made = next(event for event in topology["events"] if event["type"] == "made.it")
     assert made["emitted_by"] == ["maker.poll", "taker.poll"]

@@ -54,7 +54,7 @@ def test_it_imports_little() -> None:
     assert loaded.isdisjoint({"typing", "pathlib", "urllib", "datetime", "traceback", "asyncio", "http"})
 
 
-def test_what_a_command_returns_is_the_result(tmp_path: Path) -> None:
+def test_the_return_value_of_a_command_is_the_result(tmp_path: Path) -> None:
     """Any JSON value."""
     assert go(tmp_path, "return {'n': 2**60}").answer == {"status": "ok", "result": {"n": 2**60}}
 

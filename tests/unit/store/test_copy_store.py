@@ -81,7 +81,7 @@ async def test_a_copy_is_one_file_and_a_store_of_its_own(tmp_path: Path) -> None
     await copy.close()
 
 
-def test_what_is_no_store_is_not_called_one(tmp_path: Path) -> None:
+def test_a_file_that_is_no_store_is_refused(tmp_path: Path) -> None:
     with pytest.raises(StoreError):
         copy_store(tmp_path / "nowhere", tmp_path / "copy", lambda _done, _of: None)
     (tmp_path / "text").write_text("not a database" * 100)

@@ -13,7 +13,7 @@ from ductile.store.paging import decode_cursor, encode_cursor
 
 
 @given(st.integers(0, 10**18 - 1))
-def test_what_was_encoded_is_decoded(seq: int) -> None:
+def test_an_encoded_cursor_is_decoded(seq: int) -> None:
     cursor = encode_cursor(seq)
     assert decode_cursor(cursor) == seq
     assert cursor.isascii()
@@ -26,7 +26,7 @@ def test_no_cursor_is_the_beginning() -> None:
 
 @given(st.text(max_size=60))
 def test_anything_else_is_refused_or_one_of_ours(text: str) -> None:
-    """Never another error, whatever somebody sends."""
+    """Never another error, whatever is sent."""
     with contextlib.suppress(RefusedError):
         seq = decode_cursor(text)
         assert seq is not None

@@ -1,4 +1,4 @@
-"""Network filesystems are refused, told from the kernel's list of mounts."""
+"""Network filesystems are refused. The kernel's list of mounts names the type."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ RNG = Random(7)
 
 @pytest.fixture(autouse=True)
 def _unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A batch ends by its size alone: on a busy machine five milliseconds may pass between two units."""
+    """A batch ends by its size alone: on a busy machine five milliseconds may pass between two requests."""
     monkeypatch.setattr(writer_module, "MAX_SECONDS", 60)
 
 
@@ -51,7 +51,7 @@ async def idle_store(directory: Path) -> SqliteStore:
 
 
 async def test_submissions_in_one_turn_of_the_loop_share_a_commit(tmp_path: Path) -> None:
-    """The writer, idle before, is told when the turn is over, and not by the first who comes."""
+    """An idle writer is woken at the end of the turn, not by the first submission."""
     store = await idle_store(tmp_path)
     began = threading.Event()
 
@@ -162,7 +162,7 @@ async def test_nothing_of_what_was_written_stays_in_memory(tmp_path: Path) -> No
 
 
 def append_to_ledger(session: Session) -> int:
-    """A row that waits in memory until somebody looks at its table."""
+    """A row that waits in memory until its table is read."""
     seq = session.next_seq("highest_in_ledger")
     session.insert_later(
         "insert_ledger",
@@ -209,8 +209,8 @@ async def test_as_many_rows_are_written_as_were_appended(tmp_path: Path) -> None
     await store.close()
 
 
-async def test_what_a_failed_unit_appended_is_nobodys(tmp_path: Path) -> None:
-    """Its rows are not written with those of the unit after it, and their numbers are used again."""
+async def test_rows_that_a_failed_request_appended_are_dropped(tmp_path: Path) -> None:
+    """Its rows are not written with those of the next request, and their numbers are used again."""
     store = open_sqlite_store(tmp_path / "state.db", clock=ticking(), rng=Random(1))
     await store.enqueue(Submission(jobs=(a_new_job(),)))
     before = await store.run_write(Priority.MAINTENANCE, highest_in_ledger)

@@ -69,8 +69,8 @@ async def a_scene(path: Path) -> SqliteStore:
     """A parent with its child, a failed job, a run inside a split, and all kinds of waiting."""
     clock = Clock()
     store = open_sqlite_store(path, clock=clock, rng=some_rng())
-    told = Callback(url="https://example.com/hook")
-    await accept(store, a_new_job("source", callback=told))
+    callback = Callback(url="https://example.com/hook")
+    await accept(store, a_new_job("source", callback=callback))
     routed = some_policy(a_route())
     (claim,) = await claim_all(store)
     clock.advance(seconds=1)
@@ -95,7 +95,7 @@ async def broken(store: SqliteStore) -> dict[Invariant, tuple[str, ...]]:
 
 @contextmanager
 def vandal(path: Path) -> Iterator[apsw.Connection]:
-    """Somebody who writes to the file past every constraint."""
+    """Writes to the file past every constraint."""
     connection = apsw.Connection(str(path))
     connection.execute("PRAGMA ignore_check_constraints = ON").fetchall()
     for index in ("job_queue_key_holder", "job_queue_origin"):

@@ -78,7 +78,7 @@ def test_no_query_scans_a_large_table(connection: apsw.Connection, name: str) ->
 
 
 @pytest.mark.parametrize("name", sorted(WALKS))
-def test_what_walks_has_a_limit_and_sorts_nothing(connection: apsw.Connection, name: str) -> None:
+def test_a_query_that_scans_has_a_limit_and_sorts_nothing(connection: apsw.Connection, name: str) -> None:
     sql = QUERIES[name]
     assert "LIMIT" in sql
     assert not [step for step in plan(connection, sql) if "TEMP B-TREE" in step]

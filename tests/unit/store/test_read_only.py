@@ -17,7 +17,7 @@ from ductile.store.sqlite.store import open_sqlite_store, open_sqlite_store_read
 
 
 async def test_it_shows_what_is_committed_while_the_other_goes_on(tmp_path: Path) -> None:
-    """Each look sees the last commit; closing it disturbs nobody."""
+    """Each read sees the last commit; closing it disturbs no other reader."""
     path = tmp_path / "state.db"
     writing = open_sqlite_store(path, clock=Clock(), rng=some_rng())
     looking = open_sqlite_store_read_only(path, clock=Clock())
@@ -37,7 +37,7 @@ async def test_it_shows_what_is_committed_while_the_other_goes_on(tmp_path: Path
 
 
 async def test_it_refuses_to_write(tmp_path: Path) -> None:
-    """Whoever asks is told to try again: the other one has the store."""
+    """The error says to try again: another process has the store."""
     path = tmp_path / "state.db"
     writing = open_sqlite_store(path, clock=Clock(), rng=some_rng())
     looking = open_sqlite_store_read_only(path, clock=Clock())

@@ -55,7 +55,7 @@ async def test_the_log_of_a_killed_process_is_whole(tmp_path: Path) -> None:
 
 
 async def test_a_log_that_ends_in_the_middle_of_a_frame_is_whole(tmp_path: Path) -> None:
-    """The process was killed while it wrote: nobody was told that this was accepted."""
+    """The process was killed while it wrote: this was not acknowledged."""
     path, _ = await left_by_a_killed_process(tmp_path, 3)
     content = wal_path(path).read_bytes()
     end = len(content.rstrip(b"\0"))

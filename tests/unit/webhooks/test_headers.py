@@ -61,6 +61,6 @@ def test_no_credential_and_no_signature(name: str) -> None:
         "webhook-id",
     ],
 )
-def test_what_tells_about_the_event_stays(name: str) -> None:
+def test_headers_about_the_event_stay(name: str) -> None:
     """The rest is for the plugin, by lower-case name."""
     assert safe_headers({name: "value"}, GITHUB) == {name: "value"}
