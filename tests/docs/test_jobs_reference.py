@@ -48,7 +48,7 @@ def test_every_ledger_kind_reads_as_in_the_code() -> None:
 
 
 @pytest.mark.parametrize(
-    ("title", "words"), [("Holds", Hold), ("Who submitted it", SubmittedBy), ("The log", LogStatus)]
+    ("title", "words"), [("Holds", Hold), ("Sources", SubmittedBy), ("The log", LogStatus)]
 )
 def test_every_word_is_there(title: str, words: type[StrEnum]) -> None:
     documented = set(re.findall(r"`([a-z_]+)`", section(title)))
