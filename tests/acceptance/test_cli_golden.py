@@ -1,4 +1,4 @@
-"""What a new user types and sees, word for word.
+"""The input and output of a new user, word for word.
 
 Each scenario is a prepared directory and the lines typed there. What comes out is compared
 with the file of its name in `golden/`. With UPDATE_GOLDEN=1 in the environment the files are written
@@ -44,7 +44,7 @@ def a_config(text: str, **files: str) -> Callable[[Path], None]:
 
 
 def a_starter(*edits: tuple[str, str, str]) -> Callable[[Path], None]:
-    """What `ductile init` wrote, with changes since: file, old text, new text."""
+    """The files of `ductile init`, with changes: file, old text, new text."""
 
     def arrange(place: Path) -> None:
         assert Terminal(directory=place).ductile("init", "demo").status == 0
@@ -284,7 +284,7 @@ SCENARIOS = {
 
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_the_output_is_the_golden_one(name: str, tmp_path: Path) -> None:
-    """What was wrong, where, what was expected, what to do; the exit status tells the kind."""
+    """They name the fault, its location, the expected value, a hint; the exit status gives the kind."""
     scenario = SCENARIOS[name]
     scenario.arrange(tmp_path)
     terminal = Terminal(directory=tmp_path)

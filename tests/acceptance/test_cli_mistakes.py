@@ -15,7 +15,7 @@ from ductile.cli.main import run
 
 @pytest.fixture(scope="module")
 def starter(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What `ductile init demo` writes, with the store of one job."""
+    """The files of `ductile init demo`, with the store of one job."""
     place = tmp_path_factory.mktemp("mistakes")
     terminal = Terminal(directory=place)
     assert terminal.ductile("init", "demo").status == 0

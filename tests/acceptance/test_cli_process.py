@@ -44,7 +44,7 @@ def test_a_reader_that_stops_reading_is_no_error() -> None:
 
 
 def on_a_terminal(directory: Path, *words: str, **variables: str) -> str:
-    """What a person sees: standard output is a terminal of its own."""
+    """The output on a terminal."""
     ours, theirs = pty.openpty()
     environment = {"PATH": os.environ["PATH"], "HOME": str(directory), "TERM": "xterm", **variables}
     process = subprocess.Popen([DUCTILE, *words], stdout=theirs, cwd=directory, env=environment)
@@ -92,7 +92,7 @@ def test_the_main_column_is_not_cut_on_a_terminal(words: tuple[str, ...], tmp_pa
 
 
 def test_python_dash_m_is_the_same_program(tmp_path: Path) -> None:
-    """Where the script is not on the path."""
+    """The script is not on the path."""
     done = subprocess.run(
         [sys.executable, "-m", "ductile", "--version"],
         capture_output=True,

@@ -1,4 +1,4 @@
-"""What holds for every row of the table of commands."""
+"""Properties of every row of the table of commands."""
 
 from __future__ import annotations
 
@@ -210,7 +210,7 @@ def test_a_slip_in_a_name_is_answered_with_what_was_meant(tmp_path: Path) -> Non
 
 
 def test_a_schedule_that_no_daemon_has_entered_yet_is_not_called_unknown(tmp_path: Path) -> None:
-    """What to do. It is in the configuration, so that it has none would be wrong."""
+    """The hint fits: the plugin is in the configuration."""
     place = a_place(tmp_path, PLUGINS)
     for name in ("broken", "patient"):
         place.plugin(name, BROKEN)

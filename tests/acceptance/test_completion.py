@@ -13,7 +13,7 @@ from ductile.cli.command_table import NOUNS
 
 
 def completed(tmp_path: Path, *words: str) -> set[str]:
-    """What bash offers for the last of these words."""
+    """The completions of bash for the last of these words."""
     (tmp_path / "script").write_text(Terminal(directory=tmp_path).ductile("system", "completion", "bash").out)
     said = " ".join(f"'{word}'" for word in words)
     where = f"COMP_WORDS=({said}); COMP_CWORD={len(words) - 1}"

@@ -489,7 +489,7 @@ def _like(beginning: str, *job_ids: str) -> set[str]:
 
 
 def test_a_tree_and_a_job_by_the_beginning_of_its_id(tmp_path: Path) -> None:
-    """What a job led to hangs below it; an id need not be typed in full."""
+    """The descendants of a job are below it; part of an id is enough."""
     place = a_place(tmp_path, "  after: {}\n")
     place.plugin(
         "source", answering({"status": "ok", "result": "x", "events": [{"type": "made", "payload": {}}]})

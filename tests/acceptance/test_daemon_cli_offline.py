@@ -1,4 +1,4 @@
-"""What the command line does while no daemon runs, or while it cannot be reached."""
+"""The command line while no daemon runs, or while it cannot be reached."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def test_a_plugin_that_is_gone_is_known_by_what_it_did(tmp_path: Path) -> None:
 
 
 def test_a_job_is_found_by_its_beginning_when_only_the_log_has_it(tmp_path: Path) -> None:
-    """As if its row were still in the queue; with dashes or without."""
+    """A pruned job is found like one in the queue, with dashes or without."""
     place = a_place(tmp_path)
     job_id = place.said("run", "echo")["job_id"]
     store = sqlite3.connect(place.config.parent / "data" / "state.db")

@@ -175,7 +175,7 @@ def test_a_drain_that_does_not_end_changes_nothing(tmp_path: Path) -> None:
 
 
 def first(daemon: Daemon) -> int:
-    """Where the log tells of the first drain's end."""
+    """Return the index of the log line that reports the end of the first drain."""
     return next(i for i, line in enumerate(daemon.lines) if line["signal"] == "plugin.drain_abandoned")
 
 

@@ -124,7 +124,7 @@ def test_long_work_shows_that_it_goes_on(context: Desk, tmp_path: Path) -> None:
 
 
 def test_help_is_read_on_the_way(context: Desk) -> None:
-    """What is typed without knowing is answered with the way on."""
+    """A command typed by guess is answered with the right one."""
     with context.a_pane("you") as you:
         assert "Start with `ductile init DIR`" in plain(you.type("ductile"))
         assert "ductile NOUN ACTION" in plain(you.type("ductile --help"))

@@ -66,7 +66,7 @@ def night(daemon: Pane, place: Place) -> None:
 
 
 def test_an_incident_and_its_end(context: Desk, place: Place) -> None:
-    """What is wrong, since when, why, and what mends it; then it is mended."""
+    """The doctor names the fault, its time, its cause and its fix; then it is fixed."""
     with context.a_pane("daemon") as daemon, context.a_pane("you") as you:
         night(daemon, place)
         found = find_out(you)

@@ -213,7 +213,7 @@ def a_busy_place(directory: Path) -> Place:
 
 
 def ask_without_a_daemon(ask: Asker, place: Place) -> None:
-    """What is about files, and what works on the store alone."""
+    """Commands on files, and commands on the store alone."""
     directory = place.directory
     ask("config init", str(directory / "new"), tried=True)
     ask("config schema")
@@ -265,7 +265,7 @@ def ask_without_a_daemon(ask: Asker, place: Place) -> None:
 
 
 def ask_about_jobs(ask: Asker, daemon: Daemon, url: str) -> None:
-    """What is about jobs: good ones, bad ones, waiting ones and running ones."""
+    """Commands on jobs: succeeded, failed, waiting and running ones."""
     good = ask("plugin run", "maker", "handle", "--payload", '{"a": 1}', "--dedupe-key", "once", tried=True)
     again = ask("plugin run", "maker", "handle", "--dedupe-key", "once")
     assert again["job_id"] == good["job_id"]

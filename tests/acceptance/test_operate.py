@@ -43,7 +43,7 @@ def findings(said: dict[str, Any], check: str) -> list[dict[str, Any]]:
 
 
 def private(place: Place) -> Place:
-    """As `ductile init` leaves it: the builders' files are readable by all users."""
+    """Restrict the files as `ductile init` does: those of the builders are readable by all users."""
     place.config.parent.chmod(0o700)
     place.config.chmod(0o600)
     return place
@@ -374,7 +374,7 @@ def test_why_a_schedule_does_not_run(tmp_path: Path) -> None:
 
 
 def test_a_backup_of_a_running_daemon_can_be_started(tmp_path: Path) -> None:
-    """What was accepted before the backup is in it; the copy is a store of its own that keeps its rules."""
+    """Jobs accepted before the backup are in it; the copy is its own store and keeps the invariants."""
     place = a_place(tmp_path, "  slow: {}\n")
     place.plugin("slow", SLOW)
     with a_daemon(place) as daemon:

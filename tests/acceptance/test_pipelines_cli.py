@@ -316,7 +316,7 @@ def test_event_send(place: Place) -> None:
 
 
 def test_event_send_tells_what_became_of_it_by_then(tmp_path: Path) -> None:
-    """What waits on the queue has not started, and what could not be made has failed by then."""
+    """A queued step has not started, and a step that could not be made has failed."""
     place = a_place(tmp_path)
     place.append(
         "routes: [{from: cli, event_type: made, to: echo}]\n"

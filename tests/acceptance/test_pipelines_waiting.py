@@ -220,7 +220,7 @@ def test_a_second_caller_with_the_same_key_waits_for_the_same_run(api: Api) -> N
 
 
 def test_a_duplicate_of_a_synchronous_trigger_is_marked_as_one(api: Api) -> None:
-    """As a duplicate of a pipeline is."""
+    """The answer is that of a duplicate pipeline run."""
     sent = {"Idempotency-Key": "prompt-once"}
     first = api.ask("POST", "/trigger/prompt/handle", headers=sent)
     again = api.ask("POST", "/trigger/prompt/handle", headers=sent)
@@ -230,7 +230,7 @@ def test_a_duplicate_of_a_synchronous_trigger_is_marked_as_one(api: Api) -> None
 
 
 def test_a_duplicate_whose_time_is_up_cancels_nothing(api: Api) -> None:
-    """What the first caller started without a deadline goes on, and the second learns it."""
+    """A run that the first caller started without a deadline goes on, and the second caller learns it."""
     sent = {"Idempotency-Key": "unhurried"}
     run_id = api.post("/pipeline/killed?async=true", headers=sent)["job_id"]
     said = api.ask("POST", "/pipeline/killed", headers=sent)

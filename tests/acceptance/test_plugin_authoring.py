@@ -43,7 +43,7 @@ def assert_keeps_the_protocol(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("language", ["python", "sh"])
 def test_a_new_plugin_runs_and_keeps_the_protocol(tmp_path: Path, language: str) -> None:
-    """As it is written, with nothing to install; exit 78 on a protocol mismatch included."""
+    """A template runs unchanged, with nothing to install, and exits with 78 on a protocol mismatch."""
     new(tmp_path, language)
     assert_keeps_the_protocol(tmp_path)
 
@@ -55,7 +55,7 @@ def test_a_new_node_plugin_keeps_the_protocol(tmp_path: Path) -> None:
 
 
 def follow_the_next_steps(tmp_path: Path, name: str, language: str) -> str:
-    """What `plugin new` prints under Next, typed line by line into one shell."""
+    """The lines that `plugin new` prints under Next, typed into one shell."""
     made = Terminal(directory=tmp_path).ductile("plugin", "new", name, "--lang", language)
     assert made.status == 0, made
     steps = made.out.partition("Next:")[2]
@@ -142,7 +142,7 @@ def test_new_takes_back_what_it_wrote_when_it_fails(tmp_path: Path) -> None:
 
 
 def test_a_plugin_is_tested_by_name_with_its_configuration(tmp_path: Path) -> None:
-    """What is configured is what it gets."""
+    """The plugin gets its configured values."""
     place = a_place(tmp_path, "  keyed: {config: {api_key: canary}}\n")
     script = '#!/bin/sh\ngrep -q \'"api_key":"canary"\' && echo \'{"status": "ok", "result": 1}\'\n'
     place.plugin("keyed", script)

@@ -1,4 +1,4 @@
-"""What the daemon itself is short of is not charged to a job's attempts."""
+"""A lack of resources of the daemon costs a job no attempt."""
 
 from __future__ import annotations
 

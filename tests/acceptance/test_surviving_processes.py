@@ -95,7 +95,7 @@ def copy_with_restore(original: Place) -> None:
 
 
 def copy_the_files(original: Place) -> None:
-    """As `cp` does while nothing is written."""
+    """Copy the files as `cp` does while nothing is written."""
     directory = original.config.parent
     shutil.copytree(
         directory,

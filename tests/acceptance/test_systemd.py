@@ -19,7 +19,7 @@ from ductile.admin.systemd_unit import systemd_unit
 
 @contextmanager
 def a_manager(path: Path) -> Iterator[socket.socket]:
-    """What systemd is to a service: a socket that is written to."""
+    """The notification socket of systemd."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(str(path))
         manager.settimeout(PATIENCE)

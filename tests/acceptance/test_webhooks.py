@@ -204,7 +204,7 @@ def test_endpoints_that_a_reload_took_away_come_back_by_another(hooked: Hooked) 
 
 
 def test_a_slow_body_does_not_keep_a_secret_alive(hooked: Hooked) -> None:
-    """What counts is the secret in force when the body is there; and one Allow for a 405."""
+    """The secret in force when the body has arrived decides; a 405 has one Allow header."""
     with a_daemon(hooked.place), socket.create_connection(("127.0.0.1", hooked.port), timeout=30) as sender:
         signed = f"X-Hub-Signature-256: {sign_body(SECRET, b'{}')}\r\nExpect: 100-continue\r\n"
         head = f"POST /hook/github HTTP/1.1\r\nHost: x\r\n{signed}Content-Length: 2\r\n\r\n"
@@ -262,7 +262,7 @@ def test_an_endpoint_can_be_tried_from_here(hooked: Hooked) -> None:
 
 
 def test_a_daemon_that_does_not_listen_there_is_not_to_be_started(hooked: Hooked) -> None:
-    """What to do. It runs, with a configuration from before this address."""
+    """The hint fits: the daemon runs with a configuration from before this address."""
     with a_daemon(hooked.place):
         hooked.port = free_port()
         hooked.configure(ENDPOINT)

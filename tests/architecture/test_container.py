@@ -1,4 +1,4 @@
-"""What the Containerfile copies is there, and is sent to who builds it; the rest of the checkout is not."""
+"""The files that the Containerfile copies exist and are in the build context; others are not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What hints advise can be typed as it is."""
+"""Commands in hints can be typed as they are."""
 
 from __future__ import annotations
 

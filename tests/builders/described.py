@@ -49,7 +49,7 @@ class Description:
         assert_holds(self.document["components"], schema_ref(shape), value)
 
     def schema_of(self, method: str, path: str, status: int, media_type: str) -> Any:
-        """What such an answer looks like; fails if it is not said that there may be one."""
+        """The schema of such an answer. Fails if the document does not describe one."""
         operation = self._operation(method, path)
         assert str(status) in operation["responses"], (method, path, status)
         response = operation["responses"][str(status)]

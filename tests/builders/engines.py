@@ -113,7 +113,7 @@ class Bench:
 
     @property
     def context(self) -> OperationContext:
-        """What operations are given, as the daemon gives it to them."""
+        """The context of operations, as the daemon makes it."""
         return OperationContext(
             store=cast("Store", self.store),
             snapshot=self.engine.snapshot,

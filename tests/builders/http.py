@@ -126,7 +126,7 @@ class Api:
         return socket.create_connection(("127.0.0.1", self.port), timeout=PATIENCE)
 
     def send_raw(self, content: bytes) -> bytes:
-        """What comes back for these bytes until the daemon closes; nothing if it only hangs up."""
+        """Send the bytes and return the answer up to the close; empty if the daemon only hangs up."""
         with self.connect() as connection:
             with suppress(OSError):  # it may close, or have closed, while we still talk; it has answered then
                 connection.sendall(content)

@@ -33,7 +33,7 @@ def _candidates() -> Iterator[str]:
 
 
 def _identify(candidate: str) -> tuple[str, Path | None]:
-    """What it says it is: a name on the path may be a wrapper that finds nothing to start."""
+    """The version it reports: a name on the path may be a wrapper without an interpreter."""
     try:
         asked = subprocess.run(
             [candidate, "-I", "-c", _ASK], capture_output=True, text=True, timeout=20, check=True

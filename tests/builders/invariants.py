@@ -1,4 +1,4 @@
-"""What must hold of a store file at rest, whatever happened to the process that wrote it."""
+"""Invariants of a store file at rest, however the process that wrote it ended."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def violations(path: Path) -> list[str]:
 
 
 def _own_rules(connection: apsw.Connection) -> list[str]:
-    """What `system selfcheck` would say. The rules above are written apart from it, to find its mistakes."""
+    """The findings of `system selfcheck`. The rules above are written independently, to find its mistakes."""
     queries = load_queries("ductile.store.sqlite")
     session = SqliteSession(connection, queries, Random(0), datetime.now(UTC))
     return [f"{rule}: {ids}" for rule in Invariant if (ids := maintenance.violations(session, rule, limit=3))]

@@ -64,7 +64,7 @@ class Reader:
         return done.stdout + done.stderr
 
     def _export(self, line: str) -> str:
-        """What later lines find in their environment, as the shell would read it."""
+        """Set a variable for the later lines, with the value that the shell would read."""
         shown = subprocess.run(
             ["/bin/sh", "-c", f"{line}; env -0"],
             cwd=self.directory,

@@ -50,7 +50,7 @@ class End:
 
 @dataclass(slots=True)
 class ExpectedRun:
-    """What a run comes to."""
+    """The expected end of a run."""
 
     #: By path, payload and baggage: how often it has to run.
     ran: Counter[tuple[str, str, str]] = field(default_factory=Counter)

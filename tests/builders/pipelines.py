@@ -103,7 +103,7 @@ async def all_members(store: Store, run_id: str) -> Sequence[Job]:
 
 
 def payload_of(claim: ClaimedJob) -> dict[str, Any]:
-    """What the plugin is given."""
+    """The request that the plugin gets."""
     payload = claim.job.payload
     if payload is None and claim.event is not None:
         payload = claim.event.payload

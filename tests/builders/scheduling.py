@@ -33,7 +33,7 @@ def a_snapshot(directory: Path, plugins: str) -> Snapshot:
 
 @dataclass(slots=True)
 class Bench:
-    """What a test holds in its hands while the scheduler runs."""
+    """The objects that a test uses while the scheduler runs."""
 
     directory: Path
     store: Store

@@ -83,7 +83,7 @@ class Pane:
         self.finish(mark)
 
     def printed(self, number: int) -> str:
-        """What stands between two prompts, with its colours, lines that were wrapped in one piece."""
+        """The text between two prompts, with its colours, and with wrapped lines joined."""
         whole = self.context.tmux("capture-pane", "-p", "-e", "-J", "-S", "-", "-t", self.target)
         before = whole.partition(_PROMPT.format(number=number + 1))[0]
         return before.rpartition(_PROMPT.format(number=number))[2].partition("\n")[2]

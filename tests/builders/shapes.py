@@ -130,7 +130,7 @@ def _precise(words: set[str]) -> set[str]:
 
 
 def learn(shapes: list[Shape]) -> dict[str, str]:
-    """What keys hold that are not null and not empty, from wherever they were seen."""
+    """The values of keys that are not null and not empty, from all answers."""
     found: dict[str, set[str]] = {}
     for shape in (each for whole in shapes for each in whole.inside()):
         for key, each in shape.keys.items():

@@ -23,7 +23,7 @@ NOW = datetime(2026, 2, 8, 10, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Said:
-    """What a plugin answered; `kind` is `ok`, `error`, `config` (exit 78), `timeout` or `broken`."""
+    """The answer of a plugin; `kind` is `ok`, `error`, `config` (exit 78), `timeout` or `broken`."""
 
     kind: str
     answer: dict[str, Any]

@@ -50,7 +50,7 @@ pipelines:
 
 @dataclass(slots=True)
 class Requests:
-    """What was requested of the daemons, and what they answered."""
+    """The requests to the daemons and their answers."""
 
     directory: Path
     jobs: list[str] = field(default_factory=list)

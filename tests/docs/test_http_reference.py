@@ -39,7 +39,7 @@ def test_the_table_of_endpoints_is_what_the_program_has_now() -> None:
 
 
 def test_every_parameter_field_header_and_scope_is_named() -> None:
-    """Nothing a caller can say is left out."""
+    """Every parameter of a caller is documented."""
     for endpoint in ENDPOINTS:
         for name in endpoint.fields[FieldSource.QUERY]:
             assert re.search(rf"`(\?)?{name}(=[^`]*)?`", HTTP), name
@@ -53,7 +53,7 @@ def test_every_parameter_field_header_and_scope_is_named() -> None:
 
 
 def test_the_examples_of_answers_are_such_answers() -> None:
-    """What the page shows is what the OpenAPI document says, field by field."""
+    """The page and the OpenAPI document agree, field by field."""
     examples = re.findall(r"<!-- shape: (\w+) -->\n```json\n(.*?)\n```", HTTP, re.DOTALL)
     assert [shape for shape, _ in examples] == ["Finished", "StillRunning"]
     for shape, example in examples:

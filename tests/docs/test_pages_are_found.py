@@ -35,7 +35,7 @@ def test_the_index_has_every_page() -> None:
 
 
 def test_the_readme_shows_the_product_on_one_screen() -> None:
-    """What it is, a plugin, how to run it and what is typed then come before the list of pages."""
+    """The summary, a plugin and the first commands come before the list of pages."""
     first, heading, _ = (ROOT / "README.md").read_text(encoding="utf-8").partition("## Documentation\n")
     assert heading
     assert len(first.splitlines()) <= ONE_SCREEN

@@ -164,7 +164,7 @@ def test_redirects_end() -> None:
 
 
 def test_a_redirect_of_something_that_is_sent_is_not_followed() -> None:
-    """What changes something is sent where it was meant to go, or not at all."""
+    """A request that changes data is not redirected."""
     with a_service(always(Reply(status=307, headers={"Location": "/again"}))) as service:
         said = ask("fetch", "handle", payload={"url": service.url, "body": "x"})
     assert said.failed_for_good("answers 307")

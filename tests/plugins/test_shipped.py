@@ -1,4 +1,4 @@
-"""What holds for every plugin that we ship."""
+"""Properties of every shipped plugin."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_the_example_on_its_page_is_a_configuration(name: str, tmp_path: Path) -
 
 @pytest.mark.parametrize("name", NAMES)
 def test_it_imports_the_standard_library_and_the_sdk(name: str) -> None:
-    """Nothing of ours but the SDK, nothing to install but what a page names."""
+    """Shipped plugins import only the SDK and packages that their page names."""
     tree = ast.parse((ROOT / name / "run.py").read_text())
     imported = {
         (node.module or "").partition(".")[0] for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)

@@ -1,4 +1,4 @@
-"""Who may start next."""
+"""Admission: which job may start next."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a token may do."""
+"""The rights of a token."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ def test_whatever_a_receiver_writes_is_no_crash(text: str) -> None:
 
 @pytest.mark.parametrize("zone", ["+99999999999999999999", "-9999", "+2400", "+000000000000"])
 def test_a_date_in_a_zone_that_is_nowhere_asks_for_nothing_much(zone: str) -> None:
-    """What the receiver answered is what counts, whatever else it writes."""
+    """The status of the answer decides, whatever else the receiver writes."""
     wait = parse_retry_after(f"Mon, 01 Jan 2024 00:00:00 {zone}", START)
     assert wait is None or wait >= timedelta()
 

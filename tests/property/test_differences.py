@@ -1,4 +1,4 @@
-"""What differs between a good run and a bad one: nothing where nothing does, and never a secret's value."""
+"""Differences between a good run and a bad one: none between equal runs, and never a secret's value."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def test_the_outline_has_every_step_once_in_the_order_of_the_text(graph: Graph) 
 @given(GRAPHS)
 @settings(max_examples=25)
 def test_mermaid_s_lines_lead_from_the_start_through_every_step_to_the_end(graph: Graph) -> None:
-    """What is drawn is connected, and names nothing that is not drawn."""
+    """Every drawn node is connected, and every edge ends at a drawn node."""
     text = to_mermaid(items_of(graph), "on go")
     edges = re.findall(r'^  (\w+) (?:-- "[^"]*" )?--> (\w+)$', text, re.MULTILINE)
     declared = set(re.findall(r"^ *(\w+)[\[({]", text, re.MULTILINE))

@@ -18,7 +18,7 @@ MOMENTS = st.datetimes(datetime(2000, 1, 1), datetime(2100, 1, 1)).map(  # noqa:
 
 @given(MOMENTS, st.integers(), st.integers(MIN_ID_DIGITS, 31), st.booleans())
 def test_every_beginning_of_an_id_is_one(now: datetime, seed: int, length: int, dashes: bool) -> None:
-    """However much of it is given, wherever it is cut, and with its dashes or without."""
+    """Any part of the id is enough, with its dashes or without."""
     job_id = make_id(now, Random(seed))
     typed = job_id[:length] if dashes else job_id.replace("-", "")[:length]
     beginning = id_prefix(typed)
@@ -31,14 +31,14 @@ def test_every_beginning_of_an_id_is_one(now: datetime, seed: int, length: int, 
 
 @given(st.text(max_size=40))
 def test_whatever_is_typed_is_a_beginning_or_not(text: str) -> None:
-    """Nothing is so odd that it ends in a fault, and only digits of an id are looked up."""
+    """No input raises, and only digits of an id are looked up."""
     beginning = id_prefix(text.lower())
     assert beginning is None or set(beginning) <= set("0123456789abcdef-")
 
 
 @given(MOMENTS, st.integers(), st.integers(MIN_ID_DIGITS, 31), st.booleans())
 def test_every_end_of_an_id_is_one(now: datetime, seed: int, length: int, dashes: bool) -> None:
-    """As above, from the other side."""
+    """The converse of the property above."""
     job_id = make_id(now, Random(seed))
     typed = job_id[-length:] if dashes else job_id.replace("-", "")[-length:]
     ending = id_suffix(typed)

@@ -44,7 +44,7 @@ def test_no_run_starts_without_what_is_required(condition: Condition, scope: Eva
     ],
 )
 def test_a_condition_requires_the_paths_it_reads(condition: Any, required: set[str]) -> None:
-    """What is missing is null for eq, neq and in, and false for the others."""
+    """A missing value is null for eq, neq and in, and false for the others."""
     written = {"name": "flow", "on": "go", "if": condition, "steps": [uses()]}
     assert find_required_inputs(policy_of(written).pipelines.by_name["flow"]).required == required
 

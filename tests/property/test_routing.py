@@ -1,4 +1,4 @@
-"""Who gets an event."""
+"""Routing: the targets of an event."""
 
 from __future__ import annotations
 

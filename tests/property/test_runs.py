@@ -148,7 +148,7 @@ def _chance(*parts: str) -> Random:
 
 
 def outcome_of(claim: ClaimedJob, rng: Random, *, well: bool) -> Outcome:
-    """What this execution comes to: perhaps not yet what the step answers in the end."""
+    """The outcome of this execution, which may not be the last of the step."""
     job = claim.job
     given = (job.plugin, job.step_path or "", canonical(payload_of(claim)))
     answer = mended(*given) if well else behave(*given)

@@ -269,7 +269,7 @@ class _Starved:
         self.ended: dict[str, datetime] = {}
 
     def look(self) -> None:
-        """As the scheduler does, with the store's word on what may start."""
+        """Plan and fire as the scheduler does; the store decides which runs may start."""
         assert self.slot is not None
         plan = plan_due(self.rule, self.slot, now=self.now, active_since=YEAR, paused=False, rng=self.rng)
         if plan is None:
@@ -288,7 +288,7 @@ class _Starved:
         self.slot = plan.next_slot
 
     def end(self) -> None:
-        """As the store does when the oldest run has ended."""
+        """End the oldest run as the store does."""
         if not self.live:
             return
         job_id = self.live.pop(0)

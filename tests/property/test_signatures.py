@@ -89,7 +89,7 @@ senders = st.sampled_from(SENDERS)
 def test_why_a_request_is_not_genuine(
     sender: tuple[SignatureScheme, Signer], secret: str, body: bytes, off: int, sign: int
 ) -> None:
-    """What happened and why; each of these is mended in another place."""
+    """Each cause has its own result, because each is corrected in a different place."""
     scheme, signed = sender
     assert explain_bad_signature(scheme, {}, START).startswith(f"there is no header {scheme.header}:")
     of_now = signed(secret, body, SECONDS)
@@ -168,7 +168,7 @@ def test_whatever_stands_in_the_headers_is_no_crash_and_not_genuine(
 @pytest.mark.parametrize(("scheme", "sign"), TIMED)
 @given(seconds=st.integers(-100_000, 100_000))
 def test_an_old_or_future_signature_is_a_replay(scheme: SignatureScheme, sign: Signer, seconds: int) -> None:
-    """Where the sender signs an instant, it must be within five minutes."""
+    """A signed instant must be within five minutes."""
     headers = sign("secret", b"{}", SECONDS + seconds)
     genuine = verify_signature(scheme, "secret", headers, b"{}", START)
     assert genuine == (abs(seconds) <= REPLAY_WINDOW.total_seconds())
@@ -230,7 +230,7 @@ def test_our_signature_has_the_form_of_github() -> None:
 
 
 def test_a_delivery_is_named_by_its_header_or_its_body() -> None:
-    """What makes a redelivery the same."""
+    """A redelivery has the same name."""
     assert delivery_id(GITHUB, {"x-github-delivery": "d1"}, b"", {"id": "x"}) == "d1"
     assert delivery_id(STRIPE, {}, b"", {"id": "evt_1"}) == "evt_1"
     assert delivery_id(SLACK, {}, b"", {"event_id": "Ev1"}) == "Ev1"

@@ -75,7 +75,7 @@ def test_a_file_under_a_root(api: Api, job: str, out: Path) -> None:
 
 
 def test_a_link_that_stays_inside(api: Api, job: str, out: Path) -> None:
-    """What counts is where the file lies."""
+    """The resolved path of the file decides."""
     assert api.ask("GET", f"/job/{job}/artifact/latest").content == (out / "data.bin").read_bytes()
 
 
@@ -103,7 +103,7 @@ def test_a_type_that_cannot_stand_in_a_header(api: Api, job: str) -> None:
     ],
 )
 def test_everything_else_is_not_there(api: Api, job: str, name: str) -> None:
-    """Nothing outside the roots, links included, and nothing that is not a file."""
+    """Only files inside the roots are served, with links resolved."""
     said = api.ask("GET", f"/job/{job}/artifact/{name}")
     assert (said.status, said.code) == (404, "not_found")
     assert SECRET.encode() not in said.content

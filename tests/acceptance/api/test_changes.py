@@ -70,7 +70,7 @@ def test_a_body_is_read_before_anything_is_done(
 
 
 def test_a_dry_run_changes_nothing(api: Api, running: str) -> None:
-    """What `--dry-run` is on the command line, `dry_run` is here; and the answer says so."""
+    """`dry_run` is the `--dry-run` of the command line, and the answer says so."""
     failed = api.post("/plugin/broken/poll")["job_id"]
     assert api.ended(failed)["status"] == "failed"
     for path in CHANGES:

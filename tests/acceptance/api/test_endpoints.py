@@ -436,7 +436,7 @@ def test_the_cause_of_a_failure_is_served_over_http(tmp_path: Path) -> None:
 
 
 def test_the_configuration_is_shown_without_its_secrets(api: Api) -> None:
-    """What is in force, defaults filled in, tokens masked."""
+    """The configuration in force, with defaults filled in and tokens masked."""
     said = api.ask("GET", "/config/view")
     assert said.body["config"]["service"]["max_workers"] == 4
     assert said.body["config"]["service"]["max_hops"] == 20

@@ -141,7 +141,7 @@ def test_a_date_alone_is_its_beginning(api: Api) -> None:
     ],
 )
 def test_a_body_that_says_something_else(api: Api, body: dict[str, object], complaint: str) -> None:
-    """What is read and refused is 422 and names the field; no job is made of it."""
+    """An invalid body is answered 422 with the field, and makes no job."""
     before = len(api.get("/jobs")["jobs"])
     said = api.ask("POST", "/plugin/echo/poll", body)
     assert (said.status, said.code) == (422, "refused"), said
@@ -159,7 +159,7 @@ def test_a_body_that_says_something_else(api: Api, body: dict[str, object], comp
     ],
 )
 def test_an_event_that_is_none(api: Api, body: object, complaint: str) -> None:
-    """As for a job, 422 that names the field."""
+    """422 with the field, as for a job."""
     said = api.ask("POST", "/event", body)
     assert (said.status, said.code) == (422, "refused"), said
     assert complaint in said.body["message"]

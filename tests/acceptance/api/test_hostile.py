@@ -51,7 +51,7 @@ class Door:
         return self.api.connect()
 
     def send(self, content: bytes) -> bytes:
-        """What comes back until the daemon closes, which it has to do by itself."""
+        """The answer up to the close, which the daemon does by itself."""
         with self.connect() as connection:
             with suppress(ConnectionError):  # it may close while we still talk; it has answered then
                 connection.sendall(content)

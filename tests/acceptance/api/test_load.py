@@ -21,7 +21,7 @@ ANSWERS = {202, 429, 503}
 
 
 class Load:
-    """What was answered: how often with which status, and the jobs that were promised."""
+    """The answers: how many of each status, and the accepted jobs."""
 
     def __init__(self) -> None:
         self.statuses: Counter[int] = Counter()
@@ -70,7 +70,7 @@ def wait_until_ended(daemon: Daemon, jobs: set[str], seconds: float) -> None:
 
 
 def succeeded(api: Api) -> set[str]:
-    """As the API lists them, page by page."""
+    """The jobs that the API lists, page by page."""
     found: set[str] = set()
     cursor = ""
     while True:

@@ -1,4 +1,4 @@
-"""What callers get of an answer: of a run as of a job, with or without the rest, and how it ended."""
+"""Results for callers: of runs and jobs, with or without the record, and how they ended."""
 
 from __future__ import annotations
 

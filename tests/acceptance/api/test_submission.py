@@ -1,4 +1,4 @@
-"""What every submission may carry: keys, schemas, traces, descent."""
+"""Options of every submission: keys, schemas, traces, parents."""
 
 from __future__ import annotations
 

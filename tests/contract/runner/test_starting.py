@@ -1,4 +1,4 @@
-"""What a process is started with, and what happens when it cannot be."""
+"""The start of a process: its environment, and the result if it cannot start."""
 
 from __future__ import annotations
 

@@ -145,7 +145,7 @@ async def test_the_surroundings_are_the_same(both: Both, tmp_path: Path, which: 
 
 
 async def test_preloaded_modules_do_not_change_the_surroundings(both: Both, tmp_path: Path) -> None:
-    """What modules remember about their process is right in the forked one."""
+    """Values that modules cache about their process are right in the forked one."""
     plugin = a_python_plugin(tmp_path / "plugin", SURROUNDINGS)
     warm_start = WarmStart(preload=("asyncio", "http.client", "logging", "multiprocessing", "threading"))
     cold, warm, again = [comparable(found) for found in await both.run(a_launch(plugin, warm=warm_start))]
@@ -154,7 +154,7 @@ async def test_preloaded_modules_do_not_change_the_surroundings(both: Both, tmp_
 
 
 async def test_files_are_written_whatever_was_preloaded(both: Both, tmp_path: Path) -> None:
-    """What was there before the fork holds what came after it."""
+    """Objects from before the fork hold values from after it."""
     preload = ("asyncio", "codecs", "gzip", "json", "logging", "socket", "sqlite3", "threading")
     differing = {}
     for name in (name for name in SCRIPTS if name.startswith("unclosed")):
@@ -167,7 +167,7 @@ async def test_files_are_written_whatever_was_preloaded(both: Both, tmp_path: Pa
 
 
 async def test_the_documented_differences_are_differences(both: Both, tmp_path: Path) -> None:
-    """What is documented as different is, so that the list does not outlive its truth."""
+    """Every documented difference exists, so that the list stays true."""
     plugin = a_python_plugin(tmp_path / "plugin", SURROUNDINGS)
     cold, warm, _ = [json.loads(found.stdout) for found in await both.run(a_launch(plugin))]
     differing = [name for name in cold if name.startswith("DIFFERS")]

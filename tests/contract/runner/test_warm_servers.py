@@ -201,7 +201,7 @@ async def test_generators_of_preloaded_modules_are_reseeded_unless_they_have_a_s
 
 
 async def test_a_newly_installed_package_replaces_the_server(runner: WarmRunner, tmp_path: Path) -> None:
-    """What is installed beside the preloaded modules may change how an interpreter starts."""
+    """Packages beside the preloaded modules may change how an interpreter starts."""
     launch = a_preloading_launch(tmp_path)
     assert await run_of(runner, launch) == [True, 1]
     (library_of(tmp_path).parent / "more.pth").write_text(
@@ -372,7 +372,7 @@ async def test_a_server_never_sees_what_is_in_a_jobs_environment(runner: WarmRun
 
 
 async def test_a_server_keeps_no_dead_processes(runner: WarmRunner, tmp_path: Path) -> None:
-    """What has ended is reaped once its group is cleared."""
+    """An ended process is reaped once its group is cleared."""
     environment = an_environment(tmp_path)
     await run_of(runner, a_launch(a_bad_plugin(tmp_path / "one", "answers"), environment=environment))
     process = await start(runner, a_launch(a_bad_plugin(tmp_path / "two", "sleeps"), environment=environment))

@@ -1,4 +1,4 @@
-"""What operators ask for, and what a crash leaves."""
+"""Cancel, retry and the recovery after a crash."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a store tells of itself: its vitals, and what has gone wrong of late (`system doctor`)."""
+"""The vitals of a store and its recent failures (`system doctor`)."""
 
 from __future__ import annotations
 

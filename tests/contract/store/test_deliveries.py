@@ -265,7 +265,7 @@ async def test_receivers_that_kept_us_waiting_share_what_is_left_to_them(store: 
 
 
 async def test_the_next_due_time_is_returned_when_only_time_is_missing(store: Store, clock: Clock) -> None:
-    """What waits for a report or for room is not waited for with a timer."""
+    """No timer is set for a delivery that waits for a report or a slot."""
     room, later = DeliveryCapacity(all=9, each=9), clock.now + timedelta(minutes=1)
     assert (await store.take_deliveries(room, retry_at=later)).next_due_at is None
     await accept(store, a_told_job())
@@ -333,7 +333,7 @@ async def test_a_failed_attempt_is_due_again_and_holds_no_other_back(store: Stor
 
 
 async def test_an_attempt_that_is_given_back_was_none(store: Store, clock: Clock) -> None:
-    """What a stop kept from being sent has all its attempts still, and its turn."""
+    """A delivery that a stop prevented keeps all its attempts and its order."""
     await accept(store, a_told_job())
     await claim_all(store)
     (one,) = await take(store, clock)
@@ -397,7 +397,7 @@ async def test_never_more_than_asked_for(store: Store, clock: Clock) -> None:
 
 
 async def test_a_clock_set_back_does_not_silence_the_outbox(store: Store, clock: Clock) -> None:
-    """What is written after a jump is due by the clock, not by the last stamp."""
+    """A row written after a jump is due by the clock, not by the last timestamp."""
     await accept(store, a_new_job())
     clock.advance(hours=-6)
     await accept(store, a_told_job())

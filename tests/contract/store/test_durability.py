@@ -1,4 +1,4 @@
-"""What returned is on disk, and time only goes forward."""
+"""A returned write is on disk, and recorded time only goes forward."""
 
 from __future__ import annotations
 

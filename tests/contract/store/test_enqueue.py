@@ -32,7 +32,7 @@ DAY = timedelta(hours=24)
 
 
 async def test_an_accepted_job_is_read_back_with_every_field(store: Store, clock: Clock) -> None:
-    """What was submitted is what the store answers, and the rest has its first value."""
+    """The store returns the submitted values; all other fields have their initial value."""
     event = an_event()
     context = NewContext(id=an_id(), baggage={"a": 1}, pipeline="p", step_path="s")
     new = a_new_job(

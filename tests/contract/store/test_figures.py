@@ -11,7 +11,7 @@ from ductile.store.port import Store
 
 
 async def test_the_queue_plugin_by_plugin(store: Store, clock: Clock) -> None:
-    """What is ready, waits and runs, and since when the first in line has been there."""
+    """Counts of ready, waiting and running jobs, and the age of the oldest."""
     await accept(store, a_new_job("a"))
     await settle(store, await claim_one(store), failed())
     await accept(store, a_new_job("a"))

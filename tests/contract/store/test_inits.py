@@ -142,7 +142,7 @@ async def test_a_claim_requested_before_a_configuration_does_not_get_its_inits(s
 
 
 async def test_every_record_can_be_read(store: Store, clock: Clock) -> None:
-    """What came of the init of each version; a later good one of the same job counts."""
+    """The result of the init of each version; a later success of the same job counts."""
     first, second = an_init(), an_init()
     await store.begin_init(KEY, first)
     await run_next(store, failed(error="no token"))

@@ -1,4 +1,4 @@
-"""What is kept, for how long, and what must never go first."""
+"""Retention: which rows are kept, for how long, and in which order they go."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ async def test_live_jobs_are_never_removed(store: Store, clock: Clock) -> None:
 
 
 async def test_no_job_goes_before_its_live_descendants(store: Store, clock: Clock) -> None:
-    """However far down."""
+    """A live descendant at any depth keeps its ancestors."""
     policy = some_policy(a_route(source="echo", to="echo"))
     root = await accept(store, a_new_job())
     for _ in range(2):

@@ -280,7 +280,7 @@ async def test_a_split_at_the_end_ends_the_run(store: Store) -> None:
 
 
 async def test_a_failed_branch_breaks_its_split_when_all_branches_have_ended(store: Store) -> None:
-    """What comes after does not run; a branch failed and another did not, so it is partial."""
+    """Later steps do not run; one branch failed and another did not, so the run is partial."""
     policy = steps_policy(split("s", uses("x"), uses("y")), uses("after"))
     run_id = await begin_run(store, policy)
     claims = await claims_by_step(store)
@@ -437,7 +437,7 @@ async def test_baggage_lasts_and_cannot_be_changed(store: Store) -> None:
 
 
 async def test_baggage_from_before_a_split_is_there_after_it(store: Store) -> None:
-    """What was claimed lasts to the end of the run."""
+    """Claimed baggage lasts to the end of the run."""
     policy = steps_policy(
         uses("a", baggage={"kept": "payload.n"}), split("s", uses("x"), uses("y")), uses("after")
     )
@@ -479,7 +479,7 @@ def nested(levels: int) -> Any:
 
 
 async def test_branches_that_made_something_too_deep_break_their_split(store: Store) -> None:
-    """What each made may be kept, and what they made together may not: the run says so and ends."""
+    """Each payload is within the limit and the joined one is not: the run ends with that reason."""
     policy = steps_policy(split("s", uses("x"), uses("y")), uses("after"))
     run_id = await begin_run(store, policy)
     claims = await claims_by_step(store)

@@ -176,7 +176,7 @@ HOOKS: list[tuple[Outcome, str, str]] = [
 async def test_the_end_of_a_root_job_fires_exactly_one_hook(
     store: Store, outcome: Outcome, pipeline: str, status: str
 ) -> None:
-    """As a full pipeline, with everything that is promised in its payload."""
+    """A hook starts a full pipeline with every documented key in its payload."""
     policy = hook_rules()
     job_id = await accept(store, a_new_job("source", max_attempts=1, hops=2))
     await settle(store, await claim_one(store), outcome, policy)

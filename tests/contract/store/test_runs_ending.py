@@ -330,7 +330,7 @@ async def test_a_step_that_succeeded_while_its_run_was_cancelled_goes_on_after_a
 
 
 async def test_a_step_that_cannot_be_made_cannot_be_tried_again(store: Store) -> None:
-    """What it would be made from stays as it is, so it would fail in the same way."""
+    """Its input stays the same, so it would fail in the same way."""
     policy = steps_policy(split("s", uses("x", with_={"v": "{payload.gone}"}), uses("y")), uses("after"))
     run_id = await begin_run(store, policy)
     unmade = (await members(store, run_id))["s/x"].id
@@ -484,7 +484,7 @@ ANSWERS: list[tuple[str, Any, RetryResult]] = [
 async def test_these_runs_cannot_be_retried(
     store: Store, step: str, changed: Any, expected: RetryResult
 ) -> None:
-    """Nothing is written of a run that is refused."""
+    """A refused retry writes nothing."""
     before = split("s", uses("x"), uses("y"))
     policy = steps_policy(before)
     run_id = await begin_run(store, policy)

@@ -1,4 +1,4 @@
-"""What belongs to a run goes with it, and not before."""
+"""The rows of a run are removed together with it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What SQLite and the disk can do to us. Real faults on a real file."""
+"""Faults of SQLite and of the disk, on a real file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who waits for what, and who lets them go."""
+"""Holds: which job a job waits for, and the change that releases it."""
 
 from __future__ import annotations
 

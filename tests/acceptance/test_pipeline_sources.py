@@ -197,7 +197,7 @@ def doors(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Doors]:
 
 @pytest.mark.parametrize("pipeline", EXPECTED)
 def test_every_door_leads_to_the_same_tree(doors: Doors, pipeline: str) -> None:
-    """However a run is started, the same steps run, below one another in the same way."""
+    """Every source of a run gives the same steps in the same tree."""
     shapes = []
     for enter in (
         doors.by_name,
