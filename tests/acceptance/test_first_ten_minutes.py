@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from builders.daemons import a_daemon, a_place
-from builders.screens import TMUX, WIDTH, Desk, Pane, a_desk, plain
+from builders.screens import TMUX, WIDTH, Pane, TmuxSession, a_tmux_session, plain
 from builders.terminal import Terminal
 
 pytestmark = pytest.mark.skipif(TMUX is None, reason="there is no tmux here")
@@ -27,9 +27,9 @@ echo '{"status": "ok", "result": "gone on"}'
 
 
 @pytest.fixture
-def context(tmp_path: Path) -> Iterator[Desk]:
-    with a_desk(tmp_path) as context:
-        yield context
+def session(tmp_path: Path) -> Iterator[TmuxSession]:
+    with a_tmux_session(tmp_path) as session:
+        yield session
 
 
 def own_port(directory: Path) -> None:
@@ -40,11 +40,11 @@ def own_port(directory: Path) -> None:
     config.write_text(text.replace("listen: localhost:8080", "listen: localhost:0"))
 
 
-def test_from_nothing_to_results(context: Desk, tmp_path: Path) -> None:
+def test_from_nothing_to_results(session: TmuxSession, tmp_path: Path) -> None:
     """`init`, `system start`, and everything that the next steps name; tables and colours on a
     terminal, plain text in a pipe; a slip is answered with what was meant.
     """
-    with context.a_pane("daemon") as daemon, context.a_pane("you") as you:
+    with session.a_pane("daemon") as daemon, session.a_pane("you") as you:
         written = plain(you.type("ductile init demo"))
         assert "Next:" in written
         assert "ductile system start --config demo" in written
@@ -85,14 +85,14 @@ def test_from_nothing_to_results(context: Desk, tmp_path: Path) -> None:
         assert "did you mean echo?" in plain(you.type("ductile run ecko --config demo"))
         assert plain(you.type("ductile run ecko --config demo; echo $?")).rstrip().endswith("\n1")
 
-        followed(context, you)
+        followed(session, you)
         assert "has stopped." in plain(you.type("ductile system stop --config demo"))
         assert "daemon: \x1b[33mnot running" in you.type("ductile status --config demo")
 
 
-def followed(context: Desk, you: Pane) -> None:
+def followed(session: TmuxSession, you: Pane) -> None:
     """`logs -f` shows what ends while it is looked at, until Ctrl-C."""
-    with context.a_pane("logs") as logs:
+    with session.a_pane("logs") as logs:
         logs.start("ductile logs -f --config demo")
         logs.wait_for("echo poll  succeeded")
         mark = len(logs.flow)
@@ -110,22 +110,22 @@ def watch_a_run(you: Pane, gate: Path, expected: str) -> None:
     assert plain(you.finish(mark)) == "gone on\n"
 
 
-def test_long_work_shows_that_it_goes_on(context: Desk, tmp_path: Path) -> None:
+def test_long_work_shows_that_it_goes_on(session: TmuxSession, tmp_path: Path) -> None:
     """A line that counts while a job is waited for, without a daemon and with one; it is gone when
     the result is there.
     """
     place = a_place(tmp_path, "  slow: {}\n")
     gate = place.plugin("slow", WAITS_FOR_GATE) / "gate"
     os.mkfifo(gate)
-    with context.a_pane("you") as you:
+    with session.a_pane("you") as you:
         watch_a_run(you, gate, "waiting for slow, 1.0s")
         with a_daemon(place):
             watch_a_run(you, gate, "waiting for slow, job ")
 
 
-def test_help_is_read_on_the_way(context: Desk) -> None:
+def test_help_is_read_on_the_way(session: TmuxSession) -> None:
     """A command typed by guess is answered with the right one."""
-    with context.a_pane("you") as you:
+    with session.a_pane("you") as you:
         assert "Start with `ductile init DIR`" in plain(you.type("ductile"))
         assert "ductile NOUN ACTION" in plain(you.type("ductile --help"))
         assert "retry JOB" in plain(you.type("ductile job --help"))

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from builders.daemons import Place
-from builders.screens import TMUX, Desk, Pane, a_desk, plain
+from builders.screens import TMUX, Pane, TmuxSession, a_tmux_session, plain
 
 pytestmark = pytest.mark.skipif(TMUX is None, reason="there is no tmux here")
 #: Reads a file that something else keeps up to date.
@@ -49,9 +49,9 @@ def place(tmp_path: Path) -> Place:
 
 
 @pytest.fixture
-def context(tmp_path: Path) -> Iterator[Desk]:
-    with a_desk(tmp_path) as context:
-        yield context
+def session(tmp_path: Path) -> Iterator[TmuxSession]:
+    with a_tmux_session(tmp_path) as session:
+        yield session
 
 
 def night(daemon: Pane, place: Place) -> None:
@@ -65,9 +65,9 @@ def night(daemon: Pane, place: Place) -> None:
     daemon.wait_for('"schedule":"often","count":1,"reason":"breaker_open"')
 
 
-def test_an_incident_and_its_end(context: Desk, place: Place) -> None:
+def test_an_incident_and_its_end(session: TmuxSession, place: Place) -> None:
     """The doctor names the fault, its time, its cause and its fix; then it is fixed."""
-    with context.a_pane("daemon") as daemon, context.a_pane("you") as you:
+    with session.a_pane("daemon") as daemon, session.a_pane("you") as you:
         night(daemon, place)
         found = find_out(you)
         mend(daemon, you, place, found)

@@ -158,7 +158,7 @@ def test_a_file_that_took_the_place_of_the_store_is_left_alone(tmp_path: Path) -
 
 @contextmanager
 def a_quiet_daemon(place: Place) -> Iterator[Daemon]:
-    """One that has made the commits of its start. A purge goes through the lane that is served last."""
+    """One that has made the commits of its start. A purge has the lowest priority."""
     with a_daemon(place) as daemon:
         assert place.ductile("queue", "purge", "--all").status == 0
         yield daemon

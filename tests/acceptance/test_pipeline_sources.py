@@ -1,4 +1,4 @@
-"""One pipeline, many doors: by name, event, webhook and command line, and always the same tree."""
+"""One pipeline, many sources: by name, event, webhook and command line, and always the same tree."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ WEBHOOKS = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Doors:
+class Sources:
     api: Api
     webhooks: int
 
@@ -183,32 +183,32 @@ def started_by(pipeline: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def doors(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Doors]:
+def sources(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sources]:
     seeds = "  youtube: {}\n  fabric: {}\n  discord: {}\n"
-    place = a_flow_place(tmp_path_factory.mktemp("doors"), PIPELINES, plugins=seeds, more=WEBHOOKS)
+    place = a_flow_place(tmp_path_factory.mktemp("sources"), PIPELINES, plugins=seeds, more=WEBHOOKS)
     work = (place.directory / "demo" / "plugins" / "work" / "run.sh").read_text()
     for plugin, command in (("youtube", "download"), ("fabric", "summarize"), ("discord", "respond")):
         place.plugin(plugin, work)
         give_commands(place, plugin, command, "handle")
     with an_api(place) as api:
         address = api.daemon.wait_for("webhook.listening")["address"]
-        yield Doors(api=api, webhooks=int(address.rpartition(":")[2]))
+        yield Sources(api=api, webhooks=int(address.rpartition(":")[2]))
 
 
 @pytest.mark.parametrize("pipeline", EXPECTED)
-def test_every_door_leads_to_the_same_tree(doors: Doors, pipeline: str) -> None:
+def test_every_source_makes_the_same_tree(sources: Sources, pipeline: str) -> None:
     """Every source of a run gives the same steps in the same tree."""
     shapes = []
     for enter in (
-        doors.by_name,
-        doors.by_event,
-        doors.by_webhook,
-        doors.by_command,
-        doors.by_sent_event,
+        sources.by_name,
+        sources.by_event,
+        sources.by_webhook,
+        sources.by_command,
+        sources.by_sent_event,
     ):
         run_id = enter(pipeline)
-        assert doors.api.ended(run_id)["status"] == EXPECTED[pipeline][0]
-        shapes.append(shape(doors.api.get(f"/job/{run_id}/tree")["tree"]))
+        assert sources.api.ended(run_id)["status"] == EXPECTED[pipeline][0]
+        shapes.append(shape(sources.api.get(f"/job/{run_id}/tree")["tree"]))
     assert shapes == [shapes[0]] * len(shapes)
     assert sorted(steps_in(shapes[0])) == EXPECTED[pipeline][1]
 
@@ -218,15 +218,15 @@ def steps_in(tree: Any) -> list[str]:
     return [*([step] if step else []), *(name for child in below for name in steps_in(child))]
 
 
-def explained(doors: Doors, pipeline: str) -> dict[str, Any]:
-    run_id = doors.by_command(pipeline)
-    found = doors.api.place.said("pipeline", "explain", run_id)
+def explained(sources: Sources, pipeline: str) -> dict[str, Any]:
+    run_id = sources.by_command(pipeline)
+    found = sources.api.place.said("pipeline", "explain", run_id)
     return {step["step"]: step for step in found["steps"]}
 
 
-def test_the_trigger_endpoint_of_the_seed(doors: Doors) -> None:
+def test_the_trigger_endpoint_of_the_seed(sources: Sources) -> None:
     """`on: p.c` is what POST /trigger/p/c starts; the client reads result.stdout."""
-    said = doors.api.ask(
+    said = sources.api.ask(
         "POST", "/trigger/fabric/handle", {"payload": {"text": "hello", "pattern": "summarize"}}
     )
     assert said.status == 200
@@ -234,56 +234,56 @@ def test_the_trigger_endpoint_of_the_seed(doors: Doors) -> None:
     assert json.loads(said.body["result"]["stdout"])["trail"] == ["1"]
 
 
-def test_a_step_that_is_called_sees_what_was_claimed(doors: Doors) -> None:
+def test_a_step_that_is_called_sees_what_was_claimed(sources: Sources) -> None:
     """Baggage lasts, payloads are per hop."""
-    run_id = doors.by_command("carrying")
+    run_id = sources.by_command("carrying")
     steps = {
-        job["step"]: job for job in doors.api.get(f"/jobs?run={run_id}&limit=200")["jobs"] if job["step"]
+        job["step"]: job for job in sources.api.get(f"/jobs?run={run_id}&limit=200")["jobs"] if job["step"]
     }
-    later = doors.api.get(f"/job/{steps['later']['job_id']}")
+    later = sources.api.get(f"/job/{steps['later']['job_id']}")
     assert later["payload"] == {"text": "hello"}
     assert later["result"]["result"]["baggage"] == {"word": "hello"}
 
 
-def test_a_join_sees_its_branches(doors: Doors) -> None:
+def test_a_join_sees_its_branches(sources: Sources) -> None:
     """`payload.branches` has id, status and payload of each; the step after runs once."""
-    run_id = doors.by_command("parallel")
+    run_id = sources.by_command("parallel")
     joined = [
-        job for job in doors.api.get(f"/jobs?run={run_id}&limit=200")["jobs"] if job["step"] == "joined"
+        job for job in sources.api.get(f"/jobs?run={run_id}&limit=200")["jobs"] if job["step"] == "joined"
     ]
     assert len(joined) == 1
-    assert doors.api.get(f"/job/{joined[0]['job_id']}")["payload"] == {
+    assert sources.api.get(f"/job/{joined[0]['job_id']}")["payload"] == {
         "left": "succeeded",
         "right": "right",
         "by": "left",
     }
 
 
-def test_explain_tells_a_bypass_with_what_was_seen(doors: Doors) -> None:
+def test_explain_shows_a_bypass_with_its_values(sources: Sources) -> None:
     """Which comparison was false, and what it found."""
-    steps = explained(doors, "choosy")
+    steps = explained(sources, "choosy")
     assert steps["yes"]["outcome"] == "ran"
     assert steps["no"]["outcome"] == "bypassed"
     (bypass,) = steps["no"]["bypasses"]
     assert "payload.total gte 100 is false (there is no payload.total)" in bypass["explanation"]
 
 
-def test_explain_tells_what_could_not_be_made_and_what_was_not_reached(doors: Doors) -> None:
+def test_explain_shows_unmade_and_unreached_steps(sources: Sources) -> None:
     """An error ends that step; nothing comes after it."""
-    steps = explained(doors, "unmade")
+    steps = explained(sources, "unmade")
     assert steps["cannot"]["outcome"] == "not_made"
     assert "payload.nowhere" in steps["cannot"]["errors"][0]
-    assert explained(doors, "half")["never"]["outcome"] == "not_reached"
-    shown = doors.api.place.ductile("pipeline", "explain", doors.by_command("half")).out
+    assert explained(sources, "half")["never"]["outcome"] == "not_reached"
+    shown = sources.api.place.ductile("pipeline", "explain", sources.by_command("half")).out
     assert "half: failed (partial_success)" in shown
     assert "not reached" in shown
     assert "it is broken" in shown
 
 
-def test_show_and_tree_of_a_run(doors: Doors) -> None:
+def test_show_and_tree_of_a_run(sources: Sources) -> None:
     """`job show` has the steps and the bypasses of a run, `job tree` marks steps."""
-    run_id = doors.by_command("choosy")
-    place = doors.api.place
+    run_id = sources.by_command("choosy")
+    place = sources.api.place
     assert [(step["step"], step["outcome"]) for step in place.said("job", "show", run_id)["steps"]] == [
         ("no", "bypassed"),
         ("yes", "ran"),
@@ -292,10 +292,10 @@ def test_show_and_tree_of_a_run(doors: Doors) -> None:
     assert "[yes] work handle" in place.ductile("job", "tree", run_id).out
 
 
-def test_explaining_a_step_explains_its_run(doors: Doors) -> None:
+def test_explaining_a_step_explains_its_run(sources: Sources) -> None:
     """Whichever id is at hand; what is no run is said to be none."""
-    run_id = doors.by_command("sequence")
-    step = doors.api.get(f"/jobs?run={run_id}")["jobs"][0]["job_id"]
-    assert doors.api.place.said("pipeline", "explain", step)["run"]["job_id"] == run_id
-    alone = doors.api.place.said("run", "work", "handle")["job_id"]
-    assert doors.api.place.said("pipeline", "explain", alone, status=1)["error"]["code"] == "conflict"
+    run_id = sources.by_command("sequence")
+    step = sources.api.get(f"/jobs?run={run_id}")["jobs"][0]["job_id"]
+    assert sources.api.place.said("pipeline", "explain", step)["run"]["job_id"] == run_id
+    alone = sources.api.place.said("run", "work", "handle")["job_id"]
+    assert sources.api.place.said("pipeline", "explain", alone, status=1)["error"]["code"] == "conflict"

@@ -1,4 +1,4 @@
-"""State webhooks from a real daemon to real receivers, in bad company and through crashes."""
+"""State webhooks from a real daemon to real receivers, beside bad receivers and through crashes."""
 
 from __future__ import annotations
 

@@ -101,9 +101,11 @@ def test_holds_are_those_of_the_core(connection: apsw.Connection, hold: str) -> 
     assert is_taken(connection, "job_queue", **row) == (hold in set(Hold))
 
 
-@pytest.mark.parametrize("door", [*SubmittedBy, "nonsense"], ids=str)
-def test_doors_are_those_of_the_core(connection: apsw.Connection, door: str) -> None:
-    assert is_taken(connection, "job_queue", **a_queue_row(submitted_by=door)) == (door in set(SubmittedBy))
+@pytest.mark.parametrize("source", [*SubmittedBy, "nonsense"], ids=str)
+def test_sources_are_those_of_the_core(connection: apsw.Connection, source: str) -> None:
+    assert is_taken(connection, "job_queue", **a_queue_row(submitted_by=source)) == (
+        source in set(SubmittedBy)
+    )
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ _PROMPT = "[{number}] $ "
 class Pane:
     """One shell. `flow` is all that it ever wrote, `screen()` is what can be seen."""
 
-    context: Desk
+    session: TmuxSession
     target: str
     pipe: Path
     flow: str = ""
@@ -73,27 +73,27 @@ class Pane:
 
     def start(self, line: str) -> None:
         """Type a line that goes on, such as a daemon."""
-        self.context.tmux("send-keys", "-t", self.target, "-l", line)
-        self.context.tmux("send-keys", "-t", self.target, "Enter")
+        self.session.tmux("send-keys", "-t", self.target, "-l", line)
+        self.session.tmux("send-keys", "-t", self.target, "Enter")
 
     def interrupt(self) -> None:
         """Ctrl-C, and wait for the prompt."""
         mark = len(self.flow)
-        self.context.tmux("send-keys", "-t", self.target, "C-c")
+        self.session.tmux("send-keys", "-t", self.target, "C-c")
         self.finish(mark)
 
     def printed(self, number: int) -> str:
         """The text between two prompts, with its colours, and with wrapped lines joined."""
-        whole = self.context.tmux("capture-pane", "-p", "-e", "-J", "-S", "-", "-t", self.target)
+        whole = self.session.tmux("capture-pane", "-p", "-e", "-J", "-S", "-", "-t", self.target)
         before = whole.partition(_PROMPT.format(number=number + 1))[0]
         return before.rpartition(_PROMPT.format(number=number))[2].partition("\n")[2]
 
     def screen(self) -> str:
-        return self.context.tmux("capture-pane", "-p", "-t", self.target)
+        return self.session.tmux("capture-pane", "-p", "-t", self.target)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Desk:
+class TmuxSession:
     """A tmux server of its own, with nothing of the developer's in it."""
 
     directory: Path
@@ -121,11 +121,11 @@ class Desk:
         """A window with a shell that is ready to be typed into."""
         pipe = self.directory / f"{name}.pipe"
         os.mkfifo(pipe)
-        pane = Pane(context=self, target=f"desk:{name}", pipe=pipe)
+        pane = Pane(session=self, target=f"ductile:{name}", pipe=pipe)
         reader = threading.Thread(target=pane.read, daemon=True)
         reader.start()
         gate = "read; exec env INPUTRC=/dev/null PS1='[\\#] $ ' bash --noprofile --norc"
-        self.tmux("new-window", "-t", "desk", "-n", name, f"/bin/sh -c {_quoted(gate)}")
+        self.tmux("new-window", "-t", "ductile", "-n", name, f"/bin/sh -c {_quoted(gate)}")
         # The shell begins only when the pipe is there, so that its first prompt is not missed.
         self.tmux("pipe-pane", "-t", pane.target, f"exec cat > {pipe}")
         self.tmux("send-keys", "-t", pane.target, "Enter")
@@ -156,18 +156,18 @@ def _quoted(text: str) -> str:
 
 
 @contextmanager
-def a_desk(directory: Path) -> Iterator[Desk]:
+def a_tmux_session(directory: Path) -> Iterator[TmuxSession]:
     """A server with one idle window, so that it lives to the end; then all that runs in it is gone."""
-    context = Desk(directory=directory)
-    context.tmux(
-        "new-session", "-d", "-s", "desk", "-x", str(WIDTH), "-y", str(HEIGHT), "exec sleep infinity"
+    session = TmuxSession(directory=directory)
+    session.tmux(
+        "new-session", "-d", "-s", "ductile", "-x", str(WIDTH), "-y", str(HEIGHT), "exec sleep infinity"
     )
-    context.tmux("set-option", "-g", "history-limit", "20000")
-    context.tmux("set-option", "-g", "default-terminal", "screen")
+    session.tmux("set-option", "-g", "history-limit", "20000")
+    session.tmux("set-option", "-g", "default-terminal", "screen")
     try:
-        yield context
+        yield session
     finally:
-        context.tmux("kill-server")
+        session.tmux("kill-server")
 
 
 def plain(text: str) -> str:

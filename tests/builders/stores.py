@@ -1,4 +1,4 @@
-"""A store with a clock and dice in the test's hand, and short words for what tests do with it.
+"""A store with an injected clock and random source, and short names for what tests do with it.
 
 Everything here speaks to `ductile.store.port.Store`; only `SQLITE` knows an adapter. Another database
 joins the contract suite as one more `StoreKind` in `STORE_KINDS`.

@@ -57,7 +57,7 @@ def test_keys_are_trimmed_and_blank_is_none(key: str) -> None:
 
 
 @given(st.text(), st.sampled_from(KeyNamespace), st.sampled_from(KeyNamespace))
-def test_keys_of_different_doors_never_meet(key: str, one: KeyNamespace, other: KeyNamespace) -> None:
+def test_keys_of_different_namespaces_never_collide(key: str, one: KeyNamespace, other: KeyNamespace) -> None:
     assume(one is not other)
     first, second = namespaced_key(one, key), namespaced_key(other, key)
     assert (first is None) == (second is None) == (normalise_key(key) is None)
@@ -66,33 +66,39 @@ def test_keys_of_different_doors_never_meet(key: str, one: KeyNamespace, other: 
 
 @given(st.sampled_from(KeyNamespace), st.lists(st.text("ab%", min_size=1), min_size=3, max_size=5), st.data())
 def test_keys_of_different_owners_never_meet(
-    door: KeyNamespace, words: list[str], data: st.DataObject
+    namespace: KeyNamespace, words: list[str], data: st.DataObject
 ) -> None:
     """Also where an owner has colons in its name, and another's key begins with the rest of it."""
     cuts = st.lists(st.integers(1, len(words) - 1), min_size=2, max_size=2, unique=True)
     one, other = [(":".join(words[:cut]), ":".join(words[cut:])) for cut in data.draw(cuts)]
-    assert namespaced_key(door, one[1], owner=one[0]) != namespaced_key(door, other[1], owner=other[0])
-    assert namespaced_key(door, one[1], owner=one[0]) != namespaced_key(door, one[1], owner=other[0])
+    assert namespaced_key(namespace, one[1], owner=one[0]) != namespaced_key(
+        namespace, other[1], owner=other[0]
+    )
+    assert namespaced_key(namespace, one[1], owner=one[0]) != namespaced_key(
+        namespace, one[1], owner=other[0]
+    )
 
 
 @given(st.sampled_from(KeyNamespace), st.text(min_size=1), st.text(min_size=1))
-def test_the_same_key_at_the_same_door_is_the_same(door: KeyNamespace, key: str, owner: str) -> None:
-    assert namespaced_key(door, key, owner=owner) == namespaced_key(door, f" {key} ", owner=owner)
+def test_the_same_key_in_the_same_namespace_is_the_same(
+    namespace: KeyNamespace, key: str, owner: str
+) -> None:
+    assert namespaced_key(namespace, key, owner=owner) == namespaced_key(namespace, f" {key} ", owner=owner)
 
 
 @given(st.text(), st.text())
-def test_no_text_of_a_caller_reaches_into_another_door(text: str, other: str) -> None:
-    """A key may hold colons: its door still comes first."""
+def test_no_text_of_a_caller_reaches_into_another_namespace(text: str, other: str) -> None:
+    """A key may hold colons: its namespace still comes first."""
     mine = namespaced_key(KeyNamespace.EXPLICIT, text)
     theirs = namespaced_key(KeyNamespace.IDEMPOTENCY, other, owner="token")
     assert mine is None or theirs is None or mine != theirs
 
 
 @given(st.sampled_from(KeyNamespace), st.text(), st.text(min_size=1))
-def test_a_key_is_shown_as_it_was_given(door: KeyNamespace, key: str, owner: str) -> None:
+def test_a_key_is_shown_as_it_was_given(namespace: KeyNamespace, key: str, owner: str) -> None:
     """With any text, namespace and owner."""
-    owned = door in (KeyNamespace.IDEMPOTENCY, KeyNamespace.DELIVERY)
-    stored = namespaced_key(door, key, owner=owner if owned else None)
+    owned = namespace in (KeyNamespace.IDEMPOTENCY, KeyNamespace.DELIVERY)
+    stored = namespaced_key(namespace, key, owner=owner if owned else None)
     assert bare_key(stored) == normalise_key(key)
 
 

@@ -122,18 +122,18 @@ def written_pipelines(draw: st.DrawFn) -> list[dict[str, Any]]:
 
 
 def behave(plugin: str, path: str, payload: str) -> Behaviour:
-    """The answer of a step: chance, but the same for the same step and payload."""
+    """The answer of a step: random, but the same for the same step and payload."""
     answer = mended(plugin, path, payload)
     if plugin == "weak":
         return Behaviour(stdout=None, fails=True)
-    if _chance("fails", path, payload).random() < 0.12:
+    if _rng("fails", path, payload).random() < 0.12:
         return Behaviour(stdout=json.dumps({"status": "error", "error": answer.result}), fails=True)
     return answer
 
 
 def mended(plugin: str, path: str, payload: str) -> Behaviour:
     """The answer once what made it fail is put right."""
-    rng = _chance(plugin, path, payload)
+    rng = _rng(plugin, path, payload)
     name = f"{path}#{rng.randrange(1 << 30):x}"
     count = rng.choice([0, 0, 1, 1, 1, 2, 3])
     events = tuple(
@@ -143,7 +143,7 @@ def mended(plugin: str, path: str, payload: str) -> Behaviour:
     return Behaviour(stdout=json.dumps({"status": "ok", "result": name}), result=name, events=events)
 
 
-def _chance(*parts: str) -> Random:
+def _rng(*parts: str) -> Random:
     return Random(hashlib.sha256("\0".join(parts).encode()).digest())
 
 

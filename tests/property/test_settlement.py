@@ -189,7 +189,7 @@ def test_every_outcome_makes_a_state_webhook_or_none_does(view: SettleView, outc
 
 @given(views, outcomes)
 def test_the_same_view_and_dice_give_the_same_settlement(view: SettleView, outcome: Outcome) -> None:
-    """Units may run twice before they are committed: deciding has no memory."""
+    """Requests may run twice before they are committed: deciding has no memory."""
     assert decided(view, outcome) == decided(view, outcome)
 
 

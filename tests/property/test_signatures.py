@@ -267,7 +267,7 @@ def test_the_length_of_a_delivery_id_is_bounded() -> None:
 
 @given(st.sampled_from([GITHUB, PLAIN, STRIPE, SLACK, STANDARD]), secrets, bodies)
 def test_we_sign_as_each_sender_does(scheme: SignatureScheme, secret: str, body: bytes) -> None:
-    """`webhook send` goes through the same door as the real sender."""
+    """`webhook send` uses the same signature as the real sender."""
     headers = signed_headers(scheme, secret, message_id="m1", body=body, now=START)
     assert verify_signature(scheme, secret, headers, body, START)
     if scheme.delivery_header is not None:

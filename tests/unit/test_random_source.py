@@ -1,4 +1,4 @@
-"""Chance drawn a page at a time is still chance."""
+"""Random bytes that are drawn a page at a time are still random."""
 
 from __future__ import annotations
 

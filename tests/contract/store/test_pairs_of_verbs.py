@@ -169,7 +169,7 @@ async def release(scene: Scene) -> None:
     await scene.store.clamp_waits()
 
 
-async def upkeep(scene: Scene) -> None:
+async def maintain(scene: Scene) -> None:
     await scene.store.index_log()
     await scene.store.reset_breaker("echo")
     await scene.store.record_config("h", ConfigOrigin.RELOAD, {})
@@ -199,7 +199,7 @@ VERBS: dict[str, Verb] = {
     "end_queued": end_queued,
     "fire": fire,
     "deliver": deliver,
-    "upkeep": upkeep,
+    "maintain": maintain,
     "prune": prune,
     "look": look,
 }

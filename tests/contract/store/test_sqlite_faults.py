@@ -99,7 +99,7 @@ async def together(store: SqliteStore, *verbs: Any) -> list[Any]:
     return await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def broken_unit(store: SqliteStore, error: Exception) -> None:
+async def broken_request(store: SqliteStore, error: Exception) -> None:
     def fail(session: Session) -> None:
         session.run("put_meta", key="broken", value="half")
         raise error
@@ -119,7 +119,7 @@ async def test_a_failing_unit_leaves_its_neighbours_alone(store: SqliteStore) ->
         submit(store, jobs[0]),
         submit(store, jobs[1], twin, twin),
         submit(store, jobs[2]),
-        broken_unit(store, RuntimeError("defect")),
+        broken_request(store, RuntimeError("defect")),
         submit(store, jobs[3]),
     )
     assert [type(answer).__name__ for answer in answers] == [
@@ -136,7 +136,7 @@ async def test_a_failing_unit_leaves_its_neighbours_alone(store: SqliteStore) ->
 
 
 async def test_answers_are_those_of_the_run_that_was_committed(store: SqliteStore) -> None:
-    """Units may run twice before they are committed; what callers hear is what is on disk."""
+    """Requests may run twice before they are committed; callers get the state on disk."""
     jobs = [a_new_job() for _ in range(3)]
     twin = a_new_job()
     answers = await together(
@@ -1018,7 +1018,7 @@ async def test_a_defect_in_the_writer_fails_every_caller_and_blocks_none(
     async with asyncio.timeout(20):
         monkeypatch.setattr(SqliteSession, "discard", defect)  # a rollback calls it
         others = [submit(store, a_new_job()) for _ in range(3)]
-        errors = await together(store, broken_unit(store, ValueError()), *others)
+        errors = await together(store, broken_request(store, ValueError()), *others)
         assert all(isinstance(error, StoreError) for error in errors), errors
         assert all(isinstance(error, StoreFailedError) for error in errors[1:]), errors
         with pytest.raises(StoreFailedError, match="ZeroDivisionError"):

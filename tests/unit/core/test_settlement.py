@@ -330,8 +330,8 @@ def test_only_failed_jobs_of_the_scheduler_count(outcome: Outcome, attempt: int,
     job = a_job(submitted_by=SubmittedBy.SCHEDULER, attempt=attempt)
     after = settled(job, outcome).breaker or Breaker()
     assert after.failures == failures
-    for door in set(SubmittedBy) - {SubmittedBy.SCHEDULER}:
-        assert settled(a_job(submitted_by=door, attempt=attempt), outcome).breaker is None
+    for source in set(SubmittedBy) - {SubmittedBy.SCHEDULER}:
+        assert settled(a_job(submitted_by=source, attempt=attempt), outcome).breaker is None
 
 
 def test_a_success_closes_the_breaker() -> None:

@@ -143,10 +143,10 @@ async def test_survivors_are_ended_with_what_they_forked() -> None:
         reaped = threading.Thread(target=ours.wait)
         reaped.start()
         sweep = await kill_orphan_processes("one", {"j1": DEAD}, timeout_seconds=20)
-        assert [(survivor.pid, survivor.job_id) for survivor in sweep.ended] == [(ours.pid, "j1")]
+        assert [(orphan.pid, orphan.job_id) for orphan in sweep.ended] == [(ours.pid, "j1")]
         assert sweep.alive == ()
         assert find_orphan_processes("one", {"j1": DEAD}) == ()
-        assert [survivor.pid for survivor in find_orphan_processes("another", {"j1": DEAD})] == [theirs.pid]
+        assert [orphan.pid for orphan in find_orphan_processes("another", {"j1": DEAD})] == [theirs.pid]
         reaped.join()
     finally:
         theirs.kill()
@@ -157,7 +157,7 @@ def test_a_process_of_an_ended_job_is_left_alone() -> None:
     """A plugin may have started it on purpose; the job of a fork server is unknown."""
     running, ended, server = an_orphan("one", "j1"), an_orphan("one", "j2"), an_orphan("one", None)
     try:
-        found = {survivor.pid for survivor in find_orphan_processes("one", {"j1": DEAD})}
+        found = {orphan.pid for orphan in find_orphan_processes("one", {"j1": DEAD})}
         assert found == {running.pid, server.pid}
     finally:
         for process in (running, ended, server):
@@ -169,7 +169,7 @@ def test_a_process_started_by_an_earlier_version_is_found() -> None:
     """It named no owner to its processes, and recorded one without the start time."""
     cold, warm = an_orphan("one", "j1", owner=None), an_orphan("one", None, owner=None)
     try:
-        found = {survivor.pid for survivor in find_orphan_processes("one", {"j1": "host:999999999"})}
+        found = {orphan.pid for orphan in find_orphan_processes("one", {"j1": "host:999999999"})}
         assert found == {cold.pid, warm.pid}
         assert find_orphan_processes("one", {"j1": DEAD}) == ()
     finally:

@@ -67,7 +67,7 @@ async def test_a_failed_run_moves_its_schedule_when_all_retries_are_over(tmp_pat
 
 
 async def test_only_the_latest_run_moves_the_schedule(tmp_path: Path) -> None:
-    """The end of an older run, and jobs from other doors, leave it where it is."""
+    """The end of an older run, and jobs from other sources, leave it where it is."""
     plugins = "p: {max_outstanding_polls: 9, schedule: {every: 1h, if_running: queue}}"
     async with scheduling(tmp_path, plugins) as bench:
         first = await bench.start_next()
