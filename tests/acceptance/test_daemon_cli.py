@@ -274,7 +274,7 @@ def test_a_reload_tells_what_changed_besides_plugins(tmp_path: Path) -> None:
 
 
 def test_a_paused_schedule_has_no_next_run(tmp_path: Path) -> None:
-    """`status` tells that it is paused, and the time of another schedule that is not."""
+    """`status` says that it is paused, and shows the time of another schedule that is not."""
     two = f"{HOURLY}      - {{id: daily, every: 1d}}\n"
     place = a_place(tmp_path, f"  twice:\n    uses: echo\n{two}")
 

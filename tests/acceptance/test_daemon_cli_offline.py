@@ -254,7 +254,7 @@ def test_a_payload_from_a_file(tmp_path: Path) -> None:
 
 
 def test_a_job_that_cannot_run_is_refused_with_a_hint(tmp_path: Path) -> None:
-    """Unknown, disabled, without the command; a dry run tells the same."""
+    """Unknown, disabled, without the command; a dry run gives the same answer."""
     place = a_place(tmp_path, "  off: {enabled: false}\n")
     place.plugin("off", SLOW)
     for more in ((), ("--dry-run",)):

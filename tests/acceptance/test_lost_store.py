@@ -201,7 +201,7 @@ def test_a_backup_of_a_store_without_its_log_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_backup_whose_store_has_gone_with_its_directory_is_an_error(tmp_path: Path) -> None:
-    """No socket is left to ask the daemon at; the link beside the configuration tells of it."""
+    """The socket of the daemon is gone; the link beside the configuration names it."""
     place = a_place(tmp_path)
     with a_quiet_daemon(place) as daemon:
         shutil.rmtree(data(place))

@@ -126,7 +126,7 @@ def test_a_finding_has_its_location_and_its_fix(tmp_path: Path) -> None:
     (failed,) = findings(said, "jobs")
     assert failed["fix"].startswith("ductile job explain ")
     store = place.config.parent / "data" / "state.db"
-    for file in store.parent.glob("state.db-*"):  # what it was killed with could mend it
+    for file in store.parent.glob("state.db-*"):  # its write-ahead log could repair it
         file.unlink()
     store.write_bytes(b"not a database" * 1000)
     broken = place.said("system", "doctor", status=1)

@@ -378,7 +378,7 @@ def _hooked(api: Api, pipeline: str) -> dict[str, Any]:
 
 
 def test_a_long_run_is_answered_shown_and_explained(tmp_path: Path) -> None:
-    """A run may have thousands of steps one after the other; every door can tell of it."""
+    """A run may have thousands of steps in sequence; every surface can show it."""
     length = 530
     steps = "".join(f"    - {{id: s{number}, uses: plain}}\n" for number in range(length))
     place = a_flow_place(

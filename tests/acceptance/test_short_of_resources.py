@@ -11,7 +11,7 @@ from builders.daemons import Daemon, a_daemon, a_place
 
 ONCE = "  once:\n    retry: {max_attempts: 1}\n"
 ANSWER = '#!/bin/sh\ncat >/dev/null\necho \'{"status": "ok", "result": "done"}\'\n'
-#: Enough for a caller to be heard, and too few for the three pipes of a process.
+#: Enough to serve a caller, and too few for the three pipes of a process.
 FREE = 5
 
 

@@ -247,7 +247,7 @@ pipelines:
 
 
 def test_a_run_tells_of_the_whole_of_it(tmp_path: Path) -> None:
-    """Queued; loading and working with its first member; done or failed. Members tell nothing."""
+    """Queued; loading and working with its first member; done or failed. Members send nothing."""
     plugins = "  broken: {retry: {max_attempts: 1}}\n"
     place = an_api_place(tmp_path, plugins, more=SETTINGS + PIPELINES)
     place.plugin("broken", BROKEN)

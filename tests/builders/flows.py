@@ -1,4 +1,4 @@
-"""Daemons with pipelines: plugins that tell what they were given, and gates that a test holds shut."""
+"""Daemons with pipelines: plugins that return their request, and gates that a test opens."""
 
 from __future__ import annotations
 

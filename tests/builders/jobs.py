@@ -53,7 +53,7 @@ def some_rng(seed: int = 1) -> Random:
 
 
 def an_id() -> str:
-    """An id that no other test value has, and that tells nothing."""
+    """An id that no other test value has, and that has no meaning."""
     return f"00000000-0000-7000-8000-{next(_numbers):012x}"
 
 

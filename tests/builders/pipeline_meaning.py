@@ -80,7 +80,7 @@ def _without_errors(value: Any) -> Any:
 
 
 class UndecidedError(Exception):
-    """This reading cannot tell what the run has to do."""
+    """This reading does not define the result of the run."""
 
 
 class TooMuchError(UndecidedError):

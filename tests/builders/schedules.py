@@ -21,7 +21,7 @@ def utc(text: str) -> datetime:
 
 
 def wall(instant: datetime, zone: str) -> str:
-    """What the clocks of a zone show, with the name of the offset: it tells the two passes apart."""
+    """The local time of a zone with the name of its offset, which distinguishes the two passes."""
     return instant.astimezone(ZoneInfo(zone)).strftime("%Y-%m-%d %H:%M %Z")
 
 

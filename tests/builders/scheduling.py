@@ -107,7 +107,7 @@ class Bench:
         return [claim.job for claim in await claim_all(self.store)]
 
     async def end(self, job: Job, outcome: Outcome) -> Settled:
-        """Settle a running job and tell the scheduler, as the engine does."""
+        """Settle a running job and notify the scheduler, as the engine does."""
         answer = await self.store.settle(job, outcome, self.snapshot.policy)
         assert isinstance(answer, Settled), answer
         if answer.settlement.is_terminal:

@@ -30,7 +30,7 @@ from ductile.errors import ConflictError, DaemonNotRunningError, DuctileError
 CLIENTS = 3
 #: Jobs of one client that are not known to have ended.
 PENDING = 4
-#: A frozen daemon must not keep a client for ever; an answer that comes later counts as not heard.
+#: A frozen daemon must not keep a client for ever; a later answer counts as lost.
 ANSWER_SECONDS = 30.0
 
 #: Fails its first time for every third job; notes under a lock that it runs, so that two at once are seen.

@@ -1,4 +1,4 @@
-"""docs/reference/jobs.md tells exactly what the code has: states, edges, reasons, holds, ledger kinds."""
+"""docs/reference/jobs.md agrees with the code: states, edges, reasons, holds, ledger kinds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/reference/webhooks.md tells what the code does: presets, states, keys, headers, bounds."""
+"""docs/reference/webhooks.md agrees with the code: presets, states, keys, headers, bounds."""
 
 from __future__ import annotations
 

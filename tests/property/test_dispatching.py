@@ -152,7 +152,7 @@ class World:
             going[number % len(going)].set()
 
     async def settle_down(self) -> None:
-        """Do and tell whatever was asked for, until nothing more is."""
+        """Run every requested action and report it, until none is left."""
         await turns()
         while self.ends or self.starts or self.claims or self.done:
             self.work()

@@ -1,4 +1,4 @@
-"""A plugin cannot tell a warm start from a cold one, apart from what is documented.
+"""A plugin cannot distinguish a warm start from a cold one, except by documented differences.
 
 Each script is run plainly and twice warm (the second time its code comes from memory), and everything
 observable is compared: stdout, stderr, exit status or signal, and what it leaves in a file.

@@ -102,7 +102,7 @@ async def test_a_cancelled_job_is_failed(store: Store) -> None:
 
 
 async def test_recovery_tells_working_to_queued(store: Store) -> None:
-    """The previous state is stored, so a restart tells the truth."""
+    """The previous state is stored, so it is right after a restart."""
     job_id = await accept(store, a_told_job())
     job = await claim_one(store)
     await store.mark_working(job.id, job.execution)

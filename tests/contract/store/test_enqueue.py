@@ -90,7 +90,7 @@ EACH_FIELD: dict[str, Any] = {
 
 
 def test_each_field_is_tried() -> None:
-    """But those that every job has, and those that a job does not tell: tests of their own see to them."""
+    """Except fields that every job has, and fields that a job does not show: other tests check them."""
     others = {"id", "plugin", "command", "dedupe_ttl", "origin", "after_job_id"}
     assert {*EACH_FIELD, *others} == {*NewJob.__struct_fields__}
 

@@ -53,7 +53,7 @@ async def test_jobs_are_listed_newest_first_without_payload(store: Store) -> Non
 
 
 async def populate(store: Store, clock: Clock) -> dict[str, str]:
-    """One job of each kind that the filters tell apart."""
+    """One job of each kind that the filters distinguish."""
     ids = {}
     for name, fields, outcome in (
         ("succeeded", {"plugin": "a", "command": "poll", "run_id": "run"}, ok()),

@@ -271,7 +271,7 @@ async def test_breaker_transitions_have_ninety_days(store: Store, clock: Clock) 
 
 
 async def test_a_configuration_is_kept_as_long_as_the_log_of_its_jobs(store: Store, clock: Clock) -> None:
-    """An old one that was in force until yesterday is needed to tell what happened."""
+    """An old one that was in force until yesterday is needed to explain failures."""
     for name in ("first", "second", "third"):
         await store.record_config(name, ConfigOrigin.RELOAD, {})
         clock.advance(days=29)

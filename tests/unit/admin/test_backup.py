@@ -384,7 +384,7 @@ def test_an_archive_that_was_cut_off_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_store_that_is_damaged_inside_a_whole_archive_is_found(tmp_path: Path) -> None:
-    """Its hash is right: it was backed up like that. Opening it tells."""
+    """Its hash is right: it was backed up like that. Opening it shows the damage."""
     home = a_home(tmp_path)
     real = store_files()
 

@@ -191,7 +191,7 @@ async def test_the_socket_is_for_its_owner_alone(tmp_path: Path) -> None:
 
 
 async def test_another_user_is_refused_although_they_could_connect(tmp_path: Path) -> None:
-    """The kernel tells the peer's user."""
+    """The kernel reports the peer's user."""
     asked: list[int] = []
 
     def other_user(connection: socket.socket) -> int:

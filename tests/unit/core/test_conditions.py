@@ -1,4 +1,4 @@
-"""Each operator over each pair of types that matters, and what a verdict tells."""
+"""Each operator over each relevant pair of types, and the content of a verdict."""
 
 from __future__ import annotations
 

@@ -304,7 +304,7 @@ async def test_a_receiver_that_asks_for_time_gets_it(tmp_path: Path) -> None:
 
 
 async def test_urls_are_in_no_signal_and_no_ledger(tmp_path: Path) -> None:
-    """URLs may hold secrets; the host is enough to tell who it was."""
+    """URLs may hold secrets; the host is enough to identify the receiver."""
     with a_receiver(answering(500, 500, 204)) as receiver:
         async with sending(tmp_path, f"{_SETTINGS}, max_attempts: 2") as (bench, _):
             await bench.submit(receiver)
@@ -496,7 +496,7 @@ async def test_a_host_that_is_no_longer_allowed_is_not_called(tmp_path: Path) ->
 
 
 async def test_a_body_is_what_it_was_when_the_state_changed(tmp_path: Path) -> None:
-    """Bodies are frozen at creation; a retry much later tells the same instant."""
+    """Bodies are frozen at creation; a retry much later sends the same instant."""
     with a_receiver(answering(500, 204)) as receiver:
         async with sending(tmp_path) as (bench, _):
             await bench.submit(receiver)
