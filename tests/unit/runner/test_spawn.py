@@ -6,6 +6,7 @@ import asyncio
 import errno
 import os
 import subprocess
+import threading
 import time
 from pathlib import Path
 
@@ -19,6 +20,8 @@ from ductile.runner.process.supervisor import SupervisedProcess
 pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="there are no pidfds here")
 
 LASTING = "#!/bin/sh\nexec sleep 600\n"
+#: More bytes than any address space has: no thread with such a stack can be started.
+NO_STACK = 2**46
 
 
 async def test_many_processes_at_once(tmp_path: Path) -> None:
@@ -142,3 +145,23 @@ async def test_a_process_whose_caller_is_cancelled_at_the_hand_over_is_killed(tm
     assert starting.cancelled()
     await asyncio.wait_for(runner.close(), 60)
     assert not children()
+
+
+async def test_without_a_thread_nothing_is_started_then_or_later(tmp_path: Path) -> None:
+    """A machine that is short of processes is short of threads too: the job goes back to the queue."""
+    ran = tmp_path / "ran"
+    launch = a_launch(an_executable(tmp_path, f"#!/bin/sh\necho once >>{ran}\n"))
+    runner = SpawnRunner()
+    usual = threading.stack_size(NO_STACK)
+    try:
+        refused = await runner.start(launch)
+    finally:
+        threading.stack_size(usual)
+    assert isinstance(refused, CouldNotStart)
+    assert refused.shortage
+    started = await asyncio.wait_for(runner.start(launch), 20)
+    assert isinstance(started, SupervisedProcess)
+    await asyncio.wait_for(started.wait(), 20)
+    await asyncio.wait_for(runner.close(), 20)
+    assert not children()
+    assert ran.read_text() == "once\n"

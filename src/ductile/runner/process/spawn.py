@@ -9,6 +9,7 @@ Supervision begins on the loop, when the thread has handed over the process.
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import resource
 import signal
@@ -16,7 +17,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 from ductile.runner.port import (
@@ -72,8 +73,8 @@ class SpawnRunner:
                 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         self._grace = grace or GracePeriods()
         self._threads: ThreadPoolExecutor | None = None
-        #: Spawns that have not been handed over to the loop.
-        self._in_flight = 0
+        #: Callers whose process was not handed over to the loop yet.
+        self._in_flight: set[asyncio.Future[SupervisedProcess | CouldNotStart]] = set()
         self._handed_over = asyncio.Event()
         #: Processes that have not ended.
         self.active: set[SupervisedProcess] = set()
@@ -86,10 +87,14 @@ class SpawnRunner:
         waiter: asyncio.Future[SupervisedProcess | CouldNotStart] = loop.create_future()
         if self._threads is None:
             self._threads = ThreadPoolExecutor(_THREADS, "spawn")
-        self._in_flight += 1
-        self._threads.submit(_spawn, launch, loop).add_done_callback(
-            lambda spawning: loop.call_soon_threadsafe(self._hand_over, spawning, launch, waiter)
-        )
+        try:
+            self._threads.submit(self._spawn_in_thread, launch, loop, waiter)
+        except RuntimeError:
+            # No thread can be started. The pool keeps the call, and a later thread finds it cancelled.
+            waiter.cancel()
+            short = OSError(errno.EAGAIN, "no thread can be started")
+            return could_not_start(short, launch.entrypoint, launch.directory)
+        self._in_flight.add(waiter)
         try:
             return await waiter
         except asyncio.CancelledError:
@@ -99,25 +104,39 @@ class SpawnRunner:
                 _discard(waiter.result())
             raise
 
+    def _spawn_in_thread(
+        self,
+        launch: Launch,
+        loop: asyncio.AbstractEventLoop,
+        waiter: asyncio.Future[SupervisedProcess | CouldNotStart],
+    ) -> None:
+        spawned: _Spawned | CouldNotStart | Exception | None = None
+        try:
+            if not waiter.cancelled():
+                spawned = _spawn(launch, loop)
+        except Exception as error:  # noqa: BLE001 - the caller gets it
+            spawned = error
+        loop.call_soon_threadsafe(self._hand_over, spawned, launch, waiter)
+
     def _hand_over(
         self,
-        spawning: Future[_Spawned | CouldNotStart],
+        spawned: _Spawned | CouldNotStart | Exception | None,
         launch: Launch,
         waiter: asyncio.Future[SupervisedProcess | CouldNotStart],
     ) -> None:
         """Begin supervision, on the loop. A process whose caller was cancelled is killed."""
-        self._in_flight -= 1
+        self._in_flight.discard(waiter)
         self._handed_over.set()
-        error = spawning.exception()
-        if error is not None:
-            if not waiter.cancelled():
-                waiter.set_exception(error)
-            return
-        result = spawning.result()
-        started = result if isinstance(result, CouldNotStart) else self._supervise(result, launch)
+        started: SupervisedProcess | CouldNotStart | Exception | None
+        try:
+            started = self._supervise(spawned, launch) if isinstance(spawned, _Spawned) else spawned
+        except Exception as error:  # noqa: BLE001 - the caller gets it, and would wait for ever without it
+            started = error
         if waiter.cancelled():
             _discard(started)
-        else:
+        elif isinstance(started, Exception):
+            waiter.set_exception(started)
+        elif started is not None:
             waiter.set_result(started)
 
     def _supervise(self, spawned: _Spawned, launch: Launch) -> SupervisedProcess:
@@ -147,7 +166,7 @@ class SpawnRunner:
             self._threads = None
 
 
-def _discard(started: SupervisedProcess | CouldNotStart) -> None:
+def _discard(started: SupervisedProcess | CouldNotStart | Exception | None) -> None:
     if isinstance(started, SupervisedProcess):
         started.stop(at_once=True)
 
