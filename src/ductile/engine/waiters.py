@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 
 from ductile.core.jobs.model import TERMINAL
-from ductile.engine.clock import Clock
+from ductile.engine.clock import STORE_UNAVAILABLE, Clock
 from ductile.errors import TooBusyError
 from ductile.store.notifier import JobEnded
 from ductile.store.port import Store
@@ -68,10 +68,11 @@ class Waiters:
         never = asyncio.Event()
         while True:
             await clock.wait(clock.now() + POLL_INTERVAL, never)
-            for job_id in tuple(self._by_job):
-                job = await store.job(job_id)
-                if job is not None and job.status in TERMINAL:
-                    _resolve(self._by_job.get(job_id, ()))
+            with suppress(*STORE_UNAVAILABLE):  # The next poll reads them.
+                for job_id in tuple(self._by_job):
+                    job = await store.job(job_id)
+                    if job is not None and job.status in TERMINAL:
+                        _resolve(self._by_job.get(job_id, ()))
 
     def close(self) -> None:
         """Resume every caller, and from now on every new one: the daemon stops."""
