@@ -305,6 +305,7 @@ class Dispatcher:
             self._settling.discard(job.id)  # Its worker was freed, and a claim made, by `_on_result`.
         else:
             self.wake()
-        if self._init_jobs.get(job.plugin) == job.id and not requeued:
-            del self._init_jobs[job.plugin]
+        if self._init_jobs.get(job.plugin) == job.id:
+            if not requeued:
+                del self._init_jobs[job.plugin]
             self.wake()

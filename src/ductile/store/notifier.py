@@ -69,7 +69,7 @@ class DeadlineSet(Value):
 
 
 class SchedulesChanged(Value):
-    """A schedule was paused or resumed, or its circuit breaker was reset."""
+    """A schedule was paused or resumed."""
 
 
 class OutboxGrew(Value):

@@ -111,6 +111,35 @@ class ShortPool(Pool):
         self.changed.set()
 
 
+class LateShortPool(Pool):
+    """The process of one init cannot be started, and its result is stored after the pause is over."""
+
+    def __init__(self, store: SqliteStore, snapshot: Snapshot, short: str, other: str) -> None:
+        super().__init__(store, snapshot)
+        self.short = short
+        #: An init of another plugin: it is claimed when the pause is over.
+        self.other = other
+        self.put_back = False
+
+    async def _execute(
+        self,
+        claim: ClaimedJob,
+        under: Snapshot,
+        on_result: Callable[[], None],
+        on_shortage: Callable[[], None],
+    ) -> None:
+        if claim.job.id != self.short or self.put_back:
+            await super()._execute(claim, under, on_result, on_shortage)
+            return
+        self.put_back = True
+        on_shortage()
+        self.dispatcher.initialise("other", self.other)
+        await self.until(lambda: self.other in self.order)
+        on_result()
+        short = Interrupted(reason=JobReason.NO_RESOURCES, error="too many open files")
+        await self.store.settle(claim.job, short, Policy())
+
+
 def a_snapshot(directory: Path) -> Snapshot:
     """Three workers and no plugins: jobs of any plugin are bounded by the pool alone."""
     config = a_config(directory, "service: {max_workers: 3}\n")
@@ -359,6 +388,26 @@ async def test_nothing_is_claimed_for_a_while_when_resources_are_short(
     assert last - first >= FIRST_RESOURCE_PAUSE.total_seconds()
     rows = [await store.job(each.id) for each in (init, job, other)]
     assert [row.attempt for row in rows if row is not None] == [1, 1, 1]
+    pool.dispatcher.stop()
+    await service
+    await store.close()
+
+
+async def test_an_init_that_goes_back_when_the_pause_is_over_is_claimed_again(
+    store: SqliteStore, tmp_path: Path
+) -> None:
+    """Although all workers are busy, and no job that ends triggers a claim."""
+    init, other = replace(a_new_job("p"), command="init"), replace(a_new_job("other"), command="init")
+    jobs = tuple(a_new_job("busy") for _ in range(3))
+    pool = LateShortPool(store, a_snapshot(tmp_path), init.id, other.id)
+    await store.enqueue(Submission(jobs=jobs))
+    service = asyncio.create_task(pool.dispatcher.run())
+    await pool.until(lambda: len(pool.running) == len(jobs))
+    await store.enqueue(Submission(jobs=(init, other)))
+    pool.dispatcher.initialise("p", init.id)
+    await pool.until(lambda: init.id in pool.order)
+    pool.gate.set()
+    await pool.until(lambda: not pool.running)
     pool.dispatcher.stop()
     await service
     await store.close()
