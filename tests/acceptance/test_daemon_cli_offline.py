@@ -19,7 +19,7 @@ from builders.terminal import DUCTILE
 
 
 @contextmanager
-def somebody_holding(directory: Path) -> Iterator[int]:
+def a_process_holding(directory: Path) -> Iterator[int]:
     """A process, this one, that has the store's lock and does not answer."""
     directory.mkdir(mode=0o700, exist_ok=True)
     descriptor = os.open(directory / "ductile.lock", os.O_RDWR | os.O_CREAT, 0o600)
@@ -322,7 +322,7 @@ def test_a_command_that_needs_the_daemon_says_so(tmp_path: Path) -> None:
 def test_a_store_that_is_held_is_left_alone(words: tuple[str, ...], tmp_path: Path) -> None:
     """Exit 75, naming the process; nothing is read or written meanwhile."""
     place = a_place(tmp_path)
-    with somebody_holding(place.config.parent / "data") as holder:
+    with a_process_holding(place.config.parent / "data") as holder:
         ran = place.ductile(*words)
     assert ran.status == 75
     assert f"process {holder} uses " in ran.err
