@@ -140,7 +140,7 @@ async def _serve_with(
         load=deps.load,
     )
     operations = {**table.bind_operations(context), CONFIG_PATH_OPERATION: config_path_operation(config_file)}
-    control = ControlServer(socket, operations, deps.signals)
+    control = ControlServer(socket, operations, deps.signals, waiting=table.WAITING)
     loop = asyncio.get_running_loop()
     for number in _STOP_SIGNALS:
         loop.add_signal_handler(number, engine.stop)

@@ -7,7 +7,7 @@ import contextlib
 import os
 import socket
 import struct
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from pathlib import Path
 
 import msgspec
@@ -16,19 +16,16 @@ from ductile.core.json import JsonObject
 from ductile.errors import ConfigError, DeniedError, DuctileError, UsageError
 from ductile.telemetry.signals import Signal, SignalBus, describe_error
 
-Operation = Callable[[JsonObject], Awaitable[JsonObject]]
+Handler = Callable[[JsonObject], Awaitable[JsonObject]]
 
 _MAX_REQUEST_BYTES = 16 * 1024 * 1024
 #: A client that sends no complete request within this time is disconnected.
 REQUEST_SECONDS = 30.0
 _CLOSE_SECONDS = 5.0
-#: Operations that wait for something and change nothing before it happens. They are cancelled when their
-#: client disconnects; all others are completed.
-WAITING = frozenset({"job.wait", "log.follow", "ledger.follow", "plugin.drain"})
 
 
-def config_path_operation(config_file: Path) -> Operation:
-    """Return the operation by which a daemon tells the path of its configuration."""
+def config_path_operation(config_file: Path) -> Handler:
+    """Return the operation that returns the path of the daemon's configuration."""
     document: JsonObject = {"config": os.path.realpath(config_file)}
 
     async def config_path(_given: JsonObject) -> JsonObject:
@@ -50,13 +47,16 @@ class ControlServer:
     def __init__(
         self,
         path: Path,
-        operations: Mapping[str, Operation],
+        operations: Mapping[str, Handler],
         signals: SignalBus,
         *,
+        waiting: Collection[str] = (),
         peer_uid: Callable[[socket.socket], int] = peer_uid,
     ) -> None:
+        """`waiting` names the operations that are cancelled when their client disconnects."""
         self._path = path
         self._operations = operations
+        self._waiting = waiting
         self._signals = signals
         self._peer_uid = peer_uid
         self._server: asyncio.Server | None = None
@@ -123,12 +123,11 @@ class ControlServer:
             raise DeniedError("this daemon belongs to another user")
 
     async def _call(self, operation: str, given: JsonObject, reader: asyncio.StreamReader) -> JsonObject:
-        """Call the operation. A waiting one is cancelled when its client disconnects."""
+        """Call the operation. If it waits, cancel it when its client disconnects."""
         if operation not in self._operations:
             raise UsageError(f"the daemon has no operation {operation}", hint="Is it an older version?")
         result = self._operations[operation](given)
-        drains = operation == "system.reload" and given.get("drain") is True
-        if operation not in WAITING and not drains:
+        if operation not in self._waiting:
             return await result
         call = asyncio.ensure_future(result)
         # Clients send nothing after their request, so a completed read is a disconnect.

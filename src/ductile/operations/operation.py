@@ -118,6 +118,9 @@ class Operation(Value, dict=True):
     access: Access
     #: Changes nothing: works beside a process that holds the store's lock.
     read_only: bool = False
+    #: Waits for something, and can be cancelled meanwhile without leaving a change half done. The control
+    #: socket cancels it when its client disconnects, and completes all others.
+    waits: bool = False
     http: HttpRoute | None = None
 
     @cached_property

@@ -27,6 +27,7 @@ from ductile.operations.operation import (
     get,
     post,
 )
+from ductile.struct import replace
 
 
 def _read(name: str, target: str, summary: str, access: Access, http: HttpRoute | None = None) -> Operation:
@@ -35,6 +36,10 @@ def _read(name: str, target: str, summary: str, access: Access, http: HttpRoute 
 
 def _change(name: str, target: str, summary: str, access: Access, http: HttpRoute | None = None) -> Operation:
     return Operation(name=name, target=target, summary=summary, access=access, http=http)
+
+
+def _waiting(operation: Operation) -> Operation:
+    return replace(operation, waits=True)
 
 
 _SYNCHRONOUS: dict[str, Any] = {
@@ -73,7 +78,9 @@ _RUNS = (
         post("/trigger/{plugin}/{command}", message="The job is on the queue.", **_SYNCHRONOUS),
     ),
     _read("pipeline.list", "runs.pipelines:list_pipelines", "Every pipeline, with its latest run", PLUGIN_RO),
-    _change("pipeline.follow", "runs.pipelines:follow_run", "Wait for steps of a run to end", JOBS_RO),
+    _waiting(
+        _change("pipeline.follow", "runs.pipelines:follow_run", "Wait for steps of a run to end", JOBS_RO)
+    ),
     _change(
         "event.send",
         "runs.publish:publish_event",
@@ -116,7 +123,7 @@ _JOBS = (
         JOBS_RO,
         get("/job/{job_id}/log", message="Its executions.", tag="jobs", statuses=_ONE_JOB),
     ),
-    _read("job.wait", "jobs.query:wait_for_job", "Wait until a job has ended", JOBS_RO),
+    _waiting(_read("job.wait", "jobs.query:wait_for_job", "Wait until a job has ended", JOBS_RO)),
     _change(
         "job.cancel",
         "jobs.change:cancel_job",
@@ -138,9 +145,9 @@ _JOBS = (
     ),
     _change("job.rerun", "runs.start:retry_from_step", "Start a run again from one of its steps", JOBS_RW),
     _read("log.list", "jobs.log:list_log", "Executions, newest first", JOBS_RO, get("/job-logs", tag="jobs")),
-    _change("log.follow", "jobs.log:follow_log", "Wait for executions", JOBS_RO),
+    _waiting(_change("log.follow", "jobs.log:follow_log", "Wait for executions", JOBS_RO)),
     _read("ledger.tail", "jobs.log:tail_ledger", "The latest entries of the ledger", EVENTS_RO),
-    _change("ledger.follow", "jobs.log:follow_ledger", "Wait for entries of the ledger", EVENTS_RO),
+    _waiting(_change("ledger.follow", "jobs.log:follow_ledger", "Wait for entries of the ledger", EVENTS_RO)),
     _read("queue.status", "jobs.queue:queue_status", "How deep the queue is", JOBS_RO),
     _read("queue.list", "jobs.queue:queue_list", "Running and queued jobs", JOBS_RO),
     _change("queue.purge", "jobs.queue:queue_purge", "End queued jobs", JOBS_RW),
@@ -200,8 +207,13 @@ _PLUGIN_RECORDS = (
     _read(
         "plugin.pending", "system.lifecycle:pending_work", "Work of a plugin that has not ended", PLUGIN_RO
     ),
-    _change(
-        "plugin.drain", "system.lifecycle:drain_plugin", "Let a plugin finish its accepted work", PLUGIN_RW
+    _waiting(
+        _change(
+            "plugin.drain",
+            "system.lifecycle:drain_plugin",
+            "Let a plugin finish its accepted work",
+            PLUGIN_RW,
+        )
     ),
 )
 _ONE_SCHEDULE: dict[str, Any] = {"message": "Done.", "tag": "schedules"}
@@ -284,12 +296,17 @@ _SYSTEM = (
         SYSTEM_RW,
         post("/system/sweep", message="What had outlived its retention was removed."),
     ),
-    _change(
-        "system.reload",
-        "system.lifecycle:reload",
-        "Load the configuration again and switch to it, or keep the old one",
-        SYSTEM_RW,
-        post("/system/reload", message="The new configuration is in force.", statuses=(200, 409, 422, 503)),
+    # Waits for a drain. The switch itself is shielded from the cancellation.
+    _waiting(
+        _change(
+            "system.reload",
+            "system.lifecycle:reload",
+            "Load the configuration again and switch to it, or keep the old one",
+            SYSTEM_RW,
+            post(
+                "/system/reload", message="The new configuration is in force.", statuses=(200, 409, 422, 503)
+            ),
+        )
     ),
     _change("system.stop", "system.lifecycle:stop", "Stop the daemon", SYSTEM_RW),
     _read("system.breaker", "system.breakers:show_breakers", "The circuit breakers of a plugin", SYSTEM_RO),
@@ -308,6 +325,9 @@ OPERATIONS: Mapping[str, Operation] = {
     each.name: each
     for each in (*_RUNS, *_JOBS, *_CATALOGUE, *_PLUGIN_RECORDS, *_SCHEDULES, *_WEBHOOKS, *_FIGURES, *_SYSTEM)
 }
+
+#: Names of the operations that are cancelled when their client on the control socket disconnects.
+WAITING = frozenset(name for name, operation in OPERATIONS.items() if operation.waits)
 
 
 def bind_operations(context: OperationContext) -> Mapping[str, Callable[[JsonObject], Awaitable[Any]]]:

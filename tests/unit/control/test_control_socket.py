@@ -7,6 +7,7 @@ import os
 import socket
 import stat
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,7 @@ from ductile.errors import (
     StoreBusyError,
     UsageError,
 )
+from ductile.operations.table import WAITING
 from ductile.telemetry.signals import Signal, SignalBus, SignalEvent
 
 Operation = Callable[[JsonObject], Awaitable[JsonObject]]
@@ -122,6 +124,53 @@ async def test_an_unknown_operation_is_refused(tmp_path: Path) -> None:
             await asyncio.to_thread(call_daemon, tmp_path / "s", "it", {})
     finally:
         await server.stop()
+
+
+@pytest.mark.parametrize(
+    "name", ["job.wait", "log.follow", "ledger.follow", "pipeline.follow", "plugin.drain", "system.reload"]
+)
+async def test_an_operation_that_waits_is_cancelled_when_its_client_disconnects(
+    name: str, tmp_path: Path
+) -> None:
+    assert await is_cancelled_on_disconnect(tmp_path / "s", name)
+
+
+async def test_an_operation_that_changes_something_is_completed_without_its_client(tmp_path: Path) -> None:
+    assert not await is_cancelled_on_disconnect(tmp_path / "s", "pipeline.run")
+
+
+async def is_cancelled_on_disconnect(path: Path, name: str) -> bool:
+    """Call an operation of this name, disconnect when it has begun, and see how it ends."""
+    begun, may_end, ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    cancelled = False
+
+    async def operation(_given: JsonObject) -> JsonObject:
+        nonlocal cancelled
+        begun.set()
+        try:
+            await may_end.wait()
+        except asyncio.CancelledError:
+            cancelled = True
+            raise
+        finally:
+            ended.set()
+        return {}
+
+    server = ControlServer(path, {name: operation}, SignalBus(), waiting=WAITING)
+    await server.start()
+    try:
+        _reader, writer = await asyncio.open_unix_connection(str(path))
+        writer.write(b'{"operation": "%s", "given": {}}\n' % name.encode())
+        await begun.wait()
+        writer.close()
+        await writer.wait_closed()
+        with suppress(TimeoutError):
+            await asyncio.wait_for(ended.wait(), 0.5)
+        may_end.set()
+        await ended.wait()
+    finally:
+        await server.stop()
+    return cancelled
 
 
 def test_no_daemon_listens(tmp_path: Path) -> None:
