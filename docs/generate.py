@@ -155,7 +155,7 @@ def _options(options: tuple[Option, ...]) -> str:
 def endpoints() -> str:
     """Every endpoint with its scope, summary and response, from the table that routes requests."""
     rows = [
-        f"| `{each.http.method} {each.http.path}` | {each.access.shown.replace('|', ' or ')} "
+        f"| `{each.http.method} {each.http.path}` | {each.access.doc_text.replace('|', ' or ')} "
         f"| {each.summary} | {_answers(each)} |"
         for each in ENDPOINTS
     ]
@@ -168,7 +168,7 @@ def _answers(endpoint: Endpoint) -> str:
     for status, names in by_status.items():
         links = " or ".join(f"[{name}](#{name.lower()})" for name in names)
         shown.append(f"{int(status)}: {links}" if len(by_status) > 1 else links)
-    return ", ".join([*shown, *(f"`{media_type}`" for media_type in endpoint.http.documents)])
+    return ", ".join([*shown, *(f"`{media_type}`" for media_type in endpoint.http.content_types)])
 
 
 def shapes() -> str:

@@ -31,7 +31,10 @@ def _by_configuration(snapshot: Snapshot, path: Mapping[str, str]) -> tuple[str,
     return (f"{path['command']}:ro", *snapshot.service.name.split())
 
 
-ACCESSES = (Access(shown="a", need=_by_plugin), Access(shown="b", need=_by_configuration))
+ACCESSES = (
+    Access(doc_text="a", required_scopes=_by_plugin),
+    Access(doc_text="b", required_scopes=_by_configuration),
+)
 Route = tuple[Access, Mapping[str, str]]
 ROUTES: st.SearchStrategy[Route] = st.tuples(st.sampled_from(ACCESSES), PATHS)
 

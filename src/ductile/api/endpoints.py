@@ -84,7 +84,7 @@ _OWN = (
             "/job/{job_id}/artifact/{name}",
             tag="jobs",
             statuses=(200, 404, 409),
-            documents={"*/*": {}},
+            content_types={"*/*": {}},
             streams=True,
             takes_rest=True,
         ),
@@ -97,7 +97,9 @@ _OWN = (
             "/events",
             tag="events",
             statuses=(200, 404, 409, 503),
-            documents={"text/event-stream": {**_TEXT, "x-ductile-data-schema": schema_ref("LedgerEvent")}},
+            content_types={
+                "text/event-stream": {**_TEXT, "x-ductile-data-schema": schema_ref("LedgerEvent")}
+            },
             streams=True,
         ),
         "The ledger as server-sent events; resume with Last-Event-ID",
@@ -106,13 +108,13 @@ _OWN = (
         request=handlers.FollowEvents,
     ),
     _endpoint(
-        get("/metrics", tag="figures", documents={"text/plain": _TEXT}, probe=True),
+        get("/metrics", tag="figures", content_types={"text/plain": _TEXT}, probe=True),
         "Metrics in Prometheus' text format",
         JOBS_RO,
         handlers.show_metrics,
     ),
     _endpoint(
-        get("/skills", tag="catalogue", documents={"text/markdown": _TEXT}),
+        get("/skills", tag="catalogue", content_types={"text/markdown": _TEXT}),
         "What an agent can do here, and how to call it; as JSON or as a skill file",
         DISCOVERY,
         skills.show_skills,
@@ -120,13 +122,18 @@ _OWN = (
         responses=(Skills,),
     ),
     _endpoint(
-        get("/openapi.json", tag="catalogue", documents=_JSON_DOCUMENT),
+        get("/openapi.json", tag="catalogue", content_types=_JSON_DOCUMENT),
         "This API as an OpenAPI 3.1 document",
         DISCOVERY,
         handlers.openapi,
     ),
     _endpoint(
-        get("/plugin/{plugin}/openapi.json", tag="catalogue", statuses=(200, 404), documents=_JSON_DOCUMENT),
+        get(
+            "/plugin/{plugin}/openapi.json",
+            tag="catalogue",
+            statuses=(200, 404),
+            content_types=_JSON_DOCUMENT,
+        ),
         "The commands of one plugin as OpenAPI 3.1",
         DISCOVERY,
         handlers.openapi,

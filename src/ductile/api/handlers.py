@@ -45,7 +45,7 @@ async def run_operation(request: ApiRequest) -> Reply | Document:
         source = Source(submitted_by=SubmittedBy.API, detail=request.token, waits=True)
         context = replace(context, source=source)
     response = await operation.run(context, request.values)
-    if not http.tells_status:
+    if not http.sends_status_header:
         return Reply(response=response)
     headers: tuple[Header, ...] = ((b"x-ductile-status", str(response.status).encode()),)
     if not hasattr(response, "result"):

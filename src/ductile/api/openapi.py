@@ -62,7 +62,7 @@ def _operation(endpoint: Endpoint, in_path: tuple[str, ...] = ()) -> JsonObject:
     described: JsonObject = {
         "operationId": fixed_id(endpoint.http.method, endpoint.http.path),
         "summary": endpoint.summary,
-        "description": f"Scope: {endpoint.access.shown}.",
+        "description": f"Scope: {endpoint.access.doc_text}.",
         "tags": [endpoint.http.tag],
         "parameters": [
             *({**_PATH_PARAMETER, "name": name} for name in in_path),
@@ -71,8 +71,8 @@ def _operation(endpoint: Endpoint, in_path: tuple[str, ...] = ()) -> JsonObject:
         ],
         "responses": responses(endpoint),
     }
-    if endpoint.access.need is None or endpoint.access.discovery:
-        described["security"] = [{}] if endpoint.access.need is None else [{}, {"bearer": []}]
+    if endpoint.access.required_scopes is None or endpoint.access.discovery:
+        described["security"] = [{}] if endpoint.access.required_scopes is None else [{}, {"bearer": []}]
     if endpoint.http.method == "POST":
         described["requestBody"] = request_body(endpoint)
     return described

@@ -124,7 +124,7 @@ def schema_ref(name: str) -> JsonObject:
 def _content(endpoint: Endpoint, status: int) -> JsonObject:
     """The content of a good response by media type."""
     content: JsonObject = {
-        media_type: {"schema": schema} for media_type, schema in endpoint.http.documents.items()
+        media_type: {"schema": schema} for media_type, schema in endpoint.http.content_types.items()
     }
     names = endpoint.responses.get(status, ())
     if not names:
@@ -170,9 +170,9 @@ def responses(endpoint: Endpoint) -> JsonObject:
     """The responses of an endpoint by status, errors included."""
     own = [each for each in endpoint.http.statuses if each < _ERROR or each in endpoint.responses]
     errors = {*_ALWAYS, *(status for status in endpoint.http.statuses if status not in own)}
-    if endpoint.access.need is not None:
+    if endpoint.access.required_scopes is not None:
         errors |= {*_WITH_TOKEN}
-    if endpoint.access.need is None or endpoint.access.discovery:
+    if endpoint.access.required_scopes is None or endpoint.access.discovery:
         errors |= {*_WITHOUT_TOKEN}
     if endpoint.http.method == "POST":
         errors |= {*_WITH_BODY}
@@ -189,7 +189,7 @@ def responses(endpoint: Endpoint) -> JsonObject:
 def _good(endpoint: Endpoint, status: int) -> JsonObject:
     about = _ABOUT.get(status, HTTPStatus(status).phrase)
     shown: JsonObject = {"description": about, "content": _content(endpoint, status)}
-    return {**shown, "headers": _STATUS} if endpoint.http.tells_status else shown
+    return {**shown, "headers": _STATUS} if endpoint.http.sends_status_header else shown
 
 
 def _name(status: int) -> str:

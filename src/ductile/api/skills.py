@@ -145,7 +145,7 @@ def _operation(fixed: _FixedSkill, endpoint: Endpoint) -> Skill:
         description=f"{endpoint.summary}.",
         read_only=fixed.method == "GET",
         call=SkillCall(method=fixed.method, path=fixed.path),
-        scope=endpoint.access.shown,
+        scope=endpoint.access.doc_text,
         input_schema=None,
         output_schema=None,
         answer=fixed.answer,

@@ -83,7 +83,7 @@ SHORT_FORMS = (
     ShortForm("doctor", "system", "doctor", "look for what is wrong, and say how to fix it"),
     ShortForm("explain", "job", "explain", "say why a job failed, or why it does not run"),
     ShortForm("retry", "job", "retry", "run a job again that failed"),
-    ShortForm("logs", "system", "logs", "show what ran, from the ledger"),
+    ShortForm("logs", "system", "logs", "list executions, from the job log"),
     ShortForm("queue", "queue", "list", "list running and waiting jobs"),
     ShortForm("reload", "system", "reload", "apply the changed configuration"),
     ShortForm("init", "config", "init", "write a working, sealed starter configuration"),

@@ -86,7 +86,7 @@ class Authenticator:
         `MisdirectedError` if a page of another host may have sent the request.
         """
         snapshot = self._snapshot()
-        needs_none = access.need is None or (access.discovery and is_discovery_open(snapshot))
+        needs_none = access.required_scopes is None or (access.discovery and is_discovery_open(snapshot))
         if needs_none and not _is_refused_by_host(snapshot, access, headers):
             return None
         authorization = headers.get(b"authorization")
@@ -104,9 +104,9 @@ class Authenticator:
 
         A step of its own, so that the log can name the token of a request that is denied.
         """
-        if token is None or access.need is None or access.discovery:
+        if token is None or access.required_scopes is None or access.discovery:
             return
-        needed = access.need(self._snapshot(), path)
+        needed = access.required_scopes(self._snapshot(), path)
         if not allows(token.scopes, needed):
             raise DeniedError(
                 f"the token {token.name} may not do this",
@@ -119,12 +119,12 @@ class Authenticator:
         outlives a reload.
         """
         snapshot = self._snapshot()
-        if access.need is None or (access.discovery and is_discovery_open(snapshot)):
+        if access.required_scopes is None or (access.discovery and is_discovery_open(snapshot)):
             return True
         token = self._find(snapshot, authorization)
         if token is None or access.discovery:
             return token is not None
-        return allows(token.scopes, access.need(snapshot, path))
+        return allows(token.scopes, access.required_scopes(snapshot, path))
 
     def _find(self, snapshot: Snapshot, authorization: bytes | None) -> AccessToken | None:
         if snapshot is not self._known:

@@ -1,32 +1,38 @@
-"""What an operation is: one use case, said once.
+"""How to add an operation: one use case that the HTTP API, the CLI and the control socket share.
 
-An operation has four parts, and every surface derives the rest from them:
+An operation has four parts. HTTP parameters, OpenAPI, CLI options, permission checks and reference pages are
+derived from them:
 
-1. a request struct: its fields are the HTTP parameters, the CLI options and the tool's arguments;
-2. a response struct: its JSON is what every surface returns;
+1. a request struct: its fields are the parameters of the HTTP endpoint and the options of the CLI command;
+2. a response struct: its JSON is the reply;
 3. one async function `(context, request) -> response`;
 4. one row in `operations/table.py`.
 
-To convert an operation `async def pause(context, given: JsonObject) -> JsonObject`, write in its module:
+The example pauses a schedule. In `operations/schedules/manage.py`:
 
     class PauseSchedule(Value):
-        plugin: Annotated[str, about("The plugin.")]
-        schedule: Annotated[str | None, about("Its schedule; needed if there are several.")] = None
-        until: Annotated[datetime | None, about("Resume by itself then.")] = None
+        plugin: Annotated[str, about("Name of the plugin, as it is configured.")]
+        schedule: Annotated[str | None, about("Its schedule; may be left out if there is only one.")] = None
         dry_run: DryRun = False
 
-    class ScheduleSwitched(Response):
+    class SchedulePaused(Response):
         plugin: str
         id: str
         paused: Annotated[bool, about("Whether it is paused now.")]
-        paused_at: Timestamp | None
-        would_be_paused: bool | UnsetType = UNSET
         dry_run: WasDryRun = UNSET
 
-    async def pause_schedule(context: OperationContext, request: PauseSchedule) -> ScheduleSwitched:
-        ...
+    async def pause_schedule(context: OperationContext, request: PauseSchedule) -> SchedulePaused:
+        entry = await find_schedule(context, request.plugin, request.schedule)
+        if not request.dry_run:
+            await context.store.pause_schedule(entry.plugin, entry.schedule_id, paused=True)
+        return SchedulePaused(
+            plugin=entry.plugin,
+            id=entry.schedule_id,
+            paused=not request.dry_run or entry.paused_at is not None,
+            dry_run=request.dry_run or UNSET,
+        )
 
-and replace its row by
+In `operations/table.py`:
 
     Operation(
         name="schedule.pause",
@@ -36,17 +42,20 @@ and replace its row by
         http=post("/schedule/{plugin}/{schedule}/pause", tag="schedules", statuses=(200, 404, 409)),
     )
 
-Then delete its shape, its hand-written `Endpoint` in `api/endpoints.py` and its handler. The rules:
+For the CLI, a function with `@action("pause", "pause a schedule", "schedule.pause")` in
+`cli/commands/schedule.py` renders the reply. Then `make docs` writes the CLI options and reference pages.
 
-- The types are found from the function's annotations, so what they name is imported at run time, not under
+Rules:
+
+- The types are found from the function's annotations, so their modules are imported at run time, not under
   `TYPE_CHECKING`.
 - A request field is `str`, `bool`, `int` (with `ge`, `le`), a `StrEnum` (with `extra={"aliases": {...}}` for
-  other words), `datetime` (RFC 3339 or a date), `timedelta` (`5m`) or `dict` (a JSON object), and any of them
-  or None. Another type brings `extra={"decode": function}` and `extra_json_schema={...}`.
-- A name that Python reserves: `since: ... = field(name="from", default=None)`.
+  synonyms), `datetime` (RFC 3339 or a date), `timedelta` (`5m`) or `dict` (a JSON object), and any of them
+  or None. Another type needs `extra={"decode": function}` and `extra_json_schema={...}`.
+- A field whose JSON name is a Python keyword: `since: ... = field(name="from", default=None)`.
 - Over HTTP, a field named in the path comes from the path; others come from the query (GET) or the body
-  (POST), unless `in_query`, `in_header` or `local` says so (see `operations/request.py`).
-- A response field that is always there has no default; one that is sometimes absent is `| UnsetType = UNSET`.
+  (POST), unless `in_query`, `in_header` or `local` says otherwise (see `operations/request.py`).
+- A response field that is always present has no default; one that can be absent is `| UnsetType = UNSET`.
   Instants are texts made by `timestamp()`, of the type `Timestamp`; ids are `Id`; plugins' JSON is `Any`.
 - A response may override `http_status` and `http_message`.
 - A union of responses is allowed: `-> Submitted | Finished`.
@@ -87,7 +96,7 @@ class HttpRoute(Value):
     statuses: tuple[int, ...] = (200,)
     tag: str = "system"
     #: Response bodies of another format than our JSON: media type -> JSON Schema.
-    documents: Mapping[str, JsonObject] = field(default_factory=dict)
+    content_types: Mapping[str, JsonObject] = field(default_factory=dict)
     #: Whether it submits work: refused while the daemon stops.
     submits: bool = False
     #: Whether the response may take long: the operation is cancelled when the client disconnects.
@@ -96,10 +105,10 @@ class HttpRoute(Value):
     streams: bool = False
     #: Whether the last parameter of the path takes the rest of it, slashes included.
     takes_rest: bool = False
-    #: Whether it is polled by monitors: logged at debug level unless it failed.
+    #: Whether it is a health endpoint that monitors poll: logged at debug level unless it failed.
     probe: bool = False
     #: Whether the header `X-Ductile-Status` has the status of the job.
-    tells_status: bool = False
+    sends_status_header: bool = False
 
 
 def get(path: str, **options: Any) -> HttpRoute:
@@ -116,7 +125,8 @@ class Operation(Value, dict=True):
     target: str
     summary: str
     access: Access
-    #: Changes nothing: works beside a process that holds the store's lock.
+    #: Whether it can run while another process has the store's lock. The `*.follow` operations change nothing
+    #: either, but wait for changes that only the daemon publishes.
     read_only: bool = False
     #: Waits for something, and can be cancelled meanwhile without leaving a change half done. The control
     #: socket cancels it when its client disconnects, and completes all others.
@@ -126,17 +136,14 @@ class Operation(Value, dict=True):
     @cached_property
     def function(self) -> Function:
         module, _, name = self.target.partition(":")
-        found: Function = getattr(import_module(f"ductile.operations.{module}"), name)
-        return found
+        function: Function = getattr(import_module(f"ductile.operations.{module}"), name)
+        return function
 
     @cached_property
-    def request_type(self) -> type[Value] | None:
-        """None for an operation that still takes and returns JSON objects."""
-        _context, (name, annotation), *_ = get_annotations(self.function).items()
-        if annotation == "JsonObject":
-            return None
-        found: type[Value] = get_type_hints(self.function)[name]
-        return found
+    def request_type(self) -> type[Value]:
+        _context, request, *_ = get_annotations(self.function)
+        request_type: type[Value] = get_type_hints(self.function)[request]
+        return request_type
 
     @cached_property
     def response_types(self) -> tuple[type[Response], ...]:
@@ -145,12 +152,10 @@ class Operation(Value, dict=True):
 
     @cached_property
     def fields(self) -> Mapping[str, RequestField]:
-        return {} if self.request_type is None else request_fields(self.request_type)
+        return request_fields(self.request_type)
 
     async def run(self, context: OperationContext, values: JsonObject) -> Any:
         """Decode the request, call the function, return its response."""
-        if self.request_type is None:
-            return await self.function(context, values)
         return await self.function(context, decode_request(self.request_type, values))
 
     async def run_to_json(self, context: OperationContext, values: JsonObject) -> JsonObject:
@@ -163,22 +168,23 @@ class Operation(Value, dict=True):
 
 
 #: Returns the scopes of which one is needed, given the configuration and the path's parameters.
-ScopesNeeded: TypeAlias = Callable[[Snapshot, Mapping[str, str]], tuple[str, ...]]
+RequiredScopes: TypeAlias = Callable[[Snapshot, Mapping[str, str]], tuple[str, ...]]
 
 
 class Access(Value):
-    """`need` is None where no token is needed."""
+    """The right that a caller of an operation needs."""
 
-    #: As the reference shows it.
-    shown: str
-    need: ScopesNeeded | None = None
+    #: The text in the reference pages and in OpenAPI.
+    doc_text: str
+    #: None where no token is needed.
+    required_scopes: RequiredScopes | None = None
     #: Needs no token where discovery is open; elsewhere any token is enough.
     discovery: bool = False
 
 
 def requires_scope(resource: AccessResource, level: AccessLevel) -> Access:
     needed = (auth_scope(resource, level),)
-    return Access(shown=needed[0], need=lambda _snapshot, _path: needed)
+    return Access(doc_text=needed[0], required_scopes=lambda _snapshot, _path: needed)
 
 
 def right_of(command: Command) -> AccessLevel:
@@ -213,8 +219,10 @@ def pipelines_on(snapshot: Snapshot, event_type: str) -> tuple[str, ...]:
     return tuple(name for name, pipeline in snapshot.pipelines.items() if pipeline.on == event_type)
 
 
-OPEN = Access(shown="none")
-DISCOVERY = Access(shown="none while open, else any token", need=lambda _snapshot, _path: (), discovery=True)
+OPEN = Access(doc_text="none")
+DISCOVERY = Access(
+    doc_text="none while open, else any token", required_scopes=lambda _snapshot, _path: (), discovery=True
+)
 JOBS_RO, JOBS_RW = (
     requires_scope(AccessResource.JOBS, AccessLevel.READ),
     requires_scope(AccessResource.JOBS, AccessLevel.WRITE),
@@ -232,14 +240,14 @@ PLUGIN_RO, PLUGIN_RW = (
     requires_scope(AccessResource.PLUGIN, AccessLevel.WRITE),
 )
 ONE_PLUGIN = Access(
-    shown="plugin:ro or {plugin}:ro",
-    need=lambda snapshot, path: needed_to_see(snapshot, path["plugin"]),
+    doc_text="plugin:ro or {plugin}:ro",
+    required_scopes=lambda snapshot, path: needed_to_see(snapshot, path["plugin"]),
 )
 COMMAND = Access(
-    shown="plugin or {plugin}, :ro for read commands, :rw for write",
-    need=lambda snapshot, path: needed_for(snapshot, path["plugin"], path["command"]),
+    doc_text="plugin or {plugin}, :ro for read commands, :rw for write",
+    required_scopes=lambda snapshot, path: needed_for(snapshot, path["plugin"], path["command"]),
 )
 TRIGGER = Access(
-    shown="plugin:rw if a pipeline answers, else as for the plugin",
-    need=lambda snapshot, path: needed_for_trigger(snapshot, path["plugin"], path["command"]),
+    doc_text="plugin:rw if a pipeline answers, else as for the plugin",
+    required_scopes=lambda snapshot, path: needed_for_trigger(snapshot, path["plugin"], path["command"]),
 )

@@ -31,10 +31,14 @@ from ductile.struct import replace
 
 
 def _read(name: str, target: str, summary: str, access: Access, http: HttpRoute | None = None) -> Operation:
+    """An operation that also runs while another process has the store's lock."""
     return Operation(name=name, target=target, summary=summary, access=access, http=http, read_only=True)
 
 
-def _change(name: str, target: str, summary: str, access: Access, http: HttpRoute | None = None) -> Operation:
+def _exclusive(
+    name: str, target: str, summary: str, access: Access, http: HttpRoute | None = None
+) -> Operation:
+    """An operation of the daemon, or of the process that has the store's lock."""
     return Operation(name=name, target=target, summary=summary, access=access, http=http)
 
 
@@ -47,10 +51,10 @@ _SYNCHRONOUS: dict[str, Any] = {
     "statuses": (200, 202, 404, 409, 422, 502, 503),
     "submits": True,
     "waits": True,
-    "tells_status": True,
+    "sends_status_header": True,
 }
 _RUNS = (
-    _change(
+    _exclusive(
         "plugin.run",
         "submission:run_command",
         "Run a command of a plugin",
@@ -63,14 +67,14 @@ _RUNS = (
             submits=True,
         ),
     ),
-    _change(
+    _exclusive(
         "pipeline.run",
         "runs.start:run_pipeline",
         "Run a pipeline",
         PLUGIN_RW,
         post("/pipeline/{pipeline}", message="The run is on the queue.", **_SYNCHRONOUS),
     ),
-    _change(
+    _exclusive(
         "pipeline.trigger",
         "runs.start:trigger_pipeline",
         "Run the pipeline on `plugin.command`, or the plugin if there is none",
@@ -79,9 +83,9 @@ _RUNS = (
     ),
     _read("pipeline.list", "runs.pipelines:list_pipelines", "Every pipeline, with its latest run", PLUGIN_RO),
     _waiting(
-        _change("pipeline.follow", "runs.pipelines:follow_run", "Wait for steps of a run to end", JOBS_RO)
+        _exclusive("pipeline.follow", "runs.pipelines:follow_run", "Wait for steps of a run to end", JOBS_RO)
     ),
-    _change(
+    _exclusive(
         "event.send",
         "runs.publish:publish_event",
         "Publish an event into routing",
@@ -97,7 +101,13 @@ _JOBS = (
         "jobs.query:show_job",
         "A job: its fields, payload, result and history",
         JOBS_RO,
-        get("/job/{job_id}", aliases=("/jobs/{job_id}",), tag="jobs", statuses=_ONE_JOB, tells_status=True),
+        get(
+            "/job/{job_id}",
+            aliases=("/jobs/{job_id}",),
+            tag="jobs",
+            statuses=_ONE_JOB,
+            sends_status_header=True,
+        ),
     ),
     _read(
         "job.tree",
@@ -124,14 +134,14 @@ _JOBS = (
         get("/job/{job_id}/log", message="Its executions.", tag="jobs", statuses=_ONE_JOB),
     ),
     _waiting(_read("job.wait", "jobs.query:wait_for_job", "Wait until a job has ended", JOBS_RO)),
-    _change(
+    _exclusive(
         "job.cancel",
         "jobs.change:cancel_job",
         "End a job: a running one is killed",
         JOBS_RW,
         post("/job/{job_id}/cancel", message="The job was cancelled.", tag="jobs", statuses=(*_ONE_JOB, 410)),
     ),
-    _change(
+    _exclusive(
         "job.retry",
         "jobs.change:retry_job",
         "Queue a failed or dead job again, with fresh attempts",
@@ -143,14 +153,16 @@ _JOBS = (
             statuses=(*_ONE_JOB, 410),
         ),
     ),
-    _change("job.rerun", "runs.start:retry_from_step", "Start a run again from one of its steps", JOBS_RW),
+    _exclusive("job.rerun", "runs.start:retry_from_step", "Start a run again from one of its steps", JOBS_RW),
     _read("log.list", "jobs.log:list_log", "Executions, newest first", JOBS_RO, get("/job-logs", tag="jobs")),
-    _waiting(_change("log.follow", "jobs.log:follow_log", "Wait for executions", JOBS_RO)),
+    _waiting(_exclusive("log.follow", "jobs.log:follow_log", "Wait for executions", JOBS_RO)),
     _read("ledger.tail", "jobs.log:tail_ledger", "The latest entries of the ledger", EVENTS_RO),
-    _waiting(_change("ledger.follow", "jobs.log:follow_ledger", "Wait for entries of the ledger", EVENTS_RO)),
+    _waiting(
+        _exclusive("ledger.follow", "jobs.log:follow_ledger", "Wait for entries of the ledger", EVENTS_RO)
+    ),
     _read("queue.status", "jobs.queue:queue_status", "How deep the queue is", JOBS_RO),
     _read("queue.list", "jobs.queue:queue_list", "Running and queued jobs", JOBS_RO),
-    _change("queue.purge", "jobs.queue:queue_purge", "End queued jobs", JOBS_RW),
+    _exclusive("queue.purge", "jobs.queue:queue_purge", "End queued jobs", JOBS_RW),
 )
 _CATALOGUE = (
     _read(
@@ -208,7 +220,7 @@ _PLUGIN_RECORDS = (
         "plugin.pending", "system.lifecycle:pending_work", "Work of a plugin that has not ended", PLUGIN_RO
     ),
     _waiting(
-        _change(
+        _exclusive(
             "plugin.drain",
             "system.lifecycle:drain_plugin",
             "Let a plugin finish its accepted work",
@@ -238,21 +250,21 @@ _SCHEDULES = (
         "Why a schedule does not run, and what to do",
         JOBS_RO,
     ),
-    _change(
+    _exclusive(
         "schedule.pause",
         "schedules.manage:pause_schedule",
         "Pause a schedule; it survives a restart",
         JOBS_RW,
         post("/schedule/{plugin}/{schedule}/pause", statuses=(200, 404, 409), **_ONE_SCHEDULE),
     ),
-    _change(
+    _exclusive(
         "schedule.resume",
         "schedules.manage:resume_schedule",
         "Resume a paused schedule",
         JOBS_RW,
         post("/schedule/{plugin}/{schedule}/resume", statuses=(200, 404, 409), **_ONE_SCHEDULE),
     ),
-    _change(
+    _exclusive(
         "schedule.run",
         "schedules.manage:run_schedule",
         "Run a schedule now",
@@ -270,11 +282,13 @@ _WEBHOOKS = (
         "State webhooks that were sent or are due",
         JOBS_RO,
     ),
-    _change("webhook.resend", "webhooks.manage:resend_delivery", "Send a state webhook again", JOBS_RW),
+    _exclusive("webhook.resend", "webhooks.manage:resend_delivery", "Send a state webhook again", JOBS_RW),
 )
 _SYSTEM = (
     _read("system.status", "system.status:show_status", "The daemon, the queue and every plugin", SYSTEM_RO),
-    _change("system.health", "plugins.health:check_health", "Run the health command of plugins", SYSTEM_RW),
+    _exclusive(
+        "system.health", "plugins.health:check_health", "Run the health command of plugins", SYSTEM_RW
+    ),
     _read(
         "system.doctor",
         "diagnose.doctor:doctor",
@@ -289,7 +303,7 @@ _SYSTEM = (
         SYSTEM_RO,
         get("/system/selfcheck"),
     ),
-    _change(
+    _exclusive(
         "system.sweep",
         "system.maintenance:sweep",
         "Remove what has outlived its retention, now",
@@ -298,7 +312,7 @@ _SYSTEM = (
     ),
     # Waits for a drain. The switch itself is shielded from the cancellation.
     _waiting(
-        _change(
+        _exclusive(
             "system.reload",
             "system.lifecycle:reload",
             "Load the configuration again and switch to it, or keep the old one",
@@ -308,9 +322,9 @@ _SYSTEM = (
             ),
         )
     ),
-    _change("system.stop", "system.lifecycle:stop", "Stop the daemon", SYSTEM_RW),
+    _exclusive("system.stop", "system.lifecycle:stop", "Stop the daemon", SYSTEM_RW),
     _read("system.breaker", "system.breakers:show_breakers", "The circuit breakers of a plugin", SYSTEM_RO),
-    _change(
+    _exclusive(
         "system.reset",
         "system.breakers:reset_breakers",
         "Close the circuit breakers of a plugin",

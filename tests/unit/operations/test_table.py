@@ -15,6 +15,5 @@ def test_the_operation_can_be_loaded(name: str) -> None:
     operation = OPERATIONS[name]
     assert inspect.iscoroutinefunction(operation.function)
     assert len(inspect.signature(operation.function).parameters) == 2
-    if operation.request_type is not None:
-        assert all(field.description for field in operation.fields.values())
-        assert operation.response_types
+    assert all(field.description for field in operation.fields.values())
+    assert operation.response_types

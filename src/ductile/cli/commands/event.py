@@ -59,7 +59,7 @@ def send(call: Invocation) -> CommandResult:
 
 @action(
     "tail",
-    "show the latest events of the ledger",
+    "show the latest entries of the ledger",
     "ledger.tail",
     options=(Option("-f, --follow", "keep showing new ones, until Ctrl-C"),),
     usage={"after": None},

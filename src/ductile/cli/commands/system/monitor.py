@@ -23,7 +23,7 @@ _FOLLOW_TIMEOUT = "60s"
 
 @action(
     "logs",
-    "show what ran, from the ledger",
+    "list executions, from the job log",
     "log.list",
     arguments=(PLUGIN._replace(required=False),),
     options=(Option("-f, --follow", "keep showing executions as they end, until Ctrl-C"),),
