@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo
 from ductile.config.cron import CronTable
 from ductile.core.durations import parse_interval
 from ductile.core.schedules.planner import DuePlan, DueRun, plan_due
-from ductile.core.schedules.rule import At, Cron, DailyWindow, Every, ScheduleRule, Slot
+from ductile.core.schedules.rule import At, Cron, DailyWindow, Every, PlannedOccurrence, ScheduleRule
 
 NEW_YORK = "America/New_York"
 VIENNA = "Europe/Vienna"
@@ -43,11 +43,13 @@ def at(text: str, **fields: Any) -> ScheduleRule:
     return ScheduleRule(trigger=At(instant=utc(text)), **fields)
 
 
-def slot(text: str, start: str | None = None) -> Slot:
-    return Slot(nominal_at=utc(text), start_at=utc(start or text))
+def occurrence(text: str, start: str | None = None) -> PlannedOccurrence:
+    return PlannedOccurrence(nominal_at=utc(text), start_at=utc(start or text))
 
 
-def planned(rule: ScheduleRule, place: Slot, now: str, armed: str | None = None, **fields: Any) -> DuePlan:
+def planned(
+    rule: ScheduleRule, place: PlannedOccurrence, now: str, armed: str | None = None, **fields: Any
+) -> DuePlan:
     """The plan of a schedule that must be due, active for long by default."""
     plan = plan_due(
         rule,

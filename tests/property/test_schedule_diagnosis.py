@@ -24,7 +24,7 @@ from ductile.core.schedules.admission import (
 from ductile.core.schedules.rule import IfRunning
 from ductile.struct import replace
 
-WELL = {ScheduleCause.LAST_FAILED, ScheduleCause.LAST_SKIPPED, ScheduleCause.OVER, ScheduleCause.ON_TIME}
+WELL = {ScheduleCause.LAST_FAILED, ScheduleCause.LAST_SKIPPED, ScheduleCause.FINISHED, ScheduleCause.ON_TIME}
 STANDING = {
     ScheduleCause.NOT_CONFIGURED,
     ScheduleCause.PLUGIN_DISABLED,
@@ -140,7 +140,7 @@ OBSTACLES: dict[ScheduleCause, dict[str, Any]] = {
     ScheduleCause.OUTSTANDING_POLLS: {"view": replace(FREE, outstanding=1)},
     ScheduleCause.LAST_FAILED: {"last_failed": True},
     ScheduleCause.LAST_SKIPPED: {"last_skipped": True},
-    ScheduleCause.OVER: {"next_at": None},
+    ScheduleCause.FINISHED: {"next_at": None},
     ScheduleCause.ON_TIME: {},
 }
 
@@ -154,7 +154,7 @@ def test_one_obstacle_alone_is_the_cause(cause: ScheduleCause) -> None:
     assert decide_cause(replace(FINE, **OBSTACLES[cause])) is cause
 
 
-@given(st.sets(st.sampled_from([each for each in OBSTACLES if each is not ScheduleCause.OVER])))
+@given(st.sets(st.sampled_from([each for each in OBSTACLES if each is not ScheduleCause.FINISHED])))
 def test_of_several_obstacles_the_first_is_named(causes: set[ScheduleCause]) -> None:
     """In the order in which removing them helps."""
     facts = FINE

@@ -24,16 +24,16 @@ from ductile.core.schedules.rule import (
     DailyWindow,
     Every,
     IfRunning,
+    PlannedOccurrence,
     ScheduleRule,
-    Slot,
     add_intervals,
-    draw_slot,
-    first_slot,
+    first_occurrence,
     instant_of_wall_time,
     is_in_window,
+    move_into_window,
     nominal_instants_from,
-    slot_after_run,
-    snap_to_window,
+    occurrence_after_run,
+    plan_occurrence,
 )
 from ductile.store.model.schedules import Occurrence, OccurrenceOutcome
 from ductile.struct import replace
@@ -77,7 +77,7 @@ def test_a_named_time_runs_once_on_every_day_of_the_year(zone: str, hour: int, m
     """Also on the days on which it does not exist, or comes twice."""
     table = cron(f"{minute} {hour} * * *", zone)
     start = instant_of_wall_time(datetime(2026, 1, 1), ZoneInfo(zone)) - timedelta(microseconds=1)  # noqa: DTZ001
-    first = first_slot(table, now=start, started_at=start, rng=Random(1))
+    first = first_occurrence(table, now=start, started_at=start, rng=Random(1))
     assert first is not None
     runs = takewhile(
         lambda nominal: nominal.astimezone(ZoneInfo(zone)).year == 2026,
@@ -96,7 +96,7 @@ def test_calendar_steps_go_forward(zone: str, interval: CalendarStep, instant: d
 def simulate(rule: ScheduleRule, downtimes: list[tuple[float, float]], rng: Random) -> list[Occurrence]:
     """A year of a daemon that is down at times: woken at each start, and accounting for all that is due."""
     rows: list[Occurrence] = []
-    place_now = first_slot(rule, now=YEAR, started_at=YEAR, rng=rng)
+    place_now = first_occurrence(rule, now=YEAR, started_at=YEAR, rng=rng)
     outages = [(YEAR + timedelta(days=day), YEAR + timedelta(days=day + long)) for day, long in downtimes]
     armed = YEAR
     while place_now is not None and place_now.start_at < NEXT_YEAR:
@@ -107,8 +107,8 @@ def simulate(rule: ScheduleRule, downtimes: list[tuple[float, float]], rng: Rand
         plan = plan_due(rule, place_now, now=now, active_since=armed, paused=False, rng=rng)
         assert plan is not None
         rows += recorded(plan)
-        assert plan.next_slot != place_now
-        place_now = plan.next_slot
+        assert plan.next_occurrence != place_now
+        place_now = plan.next_occurrence
     return rows
 
 
@@ -172,7 +172,7 @@ def test_over_a_year_with_clock_changes_every_occurrence_is_accounted_for_once(
     assert last is not None
     assert find_gaps(rows, rule, since=rows[0].nominal_at, until=last) == ()
     # The same without the check's own arithmetic: the rows count what the expression counts.
-    first = first_slot(rule, now=YEAR, started_at=YEAR, rng=Random(seed))
+    first = first_occurrence(rule, now=YEAR, started_at=YEAR, rng=Random(seed))
     assert first is not None
     assert rows[0].nominal_at == first.nominal_at
     named = sum(1 for _ in takewhile(lambda at: at <= last, nominal_instants_from(rule, first.nominal_at)))
@@ -189,7 +189,7 @@ def test_no_run_is_planned_where_none_is_allowed(
     for row in simulate(rule, downtimes, Random(seed)):
         if row.job_id is None:
             continue
-        at = snap_to_window(rule, row.nominal_at)
+        at = move_into_window(rule, row.nominal_at)
         assert rule.only_between is None or is_in_window(rule.only_between, at, rule.zone)
         assert at.astimezone(rule.zone).isoweekday() % 7 not in rule.not_on
 
@@ -205,26 +205,26 @@ def test_jitter_stays_within_its_span_and_within_the_window(
         jitter=timedelta(minutes=jitter),
         preferred_window=window,
     )
-    slot = draw_slot(rule, nominal, earliest=None, rng=Random(seed))
-    assert slot is not None
-    placed = snap_to_window(rule, nominal)
-    assert slot.nominal_at == nominal
-    assert abs(slot.start_at - placed) <= rule.jitter / 2 + timedelta(microseconds=1)
+    occurrence = plan_occurrence(rule, nominal, earliest=None, rng=Random(seed))
+    assert occurrence is not None
+    placed = move_into_window(rule, nominal)
+    assert occurrence.nominal_at == nominal
+    assert abs(occurrence.start_at - placed) <= rule.jitter / 2 + timedelta(microseconds=1)
     if window is not None and is_in_window(window, placed, rule.zone):
-        assert is_in_window(window, slot.start_at, rule.zone)
+        assert is_in_window(window, occurrence.start_at, rule.zone)
 
 
 @given(st.integers(1, 10_000), st.integers(0, 5_000), instants, seeds)
-def test_an_interval_is_never_redrawn_beyond_its_bounds(
+def test_an_interval_is_never_planned_beyond_its_bounds(
     interval: int, jitter: int, ended: datetime, seed: int
 ) -> None:
     """Never beyond now + interval + jitter/2, and never into the past."""
     rule = ScheduleRule(trigger=Every(interval=timedelta(seconds=interval)), jitter=timedelta(seconds=jitter))
-    slot = slot_after_run(rule, ended_at=ended, rng=Random(seed))
-    assert slot is not None
+    occurrence = occurrence_after_run(rule, ended_at=ended, rng=Random(seed))
+    assert occurrence is not None
     nominal = ended + timedelta(seconds=interval)
-    assert slot.nominal_at == nominal
-    assert max(ended, nominal - rule.jitter / 2) <= slot.start_at <= nominal + rule.jitter / 2
+    assert occurrence.nominal_at == nominal
+    assert max(ended, nominal - rule.jitter / 2) <= occurrence.start_at <= nominal + rule.jitter / 2
 
 
 @given(
@@ -238,14 +238,14 @@ def test_missed_intervals_are_counted_exactly(
     """1 + floor((now - next) / interval), however it is cut into pieces."""
     rule = ScheduleRule(trigger=Every(interval=interval), catch_up=catch_up)
     now = YEAR + behind
-    place_now: Slot | None = Slot(nominal_at=YEAR, start_at=YEAR)
+    place_now: PlannedOccurrence | None = PlannedOccurrence(nominal_at=YEAR, start_at=YEAR)
     rows: list[Occurrence] = []
     armed = now + timedelta(microseconds=1)
     while place_now is not None and (
         plan := plan_due(rule, place_now, now=now, active_since=armed, paused=False, rng=Random(1))
     ):
         rows += recorded(plan)
-        place_now = plan.next_slot
+        place_now = plan.next_occurrence
     missed = 1 + behind // interval
     assert sum(row.count for row in rows) == missed
     ran = sum(row.job_id is not None for row in rows)
@@ -262,7 +262,7 @@ class _Starved:
         self.policy = Policy(plugins={"p": PluginPolicy(schedules={"s": rule})})
         self.rng = Random(seed)
         self.now = YEAR
-        self.slot: Slot | None = Slot(nominal_at=YEAR, start_at=YEAR)
+        self.occurrence: PlannedOccurrence | None = PlannedOccurrence(nominal_at=YEAR, start_at=YEAR)
         self.rows: list[Occurrence] = []
         self.live: list[str] = []
         self.latest: str | None = None
@@ -270,8 +270,10 @@ class _Starved:
 
     def look(self) -> None:
         """Plan and fire as the scheduler does; the store decides which runs may start."""
-        assert self.slot is not None
-        plan = plan_due(self.rule, self.slot, now=self.now, active_since=YEAR, paused=False, rng=self.rng)
+        assert self.occurrence is not None
+        plan = plan_due(
+            self.rule, self.occurrence, now=self.now, active_since=YEAR, paused=False, rng=self.rng
+        )
         if plan is None:
             return
         may_start = not self.live or self.rule.if_running is IfRunning.QUEUE or plan.is_catch_up
@@ -285,7 +287,7 @@ class _Starved:
             else:
                 skipped = OccurrenceOutcome.SKIPPED
                 self.rows.append(replace(row, job_id=None, reason="running", outcome=skipped))
-        self.slot = plan.next_slot
+        self.occurrence = plan.next_occurrence
 
     def end(self) -> None:
         """End the oldest run as the store does."""
@@ -296,12 +298,12 @@ class _Starved:
         view = SettleView(
             job=a_job("p", "poll", submitted_by=SubmittedBy.SCHEDULER, submitted_detail="s"),
             state={},
-            latest_of="s" if job_id == self.latest else None,
-            slot=self.slot,
+            schedule_id="s" if job_id == self.latest else None,
+            next_occurrence=self.occurrence,
         )
         settlement = settle(view, ok(), self.policy, self.now, self.rng)
-        self.rows += recorded(DuePlan(items=settlement.skipped, next_slot=None))
-        self.slot = settlement.next_slot or self.slot
+        self.rows += recorded(DuePlan(items=settlement.skipped, next_occurrence=None))
+        self.occurrence = settlement.next_occurrence or self.occurrence
 
 
 @given(
@@ -332,9 +334,9 @@ def test_an_interval_is_accounted_for_however_late_the_planner_comes(
     for turn, wait in turns:
         starved.now += timedelta(seconds=wait)
         getattr(starved, turn)()
-    if not starved.rows or starved.slot is None:
+    if not starved.rows or starved.occurrence is None:
         return
-    until = starved.slot.nominal_at - timedelta(microseconds=1)
+    until = starved.occurrence.nominal_at - timedelta(microseconds=1)
     gaps = find_gaps(starved.rows, rule, since=starved.rows[0].nominal_at, until=until, ended=starved.ended)
     assert gaps == ()
     rows = sorted(starved.rows, key=lambda row: row.nominal_at)

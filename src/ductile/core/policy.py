@@ -30,7 +30,7 @@ class PluginPolicy(Value):
     breaker: BreakerPolicy = BreakerPolicy()
     facts: tuple[FactRule, ...] = ()
     parallelism: int = 1
-    #: By schedule id: the end of a scheduled run decides the next slot.
+    #: By schedule id: the end of a scheduled run decides the next occurrence.
     schedules: Mapping[str, ScheduleRule] = field(default_factory=dict)
     #: The `model` of its configuration, which state webhooks contain.
     model: str | None = None

@@ -27,14 +27,14 @@ from ductile.core.schedules.planner import (
 from ductile.core.schedules.rule import (
     Every,
     IfRunning,
+    PlannedOccurrence,
     ScheduleRule,
-    Slot,
     add_intervals,
     fingerprint_of,
-    first_slot,
+    first_occurrence,
     is_in_window,
-    slot_after_edit,
-    snap_to_window,
+    move_into_window,
+    occurrence_after_edit,
 )
 from ductile.store.model.schedules import Firing, Occurrence, OccurrenceOutcome, ScheduleEntry
 from ductile.struct import Value, replace
@@ -101,28 +101,30 @@ def _entry(
     """Return the stored entry if the schedule's definition is unchanged, otherwise a new one."""
     fingerprint = fingerprint_of(active.rule, started_at)
     if stored is None:
-        slot = first_slot(active.rule, now=now, started_at=started_at, rng=rng)
+        next_occurrence = first_occurrence(active.rule, now=now, started_at=started_at, rng=rng)
     elif stored.fingerprint == fingerprint:
         return stored
     else:
-        slot = slot_after_edit(active.rule, stored.last_fired_at, now=now, started_at=started_at, rng=rng)
+        next_occurrence = occurrence_after_edit(
+            active.rule, stored.last_fired_at, now=now, started_at=started_at, rng=rng
+        )
     name, schedule_id = active.key
     blank = ScheduleEntry(
         plugin=name, schedule_id=schedule_id, fingerprint=fingerprint, next_at=None, nominal_at=None
     )
-    return move_to(blank, slot)
+    return move_to(blank, next_occurrence)
 
 
-def slot_of(entry: ScheduleEntry) -> Slot | None:
+def next_occurrence_of(entry: ScheduleEntry) -> PlannedOccurrence | None:
     if entry.next_at is None or entry.nominal_at is None:
         return None
-    return Slot(nominal_at=entry.nominal_at, start_at=entry.next_at)
+    return PlannedOccurrence(nominal_at=entry.nominal_at, start_at=entry.next_at)
 
 
-def move_to(entry: ScheduleEntry, slot: Slot | None) -> ScheduleEntry:
-    if slot is None:
+def move_to(entry: ScheduleEntry, next_occurrence: PlannedOccurrence | None) -> ScheduleEntry:
+    if next_occurrence is None:
         return replace(entry, next_at=None, nominal_at=None)
-    return replace(entry, next_at=slot.start_at, nominal_at=slot.nominal_at)
+    return replace(entry, next_at=next_occurrence.start_at, nominal_at=next_occurrence.nominal_at)
 
 
 def firing_of(
@@ -142,7 +144,7 @@ def firing_of(
                 outcome = OccurrenceOutcome.RAN if late is None else OccurrenceOutcome.LATE
                 occurrences.append(active.occurrence(at, outcome, job_id=jobs[at].id, late=late))
     return Firing(
-        entry=move_to(entry, plan.next_slot),
+        entry=move_to(entry, plan.next_occurrence),
         occurrences=tuple(occurrences),
         job=in_order[0] if in_order else None,
         followers=in_order[1:],
@@ -152,7 +154,7 @@ def firing_of(
 
 
 def firing_of_deferred(
-    active: ActiveSchedule, entry: ScheduleEntry, deferred: Slot, *, now: datetime, rng: Random
+    active: ActiveSchedule, entry: ScheduleEntry, deferred: PlannedOccurrence, *, now: datetime, rng: Random
 ) -> Firing | None:
     """Return the firing of an occurrence that the poll guard had deferred: its run, or its skip.
 
@@ -185,13 +187,13 @@ def firing_on_demand(active: ActiveSchedule, entry: ScheduleEntry, *, now: datet
     The next occurrence of an `every` schedule is counted from it.
     """
     job = _job(active, now, rng)
-    slot = slot_of(entry)
+    next_occurrence = next_occurrence_of(entry)
     if isinstance(active.rule.trigger, Every):
-        again = snap_to_window(active.rule, add_intervals(active.rule, now))
-        slot = Slot(nominal_at=again, start_at=again)
+        again = move_into_window(active.rule, add_intervals(active.rule, now))
+        next_occurrence = PlannedOccurrence(nominal_at=again, start_at=again)
     occurrence = active.occurrence(now, OccurrenceOutcome.RAN, reason=RUN_NOW, job_id=job.id)
     return Firing(
-        entry=move_to(entry, slot),
+        entry=move_to(entry, next_occurrence),
         occurrences=(occurrence,),
         job=job,
         conditions=replace(conditions_of(active), breaker=None),

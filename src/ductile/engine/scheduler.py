@@ -16,7 +16,7 @@ from random import Random
 from ductile.config.snapshot import Snapshot
 from ductile.core.jobs.model import SubmittedBy
 from ductile.core.schedules.planner import SkipReason, plan_due
-from ductile.core.schedules.rule import CLOCK_SLACK, slot_after_clock_set_back
+from ductile.core.schedules.rule import CLOCK_SLACK, occurrence_after_clock_set_back
 from ductile.engine.clock import STORE_RETRY_INTERVAL, STORE_UNAVAILABLE, Clock
 from ductile.engine.reload.drain import draining_error
 from ductile.engine.schedule_entries import (
@@ -29,7 +29,7 @@ from ductile.engine.schedule_entries import (
     firing_on_demand,
     key_of,
     move_to,
-    slot_of,
+    next_occurrence_of,
     without_jobs,
 )
 from ductile.errors import ConflictError, RefusedError
@@ -191,9 +191,13 @@ class Scheduler:
             self._active_since = {key: min(at, now) for key, at in self._active_since.items()}
         for entry in await self._entries():
             # After a step back the next occurrence may be too far away: pull it nearer.
-            slot = slot_of(entry)
+            next_occurrence = next_occurrence_of(entry)
             rule = self._active[key_of(entry)].rule
-            nearer = None if slot is None else slot_after_clock_set_back(rule, slot, now=now, rng=self._rng)
+            nearer = (
+                None
+                if next_occurrence is None
+                else occurrence_after_clock_set_back(rule, next_occurrence, now=now, rng=self._rng)
+            )
             if nearer is not None:
                 firing = Firing(entry=move_to(entry, nearer), occurrences=(), planned_from=entry)
                 await self._store.fire(firing)
@@ -208,13 +212,15 @@ class Scheduler:
     def _plan(self, entry: ScheduleEntry, now: datetime, *, resuming: bool = False) -> Firing | None:
         """Return the firing of an entry's due occurrences; None if there are none."""
         active = self._active[key_of(entry)]
-        slot, paused = slot_of(entry), entry.paused_at is not None
+        next_occurrence, paused = next_occurrence_of(entry), entry.paused_at is not None
         # Skips of a paused schedule are recorded once a tick, not one by one.
-        if slot is None or (paused and not resuming and slot.start_at + self._tick > now):
+        if next_occurrence is None or (
+            paused and not resuming and next_occurrence.start_at + self._tick > now
+        ):
             return None
         plan = plan_due(
             active.rule,
-            slot,
+            next_occurrence,
             now=now,
             active_since=self._active_since[active.key],
             paused=paused,

@@ -12,7 +12,7 @@ from ductile.core.jobs.failures import Breaker, BreakerState
 from ductile.core.jobs.model import Callback, Hold, Job, JobReason, JobStatus, SubmittedBy
 from ductile.core.jobs.settlement import LogStatus
 from ductile.core.json import MAX_DEPTH, JsonObject, JsonValue
-from ductile.core.schedules.rule import Slot
+from ductile.core.schedules.rule import PlannedOccurrence
 from ductile.core.timestamps import format_timestamp, parse_timestamp
 from ductile.errors import RefusedError
 from ductile.store.model.deliveries import Delivery, DeliveryStatus
@@ -221,7 +221,9 @@ def read_schedule(row: tuple[Any, ...]) -> ScheduleEntry:
         paused_at=instant_or_none(paused_at),
         deferred=None
         if deferred_nominal_at is None or deferred_due_at is None
-        else Slot(nominal_at=parse_timestamp(deferred_nominal_at), start_at=parse_timestamp(deferred_due_at)),
+        else PlannedOccurrence(
+            nominal_at=parse_timestamp(deferred_nominal_at), start_at=parse_timestamp(deferred_due_at)
+        ),
         defined_at=parse_timestamp(defined_at),
     )
 

@@ -32,7 +32,7 @@ from ductile.core.jobs.model import (
 )
 from ductile.core.policy import PluginPolicy, Policy
 from ductile.core.schedules.admission import StartConditions
-from ductile.core.schedules.rule import Every, IfRunning, ScheduleRule, Slot
+from ductile.core.schedules.rule import Every, IfRunning, PlannedOccurrence, ScheduleRule
 from ductile.store.model.records import JobFilter
 from ductile.store.model.schedules import FireStatus, Firing, Occurrence, OccurrenceOutcome, ScheduleEntry
 from ductile.store.port import Store
@@ -532,7 +532,7 @@ async def test_the_poll_guard_counts_jobs_of_every_source(store: Store) -> None:
     assert (await fire_next(store, conditions=guarded, on_demand=True))[0] is FireStatus.REFUSED_POLLS
     assert (await fire_next(store, conditions=guarded))[0] is FireStatus.DEFERRED
     (entry,) = await store.schedules()
-    assert entry.deferred == Slot(nominal_at=START, start_at=START)
+    assert entry.deferred == PlannedOccurrence(nominal_at=START, start_at=START)
     assert (entry.nominal_at, entry.last_job_id, await history(store)) == (START + HOUR, None, [])
     assert LedgerKind.SCHEDULE_DEFERRED in [row.kind for row in await whole_ledger(store)]
     assert (await store.counts()).depth == 1

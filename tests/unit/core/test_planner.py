@@ -8,11 +8,11 @@ from random import Random
 
 import pytest
 
-from builders.schedules import NEW_YORK, at, cron, every, hours, planned, slot, summarised, utc
+from builders.schedules import NEW_YORK, at, cron, every, hours, occurrence, planned, summarised, utc
 from ductile.core.jobs.model import JobReason, JobStatus, Transition
-from ductile.core.schedules.audit import RUN_NOW, find_gaps, first_end, preview_runs
+from ductile.core.schedules.audit import RUN_NOW, end_before_manual_retry, find_gaps, preview_runs
 from ductile.core.schedules.planner import MAX_CATCH_UP, Skip, SkipReason, lateness, plan_due
-from ductile.core.schedules.rule import After, CatchUp, ScheduleRule, Slot
+from ductile.core.schedules.rule import After, CatchUp, PlannedOccurrence, ScheduleRule
 from ductile.store.model.schedules import Occurrence, OccurrenceOutcome
 
 HOUR = timedelta(hours=1)
@@ -21,27 +21,27 @@ SKIP, ONCE, ALL = CatchUp.SKIP, CatchUp.RUN_ONCE, CatchUp.RUN_ALL
 
 def test_nothing_is_planned_before_its_start() -> None:
     """Jitter moves the start: the nominal instant alone makes nothing due."""
-    place = slot("2026-02-08 10:00", "2026-02-08 10:04")
+    place = occurrence("2026-02-08 10:00", "2026-02-08 10:04")
     now = utc("2026-02-08 10:03")
     assert plan_due(cron("0 * * * *"), place, now=now, active_since=now, paused=False, rng=Random(1)) is None
 
 
 def test_a_run_and_where_the_schedule_stands_then() -> None:
-    plan = planned(cron("0 * * * *"), slot("2026-02-08 10:00"), "2026-02-08 10:00")
+    plan = planned(cron("0 * * * *"), occurrence("2026-02-08 10:00"), "2026-02-08 10:00")
     assert summarised(plan) == ["10:00 ran"]
-    assert plan.next_slot == slot("2026-02-08 11:00")
+    assert plan.next_occurrence == occurrence("2026-02-08 11:00")
 
 
 def test_firing_an_interval_sets_a_provisional_next() -> None:
-    """Due + interval, without jitter; the end of the run draws it."""
+    """Due + interval, without jitter; the end of the run adds it."""
     rule = every("1h", jitter=timedelta(minutes=30))
-    plan = planned(rule, slot("2026-02-08 10:00", "2026-02-08 10:07"), "2026-02-08 10:07")
-    assert plan.next_slot == slot("2026-02-08 11:00")
+    plan = planned(rule, occurrence("2026-02-08 10:00", "2026-02-08 10:07"), "2026-02-08 10:07")
+    assert plan.next_occurrence == occurrence("2026-02-08 11:00")
 
 
 def test_lateness_is_measured_from_the_start() -> None:
     """Late, and by how much."""
-    plan = planned(cron("0 * * * *"), slot("2026-02-08 10:00", "2026-02-08 10:04"), "2026-02-08 10:06")
+    plan = planned(cron("0 * * * *"), occurrence("2026-02-08 10:00", "2026-02-08 10:04"), "2026-02-08 10:06")
     (run,) = plan.runs
     assert lateness(run, utc("2026-02-08 10:06")) == timedelta(minutes=2)
     assert lateness(run, utc("2026-02-08 10:04:00.900")) is None
@@ -60,18 +60,18 @@ def test_lateness_is_measured_from_the_start() -> None:
     ],
 )
 def test_after_downtime(rule: ScheduleRule, catch_up: CatchUp, expected: list[str]) -> None:
-    """Missed = 1 + floor((now - next) / interval); it goes on with the next slot."""
+    """Missed = 1 + floor((now - next) / interval); it goes on with the next occurrence."""
     rule = ScheduleRule(trigger=rule.trigger, catch_up=catch_up)
-    plan = planned(rule, slot("2026-02-08 03:00"), "2026-02-08 10:20", armed="2026-02-08 10:20")
+    plan = planned(rule, occurrence("2026-02-08 03:00"), "2026-02-08 10:20", armed="2026-02-08 10:20")
     assert summarised(plan) == expected
-    assert plan.next_slot == slot("2026-02-08 11:00")
+    assert plan.next_occurrence == occurrence("2026-02-08 11:00")
     assert plan.is_catch_up is (catch_up is ALL)
 
 
 def test_occurrences_due_after_the_start_are_not_missed() -> None:
     """A run that is late by a second still runs, whatever `catch_up` says."""
     plan = planned(
-        cron("0 * * * *"), slot("2026-02-08 10:00"), "2026-02-08 10:00:05", armed="2026-02-08 09:59"
+        cron("0 * * * *"), occurrence("2026-02-08 10:00"), "2026-02-08 10:00:05", armed="2026-02-08 09:59"
     )
     assert summarised(plan) == ["10:00 ran"]
 
@@ -87,13 +87,13 @@ def test_occurrences_due_after_the_start_are_not_missed() -> None:
 def test_a_daemon_that_hung_starts_no_storm(catch_up: CatchUp, expected: list[str]) -> None:
     """What a later occurrence has overtaken was missed; the latest one still runs."""
     rule = cron("0 * * * *", catch_up=catch_up)
-    assert summarised(planned(rule, slot("2026-02-08 08:00"), "2026-02-08 10:05")) == expected
+    assert summarised(planned(rule, occurrence("2026-02-08 08:00"), "2026-02-08 10:05")) == expected
 
 
 def test_run_all_makes_up_for_a_hundred_at_most() -> None:
     """The newest hundred; the rest is accounted for all the same."""
     rule = every("1m", catch_up=ALL)
-    plan = planned(rule, slot("2026-02-08 00:00"), "2026-02-08 03:00:30", armed="2026-02-08 03:00:30")
+    plan = planned(rule, occurrence("2026-02-08 00:00"), "2026-02-08 03:00:30", armed="2026-02-08 03:00:30")
     assert len(plan.runs) == MAX_CATCH_UP
     assert summarised(plan)[0] == "00:00-01:20 x81 catch_up_limit"
 
@@ -103,27 +103,27 @@ def test_run_all_makes_up_for_a_hundred_at_most() -> None:
 def test_a_month_of_minutes_is_accounted_for_in_pieces(rule: ScheduleRule, catch_up: CatchUp) -> None:
     """Every occurrence once, though no plan looks at more than a bounded number."""
     rule = ScheduleRule(trigger=rule.trigger, catch_up=catch_up)
-    now, place = utc("2026-02-03 00:00:30"), slot("2026-02-01 00:00")
+    now, place = utc("2026-02-03 00:00:30"), occurrence("2026-02-01 00:00")
     count, runs, steps = 0, 0, 0
     while (plan := plan_due(rule, place, now=now, active_since=now, paused=False, rng=Random(1))) is not None:
         count += sum(item.count if isinstance(item, Skip) else 1 for item in plan.items)
         runs += len(plan.runs)
         steps += 1
-        assert plan.next_slot is not None
-        place = plan.next_slot
+        assert plan.next_occurrence is not None
+        place = plan.next_occurrence
     assert count == 2 * 24 * 60 + 1
     assert runs == {SKIP: 0, ONCE: 1, ALL: 100}[catch_up]
     assert steps <= 4
-    assert place == slot("2026-02-03 00:01")
+    assert place == occurrence("2026-02-03 00:01")
 
 
 def test_the_pieces_leave_enough_to_make_up_for() -> None:
     """The hundred newest run, also where a piece ends a little before them."""
     rule = cron("* * * * *", catch_up=ALL)
-    first = planned(rule, slot("2026-02-08 00:00"), "2026-02-08 16:50:30", armed="2026-02-08 16:50:30")
+    first = planned(rule, occurrence("2026-02-08 00:00"), "2026-02-08 16:50:30", armed="2026-02-08 16:50:30")
     assert first.runs == ()
-    assert first.next_slot is not None
-    rest = planned(rule, first.next_slot, "2026-02-08 16:50:30", armed="2026-02-08 16:50:30")
+    assert first.next_occurrence is not None
+    rest = planned(rule, first.next_occurrence, "2026-02-08 16:50:30", armed="2026-02-08 16:50:30")
     assert len(rest.runs) == MAX_CATCH_UP
 
 
@@ -135,18 +135,18 @@ def test_a_missed_instant_runs_once_unless_configured_to_skip() -> None:
     ):
         plan = planned(
             at("2026-02-08 09:00", catch_up=catch_up),
-            slot("2026-02-08 09:00"),
+            occurrence("2026-02-08 09:00"),
             "2026-02-08 10:00",
             armed="2026-02-08 10:00",
         )
-        assert (summarised(plan), plan.next_slot) == (expected, None)
+        assert (summarised(plan), plan.next_occurrence) == (expected, None)
 
 
 def test_a_delay_is_never_missed() -> None:
     """It is armed with each start; a machine that slept runs it late."""
     rule = ScheduleRule(trigger=After(delay=HOUR))
-    plan = planned(rule, slot("2026-02-08 09:00"), "2026-02-08 10:00", armed="2026-02-08 09:59")
-    assert (summarised(plan), plan.next_slot) == (["09:00 ran"], None)
+    plan = planned(rule, occurrence("2026-02-08 09:00"), "2026-02-08 10:00", armed="2026-02-08 09:59")
+    assert (summarised(plan), plan.next_occurrence) == (["09:00 ran"], None)
 
 
 # -- hours, days, windows
@@ -161,7 +161,7 @@ def test_outside_the_hours_is_skipped() -> None:
         ("14:00", "ran"),
         ("15:00", "outside_hours"),
     ):
-        plan = planned(rule, slot(f"2026-02-09 {moment}"), f"2026-02-09 {moment}")
+        plan = planned(rule, occurrence(f"2026-02-09 {moment}"), f"2026-02-09 {moment}")
         assert summarised(plan)[0].endswith(expected), moment
 
 
@@ -173,51 +173,55 @@ def test_hours_across_midnight() -> None:
         ("05:00", "ran"),
         ("06:00", "outside_hours"),
     ):
-        plan = planned(rule, slot(f"2026-02-09 {moment}"), f"2026-02-09 {moment}")
+        plan = planned(rule, occurrence(f"2026-02-09 {moment}"), f"2026-02-09 {moment}")
         assert summarised(plan)[0].endswith(expected), moment
 
 
 def test_days_without_runs_are_those_of_the_zone() -> None:
     """Sunday is 0. 03:00 UTC on Monday is still Sunday in New York."""
     rule = cron("0 * * * *", NEW_YORK, not_on=frozenset({0}))
-    assert summarised(planned(rule, slot("2026-02-09 03:00"), "2026-02-09 03:00"))[0].endswith("excluded_day")
-    assert summarised(planned(rule, slot("2026-02-09 06:00"), "2026-02-09 06:00"))[0].endswith("ran")
+    assert summarised(planned(rule, occurrence("2026-02-09 03:00"), "2026-02-09 03:00"))[0].endswith(
+        "excluded_day"
+    )
+    assert summarised(planned(rule, occurrence("2026-02-09 06:00"), "2026-02-09 06:00"))[0].endswith("ran")
 
 
 def test_catching_up_respects_the_hours_of_the_moment() -> None:
     """Quiet hours are quiet, though the missed run would have been within them."""
     rule = cron("0 21 * * *", only_between=hours("08:00-22:00"), catch_up=ONCE)
-    plan = planned(rule, slot("2026-02-08 21:00"), "2026-02-08 23:00", armed="2026-02-08 23:00")
+    plan = planned(rule, occurrence("2026-02-08 21:00"), "2026-02-08 23:00", armed="2026-02-08 23:00")
     assert summarised(plan) == ["21:00-21:00 x1 outside_hours"]
 
 
 def test_runs_that_move_to_one_window_are_one_run() -> None:
     """Hourly runs of a whole day do not all start at two in the night."""
     rule = cron("0 * * * *", preferred_window=hours("02:00-04:00"))
-    plan = planned(rule, slot("2026-02-08 04:00", "2026-02-09 02:00"), "2026-02-09 02:00")
+    plan = planned(rule, occurrence("2026-02-08 04:00", "2026-02-09 02:00"), "2026-02-09 02:00")
     assert summarised(plan) == ["04:00-01:00 x22 joined", "02:00 ran"]
-    assert plan.next_slot == slot("2026-02-09 03:00")
+    assert plan.next_occurrence == occurrence("2026-02-09 03:00")
 
 
 def test_an_interval_goes_on_from_where_it_was_moved_to() -> None:
     rule = every("1h", preferred_window=hours("02:00-04:00"))
-    plan = planned(rule, slot("2026-02-08 03:30"), "2026-02-08 03:30")
-    assert plan.next_slot == slot("2026-02-09 02:00")
+    plan = planned(rule, occurrence("2026-02-08 03:30"), "2026-02-08 03:30")
+    assert plan.next_occurrence == occurrence("2026-02-09 02:00")
 
 
 def test_catching_up_waits_for_the_preferred_window() -> None:
     rule = cron("0 3 * * *", preferred_window=hours("02:00-04:00"), catch_up=ONCE)
-    plan = planned(rule, slot("2026-02-06 03:00"), "2026-02-08 10:00", armed="2026-02-08 10:00")
+    plan = planned(rule, occurrence("2026-02-06 03:00"), "2026-02-08 10:00", armed="2026-02-08 10:00")
     assert summarised(plan) == ["03:00-03:00 x2 missed"]
-    assert plan.next_slot == slot("2026-02-08 03:00", "2026-02-09 02:00")
-    at_last = planned(rule, plan.next_slot, "2026-02-09 02:00", armed="2026-02-08 10:00")
-    assert (summarised(at_last), at_last.next_slot) == (["03:00 ran"], slot("2026-02-09 03:00"))
+    assert plan.next_occurrence == occurrence("2026-02-08 03:00", "2026-02-09 02:00")
+    at_last = planned(rule, plan.next_occurrence, "2026-02-09 02:00", armed="2026-02-08 10:00")
+    assert (summarised(at_last), at_last.next_occurrence) == (["03:00 ran"], occurrence("2026-02-09 03:00"))
 
 
 def test_a_paused_schedule_skips_everything_in_one_row() -> None:
     """Paused is the reason, not the hour and not the downtime."""
     rule = every("1m", only_between=hours("00:00-00:30"), catch_up=ALL)
-    plan = planned(rule, slot("2026-02-08 00:00"), "2026-02-08 02:00", armed="2026-02-08 02:00", paused=True)
+    plan = planned(
+        rule, occurrence("2026-02-08 00:00"), "2026-02-08 02:00", armed="2026-02-08 02:00", paused=True
+    )
     assert summarised(plan) == ["00:00-02:00 x121 paused"]
 
 
@@ -234,7 +238,7 @@ def test_every_reason_is_explained() -> None:
 def test_the_preview_crosses_a_clock_change_and_tells_what_will_be_skipped() -> None:
     """`schedule next -n`."""
     rule = cron("30 2 * * *", NEW_YORK, not_on=frozenset({1}))
-    place = Slot(nominal_at=utc("2026-03-07 07:30"), start_at=utc("2026-03-07 07:33"))
+    place = PlannedOccurrence(nominal_at=utc("2026-03-07 07:30"), start_at=utc("2026-03-07 07:33"))
     shown = preview_runs(rule, place, 3)
     assert [each.nominal_at for each in shown] == [
         utc("2026-03-07 07:30"),
@@ -244,7 +248,7 @@ def test_the_preview_crosses_a_clock_change_and_tells_what_will_be_skipped() -> 
     ]
     assert shown[0].start_at == place.start_at
     assert [each.skip for each in shown] == [None, None, SkipReason.EXCLUDED_DAY, None]
-    assert preview_runs(at("2026-03-08 07:00"), slot("2026-03-08 07:00"), 20)[1:] == ()
+    assert preview_runs(at("2026-03-08 07:00"), occurrence("2026-03-08 07:00"), 20)[1:] == ()
     assert preview_runs(rule, None, 20) == ()
     (skipped, *_) = (each for each in shown if each.skip is not None)
     assert skipped.skipped_until == utc("2026-03-10 04:00")
@@ -264,7 +268,7 @@ def test_the_preview_crosses_a_clock_change_and_tells_what_will_be_skipped() -> 
 )
 def test_the_preview_goes_on_to_the_next_run(rule: ScheduleRule, expected: str | None) -> None:
     """What is skipped until then is one entry, however many occurrences that are."""
-    skipped, *runs = preview_runs(rule, slot("2026-03-08 00:00"), 3)
+    skipped, *runs = preview_runs(rule, occurrence("2026-03-08 00:00"), 3)
     assert skipped.skip in (SkipReason.OUTSIDE_HOURS, SkipReason.EXCLUDED_DAY)
     starting = [each.start_at for each in runs if each.skip is None]
     if expected is None:
@@ -354,5 +358,7 @@ _BY_HAND = Transition(from_status=JobStatus.DEAD, to_status=_QUEUED, reason=JobR
 def test_a_job_ends_when_no_attempt_follows(changes: list[Transition], end: int | None) -> None:
     """The first end counts: a job that an operator retried had ended before."""
     begin = utc("2026-02-08 10:00")
-    found = first_end([(begin + number * HOUR, change) for number, change in enumerate(changes)])
+    found = end_before_manual_retry(
+        [(begin + number * HOUR, change) for number, change in enumerate(changes)]
+    )
     assert found == (None if end is None else begin + end * HOUR)

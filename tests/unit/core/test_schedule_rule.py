@@ -8,25 +8,25 @@ from random import Random
 
 import pytest
 
-from builders.schedules import NEW_YORK, VIENNA, at, cron, every, hours, slot, utc, wall
+from builders.schedules import NEW_YORK, VIENNA, at, cron, every, hours, occurrence, utc, wall
 from ductile.core.schedules.rule import (
     After,
     Cron,
+    PlannedOccurrence,
     ScheduleRule,
-    Slot,
     add_intervals,
     describe_rule,
-    draw_slot,
     fingerprint_of,
-    first_slot,
+    first_occurrence,
     instant_of_wall_time,
-    next_opening,
+    move_into_window,
     nominal_instants_from,
-    slot_after_clock_set_back,
-    slot_after_edit,
-    slot_after_run,
-    snap_to_window,
+    occurrence_after_clock_set_back,
+    occurrence_after_edit,
+    occurrence_after_run,
+    plan_occurrence,
     window_around,
+    window_start_after,
 )
 
 NOW = utc("2026-02-08 10:00")
@@ -34,7 +34,7 @@ HOUR = timedelta(hours=1)
 
 
 def upcoming(rule: ScheduleRule, after: str, count: int) -> list[str]:
-    first = first_slot(rule, now=utc(after), started_at=utc(after), rng=Random(1))
+    first = first_occurrence(rule, now=utc(after), started_at=utc(after), rng=Random(1))
     assert first is not None
     return [
         wall(nominal, rule.timezone)
@@ -42,8 +42,8 @@ def upcoming(rule: ScheduleRule, after: str, count: int) -> list[str]:
     ]
 
 
-def first(rule: ScheduleRule, *, started: datetime = NOW, now: datetime = NOW) -> Slot | None:
-    return first_slot(rule, now=now, started_at=started, rng=Random(1))
+def first(rule: ScheduleRule, *, started: datetime = NOW, now: datetime = NOW) -> PlannedOccurrence | None:
+    return first_occurrence(rule, now=now, started_at=started, rng=Random(1))
 
 
 # -- cron across clock changes
@@ -116,15 +116,15 @@ def test_a_cron_that_never_comes_is_over() -> None:
 
 def test_an_interval_runs_when_first_seen_and_then_from_the_end_of_the_run() -> None:
     """First run when first seen, next from the completion."""
-    assert first(every("1h", jitter=HOUR)) == Slot(nominal_at=NOW, start_at=NOW)
+    assert first(every("1h", jitter=HOUR)) == PlannedOccurrence(nominal_at=NOW, start_at=NOW)
     ended = NOW + timedelta(minutes=7)
-    again = slot_after_run(every("1h"), ended_at=ended, rng=Random(1))
-    assert again == Slot(nominal_at=ended + HOUR, start_at=ended + HOUR)
+    again = occurrence_after_run(every("1h"), ended_at=ended, rng=Random(1))
+    assert again == PlannedOccurrence(nominal_at=ended + HOUR, start_at=ended + HOUR)
 
 
 def test_only_an_interval_is_moved_by_the_end_of_its_run() -> None:
     for rule in (cron("0 * * * *"), at("2026-02-08 11:00"), ScheduleRule(trigger=After(delay=HOUR))):
-        assert slot_after_run(rule, ended_at=NOW, rng=Random(1)) is None
+        assert occurrence_after_run(rule, ended_at=NOW, rng=Random(1)) is None
 
 
 @pytest.mark.parametrize(
@@ -150,10 +150,10 @@ def test_an_edited_interval_counts_from_the_last_run() -> None:
     """Only a schedule that was never seen runs at once."""
     rule = every("2h")
     fired = NOW - HOUR
-    again = slot_after_edit(rule, fired, now=NOW, started_at=NOW, rng=Random(1))
+    again = occurrence_after_edit(rule, fired, now=NOW, started_at=NOW, rng=Random(1))
     assert again is not None
     assert again.nominal_at == NOW + HOUR
-    overdue = slot_after_edit(rule, NOW - 5 * HOUR, now=NOW, started_at=NOW, rng=Random(1))
+    overdue = occurrence_after_edit(rule, NOW - 5 * HOUR, now=NOW, started_at=NOW, rng=Random(1))
     assert overdue is not None
     assert overdue.nominal_at == NOW
 
@@ -163,16 +163,16 @@ def test_an_edited_interval_counts_from_the_last_run() -> None:
 
 def test_an_instant_is_due_at_its_instant_even_when_it_is_past() -> None:
     """Only so can it be seen to have been missed."""
-    assert first(at("2026-02-08 09:00")) == slot("2026-02-08 09:00")
+    assert first(at("2026-02-08 09:00")) == occurrence("2026-02-08 09:00")
 
 
 def test_a_delay_counts_from_the_start_of_the_service() -> None:
     """It re-arms with each start, and not with a reload after its time."""
     rule = ScheduleRule(trigger=After(delay=HOUR))
-    assert first(rule) == slot("2026-02-08 11:00")
-    assert first(rule, now=NOW + timedelta(minutes=30)) == slot("2026-02-08 11:00")
+    assert first(rule) == occurrence("2026-02-08 11:00")
+    assert first(rule, now=NOW + timedelta(minutes=30)) == occurrence("2026-02-08 11:00")
     assert first(rule, now=NOW + 2 * HOUR) is None
-    assert first(ScheduleRule(trigger=After(delay=timedelta()))) == slot("2026-02-08 10:00")
+    assert first(ScheduleRule(trigger=After(delay=timedelta()))) == occurrence("2026-02-08 10:00")
     assert fingerprint_of(rule, NOW) != fingerprint_of(rule, NOW + HOUR)
 
 
@@ -201,15 +201,15 @@ def test_these_changes_make_another_schedule() -> None:
 def test_a_preferred_window_moves_a_run_to_its_next_start() -> None:
     """05:00 UTC is 06:00 in Vienna: after the window that ends at 04:00, so the next night's."""
     rule = cron("0 * * * *", VIENNA, preferred_window=hours("02:00-04:00"))
-    assert wall(snap_to_window(rule, utc("2026-02-08 05:00")), VIENNA) == "2026-02-09 02:00 CET"
-    assert wall(snap_to_window(rule, utc("2026-02-08 02:30")), VIENNA) == "2026-02-08 03:30 CET"
-    assert wall(snap_to_window(rule, utc("2026-02-08 03:00")), VIENNA) == "2026-02-09 02:00 CET"
+    assert wall(move_into_window(rule, utc("2026-02-08 05:00")), VIENNA) == "2026-02-09 02:00 CET"
+    assert wall(move_into_window(rule, utc("2026-02-08 02:30")), VIENNA) == "2026-02-08 03:30 CET"
+    assert wall(move_into_window(rule, utc("2026-02-08 03:00")), VIENNA) == "2026-02-09 02:00 CET"
 
 
 def test_a_window_across_midnight() -> None:
     rule = cron("0 * * * *", preferred_window=hours("22:00-02:00"))
-    assert snap_to_window(rule, utc("2026-02-08 01:30")) == utc("2026-02-08 01:30")
-    assert snap_to_window(rule, utc("2026-02-08 02:00")) == utc("2026-02-08 22:00")
+    assert move_into_window(rule, utc("2026-02-08 01:30")) == utc("2026-02-08 01:30")
+    assert move_into_window(rule, utc("2026-02-08 02:00")) == utc("2026-02-08 22:00")
     assert window_around(hours("22:00-02:00"), utc("2026-02-08 01:30"), rule.zone) == (
         utc("2026-02-07 22:00"),
         utc("2026-02-08 02:00"),
@@ -219,7 +219,7 @@ def test_a_window_across_midnight() -> None:
 def test_a_window_that_opens_in_the_gap_opens_after_it() -> None:
     """5.4."""
     rule = cron("0 * * * *", NEW_YORK, preferred_window=hours("02:15-02:45"))
-    opening = next_opening(hours("02:15-02:45"), utc("2026-03-08 05:00"), rule.zone)
+    opening = window_start_after(hours("02:15-02:45"), utc("2026-03-08 05:00"), rule.zone)
     assert wall(opening, NEW_YORK) == "2026-03-08 03:00 EDT"
 
 
@@ -231,23 +231,23 @@ def test_wall_time_of_a_repeated_hour_is_the_first_one() -> None:
 
 
 def test_jitter_moves_the_start_and_never_the_nominal_instant() -> None:
-    """Up to half of it to either side, drawn once."""
+    """Up to half of it to either side, decided once."""
     rule = cron("0 12 * * *", jitter=timedelta(minutes=10))
     nominal = utc("2026-02-08 12:00")
-    drawn = [draw_slot(rule, nominal, earliest=NOW, rng=Random(seed)) for seed in range(200)]
-    offsets = [each.start_at - nominal for each in drawn if each and each.nominal_at == nominal]
+    planned = [plan_occurrence(rule, nominal, earliest=NOW, rng=Random(seed)) for seed in range(200)]
+    offsets = [each.start_at - nominal for each in planned if each and each.nominal_at == nominal]
     assert len(offsets) == 200
     assert timedelta(minutes=-5) <= min(offsets) < timedelta(minutes=-4)
     assert timedelta(minutes=4) < max(offsets) <= timedelta(minutes=5)
 
 
-def test_a_start_is_not_drawn_for_a_time_that_is_over() -> None:
+def test_a_start_is_not_planned_for_a_time_that_is_over() -> None:
     rule = cron("0 12 * * *", jitter=timedelta(minutes=10))
     late = utc("2026-02-08 11:59")
     for seed in range(50):
-        drawn = draw_slot(rule, utc("2026-02-08 12:00"), earliest=late, rng=Random(seed))
-        assert drawn is not None
-        assert drawn.start_at >= late
+        planned = plan_occurrence(rule, utc("2026-02-08 12:00"), earliest=late, rng=Random(seed))
+        assert planned is not None
+        assert planned.start_at >= late
 
 
 # -- the clock was set back
@@ -255,27 +255,27 @@ def test_a_start_is_not_drawn_for_a_time_that_is_over() -> None:
 
 def test_a_slot_is_pulled_back_when_the_clock_was_set_back() -> None:
     """A clock that had been a year ahead delays no schedule beyond now + interval."""
-    far = slot("2027-02-08 10:00")
+    far = occurrence("2027-02-08 10:00")
     for rule, expected in (
         (every("1h"), NOW + HOUR),
         (every("daily"), NOW + 24 * HOUR),
         (cron("30 * * * *"), NOW + HOUR / 2),
         (ScheduleRule(trigger=After(delay=HOUR)), NOW + HOUR),
     ):
-        nearer = slot_after_clock_set_back(rule, far, now=NOW, rng=Random(1))
+        nearer = occurrence_after_clock_set_back(rule, far, now=NOW, rng=Random(1))
         assert nearer is not None
         assert nearer.nominal_at == expected
-    assert slot_after_clock_set_back(at("2027-02-08 10:00"), far, now=NOW, rng=Random(1)) is None
+    assert occurrence_after_clock_set_back(at("2027-02-08 10:00"), far, now=NOW, rng=Random(1)) is None
 
 
 def test_a_slot_in_its_place_is_left_alone() -> None:
-    """A start that was drawn ahead of its nominal instant is no clock set back."""
+    """A start that jitter put before its nominal instant is no clock set back."""
     for rule, place_of in (
-        (every("1h"), slot("2026-02-08 11:00")),
-        (cron("0 * * * *"), slot("2026-02-08 11:00")),
-        (cron("5 * * * *", jitter=timedelta(minutes=20)), slot("2026-02-08 11:05")),
+        (every("1h"), occurrence("2026-02-08 11:00")),
+        (cron("0 * * * *"), occurrence("2026-02-08 11:00")),
+        (cron("5 * * * *", jitter=timedelta(minutes=20)), occurrence("2026-02-08 11:05")),
     ):
-        assert slot_after_clock_set_back(rule, place_of, now=NOW, rng=Random(1)) is None
+        assert occurrence_after_clock_set_back(rule, place_of, now=NOW, rng=Random(1)) is None
 
 
 @pytest.mark.parametrize(

@@ -90,21 +90,21 @@ async def test_a_run_that_is_still_running_is_not_overtaken(tmp_path: Path) -> N
         assert (await bench.outcomes())[-1] == "14:30:00 ran"
 
 
-async def test_jitter_is_drawn_once_and_kept_over_a_restart(tmp_path: Path) -> None:
+async def test_jitter_is_chosen_once_and_kept_over_a_restart(tmp_path: Path) -> None:
     plugins = "p: {schedule: {every: 1h, jitter: 20m}}"
     async with scheduling(tmp_path, plugins) as bench:
         await bench.run_next(ok())
-        drawn = await bench.entry()
-        assert drawn.nominal_at == START + HOUR
-        assert drawn.next_at is not None
-        assert drawn.next_at != drawn.nominal_at
-        assert abs(drawn.next_at - START - HOUR) <= timedelta(minutes=10)
+        planned = await bench.entry()
+        assert planned.nominal_at == START + HOUR
+        assert planned.next_at is not None
+        assert planned.next_at != planned.nominal_at
+        assert abs(planned.next_at - START - HOUR) <= timedelta(minutes=10)
         clock = bench.clock
     async with scheduling(tmp_path, plugins, clock=clock, seed=99) as bench:
-        assert await bench.entry() == drawn
+        assert await bench.entry() == planned
 
 
-async def test_a_redrawn_start_that_is_earlier_is_met(tmp_path: Path) -> None:
+async def test_a_replanned_start_that_is_earlier_is_met(tmp_path: Path) -> None:
     """The scheduler does not sleep past it."""
     async with scheduling(tmp_path, "p: {schedule: {every: 1m, jitter: 1m}}") as bench:
         for _ in range(5):

@@ -15,7 +15,7 @@ HOUR = timedelta(hours=1)
 
 
 async def test_a_machine_that_slept_makes_up_for_nothing_by_default(tmp_path: Path) -> None:
-    """All missed occurrences are recorded, and the next slot runs."""
+    """All missed occurrences are recorded, and the next occurrence runs."""
     async with scheduling(tmp_path, 'p: {schedule: {cron: "*/5 * * * *"}}') as bench:
         await bench.clock.set_by(hours=8, minutes=2)
         await bench.clock.advance(minutes=1)

@@ -15,7 +15,7 @@ from builders.stores import accept, path_of, stored
 from ductile.core.jobs.failures import Breaker, BreakerState
 from ductile.core.jobs.model import EndedEarly, Hold, JobReason, JobStatus
 from ductile.core.schedules.planner import plan_due
-from ductile.engine.schedule_entries import active_schedules, firing_of, slot_of
+from ductile.engine.schedule_entries import active_schedules, firing_of, next_occurrence_of
 from ductile.store.model.schedules import FireStatus, Firing
 from ductile.struct import replace
 
@@ -25,11 +25,11 @@ HOUR = timedelta(hours=1)
 async def a_firing(bench: Bench) -> Firing:
     """What the scheduler would say for a schedule that is due at the next hour."""
     entry = await bench.entry()
-    slot = slot_of(entry)
-    assert slot is not None
+    occurrence = next_occurrence_of(entry)
+    assert occurrence is not None
     watched = active_schedules(bench.snapshot)["p", "default"]
-    now = slot.start_at
-    plan = plan_due(watched.rule, slot, now=now, active_since=START, paused=False, rng=Random(1))
+    now = occurrence.start_at
+    plan = plan_due(watched.rule, occurrence, now=now, active_since=START, paused=False, rng=Random(1))
     assert plan is not None
     return firing_of(watched, entry, plan, now=now, rng=Random(1))
 
@@ -308,7 +308,7 @@ async def test_a_person_may_run_what_the_breaker_stops(tmp_path: Path) -> None:
         assert (await breaker(bench)).state is BreakerState.CLOSED
 
 
-# -- the rule of the re-draw is cheap
+# -- planning again is cheap
 
 
 @pytest.mark.parametrize("command", ["poll", "handle"])
@@ -321,5 +321,5 @@ async def test_jobs_from_other_doors_move_no_schedule(tmp_path: Path, command: s
         await bench.clock.advance(minutes=5)
         await accept(bench.store, a_new_job("p", command, submitted_detail="default"))
         settled = await bench.end(await bench.start_next(), ok())
-        assert settled.settlement.next_slot is None
+        assert settled.settlement.next_occurrence is None
         assert await bench.entry() == before

@@ -49,7 +49,7 @@ from ductile.core.policy import Policy
 from ductile.core.runs.progress import advance_run, fail_token
 from ductile.core.runs.state import MAX_RUN_JOBS, NewRun, RunProgress, RunView
 from ductile.core.schedules.planner import Skip, skips_while_running
-from ductile.core.schedules.rule import IfRunning, Slot, slot_after_run
+from ductile.core.schedules.rule import IfRunning, PlannedOccurrence, occurrence_after_run
 from ductile.struct import Value, field, replace
 
 MAX_STATE_BYTES = 1024 * 1024
@@ -122,9 +122,9 @@ class SettleView(Value):
     state: JsonObject
     state_claim_seq: int = 0
     breaker: Breaker | None = None
-    #: The schedule whose latest run the job is, the schedule's next slot, and whether it is paused.
-    latest_of: str | None = None
-    slot: Slot | None = None
+    #: The schedule of which the job is the latest run, its next occurrence, and whether it is paused.
+    schedule_id: str | None = None
+    next_occurrence: PlannedOccurrence | None = None
     paused: bool = False
     baggage: JsonObject = field(default_factory=dict)
     #: The pipeline run that the job is a step of.
@@ -152,8 +152,8 @@ class Settlement(Value):
     breaker: Breaker | None = None
     #: Why the breaker changed its state; None if only its counts changed.
     breaker_reason: BreakerReason | None = None
-    #: The next slot of the job's schedule, if the end of the job decides it.
-    next_slot: Slot | None = None
+    #: The next occurrence of the job's schedule, if the end of the job decides it.
+    next_occurrence: PlannedOccurrence | None = None
     #: Occurrences of that schedule that fell due while the job ran and have no row yet.
     skipped: tuple[Skip, ...] = ()
     callback: CallbackEvent | None = None
@@ -176,19 +176,19 @@ def settle(view: SettleView, outcome: Outcome, policy: Policy, now: datetime, rn
     """Decide everything that follows from `outcome` for the job in `view`."""
     settlement = _settle_job(view, outcome, policy, now, rng)
     breaker = _update_breaker(view, settlement, policy, now)
-    next_slot, skipped = _update_schedule(view, outcome, settlement, policy, now, rng)
+    next_occurrence, skipped = _update_schedule(view, outcome, settlement, policy, now, rng)
     callback = None if view.job.callback is None else _callback_event(outcome, settlement)
     hooked = _fire_hooks(view, outcome, settlement, policy, now, rng)
     progress = settlement.progress
     if progress is None and view.run is not None and settlement.is_terminal:
         progress = fail_token(view.run, view.job, settlement.last_error, policy, now, rng)
-    if hooked is EMPTY_FANOUT and not (breaker or next_slot or callback or progress):
+    if hooked is EMPTY_FANOUT and not (breaker or next_occurrence or callback or progress):
         return settlement
     return replace(
         settlement,
         breaker=breaker,
         breaker_reason=None if breaker is None else breaker_change_reason(view.breaker or Breaker(), breaker),
-        next_slot=next_slot,
+        next_occurrence=next_occurrence,
         skipped=skipped,
         callback=callback,
         progress=progress,
@@ -442,24 +442,25 @@ def _update_breaker(
 
 def _update_schedule(
     view: SettleView, outcome: Outcome, settlement: Settlement, policy: Policy, now: datetime, rng: Random
-) -> tuple[Slot | None, tuple[Skip, ...]]:
-    """Return the next slot of an `every` schedule, counted from the end of its latest run, and its skips.
+) -> tuple[PlannedOccurrence | None, tuple[Skip, ...]]:
+    """Return the next occurrence of an `every`, counted from the end of its latest run, and its skips.
 
-    Instants that are due and have no row yet are skipped here with a reason, or the slot is left as it is
-    and the scheduler decides about them.
+    Occurrences that are due and have no row yet are skipped here with a reason, or nothing is returned and
+    the scheduler decides about them.
     """
-    if view.latest_of is None or not settlement.is_terminal:
+    if view.schedule_id is None or not settlement.is_terminal:
         return None, ()
-    rule = policy.plugin(view.job.plugin).schedules.get(view.latest_of)
-    following = None if rule is None else slot_after_run(rule, ended_at=now, rng=rng)
-    if rule is None or following is None or view.slot is None or view.slot.start_at > now:
-        return following, ()
+    rule = policy.plugin(view.job.plugin).schedules.get(view.schedule_id)
+    planned = None if rule is None else occurrence_after_run(rule, ended_at=now, rng=rng)
+    due = view.next_occurrence
+    if rule is None or planned is None or due is None or due.start_at > now:
+        return planned, ()
     # Only for a job whose process ran is it certain that the job, not a stopped daemon, caused the delay.
     ran = view.job.status is JobStatus.RUNNING and not isinstance(outcome, Orphaned)
     if not ran or view.paused or rule.if_running is not IfRunning.SKIP:
         return None, ()
-    skipped = skips_while_running(rule, view.slot, now=now)
-    return (None, ()) if skipped is None else (following, skipped)
+    skipped = skips_while_running(rule, due, now=now)
+    return (None, ()) if skipped is None else (planned, skipped)
 
 
 def _callback_event(outcome: Outcome, settlement: Settlement) -> CallbackEvent:

@@ -65,8 +65,8 @@ def decide_admission(conditions: StartConditions, view: FireView, now: datetime)
 
 def cooldown_elapsed(breaker: Breaker, policy: BreakerPolicy, now: datetime) -> bool:
     """Return whether an open breaker may try again. It also may if the clock was set back since it opened."""
-    opened = breaker.opened_at
-    return opened is None or not opened <= now < opened + policy.reset_after
+    begin = breaker.opened_at
+    return begin is None or not begin <= now < begin + policy.reset_after
 
 
 #: With more delay the daemon does not handle the schedule.
@@ -94,7 +94,7 @@ class ScheduleCause(DescribedEnum):
     )
     LAST_FAILED = "last_failed", "It runs, and its last run failed."
     LAST_SKIPPED = "last_skipped", "It works normally; the last due run was skipped."
-    OVER = "over", "It has nothing more to run: its time has come and gone."
+    FINISHED = "over", "It has no further occurrences."
     ON_TIME = "on_time", "Nothing is wrong: it runs when it is due."
 
 
@@ -128,7 +128,7 @@ def decide_cause(facts: ScheduleFacts) -> ScheduleCause:
     """Return the cause that has to be dealt with first: resuming does not help while a plugin is disabled."""
     if facts.conditions is None:
         return ScheduleCause.NOT_CONFIGURED
-    if (standing := _standing_obstacle(facts)) is not None:
+    if (standing := _lasting_obstacle(facts)) is not None:
         return standing
     start = decide_admission(facts.conditions, facts.view, facts.now)
     if not isinstance(start, Admitted):
@@ -137,10 +137,10 @@ def decide_cause(facts: ScheduleFacts) -> ScheduleCause:
         return ScheduleCause.LAST_FAILED
     if facts.last_skipped:
         return ScheduleCause.LAST_SKIPPED
-    return ScheduleCause.OVER if facts.next_at is None else ScheduleCause.ON_TIME
+    return ScheduleCause.FINISHED if facts.next_at is None else ScheduleCause.ON_TIME
 
 
-def _standing_obstacle(facts: ScheduleFacts) -> ScheduleCause | None:
+def _lasting_obstacle(facts: ScheduleFacts) -> ScheduleCause | None:
     """Return the obstacle that does not depend on other runs; None if there is none."""
     if not facts.enabled:
         return ScheduleCause.PLUGIN_DISABLED

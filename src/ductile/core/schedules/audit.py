@@ -1,4 +1,4 @@
-"""Preview the next runs of a schedule, and audit its history for gaps."""
+"""Preview the next runs of a schedule, and find gaps in its history."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from ductile.core.schedules.rule import (
     CLOCK_SLACK,
     Cron,
     Every,
+    PlannedOccurrence,
     ScheduleRule,
-    Slot,
     add_intervals,
+    move_into_window,
     nominal_instants_from,
-    snap_to_window,
 )
 from ductile.struct import Value
 
 #: The reason of occurrences that an operator started (`schedule run`).
 RUN_NOW = "run_now"
-_TICK = timedelta(microseconds=1)
+_EPSILON = timedelta(microseconds=1)
 #: The most occurrences in a preview: the hours and days of a rule may allow no run at all.
 _MAX_PREVIEWED = 3000
 
@@ -33,30 +33,30 @@ class Upcoming(Value):
     """A future occurrence. A skipped one stands for all that follow until runs are allowed again."""
 
     nominal_at: datetime
-    #: With jitter for the first occurrence only; the others are not drawn yet.
+    #: With jitter for the first occurrence only; that of the others is not decided yet.
     start_at: datetime
     skip: SkipReason | None
     #: When runs are allowed again after a skipped occurrence; None for never.
     skipped_until: datetime | None = None
 
 
-def preview_runs(rule: ScheduleRule, slot: Slot | None, runs: int) -> tuple[Upcoming, ...]:
-    """Return the next `runs` runs from the slot on, and the skips before each of them.
+def preview_runs(rule: ScheduleRule, occurrence: PlannedOccurrence | None, runs: int) -> tuple[Upcoming, ...]:
+    """Return the next `runs` runs from the occurrence on, and the skips before each of them.
 
     For an `every`, each run is assumed to end at once.
     """
-    if slot is None:
+    if occurrence is None:
         return ()
     found: list[Upcoming] = []
-    for nominal in islice(_instants_with_jumps(rule, slot.nominal_at), _MAX_PREVIEWED):
-        start = snap_to_window(rule, nominal)
+    for nominal in islice(_instants_with_jumps(rule, occurrence.nominal_at), _MAX_PREVIEWED):
+        start = move_into_window(rule, nominal)
         skip = disallowed_reason(rule, start)
         if skip is not None and found and found[-1].skip is skip:
             continue
         found.append(
             Upcoming(
                 nominal_at=nominal,
-                start_at=slot.start_at if nominal == slot.nominal_at else start,
+                start_at=occurrence.start_at if nominal == occurrence.nominal_at else start,
                 skip=skip,
                 skipped_until=None if skip is None else next_allowed(rule, start),
             )
@@ -88,24 +88,24 @@ def _instants_with_jumps(rule: ScheduleRule, first: datetime) -> Iterator[dateti
         opening = next_allowed(rule, nominal)
         start = None
         if opening is not None and isinstance(trigger, Cron):
-            start = trigger.times.next_after(opening - _TICK)
+            start = trigger.times.next_after(opening - _EPSILON)
         elif opening is not None and isinstance(trigger, Every) and isinstance(trigger.interval, timedelta):
             start = nominal - ((nominal - opening) // trigger.interval) * trigger.interval
 
 
 def preview_catch_up(
-    rule: ScheduleRule, slot: Slot, *, now: datetime, rng: Random
-) -> tuple[tuple[Upcoming, ...], Slot | None]:
-    """Return the missed runs that a daemon starting now would run at once, and the slot after them."""
+    rule: ScheduleRule, occurrence: PlannedOccurrence, *, now: datetime, rng: Random
+) -> tuple[tuple[Upcoming, ...], PlannedOccurrence | None]:
+    """Return the missed runs that a daemon starting now would run at once, and the occurrence after them."""
     runs: list[Upcoming] = []
-    next_slot: Slot | None = slot
-    while next_slot is not None:
-        plan = plan_due(rule, next_slot, now=now, active_since=now, paused=False, rng=rng)
+    next_occurrence: PlannedOccurrence | None = occurrence
+    while next_occurrence is not None:
+        plan = plan_due(rule, next_occurrence, now=now, active_since=now, paused=False, rng=rng)
         if plan is None:
             break
         runs += [Upcoming(nominal_at=run.nominal_at, start_at=now, skip=None) for run in plan.runs]
-        next_slot = plan.next_slot
-    return tuple(runs), next_slot
+        next_occurrence = plan.next_occurrence
+    return tuple(runs), next_occurrence
 
 
 class OccurrenceRow(Protocol):
@@ -127,8 +127,8 @@ class OccurrenceRow(Protocol):
     def job_id(self) -> str | None: ...
 
 
-def first_end(changes: Sequence[tuple[datetime, Transition]]) -> datetime | None:
-    """Return when a job first ended with all its attempts; None if it has not. Oldest change first.
+def end_before_manual_retry(changes: Sequence[tuple[datetime, Transition]]) -> datetime | None:
+    """Return when a job ended before any retry by an operator; None if it has not. Oldest change first.
 
     A transition to `failed` may be followed by another attempt. It is an end if nothing follows, or only a
     retry that an operator requested: the schedule has continued by then.
@@ -220,11 +220,11 @@ def _gaps_of_every(
 def _latest_next(rule: ScheduleRule, anchor: datetime, run_end: datetime | None) -> datetime:
     """Return the latest instant of the row that follows `anchor`.
 
-    A run that ends before the provisional next slot moves that slot to one interval after its end.
+    A run that ends before the provisional next occurrence moves it to one interval after the end.
     """
 
     def after(instant: datetime) -> datetime:
-        return snap_to_window(rule, add_intervals(rule, instant)) + rule.jitter / 2 + CLOCK_SLACK
+        return move_into_window(rule, add_intervals(rule, instant)) + rule.jitter / 2 + CLOCK_SLACK
 
     provisional = after(anchor)
     if run_end is not None and anchor <= run_end <= provisional:

@@ -1,7 +1,7 @@
-"""Plan what happens to every due occurrence of a schedule, so that each is accounted for.
+"""Plan what happens to every due occurrence of a schedule, so that each gets exactly one row.
 
-`plan_due` turns a due schedule into runs, skips with their reasons, and the next slot. Whether a planned run
-may start depends on rows that change meanwhile; `ductile.core.schedules.admission` decides that.
+`plan_due` turns a due schedule into runs, skips with their reasons, and the next occurrence. Whether a
+planned run may start depends on rows that change meanwhile; `ductile.core.schedules.admission` decides that.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from ductile.core.schedules.rule import (
     After,
     CatchUp,
     Every,
+    PlannedOccurrence,
     ScheduleRule,
-    Slot,
     day_around,
-    draw_slot,
     is_in_window,
-    next_opening,
+    move_into_window,
     nominal_instants_from,
-    snap_to_window,
+    plan_occurrence,
     weekday_of,
+    window_start_after,
 )
 from ductile.struct import DescribedEnum, Value
 
 #: The most missed runs that `catch_up: run_all` runs.
 MAX_CATCH_UP = 100
-#: Occurrences in one plan: a year of minutes is planned in pieces, so that other schedules are not delayed.
-CHUNK = 1000
-#: Within so many openings every weekday and its hours have come.
+#: The most occurrences in one plan. A year of minutes takes several, so that other schedules are not delayed.
+MAX_PLANNED_AT_ONCE = 1000
+#: Within so many starts of a window or a day, every weekday and its hours have come.
 _MAX_OPENINGS = 16
 #: A later start is recorded as late.
 LATE_AFTER = timedelta(seconds=1)
@@ -43,7 +43,7 @@ class SkipReason(DescribedEnum):
 
     MISSED = "missed", "The daemon was down or too late for it, and `catch_up` does not make it up."
     CATCH_UP_LIMIT = "catch_up_limit", f"More were missed than the {MAX_CATCH_UP} that `run_all` makes up."
-    JOINED = "joined", "It was moved to the start of the preferred window, where a later one runs too."
+    COALESCED = "joined", "It was moved to the start of the preferred window, where a later one runs too."
     PAUSED = "paused", "The schedule was paused."
     OUTSIDE_HOURS = "outside_hours", "It was outside `only_between`."
     EXCLUDED_DAY = "excluded_day", "It was on a day that `not_on` excludes."
@@ -78,10 +78,10 @@ DueItem: TypeAlias = Skip | DueRun
 
 
 class DuePlan(Value):
-    """What happens to every due occurrence of a schedule, in order, and the slot after them."""
+    """What happens to every due occurrence of a schedule, in order, and the occurrence after them."""
 
     items: tuple[DueItem, ...]
-    next_slot: Slot | None
+    next_occurrence: PlannedOccurrence | None
     #: The runs make up for missed ones: they run one after the other, without the limit on polls.
     is_catch_up: bool = False
 
@@ -97,23 +97,31 @@ def lateness(run: DueRun, now: datetime) -> timedelta | None:
 
 
 def plan_due(
-    rule: ScheduleRule, slot: Slot, *, now: datetime, active_since: datetime, paused: bool, rng: Random
+    rule: ScheduleRule,
+    occurrence: PlannedOccurrence,
+    *,
+    now: datetime,
+    active_since: datetime,
+    paused: bool,
+    rng: Random,
 ) -> DuePlan | None:
     """Plan everything that is due at `now`; None if nothing is.
 
     An occurrence is missed if it should have started before `active_since` (the start of the service, or the
     end of a suspend), or if a later one is due as well. `catch_up` decides about missed occurrences.
     """
-    if slot.start_at > now:
+    if occurrence.start_at > now:
         return None
-    if (bulk := _plan_in_bulk(rule, slot, now=now, paused=paused)) is not None:
+    if (bulk := _plan_in_bulk(rule, occurrence, now=now, paused=paused)) is not None:
         return bulk
-    due, following = _collect_due(rule, slot, now)
-    if len(due) > CHUNK:
+    due, following = _collect_due(rule, occurrence, now)
+    if len(due) > MAX_PLANNED_AT_ONCE:
         # Skip all but those that `catch_up` may still run; the next plan decides about them.
         count = len(due) - MAX_CATCH_UP - 1
-        reasons = [_fixed_reason(rule, each, paused=paused) or _missed_reason(rule) for each in due[:count]]
-        return DuePlan(items=_to_items(due[:count], reasons), next_slot=due[count])
+        reasons = [
+            _reason_from_rule(rule, each, paused=paused) or _missed_reason(rule) for each in due[:count]
+        ]
+        return DuePlan(items=_to_items(due[:count], reasons), next_occurrence=due[count])
     skip_reasons = _skip_reasons(rule, due, now=now, active_since=active_since, paused=paused)
     deferred = _defer_to_window(rule, due, skip_reasons, now=now, active_since=active_since)
     if deferred is not None:
@@ -121,68 +129,83 @@ def plan_due(
     items = _to_items(due, skip_reasons)
     runs = [item for item in items if isinstance(item, DueRun)]
     if following is not None and runs and isinstance(rule.trigger, Every):
-        # Provisional: the end of the run draws the slot again, with its jitter.
-        next_slot: Slot | None = Slot(nominal_at=following, start_at=snap_to_window(rule, following))
+        # Provisional, without jitter: the end of the run plans it again.
+        next_occurrence: PlannedOccurrence | None = PlannedOccurrence(
+            nominal_at=following, start_at=move_into_window(rule, following)
+        )
     else:
-        next_slot = draw_slot(rule, following, earliest=now, rng=rng)
+        next_occurrence = plan_occurrence(rule, following, earliest=now, rng=rng)
     missed = any(run.due_at < active_since for run in runs) or len(runs) > 1
-    return DuePlan(items=items, next_slot=next_slot, is_catch_up=missed and rule.catch_up is CatchUp.RUN_ALL)
+    return DuePlan(
+        items=items, next_occurrence=next_occurrence, is_catch_up=missed and rule.catch_up is CatchUp.RUN_ALL
+    )
 
 
-def skips_while_running(rule: ScheduleRule, slot: Slot, *, now: datetime) -> tuple[Skip, ...] | None:
+def skips_while_running(
+    rule: ScheduleRule, occurrence: PlannedOccurrence, *, now: datetime
+) -> tuple[Skip, ...] | None:
     """Return the skips of all occurrences that fell due while the previous run ran (`if_running: skip`).
 
     None if there are too many for one plan; `plan_due` then decides about them.
     """
-    due, _ = _collect_due(rule, slot, now)
-    if len(due) > CHUNK:
+    due, _ = _collect_due(rule, occurrence, now)
+    if len(due) > MAX_PLANNED_AT_ONCE:
         return None
-    reasons = [_fixed_reason(rule, each, paused=False) or SkipReason.RUNNING for each in due]
+    reasons = [_reason_from_rule(rule, each, paused=False) or SkipReason.RUNNING for each in due]
     return tuple(item for item in _to_items(due, reasons) if isinstance(item, Skip))
 
 
-def _plan_in_bulk(rule: ScheduleRule, slot: Slot, *, now: datetime, paused: bool) -> DuePlan | None:
+def _plan_in_bulk(
+    rule: ScheduleRule, occurrence: PlannedOccurrence, *, now: datetime, paused: bool
+) -> DuePlan | None:
     """Skip the missed occurrences of a fixed interval by arithmetic; None if they are few."""
     trigger = rule.trigger
     if not isinstance(trigger, Every) or not isinstance(trigger.interval, timedelta):
         return None
-    missed = 1 + (now - slot.nominal_at) // trigger.interval
-    if rule.preferred_window is not None or missed <= CHUNK:
+    missed = 1 + (now - occurrence.nominal_at) // trigger.interval
+    if rule.preferred_window is not None or missed <= MAX_PLANNED_AT_ONCE:
         return None
     count = missed - MAX_CATCH_UP - 1
     skip = Skip(
-        nominal_at=slot.nominal_at,
-        until_at=slot.nominal_at + (count - 1) * trigger.interval,
+        nominal_at=occurrence.nominal_at,
+        until_at=occurrence.nominal_at + (count - 1) * trigger.interval,
         count=count,
         reason=SkipReason.PAUSED if paused else _missed_reason(rule),
     )
-    rest = slot.nominal_at + count * trigger.interval
-    return DuePlan(items=(skip,), next_slot=Slot(nominal_at=rest, start_at=rest))
+    rest = occurrence.nominal_at + count * trigger.interval
+    return DuePlan(items=(skip,), next_occurrence=PlannedOccurrence(nominal_at=rest, start_at=rest))
 
 
-def _collect_due(rule: ScheduleRule, slot: Slot, now: datetime) -> tuple[list[Slot], datetime | None]:
+def _collect_due(
+    rule: ScheduleRule, occurrence: PlannedOccurrence, now: datetime
+) -> tuple[list[PlannedOccurrence], datetime | None]:
     """Return the due occurrences, and the nominal instant of the first that is not due."""
-    due = [slot]
-    for nominal in islice(nominal_instants_from(rule, slot.nominal_at), 1, None):
-        start = snap_to_window(rule, nominal)
+    due = [occurrence]
+    for nominal in islice(nominal_instants_from(rule, occurrence.nominal_at), 1, None):
+        start = move_into_window(rule, nominal)
         if start > now:
             return due, nominal
-        due.append(Slot(nominal_at=nominal, start_at=start))
-        if len(due) > CHUNK:
+        due.append(PlannedOccurrence(nominal_at=nominal, start_at=start))
+        if len(due) > MAX_PLANNED_AT_ONCE:
             return due, None
     return due, None
 
 
 def _skip_reasons(
-    rule: ScheduleRule, due: Sequence[Slot], *, now: datetime, active_since: datetime, paused: bool
+    rule: ScheduleRule,
+    due: Sequence[PlannedOccurrence],
+    *,
+    now: datetime,
+    active_since: datetime,
+    paused: bool,
 ) -> list[SkipReason | None]:
     """Return for each due occurrence why it is skipped; None if it runs."""
-    reasons = [_fixed_reason(rule, each, paused=paused) for each in due]
+    reasons = [_reason_from_rule(rule, each, paused=paused) for each in due]
     left = [index for index, reason in enumerate(reasons) if reason is None]
     if rule.preferred_window is not None:
         for index, later in pairwise(left):
-            if snap_to_window(rule, due[index].nominal_at) == snap_to_window(rule, due[later].nominal_at):
-                reasons[index] = SkipReason.JOINED
+            if move_into_window(rule, due[index].nominal_at) == move_into_window(rule, due[later].nominal_at):
+                reasons[index] = SkipReason.COALESCED
         left = [index for index in left if reasons[index] is None]
     if not left:
         return reasons
@@ -203,9 +226,9 @@ def _missed_reason(rule: ScheduleRule) -> SkipReason:
     return SkipReason.CATCH_UP_LIMIT if rule.catch_up is CatchUp.RUN_ALL else SkipReason.MISSED
 
 
-def _fixed_reason(rule: ScheduleRule, due: Slot, *, paused: bool) -> SkipReason | None:
+def _reason_from_rule(rule: ScheduleRule, due: PlannedOccurrence, *, paused: bool) -> SkipReason | None:
     """Return the reason to skip an occurrence that depends only on the rule and its pause."""
-    return SkipReason.PAUSED if paused else disallowed_reason(rule, snap_to_window(rule, due.nominal_at))
+    return SkipReason.PAUSED if paused else disallowed_reason(rule, move_into_window(rule, due.nominal_at))
 
 
 def disallowed_reason(rule: ScheduleRule, instant: datetime) -> SkipReason | None:
@@ -222,7 +245,7 @@ def next_allowed(rule: ScheduleRule, instant: datetime) -> datetime | None:
     for _ in range(_MAX_OPENINGS):
         match disallowed_reason(rule, instant):
             case SkipReason.OUTSIDE_HOURS if rule.only_between is not None:
-                instant = next_opening(rule.only_between, instant, rule.zone)
+                instant = window_start_after(rule.only_between, instant, rule.zone)
             case SkipReason.EXCLUDED_DAY:
                 instant = day_around(instant, rule.zone)[1]
             case _:
@@ -232,7 +255,7 @@ def next_allowed(rule: ScheduleRule, instant: datetime) -> datetime | None:
 
 def _defer_to_window(
     rule: ScheduleRule,
-    due: Sequence[Slot],
+    due: Sequence[PlannedOccurrence],
     reasons: Sequence[SkipReason | None],
     *,
     now: datetime,
@@ -245,11 +268,13 @@ def _defer_to_window(
     first = reasons.index(None)
     if due[first].start_at >= active_since:
         return None
-    waiting = Slot(nominal_at=due[first].nominal_at, start_at=next_opening(window, now, rule.zone))
-    return DuePlan(items=_to_items(due[:first], reasons[:first]), next_slot=waiting)
+    waiting = PlannedOccurrence(
+        nominal_at=due[first].nominal_at, start_at=window_start_after(window, now, rule.zone)
+    )
+    return DuePlan(items=_to_items(due[:first], reasons[:first]), next_occurrence=waiting)
 
 
-def _to_items(due: Sequence[Slot], reasons: Sequence[SkipReason | None]) -> tuple[DueItem, ...]:
+def _to_items(due: Sequence[PlannedOccurrence], reasons: Sequence[SkipReason | None]) -> tuple[DueItem, ...]:
     """Return one item per run, and one per group of adjacent skips with the same reason."""
     items: list[DueItem] = []
     for reason, group in groupby(zip(due, reasons, strict=True), key=lambda pair: pair[1]):

@@ -1,4 +1,4 @@
-"""When a schedule is due: its rule, its nominal instants, and the start that is drawn for each.
+"""When a schedule is due: its rule, its nominal instants, and the start of each with its random jitter.
 
 The *nominal* instant identifies an occurrence and never changes. Its *start* is when it runs: moved into the
 preferred window, with jitter. Missed occurrences are the subject of `planner`, running ones of `admission`.
@@ -24,7 +24,7 @@ from ductile.struct import Value
 CLOCK_SLACK = timedelta(seconds=1)
 _MONTHS = 12
 _WEEKDAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
-_TICK = timedelta(microseconds=1)
+_EPSILON = timedelta(microseconds=1)
 
 
 class CatchUp(StrEnum):
@@ -91,15 +91,15 @@ class ScheduleRule(Value):
         return ZoneInfo(self.timezone)
 
 
-class Slot(Value):
-    """An occurrence: the instant that identifies it, and when it starts."""
+class PlannedOccurrence(Value):
+    """An occurrence that has not run: the instant that identifies it, and when it starts."""
 
     nominal_at: datetime
     start_at: datetime
 
 
 def fingerprint_of(rule: ScheduleRule, started_at: datetime) -> str:
-    """Return a text that changes when the instants of a schedule do, so that it needs a new slot.
+    """Return a text that changes when the instants of a schedule do: the next one is then planned again.
 
     It includes the start of the service for `after`, which counts from there.
     """
@@ -145,57 +145,63 @@ def _hours(hours: DailyWindow) -> str:
     return f"{hours.start:%H:%M}-{hours.end:%H:%M}"
 
 
-def first_slot(rule: ScheduleRule, *, now: datetime, started_at: datetime, rng: Random) -> Slot | None:
-    """Return the first slot of a new or redefined schedule; None if it has none."""
+def first_occurrence(
+    rule: ScheduleRule, *, now: datetime, started_at: datetime, rng: Random
+) -> PlannedOccurrence | None:
+    """Return the first occurrence of a new or redefined schedule; None if it has none."""
     match rule.trigger:
         case Every():
-            begin = snap_to_window(rule, now)
-            return Slot(nominal_at=begin, start_at=begin)
+            begin = move_into_window(rule, now)
+            return PlannedOccurrence(nominal_at=begin, start_at=begin)
         case Cron(times=times):
-            return draw_slot(rule, times.next_after(now), earliest=now, rng=rng)
+            return plan_occurrence(rule, times.next_after(now), earliest=now, rng=rng)
         case At(instant=instant):
             # Not moved to now: an instant in the past was missed, and has to be reported as missed.
-            return draw_slot(rule, instant, earliest=None, rng=rng)
+            return plan_occurrence(rule, instant, earliest=None, rng=rng)
         case After(delay=delay):
             # Added by a reload after its time: it runs after the next start of the service.
             nominal = started_at + delay
-            return draw_slot(rule, nominal if nominal >= now else None, earliest=now, rng=rng)
+            return plan_occurrence(rule, nominal if nominal >= now else None, earliest=now, rng=rng)
 
 
-def slot_after_edit(
+def occurrence_after_edit(
     rule: ScheduleRule, last_fired_at: datetime | None, *, now: datetime, started_at: datetime, rng: Random
-) -> Slot | None:
-    """Return the slot of a schedule whose definition was edited: an `every` counts from its last run."""
+) -> PlannedOccurrence | None:
+    """Return the next occurrence of an edited schedule: an `every` counts from its last run."""
     if last_fired_at is None or not isinstance(rule.trigger, Every):
-        return first_slot(rule, now=now, started_at=started_at, rng=rng)
-    begin = snap_to_window(rule, max(now, add_intervals(rule, last_fired_at)))
-    return Slot(nominal_at=begin, start_at=begin)
+        return first_occurrence(rule, now=now, started_at=started_at, rng=rng)
+    begin = move_into_window(rule, max(now, add_intervals(rule, last_fired_at)))
+    return PlannedOccurrence(nominal_at=begin, start_at=begin)
 
 
-def slot_after_run(rule: ScheduleRule, *, ended_at: datetime, rng: Random) -> Slot | None:
-    """Return the next slot of an `every`, counted from the end of its latest run; None for other triggers."""
+def occurrence_after_run(rule: ScheduleRule, *, ended_at: datetime, rng: Random) -> PlannedOccurrence | None:
+    """Return the next occurrence of an `every`, counted from the end of its run; None for other triggers."""
     if not isinstance(rule.trigger, Every):
         return None
-    return draw_slot(rule, snap_to_window(rule, add_intervals(rule, ended_at)), earliest=ended_at, rng=rng)
+    return plan_occurrence(
+        rule, move_into_window(rule, add_intervals(rule, ended_at)), earliest=ended_at, rng=rng
+    )
 
 
-def slot_after_clock_set_back(rule: ScheduleRule, slot: Slot, *, now: datetime, rng: Random) -> Slot | None:
-    """Return a nearer slot if this one is further away than the rule permits: the clock was set back.
+def occurrence_after_clock_set_back(
+    rule: ScheduleRule, occurrence: PlannedOccurrence, *, now: datetime, rng: Random
+) -> PlannedOccurrence | None:
+    """Return a nearer occurrence if this one is further away than the rule permits: the clock was set back.
 
-    None if the slot is right. An `at` keeps its instant.
+    None if the occurrence is right. An `at` keeps its instant.
     """
-    # A start can be drawn ahead of its nominal instant; the next slot is then after that instant.
+    # Jitter can put a start before its nominal instant; the next occurrence is then after that instant.
     limit = _nominal_after(rule, now + rule.jitter / 2 + CLOCK_SLACK)
-    if limit is None or slot.nominal_at <= limit:
+    if limit is None or occurrence.nominal_at <= limit:
         return None
-    return draw_slot(rule, _nominal_after(rule, now), earliest=now, rng=rng)
+    return plan_occurrence(rule, _nominal_after(rule, now), earliest=now, rng=rng)
 
 
 def _nominal_after(rule: ScheduleRule, now: datetime) -> datetime | None:
     """Return the latest possible nominal instant of the next occurrence after `now`."""
     match rule.trigger:
         case Every():
-            return snap_to_window(rule, add_intervals(rule, now))
+            return move_into_window(rule, add_intervals(rule, now))
         case Cron(times=times):
             return times.next_after(now)
         case After(delay=delay):
@@ -204,13 +210,15 @@ def _nominal_after(rule: ScheduleRule, now: datetime) -> datetime | None:
             return None
 
 
-def draw_slot(
+def plan_occurrence(
     rule: ScheduleRule, nominal: datetime | None, *, earliest: datetime | None, rng: Random
-) -> Slot | None:
-    """Return the slot of a nominal instant with a drawn start, which is not before `earliest` if possible."""
+) -> PlannedOccurrence | None:
+    """Return the occurrence of a nominal instant with jitter. It starts not before `earliest` if possible."""
     if nominal is None:
         return None
-    return Slot(nominal_at=nominal, start_at=_draw_start(rule, snap_to_window(rule, nominal), earliest, rng))
+    return PlannedOccurrence(
+        nominal_at=nominal, start_at=_jittered_start(rule, move_into_window(rule, nominal), earliest, rng)
+    )
 
 
 def nominal_instants_from(rule: ScheduleRule, first: datetime) -> Iterator[datetime]:
@@ -223,7 +231,7 @@ def nominal_instants_from(rule: ScheduleRule, first: datetime) -> Iterator[datet
             while True:
                 count += 1
                 stepped = add_intervals(rule, anchor, count)
-                nominal = snap_to_window(rule, stepped)
+                nominal = move_into_window(rule, stepped)
                 if nominal != stepped:
                     anchor, count = nominal, 0
                 yield nominal
@@ -256,16 +264,16 @@ def add_intervals(rule: ScheduleRule, instant: datetime, count: int = 1) -> date
     return instant_of_wall_time(wall, rule.zone)
 
 
-def snap_to_window(rule: ScheduleRule, nominal: datetime) -> datetime:
-    """Return the nominal instant, or the next opening of the preferred window if it is outside."""
+def move_into_window(rule: ScheduleRule, nominal: datetime) -> datetime:
+    """Return the nominal instant, or the next start of the preferred window if it is outside."""
     window = rule.preferred_window
     if window is None or is_in_window(window, nominal, rule.zone):
         return nominal
-    return next_opening(window, nominal, rule.zone)
+    return window_start_after(window, nominal, rule.zone)
 
 
-def _draw_start(rule: ScheduleRule, base: datetime, earliest: datetime | None, rng: Random) -> datetime:
-    """Draw a start within the jitter around `base`, as far as the hours and days of the rule allow it."""
+def _jittered_start(rule: ScheduleRule, base: datetime, earliest: datetime | None, rng: Random) -> datetime:
+    """Return a random start within the jitter around `base`, as far as its hours and days allow."""
     if not rule.jitter:
         return base
     low, high = base - rule.jitter / 2, base + rule.jitter / 2
@@ -276,8 +284,8 @@ def _draw_start(rule: ScheduleRule, base: datetime, earliest: datetime | None, r
     ]
     if rule.not_on and weekday_of(base, rule.zone) not in rule.not_on:
         bounds.append(day_around(base, rule.zone))
-    for opened, closed in bounds:
-        low, high = max(low, min(opened, base)), min(high, max(closed - _TICK, base))
+    for begin, end in bounds:
+        low, high = max(low, min(begin, base)), min(high, max(end - _EPSILON, base))
     if earliest is not None:
         low = max(low, min(earliest, base))
     return low + (high - low) * rng.random()
@@ -325,9 +333,9 @@ def window_around(window: DailyWindow, instant: datetime, zone: ZoneInfo) -> tup
     """Return begin and end (excluded) of the window around an instant that is inside it."""
     local = instant.astimezone(zone)
     crosses = window.end <= window.start
-    opened = local.date() - _DAY if crosses and local.time() < window.end else local.date()
-    closed = opened + _DAY if crosses else opened
-    return _at(opened, window.start, zone), _at(closed, window.end, zone)
+    begin = local.date() - _DAY if crosses and local.time() < window.end else local.date()
+    end = begin + _DAY if crosses else begin
+    return _at(begin, window.start, zone), _at(end, window.end, zone)
 
 
 def day_around(instant: datetime, zone: ZoneInfo) -> tuple[datetime, datetime]:
@@ -336,8 +344,8 @@ def day_around(instant: datetime, zone: ZoneInfo) -> tuple[datetime, datetime]:
     return _at(today, time(), zone), _at(today + _DAY, time(), zone)
 
 
-def next_opening(window: DailyWindow, instant: datetime, zone: ZoneInfo) -> datetime:
-    """Return when the window next opens after the instant."""
+def window_start_after(window: DailyWindow, instant: datetime, zone: ZoneInfo) -> datetime:
+    """Return the first start of the window after the instant."""
     day = instant.astimezone(zone).date()
     while (opening := _at(day, window.start, zone)) <= instant:
         day += _DAY

@@ -62,7 +62,7 @@ _ADVICE: dict[ScheduleCause, tuple[str, ...]] = {
     ),
     ScheduleCause.LAST_FAILED: ("ductile job explain {job}",),
     ScheduleCause.LAST_SKIPPED: ("To run it now: ductile schedule run {plugin} {id}",),
-    ScheduleCause.OVER: ("To run it now: ductile schedule run {plugin} {id}",),
+    ScheduleCause.FINISHED: ("To run it now: ductile schedule run {plugin} {id}",),
     ScheduleCause.ON_TIME: (),
 }
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Annotated
 
-from ductile.core.schedules.audit import RUN_NOW, find_gaps, first_end
+from ductile.core.schedules.audit import RUN_NOW, end_before_manual_retry, find_gaps
 from ductile.core.schedules.planner import SkipReason
 from ductile.core.schedules.rule import CLOCK_SLACK, After, Every, ScheduleRule, fingerprint_of
 from ductile.operations.context import OperationContext
@@ -110,7 +110,7 @@ async def audit_history(
     for job_id in [row.job_id for row in checked if isinstance(rule.trigger, Every) and row.job_id]:
         # An `every` counts from the first end of its run; a retry by hand does not move it.
         changes = await context.store.transitions(job_id)
-        if (end := first_end([(each.at, each.transition) for each in changes])) is not None:
+        if (end := end_before_manual_retry([(each.at, each.transition) for each in changes])) is not None:
             ended[job_id] = end
     gaps = find_gaps(checked, rule, since=since, until=until, ended=ended)
     return HistoryAudit(

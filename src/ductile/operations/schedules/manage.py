@@ -19,7 +19,7 @@ from ductile.core.schedules.audit import preview_catch_up, preview_runs
 from ductile.core.schedules.planner import SkipReason
 from ductile.core.schedules.rule import ScheduleRule, describe_rule
 from ductile.core.suggest import did_you_mean
-from ductile.engine.schedule_entries import ScheduleKey, entries_for, slot_of
+from ductile.engine.schedule_entries import ScheduleKey, entries_for, next_occurrence_of
 from ductile.errors import NotFoundError, UsageError
 from ductile.operations.context import OperationContext
 from ductile.operations.plugins.lookup import refuse_unknown_plugin, unknown_plugin
@@ -230,11 +230,11 @@ def _upcoming(context: OperationContext, entry: ScheduleEntry, count: int) -> li
     plugin = context.snapshot().plugins.get(entry.plugin)
     if schedule is None or plugin is None or not plugin.runnable or entry.paused_at is not None:
         return []
-    rule, slot = schedule.rule, slot_of(entry)
-    if context.engine is not None or slot is None:
-        found = preview_runs(rule, slot, count)
+    rule, next_occurrence = schedule.rule, next_occurrence_of(entry)
+    if context.engine is not None or next_occurrence is None:
+        found = preview_runs(rule, next_occurrence, count)
     else:  # Overdue occurrences are caught up by the next start, as `catch_up` says.
-        caught_up, following = preview_catch_up(rule, slot, now=context.now(), rng=context.rng)
+        caught_up, following = preview_catch_up(rule, next_occurrence, now=context.now(), rng=context.rng)
         left = count - len(caught_up)
         found = (*caught_up, *preview_runs(rule, following, left)) if left > 0 else caught_up[:count]
     return [

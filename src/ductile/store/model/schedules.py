@@ -8,7 +8,7 @@ from enum import StrEnum
 from ductile.core.jobs.model import NewJob
 from ductile.core.policy import EMPTY_POLICY, Policy
 from ductile.core.schedules.admission import StartConditions
-from ductile.core.schedules.rule import Slot
+from ductile.core.schedules.rule import PlannedOccurrence
 from ductile.store.model.jobs import JobStateChange
 from ductile.struct import Value
 
@@ -25,7 +25,7 @@ class ScheduleEntry(Value):
     last_fired_at: datetime | None = None
     paused_at: datetime | None = None
     #: The occurrence that waits for the poll guard, with the instant at which it was due.
-    deferred: Slot | None = None
+    deferred: PlannedOccurrence | None = None
     #: When its definition was stored; set by the store.
     defined_at: datetime | None = None
 

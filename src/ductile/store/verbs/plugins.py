@@ -48,7 +48,7 @@ def write_plugin_effects(session: Session, job: Job, view: SettleView, settlemen
     for skip in settlement.skipped:
         occurrence = Occurrence(
             plugin=job.plugin,
-            schedule_id=str(view.latest_of),
+            schedule_id=str(view.schedule_id),
             nominal_at=skip.nominal_at,
             until_at=skip.until_at,
             count=skip.count,
@@ -57,13 +57,13 @@ def write_plugin_effects(session: Session, job: Job, view: SettleView, settlemen
         )
         if not has_occurrence(session, occurrence):  # an instant comes again after the clock was set back
             write_occurrence(session, occurrence)
-    if settlement.next_slot is not None:
+    if settlement.next_occurrence is not None:
         session.run(
             "redraw_schedule",
             plugin=job.plugin,
-            schedule_id=view.latest_of,
-            next_at=format_timestamp(settlement.next_slot.start_at),
-            nominal_at=format_timestamp(settlement.next_slot.nominal_at),
+            schedule_id=view.schedule_id,
+            next_at=format_timestamp(settlement.next_occurrence.start_at),
+            nominal_at=format_timestamp(settlement.next_occurrence.nominal_at),
             at=session.timestamp,
         )
     if settlement.breaker is not None:

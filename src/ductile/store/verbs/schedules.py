@@ -9,7 +9,7 @@ from ductile.core.jobs.model import TERMINAL, Job, JobReason, JobStatus, LedgerK
 from ductile.core.json import JsonObject
 from ductile.core.schedules.admission import Admitted, FireView, decide_admission
 from ductile.core.schedules.planner import SkipReason
-from ductile.core.schedules.rule import IfRunning, Slot
+from ductile.core.schedules.rule import IfRunning, PlannedOccurrence
 from ductile.core.timestamps import format_timestamp
 from ductile.store.model.jobs import JobStateChange
 from ductile.store.model.records import Page
@@ -123,7 +123,7 @@ def _defer(session: Session, firing: Firing) -> FireResult:
             write_occurrence(session, occurrence)
         else:
             due_at = session.now - (occurrence.late or timedelta(0))
-            deferred = Slot(nominal_at=occurrence.nominal_at, start_at=due_at)
+            deferred = PlannedOccurrence(nominal_at=occurrence.nominal_at, start_at=due_at)
             data: JsonObject = {
                 "plugin": occurrence.plugin,
                 "schedule_id": occurrence.schedule_id,

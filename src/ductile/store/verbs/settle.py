@@ -37,7 +37,7 @@ from ductile.core.policy import Policy
 from ductile.core.runs.graph import RUN_PLUGIN
 from ductile.core.runs.progress import combine_artifacts, last_job, start_first_steps, summarise_run
 from ductile.core.runs.state import NewRun, RunInfo, RunProgress
-from ductile.core.schedules.rule import Slot
+from ductile.core.schedules.rule import PlannedOccurrence
 from ductile.core.timestamps import format_timestamp, parse_timestamp
 from ductile.errors import ContendedError
 from ductile.protocol.plugin_messages import result_in
@@ -296,16 +296,18 @@ def _read_view(session: Session, job: Job, outcome: Outcome, policy: Policy) -> 
         if job.submitted_detail in policy.plugin(job.plugin).schedules:
             key = {"plugin": job.plugin, "schedule_id": job.submitted_detail}
             latest = session.one("schedule_of_latest_job", **key, job_id=job.id)
-    slot = None
+    next_occurrence = None
     if latest is not None and latest[1] is not None and latest[2] is not None:
-        slot = Slot(nominal_at=parse_timestamp(latest[2]), start_at=parse_timestamp(latest[1]))
+        next_occurrence = PlannedOccurrence(
+            nominal_at=parse_timestamp(latest[2]), start_at=parse_timestamp(latest[1])
+        )
     return SettleView(
         job=job,
         state={} if state is None else object_or_none(state[0]) or {},
         state_claim_seq=0 if state is None else state[1],
         breaker=None if breaker is None else read_breaker(breaker),
-        latest_of=None if latest is None else latest[0],
-        slot=slot,
+        schedule_id=None if latest is None else latest[0],
+        next_occurrence=next_occurrence,
         paused=latest is not None and latest[3] is not None,
         baggage=baggage,
         run=read_run_view(session, job, baggage),
