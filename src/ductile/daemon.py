@@ -35,7 +35,7 @@ from ductile.operations import table
 from ductile.operations.context import OperationContext
 from ductile.random_source import BufferedSystemRandom
 from ductile.runner.warm.pool import WarmRunner
-from ductile.store.sqlite.file_watch import Rescue
+from ductile.store.sqlite.file_identities import Rescue
 from ductile.store.sqlite.store import open_sqlite_store
 from ductile.telemetry.logs import LogWriter
 from ductile.telemetry.signals import Signal, SignalBus, Subscriber
@@ -66,7 +66,7 @@ async def serve(
     _apply_log_settings(log, snapshot)
     signals.emit(Signal.SERVICE_STARTING, data={"store": str(path)})
 
-    store = open_sqlite_store(path, clock=clock.now, rng=BufferedSystemRandom(), thorough=True)
+    store = open_sqlite_store(path, clock=clock.now, rng=BufferedSystemRandom(), check_integrity=True)
     if (damaged := store.damaged_wal) is not None:
         data: JsonObject = {"kept": str(damaged.path), "transactions_lost": damaged.lost}
         signals.emit(Signal.STORE_LOG_DAMAGED, data=data)
@@ -186,7 +186,7 @@ def tune_garbage_collector() -> None:
 def _emit_rescue(rescue: Rescue | Exception | None, signals: SignalBus) -> None:
     """Report the attempt to save a store whose files had been removed, if there was one."""
     if isinstance(rescue, Rescue):
-        data: JsonObject = {"store": str(rescue.path), "put_back": rescue.put_back}
+        data: JsonObject = {"store": str(rescue.path), "put_back": rescue.in_place}
         signals.emit(Signal.STORE_RESCUED, data=data)
     elif rescue is not None:
         signals.emit(Signal.STORE_FAILED, f"the content of the removed store could not be saved: {rescue}")

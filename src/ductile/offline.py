@@ -32,7 +32,7 @@ from ductile.random_source import BufferedSystemRandom
 from ductile.runner.warm.pool import WarmRunner
 from ductile.store.model.jobs import Accepted, InitStatus, Settled
 from ductile.store.model.maintenance import ConfigOrigin
-from ductile.store.sqlite.connection import refuse_log_without_database
+from ductile.store.sqlite.connection import reject_wal_without_database
 from ductile.store.sqlite.store import open_sqlite_store, open_sqlite_store_read_only
 from ductile.struct import Value, to_builtins
 from ductile.telemetry.signals import SignalBus
@@ -135,7 +135,7 @@ async def diagnose_offline(named: str | None, environ: Mapping[str, str]) -> Doc
     except ConfigError as error:
         return doctor.doctor_without_config(error, None if config is None else config.parent)
     try:
-        refuse_log_without_database(path)
+        reject_wal_without_database(path)
         if not path.exists():
             return doctor.doctor_without_store(
                 snapshot, doctor.daemon_not_running(), doctor.store_not_created(path)
@@ -155,7 +155,7 @@ def store_files() -> StoreFiles:
     from ductile.store.sqlite.backup import copy_store, inspect_copy, renew_id  # noqa: PLC0415
 
     return StoreFiles(
-        copy=copy_store, inspect=inspect_copy, renew=renew_id, refuse_incomplete=refuse_log_without_database
+        copy=copy_store, inspect=inspect_copy, renew=renew_id, refuse_incomplete=reject_wal_without_database
     )
 
 

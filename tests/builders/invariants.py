@@ -136,4 +136,6 @@ def _own_rules(connection: apsw.Connection) -> list[str]:
     """The findings of `system selfcheck`. The rules above are written independently, to find its mistakes."""
     queries = load_queries("ductile.store.sqlite")
     session = SqliteSession(connection, queries, Random(0), datetime.now(UTC))
-    return [f"{rule}: {ids}" for rule in Invariant if (ids := maintenance.violations(session, rule, limit=3))]
+    return [
+        f"{rule}: {ids}" for rule in Invariant if (ids := maintenance.find_violations(session, rule, limit=3))
+    ]

@@ -57,7 +57,7 @@ class Bench:
         )
 
     def _note_fired(self, _firing: Firing, report: FireResult) -> None:
-        self.enqueued += report.answer is FireStatus.FIRED
+        self.enqueued += report.status is FireStatus.FIRED
         self.ended += [job.id for job in report.ended]
 
     async def _note_stopped(self, job_id: str) -> None:

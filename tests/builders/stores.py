@@ -83,7 +83,7 @@ class StoreFactory:
 
     async def _own_violations(self) -> dict[str, tuple[str, ...]]:
         store = await self.open()
-        found = {name: await store.violations(name, limit=5) for name in Invariant}
+        found = {name: await store.find_violations(name, limit=5) for name in Invariant}
         return {name: ids for name, ids in found.items() if ids}
 
     async def check_invariants(self, *, pruned: bool = False) -> None:

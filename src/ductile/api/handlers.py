@@ -94,7 +94,7 @@ async def events(request: ApiRequest) -> Stream:
 
 
 async def show_metrics(request: ApiRequest) -> Document:
-    counts = await request.context.store.counts()
+    counts = await request.context.store.queue_counts()
     breakers = await request.context.store.breakers()
     reading = GaugeReading(
         ready=counts.ready,

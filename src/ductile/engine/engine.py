@@ -30,7 +30,7 @@ from ductile.store.notifier import (
     JobEnded,
     JobsEnqueued,
     JobsReady,
-    LedgerAdvanced,
+    LedgerAppended,
     RetryScheduled,
     SchedulesChanged,
     StoreFailed,
@@ -110,7 +110,7 @@ class Engine:
         notifier.subscribe(RetryScheduled, lambda change: self._retries.expect(change.due_at))
         notifier.subscribe(DeadlineSet, lambda change: self._deadlines.expect(change.due_at))
         notifier.subscribe(SchedulesChanged, lambda _: self.scheduler.wake())
-        notifier.subscribe(LedgerAdvanced, lambda _: self.waiters.on_ledger_advanced())
+        notifier.subscribe(LedgerAppended, lambda _: self.waiters.on_ledger_advanced())
         notifier.subscribe(StoreFailed, lambda change: self._fail(change.error))
 
     # -- for operations, which also use the public services above

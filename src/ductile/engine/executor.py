@@ -216,7 +216,7 @@ class Executor:
         self._processes[_execution_of(job)] = process
         try:
             self._job_signals.started(job, process.age)
-            marking = self._mark_working(job) if claim.is_followed else None
+            marking = self._mark_working(job) if claim.has_subscribers else None
             if self._is_stopping(job):  # The stop came while the process was being started.
                 process.stop(at_once=self._give_up.is_set())
             ending = await process.wait()

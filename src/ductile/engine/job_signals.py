@@ -12,13 +12,13 @@ from ductile.errors import DuctileError, StoreFullError
 from ductile.runner.interpret import ExecutionWarning, Interpretation
 from ductile.store.model.jobs import (
     Accepted,
-    ChildConflict,
     Deduplicated,
+    DuplicateChild,
     EnqueueResult,
     JobStateChange,
     Settled,
     SettleResult,
-    Unsettled,
+    SettleSkipped,
 )
 from ductile.store.model.schedules import FireResult, FireStatus, Firing
 from ductile.telemetry.signals import Signal, SignalBus, SignalLevel
@@ -90,7 +90,7 @@ class JobSignals:
         self._signals.emit(unavailable_signal(error), error.message, plugin=job.plugin, job_id=job.id)
 
     def settled(self, job: Job, result: SettleResult) -> None:
-        if isinstance(result, Unsettled):
+        if isinstance(result, SettleSkipped):
             self._emit(Signal.JOB_SUPERSEDED, job, answer=result)
             return
         self._emit_settlement(job, result.settlement)
@@ -165,7 +165,7 @@ class JobSignals:
                 case Deduplicated(plugin=plugin, command=command, dedupe_key=key):
                     data: JsonObject = {"command": command, **origin, "dedupe_key": bare_key(key)}
                     self._signals.emit(Signal.JOB_DEDUPLICATED, plugin=plugin, job_id=job_id, data=data)
-                case ChildConflict():
+                case DuplicateChild():
                     self._signals.emit(Signal.JOB_CHILD_CONFLICT, job_id=job_id, data=origin)
 
     def _emit_accepted(self, accepted: Accepted, origin: JsonObject) -> None:
@@ -176,7 +176,7 @@ class JobSignals:
 
     def fired(self, firing: Firing, result: FireResult) -> None:
         """A schedule fired: its jobs, the jobs it ended, and each of its occurrences."""
-        status = result.answer
+        status = result.status
         if status is FireStatus.FIRED:
             for job in (firing.job, *firing.followers):
                 if job is not None:

@@ -202,7 +202,7 @@ class Scheduler:
                 firing = Firing(entry=move_to(entry, nearer), occurrences=(), planned_from=entry)
                 await self._store.fire(firing)
         moved = 0
-        while clamped := await self._store.clamp_waits():
+        while clamped := await self._store.shorten_waits():
             moved += clamped
         if drift or moved:
             self._clock_was_set()
@@ -243,12 +243,12 @@ class Scheduler:
             # The payload can never be stored; the occurrence is recorded as skipped.
             firing = without_jobs(firing, SkipReason.BAD_PAYLOAD)
             report = await self._store.fire(firing)
-        if report.answer is FireStatus.DEFERRED:
+        if report.status is FireStatus.DEFERRED:
             self._deferred.add(firing.entry.plugin)
         self._fired(firing, report)
         for job_id in report.stopping:  # The new run starts when these have ended.
             await self._stop_job(job_id)
-        return report.answer
+        return report.status
 
     # -- on request
 

@@ -44,7 +44,7 @@ from ductile.core.webhooks.signatures import (
 from ductile.core.webhooks.url_policy import ADDRESS_NOT_ALLOWED, is_forbidden, url_fault
 from ductile.engine.clock import Clock, retry_until_available
 from ductile.store.model.deliveries import Delivery, DeliveryCapacity, DeliveryReport
-from ductile.store.notifier import OutboxGrew
+from ductile.store.notifier import DeliveriesDue
 from ductile.store.port import Store
 from ductile.struct import Value, hide_in_repr, replace
 from ductile.telemetry.signals import Signal, SignalBus
@@ -106,7 +106,7 @@ class WebhookSender:
 
     async def run(self) -> None:
         """Send due deliveries until stopped. Raises what a delivery cannot handle, such as a lost store."""
-        self._store.notifier.subscribe(OutboxGrew, lambda _: self.wake())
+        self._store.notifier.subscribe(DeliveriesDue, lambda _: self.wake())
         while not self._stopping:
             self._woken.clear()
             next_due_at = await retry_until_available(self._clock, self._send_due)
@@ -139,7 +139,7 @@ class WebhookSender:
         )
         lost_at = self._clock.now() + self._snapshot().state_webhooks.timeout + REPORT_SLACK
         async with self._taking:
-            taken = await self._store.take_deliveries(capacity, retry_at=lost_at)
+            taken = await self._store.claim_deliveries(capacity, retry_at=lost_at)
             if self._stopping:
                 for delivery in taken.deliveries:
                     await self._give_back(delivery)

@@ -98,7 +98,7 @@ class OperationContext(Value):
     async def count_orphaned(self) -> int:
         if self.engine is not None or self.runner_pid is not None:
             return 0
-        return (await self.store.counts()).running
+        return (await self.store.queue_counts()).running
 
     def require_engine(self) -> RunningEngine:
         """The running engine. Raises `DaemonNotRunningError` if there is none."""

@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 from ductile.store.model.records import LedgerRow
-from ductile.store.notifier import LedgerAdvanced
+from ductile.store.notifier import LedgerAppended
 from ductile.store.port import Store
 
 PAGE_ROWS = 500
@@ -98,7 +98,7 @@ class LedgerStream:
 
     async def _read(self) -> None:
         try:
-            with self._store.notifier.watch(LedgerAdvanced) as advanced:
+            with self._store.notifier.watch(LedgerAppended) as advanced:
                 while True:
                     advanced.clear()
                     rows = await self._store.ledger(after=self._position, limit=PAGE_ROWS)

@@ -27,13 +27,13 @@ class Invariant(DescribedEnum):
     CHILDREN_ARE_UNIQUE = "children_are_unique", "No child exists twice."
     CHILDREN_FOLLOW_SUCCESS = (
         "children_follow_success",
-        "What a job's events started exists only if the job succeeded.",
+        "A job's events have started jobs only if the job succeeded.",
     )
-    EVENTS_EXIST = "events_exist", "The event that a job was started by is there."
-    CONTEXTS_EXIST = "contexts_exist", "The context that a job carries is there."
+    EVENTS_EXIST = "events_exist", "The event that started a job exists."
+    CONTEXTS_EXIST = "contexts_exist", "The context of a job exists."
     KEY_HAS_ONE_HOLDER = (
         "key_has_one_holder",
-        "Of the jobs that share a dedupe key, one at most is ready or running.",
+        "Of the jobs that share a dedupe key, at most one is ready or running.",
     )
     KEY_FOLLOWERS_HAVE_A_HOLDER = (
         "key_followers_have_a_holder",
@@ -42,11 +42,11 @@ class Invariant(DescribedEnum):
     PREDECESSORS_ARE_LIVE = "predecessors_are_live", "No job waits for a job that has ended."
     ONE_SUSPECT_IS_ACTIVE = (
         "one_suspect_is_active",
-        "Of the suspects of a crash, one at most is ready or running.",
+        "At most one suspect of a crash is ready or running.",
     )
     HELD_SUSPECTS_HAVE_AN_ACTIVE_ONE = (
         "held_suspects_have_an_active_one",
-        "A suspect that is held back has an active one before it.",
+        "If jobs are held as suspects of a crash, one suspect is ready or running.",
     )
     LIVE_RUNS_HAVE_LIVE_STEPS = (
         "live_runs_have_live_steps",
@@ -59,11 +59,11 @@ class Invariant(DescribedEnum):
     RUNS_ARE_WHOLE = "runs_are_whole", "Every pipeline run has its record, its scope and its graph."
     SCOPES_COUNT_LIVE_LINES = (
         "scopes_count_live_lines",
-        "A scope counts as many live lines as there are in it.",
+        "The live count of a join scope is the number of live tokens in it.",
     )
     RUN_SIZES_ARE_RIGHT = (
         "run_sizes_are_right",
-        "A pipeline run counts its steps, and has no more than it may.",
+        "A pipeline run's count of steps is right and within the limit.",
     )
     HALF_OPEN_BREAKERS_HAVE_A_PROBE = (
         "half_open_breakers_have_a_probe",
@@ -71,7 +71,7 @@ class Invariant(DescribedEnum):
     )
     DELIVERIES_ARE_COUNTED = (
         "deliveries_are_counted",
-        "No state webhook has a number that its job never gave out.",
+        "The number of a state webhook is not above the last number of its job.",
     )
     LEDGER_NEVER_GOES_BACK = "ledger_never_goes_back", "Instants in the ledger never go back."
     TRANSITIONS_ARE_IN_THE_LEDGER = "transitions_are_in_the_ledger", "Every transition is in the ledger."

@@ -4,8 +4,8 @@ A verb calls `Session.publish` inside its transaction. After COMMIT the store pu
 requests in that commit, on the event loop, and only then resumes the callers that wait for them. A change is
 published also if its caller was cancelled meanwhile. A request that failed publishes nothing.
 
-Who wakes whom, and the slow poll behind it (`Engine._subscribe` connects most; the webhook sender, the log
-index, drains and event streams subscribe themselves):
+The subscribers of each change, and their fallback polling interval (`Engine._subscribe` connects most; the
+webhook sender, the log index, drains and event streams subscribe themselves):
 
 - `JobsReady`: the dispatcher claims; polls every 30 s.
 - `JobsEnqueued`: `job.accepted` and `job.deduplicated` are emitted for logs and metrics.
@@ -15,8 +15,8 @@ index, drains and event streams subscribe themselves):
 - `RetryScheduled`, `DeadlineSet`: the timer loops of retries and of run deadlines wake earlier; they poll
   every minute.
 - `SchedulesChanged`: the scheduler looks again; it polls with every tick.
-- `OutboxGrew`: the webhook sender takes deliveries; polls every minute.
-- `LedgerAdvanced`: event streams (`operations.ledger_stream`, polls every 15 s) and commands that follow a
+- `DeliveriesDue`: the webhook sender claims deliveries; polls every minute.
+- `LedgerAppended`: event streams (`operations.ledger_stream`, polls every 15 s) and commands that follow a
   log or a run read on.
 - `StoreFailed`: the daemon stops.
 
@@ -72,11 +72,11 @@ class SchedulesChanged(Value):
     """A schedule was paused or resumed."""
 
 
-class OutboxGrew(Value):
+class DeliveriesDue(Value):
     """At least one state webhook became due."""
 
 
-class LedgerAdvanced(Value):
+class LedgerAppended(Value):
     """At least one ledger entry was appended."""
 
 
@@ -93,8 +93,8 @@ Change: TypeAlias = (
     | RetryScheduled
     | DeadlineSet
     | SchedulesChanged
-    | OutboxGrew
-    | LedgerAdvanced
+    | DeliveriesDue
+    | LedgerAppended
     | StoreFailed
 )
 
@@ -103,8 +103,8 @@ C = TypeVar("C", bound=Change)
 #: Changes without content are single objects, so that a commit publishes each of them once.
 JOBS_READY = JobsReady()
 SCHEDULES_CHANGED = SchedulesChanged()
-OUTBOX_GREW = OutboxGrew()
-LEDGER_ADVANCED = LedgerAdvanced()
+DELIVERIES_DUE = DeliveriesDue()
+LEDGER_APPENDED = LedgerAppended()
 
 
 class Notifier:
@@ -143,6 +143,6 @@ class Notifier:
             for callback in tuple(self._callbacks.get(type(change), ())):
                 try:
                     callback(change)
-                except Exception as error:  # noqa: BLE001 - a defect of one subscriber must not reach the others
+                except Exception as error:  # noqa: BLE001 - an error in one subscriber must not reach the others
                     context = {"message": "notification callback raised", "exception": error}
                     asyncio.get_running_loop().call_exception_handler(context)

@@ -9,17 +9,17 @@ from typing import TypeVar
 
 from ductile.errors import RefusedError
 from ductile.store.model.records import LARGEST_PAGE, Page
-from ductile.store.session import Cell, Session
+from ductile.store.session import Session, SqlValue
 
 Row = TypeVar("Row")
 
-_MARK = b"c1:"
+_CURSOR_PREFIX = b"c1:"
 _MAX_DIGITS = 18  # what fits into a column of 64 bits
 _NEWEST = (1 << 63) - 1
 
 
 def encode_cursor(seq: int) -> str:
-    return base64.urlsafe_b64encode(_MARK + str(seq).encode()).decode().rstrip("=")
+    return base64.urlsafe_b64encode(_CURSOR_PREFIX + str(seq).encode()).decode().rstrip("=")
 
 
 def decode_cursor(cursor: str | None) -> int | None:
@@ -30,8 +30,8 @@ def decode_cursor(cursor: str | None) -> int | None:
         raw = base64.b64decode(cursor.encode() + b"=" * (-len(cursor) % 4), altchars=b"-_", validate=True)
     except (ValueError, binascii.Error):
         raw = b""
-    number = raw.removeprefix(_MARK)
-    if not raw.startswith(_MARK) or not number.isdigit() or len(number) > _MAX_DIGITS:
+    number = raw.removeprefix(_CURSOR_PREFIX)
+    if not raw.startswith(_CURSOR_PREFIX) or not number.isdigit() or len(number) > _MAX_DIGITS:
         raise RefusedError("invalid cursor", hint="Pass next_cursor of the previous page, unchanged.")
     return int(number)
 
@@ -39,8 +39,8 @@ def decode_cursor(cursor: str | None) -> int | None:
 def read_page(
     session: Session,
     query: str,
-    values: Mapping[str, Cell],
-    read: Callable[[tuple[Cell, ...]], Row],
+    values: Mapping[str, SqlValue],
+    read: Callable[[tuple[SqlValue, ...]], Row],
     *,
     limit: int,
     cursor: str | None,

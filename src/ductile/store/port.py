@@ -22,38 +22,38 @@ from ductile.store.model.maintenance import StoreStats
 from ductile.store.notifier import Notifier
 from ductile.store.session import Session
 from ductile.store.verbs.cancel import cancel, cancel_overdue, end_queued, recover
-from ductile.store.verbs.insert import clamp_waits, release_due
+from ductile.store.verbs.insert import release_due, shorten_waits
 from ductile.store.verbs.jobs import (
-    account,
     blocking_job,
     context,
-    counts,
+    count_outstanding,
     event,
     execution_stats,
     executions,
     job,
+    job_details,
     job_ids,
     job_ids_ending,
+    job_tree,
     jobs,
     latest_with_key,
     log,
-    outstanding,
     pending_work,
+    queue_counts,
     queue_depths,
     run,
-    tree,
 )
 from ductile.store.verbs.ledger import ledger, ledger_range, transitions
 from ductile.store.verbs.maintenance import (
     config_history,
     count_prunable,
+    find_violations,
     index_log,
     prune,
     recent_failures,
     record_config,
-    violations,
 )
-from ductile.store.verbs.outbox import deliveries, delivery, report_delivery, resend, take_deliveries
+from ductile.store.verbs.outbox import claim_deliveries, deliveries, delivery, report_delivery, resend
 from ductile.store.verbs.plugins import (
     begin_init,
     breaker_history,
@@ -77,7 +77,7 @@ MAX_TRIES = 5
 
 
 class Priority(IntEnum):
-    """The order in which waiting writes enter a commit. Ending jobs frees workers; accepting does not."""
+    """The order of waiting writes, lowest first: settling frees a worker, so it goes before submissions."""
 
     SETTLE = 0
     CLAIM = 1
@@ -169,7 +169,7 @@ class Store(ABC):
     enqueue = _write(Priority.ENQUEUE, enqueue)
     claim = _write(Priority.CLAIM, claim)
     claim_by_id = _write(Priority.CLAIM, claim_by_id)
-    #: Not ENQUEUE: a job that is started beside the queue does not wait behind a flood of submissions.
+    #: Not ENQUEUE: a job that bypasses the queue (a health check) does not wait behind many submissions.
     enqueue_and_claim = _write(Priority.SETTLE, enqueue_and_claim)
     #: The priority of `settle`: the end of a quick job must not overtake the report that it works.
     mark_working = _write(Priority.SETTLE, mark_working)
@@ -182,7 +182,7 @@ class Store(ABC):
     rerun = _write(Priority.ENQUEUE, rerun)
     check_rerun = _read(check_rerun)
     release_due = _write(Priority.CLAIM, release_due)
-    clamp_waits = _write(Priority.CLAIM, clamp_waits)
+    shorten_waits = _write(Priority.CLAIM, shorten_waits)
     recover = _write(Priority.SETTLE, recover)
     end_queued = _write(Priority.MAINTENANCE, end_queued)
     begin_init = _write(Priority.ENQUEUE, begin_init)
@@ -196,21 +196,21 @@ class Store(ABC):
     blocking_job = _read(blocking_job)
     job_ids = _read(job_ids)
     job_ids_ending = _read(job_ids_ending)
-    tree = _read(tree)
+    job_tree = _read(job_tree)
     transitions = _read(transitions)
     executions = _read(executions)
     log = _read(log)
     event = _read(event)
     context = _read(context)
     run = _read(run)
-    account = _read(account)
-    counts = _read(counts)
+    job_details = _read(job_details)
+    queue_counts = _read(queue_counts)
     queue_depths = _read(queue_depths)
     execution_stats = _read(execution_stats)
-    #: With the lowest priority: every write that was requested before is visible.
-    pending_work_after_writes = _write(Priority.MAINTENANCE, pending_work)
+    #: A barrier: as a write of the lowest priority it sees every write that was requested before it.
+    pending_work_behind_queued_writes = _write(Priority.MAINTENANCE, pending_work)
     pending_work = _read(pending_work)
-    outstanding = _read(outstanding)
+    count_outstanding = _read(count_outstanding)
 
     # -- plugins
 
@@ -230,7 +230,7 @@ class Store(ABC):
 
     # -- state webhooks
 
-    take_deliveries = _write(Priority.CLAIM, take_deliveries)
+    claim_deliveries = _write(Priority.CLAIM, claim_deliveries)
     report_delivery = _write(Priority.SETTLE, report_delivery)
     resend = _write(Priority.ENQUEUE, resend)
     delivery = _read(delivery)
@@ -245,5 +245,5 @@ class Store(ABC):
     index_log = _write(Priority.MAINTENANCE, index_log)
     prune = _write(Priority.MAINTENANCE, prune)
     count_prunable = _read(count_prunable)
-    violations = _read(violations)
+    find_violations = _read(find_violations)
     recent_failures = _read(recent_failures)

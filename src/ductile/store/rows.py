@@ -111,18 +111,18 @@ def read_job(row: tuple[Any, ...], payload: JsonObject | None = None) -> Job:
         suspect=bool(suspect),
         callback=None
         if callback_url is None
-        else Callback(url=callback_url, model=callback_model, events=read_choice(callback_events)),
+        else Callback(url=callback_url, model=callback_model, events=parse_states(callback_events)),
         payload=payload,
         artifacts=list_or_empty(artifacts),
     )
 
 
-def read_choice(text: str | None) -> tuple[str, ...] | None:
-    """Return the states that a URL is subscribed to, as `write_choice` wrote them; None for all."""
+def parse_states(text: str | None) -> tuple[str, ...] | None:
+    """Return the states that a URL is subscribed to, as `format_states` wrote them; None for all."""
     return None if text is None else tuple(text.split(","))
 
 
-def write_choice(chosen: tuple[str, ...] | None) -> str | None:
+def format_states(chosen: tuple[str, ...] | None) -> str | None:
     return None if chosen is None else ",".join(chosen)
 
 
@@ -141,15 +141,15 @@ def read_log(row: tuple[Any, ...]) -> LogRow:
     """Return an execution; the three columns of its output may be missing."""
     values: dict[str, Any] = dict(zip(_LOG_COLUMNS, row, strict=False))
     took = values.pop("duration_ms")
-    # A process that was watched to its end has an exit code or a signal. Otherwise the duration is unknown.
-    watched = values["exit_code"] is not None or values["signal"] is not None
+    # A process whose exit was observed has an exit code or a signal. Otherwise the duration is unknown.
+    exit_observed = values["exit_code"] is not None or values["signal"] is not None
     values |= {
         "status": LogStatus(values["status"]),
         "reason": JobReason(values["reason"]),
         "job_status": JobStatus(values["job_status"]),
         "job_reason": JobReason(values["job_reason"]),
         "submitted_by": SubmittedBy(values["submitted_by"]),
-        "duration": timedelta(milliseconds=took) if watched or took else None,
+        "duration": timedelta(milliseconds=took) if exit_observed or took else None,
         "created_at": parse_timestamp(values["created_at"]),
         "started_at": instant_or_none(values["started_at"]),
         "completed_at": parse_timestamp(values["completed_at"]),

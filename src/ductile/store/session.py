@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from ductile.core.expressions.regex import MatchBudget
 from ductile.store.notifier import Change
 
-Cell = Any  # a database column's value; verbs convert it where they read it
+SqlValue = Any  # a database column's value; verbs convert it where they read it
 
 
 class Session(Protocol):
@@ -33,35 +33,35 @@ class Session(Protocol):
     def rng(self) -> Random: ...
 
     @property
-    def budget(self) -> MatchBudget:
-        """The computing time left for the conditions of this verb."""
+    def regex_budget(self) -> MatchBudget:
+        """The computing time left for regular expressions in the conditions of this verb."""
         ...
 
-    def one(self, query: str, /, **values: Cell) -> tuple[Cell, ...] | None:
+    def one(self, query: str, /, **values: SqlValue) -> tuple[SqlValue, ...] | None:
         """Return the first row of a named query, or None."""
         ...
 
-    def all(self, query: str, /, **values: Cell) -> Sequence[tuple[Cell, ...]]:
+    def all(self, query: str, /, **values: SqlValue) -> Sequence[tuple[SqlValue, ...]]:
         """Return every row of a named query."""
         ...
 
-    def insert(self, query: str, /, **values: Cell) -> int | None:
+    def insert(self, query: str, /, **values: SqlValue) -> int | None:
         """Insert one row. Returns its number, or None if a conflict prevented the insert."""
         ...
 
-    def run(self, query: str, /, **values: Cell) -> None:
+    def run(self, query: str, /, **values: SqlValue) -> None:
         """Run a named query that returns no rows."""
         ...
 
-    def change(self, query: str, /, **values: Cell) -> None:
-        """Change exactly one row. Raises `ContendedError` if there is none to change."""
+    def update_one(self, query: str, /, **values: SqlValue) -> None:
+        """Update exactly one row. Raises `ContendedError` if the query updates none or several."""
         ...
 
-    def next_seq(self, highest: str, /) -> int:
-        """Return the next number of a table; the query `highest` returns the highest number in use."""
+    def next_seq(self, max_seq_query: str, /) -> int:
+        """Return the next number of a table; the query returns the highest number in use."""
         ...
 
-    def insert_later(self, query: str, values: Mapping[str, Cell], /) -> None:
+    def insert_buffered(self, query: str, values: Mapping[str, SqlValue], /) -> None:
         """Insert one row before the next query that reads its table, and at the latest before the commit."""
         ...
 

@@ -31,7 +31,7 @@ from ductile.store.port import Store
 
 async def test_a_queued_job_is_dead_at_once(store: Store, clock: Clock) -> None:
     job_id = await accept(store, a_new_job())
-    assert (await store.cancel(job_id, POLICY)).answer is CancelStatus.CANCELLED
+    assert (await store.cancel(job_id, POLICY)).status is CancelStatus.CANCELLED
     job = await stored(store, job_id)
     assert (job.status, job.reason, job.completed_at) == (JobStatus.DEAD, JobReason.CANCELLED, clock.now)
     assert await claim_all(store) == []
@@ -42,7 +42,7 @@ async def test_a_queued_job_is_dead_at_once(store: Store, clock: Clock) -> None:
 async def test_a_job_that_waits_for_its_retry_can_be_cancelled(store: Store, clock: Clock) -> None:
     job_id = await accept(store, a_new_job())
     await run_next(store, failed())
-    assert (await store.cancel(job_id, POLICY)).answer is CancelStatus.CANCELLED
+    assert (await store.cancel(job_id, POLICY)).status is CancelStatus.CANCELLED
     clock.advance(hours=2)
     assert (await store.release_due()).count == 0
     assert (await stored(store, job_id)).next_retry_at is None
@@ -64,7 +64,7 @@ async def test_a_running_job_ends_cancelled_whatever_it_answers(store: Store, ou
     policy = some_policy(a_route(source="echo"))
     job_id = await accept(store, a_new_job())
     running = await claim_one(store)
-    assert (await store.cancel(job_id, policy)).answer is CancelStatus.REQUESTED
+    assert (await store.cancel(job_id, policy)).status is CancelStatus.REQUESTED
     asked = await stored(store, job_id)
     assert asked.status is JobStatus.RUNNING
     assert asked.cancel_requested_at is not None
@@ -85,7 +85,7 @@ async def test_a_second_cancel_request_is_recorded_once(store: Store, clock: Clo
     await store.cancel(job_id, POLICY)
     asked = (await stored(store, job_id)).cancel_requested_at
     clock.advance(seconds=9)
-    assert (await store.cancel(job_id, POLICY)).answer is CancelStatus.REQUESTED
+    assert (await store.cancel(job_id, POLICY)).status is CancelStatus.REQUESTED
     assert (await stored(store, job_id)).cancel_requested_at == asked
     kinds = [row.kind for row in await whole_ledger(store)]
     assert kinds.count(LedgerKind.JOB_CANCEL_REQUESTED) == 1
@@ -107,12 +107,12 @@ async def test_an_ended_job_stays_as_it_is(store: Store, outcome: Outcome) -> No
     await accept(store, a_new_job())
     job_id = (await run_next(store, outcome)).job_id
     before = await stored(store, job_id)
-    assert (await store.cancel(job_id, POLICY)).answer is CancelStatus.ALREADY_ENDED
+    assert (await store.cancel(job_id, POLICY)).status is CancelStatus.ALREADY_ENDED
     assert await stored(store, job_id) == before
 
 
 async def test_nobody_can_be_cancelled_or_retried(store: Store) -> None:
-    assert (await store.cancel("unknown", POLICY)).answer is CancelStatus.UNKNOWN_JOB
+    assert (await store.cancel("unknown", POLICY)).status is CancelStatus.UNKNOWN_JOB
     assert await store.retry("unknown", some_policy()) is RetryResult.UNKNOWN_JOB
 
 
@@ -164,7 +164,7 @@ async def test_a_retry_that_was_requested_before_a_cancel_does_not_undo_it(
     for claim in claims:
         await settle(store, claim.job, ok())
     assert retried is RetryResult.NOT_ENDED
-    assert cancelled.answer is (CancelStatus.REQUESTED if running else CancelStatus.CANCELLED)
+    assert cancelled.status is (CancelStatus.REQUESTED if running else CancelStatus.CANCELLED)
     job = await stored(store, job_id)
     assert (job.status, job.reason) == (JobStatus.DEAD, JobReason.CANCELLED)
 
@@ -179,7 +179,7 @@ async def test_a_retry_of_an_end_that_is_no_longer_the_last_changes_nothing(
     clock.advance(seconds=1)
     assert await store.retry(job_id, POLICY, ended_at=seen.completed_at) is RetryResult.QUEUED
     await store.cancel(job_id, POLICY)
-    assert await store.retry(job_id, POLICY, ended_at=seen.completed_at) is RetryResult.ENDED_AGAIN
+    assert await store.retry(job_id, POLICY, ended_at=seen.completed_at) is RetryResult.CHANGED_SINCE_READ
     job = await stored(store, job_id)
     assert (job.status, job.reason) == (JobStatus.DEAD, JobReason.CANCELLED)
     assert await store.retry(job_id, POLICY, ended_at=job.completed_at) is RetryResult.QUEUED
@@ -198,8 +198,8 @@ async def test_after_retention_a_job_can_be_read_and_not_retried(store: Store, c
     clock.advance(hours=25)
     await accept(store, a_new_job())
     await store.prune(Retention())
-    assert await store.retry(job_id, some_policy()) is RetryResult.RETAINED_NO_MORE
-    assert (await store.cancel(job_id, POLICY)).answer is CancelStatus.ALREADY_ENDED
+    assert await store.retry(job_id, some_policy()) is RetryResult.PRUNED
+    assert (await store.cancel(job_id, POLICY)).status is CancelStatus.ALREADY_ENDED
 
 
 # ------------------------------------------------------------------------------------------ recovery

@@ -165,7 +165,7 @@ async def test_counts_tell_ready_waiting_and_running(store: Store) -> None:
     for key in ("key:a", "key:a", None, None):
         await accept(store, a_new_job(dedupe_key=key))
     await claim_all(store, limit=1)
-    counts = await store.counts()
+    counts = await store.queue_counts()
     assert (counts.ready, counts.waiting, counts.running, counts.depth) == (2, 1, 1, 4)
 
 
@@ -176,8 +176,8 @@ async def test_outstanding_jobs_count_whatever_their_source(store: Store) -> Non
     await accept(store, a_new_job("q", "poll"))
     await run_next(store, ok())
     await run_next(store, failed())
-    assert await store.outstanding("p", "poll") == 2
-    assert await store.outstanding("unknown", "poll") == 0
+    assert await store.count_outstanding("p", "poll") == 2
+    assert await store.count_outstanding("unknown", "poll") == 0
 
 
 async def test_the_lease_is_from_the_clock(store: Store, clock: Clock) -> None:

@@ -23,7 +23,7 @@ from ductile.core.json import JsonObject
 from ductile.core.timestamps import format_timestamp
 from ductile.core.webhooks.deliveries import ConcurrencyLimit, ReceiverHealth
 from ductile.store.model.deliveries import Delivery, DeliveryCapacity, DeliveryReport, DeliveryStatus
-from ductile.store.notifier import OutboxGrew
+from ductile.store.notifier import DeliveriesDue
 from ductile.store.port import Store
 
 URL = "https://receiver.invalid/hook?secret=canary"
@@ -48,7 +48,7 @@ async def bodies(store: Store, job_id: str) -> list[dict[str, Any]]:
 
 async def take(store: Store, clock: Clock, limit: int = 100, **room: Any) -> list[Delivery]:
     wanted = DeliveryCapacity(all=limit, **{"each": limit, **room})
-    taken = await store.take_deliveries(wanted, retry_at=clock.now + timedelta(minutes=1))
+    taken = await store.claim_deliveries(wanted, retry_at=clock.now + timedelta(minutes=1))
     return list(taken.deliveries)
 
 
@@ -267,18 +267,18 @@ async def test_receivers_that_kept_us_waiting_share_what_is_left_to_them(store: 
 async def test_the_next_due_time_is_returned_when_only_time_is_missing(store: Store, clock: Clock) -> None:
     """No timer is set for a delivery that waits for a report or a slot."""
     room, later = DeliveryCapacity(all=9, each=9), clock.now + timedelta(minutes=1)
-    assert (await store.take_deliveries(room, retry_at=later)).next_due_at is None
+    assert (await store.claim_deliveries(room, retry_at=later)).next_due_at is None
     await accept(store, a_told_job())
     await claim_all(store)
-    assert (await store.take_deliveries(room, retry_at=later)).next_due_at == later
+    assert (await store.claim_deliveries(room, retry_at=later)).next_due_at == later
 
 
 async def test_subscribers_of_the_outbox_are_notified_after_the_commit(store: Store, clock: Clock) -> None:
     """A wake-up is seen only when what it is about is on disk; nothing else wakes."""
     grew = asyncio.Event()
-    store.notifier.subscribe(OutboxGrew, lambda _: grew.set())
+    store.notifier.subscribe(DeliveriesDue, lambda _: grew.set())
     await accept(store, a_new_job(plugin="silent"))
-    await store.counts()
+    await store.queue_counts()
     assert not grew.is_set()
     await accept(store, a_told_job())
     await asyncio.wait_for(grew.wait(), 10)
@@ -411,6 +411,6 @@ async def test_a_pending_delivery_waits_no_longer_than_its_retry_time(store: Sto
     retry_at = clock.now + timedelta(seconds=5)
     await store.report_delivery(DeliveryReport(id=one.id, delivered=False, retry_at=retry_at))
     clock.advance(hours=-6)
-    await store.clamp_waits()
+    await store.shorten_waits()
     clock.advance(minutes=5)
     assert len(await take(store, clock)) == 1

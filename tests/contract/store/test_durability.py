@@ -68,7 +68,7 @@ async def test_a_reopened_store_keeps_everything(store_factory: StoreFactory) ->
             (await store.deliveries(limit=9)).rows,
             await store.breakers(),
             await store.config_history(limit=9),
-            await store.counts(),
+            await store.queue_counts(),
             await whole_ledger(store),
         ]
 
@@ -149,5 +149,5 @@ async def test_many_callers_at_once_are_all_served(store: Store) -> None:
     await asyncio.gather(*(submit(store, job) for job in jobs))
     claims = await claim_all(store)
     await asyncio.gather(*(settle(store, claim.job, ok()) for claim in claims))
-    assert (await store.counts()).depth == 0
+    assert (await store.queue_counts()).depth == 0
     assert len({claim.job.id for claim in claims}) == len(jobs)

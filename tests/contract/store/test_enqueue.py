@@ -23,7 +23,7 @@ from ductile.core.jobs.model import (
 )
 from ductile.core.json import JsonObject
 from ductile.errors import RefusedError, StoreError
-from ductile.store.model.jobs import Accepted, ChildConflict, Deduplicated
+from ductile.store.model.jobs import Accepted, Deduplicated, DuplicateChild
 from ductile.store.model.records import JobFilter
 from ductile.store.port import Store
 from ductile.struct import asdict
@@ -273,7 +273,7 @@ async def test_the_same_child_is_not_made_twice(store: Store) -> None:
     first = a_new_job(origin=origin)
     await accept(store, first)
     (answer,) = await submit(store, a_new_job(origin=origin))
-    assert answer == ChildConflict(job_id=first.id)
+    assert answer == DuplicateChild(job_id=first.id)
     assert len((await store.jobs(JobFilter(), limit=10)).rows) == 1
     entry = (await whole_ledger(store))[-1]
     assert (entry.kind, entry.job_id) == (LedgerKind.CHILD_CONFLICT, origin.job_id)

@@ -13,11 +13,11 @@ from builders.stores import LEASE, POLICY, accept, claim_one, settle
 from ductile.store.model.jobs import Submission
 from ductile.store.notifier import (
     Change,
+    DeliveriesDue,
     JobEnded,
     JobsEnqueued,
     JobsReady,
-    LedgerAdvanced,
-    OutboxGrew,
+    LedgerAppended,
     RetryScheduled,
 )
 from ductile.store.port import Store
@@ -27,8 +27,8 @@ PUBLISHED: tuple[type[Change], ...] = (
     JobsReady,
     JobEnded,
     RetryScheduled,
-    OutboxGrew,
-    LedgerAdvanced,
+    DeliveriesDue,
+    LedgerAppended,
 )
 
 
@@ -43,7 +43,7 @@ def record(store: Store) -> list[Change]:
 async def test_a_submission_is_published_with_its_results_before_the_caller_resumes(store: Store) -> None:
     changes = record(store)
     results = await store.enqueue(Submission(jobs=(a_new_job(),)))
-    assert changes[:-1] == [JobsReady(), LedgerAdvanced()]
+    assert changes[:-1] == [JobsReady(), LedgerAppended()]
     assert changes[-1] == JobsEnqueued(results=results)
 
 
@@ -51,7 +51,7 @@ async def test_one_commit_publishes_a_change_without_content_once(store: Store) 
     changes = record(store)
     await store.enqueue(Submission(jobs=tuple(a_new_job() for _ in range(5))))
     assert changes.count(JobsReady()) == 1
-    assert changes.count(LedgerAdvanced()) == 1
+    assert changes.count(LedgerAppended()) == 1
 
 
 async def test_a_submission_is_published_when_its_caller_was_cancelled(store: Store) -> None:
@@ -69,7 +69,7 @@ async def test_a_submission_is_published_when_its_caller_was_cancelled(store: St
 async def test_a_claim_is_committed_when_its_caller_was_cancelled(store: Store) -> None:
     job_id = await accept(store, a_new_job())
     claimed = asyncio.Event()
-    store.notifier.subscribe(LedgerAdvanced, lambda _: claimed.set())
+    store.notifier.subscribe(LedgerAppended, lambda _: claimed.set())
     caller = asyncio.create_task(store.claim_by_id([job_id], owner="me", lease=LEASE))
     await asyncio.sleep(0)  # the claim is handed to the writer
     caller.cancel()

@@ -122,7 +122,7 @@ async def fire(scene: Scene) -> None:
 
 async def deliver(scene: Scene) -> None:
     later = scene.clock.now + timedelta(minutes=1)
-    taken = await scene.store.take_deliveries(DeliveryCapacity(all=3, each=3), retry_at=later)
+    taken = await scene.store.claim_deliveries(DeliveryCapacity(all=3, each=3), retry_at=later)
     for delivery in taken.deliveries:
         await scene.store.report_delivery(DeliveryReport(id=delivery.id, delivered=True))
         await scene.store.resend(delivery.id)
@@ -131,9 +131,9 @@ async def deliver(scene: Scene) -> None:
 async def look(scene: Scene) -> None:
     for job_id in scene.queued:
         await scene.store.job(job_id)
-        await scene.store.tree(job_id, limit=100)
+        await scene.store.job_tree(job_id, limit=100)
     await scene.store.log(LogFilter(query="ok"), limit=50)
-    await scene.store.counts()
+    await scene.store.queue_counts()
 
 
 async def claim(scene: Scene) -> None:
@@ -166,7 +166,7 @@ async def end_queued(scene: Scene) -> None:
 
 async def release(scene: Scene) -> None:
     await scene.store.release_due()
-    await scene.store.clamp_waits()
+    await scene.store.shorten_waits()
 
 
 async def maintain(scene: Scene) -> None:

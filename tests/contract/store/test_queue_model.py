@@ -39,7 +39,7 @@ from ductile.store.model.jobs import (
     Deduplicated,
     RetryResult,
     Settled,
-    Unsettled,
+    SettleSkipped,
 )
 from ductile.store.model.records import JobFilter
 from ductile.store.port import Store
@@ -260,12 +260,12 @@ class QueueMachine(RuleBasedStateMachine):
         if job.status is JobStatus.RUNNING and job.execution == past.execution:
             return
         answer = self.run(self.store.settle(past, OUTCOMES[outcome], POLICY))
-        assert isinstance(answer, Unsettled)
+        assert isinstance(answer, SettleSkipped)
 
     @rule(data=st.data())
     def cancel(self, data: st.DataObject) -> None:
         job = self.pick(data)
-        answer = self.run(self.store.cancel(job.id, POLICY)).answer
+        answer = self.run(self.store.cancel(job.id, POLICY)).status
         if job.status in TERMINAL:
             assert answer is CancelStatus.ALREADY_ENDED
         elif job.status is JobStatus.RUNNING:

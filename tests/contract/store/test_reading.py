@@ -294,12 +294,12 @@ async def test_a_tree_is_the_job_and_all_it_led_to(store: Store, clock: Clock) -
     for claim in await claim_all(store):
         if claim.job.plugin == "b":
             await settle(store, claim.job, ok(emitted()), policy)
-    members = await store.tree(root, limit=100)
+    members = await store.job_tree(root, limit=100)
     assert [member.plugin for member in members][:2] == ["a", "b"]
     assert {member.plugin for member in members} == {"a", "b", "c", "d"}
     assert len(members) == 4
-    assert await store.tree("unknown", limit=100) == ()
-    assert [member.plugin for member in await store.tree(root, limit=2)] == ["a", "b"]
+    assert await store.job_tree("unknown", limit=100) == ()
+    assert [member.plugin for member in await store.job_tree(root, limit=2)] == ["a", "b"]
 
 
 async def test_parents_come_before_children_at_one_instant(store: Store) -> None:
@@ -314,7 +314,7 @@ async def test_parents_come_before_children_at_one_instant(store: Store) -> None
             chain += [answer.job_id for answer in settled.started]
         (claim,) = await claim_all(store)
         await settle(store, claim.job, ok())
-        assert [member.id for member in await store.tree(root, limit=100)] == chain
+        assert [member.id for member in await store.job_tree(root, limit=100)] == chain
 
 
 # ------------------------------------------------------------------------------------ ledger, configs
@@ -429,14 +429,14 @@ async def test_an_account_holds_a_job_and_the_latest_of_what_it_answered(store: 
     clock.advance(hours=1)
     await store.release_due()
     await settle(store, await claim_one(store), ok(stdout="the last"))
-    account = await store.account(job_id)
+    account = await store.job_details(job_id)
     assert account is not None
     assert (account.job.id, account.job.status, account.members) == (job_id, JobStatus.SUCCEEDED, ())
     assert {row: found.result for row, found in account.executions.items()} == {job_id: "the last"}
 
 
 async def test_the_account_of_an_unknown_plugin_is_none(store: Store) -> None:
-    assert await store.account(an_id()) is None
+    assert await store.job_details(an_id()) is None
 
 
 async def test_the_job_in_the_way_of_a_held_one_is_found(store: Store) -> None:
@@ -470,5 +470,5 @@ async def test_pending_work_is_what_still_needs_a_plugin(store: Store) -> None:
     )
     coming = asyncio.create_task(store.enqueue(Submission(jobs=(a_new_job("c"),))))
     await asyncio.sleep(0)  # the submission is handed to the writer
-    assert await store.pending_work_after_writes(("c",)) == (PluginWork(plugin="c", queued=1),)
+    assert await store.pending_work_behind_queued_writes(("c",)) == (PluginWork(plugin="c", queued=1),)
     await coming

@@ -28,7 +28,7 @@ from ductile.store.model.deliveries import DeliveryCapacity, DeliveryReport
 from ductile.store.model.maintenance import ConfigOrigin, Retention
 from ductile.store.model.records import LogFilter
 from ductile.store.port import Store
-from ductile.store.verbs.maintenance import PRUNED_AT_ONCE
+from ductile.store.verbs.maintenance import PRUNE_BATCH
 
 PRUNES = True  # the rules for rows at rest allow for it
 
@@ -143,11 +143,11 @@ async def test_no_job_goes_before_its_live_descendants(store: Store, clock: Cloc
     await accept(store, a_new_job("newer"))
     clock.advance(days=3)
     await prune(store)
-    assert len([job for job in await store.tree(root, limit=100) if job.seq > 0]) == 3
+    assert len([job for job in await store.job_tree(root, limit=100) if job.seq > 0]) == 3
     await settle(store, live, ok())
     clock.advance(days=3)
     await prune(store)
-    assert [job.seq for job in await store.tree(root, limit=100)] == [0, 0, 0], (
+    assert [job.seq for job in await store.job_tree(root, limit=100)] == [0, 0, 0], (
         "the tree is read from the log now"
     )
 
@@ -284,13 +284,13 @@ async def test_a_configuration_is_kept_as_long_as_the_log_of_its_jobs(store: Sto
 
 async def test_pruning_is_swept(store: Store, clock: Clock) -> None:
     """A claim that comes meanwhile waits for one sweep: so few rows of a kind that it does not notice."""
-    await submit(store, *[a_new_job() for _ in range(PRUNED_AT_ONCE + 1)])
+    await submit(store, *[a_new_job() for _ in range(PRUNE_BATCH + 1)])
     for claim in await claim_all(store):
         await settle(store, claim.job, ok())
     await newer(store)
     clock.advance(days=2)
     first = await store.prune(Retention())
-    assert (first.rows["succeeded_jobs"], first.more) == (PRUNED_AT_ONCE, True)
+    assert (first.rows["succeeded_jobs"], first.more) == (PRUNE_BATCH, True)
     second = await store.prune(Retention())
     assert (second.rows["succeeded_jobs"], second.more) == (1, False)
 
@@ -305,7 +305,7 @@ async def test_delivered_ones_are_kept_for_a_week(store: Store, clock: Clock) ->
     await accept(store, a_new_job(callback=Callback(url="http://receiver.invalid/")))
     await accept(store, a_new_job(callback=Callback(url="http://receiver.invalid/")))
     room = DeliveryCapacity(all=9, each=9)
-    taken = await store.take_deliveries(room, retry_at=clock.now + timedelta(days=99))
+    taken = await store.claim_deliveries(room, retry_at=clock.now + timedelta(days=99))
     one, other = taken.deliveries
     await store.report_delivery(DeliveryReport(id=one.id, delivered=True))
     clock.advance(days=7)

@@ -271,7 +271,7 @@ async def test_a_job_that_ends_twice_in_the_queue_fires_twice(store: Store) -> N
     policy = hook_rules()
     job_id = await accept(store, a_new_job("source"))
     for count in (1, 2):
-        assert (await store.cancel(job_id, policy)).answer is CancelStatus.CANCELLED
+        assert (await store.cancel(job_id, policy)).status is CancelStatus.CANCELLED
         assert len(await runs_of(store, "on_failed")) == count
         assert await store.retry(job_id, policy) is RetryResult.QUEUED
     kinds = {row.kind for row in await whole_ledger(store)}
@@ -306,7 +306,7 @@ async def work(store: Store, policy: Policy, outcomes: dict[str, Outcome]) -> No
     """As the engine does: it marks a job with a callback as working when the plugin has its request."""
     while claims := await claim_all(store):
         for claim in claims:
-            if claim.is_followed:
+            if claim.has_subscribers:
                 await store.mark_working(claim.job.id, claim.job.execution)
             await settle(store, claim.job, outcomes.get(claim.job.step_path or "", ok()), policy)
 

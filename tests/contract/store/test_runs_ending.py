@@ -48,7 +48,7 @@ async def test_a_run_without_a_first_step_is_dead_at_once(store: Store) -> None:
     policy = steps_policy(split("s", uses("x"), uses("y")))
     run_id = await begin_run(store, policy)
     answer = await store.cancel(run_id, policy)
-    assert (answer.answer, answer.stopping, answer.more) == (CancelStatus.CANCELLED, (), False)
+    assert (answer.status, answer.stopping, answer.more) == (CancelStatus.CANCELLED, (), False)
     assert [one.status for one in answer.ended] == [JobStatus.DEAD] * 3
     assert await end_of(store, run_id) == DEAD
     assert await path_of(store, run_id) == [">queued:submitted", "queued>dead:cancelled"]
@@ -61,7 +61,7 @@ async def test_a_cancelled_run_waits_for_what_runs_and_starts_nothing(store: Sto
     run_id = await begin_run(store, policy)
     (claim,) = await claim_all(store, limit=1)
     answer = await store.cancel(run_id, policy)
-    assert (answer.answer, answer.stopping) == (CancelStatus.REQUESTED, (claim.job.id,))
+    assert (answer.status, answer.stopping) == (CancelStatus.REQUESTED, (claim.job.id,))
     assert [one.plugin for one in answer.ended] == ["q"]
     assert (await stored(store, run_id)).status is JobStatus.RUNNING
     settled = await settle(store, claim.job, ok(emitted()), policy)
@@ -70,7 +70,7 @@ async def test_a_cancelled_run_waits_for_what_runs_and_starts_nothing(store: Sto
     assert await end_of(store, run_id) == DEAD
     assert {job.status for job in await all_members(store, run_id)} == {JobStatus.DEAD}
     again = await store.cancel(run_id, policy)
-    assert again.answer is CancelStatus.ALREADY_ENDED
+    assert again.status is CancelStatus.ALREADY_ENDED
 
 
 async def test_a_step_is_cancelled_by_itself_and_its_run_goes_on(store: Store) -> None:
@@ -88,7 +88,7 @@ async def test_a_large_run_is_cancelled_in_sweeps(store_factory: StoreFactory) -
     run_id = await begin_run(store, policy)
     await settle_step(store, policy, "a", ok(*(emitted() for _ in range(700))))
     first = await store.cancel(run_id, policy)
-    assert (len(first.ended), first.more, first.answer) == (500, True, CancelStatus.REQUESTED)
+    assert (len(first.ended), first.more, first.status) == (500, True, CancelStatus.REQUESTED)
     store = await store_factory.reopen()
     moved = await store.recover(policy)
     assert (len(moved.jobs), moved.more) == (201, False)
@@ -107,7 +107,7 @@ async def test_a_deadline_cancels_a_run(store: Store, clock: Clock) -> None:
     (claim,) = await claim_all(store, limit=1)
     clock.advance(seconds=30)
     overdue = await store.cancel_overdue(policy)
-    assert [one.answer for one in overdue.cancelled] == [CancelStatus.REQUESTED, CancelStatus.CANCELLED]
+    assert [one.status for one in overdue.cancelled] == [CancelStatus.REQUESTED, CancelStatus.CANCELLED]
     assert overdue.cancelled[0].stopping == (claim.job.id,)
     assert overdue.next_due_at == due + timedelta(seconds=60)
     assert (await store.cancel_overdue(policy)).cancelled == ()
@@ -123,13 +123,13 @@ async def test_a_clock_set_back_gives_a_run_no_more_time(store: Store, clock: Cl
     policy = steps_policy(uses("a"))
     wait = timedelta(seconds=30)
     await enqueue_run(store, policy, replace(a_new_run(policy), deadline_at=clock.now + wait))
-    assert await store.clamp_waits() == 0
+    assert await store.shorten_waits() == 0
     clock.advance(hours=-3)
-    assert await store.clamp_waits() == 1
+    assert await store.shorten_waits() == 1
     due_at = (await store.cancel_overdue(policy)).next_due_at
     assert due_at is not None
     assert abs(due_at - clock.now - wait) <= timedelta(milliseconds=1)
-    assert await store.clamp_waits() == 0
+    assert await store.shorten_waits() == 0
 
 
 # -------------------------------------------------------------------------------------------------- recovery
@@ -288,7 +288,7 @@ async def test_a_step_of_a_run_that_is_being_cancelled_is_not_retried(
     run_id = await begin_run(store, policy)
     failing, running = await claim_all(store, limit=2)
     await settle(store, failing.job, NO, policy)
-    assert (await store.cancel(run_id, policy)).answer is CancelStatus.REQUESTED
+    assert (await store.cancel(run_id, policy)).status is CancelStatus.REQUESTED
     for step in await all_members(store, run_id):
         expected = RetryResult.NOT_ENDED if step.id == running.job.id else RetryResult.RUN_CANCELLED
         assert await store.retry(step.id, policy) is expected
@@ -334,9 +334,9 @@ async def test_a_step_that_cannot_be_made_cannot_be_tried_again(store: Store) ->
     policy = steps_policy(split("s", uses("x", with_={"v": "{payload.gone}"}), uses("y")), uses("after"))
     run_id = await begin_run(store, policy)
     unmade = (await members(store, run_id))["s/x"].id
-    assert await store.retry(unmade, policy) is RetryResult.NOTHING_TO_RETRY
+    assert await store.retry(unmade, policy) is RetryResult.NOT_RETRYABLE
     await run_out(store, policy)
-    assert await store.retry(run_id, policy) is RetryResult.NOTHING_TO_RETRY
+    assert await store.retry(run_id, policy) is RetryResult.NOT_RETRYABLE
 
 
 @pytest.mark.parametrize("step", ["live", "succeeded"])

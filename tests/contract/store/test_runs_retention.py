@@ -25,7 +25,7 @@ from ductile.core.policy import Policy
 from ductile.store.model.jobs import RetryResult
 from ductile.store.model.maintenance import Retention
 from ductile.store.port import Store
-from ductile.store.verbs.maintenance import PRUNED_AT_ONCE
+from ductile.store.verbs.maintenance import PRUNE_BATCH
 
 PRUNES = True  # the rules for rows at rest allow for it
 
@@ -74,7 +74,7 @@ async def test_a_succeeded_run_goes_after_a_day_with_all_that_is_its_own(store_f
     )
     found = await store.run(run_id)
     assert found is not None
-    account = await store.account(run_id)
+    account = await store.job_details(run_id)
     assert account is not None
     assert (account.members, account.executions) == (found.members, found.executions)
     assert {job.run_id for job in found.members} == {run_id}
@@ -84,7 +84,7 @@ async def test_a_succeeded_run_goes_after_a_day_with_all_that_is_its_own(store_f
     await prune(store)
     assert set(rows(store_factory).values()) == {0}
     assert await store.run(run_id) is None
-    assert await store.account(run_id) is None
+    assert await store.job_details(run_id) is None
 
 
 async def test_a_large_run_goes_in_sweeps_and_after_its_steps(store: Store, clock: Clock) -> None:
@@ -92,12 +92,12 @@ async def test_a_large_run_goes_in_sweeps_and_after_its_steps(store: Store, cloc
     policy = steps_policy(uses("a"), uses("b"))
     run_id = await begin_run(store, policy)
     (first,) = await claim_all(store)
-    await settle(store, first.job, ok(*(emitted() for _ in range(PRUNED_AT_ONCE + 20))), policy)
+    await settle(store, first.job, ok(*(emitted() for _ in range(PRUNE_BATCH + 20))), policy)
     await run_out(store, policy)
     await accept(store, a_new_job("newer"))
     clock.advance(hours=25)
     swept = await store.prune(Retention())
-    assert (swept.rows["succeeded_jobs"], swept.more) == (PRUNED_AT_ONCE, True)
+    assert (swept.rows["succeeded_jobs"], swept.more) == (PRUNE_BATCH, True)
     found = await store.run(run_id)
     assert found is not None
     assert found.graph is not None
@@ -144,7 +144,7 @@ async def test_after_retention_a_run_cannot_be_tried_again(store: Store, clock: 
     succeeded = await a_finished_run(store, policy)
     clock.advance(hours=25)
     await prune(store)
-    assert await store.retry(succeeded, policy) is RetryResult.RETAINED_NO_MORE
+    assert await store.retry(succeeded, policy) is RetryResult.PRUNED
     assert (await stored(store, succeeded)).status is JobStatus.SUCCEEDED
 
 

@@ -119,7 +119,7 @@ async def test_an_edited_schedule_starts_anew_but_stays_paused(store: Store, clo
 async def test_firing_is_occurrence_job_and_next_together(store: Store, clock: Clock) -> None:
     await store.put_schedules([an_entry()])
     job = a_scheduled_job(submitted_detail="default")
-    assert (await store.fire(a_run(START, job))).answer is FireStatus.FIRED
+    assert (await store.fire(a_run(START, job))).status is FireStatus.FIRED
     assert (await stored(store, job.id)).submitted_by is SubmittedBy.SCHEDULER
     (entry,) = await store.schedules()
     assert (entry.next_at, entry.nominal_at) == (START + HOUR, START + HOUR)
@@ -143,7 +143,7 @@ async def test_a_firing_repeated_after_a_crash_changes_nothing(store_factory: St
     before = await whole_ledger(store)
     again = a_scheduled_job()
     late = replace(a_run(START, again), entry=an_entry(next_at=START + 9 * HOUR))
-    assert (await store.fire(late)).answer is FireStatus.ALREADY_FIRED
+    assert (await store.fire(late)).status is FireStatus.ALREADY_FIRED
     assert await store.job(again.id) is None
     assert (await store.schedules())[0].next_at == START + HOUR
     assert await whole_ledger(store) == before
@@ -170,7 +170,7 @@ async def test_adjacent_skips_for_one_reason_are_one_row(store: Store) -> None:
     await store.put_schedules([an_entry()])
     for hour, reason, count in ((0, "running", 1), (1, "running", 3), (4, "window", 1), (5, "running", 1)):
         report = await store.fire(a_skip(START + hour * HOUR, reason, count=count))
-        assert report.answer is FireStatus.SKIPPED
+        assert report.status is FireStatus.SKIPPED
     assert [(row.nominal_at, row.until_at, row.count, row.reason) for row in await history(store)] == [
         (START, START + 3 * HOUR, 4, "running"),
         (START + 4 * HOUR, START + 4 * HOUR, 1, "window"),
@@ -194,7 +194,7 @@ async def test_an_instant_inside_a_merged_skip_is_accounted_for(store: Store, ho
     await store.put_schedules([an_entry()])
     await store.fire(a_skip(START))
     await store.fire(a_skip(START + HOUR, count=3))
-    assert (await store.fire(a_skip(START + hour * HOUR))).answer is FireStatus.ALREADY_FIRED
+    assert (await store.fire(a_skip(START + hour * HOUR))).status is FireStatus.ALREADY_FIRED
     (row,) = await history(store)
     assert row.count == 4
 
@@ -408,7 +408,7 @@ async def fire_next(store: Store, **fields: Any) -> tuple[FireStatus, NewJob]:
     job = a_scheduled_job(max_attempts=1, submitted_detail="default")
     firing = a_run(entry.nominal_at, job, planned_from=entry, **({"conditions": conditions()} | fields))
     firing = replace(firing, entry=replace(firing.entry, deferred=entry.deferred))
-    return (await store.fire(firing)).answer, job
+    return (await store.fire(firing)).status, job
 
 
 @pytest.mark.parametrize("meanwhile", ["gone", "paused", "fired", "edited"])
@@ -427,7 +427,7 @@ async def test_a_firing_planned_from_what_is_no_more_does_nothing(store: Store, 
     before = await whole_ledger(store)
     job = a_scheduled_job()
     report = await store.fire(a_run(START, job, planned_from=planned, conditions=conditions()))
-    assert report.answer is FireStatus.STALE
+    assert report.status is FireStatus.STALE
     assert await store.job(job.id) is None
     assert await whole_ledger(store) == before
 
@@ -535,7 +535,7 @@ async def test_the_poll_guard_counts_jobs_of_every_source(store: Store) -> None:
     assert entry.deferred == PlannedOccurrence(nominal_at=START, start_at=START)
     assert (entry.nominal_at, entry.last_job_id, await history(store)) == (START + HOUR, None, [])
     assert LedgerKind.SCHEDULE_DEFERRED in [row.kind for row in await whole_ledger(store)]
-    assert (await store.counts()).depth == 1
+    assert (await store.queue_counts()).depth == 1
 
 
 async def test_a_deferred_occurrence_starts_when_the_polls_before_it_have_ended(
@@ -566,11 +566,11 @@ async def test_a_deferred_occurrence_starts_when_the_polls_before_it_have_ended(
         planned_from=entry,
         was_deferred=True,
     )
-    assert (await store.fire(firing)).answer is FireStatus.DEFERRED
+    assert (await store.fire(firing)).status is FireStatus.DEFERRED
     assert (await store.schedules()) == (entry,)
     await run_next(store, ok())
-    assert (await store.fire(firing)).answer is FireStatus.FIRED
-    assert (await store.fire(firing)).answer is FireStatus.STALE
+    assert (await store.fire(firing)).status is FireStatus.FIRED
+    assert (await store.fire(firing)).status is FireStatus.STALE
     (after,) = await store.schedules()
     assert (after.deferred, after.last_job_id, after.nominal_at) == (None, job.id, START + 2 * HOUR)
     assert [(row.nominal_at, row.outcome, row.reason) for row in await history(store)] == [
@@ -585,7 +585,7 @@ async def test_runs_that_are_made_up_for_follow_one_another(store: Store) -> Non
     jobs = [a_scheduled_job() for _ in range(3)]
     due = tuple(a_run(START + n * HOUR, job).occurrences[0] for n, job in enumerate(jobs))
     firing = a_run(START, jobs[0], occurrences=due, followers=tuple(jobs[1:]), conditions=conditions())
-    assert (await store.fire(firing)).answer is FireStatus.FIRED
+    assert (await store.fire(firing)).status is FireStatus.FIRED
     for job in jobs:
         assert [claim.job.id for claim in await claim_all(store)] == [job.id]
         await settle(store, await stored(store, job.id), ok())

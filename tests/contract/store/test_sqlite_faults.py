@@ -285,7 +285,7 @@ async def test_reading_a_closed_store_is_an_error_of_ours(path: Path) -> None:
     store = opened(path)
     await store.close()
     with pytest.raises(StoreError):
-        await store.counts()
+        await store.queue_counts()
 
 
 async def test_closing_twice_is_harmless(path: Path) -> None:
@@ -304,7 +304,7 @@ async def test_the_write_ahead_log_stays_bounded(store: SqliteStore, path: Path)
     for _ in range(120):
         await asyncio.gather(
             submit(store, *[a_new_job(payload={"x": "y" * 4000}) for _ in range(20)]),
-            store.counts(),
+            store.queue_counts(),
         )
         largest = max(largest, size(Path(f"{path}-wal")))
     written = size(path)
@@ -644,7 +644,7 @@ async def test_damage_in_the_middle_of_the_file_is_refused_untouched(path: Path,
     before = {file.name: file.read_bytes() for file in (path, wal_path(path)) if file.exists()}
     for _ in range(2):
         with pytest.raises(StoreFailedError) as caught:
-            open_sqlite_store(path, clock=Clock(), rng=some_rng(), thorough=not crashed)
+            open_sqlite_store(path, clock=Clock(), rng=some_rng(), check_integrity=not crashed)
         assert "is damaged: " in caught.value.message
         assert "restore" in (caught.value.hint or "")
     assert {file.name: file.read_bytes() for file in (path, wal_path(path)) if file.exists()} == before
@@ -726,7 +726,7 @@ async def test_a_damaged_search_index_does_not_keep_a_store_from_opening(path: P
     await indexed(store, "needle")
     await store.close()
     damage_search_index(path)
-    store = open_sqlite_store(path, clock=Clock(), rng=some_rng(), thorough=True)
+    store = open_sqlite_store(path, clock=Clock(), rng=some_rng(), check_integrity=True)
     await filled_again(store)
     assert await found(store, "needle") == 1
     await store.close()

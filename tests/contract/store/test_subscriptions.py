@@ -124,7 +124,7 @@ async def test_a_url_does_not_wait_for_the_first_attempts_of_another(store: Stor
     await accept(store, a_keyed_job(FIRST))
     await duplicate(store, a_keyed_job(SECOND))
     await claim_all(store)
-    taken = await store.take_deliveries(
+    taken = await store.claim_deliveries(
         DeliveryCapacity(all=9, each=9), retry_at=clock.now + timedelta(minutes=1)
     )
     assert {(one.url, one.state) for one in taken.deliveries} == {(FIRST, "queued"), (SECOND, "loading")}
@@ -154,10 +154,10 @@ async def test_it_is_durable(store_factory: StoreFactory) -> None:
 async def test_gone_is_recorded_and_not_due_again(store: Store, clock: Clock) -> None:
     await accept(store, a_keyed_job(FIRST))
     room, later = DeliveryCapacity(all=9, each=9), clock.now + timedelta(minutes=1)
-    (one,) = (await store.take_deliveries(room, retry_at=later)).deliveries
+    (one,) = (await store.claim_deliveries(room, retry_at=later)).deliveries
     await store.report_delivery(DeliveryReport(id=one.id, delivered=False, http_status=410, gone=True))
     clock.advance(days=1)
-    assert (await store.take_deliveries(room, retry_at=later)).deliveries == ()
+    assert (await store.claim_deliveries(room, retry_at=later)).deliveries == ()
     (row,) = (await store.deliveries(status=DeliveryStatus.GONE, limit=9)).rows
     assert (row.id, row.last_status) == (one.id, 410)
 

@@ -56,14 +56,14 @@ async def test_no_wait_outlasts_the_span_it_was_drawn_from(store: Store, clock: 
         due = (await stored(store, job_id)).next_retry_at
         assert due is not None
         spans.append(due - clock.now)
-    assert await store.clamp_waits() == 0, "nothing is wrong yet"
+    assert await store.shorten_waits() == 0, "nothing is wrong yet"
     clock.advance(days=-2)
-    assert await store.clamp_waits() == len(ids)
+    assert await store.shorten_waits() == len(ids)
     for job_id, span in zip(ids, spans, strict=True):
         due = (await stored(store, job_id)).next_retry_at
         assert due is not None
         assert abs(due - clock.now - span) <= timedelta(milliseconds=1)
-    assert await store.clamp_waits() == 0
+    assert await store.shorten_waits() == 0
     clock.advance(minutes=1)
     assert (await store.release_due()).count == len(ids)
 
@@ -73,7 +73,7 @@ async def test_any_span_can_be_clamped(store: Store, clock: Clock, wait: timedel
     job_id = await accept(store, a_new_job())
     await run_next(store, failed(), waiting_always(wait))
     clock.advance(days=-30)
-    assert await store.clamp_waits() == 1
+    assert await store.shorten_waits() == 1
     due = (await stored(store, job_id)).next_retry_at
     assert due is not None
     assert abs(due - clock.now - wait) <= timedelta(milliseconds=1)
@@ -299,7 +299,7 @@ async def test_ending_all_ends_waiting_jobs_too(store: Store, clock: Clock) -> N
     await accept(store, a_new_job(after_job_id=old))
     moved = await store.end_queued(JobReason.PURGED, POLICY)
     assert len(moved.jobs) == 4
-    assert (await store.counts()).depth == 0
+    assert (await store.queue_counts()).depth == 0
     clock.advance(hours=1)
     assert (await store.release_due()).count == 0
     assert await claim_all(store) == []
@@ -319,4 +319,4 @@ async def test_five_hundred_and_more_successors_all_move_on(store: Store) -> Non
     old = await accept(store, a_new_job("other"))
     await submit(store, *[a_new_job(after_job_id=old) for _ in range(501)])
     await run_next(store, ok())
-    assert (await store.counts()).ready == 501
+    assert (await store.queue_counts()).ready == 501

@@ -90,6 +90,6 @@ async def test_a_commit_in_progress_at_shutdown_is_answered_as_uncertain(tmp_pat
     assert [call.sent[0]["status"] for call in (whole, half)] == [503, 503]
     assert b"may be on the queue" in whole.sent[1]["body"]
     assert b"the daemon is stopping" in half.sent[1]["body"]
-    depth = (await store.counts()).depth
+    depth = (await store.queue_counts()).depth
     await store.close()
     assert depth == 1

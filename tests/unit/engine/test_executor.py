@@ -51,7 +51,7 @@ async def test_a_job_for_an_idle_worker_is_claimed_in_the_commit_that_brings_it(
             await bench.context.enqueue(Submission(jobs=(job,)))
             await bench.until(Signal.JOB_SUCCEEDED)
             for _ in range(3):  # a claim that the end of the job triggered has returned by then
-                await bench.store.real.clamp_waits()
+                await bench.store.real.shorten_waits()
         ended = [await bench.job(job.id) for job in jobs]
         # Not always: a store that is about to go to rest does not wait for the claim. And the first one
         # is found by those who look because the engine has started.

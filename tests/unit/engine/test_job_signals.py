@@ -41,7 +41,7 @@ async def test_a_run_that_ends_as_it_begins_is_logged(tmp_path: Path) -> None:
     async with an_engine(tmp_path, "  echo: {}\n") as bench:
         await bench.started()
         answer = await table.OPERATIONS["pipeline.run"].run(bench.context, {"pipeline": "broken"})
-        ids = [job.id for job in await bench.store.real.tree(answer.job_id, limit=100)]
+        ids = [job.id for job in await bench.store.real.job_tree(answer.job_id, limit=100)]
         assert len(ids) == 2
         assert sorted(job_ids(bench, Signal.JOB_FAILED), key=str) == sorted(ids)
 

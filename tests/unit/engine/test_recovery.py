@@ -30,7 +30,7 @@ from ductile.engine.recovery import (
 from ductile.errors import ConflictError
 from ductile.store.model.jobs import Submission
 from ductile.store.model.records import JobFilter
-from ductile.store.verbs.insert import SWEEP
+from ductile.store.verbs.insert import BATCH_SIZE
 from ductile.telemetry.signals import Signal, SignalEvent
 
 ECHO = "  echo: {}\n"
@@ -92,7 +92,7 @@ async def statuses(bench: Bench) -> dict[JobStatus, int]:
 
 async def test_a_stop_during_recovery_is_honoured_between_sweeps(tmp_path: Path) -> None:
     """It ends at once, in good order; what it did not reach is recovered by the next start."""
-    count = SWEEP + 20
+    count = BATCH_SIZE + 20
     async with an_engine(tmp_path, ECHO) as bench:
         await running_jobs(bench, count)
 
@@ -104,7 +104,7 @@ async def test_a_stop_during_recovery_is_honoured_between_sweeps(tmp_path: Path)
         bench.start()
         await bench.stopped()
         assert not bench.ready.is_set()
-        assert await statuses(bench) == {JobStatus.RUNNING: 20, JobStatus.QUEUED: SWEEP}
+        assert await statuses(bench) == {JobStatus.RUNNING: 20, JobStatus.QUEUED: BATCH_SIZE}
         signals = [event.signal for event in bench.emitted]
         assert signals[-1] is Signal.SERVICE_STOPPING
         assert Signal.CONFIG_LOADED not in signals

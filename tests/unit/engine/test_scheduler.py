@@ -179,7 +179,7 @@ async def test_occurrences_missed_in_a_downtime_are_recorded(
     clock = clock_at("2026-02-08 13:30")
     async with scheduling(tmp_path, plugins, clock=clock) as bench:
         assert await bench.outcomes() == expected
-        assert (await bench.store.counts()).depth == jobs
+        assert (await bench.store.queue_counts()).depth == jobs
         assert (await bench.entry()).next_at == START + 4 * HOUR
         for row in await bench.history():
             assert row.late is None or row.late == clock.now() - row.nominal_at

@@ -185,9 +185,9 @@ async def test_two_schedules_at_the_same_instant_do_not_break_the_guard(tmp_path
     async with scheduling(tmp_path, plugins) as bench:
         for hour in (11, 12):
             await bench.clock.advance(hours=1)
-            assert (await bench.store.counts()).depth == 1
+            assert (await bench.store.queue_counts()).depth == 1
             await bench.run_next(ok())
-            assert (await bench.store.counts()).depth == 1
+            assert (await bench.store.queue_counts()).depth == 1
             await bench.run_next(ok())
             last = [(await bench.outcomes("a"))[-1], (await bench.outcomes("b"))[-1]]
             assert last == [f"{hour}:00:00 ran", f"{hour}:00:00 late outstanding_polls"]
@@ -202,15 +202,15 @@ async def test_a_plan_that_is_overtaken_changes_nothing(tmp_path: Path) -> None:
         job = await bench.start_next()
         before_pause = await a_firing(bench)
         await bench.pause()
-        assert (await bench.store.fire(before_pause)).answer is FireStatus.STALE
+        assert (await bench.store.fire(before_pause)).status is FireStatus.STALE
         await bench.scheduler.resume("p", "default")
         before_end = await a_firing(bench)
         await bench.clock.advance(minutes=1)
         await bench.end(job, ok())
-        assert (await bench.store.fire(before_end)).answer is FireStatus.STALE
+        assert (await bench.store.fire(before_end)).status is FireStatus.STALE
         await bench.reload("q: {}")
-        assert (await bench.store.fire(before_end)).answer is FireStatus.STALE
-        assert (await bench.store.counts()).depth == 0
+        assert (await bench.store.fire(before_end)).status is FireStatus.STALE
+        assert (await bench.store.queue_counts()).depth == 0
 
 
 async def test_the_same_plan_fires_once(tmp_path: Path) -> None:
@@ -218,7 +218,7 @@ async def test_the_same_plan_fires_once(tmp_path: Path) -> None:
     async with scheduling(tmp_path, 'p: {schedule: {cron: "0 * * * *"}}') as bench:
         firing = await a_firing(bench)
         reports = await asyncio.gather(*(bench.store.fire(firing) for _ in range(5)))
-        assert sorted(report.answer for report in reports) == ["fired", *["stale"] * 4]
+        assert sorted(report.status for report in reports) == ["fired", *["stale"] * 4]
 
 
 async def test_a_run_that_may_not_start_any_more_waits(tmp_path: Path) -> None:
@@ -226,7 +226,7 @@ async def test_a_run_that_may_not_start_any_more_waits(tmp_path: Path) -> None:
     async with scheduling(tmp_path, 'p: {schedule: {cron: "0 * * * *"}}') as bench:
         firing = await a_firing(bench)
         await accept(bench.store, a_new_job("p", "poll"))
-        assert (await bench.store.fire(firing)).answer is FireStatus.DEFERRED
+        assert (await bench.store.fire(firing)).status is FireStatus.DEFERRED
         assert await bench.outcomes() == []
         entry = await bench.entry()
         assert entry.last_job_id is None
@@ -241,7 +241,7 @@ async def test_an_instant_that_has_its_row_is_not_run_again(tmp_path: Path) -> N
         await bench.clock.advance(hours=1)
         await bench.run_next(ok())
         again = replace(firing, planned_from=await bench.entry())
-        assert (await bench.store.fire(again)).answer is FireStatus.SKIPPED
+        assert (await bench.store.fire(again)).status is FireStatus.SKIPPED
         assert await bench.outcomes() == ["11:00:00 ran"]
 
 
@@ -295,7 +295,7 @@ async def test_runs_that_are_made_up_for_do_not_flood_a_broken_plugin(tmp_path: 
     async with scheduling(tmp_path, plugins) as bench:
         await opened(bench)
     async with scheduling(tmp_path, plugins, clock=clock_at("2026-02-08 11:30")) as bench:
-        assert (await bench.store.counts()).depth == 1
+        assert (await bench.store.queue_counts()).depth == 1
         assert (await bench.outcomes())[-1].endswith("breaker_half_open")
 
 

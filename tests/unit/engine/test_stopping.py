@@ -36,7 +36,7 @@ async def test_no_schedule_fires_while_running_jobs_have_their_time_to_finish(
         bench.engine.stop()
         await bench.stopped()
         assert (await bench.job(job_id)).status is JobStatus.SUCCEEDED
-        assert (await bench.store.real.counts()).depth == 0
+        assert (await bench.store.real.queue_counts()).depth == 0
 
 
 @pytest.mark.parametrize(
@@ -61,4 +61,4 @@ async def test_nothing_is_taken_in_meanwhile_whatever_the_door(
             await table.OPERATIONS[operation].run(bench.context, given)
         assert refused.value.exit_status == 75
         await bench.stopped()
-        assert (await bench.store.real.counts()).depth == 0
+        assert (await bench.store.real.queue_counts()).depth == 0

@@ -167,9 +167,9 @@ def test_an_address_that_is_taken_is_an_error_only_without_the_daemon(tmp_path: 
 
 def test_a_damaged_store_is_never_called_whole() -> None:
     stats = StoreStats(
-        place="s",
+        path="s",
         size=1,
-        log_size=10**9,
+        wal_size=10**9,
         schema_version=1,
         newest_schema=1,
         filesystem=None,

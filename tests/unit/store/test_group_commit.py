@@ -164,7 +164,7 @@ async def test_nothing_of_what_was_written_stays_in_memory(tmp_path: Path) -> No
 def append_to_ledger(session: Session) -> int:
     """A row that waits in memory until its table is read."""
     seq = session.next_seq("highest_in_ledger")
-    session.insert_later(
+    session.insert_buffered(
         "insert_ledger",
         {"seq": seq, "at": session.timestamp, "kind": "engine", "job_id": None, "run_id": None, "data": "{}"},
     )

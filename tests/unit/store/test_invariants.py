@@ -89,7 +89,7 @@ async def a_scene(path: Path) -> SqliteStore:
 
 
 async def broken(store: SqliteStore) -> dict[Invariant, tuple[str, ...]]:
-    found = {each: await store.violations(each, limit=5) for each in Invariant}
+    found = {each: await store.find_violations(each, limit=5) for each in Invariant}
     return {each: ids for each, ids in found.items() if ids}
 
 
@@ -136,5 +136,5 @@ async def test_no_more_offenders_are_named_than_asked_for(tmp_path: Path) -> Non
     store = await a_scene(path)
     with vandal(path) as connection:
         connection.execute(DAMAGE[Invariant.ATTEMPTS_WITHIN_LIMIT]).fetchall()
-    assert len(await store.violations(Invariant.ATTEMPTS_WITHIN_LIMIT, limit=2)) == 2
+    assert len(await store.find_violations(Invariant.ATTEMPTS_WITHIN_LIMIT, limit=2)) == 2
     await store.close()

@@ -26,7 +26,7 @@ WALKS = {
     "log_newest": "newest first, one page",
     "deliveries": "newest first, one page",
     "job_ids_ending": "walks an index of ids, for a person who typed the end of one",
-    "unsearchable": "reads on from a number, one sweep",
+    "unindexed_log": "reads on from a number, one sweep",
     "prunable_log": "the oldest rows, one sweep",
     **dict.fromkeys(
         ("count_job_log", "count_facts", "count_ledger"), "for a person who asks what a sweep would remove"

@@ -88,7 +88,7 @@ async def test_a_damaged_frame_is_found_wherever_it_is_but_in_the_last_transacti
             assert store.damaged_wal is not None
             assert store.damaged_wal.path.read_bytes() == damaged
             assert store.damaged_wal.path.stat().st_mode & 0o777 == 0o600
-            (kept,) = (await store.stats()).kept_logs
+            (kept,) = (await store.stats()).damaged_wals
             assert kept == str(store.damaged_wal.path)
             store.damaged_wal.path.unlink()
         await store.close()

@@ -117,7 +117,7 @@ class Bench:
         return await self.store.event(job.source_event_id)
 
     async def count(self) -> int:
-        return (await self.store.counts()).depth
+        return (await self.store.queue_counts()).depth
 
     def refusals(self) -> list[Any]:
         return [each.data["status"] for each in self.happened if each.signal is Signal.WEBHOOK_REFUSED]

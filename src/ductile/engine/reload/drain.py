@@ -99,7 +99,9 @@ class Drain:
         self._woken.clear()
         names = sorted(self._closed | plugins)
         # The second count runs behind all queued writes: a submission accepted before the drain may be there.
-        return await self._store.pending_work(names) or await self._store.pending_work_after_writes(names)
+        return await self._store.pending_work(names) or await self._store.pending_work_behind_queued_writes(
+            names
+        )
 
     def _check_deadline(self, work: tuple[PluginWork, ...], until: datetime) -> None:
         pending = "; ".join(describe_work(one) for one in work)

@@ -155,29 +155,29 @@ def store_findings(stats: StoreStats) -> Iterator[DoctorFinding]:
     if stats.damage:
         yield DoctorCheck.STORE.error(
             f"the file is damaged: {stats.damage[0]}",
-            where=stats.place,
+            where=stats.path,
             fix="stop the daemon, keep a copy of the file, then: ductile system restore FILE --to DIR",
         )
     if stats.search_damage:
         message = "the index for searching the log was damaged and is built anew; no job is affected"
-        yield DoctorCheck.STORE.warn(message, where=stats.place)
-    for log in stats.kept_logs:
+        yield DoctorCheck.STORE.warn(message, where=stats.path)
+    for log in stats.damaged_wals:
         yield DoctorCheck.STORE.warn(
             "the write-ahead log was damaged when the store was opened: jobs that were accepted last may be "
             "missing",
             where=log,
             fix=f"look for them (ductile job list), send again what is missing, then: rm {log}",
         )
-    if stats.log_size > _LONG_LOG:
+    if stats.wal_size > _LONG_LOG:
         yield DoctorCheck.STORE.warn(
-            f"the write-ahead log has grown to {stats.log_size // _MIB} MiB",
-            where=f"{stats.place}-wal",
+            f"the write-ahead log has grown to {stats.wal_size // _MIB} MiB",
+            where=f"{stats.path}-wal",
             fix="end whatever else has the store open (fuser), or restart the daemon",
         )
     if not stats.damage:
         on = f", on {stats.filesystem}" if stats.filesystem else ""
         about = f"{stats.size // _MIB} MiB, schema version {stats.schema_version}{on}"
-        yield DoctorCheck.STORE.ok(f"the store is undamaged: {about}", stats.place)
+        yield DoctorCheck.STORE.ok(f"the store is undamaged: {about}", stats.path)
 
 
 def breaker_findings(rows: Sequence[BreakerRow]) -> Iterator[DoctorFinding]:

@@ -259,7 +259,7 @@ def _evidence(records: _JobRecords) -> list[str]:
         ]
         found += [
             f"Bypassed: {note.data.get('step') or note.data.get('pipeline')}: {note.data['explanation']}"
-            for note in run.notes
+            for note in run.ledger_entries
             if "explanation" in note.data
         ]
     return found

@@ -98,7 +98,7 @@ def describe_steps(record: RunRecord) -> tuple[StepReport, ...]:
     if record.graph is None:
         return tuple(_report(path, None, each, (), durations) for path, each in jobs.items())
     notes: dict[str, list[LedgerRow]] = {}
-    for note in record.notes:
+    for note in record.ledger_entries:
         step = note.data.get("step")
         if note.kind is LedgerKind.SWITCH and isinstance(step, str):
             notes.setdefault(step, []).append(note)

@@ -143,7 +143,7 @@ async def _load_records(context: OperationContext, request: OneSchedule) -> _Sch
         entry=entry,
         last_job=last,
         breaker=breakers[0] if breakers else None,
-        outstanding=await context.store.outstanding(name, command),
+        outstanding=await context.store.count_outstanding(name, command),
         occurrences=(await context.store.occurrences(name, schedule_id, limit=_OCCURRENCES)).rows,
         daemon_runs=context.engine is not None,
     )

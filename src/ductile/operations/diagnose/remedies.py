@@ -89,7 +89,7 @@ async def working_remedy(
         first = min(not_created, key=lambda member: member.completed_at or member.created_at)
         again = await _rerun_remedy(context, job.id, first)
         return again or "Correct the pipeline, then start it again."
-    if answer in (RetryResult.UNKNOWN_JOB, RetryResult.RETAINED_NO_MORE):
+    if answer in (RetryResult.UNKNOWN_JOB, RetryResult.PRUNED):
         return "Only its log is left, so that it cannot be retried: submit it again."
     return "It cannot be retried: fix the cause, then submit it again."
 

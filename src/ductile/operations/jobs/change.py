@@ -73,7 +73,7 @@ async def cancel_all(context: OperationContext, job_id: str) -> CancelStatus:
                 await context.engine.stop_job(running)
         context.report_ended(cancelling.ended)
         if not cancelling.more:
-            return cancelling.answer
+            return cancelling.status
 
 
 class RetriedJob(Response):
@@ -112,13 +112,13 @@ async def refuse_retry_when_draining(context: OperationContext, job: Job) -> Non
 def refuse_retry(answer: RetryResult, job: Job) -> None:
     """Raise the error of a retry that the store refuses."""
     match answer:
-        case RetryResult.UNKNOWN_JOB | RetryResult.RETAINED_NO_MORE:
+        case RetryResult.UNKNOWN_JOB | RetryResult.PRUNED:
             raise GoneError("only the log of this job is left", hint="Submit it again.")
         case RetryResult.SUCCEEDED:
             raise ConflictError("the job has succeeded", hint="Submit it as a new job to run it again.")
         case RetryResult.NOT_ENDED:
             raise ConflictError("the job has not ended", hint="Wait for it, or cancel it first.")
-        case RetryResult.NOTHING_TO_RETRY:
+        case RetryResult.NOT_RETRYABLE:
             raise ConflictError(
                 "what failed here could not be made from what it was given, and would fail again",
                 hint="Correct the pipeline, then start it again or from a step: job retry --from-step.",
@@ -135,7 +135,7 @@ def refuse_retry(answer: RetryResult, job: Job) -> None:
                 hint=f"Retry the run when it has ended: ductile job retry {job.run_id}",
                 details={"run_id": job.run_id, "step": job.step_path},
             )
-        case RetryResult.ENDED_AGAIN:
+        case RetryResult.CHANGED_SINCE_READ:
             raise ConflictError(
                 "the job was retried and has ended again since this request came in",
                 hint=f"See how it ended: ductile job show {job.id}",

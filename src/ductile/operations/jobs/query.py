@@ -153,7 +153,7 @@ class JobTree(Response):
 async def job_tree(context: OperationContext, request: OneJob) -> JobTree:
     """The job and everything it led to, nested."""
     root = await resolve_job(context, request.job_id)
-    jobs = await context.store.tree(root.id, limit=MAX_TREE_JOBS + 1)
+    jobs = await context.store.job_tree(root.id, limit=MAX_TREE_JOBS + 1)
     below: dict[str, list[Job]] = {}
     for job in jobs[:MAX_TREE_JOBS]:
         if job.parent_job_id is not None and job.id != root.id:

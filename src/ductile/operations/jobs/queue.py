@@ -37,7 +37,7 @@ class QueueStatus(Response):
 
 
 async def queue_status(context: OperationContext, _request: NoFields) -> QueueStatus:
-    counts = await context.store.counts()
+    counts = await context.store.queue_counts()
     orphaned, workers = await context.count_orphaned(), context.snapshot().max_workers
     return from_record(QueueStatus, counts, orphaned=orphaned, workers=workers)
 
@@ -131,7 +131,7 @@ class QueueFigures(Response):
 
 async def queue_figures(context: OperationContext, _request: NoFields) -> QueueFigures:
     """How deep the queue is, plugin by plugin, and how long the oldest ready job has waited."""
-    counts = await context.store.counts()
+    counts = await context.store.queue_counts()
     now = context.now()
     plugins = []
     for row in await context.store.queue_depths():

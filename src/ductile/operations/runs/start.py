@@ -309,7 +309,7 @@ async def _outcome(
     if duplicate:  # the deadline is that of the request that started it
         wait = replace(wait, cancels=False)
     elapsed = context.now() - began
-    details = await context.store.account(job_id)
+    details = await context.store.job_details(job_id)
     if details is None:
         raise NotFoundError(f"there is no job {job_id} any more")
     if details.job.status in TERMINAL and not wait.has_cancelled(details.job):

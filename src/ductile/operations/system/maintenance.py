@@ -64,7 +64,7 @@ async def selfcheck(context: OperationContext, _request: NoFields) -> InvariantR
     await context.store.check_files()
     checks = []
     for invariant in Invariant:
-        offenders = await context.store.violations(invariant, limit=_MAX_OFFENDERS + 1)
+        offenders = await context.store.find_violations(invariant, limit=_MAX_OFFENDERS + 1)
         checks.append(
             InvariantResult(
                 name=invariant,

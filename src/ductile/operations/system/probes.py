@@ -48,7 +48,7 @@ async def health(
     local = is_local_caller(context, peer, headers)
     try:
         await context.store.check_files()
-        counts = await context.store.counts()
+        counts = await context.store.queue_counts()
         breakers = await context.store.breakers()
         is_full = await context.store.is_full()
     except StoreError as error:

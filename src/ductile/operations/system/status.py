@@ -118,7 +118,7 @@ async def _plugin_status(
     reveal: bool,
 ) -> PluginStatus:
     stored = await context.store.plugin_state(plugin.name)
-    last = (await context.store.log(LogFilter(plugin=plugin.name, runs_only=True), limit=1)).rows
+    last = (await context.store.log(LogFilter(plugin=plugin.name, exclude_internal=True), limit=1)).rows
     health = (await context.store.log(LogFilter(plugin=plugin.name, command="health"), limit=1)).rows
     own = [entry for entry in schedules if entry.plugin == plugin.name]
     due = [entry.next_at for entry in own if entry.next_at and entry.paused_at is None]

@@ -54,7 +54,7 @@ class DeliveryCapacity(Value):
         )
 
 
-class TakenDeliveries(Value):
+class ClaimedDeliveries(Value):
     """Deliveries to send now, and when the next one becomes due by time alone."""
 
     deliveries: tuple[Delivery, ...]

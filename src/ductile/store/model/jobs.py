@@ -65,13 +65,13 @@ class Deduplicated(Value):
     subscribed: bool | None = None
 
 
-class ChildConflict(Value):
+class DuplicateChild(Value):
     """The child exists already; it was not created again."""
 
     job_id: str
 
 
-EnqueueResult: TypeAlias = Accepted | Deduplicated | ChildConflict
+EnqueueResult: TypeAlias = Accepted | Deduplicated | DuplicateChild
 
 
 class StoredEvent(Value):
@@ -101,11 +101,11 @@ class ClaimedJob(Value):
     #: The step's own time limit.
     timeout: timedelta | None = None
     #: Whether a state webhook URL is subscribed to the job's run.
-    run_is_followed: bool = False
+    run_has_subscribers: bool = False
 
     @property
-    def is_followed(self) -> bool:
-        return self.run_is_followed or self.job.callback is not None
+    def has_subscribers(self) -> bool:
+        return self.run_has_subscribers or self.job.callback is not None
 
 
 class Settled(Value):
@@ -118,7 +118,7 @@ class Settled(Value):
     ended: tuple[JobStateChange, ...] = ()
 
 
-class Unsettled(StrEnum):
+class SettleSkipped(StrEnum):
     """Why an outcome changed nothing."""
 
     ALREADY_SETTLED = "already_settled"
@@ -126,7 +126,7 @@ class Unsettled(StrEnum):
     UNKNOWN_JOB = "unknown_job"
 
 
-SettleResult: TypeAlias = Settled | Unsettled
+SettleResult: TypeAlias = Settled | SettleSkipped
 
 
 class CancelStatus(StrEnum):
@@ -139,7 +139,7 @@ class CancelStatus(StrEnum):
 class CancelResult(Value):
     """The result of a cancel. `more`: the run has queued steps left; cancel again."""
 
-    answer: CancelStatus
+    status: CancelStatus
     #: Running jobs, whose processes must be ended.
     stopping: tuple[str, ...] = ()
     ended: tuple[JobStateChange, ...] = ()
@@ -156,14 +156,14 @@ class OverdueRuns(Value):
 class RetryResult(StrEnum):
     QUEUED = "queued"
     NOT_ENDED = "not_ended"
-    NOTHING_TO_RETRY = "nothing_to_retry"  # every failed step would fail again in the same way
+    NOT_RETRYABLE = "not_retryable"  # every failed step would fail again in the same way
     UNKNOWN_STEP = "unknown_step"  # the run has no such step
     CHANGED = "changed"  # the pipeline around the step has changed
     SUCCEEDED = "succeeded"
-    RUN_ENDED = "run_ended"  # a member of an ended run: the run is what can be retried
-    RUN_CANCELLED = "run_cancelled"  # a member of a run that is being cancelled
-    ENDED_AGAIN = "ended_again"  # the job was retried and ended again since the caller read it
-    RETAINED_NO_MORE = "retained_no_more"  # only its log is left
+    RUN_ENDED = "run_ended"  # a step of an ended run: the run is what can be retried
+    RUN_CANCELLED = "run_cancelled"  # a step of a run that is being cancelled
+    CHANGED_SINCE_READ = "changed_since_read"  # the job was retried and ended again since the caller read it
+    PRUNED = "pruned"  # only its log is left
     UNKNOWN_JOB = "unknown_job"
 
 
@@ -175,7 +175,7 @@ class ReleaseResult(Value):
 
 
 class SweepResult(Value):
-    """Jobs that one sweep has ended or recovered. `more`: another sweep is needed."""
+    """Jobs that one batch has ended or recovered. `more`: another batch is needed."""
 
     jobs: tuple[JobStateChange, ...]
     more: bool

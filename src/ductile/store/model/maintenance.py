@@ -67,10 +67,10 @@ class PluginWork(Value):
 class StoreStats(Value):
     """The store's files."""
 
-    place: str
+    path: str
     size: int
     #: Size of the write-ahead log.
-    log_size: int
+    wal_size: int
     schema_version: int
     #: The newest version that this program knows.
     newest_schema: int
@@ -80,7 +80,7 @@ class StoreStats(Value):
     #: Damage of the full-text index, which can be rebuilt.
     search_damage: tuple[str, ...] = ()
     #: Copies of damaged write-ahead logs, made when the store was opened.
-    kept_logs: tuple[str, ...] = ()
+    damaged_wals: tuple[str, ...] = ()
 
 
 class FailureGroup(Value):

@@ -48,8 +48,8 @@ class LogFilter(Value):
     completed_before: datetime | None = None
     #: Words that must all occur in result, error or stderr.
     query: str | None = None
-    #: Leave out `health` and `init`, which the core submits.
-    runs_only: bool = False
+    #: Leave out `health` and `init`, which the daemon submits.
+    exclude_internal: bool = False
 
 
 class LogRow(Value):
@@ -137,7 +137,7 @@ class RunRecord(JobDetails):
     """A pipeline run with its history."""
 
     #: Ledger entries about the run, such as bypassed steps.
-    notes: tuple[LedgerRow, ...]
+    ledger_entries: tuple[LedgerRow, ...]
     #: None if retention has removed it.
     graph: Graph | None
 

@@ -24,7 +24,7 @@ class ScheduleEntry(Value):
     last_job_id: str | None = None
     last_fired_at: datetime | None = None
     paused_at: datetime | None = None
-    #: The occurrence that waits for the poll guard, with the instant at which it was due.
+    #: The occurrence that waits for `max_outstanding_polls`, with the instant at which it was due.
     deferred: PlannedOccurrence | None = None
     #: When its definition was stored; set by the store.
     defined_at: datetime | None = None
@@ -69,7 +69,7 @@ class Firing(Value):
     planned_from: ScheduleEntry | None = None
     #: Requested by an operator: if it may not start, nothing is recorded and the status says why.
     on_demand: bool = False
-    #: A deferred occurrence: if the poll guard still blocks it, nothing is done.
+    #: A deferred occurrence: if `max_outstanding_polls` still blocks it, nothing is done.
     was_deferred: bool = False
     #: The policy for runs that it ends, with `if_running: cancel`.
     policy: Policy = EMPTY_POLICY
@@ -80,7 +80,7 @@ class FireStatus(StrEnum):
     SKIPPED = "skipped"
     DEFERRED = "deferred"  # other polls are outstanding: it waits for them, and starts late
     ALREADY_FIRED = "already_fired"
-    STALE = "stale"  # the schedule has moved on, was paused or is gone: plan again
+    STALE = "stale"  # the entry has changed since it was planned from: plan again
     REFUSED_RUNNING = "refused_running"  # on demand only: the previous run has not ended
     REFUSED_POLLS = "refused_polls"  # on demand only: too many polls are outstanding
 
@@ -88,7 +88,7 @@ class FireStatus(StrEnum):
 class FireResult(Value):
     """The result of a firing, with the jobs that it cancelled (`if_running: cancel`)."""
 
-    answer: FireStatus
+    status: FireStatus
     #: Queued jobs that are dead now.
     ended: tuple[JobStateChange, ...] = ()
     #: Running jobs, whose processes must be ended.

@@ -42,7 +42,7 @@ INSERT INTO job_queue (
 ON CONFLICT (origin_job_id, origin_execution, origin_event_index, origin_target)
   WHERE origin_job_id IS NOT NULL DO NOTHING
 
--- name: insert_lone_job
+-- name: insert_root_job
 -- A job without parent and subscription, as most are: half as many columns to bind.
 INSERT INTO job_queue (
   seq, id, plugin, command, payload, status, reason, hold, max_attempts, submitted_by, submitted_detail, dedupe_key,

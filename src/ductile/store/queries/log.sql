@@ -11,7 +11,7 @@ AND (:status IS NULL OR status = :status)
 AND (:command IS NULL OR command = :command) AND (:submitted_by IS NULL OR submitted_by = :submitted_by)
 AND (:completed_from IS NULL OR completed_at >= :completed_from)
 AND (:completed_before IS NULL OR completed_at < :completed_before)
-AND (:runs_only = 0 OR command NOT IN ('health', 'init'))
+AND (:exclude_internal = 0 OR command NOT IN ('health', 'init'))
 
 -- name: executions_of_job
 SELECT {log_columns}, result, stderr, payload FROM job_log WHERE job_id = :job_id ORDER BY execution, seq
@@ -47,5 +47,5 @@ FROM job_log
 WHERE seq > (SELECT coalesce(max(seq), 0) FROM job_log) - :latest AND completed_at >= :since
 GROUP BY plugin, status ORDER BY plugin, status
 
--- name: unsearchable
+-- name: unindexed_log
 SELECT seq, plugin, command, last_error, stderr, result FROM job_log WHERE seq > :after ORDER BY seq LIMIT :limit

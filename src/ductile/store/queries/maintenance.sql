@@ -22,10 +22,10 @@ SELECT seq, hash, origin, content, loaded_at, plugins FROM config_snapshots ORDE
 -- name: get_meta
 SELECT value FROM store_meta WHERE key = :key
 
--- name: keep_meta
+-- name: insert_meta_if_absent
 INSERT INTO store_meta (key, value) VALUES (:key, :value) ON CONFLICT (key) DO NOTHING
 
--- name: forget_meta
+-- name: delete_meta
 DELETE FROM store_meta WHERE key = :key
 
 -- name: put_meta
@@ -59,7 +59,7 @@ DELETE FROM run_scopes WHERE run_id = :run_id
 -- name: delete_run_members
 DELETE FROM run_members WHERE run_id = :run_id
 
--- name: delete_run_leaves
+-- name: delete_run_token_results
 DELETE FROM run_leaves WHERE run_id = :run_id
 
 -- fragment: prunable_log

@@ -1,6 +1,6 @@
 -- Pipeline runs: graphs, scopes, members and token results.
 
--- name: keep_version
+-- name: insert_graph_if_absent
 INSERT INTO pipeline_versions (fingerprint, name, graph, created_at) VALUES (:fingerprint, :name, :graph, :at)
 ON CONFLICT (fingerprint) DO NOTHING
 
@@ -28,7 +28,7 @@ FROM pipeline_runs AS run JOIN job_queue AS job ON job.id = run.run_id WHERE run
 -- name: run_fingerprint
 SELECT fingerprint FROM pipeline_runs WHERE run_id = :run_id
 
--- name: last_in_line
+-- name: last_waiting_run
 -- Runs with one key follow one another: a new one waits for the one that no other waits for yet.
 SELECT id FROM job_queue AS run {use_job_queue_dedupe}
 WHERE dedupe_key = :dedupe_key AND plugin = :plugin AND command = :command AND status IN ('queued', 'running')
@@ -88,17 +88,17 @@ VALUES (:job_id, :run_id, :scope_id, :branch, :line_order)
 -- name: member_by_id
 SELECT scope_id, branch, line_order FROM run_members WHERE job_id = :job_id
 
--- name: insert_leaf
+-- name: insert_token_result_row
 INSERT INTO run_leaves (
   scope_id, branch, line_order, run_id, position, step_path, status, job_id, event_id, error
 ) VALUES (
   :scope_id, :branch, :line_order, :run_id, :position, :step_path, :status, :job_id, :event_id, :error
 )
 
--- name: delete_leaf
+-- name: delete_token_result
 DELETE FROM run_leaves WHERE scope_id = :scope_id AND branch = :branch AND line_order = :line_order
 
--- name: leaves_of_scope
+-- name: token_results_of_scope
 SELECT leaf.branch, leaf.line_order, leaf.status, event.payload, leaf.error, leaf.job_id,
   leaf.position, leaf.step_path, leaf.event_id
 FROM run_leaves AS leaf LEFT JOIN events AS event ON event.id = leaf.event_id
@@ -149,7 +149,7 @@ WHERE run_id = :run_id AND status IN ('failed', 'dead')
   AND reason NOT IN ('bad_template', 'bad_baggage', 'bad_condition')
 ORDER BY seq
 
--- name: halted_members
+-- name: members_stopped_by_cancel
 -- Steps that succeeded while their run was being cancelled, which ended their token.
 SELECT {job_columns} FROM job_queue AS member
 WHERE member.run_id = :run_id AND member.status = 'succeeded' AND EXISTS (

@@ -58,7 +58,7 @@ def renew_id(path: Path) -> None:
     Orphan processes are found by the id of their store: a daemon on the copy must not find those of the
     original.
     """
-    sql = load_queries("ductile.store.sqlite")["forget_meta"]
+    sql = load_queries("ductile.store.sqlite")["delete_meta"]
     with translated(path), closing(apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)) as writer:
         writer.execute(sql, {"key": "store_id"}).fetchall()
 

@@ -20,7 +20,7 @@ from ductile.errors import (
     is_full,
 )
 
-#: "Duct": marks our files among other SQLite files.
+#: "Duct": distinguishes our files from other SQLite files.
 APPLICATION_ID = 0x44756374
 #: How long a write waits for the lock of another process.
 BUSY_TIMEOUT_MS = 5000
@@ -37,18 +37,18 @@ NETWORK_FILESYSTEMS = frozenset(
 
 def open_writer(path: Path) -> apsw.Connection:
     """Open the connection that writes; creates the file, private to its owner, if there is none."""
-    refuse_network_filesystem(path, read_mounts())
+    reject_network_filesystem(path, read_mounts())
     with translated(path):
         make_private_directory(path.parent)
-        refuse_log_without_database(path)
-        has_log = wal_path(path).exists()
+        reject_wal_without_database(path)
+        has_wal = wal_path(path).exists()
         with contextlib.suppress(FileExistsError):
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
         connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)
         _configure(connection)
         # If the store is refused, closing it must not change a log. See `checkpoint_on_close`.
-        connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, int(has_log))
-        _refuse_foreign(connection, path)
+        connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, int(has_wal))
+        _reject_foreign(connection, path)
         for pragma in (
             "journal_mode = WAL",
             "synchronous = FULL",
@@ -68,7 +68,7 @@ def wal_path(path: Path) -> Path:
 
 
 def checkpoint_on_close(connection: apsw.Connection) -> None:
-    """Let the last connection checkpoint and remove the log when it closes: the file is sound."""
+    """Let the last connection checkpoint and remove the log when it closes: the file is intact."""
     connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0)
 
 
@@ -76,7 +76,7 @@ def checkpoint_on_close(connection: apsw.Connection) -> None:
 RESCUED = "rescued-"
 
 
-def refuse_log_without_database(path: Path) -> None:
+def reject_wal_without_database(path: Path) -> None:
     """Raise `StoreFailedError` for a write-ahead log, or a rescued copy, whose database is missing or empty.
 
     SQLite removes the log when it creates the database, and with it the jobs accepted last.
@@ -115,11 +115,11 @@ def _configure(connection: apsw.Connection) -> None:
     connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
 
 
-def _refuse_foreign(connection: apsw.Connection, path: Path) -> None:
+def _reject_foreign(connection: apsw.Connection, path: Path) -> None:
     """Raise `StoreSchemaError` for an SQLite file of another program, which stays unchanged."""
-    ((mark,),) = connection.execute("PRAGMA application_id").fetchall()
+    ((application_id,),) = connection.execute("PRAGMA application_id").fetchall()
     ((tables,),) = connection.execute("SELECT count(*) FROM sqlite_schema").fetchall()
-    if mark != APPLICATION_ID and tables:
+    if application_id != APPLICATION_ID and tables:
         raise StoreSchemaError(
             f"{path} is an SQLite database, but not a Ductile store",
             hint="Set state.path to a new file, or to the store that Ductile made.",
@@ -196,7 +196,7 @@ def _full(path: Path) -> StoreFullError:
     )
 
 
-def must_stop(error: BaseException) -> bool:
+def is_fatal(error: BaseException) -> bool:
     """Return whether the file must not be used after this error until it is opened again."""
     return not is_search_damage(error) and isinstance(
         error,
@@ -222,7 +222,7 @@ def read_mounts() -> str:
         return ""  # not Linux: SQLite's own checks must do
 
 
-def refuse_network_filesystem(path: Path, mountinfo: str) -> None:
+def reject_network_filesystem(path: Path, mountinfo: str) -> None:
     # Resolved, because a link may lead to a network filesystem.
     kind = filesystem_of(path.resolve(), mountinfo)
     if kind in NETWORK_FILESYSTEMS:

@@ -37,7 +37,7 @@ def migrate(connection: apsw.Connection, path: Path) -> None:
                 _apply(connection, version, sql)
 
 
-def refuse_other_version(connection: apsw.Connection, path: Path) -> None:
+def reject_other_version(connection: apsw.Connection, path: Path) -> None:
     """Raise `StoreSchemaError` if the file has another version than our queries read."""
     newest = migrations()[-1][0]
     with translated(path):

@@ -23,7 +23,7 @@ SELECT plugin, status, count(*) FROM job_queue {use_job_queue_by_status}
 WHERE status <> 'succeeded' AND status IN ('queued', 'running') AND plugin IN (SELECT value FROM json_each(:plugins))
 GROUP BY plugin, status
 
--- name: clamp_waits
+-- name: shorten_waits
 -- Retries that are further away than their planned wait, because the clock was set back.
 UPDATE job_queue SET next_retry_at = strftime('%Y-%m-%dT%H:%M:%f', :now, '+' || retry_wait || ' seconds') || '000Z'
 WHERE seq IN (
@@ -34,8 +34,8 @@ WHERE seq IN (
 )
 RETURNING seq
 
--- name: clamp_deadlines
--- As `clamp_waits`, for the deadlines of runs.
+-- name: shorten_deadlines
+-- As `shorten_waits`, for the deadlines of runs.
 UPDATE pipeline_runs SET deadline_at =
   strftime('%Y-%m-%dT%H:%M:%f', :now, '+' || coalesce(deadline_wait, 0) || ' seconds') || '000Z'
 WHERE run_id IN (
@@ -46,8 +46,8 @@ WHERE run_id IN (
 )
 RETURNING run_id
 
--- name: clamp_delivery_waits
--- As `clamp_waits`, for the outbox.
+-- name: shorten_delivery_waits
+-- As `shorten_waits`, for the outbox.
 UPDATE state_deliveries SET next_attempt_at =
   strftime('%Y-%m-%dT%H:%M:%f', :now, '+' || coalesce(retry_wait, 0) || ' seconds') || '000Z'
 WHERE seq IN (

@@ -17,7 +17,7 @@ from ductile.errors import RefusedError, StoreBusyError
 from ductile.store.sqlite.connection import open_reader, translated
 from ductile.store.sqlite.session import SqliteSession
 
-Answer = TypeVar("Answer")
+R = TypeVar("R")
 
 _THREADS = 2
 
@@ -32,38 +32,38 @@ class ReadPool:
         self._opened: list[apsw.Connection] = []
         self._closed = False
 
-    async def read(self, verb: Callable[[SqliteSession], Answer]) -> Answer:
-        """Run a reading verb on one consistent snapshot of the store."""
+    async def read(self, work: Callable[[SqliteSession], R]) -> R:
+        """Run `work` on one consistent snapshot of the store."""
         if self._closed:
             raise StoreBusyError("the store is closed", hint="Try again when the daemon is back.")
-        return await asyncio.get_running_loop().run_in_executor(self._pool, self._run, verb)
+        return await asyncio.get_running_loop().run_in_executor(self._pool, self._run, work)
 
-    async def read_fresh(self, verb: Callable[[SqliteSession], Answer]) -> Answer:
-        """Run a reading verb on a connection that has read nothing before."""
+    async def read_fresh(self, work: Callable[[SqliteSession], R]) -> R:
+        """Run `work` on a connection that has read nothing before."""
 
-        def run() -> Answer:
+        def run() -> R:
             self._drop_connection()
-            return self._run(verb)
+            return self._run(work)
 
         if self._closed:
             raise StoreBusyError("the store is closed", hint="Try again when the daemon is back.")
         return await asyncio.get_running_loop().run_in_executor(self._pool, run)
 
-    def _run(self, verb: Callable[[SqliteSession], Answer]) -> Answer:
+    def _run(self, work: Callable[[SqliteSession], R]) -> R:
         with translated(self.path):
             try:
-                return self._run_once(verb)
+                return self._run_once(work)
             except apsw.CorruptError:
                 # Confirmed on a new connection: after this message operators restore backups.
                 self._drop_connection()
-                return self._run_once(verb)
+                return self._run_once(work)
 
-    def _run_once(self, verb: Callable[[SqliteSession], Answer]) -> Answer:
+    def _run_once(self, work: Callable[[SqliteSession], R]) -> R:
         connection = self._connection()
         session = SqliteSession(connection, self._queries, Random(0), self._clock())
         connection.execute("BEGIN").fetchall()
         try:
-            return verb(session)
+            return work(session)
         except UnicodeEncodeError as error:
             raise RefusedError("this text cannot be in any store: it is not valid Unicode") from error
         finally:

@@ -1,6 +1,6 @@
 """The session of a verb on an SQLite connection, and the buffer of rows that are inserted together.
 
-Each statement releases and takes the interpreter's lock, which costs a busy daemon more than the statement
+Each statement releases and takes the GIL, which costs a busy daemon more than the statement
 itself; so rows of the busiest tables wait in an `InsertBuffer` until a query reads their table.
 """
 
@@ -22,16 +22,16 @@ from ductile.core.expressions.regex import MatchBudget
 from ductile.core.timestamps import format_timestamp
 from ductile.errors import ContendedError, StoreError
 from ductile.store.notifier import Change
-from ductile.store.session import Cell
+from ductile.store.session import SqlValue
 
-#: The first value must be a parameter: with a constant, an unused row would not begin with NULL.
+#: The first value must be a parameter: with a constant, a padding row would not begin with NULL.
 _INSERT = re.compile(r"(INSERT INTO (\w+) .*?)\bVALUES\s*(\(\s*:[^()]*\))(.*)", re.DOTALL)
-#: The tables that `insert_later` writes to.
+#: The tables that `insert_buffered` writes to.
 _BUFFERED = re.compile(r"\b(job_queue|job_log|job_transitions|ledger|events)\b")
 _PARAMETER = re.compile(r":([a-z_]+)")
 _MAX_ROWS = 64
-#: The columns that may be large. The size of the others is bounded or negligible.
-_LARGE = ("payload", "result", "stderr")
+#: The columns that count towards the size of a batch. The others are small.
+_SIZE_COLUMNS = ("payload", "result", "stderr")
 
 
 @cache
@@ -43,19 +43,19 @@ def buffered_tables_in(sql: str) -> frozenset[str]:
 class InsertBuffer:
     """The waiting rows of one query, which inserts one row.
 
-    Statements are compiled for 2^n rows, so that there are few of them. Unused rows are all NULL and filtered
-    out, which requires that the first column of a real row is never NULL.
+    The rows are padded with all-NULL rows to a power of two, so that only seven statements exist. The WHERE
+    clause drops the padding, so the first column of a real row must never be NULL.
     """
 
     __slots__ = (
         "_bind",
-        "_head",
-        "_large",
-        "_row",
+        "_padding_row",
+        "_row_placeholders",
         "_rows",
+        "_size_columns",
+        "_sql_prefix",
+        "_sql_suffix",
         "_statements",
-        "_tail",
-        "_unused",
         "size",
         "table",
     )
@@ -64,25 +64,25 @@ class InsertBuffer:
         found = _INSERT.fullmatch(sql)
         if found is None:
             raise StoreError(f"not an INSERT of one row: {sql}")
-        self._head, self.table, row, self._tail = found.groups()
+        self._sql_prefix, self.table, row, self._sql_suffix = found.groups()
         names = tuple(_PARAMETER.findall(row))
-        self._row = _PARAMETER.sub("?", row)
-        self._unused: tuple[Cell, ...] = (None,) * len(names)
-        self._bind: Callable[[Mapping[str, Cell]], tuple[Cell, ...]] = itemgetter(*names)
-        self._large = tuple(names.index(name) for name in _LARGE if name in names)
+        self._row_placeholders = _PARAMETER.sub("?", row)
+        self._padding_row: tuple[SqlValue, ...] = (None,) * len(names)
+        self._bind: Callable[[Mapping[str, SqlValue]], tuple[SqlValue, ...]] = itemgetter(*names)
+        self._size_columns = tuple(names.index(name) for name in _SIZE_COLUMNS if name in names)
         self._statements: dict[int, str] = {}
-        self._rows: list[tuple[Cell, ...]] = []
+        self._rows: list[tuple[SqlValue, ...]] = []
         #: Characters in the large columns of the waiting rows.
         self.size = 0
 
-    def add(self, values: Mapping[str, Cell]) -> int:
+    def add(self, values: Mapping[str, SqlValue]) -> int:
         """Add a row. Returns the characters in its large columns."""
         row = self._bind(values)
         if row[0] is None:
             raise StoreError(f"the first column of a row for {self.table} is NULL")
         self._rows.append(row)
         size = 0
-        for column in self._large:
+        for column in self._size_columns:
             if (text := row[column]) is not None:
                 size += len(text)
         self.size += size
@@ -91,22 +91,22 @@ class InsertBuffer:
     def discard(self) -> None:
         self._rows, self.size = [], 0
 
-    def take(self) -> Iterator[tuple[str, tuple[Cell, ...]]]:
+    def take(self) -> Iterator[tuple[str, tuple[SqlValue, ...]]]:
         """Empty the buffer. Yields statements with their values."""
         waiting = self._rows
         self.discard()
         while waiting:
             rows, waiting = waiting[:_MAX_ROWS], waiting[_MAX_ROWS:]
             capacity = 1 << (len(rows) - 1).bit_length()
-            rows += [self._unused] * (capacity - len(rows))
+            rows += [self._padding_row] * (capacity - len(rows))
             yield self._statement(capacity), tuple(chain.from_iterable(rows))
 
     def _statement(self, capacity: int) -> str:
         if capacity not in self._statements:
-            rows = ", ".join([self._row] * capacity)
+            rows = ", ".join([self._row_placeholders] * capacity)
             # SQLite calls the first column of a list of values `column1`.
             used = f"SELECT * FROM (VALUES {rows}) WHERE column1 IS NOT NULL"  # noqa: S608 - our own query
-            self._statements[capacity] = f"{self._head}{used}{self._tail}"
+            self._statements[capacity] = f"{self._sql_prefix}{used}{self._sql_suffix}"
         return self._statements[capacity]
 
 
@@ -152,7 +152,7 @@ class SqliteSession:
         self._data_version = -1
         #: What the current request publishes when it is committed.
         self.changes: list[Change] = []
-        #: Characters in the large columns of all rows inserted by `insert_later`, in any transaction.
+        #: Characters in the large columns of all rows inserted by `insert_buffered`, in any transaction.
         self.written_size = 0
         self.rng = rng
         self.now = now
@@ -166,54 +166,54 @@ class SqliteSession:
         self.timestamp = self._last_timestamp = max(format_timestamp(now), self._last_timestamp)
 
     def begin_request(self) -> None:
-        """Begin the work of another verb in the same transaction."""
+        """Begin the next write request of the batch, in the same transaction."""
         self._budget = None
         self.changes = []
 
     def committed(self) -> None:
         self._data_version = self._connection.data_version()
 
-    def set_floor(self, timestamp: str) -> None:
-        """Let no later timestamp be earlier than this one."""
+    def set_min_timestamp(self, timestamp: str) -> None:
+        """Give no timestamp that is earlier than this one."""
         self._last_timestamp = max(self._last_timestamp, timestamp)
 
     @property
-    def budget(self) -> MatchBudget:
+    def regex_budget(self) -> MatchBudget:
         if self._budget is None:
             self._budget = MatchBudget(thread_time)
         return self._budget
 
-    def one(self, query: str, /, **values: Cell) -> tuple[Cell, ...] | None:
+    def one(self, query: str, /, **values: SqlValue) -> tuple[SqlValue, ...] | None:
         # All rows are fetched even for one: a statement that has not run to its end blocks the commit.
         rows = self.all(query, **values)
         return rows[0] if rows else None
 
-    def all(self, query: str, /, **values: Cell) -> list[tuple[Cell, ...]]:
-        sql = self._flushed(query)
-        return cast("list[tuple[Cell, ...]]", self._execute(sql, values).fetchall())
+    def all(self, query: str, /, **values: SqlValue) -> list[tuple[SqlValue, ...]]:
+        sql = self._sql_after_flush(query)
+        return cast("list[tuple[SqlValue, ...]]", self._execute(sql, values).fetchall())
 
-    def insert(self, query: str, /, **values: Cell) -> int | None:
+    def insert(self, query: str, /, **values: SqlValue) -> int | None:
         # RETURNING would build a table for its rows, which doubles the cost of an insert.
         self.run(query, **values)
         return self._connection.last_insert_rowid() if self._connection.changes() else None
 
-    def run(self, query: str, /, **values: Cell) -> None:
-        self._execute(self._flushed(query), values)
+    def run(self, query: str, /, **values: SqlValue) -> None:
+        self._execute(self._sql_after_flush(query), values)
 
-    def change(self, query: str, /, **values: Cell) -> None:
+    def update_one(self, query: str, /, **values: SqlValue) -> None:
         self.run(query, **values)
         if (changed := self._connection.changes()) != 1:
             raise ContendedError(f"{query} changed {changed} rows instead of one")
 
-    def next_seq(self, highest: str, /) -> int:
-        known = self._seqs.get(highest)
+    def next_seq(self, max_seq_query: str, /) -> int:
+        known = self._seqs.get(max_seq_query)
         if known is None:
-            found = self.one(highest)
+            found = self.one(max_seq_query)
             known = (found[0] if found else None) or 0
-        self._seqs[highest] = known + 1
+        self._seqs[max_seq_query] = known + 1
         return known + 1
 
-    def insert_later(self, query: str, values: Mapping[str, Cell], /) -> None:
+    def insert_buffered(self, query: str, values: Mapping[str, SqlValue], /) -> None:
         buffer = self._buffers.get(query)
         if buffer is None:
             buffer = self._buffers[query] = InsertBuffer(self._queries[query])
@@ -223,7 +223,7 @@ class SqliteSession:
     def publish(self, change: Change, /) -> None:
         self.changes.append(change)
 
-    def _flushed(self, query: str) -> str:
+    def _sql_after_flush(self, query: str) -> str:
         """Return the text of a query, after writing the buffered rows of the tables that it names."""
         sql = self._queries[query]
         tables = buffered_tables_in(sql)

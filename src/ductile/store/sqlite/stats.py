@@ -13,15 +13,15 @@ from ductile.store.sqlite.migrate import migrations
 from ductile.store.sqlite.wal_damage import damaged_wal_copies
 from ductile.struct import Value
 
-_SOUND = "ok"
+_OK = "ok"
 #: In every message about damage of the full-text index.
-_OF_SEARCH = "fts5"
+_FTS_MARKER = "fts5"
 
 
 class StoreDamage(Value):
     file: tuple[str, ...] = ()
     #: Of the full-text index.
-    search: tuple[str, ...] = ()
+    fts: tuple[str, ...] = ()
 
 
 def find_damage(session: Session) -> StoreDamage:
@@ -30,14 +30,14 @@ def find_damage(session: Session) -> StoreDamage:
     Needs a new connection: one that has searched before may cache parts of the full-text index from an
     earlier snapshot, and report the difference as damage.
     """
-    return sort_damage(str(row[0]) for row in session.all("check_damage"))
+    return split_damage(str(row[0]) for row in session.all("check_damage"))
 
 
-def sort_damage(found: Iterable[str]) -> StoreDamage:
-    wrong = [line for line in found if line != _SOUND]
+def split_damage(found: Iterable[str]) -> StoreDamage:
+    wrong = [line for line in found if line != _OK]
     return StoreDamage(
-        file=tuple(line for line in wrong if _OF_SEARCH not in line.lower()),
-        search=tuple(line for line in wrong if _OF_SEARCH in line.lower()),
+        file=tuple(line for line in wrong if _FTS_MARKER not in line.lower()),
+        fts=tuple(line for line in wrong if _FTS_MARKER in line.lower()),
     )
 
 
@@ -45,15 +45,15 @@ def read_stats(session: Session, path: Path) -> StoreStats:
     damage = find_damage(session)
     version = session.one("check_schema_version")
     return StoreStats(
-        place=str(path),
+        path=str(path),
         size=_size(path),
-        log_size=_size(wal_path(path)),
+        wal_size=_size(wal_path(path)),
         schema_version=0 if version is None else int(version[0]),
         newest_schema=migrations()[-1][0],
         filesystem=filesystem_of(path.resolve(), read_mounts()),
         damage=damage.file,
-        search_damage=damage.search,
-        kept_logs=tuple(map(str, damaged_wal_copies(path.resolve()))),
+        search_damage=damage.fts,
+        damaged_wals=tuple(map(str, damaged_wal_copies(path.resolve()))),
     )
 
 

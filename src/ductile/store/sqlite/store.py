@@ -27,22 +27,22 @@ from ductile.store.sqlite.connection import (
     translated,
     wal_path,
 )
-from ductile.store.sqlite.file_watch import Rescue, rescue_store
-from ductile.store.sqlite.migrate import migrate, refuse_other_version
+from ductile.store.sqlite.file_identities import Rescue, rescue_store
+from ductile.store.sqlite.migrate import migrate, reject_other_version
 from ductile.store.sqlite.read_pool import ReadPool
 from ductile.store.sqlite.session import SqliteSession
 from ductile.store.sqlite.stats import find_damage, read_stats
 from ductile.store.sqlite.wal_damage import copy_damaged_wal, find_wal_damage
 from ductile.store.sqlite.writer import Writer
 from ductile.store.verbs import maintenance
-from ductile.store.verbs.insert import SWEEP
+from ductile.store.verbs.insert import BATCH_SIZE
 
 R = TypeVar("R")
 
 #: Bytes. A file up to this size is checked for damage at every start, which takes a fraction of a second.
-CHECKED_AT_START = 256 * 1024 * 1024
+MAX_SIZE_CHECKED_AT_START = 256 * 1024 * 1024
 #: A file up to this size is checked after an unclean end. A larger one would delay the start too long.
-CHECKED_AFTER_CRASH = 4 * 1024 * 1024 * 1024
+MAX_SIZE_CHECKED_AFTER_CRASH = 4 * 1024 * 1024 * 1024
 
 
 class DamagedWal(NamedTuple):
@@ -109,8 +109,8 @@ class SqliteStore(ReadOnlySqliteStore):
     async def is_full(self) -> bool:
         if self.writer.is_full:
             with suppress(StoreFullError, StoreBusyError):
-                await self.run_write(Priority.ENQUEUE, maintenance.insert_filler)
-                await self.run_write(Priority.ENQUEUE, maintenance.delete_filler)
+                await self.run_write(Priority.ENQUEUE, maintenance.write_probe_row)
+                await self.run_write(Priority.ENQUEUE, maintenance.delete_probe_row)
         return self.writer.is_full
 
     async def close(self) -> None:
@@ -125,7 +125,7 @@ class SqliteStore(ReadOnlySqliteStore):
             self.writer.check()  # an idle store may not have noticed yet that its files were removed
         self._readers.close()
         if self.writer.has_failed:
-            # A checkpoint would remove the log from which a file that is not to be trusted is recovered.
+            # A checkpoint would remove the log from which a file with a fatal error is recovered.
             self.connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
             if self.writer.files.is_lost:
                 try:
@@ -143,14 +143,14 @@ class SqliteStore(ReadOnlySqliteStore):
             await self._rebuild_search_index()
             raise
 
-    async def prune(self, retention: Retention, *, limit: int = maintenance.PRUNED_AT_ONCE) -> PruneResult:
+    async def prune(self, retention: Retention, *, limit: int = maintenance.PRUNE_BATCH) -> PruneResult:
         try:
             return await super().prune(retention, limit=limit)
         except SearchIndexError:
             await self._rebuild_search_index()
             raise
 
-    async def index_log(self, *, limit: int = SWEEP) -> int:
+    async def index_log(self, *, limit: int = BATCH_SIZE) -> int:
         try:
             return await super().index_log(limit=limit)
         except StoreError as error:
@@ -174,7 +174,7 @@ class SqliteStore(ReadOnlySqliteStore):
         task.add_done_callback(self._indexing.discard)
 
     async def _index_all(self) -> None:
-        with suppress(StoreError):  # the next sweep goes on from here
+        with suppress(StoreError):  # the next batch goes on from here
             while await super().index_log():
                 pass
 
@@ -184,7 +184,7 @@ def open_sqlite_store_read_only(path: Path, *, clock: Callable[[], datetime]) ->
     queries = load_queries("ductile.store.sqlite")
     connection = open_reader(path)
     try:
-        refuse_other_version(connection, path)
+        reject_other_version(connection, path)
         with translated(path):
             session = SqliteSession(connection, queries, Random(0), clock())
             found = session.one("get_meta", key="store_id")
@@ -194,11 +194,11 @@ def open_sqlite_store_read_only(path: Path, *, clock: Callable[[], datetime]) ->
 
 
 def open_sqlite_store(
-    path: Path, *, clock: Callable[[], datetime], rng: Random, thorough: bool = False
+    path: Path, *, clock: Callable[[], datetime], rng: Random, check_integrity: bool = False
 ) -> SqliteStore:
     """Open the store; creates or migrates the file as needed.
 
-    Checks the file for damage if the last process did not close it, and if `thorough` is set. Raises
+    Checks the file for damage if the last process did not close it, and if `check_integrity` is set. Raises
     `StoreFailedError` for a damaged file, which is left unchanged.
     """
     queries = load_queries("ductile.store.sqlite")
@@ -211,7 +211,13 @@ def open_sqlite_store(
         with translated(path):
             session = SqliteSession(connection, queries, rng, clock())
             is_search_damaged = False
-            if _size(path) <= (CHECKED_AFTER_CRASH if crashed else CHECKED_AT_START if thorough else 0):
+            if _size(path) <= (
+                MAX_SIZE_CHECKED_AFTER_CRASH
+                if crashed
+                else MAX_SIZE_CHECKED_AT_START
+                if check_integrity
+                else 0
+            ):
                 is_search_damaged = _check_damage(session, path)
             if wal_damage is not None:  # copied before the first write, which overwrites the log
                 damaged_wal = DamagedWal(path=copy_damaged_wal(wal, wal_damage), lost=wal_damage.transactions)
@@ -220,9 +226,9 @@ def open_sqlite_store(
         checkpoint_on_close(connection)
         migrate(connection, path)
         with translated(path):
-            session.set_floor((session.one("latest_instant") or (None,))[0] or "")
+            session.set_min_timestamp((session.one("latest_instant") or (None,))[0] or "")
             # Made with the store and kept for good. Two processes that create it at once agree on one.
-            session.run("keep_meta", key="store_id", value=make_id(session.now, session.rng))
+            session.run("insert_meta_if_absent", key="store_id", value=make_id(session.now, session.rng))
             found = session.one("get_meta", key="store_id")
     except BaseException:
         connection.close()
@@ -238,7 +244,7 @@ def _check_damage(session: SqliteSession, path: Path) -> bool:
     damage = find_damage(session)
     if damage.file:
         raise damaged(path, f"{path} is damaged: {damage.file[0]}")
-    return bool(damage.search)
+    return bool(damage.fts)
 
 
 def _size(path: Path) -> int:

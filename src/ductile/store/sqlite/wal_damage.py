@@ -38,7 +38,7 @@ class WalDamage(Value):
 
     transactions: int
     #: Identifies the log.
-    mark: str
+    salt_id: str
 
 
 class _WalFrame(NamedTuple):
@@ -88,7 +88,7 @@ def _behind_broken_header(frames: Iterator[_WalFrame]) -> WalDamage | None:
 
 
 def _damage(lost: int, salts: tuple[int, int]) -> WalDamage | None:
-    return WalDamage(transactions=lost, mark="%08x%08x" % salts) if lost else None  # noqa: UP031 - a pair
+    return WalDamage(transactions=lost, salt_id="%08x%08x" % salts) if lost else None  # noqa: UP031 - a pair
 
 
 def _frames(stream: IO[bytes], page: int) -> Iterator[_WalFrame]:
@@ -114,7 +114,7 @@ def _checksum(content: bytes, sums: tuple[int, int], *, little: bool) -> tuple[i
 
 def copy_damaged_wal(log: Path, damage: WalDamage) -> Path:
     """Copy a damaged log beside itself and sync it, once for each log. Returns the path."""
-    kept = log.with_name(f"{log.name}.damaged-{damage.mark}")
+    kept = log.with_name(f"{log.name}.damaged-{damage.salt_id}")
     if kept.exists():
         return kept
     scratch = log.with_name(f"{kept.name}.part")

@@ -29,8 +29,8 @@ import msgspec
 from ductile.errors import DuctileError, StoreBusyError, StoreError, StoreFailedError, StoreFullError
 from ductile.store.notifier import Change, Notifier, StoreFailed
 from ductile.store.port import Priority
-from ductile.store.sqlite.connection import must_stop, translate
-from ductile.store.sqlite.file_watch import FileWatch
+from ductile.store.sqlite.connection import is_fatal, translate
+from ductile.store.sqlite.file_identities import FileIdentities
 from ductile.store.sqlite.session import SqliteSession
 
 R = TypeVar("R")
@@ -41,15 +41,15 @@ MAX_BYTES = 4 * 1024 * 1024
 MAX_SECONDS = 0.005
 #: Submissions that may wait; further ones are refused with `StoreBusyError`.
 CAPACITY = 10_000
-#: This many submissions in one turn of the event loop are a burst: the loop is probably still reading
-#: requests whose submissions follow. An idle writer is then woken two turns later, so that they share the
-#: commit. A commit that began earlier would compete with the loop for the interpreter's lock.
+#: This many submissions in one iteration of the event loop are a burst: the loop is probably still reading
+#: requests whose submissions follow. An idle writer is then woken two iterations later, so that they share
+#: the commit. A commit that began earlier would compete with the loop for the GIL.
 BURST = 8
-BURST_TURNS = 2
+BURST_ITERATIONS = 2
 #: Pages in the write-ahead log above which it is checkpointed between batches.
 CHECKPOINT_PAGES = 1000
 
-#: Requests that run after the claims of their batch. A claim was made under the configuration before, so it
+#: Requests that run after the claims of their batch. A claim uses the caps of the old configuration, so it
 #: must not see the jobs that a CONFIGURE request adds.
 _AFTER_CLAIMS = frozenset({Priority.CONFIGURE, Priority.MAINTENANCE})
 
@@ -93,7 +93,7 @@ class Writer:
         self.is_full = False
         self._has_written = False
         self._wal_pages = 0
-        self.files = FileWatch(connection.filename, connection.filename_wal)
+        self.files = FileIdentities(connection.filename, connection.filename_wal)
         connection.set_wal_hook(self._on_wal_commit)
         self._thread = threading.Thread(target=self._run, name="ductile-writer", daemon=True)
         self._thread.start()
@@ -116,15 +116,15 @@ class Writer:
                 raise StoreBusyError(message, hint="Try again in a moment.")
             queue.append(request)
             if self.is_idle:
-                # Woken at the end of this turn of the loop: requests of the same turn share the commit.
+                # Woken at the end of this iteration of the loop: its requests share the commit.
                 self.is_idle = False
-                loop.call_soon(self.wake, loop, BURST_TURNS)
+                loop.call_soon(self.wake, loop, BURST_ITERATIONS)
         return request.future
 
-    def wake(self, loop: asyncio.AbstractEventLoop, turns: int) -> None:
-        """Notify the thread; after a burst, up to `turns` turns of the loop later."""
-        if turns and len(self._queues[Priority.ENQUEUE]) >= BURST:
-            loop.call_soon(self.wake, loop, turns - 1)
+    def wake(self, loop: asyncio.AbstractEventLoop, iterations: int) -> None:
+        """Notify the thread; after a burst, up to `iterations` iterations of the loop later."""
+        if iterations and len(self._queues[Priority.ENQUEUE]) >= BURST:
+            loop.call_soon(self.wake, loop, iterations - 1)
             return
         with self._work_waits:
             self._work_waits.notify()
@@ -223,7 +223,7 @@ class Writer:
 
     def _commit(self) -> None:
         # A commit to an unlinked file succeeds as well. Checked before, so that a refused request is not in
-        # the store that is put back; and after, so that nothing is acknowledged that is not at its path.
+        # the copy that `rescue_store` makes; and after, so that only what is at its path is acknowledged.
         self.files.check()
         self._execute("COMMIT")
         self.files.check()
@@ -233,11 +233,11 @@ class Writer:
         """Run the waiting requests, claims after submissions: they see the jobs of the same commit."""
         deadline = time.monotonic() + MAX_SECONDS
         largest = self._session.written_size + MAX_BYTES
-        held: deque[WriteRequest[Any]] = deque()
+        deferred: deque[WriteRequest[Any]] = deque()
 
-        def run_held() -> None:
-            while held:
-                self._run_request(held.popleft(), batch)
+        def run_deferred() -> None:
+            while deferred:
+                self._run_request(deferred.popleft(), batch)
 
         try:
             while (
@@ -249,15 +249,15 @@ class Writer:
                 if request is None:
                     break
                 if request.priority is Priority.CLAIM:
-                    held.append(request)
+                    deferred.append(request)
                 elif request.priority in _AFTER_CLAIMS:
-                    held.append(request)
-                    run_held()
+                    deferred.append(request)
+                    run_deferred()
                 else:
                     self._run_request(request, batch)
-            run_held()
+            run_deferred()
         finally:
-            batch += held  # the batch failed: these run, or fail, with the others
+            batch += deferred  # the batch failed: these run, or fail, with the others
 
     def _run_request(self, request: WriteRequest[Any], batch: list[WriteRequest[Any]]) -> None:
         batch.append(request)
@@ -267,9 +267,9 @@ class Writer:
         request.changes = session.changes
 
     def _recover_batch(self, batch: list[WriteRequest[Any]], error: Exception) -> None:
-        """Run the requests of a failed batch one by one, unless the file is not to be trusted any more."""
+        """Run the requests of a failed batch one by one, unless the error is fatal to the file."""
         self._roll_back()
-        if not batch or must_stop(error):
+        if not batch or is_fatal(error):
             # The transaction could not begin, or the file is damaged: no waiting request can be served.
             batch += self._take_all()
             self._fail(batch, error)
@@ -290,7 +290,7 @@ class Writer:
             self._begin()
             for request in requests:
                 request.error = self._try_request(request)
-                if request.error is not None and must_stop(request.error):
+                if request.error is not None and is_fatal(request.error):
                     self._roll_back()
                     self._fail(requests, request.error)
                     return []
@@ -317,14 +317,14 @@ class Writer:
         return None
 
     def _fail(self, requests: Iterable[WriteRequest[Any]], error: BaseException) -> None:
-        self._stop_if_untrusted(error)
+        self._stop_if_fatal(error)
         for request in requests:
             request.error = error
 
-    def _stop_if_untrusted(self, error: BaseException | None) -> None:
+    def _stop_if_fatal(self, error: BaseException | None) -> None:
         if isinstance(error, StoreFailedError):
             self._stop(error)
-        elif isinstance(error, apsw.Error) and must_stop(error):
+        elif isinstance(error, apsw.Error) and is_fatal(error):
             self._stop(
                 StoreFailedError(
                     f"the store has stopped: {error}",
@@ -361,7 +361,7 @@ class Writer:
                 self._loop.call_soon_threadsafe(callback, argument)
 
     def _publish_and_resolve(self, batch: list[WriteRequest[Any]]) -> None:
-        """Publish the changes, then resolve the futures. Their callers resume in the next turn."""
+        """Publish the changes, then resolve the futures. Their callers resume in the next iteration."""
         changes = {
             id(change): change for request in batch if request.error is None for change in request.changes
         }
@@ -374,9 +374,9 @@ class Writer:
             elif isinstance(request.error, DuctileError):
                 request.future.set_exception(request.error)
             else:
-                defect = StoreError(f"a defect in the store: {request.error!r}")
-                defect.__cause__ = request.error
-                request.future.set_exception(defect)
+                internal = StoreError(f"internal error in the store: {request.error!r}")
+                internal.__cause__ = request.error
+                request.future.set_exception(internal)
 
     # -- the write-ahead log
 
@@ -393,5 +393,5 @@ class Writer:
         try:
             self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
         except apsw.Error as error:
-            self._stop_if_untrusted(error)
+            self._stop_if_fatal(error)
         self._wal_pages = 0

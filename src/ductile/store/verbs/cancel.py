@@ -22,31 +22,31 @@ from ductile.core.runs.graph import RUN_PLUGIN
 from ductile.core.timestamps import format_timestamp
 from ductile.store.model.jobs import CancelResult, CancelStatus, JobStateChange, OverdueRuns, SweepResult
 from ductile.store.rows import instant_or_none, read_job, to_json
-from ductile.store.session import Cell, Session
-from ductile.store.verbs.insert import NO_LIMIT, SWEEP
+from ductile.store.session import Session, SqlValue
+from ductile.store.verbs.insert import BATCH_SIZE, NO_LIMIT
 from ductile.store.verbs.ledger import append_ledger
 from ductile.store.verbs.settle import end_run, settle_job, state_change
 
 _CANCELLED_IN_QUEUE = EndedEarly(reason=JobReason.CANCELLED, error="cancelled while it was queued")
 
 
-def cancel(session: Session, job_id: str, policy: Policy, *, limit: int = SWEEP) -> CancelResult:
+def cancel(session: Session, job_id: str, policy: Policy, *, limit: int = BATCH_SIZE) -> CancelResult:
     """End a queued job, and request the end of a running one. A run is cancelled with all of its steps."""
     row = session.one("job_for_settle", id=job_id)
     if row is None:
         logged = session.one("job_was_logged", job_id=job_id)
         known = CancelStatus.UNKNOWN_JOB if logged is None else CancelStatus.ALREADY_ENDED
-        return CancelResult(answer=known)
+        return CancelResult(status=known)
     job = read_job(row)
     if job.status in TERMINAL:
-        return CancelResult(answer=CancelStatus.ALREADY_ENDED)
+        return CancelResult(status=CancelStatus.ALREADY_ENDED)
     if job.plugin == RUN_PLUGIN:
         return _cancel_run(session, job, policy, limit)
     if job.status is JobStatus.QUEUED:
         ended = _end(session, job, _CANCELLED_IN_QUEUE, policy)
-        return CancelResult(answer=CancelStatus.CANCELLED, ended=tuple(ended))
+        return CancelResult(status=CancelStatus.CANCELLED, ended=tuple(ended))
     _request_cancel(session, job)
-    return CancelResult(answer=CancelStatus.REQUESTED, stopping=(job.id,))
+    return CancelResult(status=CancelStatus.REQUESTED, stopping=(job.id,))
 
 
 def _request_cancel(session: Session, job: Job) -> None:
@@ -71,7 +71,7 @@ def _cancel_run(session: Session, run: Job, policy: Policy, limit: int) -> Cance
     running = session.all("live_members", run_id=run.id, status=JobStatus.RUNNING, limit=NO_LIMIT)
     over = any(one.id == run.id for one in ended)
     return CancelResult(
-        answer=CancelStatus.CANCELLED if over else CancelStatus.REQUESTED,
+        status=CancelStatus.CANCELLED if over else CancelStatus.REQUESTED,
         stopping=tuple(str(row[0]) for row in running),
         ended=tuple(ended),
         more=len(queued) == limit,
@@ -84,7 +84,7 @@ def _end(session: Session, job: Job, outcome: Outcome, policy: Policy) -> list[J
     return [state_change(job, settled.settlement), *settled.ended]
 
 
-def cancel_overdue(session: Session, policy: Policy, *, limit: int = SWEEP) -> OverdueRuns:
+def cancel_overdue(session: Session, policy: Policy, *, limit: int = BATCH_SIZE) -> OverdueRuns:
     """Cancel the runs whose deadline has passed; one sweep's worth."""
     cancelled: list[CancelResult] = []
     for (run_id,) in session.all("overdue_runs", now=format_timestamp(session.now), limit=limit):
@@ -98,7 +98,7 @@ def cancel_overdue(session: Session, policy: Policy, *, limit: int = SWEEP) -> O
     )
 
 
-def recover(session: Session, policy: Policy, *, limit: int = SWEEP) -> SweepResult:
+def recover(session: Session, policy: Policy, *, limit: int = BATCH_SIZE) -> SweepResult:
     """Recover what a crash left: no other process runs jobs of this store. One sweep's worth.
 
     Every running job is orphaned and goes back to the queue. Then queued steps of cancelled runs end, and
@@ -126,7 +126,7 @@ def end_queued(
     *,
     plugins: Sequence[str] | None = None,
     keep: bool = False,
-    limit: int = SWEEP,
+    limit: int = BATCH_SIZE,
 ) -> SweepResult:
     """End queued jobs of these plugins or, with `keep`, of all others; one sweep's worth."""
     names = None if plugins is None else to_json(list(plugins))
@@ -136,7 +136,7 @@ def end_queued(
 
 
 def _settle_all(
-    session: Session, rows: Sequence[tuple[Cell, ...]], outcome: Outcome, policy: Policy, *, limit: int
+    session: Session, rows: Sequence[tuple[SqlValue, ...]], outcome: Outcome, policy: Policy, *, limit: int
 ) -> SweepResult:
     ended: list[JobStateChange] = []
     for row in rows:

@@ -21,16 +21,16 @@ from ductile.core.jobs.settlement import CallbackEvent, CallbackState
 from ductile.core.json import JsonObject
 from ductile.core.runs.graph import RUN_PLUGIN
 from ductile.core.timestamps import format_timestamp, parse_timestamp
-from ductile.store.model.jobs import Accepted, ChildConflict, Deduplicated, EnqueueResult, ReleaseResult
+from ductile.store.model.jobs import Accepted, Deduplicated, DuplicateChild, EnqueueResult, ReleaseResult
 from ductile.store.notifier import JOBS_READY
 from ductile.store.rows import instant_or_none, read_job, to_json
-from ductile.store.session import Cell, Session
+from ductile.store.session import Session, SqlValue
 from ductile.store.verbs.ledger import append_ledger, write_transition
 from ductile.store.verbs.outbox import callback_columns, subscribe, write_callback
 from ductile.struct import asdict, replace
 
-#: Rows that a sweep changes at most, so that no transaction delays claims for long.
-SWEEP = 500
+#: Rows that one transaction changes at most, so that no transaction delays claims for long.
+BATCH_SIZE = 500
 NO_LIMIT = (1 << 63) - 1
 
 _SUBMITTED = Transition(from_status=None, to_status=JobStatus.QUEUED, reason=JobReason.SUBMITTED)
@@ -97,23 +97,23 @@ def _find_duplicate(session: Session, job: NewJob, dedupe_key: str, window: time
 def _insert_job(session: Session, job: NewJob, hold: Hold | None) -> int | None:
     """Insert the row. Returns its number, or None if a child with the same origin exists."""
     seq = session.next_seq("highest_in_queue")
-    row: dict[str, Cell] = asdict(job)  # most columns have the names of the fields
+    row: dict[str, SqlValue] = asdict(job)  # most columns have the names of the fields
     row["seq"], row["hold"], row["at"] = seq, hold, session.timestamp
     row["payload"] = None if job.payload is None else to_json(job.payload)
     has_parent = job.parent_job_id or job.event_context_id or job.run_id or job.origin
     if not (has_parent or job.step_path or job.after_job_id or job.callback):
-        session.insert_later("insert_lone_job", row)
+        session.insert_buffered("insert_root_job", row)
         return seq
     row.update(_NO_CALLBACK if job.callback is None else callback_columns(job.callback))
     if job.origin is None:
-        session.insert_later("insert_job", row | _NO_ORIGIN)
+        session.insert_buffered("insert_job", row | _NO_ORIGIN)
         return seq
     row.update({f"origin_{name}": value for name, value in asdict(job.origin).items()})
     return session.insert("insert_job", **row)
 
 
-def _report_conflict(session: Session, job: NewJob) -> ChildConflict:
-    """Record that the same child of the same execution exists, which is a defect of ours."""
+def _report_conflict(session: Session, job: NewJob) -> DuplicateChild:
+    """Record that the same child of the same execution exists, which is an internal error."""
     origin = job.origin
     assert origin is not None  # noqa: S101 - only a job with an origin can conflict
     existing = session.one(
@@ -122,13 +122,13 @@ def _report_conflict(session: Session, job: NewJob) -> ChildConflict:
     job_id = str(existing[0]) if existing else job.id
     data: JsonObject = {"child": job_id, "event_index": origin.event_index, "target": origin.target}
     append_ledger(session, LedgerKind.CHILD_CONFLICT, data, job_id=origin.job_id)
-    return ChildConflict(job_id=job_id)
+    return DuplicateChild(job_id=job_id)
 
 
 def insert_event(
     session: Session, event: NewEvent, *, producer: str | None = None, index: int | None = None
 ) -> None:
-    session.insert_later(
+    session.insert_buffered(
         "insert_event",
         {
             "id": event.id,
@@ -176,23 +176,23 @@ def hold_for(session: Session, job: Job, *, suspect: bool) -> Hold | None:
     )
 
 
-def release_after(session: Session, job: Job, *, awaited: bool) -> None:
+def release_waiters(session: Session, job: Job, *, has_waiters: bool) -> None:
     """Release the jobs that waited for this one, which has stopped running or ended while queued.
 
-    `job` is the job before that. `awaited`: it will not run again, and jobs wait for its end.
+    `job` is as it was before. `has_waiters`: it will not run again, and jobs wait for its end.
     """
     held_key = job.status is JobStatus.RUNNING or (job.status is JobStatus.QUEUED and job.hold is None)
     if job.dedupe_key is not None and held_key:
         key = {"dedupe_key": job.dedupe_key, "plugin": job.plugin, "command": job.command}
         _release_first(session, "first_key_follower", **key)
-    while awaited and (successors := session.all("successors", id=job.id, limit=SWEEP)):
+    while has_waiters and (successors := session.all("successors", id=job.id, limit=BATCH_SIZE)):
         for row in successors:
             _set_hold(session, read_job(row))
     if job.suspect:
         _release_first(session, "first_held_suspect")
 
 
-def _release_first(session: Session, first_waiting: str, **values: Cell) -> None:
+def _release_first(session: Session, first_waiting: str, **values: SqlValue) -> None:
     """Make the oldest waiting job ready.
 
     One that has to wait for something else does not block the others.
@@ -211,7 +211,7 @@ def _set_hold(session: Session, job: Job) -> Hold | None:
     return hold
 
 
-def release_due(session: Session, *, limit: int = SWEEP) -> ReleaseResult:
+def release_due(session: Session, *, limit: int = BATCH_SIZE) -> ReleaseResult:
     """Release jobs whose retry is due: they become ready, or wait for the holder of their key."""
     due = session.all("due_waiting", now=format_timestamp(session.now), limit=limit)
     for row in due:
@@ -220,10 +220,10 @@ def release_due(session: Session, *, limit: int = SWEEP) -> ReleaseResult:
     return ReleaseResult(count=len(due), next_due_at=instant_or_none(following[0]) if following else None)
 
 
-def clamp_waits(session: Session, *, limit: int = SWEEP) -> int:
+def shorten_waits(session: Session, *, limit: int = BATCH_SIZE) -> int:
     """Shorten waits that became longer than planned because the clock was set back. Returns how many."""
     now = format_timestamp(session.now)
     return sum(
         len(session.all(query, now=now, limit=limit))
-        for query in ("clamp_waits", "clamp_delivery_waits", "clamp_deadlines")
+        for query in ("shorten_waits", "shorten_delivery_waits", "shorten_deadlines")
     )

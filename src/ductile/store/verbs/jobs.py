@@ -37,7 +37,7 @@ from ductile.store.rows import (
     text_or_none,
     to_json,
 )
-from ductile.store.session import Cell, Session
+from ductile.store.session import Session, SqlValue
 from ductile.store.verbs.ledger import read_ledger
 from ductile.store.verbs.runs import graph_of
 
@@ -81,7 +81,7 @@ def _payload(session: Session, own: str | None, event_id: str | None) -> JsonObj
 
 def jobs(session: Session, where: JobFilter, *, limit: int, cursor: str | None = None) -> Page[Job]:
     """Return jobs, newest first, without payloads."""
-    values: dict[str, Cell] = {
+    values: dict[str, SqlValue] = {
         "id": where.job_id,
         "run_id": where.run_id,
         "parent_job_id": where.parent_job_id,
@@ -115,7 +115,7 @@ def jobs(session: Session, where: JobFilter, *, limit: int, cursor: str | None =
 def log(session: Session, where: LogFilter, *, limit: int, cursor: str | None = None) -> Page[LogRow]:
     """Return executions of all jobs, newest first, without their output."""
     words = _as_words(where.query)
-    values: dict[str, Cell] = {
+    values: dict[str, SqlValue] = {
         "job_id": where.job_id,
         "plugin": where.plugin,
         "words": words,
@@ -124,7 +124,7 @@ def log(session: Session, where: LogFilter, *, limit: int, cursor: str | None = 
         "submitted_by": where.submitted_by,
         "completed_from": text_or_none(where.completed_from),
         "completed_before": text_or_none(where.completed_before),
-        "runs_only": int(where.runs_only),
+        "exclude_internal": int(where.exclude_internal),
     }
     if words is not None:
         query = "log_with_words"
@@ -156,7 +156,7 @@ def job_ids(session: Session, beginning: str, *, limit: int) -> tuple[str, ...]:
     return tuple(row[0] for row in rows)
 
 
-def tree(session: Session, job_id: str, *, limit: int) -> tuple[Job, ...]:
+def job_tree(session: Session, job_id: str, *, limit: int) -> tuple[Job, ...]:
     """Return the job and its descendants, oldest first; at most `limit`, and none without its parent."""
     # The query goes level by level and the sort is stable, so parents come before their children.
     ids = [row[0] for row in session.all("job_tree", id=job_id, limit=limit)]
@@ -190,7 +190,7 @@ def context(session: Session, context_id: str) -> NewContext | None:
     )
 
 
-def counts(session: Session) -> QueueCounts:
+def queue_counts(session: Session) -> QueueCounts:
     queued, ready, runs, running = session.one("counts") or (0, 0, 0, 0)
     return QueueCounts(ready=ready, waiting=queued - ready - runs, running=running)
 
@@ -224,13 +224,13 @@ def execution_stats(session: Session, *, since: datetime, latest: int) -> tuple[
     )
 
 
-def outstanding(session: Session, plugin: str, command: str) -> int:
+def count_outstanding(session: Session, plugin: str, command: str) -> int:
     """Return how many jobs of this command are queued or running, whatever submitted them."""
     row = session.one("outstanding", plugin=plugin, command=command)
     return 0 if row is None else int(row[0])
 
 
-def account(session: Session, job_id: str) -> JobDetails | None:
+def job_details(session: Session, job_id: str) -> JobDetails | None:
     """Return a job, or a run and its steps, with their latest executions; without its payload."""
     row = session.one("job_for_settle", id=job_id)
     own = job(session, job_id) if row is None else read_job(row)
@@ -248,7 +248,7 @@ def run(session: Session, run_id: str) -> RunRecord | None:
         job=own,
         members=found.members,
         executions=found.executions,
-        notes=tuple(
+        ledger_entries=tuple(
             read_ledger(row) for row in session.all("notes_of_job", job_id=run_id, limit=_LARGEST_RUN)
         ),
         graph=None if fingerprint is None else graph_of(session, fingerprint[0]),

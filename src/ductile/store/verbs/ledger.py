@@ -11,9 +11,9 @@ from ductile.core.json import JsonValue
 from ductile.core.timestamps import format_timestamp, parse_timestamp
 from ductile.store.model.records import LedgerRow, TransitionRow
 from ductile.store.model.schedules import Occurrence, OccurrenceOutcome
-from ductile.store.notifier import LEDGER_ADVANCED
+from ductile.store.notifier import LEDGER_APPENDED
 from ductile.store.rows import object_or_none, to_json
-from ductile.store.session import Cell, Session
+from ductile.store.session import Session, SqlValue
 
 
 class JobIdentity(Protocol):
@@ -40,7 +40,7 @@ def write_transition(
     seq = next_ledger_seq(session) if seq is None else seq
     data = _transition_data(job.plugin, job.command, transition, execution)
     _insert(session, seq, LedgerKind.JOB_TRANSITION, job.id, job.run_id, data)
-    session.insert_later(
+    session.insert_buffered(
         "insert_transition",
         {
             "job_id": job.id,
@@ -96,8 +96,8 @@ def _insert(
         "run_id": run_id,
         "data": data,
     }
-    session.insert_later("insert_ledger", row)
-    session.publish(LEDGER_ADVANCED)
+    session.insert_buffered("insert_ledger", row)
+    session.publish(LEDGER_APPENDED)
 
 
 # -- occurrences of schedules
@@ -179,7 +179,7 @@ def ledger_range(session: Session) -> tuple[int, int]:
     return int(lowest), int(highest)
 
 
-def read_ledger(row: tuple[Cell, ...]) -> LedgerRow:
+def read_ledger(row: tuple[SqlValue, ...]) -> LedgerRow:
     seq, at, kind, job_id, run_id, data = row
     return LedgerRow(
         seq=seq,

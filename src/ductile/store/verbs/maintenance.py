@@ -1,4 +1,4 @@
-"""Retention in small sweeps, the full-text index, recorded configurations, and checks of the store itself."""
+"""Retention in small batches, the full-text index, recorded configurations, and checks of the store."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from ductile.store.model.maintenance import (
     Retention,
 )
 from ductile.store.rows import object_or_none, to_json
-from ductile.store.session import Cell, Session
-from ductile.store.verbs.insert import NO_LIMIT, SWEEP
+from ductile.store.session import Session, SqlValue
+from ductile.store.verbs.insert import BATCH_SIZE, NO_LIMIT
 from ductile.store.verbs.ledger import append_ledger
 from ductile.store.verbs.plugins import begin_init
 
@@ -35,16 +35,16 @@ _versions = msgspec.json.Decoder(dict[str, PluginVersion])
 #: The part of an execution's text that is indexed.
 SEARCHABLE_CHARACTERS = 64 * 1024
 _SEARCHABLE = "searchable_until"
-_FILLING = "filling"
-_FILLING_BYTES = 1024 * 1024
+_PROBE_ROW = "filling"
+_PROBE_BYTES = 1024 * 1024
 #: Rows of each kind that one request removes. More would delay claims by more than a few milliseconds.
-PRUNED_AT_ONCE = 50
+PRUNE_BATCH = 50
 #: Plugins or receivers that are listed.
 _MAX_LISTED = 50
 
 
-def prune(session: Session, retention: Retention, *, limit: int = PRUNED_AT_ONCE) -> PruneResult:
-    """Remove rows that have been kept long enough; one sweep of each kind."""
+def prune(session: Session, retention: Retention, *, limit: int = PRUNE_BATCH) -> PruneResult:
+    """Remove rows that have been kept long enough; one batch of each kind."""
     log = _before(session, retention.job_log)
     rows = {
         kind: _prune_jobs(session, status, _before(session, age), limit)
@@ -65,7 +65,10 @@ def prune(session: Session, retention: Retention, *, limit: int = PRUNED_AT_ONCE
 
 
 def count_prunable(session: Session, retention: Retention) -> Mapping[str, int]:
-    """Return how many rows of each kind `prune` would remove, without those that it would free."""
+    """Return how many rows of each kind `prune` would remove.
+
+    Rows that become prunable by it are not counted.
+    """
     rows = {
         kind: _count(session, "count_jobs", age, status=status)
         for kind, status, age in _jobs_by_age(retention)
@@ -77,7 +80,7 @@ def count_prunable(session: Session, retention: Retention) -> Mapping[str, int]:
     return {kind: count for kind, count in rows.items() if count}
 
 
-def _count(session: Session, query: str, age: timedelta, **more: Cell) -> int:
+def _count(session: Session, query: str, age: timedelta, **more: SqlValue) -> int:
     found = session.one(query, before=_before(session, age), limit=NO_LIMIT, **more)
     return int(found[0]) if found else 0
 
@@ -121,7 +124,7 @@ def _prune_jobs(session: Session, status: JobStatus, before: str, limit: int) ->
         if plugin == RUN_PLUGIN:
             removed += _prune_steps(session, job_id, limit - removed)
         if removed >= limit:
-            break  # the next sweep comes back to it
+            break  # the next batch comes back to it
         _remove_job(session, seq, job_id, payload)
         removed += 1
     return removed
@@ -132,12 +135,12 @@ def _prune_steps(session: Session, run_id: str, limit: int) -> int:
     for seq, job_id, payload in steps:
         _remove_job(session, seq, job_id, payload)
     if len(steps) < limit:
-        for query in ("delete_run", "delete_run_scopes", "delete_run_members", "delete_run_leaves"):
+        for query in ("delete_run", "delete_run_scopes", "delete_run_members", "delete_run_token_results"):
             session.run(query, run_id=run_id)
     return len(steps)
 
 
-def _remove_job(session: Session, seq: Cell, job_id: Cell, payload: Cell) -> None:
+def _remove_job(session: Session, seq: SqlValue, job_id: SqlValue, payload: SqlValue) -> None:
     """Remove the job's row. Its payload moves to the log."""
     if payload is not None:
         session.run("keep_payload", job_id=job_id, payload=payload)
@@ -155,10 +158,10 @@ def _prune_log(session: Session, before: str, limit: int) -> int:
     return len(rows)
 
 
-def index_log(session: Session, *, limit: int = SWEEP) -> int:
-    """Index executions for the full-text search, one sweep's worth. Returns how many."""
+def index_log(session: Session, *, limit: int = BATCH_SIZE) -> int:
+    """Index executions for the full-text search, one batch. Returns how many."""
     done = session.one("get_meta", key=_SEARCHABLE)
-    rows = session.all("unsearchable", after=int(done[0]) if done else 0, limit=limit)
+    rows = session.all("unindexed_log", after=int(done[0]) if done else 0, limit=limit)
     for seq, *texts in rows:
         body = "\n".join(text for text in texts if text)[:SEARCHABLE_CHARACTERS]
         session.run("index_text", seq=seq, body=body)
@@ -167,13 +170,13 @@ def index_log(session: Session, *, limit: int = SWEEP) -> int:
     return len(rows)
 
 
-def insert_filler(session: Session) -> None:
+def write_probe_row(session: Session) -> None:
     """Write as much as a large submission does, to find out whether the disk has room."""
-    session.run("put_meta", key=_FILLING, value="0" * _FILLING_BYTES)
+    session.run("put_meta", key=_PROBE_ROW, value="0" * _PROBE_BYTES)
 
 
-def delete_filler(session: Session) -> None:
-    session.run("forget_meta", key=_FILLING)
+def delete_probe_row(session: Session) -> None:
+    session.run("delete_meta", key=_PROBE_ROW)
 
 
 def empty_search_index(session: Session) -> None:
@@ -207,8 +210,8 @@ def record_config(
     return tuple(begin_init(session, init.key, init.job) for init in inits)
 
 
-def violations(session: Session, invariant: Invariant, *, limit: int) -> tuple[str, ...]:
-    """Return the ids of rows that break an invariant; none in a sound store."""
+def find_violations(session: Session, invariant: Invariant, *, limit: int) -> tuple[str, ...]:
+    """Return the ids of rows that break an invariant; none in an intact store."""
     if invariant is Invariant.EDGES_ARE_KNOWN:
         edges = session.all("check_edges_are_known")
         return tuple(f"{job_id}: {a} to {b}" for a, b, job_id in edges if (a, b) not in EDGES)[:limit]

@@ -20,17 +20,17 @@ from ductile.core.webhooks.url_policy import receiver_of
 from ductile.protocol.plugin_messages import result_in
 from ductile.protocol.state_webhook import encode_state_webhook
 from ductile.store.model.deliveries import (
+    ClaimedDeliveries,
     Delivery,
     DeliveryCapacity,
     DeliveryReport,
     DeliveryStatus,
-    TakenDeliveries,
 )
 from ductile.store.model.records import Page
-from ductile.store.notifier import OUTBOX_GREW
+from ductile.store.notifier import DELIVERIES_DUE
 from ductile.store.paging import read_page
-from ductile.store.rows import read_choice, read_delivery, read_job, text_or_none, write_choice
-from ductile.store.session import Cell, Session
+from ductile.store.rows import format_states, parse_states, read_delivery, read_job, text_or_none
+from ductile.store.session import Session, SqlValue
 from ductile.store.verbs.ledger import JobIdentity, append_ledger
 from ductile.struct import replace
 
@@ -51,11 +51,11 @@ def write_callback(session: Session, event: CallbackEvent, job: JobIdentity, *, 
     row = session.one("callback_of_job", job_id=job.id)
     if row is None:
         return
-    state, latest, first_url, model, first_choice = row
+    state, latest, first_url, model, first_states = row
     timestamp = event_timestamp(session.timestamp, latest)
     numbered = session.one("next_callback", job_id=job.id, state=event.state, at=timestamp)
-    subscriptions = [(first_url, first_choice), *session.all("further_subscriptions", job_id=job.id)]
-    urls = [url for url, choice in subscriptions if url and wants(read_choice(choice), event.state)]
+    subscriptions = [(first_url, first_states), *session.all("further_subscriptions", job_id=job.id)]
+    urls = [url for url, choice in subscriptions if url and wants(parse_states(choice), event.state)]
     if numbered is None or not urls:
         return
     body = _encode(event, job, attempt=attempt, timestamp=timestamp, previous=state, model=model)
@@ -102,18 +102,18 @@ def _insert_delivery(session: Session, job_id: str, sequence: int, state: str, u
         due_at=format_timestamp(session.now),
         at=session.timestamp,
     )
-    session.publish(OUTBOX_GREW)
+    session.publish(DELIVERIES_DUE)
 
 
 # -- subscriptions
 
 
-def callback_columns(callback: Callback) -> dict[str, Cell]:
+def callback_columns(callback: Callback) -> dict[str, SqlValue]:
     """Return the columns of the first subscription, which the job's own row holds."""
     return {
         "callback_url": callback.url,
         "callback_model": callback.model,
-        "callback_events": write_choice(callback.events),
+        "callback_events": format_states(callback.events),
     }
 
 
@@ -132,7 +132,7 @@ def subscribe(session: Session, job_id: str, wanted: Callback) -> bool:
         is_known, before = True, job.callback.events
     else:
         known = session.one("subscription", job_id=job.id, url=wanted.url)
-        is_known, before = known is not None, None if known is None else read_choice(known[0])
+        is_known, before = known is not None, None if known is None else parse_states(known[0])
     if not is_known and session.all("further_subscriptions", job_id=job.id)[MAX_SUBSCRIPTIONS - 2 :]:
         return False
     merged = merge_choices(before, wanted.events) if is_known else wanted.events
@@ -142,7 +142,7 @@ def subscribe(session: Session, job_id: str, wanted: Callback) -> bool:
         first = Callback(url=wanted.url, model=model, events=merged)
         session.run("set_callback", job_id=job.id, **callback_columns(first))
     else:
-        session.run("put_subscription", job_id=job.id, url=wanted.url, events=write_choice(merged))
+        session.run("put_subscription", job_id=job.id, url=wanted.url, events=format_states(merged))
     if job.status in TERMINAL:
         event = _final_event(session, job)
         if wants(merged, event.state) and not (is_known and wants(before, event.state)):
@@ -177,11 +177,13 @@ def _write_final(session: Session, job: Job, event: CallbackEvent, wanted: Callb
 # -- deliveries
 
 
-def take_deliveries(session: Session, capacity: DeliveryCapacity, *, retry_at: datetime) -> TakenDeliveries:
-    """Take due deliveries, each counted as attempted and due again at `retry_at` if the daemon dies.
+def claim_deliveries(
+    session: Session, capacity: DeliveryCapacity, *, retry_at: datetime
+) -> ClaimedDeliveries:
+    """Claim due deliveries, each counted as attempted and due again at `retry_at` if the daemon dies.
 
     No receiver gets more than its own capacity, and none waits for another; receivers without a delivery in
-    flight come first. The first attempts for one job are taken in order, each when the one before was
+    flight come first. The first attempts for one job are claimed in order, each when the one before was
     reported.
     """
     now = format_timestamp(session.now)
@@ -199,7 +201,7 @@ def take_deliveries(session: Session, capacity: DeliveryCapacity, *, retry_at: d
     for delivery in taken:
         session.run("count_attempt", seq=delivery.seq, **retry)
     following = session.one("next_delivery_at", now=now)
-    return TakenDeliveries(
+    return ClaimedDeliveries(
         deliveries=tuple(replace(delivery, attempts=delivery.attempts + 1) for delivery in taken),
         next_due_at=parse_timestamp(following[0]) if following and following[0] else None,
     )
@@ -241,7 +243,7 @@ def resend(session: Session, delivery_id: str) -> bool:
     """Make a completed delivery due again, with fresh attempts. Returns False if there is none."""
     found = session.one("resend_delivery", id=delivery_id, at=format_timestamp(session.now)) is not None
     if found:
-        session.publish(OUTBOX_GREW)
+        session.publish(DELIVERIES_DUE)
     return found
 
 

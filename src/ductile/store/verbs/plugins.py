@@ -13,7 +13,7 @@ from ductile.store.model.records import BreakerRow, BreakerTransitionRow, FactRo
 from ductile.store.model.schedules import Occurrence, OccurrenceOutcome
 from ductile.store.paging import read_page
 from ductile.store.rows import object_or_none, read_breaker, text_or_none, to_json
-from ductile.store.session import Cell, Session
+from ductile.store.session import Session, SqlValue
 from ductile.store.verbs.insert import is_live, submit_job
 from ductile.store.verbs.ledger import append_ledger, has_occurrence, write_occurrence
 from ductile.struct import replace
@@ -21,7 +21,9 @@ from ductile.struct import replace
 #: An init that crashes interrupted is begun again at most this often.
 MAX_INIT_TRIES = 3
 #: Ends that say nothing about the plugin: the init is begun again.
-_NO_VERDICT = frozenset({JobReason.ORPHANED, JobReason.CANCELLED, JobReason.PURGED, JobReason.PLUGIN_REMOVED})
+_INCONCLUSIVE = frozenset(
+    {JobReason.ORPHANED, JobReason.CANCELLED, JobReason.PURGED, JobReason.PLUGIN_REMOVED}
+)
 
 
 def write_plugin_effects(session: Session, job: Job, view: SettleView, settlement: Settlement) -> None:
@@ -59,7 +61,7 @@ def write_plugin_effects(session: Session, job: Job, view: SettleView, settlemen
             write_occurrence(session, occurrence)
     if settlement.next_occurrence is not None:
         session.run(
-            "redraw_schedule",
+            "update_next_slot",
             plugin=job.plugin,
             schedule_id=view.schedule_id,
             next_at=format_timestamp(settlement.next_occurrence.start_at),
@@ -177,7 +179,7 @@ def record_init(session: Session, job: Job, settlement: Settlement) -> None:
     if job.command != "init" or job.submitted_by is not SubmittedBy.CORE or not settlement.is_terminal:
         return
     succeeded = settlement.status is JobStatus.SUCCEEDED
-    if succeeded or settlement.transitions[0].reason not in _NO_VERDICT:
+    if succeeded or settlement.transitions[0].reason not in _INCONCLUSIVE:
         status = InitStatus.SUCCEEDED if succeeded else InitStatus.FAILED
         error = None if succeeded else settlement.last_error
         session.run("finish_init", job_id=job.id, status=status, error=error, at=session.timestamp)
@@ -212,7 +214,7 @@ def facts(session: Session, plugin: str, *, limit: int, cursor: str | None = Non
     return read_page(session, "facts_of_plugin", {"plugin": plugin}, _read_fact, limit=limit, cursor=cursor)
 
 
-def _read_fact(row: tuple[Cell, ...]) -> FactRow:
+def _read_fact(row: tuple[SqlValue, ...]) -> FactRow:
     seq, plugin, fact_type, job_id, command, body, created_at = row
     return FactRow(
         seq=seq,

@@ -19,7 +19,7 @@ from ductile.store.verbs.insert import insert_context, insert_event, submit_job
 from ductile.store.verbs.ledger import next_ledger_seq, write_ledger, write_transition
 from ductile.store.verbs.outbox import write_callback
 from ductile.store.verbs.runs import graph_of
-from ductile.store.verbs.settle import claim_run, start_run
+from ductile.store.verbs.settle import mark_run_started, start_run
 
 _CLAIMED = Transition(from_status=JobStatus.QUEUED, to_status=JobStatus.RUNNING, reason=JobReason.CLAIMED)
 _LOADING = CallbackEvent(state=CallbackState.LOADING, reason=JobReason.CLAIMED)
@@ -120,9 +120,9 @@ def _claim_one(session: Session, seq: int, *, owner: str, until: str) -> Claimed
     event = session.one("event_by_id", id=job.source_event_id) if job.source_event_id else None
     context = session.one("context_by_id", id=job.event_context_id) if job.event_context_id else None
     run = None if job.run_id is None else session.one("run_of_claim", run_id=job.run_id)
-    fingerprint, status, is_followed = run or (None, None, False)
+    fingerprint, status, has_subscribers = run or (None, None, False)
     if status == JobStatus.QUEUED:
-        claim_run(session, str(job.run_id))  # a run starts with the first of its steps
+        mark_run_started(session, str(job.run_id))  # a run starts with the first of its steps
     graph = None if fingerprint is None else graph_of(session, fingerprint)
     step = None if graph is None else graph.step(job.step_path)
     return ClaimedJob(
@@ -132,7 +132,7 @@ def _claim_one(session: Session, seq: int, *, owner: str, until: str) -> Claimed
         baggage={} if context is None else object_or_none(context[1]) or {},
         pipeline=None if graph is None else graph.pipeline,
         timeout=None if step is None or step.timeout is None else timedelta(seconds=step.timeout),
-        run_is_followed=bool(is_followed),
+        run_has_subscribers=bool(has_subscribers),
     )
 
 

@@ -75,11 +75,11 @@ def _retryable(session: Session, job_id: str, ended_at: datetime | None) -> Job 
     if isinstance(found, RetryResult):
         return found
     if ended_at is not None and found.completed_at != ended_at:
-        return RetryResult.ENDED_AGAIN
+        return RetryResult.CHANGED_SINCE_READ
     if found.plugin == RUN_PLUGIN:
         failed = session.all("retryable_members", run_id=found.id)
-        halted = () if failed else session.all("halted_members", run_id=found.id)
-        return found if failed or halted else RetryResult.NOTHING_TO_RETRY
+        stopped = () if failed else session.all("members_stopped_by_cancel", run_id=found.id)
+        return found if failed or stopped else RetryResult.NOT_RETRYABLE
     if found.run_id is not None and (refusal := _refuse_step(session, found, found.run_id)) is not None:
         return refusal
     return found
@@ -93,14 +93,14 @@ def _refuse_step(session: Session, step: Job, run_id: str) -> RetryResult | None
         return RetryResult.RUN_ENDED
     if run.cancel_requested_at is not None:
         return RetryResult.RUN_CANCELLED
-    return RetryResult.NOTHING_TO_RETRY if step.reason in _PERMANENT else None
+    return RetryResult.NOT_RETRYABLE if step.reason in _PERMANENT else None
 
 
 def _ended_job(session: Session, job_id: str) -> Job | RetryResult:
     row = session.one("job_for_settle", id=job_id)
     if row is None:
         logged = session.one("job_was_logged", job_id=job_id)
-        return RetryResult.UNKNOWN_JOB if logged is None else RetryResult.RETAINED_NO_MORE
+        return RetryResult.UNKNOWN_JOB if logged is None else RetryResult.PRUNED
     job = read_job(row)
     if job.status not in TERMINAL:
         return RetryResult.NOT_ENDED
@@ -114,7 +114,7 @@ def _requeue(session: Session, job: Job) -> None:
 
 
 def _reopen(session: Session, job: Job, hold: Hold | None) -> None:
-    session.change("reopen_job", seq=job.seq, from_status=job.status, hold=hold)
+    session.update_one("reopen_job", seq=job.seq, from_status=job.status, hold=hold)
     if hold is None:
         session.publish(JOBS_READY)
     back = Transition(from_status=job.status, to_status=JobStatus.QUEUED, reason=JobReason.MANUAL_RETRY)
@@ -126,13 +126,13 @@ def _reopen(session: Session, job: Job, hold: Hold | None) -> None:
 def _retry_run(session: Session, run: Job, policy: Policy) -> None:
     """Reopen the run, which keeps its id and graph, and its failed tokens."""
     failed = [read_job(row) for row in session.all("retryable_members", run_id=run.id)]
-    halted = [read_job(row) for row in session.all("halted_members", run_id=run.id)]
+    stopped = [read_job(row) for row in session.all("members_stopped_by_cancel", run_id=run.id)]
     earlier = predecessor_run(session, run)
     _reopen(session, run, Hold.RUN)
     for job in failed:
         session.run("set_after", seq=job.seq, after_job_id=earlier)
         _requeue(session, job)
-    for job in halted:
+    for job in stopped:
         _continue_token(session, job, policy)
 
 
@@ -160,7 +160,7 @@ def _continue_token(session: Session, job: Job, policy: Policy) -> None:
         for event_id, kind, source, payload, index, dedupe_key in session.all("events_of_job", job_id=job.id)
     ]
     result = result_in(answered[0]) if answered else None
-    budgeted = replace(policy, budget=session.budget)
+    budgeted = replace(policy, budget=session.regex_budget)
     progress = advance_run(view, job, emitted, result, budgeted, session.now, session.rng)
     write_steps(session, job.run_id, progress, policy)
 
@@ -184,7 +184,7 @@ def rerun(
         for kept in view.results:
             insert_token_result(session, run.job.id, kept)
     info = RunInfo(id=run.job.id, graph=run.graph, hops=run.job.hops, trace_id=run.job.trace_id)
-    views, budgeted = tuple(copied.views.values()), replace(policy, budget=session.budget)
+    views, budgeted = tuple(copied.views.values()), replace(policy, budget=session.regex_budget)
     progress = start_tokens(info, views, starts, budgeted, session.now, session.rng)
     steps = write_steps(session, run.job.id, progress, policy)
     result = StartedRun(accepted, steps).enqueue_result()

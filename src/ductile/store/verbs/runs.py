@@ -24,7 +24,7 @@ from ductile.core.runs.state import (
 from ductile.core.timestamps import format_timestamp
 from ductile.store.notifier import DeadlineSet
 from ductile.store.rows import object_or_none, storable, text_or_none, to_json
-from ductile.store.session import Cell, Session
+from ductile.store.session import Session, SqlValue
 from ductile.store.verbs.insert import insert_context, insert_event
 
 #: Caches by fingerprint: a run needs its graph at every step, and the graph's text when it starts.
@@ -68,7 +68,7 @@ def read_run_view(session: Session, job: Job, baggage: JsonObject) -> RunView | 
         cancelled=cancelled_at is not None,
         position=position,
         baggage=baggage,
-        scopes=tuple(_closable(session, position.scope_id)),
+        scopes=tuple(_scopes_that_can_close(session, position.scope_id)),
     )
 
 
@@ -77,7 +77,7 @@ def position_of(session: Session, job_id: str) -> TokenPosition | None:
     return None if row is None else TokenPosition(scope_id=row[0], branch=row[1], order=row[2])
 
 
-def _closable(session: Session, scope_id: str) -> list[JoinScopeView]:
+def _scopes_that_can_close(session: Session, scope_id: str) -> list[JoinScopeView]:
     """Return the scope and those around it, as far as the end of one token can close them."""
     views: list[JoinScopeView] = []
     at: str | None = scope_id
@@ -123,7 +123,7 @@ def token_results(session: Session, scope_id: str) -> tuple[TokenResult, ...]:
             payload=object_or_none(payload),
         )
         for branch, order, status, payload, error, job_id, position, step_path, event_id in session.all(
-            "leaves_of_scope", scope_id=scope_id
+            "token_results_of_scope", scope_id=scope_id
         )
     )
 
@@ -151,7 +151,7 @@ def predecessor_run(session: Session, job: NewJob | Job) -> str | None:
     if job.dedupe_key is None:
         return None
     row = session.one(
-        "last_in_line", dedupe_key=job.dedupe_key, plugin=RUN_PLUGIN, command=job.command, id=job.id
+        "last_waiting_run", dedupe_key=job.dedupe_key, plugin=RUN_PLUGIN, command=job.command, id=job.id
     )
     return None if row is None else str(row[0])
 
@@ -167,7 +167,11 @@ def insert_run(session: Session, run: NewRun) -> None:
             _texts.clear()
         text = _texts[graph.fingerprint] = to_json(graph_to_json(graph))
     session.run(
-        "keep_version", fingerprint=graph.fingerprint, name=graph.pipeline, graph=text, at=session.timestamp
+        "insert_graph_if_absent",
+        fingerprint=graph.fingerprint,
+        name=graph.pipeline,
+        graph=text,
+        at=session.timestamp,
     )
     session.run(
         "insert_run",
@@ -191,13 +195,13 @@ def write_progress(session: Session, run_id: str, progress: RunProgress) -> None
     for scope in progress.opened_scopes:
         insert_scope(session, run_id, scope)
     for scope_id, live in progress.live_counts:
-        session.change("set_live", id=scope_id, live=live)
+        session.update_one("set_live", id=scope_id, live=live)
     for scope_id, state in progress.closed_scopes:
-        session.change("set_scope_state", id=scope_id, state=state)
+        session.update_one("set_scope_state", id=scope_id, state=state)
     for result in progress.results:
         insert_token_result(session, run_id, result)
     if progress.steps:
-        session.change("count_run_jobs", run_id=run_id, more=len(progress.steps))
+        session.update_one("count_run_jobs", run_id=run_id, more=len(progress.steps))
 
 
 def insert_scope(session: Session, run_id: str, scope: JoinScope) -> None:
@@ -225,7 +229,7 @@ def relink_followers(session: Session, run: Job) -> None:
 
 def insert_token_result(session: Session, run_id: str, result: TokenResult) -> None:
     session.run(
-        "insert_leaf",
+        "insert_token_result_row",
         **_key(result.position),
         run_id=run_id,
         position=result.step_position,
@@ -243,17 +247,17 @@ def insert_member(session: Session, run_id: str, job_id: str, position: TokenPos
 
 def reopen_token(session: Session, position: TokenPosition) -> None:
     """Make a failed token live again, and reopen every scope that its failure had closed."""
-    session.run("delete_leaf", **_key(position))
+    session.run("delete_token_result", **_key(position))
     at: TokenPosition | None = position
     while at is not None:
         scope = read_scope(session, at.scope_id)
-        session.change("set_live", id=scope.id, live=scope.live + 1)
+        session.update_one("set_live", id=scope.id, live=scope.live + 1)
         if scope.state is JoinScopeState.BROKEN and scope.parent is not None:
-            session.change("set_scope_state", id=scope.id, state=JoinScopeState.OPEN)
-            session.run("delete_leaf", **_key(scope.parent))
+            session.update_one("set_scope_state", id=scope.id, state=JoinScopeState.OPEN)
+            session.run("delete_token_result", **_key(scope.parent))
         # A scope with live tokens is counted in the one around it already.
         at = scope.parent if scope.live == 0 else None
 
 
-def _key(position: TokenPosition) -> dict[str, Cell]:
+def _key(position: TokenPosition) -> dict[str, SqlValue]:
     return {"scope_id": position.scope_id, "branch": position.branch, "line_order": position.order}

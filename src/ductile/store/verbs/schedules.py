@@ -62,13 +62,13 @@ def fire(session: Session, firing: Firing) -> FireResult:
     Changes nothing if the schedule is no longer as it was planned from.
     """
     if (status := _find_outdated(session, firing)) is not None:
-        return FireResult(answer=status)
+        return FireResult(status=status)
     firing = _without_repeats(session, firing)
     chain = _live_chain(session, firing.entry) if firing.job is not None else ()
     admission = _decide(session, firing, chain)
     if isinstance(admission, SkipReason):
         if firing.on_demand:
-            return FireResult(answer=_REFUSALS[admission])
+            return FireResult(status=_REFUSALS[admission])
         if admission is SkipReason.OUTSTANDING_POLLS:
             return _defer(session, firing)
     jobs = _admitted_jobs(firing, admission)
@@ -89,7 +89,7 @@ def fire(session: Session, firing: Firing) -> FireResult:
         begin_probe(session, jobs[0].plugin, jobs[0].command, jobs[0].id)
     _advance(session, firing.entry, jobs)  # after the cancels, whose settlements also write the next instant
     return FireResult(
-        answer=FireStatus.FIRED if jobs else FireStatus.SKIPPED,
+        status=FireStatus.FIRED if jobs else FireStatus.SKIPPED,
         ended=tuple(_as_cancelled(job) for job in replaced if job.status is JobStatus.QUEUED),
         stopping=tuple(job.id for job in replaced if job.status is JobStatus.RUNNING),
         reason=admission if isinstance(admission, SkipReason) else None,
@@ -114,7 +114,7 @@ def _cancel_chain(session: Session, firing: Firing, chain: tuple[Job, ...]) -> t
 
 def _defer(session: Session, firing: Firing) -> FireResult:
     """Let the occurrence wait until one of the outstanding polls has ended."""
-    report = FireResult(answer=FireStatus.DEFERRED, reason=SkipReason.OUTSTANDING_POLLS)
+    report = FireResult(status=FireStatus.DEFERRED, reason=SkipReason.OUTSTANDING_POLLS)
     if firing.was_deferred:
         return report
     deferred = None

@@ -41,7 +41,14 @@ from ductile.core.schedules.rule import PlannedOccurrence
 from ductile.core.timestamps import format_timestamp, parse_timestamp
 from ductile.errors import ContendedError
 from ductile.protocol.plugin_messages import result_in
-from ductile.store.model.jobs import Accepted, EnqueueResult, JobStateChange, Settled, SettleResult, Unsettled
+from ductile.store.model.jobs import (
+    Accepted,
+    EnqueueResult,
+    JobStateChange,
+    Settled,
+    SettleResult,
+    SettleSkipped,
+)
 from ductile.store.notifier import JOBS_READY, JobEnded, RetryScheduled
 from ductile.store.rows import (
     list_or_empty,
@@ -52,8 +59,8 @@ from ductile.store.rows import (
     text_or_none,
     to_json,
 )
-from ductile.store.session import Cell, Session
-from ductile.store.verbs.insert import insert_event, release_after, submit_job
+from ductile.store.session import Session, SqlValue
+from ductile.store.verbs.insert import insert_event, release_waiters, submit_job
 from ductile.store.verbs.ledger import append_ledger, write_ledger, write_transition
 from ductile.store.verbs.outbox import write_callback
 from ductile.store.verbs.plugins import record_init, write_plugin_effects
@@ -87,16 +94,16 @@ def settle_execution(session: Session, claimed: Job, outcome: Outcome, policy: P
             return settled
     row = session.one("job_for_settle", id=claimed.id)
     if row is None:
-        return Unsettled.UNKNOWN_JOB
+        return SettleSkipped.UNKNOWN_JOB
     job, execution = read_job(row), claimed.execution
     if job.status is JobStatus.RUNNING and job.execution == execution:
         return settle_job(session, job, outcome, policy)
     logged = session.one("log_status", job_id=job.id, execution=execution)
-    given_up = logged is not None and logged[0] in (LogStatus.ORPHANED, LogStatus.INTERRUPTED)
-    if not given_up or isinstance(outcome, Orphaned | Interrupted):
-        return Unsettled.ALREADY_SETTLED
+    was_abandoned = logged is not None and logged[0] in (LogStatus.ORPHANED, LogStatus.INTERRUPTED)
+    if not was_abandoned or isinstance(outcome, Orphaned | Interrupted):
+        return SettleSkipped.ALREADY_SETTLED
     is_first = _log_late_result(session, job, execution, outcome)
-    return Unsettled.SUPERSEDED if is_first else Unsettled.ALREADY_SETTLED
+    return SettleSkipped.SUPERSEDED if is_first else SettleSkipped.ALREADY_SETTLED
 
 
 def settle_job(session: Session, job: Job, outcome: Outcome, policy: Policy) -> Settled:
@@ -113,9 +120,9 @@ def _settle_if_unchanged(session: Session, job: Job, outcome: Outcome, policy: P
     Returns None, and writes nothing, if the stored job differs from `job`.
     """
     view = _read_view(session, job, outcome, policy)
-    settlement = settle(view, outcome, replace(policy, budget=session.budget), session.now, session.rng)
-    awaited = _write_end(session, job, settlement)
-    if awaited is None:
+    settlement = settle(view, outcome, replace(policy, budget=session.regex_budget), session.now, session.rng)
+    has_waiters = _write_end(session, job, settlement)
+    if has_waiters is None:
         return None
     write_plugin_effects(session, job, view, settlement)
     record_init(session, job, settlement)
@@ -130,7 +137,7 @@ def _settle_if_unchanged(session: Session, job: Job, outcome: Outcome, policy: P
     write_ledger(session, settlement.ledger)
     if settlement.progress is not None and job.run_id is not None:
         consequences.add(write_steps(session, job.run_id, settlement.progress, policy))
-    release_after(session, job, awaited=awaited and settlement.is_terminal)
+    release_waiters(session, job, has_waiters=has_waiters and settlement.is_terminal)
     return Settled(
         job_id=job.id,
         settlement=settlement,
@@ -183,7 +190,7 @@ def start_run(session: Session, run: NewRun, policy: Policy, window: timedelta) 
         insert_event(session, run.event, producer=run.job.parent_job_id)
     insert_run(session, run)
     baggage = baggage_of(session, run.job.event_context_id)
-    budgeted = replace(policy, budget=session.budget)
+    budgeted = replace(policy, budget=session.regex_budget)
     progress = start_first_steps(run, info, baggage, budgeted, session.now, session.rng)
     return StartedRun(result, write_steps(session, result.job_id, progress, policy))
 
@@ -224,7 +231,7 @@ def end_run(session: Session, run_id: str, policy: Policy, *, stalled: bool = Fa
     else:
         if job.status is JobStatus.QUEUED:
             relink_followers(session, job)
-            job = claim_run(session, run_id)
+            job = mark_run_started(session, run_id)
         if stalled:
             outcome = RunEnded(reason=JobReason.STALLED, error=JobReason.STALLED.description)
         else:
@@ -235,7 +242,7 @@ def end_run(session: Session, run_id: str, policy: Policy, *, stalled: bool = Fa
     return Consequences(started=list(settled.started), ended=ended)
 
 
-def claim_run(session: Session, run_id: str) -> Job:
+def mark_run_started(session: Session, run_id: str) -> Job:
     """Mark a run as running, when the first of its steps is claimed."""
     row = session.one("start_run", id=run_id, at=session.timestamp)
     if row is None:
@@ -346,7 +353,7 @@ def _write_end(session: Session, job: Job, settlement: Settlement) -> bool | Non
     if settlement.log is not None:
         log_row = _log_row(session, job, settlement.log, settlement.status, settlement.reason)
         log_row["artifacts"] = to_json(settlement.artifacts) if settlement.artifacts else None
-        session.insert_later("insert_log", log_row)
+        session.insert_buffered("insert_log", log_row)
     for transition in settlement.transitions:
         write_transition(session, transition, job, execution=job.execution)
     if settlement.callback is not None:
@@ -366,7 +373,7 @@ def _write_end(session: Session, job: Job, settlement: Settlement) -> bool | Non
 
 def _log_row(
     session: Session, job: Job, log: LogEntry, status: JobStatus, reason: JobReason
-) -> dict[str, Cell]:
+) -> dict[str, SqlValue]:
     """Return the log row of an execution that left the job in this state."""
     evidence = log.evidence
     return {

@@ -5,8 +5,8 @@ Device and inode distinguish such a file from the one at the path: an inode numb
 process has the file open. Nothing is opened here, because closing a descriptor of the database drops the
 POSIX locks that SQLite holds.
 
-The process that has the files open is the only one that can still read them. Before it ends it puts the store
-back, so that the next start finds every accepted job.
+The process that has the files open is the only one that can still read them. Before it ends it restores the
+store in place, so that the next start finds every accepted job.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ class PathState(Enum):
     MISSING = auto()
 
 
-class FileWatch:
+class FileIdentities:
     """The identities of the database, its write-ahead log and its shared memory when they were opened."""
 
-    def __init__(self, database: str, log: str) -> None:
-        self.database, self.log, self.shared_memory = database, log, f"{database}-shm"
-        paths = (self.database, self.log, self.shared_memory)
+    def __init__(self, database: str, wal: str) -> None:
+        self.database, self.wal, self.shared_memory = database, wal, f"{database}-shm"
+        paths = (self.database, self.wal, self.shared_memory)
         self._known = [(path, found) for path in paths if (found := _identity(path)) is not None]
 
-    def find(self, path: str) -> PathState:
+    def state_at(self, path: str) -> PathState:
         """Return what is at the path of one of the files now."""
         found = _identity(path)
         if found is None:
@@ -99,24 +99,24 @@ class Rescue(Value):
 
     path: Path
     #: Whether that is its own path. Otherwise another file is there, and was left unchanged.
-    put_back: bool
+    in_place: bool
 
 
-def rescue_store(connection: apsw.Connection, files: FileWatch) -> Rescue:
+def rescue_store(connection: apsw.Connection, files: FileIdentities) -> Rescue:
     """Write all that is committed to the store's own path or, if another file is there, beside it.
 
     Raises `OSError` or `apsw.Error` if that is not possible.
     """
     path = Path(files.database)
-    if files.find(files.database) is PathState.SAME and files.find(files.log) is PathState.SAME:
-        return Rescue(path=path, put_back=True)  # only the shared memory is gone, and SQLite creates it again
+    if files.state_at(files.database) is PathState.SAME and files.state_at(files.wal) is PathState.SAME:
+        return Rescue(path=path, in_place=True)  # only the shared memory is gone, and SQLite creates it again
     make_private_directory(path.parent)
     copy = _copy(connection, path)
     # Another device: the store's filesystem was unmounted, and this is only its mount point.
     is_here = path.parent.stat().st_dev == files.device
-    put_back = is_here and files.find(files.log) is not PathState.OTHER and _put_back(copy, files)
+    in_place = is_here and files.state_at(files.wal) is not PathState.OTHER and _restore_in_place(copy, files)
     sync_directory(path.parent)
-    return Rescue(path=path if put_back else copy, put_back=put_back)
+    return Rescue(path=path if in_place else copy, in_place=in_place)
 
 
 def _copy(connection: apsw.Connection, path: Path) -> Path:
@@ -133,9 +133,9 @@ def _copy(connection: apsw.Connection, path: Path) -> Path:
     return copy
 
 
-def _put_back(copy: Path, files: FileWatch) -> bool:
+def _restore_in_place(copy: Path, files: FileIdentities) -> bool:
     """Give the copy the store's name in one step. Returns False if another file has it, or links fail."""
-    match files.find(files.database):
+    match files.state_at(files.database):
         case PathState.OTHER:
             return False
         case PathState.SAME:  # its log, with the jobs accepted last, is lost
@@ -147,7 +147,7 @@ def _put_back(copy: Path, files: FileWatch) -> bool:
                 return False
             copy.unlink()
     # Last: until here the store could be recovered from them.
-    for name in (files.log, files.shared_memory):
-        if files.find(name) is PathState.SAME:
+    for name in (files.wal, files.shared_memory):
+        if files.state_at(name) is PathState.SAME:
             Path(name).unlink(missing_ok=True)
     return True
