@@ -21,7 +21,7 @@ from ductile.api.endpoints import ENDPOINTS
 from ductile.api.openapi_schemas import schemas
 from ductile.cli.command_table import NOUNS, SHORT_FORMS, VERSION_COMMAND
 from ductile.cli.help import option_line, usage_words
-from ductile.cli.spec import EVERYWHERE, VERSION, Action, Option
+from ductile.cli.spec import GLOBAL_OPTIONS, VERSION, Action, Option
 from ductile.config.schema.fields import (
     Choice,
     FieldType,
@@ -115,7 +115,7 @@ def _anchor(title: str) -> str:
 
 def commands() -> str:
     """Every noun with its actions, arguments and options, from the table of commands."""
-    parts = [f"### Options of every command\n\n{_options((*EVERYWHERE, VERSION))}"]
+    parts = [f"### Options of every command\n\n{_options((*GLOBAL_OPTIONS, VERSION))}"]
     for noun in NOUNS:
         title = f"### ductile {noun.name}\n\n{noun.summary.capitalize()}."
         parts += [title, *(_action(f"ductile {noun.name}", action) for action in noun.actions)]

@@ -1,4 +1,4 @@
-"""All errors of Ductile and its operators, as one exception tree.
+"""All errors that Ductile reports to its users, as one exception tree.
 
     DuctileError
     ├── UsageError              the command line or the request is invalid

@@ -78,7 +78,7 @@ async def open_offline(
                 snapshot=lambda: snapshot,
                 now=_CLOCK.now,
                 rng=BufferedSystemRandom(),
-                runner_pid=os.getpid() if purpose is LockPurpose.RUN else None,
+                offline_runner_pid=os.getpid() if purpose is LockPurpose.RUN else None,
             )
         finally:
             await store.close()
@@ -107,7 +107,7 @@ async def open_read_only(named: str | None, environ: Mapping[str, str]) -> Async
             snapshot=lambda: snapshot,
             now=_CLOCK.now,
             rng=BufferedSystemRandom(),
-            runner_pid=holder.pid,
+            offline_runner_pid=holder.pid,
         )
     finally:
         await store.close()
@@ -155,7 +155,10 @@ def store_files() -> StoreFiles:
     from ductile.store.sqlite.backup import copy_store, inspect_copy, renew_id  # noqa: PLC0415
 
     return StoreFiles(
-        copy=copy_store, inspect=inspect_copy, renew=renew_id, refuse_incomplete=reject_wal_without_database
+        copy=copy_store,
+        inspect=inspect_copy,
+        assign_new_id=renew_id,
+        refuse_incomplete=reject_wal_without_database,
     )
 
 
@@ -182,12 +185,12 @@ async def run_offline(
     operation: str,
     given: JsonObject,
     *,
-    patience: timedelta | None = None,
+    time_limit: timedelta | None = None,
     ended: Callable[[JsonObject], None] = lambda _job: None,
 ) -> OfflineRunResult:
     """Submit one job with `operation` and run it here, with every job it leads to.
 
-    `ended` is called with the document of each job that has ended. After `patience`, or at the first stop
+    `ended` is called with the document of each job that has ended. After `time_limit`, or at the first stop
     signal, running processes are ended and their jobs go back to the queue.
     """
     async with open_offline(named, environ, LockPurpose.RUN) as context:
@@ -207,7 +210,7 @@ async def run_offline(
             with _naming_job_in_errors(job_id):
                 # The job must be traceable to its configuration.
                 await record_config(context.store, context.snapshot(), ConfigOrigin.RUN)
-                with _stoppable(executor, patience) as stopped:
+                with _stoppable(executor, time_limit) as stopped:
                     await OfflineRunner(context, executor, ended).run(job_id)
         finally:
             await runner.close()
@@ -240,7 +243,7 @@ def _naming_job_in_errors(job_id: str) -> Iterator[None]:
 
 
 @contextmanager
-def _stoppable(executor: Executor, patience: timedelta | None) -> Iterator[list[StopCause]]:
+def _stoppable(executor: Executor, time_limit: timedelta | None) -> Iterator[list[StopCause]]:
     """Within the context, stop signals and the timeout end what runs: first in order, then at once.
 
     Yields the list of causes, in the order in which they occur.
@@ -254,7 +257,9 @@ def _stoppable(executor: Executor, patience: timedelta | None) -> Iterator[list[
 
     for number in _STOP_SIGNALS:
         loop.add_signal_handler(number, stop, StopCause.SIGNAL)
-    timer = None if patience is None else loop.call_later(patience.total_seconds(), stop, StopCause.TIMEOUT)
+    timer = (
+        None if time_limit is None else loop.call_later(time_limit.total_seconds(), stop, StopCause.TIMEOUT)
+    )
     try:
         yield causes
     finally:

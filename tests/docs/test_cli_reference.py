@@ -10,7 +10,7 @@ from types import ModuleType
 import pytest
 
 from ductile.cli.command_table import NOUNS, SHORT_FORMS
-from ductile.cli.spec import EVERYWHERE, VERSION, Action
+from ductile.cli.spec import GLOBAL_OPTIONS, VERSION, Action
 from ductile.errors import Exit
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -55,7 +55,7 @@ def test_no_action_is_documented_that_does_not_exist() -> None:
 
 
 def test_common_options_and_short_forms_are_documented() -> None:
-    for option in (*EVERYWHERE, VERSION):
+    for option in (*GLOBAL_OPTIONS, VERSION):
         assert all(flag in REFERENCE for flag in option.flags)
     for form in SHORT_FORMS:
         assert f"| `ductile {form.name}` | `ductile {form.noun} {form.action}` |" in REFERENCE

@@ -113,9 +113,9 @@ class ApiApplication(HttpApplication[ApiExchange]):
     def maybe_stored(self, exchange: ApiExchange) -> bool:
         return exchange.body_read and exchange.route is not None and exchange.route.endpoint.http.submits
 
-    def on_fault(self, exchange: ApiExchange, fault: Exception) -> DuctileError:
-        self._signals.emit(Signal.API_FAULT, data={"path": exchange.path, **describe_error(fault)})
-        return DuctileError(f"an unexpected fault in the daemon ({type(fault).__name__})")
+    def on_error(self, exchange: ApiExchange, error: Exception) -> DuctileError:
+        self._signals.emit(Signal.API_FAULT, data={"path": exchange.path, **describe_error(error)})
+        return DuctileError(f"an unexpected error in the daemon ({type(error).__name__})")
 
     def on_end(self, exchange: ApiExchange) -> None:
         seconds = self._clock() - exchange.started_at
@@ -141,7 +141,7 @@ class ApiApplication(HttpApplication[ApiExchange]):
             return True
         if exchange.token is not None or self._sampler is None:
             return False
-        return not self._sampler.in_full(str(exchange.status), exchange.peer)
+        return not self._sampler.should_log(str(exchange.status), exchange.peer)
 
 
 def _render(endpoint: Endpoint, reply: Reply) -> JsonReply:

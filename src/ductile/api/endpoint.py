@@ -13,7 +13,7 @@ from ductile.core.json import JsonObject, JsonValue
 from ductile.core.suggest import did_you_mean
 from ductile.errors import RefusedError, UsageError
 from ductile.http.body import decode_object
-from ductile.http.responses import Document, Header, Stream
+from ductile.http.responses import Header, RawResponse, Stream
 from ductile.operations.operation import OPEN, Access, HttpRoute, Operation
 from ductile.operations.request import FieldSource, RequestField, request_fields
 from ductile.operations.response import Response
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 #: The schema of a reply that is the `result` alone, requested by `?result=only`.
 BARE_RESULT = "BareResult"
-_QUOTED = 100
+_MAX_QUOTED = 100
 _PATH_PARAMETER = re.compile(r"\{(\w+)\}")
 
 
@@ -60,7 +60,7 @@ class Reply(Value):
     headers: tuple[Header, ...] = ()
 
 
-ApiReply: TypeAlias = Reply | Document | Stream
+ApiReply: TypeAlias = Reply | RawResponse | Stream
 Handler: TypeAlias = Callable[[ApiRequest], Awaitable[ApiReply]]
 
 
@@ -112,7 +112,7 @@ class Endpoint(Value, dict=True):
         if types is None:
             types = () if self.operation is None else self.operation.response_types
         for each in types:
-            if not each.LOCAL:
+            if not each.CLI_ONLY:
                 status = each.STATUS or self.http.statuses[0]
                 found[status] = (*found.get(status, ()), each.__name__)
         if "result" in self.fields[FieldSource.QUERY]:
@@ -165,7 +165,7 @@ def _read_query(endpoint: Endpoint, query: bytes) -> Iterator[tuple[str, JsonVal
         if name not in known:
             all_known = f"Known: {', '.join(known)}." if known else "This call has none."
             hint = did_you_mean(name, known) or all_known
-            raise UsageError(f"there is no parameter {name[:_QUOTED]}", hint=hint)
+            raise UsageError(f"there is no parameter {name[:_MAX_QUOTED]}", hint=hint)
         yield name, known[name].parse_text(text)
 
 
@@ -176,8 +176,8 @@ def _read_body(endpoint: Endpoint, body: bytes, encoding: bytes | None) -> JsonO
         if name not in known:
             meant = "What is meant for the plugin goes into payload; known" if "payload" in known else "Known"
             raise RefusedError(
-                f"there is no field {name[:_QUOTED]} in this body",
+                f"there is no field {name[:_MAX_QUOTED]} in this body",
                 hint=did_you_mean(name, known) or f"{meant}: {', '.join(known)}.",
-                details={"field": name[:_QUOTED], "known": list(known)},
+                details={"field": name[:_MAX_QUOTED], "known": list(known)},
             )
     return document

@@ -103,10 +103,10 @@ class EventStreams:
             with suppress(TooFarBehindError, _TokenRevokedError, asyncio.CancelledError):
                 after = writer.wanted.after
                 # A new reader gets its position: cut off before its first event, it resumes there.
-                position = f"id: {subscriber.joined_at}\n" if after is None else ""
+                position = f"id: {subscriber.start_seq}\n" if after is None else ""
                 await writer.write(f"retry: 2000\n{position}\n")
                 if after is not None:
-                    await self._replay(writer, after, subscriber.joined_at)
+                    await self._replay(writer, after, subscriber.start_seq)
                 await self._follow(writer, subscriber)
         await writer.finish()
 
@@ -138,7 +138,7 @@ class EventStreams:
     async def _follow(self, writer: _EventWriter, subscriber: StreamSubscriber) -> None:
         """Send new entries, and a keep-alive when none was sent for a while."""
         clock = asyncio.get_running_loop().time
-        position, due = subscriber.joined_at, clock() + self._keep_alive
+        position, due = subscriber.start_seq, clock() + self._keep_alive
         while True:
             rows: tuple[LedgerRow, ...] = ()
             with suppress(TimeoutError):

@@ -16,11 +16,11 @@ from ductile import __version__
 from ductile.api.endpoint import ApiRequest, Reply
 from ductile.api.events import EventFilter, parse_last_event_id
 from ductile.core.jobs.model import LedgerKind, SubmittedBy
-from ductile.http.responses import Document, Header, Stream
+from ductile.http.responses import Header, RawResponse, Stream
 from ductile.operations.context import Source
 from ductile.operations.jobs.artifacts import OpenArtifact, OpenedArtifact, open_artifact
 from ductile.operations.jobs.lookup import resolve_job
-from ductile.operations.request import decode_request, decode_words
+from ductile.operations.request import decode_enums, decode_request
 from ductile.operations.response import Response
 from ductile.operations.system import probes
 from ductile.struct import Value, about, replace
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _CHUNK = 256 * 1024
 
 
-async def run_operation(request: ApiRequest) -> Reply | Document:
+async def run_operation(request: ApiRequest) -> Reply | RawResponse:
     """Run the endpoint's operation and reply with its response.
 
     With `?result=only` the reply is the `result` of a job or run alone; with `strict` a run that did not
@@ -55,7 +55,7 @@ async def run_operation(request: ApiRequest) -> Reply | Document:
     if request.values.get("result") is None:
         return Reply(response=response, status=status, headers=headers)
     content = msgspec.json.encode(response.result)
-    return Document(content=content, media_type="application/json", status=status, headers=headers)
+    return RawResponse(content=content, media_type="application/json", status=status, headers=headers)
 
 
 async def show_health(request: ApiRequest) -> Reply:
@@ -72,7 +72,7 @@ class FollowEvents(Value):
         frozenset[LedgerKind],
         Meta(
             description=f"Only these kinds, separated by commas, such as `{LedgerKind.JOB_TRANSITION}`.",
-            extra={"decode": partial(decode_words, LedgerKind)},
+            extra={"decode": partial(decode_enums, LedgerKind)},
         ),
     ] = frozenset()
     job_id: Annotated[str | None, about("Only what concerns this job, or this run and its steps.")] = None
@@ -93,7 +93,7 @@ async def events(request: ApiRequest) -> Stream:
     return Stream(run=await request.services.streams.opened(chosen, still_admitted))
 
 
-async def show_metrics(request: ApiRequest) -> Document:
+async def show_metrics(request: ApiRequest) -> RawResponse:
     counts = await request.context.store.queue_counts()
     breakers = await request.context.store.breakers()
     reading = GaugeReading(
@@ -104,7 +104,7 @@ async def show_metrics(request: ApiRequest) -> Document:
         streams=request.services.streams.count,
         version=__version__,
     )
-    return Document(content=request.services.metrics.render(reading), media_type=CONTENT_TYPE)
+    return RawResponse(content=request.services.metrics.render(reading), media_type=CONTENT_TYPE)
 
 
 class About(Response):
@@ -126,12 +126,12 @@ async def discover(request: ApiRequest) -> Reply:
     return Reply(response=About(name="ductile", version=__version__ if local else None, links=links))
 
 
-async def openapi(request: ApiRequest) -> Document:
+async def openapi(request: ApiRequest) -> RawResponse:
     from ductile.api.openapi import describe  # noqa: PLC0415 - it describes the table with this handler
 
     plugin = request.values.get("plugin")
     document = describe(request.context.snapshot(), None if plugin is None else str(plugin))
-    return Document(content=msgspec.json.encode(document), media_type="application/json")
+    return RawResponse(content=msgspec.json.encode(document), media_type="application/json")
 
 
 async def send_artifact(request: ApiRequest) -> Stream:

@@ -75,7 +75,7 @@ def schemas() -> Mapping[str, JsonObject]:
     for endpoint in ENDPOINTS:
         operation = endpoint.operation
         known = endpoint.response_types or (() if operation is None else operation.response_types)
-        types += [each for each in known if each not in types and not each.LOCAL]
+        types += [each for each in known if each not in types and not each.CLI_ONLY]
     _references, found = msgspec.json.schema_components(
         [*types, LedgerEvent, BareResult], ref_template=f"{SCHEMAS_PATH}{{name}}"
     )

@@ -60,7 +60,7 @@ class ApiServer:
 
     def _report_unknown_token(self, peer: str, too_many: bool) -> None:
         """Count every unknown token; log the first ones only, so that a flood does not fill the log."""
-        quiet = too_many or not self._unknown_tokens.in_full(_UNKNOWN_TOKEN, peer)
+        quiet = too_many or not self._unknown_tokens.should_log(_UNKNOWN_TOKEN, peer)
         level = SignalLevel.DEBUG if quiet else None
         self._signals.emit(Signal.API_UNAUTHORIZED, data={"peer": peer}, level=level)
 

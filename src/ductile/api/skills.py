@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
 from ductile.api.endpoint import ApiRequest, Endpoint, Reply
-from ductile.http.responses import Document
+from ductile.http.responses import RawResponse
 from ductile.operations.plugins.skills import HOW, Skill, SkillCall, Skills, skills_of
 from ductile.operations.request import FieldSource, decode_request
 from ductile.struct import Value, about
@@ -115,13 +115,13 @@ class ShowSkills(Value):
     )
 
 
-async def show_skills(request: ApiRequest) -> Reply | Document:
+async def show_skills(request: ApiRequest) -> Reply | RawResponse:
     snapshot = request.context.snapshot()
     skills = [*all_skills(snapshot)]
     if decode_request(ShowSkills, request.values).format is SkillFormat.JSON:
         return Reply(response=Skills(skills=skills, how=HOW))
     text = skill_file(snapshot.service.name, address_of(request), skills)
-    return Document(content=text.encode(), media_type=MARKDOWN)
+    return RawResponse(content=text.encode(), media_type=MARKDOWN)
 
 
 def address_of(request: ApiRequest) -> str:

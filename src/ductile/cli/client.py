@@ -130,8 +130,8 @@ def connect_to_daemon(call: Invocation) -> socket.socket | None:
 
 
 def _is_daemon_of(linked: Path, config_file: Path, call: Invocation) -> bool:
-    """Whether the daemon behind a socket runs this configuration. A stopped process cannot answer that; it is
-    ours if it listens on the socket of this configuration's store.
+    """Whether the daemon behind a socket runs this configuration. A daemon that
+    is stopped by SIGSTOP cannot answer; it is ours if it listens on the socket of this configuration's store.
     """
     from ductile.control.client import FrozenDaemonError, is_daemon_of
     from ductile.control.socket_files import socket_path

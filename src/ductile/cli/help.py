@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ductile.cli.command_table import NOUNS, SHORT_FORMS, VERSION_COMMAND, Noun
 from ductile.cli.console.table import wrap, wrap_hanging
-from ductile.cli.spec import EVERYWHERE, VERSION, Action, Option
+from ductile.cli.spec import GLOBAL_OPTIONS, VERSION, Action, Option
 
 #: The same on every terminal, so that all users see the same text.
 _WIDTH = 80
@@ -26,7 +26,7 @@ def overview() -> str:
             *_pairs([(VERSION_COMMAND.name, VERSION_COMMAND.summary)]),
             "",
             "Options, before or after the action:",
-            *_pairs([option_line(option) for option in (*EVERYWHERE, VERSION)]),
+            *_pairs([option_line(option) for option in (*GLOBAL_OPTIONS, VERSION)]),
             "",
             "`ductile NOUN --help` lists a noun's actions. Start with `ductile init DIR`.",
         )
@@ -54,7 +54,7 @@ def action_help(words: str, action: Action) -> str:
     signature = " ".join((words, *(argument_words(action))))
     about = ("", *wrap(action.about, _WIDTH)) if action.about else ()
     arguments = [(argument.name, argument.help) for argument in action.arguments]
-    options = [option_line(option) for option in (*action.options, *EVERYWHERE)]
+    options = [option_line(option) for option in (*action.options, *GLOBAL_OPTIONS)]
     # Each with its purpose as a comment, so that all of it can be copied into a shell.
     examples = [f"  {line}" for each in action.examples for line in (f"# {each.does}", each.line)]
     return "\n".join(

@@ -91,7 +91,7 @@ def _as_error(exception: Exception, words: Sequence[str], err: TextIO) -> Ductil
         print_exception(exception, file=err)
     # Without the exception's own text, which may contain secrets.
     return DuctileError(
-        f"internal_error: an unexpected fault in Ductile ({type(exception).__name__})",
+        f"internal_error: an unexpected error in Ductile ({type(exception).__name__})",
         hint="please report it with the traceback above" if verbose else "run with -v for the traceback",
     )
 

@@ -9,7 +9,7 @@ from ductile.cli.spec import Option
 OPTIONS = {
     "event.send": (
         Option("--payload JSON", "its payload: a JSON object, @FILE, or - for standard input", "payload", "json"),
-        Option("--dedupe-key KEY", "do not run again what succeeded under this key", "dedupe_key"),
+        Option("--dedupe-key KEY", "start nothing if a job with this key has succeeded within its TTL", "dedupe_key"),
         Option("--type TYPE", "the event's type", "type"),
     ),
     "job.cancel": (
@@ -64,8 +64,8 @@ OPTIONS = {
     "pipeline.explain": (Option("--job-id ID", "the job's id, or at least four of its first or last digits", "job_id"),),
     "pipeline.run": (
         Option("--payload JSON", "its payload: a JSON object, @FILE, or - for standard input", "payload", "json"),
-        Option("--dedupe-key KEY", "do not run again what succeeded under this key", "dedupe_key"),
-        Option("--dedupe-ttl TTL", "how long the key holds, such as 1h, or in seconds; jobs that still run count then", "dedupe_ttl"),
+        Option("--dedupe-key KEY", "start nothing if a job with this key has succeeded within its TTL", "dedupe_key"),
+        Option("--dedupe-ttl TTL", "how long the key counts, such as 1h, or in seconds; queued and running jobs are duplicates then, too", "dedupe_ttl"),
         Option("--state-webhook-url URL", "called when the state changes; for a duplicate, by the existing job", "state_webhook_url"),
         Option("--state-webhook-events EVENTS", "the states that are sent; all of them if it is absent (separated by commas)", "state_webhook_events", "list"),
         Option("--pipeline PIPELINE", "the pipeline", "pipeline"),
@@ -78,8 +78,8 @@ OPTIONS = {
     ),
     "plugin.run": (
         Option("--payload JSON", "its payload: a JSON object, @FILE, or - for standard input", "payload", "json"),
-        Option("--dedupe-key KEY", "do not run again what succeeded under this key", "dedupe_key"),
-        Option("--dedupe-ttl TTL", "how long the key holds, such as 1h, or in seconds; jobs that still run count then", "dedupe_ttl"),
+        Option("--dedupe-key KEY", "start nothing if a job with this key has succeeded within its TTL", "dedupe_key"),
+        Option("--dedupe-ttl TTL", "how long the key counts, such as 1h, or in seconds; queued and running jobs are duplicates then, too", "dedupe_ttl"),
         Option("--state-webhook-url URL", "called when the state changes; for a duplicate, by the existing job", "state_webhook_url"),
         Option("--state-webhook-events EVENTS", "the states that are sent; all of them if it is absent (separated by commas)", "state_webhook_events", "list"),
         Option("--plugin NAME", "name of the plugin, as it is configured", "plugin"),

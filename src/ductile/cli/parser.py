@@ -16,7 +16,7 @@ from ductile.cli.command_table import (
     first_words,
     load_action,
 )
-from ductile.cli.spec import CONFIG, EVERYWHERE, HELP, JSON, VERBOSE, VERSION, Action
+from ductile.cli.spec import CONFIG, GLOBAL_OPTIONS, HELP, JSON, VERBOSE, VERSION, Action
 
 if TYPE_CHECKING:
     import argparse
@@ -92,7 +92,7 @@ def _parse_noun(name: str, parsed: ParsedCommand, rest: list[str]) -> ParsedComm
 
 def _take_options(rest: list[str], parsed: ParsedCommand) -> ParsedCommand:
     """Take the common options from the front of the words."""
-    known = {flag: option for option in EVERYWHERE for flag in option.flags}
+    known = {flag: option for option in GLOBAL_OPTIONS for flag in option.flags}
     while rest and rest[0].startswith("-") and rest[0] not in VERSION.flags:
         flag, given, value = rest.pop(0).partition("=")
         option = known.get(flag)

@@ -82,7 +82,7 @@ def hint_on_interrupt(job_id: str) -> Iterator[None]:
         ) from None
 
 
-def run_here(
+def run_in_process(
     call: Invocation,
     operation: str,
     fields: JsonObject,
@@ -93,9 +93,9 @@ def run_here(
 
     from ductile.offline import run_offline
 
-    patience = call.duration("timeout")
+    time_limit = call.duration("timeout")
     ran = asyncio.run(
-        run_offline(call.config, call.environ, operation, fields, patience=patience, ended=on_end)
+        run_offline(call.config, call.environ, operation, fields, time_limit=time_limit, ended=on_end)
     )
     return AwaitedJob(ran.job, ran.deduplicated, daemon_runs=False, stopped=ran.stopped)
 

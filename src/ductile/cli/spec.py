@@ -89,7 +89,7 @@ VERBOSE = Option("-v, --verbose", "show more; for an unexpected error, the trace
 HELP = Option("-h, --help", "show this help")
 VERSION = Option("--version", "show the version")
 #: Accepted by every command, before the noun, before the action and after it.
-EVERYWHERE = (CONFIG, JSON, VERBOSE, HELP)
+GLOBAL_OPTIONS = (CONFIG, JSON, VERBOSE, HELP)
 DRY_RUN = Option("--dry-run", "show what would be done, and do nothing", "dry_run")
 
 

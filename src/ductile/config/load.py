@@ -153,7 +153,7 @@ def load_config(
     checksums = read_checksums(directory) if seal is SealCheck.VERIFY else None
     files = _sealed_files(sources, environment)
     violations = find_file_violations(files, checksums) if seal is SealCheck.VERIFY else ()
-    _refuse_high(violations, directory)
+    _reject_high_tier_changes(violations, directory)
 
     variables = {**environment.variables, **environ}
     root, unset = interpolate(sources.root, variables, environment.unread)
@@ -176,8 +176,8 @@ def load_config(
     validate_config(config, report, complete=complete)
     # Errors at a reference that lacks its quotes, or around it, follow from that.
     keys = {problem.key or "" for problem in unquoted}
-    spoilt = keys | {re.sub(r"(\.[^.]*|\[\d+\])$", "", key) for key in keys}
-    report.errors = [error for error in report.errors if error in unquoted or error.key not in spoilt]
+    affected_keys = keys | {re.sub(r"(\.[^.]*|\[\d+\])$", "", key) for key in keys}
+    report.errors = [error for error in report.errors if error in unquoted or error.key not in affected_keys]
     scope_files, scope_links = load_scope_files(config, directory, report, overlay)
     validate_api_has_token(config, {file.token: file.scopes for file in scope_files}, report)
     _check_symlinks((*sources.links, *environment.links, *scope_links), config, report)
@@ -189,7 +189,7 @@ def load_config(
 
     scopes = tuple(_sealed(file.path, file.data, directory, Tier.HIGH) for file in scope_files)
     if seal is SealCheck.VERIFY:
-        _refuse_high(find_file_violations(scopes, checksums), directory)
+        _reject_high_tier_changes(find_file_violations(scopes, checksums), directory)
         strict = config.service.strict_mode or (checksums is not None and checksums.strict)
         changes = check_operational_changes(violations, directory, strict=strict)
         if checksums is None:  # one warning instead of one for each file
@@ -225,7 +225,7 @@ def check_operational_changes(
     return problems
 
 
-def _refuse_high(violations: Iterable[SealViolation], directory: Path) -> None:
+def _reject_high_tier_changes(violations: Iterable[SealViolation], directory: Path) -> None:
     problems = tuple(each.as_problem(directory) for each in violations if each.tier is Tier.HIGH)
     if problems:
         raise _not_as_sealed(problems)
@@ -237,14 +237,14 @@ def _not_as_sealed(problems: tuple[Problem, ...]) -> IntegrityError:
 
 def _sealed_files(sources: ConfigFiles, environment: EnvironmentFiles) -> tuple[SealedFile, ...]:
     directory = sources.directory
-    granting = access_variables(sources.root)
+    access_names = access_variables(sources.root)
     return (
         *(
             _sealed(file.path, file.data, directory, config_tier(file.path.name, file.tree))
             for file in sources.files
         ),
         *(
-            _sealed(file.path, file.data, directory, environment_tier(file.names, granting))
+            _sealed(file.path, file.data, directory, environment_tier(file.names, access_names))
             for file in environment.files
         ),
     )

@@ -31,15 +31,17 @@ _SECRET_WORDS = _words(
 #: A key that ends with one of these words is secret: `smtp_pass` is, `pass_rate` is not.
 _SECRET_ENDINGS = _words("pass auth pat")
 #: Words that give a following `pass` another meaning.
-_NO_PASSWORDS = _words("low high band first second last single two multi by")
+_NON_PASSWORD_PREFIXES = _words("low high band first second last single two multi by")
 #: A key is a secret after one of these words: `api_key` is, `sort_key` is not.
-_KEY_OWNERS = _words("api private access secret signing encryption master ssh auth account tls ssl hmac")
+_SECRET_KEY_PREFIXES = _words(
+    "api private access secret signing encryption master ssh auth account tls ssl hmac"
+)
 #: Endings of two words that are secret although the second word alone is harmless.
 _SECRET_PAIRS = frozenset(
     (*(("webhook", word) for word in ("url", "urls", "uri")), ("secret", "id"), ("connection", "string"))
 )
 #: The same without a separator: `dbpassword`, `PGPASSWORD`, `clientsecret`, `accesskey`.
-_RUN_TOGETHER = re.compile(
+_UNSEPARATED_SECRET_NAMES = re.compile(
     r"""
       .*(?:passwords?|passwd|passphrase|passcode)
     | .*(?:secrets?|secretid|token|sessionid|connectionstring|webhookurl)
@@ -179,14 +181,14 @@ def looks_secret(key: str) -> bool:
     if last in _HARMLESS_ENDINGS or (last == "tokens" and owner in _COUNTED_TOKENS):
         return False
     if last in _SECRET_ENDINGS:
-        return not (last == "pass" and owner in _NO_PASSWORDS)
+        return not (last == "pass" and owner in _NON_PASSWORD_PREFIXES)
     if last in ("key", "keys"):
-        return not before or not _KEY_OWNERS.isdisjoint(before) or any(map(_is_secret_word, before))
+        return not before or not _SECRET_KEY_PREFIXES.isdisjoint(before) or any(map(_is_secret_word, before))
     return any(map(_is_secret_word, words))
 
 
 def _is_secret_word(word: str) -> bool:
-    return word in _SECRET_WORDS or _RUN_TOGETHER.fullmatch(word) is not None
+    return word in _SECRET_WORDS or _UNSEPARATED_SECRET_NAMES.fullmatch(word) is not None
 
 
 def mask_urls(text: str) -> str:

@@ -115,7 +115,7 @@ class ControlServer:
             return _encode_error(error)
         except Exception as error:  # noqa: BLE001 - a defect must not end the daemon; its text may hold secrets
             self._signals.emit(Signal.CONTROL_FAULT, data=describe_error(error))
-            return _encode_error(DuctileError(f"an unexpected fault in the daemon ({type(error).__name__})"))
+            return _encode_error(DuctileError(f"an unexpected error in the daemon ({type(error).__name__})"))
 
     def _check_peer(self, connection: socket.socket) -> None:
         """Raise `DeniedError` for users other than ours and root. The socket's mode excludes them too."""

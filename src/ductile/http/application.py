@@ -1,4 +1,4 @@
-"""The frame of every HTTP surface: one request from its first byte to its response or refusal."""
+"""The base of the HTTP applications: one request from its first byte to its response or error."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Result = TypeVar("Result")
 
 class LogSampler:
     """Keeps a flood of requests from filling the log. The first `most` of each kind are logged in full;
-    further ones are counted and reported once in `seconds`, until a period without any.
+    further ones are counted and reported once in `seconds`. A period without further ones starts anew.
 
     The number of kinds must be bounded, so it must not depend on what a client sends.
     """
@@ -52,7 +52,7 @@ class LogSampler:
         self._peer: str | None = None
         self._timer: asyncio.TimerHandle | None = None
 
-    def in_full(self, kind: str, peer: str | None) -> bool:
+    def should_log(self, kind: str, peer: str | None) -> bool:
         """Return whether to log this request in full; if not, count it."""
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(self._seconds, self._end_window)
@@ -120,10 +120,10 @@ class HttpApplication(ABC, Generic[SomeExchange]):
             except ClientDisconnectedError:
                 raise
             except DuctileError as error:
-                self.on_refusal(exchange, error)
+                self.on_client_error(exchange, error)
                 await _refuse(exchange, error)
-            except Exception as fault:  # noqa: BLE001 - the client gets 500; the fault is reported without its text
-                await _refuse(exchange, self.on_fault(exchange, fault))
+            except Exception as error:  # noqa: BLE001 - the client gets 500; the error is reported without its text
+                await _refuse(exchange, self.on_error(exchange, error))
             else:
                 exchange.started = True  # a failure from here on cannot be answered
                 if not isinstance(response, Stream):
@@ -136,7 +136,7 @@ class HttpApplication(ABC, Generic[SomeExchange]):
             if not exchange.started:
                 cut_off = shutdown_error(maybe_stored=self.maybe_stored(exchange))
                 exchange.status = cut_off.http_status
-                self.on_refusal(exchange, cut_off)
+                self.on_client_error(exchange, cut_off)
                 await send_error(send, cut_off, close=True)
             raise
         finally:
@@ -156,11 +156,11 @@ class HttpApplication(ABC, Generic[SomeExchange]):
         """Return whether a request that is cut off now may already be on its way to the disk."""
 
     @abstractmethod
-    def on_fault(self, exchange: SomeExchange, fault: Exception) -> DuctileError:
-        """Report an unexpected exception. Returns the error to send."""
+    def on_error(self, exchange: SomeExchange, error: Exception) -> DuctileError:
+        """Report an unexpected exception (500). Returns the error to send."""
 
-    def on_refusal(self, exchange: SomeExchange, error: DuctileError) -> None:
-        """Called before a refusal is sent, except after `on_fault`."""
+    def on_client_error(self, exchange: SomeExchange, error: DuctileError) -> None:
+        """Called before an expected error is sent, such as a 4xx or 503."""
 
     def on_end(self, exchange: SomeExchange) -> None:
         """Called when the exchange is over, in whatever way."""

@@ -96,7 +96,7 @@ class Authenticator:
         if authorization is not None:
             raise self._unknown_token(peer or "")
         if needs_none:
-            raise misdirected(snapshot.api.listen, token_helps=True)
+            raise host_mismatch(snapshot.api.listen, token_helps=True)
         raise UnauthorizedError("there is no token", hint="Send the header Authorization: Bearer TOKEN.")
 
     def authorize(self, token: AccessToken | None, access: Access, path: Mapping[str, str]) -> None:
@@ -161,11 +161,11 @@ def _is_refused_by_host(snapshot: Snapshot, access: Access, headers: Mapping[byt
     it says little.
     """
     if access.discovery:
-        return not snapshot.api.open_discovery and is_misdirected(snapshot.api.listen, headers)
-    return is_misdirected(snapshot.api.listen, headers) and not is_forwarded(headers)
+        return not snapshot.api.open_discovery and is_host_mismatch(snapshot.api.listen, headers)
+    return is_host_mismatch(snapshot.api.listen, headers) and not is_forwarded(headers)
 
 
-def is_misdirected(listen: str, headers: Mapping[bytes, bytes]) -> bool:
+def is_host_mismatch(listen: str, headers: Mapping[bytes, bytes]) -> bool:
     """Return whether a request to a loopback listener names another host, or comes from another host's page
     (see `ductile.core.host_names`). A listener elsewhere has names that it does not know.
     """
@@ -174,7 +174,7 @@ def is_misdirected(listen: str, headers: Mapping[bytes, bytes]) -> bool:
     return is_loopback_listener(listen) and not is_meant_for(host, origin, listen)
 
 
-def misdirected(listen: str, *, token_helps: bool) -> MisdirectedError:
+def host_mismatch(listen: str, *, token_helps: bool) -> MisdirectedError:
     hint = f"Call it as http://{listen}, and from no page of another host"
     return MisdirectedError(
         "the Host or Origin header names another host than this listener's",

@@ -1,4 +1,4 @@
-"""Responses: JSON objects, documents, streams, and one format for every error."""
+"""Responses: JSON objects, other formats, streams, and one format for every error."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class JsonReply(Value):
     headers: tuple[Header, ...] = ()
 
 
-class Document(Value):
+class RawResponse(Value):
     """A response in another format than our JSON objects."""
 
     content: bytes
@@ -52,7 +52,7 @@ class Stream(Value):
     close: Callable[[], None] = lambda: None
 
 
-HttpResponse: TypeAlias = JsonReply | Document | Stream
+HttpResponse: TypeAlias = JsonReply | RawResponse | Stream
 
 
 def encode(body: object) -> bytes:
@@ -125,7 +125,7 @@ async def send_response(send: ASGISendCallable, receive: ASGIReceiveCallable, re
     match response:
         case JsonReply():
             await send_bytes(send, response.status, response.content, [JSON, *response.headers])
-        case Document():
+        case RawResponse():
             headers = [(b"content-type", response.media_type.encode()), _NO_SNIFFING, _NO_STORE]
             await send_bytes(send, response.status, response.content, [*headers, *response.headers])
         case Stream():

@@ -116,7 +116,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._limits = server_state.limits
         self.timeout_keep_alive = self._limits.keep_alive_seconds  # type: ignore[assignment]  # a float works too
         #: Whether the connection came when the listener was full.
-        self._is_surplus = False
+        self._is_over_limit = False
         #: Set once no further input is parsed: the connection closes after the responses that are due.
         self._ignores_input = False
         self._in_head = True
@@ -135,7 +135,7 @@ class BoundedProtocol(HttpToolsProtocol):
             transport.abort()
             return
         if len(self.connections) > limit:
-            self._is_surplus = True
+            self._is_over_limit = True
             self.app = self._service_unavailable
         self._start_head_timer()
 
@@ -202,7 +202,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         self._current = cycle
-        if self._is_surplus:
+        if self._is_over_limit:
             cycle.keep_alive = False
         super()._start_asgi_task(cycle, app)
 
@@ -366,7 +366,7 @@ class Listener:
         self._sampler.close()
 
     def _rejected(self, reason: RejectionReason, peer: str | None) -> None:
-        if self._sampler.in_full(reason, peer):
+        if self._sampler.should_log(reason, peer):
             self._report_rejections({reason: 1}, peer)
 
     def _report_rejections(self, counts: Mapping[str, int], peer: str | None) -> None:

@@ -83,7 +83,7 @@ class OperationContext(Value):
     #: None where a command works on the store while no daemon runs.
     engine: RunningEngine | None = None
     #: The process that runs a job of this store without a daemon, if there is one.
-    runner_pid: int | None = None
+    offline_runner_pid: int | None = None
     #: Reads and compiles the configuration on disk; blocking. Only where an engine runs.
     load: Callable[[], Snapshot] | None = None
     source: Source = Source(submitted_by=SubmittedBy.CLI)
@@ -93,10 +93,10 @@ class OperationContext(Value):
 
         The next start of the daemon settles it.
         """
-        return job.status is JobStatus.RUNNING and self.engine is None and self.runner_pid is None
+        return job.status is JobStatus.RUNNING and self.engine is None and self.offline_runner_pid is None
 
     async def count_orphaned(self) -> int:
-        if self.engine is not None or self.runner_pid is not None:
+        if self.engine is not None or self.offline_runner_pid is not None:
             return 0
         return (await self.store.queue_counts()).running
 

@@ -1,7 +1,7 @@
 """The ledger as it grows: one reader of the store for all subscribers, and no subscriber delays another.
 
-A subscriber joins first, then replays the rows up to the position at which it joined, then takes the rows
-that came since. So no row is missed between the two, and none comes twice.
+A subscriber registers first, then replays the stored rows up to its `start_seq`, then takes the rows that
+came since. Otherwise a row between replay and registration would be missed, or come twice.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ductile.store.notifier import LedgerAppended
 from ductile.store.port import Store
 
 PAGE_ROWS = 500
-#: Rows that may wait for one subscriber. A slower one is cut off, and resumes from the store.
+#: Rows that may wait for one subscriber. A slower one is disconnected, and resumes from the store.
 MAX_WAITING_ROWS = 5_000
 #: The ledger is read at least this often, in case a change was missed.
 _POLL_SECONDS = 15.0
@@ -29,22 +29,22 @@ class TooFarBehindError(Exception):
 
 @dataclass(slots=True, eq=False)
 class StreamSubscriber:
-    """Gets the rows after `joined_at`."""
+    """Gets the rows after `start_seq`."""
 
-    joined_at: int
+    start_seq: int
     waiting: deque[LedgerRow] = field(default_factory=deque)
-    behind: bool = False
+    lagging: bool = False
     _arrived: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def give(self, rows: tuple[LedgerRow, ...]) -> None:
+    def push(self, rows: tuple[LedgerRow, ...]) -> None:
         if len(self.waiting) + len(rows) > MAX_WAITING_ROWS:
-            self.cut_off()
-        elif not self.behind:
+            self.disconnect()
+        elif not self.lagging:
             self.waiting.extend(rows)
             self._arrived.set()
 
-    def cut_off(self) -> None:
-        self.behind = True
+    def disconnect(self) -> None:
+        self.lagging = True
         self.waiting.clear()
         self._arrived.set()
 
@@ -52,7 +52,7 @@ class StreamSubscriber:
         """Wait for rows and return them. Raises `TooFarBehindError`."""
         await self._arrived.wait()
         self._arrived.clear()
-        if self.behind:
+        if self.lagging:
             raise TooFarBehindError
         rows = tuple(self.waiting)
         self.waiting.clear()
@@ -76,7 +76,7 @@ class LedgerStream:
 
     @contextmanager
     def joined(self) -> Iterator[StreamSubscriber]:
-        subscriber = StreamSubscriber(joined_at=self._position)
+        subscriber = StreamSubscriber(start_seq=self._position)
         self._subscribers.add(subscriber)
         try:
             yield subscriber
@@ -105,11 +105,11 @@ class LedgerStream:
                     if rows:
                         self._position = rows[-1].seq
                         for subscriber in self._subscribers:
-                            subscriber.give(rows)
+                            subscriber.push(rows)
                         continue
                     with suppress(TimeoutError):
                         async with asyncio.timeout(_POLL_SECONDS):
                             await advanced.wait()
         finally:
             for subscriber in self._subscribers:  # No more rows will come.
-                subscriber.cut_off()
+                subscriber.disconnect()

@@ -24,15 +24,15 @@ from ductile.store.model.records import LARGEST_PAGE
 from ductile.struct import Value, about
 
 RequestType = TypeVar("RequestType", bound=Value)
-Word = TypeVar("Word", bound=StrEnum)
+EnumType = TypeVar("EnumType", bound=StrEnum)
 #: Makes the field's value from its name and its JSON value, or raises an error that names the field.
 Decode = Callable[[str, JsonValue], Any]
 
 #: A date means midnight UTC.
 _DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 #: A blank before the offset: a `+` that URL decoding has replaced.
-_LOST_PLUS = re.compile(r"(?<=\d) (?=\d\d:?\d\d$)", re.ASCII)
-_QUOTED = 100
+_SPACE_FROM_PLUS = re.compile(r"(?<=\d) (?=\d\d:?\d\d$)", re.ASCII)
+_MAX_QUOTED = 100
 _FLAGS = {"true": True, "1": True, "yes": True, "": True, "false": False, "0": False, "no": False}
 _MAX_DIGITS = 18
 
@@ -133,7 +133,7 @@ def request_fields(request_type: type[Value]) -> Mapping[str, RequestField]:
 def decode_request(request_type: type[RequestType], values: JsonObject) -> RequestType:
     """Build the request from named values. Unknown names are ignored: surfaces refuse them.
 
-    Raises `RefusedError` for a missing field or a wrong JSON type, `UsageError` for unusable text.
+    Raises `RefusedError` for a missing field or a wrong JSON type, `UsageError` for bad_value text.
     """
     known = request_fields(request_type)
     arguments = {}
@@ -154,7 +154,7 @@ def refused(name: str, message: str, hint: str | None = None) -> RefusedError:
     return RefusedError(message, hint=hint, details={"field": name})
 
 
-def unusable(name: str, message: str, hint: str | None = None) -> UsageError:
+def bad_value(name: str, message: str, hint: str | None = None) -> UsageError:
     return UsageError(message, hint=hint, details={"field": name})
 
 
@@ -192,7 +192,7 @@ def _codec(kind: Any, metas: list[Meta], extra: dict[Any, Any]) -> tuple[Decode,
         decode, schema = decode_duration, {"type": "string"}
     elif isinstance(kind, type) and issubclass(kind, StrEnum):
         aliases = extra.get("aliases", {})
-        decode = partial(decode_word, kind, aliases)
+        decode = partial(decode_enum, kind, aliases)
         schema = {"type": "string", "enum": [*map(str, kind), *aliases]}
     elif kind is dict or get_origin(kind) is dict:
         decode, schema = decode_object, {"type": "object"}
@@ -217,7 +217,7 @@ def decode_flag(name: str, value: JsonValue) -> bool:
 
 def _decode_number(least: int, most: int, name: str, value: JsonValue) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
-        raise unusable(name, f"{name} has to be a whole number from {least} to {most}")
+        raise bad_value(name, f"{name} has to be a whole number from {least} to {most}")
     return value
 
 
@@ -227,7 +227,9 @@ def decode_object(name: str, value: JsonValue) -> JsonObject:
     return value
 
 
-def decode_word(words: type[Word], aliases: Mapping[str, Word], name: str, value: JsonValue) -> Word:
+def decode_enum(
+    words: type[EnumType], aliases: Mapping[str, EnumType], name: str, value: JsonValue
+) -> EnumType:
     text = decode_text(name, value)
     if text in aliases:
         return aliases[text]
@@ -235,13 +237,13 @@ def decode_word(words: type[Word], aliases: Mapping[str, Word], name: str, value
         return words(text)
     except ValueError:
         known = ", ".join([*words, *aliases])
-        raise unusable(name, f"{name}: unknown value {text[:_QUOTED]!r}", f"one of {known}") from None
+        raise bad_value(name, f"{name}: unknown value {text[:_MAX_QUOTED]!r}", f"one of {known}") from None
 
 
-def decode_words(words: type[Word], name: str, value: JsonValue) -> frozenset[Word]:
+def decode_enums(words: type[EnumType], name: str, value: JsonValue) -> frozenset[EnumType]:
     """Several words, separated by commas."""
     listed = (each.strip() for each in decode_text(name, value).split(","))
-    return frozenset(decode_word(words, {}, name, each) for each in listed if each)
+    return frozenset(decode_enum(words, {}, name, each) for each in listed if each)
 
 
 def decode_duration(name: str, value: JsonValue) -> timedelta:
@@ -249,7 +251,7 @@ def decode_duration(name: str, value: JsonValue) -> timedelta:
     try:
         return parse_duration(decode_text(name, value))
     except QuantityError as error:
-        raise unusable(name, f"{name}: {error}", f"expected {error.expected}") from None
+        raise bad_value(name, f"{name}: {error}", f"expected {error.expected}") from None
 
 
 def decode_instant(name: str, value: JsonValue) -> datetime:
@@ -262,6 +264,6 @@ def decode_instant(name: str, value: JsonValue) -> datetime:
     except (ValueError, OverflowError):
         pass
     hint = "write it as 2026-02-08T10:00:00Z, or as a date"
-    if _LOST_PLUS.search(text):
-        hint = f"in an address a + is written %2B: {_LOST_PLUS.sub('%2B', text)}"
-    raise unusable(name, f"{name}: {text[:_QUOTED]!r} is not a time", hint)
+    if _SPACE_FROM_PLUS.search(text):
+        hint = f"in an address a + is written %2B: {_SPACE_FROM_PLUS.sub('%2B', text)}"
+    raise bad_value(name, f"{name}: {text[:_MAX_QUOTED]!r} is not a time", hint)

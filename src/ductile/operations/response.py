@@ -36,7 +36,7 @@ class Response(Value):
     #: The HTTP status; None for the first of the operation's route.
     STATUS: ClassVar[int | None] = None
     #: Whether HTTP never returns it: what leads to it can only be requested locally.
-    LOCAL: ClassVar[bool] = False
+    CLI_ONLY: ClassVar[bool] = False
 
     @property
     def http_status(self) -> int | None:

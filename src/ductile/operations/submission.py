@@ -39,7 +39,7 @@ _TRACEPARENT = re.compile(
     r"(?!ff)[0-9a-f]{2}-(?P<trace>[0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(-.*)?", re.ASCII
 )
 _NO_TRACE = "0" * 32
-_QUOTED = 100
+_MAX_QUOTED = 100
 
 
 def _decode_ttl(name: str, value: JsonValue) -> timedelta:
@@ -65,19 +65,19 @@ def _decode_states(name: str, value: JsonValue) -> tuple[str, ...]:
     states = [str(state) for state in CallbackState]
     unknown = [each for each in value if each not in states]
     if unknown:
-        shown = f"{unknown[0]!r}"[:_QUOTED]
+        shown = f"{unknown[0]!r}"[:_MAX_QUOTED]
         raise refused(name, f"{name}: {shown} is not a state", f"The states are {known}.")
     return tuple(state for state in states if state in value)
 
 
-class KeyedRequest(Value):
+class BaseSubmissionRequest(Value):
     """The fields of every request that submits work: a payload, its key, and where it comes from."""
 
     payload: Annotated[dict[str, Any] | None, about("Its payload.")] = None
     dedupe_key: Annotated[
         str | None,
         Meta(
-            description="Do not run again what succeeded under this key.",
+            description="Start nothing if a job with this key has succeeded within its TTL.",
             extra_json_schema={"maxLength": MAX_KEY_LENGTH},
         ),
     ] = None
@@ -98,13 +98,14 @@ class KeyedRequest(Value):
     dry_run: Annotated[bool, local("Show what would be done, and do nothing.")] = False
 
 
-class SubmissionRequest(KeyedRequest):
+class SubmissionRequest(BaseSubmissionRequest):
     """The fields of a request that submits one job or one run."""
 
     dedupe_ttl: Annotated[
         timedelta | None,
         Meta(
-            description="How long the key holds, such as 1h, or in seconds; jobs that still run count then.",
+            description="How long the key counts, such as 1h, or in seconds; queued and running jobs "
+            "are duplicates then, too.",
             extra={"decode": _decode_ttl},
             extra_json_schema={"type": ["string", "number", "null"]},
         ),
@@ -147,7 +148,7 @@ class Submitted(Response, kw_only=True):
 class PlannedSubmission(Response):
     """What a dry run would submit."""
 
-    LOCAL = True
+    CLI_ONLY = True
 
     plugin: str
     command: str
@@ -165,7 +166,7 @@ class SubmissionOptions(Value):
     dedupe_key: str | None = None
     #: In seconds. With one, a queued or running job counts as a duplicate too.
     dedupe_ttl: float | None = None
-    #: Without a model, which depends on the plugin.
+    #: Without the `model` that state webhooks repeat: it depends on the plugin, see `callback_of`.
     callback: Callback | None = None
     #: Of the new job: a call from inside a job is one hop further than that job.
     hops: int = 0
@@ -175,7 +176,9 @@ class SubmissionOptions(Value):
     idempotent: bool = False
 
 
-async def read_submission_options(context: OperationContext, request: KeyedRequest) -> SubmissionOptions:
+async def read_submission_options(
+    context: OperationContext, request: BaseSubmissionRequest
+) -> SubmissionOptions:
     """Check the common fields of a submission. Reads the store only for a call from inside a job.
 
     Raises `RefusedError`.
@@ -250,7 +253,10 @@ async def refuse_reused_key(
 
 
 def callback_of(options: SubmissionOptions, plugin: PluginInstance | None = None) -> Callback | None:
-    """The callback with its model: the payload's, else the one in the plugin's configuration."""
+    """The callback with the `model` that state webhooks repeat.
+
+    That is `payload.model`, else `plugins.NAME.config.model`.
+    """
     if options.callback is None:
         return None
     model = (options.payload or {}).get("model")
@@ -280,7 +286,7 @@ def refuse_invalid_payload(plugin: PluginInstance, command: str, payload: JsonOb
 
 
 def _key(
-    context: OperationContext, request: KeyedRequest, ttl: timedelta | None
+    context: OperationContext, request: BaseSubmissionRequest, ttl: timedelta | None
 ) -> tuple[str | None, timedelta | None]:
     """The key as it is stored, and how long it holds if that is not the configured time."""
     source, usual = context.source, context.snapshot().service.dedupe_ttl
@@ -312,7 +318,7 @@ def _callback(snapshot: Snapshot, request: SubmissionRequest) -> Callback | None
     return Callback(url=url, events=request.state_webhook_events)
 
 
-async def find_calling_job(context: OperationContext, request: KeyedRequest) -> Job | None:
+async def find_calling_job(context: OperationContext, request: BaseSubmissionRequest) -> Job | None:
     """The job inside which the call is made, if the request names one that exists."""
     job_id = normalise_key(request.inside_job)
     return None if job_id is None else await context.store.job(job_id)

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 #: Directories in a root with code that plugins share; they are not plugins.
 _SHARED = frozenset({"lib", "_lib", "__pycache__", "node_modules"})
 #: Names of files that only occur in a directory that is meant to be a plugin.
-_TELLTALE = frozenset({"run", "main", "plugin", "index", "manifest"})
+_PLUGIN_LIKE_NAMES = frozenset({"run", "main", "plugin", "index", "manifest"})
 #: Part of the hashed bytes, so that no other hash of this program can equal a fingerprint.
 _DOMAIN = b"ductile plugin 1\n"
 
@@ -182,7 +182,7 @@ def _missing_manifest(directory: Path) -> Iterator[Problem]:
         names = {entry.name.partition(".")[0] for entry in directory.iterdir()}
     except OSError:
         return
-    if _TELLTALE.isdisjoint(names):
+    if _PLUGIN_LIKE_NAMES.isdisjoint(names):
         return
     hint = "add a manifest.yaml, or move the directory elsewhere"
     for misnamed in ("manifest.json", "manifest.yml"):

@@ -1,4 +1,4 @@
-"""The located YAML tree: immutable nodes that know the file, line and column they were written at.
+"""The located YAML tree: immutable nodes with their source positions (file, line and column).
 
 Scalars are typed by the YAML 1.2 core schema, except that `.inf` and `.nan` are refused: every value ends up
 as JSON. `protocol.yaml` builds the tree; paths through it name keys in messages.

@@ -13,7 +13,7 @@ from msgspec import UNSET
 
 from ductile.errors import DuctileError, MethodNotAllowedError, NotFoundError, TooBusyError
 from ductile.http.application import Exchange, HttpApplication, LogSampler, described_counts, single_headers
-from ductile.http.authentication import is_misdirected, misdirected
+from ductile.http.authentication import host_mismatch, is_host_mismatch
 from ductile.http.body import BodyBudget, read_body
 from ductile.http.responses import JsonReply, encode
 from ductile.http.server import Listener, ListenerLimits
@@ -77,8 +77,8 @@ class WebhookApplication(HttpApplication[WebhookExchange]):
             _require_method(scope, "GET", "HEAD")
             headers = single_headers(scope)
             listen = self._context.snapshot().webhooks_listen
-            if is_misdirected(listen, headers) and not is_forwarded(headers):
-                raise misdirected(listen, token_helps=False)
+            if is_host_mismatch(listen, headers) and not is_forwarded(headers):
+                raise host_mismatch(listen, token_helps=False)
             return JsonReply(content=encode(await health(self._context, exchange.peer, headers)))
         endpoint = find_endpoint(self._context.snapshot(), scope["path"])
         exchange.endpoint = endpoint.name
@@ -110,12 +110,12 @@ class WebhookApplication(HttpApplication[WebhookExchange]):
     def maybe_stored(self, exchange: WebhookExchange) -> bool:
         return exchange.body_read
 
-    def on_fault(self, exchange: WebhookExchange, fault: Exception) -> DuctileError:
-        data: JsonObject = {"endpoint": exchange.endpoint, **describe_error(fault)}
+    def on_error(self, exchange: WebhookExchange, error: Exception) -> DuctileError:
+        data: JsonObject = {"endpoint": exchange.endpoint, **describe_error(error)}
         self._signals.emit(Signal.WEBHOOK_FAULT, data=data)
-        return DuctileError("an unexpected fault in the daemon")
+        return DuctileError("an unexpected error in the daemon")
 
-    def on_refusal(self, exchange: WebhookExchange, error: DuctileError) -> None:
+    def on_client_error(self, exchange: WebhookExchange, error: DuctileError) -> None:
         data: JsonObject = {
             "endpoint": exchange.endpoint,
             "path": exchange.scope["path"][:_MAX_LOGGED_PATH],
@@ -133,7 +133,7 @@ class WebhookApplication(HttpApplication[WebhookExchange]):
         if isinstance(error, NotFoundError | MethodNotAllowedError):
             return True
         signed = exchange.body_read and not isinstance(error, InvalidSignatureError | TooBusyError)
-        return not signed and not self._sampler.in_full(str(error.http_status), exchange.peer)
+        return not signed and not self._sampler.should_log(str(error.http_status), exchange.peer)
 
     def _report_sampled(self, counts: Mapping[str, int], peer: str | None) -> None:
         self._signals.emit(

@@ -45,7 +45,7 @@ async def test_nothing_is_missed_between_replay_and_following(store: Store) -> N
     seen: list[int] = []
     with feed.joined() as follower:
         await enqueue(store, 2)
-        async for rows in feed.replay(0, follower.joined_at):
+        async for rows in feed.replay(0, follower.start_seq):
             seen += [row.seq for row in rows]
         while len(seen) < 5:
             seen += [row.seq for row in await follower.next()]

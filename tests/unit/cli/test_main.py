@@ -36,7 +36,7 @@ def test_a_bug_is_reported_in_one_line_without_its_values() -> None:
     err = io.StringIO()
     assert run(["version"], {}, Failing(ValueError("canary")), err) == 1
     assert err.getvalue().splitlines() == [
-        "error: internal_error: an unexpected fault in Ductile (ValueError)",
+        "error: internal_error: an unexpected error in Ductile (ValueError)",
         "hint: run with -v for the traceback",
     ]
 

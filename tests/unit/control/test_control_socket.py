@@ -112,7 +112,7 @@ async def test_the_problems_of_a_configuration_arrive(kind: type[ConfigError], t
 
 async def test_an_unexpected_error_names_its_type_only(tmp_path: Path) -> None:
     """The text of an exception may contain a secret."""
-    with pytest.raises(DuctileError, match=r"unexpected fault in the daemon \(ValueError\)"):
+    with pytest.raises(DuctileError, match=r"unexpected error in the daemon \(ValueError\)"):
         await call_through_socket(tmp_path / "s", raising(ValueError("canary")), {})
 
 

@@ -14,7 +14,7 @@ NEVER = 3600.0
 async def test_the_first_of_each_kind_is_logged_and_the_rest_is_counted() -> None:
     reported: list[tuple[Mapping[str, int], str | None]] = []
     sampler = LogSampler(lambda *counted: reported.append(counted), seconds=NEVER)
-    logged = [sampler.in_full(kind, f"peer-{number}") for number, kind in enumerate(("401", "404") * 100)]
+    logged = [sampler.should_log(kind, f"peer-{number}") for number, kind in enumerate(("401", "404") * 100)]
     assert logged == [True, True] + [False] * 198
     assert reported == []
     sampler.close()
@@ -27,10 +27,10 @@ async def test_counts_are_reported_until_a_window_is_empty() -> None:
     reported: asyncio.Queue[Mapping[str, int]] = asyncio.Queue()
     sampler = LogSampler(lambda counts, _peer: reported.put_nowait(counts), seconds=0.01)
     async with asyncio.timeout(PATIENCE):
-        assert sampler.in_full("401", None)
-        sampler.in_full("401", None)
+        assert sampler.should_log("401", None)
+        sampler.should_log("401", None)
         assert await reported.get() == {"401": 1}
-        while not sampler.in_full("401", None):  # windows with counts in them; an empty one ends it
+        while not sampler.should_log("401", None):  # windows with counts in them; an empty one ends it
             await reported.get()
             await asyncio.sleep(0.02)
     sampler.close()

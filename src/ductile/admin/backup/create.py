@@ -46,8 +46,8 @@ class StoreFiles(Value):
     copy: Callable[[Path, Path, Callable[[int, int], None]], None]
     #: Returns the schema version of a copy; `StoreError` if the copy is damaged.
     inspect: Callable[[Path], int]
-    #: Gives a copy an identity of its own.
-    renew: Callable[[Path], None]
+    #: Assigns a new store id to a copy.
+    assign_new_id: Callable[[Path], None]
     #: Raises `StoreError` if only a part of a store's files is there.
     refuse_incomplete: Callable[[Path], None] = lambda _path: None
 

@@ -75,7 +75,7 @@ def restore(
         manifest, _version = _unpack(path, scratch, files, progress)
         for member in manifest.members:
             if member.name == manifest.store:
-                files.renew(scratch / restored_path(member, manifest))
+                files.assign_new_id(scratch / restored_path(member, manifest))
         for place, _directories, _files in os.walk(scratch, topdown=False):
             sync_directory(Path(place))
         try:

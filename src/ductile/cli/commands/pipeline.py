@@ -110,7 +110,7 @@ def _run(call: Invocation) -> CommandResult:
             if show_steps and job["step"] is not None:
                 _print_step(call, job)
 
-        ran = run_job.run_here(call, call.action.operation, call.request_fields(), on_end)
+        ran = run_job.run_in_process(call, call.action.operation, call.request_fields(), on_end)
         return run_job.job_result(ran)
     submitted = exchange(call, connection)
     # Not with --timeout: following the steps has no time limit.

@@ -52,8 +52,8 @@ class ServiceSettings(Section, frozen=True, kw_only=True):
     tick_interval: Annotated[
         Duration,
         about(
-            "Heartbeat of the scheduler, and interval at which expired data is removed. Runs start when they "
-            "are due, not at the next heartbeat.",
+            "Interval at which the scheduler checks the clock and expired data is removed. Jobs start when "
+            "they are due, not at the next tick.",
             at_least=1,
         ),
     ] = timedelta(seconds=60)

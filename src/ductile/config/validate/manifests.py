@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from ductile.protocol.yaml_tree import KeyPath
 
 #: Keys of a plugin's `config` that Ductile reads itself (`compile.plugins.plugin_policy`).
-_OWN_KEYS = frozenset(("model",))
+_BUILTIN_KEYS = frozenset(("model",))
 #: Event types with this prefix are emitted by Ductile itself.
-_OWN = "ductile."
+_BUILTIN_PREFIX = "ductile."
 _CONTEXT = f"{Root.CONTEXT}."
 
 
@@ -86,7 +86,7 @@ def _check_config_keys(
     """
     declared = (*found.manifest.required_config, *found.manifest.optional_config)
     for key in settings.config.names() if declared else ():
-        if key not in declared and key not in _OWN_KEYS:
+        if key not in declared and key not in _BUILTIN_KEYS:
             hint = did_you_mean(key, declared) or f"it names {', '.join(declared)}"
             path = ("plugins", name, "config", key)
             report.warn(path, f"{found.name} does not name the key {key}", hint=hint)
@@ -128,7 +128,7 @@ def _warn_if_nothing_emits(
     report: ValidationReport,
 ) -> None:
     source = pipeline.from_plugin
-    if pipeline.on is None or pipeline.on.startswith(_OWN) or source in EXTERNAL_SOURCES:
+    if pipeline.on is None or pipeline.on.startswith(_BUILTIN_PREFIX) or source in EXTERNAL_SOURCES:
         return
     emitters = plugins if source is None else {name: plugins[name] for name in (source,) if name in plugins}
     known: set[str] = set()

@@ -24,7 +24,7 @@ from ductile.operations.jobs.documents import (
     logged_execution,
 )
 from ductile.operations.plugins.lookup import refuse_unknown_plugin
-from ductile.operations.request import Cursor, PageLimit, decode_word, local
+from ductile.operations.request import Cursor, PageLimit, decode_enum, local
 from ductile.operations.response import NextCursor, Response, ResponseType
 from ductile.store.model.records import DEFAULT_PAGE, LARGEST_PAGE, LedgerRow, LogFilter, LogRow
 from ductile.struct import Value, about, field
@@ -40,7 +40,7 @@ _INDEXED_BATCHES = 4
 
 
 def _decode_status(name: str, value: JsonValue) -> str:
-    return _PENDING if value == _PENDING else decode_word(LogStatus, LOG_ALIASES, name, value)
+    return _PENDING if value == _PENDING else decode_enum(LogStatus, LOG_ALIASES, name, value)
 
 
 class LogFilters(Value):

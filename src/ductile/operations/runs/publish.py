@@ -16,7 +16,7 @@ from ductile.operations.request import local, refused
 from ductile.operations.response import Id, Response
 from ductile.operations.runs.start import budgeted, make_event
 from ductile.operations.submission import (
-    KeyedRequest,
+    BaseSubmissionRequest,
     read_submission_options,
     refuse_changed_payload,
     refuse_reused_key,
@@ -27,10 +27,10 @@ from ductile.struct import Value, about, replace
 #: Types of Ductile's own events; they cannot be published.
 RESERVED_TYPES = "ductile."
 MAX_TYPE_LENGTH = 255
-_QUOTED = 100
+_MAX_QUOTED = 100
 
 
-class PublishEvent(KeyedRequest, kw_only=True):
+class PublishEvent(BaseSubmissionRequest, kw_only=True):
     type: Annotated[
         str,
         Meta(
@@ -70,14 +70,14 @@ class Published(Response):
     deduplicated: Annotated[
         list[DuplicateTarget], about("What would have been a duplicate, with the existing job.")
     ]
-    dropped: Annotated[list[DroppedTarget], about("What a condition, or too many hops, kept it from.")]
+    dropped: Annotated[list[DroppedTarget], about("Targets that were not started, and why.")]
     message: str
 
 
 class PlannedEvent(Response):
     """What a dry run would start."""
 
-    LOCAL = True
+    CLI_ONLY = True
 
     event_id: Id
     type: str
@@ -96,7 +96,7 @@ async def publish_event(context: OperationContext, request: PublishEvent) -> Pub
         raise refused("type", f"an event type has at most {MAX_TYPE_LENGTH} characters")
     if not kind or kind.startswith(RESERVED_TYPES):
         hint = f"Types that begin with {RESERVED_TYPES} are reserved."
-        raise refused("type", f"an event cannot be of type {kind[:_QUOTED]!r}", hint)
+        raise refused("type", f"an event cannot be of type {kind[:_MAX_QUOTED]!r}", hint)
     options = await read_submission_options(context, request)
     event = make_event(context, kind, request)
     producer = EventProducer(

@@ -35,7 +35,7 @@ from ductile.operations.request import in_query, local
 from ductile.operations.response import Id, Response, WasDryRun
 from ductile.operations.runs.response import Finished, StillRunning, finished, still_running
 from ductile.operations.submission import (
-    KeyedRequest,
+    BaseSubmissionRequest,
     PlannedSubmission,
     RunCommand,
     SubmissionOptions,
@@ -61,7 +61,7 @@ RunStarted = Finished | StillRunning | Submitted | PlannedSubmission
 class StartRequest(SubmissionRequest):
     """The fields of a request that starts a pipeline."""
 
-    at_once: Annotated[bool, in_query("Answer at once, even if the pipeline is synchronous.")] = field(
+    no_wait: Annotated[bool, in_query("Answer at once, even if the pipeline is synchronous.")] = field(
         name="async", default=False
     )
     result: Annotated[ResultOnly | None, in_query("`only`: answer with the `result` and nothing else.")] = (
@@ -86,8 +86,8 @@ class SyncWait(Value):
 
     timeout: timedelta
     until: datetime
-    partial: bool = False
-    cancels: bool = False
+    return_partial: bool = False
+    cancel_on_timeout: bool = False
 
     def has_cancelled(self, job: Job) -> bool:
         """Whether the deadline ended the run.
@@ -96,7 +96,7 @@ class SyncWait(Value):
         the job: the response is the same either way.
         """
         late = job.completed_at is not None and job.completed_at >= self.until
-        return self.cancels and late and job.reason is JobReason.CANCELLED
+        return self.cancel_on_timeout and late and job.reason is JobReason.CANCELLED
 
 
 # ------------------------------------------------------------------------------------ by name, by trigger
@@ -180,7 +180,7 @@ async def _start(
         ),
         graph=pipeline.graph,
         event=event,
-        deadline_at=wait.until if wait is not None and wait.cancels else None,
+        deadline_at=wait.until if wait is not None and wait.cancel_on_timeout else None,
     )
     await refuse_reused_key(context, options, (run.job,))
     submission = Submission(
@@ -204,18 +204,20 @@ def _sync_wait(
     """None if the caller does not wait. A call from inside a job never waits: it could block itself."""
     settings = context.snapshot().pipelines[pipeline]
     synchronous = settings.execution_mode is ExecutionMode.SYNCHRONOUS
-    if not synchronous or request.at_once or not context.source.waits or options.inside_job is not None:
+    if not synchronous or request.no_wait or not context.source.waits or options.inside_job is not None:
         return None
     timeout = min(settings.timeout, context.snapshot().api.max_sync_timeout)
     return SyncWait(
         timeout=timeout,
         until=context.now() + timeout,
-        partial=settings.return_on_timeout is ReturnOnTimeout.PARTIAL,
-        cancels=settings.on_timeout is OnTimeout.CANCEL,
+        return_partial=settings.return_on_timeout is ReturnOnTimeout.PARTIAL,
+        cancel_on_timeout=settings.on_timeout is OnTimeout.CANCEL,
     )
 
 
-def make_event(context: OperationContext, kind: str, request: StartRequest | KeyedRequest) -> NewEvent:
+def make_event(
+    context: OperationContext, kind: str, request: StartRequest | BaseSubmissionRequest
+) -> NewEvent:
     """The event of a request. The id of a webhook delivery is its key."""
     headers: dict[str, Any] | None = getattr(request, "headers", None)
     return NewEvent(
@@ -244,7 +246,7 @@ async def _run_plugin(
         command=request.command,
     )
     synchronous = manifest is not None and manifest.execution_mode is ExecutionMode.SYNCHRONOUS
-    waits = synchronous and context.source.waits and not request.at_once
+    waits = synchronous and context.source.waits and not request.no_wait
     engine = context.engine
     if (
         not waits
@@ -261,7 +263,7 @@ async def _run_plugin(
             return submitted
         await _wait(context, engine, submitted.job_id, timeout)
         wait = SyncWait(timeout=timeout, until=began + timeout)
-        return await _outcome(context, submitted.job_id, wait, began, duplicate=submitted.deduplicated)
+        return await _sync_response(context, submitted.job_id, wait, began, duplicate=submitted.deduplicated)
 
 
 # --------------------------------------------------------------------------------------------- waiting
@@ -292,7 +294,7 @@ async def _submit(
             await asyncio.wait({ended}, timeout=wait.timeout.total_seconds())
         else:
             await _wait(context, engine, result.job_id, wait.timeout)
-        return await _outcome(context, result.job_id, wait, began, duplicate=duplicate)
+        return await _sync_response(context, result.job_id, wait, began, duplicate=duplicate)
 
 
 async def _wait(context: OperationContext, engine: RunningEngine, job_id: str, longest: timedelta) -> None:
@@ -303,11 +305,11 @@ async def _wait(context: OperationContext, engine: RunningEngine, job_id: str, l
             await asyncio.wait({ended}, timeout=longest.total_seconds())
 
 
-async def _outcome(
+async def _sync_response(
     context: OperationContext, job_id: str, wait: SyncWait, began: datetime, *, duplicate: bool
 ) -> Finished | StillRunning:
     if duplicate:  # the deadline is that of the request that started it
-        wait = replace(wait, cancels=False)
+        wait = replace(wait, cancel_on_timeout=False)
     elapsed = context.now() - began
     details = await context.store.job_details(job_id)
     if details is None:
@@ -319,8 +321,8 @@ async def _outcome(
         allowed=wait.timeout,
         elapsed=elapsed,
         stopping=context.engine is not None and context.engine.stopping,
-        partial=wait.partial,
-        cancels=wait.cancels,
+        partial=wait.return_partial,
+        cancels=wait.cancel_on_timeout,
         duplicate=duplicate,
     )
 

@@ -93,7 +93,7 @@ async def show_status(context: OperationContext, request: ShowStatus) -> SystemS
     if context.engine is not None:
         daemon = from_record(DaemonStatus, context.engine.status(), running=True)
     else:
-        daemon = DaemonStatus(running=False, run_pid=context.runner_pid or UNSET)
+        daemon = DaemonStatus(running=False, run_pid=context.offline_runner_pid or UNSET)
     plugins = [
         await _plugin_status(
             context, plugin, breakers, schedules, failed_inits.get(plugin.name), reveal=request.reveal

@@ -74,7 +74,7 @@ def _run(call: Invocation, name: str) -> CommandResult:
     connection = connect_to_daemon(call)
     if connection is None:
         with show_waiting(call, name):
-            ran = run_job.run_here(call, call.action.operation, call.request_fields())
+            ran = run_job.run_in_process(call, call.action.operation, call.request_fields())
         return run_job.job_result(ran)
     submitted = exchange(call, connection)
     progress = run_job.RetryProgress(call, str(submitted["job_id"]))

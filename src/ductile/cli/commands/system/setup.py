@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from ductile.cli.command_table import NOUNS, SHORT_FORMS, first_words
 from ductile.cli.invocation import CommandResult, Invocation
-from ductile.cli.spec import EVERYWHERE, Argument, Option, action
+from ductile.cli.spec import GLOBAL_OPTIONS, Argument, Option, action
 
 #: Seconds for `systemctl --version`.
 _SYSTEMCTL_TIMEOUT = 5.0
@@ -137,7 +137,7 @@ def _following() -> dict[str, list[str]]:
     for noun in NOUNS:
         found[noun.name] = [*noun.modules]
         for each in noun.actions:
-            options = (*each.options, *EVERYWHERE)
+            options = (*each.options, *GLOBAL_OPTIONS)
             found[f"{noun.name} {each.name}"] = [flag for option in options for flag in option.flags]
     for form in SHORT_FORMS:
         # `queue` is a noun and a short form: the words of both may follow.
