@@ -8,6 +8,7 @@ import select
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
@@ -30,6 +31,7 @@ from builders.bad_plugins import (
 from ductile.core.jobs.model import Completed, Failed, JobReason
 from ductile.runner.interpret import interpret
 from ductile.runner.port import (
+    CouldNotStart,
     DeadlinePassed,
     GracePeriods,
     Launch,
@@ -92,6 +94,7 @@ async def test_an_edited_neighbour_takes_effect_at_once(runner: WarmRunner, tmp_
 
 PRELOADING = """\
 import sys
+import threading
 loaded = "slow_library" in sys.modules
 import json, slow_library
 print(json.dumps({"status": "ok", "result": [loaded, slow_library.VALUE]}))
@@ -445,3 +448,16 @@ def test_a_server_and_its_processes_do_not_outlive_the_daemon(tmp_path: Path) ->
     for descriptor in descriptors:
         assert select.select([descriptor], [], [], timedelta(seconds=10).total_seconds())[0]
         os.close(descriptor)
+
+
+async def test_without_a_thread_there_is_no_server_and_no_process(runner: WarmRunner, tmp_path: Path) -> None:
+    """A shortage of the machine; with a thread the next launch is warm."""
+    launch = a_launch(a_python_plugin(tmp_path, saying("later")))
+    usual = threading.stack_size(2**46)  # more bytes than any address space has
+    try:
+        refused = await runner.start(launch)
+    finally:
+        threading.stack_size(usual)
+    assert isinstance(refused, CouldNotStart)
+    assert refused.shortage
+    assert await run_of(runner, launch) == "later"

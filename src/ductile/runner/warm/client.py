@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import select
@@ -294,6 +295,9 @@ async def start_server(
     except OSError as error:
         ours.close()
         return _not_started(key, error)
+    except RuntimeError:  # no thread can be started
+        ours.close()
+        return _not_started(key, OSError(errno.EAGAIN, "no thread can be started"))
     finally:
         theirs.close()
     unusable = await _wait_until_ready(ours, key, within)
