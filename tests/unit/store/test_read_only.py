@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import apsw
@@ -61,3 +62,18 @@ async def test_another_version_is_not_looked_at(tmp_path: Path) -> None:
         open_sqlite_store_read_only(path, clock=Clock())
     with pytest.raises(StoreFailedError):
         open_sqlite_store_read_only(tmp_path / "nowhere.db", clock=Clock())
+
+
+async def test_without_a_thread_a_read_is_refused_for_now(tmp_path: Path) -> None:
+    """A shortage of the machine, which ends neither the daemon nor the store."""
+    store = open_sqlite_store(tmp_path / "state.db", clock=Clock(), rng=some_rng())
+    job = a_new_job()
+    await accept(store, job)
+    usual = threading.stack_size(2**46)  # more bytes than any address space has
+    try:
+        with pytest.raises(StoreBusyError):
+            await store.job(job.id)
+    finally:
+        threading.stack_size(usual)
+    assert await store.job(job.id) is not None
+    await store.close()

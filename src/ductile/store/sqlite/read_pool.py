@@ -34,9 +34,7 @@ class ReadPool:
 
     async def read(self, work: Callable[[SqliteSession], R]) -> R:
         """Run `work` on one consistent snapshot of the store."""
-        if self._closed:
-            raise StoreBusyError("the store is closed", hint="Try again when the daemon is back.")
-        return await asyncio.get_running_loop().run_in_executor(self._pool, self._run, work)
+        return await self._submit(lambda: self._run(work))
 
     async def read_fresh(self, work: Callable[[SqliteSession], R]) -> R:
         """Run `work` on a connection that has read nothing before."""
@@ -45,9 +43,16 @@ class ReadPool:
             self._drop_connection()
             return self._run(work)
 
+        return await self._submit(run)
+
+    def _submit(self, run: Callable[[], R]) -> asyncio.Future[R]:
         if self._closed:
             raise StoreBusyError("the store is closed", hint="Try again when the daemon is back.")
-        return await asyncio.get_running_loop().run_in_executor(self._pool, run)
+        try:
+            return asyncio.get_running_loop().run_in_executor(self._pool, run)
+        except RuntimeError as error:
+            message = "no thread can be started that reads the store"
+            raise StoreBusyError(message, hint="The machine is short of processes or memory.") from error
 
     def _run(self, work: Callable[[SqliteSession], R]) -> R:
         with translated(self.path):
