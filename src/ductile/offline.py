@@ -305,7 +305,7 @@ class OfflineRunner:
         if job is None or job.plugin != RUN_PLUGIN:
             return [job_id]
         record = await self._store.run(job_id)
-        members = () if record is None else record.members
+        members = () if record is None else record.steps
         return [member.id for member in members if member.status is JobStatus.QUEUED]
 
     async def _initialise(self, job_id: str) -> None:

@@ -266,12 +266,12 @@ async def compare(store: Store, run_id: str, drive: Drive, expected: ExpectedRun
     record = await store.run(run_id)
     assert record is not None
     assert Counter(drive.given.values()) == expected.ran
-    made = [job for job in record.members if job.id in drive.given]
-    unmade = [job for job in record.members if job.id not in drive.given]
+    made = [job for job in record.steps if job.id in drive.given]
+    unmade = [job for job in record.steps if job.id not in drive.given]
     assert len(made) == expected.ran.total()
     assert Counter(job.step_path for job in unmade) == expected.unmade
     assert {job.reason for job in unmade} <= {JobReason.BAD_TEMPLATE, JobReason.BAD_BAGGAGE}
-    assert all(job.status in TERMINAL for job in record.members)
+    assert all(job.status in TERMINAL for job in record.steps)
     bypassed = [note.data["step"] for note in record.ledger_entries if note.kind is LedgerKind.SWITCH]
     assert Counter(bypassed) == expected.bypassed
     assert record.job.reason == expected.reason

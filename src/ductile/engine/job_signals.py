@@ -159,7 +159,7 @@ class JobSignals:
             match result:
                 case Accepted():
                     self._emit_accepted(result, origin)
-                    for member in result.members:
+                    for member in result.steps:
                         self._emit_accepted(member, {"parent": job_id})
                     self.ended(result.ended)
                 case Deduplicated(plugin=plugin, command=command, dedupe_key=key):
@@ -178,7 +178,7 @@ class JobSignals:
         """A schedule fired: its jobs, the jobs it ended, and each of its occurrences."""
         status = result.status
         if status is FireStatus.FIRED:
-            for job in (firing.job, *firing.followers):
+            for job in (firing.job, *firing.catch_up_jobs):
                 if job is not None:
                     data: JsonObject = {"command": job.command}
                     self._signals.emit(Signal.JOB_ACCEPTED, plugin=job.plugin, job_id=job.id, data=data)

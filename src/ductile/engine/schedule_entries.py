@@ -147,7 +147,7 @@ def firing_of(
         entry=move_to(entry, plan.next_occurrence),
         occurrences=tuple(occurrences),
         job=in_order[0] if in_order else None,
-        followers=in_order[1:],
+        catch_up_jobs=in_order[1:],
         conditions=conditions_of(active, is_catch_up=plan.is_catch_up),
         planned_from=entry,
     )
@@ -208,7 +208,7 @@ def without_jobs(firing: Firing, reason: SkipReason) -> Firing:
         replace(each, outcome=OccurrenceOutcome.SKIPPED, reason=reason, job_id=None, late=None)
         for each in firing.occurrences
     )
-    return replace(firing, job=None, followers=(), conditions=None, occurrences=skipped)
+    return replace(firing, job=None, catch_up_jobs=(), conditions=None, occurrences=skipped)
 
 
 def conditions_of(active: ActiveSchedule, *, is_catch_up: bool = False) -> StartConditions:

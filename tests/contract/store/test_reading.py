@@ -431,7 +431,7 @@ async def test_an_account_holds_a_job_and_the_latest_of_what_it_answered(store: 
     await settle(store, await claim_one(store), ok(stdout="the last"))
     account = await store.job_details(job_id)
     assert account is not None
-    assert (account.job.id, account.job.status, account.members) == (job_id, JobStatus.SUCCEEDED, ())
+    assert (account.job.id, account.job.status, account.steps) == (job_id, JobStatus.SUCCEEDED, ())
     assert {row: found.result for row, found in account.executions.items()} == {job_id: "the last"}
 
 

@@ -647,7 +647,7 @@ async def test_steps_made_at_the_start_are_returned_to_the_caller(store: Store) 
     run = a_new_run(policy)
     answer = await enqueue_run(store, policy, run)
     assert isinstance(answer, Accepted)
-    assert {member.job_id for member in answer.members} == {
+    assert {member.job_id for member in answer.steps} == {
         job.id for job in await all_members(store, run.job.id)
     }
     await run_out(store, policy)

@@ -76,10 +76,10 @@ async def test_a_succeeded_run_goes_after_a_day_with_all_that_is_its_own(store_f
     assert found is not None
     account = await store.job_details(run_id)
     assert account is not None
-    assert (account.members, account.executions) == (found.members, found.executions)
-    assert {job.run_id for job in found.members} == {run_id}
+    assert (account.steps, account.executions) == (found.steps, found.executions)
+    assert {job.run_id for job in found.steps} == {run_id}
     assert (found.job.status, found.graph) == (JobStatus.SUCCEEDED, None)
-    assert sorted(job.step_path or "" for job in found.members) == ["a", "after", "s/x", "s/y"]
+    assert sorted(job.step_path or "" for job in found.steps) == ["a", "after", "s/x", "s/y"]
     clock.advance(days=31)
     await prune(store)
     assert set(rows(store_factory).values()) == {0}

@@ -584,7 +584,7 @@ async def test_runs_that_are_made_up_for_follow_one_another(store: Store) -> Non
     await store.put_schedules([an_entry()])
     jobs = [a_scheduled_job() for _ in range(3)]
     due = tuple(a_run(START + n * HOUR, job).occurrences[0] for n, job in enumerate(jobs))
-    firing = a_run(START, jobs[0], occurrences=due, followers=tuple(jobs[1:]), conditions=conditions())
+    firing = a_run(START, jobs[0], occurrences=due, catch_up_jobs=tuple(jobs[1:]), conditions=conditions())
     assert (await store.fire(firing)).status is FireStatus.FIRED
     for job in jobs:
         assert [claim.job.id for claim in await claim_all(store)] == [job.id]

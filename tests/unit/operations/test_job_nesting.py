@@ -28,7 +28,7 @@ def test_the_longest_run_is_answered_and_can_be_read() -> None:
     """Children nest, up to a depth; what is deeper follows in a row and names what led to it."""
     run = a_job(RUN_PLUGIN, "long")
     members = a_chain(run, LONGEST_RUN)
-    answer: Any = finished(JobDetails(job=run, members=tuple(members), executions={}), duplicate=False)
+    answer: Any = finished(JobDetails(job=run, steps=tuple(members), executions={}), duplicate=False)
     read: Any = msgspec.json.decode(msgspec.json.encode(answer))
     row, ids = read["children"], []
     for _ in range(MAX_DEPTH - 1):

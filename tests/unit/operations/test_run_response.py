@@ -20,7 +20,7 @@ def test_why_the_waiting_ended_does_not_depend_on_the_clock() -> None:
     """`timeout_exceeded` unless the daemon stops, also where the clock was set back meanwhile."""
     answers = {
         (stopping, seconds): still_running(
-            JobDetails(job=a_job(), members=(), executions={}),
+            JobDetails(job=a_job(), steps=(), executions={}),
             allowed=timedelta(seconds=30),
             elapsed=timedelta(seconds=seconds),
             stopping=stopping,

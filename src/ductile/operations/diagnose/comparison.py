@@ -166,12 +166,12 @@ async def _compare_runs(
     # The failure can follow from steps that ended before it; its own input and plugin are compared too.
     upstream = [
         each
-        for each in record.members
+        for each in record.steps
         if failed is None
         or each.id == failed.id
         or (each.completed_at is not None and each.completed_at <= failed.created_at)
     ]
-    before = [await _trace(context, good, each) for each in good.members[:MAX_COMPARED_STEPS]]
+    before = [await _trace(context, good, each) for each in good.steps[:MAX_COMPARED_STEPS]]
     now = [await _trace(context, record, each) for each in upstream[:MAX_COMPARED_STEPS]]
     outputs = diff.changed_outputs(before, now)
     missing = await _missing_references(context, record, failed)
@@ -181,7 +181,7 @@ async def _compare_runs(
     good_config, now_config = config_at(configs, good_at), config_at(configs, now_at)
     files = await _compare_files(context, plugins, now_config, good_at, now_at)
     left_out = len(upstream) - MAX_COMPARED_STEPS
-    same_step = (each.id for each in good.members if each.step_path == job.step_path)
+    same_step = (each.id for each in good.steps if each.step_path == job.step_path)
     return RunComparison(
         compared_with=good.job.id if job.plugin == RUN_PLUGIN else next(same_step, good.job.id),
         differences=(
@@ -223,7 +223,7 @@ async def _compare_runs(
 
 def first_failed(record: RunRecord) -> Job | None:
     """The step that failed first: the failures after it follow from it."""
-    bad = [each for each in record.members if each.status in (JobStatus.FAILED, JobStatus.DEAD)]
+    bad = [each for each in record.steps if each.status in (JobStatus.FAILED, JobStatus.DEAD)]
     return min(bad, key=lambda each: each.completed_at or each.created_at, default=None)
 
 
@@ -285,9 +285,7 @@ def _execution_differences(good: RunRecord, now: RunRecord, failed: Job | None) 
     row = None if failed is None else now.executions.get(failed.id)
     if failed is None or row is None:
         return []
-    same = [
-        each for each in good.members if each.step_path == failed.step_path and each.id in good.executions
-    ]
+    same = [each for each in good.steps if each.step_path == failed.step_path and each.id in good.executions]
     return [
         replace(each, what=f"{each.what} of step {failed.step_path}")
         for member in same[:1]

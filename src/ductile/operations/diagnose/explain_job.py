@@ -255,7 +255,7 @@ def _evidence(records: _JobRecords) -> list[str]:
     if run is not None:
         found += [
             f"Step {job.step_path} ({job.plugin} {job.command}): {job.status} ({job.reason})."
-            for job in run.members
+            for job in run.steps
         ]
         found += [
             f"Bypassed: {note.data.get('step') or note.data.get('pipeline')}: {note.data['explanation']}"

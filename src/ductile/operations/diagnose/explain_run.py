@@ -92,7 +92,7 @@ async def explain_run(context: OperationContext, request: OneJob) -> RunExplanat
 def describe_steps(record: RunRecord) -> tuple[StepReport, ...]:
     """The steps of a run in the order of the pipeline; without its graph, those that have jobs."""
     jobs: dict[str, list[Job]] = {}
-    for member in record.members:
+    for member in record.steps:
         jobs.setdefault(member.step_path or "", []).append(member)
     durations = {job_id: milliseconds(row.duration) for job_id, row in record.executions.items()}
     if record.graph is None:

@@ -84,7 +84,7 @@ async def working_remedy(
             answer = await context.store.check_retry(job_id)
             if answer is RetryResult.QUEUED:
                 return remedy_for(reason, plugin=job.plugin, command=job.command, job_id=job_id)
-    not_created = [member for member in run.members if member.reason in NOT_CREATED] if run else []
+    not_created = [member for member in run.steps if member.reason in NOT_CREATED] if run else []
     if not_created:
         first = min(not_created, key=lambda member: member.completed_at or member.created_at)
         again = await _rerun_remedy(context, job.id, first)

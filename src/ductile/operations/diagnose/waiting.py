@@ -93,7 +93,7 @@ async def _blocker_of(context: OperationContext, job: Job) -> Job | None:
     if job.hold is not Hold.RUN:
         return await context.store.blocking_job(job.id)
     record = await context.store.run(job.id)
-    for step in () if record is None else record.members:
+    for step in () if record is None else record.steps:
         if step.hold is Hold.PREDECESSOR:
             return await context.store.blocking_job(step.id)
     return None
@@ -145,7 +145,7 @@ def _limit_reached(context: OperationContext, running: Sequence[Job], why: str, 
 
 
 async def _why_steps_wait(context: OperationContext, run: RunRecord) -> WaitExplanation:
-    live = [each for each in run.members if each.status in (JobStatus.QUEUED, JobStatus.RUNNING)]
+    live = [each for each in run.steps if each.status in (JobStatus.QUEUED, JobStatus.RUNNING)]
     if not live:
         return WaitExplanation(why="none of its steps is live.", advice=("ductile system selfcheck",))
     sentences, blocker, advice = [], None, []

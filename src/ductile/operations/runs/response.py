@@ -95,7 +95,7 @@ def finished(details: JobDetails, *, duplicate: bool) -> Finished:
     lasted = None if job.completed_at is None else job.completed_at - job.created_at
     name = f"pipeline {job.command}" if job.plugin == RUN_PLUGIN else f"{job.plugin} {job.command}"
     message = f"{name}: {_outcome(job)}"
-    children, tree = _steps(job, details.members, details.executions)
+    children, tree = _steps(job, details.steps, details.executions)
     return Finished(
         job_id=job.id,
         status=_outcome(job),
@@ -135,7 +135,7 @@ def still_running(
     children: list[RunStep] | UnsetType = UNSET
     tree: list[FlatRunStep] | UnsetType = UNSET
     if partial:
-        done = [member for member in details.members if member.id in executions]
+        done = [member for member in details.steps if member.id in executions]
         children, tree = _steps(job, done, executions)
     return StillRunning(
         job_id=job.id,

@@ -290,7 +290,7 @@ async def _submit(
         if wait is None or engine is None:
             status = (await find_job(context, result.job_id)).status if duplicate else JobStatus.QUEUED
             return replace(accepted, job_id=result.job_id, status=status, deduplicated=duplicate)
-        if isinstance(result, Accepted) and result.members and ended is not None:
+        if isinstance(result, Accepted) and result.steps and ended is not None:
             await asyncio.wait({ended}, timeout=wait.timeout.total_seconds())
         else:
             await _wait(context, engine, result.job_id, wait.timeout)

@@ -49,7 +49,7 @@ class Accepted(Value):
     seq: int
     ready: bool
     #: Of a run: its first steps, and jobs that ended at once: steps that could not be created, or itself.
-    members: tuple[Accepted, ...] = ()
+    steps: tuple[Accepted, ...] = ()
     ended: tuple[JobStateChange, ...] = ()
 
 
@@ -174,7 +174,7 @@ class ReleaseResult(Value):
     next_due_at: datetime | None
 
 
-class SweepResult(Value):
+class BatchResult(Value):
     """Jobs that one batch has ended or recovered. `more`: another batch is needed."""
 
     jobs: tuple[JobStateChange, ...]

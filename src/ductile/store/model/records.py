@@ -128,8 +128,8 @@ class JobDetails(Value):
 
     job: Job
     #: The steps of a run, oldest first; from the log if retention has removed their rows.
-    members: tuple[Job, ...]
-    #: The latest execution of the job and of each member, by job id.
+    steps: tuple[Job, ...]
+    #: The latest execution of the job and of each step, by job id.
     executions: Mapping[str, LogRow]
 
 

@@ -60,7 +60,7 @@ class Firing(Value):
     occurrences: tuple[Occurrence, ...]
     job: NewJob | None = None
     #: Missed runs that are caught up; each waits for the one before it.
-    followers: tuple[NewJob, ...] = ()
+    catch_up_jobs: tuple[NewJob, ...] = ()
     #: The job is the probe of a half-open breaker.
     probe: bool = False
     #: Conditions for the job to start, checked in the transaction. Otherwise the occurrence is skipped.

@@ -40,7 +40,7 @@ SELECT {log_columns} FROM job_log {use_job_log_execution}
 WHERE job_id = :job_id AND seq < :before AND {log_filters}
 ORDER BY seq DESC LIMIT :limit
 
--- name: tallies
+-- name: execution_counts
 -- Bounded by rows as well as by time, so that a busy month is not read.
 SELECT plugin, status, count(*), avg(duration_ms), max(duration_ms)
 FROM job_log

@@ -99,20 +99,20 @@ INSERT INTO run_leaves (
 DELETE FROM run_leaves WHERE scope_id = :scope_id AND branch = :branch AND line_order = :line_order
 
 -- name: token_results_of_scope
-SELECT leaf.branch, leaf.line_order, leaf.status, event.payload, leaf.error, leaf.job_id,
-  leaf.position, leaf.step_path, leaf.event_id
-FROM run_leaves AS leaf LEFT JOIN events AS event ON event.id = leaf.event_id
-WHERE leaf.scope_id = :scope_id
+SELECT result.branch, result.line_order, result.status, event.payload, result.error, result.job_id,
+  result.position, result.step_path, result.event_id
+FROM run_leaves AS result LEFT JOIN events AS event ON event.id = result.event_id
+WHERE result.scope_id = :scope_id
 
 -- name: ends_of_run
 -- Token results that decide the run: those of its root scope and of broken splits, and all failed ones.
 -- In the order of the pipeline's steps, then of events.
-SELECT leaf.status, leaf.job_id, leaf.error, leaf.step_path, scope.state, scope.split_path
-FROM run_leaves AS leaf JOIN run_scopes AS scope ON scope.id = leaf.scope_id
-WHERE leaf.run_id = :run_id AND (scope.split_path IS NULL OR scope.state = 'broken' OR leaf.status = 'failed')
-ORDER BY leaf.position, leaf.line_order
+SELECT result.status, result.job_id, result.error, result.step_path, scope.state, scope.split_path
+FROM run_leaves AS result JOIN run_scopes AS scope ON scope.id = result.scope_id
+WHERE result.run_id = :run_id AND (scope.split_path IS NULL OR scope.state = 'broken' OR result.status = 'failed')
+ORDER BY result.position, result.line_order
 
--- name: last_answer
+-- name: last_output
 SELECT result, stderr, exit_code, signal FROM job_log
 WHERE job_id = :job_id AND status <> 'superseded' ORDER BY execution DESC LIMIT 1
 
@@ -153,8 +153,8 @@ ORDER BY seq
 -- Steps that succeeded while their run was being cancelled, which ended their token.
 SELECT {job_columns} FROM job_queue AS member
 WHERE member.run_id = :run_id AND member.status = 'succeeded' AND EXISTS (
-  SELECT 1 FROM run_leaves AS leaf
-  WHERE leaf.run_id = :run_id AND leaf.job_id = member.id AND leaf.status = 'failed' AND leaf.step_path = member.step_path
+  SELECT 1 FROM run_leaves AS result
+  WHERE result.run_id = :run_id AND result.job_id = member.id AND result.status = 'failed' AND result.step_path = member.step_path
 )
 ORDER BY seq
 

@@ -1,4 +1,4 @@
-"""Ending jobs from outside an execution: cancel, recovery, and sweeps over the queue.
+"""Ending jobs from outside an execution: cancel, recovery, and batches of queued jobs.
 
 Each goes through `settle`.
 """
@@ -20,7 +20,7 @@ from ductile.core.jobs.model import (
 from ductile.core.policy import Policy
 from ductile.core.runs.graph import RUN_PLUGIN
 from ductile.core.timestamps import format_timestamp
-from ductile.store.model.jobs import CancelResult, CancelStatus, JobStateChange, OverdueRuns, SweepResult
+from ductile.store.model.jobs import BatchResult, CancelResult, CancelStatus, JobStateChange, OverdueRuns
 from ductile.store.rows import instant_or_none, read_job, to_json
 from ductile.store.session import Session, SqlValue
 from ductile.store.verbs.insert import BATCH_SIZE, NO_LIMIT
@@ -85,21 +85,21 @@ def _end(session: Session, job: Job, outcome: Outcome, policy: Policy) -> list[J
 
 
 def cancel_overdue(session: Session, policy: Policy, *, limit: int = BATCH_SIZE) -> OverdueRuns:
-    """Cancel the runs whose deadline has passed; one sweep's worth."""
+    """Cancel the runs whose deadline has passed; one batch."""
     cancelled: list[CancelResult] = []
     for (run_id,) in session.all("overdue_runs", now=format_timestamp(session.now), limit=limit):
         answer = cancel(session, run_id, policy)
         cancelled.append(answer)
         if not answer.more:
             session.run("clear_deadline", run_id=run_id)
-    following = session.one("next_deadline")
+    next_due = session.one("next_deadline")
     return OverdueRuns(
-        cancelled=tuple(cancelled), next_due_at=instant_or_none(following[0]) if following else None
+        cancelled=tuple(cancelled), next_due_at=instant_or_none(next_due[0]) if next_due else None
     )
 
 
-def recover(session: Session, policy: Policy, *, limit: int = BATCH_SIZE) -> SweepResult:
-    """Recover what a crash left: no other process runs jobs of this store. One sweep's worth.
+def recover(session: Session, policy: Policy, *, limit: int = BATCH_SIZE) -> BatchResult:
+    """Recover what a crash left: no other process runs jobs of this store. One batch.
 
     Every running job is orphaned and goes back to the queue. Then queued steps of cancelled runs end, and
     runs without a live step, of which there should be none.
@@ -110,13 +110,13 @@ def recover(session: Session, policy: Policy, *, limit: int = BATCH_SIZE) -> Swe
     rows = session.all("cancelled_in_queue", limit=limit)
     cancelled = _settle_all(session, rows, _CANCELLED_IN_QUEUE, policy, limit=limit)
     if cancelled.more:
-        return SweepResult(jobs=found.jobs + cancelled.jobs, more=True)
+        return BatchResult(jobs=found.jobs + cancelled.jobs, more=True)
     stalled: list[JobStateChange] = []
     rows = session.all("stalled_runs", limit=limit)
     for row in rows:
         append_ledger(session, LedgerKind.RUN_STALLED, job_id=row[0], run_id=row[0])
         stalled += end_run(session, row[0], policy, stalled=True).ended
-    return SweepResult(jobs=(*found.jobs, *cancelled.jobs, *stalled), more=len(rows) == limit)
+    return BatchResult(jobs=(*found.jobs, *cancelled.jobs, *stalled), more=len(rows) == limit)
 
 
 def end_queued(
@@ -127,8 +127,8 @@ def end_queued(
     plugins: Sequence[str] | None = None,
     keep: bool = False,
     limit: int = BATCH_SIZE,
-) -> SweepResult:
-    """End queued jobs of these plugins or, with `keep`, of all others; one sweep's worth."""
+) -> BatchResult:
+    """End queued jobs of these plugins or, with `keep`, of all others; one batch."""
     names = None if plugins is None else to_json(list(plugins))
     rows = session.all("queued_of_plugins", plugins=names, keep=int(keep), limit=limit)
     outcome = EndedEarly(reason=reason, error=reason.description)
@@ -137,11 +137,11 @@ def end_queued(
 
 def _settle_all(
     session: Session, rows: Sequence[tuple[SqlValue, ...]], outcome: Outcome, policy: Policy, *, limit: int
-) -> SweepResult:
+) -> BatchResult:
     ended: list[JobStateChange] = []
     for row in rows:
         # Read again: the end of the job before may have changed this one.
         fresh = session.one("job_for_settle", id=row[0])
         if fresh is not None and (job := read_job(fresh)).status not in TERMINAL:
             ended += _end(session, job, outcome, policy)
-    return SweepResult(jobs=tuple(ended), more=len(rows) == limit)
+    return BatchResult(jobs=tuple(ended), more=len(rows) == limit)

@@ -216,8 +216,8 @@ def release_due(session: Session, *, limit: int = BATCH_SIZE) -> ReleaseResult:
     due = session.all("due_waiting", now=format_timestamp(session.now), limit=limit)
     for row in due:
         _set_hold(session, read_job(row))
-    following = session.one("next_due")
-    return ReleaseResult(count=len(due), next_due_at=instant_or_none(following[0]) if following else None)
+    next_due = session.one("next_due")
+    return ReleaseResult(count=len(due), next_due_at=instant_or_none(next_due[0]) if next_due else None)
 
 
 def shorten_waits(session: Session, *, limit: int = BATCH_SIZE) -> int:

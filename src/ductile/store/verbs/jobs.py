@@ -211,7 +211,7 @@ def queue_depths(session: Session) -> tuple[PluginDepth, ...]:
 
 def execution_stats(session: Session, *, since: datetime, latest: int) -> tuple[ExecutionStats, ...]:
     """Return how executions ended since an instant, among the latest `latest` of them."""
-    rows = session.all("tallies", since=format_timestamp(since), latest=latest)
+    rows = session.all("execution_counts", since=format_timestamp(since), latest=latest)
     return tuple(
         ExecutionStats(
             plugin=plugin,
@@ -234,7 +234,7 @@ def job_details(session: Session, job_id: str) -> JobDetails | None:
     """Return a job, or a run and its steps, with their latest executions; without its payload."""
     row = session.one("job_for_settle", id=job_id)
     own = job(session, job_id) if row is None else read_job(row)
-    return None if own is None else _account_of(session, own)
+    return None if own is None else _details_of(session, own)
 
 
 def run(session: Session, run_id: str) -> RunRecord | None:
@@ -242,11 +242,11 @@ def run(session: Session, run_id: str) -> RunRecord | None:
     own = job(session, run_id)
     if own is None or own.plugin != RUN_PLUGIN:
         return None
-    found = _account_of(session, own)
+    found = _details_of(session, own)
     fingerprint = session.one("run_fingerprint", run_id=run_id)
     return RunRecord(
         job=own,
-        members=found.members,
+        steps=found.steps,
         executions=found.executions,
         ledger_entries=tuple(
             read_ledger(row) for row in session.all("notes_of_job", job_id=run_id, limit=_LARGEST_RUN)
@@ -255,21 +255,21 @@ def run(session: Session, run_id: str) -> RunRecord | None:
     )
 
 
-def _account_of(session: Session, own: Job) -> JobDetails:
+def _details_of(session: Session, own: Job) -> JobDetails:
     last = session.one("last_execution", job_id=own.id)
     executions = {} if last is None else {own.id: read_log(last)}
     if own.plugin != RUN_PLUGIN:
-        return JobDetails(job=own, members=(), executions=executions)
-    members = {
+        return JobDetails(job=own, steps=(), executions=executions)
+    steps = {
         row[0]: read_job(row) for row in session.all("members_of_run", run_id=own.id, limit=_LARGEST_RUN)
     }
     for row in session.all("log_of_run", run_id=own.id, limit=_LARGEST_RUN):
         logged = read_log(row)
         executions[logged.job_id] = logged
-        members.setdefault(logged.job_id, job_from_log(logged, None))
+        steps.setdefault(logged.job_id, job_from_log(logged, None))
     return JobDetails(
         job=own,
-        members=tuple(sorted(members.values(), key=lambda member: member.created_at)),
+        steps=tuple(sorted(steps.values(), key=lambda step: step.created_at)),
         executions=executions,
     )
 

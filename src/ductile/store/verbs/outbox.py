@@ -53,14 +53,14 @@ def write_callback(session: Session, event: CallbackEvent, job: JobIdentity, *, 
         return
     state, latest, first_url, model, first_states = row
     timestamp = event_timestamp(session.timestamp, latest)
-    numbered = session.one("next_callback", job_id=job.id, state=event.state, at=timestamp)
+    sequence_row = session.one("next_callback", job_id=job.id, state=event.state, at=timestamp)
     subscriptions = [(first_url, first_states), *session.all("further_subscriptions", job_id=job.id)]
     urls = [url for url, choice in subscriptions if url and wants(parse_states(choice), event.state)]
-    if numbered is None or not urls:
+    if sequence_row is None or not urls:
         return
     body = _encode(event, job, attempt=attempt, timestamp=timestamp, previous=state, model=model)
     for url in urls:
-        _insert_delivery(session, job.id, numbered[0], event.state, url, body)
+        _insert_delivery(session, job.id, sequence_row[0], event.state, url, body)
 
 
 def _encode(
@@ -154,7 +154,7 @@ def _final_event(session: Session, job: Job) -> CallbackEvent:
     """Return how the job ended, from its row and its log."""
     if job.status is not JobStatus.SUCCEEDED:
         return CallbackEvent(state=CallbackState.FAILED, reason=job.reason, error=job.last_error)
-    answer = session.one("last_answer", job_id=job.id)
+    answer = session.one("last_output", job_id=job.id)
     result = None if answer is None else result_in(answer[0])
     return CallbackEvent(state=CallbackState.DONE, reason=job.reason, result=result, artifacts=job.artifacts)
 
@@ -166,9 +166,9 @@ def _write_final(session: Session, job: Job, event: CallbackEvent, wanted: Callb
     sequence, latest, model = row
     if sequence == 0:  # no event of this job was written yet
         latest = session.timestamp if job.completed_at is None else format_timestamp(job.completed_at)
-        numbered = session.one("next_callback", job_id=job.id, state=event.state, at=latest)
-        assert numbered is not None  # noqa: S101 - as above
-        sequence = numbered[0]
+        sequence_row = session.one("next_callback", job_id=job.id, state=event.state, at=latest)
+        assert sequence_row is not None  # noqa: S101 - as above
+        sequence = sequence_row[0]
     timestamp = latest or session.timestamp
     body = _encode(event, job, attempt=job.attempt, timestamp=timestamp, previous=None, model=model)
     _insert_delivery(session, job.id, sequence, event.state, wanted.url, body)
@@ -200,10 +200,10 @@ def claim_deliveries(
     retry = {"retry_at": format_timestamp(retry_at), "retry_wait": _seconds_until(session, retry_at)}
     for delivery in taken:
         session.run("count_attempt", seq=delivery.seq, **retry)
-    following = session.one("next_delivery_at", now=now)
+    next_due = session.one("next_delivery_at", now=now)
     return ClaimedDeliveries(
         deliveries=tuple(replace(delivery, attempts=delivery.attempts + 1) for delivery in taken),
-        next_due_at=parse_timestamp(following[0]) if following and following[0] else None,
+        next_due_at=parse_timestamp(next_due[0]) if next_due and next_due[0] else None,
     )
 
 

@@ -7,7 +7,7 @@ from datetime import timedelta
 
 from ductile.core.events.model import NewContext
 from ductile.core.jobs.admission import Caps, choose_next_plugin
-from ductile.core.jobs.model import JobReason, JobStatus, NewJob, Transition
+from ductile.core.jobs.model import JobReason, JobStatus, NewJob
 from ductile.core.jobs.settlement import CallbackEvent, CallbackState
 from ductile.core.timestamps import format_timestamp
 from ductile.errors import ContendedError, StoreError
@@ -19,10 +19,8 @@ from ductile.store.verbs.insert import insert_context, insert_event, submit_job
 from ductile.store.verbs.ledger import next_ledger_seq, write_ledger, write_transition
 from ductile.store.verbs.outbox import write_callback
 from ductile.store.verbs.runs import graph_of
-from ductile.store.verbs.settle import mark_run_started, start_run
+from ductile.store.verbs.settle import CLAIMED, LOADING, mark_run_started, start_run
 
-_CLAIMED = Transition(from_status=JobStatus.QUEUED, to_status=JobStatus.RUNNING, reason=JobReason.CLAIMED)
-_LOADING = CallbackEvent(state=CallbackState.LOADING, reason=JobReason.CLAIMED)
 _WORKING = CallbackEvent(state=CallbackState.WORKING, reason=JobReason.CLAIMED)
 
 
@@ -76,9 +74,9 @@ def claim(
         claims.append(_claim_one(session, seq, owner=owner, until=until))
         running[plugin] = running.get(plugin, 0) + 1
         if len(claims) < limit:
-            following = session.one("next_head", plugin=plugin, seq=seq)
-            if following is not None and following[0] is not None:
-                heads[plugin] = following[0]
+            next_head = session.one("next_head", plugin=plugin, seq=seq)
+            if next_head is not None and next_head[0] is not None:
+                heads[plugin] = next_head[0]
     return tuple(claims)
 
 
@@ -114,9 +112,9 @@ def _claim_one(session: Session, seq: int, *, owner: str, until: str) -> Claimed
         raise ContendedError(f"the job {seq} is claimed already")
     job = read_job(row[:-2], object_or_none(row[-2]))
     state = object_or_none(row[-1]) or {}
-    write_transition(session, _CLAIMED, job, execution=job.execution, seq=number)
+    write_transition(session, CLAIMED, job, execution=job.execution, seq=number)
     if job.callback is not None:
-        write_callback(session, _LOADING, job, attempt=job.attempt)
+        write_callback(session, LOADING, job, attempt=job.attempt)
     event = session.one("event_by_id", id=job.source_event_id) if job.source_event_id else None
     context = session.one("context_by_id", id=job.event_context_id) if job.event_context_id else None
     run = None if job.run_id is None else session.one("run_of_claim", run_id=job.run_id)

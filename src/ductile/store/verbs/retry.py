@@ -143,7 +143,7 @@ def _continue_token(session: Session, job: Job, policy: Policy) -> None:
         return
     reopen_token(session, position)
     view = read_run_view(session, job, baggage_of(session, job.event_context_id))
-    answered = session.one("last_answer", job_id=job.id)
+    answered = session.one("last_output", job_id=job.id)
     if view is None:
         return
     emitted = [

@@ -220,8 +220,8 @@ def insert_scope(session: Session, run_id: str, scope: JoinScope) -> None:
     )
 
 
-def relink_followers(session: Session, run: Job) -> None:
-    """Let the followers of a run that never began wait for the run that it waited for itself."""
+def relink_waiting_runs(session: Session, run: Job) -> None:
+    """Make the runs that wait for a run that never began wait for its own predecessor."""
     row = None if run.dedupe_key is None else session.one("waited_for", run_id=run.id)
     if row is not None:
         session.run("wait_for_another", id=run.id, other_id=row[0])

@@ -97,10 +97,10 @@ def fire(session: Session, firing: Firing) -> FireResult:
 
 
 def _admitted_jobs(firing: Firing, admission: Admitted | SkipReason) -> tuple[NewJob, ...]:
-    """Return the jobs to enqueue. A probe starts alone: its followers would not wait for its verdict."""
+    """Return the jobs to enqueue. A probe starts alone: catch-up jobs would not wait for its result."""
     if firing.job is None or isinstance(admission, SkipReason):
         return ()
-    return (firing.job,) if admission.probe else (firing.job, *firing.followers)
+    return (firing.job,) if admission.probe else (firing.job, *firing.catch_up_jobs)
 
 
 def _cancel_chain(session: Session, firing: Firing, chain: tuple[Job, ...]) -> tuple[Job, ...]:
@@ -166,8 +166,8 @@ def _without_repeats(session: Session, firing: Firing) -> Firing:
     if len(fresh) == len(firing.occurrences):
         return firing
     ids = {each.job_id for each in fresh}
-    jobs = [job for job in (firing.job, *firing.followers) if job is not None and job.id in ids]
-    return replace(firing, occurrences=fresh, job=jobs[0] if jobs else None, followers=tuple(jobs[1:]))
+    jobs = [job for job in (firing.job, *firing.catch_up_jobs) if job is not None and job.id in ids]
+    return replace(firing, occurrences=fresh, job=jobs[0] if jobs else None, catch_up_jobs=tuple(jobs[1:]))
 
 
 def _live_chain(session: Session, entry: ScheduleEntry) -> tuple[Job, ...]:

@@ -70,14 +70,15 @@ from ductile.store.verbs.runs import (
     insert_run,
     predecessor_run,
     read_run_view,
-    relink_followers,
+    relink_waiting_runs,
     run_results,
     write_progress,
 )
 from ductile.struct import replace
 
-_RUN_CLAIMED = Transition(from_status=JobStatus.QUEUED, to_status=JobStatus.RUNNING, reason=JobReason.CLAIMED)
-_RUN_LOADING = CallbackEvent(state=CallbackState.LOADING, reason=JobReason.CLAIMED)
+CLAIMED = Transition(from_status=JobStatus.QUEUED, to_status=JobStatus.RUNNING, reason=JobReason.CLAIMED)
+#: The state between the claim and the start of the process.
+LOADING = CallbackEvent(state=CallbackState.LOADING, reason=JobReason.CLAIMED)
 _CANCELLED = EndedEarly(reason=JobReason.CANCELLED, error="cancelled before any of its steps ran")
 
 
@@ -170,8 +171,8 @@ class StartedRun:
         """Return the result for the caller, with the steps that the run began with."""
         if not isinstance(self.result, Accepted):
             return self.result
-        members = tuple(each for each in self.consequences.started if isinstance(each, Accepted))
-        return replace(self.result, members=members, ended=tuple(self.consequences.ended))
+        steps = tuple(each for each in self.consequences.started if isinstance(each, Accepted))
+        return replace(self.result, steps=steps, ended=tuple(self.consequences.ended))
 
 
 def start_run(session: Session, run: NewRun, policy: Policy, window: timedelta) -> StartedRun:
@@ -226,11 +227,11 @@ def end_run(session: Session, run_id: str, policy: Policy, *, stalled: bool = Fa
     job = _read_job(session, run_id)
     outcome: Outcome
     if job.status is JobStatus.QUEUED and job.cancel_requested_at is not None:  # no step was ever claimed
-        relink_followers(session, job)
+        relink_waiting_runs(session, job)
         outcome = _CANCELLED
     else:
         if job.status is JobStatus.QUEUED:
-            relink_followers(session, job)
+            relink_waiting_runs(session, job)
             job = mark_run_started(session, run_id)
         if stalled:
             outcome = RunEnded(reason=JobReason.STALLED, error=JobReason.STALLED.description)
@@ -248,9 +249,9 @@ def mark_run_started(session: Session, run_id: str) -> Job:
     if row is None:
         raise ContendedError(f"the run {run_id} has changed since it was read")
     started = read_job(row)
-    write_transition(session, _RUN_CLAIMED, started, execution=started.execution)
+    write_transition(session, CLAIMED, started, execution=started.execution)
     if started.callback is not None:
-        write_callback(session, _RUN_LOADING, started, attempt=started.attempt)
+        write_callback(session, LOADING, started, attempt=started.attempt)
     return started
 
 
@@ -260,7 +261,7 @@ def _with_last_result(session: Session, ended: RunEnded, last: str | None, job: 
     artifacts = combine_artifacts((path or "", list_or_empty(listed)) for path, listed in named)
     took = session.now - (job.started_at or session.now)
     evidence = Evidence(duration=max(took, timedelta(0)))
-    row = None if last is None else session.one("last_answer", job_id=last)
+    row = None if last is None else session.one("last_output", job_id=last)
     if row is None:
         return replace(ended, artifacts=artifacts, evidence=evidence)
     stdout, stderr, exit_code, signal = row

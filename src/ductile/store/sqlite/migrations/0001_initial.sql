@@ -236,7 +236,7 @@ CREATE TABLE pipeline_runs (
 CREATE INDEX pipeline_runs_deadline ON pipeline_runs (deadline_at) WHERE deadline_at IS NOT NULL;
 CREATE INDEX pipeline_runs_version ON pipeline_runs (fingerprint);
 
--- A scope is opened for the run and for each split that a line enters; at `live` 0 it is joined, or breaks.
+-- A scope is opened for the run and for each split that a token enters; at `live` 0 it is joined, or breaks.
 CREATE TABLE run_scopes (
   id            TEXT PRIMARY KEY,
   run_id        TEXT NOT NULL,
@@ -262,7 +262,7 @@ CREATE TABLE run_members (
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX run_members_run ON run_members (run_id);
 
--- Where a line ended: what the join is told of its branches, and what the run's own end is made of.
+-- How each token ended: the input of the join, and of the end of the run.
 CREATE TABLE run_leaves (
   scope_id   TEXT NOT NULL,
   branch     INTEGER NOT NULL,
