@@ -88,7 +88,7 @@ VALUES (:job_id, :run_id, :scope_id, :branch, :line_order)
 -- name: member_by_id
 SELECT scope_id, branch, line_order FROM run_members WHERE job_id = :job_id
 
--- name: insert_token_result_row
+-- name: insert_token_result
 INSERT INTO run_leaves (
   scope_id, branch, line_order, run_id, position, step_path, status, job_id, event_id, error
 ) VALUES (

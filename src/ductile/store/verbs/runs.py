@@ -229,7 +229,7 @@ def relink_waiting_runs(session: Session, run: Job) -> None:
 
 def insert_token_result(session: Session, run_id: str, result: TokenResult) -> None:
     session.run(
-        "insert_token_result_row",
+        "insert_token_result",
         **_key(result.position),
         run_id=run_id,
         position=result.step_position,
