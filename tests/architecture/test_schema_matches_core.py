@@ -13,7 +13,15 @@ import pytest
 
 from builders.jobs import Clock, some_rng
 from ductile.core.jobs.failures import BreakerReason, BreakerState
-from ductile.core.jobs.model import EDGES, RESTING, Hold, JobReason, JobStatus, LedgerKind, SubmittedBy
+from ductile.core.jobs.model import (
+    EDGES,
+    STORED_STATUSES,
+    Hold,
+    JobReason,
+    JobStatus,
+    LedgerKind,
+    SubmittedBy,
+)
 from ductile.core.jobs.settlement import CallbackState, LogStatus
 from ductile.store.model.deliveries import DeliveryStatus
 from ductile.store.model.jobs import InitStatus
@@ -92,7 +100,7 @@ def a_queue_row(**row: object) -> dict[str, object]:
 def test_a_job_rests_in_exactly_the_resting_states(connection: apsw.Connection, status: str) -> None:
     ended = status in ("succeeded", "failed", "dead")
     row = a_queue_row(status=status, started_at=AT, completed_at=AT if ended else None)
-    assert is_taken(connection, "job_queue", **row) == (status in RESTING)
+    assert is_taken(connection, "job_queue", **row) == (status in STORED_STATUSES)
 
 
 @pytest.mark.parametrize("hold", [*Hold, "nonsense"], ids=str)

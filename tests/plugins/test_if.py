@@ -122,7 +122,7 @@ def test_it_judges_as_the_core_does(
     """The same condition means the same in a rule and in a step's `if`."""
     scope = EvalContext(payload=payload, context=context)
     rules: list[JsonObject] = [
-        {"when": when if not judged(comparison, scope).holds else {"not": when}, "emit": json.dumps(when)}
+        {"when": when if not judged(comparison, scope).is_true else {"not": when}, "emit": json.dumps(when)}
         for comparison in asked
         if usable(comparison)
         for when in [{"path": comparison.path, "op": comparison.op.value, "value": comparison.value}]

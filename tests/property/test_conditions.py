@@ -109,7 +109,7 @@ def naive_compare(found: Any, op: Operator, value: Any) -> bool:
 
 @given(conditions, scopes)
 def test_a_condition_is_judged_as_one_would_by_hand(condition: Condition, scope: EvalContext) -> None:
-    assert judged(condition, scope).holds is naive(condition, scope)
+    assert judged(condition, scope).is_true is naive(condition, scope)
 
 
 @given(conditions, conditions, scopes)
@@ -117,7 +117,7 @@ def test_not_all_and_any_are_logic(one: Condition, other: Condition, scope: Eval
     """Double negation and De Morgan's laws."""
 
     def holds(condition: Condition) -> bool:
-        return judged(condition, scope).holds
+        return judged(condition, scope).is_true
 
     assert holds(Not(Not(one))) is holds(one)
     assert holds(Not(AllOf((one, other)))) is holds(AnyOf((Not(one), Not(other))))
@@ -128,9 +128,9 @@ def test_not_all_and_any_are_logic(one: Condition, other: Condition, scope: Eval
 def test_the_deciding_comparisons_explain_the_verdict(condition: Condition, scope: EvalContext) -> None:
     """Fix the comparisons that decided at what they gave: whatever the others say, the verdict stays."""
     verdict = judged(condition, scope)
-    assert verdict.because
-    assert set(verdict.because) <= set(verdict.looked_at)
-    decided = {(seen.path, seen.op, seen.expected): seen.held for seen in verdict.because}
+    assert verdict.deciding
+    assert set(verdict.deciding) <= set(verdict.evaluated)
+    decided = {(seen.path, seen.op, seen.expected): seen.is_true for seen in verdict.deciding}
 
     def settled(part: Condition, *, others: bool) -> bool:
         match part:
@@ -141,10 +141,10 @@ def test_the_deciding_comparisons_explain_the_verdict(condition: Condition, scop
             case Not(inner):
                 return not settled(inner, others=not others)
             case Comparison():
-                (seen,) = judged(part, scope).because
+                (seen,) = judged(part, scope).deciding
                 return decided.get((seen.path, seen.op, seen.expected), others)
 
-    assert settled(condition, others=True) is settled(condition, others=False) is verdict.holds
+    assert settled(condition, others=True) is settled(condition, others=False) is verdict.is_true
 
 
 @given(conditions, scopes)
@@ -152,15 +152,15 @@ def test_an_explanation_tells_the_first_comparison_that_decided(
     condition: Condition, scope: EvalContext
 ) -> None:
     verdict = judged(condition, scope)
-    first = verdict.because[0]
+    first = verdict.deciding[0]
     assert f"{first.path} {first.op}" in explain_condition(verdict)
-    assert f"is {'true' if first.held else 'false'}" in explain_condition(verdict)
-    assert json.loads(json.dumps(condition_result_to_json(verdict)))["holds"] is verdict.holds
+    assert f"is {'true' if first.is_true else 'false'}" in explain_condition(verdict)
+    assert json.loads(json.dumps(condition_result_to_json(verdict)))["holds"] is verdict.is_true
 
 
 @given(conditions, scopes)
 def test_nothing_under_a_secret_key_is_quoted(condition: Condition, scope: EvalContext) -> None:
-    for seen in judged(condition, scope).looked_at:
+    for seen in judged(condition, scope).evaluated:
         if any(is_secret(key) for key in seen.path.split(".")):
             assert seen.found in (None, "***")
 

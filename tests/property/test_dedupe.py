@@ -28,14 +28,14 @@ matches = st.lists(
 
 @given(matches, ages, st.booleans())
 def test_a_duplicate_is_a_recent_success_or_with_an_override_a_live_job(
-    found: tuple[KeyMatch, ...], window: timedelta, override: bool
+    found: tuple[KeyMatch, ...], window: timedelta, has_own_window: bool
 ) -> None:
     def counts(match: KeyMatch) -> bool:
         if match.succeeded_at is None:
-            return override
+            return has_own_window
         return START - match.succeeded_at <= window
 
-    answer = find_duplicate(found, window=window, override=override, now=START)
+    answer = find_duplicate(found, window=window, has_own_window=has_own_window, now=START)
     assert (answer is None) == (not any(counts(match) for match in found))
     assert answer is None or counts(answer)
 
@@ -44,7 +44,7 @@ def test_a_duplicate_is_a_recent_success_or_with_an_override_a_live_job(
 def test_without_an_override_live_jobs_never_drop_anything(
     found: tuple[KeyMatch, ...], window: timedelta
 ) -> None:
-    answer = find_duplicate(found, window=window, override=False, now=START)
+    answer = find_duplicate(found, window=window, has_own_window=False, now=START)
     assert answer is None or answer.succeeded_at is not None
 
 

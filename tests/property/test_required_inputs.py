@@ -24,7 +24,7 @@ def test_no_run_starts_without_what_is_required(condition: Condition, scope: Eva
     """Wherever a condition holds, everything that is said to be required is there."""
     needs = find_required_inputs(Pipeline(name="flow", graph=PLAIN, condition=condition))
     assert needs.required <= needs.known
-    if judged(condition, scope).holds:
+    if judged(condition, scope).is_true:
         assert all(look_up(f"payload.{path}", scope) is not MISSING for path in needs.required)
 
 

@@ -272,7 +272,9 @@ async def compare(store: Store, run_id: str, drive: Drive, expected: ExpectedRun
     assert Counter(job.step_path for job in unmade) == expected.unmade
     assert {job.reason for job in unmade} <= {JobReason.BAD_TEMPLATE, JobReason.BAD_BAGGAGE}
     assert all(job.status in TERMINAL for job in record.steps)
-    bypassed = [note.data["step"] for note in record.ledger_entries if note.kind is LedgerKind.SWITCH]
+    bypassed = [
+        note.data["step"] for note in record.ledger_entries if note.kind is LedgerKind.CONDITION_FALSE
+    ]
     assert Counter(bypassed) == expected.bypassed
     assert record.job.reason == expected.reason
     *_, last = await store.executions(run_id)

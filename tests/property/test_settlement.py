@@ -13,7 +13,7 @@ from ductile.core.jobs.failures import Breaker, BreakerState
 from ductile.core.jobs.model import (
     EARLY_END_REASONS,
     EDGES,
-    RESTING,
+    STORED_STATUSES,
     TERMINAL,
     Callback,
     Completed,
@@ -111,7 +111,7 @@ def test_transitions_are_a_chain_of_edges_from_the_jobs_status(view: SettleView,
         assert (edge.from_status, edge.to_status) in EDGES
         at = edge.to_status
     assert settlement.status is at
-    assert at in RESTING
+    assert at in STORED_STATUSES
 
 
 @given(views, outcomes)

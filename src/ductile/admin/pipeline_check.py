@@ -11,8 +11,8 @@ from random import Random
 
 from ductile.config.secrets import redact
 from ductile.config.snapshot import Snapshot
-from ductile.core.events.dispatch import EventProducer, start_refusal
 from ductile.core.events.model import NewEvent, Pipeline
+from ductile.core.events.routing import EventProducer, start_refusal
 from ductile.core.expressions.conditions import ConditionError, evaluate_condition, explain_condition
 from ductile.core.ids import make_id
 from ductile.core.jobs.model import NewJob, SubmittedBy
@@ -131,4 +131,4 @@ def _condition_text(node: Node, event: NewEvent, info: RunInfo, snapshot: Snapsh
     except ConditionError:
         return None
     # The condition of a step after a split saw the results of the branches and not this payload.
-    return explain_condition(verdict) if verdict.holds else None
+    return explain_condition(verdict) if verdict.is_true else None

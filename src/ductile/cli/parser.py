@@ -183,11 +183,11 @@ _SIMILARITY = 0.6
 
 
 def _suggest(word: str, known: Sequence[str], see: str, before: str = "") -> str:
-    from ductile.core.suggest import closest
+    from ductile.core.suggest import closest_match
 
     if word in known:  # the word is right; something else about the line is wrong
         return f"see `{see}`"
     # Without the dashes, which make any two options look alike.
     names = {each.lstrip("-"): each for each in known}
-    found = closest(word.lstrip("-").partition("=")[0], names, similarity=_SIMILARITY)
+    found = closest_match(word.lstrip("-").partition("=")[0], names, similarity=_SIMILARITY)
     return f"see `{see}`" if found is None else f"did you mean `{before}{names[found]}`? See `{see}`"

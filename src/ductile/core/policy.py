@@ -19,7 +19,7 @@ class FactRule(Value):
     command: str
     fact_type: str
     #: Whether the fact also replaces the plugin's state row.
-    mirror: bool = True
+    replaces_state: bool = True
 
 
 @hide_in_repr("config")
@@ -29,11 +29,8 @@ class PluginPolicy(Value):
     retry: RetryPolicy = RetryPolicy()
     breaker: BreakerPolicy = BreakerPolicy()
     facts: tuple[FactRule, ...] = ()
-    parallelism: int = 1
     #: By schedule id: the end of a scheduled run decides the next occurrence.
     schedules: Mapping[str, ScheduleRule] = field(default_factory=dict)
-    #: The `model` of its configuration, which state webhooks contain.
-    model: str | None = None
     #: Whether the end of its root jobs fires hooks.
     notify_on_complete: bool = False
     #: What conditions see as `config`. Not shown: it can contain secrets.
@@ -52,7 +49,6 @@ class Policy(Value):
     pipelines: PipelineTable = field(default_factory=PipelineTable)
     dedupe_ttl: timedelta = timedelta(hours=24)
     max_hops: int = 20
-    max_workers: int = 1
     #: Decides by the name of a key whether its value is masked.
     is_secret: Callable[[str], bool] = lambda _key: False
     #: The CPU time for all conditions of one transaction. None: each match has its own limit.

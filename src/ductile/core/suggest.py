@@ -13,7 +13,7 @@ MIN_SIMILARITY = 0.7
 _MAX_COMPARED = 1000
 
 
-def closest(word: str, known: Iterable[str], *, similarity: float = MIN_SIMILARITY) -> str | None:
+def closest_match(word: str, known: Iterable[str], *, similarity: float = MIN_SIMILARITY) -> str | None:
     """Return the known word that is most like the given one, None if none is similar enough."""
     from difflib import get_close_matches  # noqa: PLC0415 - 5 ms that only a mistake costs
 
@@ -26,5 +26,5 @@ def closest(word: str, known: Iterable[str], *, similarity: float = MIN_SIMILARI
 
 def did_you_mean(word: str, known: Iterable[str]) -> str | None:
     """Return `did you mean x?` for the closest known word, None if none is similar enough."""
-    found = closest(word, known)
+    found = closest_match(word, known)
     return None if found is None else f"did you mean {found}?"

@@ -41,7 +41,7 @@ _LEVELS = {
 _LEDGER_SIGNALS = {
     LedgerKind.EVENT_DROPPED: Signal.EVENT_DROPPED,
     LedgerKind.STATE_STALE: Signal.STATE_STALE,
-    LedgerKind.SWITCH: Signal.STEP_BYPASSED,
+    LedgerKind.CONDITION_FALSE: Signal.STEP_BYPASSED,
 }
 #: The signal of a job that changed its status without an execution of its own.
 _STATUS_SIGNALS = {

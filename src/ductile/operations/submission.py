@@ -18,7 +18,13 @@ from ductile.core.durations import QuantityError, parse_duration
 from ductile.core.events.model import NewEvent
 from ductile.core.expressions.operators import json_equal
 from ductile.core.ids import make_id, make_trace_id
-from ductile.core.jobs.admission import MAX_KEY_LENGTH, KeyNamespace, holds_key, namespaced_key, normalise_key
+from ductile.core.jobs.admission import (
+    MAX_KEY_LENGTH,
+    KeyNamespace,
+    key_is_taken,
+    namespaced_key,
+    normalise_key,
+)
 from ductile.core.jobs.model import Callback, Job, JobStatus, NewJob
 from ductile.core.jobs.settlement import CallbackState
 from ductile.core.json import JsonObject, JsonValue, nests_too_deep
@@ -248,7 +254,7 @@ async def refuse_reused_key(
     window = timedelta(seconds=options.dedupe_ttl)
     for job in jobs:
         latest = await context.store.latest_with_key(job.plugin, job.command, options.dedupe_key)
-        if latest is not None and holds_key(latest.completed_at, window=window, now=context.now()):
+        if latest is not None and key_is_taken(latest.completed_at, window=window, now=context.now()):
             refuse_changed_payload(options, latest)
 
 

@@ -359,7 +359,7 @@ async def test_a_bypass_is_an_entry_in_the_ledger_and_hands_the_payload_on(store
     claims = await claims_by_step(store)
     assert list(claims) == ["b"]
     assert payload_of(claims["b"]) == {"n": 9}
-    (entry,) = [row for row in await whole_ledger(store) if row.kind is LedgerKind.SWITCH]
+    (entry,) = [row for row in await whole_ledger(store) if row.kind is LedgerKind.CONDITION_FALSE]
     assert (entry.job_id, entry.run_id) == (run_id, run_id)
     assert entry.data["step"] == "a"
     assert "payload.n lt 4 is false (found 9)" in str(entry.data["explanation"])
@@ -417,7 +417,7 @@ async def test_an_if_of_a_split_that_cannot_be_judged_fails_its_line_and_says_wh
     job = await stored(store, run_id)
     assert (job.status, job.reason) == (JobStatus.FAILED, JobReason.STEP_FAILED)
     assert (job.last_error or "").startswith("s: the condition on payload.text cannot be evaluated")
-    (entry,) = [row for row in await whole_ledger(store) if row.kind is LedgerKind.SWITCH]
+    (entry,) = [row for row in await whole_ledger(store) if row.kind is LedgerKind.CONDITION_FALSE]
     assert entry.data["step"] == "s"
 
 

@@ -105,7 +105,7 @@ async def test_a_pipeline_whose_own_if_is_against_it_does_not_start_and_says_so(
         store, await claim_one(store), ok(emitted("found", {"n": 9}), emitted("found", {"n": 1})), policy
     )
     assert len(await runs_of(store, "flow")) == 1
-    (entry,) = [row for row in await whole_ledger(store) if row.kind is LedgerKind.SWITCH]
+    (entry,) = [row for row in await whole_ledger(store) if row.kind is LedgerKind.CONDITION_FALSE]
     assert (entry.data["pipeline"], entry.data["event_type"]) == ("flow", "found")
     assert await run_out(store, policy) == ["a"]
 
@@ -240,7 +240,7 @@ async def test_a_hook_listens_to_the_plugins_it_names(store: Store) -> None:
     )
     await begin_run(store, policy)
     assert await run_out(store, policy) == ["a", "b"]
-    (entry,) = [row for row in await whole_ledger(store) if row.kind is LedgerKind.SWITCH]
+    (entry,) = [row for row in await whole_ledger(store) if row.kind is LedgerKind.CONDITION_FALSE]
     assert entry.data["pipeline"] == "never"
 
 

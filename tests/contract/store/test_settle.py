@@ -439,7 +439,9 @@ async def test_facts_are_appended_and_mirrored(store: Store) -> None:
 
 
 async def test_a_fact_can_leave_the_state_alone(store: Store) -> None:
-    policy = some_policy(facts={"source": (FactRule(command="poll", fact_type="seen", mirror=False),)})
+    policy = some_policy(
+        facts={"source": (FactRule(command="poll", fact_type="seen", replaces_state=False),)}
+    )
     await accept(store, a_new_job("source", "poll"))
     await run_next(store, ok(state={"a": 1}), policy)
     assert await store.plugin_state("source") is None

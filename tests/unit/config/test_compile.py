@@ -105,7 +105,6 @@ def test_parallelism(tmp_path: Path, settings: str, *, safe: bool, parallelism: 
     manifest = a_manifest("echo", concurrency_safe=safe)
     snapshot = a_snapshot(tmp_path, f"plugins: {{echo: {{{settings}}}}}", manifest)
     assert snapshot.plugins["echo"].parallelism == parallelism
-    assert snapshot.policy.plugin("echo").parallelism == parallelism
     assert bool(snapshot.warnings) == warned
 
 
@@ -328,10 +327,11 @@ def test_the_name_of_an_unnamed_token_is_stable(tmp_path: Path) -> None:
 def test_the_policy_for_the_core(tmp_path: Path) -> None:
     facts = (FactOutput(command="poll", fact_type="weight"),)
     yaml = "service: {max_hops: 5, dedupe_ttl: 1h}\nplugins: {echo: {config: {model: m}}}"
-    policy = a_snapshot(tmp_path, yaml, a_manifest("echo", fact_outputs=facts)).policy
-    assert (policy.max_hops, policy.dedupe_ttl, policy.max_workers) == (5, timedelta(hours=1), 3)
-    assert policy.plugin("echo").facts == (FactRule(command="poll", fact_type="weight", mirror=True),)
-    assert policy.plugin("echo").model == "m"
+    snapshot = a_snapshot(tmp_path, yaml, a_manifest("echo", fact_outputs=facts))
+    policy = snapshot.policy
+    assert (policy.max_hops, policy.dedupe_ttl, snapshot.max_workers) == (5, timedelta(hours=1), 3)
+    assert policy.plugin("echo").facts == (FactRule(command="poll", fact_type="weight", replaces_state=True),)
+    assert policy.plugin("echo").config == {"model": "m"}
 
 
 def test_the_fingerprint_changes_with_files_plugins_and_effective_plugin_configuration(

@@ -250,7 +250,7 @@ def test_evaluation_goes_no_further_than_needed() -> None:
     hopeless = is_("payload.status", "regex", "(")
     first = AllOf((is_("payload.n", "eq", 0), hopeless))
     second = AnyOf((is_("payload.n", "eq", 3), hopeless))
-    assert len(judged(first, SCOPE).looked_at) == len(judged(second, SCOPE).looked_at) == 1
+    assert len(judged(first, SCOPE).evaluated) == len(judged(second, SCOPE).evaluated) == 1
 
 
 @pytest.mark.parametrize(
@@ -281,7 +281,7 @@ def test_quoted_values_have_a_bounded_length() -> None:
         deep = [deep]
     payload: JsonObject = {"long": "x" * 10**6, "many": list(range(10**5)), "deep": deep, "half": "\ud800"}
     parts = tuple(is_(f"payload.{key}", "eq", "y" * 10**6) for key in payload)
-    for seen in judged(AnyOf(parts), EvalContext(payload=payload)).looked_at:
+    for seen in judged(AnyOf(parts), EvalContext(payload=payload)).evaluated:
         assert seen.found is not None
         assert len(seen.found) <= 81
         assert len(seen.expected) <= 81
@@ -337,17 +337,19 @@ def test_the_patterns_of_a_condition_share_half_of_what_is_left() -> None:
     with pytest.raises(ConditionError, match=r"payload\.x .*took too long"):
         evaluate_condition(slow, scope, is_secret=is_secret, budget=budget)
     quick = is_("payload.x", "regex", "a")
-    assert evaluate_condition(quick, scope, is_secret=is_secret, budget=budget).holds
+    assert evaluate_condition(quick, scope, is_secret=is_secret, budget=budget).is_true
 
 
 def test_where_nothing_is_left_no_pattern_is_tried() -> None:
     """But other comparisons are."""
     budget = MatchBudget(Timer(1.0))
     scope = EvalContext(payload={"x": "a"})
-    assert evaluate_condition(is_("payload.x", "regex", "a"), scope, is_secret=is_secret, budget=budget).holds
+    assert evaluate_condition(
+        is_("payload.x", "regex", "a"), scope, is_secret=is_secret, budget=budget
+    ).is_true
     with pytest.raises(ConditionError, match="took too long"):
         evaluate_condition(is_("payload.x", "regex", "a"), scope, is_secret=is_secret, budget=budget)
-    assert evaluate_condition(is_("payload.x", "eq", "a"), scope, is_secret=is_secret, budget=budget).holds
+    assert evaluate_condition(is_("payload.x", "eq", "a"), scope, is_secret=is_secret, budget=budget).is_true
 
 
 def test_many_quick_matches_do_not_use_the_budget_up() -> None:
@@ -357,7 +359,7 @@ def test_many_quick_matches_do_not_use_the_budget_up() -> None:
     for _ in range(1000):
         assert evaluate_condition(
             is_("payload.x", "regex", "a"), scope, is_secret=is_secret, budget=budget
-        ).holds
+        ).is_true
 
 
 def test_a_match_is_stopped_when_the_budget_is_spent() -> None:

@@ -9,8 +9,8 @@ import pytest
 
 from builders.jobs import START, a_job, some_rng
 from builders.pipelines import policy_of, uses
-from ductile.core.events.dispatch import Fanout, JobEnding, fire_hooks
 from ductile.core.events.model import Hook
+from ductile.core.events.routing import Fanout, JobEnding, fire_hooks
 from ductile.core.jobs.model import Job, JobStatus, LedgerKind, SubmittedBy
 
 POLICY = policy_of(

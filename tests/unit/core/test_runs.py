@@ -37,7 +37,7 @@ from ductile.core.runs.state import (
 )
 from ductile.struct import replace
 
-ROOT = TokenPosition(scope_id="root", branch=0, order="")
+ROOT = TokenPosition(scope_id="root", branch=0, sort_key="")
 
 
 def graph_in(policy: Policy) -> Graph:
@@ -61,12 +61,14 @@ def in_split(policy: Policy, branch: int, *ends: TokenResult, **fields: Any) -> 
         id="inner", live=1, split="s", parent=ROOT, state=fields.pop("state", JoinScopeState.OPEN)
     )
     view = JoinScopeView(scope=scope, results=ends, baggage={"kept": 1})
-    return a_view(policy, view, position=TokenPosition(scope_id="inner", branch=branch, order=""), **fields)
+    return a_view(
+        policy, view, position=TokenPosition(scope_id="inner", branch=branch, sort_key=""), **fields
+    )
 
 
 def an_end(branch: int, status: TokenStatus = TokenStatus.SUCCEEDED, **fields: Any) -> TokenResult:
     given: dict[str, Any] = {"payload": {"from": branch}, "job_id": f"job{branch}"}
-    position = TokenPosition(scope_id="inner", branch=branch, order="")
+    position = TokenPosition(scope_id="inner", branch=branch, sort_key="")
     return TokenResult(position=position, step_position=0, step_path="s", status=status, **(given | fields))
 
 
@@ -97,7 +99,7 @@ def test_a_step_continues_with_one_token_per_event_in_order() -> None:
     policy = steps_policy(uses("a"), uses("b"))
     progress = advance(a_view(policy), a_step("a"), policy, {"n": 0}, {"n": 1}, {"n": 2})
     assert progress.live_counts == (("root", 3),)
-    assert [step.position.order for step in progress.steps] == [".0000", ".0001", ".0002"]
+    assert [step.position.sort_key for step in progress.steps] == [".0000", ".0001", ".0002"]
     assert len({step.job.origin for step in progress.steps}) == 3
     origin = progress.steps[1].job.origin
     assert origin is not None
@@ -109,7 +111,7 @@ def test_the_order_of_tokens_is_the_order_of_their_text() -> None:
     policy = steps_policy(uses("a"), uses("b"))
     payloads: list[JsonObject] = [{"n": number} for number in range(1000)]
     progress = advance(a_view(policy), a_step("a"), policy, *payloads)
-    orders = [step.position.order for step in progress.steps]
+    orders = [step.position.sort_key for step in progress.steps]
     assert orders == sorted(orders)
 
 
@@ -182,7 +184,7 @@ def test_a_full_run_is_not_made_larger_by_a_step_that_fails() -> None:
     last = progress.results[-1]
     assert (last.step_path, last.status) == ("after", TokenStatus.FAILED)
     assert str(MAX_RUN_JOBS) in (last.error or "")
-    assert [entry.kind for entry in progress.ledger] == [LedgerKind.SWITCH]
+    assert [entry.kind for entry in progress.ledger] == [LedgerKind.CONDITION_FALSE]
 
 
 @pytest.mark.parametrize(("jobs", "reason"), [(9_998, JobReason.COMPLETED), (9_999, JobReason.RUN_TOO_LARGE)])
@@ -211,7 +213,7 @@ def ends(*words: str) -> list[FinalTokenResult]:
     return [
         FinalTokenResult(
             status=statuses[word.strip("()")],
-            counts=not word.startswith("("),
+            decides_result=not word.startswith("("),
             job_id=f"job{number}",
             step_path=f"step{number}",
             error="why" if "no" in word else None,

@@ -125,7 +125,6 @@ def compile_snapshot(loaded: LoadedConfig, discovery: Discovery) -> Snapshot:
             pipelines=PipelineTable.of(pipelines),
             dedupe_ttl=config.service.dedupe_ttl,
             max_hops=config.service.max_hops,
-            max_workers=max_workers,
             is_secret=looks_secret,
         ),
         fingerprint=_fingerprint(loaded, plugins),

@@ -118,7 +118,6 @@ def plugin_policy(plugin: PluginInstance) -> PluginPolicy:
     """Return the part of a plugin's configuration that the core decides by."""
     declared = plugin.installed.manifest.fact_outputs if plugin.installed else ()
     config = plugin.config.reveal()
-    model = config.get("model")
     return PluginPolicy(
         retry=plugin.retry,
         breaker=plugin.breaker,
@@ -126,13 +125,11 @@ def plugin_policy(plugin: PluginInstance) -> PluginPolicy:
             FactRule(
                 command=fact.command,
                 fact_type=fact.fact_type,
-                mirror=fact.compatibility_view is CompatibilityView.MIRROR_OBJECT,
+                replaces_state=fact.compatibility_view is CompatibilityView.MIRROR_OBJECT,
             )
             for fact in declared
         ),
-        parallelism=plugin.parallelism,
         schedules={schedule.id: schedule.rule for schedule in plugin.schedules},
-        model=model if isinstance(model, str) else None,
         notify_on_complete=plugin.notify_on_complete,
         config=config,
     )

@@ -60,15 +60,15 @@ class ComparisonResult(Value):
     op: Operator
     expected: str
     found: str | None
-    held: bool
+    is_true: bool
 
 
 class ConditionResult(Value):
-    holds: bool
+    is_true: bool
     #: The comparisons that decided.
-    because: tuple[ComparisonResult, ...]
+    deciding: tuple[ComparisonResult, ...]
     #: All evaluated comparisons, in order of evaluation.
-    looked_at: tuple[ComparisonResult, ...]
+    evaluated: tuple[ComparisonResult, ...]
 
 
 def evaluate_condition(
@@ -98,7 +98,7 @@ class _Evaluator(NamedTuple):
         match condition:
             case Comparison():
                 compared = self._compare(condition)
-                return ConditionResult(holds=compared.held, because=(compared,), looked_at=(compared,))
+                return ConditionResult(is_true=compared.is_true, deciding=(compared,), evaluated=(compared,))
             case AllOf(parts):
                 return self._until(parts, stop_at=False)
             case AnyOf(parts):
@@ -106,26 +106,26 @@ class _Evaluator(NamedTuple):
             case Not(part):
                 inner = self.evaluate(part)
                 return ConditionResult(
-                    holds=not inner.holds, because=inner.because, looked_at=inner.looked_at
+                    is_true=not inner.is_true, deciding=inner.deciding, evaluated=inner.evaluated
                 )
 
     def _until(self, parts: tuple[Condition, ...], *, stop_at: bool) -> ConditionResult:
         """The first part with the result `stop_at` decides alone; without one all parts decide together."""
-        because: tuple[ComparisonResult, ...] = ()
-        looked_at: tuple[ComparisonResult, ...] = ()
+        deciding: tuple[ComparisonResult, ...] = ()
+        evaluated: tuple[ComparisonResult, ...] = ()
         for part in parts:
             result = self.evaluate(part)
-            looked_at += result.looked_at
-            if result.holds is stop_at:
-                return ConditionResult(holds=stop_at, because=result.because, looked_at=looked_at)
-            because += result.because
-        return ConditionResult(holds=not stop_at, because=because, looked_at=looked_at)
+            evaluated += result.evaluated
+            if result.is_true is stop_at:
+                return ConditionResult(is_true=stop_at, deciding=result.deciding, evaluated=evaluated)
+            deciding += result.deciding
+        return ConditionResult(is_true=not stop_at, deciding=deciding, evaluated=evaluated)
 
     def _compare(self, comparison: Comparison) -> ComparisonResult:
         path, op, value = comparison.path, comparison.op, comparison.value
         found = look_up(path, self.context)
         try:
-            held = compare(found, op, value, self.match)
+            is_true = compare(found, op, value, self.match)
         except PatternError as error:
             raise ConditionError(f"the condition on {path} cannot be evaluated: {error}") from None
         hidden = is_secret_path(path, self.is_secret)
@@ -134,7 +134,7 @@ class _Evaluator(NamedTuple):
             op=op,
             expected=self._quote(value, hidden=hidden and op is not Operator.EXISTS),
             found=None if found is MISSING else self._quote(found, hidden=hidden),
-            held=held,
+            is_true=is_true,
         )
 
     def _quote(self, value: JsonValue, *, hidden: bool) -> str:
@@ -150,22 +150,22 @@ def is_secret_path(path: str, is_secret: Callable[[str], bool]) -> bool:
 def explain_condition(result: ConditionResult) -> str:
     """Return a sentence: whether the condition holds, and the comparisons that decided with their values."""
     parts = []
-    for one in result.because[:_MAX_EXPLAINED]:
+    for one in result.deciding[:_MAX_EXPLAINED]:
         value = "" if one.op is Operator.EXISTS and one.expected == "true" else f" {one.expected}"
         found = f"there is no {one.path}" if one.found is None else f"found {one.found}"
-        parts.append(f"{one.path} {one.op}{value} is {'true' if one.held else 'false'} ({found})")
-    if len(result.because) > _MAX_EXPLAINED:
-        parts.append(f"and {len(result.because) - _MAX_EXPLAINED} more")
-    return f"the condition {'holds' if result.holds else 'does not hold'}: {'; '.join(parts)}"
+        parts.append(f"{one.path} {one.op}{value} is {'true' if one.is_true else 'false'} ({found})")
+    if len(result.deciding) > _MAX_EXPLAINED:
+        parts.append(f"and {len(result.deciding) - _MAX_EXPLAINED} more")
+    return f"the condition {'holds' if result.is_true else 'does not hold'}: {'; '.join(parts)}"
 
 
 def condition_result_to_json(result: ConditionResult) -> JsonObject:
     """Return the result as the ledger and the API have it."""
     return {
-        "holds": result.holds,
+        "holds": result.is_true,
         "explanation": explain_condition(result),
-        "because": [_comparison_to_json(one) for one in result.because],
-        "looked_at": [_comparison_to_json(one) for one in result.looked_at],
+        "because": [_comparison_to_json(one) for one in result.deciding],
+        "looked_at": [_comparison_to_json(one) for one in result.evaluated],
     }
 
 
@@ -176,7 +176,7 @@ def _comparison_to_json(result: ComparisonResult) -> JsonObject:
         "expected": result.expected,
         "found": result.found,
         "missing": result.found is None,
-        "holds": result.held,
+        "holds": result.is_true,
     }
 
 

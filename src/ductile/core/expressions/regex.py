@@ -19,7 +19,7 @@ MATCH_SECONDS = 0.1
 BUDGET_SECONDS = 0.05
 #: Not counted of each match, so that a thousand events with a harmless pattern do not use up the budget.
 FREE_SECONDS = 0.001
-#: The least share of a condition while anything is left.
+#: The minimum CPU time of a condition while any is left.
 _MIN_SHARE_SECONDS = 0.0005
 
 

@@ -1,7 +1,7 @@
 """Decide whether a submission is a duplicate (dedupe), which queued job starts next, and why one waits.
 
-The store keeps the heads: for each plugin with ready jobs, the oldest one. A job that may not start has a
-`Hold` and is not a head, so the decision depends on the number of plugins, not of jobs.
+The store reads the oldest ready job of each plugin. A job that may not start has a `Hold` and is not ready,
+so the decision depends on the number of plugins, not of jobs.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ class Caps(Value):
         return self.plugins.get(plugin, self.workers)
 
 
-def choose_next_plugin(heads: Mapping[str, int], running: Mapping[str, int], caps: Caps) -> str | None:
-    """Return the plugin whose head starts next: the oldest among those below their cap."""
+def choose_next_plugin(oldest_ready: Mapping[str, int], running: Mapping[str, int], caps: Caps) -> str | None:
+    """Return the plugin whose oldest ready job starts next: the oldest among the plugins below their cap."""
     if sum(running.values()) >= caps.workers:
         return None
     return min(
-        (plugin for plugin in heads if running.get(plugin, 0) < caps.of(plugin)),
-        key=lambda plugin: heads[plugin],
+        (plugin for plugin in oldest_ready if running.get(plugin, 0) < caps.of(plugin)),
+        key=lambda plugin: oldest_ready[plugin],
         default=None,
     )
 
@@ -47,8 +47,8 @@ def decide_hold(
 ) -> Hold | None:
     """Return why a queued job has to wait; None if it is ready.
 
-    At most one job of a dedupe key and at most one suspect of a crash is ready or running. The others wait
-    and are released one by one, oldest first.
+    At most one job of a dedupe key is ready or running, and at most one suspect: a job that ran when the
+    daemon crashed. The others wait and are released one by one, oldest first.
     """
     if retry_at is not None and retry_at > now:
         return Hold.RETRY
@@ -96,15 +96,15 @@ def normalise_key(key: str | None) -> str | None:
     return (key.strip() or None) if key is not None else None
 
 
-def namespaced_key(door: KeyNamespace, key: str | None, *, owner: str | None = None) -> str | None:
+def namespaced_key(namespace: KeyNamespace, key: str | None, *, owner: str | None = None) -> str | None:
     """Return the key as stored: its namespace, its owner (token, endpoint) if any, and its text."""
     text = normalise_key(key)
     if text is None:
         return None
     if owner is None:
-        return f"{door}:{text}"
+        return f"{namespace}:{text}"
     # Escaped, so that the end of the owner is unambiguous.
-    return f"{door}:{owner.replace('%', '%25').replace(':', '%3A')}:{text}"
+    return f"{namespace}:{owner.replace('%', '%25').replace(':', '%3A')}:{text}"
 
 
 def bare_key(stored: str | None) -> str | None:
@@ -119,22 +119,22 @@ def bare_key(stored: str | None) -> str | None:
 
 
 def find_duplicate(
-    matches: tuple[KeyMatch, ...], *, window: timedelta, override: bool, now: datetime
+    matches: tuple[KeyMatch, ...], *, window: timedelta, has_own_window: bool, now: datetime
 ) -> KeyMatch | None:
     """Return the match that makes a submission a duplicate; None if it can be enqueued.
 
-    A success counts within the window. A queued or running match counts only with `override`, the window of
-    the call; otherwise a second job with the key is accepted and waits.
+    A success counts within the window. A queued or running match counts only if the call has its own window;
+    otherwise a second job with the key is accepted and waits.
     """
     for match in matches:
         if match.succeeded_at is None:
-            if override:
+            if has_own_window:
                 return match
-        elif holds_key(match.succeeded_at, window=window, now=now):
+        elif key_is_taken(match.succeeded_at, window=window, now=now):
             return match
     return None
 
 
-def holds_key(ended_at: datetime | None, *, window: timedelta, now: datetime) -> bool:
-    """Return whether a job that ended at `ended_at` still holds its key; one that has not ended does."""
+def key_is_taken(ended_at: datetime | None, *, window: timedelta, now: datetime) -> bool:
+    """Return whether a job that ended at `ended_at` still reserves its key; one that has not ended does."""
     return ended_at is None or now - ended_at <= window

@@ -39,7 +39,7 @@ class JobReason(DescribedEnum):
     RUN_TOO_LARGE = "run_too_large", "What the step emitted would have made its pipeline run too large."
     COULD_NOT_START = "could_not_start", "The plugin's process could not be started."
     PLUGIN_UNAVAILABLE = "plugin_unavailable", "The plugin is configured but missing or refused."
-    RUNNER_LOST = "runner_lost", "The server that had started the process was lost before the answer came."
+    RUNNER_LOST = "runner_lost", "The fork server that had started the process died before the answer came."
     DEADLINE_EXCEEDED = "deadline_exceeded", "The plugin was still running at its deadline."
     ORPHANED = "orphaned", "The daemon died while the job ran."
     RETRY = "retry", "It will be tried again after a delay."
@@ -51,7 +51,7 @@ class JobReason(DescribedEnum):
     )
     RECOVERED = "recovered", "The daemon had died while the job ran; it will run again."
     BAD_TEMPLATE = "bad_template", "A `with` template of its step could not be filled in."
-    BAD_BAGGAGE = "bad_baggage", "The `baggage` of its step could not be claimed."
+    BAD_BAGGAGE = "bad_baggage", "The `baggage` of its step could not be evaluated."
     BAD_CONDITION = "bad_condition", "The `if` of its step could not be evaluated."
     CANCELLED = "cancelled", "It was cancelled."
     PLUGIN_REMOVED = "plugin_removed", "Its plugin is no longer configured, or is disabled."
@@ -86,8 +86,8 @@ class Hold(StrEnum):
 #: The statuses that end a job. Only a retry by an operator leads out of them.
 TERMINAL = frozenset({JobStatus.SUCCEEDED, JobStatus.FAILED, JobStatus.DEAD})
 
-#: The statuses of rows. A job passes through `timed_out` inside one transaction.
-RESTING = frozenset(JobStatus) - {JobStatus.TIMED_OUT}
+#: The statuses that rows have. `timed_out` is passed through inside one transaction and is never stored.
+STORED_STATUSES = frozenset(JobStatus) - {JobStatus.TIMED_OUT}
 
 _Q, _R, _S = JobStatus.QUEUED, JobStatus.RUNNING, JobStatus.SUCCEEDED
 _F, _T, _D = JobStatus.FAILED, JobStatus.TIMED_OUT, JobStatus.DEAD
@@ -104,8 +104,8 @@ _NEXT: dict[JobStatus | None, tuple[JobStatus, ...]] = {
 #: Every transition that can be recorded.
 EDGES = frozenset((source, target) for source, targets in _NEXT.items() for target in targets)
 
-#: The changes of rows: without the states that a job only passes through.
-RESTING_EDGES: frozenset[tuple[JobStatus, JobStatus]] = frozenset(
+#: The changes of stored statuses, without those that a job only passes through.
+STORED_EDGES: frozenset[tuple[JobStatus, JobStatus]] = frozenset(
     {(a, b) for a, b in EDGES if a is not None and _T not in (a, b)} - {(_F, _D)}
 )
 
@@ -135,6 +135,7 @@ class Callback(Value):
     """The subscription of a state webhook to a job."""
 
     url: str
+    #: The `model` of the payload, or of the plugin's configuration. The webhook's body contains it.
     model: str | None = None
     #: The states to send; None for all of them.
     events: tuple[str, ...] | None = None
@@ -218,9 +219,16 @@ class LedgerKind(DescribedEnum):
         "A child job existed already: a defect, since an execution settles once.",
     )
     EVENT_DROPPED = "event.dropped", "An event was not passed on because it had crossed too many hops."
-    SWITCH = "core.switch", "A step was bypassed, or a pipeline not started, by its `if`."
+    #: With an `error` in its data, the step could not be entered: its `if` failed, or the run is too large.
+    CONDITION_FALSE = (
+        "core.switch",
+        "A step was skipped, or a pipeline not started, because its `if` was false.",
+    )
     RUN_STALLED = "run.stalled", "A pipeline run had no live step left and was ended: a defect."
-    STATE_STALE = "state.stale", "A fact did not replace the state: a later-claimed job had written it."
+    STATE_STALE = (
+        "state.stale",
+        "A fact was recorded but did not replace the plugin's state, which a later job had written.",
+    )
     BREAKER_CHANGED = "breaker.changed", "A circuit breaker changed its state."
     SCHEDULE_FIRED = "schedule.fired", "A scheduled run was put on the queue."
     SCHEDULE_SKIPPED = "schedule.skipped", "One or more scheduled runs were skipped."

@@ -10,8 +10,8 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from random import Random
 
-from ductile.core.events.dispatch import EMPTY_FANOUT, EventProducer, Fanout, JobEnding, fan_out, fire_hooks
 from ductile.core.events.model import NewEvent, OutgoingEvent
+from ductile.core.events.routing import EMPTY_FANOUT, EventProducer, Fanout, JobEnding, fan_out, fire_hooks
 from ductile.core.ids import make_id
 from ductile.core.jobs.failures import (
     Breaker,
@@ -53,8 +53,8 @@ from ductile.core.schedules.rule import IfRunning, PlannedOccurrence, occurrence
 from ductile.struct import Value, field, replace
 
 MAX_STATE_BYTES = 1024 * 1024
-#: Commands that the core runs: their events are not routed and their state is not stored.
-CORE_COMMANDS = frozenset({"health", "init"})
+#: Commands that Ductile itself starts: their events are not routed and their state is not stored.
+SYSTEM_COMMANDS = frozenset({"health", "init"})
 #: The most events in one response.
 MAX_EVENTS = 1000
 #: A recovered job waits for its retry delay, but not longer: it did not cause the crash.
@@ -214,21 +214,25 @@ def _settle_job(view: SettleView, outcome: Outcome, policy: Policy, now: datetim
         case Interrupted():
             log = _log(outcome, outcome.reason, LogStatus.INTERRUPTED)
             log = log if log.error else replace(log, error="the daemon was stopped while the job ran")
-            settlement = _moved(job, JobStatus.QUEUED, outcome.reason, outcome.error or job.last_error, log)
+            settlement = _single_transition(
+                job, JobStatus.QUEUED, outcome.reason, outcome.error or job.last_error, log
+            )
             return replace(settlement, suspect=job.suspect)
         case Failed():
             log = _log(outcome, outcome.reason)
-            return _moved(job, JobStatus.FAILED, outcome.reason, outcome.error, log)
+            return _single_transition(job, JobStatus.FAILED, outcome.reason, outcome.error, log)
         case EndedEarly():
             log = _log(outcome, outcome.reason, LogStatus.CANCELLED)
             has_run = job.status is JobStatus.RUNNING
-            return _moved(job, JobStatus.DEAD, outcome.reason, outcome.error, log if has_run else None)
+            return _single_transition(
+                job, JobStatus.DEAD, outcome.reason, outcome.error, log if has_run else None
+            )
         case StepNotCreated():
-            return _moved(job, JobStatus.FAILED, outcome.reason, outcome.error, None)
+            return _single_transition(job, JobStatus.FAILED, outcome.reason, outcome.error, None)
         case RunEnded():
             status = JobStatus.SUCCEEDED if outcome.succeeded else JobStatus.FAILED
             log = _log(outcome, outcome.reason, LogStatus(status.value))
-            settlement = _moved(job, status, outcome.reason, outcome.error, log)
+            settlement = _single_transition(job, status, outcome.reason, outcome.error, log)
             return replace(settlement, artifacts=outcome.artifacts)
 
 
@@ -251,7 +255,7 @@ def _log(
     return LogEntry(status=status, reason=reason, error=outcome.error, evidence=outcome.evidence)
 
 
-def _moved(
+def _single_transition(
     job: Job, status: JobStatus, reason: JobReason, error: str | None, log: LogEntry | None
 ) -> Settlement:
     """Settle a job by one transition, without another attempt."""
@@ -314,7 +318,7 @@ def _succeed(view: SettleView, outcome: Completed, policy: Policy, now: datetime
     update = apply_state_updates(job, response.state_updates, view.state, view.state_claim_seq, policy)
     if (rejected := _reject_response(response, update)) is not None:
         return _fail_permanently(job, outcome, *rejected)
-    events = () if job.command in CORE_COMMANDS else _number_events(job, response, now, rng)
+    events = () if job.command in SYSTEM_COMMANDS else _number_events(job, response, now, rng)
     progress = None
     if view.run is not None:
         progress = advance_run(view.run, job, events, response.result, policy, now, rng)
@@ -334,9 +338,9 @@ def _succeed(view: SettleView, outcome: Completed, policy: Policy, now: datetime
             trace_id=job.trace_id,
         )
         started = fan_out(producer, events, policy, now, rng)
-    edge = Transition(from_status=job.status, to_status=JobStatus.SUCCEEDED, reason=JobReason.COMPLETED)
+    transition = Transition(from_status=job.status, to_status=JobStatus.SUCCEEDED, reason=JobReason.COMPLETED)
     return Settlement(
-        transitions=(edge,),
+        transitions=(transition,),
         attempt=job.attempt,
         artifacts=response.artifacts,
         log=LogEntry(
@@ -356,7 +360,7 @@ def apply_state_updates(
     job: Job, updates: JsonObject | None, state: JsonObject, state_claim_seq: int, policy: Policy
 ) -> StateUpdate:
     """Return the new state or fact. `state_claim_seq` is the claim number of the last writer."""
-    if not updates or job.command in CORE_COMMANDS:
+    if not updates or job.command in SYSTEM_COMMANDS:
         return NO_STATE_UPDATE
     rule = policy.plugin(job.plugin).fact_rule(job.command)
     new = {**state, **updates} if rule is None else updates
@@ -365,7 +369,7 @@ def apply_state_updates(
     if rule is None:
         return StateUpdate(state=new)
     fact = FactEntry(fact_type=rule.fact_type, body=updates)
-    if not rule.mirror:
+    if not rule.replaces_state:
         return StateUpdate(fact=fact)
     if state_claim_seq > job.claim_seq:
         stale: JsonObject = {"plugin": job.plugin, "fact_type": rule.fact_type}
@@ -394,7 +398,7 @@ def _reject_response(response: PluginResponse, update: StateUpdate) -> tuple[Job
 
 def _fail_permanently(job: Job, outcome: Completed, reason: JobReason, error: str) -> Settlement:
     log = LogEntry(status=LogStatus.FAILED, reason=reason, error=error, evidence=outcome.evidence)
-    return _moved(job, JobStatus.FAILED, reason, error, log)
+    return _single_transition(job, JobStatus.FAILED, reason, error, log)
 
 
 def _number_events(
@@ -486,7 +490,7 @@ def _fire_hooks(
         return EMPTY_FANOUT
     ending = JobEnding(
         status=settlement.status,
-        timed_out=any(edge.to_status is JobStatus.TIMED_OUT for edge in settlement.transitions),
+        timed_out=any(transition.to_status is JobStatus.TIMED_OUT for transition in settlement.transitions),
         error=settlement.last_error,
         attempt=settlement.attempt,
         duration=outcome.evidence.duration,

@@ -7,7 +7,7 @@ A token that reaches
 - a `uses` step waits there: a job is created for it;
 - a block continues at the first step of the block;
 - a split opens a join scope, and one token starts in each branch;
-- a step whose `if` does not hold continues after the step;
+- a step whose `if` is false continues after the step;
 - the end of its branch or of the pipeline has ended. The last token of a scope closes the scope.
 """
 
@@ -135,19 +135,19 @@ class RunAdvancer:
             stored_live=None if is_new else view.scope.live,
         )
 
-    def fork(self, scope_id: str, tokens: int) -> None:
-        """Count `tokens` tokens where there was one."""
-        self._scopes[scope_id].live += tokens - 1
+    def replace_token(self, scope_id: str, count: int) -> None:
+        """Count `count` live tokens in the scope where there was one."""
+        self._scopes[scope_id].live += count - 1
 
-    def send(self, token: Token, path: str | None, *, after: Node | None = None) -> None:
+    def move_to(self, token: Token, path: str | None, *, after: Node | None = None) -> None:
         """Move a token to the step at `path`; without a path it ends after the step `after`."""
         if path is None:
             self.end(token, after.path if after else "", TokenStatus.SUCCEEDED)
         else:
             self._pending.append((path, token))
 
-    def progress(self) -> RunProgress:
-        """Move all tokens as far as they go. Returns every change."""
+    def advance(self) -> RunProgress:
+        """Move all tokens until each waits for a job or has ended. Returns every change."""
         while self._pending:
             path, token = self._pending.popleft()
             self._enter(self._info.graph.nodes[path], token)
@@ -189,8 +189,8 @@ class RunAdvancer:
             except ConditionError as error:
                 self._fail_step(node, token, JobReason.BAD_CONDITION, str(error))
                 return
-            if not result.holds:
-                self._bypass(node, token, result)
+            if not result.is_true:
+                self._skip(node, token, result)
                 return
         match node:
             case UseNode():
@@ -200,8 +200,8 @@ class RunAdvancer:
             case SplitNode():
                 self._enter_split(node, token)
 
-    def _bypass(self, node: Node, token: Token, result: ConditionResult) -> None:
-        """Continue after a step whose condition does not hold. The ledger has an entry; there is no job."""
+    def _skip(self, node: Node, token: Token, result: ConditionResult) -> None:
+        """Continue after a step whose condition is false. The ledger has an entry; there is no job."""
         self._record(
             {
                 "step": node.path,
@@ -303,7 +303,7 @@ class RunAdvancer:
         )
         self.add_scope(JoinScopeView(scope=scope, baggage=token.baggage), is_new=True)
         for number, branch in enumerate(node.branches):
-            position = TokenPosition(scope_id=scope.id, branch=number, order=token.position.order)
+            position = TokenPosition(scope_id=scope.id, branch=number, sort_key=token.position.sort_key)
             self._pending.append((branch.first, replace(token, position=position)))
 
     # -- ending a token
@@ -346,14 +346,14 @@ class RunAdvancer:
             # again. The retry had counted its token in the parent scope too.
             self._leave(self._scopes[parent.scope_id], event_index)
             return
-        results = sorted(entry.results, key=lambda result: (result.position.branch, result.position.order))
+        results = sorted(entry.results, key=lambda result: (result.position.branch, result.position.sort_key))
         token = self._joined_token(entry, split, results, parent, event_index)
         if error := self._join_error(split, results, token.event.payload):
             entry.closed_as = JoinScopeState.BROKEN
             self.end(token, split.path, TokenStatus.FAILED, error)
         else:
             entry.closed_as = JoinScopeState.JOINED
-            self.send(token, split.next, after=split)
+            self.move_to(token, split.next, after=split)
 
     def _join_error(self, split: SplitNode, results: list[TokenResult], payload: JsonObject) -> str | None:
         """Return why the token cannot continue after a split; None if it can."""
@@ -410,7 +410,7 @@ class RunAdvancer:
     def _record(self, data: JsonObject) -> None:
         self._ledger.append(
             LedgerEntry(
-                kind=LedgerKind.SWITCH,
+                kind=LedgerKind.CONDITION_FALSE,
                 job_id=self._info.id,
                 run_id=self._info.id,
                 data={"pipeline": self._info.graph.pipeline, **data},

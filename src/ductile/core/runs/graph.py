@@ -64,21 +64,21 @@ class StepSequence(Value):
 
 
 class StepPayload:
-    """The `with` of a step: as written, which is what is stored, and compiled.
+    """The `with` of a step: its source, which is stored, and the compiled template.
 
     Not shown by `repr`: it can contain a secret from an environment variable.
     """
 
-    __slots__ = ("template", "written")
+    __slots__ = ("source", "template")
 
-    def __init__(self, written: JsonValue) -> None:
-        self.written = written
-        self.template: Template = compile_template(written)
+    def __init__(self, source: JsonValue) -> None:
+        self.source = source
+        self.template: Template = compile_template(source)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, StepPayload) and self.written == other.written
+        return isinstance(other, StepPayload) and self.source == other.source
 
-    __hash__ = None  # type: ignore[assignment]  # what is written is JSON, which has no hash
+    __hash__ = None  # type: ignore[assignment]  # the source is JSON, which has no hash
 
 
 class StepRetry(Value):
@@ -252,9 +252,7 @@ def graph_to_json(graph: Graph) -> JsonObject:
         version=FORMAT_VERSION, pipeline=graph.pipeline, first=graph.first, nodes=tuple(graph.nodes.values())
     )
     # Through text: `to_builtins` keeps tuples, and callers expect lists.
-    encoded: JsonObject = json.loads(
-        json.dumps(to_builtins(stored, enc_hook=lambda payload: payload.written))
-    )
+    encoded: JsonObject = json.loads(json.dumps(to_builtins(stored, enc_hook=lambda payload: payload.source)))
     return encoded
 
 
@@ -268,7 +266,7 @@ def graph_from_json(stored: JsonObject, fingerprint: str) -> Graph:
         stored = _upgrade_graph(stored)
     elif version != FORMAT_VERSION:
         raise ValueError(f"version {version} of stored graphs is not known; a newer Ductile wrote it")
-    graph = convert(stored, _StoredGraph, dec_hook=lambda _type, written: StepPayload(written))
+    graph = convert(stored, _StoredGraph, dec_hook=lambda _type, source: StepPayload(source))
     nodes = {node.path: node for node in graph.nodes}
     return Graph(pipeline=graph.pipeline, first=graph.first, nodes=nodes, fingerprint=fingerprint)
 

@@ -46,7 +46,7 @@ def start_first_steps(
     root = JoinScope(id=make_id(now, rng), live=1, context_id=run.job.event_context_id)
     start = TokenStart(
         path=run.graph.first,
-        position=TokenPosition(scope_id=root.id, branch=0, order=""),
+        position=TokenPosition(scope_id=root.id, branch=0, sort_key=""),
         event=run.event,
         context_id=run.job.event_context_id,
         baggage=baggage,
@@ -77,8 +77,8 @@ def start_tokens(
             last_job_id=None,
             event_index=index,
         )
-        advancer.send(token, start.path)
-    return advancer.progress()
+        advancer.move_to(token, start.path)
+    return advancer.advance()
 
 
 def advance_run(
@@ -97,17 +97,17 @@ def advance_run(
         advancer.end(
             _token_without_event(view, job), job.step_path or "", TokenStatus.FAILED, RUN_CANCELLED_ERROR
         )
-        return advancer.progress()
+        return advancer.advance()
     tokens = [_next_token(view, job, one.event, one.index, stored=True) for one in emitted]
     if not tokens:
         event = NewEvent(
             id=make_id(now, rng), type=STEP_SUCCEEDED, source=job.plugin, payload={"result": result}
         )
         tokens = [_next_token(view, job, event, 0, stored=False)]
-    advancer.fork(view.position.scope_id, len(tokens))
+    advancer.replace_token(view.position.scope_id, len(tokens))
     for token in tokens:
-        advancer.send(token, step.on_events.get(token.event.type, step.next), after=step)
-    return advancer.progress()
+        advancer.move_to(token, step.on_events.get(token.event.type, step.next), after=step)
+    return advancer.advance()
 
 
 def fail_token(
@@ -121,7 +121,7 @@ def fail_token(
     room = max(0, MAX_RUN_JOBS - view.jobs)
     advancer = _load_advancer(view, job, policy, now, rng, max_new_steps=room)
     advancer.end(_token_without_event(view, job), job.step_path or "", TokenStatus.FAILED, error)
-    return advancer.progress()
+    return advancer.advance()
 
 
 def _load_advancer(
@@ -143,7 +143,7 @@ def _load_advancer(
 
 def _next_token(view: RunView, job: Job, event: NewEvent, index: int, *, stored: bool) -> Token:
     return Token(
-        position=replace(view.position, order=f"{view.position.order}.{index:04d}"),
+        position=replace(view.position, sort_key=f"{view.position.sort_key}.{index:04d}"),
         event=event,
         stored=stored,
         context_id=job.event_context_id,
@@ -155,7 +155,7 @@ def _next_token(view: RunView, job: Job, event: NewEvent, index: int, *, stored:
 
 
 def _token_without_event(view: RunView, job: Job) -> Token:
-    """Return the token of a step at which it ends."""
+    """Return a token with an empty event, for a step at which the token ends."""
     empty = NewEvent(id="", type="", source=job.plugin, payload={})
     return replace(_next_token(view, job, empty, 0, stored=True), position=view.position)
 
@@ -163,7 +163,9 @@ def _token_without_event(view: RunView, job: Job) -> Token:
 def summarise_run(results: Sequence[FinalTokenResult]) -> RunEnded:
     """Return how a run without live tokens ends. `results` are in the order of the pipeline's steps."""
     failed = [result for result in results if result.status is TokenStatus.FAILED]
-    others = [result for result in results if result.counts and result.status is not TokenStatus.FAILED]
+    others = [
+        result for result in results if result.decides_result and result.status is not TokenStatus.FAILED
+    ]
     if not failed:
         return RunEnded(reason=JobReason.COMPLETED)
     reason = JobReason.PARTIAL_SUCCESS if others else JobReason.STEP_FAILED
@@ -193,8 +195,10 @@ def _describe_failures(failed: Sequence[FinalTokenResult]) -> str:
 
 
 def last_job(results: Sequence[FinalTokenResult]) -> str | None:
-    """Return the job whose result is the run's: that of the last token that counts; None if no job ran."""
-    return next((one.job_id for one in reversed(results) if one.counts and one.job_id is not None), None)
+    """Return the job whose result is the run's: that of the last deciding token; None if no job ran."""
+    return next(
+        (one.job_id for one in reversed(results) if one.decides_result and one.job_id is not None), None
+    )
 
 
 def combine_artifacts(steps: Iterable[tuple[str, Sequence[JsonValue]]]) -> tuple[JsonValue, ...]:

@@ -33,12 +33,12 @@ class JoinScopeState(StrEnum):
 
 
 class TokenPosition(Value):
-    """Where a token is: its join scope, its branch there, and its order among the tokens of that branch."""
+    """Where a token is: its join scope, its branch there, and its place among the tokens of that branch."""
 
     scope_id: str
     branch: int
-    #: The indices of the events that led here, as text that sorts in the order of the events.
-    order: str
+    #: The indices of the events that led here, as text.
+    sort_key: str
 
 
 class JoinScope(Value):
@@ -54,7 +54,7 @@ class JoinScope(Value):
     #: The job that produced the entering token: the parent of the jobs after the join.
     entry_job_id: str | None = None
     context_id: str | None = None
-    #: A joined scope can have live tokens again: a failed branch is retried after the join continued.
+    #: A joined scope is live again if a failed branch is retried after the join continued (`join: always`).
     state: JoinScopeState = JoinScopeState.OPEN
 
 
@@ -142,10 +142,11 @@ class RunProgress(Value):
 
 
 class FinalTokenResult(Value):
-    """One token result of a run that is over. It counts unless its join continued after it."""
+    """One token result of a run that is over."""
 
     status: TokenStatus
-    counts: bool
+    #: Whether it is part of the run's result. False if its join continued after it.
+    decides_result: bool
     job_id: str | None
     step_path: str
     error: str | None

@@ -100,7 +100,7 @@ def describe_steps(record: RunRecord) -> tuple[StepReport, ...]:
     notes: dict[str, list[LedgerRow]] = {}
     for note in record.ledger_entries:
         step = note.data.get("step")
-        if note.kind is LedgerKind.SWITCH and isinstance(step, str):
+        if note.kind is LedgerKind.CONDITION_FALSE and isinstance(step, str):
             notes.setdefault(step, []).append(note)
     # An event type may hold a slash, so only paths of steps count.
     reached = {*jobs, *notes} & record.graph.nodes.keys()

@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
-from ductile.core.events.dispatch import EventProducer, fan_out
 from ductile.core.events.model import OutgoingEvent
+from ductile.core.events.routing import EventProducer, fan_out
 from ductile.core.jobs.model import JobStatus, LedgerKind, NewJob
 from ductile.core.runs.graph import RUN_PLUGIN
 from ductile.core.suggest import did_you_mean
@@ -163,7 +163,7 @@ def _published(
                 reason=entry.data.get("explanation") or entry.data.get("error"),  # type: ignore[arg-type]  # text
             )
             for entry in submission.ledger
-            if entry.kind in (LedgerKind.EVENT_DROPPED, LedgerKind.SWITCH)
+            if entry.kind in (LedgerKind.EVENT_DROPPED, LedgerKind.CONDITION_FALSE)
         ],
         message="",
     )

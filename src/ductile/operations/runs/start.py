@@ -16,8 +16,8 @@ from msgspec import UNSET, UnsetType
 
 from ductile.config.schema.pipelines import OnTimeout, ReturnOnTimeout
 from ductile.config.snapshot import PluginInstance, Snapshot
-from ductile.core.events.dispatch import EventProducer, start_refusal
 from ductile.core.events.model import NewEvent, Pipeline
+from ductile.core.events.routing import EventProducer, start_refusal
 from ductile.core.expressions.regex import MatchBudget
 from ductile.core.ids import make_id
 from ductile.core.jobs.model import TERMINAL, Job, JobReason, JobStatus, NewJob, SubmittedBy

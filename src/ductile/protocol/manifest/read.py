@@ -10,7 +10,7 @@ import re
 from typing import TYPE_CHECKING
 
 from ductile.core.durations import parse_duration
-from ductile.core.suggest import closest, did_you_mean
+from ductile.core.suggest import closest_match, did_you_mean
 from ductile.errors import ConfigError, Problem
 from ductile.protocol.manifest.model import (
     MANIFEST_SPEC,
@@ -98,7 +98,7 @@ class FieldReader(Value):
         if node is None:
             message = "is missing"
             keys = {key.text: key for key, _ in self.node.entries}
-            if (misspelt := closest(name, keys, similarity=_MISSPELT)) is not None:
+            if (misspelt := closest_match(name, keys, similarity=_MISSPELT)) is not None:
                 location, hint = keys[misspelt].location, f"{misspelt} is written instead"
         key = format_path((*self.path, name))
         self.complain(

@@ -84,7 +84,7 @@ def _find_duplicate(session: Session, job: NewJob, dedupe_key: str, window: time
     found = find_duplicate(
         tuple(matches),
         window=window if job.dedupe_ttl is None else timedelta(seconds=job.dedupe_ttl),
-        override=job.dedupe_ttl is not None,
+        has_own_window=job.dedupe_ttl is not None,
         now=session.now,
     )
     if found is None:

@@ -268,7 +268,7 @@ class _CopiedScopes:
         results = tuple(
             result
             for result in known.results
-            if result.position.branch != old.branch or not result.position.order.startswith(old.order)
+            if result.position.branch != old.branch or not result.position.sort_key.startswith(old.sort_key)
         )
         self.views[old.scope_id] = replace(known, scope=scope, results=results)
         return replace(old, scope_id=scope.id)

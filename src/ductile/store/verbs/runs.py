@@ -61,7 +61,7 @@ def read_run_view(session: Session, job: Job, baggage: JsonObject) -> RunView | 
     if row is None:
         return None
     fingerprint, jobs, cancelled_at, hops, trace_id, scope_id, branch, order = row
-    position = TokenPosition(scope_id=scope_id, branch=branch, order=order)
+    position = TokenPosition(scope_id=scope_id, branch=branch, sort_key=order)
     return RunView(
         info=RunInfo(id=job.run_id, graph=graph_of(session, fingerprint), hops=hops, trace_id=trace_id),
         jobs=jobs,
@@ -74,7 +74,7 @@ def read_run_view(session: Session, job: Job, baggage: JsonObject) -> RunView | 
 
 def position_of(session: Session, job_id: str) -> TokenPosition | None:
     row = session.one("member_by_id", job_id=job_id)
-    return None if row is None else TokenPosition(scope_id=row[0], branch=row[1], order=row[2])
+    return None if row is None else TokenPosition(scope_id=row[0], branch=row[1], sort_key=row[2])
 
 
 def _scopes_that_can_close(session: Session, scope_id: str) -> list[JoinScopeView]:
@@ -103,7 +103,7 @@ def read_scope(session: Session, scope_id: str) -> JoinScope:
         id=found,
         live=live,
         split=split,
-        parent=None if parent is None else TokenPosition(scope_id=parent, branch=branch, order=order),
+        parent=None if parent is None else TokenPosition(scope_id=parent, branch=branch, sort_key=order),
         entry_job_id=entry_job_id,
         context_id=context_id,
         state=JoinScopeState(state),
@@ -113,7 +113,7 @@ def read_scope(session: Session, scope_id: str) -> JoinScope:
 def token_results(session: Session, scope_id: str) -> tuple[TokenResult, ...]:
     return tuple(
         TokenResult(
-            position=TokenPosition(scope_id=scope_id, branch=branch, order=order),
+            position=TokenPosition(scope_id=scope_id, branch=branch, sort_key=order),
             step_position=position,
             step_path=step_path,
             status=TokenStatus(status),
@@ -132,7 +132,7 @@ def run_results(session: Session, run_id: str) -> tuple[FinalTokenResult, ...]:
     return tuple(
         FinalTokenResult(
             status=TokenStatus(status),
-            counts=split is None or state == JoinScopeState.BROKEN,
+            decides_result=split is None or state == JoinScopeState.BROKEN,
             job_id=job_id,
             step_path=step_path,
             error=error,
@@ -213,7 +213,7 @@ def insert_scope(session: Session, run_id: str, scope: JoinScope) -> None:
         split_path=scope.split,
         parent_id=None if position is None else position.scope_id,
         parent_branch=None if position is None else position.branch,
-        parent_order=None if position is None else position.order,
+        parent_order=None if position is None else position.sort_key,
         live=scope.live,
         entry_job_id=scope.entry_job_id,
         context_id=scope.context_id,
@@ -260,4 +260,4 @@ def reopen_token(session: Session, position: TokenPosition) -> None:
 
 
 def _key(position: TokenPosition) -> dict[str, SqlValue]:
-    return {"scope_id": position.scope_id, "branch": position.branch, "line_order": position.order}
+    return {"scope_id": position.scope_id, "branch": position.branch, "line_order": position.sort_key}

@@ -1,4 +1,4 @@
-"""Event dispatch: the jobs and runs that events start, and the runs that the end of a job starts (hooks)."""
+"""Event routing: the jobs and runs that events start, and the runs that the end of a job starts (hooks)."""
 
 from __future__ import annotations
 
@@ -94,7 +94,9 @@ def start_pipeline(
     event = outgoing.event
     if (refusal := start_refusal(pipeline, event, producer, policy)) is not None:
         data: JsonObject = {"pipeline": pipeline.name, "event_type": event.type, **refusal}
-        return LedgerEntry(kind=LedgerKind.SWITCH, job_id=producer.job_id, run_id=producer.run_id, data=data)
+        return LedgerEntry(
+            kind=LedgerKind.CONDITION_FALSE, job_id=producer.job_id, run_id=producer.run_id, data=data
+        )
     target = f"pipeline:{pipeline.name}"
     job = _new_job(producer, outgoing, RUN_PLUGIN, pipeline.name, target, 1, now, rng)
     return NewRun(job=job, graph=pipeline.graph, event=event)
@@ -113,7 +115,7 @@ def start_refusal(
         )
     except ConditionError as error:
         return {"error": str(error)}
-    if result.holds:
+    if result.is_true:
         return None
     return {"explanation": explain_condition(result), "verdict": condition_result_to_json(result)}
 
@@ -182,7 +184,7 @@ def fire_hooks(
     job: Job, ending: JobEnding, baggage: JsonObject, policy: Policy, now: datetime, rng: Random
 ) -> Fanout:
     """Return the runs that the end of the job starts, each with its own event."""
-    if not _notifies(job, policy):
+    if not _fires_hooks(job, policy):
         return EMPTY_FANOUT
     if ending.status is JobStatus.SUCCEEDED:
         hook = Hook.COMPLETED
@@ -221,10 +223,10 @@ def fire_hooks(
     return Fanout(runs=tuple(runs), ledger=tuple(ledger))
 
 
-def _notifies(job: Job, policy: Policy) -> bool:
+def _fires_hooks(job: Job, policy: Policy) -> bool:
     """Return whether the job's end fires hooks.
 
-    Root jobs and runs with `notify_on_complete` do; jobs that a hook or the core started do not.
+    Root jobs and runs with `notify_on_complete` do; jobs that a hook or Ductile itself started do not.
     """
     if job.submitted_by in (SubmittedBy.HOOK, SubmittedBy.CORE):
         return False

@@ -1,4 +1,4 @@
-"""Who gets an event, decided over values alone."""
+"""The jobs and runs that an event starts."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import pytest
 
 from builders.jobs import START, an_event, some_rng
 from builders.pipelines import policy_of, uses
-from ductile.core.events.dispatch import EventProducer, Fanout, fan_out
 from ductile.core.events.model import OutgoingEvent
+from ductile.core.events.routing import EventProducer, Fanout, fan_out
 from ductile.core.jobs.model import LedgerKind, Origin, SubmittedBy
 from ductile.core.policy import Policy
 from ductile.struct import replace
@@ -77,7 +77,7 @@ def test_a_pipeline_whose_if_is_false_is_recorded_and_not_started() -> None:
     started = fanned(sender=replace(SENDER, baggage={}))
     assert [run.job.command for run in started.runs] == ["first"]
     (entry,) = started.ledger
-    assert (entry.kind, entry.job_id, entry.run_id) == (LedgerKind.SWITCH, "producer", "run")
+    assert (entry.kind, entry.job_id, entry.run_id) == (LedgerKind.CONDITION_FALSE, "producer", "run")
     assert entry.data["pipeline"] == "choosy"
 
 
