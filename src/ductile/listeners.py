@@ -1,4 +1,4 @@
-"""The daemon's HTTP listeners. The configuration in force says which there are, so a reload switches them.
+"""The daemon's HTTP listeners. The active configuration says which there are, so a reload switches them.
 
 The modules of a listener are imported when it is opened: a daemon without the API does not load HTTP.
 """
@@ -36,7 +36,7 @@ class ListenerServer(Protocol):
 
 
 class Listeners:
-    """Implements `ductile.engine.reload.plan.ListenerSwitch`."""
+    """Implements `ductile.engine.reload.plan.NetworkListeners`."""
 
     def __init__(self, signals: SignalBus) -> None:
         self._signals = signals
@@ -49,7 +49,7 @@ class Listeners:
 
     @asynccontextmanager
     async def serving(self, context: OperationContext) -> AsyncIterator[None]:
-        """Within the context, keep the listeners of the configuration in force open."""
+        """Within the context, keep the listeners of the active configuration open."""
         self._context = context
         try:
             async with self.switched_to(context.snapshot()):
@@ -66,7 +66,7 @@ class Listeners:
     async def switched_to(self, snapshot: Snapshot) -> AsyncIterator[None]:
         """Entering binds new listeners, or raises; leaving starts them and closes those not wanted.
 
-        Leaving with an error, because the snapshot was not put in force, changes nothing.
+        Leaving with an error, because the snapshot was not activated, changes nothing.
         """
         if self._context is None:  # The daemon is stopping.
             yield

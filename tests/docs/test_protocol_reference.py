@@ -105,7 +105,7 @@ def test_the_numbers_are_those_of_the_code() -> None:
     assert f"up to {MAX_STDERR // 2**10} KiB" in REFERENCE
     assert f"nested more than {MAX_DEPTH} deep" in REFERENCE
     assert f"SIGKILL {GracePeriods().after_terminate:g} seconds later" in REFERENCE
-    assert GracePeriods().for_leftovers == pytest.approx(0.5), "the page says half a second"
+    assert GracePeriods().for_group_members == pytest.approx(0.5), "the page says half a second"
     timeouts = dict(re.findall(r"^\| `?(\w+)`? \| (\d+) s \|$", REFERENCE, re.MULTILINE))
     expected = {**COMMAND_TIMEOUTS, "others": OTHER_TIMEOUT}
     assert timeouts == {name: f"{span.total_seconds():g}" for name, span in expected.items()}

@@ -81,7 +81,7 @@ class World:
         claim: ClaimedJob,
         _under: Snapshot,
         on_result: Callable[[], None],
-        _on_shortage: Callable[[], None],
+        _on_resources_exhausted: Callable[[], None],
     ) -> None:
         job_id = claim.job.id
         self.started.append(job_id)

@@ -14,11 +14,11 @@ from ductile.runner.interpret import EXIT_CONFIG, interpret, storable_text
 from ductile.runner.port import (
     CouldNotStart,
     DeadlinePassed,
-    Ending,
     Exited,
     ExitStatus,
     OutputLimitExceeded,
     ProcessOutput,
+    ProcessResult,
     RunnerLost,
     StoppedOnRequest,
 )
@@ -65,17 +65,17 @@ PROCESS_OUTPUTS = st.builds(
     status=STATUSES,
     stdout=OUTPUTS,
     stderr=st.binary(max_size=100),
-    stdout_cut=st.booleans(),
-    stderr_cut=st.booleans(),
+    stdout_truncated=st.booleans(),
+    stderr_truncated=st.booleans(),
     leftovers=st.booleans(),
 )
-ENDINGS: st.SearchStrategy[Ending] = st.one_of(
+ENDINGS: st.SearchStrategy[ProcessResult] = st.one_of(
     st.builds(Exited, output=PROCESS_OUTPUTS),
     st.builds(DeadlinePassed, output=PROCESS_OUTPUTS, timeout=st.just(timedelta(seconds=60))),
     st.builds(OutputLimitExceeded, output=PROCESS_OUTPUTS),
     st.builds(StoppedOnRequest, output=PROCESS_OUTPUTS),
     st.builds(RunnerLost, error=st.just("lost"), output=st.none() | PROCESS_OUTPUTS),
-    st.builds(CouldNotStart, error=st.just("no"), permanent=st.booleans(), shortage=st.booleans()),
+    st.builds(CouldNotStart, error=st.just("no"), permanent=st.booleans(), resources_exhausted=st.booleans()),
 )
 
 
@@ -101,11 +101,11 @@ def test_printed_text_can_be_stored(output: bytes) -> None:
 
 
 @given(ENDINGS)
-def test_every_ending_has_one_outcome(ending: Ending) -> None:
+def test_every_ending_has_one_outcome(ending: ProcessResult) -> None:
     """The expected outcome is written out a second time here."""
     outcome = interpret(ending).outcome
     match ending:
-        case CouldNotStart(shortage=True):
+        case CouldNotStart(resources_exhausted=True):
             assert outcome == Interrupted(reason=JobReason.NO_RESOURCES, error=ending.error)
         case CouldNotStart(permanent=permanent):
             assert reason_of(outcome) == (JobReason.COULD_NOT_START, permanent)

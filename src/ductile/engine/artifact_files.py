@@ -32,7 +32,7 @@ async def describe_artifacts(
 
     Values that the plugin gave are kept. Files that are not read in time stay as the plugin gave them.
     """
-    if not roots or not any(_lacks_facts(artifact) for artifact in artifacts):
+    if not roots or not any(_lacks_metadata(artifact) for artifact in artifacts):
         return tuple(artifacts)
     described = list(artifacts)
     loop, done, given_up = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
@@ -41,8 +41,8 @@ async def describe_artifacts(
         left = MAX_HASHED_BYTES
         try:
             for index, artifact in enumerate(artifacts):
-                if not given_up.is_set() and isinstance(artifact, dict) and _lacks_facts(artifact):
-                    facts, hashed = _read_facts(str(artifact["path"]), roots, left, given_up)
+                if not given_up.is_set() and isinstance(artifact, dict) and _lacks_metadata(artifact):
+                    facts, hashed = _read_metadata(str(artifact["path"]), roots, left, given_up)
                     left -= hashed
                     missing = {name: fact for name, fact in facts.items() if artifact.get(name) is None}
                     described[index] = {**artifact, **missing}
@@ -57,7 +57,7 @@ async def describe_artifacts(
     return tuple(described)
 
 
-def _lacks_facts(artifact: JsonValue) -> bool:
+def _lacks_metadata(artifact: JsonValue) -> bool:
     return (
         isinstance(artifact, dict)
         and isinstance(artifact.get("path"), str)
@@ -65,7 +65,7 @@ def _lacks_facts(artifact: JsonValue) -> bool:
     )
 
 
-def _read_facts(
+def _read_metadata(
     path: str, roots: Iterable[Path], most: int, given_up: threading.Event
 ) -> tuple[JsonObject, int]:
     """Return size and hash of a file, and the bytes hashed. Empty if the file cannot be read."""

@@ -69,7 +69,7 @@ Result = TypeVar("Result")
 
 
 async def retry_until_available(clock: Clock, ask: Callable[[], Awaitable[Result]]) -> Result:
-    """Return what `ask` returns, asking again each second while the store is full or locked."""
+    """Return what `ask` returns. While the store is full or locked, it is called again each second."""
     never = asyncio.Event()
     while True:
         try:
@@ -90,7 +90,7 @@ class TimerLoop:
         self._woken = asyncio.Event()
         self._next: datetime | None = None
 
-    def expect(self, due_at: datetime) -> None:
+    def notify_due_at(self, due_at: datetime) -> None:
         """Something that is due at this time was stored."""
         if self._next is None or due_at < self._next:
             self._woken.set()
@@ -102,7 +102,7 @@ class TimerLoop:
     async def run(self) -> None:
         while True:
             self._woken.clear()
-            # Unknown during the work: it may not see what is stored meanwhile, so `expect` always wakes.
+            # Unknown during the work: it may not see what is stored meanwhile, so every notice wakes.
             self._next = None
             self._next = await retry_until_available(self._clock, self._work)
             poll_at = self._clock.now() + POLL_INTERVAL

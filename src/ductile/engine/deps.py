@@ -3,16 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager, nullcontext
 from random import Random
+from typing import Protocol
 
 from ductile.config.snapshot import Snapshot
 from ductile.engine.clock import Clock
-from ductile.engine.reload.plan import ListenerSwitch, NoListeners
 from ductile.engine.webhook_sender import HttpWebhookClient, WebhookClient
 from ductile.runner.port import Runner
 from ductile.store.port import Store
 from ductile.struct import Value, field
 from ductile.telemetry.signals import SignalBus
+
+
+class NetworkListeners(Protocol):
+    """Opens and closes the network listeners when the configuration changes."""
+
+    def switched_to(self, snapshot: Snapshot) -> AbstractAsyncContextManager[None]:
+        """Return a context in which the caller makes the snapshot the active one.
+
+        Entering binds the addresses of new listeners and raises if one cannot be bound. Leaving starts them
+        and closes those that it does not have; leaving with an error releases the addresses.
+        """
+        ...
+
+    async def check(self, snapshot: Snapshot) -> None:
+        """Raise what entering `switched_to` would raise."""
+        ...
+
+
+class NoListeners:
+    """For an engine without network listeners."""
+
+    def switched_to(self, _snapshot: Snapshot) -> AbstractAsyncContextManager[None]:
+        return nullcontext()
+
+    async def check(self, _snapshot: Snapshot) -> None:
+        return None
 
 
 class EngineDeps(Value):
@@ -27,7 +54,7 @@ class EngineDeps(Value):
     #: Reads and compiles the configuration on disk. Blocks; raises `ConfigError`.
     load: Callable[[], Snapshot]
     webhook_client: WebhookClient = field(default_factory=HttpWebhookClient)
-    listeners: ListenerSwitch = NoListeners()
+    listeners: NetworkListeners = NoListeners()
     #: Takes the store's lock file again if it was removed; returns whether it was.
     renew_lock: Callable[[], bool] = lambda: False
 
@@ -36,7 +63,7 @@ class EngineStatus(Value):
     pid: int
     version: str
     uptime_seconds: float
-    #: The fingerprint of the configuration in force.
+    #: The fingerprint of the active configuration.
     config: str
     #: Whether recovery has ended.
     ready: bool

@@ -11,8 +11,8 @@ workers and plugins are enforced by the store, inside the transaction of a claim
   the caps hold.
 - Several claims may be in flight. Each reserves the workers it claims for until it returns.
 - `prepare_claim` is called before a submission is written and creates the task of a claim. The first step of
-  that task runs in the next turn of the event loop, before the store's writer thread is woken, so the claim
-  shares the commit of the submission.
+  that task runs in the next iteration of the event loop, before the store's writer thread is woken, so the
+  claim shares the commit of the submission.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ POLL_INTERVAL = timedelta(seconds=30)
 #: For how long nothing is claimed after a process could not be started for lack of resources.
 FIRST_RESOURCE_PAUSE = timedelta(milliseconds=500)
 MAX_RESOURCE_PAUSE = timedelta(seconds=5)
-_MAX_SHORTAGES = 10
+_MAX_FAILED_STARTS = 10
 
 R = TypeVar("R")
 #: Runs a claimed job under a configuration. Calls the first callback before it hands the result to the store,
@@ -59,7 +59,7 @@ class Dispatcher:
         owner: str,
         on_failure: Callable[[BaseException], None],
     ) -> None:
-        """`on_failure` is called with an error that no job is to blame for: a lost store, or a defect."""
+        """`on_failure` is called with an error that no job caused: the store failed, or Ductile has a bug."""
         self._store = store
         self._execute = execute
         self._snapshot = snapshot
@@ -68,11 +68,12 @@ class Dispatcher:
         self._is_running = False
         self._stopped = asyncio.Event()
         self._executions: set[asyncio.Task[None]] = set()
-        #: Jobs that are being executed, and two kinds of them that occupy no worker: those whose result was
-        #: handed to the store, and those that were started outside the queue.
+        #: Busy workers = executing - settling - outside the queue:
+        #: jobs that are being executed, those of them whose result was handed to the store, and those that
+        #: were started without a worker.
         self._executing: set[str] = set()
         self._settling: set[str] = set()
-        self._unqueued: set[str] = set()
+        self._outside_queue: set[str] = set()
         #: Whether jobs may be ready that no claim has looked for, and whether a claim is about to start.
         self._claim_wanted = False
         self._claim_scheduled = False
@@ -81,15 +82,15 @@ class Dispatcher:
         self._reserved = 0
         #: The init job of each plugin whose other jobs wait for it.
         self._init_jobs: dict[str, str] = {}
-        self._held_plugins: frozenset[str] = frozenset()
+        self._paused_plugins: frozenset[str] = frozenset()
         self._caps_cache: tuple[Snapshot, Caps] | None = None
         #: Set while a claim is to be repeated because the store was full or locked.
         self._store_pause: asyncio.TimerHandle | None = None
-        #: Set while nothing is claimed because resources were short.
+        #: Set while nothing is claimed because resources were exhausted.
         self._resource_pause: asyncio.TimerHandle | None = None
-        #: Shortages in a row, and the jobs that go back to the queue because of one.
-        self._shortages = 0
-        self._unstarted: set[str] = set()
+        #: How often in a row resources were exhausted, and the jobs that go back to the queue because of it.
+        self._failed_starts = 0
+        self._requeued: set[str] = set()
 
     @property
     def running(self) -> int:
@@ -99,7 +100,7 @@ class Dispatcher:
     # -- what triggers a claim
 
     def wake(self) -> None:
-        """Claim in the next turn of the event loop: a job may be ready, or a worker free."""
+        """Claim in the next iteration of the event loop: a job may be ready, or a worker free."""
         self._claim_wanted = True
         if self._is_running and not self._claim_scheduled:
             self._claim_scheduled = True
@@ -123,25 +124,28 @@ class Dispatcher:
         if self._init_jobs.get(change.plugin) == change.job_id:
             self.wake()
 
-    def hold(self, plugins: Iterable[str] = ()) -> None:
-        """Claim no job of these plugins until the next call. A reload may be about to store their inits."""
-        self._held_plugins = frozenset(plugins)
+    def pause_plugins(self, plugins: Iterable[str] = ()) -> None:
+        """Claim no job of these plugins until the next call, which replaces them.
+
+        A reload may be about to store their inits.
+        """
+        self._paused_plugins = frozenset(plugins)
         self.wake()
 
-    def initialise(self, plugin: str, job_id: str) -> None:
-        """Start this init, and claim no other job of the plugin until it has ended."""
+    def set_pending_init(self, plugin: str, job_id: str) -> None:
+        """Claim this init, which is stored, and no other job of the plugin until it has ended."""
         self._init_jobs[plugin] = job_id
         self.wake()
 
-    async def start_unqueued(self, job: NewJob, *, limit: int | None) -> bool:
+    async def start_outside_queue(self, job: NewJob, *, limit: int | None) -> bool:
         """Store a job and start it at once, without a worker.
 
         False if `limit` jobs of its plugin run already, if its init has not ended, or if the daemon stops.
         """
-        if self._stopped.is_set() or job.plugin in self._init_jobs or job.plugin in self._held_plugins:
+        if self._stopped.is_set() or job.plugin in self._init_jobs or job.plugin in self._paused_plugins:
             return False
         # Shielded: a job that was claimed must run, even if the caller is cancelled.
-        return await asyncio.shield(self._start_claim(self._claim_unqueued(job, limit)))
+        return await asyncio.shield(self._start_claim(self._claim_outside_queue(job, limit)))
 
     async def run(self) -> None:
         """Claim and start jobs until `stop`. Returns when no claim is in flight."""
@@ -160,7 +164,7 @@ class Dispatcher:
         """Start no more claims. Executions continue."""
         self._stopped.set()
 
-    async def drain(self, grace: float | None) -> bool:
+    async def wait_for_executions(self, grace: float | None) -> bool:
         """Wait for all executions, at most `grace` seconds if given. Returns whether all have ended."""
         loop = asyncio.get_running_loop()
         end = None if grace is None else loop.time() + grace
@@ -226,15 +230,15 @@ class Dispatcher:
             del self._init_jobs[plugin]
             self.wake()
 
-    async def _claim_unqueued(self, job: NewJob, limit: int | None) -> bool:
+    async def _claim_outside_queue(self, job: NewJob, limit: int | None) -> bool:
         claims = await self._store.enqueue_and_claim(job, owner=self._owner, lease=LEASE, limit=limit)
-        self._unqueued.update(claim.job.id for claim in claims)
+        self._outside_queue.update(claim.job.id for claim in claims)
         self._launch(claims)
         return bool(claims)
 
     def _free_workers(self) -> int:
         """The workers without a job, less those that claims in flight are for."""
-        busy = len(self._executing) - len(self._unqueued) - len(self._settling)
+        busy = len(self._executing) - len(self._outside_queue) - len(self._settling)
         return self._snapshot().max_workers - busy - self._reserved
 
     def _caps(self) -> Caps:
@@ -243,14 +247,14 @@ class Dispatcher:
             each = {name: plugin.parallelism for name, plugin in snapshot.plugins.items()}
             self._caps_cache = (snapshot, Caps(workers=snapshot.max_workers, plugins=each))
         caps = self._caps_cache[1]
-        closed = dict.fromkeys((*self._init_jobs, *self._held_plugins), 0)
-        return replace(caps, plugins={**caps.plugins, **closed}) if closed else caps
+        paused = dict.fromkeys((*self._init_jobs, *self._paused_plugins), 0)
+        return replace(caps, plugins={**caps.plugins, **paused}) if paused else caps
 
     # -- executions
 
     def _launch(self, claims: tuple[ClaimedJob, ...]) -> None:
-        # Read now: after the next turn the same commit may have put another configuration in force, for whose
-        # inits these jobs have not waited.
+        # Read now: in the next iteration another configuration may be active, for whose inits these jobs have
+        # not waited.
         snapshot = self._snapshot()
         for claim in claims:
             self._executing.add(claim.job.id)
@@ -262,7 +266,10 @@ class Dispatcher:
         job = claim.job
         try:
             await self._execute(
-                claim, snapshot, partial(self._on_result, job.id), partial(self._on_shortage, job.id)
+                claim,
+                snapshot,
+                partial(self._on_result, job.id),
+                partial(self._on_resources_exhausted, job.id),
             )
         except ResultNotStoredError:
             pass  # The job stays `running` in the store; the next start recovers it.
@@ -273,19 +280,19 @@ class Dispatcher:
 
     def _on_result(self, job_id: str) -> None:
         """The result is about to be handed to the store: its worker is free."""
-        if job_id not in self._unqueued:
+        if job_id not in self._outside_queue:
             self._settling.add(job_id)
             self.wake()
 
-    def _on_shortage(self, job_id: str) -> None:
+    def _on_resources_exhausted(self, job_id: str) -> None:
         """The process could not be started for lack of resources: claim nothing for a while.
 
         The pause doubles until an execution ends in another way.
         """
-        self._unstarted.add(job_id)
+        self._requeued.add(job_id)
         if self._resource_pause is None:
-            pause = min(FIRST_RESOURCE_PAUSE * 2**self._shortages, MAX_RESOURCE_PAUSE)
-            self._shortages = min(self._shortages + 1, _MAX_SHORTAGES)
+            pause = min(FIRST_RESOURCE_PAUSE * 2**self._failed_starts, MAX_RESOURCE_PAUSE)
+            self._failed_starts = min(self._failed_starts + 1, _MAX_FAILED_STARTS)
             self._resource_pause = asyncio.get_running_loop().call_later(
                 pause.total_seconds(), self._end_resource_pause
             )
@@ -296,11 +303,11 @@ class Dispatcher:
 
     def _on_execution_done(self, job: Job) -> None:
         self._executing.discard(job.id)
-        self._unqueued.discard(job.id)
-        requeued = job.id in self._unstarted
-        self._unstarted.discard(job.id)
+        self._outside_queue.discard(job.id)
+        requeued = job.id in self._requeued
+        self._requeued.discard(job.id)
         if not requeued:
-            self._shortages = 0
+            self._failed_starts = 0
         if job.id in self._settling:
             self._settling.discard(job.id)  # Its worker was freed, and a claim made, by `_on_result`.
         else:

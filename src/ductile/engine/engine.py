@@ -47,7 +47,7 @@ class Engine:
         self._deps = deps
         self._started_at = deps.clock.now()
         self._stop_requested = asyncio.Event()
-        self._hurry_requested = asyncio.Event()
+        self._force_stop_requested = asyncio.Event()
         self._failure: BaseException | None = None
         self._ready = False
         self._shared: dict[str, asyncio.Task[Any]] = {}
@@ -82,7 +82,7 @@ class Engine:
             draining=lambda: self.draining,
         )
         self._drain = Drain(
-            store, clock, signals, is_stopping=self._stop_requested.is_set, on_reopened=self.scheduler.wake
+            store, clock, signals, is_stopping=self._stop_requested.is_set, on_ended=self.scheduler.wake
         )
         self.reloader = Reloader(
             deps,
@@ -107,8 +107,8 @@ class Engine:
         notifier.subscribe(JobEnded, self.dispatcher.on_job_ended)
         notifier.subscribe(JobEnded, self.waiters.on_job_ended)
         notifier.subscribe(JobEnded, self.scheduler.on_job_ended)
-        notifier.subscribe(RetryScheduled, lambda change: self._retries.expect(change.due_at))
-        notifier.subscribe(DeadlineSet, lambda change: self._deadlines.expect(change.due_at))
+        notifier.subscribe(RetryScheduled, lambda change: self._retries.notify_due_at(change.due_at))
+        notifier.subscribe(DeadlineSet, lambda change: self._deadlines.notify_due_at(change.due_at))
         notifier.subscribe(SchedulesChanged, lambda _: self.scheduler.wake())
         notifier.subscribe(LedgerAppended, lambda _: self.waiters.on_ledger_advanced())
         notifier.subscribe(StoreFailed, lambda change: self._fail(change.error))
@@ -141,7 +141,7 @@ class Engine:
     def sync_slot(self) -> AbstractContextManager[None]:
         return self._sync_limit.take(self.snapshot().api.max_concurrent_sync)
 
-    async def share(self, name: str, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    async def single_flight(self, name: str, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
         task: asyncio.Task[T] | None = self._shared.get(name)
         if task is None:
             task = self._shared[name] = asyncio.create_task(make(), name=name)
@@ -155,7 +155,7 @@ class Engine:
     def stop(self) -> None:
         """Stop in order: running jobs get their grace. A second call stops at once."""
         if self.stopping:
-            self._hurry_requested.set()
+            self._force_stop_requested.set()
         self._stop_requested.set()
         self._drain.wake()
         self.waiters.on_ledger_advanced()
@@ -213,11 +213,11 @@ class Engine:
         await asyncio.wait({services["scheduler"], services["dispatcher"]})
         grace = self.snapshot().service.shutdown_grace.total_seconds()
         if not await self._wait_for_executions(0 if self._failure is not None else grace):
-            self._executor.stop_all(at_once=self._hurry_requested.is_set())
+            self._executor.stop_all(at_once=self._force_stop_requested.is_set())
             if not await self._wait_for_executions(None):
                 self._executor.stop_all(at_once=True)
-                await self.dispatcher.drain(None)
-        await self._sender.stop(0 if self._hurry_requested.is_set() else STOP_GRACE_SECONDS)
+                await self.dispatcher.wait_for_executions(None)
+        await self._sender.stop(0 if self._force_stop_requested.is_set() else STOP_GRACE_SECONDS)
         for service in services.values():
             service.cancel()
         await asyncio.gather(*services.values(), return_exceptions=True)
@@ -225,10 +225,10 @@ class Engine:
 
     async def _wait_for_executions(self, grace: float | None) -> bool:
         """Return whether all executions ended within `grace`. A second stop request ends the wait."""
-        drained = asyncio.create_task(self.dispatcher.drain(grace))
-        hurried = asyncio.create_task(self._hurry_requested.wait())
-        await asyncio.wait({drained, hurried}, return_when=asyncio.FIRST_COMPLETED)
-        hurried.cancel()
+        drained = asyncio.create_task(self.dispatcher.wait_for_executions(grace))
+        forced = asyncio.create_task(self._force_stop_requested.wait())
+        await asyncio.wait({drained, forced}, return_when=asyncio.FIRST_COMPLETED)
+        forced.cancel()
         if not drained.done():
             drained.cancel()
             return False
@@ -247,7 +247,7 @@ class Engine:
         if not self.stopping:
             self.stop()
 
-    # -- services of a few lines
+    # -- short background tasks
 
     async def _watch_store(self) -> None:
         """Check the store's files with every tick: an idle daemon makes no commit that would check them."""

@@ -28,7 +28,7 @@ from ductile.store.model.jobs import ClaimedJob, SettleResult
 from ductile.store.port import Store
 from ductile.struct import Value, replace
 
-#: How long a result is kept before it is offered again to a store that is full or locked.
+#: The pause before a result is stored again, after the store was full or locked.
 FIRST_RETRY_PAUSE = timedelta(seconds=1)
 MAX_RETRY_PAUSE = timedelta(seconds=30)
 
@@ -41,7 +41,7 @@ class ProcessDefaults(Value):
 
 
 class ResultNotStoredError(Exception):
-    """The store could not take a result, and the executor must not wait. The next start recovers the job.
+    """The store could not take a result, and it is not retried. The next start recovers the job.
 
     `__cause__` is the store's error.
     """
@@ -63,7 +63,7 @@ class Executor:
         *,
         settle_attempts: int | None = None,
     ) -> None:
-        """`settle_attempts` bounds how often a result is offered to an unavailable store; None: no bound."""
+        """`settle_attempts` limits how often storing a result is tried; None: no limit."""
         self._store = store
         self._runner = runner
         self._snapshot = snapshot
@@ -85,12 +85,13 @@ class Executor:
         claim: ClaimedJob,
         snapshot: Snapshot | None = None,
         on_result: Callable[[], None] = lambda: None,
-        on_shortage: Callable[[], None] = lambda: None,
+        on_resources_exhausted: Callable[[], None] = lambda: None,
     ) -> SettleResult:
-        """Run a claimed job and settle it, under `snapshot` or the configuration in force.
+        """Run a claimed job and settle it, under `snapshot` or the active configuration.
 
-        `on_result` is called each time before the result is handed to the store; `on_shortage`, before that,
-        if the process could not be started for lack of resources. Raises `ResultNotStoredError`.
+        `on_result` is called each time before the result is handed to the store;
+        `on_resources_exhausted`, before that, if the process could not be started for lack of resources.
+        Raises `ResultNotStoredError`.
         """
         job = claim.job
         snapshot = snapshot or self._snapshot()
@@ -98,11 +99,11 @@ class Executor:
         try:
             prepared = self._prepare(claim, snapshot)
             if isinstance(prepared, Launch):
-                interpretation = await self._run(claim, prepared, on_shortage)
+                interpretation = await self._run(claim, prepared, on_resources_exhausted)
             else:
                 interpretation = Interpretation(outcome=prepared)
             self._job_signals.exited(job, interpretation)
-            outcome = await self._with_file_facts(interpretation.outcome, snapshot)
+            outcome = await self._with_file_metadata(interpretation.outcome, snapshot)
             result = await self._settle(job, outcome, snapshot, on_result)
         finally:
             self._stop_requested.discard(_execution_of(job))
@@ -203,15 +204,15 @@ class Executor:
     # -- run
 
     async def _run(
-        self, claim: ClaimedJob, launch: Launch, on_shortage: Callable[[], None]
+        self, claim: ClaimedJob, launch: Launch, on_resources_exhausted: Callable[[], None]
     ) -> Interpretation:
         job = claim.job
         if self._is_stopping(job):
             return Interpretation(outcome=Interrupted())
         process = await self._runner.start(launch)
         if isinstance(process, CouldNotStart | RunnerLost):
-            if isinstance(process, CouldNotStart) and process.shortage:
-                on_shortage()
+            if isinstance(process, CouldNotStart) and process.resources_exhausted:
+                on_resources_exhausted()
             return interpret(process)
         self._processes[_execution_of(job)] = process
         try:
@@ -219,11 +220,11 @@ class Executor:
             marking = self._mark_working(job) if claim.has_subscribers else None
             if self._is_stopping(job):  # The stop came while the process was being started.
                 process.stop(at_once=self._give_up.is_set())
-            ending = await process.wait()
+            ended = await process.wait()
             if marking is not None:
                 # State webhooks are numbered in order: `working` must be stored before the result.
                 await asyncio.wait({marking})
-            return interpret(ending)
+            return interpret(ended)
         finally:
             self._processes.pop(_execution_of(job), None)
 
@@ -243,7 +244,7 @@ class Executor:
         task.add_done_callback(self._background.discard)
         return task
 
-    async def _with_file_facts(self, outcome: Outcome, snapshot: Snapshot) -> Outcome:
+    async def _with_file_metadata(self, outcome: Outcome, snapshot: Snapshot) -> Outcome:
         """Add size and hash to the artifacts that are files, unless the plugin gave them."""
         if not isinstance(outcome, Completed) or not outcome.response.artifacts:
             return outcome
@@ -255,7 +256,7 @@ class Executor:
     async def _settle(
         self, job: Job, outcome: Outcome, snapshot: Snapshot, on_result: Callable[[], None]
     ) -> SettleResult:
-        """Store the outcome. While the store is unavailable the outcome is kept and offered again."""
+        """Store the outcome. While the store is unavailable, this is retried."""
         pause = FIRST_RETRY_PAUSE
         attempts = 0
         while True:
@@ -266,7 +267,7 @@ class Executor:
                 # The store commits a result that it was handed, even if this task is cancelled meanwhile.
                 return await self._store.settle(job, outcome, policy)
             except (StoreFullError, StoreBusyError) as error:
-                self._job_signals.result_kept(job, error)
+                self._job_signals.result_not_stored(job, error)
                 if self._give_up.is_set() or attempts == self._settle_attempts:
                     raise ResultNotStoredError(job.id) from error
                 await self._clock.wait(self._clock.now() + pause, self._give_up)
@@ -281,14 +282,14 @@ class Executor:
                 )
 
 
-def policy_at_end(at_start: Snapshot, in_force: Snapshot, plugin: str) -> Policy:
+def policy_at_end(at_start: Snapshot, active: Snapshot, plugin: str) -> Policy:
     """Return the policy that settles a job: of the configuration it started with, except its schedules.
 
-    The next occurrence of a schedule follows from the configuration in force.
+    The next occurrence of a schedule follows from the active configuration.
     """
-    if at_start is in_force:
+    if at_start is active:
         return at_start.policy
-    own = replace(at_start.policy.plugin(plugin), schedules=in_force.policy.plugin(plugin).schedules)
+    own = replace(at_start.policy.plugin(plugin), schedules=active.policy.plugin(plugin).schedules)
     return replace(at_start.policy, plugins={**at_start.policy.plugins, plugin: own})
 
 

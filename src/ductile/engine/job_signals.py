@@ -85,7 +85,7 @@ class JobSignals:
             level = _LEVELS.get(str(line.level), SignalLevel.INFO)
             self._signals.emit(Signal.JOB_SAID, line.message, plugin=job.plugin, job_id=job.id, level=level)
 
-    def result_kept(self, job: Job, error: DuctileError) -> None:
+    def result_not_stored(self, job: Job, error: DuctileError) -> None:
         """The store could not take the result now; it is kept and stored later."""
         self._signals.emit(unavailable_signal(error), error.message, plugin=job.plugin, job_id=job.id)
 

@@ -23,6 +23,7 @@ from ductile.core.jobs.model import JobStatus
 from ductile.core.json import JsonObject
 from ductile.core.policy import Policy
 from ductile.errors import ConflictError
+from ductile.runner.environment import JOB_VARIABLE, OWNER_VARIABLE, STORE_VARIABLE
 from ductile.store.model.records import JobFilter
 from ductile.store.port import Store
 from ductile.struct import Value
@@ -36,7 +37,7 @@ _PAGE = 200
 async def recover(
     store: Store, policy: Policy, signals: SignalBus, *, is_stopping: Callable[[], bool]
 ) -> None:
-    """Recover in sweeps, until done or stopped; the next start continues.
+    """Recover in batches, until done or stopped; the next start continues.
 
     Raises `ConflictError`, and changes no job, if an orphan process cannot be killed.
     """
@@ -56,7 +57,7 @@ async def _kill_orphans(store: Store, signals: SignalBus) -> None:
     result = await kill_orphan_processes(
         store.store_id, await _owners_of_running_jobs(store), timeout_seconds=KILL_TIMEOUT_SECONDS
     )
-    for emitted, orphans in ((Signal.SURVIVOR_ENDED, result.ended), (Signal.SURVIVOR_ALIVE, result.alive)):
+    for emitted, orphans in ((Signal.ORPHAN_ENDED, result.ended), (Signal.ORPHAN_ALIVE, result.alive)):
         for orphan in orphans:
             signals.emit(emitted, job_id=orphan.job_id, data={"pid": orphan.pid})
     if result.alive:
@@ -132,11 +133,6 @@ def _pid_in_own_namespace(directory: Path, pid: int) -> int:
             if line.startswith(b"NSpid:"):
                 return int(line.split()[-1])
     return pid
-
-
-STORE_VARIABLE = "DUCTILE_STORE_ID"
-JOB_VARIABLE = "DUCTILE_JOB_ID"
-OWNER_VARIABLE = "DUCTILE_DAEMON"
 
 
 class OrphanProcess(Value):

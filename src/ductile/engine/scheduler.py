@@ -155,7 +155,7 @@ class Scheduler:
         return bool(waiting)
 
     async def _load_schedules(self) -> None:
-        """Store the entries of the configuration in force: at the start, and after every reload."""
+        """Store the entries of the active configuration: at the start, and after every reload."""
         snapshot, now = self._snapshot(), self._clock.now()
         since = self._started_at if self._loaded is None else now
         known = await self._store.schedules()

@@ -27,7 +27,9 @@ class Waiters:
 
     @contextmanager
     def waiting_for(self, job_id: str) -> Iterator[asyncio.Future[None]]:
-        """Yield a future that resolves when the job ends. Enter before reading the job, or miss its end."""
+        """Yield a future that resolves when the job ends. Register first, then read the job:
+        otherwise a job that ends in between is missed.
+        """
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         futures = self._by_job.setdefault(job_id, set())
         futures.add(future)
@@ -51,7 +53,7 @@ class Waiters:
     def ledger_changes(self) -> Iterator[asyncio.Event]:
         """Yield an event that is set when the ledger has grown, and when the daemon stops.
 
-        Clear it before reading the ledger, or miss an entry.
+        Clear it first, then read the ledger: otherwise an entry that is written in between is missed.
         """
         changed = asyncio.Event()
         self._ledger_watchers.add(changed)
@@ -75,7 +77,7 @@ class Waiters:
                         _resolve(self._by_job.get(job_id, ()))
 
     def close(self) -> None:
-        """Resume every caller, and from now on every new one: the daemon stops."""
+        """Resume every caller; new callers return immediately. The daemon stops."""
         self._closed = True
         for futures in list(self._by_job.values()):
             _resolve(futures)
@@ -96,7 +98,7 @@ class SyncLimit:
 
     @contextmanager
     def take(self, limit: int) -> Iterator[None]:
-        """Hold one of `limit` slots. Raises `TooBusyError` at once if none is free."""
+        """Take one of `limit` slots for the context. Raises `TooBusyError` at once if none is free."""
         if self._taken >= limit:
             raise TooBusyError(
                 f"{limit} callers are waiting for synchronous runs, and no more may",

@@ -65,7 +65,7 @@ CONCURRENCY_LIMITS = {
 #: Receivers whose health is remembered. Submitters name the receivers, so their number must be bounded.
 MAX_REMEMBERED_RECEIVERS = 4096
 #: An attempt without a stored result is made again this long after its timeout.
-REPORT_SLACK = timedelta(seconds=5)
+REPORT_MARGIN = timedelta(seconds=5)
 #: The longest sleep, in case the outbox grew unnoticed.
 POLL_INTERVAL = timedelta(minutes=1)
 #: How long `stop` waits for deliveries in flight.
@@ -105,7 +105,7 @@ class WebhookSender:
         self._woken.set()
 
     async def run(self) -> None:
-        """Send due deliveries until stopped. Raises what a delivery cannot handle, such as a lost store."""
+        """Send due deliveries until stopped. Raises what a delivery cannot handle: a failed store."""
         self._store.notifier.subscribe(DeliveriesDue, lambda _: self.wake())
         while not self._stopping:
             self._woken.clear()
@@ -116,11 +116,11 @@ class WebhookSender:
             await self._clock.wait(min(next_due_at or poll_at, poll_at), self._woken)
 
     async def stop(self, grace: float = STOP_GRACE_SECONDS) -> None:
-        """Take nothing more, wait `grace` seconds for deliveries in flight, and give the rest back."""
+        """Take nothing more, wait `grace` seconds for deliveries in flight, and release the rest."""
         self._stopping = True
         self._woken.set()
         async with self._taking:
-            pass  # A take that is under way gives its deliveries back before this continues.
+            pass  # A take that is under way releases its deliveries before this continues.
         if self._in_flight:
             await asyncio.wait(self._in_flight, timeout=grace)
         for task in self._in_flight:
@@ -137,12 +137,12 @@ class WebhookSender:
             health=dict(self._health),  # A copy: the store's thread reads it.
             limits=CONCURRENCY_LIMITS,
         )
-        lost_at = self._clock.now() + self._snapshot().state_webhooks.timeout + REPORT_SLACK
+        retry_at_if_no_result = self._clock.now() + self._snapshot().state_webhooks.timeout + REPORT_MARGIN
         async with self._taking:
-            taken = await self._store.claim_deliveries(capacity, retry_at=lost_at)
+            taken = await self._store.claim_deliveries(capacity, retry_at=retry_at_if_no_result)
             if self._stopping:
                 for delivery in taken.deliveries:
-                    await self._give_back(delivery)
+                    await self._release(delivery)
                 return None
         for delivery in taken.deliveries:
             task = asyncio.create_task(self._deliver(delivery), name=f"delivery {delivery.id}")
@@ -163,7 +163,7 @@ class WebhookSender:
             attempt = await self._attempt(delivery)
         except asyncio.CancelledError:
             # The request may or may not have arrived, so it is sent again after a restart.
-            await asyncio.shield(self._give_back(delivery))
+            await asyncio.shield(self._release(delivery))
             raise
         settings = self._snapshot().state_webhooks
         retry_at = None
@@ -196,8 +196,8 @@ class WebhookSender:
             del self._health[next(iter(self._health))]
         return attempt
 
-    async def _give_back(self, delivery: Delivery) -> None:
-        """Make it due at once, without counting the attempt."""
+    async def _release(self, delivery: Delivery) -> None:
+        """Make the delivery due at once, without counting the attempt."""
         report = replace(_report(delivery, _INTERRUPTED, self._clock.now()), counts=False)
         await self._store.report_delivery(report)
 

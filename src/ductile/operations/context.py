@@ -51,7 +51,7 @@ class RunningEngine(Protocol):
         """Hold a slot for a caller that waits for a run. Raises `TooBusyError` if none is free."""
         ...
 
-    async def share(self, name: str, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    async def single_flight(self, name: str, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Run a task once at a time: callers with the same name while it runs get the same result."""
         ...
 

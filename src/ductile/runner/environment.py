@@ -9,8 +9,10 @@ ALLOWED = frozenset(
     {"PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TMPDIR", "SSH_AUTH_SOCK"}
 )
 ALLOWED_PREFIXES = ("LC_", "XDG_")
-#: Variables with this prefix identify the job. Only the daemon sets them.
-OURS = "DUCTILE_"
+#: Variables by which recovery finds the processes of a crashed daemon.
+STORE_VARIABLE = "DUCTILE_STORE_ID"
+OWNER_VARIABLE = "DUCTILE_DAEMON"
+JOB_VARIABLE = "DUCTILE_JOB_ID"
 
 
 def plugin_environment(
@@ -47,13 +49,13 @@ def describe_job(
 ) -> dict[str, str]:
     """Return the variables that identify the job of a process and the daemon that runs it."""
     described = {
-        f"{OURS}STORE_ID": store_id,
-        f"{OURS}DAEMON": daemon,
-        f"{OURS}JOB_ID": job_id,
-        f"{OURS}PLUGIN": plugin,
-        f"{OURS}COMMAND": command,
-        f"{OURS}ATTEMPT": str(attempt),
+        STORE_VARIABLE: store_id,
+        OWNER_VARIABLE: daemon,
+        JOB_VARIABLE: job_id,
+        "DUCTILE_PLUGIN": plugin,
+        "DUCTILE_COMMAND": command,
+        "DUCTILE_ATTEMPT": str(attempt),
     }
     if trace_id is not None:
-        described[f"{OURS}TRACE_ID"] = trace_id
+        described["DUCTILE_TRACE_ID"] = trace_id
     return described

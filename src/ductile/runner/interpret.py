@@ -1,4 +1,4 @@
-"""What the end of a process means for its job. Pure: one ending in, one outcome out."""
+"""What the end of a process means for its job. Pure: one process result in, one outcome out."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from ductile.runner.port import (
     MAX_STDOUT,
     CouldNotStart,
     DeadlinePassed,
-    Ending,
     Exited,
     ExitStatus,
     OutputLimitExceeded,
     ProcessOutput,
+    ProcessResult,
     RunnerLost,
     StoppedOnRequest,
 )
@@ -40,10 +40,10 @@ class Interpretation(Value):
     warnings: tuple[ExecutionWarning, ...] = ()
 
 
-def interpret(ending: Ending) -> Interpretation:
+def interpret(result: ProcessResult) -> Interpretation:
     """Decide the outcome. A valid `ok` response counts, unless the deadline or the output cap came first."""
-    match ending:
-        case CouldNotStart(error=error, shortage=True):
+    match result:
+        case CouldNotStart(error=error, resources_exhausted=True):
             return Interpretation(outcome=Interrupted(reason=JobReason.NO_RESOURCES, error=error))
         case CouldNotStart(error=error, permanent=permanent):
             return Interpretation(
@@ -133,6 +133,6 @@ def storable_text(output: bytes) -> str:
 
 
 def _warnings(output: ProcessOutput) -> tuple[ExecutionWarning, ...]:
-    cut = (ExecutionWarning.STDERR_CUT,) if output.stderr_cut else ()
+    cut = (ExecutionWarning.STDERR_CUT,) if output.stderr_truncated else ()
     left = (ExecutionWarning.LEFTOVERS,) if output.leftovers else ()
     return cut + left

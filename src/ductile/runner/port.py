@@ -56,7 +56,7 @@ class GracePeriods(Value):
     #: From SIGTERM to SIGKILL.
     after_terminate: float = 5.0
     #: For other members of the group, and holders of its pipes, after the leader has exited.
-    for_leftovers: float = 0.5
+    for_group_members: float = 0.5
 
 
 class ExitStatus(Value):
@@ -77,9 +77,9 @@ class ProcessOutput(Value):
     stdout: bytes
     stderr: bytes
     #: The process printed more than is kept.
-    stdout_cut: bool = False
-    stderr_cut: bool = False
-    #: Other processes held its pipes after it had exited, and were killed.
+    stdout_truncated: bool = False
+    stderr_truncated: bool = False
+    #: Other members of its group, or holders of its pipes, outlived it and were killed.
     leftovers: bool = False
     duration: timedelta = timedelta(0)
 
@@ -121,11 +121,11 @@ class CouldNotStart(Value):
 
     error: str
     permanent: bool
-    #: The daemon or the machine lacks a resource; the plugin is not at fault.
-    shortage: bool = False
+    #: A resource of the daemon or the machine is exhausted; the plugin is not at fault.
+    resources_exhausted: bool = False
 
 
-Ending: TypeAlias = (
+ProcessResult: TypeAlias = (
     Exited | DeadlinePassed | OutputLimitExceeded | StoppedOnRequest | RunnerLost | CouldNotStart
 )
 
@@ -150,7 +150,7 @@ class Process(Protocol):
     def age(self) -> float:
         """Seconds since the process was started. It may have ended meanwhile."""
 
-    async def wait(self) -> Ending:
+    async def wait(self) -> ProcessResult:
         """Return how the process ended, after its group has been cleared. May be called more than once;
         cancelling the caller does not affect the process.
         """

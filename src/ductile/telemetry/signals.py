@@ -93,8 +93,8 @@ class Signal(StrEnum):
     SCHEDULE_DEFERRED = "schedule.deferred", INFO, "A scheduled run waits for other polls of its plugin."
     BREAKER_CHANGED = "breaker.changed", WARN, "A circuit breaker opened, closed or lets a probe through."
     CLOCK_JUMPED = "clock.jumped", WARN, "The clock was set, or the machine slept."
-    SURVIVOR_ENDED = "survivor.ended", WARN, "A plugin process that had outlived its daemon was killed."
-    SURVIVOR_ALIVE = (
+    ORPHAN_ENDED = "survivor.ended", WARN, "A plugin process that had outlived its daemon was killed."
+    ORPHAN_ALIVE = (
         "survivor.alive",
         ERROR,
         "A plugin process of an earlier daemon cannot be killed; the daemon does not start beside it.",

@@ -14,7 +14,7 @@ from ductile.runner.port import GracePeriods, Runner, StartedBy
 from ductile.runner.process.spawn import SpawnRunner
 from ductile.runner.warm.pool import WarmRunner
 
-IMPATIENT = GracePeriods(after_terminate=0.3, for_leftovers=0.2)
+IMPATIENT = GracePeriods(after_terminate=0.3, for_group_members=0.2)
 
 
 @pytest.fixture(params=[StartedBy.SPAWN, StartedBy.WARM])

@@ -17,10 +17,10 @@ from ductile.runner.port import (
     MAX_STDERR,
     MAX_STDOUT,
     CouldNotStart,
-    Ending,
     Exited,
     GracePeriods,
     Process,
+    ProcessResult,
     Runner,
     RunnerLost,
     StartedBy,
@@ -41,7 +41,7 @@ async def meet(
     *,
     ends_after: timedelta = AMPLE,
     request: bytes = b"{}",
-) -> Ending:
+) -> ProcessResult:
     process = await start(runner, a_launch(a_bad_plugin(place, name), timeout=ends_after, request=request))
     assert process.started_by is kind
     return await process.wait()
@@ -247,7 +247,7 @@ async def test_leftovers_of_the_group_are_killed(
 
 async def test_leftovers_of_the_group_may_finish(kind: StartedBy, tmp_path: Path) -> None:
     """They have a short grace period, which ends when the last of them exits."""
-    patient = GracePeriods(for_leftovers=3600)
+    patient = GracePeriods(for_group_members=3600)
     runner: Runner = SpawnRunner(patient) if kind is StartedBy.SPAWN else WarmRunner(patient)
     interpretation = await interpreted(runner, kind, tmp_path, "leaves a child that finishes by itself")
     assert isinstance(interpretation.outcome, Completed)

@@ -296,7 +296,7 @@ async def test_too_few_descriptors_are_not_the_plugins_fault(
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
     assert isinstance(short, CouldNotStart)
-    assert short.shortage
+    assert short.resources_exhausted
     assert isinstance(await (await start(runner, launch)).wait(), Exited)
 
 
@@ -307,7 +307,7 @@ async def test_the_plugins_own_limit_is_no_shortage(runner: Runner, tmp_path: Pa
     )
     refused = await runner.start(launch)
     if isinstance(refused, CouldNotStart):
-        assert not refused.shortage
+        assert not refused.resources_exhausted
     else:
         assert not isinstance(refused, RunnerLost)
         assert not isinstance(interpret(await refused.wait()).outcome, Completed)

@@ -18,11 +18,11 @@ import pytest
 from builders.bad_plugins import a_launch, a_python_plugin, an_environment, start
 from builders.interpreters import other_interpreters
 from ductile.runner.port import (
-    Ending,
     Exited,
     GracePeriods,
     Launch,
     ProcessOutput,
+    ProcessResult,
     ResourceLimits,
     StartedBy,
     WarmStart,
@@ -31,7 +31,7 @@ from ductile.runner.process.spawn import SpawnRunner
 from ductile.runner.warm.pool import WarmRunner
 
 #: No script leaves processes behind, but trackers of `multiprocessing` may exit late on a busy machine.
-PATIENT = GracePeriods(after_terminate=0.3, for_leftovers=20.0)
+PATIENT = GracePeriods(after_terminate=0.3, for_group_members=20.0)
 
 HERE = Path(__file__).parent
 #: Name -> script. Some of them break rules of style, encoding or syntax, hence they are kept as text.
@@ -73,7 +73,7 @@ class Both:
         await self.cold.close()
 
 
-def output(ending: Ending) -> ProcessOutput:
+def output(ending: ProcessResult) -> ProcessOutput:
     assert isinstance(ending, Exited), ending
     return ending.output
 

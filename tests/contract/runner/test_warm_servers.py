@@ -40,9 +40,9 @@ from ductile.runner.port import (
     StartedBy,
     WarmStart,
 )
-from ductile.runner.warm.pool import WarmRunner, WarmTimes
+from ductile.runner.warm.pool import WarmRunner, WarmTimeouts
 
-IMPATIENT = GracePeriods(after_terminate=0.3, for_leftovers=0.2)
+IMPATIENT = GracePeriods(after_terminate=0.3, for_group_members=0.2)
 
 
 @pytest.fixture
@@ -71,14 +71,14 @@ def saying(word: str) -> str:
 async def test_an_edited_plugin_takes_effect_at_once(runner: WarmRunner, tmp_path: Path) -> None:
     """Even with the same size and the same times, it is the content that counts."""
     plugin = a_python_plugin(tmp_path, saying("earlier"))
-    times = plugin.stat()
+    timeouts = plugin.stat()
     assert await run_of(runner, a_launch(plugin)) == "earlier"
     assert await run_of(runner, a_launch(plugin)) == "earlier"
     with plugin.open("r+b") as file:
         content = file.read().replace(b"earlier", b"changed")
         file.seek(0)
         file.write(content)
-    os.utime(plugin, ns=(times.st_atime_ns, times.st_mtime_ns))
+    os.utime(plugin, ns=(timeouts.st_atime_ns, timeouts.st_mtime_ns))
     assert await run_of(runner, a_launch(plugin)) == "changed"
     assert len(runner.server_pids) == 1
 
@@ -239,7 +239,7 @@ async def test_a_module_that_starts_threads_makes_it_cold(runner: WarmRunner, tm
 async def test_a_server_that_does_not_get_ready_makes_it_cold(tmp_path: Path) -> None:
     """A module that hangs at import costs a moment once, not a job."""
     hanging = "import signal, sys\nif sys.argv[0].endswith('server.py'): signal.pause()\nVALUE = 1\n"
-    runner = WarmRunner(IMPATIENT, WarmTimes(to_start=0.5))
+    runner = WarmRunner(IMPATIENT, WarmTimeouts(start=0.5))
     try:
         assert await run_of(runner, a_preloading_launch(tmp_path, library=hanging), StartedBy.SPAWN) == [
             False,
@@ -276,7 +276,7 @@ async def test_a_server_lost_during_a_job_fails_the_attempt(runner: WarmRunner, 
 
 async def test_a_server_that_hangs_is_lost_and_replaced(tmp_path: Path) -> None:
     """A request that was sent and not answered may have been carried out; the next job is fine."""
-    runner = WarmRunner(IMPATIENT, WarmTimes(to_start=2.0))
+    runner = WarmRunner(IMPATIENT, WarmTimeouts(start=2.0))
     try:
         launch = a_launch(a_bad_plugin(tmp_path, "answers"))
         await run_of(runner, launch)
@@ -397,7 +397,7 @@ async def test_plugins_share_a_server_unless_their_modules_differ(runner: WarmRu
 
 async def test_an_idle_server_is_stopped(tmp_path: Path) -> None:
     """An unused server frees its memory; the next job starts a new one."""
-    runner = WarmRunner(IMPATIENT, WarmTimes(until_idle_stop=0.5))
+    runner = WarmRunner(IMPATIENT, WarmTimeouts(idle=0.5))
     try:
         launch = a_launch(a_bad_plugin(tmp_path, "answers"))
         process = await start(runner, launch)
@@ -459,5 +459,5 @@ async def test_without_a_thread_there_is_no_server_and_no_process(runner: WarmRu
     finally:
         threading.stack_size(usual)
     assert isinstance(refused, CouldNotStart)
-    assert refused.shortage
+    assert refused.resources_exhausted
     assert await run_of(runner, launch) == "later"

@@ -79,7 +79,7 @@ async def test_a_claim_is_committed_when_its_caller_was_cancelled(store: Store) 
     assert await store.claim_by_id([job_id], owner="me", lease=LEASE) == ()
 
 
-Ending = Callable[[Store, str], Coroutine[Any, Any, object]]
+ProcessResult = Callable[[Store, str], Coroutine[Any, Any, object]]
 
 
 async def _settled(store: Store, job_id: str) -> None:
@@ -93,7 +93,7 @@ async def _cancelled(store: Store, job_id: str) -> None:
 
 
 @pytest.mark.parametrize("end", [_settled, _cancelled])
-async def test_the_end_of_a_job_is_published_whatever_ended_it(store: Store, end: Ending) -> None:
+async def test_the_end_of_a_job_is_published_whatever_ended_it(store: Store, end: ProcessResult) -> None:
     job_id = await accept(store, a_new_job())
     changes = record(store)
     await end(store, job_id)

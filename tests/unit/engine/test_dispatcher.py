@@ -58,7 +58,7 @@ class Pool:
         claim: ClaimedJob,
         under: Snapshot,
         on_result: Callable[[], None],
-        _on_shortage: Callable[[], None],
+        _on_resources_exhausted: Callable[[], None],
     ) -> None:
         self.under.append(under)
         self.running.add(claim.job.id)
@@ -97,14 +97,14 @@ class ShortPool(Pool):
         claim: ClaimedJob,
         under: Snapshot,
         on_result: Callable[[], None],
-        on_shortage: Callable[[], None],
+        on_resources_exhausted: Callable[[], None],
     ) -> None:
         if len(self.put_back) >= self.times:
-            await super()._execute(claim, under, on_result, on_shortage)
+            await super()._execute(claim, under, on_result, on_resources_exhausted)
             return
         self.put_back.append(claim.job.id)
         self.paused_at.append(asyncio.get_running_loop().time())
-        on_shortage()
+        on_resources_exhausted()
         on_result()
         short = Interrupted(reason=JobReason.NO_RESOURCES, error="too many open files")
         await self.store.settle(claim.job, short, Policy())
@@ -126,14 +126,14 @@ class LateShortPool(Pool):
         claim: ClaimedJob,
         under: Snapshot,
         on_result: Callable[[], None],
-        on_shortage: Callable[[], None],
+        on_resources_exhausted: Callable[[], None],
     ) -> None:
         if claim.job.id != self.short or self.put_back:
-            await super()._execute(claim, under, on_result, on_shortage)
+            await super()._execute(claim, under, on_result, on_resources_exhausted)
             return
         self.put_back = True
-        on_shortage()
-        self.dispatcher.initialise("other", self.other)
+        on_resources_exhausted()
+        self.dispatcher.set_pending_init("other", self.other)
         await self.until(lambda: self.other in self.order)
         on_result()
         short = Interrupted(reason=JobReason.NO_RESOURCES, error="too many open files")
@@ -201,9 +201,9 @@ async def test_nothing_is_started_after_stop_and_executions_are_waited_for(
     await pool.until(lambda: len(pool.running) == 3)
     pool.dispatcher.stop()
     await service
-    assert await pool.dispatcher.drain(0) is False
+    assert await pool.dispatcher.wait_for_executions(0) is False
     pool.gate.set()
-    assert await pool.dispatcher.drain(None) is True
+    assert await pool.dispatcher.wait_for_executions(None) is True
     assert len(pool.order) == 3
     left = [await store.job(job.id) for job in jobs[3:]]
     assert [job.status for job in left if job] == [JobStatus.QUEUED] * 2
@@ -217,7 +217,7 @@ async def test_a_plugins_jobs_wait_for_its_init(store: SqliteStore, tmp_path: Pa
     first, other = a_new_job("p"), a_new_job("q")
     init = replace(a_new_job("p"), command="init")
     await store.enqueue(Submission(jobs=(first, other, init)))
-    pool.dispatcher.initialise("p", init.id)
+    pool.dispatcher.set_pending_init("p", init.id)
     service = asyncio.create_task(pool.dispatcher.run())
     await pool.until(lambda: len(pool.order) == 3 and not pool.running)
     assert pool.order.index(init.id) < pool.order.index(first.id)
@@ -233,7 +233,7 @@ async def test_an_init_that_ended_before_its_claim_delays_no_job(store: SqliteSt
     init, first = replace(a_new_job("p"), command="init"), a_new_job("p")
     await store.enqueue(Submission(jobs=(init, first)))
     await store.cancel(init.id, Policy())
-    pool.dispatcher.initialise("p", init.id)
+    pool.dispatcher.set_pending_init("p", init.id)
     service = asyncio.create_task(pool.dispatcher.run())
     await pool.until(lambda: pool.order == [first.id] and not pool.running)
     pool.dispatcher.stop()
@@ -247,10 +247,10 @@ async def test_no_job_of_a_held_plugin_is_started(store: SqliteStore, tmp_path: 
     pool.gate.set()
     held, other = a_new_job("p"), a_new_job("q")
     await store.enqueue(Submission(jobs=(held, other)))
-    pool.dispatcher.hold(["p"])
+    pool.dispatcher.pause_plugins(["p"])
     service = asyncio.create_task(pool.dispatcher.run())
     await pool.until(lambda: pool.order == [other.id] and not pool.running)
-    pool.dispatcher.hold()
+    pool.dispatcher.pause_plugins()
     await pool.until(lambda: pool.order == [other.id, held.id] and not pool.running)
     pool.dispatcher.stop()
     await service
@@ -365,7 +365,7 @@ async def test_a_job_runs_under_the_configuration_that_it_was_claimed_under(
     pool.gate.set()
     pool.dispatcher.stop()
     await service
-    await pool.dispatcher.drain(None)
+    await pool.dispatcher.wait_for_executions(None)
     await store.close()
 
 
@@ -377,7 +377,7 @@ async def test_nothing_is_claimed_for_a_while_when_resources_are_short(
     init, job, other = a_new_job("slow", "init"), a_new_job("slow"), a_new_job("quick")
     await store.enqueue(Submission(jobs=(init, job, other)))
     pool.gate.set()
-    pool.dispatcher.initialise("slow", init.id)
+    pool.dispatcher.set_pending_init("slow", init.id)
     service = asyncio.create_task(pool.dispatcher.run())
     await pool.until(lambda: len(pool.order) == 3 and not pool.running)
     assert pool.order.index(init.id) < pool.order.index(job.id)
@@ -404,7 +404,7 @@ async def test_an_init_that_goes_back_when_the_pause_is_over_is_claimed_again(
     service = asyncio.create_task(pool.dispatcher.run())
     await pool.until(lambda: len(pool.running) == len(jobs))
     await store.enqueue(Submission(jobs=(init, other)))
-    pool.dispatcher.initialise("p", init.id)
+    pool.dispatcher.set_pending_init("p", init.id)
     await pool.until(lambda: init.id in pool.order)
     pool.gate.set()
     await pool.until(lambda: not pool.running)

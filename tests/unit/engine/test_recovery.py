@@ -267,7 +267,7 @@ async def test_recovery_ends_the_processes_of_running_jobs_only(tmp_path: Path) 
         reaped.start()
         try:
             await bench.started()
-            killed = [each for each in bench.emitted if each.signal is Signal.SURVIVOR_ENDED]
+            killed = [each for each in bench.emitted if each.signal is Signal.ORPHAN_ENDED]
             assert [(each.job_id, each.data["pid"]) for each in killed] == [(job_id, lost.pid)]
             assert kept.poll() is None
         finally:
@@ -298,7 +298,7 @@ async def test_no_job_is_started_beside_a_process_that_cannot_be_ended(
             bench.start()
             with pytest.raises(ConflictError) as refused:
                 await bench.stopped()
-        assert [each.data["pid"] for each in bench.emitted if each.signal is Signal.SURVIVOR_ALIVE] == [pid]
+        assert [each.data["pid"] for each in bench.emitted if each.signal is Signal.ORPHAN_ALIVE] == [pid]
         assert refused.value.details == {"pids": [pid]}
         assert str(pid) in refused.value.message
         assert (await bench.job(job_id)).status is JobStatus.RUNNING

@@ -22,7 +22,7 @@ async def test_a_wake_during_a_pass_causes_another_pass() -> None:
         answer = answers.pop(0)
         if len(looked) == 2:
             # Committed after the work has read the store, and published before the work returns.
-            due.expect(later)
+            due.notify_due_at(later)
         if len(looked) == 3:
             enough.set()
         return answer

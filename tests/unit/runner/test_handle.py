@@ -42,13 +42,13 @@ async def test_more_members_than_are_watched_at_once(monkeypatch: pytest.MonkeyP
     assert len(left) == 7
     before = descriptors()
     watching = GroupMembers(leader.pid, asyncio.get_running_loop(), over.set)
-    assert watching
+    assert watching.any_alive()
     assert descriptors() == before + 2
     assert leader.stdin is not None
     leader.stdin.close()
     async with asyncio.timeout(20):
         await over.wait()
     assert not any(map(is_alive, left))
-    assert not watching
+    assert not watching.any_alive()
     assert descriptors() == before - 1  # the pipe
     leader.wait()

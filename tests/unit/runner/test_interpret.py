@@ -53,7 +53,7 @@ def test_cut_output_and_leftovers_are_warnings() -> None:
         status=ExitStatus(exit_code=0),
         stdout=b'{"status": "ok", "result": 1}',
         stderr=b"",
-        stderr_cut=True,
+        stderr_truncated=True,
         leftovers=True,
     )
     assert interpret(Exited(output=output)).warnings == (

@@ -158,7 +158,7 @@ async def test_without_a_thread_nothing_is_started_then_or_later(tmp_path: Path)
     finally:
         threading.stack_size(usual)
     assert isinstance(refused, CouldNotStart)
-    assert refused.shortage
+    assert refused.resources_exhausted
     started = await asyncio.wait_for(runner.start(launch), 20)
     assert isinstance(started, SupervisedProcess)
     await asyncio.wait_for(started.wait(), 20)

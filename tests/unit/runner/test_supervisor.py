@@ -120,7 +120,7 @@ async def test_a_lost_exit_event_is_found_by_polling() -> None:
     """A job does not hang because the fork server that should report its exit does."""
     handle, pipes = FakeHandle(), open_pipes()
     handle.exited = True
-    process = supervised(handle, pipes, GracePeriods(after_terminate=0.0, for_leftovers=0.0))
+    process = supervised(handle, pipes, GracePeriods(after_terminate=0.0, for_group_members=0.0))
     pipes.close_theirs()
     assert isinstance(await process.wait(), RunnerLost)
     handle.exit(ExitStatus(exit_code=0))
@@ -130,7 +130,7 @@ async def test_a_lost_exit_event_is_found_by_polling() -> None:
 async def test_a_passed_deadline_counts_although_the_status_is_lost() -> None:
     """The process was running at its deadline; its exit status does not matter."""
     handle, pipes = FakeHandle(), open_pipes()
-    process = supervised(handle, pipes, GracePeriods(after_terminate=0.0, for_leftovers=0.0))
+    process = supervised(handle, pipes, GracePeriods(after_terminate=0.0, for_group_members=0.0))
     await asyncio.wait_for(handle.killed.wait(), 20)
     handle.exited = True
     pipes.close_theirs()
@@ -188,7 +188,7 @@ async def test_a_caller_of_wait_may_be_cancelled() -> None:
 async def test_the_exit_is_noticed_while_others_hold_the_pipes() -> None:
     """Leftover processes cannot hide the exit of the handle."""
     handle, pipes = FakeHandle(), open_pipes()
-    process = supervised(handle, pipes, GracePeriods(for_leftovers=0), timeout=timedelta(hours=1))
+    process = supervised(handle, pipes, GracePeriods(for_group_members=0), timeout=timedelta(hours=1))
     await asyncio.wait_for(handle.watched.wait(), 20)
     handle.exit(ExitStatus(exit_code=0))
     ending = await process.wait()
@@ -200,7 +200,7 @@ async def test_the_exit_is_noticed_while_others_hold_the_pipes() -> None:
 async def test_the_exit_of_a_stopped_process_is_noticed() -> None:
     """Even if other processes hold its pipes."""
     handle, pipes = FakeHandle(), open_pipes()
-    process = supervised(handle, pipes, GracePeriods(for_leftovers=0), timeout=timedelta(hours=1))
+    process = supervised(handle, pipes, GracePeriods(for_group_members=0), timeout=timedelta(hours=1))
     process.stop()
     assert handle.on_exit is not None
     handle.exit(ExitStatus(signal=signal.SIGTERM))

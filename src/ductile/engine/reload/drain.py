@@ -21,12 +21,12 @@ from ductile.telemetry.signals import Signal, SignalBus
 #: The shortest and the longest time between two counts of the pending work.
 MIN_COUNT_INTERVAL = timedelta(milliseconds=100)
 MAX_COUNT_INTERVAL = timedelta(seconds=5)
-#: How long a drained plugin stays closed, so that its removal can be written and loaded.
-HOLD = timedelta(seconds=60)
+#: How long a drained plugin takes no jobs, so that its removal can be written and loaded.
+KEEP_DRAINING = timedelta(seconds=60)
 
 
 class Drain:
-    """The plugins that are closed: they take no new jobs. There is one drain at a time."""
+    """The plugins that take no new jobs. There is one drain at a time."""
 
     def __init__(
         self,
@@ -35,23 +35,23 @@ class Drain:
         signals: SignalBus,
         *,
         is_stopping: Callable[[], bool],
-        on_reopened: Callable[[], None],
+        on_ended: Callable[[], None],
     ) -> None:
-        """`on_reopened` is called when plugins take jobs again: their schedules may be due."""
+        """`on_ended` is called when plugins take jobs again: their schedules may be due."""
         self._store = store
         self._clock = clock
         self._signals = signals
         self._is_stopping = is_stopping
-        self._on_reopened = on_reopened
-        self._closed: frozenset[str] = frozenset()
+        self._on_reopened = on_ended
+        self._draining: frozenset[str] = frozenset()
         self._busy = False
-        self._hold_timer: asyncio.TimerHandle | None = None
+        self._end_timer: asyncio.TimerHandle | None = None
         #: Set when a job has ended, or the daemon stops: the pending work is counted again.
         self._woken = asyncio.Event()
 
     @property
     def plugins(self) -> frozenset[str]:
-        return self._closed
+        return self._draining
 
     def wake(self) -> None:
         """Count the pending work again: the daemon is stopping."""
@@ -59,13 +59,13 @@ class Drain:
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:
-        """Hold the right to drain. Raises `ConflictError` if another drain is under way."""
+        """Allow no other drain meanwhile. Raises `ConflictError` if another drain is under way."""
         if self._busy:
-            names = " and ".join(sorted(self._closed)) or "other plugins"
+            names = " and ".join(sorted(self._draining)) or "other plugins"
             raise ConflictError(
                 f"a drain of {names} is under way",
                 hint="Wait for it, or end the command that waits for it (Ctrl-C).",
-                details={"draining": sorted(self._closed)},
+                details={"draining": sorted(self._draining)},
             )
         self._busy = True
         try:
@@ -73,15 +73,15 @@ class Drain:
         finally:
             self._busy = False
 
-    async def close(self, plugins: frozenset[str], *, until: datetime) -> None:
-        """Close these plugins and wait until no accepted work needs them.
+    async def drain(self, plugins: frozenset[str], *, until: datetime) -> None:
+        """Accept no jobs of these plugins and wait until no accepted work needs them.
 
-        Raises `TooBusyError` at `until`, or if the daemon stops. The plugins stay closed in any case.
+        Raises `TooBusyError` at `until`, or if the daemon stops. The plugins take no new jobs until `end`.
         """
-        self._cancel_hold()
-        for plugin in sorted(plugins - self._closed):
+        self._cancel_end_timer()
+        for plugin in sorted(plugins - self._draining):
             self._signals.emit(Signal.PLUGIN_DRAINING, plugin=plugin)
-        self._closed |= plugins
+        self._draining |= plugins
         never = asyncio.Event()
         unsubscribe = self._store.notifier.subscribe(JobEnded, lambda _: self._woken.set())
         try:
@@ -97,7 +97,7 @@ class Drain:
 
     async def _pending_work(self, plugins: frozenset[str]) -> tuple[PluginWork, ...]:
         self._woken.clear()
-        names = sorted(self._closed | plugins)
+        names = sorted(self._draining | plugins)
         # The second count runs behind all queued writes: a submission accepted before the drain may be there.
         return await self._store.pending_work(names) or await self._store.pending_work_behind_queued_writes(
             names
@@ -119,29 +119,29 @@ class Drain:
                 details=details,
             )
 
-    def hold(self) -> None:
-        """Keep the plugins closed for a minute, for the command that is about to disable them."""
-        self._cancel_hold()
-        self._hold_timer = asyncio.get_running_loop().call_later(HOLD.total_seconds(), self.reopen)
+    def keep_draining(self) -> None:
+        """Call `end` in a minute, unless the command that is about to disable the plugins does it earlier."""
+        self._cancel_end_timer()
+        self._end_timer = asyncio.get_running_loop().call_later(KEEP_DRAINING.total_seconds(), self.end)
 
     def finish(self, removed: Iterable[str]) -> None:
-        """End the drain: a configuration without these plugins is in force. Others take jobs again."""
-        self._closed -= frozenset(removed)
-        self.reopen()
+        """End the drain: the active configuration is without these plugins. Others take jobs again."""
+        self._draining -= frozenset(removed)
+        self.end()
 
-    def reopen(self) -> None:
-        """End the drain: plugins that are still closed take jobs again."""
-        self._cancel_hold()
-        closed, self._closed = self._closed, frozenset()
-        for plugin in sorted(closed):
+    def end(self) -> None:
+        """End the drain: plugins that were not removed take jobs again."""
+        self._cancel_end_timer()
+        drained, self._draining = self._draining, frozenset()
+        for plugin in sorted(drained):
             self._signals.emit(Signal.PLUGIN_DRAIN_ABANDONED, plugin=plugin)
-        if closed:
+        if drained:
             self._on_reopened()
 
-    def _cancel_hold(self) -> None:
-        if self._hold_timer is not None:
-            self._hold_timer.cancel()
-            self._hold_timer = None
+    def _cancel_end_timer(self) -> None:
+        if self._end_timer is not None:
+            self._end_timer.cancel()
+            self._end_timer = None
 
 
 def describe_work(work: PluginWork) -> str:

@@ -6,38 +6,11 @@ A reload and its dry run use the same plan, so that they cannot differ.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import AbstractAsyncContextManager, nullcontext
-from typing import Protocol, Self
+from typing import Self
 
 from ductile.config.snapshot import PluginInstance, Snapshot
 from ductile.errors import ConflictError, Problem
 from ductile.struct import Value, replace
-
-
-class ListenerSwitch(Protocol):
-    """Opens and closes the network listeners when the configuration changes."""
-
-    def switched_to(self, snapshot: Snapshot) -> AbstractAsyncContextManager[None]:
-        """Return a context in which the caller puts the snapshot in force.
-
-        Entering binds the addresses of new listeners and raises if one cannot be bound. Leaving starts them
-        and closes those no longer wanted; leaving with an error releases the addresses.
-        """
-        ...
-
-    async def check(self, snapshot: Snapshot) -> None:
-        """Raise what entering `switched_to` would raise."""
-        ...
-
-
-class NoListeners:
-    """For an engine without network listeners."""
-
-    def switched_to(self, _snapshot: Snapshot) -> AbstractAsyncContextManager[None]:
-        return nullcontext()
-
-    async def check(self, _snapshot: Snapshot) -> None:
-        return None
 
 
 class RemovedPluginWork(Value):

@@ -1,4 +1,4 @@
-"""The reloader: holds the configuration in force and switches to another one, after a drain if asked."""
+"""The reloader: has the active configuration and switches to another one, after a drain if asked."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Reloader:
         on_switched: Callable[[], None],
     ) -> None:
         """`on_switched` is called after each reload: schedules may have changed."""
-        #: The configuration in force.
+        #: The active configuration.
         self.snapshot = snapshot
         self._deps = deps
         self._dispatcher = dispatcher
@@ -50,7 +50,7 @@ class Reloader:
     async def start(self) -> None:
         """Store the configuration that the daemon starts with, and end jobs of plugins it does not have."""
         async with self._switching:  # The control socket is open already: a reload may be requested.
-            await self._put_in_force(self.snapshot, ConfigOrigin.START)
+            await self._activate(self.snapshot, ConfigOrigin.START)
             await self._end_removed()
 
     async def reload(self, drain: timedelta | None = None) -> ReloadResult:
@@ -67,17 +67,17 @@ class Reloader:
             try:
                 # Repeated: the configuration may be changed during the drain and remove more plugins.
                 while removed := frozenset((await self._plan())[1].removed) - drained:
-                    await self._drain.close(removed, until=until)
+                    await self._drain.drain(removed, until=until)
                     drained |= removed
             except BaseException:
-                self._drain.reopen()
+                self._drain.end()
                 raise
             switch = self._start_switch(drained)
-            switch.add_done_callback(lambda _: self._drain.reopen())
+            switch.add_done_callback(lambda _: self._drain.end())
             try:
                 return await asyncio.shield(switch)
             except asyncio.CancelledError:
-                # The caller is gone. Another drain may begin only when this switch has ended.
+                # The caller was cancelled. Another drain may begin only when this switch has ended.
                 await asyncio.wait({switch})
                 raise
 
@@ -90,14 +90,14 @@ class Reloader:
         return planned.with_work(jobs, runs)
 
     async def drain(self, plugins: Sequence[str], longest: timedelta) -> None:
-        """Let plugins finish their accepted work. They stay closed until a reload, or for a minute."""
+        """Let plugins finish their accepted work. They take no new jobs until a reload, or for a minute."""
         with self._drain.exclusive():
             try:
-                await self._drain.close(frozenset(plugins), until=self._deps.clock.now() + longest)
+                await self._drain.drain(frozenset(plugins), until=self._deps.clock.now() + longest)
             except BaseException:
-                self._drain.reopen()
+                self._drain.end()
                 raise
-            self._drain.hold()
+            self._drain.keep_draining()
 
     async def _plan(self) -> tuple[Snapshot, ReloadResult]:
         """Return the configuration on disk, and what a reload to it changes."""
@@ -118,7 +118,7 @@ class Reloader:
                 self._check_drained(frozenset(planned.removed), drained)
                 work = await self._deps.store.pending_work(planned.removed)
                 async with self._deps.listeners.switched_to(new):
-                    await self._put_in_force(new, ConfigOrigin.RELOAD)
+                    await self._activate(new, ConfigOrigin.RELOAD)
             except Exception as error:
                 self._deps.signals.emit(Signal.CONFIG_REFUSED, str(error) or type(error).__name__)
                 raise
@@ -130,9 +130,10 @@ class Reloader:
 
     def _check_drained(self, removed: frozenset[str], drained: frozenset[str] | None) -> None:
         """Raise `ConflictError` if a removed plugin is not drained, or another drain waits for it."""
-        if drained is None and (closed := removed & self._drain.plugins):
+        if drained is None and (draining := removed & self._drain.plugins):
             raise ConflictError(
-                f"a drain of {' and '.join(sorted(closed))} is under way, and this reload would end its jobs",
+                f"a drain of {' and '.join(sorted(draining))} is under way, "
+                "and this reload would end its jobs",
                 hint="Wait for it, or end the command that waits for it (Ctrl-C).",
                 details={"draining": sorted(self._drain.plugins)},
             )
@@ -143,23 +144,23 @@ class Reloader:
                 hint="Run `ductile reload --drain` again.",
             )
 
-    async def _put_in_force(self, snapshot: Snapshot, origin: ConfigOrigin) -> None:
+    async def _activate(self, snapshot: Snapshot, origin: ConfigOrigin) -> None:
         """Store a configuration with its inits, then use it. Changes nothing if the store cannot take it."""
         deps = self._deps
         found = (init_of(plugin, now=deps.clock.now(), rng=deps.rng) for plugin in snapshot.plugins.values())
         inits = tuple(init for init in found if init is not None)
         # From the commit on, jobs of these plugins must wait for the inits; we resume after the commit.
-        self._dispatcher.hold(init.key.plugin for init in inits)
+        self._dispatcher.pause_plugins(init.key.plugin for init in inits)
         try:
             results = await record_config(deps.store, snapshot, origin, inits)
             self.snapshot = snapshot
             for init, result in zip(inits, results, strict=True):
                 if result.status is InitStatus.PENDING and result.job_id is not None:
-                    self._dispatcher.initialise(init.key.plugin, result.job_id)
+                    self._dispatcher.set_pending_init(init.key.plugin, result.job_id)
                 elif result.status is InitStatus.FAILED:
                     deps.signals.emit(Signal.PLUGIN_INIT_FAILED, result.error, plugin=init.key.plugin)
         finally:
-            self._dispatcher.hold()
+            self._dispatcher.pause_plugins()
         self._emit_loaded(snapshot, origin)
 
     def _emit_loaded(self, snapshot: Snapshot, origin: ConfigOrigin) -> None:

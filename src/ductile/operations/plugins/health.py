@@ -61,7 +61,7 @@ async def check_health(context: OperationContext, request: CheckHealth) -> Healt
     if request.plugin is not None:
         find_plugin(context.snapshot(), request.plugin)
     checks = (
-        engine.share(f"health of {plugin.name}", partial(_check_one, context, engine, plugin))
+        engine.single_flight(f"health of {plugin.name}", partial(_check_one, context, engine, plugin))
         for plugin in _with_health_command(context)
         if request.plugin in (None, plugin.name)
     )
@@ -101,7 +101,7 @@ async def _check_one(
     )
     safe = plugin.installed is None or plugin.installed.manifest.concurrency_safe
     with engine.waiters.waiting_for(job.id) as ended:
-        if not await engine.dispatcher.start_unqueued(job, limit=None if safe else plugin.parallelism):
+        if not await engine.dispatcher.start_outside_queue(job, limit=None if safe else plugin.parallelism):
             return PluginHealth(plugin=plugin.name, job_id=None, status=NOT_CHECKED, error=None)
         await asyncio.wait({ended}, timeout=plugin.timeout_for("health").total_seconds() + _KILL_SECONDS)
     found = await context.store.job(job.id)

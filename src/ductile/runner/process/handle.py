@@ -165,16 +165,16 @@ class GroupMembers:
         self._watched: set[int] = set()
         #: Pids that were watched: /proc shows them until they are reaped.
         self._seen: set[int] = set()
-        self._watch_some()
+        self._watch_members()
 
-    def __bool__(self) -> bool:
+    def any_alive(self) -> bool:
         return bool(self._watched)
 
     def close(self) -> None:
         while self._watched:
             self._stop_watching(next(iter(self._watched)))
 
-    def _watch_some(self) -> None:
+    def _watch_members(self) -> None:
         members = [pid for pid in find_members(self._leader) if pid not in self._seen]
         for pid in members[:MAX_WATCHED]:
             self._seen.add(pid)
@@ -186,7 +186,7 @@ class GroupMembers:
     def _exited(self, pidfd: int) -> None:
         self._stop_watching(pidfd)
         if not self._watched:
-            self._watch_some()  # members beyond MAX_WATCHED, or forked since
+            self._watch_members()  # members beyond MAX_WATCHED, or forked since
         if not self._watched:
             self._on_end()
 

@@ -1,4 +1,4 @@
-"""The plain runner: one new process for each launch.
+"""The spawn runner: one new process for each launch.
 
 A thread of a small pool spawns the process, so that the thread and not the event loop waits until the new
 process has executed its program: on the loop this was measured at up to 200 ms of standstill on a busy
@@ -31,7 +31,7 @@ from ductile.runner.port import (
 )
 from ductile.runner.process import rlimit_exec
 from ductile.runner.process.handle import ProcessHandle, open_handle, signal_group
-from ductile.runner.process.spawn_errors import UnderLimitsError, could_not_start
+from ductile.runner.process.spawn_errors import ExecRefusedByLimitsError, could_not_start
 from ductile.runner.process.supervisor import PipeEnds, SupervisedProcess, open_pipes, write_request
 from ductile.struct import Value
 
@@ -99,7 +99,7 @@ class SpawnRunner:
             return await waiter
         except asyncio.CancelledError:
             # If the waiter is not done, `_hand_over` will find it cancelled. Otherwise the process was handed
-            # over in the same turn of the loop in which the caller was cancelled.
+            # over in the same iteration of the loop in which the caller was cancelled.
             if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
                 _discard(waiter.result())
             raise
@@ -212,7 +212,7 @@ def _execute_limited(launch: Launch, pipes: PipeEnds) -> int:
             os.close(error_write)
         if number := os.read(error_read, _ERRNO_BYTES):
             os.waitpid(pid, 0)
-            raise UnderLimitsError(int(number), os.strerror(int(number)))
+            raise ExecRefusedByLimitsError(int(number), os.strerror(int(number)))
     finally:
         os.close(error_read)
     return pid

@@ -12,12 +12,12 @@ from ductile.runner.port import CouldNotStart
 TRANSIENT_ERRNOS = frozenset(
     {errno.EAGAIN, errno.ENOMEM, errno.ENOSPC, errno.EMFILE, errno.ENFILE, errno.ETXTBSY, errno.EINTR}
 )
-#: The daemon or the machine is short of a resource.
-_SHORTAGES = frozenset({errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE})
+#: A resource of the daemon or the machine is exhausted.
+_RESOURCE_ERRNOS = frozenset({errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE})
 _LONGEST_SHEBANG = 256
 
 
-class UnderLimitsError(OSError):
+class ExecRefusedByLimitsError(OSError):
     """The kernel refused to execute a program after the plugin's own limits were set."""
 
 
@@ -30,7 +30,8 @@ def could_not_start(error: OSError | ValueError, entrypoint: str, directory: str
     return CouldNotStart(
         error=f"{entrypoint} could not be started: {words}",
         permanent=error.errno not in TRANSIENT_ERRNOS,
-        shortage=error.errno in _SHORTAGES and not isinstance(error, UnderLimitsError),
+        resources_exhausted=error.errno in _RESOURCE_ERRNOS
+        and not isinstance(error, ExecRefusedByLimitsError),
     )
 
 

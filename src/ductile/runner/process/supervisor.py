@@ -27,13 +27,13 @@ from ductile.runner.port import (
     MAX_STDOUT,
     UNKNOWN_STATUS,
     DeadlinePassed,
-    Ending,
     Exited,
     ExitStatus,
     GracePeriods,
     Launch,
     OutputLimitExceeded,
     ProcessOutput,
+    ProcessResult,
     RunnerLost,
     StartedBy,
     StoppedOnRequest,
@@ -134,12 +134,22 @@ class RequestWriter:
         return descriptor
 
 
-class CappedReader:
+class BoundedReader:
     """Keeps the first `cap` bytes of a pipe. When watched it goes on reading beyond the cap, so that the
     process does not block.
     """
 
-    __slots__ = ("_cap", "_chunks", "_descriptor", "_kept", "_loop", "_on_cut", "_on_end", "_watched", "cut")
+    __slots__ = (
+        "_cap",
+        "_chunks",
+        "_descriptor",
+        "_kept",
+        "_loop",
+        "_on_end",
+        "_on_truncated",
+        "_watched",
+        "truncated",
+    )
 
     def __init__(
         self,
@@ -148,18 +158,18 @@ class CappedReader:
         cap: int,
         loop: asyncio.AbstractEventLoop,
         on_end: Callable[[], None],
-        on_cut: Callable[[], None] | None = None,
+        on_truncated: Callable[[], None] | None = None,
     ) -> None:
-        """`on_end` is called at the end of a watched pipe, `on_cut` when the cap is exceeded."""
+        """`on_end` is called at the end of a watched pipe, `on_truncated` at a byte beyond the cap."""
         self._descriptor: int | None = descriptor
         self._cap = cap
         self._loop = loop
         self._on_end = on_end
-        self._on_cut = on_cut
+        self._on_truncated = on_truncated
         self._chunks: list[bytes] = []
         self._kept = 0
         self._watched = False
-        self.cut = False
+        self.truncated = False
 
     @property
     def ended(self) -> bool:
@@ -208,10 +218,10 @@ class CappedReader:
         if room > 0:
             self._chunks.append(chunk[:room])
             self._kept += min(len(chunk), room)
-        if len(chunk) > room and not self.cut:
-            self.cut = True
-            if self._on_cut is not None:
-                self._on_cut()
+        if len(chunk) > room and not self.truncated:
+            self.truncated = True
+            if self._on_truncated is not None:
+                self._on_truncated()
         return True
 
 
@@ -259,18 +269,18 @@ class SupervisedProcess:
         self._leftovers = False
         #: Set when the leader has exited.
         self._members: GroupMembers | None = None
-        self._ending: Ending | None = None
-        self._waiters: list[asyncio.Future[Ending]] = []
+        self._result: ProcessResult | None = None
+        self._waiters: list[asyncio.Future[ProcessResult]] = []
         self._writer = RequestWriter(stdin, unsent, loop)
-        self._stdout = CappedReader(
+        self._stdout = BoundedReader(
             stdout,
             cap=MAX_STDOUT,
             loop=loop,
             on_end=self._maybe_finish,
             # The attempt has failed already; otherwise the process would run until its deadline.
-            on_cut=lambda: self._terminate(_StopCause.OUTPUT),
+            on_truncated=lambda: self._terminate(_StopCause.OUTPUT),
         )
-        self._stderr = CappedReader(stderr, cap=MAX_STDERR, loop=loop, on_end=self._maybe_finish)
+        self._stderr = BoundedReader(stderr, cap=MAX_STDERR, loop=loop, on_end=self._maybe_finish)
         self._timer: asyncio.TimerHandle | None = None
         active.add(self)
         if launch.timeout.total_seconds() < QUICK_EXIT_SECONDS:
@@ -291,10 +301,10 @@ class SupervisedProcess:
     def age(self) -> float:
         return self._loop.time() - self._started_at
 
-    async def wait(self) -> Ending:
-        if self._ending is not None:
-            return self._ending
-        waiter: asyncio.Future[Ending] = self._loop.create_future()
+    async def wait(self) -> ProcessResult:
+        if self._result is not None:
+            return self._result
+        waiter: asyncio.Future[ProcessResult] = self._loop.create_future()
         self._waiters.append(waiter)
         return await waiter
 
@@ -357,15 +367,15 @@ class SupervisedProcess:
         self._stdout.read_available()
         self._stderr.read_available()
         self._members = GroupMembers(self._handle.pid, self._loop, self._maybe_finish)
-        if self._pipes_ended and not self._members:
+        if self._pipes_ended and not self._members.any_alive():
             self._clear_group()
         else:
             self._watch_pipes()
-            self._set_timer(self._grace.for_leftovers, self._clear_group)
+            self._set_timer(self._grace.for_group_members, self._clear_group)
 
     def _maybe_finish(self) -> None:
         """Called when a pipe or the last member of the group has ended: do not use up the grace period."""
-        if self._leader_exited and self._pipes_ended and not self._members and self._ending is None:
+        if self._leader_exited and self._pipes_ended and not self._any_member_alive and self._result is None:
             self._clear_group()
 
     def _clear_group(self) -> None:
@@ -375,7 +385,7 @@ class SupervisedProcess:
         if not self._leftovers:
             self._handle.signal_group(Signals.SIGKILL)
         if self._pipes_ended:
-            self._leftovers = self._leftovers or bool(self._members)
+            self._leftovers = self._leftovers or self._any_member_alive
             self._finish()
         elif self._leftovers:
             self._stdout.read_available()
@@ -383,7 +393,11 @@ class SupervisedProcess:
             self._finish()
         else:
             self._leftovers = True
-            self._set_timer(self._grace.for_leftovers, self._clear_group)
+            self._set_timer(self._grace.for_group_members, self._clear_group)
+
+    @property
+    def _any_member_alive(self) -> bool:
+        return self._members is not None and self._members.any_alive()
 
     @property
     def _pipes_ended(self) -> bool:
@@ -396,7 +410,7 @@ class SupervisedProcess:
         self._timer = self._loop.call_later(seconds, then)
 
     def _finish(self) -> None:
-        if self._ending is not None:
+        if self._result is not None:
             return
         if self._timer is not None:
             self._timer.cancel()
@@ -405,19 +419,19 @@ class SupervisedProcess:
         self._stderr.close()
         if self._members is not None:
             self._members.close()
-        self._ending = self._describe(self._handle.reap())
+        self._result = self._describe(self._handle.reap())
         for waiter in self._waiters:
             if not waiter.done():  # cancelled with its caller
-                waiter.set_result(self._ending)
+                waiter.set_result(self._result)
         self._active.discard(self)
 
-    def _describe(self, status: ExitStatus | None) -> Ending:
+    def _describe(self, status: ExitStatus | None) -> ProcessResult:
         output = ProcessOutput(
             status=status or UNKNOWN_STATUS,
             stdout=self._stdout.content,
             stderr=self._stderr.content,
-            stdout_cut=self._stdout.cut,
-            stderr_cut=self._stderr.cut,
+            stdout_truncated=self._stdout.truncated,
+            stderr_truncated=self._stderr.truncated,
             leftovers=self._leftovers,
             duration=timedelta(seconds=self._duration),
         )

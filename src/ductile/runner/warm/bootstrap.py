@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn
 
 #: The end of a process that an interrupt has killed: by the signal, not with a status.
-BY_SIGINT = -1
+KILLED_BY_SIGINT = -1
 _LARGEST_STATUS = 2**63
 #: The standard streams of this process with their buffers. The script may have replaced `sys.stdout` or
 #: detached its buffer, and its response may still be in these.
@@ -93,7 +93,7 @@ def make_main(names: Mapping[str, Any], path: str) -> dict[str, Any]:
 
 
 def run_script(code: CodeType, main: dict[str, Any]) -> int:
-    """Run the code. Returns the exit status for the process, or `BY_SIGINT`."""
+    """Run the code. Returns the exit status for the process, or `KILLED_BY_SIGINT`."""
     try:
         exec(code, main)  # noqa: S102 - running the plugin is the purpose
     except SystemExit as leaving:
@@ -135,13 +135,13 @@ def status_of(leaving: SystemExit) -> int:
 
 
 def report_uncaught(error: BaseException, main: dict[str, Any]) -> int:
-    """Do what the interpreter does with an uncaught exception. Returns the exit status or `BY_SIGINT`."""
+    """Do what the interpreter does with an uncaught exception. Returns as `run_script`."""
     try:
         call_excepthook(error)
     except SystemExit as leaving:
         return status_of(leaving)
     remove_file_names(main)
-    return BY_SIGINT if isinstance(error, KeyboardInterrupt) else 1
+    return KILLED_BY_SIGINT if isinstance(error, KeyboardInterrupt) else 1
 
 
 def call_excepthook(error: BaseException) -> None:
@@ -180,7 +180,7 @@ def remove_file_names(main: dict[str, Any]) -> None:
 
 
 def end(status: int, preloaded: frozenset[str], finalisable: Sequence[Any], libc: Any) -> None:
-    """End the process as the interpreter ends it, in the same order.
+    """End the process as the interpreter ends it (`Py_FinalizeEx`), in the same order.
 
     Full finalisation by the interpreter writes to most memory pages that are shared with the server, and
     takes longer than everything else. It is skipped when it would have no visible effect: no other thread,
@@ -206,7 +206,7 @@ def end(status: int, preloaded: frozenset[str], finalisable: Sequence[Any], libc
     drop_modules(preloaded)
     if not flush_streams():
         let_interpreter_finalise(status)
-    if status == BY_SIGINT:
+    if status == KILLED_BY_SIGINT:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGINT)
     if libc is not None:
@@ -216,7 +216,7 @@ def end(status: int, preloaded: frozenset[str], finalisable: Sequence[Any], libc
 
 def let_interpreter_finalise(status: int) -> NoReturn:
     prepare_for_interpreter()
-    if status == BY_SIGINT:
+    if status == KILLED_BY_SIGINT:
         sys.excepthook = lambda *_: None  # printed already
         raise KeyboardInterrupt
     sys.exit(status)

@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from typing import Any
 
 OLDEST = (3, 8)
-#: Equal to the stamp of no file: a file remembered so counts as changed.
+#: Differs from the signature of every file, so the file counts as changed.
 CHANGED = ()
 #: File times follow the kernel's ticks and may be behind our clock by this many nanoseconds.
 _TICK = 10_000_000
 
 
-def stamp(path: str) -> tuple[int, ...] | None:
+def file_signature(path: str) -> tuple[int, ...] | None:
     """Return what changes when the file does; None if there is no such file."""
     try:
         found = os.stat(path)
@@ -51,16 +51,16 @@ def package_directories() -> list[str]:
     return [directory for directory in sys.path if "-packages" in directory]
 
 
-class ImportWindow:
+class ImportChangeDetector:
     """Finds files that changed during the import: the old or the new version may have been imported."""
 
     def __init__(self) -> None:
         self.began = time.time_ns()
         self.before = {directory: names_in(directory) for directory in package_directories()}
 
-    def stamp(self, path: str) -> tuple[int, ...] | None:
-        """Return the stamp to remember for an imported file, `CHANGED` if it changed during the import."""
-        seen = stamp(path)
+    def file_signature(self, path: str) -> tuple[int, ...] | None:
+        """Return the signature to remember for a file, `CHANGED` if it changed during the import."""
+        seen = file_signature(path)
         if path in self.before:
             # Importing itself creates `__pycache__`; that is no change.
             changed = names_in(path) != self.before[path]

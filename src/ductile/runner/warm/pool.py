@@ -14,6 +14,7 @@ import re
 import stat
 from functools import lru_cache
 
+from ductile.runner.environment import OWNER_VARIABLE, STORE_VARIABLE
 from ductile.runner.port import CouldNotStart, GracePeriods, Launch, RunnerLost, StartedBy
 from ductile.runner.process.spawn import SpawnRunner
 from ductile.runner.process.spawn_errors import shebang
@@ -34,7 +35,7 @@ _STARTUP_VARIABLES = ("PYTHON", "LD_", "DYLD_", "MALLOC_", "GLIBC_TUNABLES", "__
 _INTERPRETER = re.compile(r"python(3(\.\d+)?)?")
 #: The environment of a server: variables that the interpreter reads, and those that recovery finds it by.
 #: None of them is secret.
-_SERVER_VARIABLES = ("PATH", "HOME", "LANG", "LANGUAGE", "DUCTILE_STORE_ID", "DUCTILE_DAEMON")
+_SERVER_VARIABLES = ("PATH", "HOME", "LANG", "LANGUAGE", STORE_VARIABLE, OWNER_VARIABLE)
 
 
 class Interpreter(Value):
@@ -149,24 +150,24 @@ def _is_executable_file(path: str) -> bool:
         return False
 
 
-class WarmTimes(Value):
-    """In seconds."""
+class WarmTimeouts(Value):
+    """All in seconds."""
 
     #: A server that is not ready after this counts as unusable, one that has not forked as lost.
-    to_start: float = 10.0
+    start: float = 10.0
     #: An unusable interpreter is tried again after this: it may have been repaired.
-    until_retried: float = 300.0
+    retry: float = 300.0
     #: An idle server is stopped after this.
-    until_idle_stop: float = 300.0
+    idle: float = 300.0
 
 
 class WarmRunner:
     """Implements `ductile.runner.port.Runner`."""
 
-    def __init__(self, grace: GracePeriods | None = None, times: WarmTimes | None = None) -> None:
+    def __init__(self, grace: GracePeriods | None = None, timeouts: WarmTimeouts | None = None) -> None:
         self._grace = grace or GracePeriods()
-        self._times = times or WarmTimes()
-        self._cold = SpawnRunner(self._grace)
+        self._timeouts = timeouts or WarmTimeouts()
+        self._spawn_runner = SpawnRunner(self._grace)
         #: The latest attempt to start the server of each key.
         self._starts: dict[ServerKey, asyncio.Task[ForkServerClient | UnusableInterpreter]] = {}
         self._servers: set[ForkServerClient] = set()
@@ -182,7 +183,7 @@ class WarmRunner:
                 started = await self._fork(server, launch, plan)
                 if started is not None:
                     return started
-        return await self._cold.start(launch)
+        return await self._spawn_runner.start(launch)
 
     async def why_cold(self, launch: Launch) -> str | None:
         """Return why this launch would be spawned; None if it would be forked."""
@@ -200,7 +201,7 @@ class WarmRunner:
             for process in tuple(self._active):
                 process.stop(at_once=True)
             await next(iter(self._active)).wait()
-        await self._cold.close()
+        await self._spawn_runner.close()
         for start in self._starts.values():
             await asyncio.wait((start,))
         for server in tuple(self._servers):
@@ -218,12 +219,12 @@ class WarmRunner:
         return await asyncio.shield(start)
 
     async def _start_server(self, key: ServerKey) -> ForkServerClient | UnusableInterpreter:
-        server = await start_server(key, within=self._times.to_start, on_change=self._server_changed)
+        server = await start_server(key, within=self._timeouts.start, on_change=self._server_changed)
         if isinstance(server, ForkServerClient):
             self._servers.add(server)
             self._server_changed(server)
         else:
-            pause = 0 if server.transient else self._times.until_retried
+            pause = 0 if server.transient else self._timeouts.retry
             asyncio.get_running_loop().call_later(pause, self._starts.pop, key, None)
         return server
 
@@ -243,7 +244,7 @@ class WarmRunner:
         self._stop_idle_timer(server)
         self._forking.add(forking)
         forking.add_done_callback(self._forking.discard)
-        hung = asyncio.get_running_loop().call_later(self._times.to_start, server.kill)
+        hung = asyncio.get_running_loop().call_later(self._timeouts.start, server.kill)
         forking.add_done_callback(lambda _: hung.cancel())
         try:
             handle = await asyncio.shield(forking)
@@ -284,7 +285,7 @@ class WarmRunner:
             self._servers.discard(server)
         elif server.idle and server.usable:
             loop = asyncio.get_running_loop()
-            self._idle_timers[server] = loop.call_later(self._times.until_idle_stop, server.retire)
+            self._idle_timers[server] = loop.call_later(self._timeouts.idle, server.retire)
 
     def _stop_idle_timer(self, server: ForkServerClient) -> None:
         timer = self._idle_timers.pop(server, None)

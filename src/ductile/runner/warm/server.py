@@ -97,8 +97,8 @@ class ForkServer:
         #: Files that make this server out of date when they change.
         self.watched: dict[str, tuple[int, ...] | None] = {}
         self.preloaded: frozenset[str] = frozenset()
-        #: Imported modules that a file beside a plugin would hide.
-        self.hidable: frozenset[str] = frozenset()
+        #: Imported modules that a file beside a plugin would shadow.
+        self.shadowable: frozenset[str] = frozenset()
         #: Objects with finalisers that preloaded modules have created.
         self.finalisable: list[Any] = []
         self.rng_tracker = fork_rng.RngTracker()
@@ -109,7 +109,7 @@ class ForkServer:
     def prepare(self, modules: Sequence[str]) -> bool:
         """Import the modules and report to the daemon. Returns whether this interpreter can be forked."""
         missing = {}
-        window = interpreter_check.ImportWindow()
+        changes = interpreter_check.ImportChangeDetector()
         if modules:
             self.rng_tracker.start()
         for name in modules:
@@ -120,8 +120,10 @@ class ForkServer:
         self.rng_tracker.stop()
         self.libc = interpreter_check.find_libc()
         self.preloaded = frozenset(sys.modules)
-        self.hidable = frozenset(name.partition(".")[0] for name in self.preloaded) - ALWAYS_LOADED
-        self.watched = {path: window.stamp(path) for path in interpreter_check.files_to_watch(__file__)}
+        self.shadowable = frozenset(name.partition(".")[0] for name in self.preloaded) - ALWAYS_LOADED
+        self.watched = {
+            path: changes.file_signature(path) for path in interpreter_check.files_to_watch(__file__)
+        }
         unusable = interpreter_check.why_unusable()
         if unusable is not None:
             self.send({"event": "unusable", "reason": unusable})
@@ -264,11 +266,11 @@ class ForkServer:
             start_cold(request)
 
     def needs_cold_start(self, path: str) -> bool:
-        if any(interpreter_check.stamp(file) != seen for file, seen in self.watched.items()):
+        if any(interpreter_check.file_signature(file) != seen for file, seen in self.watched.items()):
             self.send_to_server(b"stale")
             return True
         beside = os.listdir(os.path.dirname(os.path.realpath(path)))
-        return any(name.partition(".")[0] in self.hidable for name in beside)
+        return any(name.partition(".")[0] in self.shadowable for name in beside)
 
     def load(self, request: ForkRequest) -> CodeType:
         """Return the plugin's code, from the cache if the file still has the same content."""
