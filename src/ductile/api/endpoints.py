@@ -57,7 +57,7 @@ def _endpoint(
 
 
 #: Endpoints that run no operation.
-_OWN = (
+_WITHOUT_OPERATION = (
     _endpoint(
         get("/", message="Ductile, an automation runtime."),
         "What this is, and where to go on",
@@ -140,4 +140,4 @@ _OWN = (
     ),
 )
 
-ENDPOINTS: tuple[Endpoint, ...] = (*_OWN, *_operations())
+ENDPOINTS: tuple[Endpoint, ...] = (*_WITHOUT_OPERATION, *_operations())

@@ -157,7 +157,7 @@ def job_result(ran: AwaitedJob) -> CommandResult:
     if job["status"] != "succeeded":
         # Not ended is not failed: a script that retries on failure would start the job twice. Without a
         # daemon and not stopped, its attempt here failed, and no process retries it.
-        pending = job["status"] not in fmt.TERMINAL and (ran.daemon_runs or ran.stopped)
+        pending = job["status"] not in fmt.TERMINAL_STATUSES and (ran.daemon_runs or ran.stopped)
         status = Exit.INTERRUPTED if ran.stopped == "signal" else Exit.TRY_AGAIN
         return CommandResult(
             data,
@@ -178,7 +178,7 @@ def job_result(ran: AwaitedJob) -> CommandResult:
 
 def _failure_text(ran: AwaitedJob, console: Console) -> str:
     job = ran.job
-    ended = job["status"] in fmt.TERMINAL
+    ended = job["status"] in fmt.TERMINAL_STATUSES
     status = f"{'is ' if job['status'] == 'dead' else ''}{job['status']}"
     if not ended:
         status = f"has not ended: it is {job['status']}"

@@ -81,7 +81,7 @@ class Schedule(Value):
     payload: SecretMap[JsonValue] | None = None
 
 
-class PluginRefusal(Value):
+class UnavailableReason(Value):
     """Why a configured plugin cannot run; jobs for it fail with `plugin_unavailable`."""
 
     code: str
@@ -96,7 +96,7 @@ class PluginInstance(Value):
     uses: str
     enabled: bool
     installed: InstalledPlugin | None
-    refused: PluginRefusal | None
+    refused: UnavailableReason | None
     config: SecretMap[JsonValue]
     config_hash: str
     env: SecretMap[str]

@@ -197,7 +197,7 @@ _FIGURES = (
     ),
     _read(
         "log.figures",
-        "jobs.queue:run_figures",
+        "jobs.queue:execution_figures",
         "How executions ended, plugin by plugin",
         JOBS_RO,
         get("/analytics/summary", tag="figures"),

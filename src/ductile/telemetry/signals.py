@@ -83,7 +83,7 @@ class Signal(StrEnum):
     JOB_SUPERSEDED = "job.superseded", WARN, "A result came too late and was only logged."
     JOB_STDERR = "job.stderr", WARN, "A plugin wrote to stderr."
     JOB_SAID = "job.said", INFO, "A plugin's response contained a log line."
-    JOB_CHILD_CONFLICT = "job.child_conflict", ERROR, "A child job existed already: a defect of Ductile."
+    JOB_CHILD_CONFLICT = "job.child_conflict", ERROR, "A child job existed already: a bug in Ductile."
     EVENT_UNROUTED = "event.unrouted", DEBUG, "An event matched no route."
     EVENT_DROPPED = "event.dropped", ERROR, "An event had crossed too many hops and was not passed on."
     STEP_BYPASSED = "step.bypassed", INFO, "A step was skipped, or a pipeline not started, by its `if`."

@@ -60,7 +60,7 @@ def opened(home: Path) -> OpenedConfiguration:
 
 
 def saved(home: Path, target: Path, files: StoreFiles | None = None, **wanted: Any) -> dict[str, Any]:
-    given: dict[str, Any] = {"scopes": frozenset(BackupPart), "secrets": False, "now": START} | wanted
+    given: dict[str, Any] = {"parts": frozenset(BackupPart), "secrets": False, "now": START} | wanted
     return back_up(opened(home), BackupRequest(target=target, **given), files or store_files(), quiet)
 
 
@@ -133,9 +133,9 @@ def test_files_of_variables_are_left_out_unless_asked_for(tmp_path: Path) -> Non
 
 def test_only_the_parts_that_are_wanted(tmp_path: Path) -> None:
     home = a_home(tmp_path)
-    saved(home, tmp_path / "c.tar.gz", scopes=parse_parts("config"))
+    saved(home, tmp_path / "c.tar.gz", parts=parse_parts("config"))
     assert names_in(tmp_path / "c.tar.gz") == [MANIFEST, "inside/config.yaml"]
-    saved(home, tmp_path / "s.tar.gz", scopes=parse_parts("state"))
+    saved(home, tmp_path / "s.tar.gz", parts=parse_parts("state"))
     assert names_in(tmp_path / "s.tar.gz") == [MANIFEST, "inside/data/state.db"]
     assert parse_parts(None) == frozenset(BackupPart)
     for wrong in ("", "everything", "config,else"):
@@ -144,7 +144,7 @@ def test_only_the_parts_that_are_wanted(tmp_path: Path) -> None:
 
 
 def test_into_a_directory_it_gets_a_name_with_its_time(tmp_path: Path) -> None:
-    done = saved(a_home(tmp_path), tmp_path, scopes=parse_parts("config"))
+    done = saved(a_home(tmp_path), tmp_path, parts=parse_parts("config"))
     assert done["path"] == str(tmp_path / "ductile-20260208T100000Z.tar.gz")
 
 
@@ -210,7 +210,7 @@ def test_links_to_directories_are_named_and_not_followed(tmp_path: Path) -> None
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere" / "secret").touch()
     (home / "plugins" / "linked").symlink_to(tmp_path / "elsewhere")
-    done = saved(home, tmp_path / "b.tar.gz", scopes=parse_parts("plugins"))
+    done = saved(home, tmp_path / "b.tar.gz", parts=parse_parts("plugins"))
     assert done["left_out"] == [str(home / "plugins" / "linked")]
     assert not [name for name in names_in(tmp_path / "b.tar.gz") if "secret" in name]
 
@@ -296,7 +296,7 @@ def test_an_archive_that_was_tampered_with_is_refused(tmp_path: Path, what: str)
 
 def test_links_and_devices_in_an_archive_are_refused(tmp_path: Path) -> None:
     home = a_home(tmp_path)
-    saved(home, tmp_path / "b.tar.gz", scopes=parse_parts("config"))
+    saved(home, tmp_path / "b.tar.gz", parts=parse_parts("config"))
     bad = tmp_path / "tampered.tar.gz"
     with tarfile.open(tmp_path / "b.tar.gz") as archive, tarfile.open(bad, "w:gz") as target:
         first = archive.next()
@@ -320,7 +320,7 @@ def an_extended_header(kind: bytes, size: int) -> bytes:
 @pytest.mark.parametrize("first", [True, False])
 def test_a_header_that_would_fill_the_memory_is_refused(tmp_path: Path, kind: bytes, *, first: bool) -> None:
     """A small archive can hold one of any size; it is refused before it is read."""
-    saved(a_home(tmp_path), tmp_path / "b.tar.gz", scopes=parse_parts("config"))
+    saved(a_home(tmp_path), tmp_path / "b.tar.gz", parts=parse_parts("config"))
     with gzip.open(tmp_path / "b.tar.gz") as unpacked:
         whole = unpacked.read()
     size = 64 * 1024 * 1024
@@ -410,7 +410,7 @@ def test_a_file_that_changes_while_it_is_backed_up_stops_it(tmp_path: Path) -> N
             path.write_text("#!/bin/sh\n")
 
     wanted = BackupRequest(
-        target=tmp_path / "b.tar.gz", scopes=frozenset(BackupPart), secrets=False, now=START
+        target=tmp_path / "b.tar.gz", parts=frozenset(BackupPart), secrets=False, now=START
     )
     with pytest.raises(ConflictError, match=r"run\.sh was changed while it was being backed up"):
         back_up(opened(home), wanted, store_files(), grow)

@@ -60,7 +60,7 @@ class BackupProgress(Protocol):
 
 class BackupRequest(Value):
     target: Path
-    scopes: frozenset[BackupPart]
+    parts: frozenset[BackupPart]
     secrets: bool
     now: datetime
     dry_run: bool = False
@@ -113,8 +113,8 @@ def back_up(
             created_at=format_timestamp(wanted.now),
             directory=str(opened.loaded.directory),
             config_file=opened.loaded.path.name,
-            scopes=tuple(scope.value for scope in BackupPart if scope in wanted.scopes),
-            secrets=wanted.secrets and BackupPart.CONFIG in wanted.scopes,
+            scopes=tuple(part.value for part in BackupPart if part in wanted.parts),
+            secrets=wanted.secrets and BackupPart.CONFIG in wanted.parts,
             members=tuple(_member(source) for source in sources),
             store=None if store is None else store.name,
             left_out=tuple(str(path) for path in left_out),
@@ -165,11 +165,11 @@ def _collect(
     directory, base = _normalize(opened.loaded.directory), _base(opened, wanted)
     found: dict[Path, BackupPart] = {}
     left_out: list[Path] = []
-    if BackupPart.CONFIG in wanted.scopes:
+    if BackupPart.CONFIG in wanted.parts:
         names = [file.name for file in opened.loaded.files]
         names += [CHECKSUMS_FILE] if (directory / CHECKSUMS_FILE).is_file() else []
         found |= {_normalize(directory / name): BackupPart.CONFIG for name in names}
-    if BackupPart.PLUGINS in wanted.scopes:
+    if BackupPart.PLUGINS in wanted.parts:
         store = state_file(opened.snapshot)
         for root in opened.loaded.plugin_roots:
             for path in _files_below(root, left_out):
@@ -189,7 +189,7 @@ def _base(opened: OpenedConfiguration, wanted: BackupRequest) -> Path | None:
     the configuration's directory.
     """
     directory = _normalize(opened.loaded.directory)
-    if BackupPart.PLUGINS not in wanted.scopes:
+    if BackupPart.PLUGINS not in wanted.parts:
         return None
     model = opened.loaded.model
     named = [*model.plugin_roots, *([model.plugins_dir] if model.plugins_dir else [])]
@@ -217,7 +217,7 @@ def _files_below(root: Path, left_out: list[Path]) -> Iterator[Path]:
 
 
 def _store_source(opened: OpenedConfiguration, wanted: BackupRequest, files: StoreFiles) -> _Source | None:
-    if BackupPart.STATE not in wanted.scopes:
+    if BackupPart.STATE not in wanted.parts:
         return None
     path = _normalize(state_file(opened.snapshot))
     files.refuse_incomplete(path)

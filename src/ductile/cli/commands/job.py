@@ -136,10 +136,12 @@ def wait(call: Invocation) -> CommandResult:
         if error is None:
             return line
         # The error of a job that runs again is of an earlier attempt, unless the job is about to be retried.
-        earlier = "" if job["status"] in fmt.TERMINAL or job["reason"] == "retry" else "earlier: "
+        earlier = "" if job["status"] in fmt.TERMINAL_STATUSES or job["reason"] == "retry" else "earlier: "
         return f"{line}: {earlier}{indent_continuation(error)}"
 
-    return CommandResult(job, text, exit_status=status if job["status"] in fmt.TERMINAL else Exit.TRY_AGAIN)
+    return CommandResult(
+        job, text, exit_status=status if job["status"] in fmt.TERMINAL_STATUSES else Exit.TRY_AGAIN
+    )
 
 
 @renders("cancel", "end a job; a running one is killed", "job.cancel", arguments=(JOB,))

@@ -24,7 +24,7 @@ _STATUS_COLOURS = {
     "running": "yellow",
 }
 #: Statuses in which a job has ended.
-TERMINAL = ("succeeded", "failed", "dead")
+TERMINAL_STATUSES = ("succeeded", "failed", "dead")
 ORPHANED = "no process runs it any more"
 JOB_HEADERS = ("JOB", "PLUGIN", "COMMAND", "STATUS", "ATTEMPT", "BY", "CREATED", "ABOUT")
 #: Left out first on a narrow terminal: why a job failed matters more.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ductile.config.cron import CronTable, parse_cron
 from ductile.config.seal import hash_bytes
-from ductile.config.snapshot import PluginInstance, PluginRefusal, Schedule
+from ductile.config.snapshot import PluginInstance, Schedule, UnavailableReason
 from ductile.config.validate.rules import not_installed_message, schedules_of
 from ductile.core.jobs.failures import BreakerPolicy, RetryPolicy
 from ductile.core.policy import FactRule, PluginPolicy
@@ -56,22 +56,24 @@ def compile_plugin(
     )
 
 
-def _refusal(name: str, uses: str, settings: PluginSettings, discovery: Discovery) -> PluginRefusal | None:
+def _refusal(
+    name: str, uses: str, settings: PluginSettings, discovery: Discovery
+) -> UnavailableReason | None:
     if uses in discovery.installed:
         required = discovery.installed[uses].manifest.required_config
         missing = [key for key in required if key not in settings.config.names()]
         if not missing:
             return None
-        return PluginRefusal(
+        return UnavailableReason(
             code="missing_config",
             reason=f"its configuration lacks {', '.join(missing)}",
             hint=f"set it under plugins.{name}.config",
         )
     if uses in discovery.refused:
         refused = discovery.refused[uses]
-        return PluginRefusal(code=refused.code, reason=refused.reason, hint=refused.hint)
+        return UnavailableReason(code=refused.code, reason=refused.reason, hint=refused.hint)
     reason, hint = not_installed_message(uses, discovery.names)
-    return PluginRefusal(code="not_installed", reason=reason, hint=hint)
+    return UnavailableReason(code="not_installed", reason=reason, hint=hint)
 
 
 def compile_retry(

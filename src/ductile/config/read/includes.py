@@ -111,7 +111,7 @@ class _Loader:
         real = path.resolve()
         if real in self._open:
             cycle = " → ".join(each.name for each in (*self._open[self._open.index(real) :], real))
-            self._complain(included_at, f"{path} includes itself: {cycle}")
+            self._add_problem(included_at, f"{path} includes itself: {cycle}")
             return
         if real in self._seen:
             return
@@ -131,7 +131,7 @@ class _Loader:
             data = self.overlay[path] if path in self.overlay else read_regular_file(path)
             tree = parse_yaml(data, file=str(path))
         except OSError as error:
-            self._complain(included_at, f"{path} cannot be read: {error.strerror}")
+            self._add_problem(included_at, f"{path} cannot be read: {error.strerror}")
             return None
         except ConfigError as error:
             self.problems += error.problems
@@ -168,7 +168,7 @@ class _Loader:
             try:
                 found += ((each, item.location) for each in self._expand(path, item.location))
             except PermissionError as error:
-                self._complain(item.location, f"the included {path} cannot be read: {error.strerror}")
+                self._add_problem(item.location, f"the included {path} cannot be read: {error.strerror}")
         return found
 
     def _expand(self, path: Path, location: SourceLocation) -> list[Path]:
@@ -183,10 +183,10 @@ class _Loader:
         if path.exists() or path in self.overlay:
             return [path]
         hint = f"create it, or remove the include; it is looked for relative to {location.file}"
-        self._complain(location, f"the included {path} does not exist", hint=hint)
+        self._add_problem(location, f"the included {path} does not exist", hint=hint)
         return []
 
-    def _complain(self, location: SourceLocation | None, message: str, *, hint: str | None = None) -> None:
+    def _add_problem(self, location: SourceLocation | None, message: str, *, hint: str | None = None) -> None:
         self.problems.append(problem_at(location, ("include",) if location else (), message, hint=hint))
 
 

@@ -86,7 +86,7 @@ class _Decoder:
                 hint = did_you_mean(name.text, keys) or f"the keys here are {', '.join(sorted(keys))}"
                 where = f" in {path[-1]}" if path and isinstance(path[-1], str) else ""
                 message = f'there is no key "{name.text}"{where}'
-                self._complain(name.location, (*path, name.text), message, hint=hint)
+                self._add_problem(name.location, (*path, name.text), message, hint=hint)
                 continue
             key = keys[name.text]
             # An empty section or map is a heading, and a free value may be null. Elsewhere null is absence.
@@ -96,7 +96,7 @@ class _Decoder:
         required = [key for key in keys.values() if key.required]
         for key in required:
             if key.attribute not in values:
-                self._complain(node.location, path, f'"{key.name}" is missing', hint=key.description)
+                self._add_problem(node.location, path, f'"{key.name}" is missing', hint=key.description)
         usable = {name: value for name, value in values.items() if value is not _INVALID}
         if any(key.attribute not in usable for key in required):
             return _INVALID
@@ -108,7 +108,7 @@ class _Decoder:
         if is_empty(node):
             return read(MapNode(entries=(), location=node.location))
         found = self._found(node, path)
-        self._complain(node.location, path, "this is not a map", expected="a map", found=found)
+        self._add_problem(node.location, path, "this is not a map", expected="a map", found=found)
         return _INVALID
 
     def _map(self, node: MapNode, inner: FieldType, path: KeyPath) -> Any:
@@ -119,7 +119,7 @@ class _Decoder:
         if not isinstance(node, ListNode):
             hint = "begin each entry with a dash, or write [one, two]"
             found = self._found(node, path)
-            self._complain(
+            self._add_problem(
                 node.location, path, "this is not a list", expected="a list", found=found, hint=hint
             )
             return _INVALID
@@ -135,7 +135,7 @@ class _Decoder:
                 return value
             expected += [problem.expected for problem in attempt.problems if problem.expected]
         found = self._found(node, path)
-        self._complain(
+        self._add_problem(
             node.location, path, "this cannot be used", expected=" or ".join(expected), found=found
         )
         return _INVALID
@@ -153,7 +153,7 @@ class _Decoder:
                     return _choose(node, field_type)
         except InvalidValueError as error:
             secret = isinstance(field_type, Scalar) and field_type.type is SettingType.SECRET
-            self._complain(
+            self._add_problem(
                 node.location,
                 path,
                 error.message or "this value cannot be used",
@@ -163,7 +163,7 @@ class _Decoder:
             )
         except ConfigError as error:  # a number that JSON cannot hold
             for problem in error.problems:
-                self._complain(
+                self._add_problem(
                     node.location, path, problem.message, expected=problem.expected, hint=problem.hint
                 )
         return _INVALID
@@ -178,7 +178,7 @@ class _Decoder:
                 values[key.text] = "" if is_empty(value) else value.text
             else:
                 found = describe(value)
-                self._complain(
+                self._add_problem(
                     value.location,
                     (*path, key.text),
                     "this value cannot be used",
@@ -193,7 +193,9 @@ class _Decoder:
             return None
         return describe(node)
 
-    def _complain(self, location: SourceLocation, path: KeyPath, message: str, **parts: str | None) -> None:
+    def _add_problem(
+        self, location: SourceLocation, path: KeyPath, message: str, **parts: str | None
+    ) -> None:
         self.problems.append(problem_at(location_of(self.root, path) or location, path, message, **parts))
 
 

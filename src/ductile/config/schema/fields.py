@@ -63,7 +63,7 @@ class Weekday(IntEnum):
     SATURDAY = 6
 
 
-def about(description: str, *, default: str | None = None, at_least: int | None = None) -> msgspec.Meta:
+def setting(description: str, *, default: str | None = None, at_least: int | None = None) -> msgspec.Meta:
     """Return the annotation of one setting: its meaning, and its default in words where it is computed.
 
     The bound is not msgspec's own, which cannot be put on a setting that may be absent.

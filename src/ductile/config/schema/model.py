@@ -13,7 +13,7 @@ from typing import Annotated
 
 import msgspec
 
-from ductile.config.schema.fields import Address, Duration, SecretText, Section, Size, about
+from ductile.config.schema.fields import Address, Duration, SecretText, Section, Size, setting
 from ductile.config.schema.pipelines import PipelineSettings
 from ductile.config.schema.plugins import PluginSettings
 
@@ -48,185 +48,193 @@ class WebhookPreset(StrEnum):
 
 
 class ServiceSettings(Section, frozen=True, kw_only=True):
-    name: Annotated[str, about("Name of this service in logs and responses.")] = "ductile"
+    name: Annotated[str, setting("Name of this service in logs and responses.")] = "ductile"
     tick_interval: Annotated[
         Duration,
-        about(
+        setting(
             "Interval at which the scheduler checks the clock and expired data is removed. Jobs start when "
             "they are due, not at the next tick.",
             at_least=1,
         ),
     ] = timedelta(seconds=60)
-    log_level: Annotated[LogLevel, about("The lowest level that is logged.")] = LogLevel.INFO
+    log_level: Annotated[LogLevel, setting("The lowest level that is logged.")] = LogLevel.INFO
     log_format: Annotated[
-        LogFormat, about("JSON for machines, or text for people.", default="`json`, and `text` at a terminal")
+        LogFormat,
+        setting("JSON for machines, or text for people.", default="`json`, and `text` at a terminal"),
     ] = LogFormat.JSON
     timezone: Annotated[
         str | None,
-        about("IANA time zone of every schedule that names none.", default="the system's time zone"),
+        setting("IANA time zone of every schedule that names none.", default="the system's time zone"),
     ] = None
     dedupe_ttl: Annotated[
-        Duration, about("How long a succeeded job keeps others with its dedupe key from running.")
+        Duration, setting("How long a succeeded job keeps others with its dedupe key from running.")
     ] = timedelta(hours=24)
     job_log_retention: Annotated[
-        Duration, about("How long the log of jobs, and failed and dead jobs, are kept.")
+        Duration, setting("How long the log of jobs, and failed and dead jobs, are kept.")
     ] = timedelta(days=30)
     job_queue_retention: Annotated[
-        Duration, about("How long succeeded jobs stay in the queue. No shorter than `dedupe_ttl`.")
+        Duration, setting("How long succeeded jobs stay in the queue. No shorter than `dedupe_ttl`.")
     ] = timedelta(hours=24)
-    facts_retention: Annotated[Duration | None, about("How long facts are kept.", default="for ever")] = None
+    facts_retention: Annotated[Duration | None, setting("How long facts are kept.", default="for ever")] = (
+        None
+    )
     max_workers: Annotated[
         int | None,
-        about(
+        setting(
             "Jobs that run at the same time.", default="one less than the processors, at least 1", at_least=1
         ),
     ] = None
     max_hops: Annotated[
-        int, about("How many routes and pipelines one event may trigger in a row.", at_least=1)
+        int, setting("How many routes and pipelines one event may trigger in a row.", at_least=1)
     ] = 20
     strict_mode: Annotated[
-        bool, about("Refuse unsealed files and secrets in the clear, which otherwise are warnings.")
+        bool, setting("Refuse unsealed files and secrets in the clear, which otherwise are warnings.")
     ] = False
     allow_symlinks: Annotated[
-        bool, about("Follow symbolic links in the paths of configuration and plugins, with a warning.")
+        bool, setting("Follow symbolic links in the paths of configuration and plugins, with a warning.")
     ] = False
     shutdown_grace: Annotated[
-        Duration, about("How long running jobs may take to finish when the service stops.")
+        Duration, setting("How long running jobs may take to finish when the service stops.")
     ] = timedelta(seconds=30)
     plugin_env_passthrough: Annotated[
-        tuple[str, ...], about("Further variables of the service's environment that plugins get.")
+        tuple[str, ...], setting("Further variables of the service's environment that plugins get.")
     ] = ()
 
 
 class StateSettings(Section, frozen=True, kw_only=True):
     path: Annotated[
-        str | None, about("The SQLite file of the embedded store.", default="`./data/state.db`")
+        str | None, setting("The SQLite file of the embedded store.", default="`./data/state.db`")
     ] = None
-    url: Annotated[SecretText | None, about("Use PostgreSQL instead: `postgresql://user@host/database`.")] = (
-        None
-    )
+    url: Annotated[
+        SecretText | None, setting("Use PostgreSQL instead: `postgresql://user@host/database`.")
+    ] = None
 
 
 class RouteSettings(Section, frozen=True, kw_only=True):
     source: Annotated[
-        str, about("The event's source: the plugin that emits it, or `api`, `cli` or `webhook`.")
+        str, setting("The event's source: the plugin that emits it, or `api`, `cli` or `webhook`.")
     ] = msgspec.field(name="from")
-    event_type: Annotated[str, about("The event's type; it has to match exactly.")]
-    to: Annotated[str, about("Target: `plugin` for its `handle` command, or `plugin.command`.")]
+    event_type: Annotated[str, setting("The event's type; it has to match exactly.")]
+    to: Annotated[str, setting("Target: `plugin` for its `handle` command, or `plugin.command`.")]
 
 
 class ApiTokenSettings(Section, frozen=True, kw_only=True):
     name: Annotated[
         str | None,
-        about("Name of the token in logs.", default="`api-token-` and the first digits of its digest"),
+        setting("Name of the token in logs.", default="`api-token-` and the first digits of its digest"),
     ] = None
-    token: Annotated[SecretText, about("The token itself, as a reference such as `${ADMIN_TOKEN}`.")]
-    scopes: Annotated[tuple[str, ...], about("What the token permits.")] = ()
+    token: Annotated[SecretText, setting("The token itself, as a reference such as `${ADMIN_TOKEN}`.")]
+    scopes: Annotated[tuple[str, ...], setting("What the token permits.")] = ()
 
 
 class ApiAuthSettings(Section, frozen=True, kw_only=True):
-    tokens: Annotated[tuple[ApiTokenSettings, ...], about("Bearer tokens that the API accepts.")] = ()
+    tokens: Annotated[tuple[ApiTokenSettings, ...], setting("Bearer tokens that the API accepts.")] = ()
 
 
 class ApiSettings(Section, frozen=True, kw_only=True):
-    enabled: Annotated[bool, about("Whether the HTTP API listens.")] = False
-    listen: Annotated[Address, about("Where it listens.")] = "localhost:8080"
-    auth: Annotated[ApiAuthSettings, about("Authentication of callers.")] = ApiAuthSettings()
+    enabled: Annotated[bool, setting("Whether the HTTP API listens.")] = False
+    listen: Annotated[Address, setting("Where it listens.")] = "localhost:8080"
+    auth: Annotated[ApiAuthSettings, setting("Authentication of callers.")] = ApiAuthSettings()
     max_concurrent_sync: Annotated[
-        int, about("Callers that may wait for a run at the same time.", at_least=1)
+        int, setting("Callers that may wait for a run at the same time.", at_least=1)
     ] = 10
-    max_sync_timeout: Annotated[Duration, about("Longest time a caller waits.", at_least=1)] = timedelta(
+    max_sync_timeout: Annotated[Duration, setting("Longest time a caller waits.", at_least=1)] = timedelta(
         minutes=5
     )
-    max_body_size: Annotated[Size, about("Largest request body.", at_least=1)] = _ONE_MEGABYTE
+    max_body_size: Annotated[Size, setting("Largest request body.", at_least=1)] = _ONE_MEGABYTE
     open_discovery: Annotated[
         bool,
-        about("Show the catalogue without a token, also where `listen` or `Host` is not a loopback address."),
+        setting(
+            "Show the catalogue without a token, also where `listen` or `Host` is not a loopback address."
+        ),
     ] = False
 
 
 class WebhookEndpointSettings(Section, frozen=True, kw_only=True):
     name: Annotated[
         str | None,
-        about("Used in the event's type, `webhook.NAME`; unique.", default="the last part of `path`"),
+        setting("Used in the event's type, `webhook.NAME`; unique.", default="the last part of `path`"),
     ] = None
-    path: Annotated[str, about("Path of the endpoint, such as `/hook/github`; unique.")]
-    plugin: Annotated[str | None, about("Run this plugin.")] = None
-    pipeline: Annotated[str | None, about("Run this pipeline.")] = None
-    event: Annotated[str | None, about("Publish an event of this type.")] = None
-    command: Annotated[str | None, about("The plugin's command.", default="`handle`")] = None
-    secret_ref: Annotated[str | None, about("The entry of `tokens` that signs the requests.")] = None
-    secret: Annotated[SecretText | None, about("The signing secret itself, as a reference.")] = None
+    path: Annotated[str, setting("Path of the endpoint, such as `/hook/github`; unique.")]
+    plugin: Annotated[str | None, setting("Run this plugin.")] = None
+    pipeline: Annotated[str | None, setting("Run this pipeline.")] = None
+    event: Annotated[str | None, setting("Publish an event of this type.")] = None
+    command: Annotated[str | None, setting("The plugin's command.", default="`handle`")] = None
+    secret_ref: Annotated[str | None, setting("The entry of `tokens` that signs the requests.")] = None
+    secret: Annotated[SecretText | None, setting("The signing secret itself, as a reference.")] = None
     signature_header: Annotated[
-        str | None, about("The header with the signature.", default="`X-Hub-Signature-256`, or the preset's")
+        str | None,
+        setting("The header with the signature.", default="`X-Hub-Signature-256`, or the preset's"),
     ] = None
-    max_body_size: Annotated[Size, about("Largest request body.", at_least=1)] = _ONE_MEGABYTE
+    max_body_size: Annotated[Size, setting("Largest request body.", at_least=1)] = _ONE_MEGABYTE
     delivery_header: Annotated[
-        str | None, about("The header with the delivery's id; a redelivery is then not run twice.")
+        str | None, setting("The header with the delivery's id; a redelivery is then not run twice.")
     ] = None
     preset: Annotated[
-        WebhookPreset | None, about("Header, format and replay window of a well-known sender.")
+        WebhookPreset | None, setting("Header, format and replay window of a well-known sender.")
     ] = None
 
 
 class WebhookSettings(Section, frozen=True, kw_only=True):
-    listen: Annotated[Address, about("Where the listener for webhooks is.")] = "127.0.0.1:8081"
-    endpoints: Annotated[tuple[WebhookEndpointSettings, ...], about("The endpoints, by path.")] = ()
+    listen: Annotated[Address, setting("Where the listener for webhooks is.")] = "127.0.0.1:8081"
+    endpoints: Annotated[tuple[WebhookEndpointSettings, ...], setting("The endpoints, by path.")] = ()
 
 
 class TokenSettings(Section, frozen=True, kw_only=True):
-    name: Annotated[str, about("Name of the entry, unique; `secret_ref` refers to it.")]
-    key: Annotated[SecretText, about("The secret itself, as a reference such as `${GITHUB_KEY}`.")]
+    name: Annotated[str, setting("Name of the entry, unique; `secret_ref` refers to it.")]
+    key: Annotated[SecretText, setting("The secret itself, as a reference such as `${GITHUB_KEY}`.")]
     scopes_file: Annotated[
-        str | None, about("JSON file with the scopes. Without one the entry is a secret, not a token.")
+        str | None, setting("JSON file with the scopes. Without one the entry is a secret, not a token.")
     ] = None
-    scopes_hash: Annotated[str | None, about("`blake3:` and the hash that the scopes file must have.")] = None
+    scopes_hash: Annotated[str | None, setting("`blake3:` and the hash that the scopes file must have.")] = (
+        None
+    )
 
 
 class StateWebhookSettings(Section, frozen=True, kw_only=True):
-    secret_ref: Annotated[str | None, about("The entry of `tokens` that signs the requests.")] = None
-    signature_header: Annotated[str, about("The header with the signature.")] = "X-Foreman-Signature"
-    allow: Annotated[tuple[str, ...], about("Hosts that may be called.", default="any public address")] = ()
-    max_attempts: Annotated[int, about("How often a delivery is tried.", at_least=1)] = 8
+    secret_ref: Annotated[str | None, setting("The entry of `tokens` that signs the requests.")] = None
+    signature_header: Annotated[str, setting("The header with the signature.")] = "X-Foreman-Signature"
+    allow: Annotated[tuple[str, ...], setting("Hosts that may be called.", default="any public address")] = ()
+    max_attempts: Annotated[int, setting("How often a delivery is tried.", at_least=1)] = 8
     backoff_base: Annotated[
-        Duration, about("Wait after the first failure; it doubles with each further one.", at_least=1)
+        Duration, setting("Wait after the first failure; it doubles with each further one.", at_least=1)
     ] = timedelta(seconds=1)
-    timeout: Annotated[Duration, about("How long the receiver may take to answer.", at_least=1)] = timedelta(
-        seconds=15
+    timeout: Annotated[Duration, setting("How long the receiver may take to answer.", at_least=1)] = (
+        timedelta(seconds=15)
     )
 
 
 class ArtifactSettings(Section, frozen=True, kw_only=True):
-    roots: Annotated[tuple[str, ...], about("Directories whose files may be served as artifacts.")] = ()
+    roots: Annotated[tuple[str, ...], setting("Directories whose files may be served as artifacts.")] = ()
 
 
 class EnvironmentSettings(Section, frozen=True, kw_only=True):
     include: Annotated[
-        tuple[str, ...], about("Files of `NAME=value` lines; the real environment wins over them.")
+        tuple[str, ...], setting("Files of `NAME=value` lines; the real environment wins over them.")
     ] = ()
 
 
 class Config(Section, frozen=True, kw_only=True):
     include: Annotated[
         tuple[str, ...],
-        about("Further files or directories to load, relative to the file that includes them."),
+        setting("Further files or directories to load, relative to the file that includes them."),
     ] = ()
     environment_vars: Annotated[
-        EnvironmentSettings, about("Files of variables, besides the environment.")
+        EnvironmentSettings, setting("Files of variables, besides the environment.")
     ] = EnvironmentSettings()
-    service: Annotated[ServiceSettings, about("The service as a whole.")] = ServiceSettings()
-    state: Annotated[StateSettings, about("Where jobs and their history are stored.")] = StateSettings()
+    service: Annotated[ServiceSettings, setting("The service as a whole.")] = ServiceSettings()
+    state: Annotated[StateSettings, setting("Where jobs and their history are stored.")] = StateSettings()
     plugin_roots: Annotated[
-        tuple[str, ...], about("Directories that are searched for plugins.", default="`[./plugins]`")
+        tuple[str, ...], setting("Directories that are searched for plugins.", default="`[./plugins]`")
     ] = ()
-    plugins_dir: Annotated[str | None, about("Older name for a single entry of `plugin_roots`.")] = None
-    plugins: Annotated[Mapping[str, PluginSettings], about("The active plugins, by name.")] = {}
-    routes: Annotated[tuple[RouteSettings, ...], about("Which events go to which plugins.")] = ()
-    pipelines: Annotated[tuple[PipelineSettings, ...], about("Work in several steps.")] = ()
-    api: Annotated[ApiSettings, about("The HTTP API.")] = ApiSettings()
-    webhooks: Annotated[WebhookSettings, about("Signed calls from other services.")] = WebhookSettings()
-    tokens: Annotated[tuple[TokenSettings, ...], about("Secrets and API tokens.")] = ()
+    plugins_dir: Annotated[str | None, setting("Older name for a single entry of `plugin_roots`.")] = None
+    plugins: Annotated[Mapping[str, PluginSettings], setting("The active plugins, by name.")] = {}
+    routes: Annotated[tuple[RouteSettings, ...], setting("Which events go to which plugins.")] = ()
+    pipelines: Annotated[tuple[PipelineSettings, ...], setting("Work in several steps.")] = ()
+    api: Annotated[ApiSettings, setting("The HTTP API.")] = ApiSettings()
+    webhooks: Annotated[WebhookSettings, setting("Signed calls from other services.")] = WebhookSettings()
+    tokens: Annotated[tuple[TokenSettings, ...], setting("Secrets and API tokens.")] = ()
     state_webhooks: Annotated[
-        StateWebhookSettings, about("Calls to other services when a job changes its state.")
+        StateWebhookSettings, setting("Calls to other services when a job changes its state.")
     ] = StateWebhookSettings()
-    artifacts: Annotated[ArtifactSettings, about("Files that jobs produce.")] = ArtifactSettings()
+    artifacts: Annotated[ArtifactSettings, setting("Files that jobs produce.")] = ArtifactSettings()

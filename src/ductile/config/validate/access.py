@@ -9,6 +9,7 @@ from ductile.config.names import NAME, RESERVED, api_token_name, endpoint_name
 from ductile.config.read.interpolate import has_default
 from ductile.config.redaction import literal_urls, secret_scalars
 from ductile.config.validate.pipelines import validate_pipeline_name, validate_plugin_name
+from ductile.core.auth_scopes import AccessResource
 from ductile.core.durations import format_size
 from ductile.core.expressions.templates import references_in
 from ductile.core.suggest import did_you_mean
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from ductile.protocol.yaml_tree import KeyPath
 
 _SCOPE = re.compile(r"(?P<subject>[A-Za-z_][A-Za-z0-9_-]*):(?P<right>ro|rw)", re.ASCII)
-_SUBJECTS = ("plugin", "jobs", "events", "system")
+_SUBJECTS = tuple(map(str, AccessResource))
 _OLDER_SCOPES = frozenset(("read:jobs", "read:events"))
 _EVERY_SUBJECT = frozenset((*_SUBJECTS, *_OLDER_SCOPES, "*"))
 SCOPES_EXPECTED = "*, or one of plugin, jobs, events, system or a plugin's name with :ro or :rw"

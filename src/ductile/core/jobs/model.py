@@ -59,7 +59,7 @@ class JobReason(DescribedEnum):
     MANUAL_RETRY = "manual_retry", "A retry was requested."
     STEP_FAILED = "step_failed", "A step of the pipeline run failed."
     PARTIAL_SUCCESS = "partial_success", "Some branches of the pipeline run succeeded and others failed."
-    STALLED = "stalled", "A pipeline run had no live step left and had not ended: a defect of Ductile."
+    STALLED = "stalled", "A pipeline run had no live step left and had not ended: a bug in Ductile."
 
 
 class SubmittedBy(StrEnum):

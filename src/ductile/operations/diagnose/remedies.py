@@ -52,7 +52,7 @@ REMEDIES: dict[JobReason, str] = {
     JobReason.MANUAL_RETRY: "Nothing has to be done: it runs again.",
     JobReason.STEP_FAILED: "Fix what failed in the step, then: ductile job retry {job}",
     JobReason.PARTIAL_SUCCESS: "Fix the branch that failed, then: ductile job retry {job}",
-    JobReason.STALLED: "That is a defect of Ductile: ductile system selfcheck, and report it. To go on: "
+    JobReason.STALLED: "That is a bug in Ductile: ductile system selfcheck, and report it. To go on: "
     "ductile job retry {job}",
 }
 

@@ -20,7 +20,7 @@ from ductile.store.model.records import LedgerRow, LogRow, TransitionRow
 from ductile.struct import Value, about, field
 
 #: What a plugin printed is stored as it is, so no field of it is certain.
-PluginResponse: TypeAlias = Annotated[
+StoredResponse: TypeAlias = Annotated[
     dict[str, Any],
     about(
         "The answer of the plugin as it gave it: `status`, `result` or `error`, and perhaps "
@@ -135,7 +135,7 @@ class Execution(Value):
 class LoggedExecution(Execution):
     """An execution with what it printed."""
 
-    result: PluginResponse | None
+    result: StoredResponse | None
     stdout: str | None
     stderr: str | None
 

@@ -159,7 +159,7 @@ class RunFigures(Response):
     plugins: list[PluginFigures]
 
 
-async def run_figures(context: OperationContext, request: SummariseRuns) -> RunFigures:
+async def execution_figures(context: OperationContext, request: SummariseRuns) -> RunFigures:
     """How executions ended within a span of time, plugin by plugin."""
     since = context.now() - (_DEFAULT_SPAN if request.span is None else request.span)
     stats = await context.store.execution_stats(since=since, latest=_MAX_EXECUTIONS)

@@ -14,7 +14,7 @@ from ductile.core.suggest import did_you_mean
 from ductile.operations.context import OperationContext
 from ductile.operations.request import local, refused
 from ductile.operations.response import Id, Response
-from ductile.operations.runs.start import budgeted, make_event
+from ductile.operations.runs.start import make_event, with_regex_time_limit
 from ductile.operations.submission import (
     BaseSubmissionRequest,
     read_submission_options,
@@ -106,7 +106,11 @@ async def publish_event(context: OperationContext, request: PublishEvent) -> Pub
         trace_id=options.trace_id,
     )
     started = fan_out(
-        producer, (OutgoingEvent(event=event),), budgeted(snapshot.policy), context.now(), context.rng
+        producer,
+        (OutgoingEvent(event=event),),
+        with_regex_time_limit(snapshot.policy),
+        context.now(),
+        context.rng,
     )
 
     def keyed(job: NewJob) -> NewJob:

@@ -14,7 +14,7 @@ from ductile.operations.jobs.documents import (
     FLATTENED,
     Artifact,
     JobOutput,
-    PluginResponse,
+    StoredResponse,
     job_output,
     nest_jobs,
     plugin_response,
@@ -34,7 +34,7 @@ class RunStepFields(Value):
     error: str | None
     exit_code: int | None
     duration_ms: float | None
-    result: PluginResponse | None
+    result: StoredResponse | None
     output_files: list[Artifact]
 
 

@@ -155,7 +155,7 @@ async def _start(
     wait = _sync_wait(context, pipeline.name, options, request)
     kind = request.event_type or pipeline.on or f"{context.source.submitted_by}.trigger"
     event = make_event(context, kind, request)
-    policy = budgeted(snapshot.policy)
+    policy = with_regex_time_limit(snapshot.policy)
     if (
         refusal := start_refusal(pipeline, event, EventProducer(submitted_by=SubmittedBy.API), policy)
     ) is not None:
@@ -230,7 +230,7 @@ def make_event(
     )
 
 
-def budgeted(policy: Policy) -> Policy:
+def with_regex_time_limit(policy: Policy) -> Policy:
     """Return the policy with a time limit for regular expressions, which run on the event loop here."""
     return replace(policy, budget=MatchBudget(thread_time))
 

@@ -59,7 +59,7 @@ async def sweep(context: OperationContext, request: SweepStore) -> StoreSwept:
 async def selfcheck(context: OperationContext, _request: NoFields) -> InvariantReport:
     """Check every invariant of the store.
 
-    A broken one is a defect of Ductile, or another program has written to the store.
+    A broken one is a bug in Ductile, or another program has written to the store.
     """
     await context.store.check_files()
     checks = []

@@ -65,14 +65,14 @@ def backup(call: Invocation) -> CommandResult:
         return CommandResult(found, verified_text)
     wanted = BackupRequest(
         target=path,
-        scopes=parse_parts(call.optional("scope")),
+        parts=parse_parts(call.optional("scope")),
         secrets=call.switch("secrets"),
         now=datetime.now(UTC),
         dry_run=call.switch("dry_run"),
     )
     # A configuration with a broken seal is worth a backup, too.
     opened = open_configuration(call.config, call.environ, seal=SealCheck.IGNORE)
-    if BackupPart.STATE in wanted.scopes:
+    if BackupPart.STATE in wanted.parts:
         wanted = replace(wanted, store_in_use=_is_store_in_use(call, opened))
     done: Document = back_up(opened, wanted, store_files(), _progress(call))
 

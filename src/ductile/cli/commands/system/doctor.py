@@ -74,7 +74,7 @@ def doctor(call: Invocation) -> CommandResult:
     "check that the store keeps its own rules",
     "system.selfcheck",
     about="Reads every row, beside the running daemon or without one. -v shows every rule. "
-    "Exit status 1 if one is broken: that is a defect of Ductile, or another program has written to the "
+    "Exit status 1 if one is broken: that is a bug in Ductile, or another program has written to the "
     "store.",
 )
 def selfcheck(call: Invocation) -> CommandResult:
