@@ -21,7 +21,6 @@ from ductile.engine.clock import SystemClock
 from ductile.engine.dispatcher import LEASE
 from ductile.engine.executor import Executor, ProcessDefaults, ResultNotStoredError
 from ductile.engine.job_signals import JobSignals
-from ductile.engine.recovery import make_identity
 from ductile.engine.reload.reloader import init_of, record_config
 from ductile.engine.store_lock import LockPurpose, find_holder, lock_store
 from ductile.errors import ConfigError, ConflictError, DeniedError, StoreBusyError, StoreError, StoreFullError
@@ -29,6 +28,7 @@ from ductile.operations import table
 from ductile.operations.context import OperationContext
 from ductile.operations.jobs.documents import listed_job
 from ductile.random_source import BufferedSystemRandom
+from ductile.runner.orphans import make_identity
 from ductile.runner.warm.pool import WarmRunner
 from ductile.store.model.jobs import Accepted, InitStatus, Settled
 from ductile.store.model.maintenance import ConfigOrigin

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from ductile.config.snapshot import Snapshot
 from ductile.engine.clock import Clock
-from ductile.engine.webhook_sender import HttpWebhookClient, WebhookClient
+from ductile.engine.webhook_client import HttpWebhookClient, WebhookClient
 from ductile.runner.port import Runner
 from ductile.store.port import Store
 from ductile.struct import Value, field

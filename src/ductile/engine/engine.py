@@ -18,13 +18,14 @@ from ductile.engine.dispatcher import Dispatcher
 from ductile.engine.executor import Executor, ProcessDefaults
 from ductile.engine.job_signals import JobSignals
 from ductile.engine.maintenance import Maintenance
-from ductile.engine.recovery import make_identity, recover
+from ductile.engine.recovery import recover
 from ductile.engine.reload.drain import Drain
 from ductile.engine.reload.reloader import Reloader
 from ductile.engine.scheduler import Scheduler
 from ductile.engine.waiters import SyncLimit, Waiters
 from ductile.engine.webhook_sender import STOP_GRACE_SECONDS, WebhookSender
 from ductile.errors import StoreFailedError
+from ductile.runner.orphans import make_identity
 from ductile.store.notifier import (
     DeadlineSet,
     JobEnded,

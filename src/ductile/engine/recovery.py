@@ -3,30 +3,19 @@
 A killed daemon leaves its plugins running, each in a session of its own. Requeuing their jobs while they
 still run would run a job twice at the same time. Processes of jobs that have ended are left alone: a plugin
 may have started a background process on purpose.
-
-A copied store has the id and the jobs of its original. So a process counts as an orphan of this store only
-if it was started by the very process that the store recorded as the job's owner, and that owner is dead. The
-owner is recorded by its identity, `prefix:pid:start time`: the kernel reuses pids.
 """
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import os
-import signal
-from collections.abc import Callable, Mapping
-from contextlib import suppress
-from pathlib import Path
+from collections.abc import Callable
 
 from ductile.core.jobs.model import JobStatus
 from ductile.core.json import JsonObject
 from ductile.core.policy import Policy
 from ductile.errors import ConflictError
-from ductile.runner.environment import JOB_VARIABLE, OWNER_VARIABLE, STORE_VARIABLE
+from ductile.runner.orphans import kill_orphan_processes
 from ductile.store.model.records import JobFilter
 from ductile.store.port import Store
-from ductile.struct import Value
 from ductile.telemetry.signals import Signal, SignalBus
 
 #: How long killed processes may take to exit.
@@ -79,177 +68,3 @@ async def _owners_of_running_jobs(store: Store) -> dict[str, str | None]:
         owners.update((job.id, job.owner) for job in page.rows)
         if (cursor := page.next_cursor) is None:
             return owners
-
-
-PROC = Path("/proc")
-#: States of a process that has exited: zombie or dead.
-_EXITED = (b"Z", b"X", b"x")
-#: PF_EXITING: the kernel is tearing the process down. It releases its locks before it becomes a zombie.
-_EXITING_FLAG = 0x4
-
-
-def make_identity(prefix: str) -> str:
-    """Return the identity of this process. `prefix` is for readers only; nothing compares it."""
-    pid = os.getpid()
-    stat = _read_stat(PROC / str(pid))
-    return f"{prefix}:{pid}:{0 if stat is None else stat[1]}"
-
-
-def has_ended(identity: str, *, proc: Path = PROC) -> bool:
-    """Whether no live process has this identity. A string that is not an identity counts as ended."""
-    match identity.rsplit(":", 2):
-        case [_, pid, started] if pid.isdigit() and started.isdigit():
-            wanted = int(pid), int(started)
-            return not any(
-                _read_stat(proc / str(each)) == (True, wanted[1])
-                and _pid_in_own_namespace(proc / str(each), each) == wanted[0]
-                for each in list_pids(proc)
-            )
-    return True
-
-
-def list_pids(proc: Path) -> list[int]:
-    try:
-        return [int(entry.name) for entry in proc.iterdir() if entry.name.isdigit()]
-    except OSError:
-        return []
-
-
-def _read_stat(directory: Path) -> tuple[bool, int] | None:
-    """Return whether the process is alive, and its start time in clock ticks since boot."""
-    try:
-        # The second field is the program's name in parentheses, which may contain anything.
-        fields = (directory / "stat").read_bytes().rpartition(b")")[2].split()
-    except OSError:  # The process is gone, or this system has no /proc.
-        return None
-    alive = fields[0] not in _EXITED and not int(fields[6]) & _EXITING_FLAG
-    return alive, int(fields[19])
-
-
-def _pid_in_own_namespace(directory: Path, pid: int) -> int:
-    """Return the pid as the process itself sees it; in a container it differs from ours."""
-    with suppress(OSError):
-        for line in (directory / "status").read_bytes().splitlines():
-            if line.startswith(b"NSpid:"):
-                return int(line.split()[-1])
-    return pid
-
-
-class OrphanProcess(Value):
-    pid: int
-    #: None for a process that a fork server started: its environment is the server's, which names no job.
-    job_id: str | None
-
-
-class CleanupResult(Value):
-    """The orphans that were killed, and those still alive. Jobs of live orphans must not be started."""
-
-    ended: tuple[OrphanProcess, ...]
-    alive: tuple[OrphanProcess, ...] = ()
-
-
-def find_orphan_processes(
-    store_id: str, owners: Mapping[str, str | None], *, proc: Path = PROC
-) -> tuple[OrphanProcess, ...]:
-    """Return the processes of our user that a dead owner started for one of these jobs of this store.
-
-    `owners` maps each running job to the identity of the process that claimed it. Our own ancestors and the
-    members of our session are never included: a plugin may have started this daemon.
-    """
-    orphans = []
-    ancestors = _own_ancestors(proc)
-    owner_ended: dict[str, bool] = {}
-    for pid in list_pids(proc):
-        variables = _read_environment(proc / str(pid) / "environ")
-        if variables.get(STORE_VARIABLE) != store_id:
-            continue
-        job_id = variables.get(JOB_VARIABLE)
-        owner = variables.get(OWNER_VARIABLE) or _legacy_owner(owners, job_id)
-        if owner is None:
-            continue
-        recorded = owner in owners.values() if job_id is None else owners.get(job_id) == owner
-        if not recorded or pid in ancestors or _is_in_our_session(pid):
-            continue
-        if owner not in owner_ended:
-            owner_ended[owner] = has_ended(owner, proc=proc)
-        if owner_ended[owner]:
-            orphans.append(OrphanProcess(pid=pid, job_id=job_id))
-    return tuple(orphans)
-
-
-def _legacy_owner(owners: Mapping[str, str | None], job_id: str | None) -> str | None:
-    """Earlier versions set no owner variable and recorded the owner as `host:pid`."""
-    candidates = owners.values() if job_id is None else (owners.get(job_id),)
-    return next((owner for owner in candidates if owner is not None and owner.count(":") == 1), None)
-
-
-def _own_ancestors(proc: Path) -> set[int]:
-    """Return the pids of this process, its parent, and so on up to init."""
-    pid, pids = os.getpid(), set[int]()
-    with contextlib.suppress(OSError):
-        while pid:
-            pids.add(pid)
-            # The program's name, in parentheses, may contain anything; the parent's pid follows it.
-            pid = int((proc / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()[1])
-    return pids
-
-
-def _is_in_our_session(pid: int) -> bool:
-    try:
-        return os.getsid(pid) == os.getsid(0)
-    except OSError:  # The process has exited.
-        return True
-
-
-def _read_environment(path: Path) -> dict[str, str]:
-    try:
-        raw = path.read_bytes()
-    except OSError:  # The process has exited, or belongs to another user.
-        return {}
-    pairs = (part.partition("=") for part in raw.decode(errors="replace").split("\0"))
-    return {name: value for name, found, value in pairs if found}
-
-
-async def kill_orphan_processes(
-    store_id: str, owners: Mapping[str, str | None], *, timeout_seconds: float, proc: Path = PROC
-) -> CleanupResult:
-    """Kill every orphan with its process group and wait until all are gone, up to `timeout_seconds`.
-
-    Repeats the search, because an orphan may have forked between the search and its death.
-    """
-    killed: dict[int, OrphanProcess] = {}
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + timeout_seconds
-    while orphans := await asyncio.to_thread(find_orphan_processes, store_id, owners, proc=proc):
-        left = deadline - loop.time()
-        if left <= 0:
-            for orphan in orphans:
-                killed.pop(orphan.pid, None)
-            return CleanupResult(ended=tuple(killed.values()), alive=orphans)
-        await asyncio.gather(*(_kill(orphan.pid, left) for orphan in orphans))
-        killed |= {orphan.pid: orphan for orphan in orphans}
-    return CleanupResult(ended=tuple(killed.values()))
-
-
-async def _kill(pid: int, timeout_seconds: float) -> None:
-    """Kill the process, and its group if it leads one; return when it has exited or the time is over."""
-    try:
-        pidfd = os.pidfd_open(pid)
-    except OSError:  # The process has exited.
-        return
-    loop, exited = asyncio.get_running_loop(), asyncio.Event()
-    try:
-        # The pidfd names the process and not its number, so a reused pid is never signalled.
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            group = os.getpgid(pid)
-            signal.pidfd_send_signal(pidfd, signal.SIGKILL)
-            if group == pid:
-                os.killpg(group, signal.SIGKILL)
-        loop.add_reader(pidfd, exited.set)
-        # A process in uninterruptible sleep does not exit; the caller reports it as alive.
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(timeout_seconds):
-                await exited.wait()
-    finally:
-        loop.remove_reader(pidfd)
-        os.close(pidfd)

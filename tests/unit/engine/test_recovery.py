@@ -19,7 +19,8 @@ from builders.jobs import a_new_job
 from builders.stores import claim_all
 from ductile.core.jobs.model import JobStatus
 from ductile.engine import recovery
-from ductile.engine.recovery import (
+from ductile.errors import ConflictError
+from ductile.runner.orphans import (
     CleanupResult,
     OrphanProcess,
     find_orphan_processes,
@@ -27,7 +28,6 @@ from ductile.engine.recovery import (
     kill_orphan_processes,
     make_identity,
 )
-from ductile.errors import ConflictError
 from ductile.store.model.jobs import Submission
 from ductile.store.model.records import JobFilter
 from ductile.store.verbs.insert import BATCH_SIZE
@@ -204,7 +204,7 @@ def test_a_process_started_by_a_living_daemon_is_left_alone() -> None:
 
 def test_a_process_that_has_ended_is_dead_before_it_is_reaped() -> None:
     """What supervises a daemon may take its time to ask for its exit status."""
-    identity = "from ductile.engine.recovery import make_identity; print(make_identity('a:b'), flush=True)"
+    identity = "from ductile.runner.orphans import make_identity; print(make_identity('a:b'), flush=True)"
     wait = "; import sys; sys.stdin.read()"
     with subprocess.Popen(
         [sys.executable, "-c", identity + wait], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -232,7 +232,7 @@ def test_processes_of_our_session_are_left_alone() -> None:
 
 STARTED_BY_A_JOB = """\
 import subprocess, sys
-from ductile.engine.recovery import find_orphan_processes
+from ductile.runner.orphans import find_orphan_processes
 if sys.argv[1:]:
     print([orphan.pid for orphan in find_orphan_processes("one", {"j1": "host:999999999:1"})])
 else:

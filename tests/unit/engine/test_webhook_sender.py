@@ -28,7 +28,8 @@ from ductile.core.timestamps import format_timestamp
 from ductile.core.webhooks.deliveries import PROMPT
 from ductile.core.webhooks.signatures import sign_body
 from ductile.engine.clock import SystemClock
-from ductile.engine.webhook_sender import MAX_PER_RECEIVER, HttpWebhookClient, WebhookSender
+from ductile.engine.webhook_client import HttpWebhookClient
+from ductile.engine.webhook_sender import MAX_PER_RECEIVER, WebhookSender
 from ductile.store.model.deliveries import DeliveryCapacity, DeliveryStatus
 from ductile.store.port import Store
 from ductile.store.sqlite.store import open_sqlite_store
