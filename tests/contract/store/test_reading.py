@@ -423,16 +423,16 @@ async def test_jobs_are_found_by_what_they_printed(store: Store) -> None:
 
 
 async def test_an_account_holds_a_job_and_the_latest_of_what_it_answered(store: Store, clock: Clock) -> None:
-    """The account that a caller gets who waited for a plugin."""
+    """The details that a caller gets who waited for a plugin."""
     job_id = await accept(store, a_new_job(max_attempts=2))
     await settle(store, await claim_one(store), failed())
     clock.advance(hours=1)
     await store.release_due()
     await settle(store, await claim_one(store), ok(stdout="the last"))
-    account = await store.job_details(job_id)
-    assert account is not None
-    assert (account.job.id, account.job.status, account.steps) == (job_id, JobStatus.SUCCEEDED, ())
-    assert {row: found.result for row, found in account.executions.items()} == {job_id: "the last"}
+    details = await store.job_details(job_id)
+    assert details is not None
+    assert (details.job.id, details.job.status, details.steps) == (job_id, JobStatus.SUCCEEDED, ())
+    assert {row: found.result for row, found in details.executions.items()} == {job_id: "the last"}
 
 
 async def test_the_account_of_an_unknown_plugin_is_none(store: Store) -> None:

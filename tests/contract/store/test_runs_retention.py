@@ -74,9 +74,9 @@ async def test_a_succeeded_run_goes_after_a_day_with_all_that_is_its_own(store_f
     )
     found = await store.run(run_id)
     assert found is not None
-    account = await store.job_details(run_id)
-    assert account is not None
-    assert (account.steps, account.executions) == (found.steps, found.executions)
+    details = await store.job_details(run_id)
+    assert details is not None
+    assert (details.steps, details.executions) == (found.steps, found.executions)
     assert {job.run_id for job in found.steps} == {run_id}
     assert (found.job.status, found.graph) == (JobStatus.SUCCEEDED, None)
     assert sorted(job.step_path or "" for job in found.steps) == ["a", "after", "s/x", "s/y"]

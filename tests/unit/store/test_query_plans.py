@@ -26,13 +26,13 @@ WALKS = {
     "log_newest": "newest first, one page",
     "deliveries": "newest first, one page",
     "job_ids_ending": "walks an index of ids, for a person who typed the end of one",
-    "unindexed_log": "reads on from a number, one sweep",
-    "prunable_log": "the oldest rows, one sweep",
+    "unindexed_log": "reads on from a number, one batch",
+    "prunable_log": "the oldest rows, one batch",
     **dict.fromkeys(
-        ("count_job_log", "count_facts", "count_ledger"), "for a person who asks what a sweep would remove"
+        ("count_job_log", "count_facts", "count_ledger"), "counts the rows that `system sweep` would remove"
     ),
-    "prune_facts": "the oldest rows, one sweep",
-    "prune_ledger": "the oldest rows, one sweep",
+    "prune_facts": "the oldest rows, one batch",
+    "prune_ledger": "the oldest rows, one batch",
 }
 
 
