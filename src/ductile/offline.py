@@ -162,8 +162,8 @@ def store_files() -> StoreFiles:
     )
 
 
-class StopCause(StrEnum):
-    """Why a run was stopped before its end."""
+class OfflineStopCause(StrEnum):
+    """Why a job in this process was stopped before its end."""
 
     SIGNAL = "signal"
     TIMEOUT = "timeout"
@@ -176,7 +176,7 @@ class OfflineRunResult(Value):
     job: JsonObject
     #: Nothing was run: another job had succeeded under the same dedupe key.
     deduplicated: bool
-    stopped: StopCause | None
+    stopped: OfflineStopCause | None
 
 
 async def run_offline(
@@ -243,22 +243,24 @@ def _naming_job_in_errors(job_id: str) -> Iterator[None]:
 
 
 @contextmanager
-def _stoppable(executor: Executor, time_limit: timedelta | None) -> Iterator[list[StopCause]]:
+def _stoppable(executor: Executor, time_limit: timedelta | None) -> Iterator[list[OfflineStopCause]]:
     """Within the context, stop signals and the timeout end what runs: first in order, then at once.
 
     Yields the list of causes, in the order in which they occur.
     """
     loop = asyncio.get_running_loop()
-    causes: list[StopCause] = []
+    causes: list[OfflineStopCause] = []
 
-    def stop(cause: StopCause) -> None:
+    def stop(cause: OfflineStopCause) -> None:
         executor.stop_all(at_once=bool(causes))
         causes.append(cause)
 
     for number in _STOP_SIGNALS:
-        loop.add_signal_handler(number, stop, StopCause.SIGNAL)
+        loop.add_signal_handler(number, stop, OfflineStopCause.SIGNAL)
     timer = (
-        None if time_limit is None else loop.call_later(time_limit.total_seconds(), stop, StopCause.TIMEOUT)
+        None
+        if time_limit is None
+        else loop.call_later(time_limit.total_seconds(), stop, OfflineStopCause.TIMEOUT)
     )
     try:
         yield causes

@@ -113,7 +113,7 @@ class ControlServer:
             return _encode_error(UsageError("the request is too large"))
         except DuctileError as error:
             return _encode_error(error)
-        except Exception as error:  # noqa: BLE001 - a defect must not end the daemon; its text may hold secrets
+        except Exception as error:  # noqa: BLE001 - a bug must not end the daemon; its text may hold secrets
             self._signals.emit(Signal.CONTROL_FAULT, data=describe_error(error))
             return _encode_error(DuctileError(f"an unexpected error in the daemon ({type(error).__name__})"))
 

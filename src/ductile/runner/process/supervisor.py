@@ -225,7 +225,7 @@ class BoundedReader:
         return True
 
 
-class _StopCause(Enum):
+class _TerminationCause(Enum):
     """Why the runner ended the process. The first cause counts."""
 
     DEADLINE = auto()
@@ -263,7 +263,7 @@ class SupervisedProcess:
         self._active = active
         self._started_at = started_at
         self._duration = 0.0
-        self._cause: _StopCause | None = None
+        self._cause: _TerminationCause | None = None
         self._leader_exited = False
         #: Whether other processes outlived the leader and were killed.
         self._leftovers = False
@@ -278,7 +278,7 @@ class SupervisedProcess:
             loop=loop,
             on_end=self._maybe_finish,
             # The attempt has failed already; otherwise the process would run until its deadline.
-            on_truncated=lambda: self._terminate(_StopCause.OUTPUT),
+            on_truncated=lambda: self._terminate(_TerminationCause.OUTPUT),
         )
         self._stderr = BoundedReader(stderr, cap=MAX_STDERR, loop=loop, on_end=self._maybe_finish)
         self._timer: asyncio.TimerHandle | None = None
@@ -310,10 +310,10 @@ class SupervisedProcess:
 
     def stop(self, *, at_once: bool = False) -> None:
         if at_once and not self._leader_exited:
-            self._cause = self._cause or _StopCause.STOP
+            self._cause = self._cause or _TerminationCause.STOP
             self._kill()
         else:
-            self._terminate(_StopCause.STOP)
+            self._terminate(_TerminationCause.STOP)
 
     def _still_running(self) -> None:
         self._set_timer(self._time_left(), self._on_deadline)
@@ -331,14 +331,14 @@ class SupervisedProcess:
         if self._handle.has_exited():
             self._set_timer(self._grace.after_terminate, self._poll_exit)
         else:
-            self._terminate(_StopCause.DEADLINE)
+            self._terminate(_TerminationCause.DEADLINE)
 
-    def _terminate(self, cause: _StopCause) -> None:
+    def _terminate(self, cause: _TerminationCause) -> None:
         if self._cause is not None:
             return
         if self._leader_exited:
             # Too late to stop it; but output beyond the cap is a failure whenever it is read.
-            self._cause = cause if cause is _StopCause.OUTPUT else None
+            self._cause = cause if cause is _TerminationCause.OUTPUT else None
             return
         self._cause = cause
         self._watch_pipes()
@@ -435,15 +435,15 @@ class SupervisedProcess:
             leftovers=self._leftovers,
             duration=timedelta(seconds=self._duration),
         )
-        if status is None and self._cause is not _StopCause.DEADLINE:
+        if status is None and self._cause is not _TerminationCause.DEADLINE:
             error = "what had started the process was lost before it reported how the process ended"
             return RunnerLost(error=error, output=output)
         match self._cause:
             case None:
                 return Exited(output=output)
-            case _StopCause.DEADLINE:
+            case _TerminationCause.DEADLINE:
                 return DeadlinePassed(output=output, timeout=self._timeout)
-            case _StopCause.OUTPUT:
+            case _TerminationCause.OUTPUT:
                 return OutputLimitExceeded(output=output)
-            case _StopCause.STOP:
+            case _TerminationCause.STOP:
                 return StoppedOnRequest(output=output)
