@@ -21,7 +21,7 @@ from ductile.core.jobs.model import (
     StepNotCreated,
     Transition,
 )
-from ductile.core.jobs.settlement import SettleView, settle
+from ductile.core.jobs.settlement import SettleView, decide_settlement
 from ductile.struct import replace
 
 HAPPENINGS: dict[str, Outcome] = {
@@ -46,7 +46,7 @@ def after(job: Job, happening: str) -> tuple[Job, tuple[Transition, ...]]:
     if job.status is JobStatus.QUEUED and happening not in ("purged", "not_made"):
         edge = Transition(from_status=job.status, to_status=JobStatus.RUNNING, reason=JobReason.CLAIMED)
         return replace(job, status=JobStatus.RUNNING, execution=job.execution + 1), (edge,)
-    settlement = settle(
+    settlement = decide_settlement(
         SettleView(job=job, state={}), HAPPENINGS[happening], some_policy(), START, some_rng()
     )
     return replace(job, status=settlement.status, attempt=settlement.attempt), settlement.transitions

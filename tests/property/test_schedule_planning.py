@@ -15,7 +15,7 @@ from builders.schedules import cron
 from ductile.config.cron import CronTable
 from ductile.core.durations import CalendarStep
 from ductile.core.jobs.model import SubmittedBy
-from ductile.core.jobs.settlement import SettleView, settle
+from ductile.core.jobs.settlement import SettleView, decide_settlement
 from ductile.core.policy import PluginPolicy, Policy
 from ductile.core.schedules.audit import find_gaps
 from ductile.core.schedules.planner import DuePlan, DueRun, plan_due
@@ -301,7 +301,7 @@ class _Starved:
             schedule_id="s" if job_id == self.latest else None,
             next_occurrence=self.occurrence,
         )
-        settlement = settle(view, ok(), self.policy, self.now, self.rng)
+        settlement = decide_settlement(view, ok(), self.policy, self.now, self.rng)
         self.rows += recorded(DuePlan(items=settlement.skipped, next_occurrence=None))
         self.occurrence = settlement.next_occurrence or self.occurrence
 

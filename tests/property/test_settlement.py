@@ -29,7 +29,7 @@ from ductile.core.jobs.model import (
     SubmittedBy,
     TimedOut,
 )
-from ductile.core.jobs.settlement import Settlement, SettleView, settle
+from ductile.core.jobs.settlement import Settlement, SettleView, decide_settlement
 from ductile.core.policy import FactRule
 
 POLICY = some_policy(
@@ -97,7 +97,7 @@ views = st.builds(
 
 
 def decided(view: SettleView, outcome: Outcome) -> Settlement:
-    return settle(view, outcome, POLICY, START, some_rng())
+    return decide_settlement(view, outcome, POLICY, START, some_rng())
 
 
 @given(views, outcomes)

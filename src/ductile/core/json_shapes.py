@@ -1,4 +1,4 @@
-"""Compare the shapes of two JSON values: fields that are gone, new, or of another type.
+"""Compare the structure of two JSON values: fields that were removed, are new, or have another type.
 
 The result has paths and types, but no values, which can be long or secret.
 """
@@ -14,7 +14,7 @@ from ductile.struct import Value
 
 #: The part of a path that stands for the items of a list.
 ITEM = "[]"
-#: The compared items of a list. The shapes of later items hardly ever differ.
+#: The compared items of a list. The structure of later items hardly ever differs.
 MAX_ITEMS = 100
 #: Deeper values are compared by their type only.
 MAX_LEVELS = 20
@@ -23,9 +23,9 @@ Path: TypeAlias = tuple[str, ...]
 
 
 class ChangeKind(StrEnum):
-    GONE = "gone"
+    REMOVED = "gone"
     NEW = "new"
-    RETYPED = "retyped"
+    TYPE_CHANGED = "retyped"
 
 
 class FieldChange(Value):
@@ -78,7 +78,7 @@ def closest_changes(
 def likely_rename(changes: Sequence[FieldChange], gone: FieldChange) -> FieldChange | None:
     """Return the field that probably replaces a gone one: the only new one beside it, of the same type."""
     beside = [change for change in changes if change.path[:-1] == gone.path[:-1]]
-    gone_there = [change for change in beside if change.kind is ChangeKind.GONE]
+    gone_there = [change for change in beside if change.kind is ChangeKind.REMOVED]
     new_there = [change for change in beside if change.kind is ChangeKind.NEW]
     if gone_there != [gone] or len(new_there) != 1 or new_there[0].now != gone.before:
         return None
@@ -108,7 +108,7 @@ def _compare(
     # Items of a list can have several types; if some of them occur in both values, nothing has changed.
     is_mixed = (len(old) > 1 or len(new) > 1) and bool({*old} & {*new})
     if old != new and not is_mixed:
-        yield FieldChange(path=path, kind=ChangeKind.RETYPED, before=_named(old), now=_named(new))
+        yield FieldChange(path=path, kind=ChangeKind.TYPE_CHANGED, before=_named(old), now=_named(new))
         return
     if levels == 0:
         return
@@ -131,7 +131,7 @@ def _compare_objects(
         new = [one[key] for one in now if key in one]
         inner = (*path, key)
         if not new:
-            yield FieldChange(path=inner, kind=ChangeKind.GONE, before=_named(_types(old)), now=None)
+            yield FieldChange(path=inner, kind=ChangeKind.REMOVED, before=_named(_types(old)), now=None)
         elif not old:
             yield FieldChange(path=inner, kind=ChangeKind.NEW, before=None, now=_named(_types(new)))
         else:

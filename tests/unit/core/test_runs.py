@@ -10,7 +10,7 @@ from builders.jobs import START, a_job, an_event, emitted, failed, ok, some_rng
 from builders.pipelines import a_new_run, split, steps_policy, uses
 from ductile.core.events.model import OutgoingEvent
 from ductile.core.jobs.model import Job, JobReason, JobStatus, LedgerKind, RunEnded
-from ductile.core.jobs.settlement import SettleView, settle
+from ductile.core.jobs.settlement import SettleView, decide_settlement
 from ductile.core.json import JsonObject
 from ductile.core.policy import Policy
 from ductile.core.runs.advance import MAX_JOINED_BYTES
@@ -175,7 +175,7 @@ def test_a_full_run_is_not_made_larger_by_a_step_that_fails() -> None:
     """At most 10,000 jobs; the token that would continue ends, and the run has the reason."""
     policy = steps_policy(split("s", uses("x"), uses("y"), join="always"), uses("after"))
     view = in_split(policy, 1, an_end(0), jobs=MAX_RUN_JOBS)
-    settlement = settle(
+    settlement = decide_settlement(
         SettleView(job=a_step("s/y"), state={}, run=view), failed(permanent=True), policy, START, some_rng()
     )
     progress = settlement.progress
@@ -191,7 +191,7 @@ def test_a_full_run_is_not_made_larger_by_a_step_that_fails() -> None:
 def test_the_step_that_would_make_a_run_too_large_fails(jobs: int, reason: JobReason) -> None:
     policy = steps_policy(uses("a"), uses("b"))
     view = SettleView(job=a_step("a"), state={}, run=a_view(policy, jobs=jobs))
-    settlement = settle(view, ok(emitted(), emitted()), policy, START, some_rng())
+    settlement = decide_settlement(view, ok(emitted(), emitted()), policy, START, some_rng())
     assert settlement.reason is reason
     assert settlement.progress is not None
     assert settlement.progress.ended == (reason is JobReason.RUN_TOO_LARGE)
@@ -200,7 +200,7 @@ def test_the_step_that_would_make_a_run_too_large_fails(jobs: int, reason: JobRe
 def test_a_step_that_goes_back_to_the_queue_leaves_its_run_alone() -> None:
     policy = steps_policy(uses("a"))
     view = SettleView(job=a_step("a"), state={}, run=a_view(policy))
-    settlement = settle(view, failed(), policy, START, some_rng())
+    settlement = decide_settlement(view, failed(), policy, START, some_rng())
     assert (settlement.status, settlement.progress) == (JobStatus.QUEUED, None)
 
 

@@ -41,7 +41,7 @@ from ductile.core.jobs.settlement import (
     LogStatus,
     Settlement,
     SettleView,
-    settle,
+    decide_settlement,
 )
 from ductile.core.json import JsonObject, encoded_size
 from ductile.core.policy import FactRule, PluginPolicy, Policy
@@ -51,7 +51,9 @@ CALLBACK = Callback(url="http://receiver.invalid/")
 
 def settled(job: Job, outcome: Outcome, policy: Policy | None = None, **view: Any) -> Settlement:
     given: dict[str, Any] = {"job": job, "state": {}}
-    return settle(SettleView(**(given | view)), outcome, policy or some_policy(), START, some_rng())
+    return decide_settlement(
+        SettleView(**(given | view)), outcome, policy or some_policy(), START, some_rng()
+    )
 
 
 def test_success_is_one_edge_and_keeps_the_attempt() -> None:

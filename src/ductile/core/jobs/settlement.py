@@ -1,7 +1,7 @@
-"""What follows from the end of an execution, all of it, as one value: `settle(...) -> Settlement`.
+"""What follows from the end of an execution, all of it, as one value: `decide_settlement(...) -> Settlement`.
 
-The store reads a `SettleView`, calls `settle` and writes the `Settlement`, in one transaction. No other code
-decides what a job becomes. See docs/reference/jobs.md.
+The store reads a `SettleView`, calls `decide_settlement` and writes the `Settlement`, in one transaction. No
+other code decides what a job becomes. See docs/reference/jobs.md.
 """
 
 from __future__ import annotations
@@ -172,7 +172,9 @@ class Settlement(Value):
         return self.status in TERMINAL
 
 
-def settle(view: SettleView, outcome: Outcome, policy: Policy, now: datetime, rng: Random) -> Settlement:
+def decide_settlement(
+    view: SettleView, outcome: Outcome, policy: Policy, now: datetime, rng: Random
+) -> Settlement:
     """Decide everything that follows from `outcome` for the job in `view`."""
     settlement = _settle_job(view, outcome, policy, now, rng)
     breaker = _update_breaker(view, settlement, policy, now)

@@ -62,7 +62,7 @@ def _inputs_of(node: Node, later: Mapping[str, RequiredInputs]) -> RequiredInput
     )
     if node.condition is None:
         return own
-    # A bypassed step passes its payload on, so only what both ways need is required.
+    # A skipped step passes its payload on, so only what both ways need is required.
     other = RequiredInputs() if node.next is None else later[node.next]
     return RequiredInputs(
         required=own.required & other.required,

@@ -301,7 +301,7 @@ def _explains(field: FieldChange, missing: MissingReference) -> bool:
     """Steps in between may have moved a field, so the same name is enough."""
     if breaks_reference(field, missing.reference):
         return True
-    is_field = field.kind is ChangeKind.GONE and len(field.path) > 1
+    is_field = field.kind is ChangeKind.REMOVED and len(field.path) > 1
     return is_field and field.path[-1] == reference_path(missing.reference)[-1]
 
 
@@ -341,12 +341,12 @@ def change_advice(change: StepChange, missing: Sequence[MissingReference]) -> st
 
 def _describe_field(field: FieldChange, beside: Sequence[FieldChange]) -> str:
     match field.kind:
-        case ChangeKind.GONE:
+        case ChangeKind.REMOVED:
             renamed = likely_rename(beside, field)
             return f"{field.name} is gone" + (f" (renamed to {renamed.name}?)" if renamed else "")
         case ChangeKind.NEW:
             return f"{field.name} is new"
-        case ChangeKind.RETYPED:
+        case ChangeKind.TYPE_CHANGED:
             return f"{field.name} is {field.now}, was {field.before}"
 
 
@@ -403,7 +403,7 @@ def _output_changes(good: Sequence[StepTrace], step: StepTrace) -> Iterator[Fiel
             yield from closest_changes(known, payload, _PAYLOAD) or ()
     for event_type in dict.fromkeys(event_type for each in before for event_type in each):
         if event_type not in step.emitted and all(event_type in each for each in before):
-            yield _event_change(event_type, ChangeKind.GONE)
+            yield _event_change(event_type, ChangeKind.REMOVED)
 
 
 def _event_change(event_type: str, kind: ChangeKind) -> FieldChange:

@@ -31,7 +31,7 @@ from ductile.core.jobs.settlement import (
     LogStatus,
     Settlement,
     SettleView,
-    settle,
+    decide_settlement,
 )
 from ductile.core.policy import Policy
 from ductile.core.runs.graph import RUN_PLUGIN
@@ -121,7 +121,9 @@ def _settle_if_unchanged(session: Session, job: Job, outcome: Outcome, policy: P
     Returns None, and writes nothing, if the stored job differs from `job`.
     """
     view = _read_view(session, job, outcome, policy)
-    settlement = settle(view, outcome, replace(policy, budget=session.regex_budget), session.now, session.rng)
+    settlement = decide_settlement(
+        view, outcome, replace(policy, budget=session.regex_budget), session.now, session.rng
+    )
     has_waiters = _write_end(session, job, settlement)
     if has_waiters is None:
         return None
@@ -212,7 +214,7 @@ def write_steps(session: Session, run_id: str, progress: RunProgress, policy: Po
             # The step failed before it could run. The run has counted its end already.
             job = _read_job(session, step.job.id)
             view = SettleView(job=job, state={})
-            settlement = settle(view, step.fault, policy, session.now, session.rng)
+            settlement = decide_settlement(view, step.fault, policy, session.now, session.rng)
             if _write_end(session, job, settlement) is None:
                 raise ContendedError(f"the job {job.id} has changed since it was read")
             consequences.ended.append(state_change(job, settlement))
