@@ -132,8 +132,8 @@ async def follow(
 ) -> ResponseType:
     """Call `look` at once and after each change of the ledger, until it returns a response.
 
-    It is given whether this is the last time, since the time is up or the daemon stops: it must return
-    a response then; and whether the daemon stops. Raises `DaemonNotRunningError` without a daemon.
+    Its arguments are `last` (the time is up or the daemon stops: it must return a response) and `stopping`
+    (the daemon stops). Raises `DaemonNotRunningError` without a daemon.
     """
     engine = context.require_engine()
     clock = asyncio.get_running_loop().time
