@@ -101,7 +101,8 @@ def test_a_url_is_refused(tmp_path: Path) -> None:
         find_config("https://example.org/config.yaml", {}, system=tmp_path)
 
 
-def test_without_any_the_error_names_the_directories(tmp_path: Path) -> None:
+def test_without_any_the_error_names_the_directories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # the example of `make run` lies below the repository
     with pytest.raises(ConfigError, match="home") as refused:
         find_config(None, {"HOME": str(tmp_path / "home")}, system=tmp_path / "system")
     assert refused.value.hint is not None

@@ -49,7 +49,7 @@ CREATE INDEX state_deliveries_completed ON state_deliveries (completed_at) WHERE
 -- The plugins of a configuration: {name: {version, fingerprint, config}}, so that `job explain` can tell which of
 -- them changed between two runs. Null in rows that were written before.
 ALTER TABLE config_snapshots ADD COLUMN plugins TEXT;
--- Names as documented for whoever reads the file with SQL.
+-- Names as documented for readers of the file with SQL.
 ALTER TABLE job_log RENAME COLUMN error TO last_error;
 ALTER TABLE plugin_facts RENAME COLUMN seq TO id;
 ALTER TABLE plugin_facts ADD COLUMN seq INTEGER GENERATED ALWAYS AS (id) VIRTUAL;
