@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo, available_timezones
 
 from ductile.struct import Value
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 _LOCALTIME = Path("/etc/localtime")
 CRON_ALIASES = {

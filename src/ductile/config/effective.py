@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
 from ductile.config.compile.compiler import signature_scheme
 from ductile.config.compile.plugins import compile_retry
+from ductile.config.load import LoadedConfig
 from ductile.config.names import endpoint_name
-from ductile.config.schema.fields import ListOf, MapOf, SectionOf, SettingKey, keys_of, written_default
+from ductile.config.schema.fields import (
+    FieldType,
+    ListOf,
+    MapOf,
+    SectionOf,
+    SettingKey,
+    keys_of,
+    written_default,
+)
 from ductile.core.durations import format_duration
+from ductile.core.json import JsonValue
 from ductile.protocol.yaml import parse_yaml
-from ductile.protocol.yaml_tree import to_plain
-
-if TYPE_CHECKING:
-    from ductile.config.load import LoadedConfig
-    from ductile.config.schema.fields import FieldType
-    from ductile.core.json import JsonValue
-    from ductile.protocol.yaml_tree import KeyPath
+from ductile.protocol.yaml_tree import KeyPath, to_plain
 
 _LITERAL = re.compile(r"`([^`]*)`")
 

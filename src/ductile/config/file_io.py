@@ -8,12 +8,9 @@ import os
 import re
 import stat
 import tempfile
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 PRIVATE_FILE = 0o600
 PRIVATE_DIRECTORY = 0o700

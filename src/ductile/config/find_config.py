@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ductile.errors import ConfigError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 CONFIG_FILE = "config.yaml"
 SYSTEM_DIRECTORY = Path("/etc/ductile")

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from enum import Enum, auto
 from functools import cache
+from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from ductile.config.cron import system_timezone
 from ductile.config.find_config import resolve_path
@@ -22,6 +23,7 @@ from ductile.config.read.interpolate import interpolate
 from ductile.config.read.scope_files import ScopeFile, load_scope_files
 from ductile.config.redaction import redacted_config
 from ductile.config.schema.decode import decode
+from ductile.config.schema.model import Config
 from ductile.config.seal import (
     AUTHORISE,
     Checksums,
@@ -41,18 +43,10 @@ from ductile.config.validate.access import validate_api_has_token
 from ductile.config.validate.pipelines import find_unquoted
 from ductile.config.validate.report import ValidationReport
 from ductile.config.validate.rules import missing_plugins, report_missing_plugins, validate_config
+from ductile.core.json import JsonValue
 from ductile.errors import ConfigError, IntegrityError, Problem
-from ductile.protocol.yaml_tree import MapNode, location_of
+from ductile.protocol.yaml_tree import MapNode, SourceLocation, location_of
 from ductile.struct import Value, hide_in_repr
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
-    from pathlib import Path
-
-    from ductile.config.schema.model import Config
-    from ductile.core.json import JsonValue
-    from ductile.protocol.yaml_tree import SourceLocation
-
 
 DEFAULT_PLUGIN_ROOT = "./plugins"
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from ductile.config.schema.model import ApiTokenSettings, WebhookEndpointSettings
+from ductile.config.schema.model import ApiTokenSettings, WebhookEndpointSettings
 
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*", re.ASCII)
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)

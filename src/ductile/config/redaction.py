@@ -6,20 +6,15 @@ or which the model types as a secret, is masked.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cache
-from typing import TYPE_CHECKING
 
 from ductile.config.read.interpolate import without_defaults
 from ductile.config.schema.fields import Scalar, SettingType, settings_under
 from ductile.config.schema.model import Config
 from ductile.config.secrets import MASK, has_secret_url, looks_secret, mask_urls
-from ductile.protocol.yaml_tree import ListNode, MapNode, Node, ScalarNode, scalar_value, walk
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from ductile.core.json import JsonValue
-    from ductile.protocol.yaml_tree import KeyPath
+from ductile.core.json import JsonValue
+from ductile.protocol.yaml_tree import KeyPath, ListNode, MapNode, Node, ScalarNode, scalar_value, walk
 
 
 def redacted_entries(node: MapNode) -> dict[str, JsonValue]:

@@ -8,10 +8,10 @@ reason.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
+from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
 from ductile.config.file_io import read_regular_file, write_atomically
 from ductile.config.read.interpolate import variables_in
@@ -19,10 +19,6 @@ from ductile.errors import IntegrityError, Problem
 from ductile.protocol.yaml import parse_yaml
 from ductile.protocol.yaml_tree import MapNode, node_at
 from ductile.struct import Value, field, replace
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
 
 CHECKSUMS_FILE = ".checksums"
 _VERSION = 1

@@ -6,10 +6,9 @@ import hashlib
 import re
 from collections.abc import Mapping
 from copy import deepcopy
-from typing import TYPE_CHECKING, Generic, NoReturn, TypeVar
+from typing import Generic, NoReturn, TypeVar
 
-if TYPE_CHECKING:
-    from ductile.core.json import JsonValue
+from ductile.core.json import JsonValue
 
 MASK = "********"
 

@@ -7,8 +7,9 @@ name wins, so that an operator's own copy can replace a shipped one.
 from __future__ import annotations
 
 import os
+from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
 from blake3 import blake3
 
@@ -27,16 +28,10 @@ from ductile.plugins.trust import (
     find_symlinks,
     trusted_owners,
 )
-from ductile.protocol.manifest.model import MANIFEST_FILE, PROTOCOL
+from ductile.protocol.manifest.model import MANIFEST_FILE, PROTOCOL, Manifest
 from ductile.protocol.manifest.read import declared_name, declared_protocol, parse_manifest
 from ductile.protocol.yaml import parse_yaml
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
-    from pathlib import Path
-
-    from ductile.protocol.manifest.model import Manifest
-    from ductile.protocol.yaml_tree import Node
+from ductile.protocol.yaml_tree import Node
 
 #: Directories in a root with code that plugins share; they are not plugins.
 _SHARED = frozenset({"lib", "_lib", "__pycache__", "node_modules"})

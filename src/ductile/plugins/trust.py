@@ -14,16 +14,13 @@ import os
 import pwd
 import shlex
 import stat
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
 
 from ductile.struct import Value
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
 
 #: As many as the kernel follows.
 _MAX_LINKS = 40

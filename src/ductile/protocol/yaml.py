@@ -11,12 +11,14 @@ scalars are typed by the 1.2 core schema. Three decisions beyond the schema:
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Iterator, Sequence
+from typing import Protocol
 
 import yaml
 
-from ductile.errors import Problem
+from ductile.errors import ConfigError, Problem
 from ductile.protocol.yaml_tree import (
+    KeyPath,
     ListNode,
     MapNode,
     Node,
@@ -26,12 +28,6 @@ from ductile.protocol.yaml_tree import (
     problem_at,
 )
 from ductile.struct import Value
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from ductile.errors import ConfigError
-    from ductile.protocol.yaml_tree import KeyPath
 
 #: Nodes of a document with its aliases written out: far more than any real configuration has, far fewer than
 #: a "billion laughs" document.

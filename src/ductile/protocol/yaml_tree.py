@@ -8,16 +8,13 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterator
 from functools import cached_property
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
+from ductile.core.json import JsonValue
 from ductile.errors import ConfigError, Problem
 from ductile.struct import Value
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from ductile.core.json import JsonValue
 
 _INTEGER = re.compile(r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")

@@ -6,19 +6,20 @@ A missing or refused plugin is not an error; the snapshot carries the reason.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
 from ductile.config.compile.pipelines import compile_pipelines
 from ductile.config.compile.plugins import compile_plugin, plugin_policy
 from ductile.config.find_config import resolve_path
 from ductile.config.load import LoadedConfig, SealCheck, check_operational_changes
 from ductile.config.names import api_token_name, endpoint_name, parse_target
-from ductile.config.schema.model import ApiAuthSettings, WebhookPreset
+from ductile.config.schema.model import ApiAuthSettings, WebhookEndpointSettings, WebhookPreset
 from ductile.config.seal import find_plugin_violations, hash_bytes
-from ductile.config.secrets import looks_secret
+from ductile.config.secrets import Secret, looks_secret
 from ductile.config.snapshot import (
     AccessToken,
+    Discovery,
     EventTarget,
     PipelineTarget,
     PluginInstance,
@@ -37,13 +38,6 @@ from ductile.core.webhooks.signatures import GITHUB, SLACK, STANDARD, STRIPE, Si
 from ductile.errors import ConfigError
 from ductile.protocol.yaml_tree import MapNode
 from ductile.struct import replace
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from ductile.config.schema.model import WebhookEndpointSettings
-    from ductile.config.secrets import Secret
-    from ductile.config.snapshot import Discovery
 
 DEFAULT_STATE_PATH = "./data/state.db"
 _PRESETS = {

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from ductile.config.compile.plugins import compile_retry
 from ductile.config.names import parse_target
+from ductile.config.schema.model import Config
+from ductile.config.schema.pipelines import ConditionSettings, PipelineSettings, StepSettings
 from ductile.config.seal import hash_bytes
+from ductile.config.snapshot import PluginInstance
+from ductile.config.validate.report import ValidationReport
 from ductile.core.events.model import Pipeline
 from ductile.core.expressions.baggage import compile_baggage
 from ductile.core.expressions.conditions import AllOf, AnyOf, Comparison, Condition, Not
@@ -27,13 +30,6 @@ from ductile.core.runs.graph import (
     graph_to_json,
 )
 from ductile.struct import replace
-
-if TYPE_CHECKING:
-    from ductile.config.schema.model import Config
-    from ductile.config.schema.pipelines import ConditionSettings, PipelineSettings, StepSettings
-    from ductile.config.snapshot import PluginInstance
-    from ductile.config.validate.report import ValidationReport
-
 
 #: How deep steps may nest, called pipelines included. Written steps cannot nest deeper either.
 _MAX_DEPTH = 100

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import json
 from datetime import timedelta
-from typing import TYPE_CHECKING
 
 from ductile.config.cron import CronTable, parse_cron
+from ductile.config.schema.plugins import PluginSettings, RetrySettings, ScheduleSettings
 from ductile.config.seal import hash_bytes
-from ductile.config.snapshot import PluginInstance, Schedule, UnavailableReason
+from ductile.config.snapshot import Discovery, PluginInstance, Schedule, UnavailableReason
 from ductile.config.validate.rules import not_installed_message, schedules_of
 from ductile.core.jobs.failures import BreakerPolicy, RetryPolicy
 from ductile.core.policy import FactRule, PluginPolicy
 from ductile.core.schedules.rule import After, At, Cron, DailyWindow, Every, ScheduleRule, Trigger
 from ductile.protocol.manifest.model import CompatibilityView
-
-if TYPE_CHECKING:
-    from ductile.config.schema.plugins import PluginSettings, RetrySettings, ScheduleSettings
-    from ductile.config.snapshot import Discovery
 
 _DEFAULT_RETRY = RetryPolicy()
 

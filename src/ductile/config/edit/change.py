@@ -14,7 +14,6 @@ import re
 from collections.abc import Mapping
 from difflib import SequenceMatcher
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ductile.config.edit.rewrite import with_entry, with_value
 from ductile.config.effective import effective_default
@@ -27,6 +26,7 @@ from ductile.config.schema.fields import FieldType, ListOf, MapOf, SectionOf, Se
 from ductile.config.schema.model import Config
 from ductile.config.seal import write_sealed
 from ductile.config.secrets import MASK, mask_urls
+from ductile.core.json import JsonValue
 from ductile.core.suggest import did_you_mean
 from ductile.errors import ConfigError, NotFoundError, UsageError
 from ductile.protocol.yaml import parse_yaml
@@ -44,9 +44,6 @@ from ductile.protocol.yaml_tree import (
     walk,
 )
 from ductile.struct import Value, hide_in_repr
-
-if TYPE_CHECKING:
-    from ductile.core.json import JsonValue
 
 _PART = re.compile(r"(?:^|\.)(?P<name>[^.\[\]]+)|\[(?P<index>[0-9]{1,6})\]")
 _APPEND = "[+]"

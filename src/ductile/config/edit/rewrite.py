@@ -10,20 +10,17 @@ import codecs
 import io
 import re
 from collections import Counter
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from difflib import SequenceMatcher
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
+from ductile.core.json import JsonValue
 from ductile.errors import ConfigError, NotFoundError
 from ductile.protocol.yaml import parse_yaml, scalar_span
 from ductile.protocol.yaml_tree import KeyPath, ListNode, MapNode, Node, format_path, node_at, to_plain, walk
 from ductile.struct import Value
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
-
-    from ductile.core.json import JsonValue
 
 _BREAK = re.compile(r"\r\n|\r|\n")
 _LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")

@@ -7,8 +7,9 @@ it is. Messages name lines and variables, never values.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
 from ductile.config.file_io import read_regular_file
 from ductile.config.find_config import is_url, resolve_path
@@ -17,10 +18,6 @@ from ductile.config.read.interpolate import has_reference
 from ductile.errors import Problem
 from ductile.protocol.yaml_tree import ListNode, MapNode, ScalarNode, node_at, problem_at
 from ductile.struct import Value, hide_in_repr
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
 
 _LINE = re.compile(r"(?:export\s+)?(?P<name>[A-Za-z_][A-Za-z0-9_]*)\s*=\s*(?P<value>.*)", re.DOTALL)
 _DOUBLE_QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"\s*(?:#.*)?', re.DOTALL)

@@ -7,17 +7,13 @@ are not interpolated.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from ductile.config.secrets import looks_secret
+from ductile.errors import Problem
 from ductile.protocol.yaml_tree import KeyPath, ListNode, MapNode, Node, ScalarNode, problem_at, walk
 from ductile.struct import replace
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
-
-    from ductile.errors import Problem
 
 #: An escape, a well-formed reference, or the beginning of something that is neither.
 _REFERENCE = re.compile(

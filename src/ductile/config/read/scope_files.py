@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
 from ductile.config.file_io import read_regular_file
 from ductile.config.find_config import is_url, resolve_path
 from ductile.config.read.includes import find_symlinks
+from ductile.config.schema.model import Config, TokenSettings
 from ductile.config.seal import hash_bytes
 from ductile.config.validate.access import validate_scopes
+from ductile.config.validate.report import ValidationReport
+from ductile.protocol.yaml_tree import KeyPath
 from ductile.struct import Value, hide_in_repr
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
-    from ductile.config.schema.model import Config, TokenSettings
-    from ductile.config.validate.report import ValidationReport
-    from ductile.protocol.yaml_tree import KeyPath
 
 _HASH_DIGITS = 64
 

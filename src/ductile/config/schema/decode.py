@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ductile.config.redaction import redacted_entries
 from ductile.config.schema.fields import (
@@ -18,6 +18,7 @@ from ductile.config.schema.fields import (
     MapOf,
     OneOf,
     Scalar,
+    Section,
     SectionOf,
     SettingType,
     keys_of,
@@ -39,9 +40,6 @@ from ductile.protocol.yaml_tree import (
     problem_at,
     to_plain,
 )
-
-if TYPE_CHECKING:
-    from ductile.config.schema.fields import Section
 
 _ANYTHING = Scalar(type=SettingType.ANYTHING)
 

@@ -7,6 +7,7 @@ module reads the annotations of the model: decoder, JSON Schema and reference wa
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import datetime, time, timedelta
 from enum import Enum, IntEnum, StrEnum
 from functools import cache
@@ -16,15 +17,10 @@ import msgspec
 from msgspec import NODEFAULT, UnsetType, inspect
 
 from ductile.config.secrets import Secret, SecretMap
-from ductile.core.durations import format_duration, format_size
+from ductile.core.durations import Interval, format_duration, format_size
+from ductile.core.json import JsonValue
 from ductile.core.schedules.rule import DailyWindow
 from ductile.struct import Value
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from ductile.core.durations import Interval
-    from ductile.core.json import JsonValue
 
 
 class SettingType(StrEnum):

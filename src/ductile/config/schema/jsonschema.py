@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ductile.config.schema.fields import (
     Choice,
@@ -12,14 +12,12 @@ from ductile.config.schema.fields import (
     MapOf,
     OneOf,
     Scalar,
+    Section,
     SectionOf,
     SettingType,
     keys_of,
 )
 from ductile.config.schema.model import Config
-
-if TYPE_CHECKING:
-    from ductile.config.schema.fields import Section
 
 _DURATION = {
     "type": "string",

@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Iterator, Mapping
 
 from ductile.config.names import NAME, RESERVED, api_token_name, endpoint_name
 from ductile.config.read.interpolate import has_default
 from ductile.config.redaction import literal_urls, secret_scalars
+from ductile.config.schema.model import Config, WebhookEndpointSettings
+from ductile.config.secrets import Secret
 from ductile.config.validate.pipelines import validate_pipeline_name, validate_plugin_name
+from ductile.config.validate.report import ValidationReport
 from ductile.core.auth_scopes import AccessResource
 from ductile.core.durations import format_size
 from ductile.core.expressions.templates import references_in
 from ductile.core.suggest import did_you_mean
 from ductile.core.webhooks.url_policy import parse_literal
-from ductile.protocol.yaml_tree import node_at
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
-
-    from ductile.config.schema.model import Config, WebhookEndpointSettings
-    from ductile.config.secrets import Secret
-    from ductile.config.validate.report import ValidationReport
-    from ductile.protocol.yaml_tree import KeyPath
+from ductile.protocol.yaml_tree import KeyPath, node_at
 
 _SCOPE = re.compile(r"(?P<subject>[A-Za-z_][A-Za-z0-9_-]*):(?P<right>ro|rw)", re.ASCII)
 _SUBJECTS = tuple(map(str, AccessResource))

@@ -5,28 +5,24 @@ A warning is given only where enough is known. A plugin whose manifest declares 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
 
 from ductile.config.names import EXTERNAL_SOURCES, parse_target
+from ductile.config.schema.model import Config
+from ductile.config.schema.pipelines import PipelineSettings, StepSettings
+from ductile.config.schema.plugins import PluginSettings
+from ductile.config.snapshot import Discovery, InstalledPlugin, PluginInstance
 from ductile.config.validate.pipelines import steps_of
+from ductile.config.validate.report import ValidationReport
 from ductile.config.validate.rules import schedules_of
+from ductile.core.events.model import Pipeline
 from ductile.core.expressions.baggage import RESERVED_PREFIX, compile_baggage
 from ductile.core.expressions.paths import Root
 from ductile.core.expressions.templates import references_in
+from ductile.core.json import JsonValue
 from ductile.core.runs.graph import UseNode
 from ductile.core.suggest import did_you_mean
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from ductile.config.schema.model import Config
-    from ductile.config.schema.pipelines import PipelineSettings, StepSettings
-    from ductile.config.schema.plugins import PluginSettings
-    from ductile.config.snapshot import Discovery, InstalledPlugin, PluginInstance
-    from ductile.config.validate.report import ValidationReport
-    from ductile.core.events.model import Pipeline
-    from ductile.core.json import JsonValue
-    from ductile.protocol.yaml_tree import KeyPath
+from ductile.protocol.yaml_tree import KeyPath
 
 #: Keys of a plugin's `config` that Ductile reads itself (`compile.plugins.plugin_policy`).
 _BUILTIN_KEYS = frozenset(("model",))

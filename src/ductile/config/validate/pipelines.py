@@ -6,13 +6,15 @@ value, is refused here.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import msgspec
 
 from ductile.config.names import EXTERNAL_SOURCES, NAME, name_error, parse_target
-from ductile.config.schema.pipelines import PipelineSettings, StepSettings
+from ductile.config.schema.model import Config
+from ductile.config.schema.pipelines import ConditionSettings, PipelineSettings, StepSettings
 from ductile.config.secrets import looks_secret
+from ductile.config.validate.report import ValidationReport
 from ductile.core.expressions.baggage import faults_in_baggage
 from ductile.core.expressions.operators import Operator
 from ductile.core.expressions.paths import Root, fault_in_path
@@ -20,15 +22,8 @@ from ductile.core.expressions.regex import pattern_fault
 from ductile.core.expressions.templates import faults_in_template
 from ductile.core.runs.graph import JoinPolicy
 from ductile.core.suggest import did_you_mean
+from ductile.errors import Problem
 from ductile.protocol.yaml_tree import KeyPath, MapNode, ScalarNode, is_empty, node_at, problem_at, walk
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from ductile.config.schema.model import Config
-    from ductile.config.schema.pipelines import ConditionSettings
-    from ductile.config.validate.report import ValidationReport
-    from ductile.errors import Problem
 
 _EVENT_PATHS = ("event.type", "event.source")
 _HEADER_PATH = "event.headers."

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from ductile.config.schema.parse import describe
-from ductile.protocol.yaml_tree import format_path, is_empty, location_of, node_at, problem_at
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
-
-    from ductile.errors import Problem
-    from ductile.protocol.yaml_tree import KeyPath, MapNode
+from ductile.errors import Problem
+from ductile.protocol.yaml_tree import (
+    KeyPath,
+    MapNode,
+    format_path,
+    is_empty,
+    location_of,
+    node_at,
+    problem_at,
+)
 
 
 @dataclass(slots=True)

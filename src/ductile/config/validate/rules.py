@@ -5,27 +5,23 @@ Pure over the decoded model; locations come from the tree it was decoded from.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Iterable, Iterator
 
 from ductile.config.cron import CRON_EXPECTED, all_timezones, find_timezone, parse_cron
 from ductile.config.find_config import is_url
 from ductile.config.names import NAME, VARIABLE, name_error, parse_target
+from ductile.config.schema.model import Config
+from ductile.config.schema.plugins import PluginSettings, ScheduleSettings
 from ductile.config.validate.access import (
     validate_access,
     validate_access_references,
     validate_literal_secrets,
 )
 from ductile.config.validate.pipelines import refuse_wildcard, validate_pipelines, validate_references
+from ductile.config.validate.report import ValidationReport
 from ductile.core.durations import format_duration
 from ductile.core.suggest import did_you_mean
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator
-
-    from ductile.config.schema.model import Config
-    from ductile.config.schema.plugins import PluginSettings, ScheduleSettings
-    from ductile.config.validate.report import ValidationReport
-    from ductile.protocol.yaml_tree import KeyPath
+from ductile.protocol.yaml_tree import KeyPath
 
 _TRIGGERS = ("every", "cron", "at", "after")
 

@@ -6,13 +6,10 @@ import re
 from collections.abc import Mapping
 from datetime import timedelta
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
+from ductile.core.json import JsonValue
+from ductile.protocol.manifest.schema import JsonSchema
 from ductile.struct import Value, field
-
-if TYPE_CHECKING:
-    from ductile.core.json import JsonValue
-    from ductile.protocol.manifest.schema import JsonSchema
 
 MANIFEST_FILE = "manifest.yaml"
 MANIFEST_SPEC = "ductile.plugin"

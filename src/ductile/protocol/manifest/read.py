@@ -7,9 +7,11 @@ elsewhere: unknown keys are kept, and descriptions of payloads are accepted in a
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
+from datetime import timedelta
 
 from ductile.core.durations import parse_duration
+from ductile.core.json import JsonValue
 from ductile.core.suggest import closest_match, did_you_mean
 from ductile.errors import ConfigError, Problem
 from ductile.protocol.manifest.model import (
@@ -26,11 +28,14 @@ from ductile.protocol.manifest.model import (
     FactOutput,
     Manifest,
 )
-from ductile.protocol.manifest.schema import to_json_schema
+from ductile.protocol.manifest.schema import JsonSchema, to_json_schema
 from ductile.protocol.yaml_tree import (
+    KeyPath,
     ListNode,
     MapNode,
+    Node,
     ScalarNode,
+    SourceLocation,
     format_path,
     is_empty,
     location_of,
@@ -39,14 +44,6 @@ from ductile.protocol.yaml_tree import (
     to_plain,
 )
 from ductile.struct import Value, field
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from datetime import timedelta
-
-    from ductile.core.json import JsonValue
-    from ductile.protocol.manifest.schema import JsonSchema
-    from ductile.protocol.yaml_tree import KeyPath, Node, SourceLocation
 
 #: Similarity of a written key to a missing one. It is high because `name` and `names` are both keys.
 _MISSPELT = 0.8
