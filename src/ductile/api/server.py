@@ -14,7 +14,6 @@ from ductile.http.application import LogSampler, described_counts
 from ductile.http.authentication import Authenticator
 from ductile.http.server import Listener, ListenerLimits
 from ductile.operations.context import OperationContext
-from ductile.operations.ledger_stream import LedgerStream
 from ductile.telemetry.metrics import Metrics
 from ductile.telemetry.signals import Signal, SignalBus, SignalLevel
 
@@ -33,7 +32,7 @@ class ApiServer:
         self._signals = signals
         self._requests = LogSampler(self._report_requests)
         self._unknown_tokens = LogSampler(self._report_unknown_tokens, most=_TOKENS_IN_FULL)
-        self._streams = EventStreams(context.store, LedgerStream(context.store))
+        self._streams = EventStreams(context.store)
         services = ApiServices(
             authenticator=Authenticator(context.snapshot, time.monotonic, self._report_unknown_token),
             streams=self._streams,

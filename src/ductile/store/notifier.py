@@ -16,7 +16,7 @@ webhook sender, the log index, drains and event streams subscribe themselves):
   every minute.
 - `SchedulesChanged`: the scheduler looks again; it polls with every tick.
 - `DeliveriesDue`: the webhook sender claims deliveries; polls every minute.
-- `LedgerAppended`: event streams (`operations.ledger_stream`, polls every 15 s) and commands that follow a
+- `LedgerAppended`: event streams (`api.events`, polls every 15 s) and commands that follow a
   log or a run read on.
 - `StoreFailed`: the daemon stops.
 

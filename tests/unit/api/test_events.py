@@ -14,11 +14,10 @@ import pytest
 
 from builders.daemons import PATIENCE
 from builders.jobs import a_new_job
-from ductile.api.events import EventFilter, EventStreams
+from ductile.api import events
+from ductile.api.events import EventFilter, EventStreams, LedgerStream, TooFarBehindError
 from ductile.core.jobs.model import LedgerKind
 from ductile.errors import StoreFailedError
-from ductile.operations import ledger_stream
-from ductile.operations.ledger_stream import LedgerStream, TooFarBehindError
 from ductile.store.model.jobs import Submission
 from ductile.store.model.maintenance import Retention
 from ductile.store.port import Store
@@ -56,7 +55,7 @@ async def test_a_subscriber_that_falls_behind_is_cut_off(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A slow reader costs bounded memory and does not delay others."""
-    monkeypatch.setattr(ledger_stream, "MAX_WAITING_ROWS", 3)
+    monkeypatch.setattr(events, "MAX_WAITING_ROWS", 3)
     feed = LedgerStream(store)
     await feed.start_reading()
     with feed.joined() as slow, feed.joined() as quick:
@@ -71,7 +70,7 @@ async def test_a_subscriber_that_falls_behind_is_cut_off(
 
 async def test_a_quiet_stream_is_kept_alive(store: Store) -> None:
     """A comment now and then, so that nothing in between takes the silence for an end."""
-    streams = EventStreams(store, LedgerStream(store), keep_alive=0.01)
+    streams = EventStreams(store, keep_alive=0.01)
     sent: list[Any] = []
     twice = asyncio.Event()
 
@@ -89,7 +88,7 @@ async def test_a_quiet_stream_is_kept_alive(store: Store) -> None:
 
 async def test_a_stream_that_is_filtered_is_kept_alive_and_moves_on(store: Store) -> None:
     """What is not for the reader moves its place; else it would resume where nothing is held."""
-    streams = EventStreams(store, LedgerStream(store), keep_alive=0.01)
+    streams = EventStreams(store, keep_alive=0.01)
     text = b""
     moved = asyncio.Event()
 
@@ -109,7 +108,7 @@ async def test_a_stream_that_is_filtered_is_kept_alive_and_moves_on(store: Store
 
 async def test_a_busy_ledger_does_not_silence_a_filtered_stream(store: Store) -> None:
     """The silence that counts is the reader's, not the ledger's."""
-    streams = EventStreams(store, LedgerStream(store), keep_alive=0.05)
+    streams = EventStreams(store, keep_alive=0.05)
     kept = asyncio.Event()
 
     async def send(message: Any) -> None:
@@ -128,7 +127,7 @@ async def test_an_id_that_is_no_longer_held_is_a_gap(store: Store) -> None:
     """`event: gap` with the oldest number, then all that is held."""
     await enqueue(store, 5)
     await store.prune(Retention(ledger_rows=2))
-    streams = EventStreams(store, LedgerStream(store))
+    streams = EventStreams(store)
     text = b""
     complete = asyncio.Event()
 
@@ -146,7 +145,7 @@ async def test_an_id_that_is_no_longer_held_is_a_gap(store: Store) -> None:
     assert text.count(b"event: job.transition") == 2
 
 
-async def test_a_store_that_cannot_be_read_is_reported_before_a_stream_begins(store: Store) -> None:
+async def test_a_store_that_cannot_be_read_is_reported_before_a_stream_begins() -> None:
     """Once an answer has begun, it can no longer be an error in our shape."""
 
     class Broken:
@@ -154,7 +153,7 @@ async def test_a_store_that_cannot_be_read_is_reported_before_a_stream_begins(st
             raise StoreFailedError("the disk is gone")
 
     broken: Any = Broken()
-    streams = EventStreams(broken, LedgerStream(store))
+    streams = EventStreams(broken)
     with pytest.raises(StoreFailedError):
         await streams.opened(EventFilter())
     assert streams.count == 0
@@ -187,14 +186,14 @@ async def read_up_to(
 
 async def test_a_sweep_between_two_pages_is_a_gap(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """Entries that retention removes during a replay are reported as a gap."""
-    monkeypatch.setattr(ledger_stream, "PAGE_ROWS", 2)
+    monkeypatch.setattr(events, "PAGE_ROWS", 2)
     await enqueue(store, 9)
 
     async def sweep(_message: Any, text: bytes) -> None:
         if text.endswith(b"\n\n") and b"id: 2\n" in text and b"id: 3" not in text:
             await store.prune(Retention(ledger_rows=3))
 
-    streams = EventStreams(store, LedgerStream(store))
+    streams = EventStreams(store)
     text = await read_up_to(b"id: 9", streams, EventFilter(after=0), sweep)
     ids = [int(line[4:]) for line in text.splitlines() if line.startswith(b"id: ")]
     assert ids == [1, 2, 6, 7, 8, 9]
@@ -211,7 +210,7 @@ async def test_a_sweep_of_all_that_was_behind_is_a_gap_too(store: Store) -> None
             await enqueue(store, 3)
             await store.prune(Retention(ledger_rows=2))
 
-    streams = EventStreams(store, LedgerStream(store))
+    streams = EventStreams(store)
     text = await read_up_to(b"id: 8", streams, EventFilter(after=3), grow_and_sweep)
     assert b'id: 5\nevent: gap\ndata: {"oldest":6' in text
     entries = re.findall(rb"id: (\d+)\nevent: (\S+)", text)
