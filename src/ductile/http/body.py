@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from uvicorn._types import ASGIReceiveCallable, ASGISendCallable, HTTPScope
 
 BODY_SECONDS = 30.0
+#: The ASGI extension by which the server says that the whole body has arrived.
+BODY_RECEIVED = "ductile.body_received"
 #: After a refusal the rest of the body is read and dropped for a moment: if the connection were closed while
 #: the client still sends, the kernel would reset it and the client would lose the response.
 DISCARD_SECONDS = 2.0
@@ -70,26 +72,33 @@ async def read_body(
     """
     if (content_length(scope) or 0) > limit:
         raise _too_large(limit)
+    if BODY_RECEIVED in scope.get("extensions", ()):
+        return await _read_parts(receive, limit, budget)  # without a timer: it is the usual case
+    try:
+        async with asyncio.timeout(seconds):
+            return await _read_parts(receive, limit, budget)
+    except TimeoutError:
+        raise TooSlowError(f"the body did not arrive within {seconds:g} seconds") from None
+
+
+async def _read_parts(receive: ASGIReceiveCallable, limit: int, budget: BodyBudget | None) -> bytes:
     parts: list[bytes] = []
     size = held = 0
     try:
-        async with asyncio.timeout(seconds):
-            while True:
-                message = await receive()
-                if message["type"] != "http.request":
-                    raise ClientDisconnectedError
-                part = message.get("body", b"")
-                size += len(part)
-                if size > limit:
-                    raise _too_large(limit)
-                if budget is not None:
-                    budget.take(len(part))
-                    held = size
-                parts.append(part)
-                if not message.get("more_body", False):
-                    return parts[0] if len(parts) == 1 else b"".join(parts)
-    except TimeoutError:
-        raise TooSlowError(f"the body did not arrive within {seconds:g} seconds") from None
+        while True:
+            message = await receive()
+            if message["type"] != "http.request":
+                raise ClientDisconnectedError
+            part = message.get("body", b"")
+            size += len(part)
+            if size > limit:
+                raise _too_large(limit)
+            if budget is not None:
+                budget.take(len(part))
+                held = size
+            parts.append(part)
+            if not message.get("more_body", False):
+                return parts[0] if len(parts) == 1 else b"".join(parts)
     finally:
         if budget is not None:
             budget.give_back(held)

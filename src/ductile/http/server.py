@@ -34,6 +34,7 @@ from ductile.errors import (
     UsageError,
 )
 from ductile.http.application import LogSampler
+from ductile.http.body import BODY_RECEIVED
 from ductile.http.responses import raw_error, send_error
 from ductile.struct import Value
 from ductile.telemetry.signals import Signal, SignalBus
@@ -98,6 +99,41 @@ class ListenerState(ServerState):
 @lru_cache(maxsize=1)
 def _date_header(second: int) -> list[tuple[bytes, bytes]]:
     return [(b"date", formatdate(second, usegmt=True).encode())]
+
+
+class _ResponseTransport:
+    """The transport of one response: holds the head until the body is written, so that both leave with one
+    system call. Each call releases the GIL, which the threads of store and log then hold for a while.
+    """
+
+    def __init__(self, transport: asyncio.Transport, cycle: RequestResponseCycle) -> None:
+        self._transport = transport
+        self._cycle = cycle
+        self._head: bytes | None = None
+        self._head_written = False
+
+    def write(self, data: bytes) -> None:
+        if (
+            not self._cycle.response_started or self._head_written
+        ):  # before it, only `100 Continue` is written
+            self._transport.write(data)
+        elif self._head is None:
+            self._head = data
+        else:
+            self._transport.write(self._head + data)
+            self._head_written = True
+
+    def flush(self) -> None:
+        """Write a head that has no body, as that of a HEAD request."""
+        if self._head is not None and not self._head_written:
+            self.write(b"")
+
+    def is_closing(self) -> bool:
+        return self._transport.is_closing()
+
+    def close(self) -> None:
+        self.flush()
+        self._transport.close()
 
 
 class BoundedProtocol(HttpToolsProtocol):
@@ -192,7 +228,13 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         if not self._ignores_input:
+            self.scope["extensions"] = {BODY_RECEIVED: {}}
             super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        if self._current is not None:
+            self._current.transport.flush()  # type: ignore[attr-defined]  # see `_start_asgi_task`
+        super().on_response_complete()
 
     def send_400_response(self, msg: str) -> None:
         self._refuse(UsageError("this is not an HTTP request", hint=msg), RejectionReason.MALFORMED)
@@ -202,6 +244,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         self._current = cycle
+        cycle.transport = _ResponseTransport(self.transport, cycle)  # type: ignore[assignment]  # what a cycle uses
         if self._is_over_limit:
             cycle.keep_alive = False
         super()._start_asgi_task(cycle, app)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
-from functools import partial
+from functools import cache, partial
 from typing import cast
 
 from prometheus_client import (
@@ -183,6 +183,9 @@ class Metrics:
                     self._histograms[name] = Histogram(
                         name, spec.help, spec.labels, buckets=spec.buckets, registry=self.registry
                     )
+        # `labels` locks and compares; these two are used for every request, with few different values.
+        self._requests = cache(self._counters[MetricName.REQUESTS].labels)
+        self._latency = cache(self._histograms[MetricName.LATENCY].labels)
 
     @property
     def timed_jobs(self) -> int:
@@ -235,9 +238,9 @@ class Metrics:
         """Requests without an endpoint share one label value: clients must not be able to create labels."""
         data = event.data
         endpoint, method = str(data["endpoint"] or "none"), str(data["method"] if data["endpoint"] else "any")
-        self._counters[MetricName.REQUESTS].labels(method, endpoint, str(data["status"])).inc()
+        self._requests(method, endpoint, str(data["status"])).inc()
         if isinstance(took := data["duration_ms"], float):
-            self._histograms[MetricName.LATENCY].labels(endpoint).observe(took / 1000)
+            self._latency(endpoint).observe(took / 1000)
 
     def render(self, reading: GaugeReading) -> bytes:
         """Return the page of all metrics."""

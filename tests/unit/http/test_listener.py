@@ -91,6 +91,10 @@ class Caller:
             length = next(line for line in head.split(b"\r\n") if line.startswith(b"content-length: "))
             return head + await self._reader.readexactly(int(length.partition(b": ")[2]))
 
+    async def head(self) -> bytes:
+        async with asyncio.timeout(PATIENCE):
+            return await self._reader.readuntil(b"\r\n\r\n")
+
     async def say(self, content: bytes) -> None:
         """Send in a TCP segment of its own: the listener has a turn before the next."""
         self._writer.write(content)
@@ -278,6 +282,24 @@ async def test_trailers_are_not_headers() -> None:
         caller = await Caller.of(port)
         answer = await caller.ask(POST + b"Transfer-Encoding: chunked\r\n\r\n" + trailer)
         assert answer.endswith(b'{"names":"host transfer-encoding"}')
+        caller.go()
+
+
+async def test_responses_without_a_body_are_sent() -> None:
+    """The head of a response is held until its body is written; that of a HEAD request has none."""
+    async with a_listener() as port:
+        caller = await Caller.of(port)
+        await caller.say(b"HEAD / HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert (await caller.head()).startswith(b"HTTP/1.1 200")
+        assert (await caller.ask(GET)).endswith(b'{"bytes":0}')
+        caller.go()
+
+
+async def test_an_expected_continue_is_sent_before_the_body() -> None:
+    async with a_listener(count_patiently) as port:
+        caller = await Caller.of(port, POST + b"Expect: 100-continue\r\nContent-Length: 2\r\n\r\n")
+        assert (await caller.head()).startswith(b"HTTP/1.1 100")
+        assert (await caller.ask(b"hi")).endswith(b'{"bytes":2}')
         caller.go()
 
 
