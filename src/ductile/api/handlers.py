@@ -24,7 +24,7 @@ from ductile.operations.request import decode_enums, decode_request
 from ductile.operations.response import Response
 from ductile.operations.system import probes
 from ductile.struct import Value, about, replace
-from ductile.telemetry.metrics import CONTENT_TYPE, GaugeReading
+from ductile.telemetry.metrics import CONTENT_TYPE
 
 if TYPE_CHECKING:
     from uvicorn._types import ASGISendCallable
@@ -96,15 +96,13 @@ async def events(request: ApiRequest) -> Stream:
 async def show_metrics(request: ApiRequest) -> RawResponse:
     counts = await request.context.store.queue_counts()
     breakers = await request.context.store.breakers()
-    reading = GaugeReading(
-        ready=counts.ready,
-        waiting=counts.waiting,
-        running=counts.running,
+    page = request.services.metrics.render(
+        version=__version__,
+        queue={"ready": counts.ready, "waiting": counts.waiting, "running": counts.running},
         breakers=[(row.plugin, row.command, row.breaker.state) for row in breakers],
         streams=request.services.streams.count,
-        version=__version__,
     )
-    return RawResponse(content=request.services.metrics.render(reading), media_type=CONTENT_TYPE)
+    return RawResponse(content=page, media_type=CONTENT_TYPE)
 
 
 class About(Response):

@@ -1,6 +1,6 @@
 """Metrics in Prometheus' text format, counted from signals.
 
-`METRICS` is the whole list. Label values come from the configuration and from our own tables, so their number
+Label values come from the configuration and from our own tables, so their number
 is bounded.
 """
 
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
-from enum import StrEnum
 from functools import cache, partial
 from typing import cast
 
@@ -22,7 +21,6 @@ from prometheus_client import (
 )
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 
-from ductile.struct import Value
 from ductile.telemetry.signals import Signal, SignalBus, SignalEvent
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
@@ -36,119 +34,6 @@ BREAKER_STATES: Mapping[str, int] = {"closed": 0, "half_open": 1, "open": 2}
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
 
-class GaugeReading(Value):
-    """Values that are read from the store and the engine when the page is requested."""
-
-    ready: int
-    waiting: int
-    running: int
-    #: (plugin, command, state)
-    breakers: Iterable[tuple[str, str, str]]
-    streams: int
-    version: str
-
-
-class MetricKind(StrEnum):
-    COUNTER = "counter"
-    GAUGE = "gauge"
-    HISTOGRAM = "histogram"
-
-
-class MetricSpec(Value):
-    kind: MetricKind
-    help: str
-    labels: tuple[str, ...] = ()
-    buckets: tuple[float, ...] = ()
-
-
-class MetricName(StrEnum):
-    INFO = "ductile_info"
-    QUEUE_DEPTH = "ductile_queue_depth"
-    ACCEPTED = "ductile_jobs_accepted_total"
-    DEDUPLICATED = "ductile_jobs_deduplicated_total"
-    WAIT = "ductile_job_wait_seconds"
-    SPAWN = "ductile_job_spawn_seconds"
-    RUN = "ductile_job_run_seconds"
-    OUTCOMES = "ductile_job_outcomes_total"
-    BREAKER = "ductile_breaker_state"
-    OCCURRENCES = "ductile_schedule_occurrences_total"
-    WEBHOOKS = "ductile_webhook_requests_total"
-    DELIVERIES = "ductile_deliveries_total"
-    REQUESTS = "ductile_http_requests_total"
-    LATENCY = "ductile_http_request_seconds"
-    UNAUTHORIZED = "ductile_http_unauthorized_total"
-    STREAMS = "ductile_event_streams"
-    LISTENER_REFUSED = "ductile_listener_refused_total"
-
-
-_COUNTER, _GAUGE, _HISTOGRAM = MetricKind.COUNTER, MetricKind.GAUGE, MetricKind.HISTOGRAM
-
-#: Every metric of ours. `docs/reference/metrics.md` is tested against it.
-METRICS: Mapping[MetricName, MetricSpec] = {
-    MetricName.INFO: MetricSpec(kind=_GAUGE, help="The running version; always 1.", labels=("version",)),
-    MetricName.QUEUE_DEPTH: MetricSpec(
-        kind=_GAUGE, help="Jobs on the queue: ready, waiting or running.", labels=("state",)
-    ),
-    MetricName.ACCEPTED: MetricSpec(kind=_COUNTER, help="Jobs that were put on the queue."),
-    MetricName.DEDUPLICATED: MetricSpec(kind=_COUNTER, help="Submissions that were duplicates."),
-    MetricName.WAIT: MetricSpec(
-        kind=_HISTOGRAM, help="Time from acceptance to the first claim.", labels=("plugin",), buckets=_SLOW
-    ),
-    MetricName.SPAWN: MetricSpec(
-        kind=_HISTOGRAM,
-        help="Time from the claim until the plugin has its request.",
-        labels=("plugin",),
-        buckets=_QUICK,
-    ),
-    MetricName.RUN: MetricSpec(
-        kind=_HISTOGRAM, help="Time that a plugin's process ran.", labels=("plugin",), buckets=_SLOW
-    ),
-    MetricName.OUTCOMES: MetricSpec(
-        kind=_COUNTER, help="Outcomes of executions of jobs.", labels=("plugin", "outcome")
-    ),
-    MetricName.BREAKER: MetricSpec(
-        kind=_GAUGE, help="Circuit breakers: 0 closed, 1 half open, 2 open.", labels=("plugin", "command")
-    ),
-    MetricName.OCCURRENCES: MetricSpec(
-        kind=_COUNTER, help="Due occurrences of schedules: fired or skipped.", labels=("result",)
-    ),
-    MetricName.WEBHOOKS: MetricSpec(
-        kind=_COUNTER, help="Calls of webhooks: accepted, refused or fault.", labels=("result",)
-    ),
-    MetricName.DELIVERIES: MetricSpec(
-        kind=_COUNTER,
-        help="State webhooks: delivered, failed (once more), dropped or gone.",
-        labels=("result",),
-    ),
-    MetricName.REQUESTS: MetricSpec(
-        kind=_COUNTER, help="Requests to the API.", labels=("method", "endpoint", "status")
-    ),
-    MetricName.LATENCY: MetricSpec(
-        kind=_HISTOGRAM, help="Time to answer a request to the API.", labels=("endpoint",), buckets=_QUICK
-    ),
-    MetricName.UNAUTHORIZED: MetricSpec(kind=_COUNTER, help="Requests with an unknown token."),
-    MetricName.STREAMS: MetricSpec(kind=_GAUGE, help="Event streams that are open."),
-    MetricName.LISTENER_REFUSED: MetricSpec(
-        kind=_COUNTER,
-        help="Connections and requests that a listener refused or closed by itself.",
-        labels=("listener", "reason"),
-    ),
-}
-#: Counters that a signal increments, with their label values.
-_COUNTED: Mapping[Signal, tuple[MetricName, tuple[str, ...]]] = {
-    Signal.JOB_ACCEPTED: (MetricName.ACCEPTED, ()),
-    Signal.JOB_DEDUPLICATED: (MetricName.DEDUPLICATED, ()),
-    Signal.API_UNAUTHORIZED: (MetricName.UNAUTHORIZED, ()),
-    Signal.SCHEDULE_FIRED: (MetricName.OCCURRENCES, ("fired",)),
-    Signal.SCHEDULE_SKIPPED: (MetricName.OCCURRENCES, ("skipped",)),
-    Signal.WEBHOOK_ACCEPTED: (MetricName.WEBHOOKS, ("accepted",)),
-    Signal.WEBHOOK_REFUSED: (MetricName.WEBHOOKS, ("refused",)),
-    Signal.WEBHOOK_FAULT: (MetricName.WEBHOOKS, ("fault",)),
-    Signal.DELIVERY_DELIVERED: (MetricName.DELIVERIES, ("delivered",)),
-    Signal.DELIVERY_FAILED: (MetricName.DELIVERIES, ("failed",)),
-    Signal.DELIVERY_DROPPED: (MetricName.DELIVERIES, ("dropped",)),
-    Signal.DELIVERY_GONE: (MetricName.DELIVERIES, ("gone",)),
-}
 _OUTCOMES = {
     Signal.JOB_SUCCEEDED: "succeeded",
     Signal.JOB_RETRYING: "retrying",
@@ -158,8 +43,6 @@ _OUTCOMES = {
     Signal.JOB_POSTPONED: "postponed",
     Signal.JOB_RECOVERED: "recovered",
 }
-#: The metric of the time that ends with a signal.
-_TIMED_STEPS = {Signal.JOB_STARTED: MetricName.SPAWN, Signal.JOB_EXITED: MetricName.RUN}
 
 
 class Metrics:
@@ -170,41 +53,93 @@ class Metrics:
         self._step_began: OrderedDict[str, float] = OrderedDict()
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
-        self._counters: dict[MetricName, Counter] = {}
-        self._gauges: dict[MetricName, Gauge] = {}
-        self._histograms: dict[MetricName, Histogram] = {}
-        for name, spec in METRICS.items():
-            match spec.kind:
-                case MetricKind.COUNTER:
-                    self._counters[name] = Counter(name, spec.help, spec.labels, registry=self.registry)
-                case MetricKind.GAUGE:
-                    self._gauges[name] = Gauge(name, spec.help, spec.labels, registry=self.registry)
-                case MetricKind.HISTOGRAM:
-                    self._histograms[name] = Histogram(
-                        name, spec.help, spec.labels, buckets=spec.buckets, registry=self.registry
-                    )
+        # Every metric of ours, in the order of `docs/reference/metrics.md`, which is tested against it.
+        counter = partial(Counter, registry=self.registry)
+        gauge = partial(Gauge, registry=self.registry)
+        histogram = partial(Histogram, registry=self.registry)
+        self._info = gauge("ductile_info", "The running version; always 1.", ("version",))
+        self._queue_depth = gauge(
+            "ductile_queue_depth", "Jobs on the queue: ready, waiting or running.", ("state",)
+        )
+        self._accepted = counter("ductile_jobs_accepted_total", "Jobs that were put on the queue.")
+        self._deduplicated = counter("ductile_jobs_deduplicated_total", "Submissions that were duplicates.")
+        self._wait = histogram(
+            "ductile_job_wait_seconds", "Time from acceptance to the first claim.", ("plugin",), buckets=_SLOW
+        )
+        self._spawn = histogram(
+            "ductile_job_spawn_seconds",
+            "Time from the claim until the plugin has its request.",
+            ("plugin",),
+            buckets=_QUICK,
+        )
+        self._run = histogram(
+            "ductile_job_run_seconds", "Time that a plugin's process ran.", ("plugin",), buckets=_SLOW
+        )
+        self._outcomes = counter(
+            "ductile_job_outcomes_total", "Outcomes of executions of jobs.", ("plugin", "outcome")
+        )
+        self._breaker = gauge(
+            "ductile_breaker_state", "Circuit breakers: 0 closed, 1 half open, 2 open.", ("plugin", "command")
+        )
+        self._occurrences = counter(
+            "ductile_schedule_occurrences_total",
+            "Due occurrences of schedules: fired or skipped.",
+            ("result",),
+        )
+        self._webhooks = counter(
+            "ductile_webhook_requests_total", "Calls of webhooks: accepted, refused or fault.", ("result",)
+        )
+        self._deliveries = counter(
+            "ductile_deliveries_total",
+            "State webhooks: delivered, failed (once more), dropped or gone.",
+            ("result",),
+        )
+        self._requests = counter(
+            "ductile_http_requests_total", "Requests to the API.", ("method", "endpoint", "status")
+        )
+        self._latency = histogram(
+            "ductile_http_request_seconds",
+            "Time to answer a request to the API.",
+            ("endpoint",),
+            buckets=_QUICK,
+        )
+        self._unauthorized = counter("ductile_http_unauthorized_total", "Requests with an unknown token.")
+        self._streams = gauge("ductile_event_streams", "Event streams that are open.")
+        self._listener_refused = counter(
+            "ductile_listener_refused_total",
+            "Connections and requests that a listener refused or closed by itself.",
+            ("listener", "reason"),
+        )
         # `labels` locks and compares; these two are used for every request, with few different values.
-        self._requests = cache(self._counters[MetricName.REQUESTS].labels)
-        self._latency = cache(self._histograms[MetricName.LATENCY].labels)
-
-    @property
-    def timed_jobs(self) -> int:
-        return len(self._step_began)
+        self._requests_of = cache(self._requests.labels)
+        self._latency_of = cache(self._latency.labels)
 
     def follow(self, signals: SignalBus) -> None:
         signals.subscribe(self._on_request, (Signal.API_REQUEST,))
         signals.subscribe(self._on_claimed, (Signal.JOB_CLAIMED,))
-        signals.subscribe(self._on_step, _TIMED_STEPS)
+        signals.subscribe(self._on_step, (Signal.JOB_STARTED, Signal.JOB_EXITED))
         signals.subscribe(self._on_outcome, _OUTCOMES)
         signals.subscribe(self._on_refused, (Signal.LISTENER_REFUSED,))
-        for signal, (name, labels) in _COUNTED.items():
-            counter = self._counters[name].labels(*labels) if labels else self._counters[name]
+        for signal, counter in {
+            Signal.JOB_ACCEPTED: self._accepted,
+            Signal.JOB_DEDUPLICATED: self._deduplicated,
+            Signal.API_UNAUTHORIZED: self._unauthorized,
+            Signal.SCHEDULE_FIRED: self._occurrences.labels("fired"),
+            Signal.SCHEDULE_SKIPPED: self._occurrences.labels("skipped"),
+            Signal.WEBHOOK_ACCEPTED: self._webhooks.labels("accepted"),
+            Signal.WEBHOOK_REFUSED: self._webhooks.labels("refused"),
+            Signal.WEBHOOK_FAULT: self._webhooks.labels("fault"),
+            Signal.DELIVERY_DELIVERED: self._deliveries.labels("delivered"),
+            Signal.DELIVERY_FAILED: self._deliveries.labels("failed"),
+            Signal.DELIVERY_DROPPED: self._deliveries.labels("dropped"),
+            Signal.DELIVERY_GONE: self._deliveries.labels("gone"),
+        }.items():
             signals.subscribe(partial(_increment, counter), (signal,))
 
     def _on_claimed(self, event: SignalEvent) -> None:
         waited = event.data.get("waited_ms")  # Set for a job's first claim.
         if isinstance(waited, float):
-            self._histograms[MetricName.WAIT].labels(event.plugin or "").observe(waited / 1000)
+            self._wait.labels(event.plugin or "").observe(waited / 1000)
         self._begin_step(event.job_id or "", self._clock())
 
     def _on_step(self, event: SignalEvent) -> None:
@@ -215,7 +150,7 @@ class Metrics:
             now -= ago / 1000
         began = self._step_began.pop(job_id, None)
         if began is not None:
-            histogram = self._histograms[_TIMED_STEPS[event.signal]]
+            histogram = self._spawn if event.signal is Signal.JOB_STARTED else self._run
             histogram.labels(event.plugin or "").observe(max(0.0, now - began))
         if event.signal is not Signal.JOB_EXITED:
             self._begin_step(job_id, now)
@@ -226,35 +161,41 @@ class Metrics:
             self._step_began.popitem(last=False)
 
     def _on_outcome(self, event: SignalEvent) -> None:
-        self._counters[MetricName.OUTCOMES].labels(event.plugin or "", _OUTCOMES[event.signal]).inc()
+        self._outcomes.labels(event.plugin or "", _OUTCOMES[event.signal]).inc()
         self._step_began.pop(event.job_id or "", None)
 
     def _on_refused(self, event: SignalEvent) -> None:
         listener = str(event.data["listener"])
         for reason, count in cast("Mapping[str, int]", event.data["refused"]).items():
-            self._counters[MetricName.LISTENER_REFUSED].labels(listener, reason).inc(count)
+            self._listener_refused.labels(listener, reason).inc(count)
 
     def _on_request(self, event: SignalEvent) -> None:
         """Requests without an endpoint share one label value: clients must not be able to create labels."""
         data = event.data
         endpoint, method = str(data["endpoint"] or "none"), str(data["method"] if data["endpoint"] else "any")
-        self._requests(method, endpoint, str(data["status"])).inc()
+        self._requests_of(method, endpoint, str(data["status"])).inc()
         if isinstance(took := data["duration_ms"], float):
-            self._latency(endpoint).observe(took / 1000)
+            self._latency_of(endpoint).observe(took / 1000)
 
-    def render(self, reading: GaugeReading) -> bytes:
-        """Return the page of all metrics."""
-        self._gauges[MetricName.INFO].labels(reading.version).set(1)
-        for state, count in (
-            ("ready", reading.ready),
-            ("waiting", reading.waiting),
-            ("running", reading.running),
-        ):
-            self._gauges[MetricName.QUEUE_DEPTH].labels(state).set(count)
-        self._gauges[MetricName.BREAKER].clear()  # A breaker may be gone since the last request.
-        for plugin, command, state in reading.breakers:
-            self._gauges[MetricName.BREAKER].labels(plugin, command).set(BREAKER_STATES[state])
-        self._gauges[MetricName.STREAMS].set(reading.streams)
+    def render(
+        self,
+        *,
+        version: str,
+        queue: Mapping[str, int],
+        breakers: Iterable[tuple[str, str, str]],
+        streams: int,
+    ) -> bytes:
+        """Return the page of all metrics.
+
+        `queue` has the number of jobs by state; a breaker is its plugin, command and state.
+        """
+        self._info.labels(version).set(1)
+        for state, count in queue.items():
+            self._queue_depth.labels(state).set(count)
+        self._breaker.clear()  # A breaker may be gone since the last request.
+        for plugin, command, state in breakers:
+            self._breaker.labels(plugin, command).set(BREAKER_STATES[state])
+        self._streams.set(streams)
         return generate_latest(self.registry)
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from builders.metrics import described
 from ductile.core.json import JsonObject
-from ductile.telemetry.metrics import MAX_TIMED_JOBS, METRICS, GaugeReading, MetricName, Metrics
+from ductile.telemetry.metrics import MAX_TIMED_JOBS, Metrics
 from ductile.telemetry.signals import Signal, SignalBus
 
 
@@ -29,11 +30,11 @@ def test_the_times_of_a_job() -> None:
         now[0] = at
         signals.emit(signal, plugin="echo", job_id="1", data=data)
     value = metrics.registry.get_sample_value
-    assert value(f"{MetricName.WAIT}_sum", {"plugin": "echo"}) == 0.75
-    assert value(f"{MetricName.SPAWN}_sum", {"plugin": "echo"}) == 0.5
-    assert value(f"{MetricName.RUN}_sum", {"plugin": "echo"}) == 2.5
-    assert value(MetricName.OUTCOMES, {"plugin": "echo", "outcome": "succeeded"}) == 1
-    assert value(MetricName.ACCEPTED) == 1
+    assert value("ductile_job_wait_seconds_sum", {"plugin": "echo"}) == 0.75
+    assert value("ductile_job_spawn_seconds_sum", {"plugin": "echo"}) == 0.5
+    assert value("ductile_job_run_seconds_sum", {"plugin": "echo"}) == 2.5
+    assert value("ductile_job_outcomes_total", {"plugin": "echo", "outcome": "succeeded"}) == 1
+    assert value("ductile_jobs_accepted_total") == 1
 
 
 def test_a_start_that_is_reported_late_counts_from_when_it_was() -> None:
@@ -45,8 +46,8 @@ def test_a_start_that_is_reported_late_counts_from_when_it_was() -> None:
     signals.emit(Signal.JOB_STARTED, plugin="echo", job_id="1", data={"ms_ago": 2500.0})
     signals.emit(Signal.JOB_EXITED, plugin="echo", job_id="1")
     value = metrics.registry.get_sample_value
-    assert value(f"{MetricName.SPAWN}_sum", {"plugin": "echo"}) == 0.5
-    assert value(f"{MetricName.RUN}_sum", {"plugin": "echo"}) == 2.5
+    assert value("ductile_job_spawn_seconds_sum", {"plugin": "echo"}) == 0.5
+    assert value("ductile_job_run_seconds_sum", {"plugin": "echo"}) == 2.5
 
 
 def test_a_time_counts_up_to_its_bound_and_in_all_above() -> None:
@@ -57,11 +58,11 @@ def test_a_time_counts_up_to_its_bound_and_in_all_above() -> None:
         signals.emit(Signal.API_REQUEST, data=data)
     value = metrics.registry.get_sample_value
     counted = [
-        value(f"{MetricName.LATENCY}_bucket", {"endpoint": "/jobs", "le": le})
+        value("ductile_http_request_seconds_bucket", {"endpoint": "/jobs", "le": le})
         for le in ("0.001", "0.0025", "10.0", "+Inf")
     ]
     assert counted == [1, 2, 2, 3]
-    assert value(f"{MetricName.LATENCY}_count", {"endpoint": "/jobs"}) == 3
+    assert value("ductile_http_request_seconds_count", {"endpoint": "/jobs"}) == 3
 
 
 def test_a_latency_is_of_an_endpoint_for_every_status() -> None:
@@ -77,13 +78,13 @@ def test_a_latency_is_of_an_endpoint_for_every_status() -> None:
         signals.emit(Signal.API_REQUEST, data=data)
     value = metrics.registry.get_sample_value
     counted = [
-        value(MetricName.REQUESTS, {"method": method, "endpoint": "/jobs", "status": status})
+        value("ductile_http_requests_total", {"method": method, "endpoint": "/jobs", "status": status})
         for method, status in (("GET", "200"), ("GET", "404"), ("HEAD", "200"))
     ]
     assert counted == [2, 1, 1]
-    assert value(f"{MetricName.LATENCY}_sum", {"endpoint": "/jobs"}) == 2.006
-    assert value(f"{MetricName.LATENCY}_bucket", {"endpoint": "/jobs", "le": "0.0025"}) == 2
-    assert value(f"{MetricName.LATENCY}_count", {"endpoint": "/jobs"}) == 4
+    assert value("ductile_http_request_seconds_sum", {"endpoint": "/jobs"}) == 2.006
+    assert value("ductile_http_request_seconds_bucket", {"endpoint": "/jobs", "le": "0.0025"}) == 2
+    assert value("ductile_http_request_seconds_count", {"endpoint": "/jobs"}) == 4
 
 
 def test_requests_that_a_listener_refused_are_counted_by_reason() -> None:
@@ -93,8 +94,10 @@ def test_requests_that_a_listener_refused_are_counted_by_reason() -> None:
         refused: JsonObject = {"too_many_connections": count, "malformed": 1}
         signals.emit(Signal.LISTENER_REFUSED, data={"listener": "api", "refused": refused, "peer": None})
     value = metrics.registry.get_sample_value
-    assert value(MetricName.LISTENER_REFUSED, {"listener": "api", "reason": "too_many_connections"}) == 5000
-    assert value(MetricName.LISTENER_REFUSED, {"listener": "api", "reason": "malformed"}) == 2
+    assert (
+        value("ductile_listener_refused_total", {"listener": "api", "reason": "too_many_connections"}) == 5000
+    )
+    assert value("ductile_listener_refused_total", {"listener": "api", "reason": "malformed"}) == 2
 
 
 def test_the_number_of_timed_jobs_is_bounded() -> None:
@@ -102,7 +105,7 @@ def test_the_number_of_timed_jobs_is_bounded() -> None:
     metrics, signals = metered()
     for number in range(MAX_TIMED_JOBS + 10):
         signals.emit(Signal.JOB_CLAIMED, job_id=str(number))
-    assert metrics.timed_jobs == MAX_TIMED_JOBS
+    assert len(metrics._step_began) == MAX_TIMED_JOBS
 
 
 def test_clients_cannot_create_labels() -> None:
@@ -118,16 +121,15 @@ def test_clients_cannot_create_labels() -> None:
         }
         signals.emit(Signal.API_REQUEST, data=data)
     labels = {"method": "any", "endpoint": "none", "status": "404"}
-    assert metrics.registry.get_sample_value(MetricName.REQUESTS, labels) == 100
+    assert metrics.registry.get_sample_value("ductile_http_requests_total", labels) == 100
 
 
 def test_every_metric_is_rendered() -> None:
     """No metric is described but absent."""
-    reading = GaugeReading(
-        ready=1, waiting=2, running=3, breakers=[("echo", "poll", "open")], streams=4, version="x"
-    )
-    text = Metrics(lambda: 0.0).render(reading).decode()
-    for name, described in METRICS.items():
-        assert f"# TYPE {name} {described.kind}" in text
+    metrics = Metrics(lambda: 0.0)
+    queue = {"ready": 1, "waiting": 2, "running": 3}
+    text = metrics.render(version="x", queue=queue, breakers=[("echo", "poll", "open")], streams=4).decode()
+    for name, kind, _labels, _help in described(metrics):
+        assert f"# TYPE {name} {kind}" in text
     assert 'ductile_breaker_state{command="poll",plugin="echo"} 2.0' in text
     assert 'ductile_queue_depth{state="waiting"} 2.0' in text
