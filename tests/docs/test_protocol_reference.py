@@ -21,8 +21,7 @@ from ductile.protocol.plugin_messages import (
     decode_response,
     encode_request,
 )
-from ductile.runner.environment import ALLOWED, ALLOWED_PREFIXES, describe_job
-from ductile.runner.port import MAX_STDERR, MAX_STDOUT, GracePeriods
+from ductile.runner.port import ALLOWED, ALLOWED_PREFIXES, MAX_STDERR, MAX_STDOUT, GracePeriods, describe_job
 
 DOCS = Path(__file__).parents[2] / "docs"
 REFERENCE = (DOCS / "reference" / "protocol.md").read_text(encoding="utf-8")

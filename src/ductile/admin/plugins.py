@@ -13,7 +13,7 @@ from ductile.plugins.catalogue import PluginEntry, PluginStanding, find_entry, f
 from ductile.plugins.discovery import load_plugin
 from ductile.plugins.trust import TrustPolicy
 from ductile.protocol.manifest.model import MANIFEST_FILE
-from ductile.runner.process.spawn_errors import shebang
+from ductile.runner.process.spawn import shebang
 from ductile.struct import Value
 
 if TYPE_CHECKING:

@@ -21,9 +21,18 @@ from ductile.engine.clock import STORE_UNAVAILABLE, Clock
 from ductile.engine.job_signals import JobSignals
 from ductile.errors import RefusedError, StoreBusyError, StoreFullError
 from ductile.protocol.plugin_messages import PluginRequest, RequestEvent, carries_event, encode_request
-from ductile.runner.environment import describe_job, plugin_environment
 from ductile.runner.interpret import Interpretation, interpret
-from ductile.runner.port import CouldNotStart, Launch, Process, ResourceLimits, Runner, RunnerLost, WarmStart
+from ductile.runner.port import (
+    CouldNotStart,
+    Launch,
+    Process,
+    ResourceLimits,
+    Runner,
+    RunnerLost,
+    WarmStart,
+    describe_job,
+    plugin_environment,
+)
 from ductile.store.model.jobs import ClaimedJob, SettleResult
 from ductile.store.port import Store
 from ductile.struct import Value, replace

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from ductile.runner.environment import JOB_VARIABLE, OWNER_VARIABLE, STORE_VARIABLE
+from ductile.runner.port import JOB_VARIABLE, OWNER_VARIABLE, STORE_VARIABLE
 from ductile.struct import Value
 
 PROC = Path("/proc")

@@ -1,4 +1,4 @@
-"""The port of the runner: what can be launched, how a process can end, and what a runner does.
+"""The port of the runner: what is launched, in which environment, how it can end, and what a runner does.
 
 What a plugin does wrong is a value here. The endings say what happened; `ductile.runner.interpret` decides
 what that means for the job.
@@ -6,7 +6,7 @@ what that means for the job.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from enum import StrEnum
 from typing import Protocol, TypeAlias
@@ -48,6 +48,63 @@ class Launch(Value):
     timeout: timedelta
     limits: ResourceLimits = NO_LIMITS
     warm: WarmStart | None = None
+
+
+#: Variables about session, user and language; no credentials.
+ALLOWED = frozenset(
+    {"PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TMPDIR", "SSH_AUTH_SOCK"}
+)
+ALLOWED_PREFIXES = ("LC_", "XDG_")
+#: Variables by which recovery finds the processes of a crashed daemon.
+STORE_VARIABLE = "DUCTILE_STORE_ID"
+OWNER_VARIABLE = "DUCTILE_DAEMON"
+JOB_VARIABLE = "DUCTILE_JOB_ID"
+
+
+def plugin_environment(
+    daemon: Mapping[str, str],
+    *,
+    passthrough: Iterable[str] = (),
+    own: Mapping[str, str] | None = None,
+    job: Mapping[str, str],
+) -> dict[str, str]:
+    """Return allowed variables of the daemon, then the plugin's own, then those of the job.
+
+    Those of the job come last: recovery finds the processes of a crashed daemon by them, so a plugin's
+    configuration must not replace them. The daemon's own `DUCTILE_` variables are not passed on unless they
+    are named in `passthrough`.
+    """
+    named = set(passthrough)
+    inherited = {
+        name: value
+        for name, value in daemon.items()
+        if name in ALLOWED or name.startswith(ALLOWED_PREFIXES) or name in named
+    }
+    return {**inherited, **(own or {}), **job}
+
+
+def describe_job(
+    *,
+    store_id: str,
+    daemon: str,
+    job_id: str,
+    plugin: str,
+    command: str,
+    attempt: int,
+    trace_id: str | None = None,
+) -> dict[str, str]:
+    """Return the variables that identify the job of a process and the daemon that runs it."""
+    described = {
+        STORE_VARIABLE: store_id,
+        OWNER_VARIABLE: daemon,
+        JOB_VARIABLE: job_id,
+        "DUCTILE_PLUGIN": plugin,
+        "DUCTILE_COMMAND": command,
+        "DUCTILE_ATTEMPT": str(attempt),
+    }
+    if trace_id is not None:
+        described["DUCTILE_TRACE_ID"] = trace_id
+    return described
 
 
 class GracePeriods(Value):

@@ -40,7 +40,8 @@ from ductile.runner.port import (
     StartedBy,
     WarmStart,
 )
-from ductile.runner.warm.pool import WarmRunner, WarmTimeouts
+from ductile.runner.warm.client import UnusableInterpreter, start_server
+from ductile.runner.warm.pool import ColdStart, WarmPlan, WarmRunner, WarmTimeouts, plan_warm_start
 
 IMPATIENT = GracePeriods(after_terminate=0.3, for_group_members=0.2)
 
@@ -62,6 +63,14 @@ async def run_of(runner: WarmRunner, launch: Launch, kind: StartedBy = StartedBy
     process = await start(runner, launch)
     assert process.started_by is kind
     return await result_of(process)
+
+
+async def why_unusable(launch: Launch) -> str:
+    plan = plan_warm_start(launch)
+    assert isinstance(plan, WarmPlan)
+    server = await start_server(plan.key, within=30, on_change=lambda _: None)
+    assert isinstance(server, UnusableInterpreter)
+    return server.reason
 
 
 def saying(word: str) -> str:
@@ -233,7 +242,7 @@ async def test_a_module_that_starts_threads_makes_it_cold(runner: WarmRunner, tm
     )
     launch = a_preloading_launch(tmp_path, library=threads)
     assert await run_of(runner, launch, StartedBy.SPAWN) == [False, 1]
-    assert "started a thread" in (await runner.why_cold(launch) or "")
+    assert "started a thread" in await why_unusable(launch)
 
 
 async def test_a_server_that_does_not_get_ready_makes_it_cold(tmp_path: Path) -> None:
@@ -329,7 +338,9 @@ async def test_doubtful_cases_start_cold(
     plugin = an_executable(tmp_path, f"{first_line}\n{body}")
     launch = a_launch(plugin, environment=an_environment(tmp_path, **more))
     assert await run_of(runner, launch, StartedBy.SPAWN) == "done"
-    assert reason in (await runner.why_cold(launch) or "")
+    plan = plan_warm_start(launch)
+    assert isinstance(plan, ColdStart)
+    assert reason in plan.reason
 
 
 async def test_warm_start_can_be_turned_off(runner: WarmRunner, tmp_path: Path) -> None:
@@ -345,7 +356,7 @@ async def test_a_wrapper_around_an_interpreter_starts_cold(runner: WarmRunner, t
     plugin = a_python_plugin(tmp_path / "plugin", f"#!/usr/bin/env python3\n{saying('shimmed')}")
     launch = a_launch(plugin, environment=an_environment(tmp_path, PATH=f"{shim.parent}:/usr/bin:/bin"))
     assert await run_of(runner, launch, StartedBy.SPAWN) == "shimmed"
-    assert "wrapper" in (await runner.why_cold(launch) or "")
+    assert "wrapper" in await why_unusable(launch)
 
 
 async def test_a_program_only_named_python_starts_cold(runner: WarmRunner, tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ductile.runner.environment import describe_job, plugin_environment
+from ductile.runner.port import describe_job, plugin_environment
 
 DAEMON = {
     "PATH": "/bin",

@@ -22,7 +22,6 @@ def test_an_interpreter_is_named_by_its_path(name: str) -> None:
 @pytest.mark.parametrize(
     "first_line",
     [
-        None,
         "",
         "/usr/bin/python3 -u",
         "/usr/bin/python2",
@@ -39,7 +38,7 @@ def test_an_interpreter_is_named_by_its_path(name: str) -> None:
         "/usr/bin/python3\r",
     ],
 )
-def test_everything_else_starts_cold(first_line: str | None) -> None:
+def test_everything_else_starts_cold(first_line: str) -> None:
     """In any doubt."""
     assert isinstance(find_interpreter(first_line, "/usr/bin:/bin"), ColdStart)
 

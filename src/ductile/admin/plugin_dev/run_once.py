@@ -24,9 +24,16 @@ from ductile.core.jobs.model import Completed, Failed, TimedOut
 from ductile.core.json import JsonObject
 from ductile.errors import ConfigError, UsageError
 from ductile.plugins.catalogue import find_entry
-from ductile.runner.environment import describe_job, plugin_environment
 from ductile.runner.interpret import Interpretation, interpret
-from ductile.runner.port import NO_LIMITS, CouldNotStart, Launch, ResourceLimits, RunnerLost
+from ductile.runner.port import (
+    NO_LIMITS,
+    CouldNotStart,
+    Launch,
+    ResourceLimits,
+    RunnerLost,
+    describe_job,
+    plugin_environment,
+)
 from ductile.runner.process.spawn import SpawnRunner
 from ductile.struct import Value
 

@@ -1,4 +1,4 @@
-"""The spawn runner: one new process for each launch.
+"""The spawn runner: one new process for each launch, or the reason why it could not be started.
 
 A thread of a small pool spawns the process, so that the thread and not the event loop waits until the new
 process has executed its program: on the loop this was measured at up to 200 ms of standstill on a busy
@@ -19,6 +19,9 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import TypeAlias
 
 from ductile.runner.port import (
     NO_LIMITS,
@@ -30,10 +33,8 @@ from ductile.runner.port import (
     StartedBy,
 )
 from ductile.runner.process import rlimit_exec
-from ductile.runner.process.handle import ProcessHandle, open_handle, signal_group
-from ductile.runner.process.spawn_errors import ExecRefusedByLimitsError, could_not_start
+from ductile.runner.process.handle import open_handle, signal_group
 from ductile.runner.process.supervisor import PipeEnds, SupervisedProcess, open_pipes, write_request
-from ductile.struct import Value
 
 try:
     from ductile.runner.process.posix_spawn import can_spawn, spawn
@@ -53,14 +54,15 @@ _CPU_SECONDS_TO_STOP = 1
 #: The kernel accepts no larger limit.
 _MAX_LIMIT = 2**63 - 1
 
-
-class _Spawned(Value):
-    """A process with its request written, not supervised yet."""
-
-    handle: ProcessHandle
-    started_at: float
-    pipes: tuple[int, int, int]
-    unsent: memoryview
+#: The plugin is not at fault: the machine is short of a resource, or the file is being written.
+TRANSIENT_ERRNOS = frozenset(
+    {errno.EAGAIN, errno.ENOMEM, errno.ENOSPC, errno.EMFILE, errno.ENFILE, errno.ETXTBSY, errno.EINTR}
+)
+#: A resource of the daemon or the machine is exhausted.
+_RESOURCE_ERRNOS = frozenset({errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE})
+_LONGEST_SHEBANG = 256
+#: A process with its request written; to call it, on the loop, begins supervision.
+_Spawned: TypeAlias = partial[SupervisedProcess]
 
 
 class SpawnRunner:
@@ -80,7 +82,7 @@ class SpawnRunner:
         self.active: set[SupervisedProcess] = set()
 
     async def start(self, launch: Launch) -> SupervisedProcess | CouldNotStart | RunnerLost:
-        if not can_limit(launch.limits):
+        if launch.limits != NO_LIMITS and sys.platform != "linux":
             reason = "this system cannot put limits on a process; remove `limits`"
             return CouldNotStart(error=f"{launch.entrypoint} could not be started: {reason}", permanent=True)
         loop = asyncio.get_running_loop()
@@ -93,7 +95,7 @@ class SpawnRunner:
             # No thread can be started. The pool keeps the call, and a later thread finds it cancelled.
             waiter.cancel()
             short = OSError(errno.EAGAIN, "no thread can be started")
-            return could_not_start(short, launch.entrypoint, launch.directory)
+            return could_not_start(short, launch)
         self._in_flight.add(waiter)
         try:
             return await waiter
@@ -113,15 +115,50 @@ class SpawnRunner:
         spawned: _Spawned | CouldNotStart | Exception | None = None
         try:
             if not waiter.cancelled():
-                spawned = _spawn(launch, loop)
+                spawned = self._spawn(launch, loop)
         except Exception as error:  # noqa: BLE001 - the caller gets it
             spawned = error
-        loop.call_soon_threadsafe(self._hand_over, spawned, launch, waiter)
+        loop.call_soon_threadsafe(self._hand_over, spawned, waiter)
+
+    def _spawn(self, launch: Launch, loop: asyncio.AbstractEventLoop) -> _Spawned | CouldNotStart:
+        """Runs in a thread of the pool."""
+        try:
+            pipes = open_pipes()
+        except OSError as error:
+            return could_not_start(error, launch)
+        try:
+            if launch.limits == NO_LIMITS:
+                pid = _execute([launch.entrypoint], launch, pipes.theirs)
+            else:
+                pid = _execute_limited(launch, pipes)
+            try:
+                handle = open_handle(pid, loop)
+            except (OSError, ValueError):
+                # The process runs but cannot be watched. It has not received its request.
+                signal_group(pid, signal.Signals.SIGKILL)
+                os.waitpid(pid, 0)
+                raise
+        except (OSError, ValueError) as error:
+            pipes.close()
+            return could_not_start(error, launch)
+        started_at = time.monotonic()  # the clock of the loop
+        pipes.close_theirs()
+        unsent = write_request(pipes.ours[0], launch.request)
+        return partial(
+            SupervisedProcess,
+            handle=handle,
+            started_at=started_at,
+            pipes=pipes.ours,
+            launch=launch,
+            unsent=unsent,
+            grace=self._grace,
+            started_by=StartedBy.SPAWN,
+            active=self.active,
+        )
 
     def _hand_over(
         self,
         spawned: _Spawned | CouldNotStart | Exception | None,
-        launch: Launch,
         waiter: asyncio.Future[SupervisedProcess | CouldNotStart],
     ) -> None:
         """Begin supervision, on the loop. A process whose caller was cancelled is killed."""
@@ -129,7 +166,7 @@ class SpawnRunner:
         self._handed_over.set()
         started: SupervisedProcess | CouldNotStart | Exception | None
         try:
-            started = self._supervise(spawned, launch) if isinstance(spawned, _Spawned) else spawned
+            started = spawned() if isinstance(spawned, partial) else spawned
         except Exception as error:  # noqa: BLE001 - the caller gets it, and would wait for ever without it
             started = error
         if waiter.cancelled():
@@ -138,18 +175,6 @@ class SpawnRunner:
             waiter.set_exception(started)
         elif started is not None:
             waiter.set_result(started)
-
-    def _supervise(self, spawned: _Spawned, launch: Launch) -> SupervisedProcess:
-        return SupervisedProcess(
-            handle=spawned.handle,
-            started_at=spawned.started_at,
-            pipes=spawned.pipes,
-            launch=launch,
-            unsent=spawned.unsent,
-            grace=self._grace,
-            started_by=StartedBy.SPAWN,
-            active=self.active,
-        )
 
     async def close(self) -> None:
         """Kill everything that runs or is being spawned, also what is started meanwhile, and wait for it."""
@@ -169,33 +194,6 @@ class SpawnRunner:
 def _discard(started: SupervisedProcess | CouldNotStart | Exception | None) -> None:
     if isinstance(started, SupervisedProcess):
         started.stop(at_once=True)
-
-
-def _spawn(launch: Launch, loop: asyncio.AbstractEventLoop) -> _Spawned | CouldNotStart:
-    """Runs in a thread of the pool."""
-    try:
-        pipes = open_pipes()
-    except OSError as error:
-        return could_not_start(error, launch.entrypoint, launch.directory)
-    try:
-        if launch.limits == NO_LIMITS:
-            pid = _execute([launch.entrypoint], launch, pipes.theirs)
-        else:
-            pid = _execute_limited(launch, pipes)
-        try:
-            handle = open_handle(pid, loop)
-        except (OSError, ValueError):
-            # The process runs but cannot be watched. It has not received its request.
-            signal_group(pid, signal.Signals.SIGKILL)
-            os.waitpid(pid, 0)
-            raise
-    except (OSError, ValueError) as error:
-        pipes.close()
-        return could_not_start(error, launch.entrypoint, launch.directory)
-    started_at = time.monotonic()  # the clock of the loop
-    pipes.close_theirs()
-    unsent = write_request(pipes.ours[0], launch.request)
-    return _Spawned(handle=handle, started_at=started_at, pipes=pipes.ours, unsent=unsent)
 
 
 def _execute_limited(launch: Launch, pipes: PipeEnds) -> int:
@@ -239,18 +237,8 @@ def _execute(command: Sequence[str], launch: Launch, descriptors: Sequence[int])
     return popen.pid
 
 
-def can_limit(limits: ResourceLimits) -> bool:
-    """Return whether this system supports the limits. Linux does."""
-    return limits == NO_LIMITS or sys.platform == "linux"
-
-
 def limits_to_set(limits: ResourceLimits) -> list[tuple[int, int, int]]:
     """Return the limits as (resource, soft, hard), lowered to our own hard limits."""
-    return [(name, *within_hard_limit(name, soft, hard)) for name, soft, hard in resource_limits(limits)]
-
-
-def resource_limits(limits: ResourceLimits) -> list[tuple[int, int, int]]:
-    """Return the limits as (resource, soft, hard)."""
     cpu = limits.cpu_seconds
     wanted = (
         (resource.RLIMIT_AS, limits.memory, limits.memory),
@@ -258,11 +246,63 @@ def resource_limits(limits: ResourceLimits) -> list[tuple[int, int, int]]:
         (resource.RLIMIT_NOFILE, limits.open_files, limits.open_files),
         (resource.RLIMIT_NPROC, limits.processes, limits.processes),
     )
-    return [(name, soft, hard) for name, soft, hard in wanted if soft is not None and hard is not None]
+    lowered = []
+    for name, soft, hard in wanted:
+        if soft is not None and hard is not None:
+            own = resource.getrlimit(name)[1]
+            ceiling = _MAX_LIMIT if own == resource.RLIM_INFINITY else own
+            lowered.append((name, min(soft, ceiling), min(hard, ceiling)))
+    return lowered
 
 
-def within_hard_limit(name: int, soft: int, hard: int) -> tuple[int, int]:
-    """Return the limit, lowered to our own hard limit if it is above."""
-    own = resource.getrlimit(name)[1]
-    ceiling = _MAX_LIMIT if own == resource.RLIM_INFINITY else own
-    return min(soft, ceiling), min(hard, ceiling)
+class ExecRefusedByLimitsError(OSError):
+    """The kernel refused to execute a program after the plugin's own limits were set."""
+
+
+def could_not_start(error: OSError | ValueError, launch: Launch) -> CouldNotStart:
+    if not isinstance(error, OSError):
+        # A NUL byte, or `=` in a name. The value is not quoted, since it may be secret.
+        words = "its environment holds a name or value that no process can have"
+        return CouldNotStart(error=f"{launch.entrypoint} could not be started: {words}", permanent=True)
+    words = _explain(error, launch.entrypoint, launch.directory)
+    return CouldNotStart(
+        error=f"{launch.entrypoint} could not be started: {words}",
+        permanent=error.errno not in TRANSIENT_ERRNOS,
+        resources_exhausted=error.errno in _RESOURCE_ERRNOS
+        and not isinstance(error, ExecRefusedByLimitsError),
+    )
+
+
+def _explain(error: OSError, entrypoint: str, directory: str) -> str:
+    if not Path(directory).is_dir():
+        return f"the working directory {directory} does not exist"
+    match error.errno:
+        case errno.ENOENT if "\r" in (shebang(entrypoint) or ""):
+            return "its first line ends with a Windows line break; save it with Unix line breaks"
+        case errno.ENOENT if Path(entrypoint).exists():
+            return f"its first line names {shebang(entrypoint) or 'an interpreter'}, which does not exist"
+        case errno.ENOENT:
+            return "there is no such file"
+        case errno.EACCES if not os.access(entrypoint, os.X_OK):
+            return "it is not executable; use chmod +x"
+        case errno.EACCES:
+            return (
+                "permission was denied, by its directory, its file system or the program its first line names"
+            )
+        case errno.ENOEXEC:
+            return "it is neither a program for this machine nor a script that begins with #!"
+        case errno.E2BIG:
+            return "its environment is larger than the system allows"
+    return error.strerror or str(error)
+
+
+def shebang(entrypoint: str) -> str | None:
+    """Return the text after `#!` in the first line, as the kernel reads it; None for a file without one."""
+    try:
+        with Path(entrypoint).open("rb") as file:
+            first = file.readline(_LONGEST_SHEBANG)
+    except OSError:
+        return None
+    if not first.startswith(b"#!"):
+        return None
+    return os.fsdecode(first[2:].strip(b" \t\n"))

@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from ductile.runner.port import ExitStatus, Launch
 from ductile.runner.process.handle import OnExit, ProcessHandle, open_handle, read_status, signal_group
-from ductile.runner.process.spawn import limits_to_set
-from ductile.runner.process.spawn_errors import TRANSIENT_ERRNOS
+from ductile.runner.process.spawn import TRANSIENT_ERRNOS, limits_to_set
 from ductile.struct import Value
 
 if TYPE_CHECKING:

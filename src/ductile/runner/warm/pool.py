@@ -14,10 +14,16 @@ import re
 import stat
 from functools import lru_cache
 
-from ductile.runner.environment import OWNER_VARIABLE, STORE_VARIABLE
-from ductile.runner.port import CouldNotStart, GracePeriods, Launch, RunnerLost, StartedBy
-from ductile.runner.process.spawn import SpawnRunner
-from ductile.runner.process.spawn_errors import shebang
+from ductile.runner.port import (
+    OWNER_VARIABLE,
+    STORE_VARIABLE,
+    CouldNotStart,
+    GracePeriods,
+    Launch,
+    RunnerLost,
+    StartedBy,
+)
+from ductile.runner.process.spawn import SpawnRunner, shebang
 from ductile.runner.process.supervisor import PipeEnds, SupervisedProcess, open_pipes, write_request
 from ductile.runner.warm.client import (
     ForkedHandle,
@@ -116,9 +122,9 @@ def _read_first_line(entrypoint: str, _metadata: tuple[int, ...]) -> str | ColdS
     return shebang(entrypoint) or ""
 
 
-def find_interpreter(first_line: str | None, search_path: str | None) -> Interpreter | ColdStart:
+def find_interpreter(first_line: str, search_path: str | None) -> Interpreter | ColdStart:
     """Return the Python that a first line names by its path or through `env`, without options."""
-    named = _named_in(first_line or "")
+    named = _named_in(first_line)
     if not isinstance(named, str):
         return named
     for directory in (search_path or "").split(os.pathsep):
@@ -184,14 +190,6 @@ class WarmRunner:
                 if started is not None:
                     return started
         return await self._spawn_runner.start(launch)
-
-    async def why_cold(self, launch: Launch) -> str | None:
-        """Return why this launch would be spawned; None if it would be forked."""
-        plan = plan_warm_start(launch)
-        if isinstance(plan, ColdStart):
-            return plan.reason
-        server = await self._server_for(plan.key)
-        return server.reason if isinstance(server, UnusableInterpreter) else None
 
     async def close(self) -> None:
         """Kill everything that runs or is being started, then stop the servers."""

@@ -39,15 +39,14 @@ if TYPE_CHECKING:
     from types import CodeType
     from typing import Any, NoReturn
 
-    from ductile.runner.warm import bootstrap, fork_rng, interpreter_check
+    from ductile.runner.warm import bootstrap, preload
 else:
     import bootstrap
-    import fork_rng
-    import interpreter_check
+    import preload
 
     # Plugins must not find our files: neither this directory nor the modules that came from it.
     sys.path_importer_cache.pop(sys.path.pop(0), None)
-    del sys.modules["bootstrap"], sys.modules["fork_rng"], sys.modules["interpreter_check"]
+    del sys.modules["bootstrap"], sys.modules["preload"]
 
 #: Standard input, output and error of the new process, and a file that holds its environment.
 DESCRIPTORS = 4
@@ -101,7 +100,7 @@ class ForkServer:
         self.shadowable: frozenset[str] = frozenset()
         #: Objects with finalisers that preloaded modules have created.
         self.finalisable: list[Any] = []
-        self.rng_tracker = fork_rng.RngTracker()
+        self.rng_tracker = preload.RngTracker()
         self.libc: Any = None
 
     # In the server
@@ -109,7 +108,7 @@ class ForkServer:
     def prepare(self, modules: Sequence[str]) -> bool:
         """Import the modules and report to the daemon. Returns whether this interpreter can be forked."""
         missing = {}
-        changes = interpreter_check.ImportChangeDetector()
+        changes = preload.ImportChangeDetector()
         if modules:
             self.rng_tracker.start()
         for name in modules:
@@ -118,13 +117,11 @@ class ForkServer:
             except BaseException as error:  # noqa: BLE001 - a plugin that needs it reports the failure itself
                 missing[name] = type(error).__name__
         self.rng_tracker.stop()
-        self.libc = interpreter_check.find_libc()
+        self.libc = preload.find_libc()
         self.preloaded = frozenset(sys.modules)
         self.shadowable = frozenset(name.partition(".")[0] for name in self.preloaded) - ALWAYS_LOADED
-        self.watched = {
-            path: changes.file_signature(path) for path in interpreter_check.files_to_watch(__file__)
-        }
-        unusable = interpreter_check.why_unusable()
+        self.watched = {path: changes.file_signature(path) for path in preload.files_to_watch(__file__)}
+        unusable = preload.why_unusable()
         if unusable is not None:
             self.send({"event": "unusable", "reason": unusable})
             return False
@@ -266,7 +263,7 @@ class ForkServer:
             start_cold(request)
 
     def needs_cold_start(self, path: str) -> bool:
-        if any(interpreter_check.file_signature(file) != seen for file, seen in self.watched.items()):
+        if any(preload.file_signature(file) != seen for file, seen in self.watched.items()):
             self.send_to_server(b"stale")
             return True
         beside = os.listdir(os.path.dirname(os.path.realpath(path)))
