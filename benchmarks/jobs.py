@@ -23,6 +23,7 @@ from ductile.daemon import tune_garbage_collector
 from ductile.engine.clock import SystemClock
 from ductile.engine.deps import EngineDeps
 from ductile.engine.engine import Engine
+from ductile.listeners import Listeners
 from ductile.runner.warm.pool import WarmRunner
 from ductile.store.model.jobs import Submission
 from ductile.store.sqlite.store import SqliteStore, open_sqlite_store
@@ -143,6 +144,7 @@ async def an_engine(config_dir: Path, name: str) -> AsyncIterator[tuple[Engine, 
         signals=signals,
         environ=os.environ,
         load=lambda: snapshot,
+        listeners=Listeners(signals),
     )
     engine = Engine(equipment, snapshot)
     ready = asyncio.Event()

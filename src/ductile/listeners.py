@@ -36,7 +36,7 @@ class ListenerServer(Protocol):
 
 
 class Listeners:
-    """Implements `ductile.engine.reload.plan.NetworkListeners`."""
+    """Implements `ductile.engine.deps.NetworkListeners`. None are open outside `serving`."""
 
     def __init__(self, signals: SignalBus) -> None:
         self._signals = signals

@@ -19,7 +19,7 @@ from ductile.core.json import JsonObject
 from ductile.core.runs.graph import RUN_PLUGIN
 from ductile.engine.clock import SystemClock
 from ductile.engine.dispatcher import LEASE
-from ductile.engine.executor import Executor, ProcessDefaults, ResultNotStoredError
+from ductile.engine.executor import Executor, ResultNotStoredError
 from ductile.engine.job_signals import JobSignals
 from ductile.engine.reload.reloader import init_of, record_config
 from ductile.engine.store_lock import LockPurpose, find_holder, lock_store
@@ -201,7 +201,7 @@ async def run_offline(
             context.snapshot,
             _CLOCK,
             JobSignals(SignalBus()),
-            ProcessDefaults(environ=environ, directory=str(Path.cwd())),
+            environ,
             settle_attempts=_SETTLE_ATTEMPTS,
         )
         try:

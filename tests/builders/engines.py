@@ -20,6 +20,7 @@ from ductile.engine.clock import SystemClock
 from ductile.engine.deps import EngineDeps
 from ductile.engine.engine import Engine
 from ductile.errors import StoreBusyError, StoreFullError
+from ductile.listeners import Listeners
 from ductile.operations.context import OperationContext
 from ductile.plugins.discovery import discover
 from ductile.runner.process.spawn import SpawnRunner
@@ -99,6 +100,7 @@ class Bench:
             signals=self.signals,
             environ={"PATH": "/usr/bin:/bin"},
             load=self.load,
+            listeners=Listeners(self.signals),
         )
         self.engine = Engine(equipment, self.load())
         self.life: asyncio.Task[None] | None = None

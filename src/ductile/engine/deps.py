@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import AbstractAsyncContextManager, nullcontext
+from contextlib import AbstractAsyncContextManager
 from random import Random
 from typing import Protocol
 
@@ -32,16 +32,6 @@ class NetworkListeners(Protocol):
         ...
 
 
-class NoListeners:
-    """For an engine without network listeners."""
-
-    def switched_to(self, _snapshot: Snapshot) -> AbstractAsyncContextManager[None]:
-        return nullcontext()
-
-    async def check(self, _snapshot: Snapshot) -> None:
-        return None
-
-
 class EngineDeps(Value):
     """Everything that the engine does not create itself."""
 
@@ -53,8 +43,8 @@ class EngineDeps(Value):
     environ: Mapping[str, str]
     #: Reads and compiles the configuration on disk. Blocks; raises `ConfigError`.
     load: Callable[[], Snapshot]
+    listeners: NetworkListeners
     webhook_client: WebhookClient = field(default_factory=HttpWebhookClient)
-    listeners: NetworkListeners = NoListeners()
     #: Takes the store's lock file again if it was removed; returns whether it was.
     renew_lock: Callable[[], bool] = lambda: False
 

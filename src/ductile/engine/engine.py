@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Coroutine, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, TypeVar
 
@@ -15,16 +15,16 @@ from ductile.core.jobs.model import Job, JobStatus
 from ductile.engine.clock import TimerLoop
 from ductile.engine.deps import EngineDeps, EngineStatus
 from ductile.engine.dispatcher import Dispatcher
-from ductile.engine.executor import Executor, ProcessDefaults
+from ductile.engine.executor import Executor
 from ductile.engine.job_signals import JobSignals
-from ductile.engine.maintenance import Maintenance
+from ductile.engine.maintenance import index_forever, prune_forever
 from ductile.engine.recovery import recover
 from ductile.engine.reload.drain import Drain
 from ductile.engine.reload.reloader import Reloader
 from ductile.engine.scheduler import Scheduler
-from ductile.engine.waiters import SyncLimit, Waiters
+from ductile.engine.waiters import Waiters
 from ductile.engine.webhook_sender import STOP_GRACE_SECONDS, WebhookSender
-from ductile.errors import StoreFailedError
+from ductile.errors import StoreFailedError, TooBusyError
 from ductile.runner.orphans import make_identity
 from ductile.store.notifier import (
     DeadlineSet,
@@ -52,19 +52,11 @@ class Engine:
         self._failure: BaseException | None = None
         self._ready = False
         self._shared: dict[str, asyncio.Task[Any]] = {}
-        self._sync_limit = SyncLimit()
+        self._sync_callers = 0
         store, clock, signals = deps.store, deps.clock, deps.signals
         self.job_signals = JobSignals(signals)
         self.waiters = Waiters()
-        self._executor = Executor(
-            store,
-            deps.runner,
-            self.snapshot,
-            clock,
-            self.job_signals,
-            # A copy: os.environ decodes every variable each time it is read.
-            ProcessDefaults(environ=dict(deps.environ), directory=os.getcwd()),  # noqa: PTH109
-        )
+        self._executor = Executor(store, deps.runner, self.snapshot, clock, self.job_signals, deps.environ)
         self.dispatcher = Dispatcher(
             store,
             self._executor.execute,
@@ -94,7 +86,6 @@ class Engine:
             is_stopping=self._stop_requested.is_set,
             on_switched=self.scheduler.wake,
         )
-        self._maintenance = Maintenance(store, clock, self.snapshot, signals)
         self._retries = TimerLoop(clock, self._release_due)
         self._deadlines = TimerLoop(clock, self._cancel_overdue)
         self._sender = WebhookSender(store, deps.webhook_client, clock, self.snapshot, signals, deps.rng)
@@ -139,8 +130,19 @@ class Engine:
             waiting_callers=len(self.waiters),
         )
 
-    def sync_slot(self) -> AbstractContextManager[None]:
-        return self._sync_limit.take(self.snapshot().api.max_concurrent_sync)
+    @contextmanager
+    def sync_slot(self) -> Iterator[None]:
+        limit = self.snapshot().api.max_concurrent_sync
+        if self._sync_callers >= limit:
+            raise TooBusyError(
+                f"{limit} callers are waiting for synchronous runs, and no more may",
+                hint="Try again soon, or send ?async=true and ask for the job later.",
+            )
+        self._sync_callers += 1
+        try:
+            yield
+        finally:
+            self._sync_callers -= 1
 
     async def single_flight(self, name: str, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
         task: asyncio.Task[T] | None = self._shared.get(name)
@@ -182,6 +184,7 @@ class Engine:
             raise self._failure
 
     async def _serve(self, ready: Callable[[], None]) -> None:
+        store, clock = self._deps.store, self._deps.clock
         services = {
             name: asyncio.create_task(service, name=name)
             for name, service in (
@@ -189,10 +192,10 @@ class Engine:
                 ("retries", self._retries.run()),
                 ("deadlines", self._deadlines.run()),
                 ("scheduler", self.scheduler.run()),
-                ("pruning", self._maintenance.prune_forever()),
-                ("indexing", self._maintenance.index_forever()),
+                ("pruning", prune_forever(store, clock, self.snapshot, self._deps.signals)),
+                ("indexing", index_forever(store, clock)),
                 ("webhook sender", self._sender.run()),
-                ("waiters", self.waiters.poll_forever(self._deps.store, self._deps.clock)),
+                ("waiters", self.waiters.poll_forever(store, clock)),
                 ("store watch", self._watch_store()),
             )
         }

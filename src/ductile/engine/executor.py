@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import timedelta
+from pathlib import Path
 
 from ductile.config.snapshot import Snapshot
 from ductile.core.jobs.admission import bare_key
@@ -35,18 +36,11 @@ from ductile.runner.port import (
 )
 from ductile.store.model.jobs import ClaimedJob, SettleResult
 from ductile.store.port import Store
-from ductile.struct import Value, replace
+from ductile.struct import replace
 
 #: The pause before a result is stored again, after the store was full or locked.
 FIRST_RETRY_PAUSE = timedelta(seconds=1)
 MAX_RETRY_PAUSE = timedelta(seconds=30)
-
-
-class ProcessDefaults(Value):
-    """The environment and working directory that plugin processes start from."""
-
-    environ: Mapping[str, str]
-    directory: str
 
 
 class ResultNotStoredError(Exception):
@@ -68,17 +62,22 @@ class Executor:
         snapshot: Callable[[], Snapshot],
         clock: Clock,
         job_signals: JobSignals,
-        defaults: ProcessDefaults,
+        environ: Mapping[str, str],
         *,
         settle_attempts: int | None = None,
     ) -> None:
-        """`settle_attempts` limits how often storing a result is tried; None: no limit."""
+        """Plugin processes start from `environ` and from the working directory that is current now.
+
+        `settle_attempts` limits how often storing a result is tried; None: no limit.
+        """
         self._store = store
         self._runner = runner
         self._snapshot = snapshot
         self._clock = clock
         self._job_signals = job_signals
-        self._defaults = defaults
+        # A copy: os.environ decodes every variable each time it is read.
+        self._environ = dict(environ)
+        self._directory = str(Path.cwd())
         self._settle_attempts = settle_attempts
         #: Processes by job and execution.
         self._processes: dict[tuple[str, int], Process] = {}
@@ -168,12 +167,12 @@ class Executor:
             entrypoint=str(plugin.installed.entrypoint),
             request=encode_request(self._request(claim, plugin.config.reveal(), timeout)),
             environment=plugin_environment(
-                self._defaults.environ,
+                self._environ,
                 passthrough=snapshot.service.plugin_env_passthrough,
                 own=plugin.env.reveal(),
                 job=variables,
             ),
-            directory=self._defaults.directory,
+            directory=self._directory,
             timeout=timeout,
             limits=ResourceLimits(
                 memory=plugin.limits.memory,

@@ -1,4 +1,4 @@
-"""Callers that wait for the end of a job or for new ledger entries, and the limit on synchronous runs."""
+"""Callers that wait for the end of a job or for new ledger entries."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from datetime import timedelta
 
 from ductile.core.jobs.model import TERMINAL
 from ductile.engine.clock import STORE_UNAVAILABLE, Clock
-from ductile.errors import TooBusyError
 from ductile.store.notifier import JobEnded
 from ductile.store.port import Store
 
@@ -88,24 +87,3 @@ def _resolve(futures: Iterable[asyncio.Future[None]]) -> None:
     for future in tuple(futures):
         if not future.done():
             future.set_result(None)
-
-
-class SyncLimit:
-    """How many callers may wait for a synchronous run at once. A slot is taken before the run is enqueued."""
-
-    def __init__(self) -> None:
-        self._taken = 0
-
-    @contextmanager
-    def take(self, limit: int) -> Iterator[None]:
-        """Take one of `limit` slots for the context. Raises `TooBusyError` at once if none is free."""
-        if self._taken >= limit:
-            raise TooBusyError(
-                f"{limit} callers are waiting for synchronous runs, and no more may",
-                hint="Try again soon, or send ?async=true and ask for the job later.",
-            )
-        self._taken += 1
-        try:
-            yield
-        finally:
-            self._taken -= 1

@@ -15,10 +15,7 @@ from functools import partial
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ductile.core.webhooks.deliveries import (
-    DeliveryAttempt,
-    parse_retry_after,
-)
+from ductile.core.webhooks.deliveries import DeliveryAttempt, parse_retry_after
 from ductile.core.webhooks.url_policy import ADDRESS_NOT_ALLOWED, is_forbidden, url_fault
 from ductile.struct import Value, hide_in_repr
 

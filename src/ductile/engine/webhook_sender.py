@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from random import Random
-from typing import TYPE_CHECKING
 
 from ductile import __version__
 from ductile.config.snapshot import Snapshot
@@ -39,10 +38,6 @@ from ductile.store.notifier import DeliveriesDue
 from ductile.store.port import Store
 from ductile.struct import replace
 from ductile.telemetry.signals import Signal, SignalBus
-
-if TYPE_CHECKING:
-    pass
-
 
 #: Concurrent deliveries in all, and to one receiver that answers promptly. Each costs a socket.
 MAX_IN_FLIGHT = 256

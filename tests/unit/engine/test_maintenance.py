@@ -11,7 +11,7 @@ from builders.configs import a_config, a_discovery, loaded
 from builders.jobs import a_new_job, ok, some_rng
 from builders.stores import accept, run_next
 from ductile.config.compile.compiler import compile_snapshot
-from ductile.engine.maintenance import Maintenance
+from ductile.engine.maintenance import prune_forever
 from ductile.store.sqlite.store import open_sqlite_store
 from ductile.telemetry.signals import Signal, SignalBus, SignalEvent
 
@@ -28,7 +28,7 @@ async def test_pruning_follows_the_tick(tmp_path: Path) -> None:
     for _ in range(2):  # the newest row always stays
         await accept(store, a_new_job())
         await run_next(store, ok())
-    pruning = asyncio.create_task(Maintenance(store, clock, lambda: snapshot, signals).prune_forever())
+    pruning = asyncio.create_task(prune_forever(store, clock, lambda: snapshot, signals))
     await clock.advance(seconds=59)
     assert emitted == []
     await clock.advance(seconds=30)

@@ -42,16 +42,12 @@ class Drain:
         self._clock = clock
         self._signals = signals
         self._is_stopping = is_stopping
-        self._on_reopened = on_ended
-        self._draining: frozenset[str] = frozenset()
+        self._on_ended = on_ended
+        self.plugins: frozenset[str] = frozenset()
         self._busy = False
         self._end_timer: asyncio.TimerHandle | None = None
         #: Set when a job has ended, or the daemon stops: the pending work is counted again.
         self._woken = asyncio.Event()
-
-    @property
-    def plugins(self) -> frozenset[str]:
-        return self._draining
 
     def wake(self) -> None:
         """Count the pending work again: the daemon is stopping."""
@@ -61,11 +57,11 @@ class Drain:
     def exclusive(self) -> Iterator[None]:
         """Allow no other drain meanwhile. Raises `ConflictError` if another drain is under way."""
         if self._busy:
-            names = " and ".join(sorted(self._draining)) or "other plugins"
+            names = " and ".join(sorted(self.plugins)) or "other plugins"
             raise ConflictError(
                 f"a drain of {names} is under way",
                 hint="Wait for it, or end the command that waits for it (Ctrl-C).",
-                details={"draining": sorted(self._draining)},
+                details={"draining": sorted(self.plugins)},
             )
         self._busy = True
         try:
@@ -79,9 +75,9 @@ class Drain:
         Raises `TooBusyError` at `until`, or if the daemon stops. The plugins take no new jobs until `end`.
         """
         self._cancel_end_timer()
-        for plugin in sorted(plugins - self._draining):
+        for plugin in sorted(plugins - self.plugins):
             self._signals.emit(Signal.PLUGIN_DRAINING, plugin=plugin)
-        self._draining |= plugins
+        self.plugins |= plugins
         never = asyncio.Event()
         unsubscribe = self._store.notifier.subscribe(JobEnded, lambda _: self._woken.set())
         try:
@@ -97,7 +93,7 @@ class Drain:
 
     async def _pending_work(self, plugins: frozenset[str]) -> tuple[PluginWork, ...]:
         self._woken.clear()
-        names = sorted(self._draining | plugins)
+        names = sorted(self.plugins | plugins)
         # The second count runs behind all queued writes: a submission accepted before the drain may be there.
         return await self._store.pending_work(names) or await self._store.pending_work_behind_queued_writes(
             names
@@ -126,17 +122,17 @@ class Drain:
 
     def finish(self, removed: Iterable[str]) -> None:
         """End the drain: the active configuration is without these plugins. Others take jobs again."""
-        self._draining -= frozenset(removed)
+        self.plugins -= frozenset(removed)
         self.end()
 
     def end(self) -> None:
         """End the drain: plugins that were not removed take jobs again."""
         self._cancel_end_timer()
-        drained, self._draining = self._draining, frozenset()
+        drained, self.plugins = self.plugins, frozenset()
         for plugin in sorted(drained):
             self._signals.emit(Signal.PLUGIN_DRAIN_ABANDONED, plugin=plugin)
         if drained:
-            self._on_reopened()
+            self._on_ended()
 
     def _cancel_end_timer(self) -> None:
         if self._end_timer is not None:
