@@ -15,17 +15,14 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
-from typing import IO, TYPE_CHECKING
+from typing import IO
 
 from ductile.errors import ConflictError, RefusedError
 from ductile.struct import Value, convert, field, to_builtins
 
-if TYPE_CHECKING:
-    from blake3 import blake3
-
 MANIFEST = "manifest.json"
 FORMAT = 1
-_CHUNK = 1024 * 1024
+CHUNK = 1024 * 1024
 _MAX_MANIFEST = 64 * 1024 * 1024
 #: Bytes of all headers before one file, such as a long name.
 _MAX_HEADER = 1024 * 1024
@@ -68,20 +65,30 @@ class BackupManifest(Value):
         return sum(member.size for member in self.members)
 
 
-def hash_stream(stream: IO[bytes], on_piece: Callable[[bytes], object] = lambda _: None) -> tuple[int, str]:
-    """Size and hash of the rest of a stream; `on_piece` gets each piece."""
-    digest, size = _new_hasher(), 0
-    while piece := stream.read(_CHUNK):
-        digest.update(piece)
-        on_piece(piece)
-        size += len(piece)
-    return size, f"blake3:{digest.hexdigest()}"
+class HashingReader(io.RawIOBase):
+    """A stream that hashes the bytes that are read."""
 
+    def __init__(self, stream: IO[bytes]) -> None:
+        from blake3 import blake3  # noqa: PLC0415 - only backups need it
 
-def _new_hasher() -> blake3:
-    from blake3 import blake3  # noqa: PLC0415 - only backups need it
+        self._stream = stream
+        self._digest = blake3()
+        self._size = 0
 
-    return blake3()
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        piece = self._stream.read(size)
+        self._digest.update(piece)
+        self._size += len(piece)
+        return piece
+
+    def result(self) -> tuple[int, str]:
+        """Size and hash of the whole stream: the bytes that nobody has read yet are read first."""
+        while self.read(CHUNK):
+            pass
+        return self._size, f"blake3:{self._digest.hexdigest()}"
 
 
 # ------------------------------------------------------------------------------------------ writing
@@ -107,13 +114,13 @@ def write_archive(
 
 def _add(archive: tarfile.TarFile, member: ArchiveMember, source: Path) -> None:
     with source.open("rb") as stream:
-        reader = _HashingReader(stream)
+        reader = HashingReader(stream)
         try:
             archive.addfile(_info(member.name, member.size, int(member.mode, 8)), reader)
         except OSError as error:
             if error.errno is not None:  # tarfile raises one without a number for a file that is too short
                 raise
-        if reader.result() != (member.size, member.hash):
+        if reader.result() != (member.size, member.hash):  # also finds bytes at the end of a file that grew
             raise ConflictError(
                 f"{source} was changed while it was being backed up", hint="Nothing was written. Try again."
             )
@@ -125,37 +132,17 @@ def _info(name: str, size: int, mode: int) -> tarfile.TarInfo:
     return info
 
 
-class _HashingReader(io.RawIOBase):
-    """A stream that hashes all of its bytes, also those that tarfile does not read of a file that grew."""
-
-    def __init__(self, stream: IO[bytes]) -> None:
-        self._stream = stream
-        self._digest = _new_hasher()
-        self._size = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def read(self, size: int = -1) -> bytes:
-        piece = self._stream.read(size)
-        self._digest.update(piece)
-        self._size += len(piece)
-        return piece
-
-    def result(self) -> tuple[int, str]:
-        while self.read(_CHUNK):
-            pass
-        return self._size, f"blake3:{self._digest.hexdigest()}"
-
-
 # ------------------------------------------------------------------------------------------ reading
 
 
 @contextmanager
-def open_archive(path: Path) -> Iterator[tuple[BackupManifest, Iterator[tuple[ArchiveMember, IO[bytes]]]]]:
-    """The manifest, and the members in their order with their bytes. The reader has to check the hashes.
+def open_archive(
+    path: Path,
+) -> Iterator[tuple[BackupManifest, Iterator[tuple[ArchiveMember, HashingReader]]]]:
+    """The manifest, and the members in their order with their bytes.
 
-    RefusedError for an archive that is not whole.
+    RefusedError for an archive that is not whole. The hash of a member is checked when the next one is asked
+    for, so its bytes are not to be used before the iterator has ended.
     """
     try:
         with gzip.open(path) as unpacked:
@@ -250,7 +237,7 @@ def _short(text: object) -> str:
 
 def _members(
     archive: tarfile.TarFile, headers: _HeaderLimiter, manifest: BackupManifest, path: Path
-) -> Iterator[tuple[ArchiveMember, IO[bytes]]]:
+) -> Iterator[tuple[ArchiveMember, HashingReader]]:
     """In the order of the archive, which is compressed and can only be read from beginning to end."""
     expected = {member.name: member for member in manifest.members}
     while True:
@@ -263,18 +250,17 @@ def _members(
         stream = archive.extractfile(info) if _is_plain(info) else None
         if member is None or stream is None:
             raise _broken(path, f"it holds {_short(info.name)}, which its manifest does not list")
+        changed = f"{_short(member.name)} is not what was backed up"
         if info.size != member.size:  # checked before any of it is read: it may be very large
-            raise _broken(path, f"{_short(member.name)} is not what was backed up")
-        yield member, stream
+            raise _broken(path, changed)
+        reader = HashingReader(stream)
+        yield member, reader
+        if reader.result() != (member.size, member.hash):
+            raise _broken(path, changed)
     if expected:
         first = ", ".join(_short(name) for name in sorted(expected)[:_MAX_LISTED])
         more = f" and {len(expected) - _MAX_LISTED} more" if len(expected) > _MAX_LISTED else ""
         raise _broken(path, f"it lacks {first}{more}")
-
-
-def check_digest(path: Path, member: ArchiveMember, found: tuple[int, str]) -> None:
-    if found != (member.size, member.hash):
-        raise _broken(path, f"{_short(member.name)} is not what was backed up")
 
 
 def _broken(path: Path, why: str) -> RefusedError:

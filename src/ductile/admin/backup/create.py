@@ -6,14 +6,13 @@ import os
 import re
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import Protocol
 
 from ductile import __version__
-from ductile.admin.backup.archive import ArchiveMember, BackupManifest, hash_stream, write_archive
+from ductile.admin.backup.archive import ArchiveMember, BackupManifest, HashingReader, write_archive
 from ductile.admin.config import OpenedConfiguration, state_file
 from ductile.config.file_io import sync_directory
 from ductile.config.find_config import resolve_path
@@ -21,14 +20,13 @@ from ductile.config.seal import CHECKSUMS_FILE, relative_name
 from ductile.core.json import JsonObject
 from ductile.core.timestamps import format_timestamp
 from ductile.errors import ConflictError, NotFoundError, StoreFailedError, UsageError, file_error
-from ductile.struct import Value, replace
+from ductile.struct import Value
 
 INSIDE = "inside"
 #: For files outside of the configuration's directory.
 OUTSIDE = "outside"
 #: For files outside of the configuration's directory that the configuration reaches by a relative path.
 BESIDE = "beside"
-_OWNER = 0o700
 #: Directories that are left out.
 _LEFT_OUT = frozenset({"__pycache__"})
 
@@ -49,13 +47,11 @@ class StoreFiles(Value):
     #: Assigns a new store id to a copy.
     assign_new_id: Callable[[Path], None]
     #: Raises `StoreError` if only a part of a store's files is there.
-    refuse_incomplete: Callable[[Path], None] = lambda _path: None
+    refuse_incomplete: Callable[[Path], None]
 
 
-class BackupProgress(Protocol):
-    """Called with the present step, and the amount that is done of all."""
-
-    def __call__(self, what: str, done: int, of: int) -> None: ...
+#: Called with the present step, the amount that is done, and the whole amount.
+BackupProgress = Callable[[str, int, int], None]
 
 
 class BackupRequest(Value):
@@ -66,15 +62,6 @@ class BackupRequest(Value):
     dry_run: bool = False
     #: A daemon writes to the store, or did when it ended: the file must be there.
     store_in_use: bool = False
-
-
-class _Source(Value):
-    """A file to back up, and its name in the archive."""
-
-    name: str
-    path: Path
-    scope: BackupPart
-    origin: str | None = None
 
 
 def parse_parts(text: str | None) -> frozenset[BackupPart]:
@@ -98,16 +85,19 @@ def back_up(
     ConflictError if the target exists or a file changes meanwhile; StoreError for a missing or damaged store.
     """
     target = _target(opened, wanted)
-    sources, left_out, secrets = _collect(opened, wanted)
     directory, base = _normalize(opened.loaded.directory), _base(opened, wanted)
-    with _scratch_beside(target, dry_run=wanted.dry_run) as scratch:
-        store = _store_source(opened, wanted, files)
+    parts, left_out, secrets = _collect(opened, wanted)
+    store = _find_store(opened, wanted, files)
+    if store is not None:
+        parts[store] = BackupPart.STATE
+    names = {path: _archive_name(path, directory, base) for path in parts}
+    sources = {name: path for path, name in names.items()}
+    beside: AbstractContextManager[Path | None]
+    beside = nullcontext() if wanted.dry_run else scratch_beside(target)
+    with beside as scratch:
         if store is not None and scratch is not None:
-            copied = scratch / "state"
-            files.copy(store.path, copied, lambda done, of: progress("copying the store", done, of))
-            sources.append(replace(store, path=copied))
-        elif store is not None:
-            sources.append(store)
+            sources[names[store]] = scratch / "state"
+            files.copy(store, scratch / "state", lambda done, of: progress("copying the store", done, of))
         manifest = BackupManifest(
             version=__version__,
             created_at=format_timestamp(wanted.now),
@@ -115,14 +105,13 @@ def back_up(
             config_file=opened.loaded.path.name,
             scopes=tuple(part.value for part in BackupPart if part in wanted.parts),
             secrets=wanted.secrets and BackupPart.CONFIG in wanted.parts,
-            members=tuple(_member(source) for source in sources),
-            store=None if store is None else store.name,
+            members=tuple(_member(path, name, sources[name], parts[path]) for path, name in names.items()),
+            store=None if store is None else names[store],
             left_out=tuple(str(path) for path in left_out),
             prefix=None if base is None else directory.relative_to(base).as_posix(),
         )
         if scratch is not None:
-            paths = {source.name: source.path for source in sources}
-            _write(target, scratch / "archive", manifest, paths, progress)
+            _write(target, scratch / "archive", manifest, sources, progress)
     scopes = [member.scope for member in manifest.members]
     return {
         "path": str(target),
@@ -160,9 +149,9 @@ def _exists_error(target: Path) -> ConflictError:
 
 def _collect(
     opened: OpenedConfiguration, wanted: BackupRequest
-) -> tuple[list[_Source], list[Path], list[Path]]:
+) -> tuple[dict[Path, BackupPart], list[Path], list[Path]]:
     """The files without the store, the files that are left out, and those of them that hold secrets."""
-    directory, base = _normalize(opened.loaded.directory), _base(opened, wanted)
+    directory = _normalize(opened.loaded.directory)
     found: dict[Path, BackupPart] = {}
     left_out: list[Path] = []
     if BackupPart.CONFIG in wanted.parts:
@@ -180,8 +169,9 @@ def _collect(
         included = opened.loaded.model.environment_vars.include
         env_files = {_normalize(resolve_path(name, opened.loaded.directory)) for name in included}
         secrets = [path for path in found if path in env_files]
-    sources = [_source(directory, base, path, part) for path, part in found.items() if path not in secrets]
-    return sources, [*left_out, *secrets], secrets
+        for path in secrets:
+            del found[path]
+    return found, [*left_out, *secrets], secrets
 
 
 def _base(opened: OpenedConfiguration, wanted: BackupRequest) -> Path | None:
@@ -216,13 +206,13 @@ def _files_below(root: Path, left_out: list[Path]) -> Iterator[Path]:
                 left_out.append(path)
 
 
-def _store_source(opened: OpenedConfiguration, wanted: BackupRequest, files: StoreFiles) -> _Source | None:
+def _find_store(opened: OpenedConfiguration, wanted: BackupRequest, files: StoreFiles) -> Path | None:
     if BackupPart.STATE not in wanted.parts:
         return None
     path = _normalize(state_file(opened.snapshot))
     files.refuse_incomplete(path)
     if path.is_file():
-        return _source(_normalize(opened.loaded.directory), _base(opened, wanted), path, BackupPart.STATE)
+        return path
     if wanted.store_in_use:
         raise StoreFailedError(
             f"there is no store at {path}, and a daemon has used one there",
@@ -231,43 +221,40 @@ def _store_source(opened: OpenedConfiguration, wanted: BackupRequest, files: Sto
     return None
 
 
-def _source(directory: Path, base: Path | None, path: Path, part: BackupPart) -> _Source:
+def _archive_name(path: Path, directory: Path, base: Path | None) -> str:
     name = relative_name(directory, path)
     if not Path(name).is_absolute():
-        return _Source(name=f"{INSIDE}/{name}", path=path, scope=part)
+        return f"{INSIDE}/{name}"
     if base is not None and path.is_relative_to(base):
-        return _Source(name=f"{BESIDE}/{path.relative_to(base).as_posix()}", path=path, scope=part)
-    return _Source(name=f"{OUTSIDE}{name}", path=path, scope=part, origin=str(path))
+        return f"{BESIDE}/{path.relative_to(base).as_posix()}"
+    return f"{OUTSIDE}{name}"
 
 
-def _member(source: _Source) -> ArchiveMember:
+def _member(path: Path, name: str, source: Path, part: BackupPart) -> ArchiveMember:
+    """The file at `path`, with the size and hash of `source`, which is a copy in the case of the store."""
     try:
-        with source.path.open("rb") as stream:
-            mode = os.fstat(stream.fileno()).st_mode & _OWNER
-            size, digest = hash_stream(stream)
+        with source.open("rb") as stream:
+            mode = os.fstat(stream.fileno()).st_mode
+            size, digest = HashingReader(stream).result()
     except OSError as error:
-        raise file_error(f"cannot read {source.path}", error) from error
-    mode = 0o600 if source.scope is BackupPart.STATE else mode | 0o600
-    return ArchiveMember(
-        name=source.name, scope=source.scope, size=size, hash=digest, mode=f"{mode:04o}", origin=source.origin
-    )
+        raise file_error(f"cannot read {source}", error) from error
+    mode = 0o600 if part is BackupPart.STATE else mode & 0o700 | 0o600
+    origin = str(path) if name.startswith(f"{OUTSIDE}/") else None
+    return ArchiveMember(name=name, scope=part, size=size, hash=digest, mode=f"{mode:04o}", origin=origin)
 
 
 # ---------------------------------------------------------------------------------------------- write
 
 
 @contextmanager
-def _scratch_beside(target: Path, *, dry_run: bool) -> Iterator[Path | None]:
-    """A private directory on the disk of the target, removed at the end; None for a dry run."""
-    if dry_run:
-        yield None
-        return
+def scratch_beside(target: Path) -> Iterator[Path]:
+    """A private directory on the disk of the target. Removed at the end, unless it was renamed."""
     try:
         scratch = tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent)
     except OSError as error:
         raise file_error(f"cannot write to {target.parent}", error) from error
-    with scratch:
-        yield Path(scratch.name)
+    with scratch as name:
+        yield Path(name)
 
 
 def _write(

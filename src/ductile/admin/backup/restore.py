@@ -6,20 +6,12 @@ import os
 import shlex
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
 from pathlib import Path
-from typing import IO
 
-from ductile.admin.backup.archive import (
-    ArchiveMember,
-    BackupManifest,
-    check_digest,
-    hash_stream,
-    open_archive,
-)
-from ductile.admin.backup.create import BESIDE, INSIDE, BackupProgress, StoreFiles
-from ductile.config.file_io import sync_directory
+from ductile.admin.backup.archive import CHUNK, ArchiveMember, BackupManifest, HashingReader, open_archive
+from ductile.admin.backup.create import BESIDE, INSIDE, BackupProgress, StoreFiles, scratch_beside
+from ductile.config.file_io import PRIVATE_DIRECTORY, make_private_directory, sync_directory
 from ductile.core.json import JsonObject
 from ductile.errors import ConflictError, RefusedError, file_error
 
@@ -34,7 +26,8 @@ def verify(path: Path, files: StoreFiles, progress: BackupProgress) -> JsonObjec
     except OSError:
         scratch_directory = tempfile.TemporaryDirectory(prefix="ductile-verify-")
     with scratch_directory as scratch:
-        manifest, version = _unpack(path, Path(scratch), files, progress, only_store=True)
+        manifest, store = _unpack(path, Path(scratch), progress, only_store=True)
+        version = None if store is None else files.inspect(store)
     return {
         "path": str(path),
         "sound": True,
@@ -71,11 +64,15 @@ def restore(
     if dry_run:
         verify(path, files, progress)
         return _shown(target, manifest, dry_run=True)
-    with _scratch_beside(target) as scratch:
-        manifest, _version = _unpack(path, scratch, files, progress)
-        for member in manifest.members:
-            if member.name == manifest.store:
-                files.assign_new_id(scratch / restored_path(member, manifest))
+    try:
+        target.parent.mkdir(mode=PRIVATE_DIRECTORY, parents=True, exist_ok=True)
+    except OSError as error:
+        raise file_error(f"cannot write to {target.parent}", error) from error
+    with scratch_beside(target) as scratch:
+        manifest, store = _unpack(path, scratch, progress)
+        if store is not None:
+            files.inspect(store)
+            files.assign_new_id(store)
         for place, _directories, _files in os.walk(scratch, topdown=False):
             sync_directory(Path(place))
         try:
@@ -126,38 +123,22 @@ def _refuse_to_overwrite(target: Path) -> None:
         )
 
 
-@contextmanager
-def _scratch_beside(target: Path) -> Iterator[Path]:
-    """A private directory that can be renamed to the target; removed if it was not."""
-    try:
-        target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        made = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
-    except OSError as error:
-        raise file_error(f"cannot write to {target.parent}", error) from error
-    try:
-        yield made
-    finally:
-        with suppress(FileNotFoundError):
-            shutil.rmtree(made)
-
-
 def _unpack(
-    path: Path, scratch: Path, files: StoreFiles, progress: BackupProgress, *, only_store: bool = False
-) -> tuple[BackupManifest, int | None]:
-    """Unpack every member, or only the store, and check its hash. Returns the schema version of the store."""
-    version: int | None = None
+    path: Path, scratch: Path, progress: BackupProgress, *, only_store: bool = False
+) -> tuple[BackupManifest, Path | None]:
+    """Unpack every member, or only the store, and check all hashes. Returns the path of the store."""
+    store: Path | None = None
     with open_archive(path) as (manifest, members):
-        total, done = manifest.size, 0
+        done = 0
         for member, stream in members:
-            is_store = member.name == manifest.store
-            place = None if only_store and not is_store else scratch / restored_path(member, manifest)
-            found = hash_stream(stream) if place is None else _write(stream, place, member, scratch)
-            check_digest(path, member, found)
-            if is_store and place is not None:
-                version = files.inspect(place)
+            place = scratch / restored_path(member, manifest)
+            if member.name == manifest.store:
+                store = place
+            if member.name == manifest.store or not only_store:
+                _write(stream, place, member, scratch)
             done += member.size
-            progress("reading the archive", done, total)
-    return manifest, version
+            progress("reading the archive", done, manifest.size)
+    return manifest, store
 
 
 def restored_path(member: ArchiveMember, manifest: BackupManifest) -> str:
@@ -172,26 +153,18 @@ def restored_path(member: ArchiveMember, manifest: BackupManifest) -> str:
     return rest if first == BESIDE else member.name
 
 
-def _write(stream: IO[bytes], place: Path, member: ArchiveMember, scratch: Path) -> tuple[int, str]:
+def _write(stream: HashingReader, place: Path, member: ArchiveMember, scratch: Path) -> None:
     try:
-        _make_directories(place.parent)
+        make_private_directory(place.parent)
         # Never for other users, whatever mode the archive has.
         mode = int(member.mode, 8) & 0o700
         descriptor = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
         with os.fdopen(descriptor, "wb") as target:
-            found = hash_stream(stream, target.write)
+            shutil.copyfileobj(stream, target, CHUNK)
             target.flush()
             os.fsync(descriptor)
     except OSError as error:
         raise file_error(f"cannot unpack {place.relative_to(scratch)} in {scratch.parent}", error) from error
-    return found
-
-
-def _make_directories(directory: Path) -> None:
-    """Create directories one by one: `mkdir(parents=True)` leaves the mode of parents to the umask."""
-    if not directory.is_dir():
-        _make_directories(directory.parent)
-        directory.mkdir(mode=0o700)
 
 
 def _shown(target: Path, manifest: BackupManifest, *, dry_run: bool) -> JsonObject:
