@@ -59,13 +59,6 @@ def create_starter_config(
     )
 
 
-def shipped_plugin(name: str) -> Path:
-    for root in _SHIPPED:
-        if (root / name).is_dir():
-            return root / name
-    raise NotFoundError(f"the plugin {name} is not part of this installation", hint="install Ductile again")
-
-
 def _plan_files(token: str) -> dict[str, NewFile]:
     def template(name: str) -> bytes:
         return (_TEMPLATES / name).read_bytes()
@@ -78,7 +71,11 @@ def _plan_files(token: str) -> dict[str, NewFile]:
         "scopes/admin.json": scopes,
         ".env": template("env").replace(b"@TOKEN@", token.encode()),
     }
-    for path in sorted(shipped_plugin(_EXAMPLE_PLUGIN).iterdir()):
+    example = next((root / _EXAMPLE_PLUGIN for root in _SHIPPED if (root / _EXAMPLE_PLUGIN).is_dir()), None)
+    if example is None:
+        message = f"the plugin {_EXAMPLE_PLUGIN} is not part of this installation"
+        raise NotFoundError(message, hint="install Ductile again")
+    for path in sorted(example.iterdir()):
         if path.is_file():
             contents[f"plugins/{_EXAMPLE_PLUGIN}/{path.name}"] = path.read_bytes()
     # A program is recognised by its first line: not every installer keeps the mode of a file.

@@ -30,7 +30,11 @@ def written_files(directory: Path, files: Mapping[str, NewFile], *, directory_mo
     try:
         for name, file in files.items():
             path = directory / name
-            _create_directories(path.parent, directory_mode, created)
+            missing = [each for each in (path.parent, *path.parent.parents) if not each.is_dir()]
+            for each in reversed(missing):
+                each.mkdir(mode=directory_mode)
+                each.chmod(directory_mode)
+                created.append(each)
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, file.mode)
             created.append(path)
             with os.fdopen(descriptor, "wb") as stream:
@@ -45,11 +49,3 @@ def written_files(directory: Path, files: Mapping[str, NewFile], *, directory_mo
         if isinstance(error, OSError):
             raise file_error(f"cannot write {error.filename or path}", error) from error
         raise
-
-
-def _create_directories(directory: Path, mode: int, created: list[Path]) -> None:
-    if not directory.is_dir():
-        _create_directories(directory.parent, mode, created)
-        directory.mkdir(mode=mode)
-        directory.chmod(mode)
-        created.append(directory)

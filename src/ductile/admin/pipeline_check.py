@@ -39,21 +39,15 @@ def check_pipelines(snapshot: Snapshot, name: str | None = None) -> tuple[Pipeli
     checked = []
     for pipeline in chosen:
         steps = [node for node in pipeline.graph.nodes.values() if isinstance(node, UseNode)]
-        faults = [(step.path, _plugin_fault(step, snapshot)) for step in steps]
-        found = tuple((path, fault) for path, fault in faults if fault is not None)
-        checked.append(PipelineCheck(name=pipeline.name, steps=len(steps), faults=found))
+        faults = []
+        for step in steps:
+            plugin = snapshot.plugins.get(step.plugin)
+            if plugin is not None and not plugin.enabled:
+                faults.append((step.path, f"the plugin {plugin.name} is disabled"))
+            elif plugin is not None and plugin.refused is not None:
+                faults.append((step.path, f"the plugin {plugin.name} cannot run: {plugin.refused.reason}"))
+        checked.append(PipelineCheck(name=pipeline.name, steps=len(steps), faults=tuple(faults)))
     return tuple(checked)
-
-
-def _plugin_fault(step: UseNode, snapshot: Snapshot) -> str | None:
-    plugin = snapshot.plugins.get(step.plugin)
-    if plugin is None:
-        return None
-    if not plugin.enabled:
-        return f"the plugin {plugin.name} is disabled"
-    if plugin.refused is not None:
-        return f"the plugin {plugin.name} cannot run: {plugin.refused.reason}"
-    return None
 
 
 def dry_run_payload(
@@ -87,9 +81,11 @@ def _first_steps(
     progress = start_first_steps(run, info, {}, snapshot.policy, now, rng)
     outcomes: dict[str, JsonObject] = {}
     for entry in progress.ledger:
-        bypassed = {"outcome": "bypassed", "because": entry.data.get("explanation")}
-        not_made = {"outcome": "not_made", "because": entry.data.get("error")}
-        outcomes[str(entry.data["step"])] = not_made if "error" in entry.data else bypassed
+        made = "error" not in entry.data
+        outcomes[str(entry.data["step"])] = {
+            "outcome": "bypassed" if made else "not_made",
+            "because": entry.data.get("explanation" if made else "error"),
+        }
     for step in progress.steps:
         outcomes[step.job.step_path or ""] = _step_outcome(step, event, info, snapshot)
     skipped = [path for path, outcome in outcomes.items() if outcome["outcome"] == "bypassed"]

@@ -11,7 +11,7 @@ import json
 import os
 import re
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -37,6 +37,9 @@ if TYPE_CHECKING:
 
 TOKENS_FILE = "tokens.yaml"
 ENV_FILE = ".env"
+#: Where tokens are written: entries with a scope file, and entries with their scopes.
+_TOKENS: KeyPath = ("tokens",)
+_INLINE_TOKENS: KeyPath = ("api", "auth", "tokens")
 
 _GROUP_AND_OTHERS = 0o077
 #: Values that need no quotes in an env file.
@@ -93,54 +96,43 @@ def list_tokens(named: str | None, environ: Mapping[str, str]) -> tuple[TokenRow
 
 
 def _list_rows(sources: ConfigFiles) -> tuple[TokenRow, ...]:
-    return tuple(row for file in sources.files for row in _rows_of(file.tree, sources.directory))
+    return tuple(
+        _token_row(entry, (*place, index), sources.directory)
+        for file in sources.files
+        for place in (_TOKENS, _INLINE_TOKENS)
+        for index, entry in enumerate(_items(node_at(file.tree, place)))
+        if isinstance(entry, MapNode)
+    )
 
 
-def _rows_of(tree: MapNode, directory: Path) -> Iterator[TokenRow]:
-    for index, entry in _entries(tree, ("tokens",)):
-        scopes_file = _text(entry, "scopes_file")
-        yield TokenRow(
-            name=_text(entry, "name"),
-            scopes=() if scopes_file is None else _read_scopes(resolve_path(scopes_file, directory)),
-            file=entry.location.file,
-            line=entry.location.line,
-            path=("tokens", index),
-            variable=_variable(_text(entry, "key")),
-            scopes_file=scopes_file,
-            inline=False,
-        )
-    for index, entry in _entries(tree, ("api", "auth", "tokens")):
-        scopes = entry.get("scopes")
-        listed = scopes.items if isinstance(scopes, ListNode) else ()
-        yield TokenRow(
-            name=_text(entry, "name"),
-            scopes=tuple(item.text for item in listed if isinstance(item, ScalarNode)),
-            file=entry.location.file,
-            line=entry.location.line,
-            path=("api", "auth", "tokens", index),
-            variable=_variable(_text(entry, "token")),
-            scopes_file=None,
-            inline=True,
-        )
+def _token_row(entry: MapNode, path: KeyPath, directory: Path) -> TokenRow:
+    inline = path[:-1] == _INLINE_TOKENS
+    scopes_file = None if inline else _text(entry.get("scopes_file"))
+    if scopes_file is not None:
+        scopes = _read_scopes(resolve_path(scopes_file, directory))
+    else:
+        listed = _items(entry.get("scopes")) if inline else ()
+        scopes = tuple(item.text for item in listed if isinstance(item, ScalarNode))
+    value = _text(entry.get("token" if inline else "key"))
+    reference = _REFERENCE.fullmatch(value.strip()) if value else None
+    return TokenRow(
+        name=_text(entry.get("name")),
+        scopes=scopes,
+        file=entry.location.file,
+        line=entry.location.line,
+        path=path,
+        variable=reference["name"] if reference else None,
+        scopes_file=scopes_file,
+        inline=inline,
+    )
 
 
-def _entries(tree: MapNode, path: tuple[str, ...]) -> Iterator[tuple[int, MapNode]]:
-    node: Node | None = tree
-    for part in path:
-        node = node.get(part) if isinstance(node, MapNode) else None
-    for index, item in enumerate(node.items if isinstance(node, ListNode) else ()):
-        if isinstance(item, MapNode):
-            yield index, item
+def _items(node: Node | None) -> tuple[Node, ...]:
+    return node.items if isinstance(node, ListNode) else ()
 
 
-def _text(entry: MapNode, key: str) -> str | None:
-    node = entry.get(key)
+def _text(node: Node | None) -> str | None:
     return node.text if isinstance(node, ScalarNode) else None
-
-
-def _variable(written: str | None) -> str | None:
-    found = _REFERENCE.fullmatch(written.strip()) if written else None
-    return found["name"] if found else None
 
 
 def _read_scopes(path: Path) -> tuple[str, ...]:

@@ -145,10 +145,18 @@ class Plugin:
     def run(self) -> NoReturn:
         """Read the request, run its command, print the response, exit."""
         request = _read_request()
-        out = _keep_stdout()
-        answer = _written(request, self.answer(request))
+        # Stdout is reserved for the response: prints of the plugin and its child processes go to stderr.
+        out = os.dup(1)
+        os.dup2(2, 1)
+        sys.stdout = sys.stderr
+        answer = self.answer(request)
+        try:
+            data = json.dumps(answer, allow_nan=False, ensure_ascii=False).encode()
+        except (TypeError, ValueError) as error:
+            message = f"the answer cannot be written as JSON: {error}"
+            data = json.dumps(Request(request.raw).failed(message, retry=False)).encode()
         with os.fdopen(out, "wb") as stdout:
-            stdout.write(answer)
+            stdout.write(data)
         sys.exit(0)
 
     def answer(self, request: Request) -> dict[str, Any]:
@@ -160,7 +168,9 @@ class Plugin:
         except Failure as failure:
             return request.failed(str(failure), retry=failure.retry)
         except Exception as error:  # noqa: BLE001 - every exception becomes an error response
-            _print_traceback()
+            import traceback  # noqa: PLC0415 - rarely needed
+
+            traceback.print_exc()
             return request.failed(f"{type(error).__name__}: {error}", retry=True)
 
 
@@ -212,25 +222,3 @@ def _read_request() -> Request:
 def _refuse(message: str) -> NoReturn:
     sys.stderr.write(message + "\n")
     sys.exit(EXIT_CONFIG)
-
-
-def _keep_stdout() -> int:
-    """Reserve stdout for the response. Prints of the plugin and its child processes go to stderr."""
-    out = os.dup(1)
-    os.dup2(2, 1)
-    sys.stdout = sys.stderr
-    return out
-
-
-def _written(request: Request, answer: dict[str, Any]) -> bytes:
-    try:
-        return json.dumps(answer, allow_nan=False, ensure_ascii=False).encode()
-    except (TypeError, ValueError) as error:
-        failed = Request(request.raw).failed(f"the answer cannot be written as JSON: {error}", retry=False)
-        return json.dumps(failed).encode()
-
-
-def _print_traceback() -> None:
-    import traceback  # noqa: PLC0415 - rarely needed
-
-    traceback.print_exc()

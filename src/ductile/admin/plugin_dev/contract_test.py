@@ -51,7 +51,7 @@ class CheckVerdict(StrEnum):
 
 
 #: Kinds of runs in which the plugin answered by itself.
-ANSWERED = ("ok", "error", "config")
+_ANSWERED = ("ok", "error", "config")
 
 
 class ContractCheck(StrEnum):
@@ -127,10 +127,13 @@ class _ContractRun(Value):
     now: Callable[[], datetime]
 
     async def findings(self) -> AsyncIterator[CheckResult]:
-        commands = self._commands()
-        yield passed(
-            ContractCheck.MANIFEST, f"valid and trusted, {len(self.tested.plugin.manifest.commands)} commands"
-        )
+        declared = self.tested.plugin.manifest.commands
+        wanted = self.options.command
+        if wanted is not None and wanted not in declared:
+            message = f"{self.tested.name} has no command {wanted}"
+            raise NotFoundError(message, hint=f"there are {', '.join(declared)}")
+        commands = [command for name, command in declared.items() if wanted in (None, name)]
+        yield _passed(ContractCheck.MANIFEST, f"valid and trusted, {len(declared)} commands")
         first: dict[str, RunOnceResult] = {}
         for command in commands:
             request = self._request(command)
@@ -139,29 +142,22 @@ class _ContractRun(Value):
             yield check_repetition(command, first[command.name], await self._run(request))
         least = _least_intrusive(commands)
         body: JsonObject = json.loads(self._request(least))
-        more = await self._run(_with_unknown_fields(body))
+        newer: JsonObject = {**body, "from_a_later_version": {"nested": [1, None]}}
+        if isinstance(event := body.get("event"), dict):
+            newer["event"] = {**event, "from_a_later_version": True}
+        more = await self._run(_encoded(newer))
         yield check_unknown_fields(least.name, first[least.name], more)
         yield check_unknown_command(await self._run(_encoded({**body, "command": _NO_COMMAND})))
         yield check_wrong_protocol(await self._run(_encoded({**body, "protocol": PROTOCOL_VERSION + 1})))
         yield check_end_of_input(await self._run(b"", time_limit=_AT_END_OF_INPUT), first.values())
-
-    def _commands(self) -> list[Command]:
-        declared = self.tested.plugin.manifest.commands
-        wanted = self.options.command
-        if wanted is not None and wanted not in declared:
-            raise NotFoundError(
-                f"{self.tested.name} has no command {wanted}", hint=f"there are {', '.join(declared)}"
-            )
-        return [command for name, command in declared.items() if wanted in (None, name)]
 
     async def _run(self, request: bytes, time_limit: timedelta | None = None) -> RunOnceResult:
         time_limit = time_limit or self.options.timeout
         return await run_once(self.runner, self.tested, request, self.environ, time_limit=time_limit)
 
     def _request(self, command: Command) -> bytes:
-        payload = self.options.payload
-        if payload is None:
-            payload = sample_payload(command.input_schema)
+        given = self.options.payload
+        payload = sample_payload(command.input_schema) if given is None else given
         now = self.now()
         event = RequestEvent(
             type="plugin.test", payload=payload, source="cli", timestamp=now, event_id=_EVENT_ID
@@ -190,13 +186,6 @@ def _least_intrusive(commands: list[Command]) -> Command:
     return (health or reading or commands)[0]
 
 
-def _with_unknown_fields(body: JsonObject) -> bytes:
-    more: JsonObject = {**body, "from_a_later_version": {"nested": [1, None]}}
-    if isinstance(event := body.get("event"), dict):
-        more["event"] = {**event, "from_a_later_version": True}
-    return _encoded(more)
-
-
 def _encoded(body: JsonObject) -> bytes:
     return json.dumps(body, separators=(",", ":")).encode()
 
@@ -211,9 +200,9 @@ def check_answer(command: str, ran: RunOnceResult) -> CheckResult:
         return _warned(ContractCheck.ANSWERS, message, command, hint="wait for what you start")
     match ran.kind:
         case "ok":
-            return passed(ContractCheck.ANSWERS, "ok", command)
+            return _passed(ContractCheck.ANSWERS, "ok", command)
         case "error":
-            return passed(ContractCheck.ANSWERS, f"error: {_short(ran)}", command)
+            return _passed(ContractCheck.ANSWERS, f"error: {_short(ran)}", command)
         case "config":
             hint = "give it a usable config: test it by its configured name, or with --settings"
             lines = (ran.interpretation.outcome.evidence.stderr or "").strip().splitlines()
@@ -229,20 +218,20 @@ def check_answer(command: str, ran: RunOnceResult) -> CheckResult:
 
 def check_repetition(command: Command, first: RunOnceResult, again: RunOnceResult) -> CheckResult:
     """Jobs run at least once, so a command may get the same request twice."""
-    if first.kind not in ANSWERED:
-        return skipped(ContractCheck.REPEATS, command.name)
+    if first.kind not in _ANSWERED:
+        return _skipped(ContractCheck.REPEATS, command.name)
     if first.kind == again.kind:
-        return passed(ContractCheck.REPEATS, f"{again.kind} again", command.name)
+        return _passed(ContractCheck.REPEATS, f"{again.kind} again", command.name)
     message = f"first {first.kind}, then {again.kind}: {_short(again)}".removesuffix(": ")
     hint = "a job may be run twice: make the second run succeed too, or record in the state what is done"
     return _warned(ContractCheck.REPEATS, message, command.name, hint=hint)
 
 
 def check_unknown_fields(command: str, first: RunOnceResult, more: RunOnceResult) -> CheckResult:
-    if first.kind not in ANSWERED:
-        return skipped(ContractCheck.UNKNOWN_FIELDS, command)
+    if first.kind not in _ANSWERED:
+        return _skipped(ContractCheck.UNKNOWN_FIELDS, command)
     if first.kind == more.kind:
-        return passed(ContractCheck.UNKNOWN_FIELDS, "ignored", command)
+        return _passed(ContractCheck.UNKNOWN_FIELDS, "ignored", command)
     message = f"{first.kind} without them, {more.kind} with them: {_short(more)}".removesuffix(": ")
     hint = "later versions may add fields to a request: ignore those you do not know"
     return _failed(ContractCheck.UNKNOWN_FIELDS, message, command, hint=hint)
@@ -253,7 +242,7 @@ def check_unknown_command(ran: RunOnceResult) -> CheckResult:
     hint = 'answer {"status": "error", "error": "...", "retry": false}'
     match ran.kind:
         case "error":
-            return passed(ContractCheck.UNKNOWN_COMMAND, f"error: {_short(ran)}")
+            return _passed(ContractCheck.UNKNOWN_COMMAND, f"error: {_short(ran)}")
         case "ok":
             message = "a command that it does not have is answered with ok"
             return _warned(ContractCheck.UNKNOWN_COMMAND, message, hint=hint)
@@ -264,7 +253,7 @@ def check_unknown_command(ran: RunOnceResult) -> CheckResult:
 def check_wrong_protocol(ran: RunOnceResult) -> CheckResult:
     exit_code = ran.interpretation.outcome.evidence.exit_code
     if ran.kind in ("config", "error") and exit_code == EXIT_CONFIG:
-        return passed(ContractCheck.WRONG_PROTOCOL, f"exits with {EXIT_CONFIG}")
+        return _passed(ContractCheck.WRONG_PROTOCOL, f"exits with {EXIT_CONFIG}")
     ended = f"exit status {exit_code}"
     if exit_code is None:
         killed = ran.interpretation.outcome.evidence.signal is not None
@@ -275,10 +264,10 @@ def check_wrong_protocol(ran: RunOnceResult) -> CheckResult:
 
 
 def check_end_of_input(ran: RunOnceResult, first: Iterable[RunOnceResult]) -> CheckResult:
-    if all(each.kind not in ANSWERED for each in first):
-        return skipped(ContractCheck.END_OF_INPUT)
+    if all(each.kind not in _ANSWERED for each in first):
+        return _skipped(ContractCheck.END_OF_INPUT)
     if ran.kind != "timeout":
-        return passed(ContractCheck.END_OF_INPUT, "ends")
+        return _passed(ContractCheck.END_OF_INPUT, "ends")
     hint = "read stdin to its end, and no further"
     return _failed(ContractCheck.END_OF_INPUT, "goes on although stdin is empty and closed", hint=hint)
 
@@ -292,11 +281,11 @@ def _cut(text: str) -> str:
     return text if len(text) <= _MAX_SHOWN else f"{text[: _MAX_SHOWN - 1]}…"
 
 
-def passed(check: ContractCheck, message: str, command: str | None = None) -> CheckResult:
+def _passed(check: ContractCheck, message: str, command: str | None = None) -> CheckResult:
     return CheckResult(check=check, verdict=CheckVerdict.PASSED, message=message, command=command)
 
 
-def skipped(check: ContractCheck, command: str | None = None) -> CheckResult:
+def _skipped(check: ContractCheck, command: str | None = None) -> CheckResult:
     return CheckResult(
         check=check,
         verdict=CheckVerdict.SKIPPED,

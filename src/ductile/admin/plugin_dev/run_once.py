@@ -35,7 +35,7 @@ from ductile.runner.port import (
     plugin_environment,
 )
 from ductile.runner.process.spawn import SpawnRunner
-from ductile.struct import Value
+from ductile.struct import Value, convert
 
 if TYPE_CHECKING:
     from ductile.runner.port import Runner
@@ -67,13 +67,7 @@ class PluginUnderTest(Value):
     def limits(self) -> ResourceLimits:
         if self.instance is None:
             return NO_LIMITS
-        limits = self.instance.limits
-        return ResourceLimits(
-            memory=limits.memory,
-            cpu_seconds=limits.cpu_seconds,
-            open_files=limits.open_files,
-            processes=limits.processes,
-        )
+        return convert(self.instance.limits, ResourceLimits, from_attributes=True)
 
 
 class RunOnceResult(Value):
@@ -193,9 +187,8 @@ async def run_once(
         limits=tested.limits,
     )
     started = await runner.start(run)
-    if isinstance(started, CouldNotStart | RunnerLost):
-        return RunOnceResult(interpretation=interpret(started))
-    return RunOnceResult(interpretation=interpret(await started.wait()))
+    ended = started if isinstance(started, CouldNotStart | RunnerLost) else await started.wait()
+    return RunOnceResult(interpretation=interpret(ended))
 
 
 def _string_fields(request: bytes) -> dict[str, str]:

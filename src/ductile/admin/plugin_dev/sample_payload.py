@@ -44,8 +44,11 @@ def _value(schema: JsonValue, root: JsonObject, depth: int) -> JsonValue:
     if isinstance(parts := schema.get("allOf"), list):
         return _value(_merge_all([_without(schema, "allOf"), *map(_object, parts)]), root, depth + 1)
     if isinstance(reference := schema.get("$ref"), str):
-        return _value(_resolve(reference, root), root, depth + 1)
-    return _of_type(_type(schema), schema, root, depth)
+        found: JsonValue = root
+        for name in reference.removeprefix("#").strip("/").split("/"):
+            found = _object(found).get(name) if name else found
+        return _value(found, root, depth + 1)
+    return _of_type(schema, root, depth)
 
 
 def _given(schema: JsonObject) -> JsonValue:
@@ -59,16 +62,12 @@ def _given(schema: JsonObject) -> JsonValue:
     return None
 
 
-def _type(schema: JsonObject) -> JsonValue:
+def _of_type(schema: JsonObject, root: JsonObject, depth: int) -> JsonValue:
     kind = schema.get("type")
     if isinstance(kind, list) and kind:
-        return kind[0]
-    if kind is None and ("properties" in schema or "required" in schema):
-        return "object"
-    return kind
-
-
-def _of_type(kind: JsonValue, schema: JsonObject, root: JsonObject, depth: int) -> JsonValue:
+        kind = kind[0]
+    elif kind is None and ("properties" in schema or "required" in schema):
+        kind = "object"
     match kind:
         case "object":
             return _fields(schema, root, depth)
@@ -76,53 +75,42 @@ def _of_type(kind: JsonValue, schema: JsonObject, root: JsonObject, depth: int) 
             count = max(_whole(schema.get("minItems")), 1 if "items" in schema else 0)
             return [_value(schema.get("items"), root, depth + 1) for _ in range(count)]
         case "integer":
-            return _bounded(schema, 1)
+            return _bounded(schema)
         case "number":
-            return float(_bounded(schema, 1))
+            return float(_bounded(schema))
         case "boolean":
             return True
         case "null":
             return None
         case _:
-            return _text(schema)
+            text = _TEXTS.get(str(schema.get("format")), "text")
+            text = text.ljust(_whole(schema.get("minLength")), "x")
+            longest = schema.get("maxLength")
+            return text[:longest] if isinstance(longest, int) else text
 
 
 def _fields(schema: JsonObject, root: JsonObject, depth: int) -> JsonObject:
     declared = _object(schema.get("properties"))
-    required = schema.get("required")
-    names = [name for name in required if isinstance(name, str)] if isinstance(required, list) else []
+    names = [name for name in _list(schema.get("required")) if isinstance(name, str)]
     fields = {**{name: {} for name in names}, **declared}
     if depth >= _MAX_DEPTH:
         fields = {name: fields[name] for name in names}
     return {name: _value(field, root, depth + 1) for name, field in fields.items()}
 
 
-def _text(schema: JsonObject) -> str:
-    text = _TEXTS.get(str(schema.get("format")), "text")
-    text = text.ljust(_whole(schema.get("minLength")), "x")
-    longest = schema.get("maxLength")
-    return text[:longest] if isinstance(longest, int) else text
-
-
-def _bounded(schema: JsonObject, usual: int) -> int:
+def _bounded(schema: JsonObject) -> int:
+    """The number nearest to 1 within the bounds."""
     lowest, highest = schema.get("minimum"), schema.get("maximum")
     if isinstance(above := schema.get("exclusiveMinimum"), int | float):
         lowest = above + 1
     if isinstance(below := schema.get("exclusiveMaximum"), int | float):
         highest = below - 1
-    value = usual
+    value = 1
     if isinstance(highest, int | float):
         value = min(value, int(highest // 1))
     if isinstance(lowest, int | float):
         value = max(value, int(-(-lowest // 1)))
     return value
-
-
-def _resolve(reference: str, root: JsonObject) -> JsonValue:
-    found: JsonValue = root
-    for name in reference.removeprefix("#").strip("/").split("/"):
-        found = _object(found).get(name) if name else found
-    return found
 
 
 def _merge_all(parts: list[JsonObject]) -> JsonObject:
