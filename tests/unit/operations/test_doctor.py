@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -18,7 +19,6 @@ from ductile.core.jobs.failures import Breaker, BreakerState
 from ductile.errors import ConfigError, IntegrityError, Problem
 from ductile.operations.diagnose.doctor import breaker_findings, check_schedule, store_findings
 from ductile.operations.diagnose.doctor_local import (
-    FreeSpace,
     check_clock,
     check_space,
     environment_files,
@@ -65,6 +65,10 @@ def test_the_verdict_is_the_gravest_finding(found: list[FindingLevel]) -> None:
     )
 
 
+def a_filesystem(*, free: int, size: int, free_inodes: int, inodes: int) -> os.statvfs_result:
+    return os.statvfs_result((1, 1, size, free, free, inodes, free_inodes, free_inodes, 0, 255))
+
+
 rooms = st.integers(0, 10**13)
 
 
@@ -73,7 +77,8 @@ def test_more_room_is_never_worse(free: int, more: int, size: int) -> None:
     order = [FindingLevel.ERROR, FindingLevel.WARN, FindingLevel.OK]
 
     def judged(left: int) -> int:
-        return order.index(check_space(FreeSpace(free=left, size=size, free_inodes=1, inodes=0), "/").level)
+        room = a_filesystem(free=left, size=size, free_inodes=1, inodes=0)
+        return order.index(check_space(room, "/").level)
 
     assert judged(free) <= judged(free + more)
 
@@ -81,14 +86,14 @@ def test_more_room_is_never_worse(free: int, more: int, size: int) -> None:
 @pytest.mark.parametrize(
     ("room", "level"),
     [
-        (FreeSpace(free=10 * MIB, size=10**6 * MIB, free_inodes=9, inodes=10), FindingLevel.ERROR),
-        (FreeSpace(free=500 * MIB, size=10**6 * MIB, free_inodes=9, inodes=10), FindingLevel.WARN),
-        (FreeSpace(free=500 * MIB, size=1000 * MIB, free_inodes=9, inodes=10), FindingLevel.OK),
-        (FreeSpace(free=10**5 * MIB, size=10**6 * MIB, free_inodes=1, inodes=1000), FindingLevel.WARN),
-        (FreeSpace(free=10**5 * MIB, size=10**6 * MIB, free_inodes=0, inodes=0), FindingLevel.OK),
+        (a_filesystem(free=10 * MIB, size=10**6 * MIB, free_inodes=9, inodes=10), FindingLevel.ERROR),
+        (a_filesystem(free=500 * MIB, size=10**6 * MIB, free_inodes=9, inodes=10), FindingLevel.WARN),
+        (a_filesystem(free=500 * MIB, size=1000 * MIB, free_inodes=9, inodes=10), FindingLevel.OK),
+        (a_filesystem(free=10**5 * MIB, size=10**6 * MIB, free_inodes=1, inodes=1000), FindingLevel.WARN),
+        (a_filesystem(free=10**5 * MIB, size=10**6 * MIB, free_inodes=0, inodes=0), FindingLevel.OK),
     ],
 )
-def test_a_small_disk_that_is_half_empty_is_well(room: FreeSpace, level: FindingLevel) -> None:
+def test_a_small_disk_that_is_half_empty_is_well(room: os.statvfs_result, level: FindingLevel) -> None:
     """Btrfs reports 0 inodes: their number is not limited."""
     assert check_space(room, "/").level is level
 

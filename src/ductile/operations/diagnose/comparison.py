@@ -15,6 +15,7 @@ from ductile.core.runs.graph import RUN_PLUGIN
 from ductile.operations.context import OperationContext
 from ductile.operations.diagnose import differences as diff
 from ductile.operations.diagnose.differences import Difference, MissingReference, StepChange, StepTrace
+from ductile.operations.diagnose.wording import time_text
 from ductile.operations.response import Id, from_record
 from ductile.protocol.plugin_messages import DecodedResponse, decode_response
 from ductile.store.model.maintenance import ConfigRecord
@@ -104,9 +105,21 @@ async def _compare_files(
     loaded: ConfigRecord | None,
     good_at: datetime | None,
     now_at: datetime | None,
-) -> diff.FileComparison:
-    on_disk = await asyncio.to_thread(diff.read_plugin_files, context.snapshot(), plugins)
-    return diff.compare_files(on_disk, loaded, good_at=good_at, now_at=now_at)
+) -> tuple[list[Difference], list[str]]:
+    """Differences of the plugins' files that no reload recorded, and what could not be compared."""
+    differences, unknown = [], []
+    if loaded is not None:
+        changed = await asyncio.to_thread(diff.changed_on_disk, context.snapshot(), plugins, loaded)
+        for plugin, at in changed.items():
+            if good_at is not None and now_at is not None and good_at < at <= now_at:
+                now = f"changed on disk at {time_text(at)}, without a reload"
+                differences.append(Difference(what=f"files of plugin {plugin}", good="as loaded", now=now))
+            else:
+                unknown.append(
+                    f"the files of {plugin} as they were then: "
+                    f"those on disk (changed {time_text(at)}) are not those that were loaded"
+                )
+    return differences, unknown
 
 
 def _config_gaps(before: ConfigRecord | None, now: ConfigRecord | None) -> tuple[str, ...]:
@@ -134,9 +147,9 @@ async def _compare_jobs(
     last = executions[-1] if executions else None
     began = job.created_at if last is None else last.started_at
     before, now = config_at(configs, good.started_at), config_at(configs, began)
-    files = await _compare_files(context, (job.plugin,), now, good.started_at, began)
+    files, unknown_files = await _compare_files(context, (job.plugin,), now, good.started_at, began)
     config_gaps = _config_gaps(before, now)
-    compared, missing = ["the input"], [*files.unknown, *config_gaps]
+    compared, missing = ["the input"], [*unknown_files, *config_gaps]
     if before is not None and now is not None:
         compared += ["the configuration", *(() if config_gaps else ("version and files of the plugin",))]
     if last is None:
@@ -147,7 +160,7 @@ async def _compare_jobs(
         compared_with=good.job_id,
         differences=(
             *diff.compare_configs(before, now, (job.plugin,)),
-            *files.differences,
+            *files,
             *(() if last is None else diff.compare_executions(good, last)),
             *diff.compare_inputs(None if good_job is None else good_job.payload, job.payload),
         ),
@@ -179,14 +192,14 @@ async def _compare_runs(
     plugins = tuple(dict.fromkeys(each.plugin for each in upstream))
     good_at, now_at = (each.job.started_at or each.job.created_at for each in (good, record))
     good_config, now_config = config_at(configs, good_at), config_at(configs, now_at)
-    files = await _compare_files(context, plugins, now_config, good_at, now_at)
+    files, unknown_files = await _compare_files(context, plugins, now_config, good_at, now_at)
     left_out = len(upstream) - MAX_COMPARED_STEPS
     same_step = (each.id for each in good.steps if each.step_path == job.step_path)
     return RunComparison(
         compared_with=good.job.id if job.plugin == RUN_PLUGIN else next(same_step, good.job.id),
         differences=(
             *diff.compare_configs(good_config, now_config, plugins),
-            *files.differences,
+            *files,
             *(diff.compare_graphs(good.graph, record.graph) if good.graph and record.graph else ()),
             *diff.compare_inputs(good.job.payload, record.job.payload),
             *_shape_differences(outputs, diff.changed_inputs(before, now), chosen),
@@ -203,7 +216,7 @@ async def _compare_runs(
             *(() if good.graph and record.graph else (_NO_GRAPH,)),
             *_step_gaps(before, now, failed),
             *([f"{left_out} steps beyond the first {MAX_COMPARED_STEPS}"] if left_out > 0 else ()),
-            *files.unknown,
+            *unknown_files,
             "values of inputs and outputs whose type is the same",
             *_NEVER_COMPARED,
         ),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 
 from ductile.config.snapshot import Snapshot
@@ -24,7 +25,7 @@ from ductile.core.json_shapes import (
     reference_path,
 )
 from ductile.core.runs.graph import Graph, Node, UseNode
-from ductile.operations.diagnose.wording import first_line, time_text
+from ductile.operations.diagnose.wording import first_line
 from ductile.plugins.discovery import fingerprint
 from ductile.protocol.manifest.model import MANIFEST_FILE
 from ductile.store.model.maintenance import ConfigRecord, PluginVersion
@@ -136,70 +137,22 @@ def _unless_same(what: str, good: object, now: object) -> Iterator[Difference]:
         )
 
 
-class PluginFiles(Value):
-    """The files of a plugin as they are on disk."""
-
-    plugin: str
-    fingerprint: str
-    changed_at: datetime
-
-
-class FileComparison(Value):
-    differences: tuple[Difference, ...] = ()
-    #: Parts that could not be compared, in words that follow "not compared:".
-    unknown: tuple[str, ...] = ()
-
-
-def read_plugin_files(snapshot: Snapshot, plugins: Sequence[str]) -> tuple[PluginFiles, ...]:
-    """The files of those plugins that are installed and readable. Blocks."""
-    found = []
-    for name in plugins:
-        plugin = snapshot.plugins.get(name)
-        if plugin is None or plugin.installed is None:
-            continue
-        manifest, entrypoint = plugin.installed.directory / MANIFEST_FILE, plugin.installed.entrypoint
-        try:
-            changed = max(manifest.stat().st_mtime, entrypoint.stat().st_mtime)
-            found.append(
-                PluginFiles(
-                    plugin=name,
-                    fingerprint=fingerprint(manifest.read_bytes(), entrypoint),
-                    changed_at=datetime.fromtimestamp(changed, tz=UTC),
-                )
-            )
-        except OSError:
-            continue
-    return tuple(found)
-
-
-def compare_files(
-    on_disk: Sequence[PluginFiles],
-    loaded: ConfigRecord | None,
-    *,
-    good_at: datetime | None,
-    now_at: datetime | None,
-) -> FileComparison:
-    """Compare the files on disk with those that were recorded when the configuration was loaded.
+def changed_on_disk(snapshot: Snapshot, plugins: Sequence[str], loaded: ConfigRecord) -> dict[str, datetime]:
+    """The plugins whose files on disk are not those that were loaded, with the time of the change. Blocks.
 
     A changed entrypoint is run from the next job on, without a reload: the recorded fingerprint is then old.
     """
-    differences: list[Difference] = []
-    unknown: list[str] = []
-    for files in on_disk:
-        version = None if loaded is None else _version(loaded, files.plugin)
-        if version is None or version.fingerprint in (None, files.fingerprint):
+    found = {}
+    for name in plugins:
+        plugin, version = snapshot.plugins.get(name), _version(loaded, name)
+        if plugin is None or plugin.installed is None or version is None or version.fingerprint is None:
             continue
-        changed = time_text(files.changed_at)
-        if good_at is not None and now_at is not None and good_at < files.changed_at <= now_at:
-            now = f"changed on disk at {changed}, without a reload"
-            what = f"files of plugin {files.plugin}"
-            differences.append(Difference(what=what, good="as loaded", now=now))
-        else:
-            unknown.append(
-                f"the files of {files.plugin} as they were then: "
-                f"those on disk (changed {changed}) are not those that were loaded"
-            )
-    return FileComparison(differences=tuple(differences), unknown=tuple(unknown))
+        manifest, entrypoint = plugin.installed.directory / MANIFEST_FILE, plugin.installed.entrypoint
+        with suppress(OSError):  # files that cannot be read are not compared
+            changed = max(manifest.stat().st_mtime, entrypoint.stat().st_mtime)
+            if fingerprint(manifest.read_bytes(), entrypoint) != version.fingerprint:
+                found[name] = datetime.fromtimestamp(changed, tz=UTC)
+    return found
 
 
 # ------------------------------------------------------------------------------------- steps of runs
@@ -352,31 +305,25 @@ def _describe_field(field: FieldChange, beside: Sequence[FieldChange]) -> str:
 
 def differences_of(change: StepChange, what: str) -> Iterator[Difference]:
     """One difference for each field. `what` is input or output."""
+    prefix = f"{what} of step {change.step.path}, "
     for field in change.changes[:_MAX_CHANGES]:
-        yield Difference(
-            what=f"{what} of step {change.step.path}, {field.name}", good=field.before, now=field.now
-        )
+        yield Difference(what=f"{prefix}{field.name}", good=field.before, now=field.now)
 
 
 def compare_graphs(good: Graph, now: Graph) -> Iterator[Difference]:
     """Differences of the pipeline, step by step. A `with` may hold secrets, so its contents are not shown."""
     if good.fingerprint == now.fingerprint:
         return
-    found = False
+    found = []
     for path in dict.fromkeys((*good.nodes, *now.nodes)):
         before, after = good.nodes.get(path), now.nodes.get(path)
         if before is None or after is None:
-            yield Difference(
-                what=f"step {path}",
-                good=None if before is None else "there",
-                now=None if after is None else "there",
-            )
-            found = True
+            there = ["there" if node else None for node in (before, after)]
+            found.append(Difference(what=f"step {path}", good=there[0], now=there[1]))
         elif keys := _changed_keys(before, after):
-            yield Difference(what=f"step {path}", good="as it was", now=f"changed: {', '.join(keys)}")
-            found = True
-    if not found:
-        yield Difference(what="pipeline", good=good.fingerprint, now=now.fingerprint)
+            changed = f"changed: {', '.join(keys)}"
+            found.append(Difference(what=f"step {path}", good="as it was", now=changed))
+    yield from found or [Difference(what="pipeline", good=good.fingerprint, now=now.fingerprint)]
 
 
 def _changed_keys(before: Node, after: Node) -> list[str]:

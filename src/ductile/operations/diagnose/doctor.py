@@ -7,6 +7,7 @@ A check that cannot be made is a finding, not an error.
 from __future__ import annotations
 
 import asyncio
+import os
 import shlex
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
@@ -76,15 +77,13 @@ async def doctor(context: OperationContext, request: RunDoctor) -> DoctorReport:
 
 def doctor_without_store(snapshot: Snapshot, *more: DoctorFinding) -> DoctorReport:
     """The report where the configuration can be loaded and the store cannot be opened."""
-    found = [*local.config_findings(snapshot), *_machine_findings(snapshot, daemon_runs=False), *more]
-    return build_report(found)
+    machine = _machine_findings(snapshot, daemon_runs=False)
+    return build_report([*local.config_findings(snapshot), *machine, *more])
 
 
 def doctor_without_config(error: ConfigError, directory: Path | None) -> DoctorReport:
-    found = [*local.refused_config(error)]
-    if directory is not None:
-        found += local.permission_findings(directory, (), None)
-    return build_report(found)
+    files = () if directory is None else local.permission_findings(directory, (), None)
+    return build_report([*local.refused_config(error), *files])
 
 
 def daemon_not_running() -> DoctorFinding:
@@ -103,7 +102,7 @@ def _machine_findings(snapshot: Snapshot, *, daemon_runs: bool) -> Iterator[Doct
     parents = () if state is None else state.parents
     directory = next((each for each in parents if each.is_dir()), None)
     if directory is not None:
-        yield local.check_space(local.free_space_at(directory), str(directory))
+        yield local.check_space(os.statvfs(directory), str(directory))
 
 
 async def _config_findings(context: OperationContext) -> list[DoctorFinding]:

@@ -18,7 +18,6 @@ from ductile.operations.diagnose.findings import DoctorCheck, DoctorFinding, Fin
 from ductile.operations.diagnose.wording import time_text
 from ductile.operations.plugins.health import NOT_CHECKED, PluginHealth
 from ductile.store.model.records import LogRow
-from ductile.struct import Value
 
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
@@ -59,12 +58,11 @@ def refused_config(error: ConfigError) -> Iterator[DoctorFinding]:
 
 def environment_files(snapshot: Snapshot) -> tuple[Path, ...]:
     """The files of environment variables that the configuration includes: they hold its secrets."""
-    shown = snapshot.redacted if isinstance(snapshot.redacted, dict) else {}
-    section = shown.get("environment_vars")
-    names = section.get("include") if isinstance(section, dict) else None
-    return tuple(
-        resolve_path(str(name), snapshot.directory) for name in (names if isinstance(names, list) else ())
-    )
+    match snapshot.redacted:
+        case {"environment_vars": {"include": [*names]}}:
+            return tuple(resolve_path(str(name), snapshot.directory) for name in names)
+        case _:
+            return ()
 
 
 def permission_findings(
@@ -74,11 +72,8 @@ def permission_findings(
     files = sorted((*directory.glob("*.yaml"), *directory.glob("*.yml"), directory / CHECKSUMS_FILE))
     private = (*secret, *(() if state is None else (state.parent, state)))
     paths = dict.fromkeys((directory, *files), False) | dict.fromkeys(private, True)
-    found = [
-        finding
-        for path, is_private in paths.items()
-        if (finding := _check_mode(path, private=is_private)) is not None
-    ]
+    checked = (_check_mode(path, private=is_private) for path, is_private in paths.items())
+    found = [finding for finding in checked if finding is not None]
     yield from found
     if not found:
         yield DoctorCheck.PERMISSIONS.ok("only their owner can read and change the files", str(directory))
@@ -137,12 +132,7 @@ def health_findings(rows: Sequence[PluginHealth]) -> Iterator[DoctorFinding]:
         if row.status == NOT_CHECKED:
             message = f"{row.plugin} was not asked for its health: it is busy, and runs one job at a time"
             yield DoctorCheck.HEALTH.ok(message)
-    for row in unhealthy:
-        yield DoctorCheck.HEALTH.error(
-            f"{row.plugin} is not healthy: {row.error or row.status}",
-            where=f"job {row.job_id}",
-            fix=f"ductile job explain {row.job_id}",
-        )
+    yield from (_unhealthy(row, "is not healthy") for row in unhealthy)
     if checked and not unhealthy:
         yield DoctorCheck.HEALTH.ok(f"{len(checked)} plugins report that they are healthy")
     if not rows:
@@ -153,18 +143,21 @@ def past_health_findings(last_checks: Mapping[str, LogRow | None]) -> Iterator[D
     """Results of the latest health commands, none of which is run now."""
     rows = [row for row in last_checks.values() if row is not None]
     unhealthy = [row for row in rows if row.status is not LogStatus.SUCCEEDED]
-    for row in unhealthy:
-        yield DoctorCheck.HEALTH.error(
-            f"{row.plugin} was not healthy at {time_text(row.completed_at)}: {row.error or row.status}",
-            where=f"job {row.job_id}",
-            fix=f"ductile job explain {row.job_id}",
-        )
+    yield from (_unhealthy(row, f"was not healthy at {time_text(row.completed_at)}") for row in unhealthy)
     if not last_checks:
         yield DoctorCheck.HEALTH.ok("no plugin has a health command")
     elif not rows:
         yield DoctorCheck.HEALTH.ok("no plugin was asked for its health yet; `ductile doctor` asks them")
     elif not unhealthy:
         yield DoctorCheck.HEALTH.ok(f"{len(rows)} plugins were healthy when they were last asked")
+
+
+def _unhealthy(check: PluginHealth | LogRow, words: str) -> DoctorFinding:
+    return DoctorCheck.HEALTH.error(
+        f"{check.plugin} {words}: {check.error or check.status}",
+        where=f"job {check.job_id}",
+        fix=f"ductile job explain {check.job_id}",
+    )
 
 
 def check_clock(now: datetime, newest_at: datetime | None, timezone: str) -> DoctorFinding:
@@ -180,34 +173,18 @@ def check_clock(now: datetime, newest_at: datetime | None, timezone: str) -> Doc
     return DoctorCheck.CLOCK.ok(f"the clock says {time_text(now)}; schedules are in {timezone}")
 
 
-class FreeSpace(Value):
-    """Free space of a filesystem in bytes. `inodes` is 0 where their number is not limited."""
-
-    free: int
-    size: int
-    free_inodes: int
-    inodes: int
-
-
-def free_space_at(path: Path) -> FreeSpace:
-    found = os.statvfs(path)
-    return FreeSpace(
-        free=found.f_bavail * found.f_frsize,
-        size=found.f_blocks * found.f_frsize,
-        free_inodes=found.f_favail,
-        inodes=found.f_files,
-    )
-
-
-def check_space(space: FreeSpace, where: str) -> DoctorFinding:
+def check_space(filesystem: os.statvfs_result, where: str) -> DoctorFinding:
     fix = "free some space, or set state.path to another disk"
-    left = f"{space.free // _MIB} MiB are left"
-    if space.free < _MIN_FREE:
+    free = filesystem.f_bavail * filesystem.f_frsize
+    left = f"{free // _MIB} MiB are left"
+    if free < _MIN_FREE:
         return DoctorCheck.DISK.error(left, where=where, fix=fix)
-    if space.free < _LOW_FREE and space.free < space.size * _LOW_SHARE:
+    if free < _LOW_FREE and filesystem.f_bavail < filesystem.f_blocks * _LOW_SHARE:
         return DoctorCheck.DISK.warn(f"only {left}", where=where, fix=fix)
-    if space.inodes and space.free_inodes < space.inodes * _LOW_INODES_SHARE:
-        return DoctorCheck.DISK.warn(f"only {space.free_inodes} more files can be made", where=where, fix=fix)
+    # The number of inodes is 0 where it is not limited.
+    if filesystem.f_files and filesystem.f_favail < filesystem.f_files * _LOW_INODES_SHARE:
+        message = f"only {filesystem.f_favail} more files can be made"
+        return DoctorCheck.DISK.warn(message, where=where, fix=fix)
     return DoctorCheck.DISK.ok(left, where)
 
 

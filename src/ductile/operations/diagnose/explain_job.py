@@ -23,13 +23,21 @@ from ductile.operations.diagnose.comparison import (
 from ductile.operations.diagnose.differences import Difference
 from ductile.operations.diagnose.remedies import working_remedy
 from ductile.operations.diagnose.waiting import WaitExplanation, why_running, why_waiting
-from ductile.operations.diagnose.wording import as_sentence, attempt_text, first_line, status_since, time_text
+from ductile.operations.diagnose.wording import (
+    as_sentence,
+    attempt_text,
+    command_text,
+    first_line,
+    status_since,
+    step_text,
+    time_text,
+)
 from ductile.operations.jobs.documents import Execution, listed_execution
 from ductile.operations.jobs.lookup import OneJob, resolve_job
 from ductile.operations.response import Id, Response, Timestamp, from_record, timestamp
 from ductile.store.model.maintenance import ConfigRecord
 from ductile.store.model.records import LogRow, RunRecord
-from ductile.struct import Value, about
+from ductile.struct import Value, about, asdict
 
 #: How a process that runs a job without a daemon calls itself when it claims one.
 _RUN_OWNER = "cli:"
@@ -171,13 +179,7 @@ async def explain_job(context: OperationContext, request: OneJob) -> JobExplanat
         else from_record(
             BlockingJob, blocker, job_id=blocker.id, since=timestamp(blocker.started_at or blocker.created_at)
         ),
-        cause=compared.cause,
-        first_change=compared.first_change,
-        compared_with=compared.compared_with,
-        differences=compared.differences,
-        compared=compared.compared,
-        not_compared=compared.not_compared,
-        advice=tuple(advice),
+        **asdict(compared) | {"advice": tuple(advice)},
     )
 
 
@@ -205,8 +207,7 @@ def _verdict(
             why = job.reason.description
             if step is not None:
                 error = as_sentence(step.last_error or step.reason.description)
-                step_name = f"step {step.step_path} ({step.plugin} {step.command}, job {step.id})"
-                why = f"{step_name} {_verb(step.status)}: {error}"
+                why = f"{step_text(step)} {_verb(step.status)}: {error}"
             return f"pipeline {job.command} {_verb(job.status)}: {why}"
         case _:
             error = as_sentence(job.last_error or job.reason.description)
@@ -242,9 +243,8 @@ async def _origin_chain(context: OperationContext, job: Job) -> tuple[ChainLink,
 
 
 def _link(job: Job) -> ChainLink:
-    name = f"run of pipeline {job.command}" if job.plugin == RUN_PLUGIN else f"{job.plugin} {job.command}"
     step = f", step {job.step_path}" if job.step_path else ""
-    return ChainLink(job_id=job.id, what=f"{name}{step}", status=job.status)
+    return ChainLink(job_id=job.id, what=f"{command_text(job)}{step}", status=job.status)
 
 
 def _evidence(records: _JobRecords) -> list[str]:
@@ -287,7 +287,7 @@ async def _job_input(context: OperationContext, records: _JobRecords) -> JobInpu
     baggage: Any = None if stored is None else redact(stored.baggage)
     return JobInput(
         payload=payload,
-        event=None if event is None else InputEvent(type=event.type, source=event.source),
+        event=None if event is None else from_record(InputEvent, event),
         context=baggage,
         config=None if config is None else config.hash,
         config_loaded_at=None if config is None else timestamp(config.loaded_at),

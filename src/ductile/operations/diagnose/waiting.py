@@ -7,7 +7,14 @@ from collections.abc import Sequence
 from ductile.core.jobs.model import Hold, Job, JobStatus
 from ductile.core.runs.graph import RUN_PLUGIN
 from ductile.operations.context import OperationContext
-from ductile.operations.diagnose.wording import as_sentence, attempt_text, job_text, status_since, time_text
+from ductile.operations.diagnose.wording import (
+    as_sentence,
+    attempt_text,
+    job_text,
+    status_since,
+    step_text,
+    time_text,
+)
 from ductile.store.model.jobs import InitStatus
 from ductile.store.model.records import JobFilter, RunRecord
 from ductile.struct import Value
@@ -150,9 +157,9 @@ async def _why_steps_wait(context: OperationContext, run: RunRecord) -> WaitExpl
         return WaitExplanation(why="none of its steps is live.", advice=("ductile system selfcheck",))
     sentences, blocker, advice = [], None, []
     for step in live[:_MAX_STEPS]:
-        name = f"step {step.step_path} ({step.plugin} {step.command}, job {step.id})"
         if step.status is JobStatus.RUNNING:
-            sentences.append(f"{name} is {status_since(step, context.now())}, {attempt_text(step)}.")
+            since = status_since(step, context.now())
+            sentences.append(f"{step_text(step)} is {since}, {attempt_text(step)}.")
             blocker = blocker or step
             advice.append(f"To end this step: ductile job cancel {step.id}")
             continue
@@ -160,7 +167,7 @@ async def _why_steps_wait(context: OperationContext, run: RunRecord) -> WaitExpl
         if wait is None and context.engine is not None:
             wait = await _why_not_started(context, step)
         wait = wait or WaitExplanation(why="it is ready to start.")
-        sentences.append(f"{name} waits: {wait.why}")
+        sentences.append(f"{step_text(step)} waits: {wait.why}")
         blocker = blocker or wait.blocker
         advice += wait.advice or (f"See more: ductile job explain {step.id}",)
     if len(live) > _MAX_STEPS:

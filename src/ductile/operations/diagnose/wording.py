@@ -7,7 +7,6 @@ from datetime import datetime, timedelta
 from ductile.core.jobs.model import Job, JobStatus
 from ductile.core.runs.graph import RUN_PLUGIN
 
-_MINUTE, _HOUR, _DAY = 60, 3600, 86400
 _MAX_LINE = 200
 
 
@@ -28,14 +27,14 @@ def time_text(at: datetime | None) -> str:
 
 def span_text(span: timedelta) -> str:
     """`5s`, `3m20s`, `2h05m`, `3d04h`."""
-    seconds = max(0, int(span.total_seconds()))
-    if seconds < _MINUTE:
-        return f"{seconds}s"
-    if seconds < _HOUR:
-        return f"{seconds // _MINUTE}m{seconds % _MINUTE:02d}s"
-    if seconds < _DAY:
-        return f"{seconds // _HOUR}h{seconds % _HOUR // _MINUTE:02d}m"
-    return f"{seconds // _DAY}d{seconds % _DAY // _HOUR:02d}h"
+    minutes, seconds = divmod(max(0, int(span.total_seconds())), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    if days:
+        return f"{days}d{hours:02d}h"
+    if hours:
+        return f"{hours}h{minutes:02d}m"
+    return f"{minutes}m{seconds:02d}s" if minutes else f"{seconds}s"
 
 
 def attempt_text(job: Job) -> str:
@@ -48,7 +47,15 @@ def status_since(job: Job, now: datetime) -> str:
     return f"{job.status} since {time_text(at)} (for {span_text(now - at)})"
 
 
+def command_text(job: Job) -> str:
+    """What a job runs."""
+    return f"run of pipeline {job.command}" if job.plugin == RUN_PLUGIN else f"{job.plugin} {job.command}"
+
+
 def job_text(job: Job, now: datetime) -> str:
     """A job with its id, what it runs, and since when it has its status."""
-    what = f"run of pipeline {job.command}" if job.plugin == RUN_PLUGIN else f"{job.plugin} {job.command}"
-    return f"job {job.id} ({what}, {status_since(job, now)})"
+    return f"job {job.id} ({command_text(job)}, {status_since(job, now)})"
+
+
+def step_text(job: Job) -> str:
+    return f"step {job.step_path} ({job.plugin} {job.command}, job {job.id})"
