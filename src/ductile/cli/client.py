@@ -10,18 +10,19 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from ductile.cli.invocation import Invocation
     from ductile.core.json import JsonObject, JsonValue
-    from ductile.errors import DuctileError
 
 #: The response of an operation, decoded from JSON.
 Document: TypeAlias = dict[str, Any]
 
 #: Seconds to wait for an answer of the daemon.
 DAEMON_TIMEOUT = 60.0
+#: One request of a command that follows. A new request after this time notices a daemon that died.
+FOLLOW_TIMEOUT = "60s"
 
 
 def request(
@@ -49,14 +50,39 @@ def request_daemon(
     timeout: float | None = DAEMON_TIMEOUT,
     advice: str | None = None,
 ) -> Document:
-    """Run an operation in the daemon. DaemonNotRunningError, with this advice, if none runs.
+    """Run an operation in the daemon. DaemonNotRunningError, with this advice, if none runs; StoreBusyError
+    if one has the store and does not listen.
 
     A `timeout` of None waits without a limit.
     """
     connection = connect_to_daemon(call)
-    if connection is None:
-        raise _no_daemon_error(call, advice)
-    return exchange(call, connection, operation, fields, timeout=timeout)
+    if connection is not None:
+        return exchange(call, connection, operation, fields, timeout=timeout)
+    from ductile.control.client import START_HINT, not_running_error
+    from ductile.engine.store_lock import LockPurpose, find_holder
+    from ductile.errors import StoreBusyError
+
+    holder = find_holder(_state_file(call).parent)
+    if holder is None or holder.purpose is not LockPurpose.DAEMON:
+        raise not_running_error(advice or START_HINT)
+    raise StoreBusyError(
+        f"process {holder.pid} uses the store and does not answer",
+        hint="The daemon may just be starting or stopping: try again.",
+        details={"pid": holder.pid},
+    )
+
+
+def follow(
+    call: Invocation, operation: str, fields: Mapping[str, JsonValue], *, rows: str, after: int
+) -> Iterator[Document]:
+    """Responses of the daemon with the rows after a `seq`, as they come, until it stops."""
+    while True:
+        given = {**fields, "after": after, "timeout": FOLLOW_TIMEOUT}
+        news = request_daemon(call, operation, given, timeout=None)
+        yield news
+        after = max((row["seq"] for row in news[rows]), default=after)
+        if news["stopping"]:
+            return
 
 
 def request_if_available(call: Invocation, operation: str, fields: JsonObject) -> Document | None:
@@ -104,7 +130,7 @@ def _fields(call: Invocation, fields: Mapping[str, JsonValue] | None) -> JsonObj
 def connect_to_daemon(call: Invocation) -> socket.socket | None:
     """A connection to the daemon of this configuration; None if none listens."""
     from ductile.config.find_config import find_config
-    from ductile.control.client import connect
+    from ductile.control.client import FrozenDaemonError, connect, is_daemon_of
     from ductile.control.socket_files import (
         foreign_directory_error,
         link_path,
@@ -115,55 +141,24 @@ def connect_to_daemon(call: Invocation) -> socket.socket | None:
 
     config_file = find_config(call.config, call.environ)
     linked = linked_socket(config_file)
-    if (
-        linked is not None
-        and not may_be_foreign(linked, link_path(config_file))
-        and _is_daemon_of(linked, config_file, call)
-        and (connection := connect(linked)) is not None
-    ):
-        return connection
-    directory = state_directory(call)
+    if linked is not None and not may_be_foreign(linked, link_path(config_file)):
+        try:
+            ours = is_daemon_of(linked, config_file)
+        except FrozenDaemonError:
+            # It cannot answer. It is ours if it listens on the socket of this configuration's store.
+            if linked == socket_path(_state_file(call).parent, call.environ):
+                raise
+            ours = False
+        if ours and (connection := connect(linked)) is not None:
+            return connection
+    directory = _state_file(call).parent
     path = socket_path(directory, call.environ)
     if may_be_foreign(path, directory):
         raise foreign_directory_error(path.parent)
     return connect(path)
 
 
-def _is_daemon_of(linked: Path, config_file: Path, call: Invocation) -> bool:
-    """Whether the daemon behind a socket runs this configuration. A daemon that
-    is stopped by SIGSTOP cannot answer; it is ours if it listens on the socket of this configuration's store.
-    """
-    from ductile.control.client import FrozenDaemonError, is_daemon_of
-    from ductile.control.socket_files import socket_path
-
-    try:
-        return is_daemon_of(linked, config_file)
-    except FrozenDaemonError:
-        if linked == socket_path(state_directory(call), call.environ):
-            raise
-        return False
-
-
-def state_directory(call: Invocation) -> Path:
-    return _state_file(call).parent
-
-
 def _state_file(call: Invocation) -> Path:
     from ductile.admin.config import open_configuration, state_file
 
     return state_file(open_configuration(call.config, call.environ).snapshot)
-
-
-def _no_daemon_error(call: Invocation, advice: str | None) -> DuctileError:
-    from ductile.control.client import START_HINT, not_running_error
-    from ductile.engine.store_lock import LockPurpose, find_holder
-    from ductile.errors import StoreBusyError
-
-    holder = find_holder(state_directory(call))
-    if holder is None or holder.purpose is not LockPurpose.DAEMON:
-        return not_running_error(advice or START_HINT)
-    return StoreBusyError(
-        f"process {holder.pid} uses the store and does not answer",
-        hint="The daemon may just be starting or stopping: try again.",
-        details={"pid": holder.pid},
-    )

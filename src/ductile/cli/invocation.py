@@ -39,7 +39,25 @@ class Invocation(NamedTuple):
     def json_object(self, name: str) -> JsonObject | None:
         """The JSON object that an option gives, in a file or directly. UsageError if it is not one."""
         text = self.optional(name)
-        return None if text is None else _json_object(text, name)
+        if text is None:
+            return None
+        import json
+
+        from ductile.errors import UsageError
+
+        source, content = _read_text(text, name)
+        try:
+            given = json.loads(content)
+        except json.JSONDecodeError as error:
+            raise UsageError(
+                f"{source} is not JSON: {error.msg} at line {error.lineno}, column {error.colno}",
+                hint=f"""write an object, for example --{name} '{{"name": "Ada"}}'""",
+            ) from None
+        except RecursionError:
+            raise UsageError(f"{source} nests too deep") from None
+        if not isinstance(given, dict):
+            raise UsageError(f"{source} must be a JSON object", hint='wrap it: {"value": ...}')
+        return given
 
     def duration(self, name: str) -> timedelta | None:
         """The duration that an option gives. UsageError if it is not one."""
@@ -97,29 +115,8 @@ class CommandResult(NamedTuple):
     note: Callable[[Console], str] | None = None
 
 
-def _json_object(text: str, option: str) -> JsonObject:
-    """The object of an option, which is named without dashes. UsageError if it is not an object."""
-    import json
-
-    from ductile.errors import UsageError
-
-    source, content = _read_text(text, option)
-    try:
-        given = json.loads(content)
-    except json.JSONDecodeError as error:
-        raise UsageError(
-            f"{source} is not JSON: {error.msg} at line {error.lineno}, column {error.colno}",
-            hint=f"""write an object, for example --{option} '{{"name": "Ada"}}'""",
-        ) from None
-    except RecursionError:
-        raise UsageError(f"{source} nests too deep") from None
-    if not isinstance(given, dict):
-        raise UsageError(f"{source} must be a JSON object", hint='wrap it: {"value": ...}')
-    return given
-
-
 def _read_text(text: str, option: str) -> tuple[str, str]:
-    """The name of the source, and its text."""
+    """The name of the source of an option's value, and its text."""
     import sys
     from pathlib import Path
 

@@ -9,13 +9,12 @@ import sys
 from typing import TYPE_CHECKING, TextIO
 
 from ductile.cli import help as help_texts
-from ductile.cli.console.hints import add_config_option, config_option
-from ductile.cli.parser import ParsedCommand, parse, wants_json
+from ductile.cli.parser import ParsedCommand, config_option, parse, wants_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from ductile.cli.invocation import CommandResult
+    from ductile.cli.invocation import CommandResult, Invocation
     from ductile.cli.spec import Action
     from ductile.errors import DuctileError
 
@@ -49,10 +48,22 @@ def run(words: Sequence[str], environ: Mapping[str, str], out: TextIO, err: Text
         parsed = parse(words)
         if parsed.action is None or parsed.help:
             return _show_help(parsed, out, err)
-        result = _call(parsed.action, parsed, environ, out)
-        return _show_result(result, parsed, environ, out, err)
+        from ductile.cli.invocation import Invocation
+
+        call = Invocation(
+            action=parsed.action,
+            arguments=parsed.arguments,
+            config=parsed.config,
+            verbose=parsed.verbose,
+            environ=environ,
+            json=parsed.json,
+            out=out,
+        )
+        return _show_result(parsed.action.run(call), call, err)
     except KeyboardInterrupt as interrupt:
         if interrupt.args:  # a hint at the job that continues
+            from ductile.cli.console.console import add_config_option
+
             print(add_config_option(interrupt.args[0], config_option(words)), file=err)
         return _INTERRUPTED
     except BrokenPipeError:
@@ -61,22 +72,6 @@ def run(words: Sequence[str], environ: Mapping[str, str], out: TextIO, err: Text
         error = _as_error(exception, words, err)
         _name_option(error, parsed.action, words)
         return _show_error(error, words, environ, out, err)
-
-
-def _call(action: Action, parsed: ParsedCommand, environ: Mapping[str, str], out: TextIO) -> CommandResult:
-    from ductile.cli.invocation import Invocation
-
-    return action.run(
-        Invocation(
-            action=action,
-            arguments=parsed.arguments,
-            config=parsed.config,
-            verbose=parsed.verbose,
-            environ=environ,
-            json=parsed.json,
-            out=out,
-        )
-    )
 
 
 def _as_error(exception: Exception, words: Sequence[str], err: TextIO) -> DuctileError:
@@ -131,21 +126,19 @@ def _show_help(parsed: ParsedCommand, out: TextIO, err: TextIO) -> int:
     return _USAGE
 
 
-def _show_result(
-    result: CommandResult, parsed: ParsedCommand, environ: Mapping[str, str], out: TextIO, err: TextIO
-) -> int:
-    if result.data is not None and parsed.json:
+def _show_result(result: CommandResult, call: Invocation, err: TextIO) -> int:
+    if result.data is not None and call.json:
         # Added for every command, so that a program sees whether anything was changed.
-        marked = {"dry_run": True} if parsed.arguments.get("dry_run") else {}
+        marked = {"dry_run": True} if call.switch("dry_run") else {}
         from ductile.cli.console.format import to_json
 
-        print(to_json(result.data | marked, indent=2), file=out)
+        print(to_json(result.data | marked, indent=2), file=call.out)
     elif result.data is not None:
         from ductile.cli.console.console import console_for
 
-        for part, stream in ((result.text, out), (result.note, err)):
+        for part, stream in ((result.text, call.out), (result.note, err)):
             if part is not None:
-                _print_text(part(console_for(stream, environ, parsed.config)), stream)
+                _print_text(part(console_for(stream, call.environ, call.config)), stream)
     return int(result.exit_status)
 
 

@@ -48,6 +48,19 @@ def wants_json(words: Sequence[str]) -> bool:
     return JSON.flags[0] in options_before_dashes(words)
 
 
+def config_option(words: Sequence[str]) -> str | None:
+    """The value of --config; works for a line that cannot be parsed, too."""
+    flag = CONFIG.flags[0]
+    options = options_before_dashes(words)
+    found = None
+    for word, after in zip(options, [*options[1:], None], strict=True):
+        if word == flag and after is not None:
+            found = after
+        elif word.startswith(f"{flag}="):
+            found = word.partition("=")[2]
+    return found
+
+
 def parse(words: Sequence[str]) -> ParsedCommand:
     """Parse a command line. UsageError, with a suggestion, for a line that makes no sense."""
     rest = list(words)
@@ -69,13 +82,8 @@ def parse(words: Sequence[str]) -> ParsedCommand:
         noun = find_noun(form.noun)
         action = None if noun is None else noun.action(form.action)
         return _parse_action(parsed._replace(words=first, noun=noun, action=action), rest)
-    return _parse_noun(first, parsed, rest)
-
-
-def _parse_noun(name: str, parsed: ParsedCommand, rest: list[str]) -> ParsedCommand:
-    noun = find_noun(name)
     if noun is None:
-        raise _usage_error(f"unknown command {name!r}", hint=_suggest_command(name))
+        raise _usage_error(f"unknown command {first!r}", hint=_suggest_command(first))
     parsed = _take_options(rest, parsed)._replace(noun=noun)
     if not rest:
         return parsed
@@ -83,10 +91,8 @@ def _parse_noun(name: str, parsed: ParsedCommand, rest: list[str]) -> ParsedComm
     action = noun.action(word)
     if action is None:
         before = f"ductile {noun.name} "
-        raise _usage_error(
-            f"{noun.name} has no action {word!r}",
-            hint=_suggest(word, tuple(noun.modules), f"{before}--help", before=before),
-        )
+        hint = _suggest(word, tuple(noun.modules), f"{before}--help", before=before)
+        raise _usage_error(f"{noun.name} has no action {word!r}", hint=hint)
     return _parse_action(parsed._replace(action=action, words=f"{noun.name} {action.name}"), rest)
 
 

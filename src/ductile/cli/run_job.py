@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import sys
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ductile.cli.client import Document, request_daemon
+from ductile.cli.client import Document, request, request_daemon
 from ductile.cli.console import format as fmt
-from ductile.cli.console.console import indent_continuation, one_line, printable
-from ductile.cli.invocation import CommandResult
+from ductile.cli.console.console import Console, indent_continuation, one_line, printable
+from ductile.cli.invocation import CommandResult, Invocation
 from ductile.errors import (
     DaemonNotRunningError,
     DuctileError,
@@ -21,14 +21,9 @@ from ductile.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from ductile.cli.console.console import Console
-    from ductile.cli.invocation import Invocation
     from ductile.config.snapshot import Snapshot
     from ductile.core.json import JsonObject
 
-NO_WAIT_ADVICE = "Start it with `ductile system start`, or leave out --no-wait to run it here."
 #: Lines of a failed job's stderr that are shown; the end of it names the error.
 _STDERR_LINES = 20
 #: An error of the plugin repeats the end of its stderr after this text.
@@ -49,11 +44,22 @@ class AwaitedJob(NamedTuple):
     stopped: str | None = None
 
 
-def reject_zero_timeout(call: Invocation) -> None:
-    """UsageError for `--timeout 0s`. `job wait` accepts it, as a request not to wait."""
+def result_without_waiting(call: Invocation, what: Callable[[Document], str]) -> CommandResult | None:
+    """The result of --dry-run, which says `what` would run, or of --no-wait; None without these options.
+
+    UsageError for `--timeout 0s`. `job wait` accepts it, as a request not to wait.
+    """
+    if call.switch("dry_run"):
+        done = request(call)
+        return CommandResult(done, lambda _: f"Would run {what(done)}.")
     timeout = call.duration("timeout")
     if timeout is not None and not timeout:
         raise UsageError("--timeout must be greater than 0", hint="such as --timeout 30s")
+    if not call.switch("no_wait"):
+        return None
+    advice = "Start it with `ductile system start`, or leave out --no-wait to run it here."
+    submitted = request_daemon(call, advice=advice)
+    return CommandResult(submitted, lambda _: submitted["job_id"])
 
 
 def wait_for(call: Invocation, submitted: Document) -> AwaitedJob:
@@ -82,20 +88,15 @@ def hint_on_interrupt(job_id: str) -> Iterator[None]:
         ) from None
 
 
-def run_in_process(
-    call: Invocation,
-    operation: str,
-    fields: JsonObject,
-    on_end: Callable[[JsonObject], None] = lambda _job: None,
-) -> AwaitedJob:
-    """Submit a job with this operation and run it, and the jobs it leads to, in this process."""
+def run_in_process(call: Invocation, on_end: Callable[[JsonObject], None] = lambda _job: None) -> AwaitedJob:
+    """Submit the job of this command and run it, and the jobs it leads to, in this process."""
     import asyncio
 
     from ductile.offline import run_offline
 
-    time_limit = call.duration("timeout")
+    operation, fields, limit = call.action.operation, call.request_fields(), call.duration("timeout")
     ran = asyncio.run(
-        run_offline(call.config, call.environ, operation, fields, time_limit=time_limit, ended=on_end)
+        run_offline(call.config, call.environ, operation, fields, time_limit=limit, ended=on_end)
     )
     return AwaitedJob(ran.job, ran.deduplicated, daemon_runs=False, stopped=ran.stopped)
 
@@ -143,11 +144,6 @@ def _attempt_line(row: Document, job: Document) -> str:
     seconds = max(0.0, (retry_at - datetime.now(UTC)).total_seconds())
     wait = f"{seconds:.0f}s" if seconds < _MINUTE else fmt.ms(seconds * 1000)
     return f"{line}; next try in {wait} (Ctrl-C leaves it queued)"
-
-
-def print_lines(call: Invocation, lines: list[str]) -> None:
-    if not call.json:
-        print("".join(f"{line}\n" for line in lines), end="", file=sys.stderr)
 
 
 def job_result(ran: AwaitedJob) -> CommandResult:

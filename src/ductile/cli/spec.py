@@ -90,7 +90,14 @@ HELP = Option("-h, --help", "show this help")
 VERSION = Option("--version", "show the version")
 #: Accepted by every command, before the noun, before the action and after it.
 GLOBAL_OPTIONS = (CONFIG, JSON, VERBOSE, HELP)
+
+# Arguments and options that several commands share.
 DRY_RUN = Option("--dry-run", "show what would be done, and do nothing", "dry_run")
+TIMEOUT = Option("--timeout DURATION", "wait no longer than this, such as 30s; without a daemon, end it then")
+JOB = Argument("JOB", field="job_id")
+PLUGIN = Argument("PLUGIN", field="plugin")
+OPTIONAL_PLUGIN = PLUGIN._replace(required=False)
+SCHEDULE = Argument("SCHEDULE", required=False, field="schedule")
 
 
 def action(

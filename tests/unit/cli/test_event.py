@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from ductile.cli import client
 from ductile.cli.commands import event
 from ductile.cli.invocation import Invocation
 
@@ -27,7 +28,7 @@ def followed(monkeypatch: pytest.MonkeyPatch, *, as_json: bool) -> list[str]:
     tail = {"events": [HELD | {"seq": 3}], "lowest": 1, "highest": 3}
     news = {"events": [HELD], "gap": GAP, "stopping": True}
     monkeypatch.setattr(event, "request", lambda *_: tail)
-    monkeypatch.setattr(event, "request_daemon", lambda *_, **__: news)
+    monkeypatch.setattr(client, "request_daemon", lambda *_, **__: news)
     out = io.StringIO()
     arguments = {"follow": True, "limit": None}
     event.tail.run(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ductile.cli.console.hints import add_config_option, config_option
+from ductile.cli.console.console import add_config_option
+from ductile.cli.parser import config_option
 
 
 @pytest.mark.parametrize(

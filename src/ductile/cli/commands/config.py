@@ -5,14 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ductile.cli.console import format as fmt
-from ductile.cli.console.console import printable
+from ductile.cli.console.console import Console, printable
 from ductile.cli.invocation import CommandResult, Invocation
 from ductile.cli.spec import DRY_RUN, Argument, Example, Option, action
 
 if TYPE_CHECKING:
     from ductile.admin.config import ConfigCheck, SettingChange
     from ductile.admin.seal import SealResult
-    from ductile.cli.console.console import Console
     from ductile.config.snapshot import PluginInstance
     from ductile.core.json import JsonObject, JsonValue
     from ductile.errors import ConfigError

@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from ductile.cli.client import Document, request, request_daemon
+from ductile.cli.client import Document, follow, request
 from ductile.cli.console import format as fmt
-from ductile.cli.console.console import console_for, printable
+from ductile.cli.console.console import Console, printable
 from ductile.cli.invocation import CommandResult, Invocation
 from ductile.cli.spec import DRY_RUN, Argument, Example, Option, action
 
-if TYPE_CHECKING:
-    from ductile.cli.console.console import Console
-
-#: One request of --follow. A new request after this time notices a daemon that died.
-_FOLLOW_TIMEOUT = "60s"
 _JOB_ID_WIDTH = 36
 
 
@@ -76,31 +69,17 @@ def tail(call: Invocation) -> CommandResult:
             return "\n".join(_line(row, console, width) for row in rows) or "Nothing has happened yet."
 
         return CommandResult(found, text)
-    _follow(call, found)
+    fmt.print_rows(call, found["events"], _line)
+    after = max((row["seq"] for row in found["events"]), default=found["highest"])
+    for news in follow(call, "ledger.follow", {}, rows="events", after=after):
+        if gap := news.get("gap"):  # absent in answers of an older daemon
+            fmt.print_rows(call, [{"kind": "gap", **gap}], _gap_line)
+        fmt.print_rows(call, news["events"], _line)
     return CommandResult(None)
 
 
-def _follow(call: Invocation, found: Document) -> None:
-    """Print new events until the daemon stops."""
-    _print(call, found["events"])
-    after = max((row["seq"] for row in found["events"]), default=found["highest"])
-    while True:
-        fields = {"after": after, "timeout": _FOLLOW_TIMEOUT}
-        news = request_daemon(call, "ledger.follow", fields, timeout=None)
-        if gap := news.get("gap"):  # absent in answers of an older daemon
-            missing = f"Some are missing here: {gap['message']}."
-            styled = console_for(call.out, call.environ).style("yellow", missing)
-            print(fmt.to_json({"kind": "gap", **gap}) if call.json else styled, file=call.out, flush=True)
-        _print(call, news["events"])
-        after = max((row["seq"] for row in news["events"]), default=after)
-        if news["stopping"]:
-            return
-
-
-def _print(call: Invocation, rows: list[Document]) -> None:
-    console = console_for(call.out, call.environ)
-    for row in rows:
-        print(fmt.to_json(row) if call.json else _line(row, console), file=call.out, flush=True)
+def _gap_line(gap: Document, console: Console) -> str:
+    return console.style("yellow", f"Some are missing here: {gap['message']}.")
 
 
 def _line(row: Document, console: Console, kind_width: int = 0) -> str:

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ductile.cli.client import Document, connect_to_daemon, exchange, request
-from ductile.cli.commands.arguments import JOB
 from ductile.cli.console import format as fmt
-from ductile.cli.console.console import indent_continuation, one_line, printable
+from ductile.cli.console.console import Console, indent_continuation, one_line, printable
 from ductile.cli.invocation import CommandResult, Invocation
-from ductile.cli.spec import Example, Option, action, renders
-
-if TYPE_CHECKING:
-    from ductile.cli.console.console import Console
+from ductile.cli.spec import JOB, Example, Option, action, renders
 
 #: Fields of a result that Ductile adds to the answer of the plugin.
 _ADDED_FIELDS = ("stdout", "stderr", "exit_code", "output_files")

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ductile.cli.client import Document, connect_to_daemon, exchange, request, request_daemon
-from ductile.cli.commands.arguments import TIMEOUT
+from ductile.cli.client import FOLLOW_TIMEOUT, Document, connect_to_daemon, exchange, request_daemon
 from ductile.cli.console import format as fmt
-from ductile.cli.console.console import console_for, one_line, printable
+from ductile.cli.console.console import Console, console_for, one_line, printable
 from ductile.cli.invocation import CommandResult, Invocation
-from ductile.cli.spec import DRY_RUN, Argument, Example, Option, action, renders
+from ductile.cli.spec import DRY_RUN, TIMEOUT, Argument, Example, Option, action, renders
 
 if TYPE_CHECKING:
-    from ductile.cli.console.console import Console
     from ductile.config.snapshot import Snapshot
     from ductile.core.json import JsonObject
 
-#: One request for the steps that end. A new request after this time notices a daemon that died.
-_FOLLOW_TIMEOUT = "60s"
 _NO_PIPELINES = "There are no pipelines. They are configured under `pipelines`."
 _NAME = Argument("NAME", "name of the pipeline", field="pipeline")
 
@@ -81,51 +77,40 @@ def show(call: Invocation) -> CommandResult:
     ),
 )
 def run(call: Invocation) -> CommandResult:
-    from ductile.cli.run_job import hint_reload
+    from ductile.cli import run_job
 
     def find_pipeline(snapshot: Snapshot) -> object:
         from ductile.operations.runs.start import known_pipeline
 
         return known_pipeline(snapshot, call.text("NAME"))
 
-    with hint_reload(call, find_pipeline):
-        return _run(call)
-
-
-def _run(call: Invocation) -> CommandResult:
-    from ductile.cli import run_job
-
-    if call.switch("dry_run"):
-        done = request(call)
-        return CommandResult(done, lambda _: f"Would run the pipeline {done['pipeline']}.")
-    run_job.reject_zero_timeout(call)
-    if call.switch("no_wait"):
-        submitted = request_daemon(call, advice=run_job.NO_WAIT_ADVICE)
-        return CommandResult(submitted, lambda _: submitted["job_id"])
     show_steps = not call.json and call.out.isatty()
-    connection = connect_to_daemon(call)
-    if connection is None:
 
-        def on_end(job: Document) -> None:
-            if show_steps and job["step"] is not None:
-                _print_step(call, job)
+    def on_end(job: Document) -> None:
+        if show_steps and job["step"] is not None:
+            _print_step(call, job)
 
-        ran = run_job.run_in_process(call, call.action.operation, call.request_fields(), on_end)
-        return run_job.job_result(ran)
-    submitted = exchange(call, connection)
-    # Not with --timeout: following the steps has no time limit.
-    if show_steps and call.optional("timeout") is None:
-        run_id = str(submitted["job_id"])
-        with run_job.hint_on_interrupt(run_id):
-            _follow_steps(call, run_id)
-    return run_job.job_result(run_job.wait_for(call, submitted))
+    with run_job.hint_reload(call, find_pipeline):
+        result = run_job.result_without_waiting(call, lambda done: f"the pipeline {done['pipeline']}")
+        if result is not None:
+            return result
+        connection = connect_to_daemon(call)
+        if connection is None:
+            return run_job.job_result(run_job.run_in_process(call, on_end))
+        submitted = exchange(call, connection)
+        # Not with --timeout: following the steps has no time limit.
+        if show_steps and call.optional("timeout") is None:
+            run_id = str(submitted["job_id"])
+            with run_job.hint_on_interrupt(run_id):
+                _follow_steps(call, run_id)
+        return run_job.job_result(run_job.wait_for(call, submitted))
 
 
 def _follow_steps(call: Invocation, run_id: str) -> None:
     """Print each step as it ends, until the run is over or the daemon stops."""
     known: list[str] = []
     while True:
-        fields: JsonObject = {"job_id": run_id, "known": len(known), "timeout": _FOLLOW_TIMEOUT}
+        fields: JsonObject = {"job_id": run_id, "known": len(known), "timeout": FOLLOW_TIMEOUT}
         news = request_daemon(call, "pipeline.follow", fields, timeout=None)
         for job in news["ended"]:
             if job["job_id"] not in known:

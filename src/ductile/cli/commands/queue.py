@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from ductile.cli.client import Document
-from ductile.cli.commands.arguments import PLUGIN
 from ductile.cli.console import format as fmt
-from ductile.cli.spec import renders
-
-if TYPE_CHECKING:
-    from ductile.cli.console.console import Console
+from ductile.cli.console.console import Console
+from ductile.cli.spec import OPTIONAL_PLUGIN, renders
 
 
 @renders("status", "show how deep the queue is", "queue.status")
@@ -31,12 +26,7 @@ def list_jobs(found: Document, console: Console) -> str:
     return fmt.jobs_table(jobs, console) if jobs else "The queue is empty."
 
 
-@renders(
-    "purge",
-    "end queued jobs; they are kept as dead",
-    "queue.purge",
-    arguments=(PLUGIN._replace(required=False),),
-)
+@renders("purge", "end queued jobs; they are kept as dead", "queue.purge", arguments=(OPTIONAL_PLUGIN,))
 def purge(done: Document, _: Console) -> str:
     if not done.get("dry_run"):
         return f"Ended {fmt.count(done['purged'], 'queued job')}."

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from ductile.cli.client import Document, request_daemon
-from ductile.cli.commands.arguments import PLUGIN, SCHEDULE
 from ductile.cli.console import format as fmt
-from ductile.cli.console.console import indent_continuation
+from ductile.cli.console.console import Console, indent_continuation
 from ductile.cli.console.table import Table
 from ductile.cli.invocation import CommandResult, Invocation
-from ductile.cli.spec import Example, action, renders
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from ductile.cli.console.console import Console
+from ductile.cli.spec import OPTIONAL_PLUGIN, PLUGIN, SCHEDULE, Example, action, renders
 
 #: For a run that is due and waits for a daemon.
 _AT_START = "at the next start"
@@ -25,7 +19,7 @@ _AT_START = "at the next start"
     "list",
     "list the schedules and when they run next",
     "schedule.list",
-    arguments=(PLUGIN._replace(required=False),),
+    arguments=(OPTIONAL_PLUGIN,),
 )
 def list_schedules(found: Document, console: Console) -> str:
     if not found["schedules"]:
@@ -57,7 +51,7 @@ def list_schedules(found: Document, console: Console) -> str:
     "next",
     "show the upcoming runs, across clock changes",
     "schedule.next",
-    arguments=(PLUGIN._replace(required=False), SCHEDULE),
+    arguments=(OPTIONAL_PLUGIN, SCHEDULE),
     examples=(
         Example("ductile schedule next -n 20", "of all plugins together"),
         Example("ductile schedule next echo", "of one plugin"),

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from ductile.cli.console.console import printable
+from ductile.cli.console.console import Console, printable
 from ductile.cli.invocation import CommandResult, Invocation
 from ductile.cli.spec import DRY_RUN, Argument, Example, Option, action
-
-if TYPE_CHECKING:
-    from ductile.cli.console.console import Console
 
 
 @action(

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from ductile.cli.client import Document, connect_to_daemon
 from ductile.cli.console import format as fmt
+from ductile.cli.console.console import Console
 from ductile.cli.invocation import CommandResult, Invocation
 from ductile.cli.spec import DRY_RUN, Argument, Example, Option, action, renders
-
-if TYPE_CHECKING:
-    from ductile.cli.console.console import Console
 
 #: A reload opens a listener, and does not move one that is open.
 _NOT_LISTENING = (

@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple, TextIO
 
-from ductile.cli.console.hints import add_config_option
+from ductile.cli.command_table import first_words
 from ductile.cli.console.table import GAP, Table, fit_table, wrap_hanging
+from ductile.cli.spec import CONFIG
 from ductile.core.terminal_text import escape_controls as printable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
     from threading import Event
 
     from ductile.cli.invocation import Invocation
@@ -91,6 +92,29 @@ def one_line(text: str) -> str:
 def indent_continuation(text: str, indent: str = "  ") -> str:
     """The text with its further lines indented, so that none of them looks like a line of ours."""
     return printable(text).rstrip("\n").replace("\n", f"\n{indent}")
+
+
+def add_config_option(text: str, config: str | None) -> str:
+    """The text with `--config` in its commands, which can be copied then; unchanged if it has one already.
+
+    Hints come from every layer, and only the command line knows whether `--config` was given.
+    """
+    if config is None or CONFIG.flags[0] in text:
+        return text
+    import re
+    import shlex
+
+    words = "|".join(word for word in first_words() if word not in ("init", "version"))
+    option = f"{CONFIG.flags[0]} {shlex.quote(config)}"
+
+    def append(found: re.Match[str]) -> str:
+        return found[0] if "--help" in found[1] else f"`ductile {found[1]} {option}`"
+
+    # The end of a command is known in backticks and at the end of the text; elsewhere its beginning only.
+    text = re.sub(rf"`ductile ((?:{words})\b[^`]*)`", append, text)
+    last = re.search(rf"(?<![`\w/-])ductile (?:{words})(?:\b[^`,;()]*[^`,;().])?$", text)
+    begin, end = (text, "") if last is None else (text[: last.start()], f"{last[0]} {option}")
+    return re.sub(rf"(?<![`\w/-])ductile (?=(?:{words})\b)", lambda _: f"ductile {option} ", begin) + end
 
 
 def console_for(stream: TextIO, environ: Mapping[str, str], config: str | None = None) -> Console:

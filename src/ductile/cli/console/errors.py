@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ductile.cli.console.console import indent_continuation, printable
-from ductile.cli.console.hints import add_config_option
-from ductile.errors import ConfigError
+from ductile.cli.console.console import Console, add_config_option, indent_continuation, printable
+from ductile.errors import ConfigError, DuctileError, Problem
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from ductile.cli.console.console import Console
     from ductile.core.json import JsonObject
-    from ductile.errors import DuctileError, Problem
 
 
 #: Fields with commands that can be copied.

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ductile.cli.console.console import indent_continuation, one_line, printable
+from ductile.cli.console.console import Console, console_for, indent_continuation, one_line, printable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
     from ductile.cli.client import Document
-    from ductile.cli.console.console import Console
+    from ductile.cli.invocation import Invocation
     from ductile.core.json import JsonValue
 
 _SECOND = 1000
@@ -49,6 +48,13 @@ def to_json(value: object, indent: int | None = None) -> str:
     from ductile.core.terminal_text import escape_in_json
 
     return escape_in_json(json.dumps(value, indent=indent, ensure_ascii=False))
+
+
+def print_rows(call: Invocation, rows: Iterable[Document], line: Callable[[Document, Console], str]) -> None:
+    """Print rows as they come: one JSON object, or one text, each."""
+    console = console_for(call.out, call.environ)
+    for row in rows:
+        print(to_json(row) if call.json else line(row, console), file=call.out, flush=True)
 
 
 def time(instant: str | None) -> str:

@@ -6,10 +6,8 @@ column of prose is wrapped instead.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from collections.abc import Sequence
+from typing import NamedTuple
 
 GAP = "  "
 #: Optional columns are left out before another column gets narrower than this.

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from ductile.cli.client import Document
 from ductile.cli.console import format as fmt
-from ductile.cli.console.console import printable
+from ductile.cli.console.console import Console, printable
 from ductile.cli.invocation import CommandResult, Invocation
 from ductile.cli.spec import DRY_RUN, Argument, Example, Option, action
-
-if TYPE_CHECKING:
-    from ductile.cli.client import Document
-    from ductile.cli.console.console import Console
 
 _COLOURS = {"passed": "green", "warned": "yellow", "failed": "red", "skipped": "dim"}
 

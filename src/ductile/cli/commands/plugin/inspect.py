@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 from ductile.cli.client import Document, request_if_available
 from ductile.cli.console import format as fmt
+from ductile.cli.console.console import Console
 from ductile.cli.invocation import CommandResult, Invocation
 from ductile.cli.spec import DRY_RUN, Argument, action, renders
 
 if TYPE_CHECKING:
-    from ductile.cli.console.console import Console
     from ductile.core.json import JsonObject
     from ductile.plugins.catalogue import PluginEntry
 

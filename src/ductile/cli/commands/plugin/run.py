@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ductile.cli.client import connect_to_daemon, exchange, request, request_daemon
-from ductile.cli.commands.arguments import PLUGIN, TIMEOUT
+from ductile.cli.client import connect_to_daemon, exchange
 from ductile.cli.invocation import CommandResult, Invocation
-from ductile.cli.spec import DRY_RUN, Argument, Example, Option, action
+from ductile.cli.spec import DRY_RUN, PLUGIN, TIMEOUT, Argument, Example, Option, action
 
 if TYPE_CHECKING:
     from ductile.config.snapshot import Snapshot
@@ -46,7 +45,10 @@ def run(call: Invocation) -> CommandResult:
         from ductile.cli.commands.plugin.develop import run_request
 
         return run_request(call)
-    from ductile.cli.run_job import hint_reload
+    import sys
+
+    from ductile.cli import run_job
+    from ductile.cli.console.console import show_waiting
 
     plugin, command = call.text("PLUGIN"), call.optional("COMMAND")
 
@@ -56,29 +58,20 @@ def run(call: Invocation) -> CommandResult:
         found = runnable_plugin(snapshot, plugin)
         return known_command(found, command or default_command(found))
 
-    with hint_reload(call, find_command):
-        return _run(call, " ".join(part for part in (plugin, command) if part))
-
-
-def _run(call: Invocation, name: str) -> CommandResult:
-    from ductile.cli import run_job
-    from ductile.cli.console.console import show_waiting
-
-    if call.switch("dry_run"):
-        done = request(call)
-        return CommandResult(done, lambda _: f"Would run {done['plugin']} {done['command']}.")
-    run_job.reject_zero_timeout(call)
-    if call.switch("no_wait"):
-        submitted = request_daemon(call, advice=run_job.NO_WAIT_ADVICE)
-        return CommandResult(submitted, lambda _: submitted["job_id"])
-    connection = connect_to_daemon(call)
-    if connection is None:
-        with show_waiting(call, name):
-            ran = run_job.run_in_process(call, call.action.operation, call.request_fields())
+    name = " ".join(part for part in (plugin, command) if part)
+    with run_job.hint_reload(call, find_command):
+        result = run_job.result_without_waiting(call, lambda done: f"{done['plugin']} {done['command']}")
+        if result is not None:
+            return result
+        connection = connect_to_daemon(call)
+        if connection is None:
+            with show_waiting(call, name):
+                return run_job.job_result(run_job.run_in_process(call))
+        submitted = exchange(call, connection)
+        progress = run_job.RetryProgress(call, str(submitted["job_id"]))
+        with show_waiting(call, f"{name}, job {submitted['job_id']}", progress.poll):
+            ran = run_job.wait_for(call, submitted)
+        if not call.json:
+            for line in progress.lines(ran.job):
+                print(line, file=sys.stderr)
         return run_job.job_result(ran)
-    submitted = exchange(call, connection)
-    progress = run_job.RetryProgress(call, str(submitted["job_id"]))
-    with show_waiting(call, f"{name}, job {submitted['job_id']}", progress.poll):
-        ran = run_job.wait_for(call, submitted)
-    run_job.print_lines(call, progress.lines(ran.job))
-    return run_job.job_result(ran)

@@ -11,15 +11,14 @@ from ductile.cli.client import (
     request_daemon,
     request_if_available,
 )
-from ductile.cli.commands.arguments import DRAIN_TIMEOUT
 from ductile.cli.commands.config import change_as_json, change_text
 from ductile.cli.console import format as fmt
+from ductile.cli.console.console import Console
 from ductile.cli.invocation import CommandResult, Invocation
 from ductile.cli.spec import DRY_RUN, Argument, Example, Option, action
 
 if TYPE_CHECKING:
     from ductile.admin.config import SettingChange
-    from ductile.cli.console.console import Console
 
 _NAME = Argument("NAME", "name of the plugin, as it is configured")
 
@@ -30,7 +29,11 @@ _NAME = Argument("NAME", "name of the plugin, as it is configured")
     arguments=(_NAME,),
     options=(
         Option("--drain", "let it finish its accepted work first; needs the daemon"),
-        DRAIN_TIMEOUT,
+        Option(
+            "--timeout DURATION",
+            "give up a drain that takes longer (default 1h), and change nothing",
+            "drain_timeout",
+        ),
         DRY_RUN,
     ),
     about="Sets plugins.NAME.enabled to false as `config set --lock` does, then reloads the daemon if "

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from ductile.cli.client import Document, connect_to_daemon, exchange
 from ductile.cli.console import format as fmt
+from ductile.cli.console.console import Console
 from ductile.cli.invocation import CommandResult, Invocation
 from ductile.cli.spec import DRY_RUN, Argument, Example, Option, action
 
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
 
     from ductile.admin.backup.create import BackupProgress
     from ductile.admin.config import OpenedConfiguration
-    from ductile.cli.console.console import Console
 
 _MIB = 1024 * 1024
 #: Seconds for the daemon to report the state of its store.

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from ductile.cli.client import DAEMON_TIMEOUT, Document, request, request_daemon
-from ductile.cli.commands.arguments import PLUGIN
 from ductile.cli.commands.queue import depth_text
 from ductile.cli.console import format as fmt
-from ductile.cli.console.console import printable, show_waiting
+from ductile.cli.console.console import Console, printable, show_waiting
 from ductile.cli.invocation import CommandResult, Invocation
-from ductile.cli.spec import DRY_RUN, Option, action, renders
-
-if TYPE_CHECKING:
-    from ductile.cli.console.console import Console
+from ductile.cli.spec import DRY_RUN, PLUGIN, Option, action, renders
 
 #: Running jobs that `status` lists; `queue list` has all of them.
 _MAX_RUNNING = 20

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from ductile.cli.client import connect_to_daemon, exchange, request
+from ductile.cli.client import Document, connect_to_daemon, exchange, request
 from ductile.cli.console import format as fmt
-from ductile.cli.console.console import indent_continuation, printable, show_waiting
+from ductile.cli.console.console import Console, indent_continuation, printable, show_waiting
 from ductile.cli.invocation import CommandResult, Invocation
 from ductile.cli.spec import action
-
-if TYPE_CHECKING:
-    from ductile.cli.console.console import Console
-    from ductile.core.json import JsonObject
 
 _STYLES = {"ok": "green", "warn": "yellow", "error": "red"}
 
@@ -38,7 +32,7 @@ def doctor(call: Invocation) -> CommandResult:
 
         # Plugins report their health, each within its own timeout: there is no limit for all of them.
         with show_waiting(call, "the health of the plugins"):
-            fields: JsonObject = {"version": __version__, "ask_health": True}
+            fields: Document = {"version": __version__, "ask_health": True}
             found = exchange(call, connection, fields=fields, timeout=None)
     else:
         import asyncio

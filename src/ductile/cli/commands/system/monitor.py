@@ -2,30 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
 
-from ductile.cli.client import Document, request, request_daemon
-from ductile.cli.commands.arguments import PLUGIN
+from ductile.cli.client import Document, follow, request, request_daemon
 from ductile.cli.console import format as fmt
-from ductile.cli.console.console import console_for, one_line
+from ductile.cli.console.console import Console, one_line
 from ductile.cli.invocation import CommandResult, Invocation
-from ductile.cli.spec import Example, Option, action
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from ductile.cli.console.console import Console
-
-
-#: One request of --follow. A new request after this time notices a daemon that died.
-_FOLLOW_TIMEOUT = "60s"
+from ductile.cli.spec import OPTIONAL_PLUGIN, Example, Option, action
 
 
 @action(
     "logs",
     "list executions, from the job log",
     "log.list",
-    arguments=(PLUGIN._replace(required=False),),
+    arguments=(OPTIONAL_PLUGIN,),
     options=(Option("-f, --follow", "keep showing executions as they end, until Ctrl-C"),),
     # Not the other filters, which --follow does not have.
     usage=dict.fromkeys(("job_id", "command", "submitted_by", "from", "to", "query", "status", "cursor")),
@@ -49,27 +40,12 @@ def logs(call: Invocation) -> CommandResult:
             return "\n".join(_line(row, console, widths) for row in oldest_first)
 
         return CommandResult(found, text)
-    _follow(call, oldest_first)
+    fmt.print_rows(call, oldest_first, _line)
+    fields = {"plugin": call.optional("PLUGIN"), "output": call.verbose}
+    after = max((row["seq"] for row in oldest_first), default=0)
+    for news in follow(call, "log.follow", fields, rows="logs", after=after):
+        fmt.print_rows(call, news["logs"], _line)
     return CommandResult(None)
-
-
-def _follow(call: Invocation, latest: list[Document]) -> None:
-    """Print new executions until the daemon stops."""
-    _print(call, latest)
-    after = max((row["seq"] for row in latest), default=0)
-    fields = {"plugin": call.optional("PLUGIN"), "timeout": _FOLLOW_TIMEOUT, "output": call.verbose}
-    while True:
-        news = request_daemon(call, "log.follow", fields | {"after": after}, timeout=None)
-        _print(call, news["logs"])
-        after = max((row["seq"] for row in news["logs"]), default=after)
-        if news["stopping"]:
-            return
-
-
-def _print(call: Invocation, rows: list[Document]) -> None:
-    console = console_for(call.out, call.environ)
-    for row in rows:
-        print(fmt.to_json(row) if call.json else _line(row, console), file=call.out, flush=True)
 
 
 def _cells(row: Document) -> tuple[str, str, str]:
