@@ -47,6 +47,21 @@ def test_all_problems_are_reported_with_their_locations(tmp_path: Path) -> None:
     assert (found[5].expected, found[5].found) == ("a map", "a list")
 
 
+def test_a_number_that_cannot_be_used_hides_no_other_problem(tmp_path: Path) -> None:
+    """It is quoted as written where a list, a map or a word is expected."""
+    found = problems_of(
+        a_config(
+            tmp_path, "plugin_roots: .inf\nservice:\n  log_level: .nan\n  max_workers: many\napi: 1e999\n"
+        )
+    )
+    assert [(problem.line, problem.key, problem.expected, problem.found) for problem in found] == [
+        (1, "plugin_roots", "a list", ".inf"),
+        (3, "service.log_level", "one of debug, info, warn, error", ".nan"),
+        (4, "service.max_workers", "a whole number, 1 or more", '"many"'),
+        (5, "api", "a map", "1e999"),
+    ]
+
+
 def only_problem(tmp_path: Path, yaml: str) -> Problem:
     (problem,) = problems_of(a_config(tmp_path, yaml))
     return problem

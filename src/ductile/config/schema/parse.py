@@ -22,6 +22,7 @@ from ductile.core.durations import (
     parse_size,
 )
 from ductile.core.schedules.rule import DailyWindow
+from ductile.errors import ConfigError
 from ductile.protocol.yaml_tree import MapNode, Node, ScalarNode, scalar_value
 
 _CLOCK = re.compile(r"(?P<hour>[01]?[0-9]|2[0-4]):(?P<minute>[0-5][0-9])", re.ASCII)
@@ -44,12 +45,14 @@ def describe(node: Node) -> str:
     """Return a few words for a node, to follow "found". A variable's value is described by its reference."""
     if not isinstance(node, ScalarNode):
         return "a map" if isinstance(node, MapNode) else "a list"
-    if node.written is not None:
-        text = without_defaults(node.written)
-    elif isinstance(value := scalar_value(node), str):
-        text = value
-    else:
-        return "nothing" if value is None else node.text[:_MAX_QUOTE]
+    text = node.text if node.written is None else without_defaults(node.written)
+    if node.written is None:
+        try:
+            value = scalar_value(node)
+        except ConfigError:  # a number that cannot be used
+            return text[:_MAX_QUOTE]
+        if not isinstance(value, str):
+            return "nothing" if value is None else text[:_MAX_QUOTE]
     return f'"{text}"' if len(text) <= _MAX_QUOTE else f'"{text[:_MAX_QUOTE]}…"'
 
 
