@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING
 
 from ductile.config.compile.compiler import compile_snapshot
 from ductile.config.edit.change import Setting, apply_edit, get_setting, parse_key, plan_edit
-from ductile.config.effective import fill_in_defaults
 from ductile.config.file_io import lock_config_directory
 from ductile.config.find_config import find_config, resolve_path
 from ductile.config.load import LoadedConfig, SealCheck, load_config
-from ductile.config.schema.fields import SectionOf
+from ductile.config.schema.fields import SectionOf, fill_in_defaults
 from ductile.config.schema.model import Config
 from ductile.config.seal import verify_sealed
 from ductile.config.snapshot import SqliteLocation

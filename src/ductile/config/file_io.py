@@ -60,6 +60,15 @@ def _refuse_special(path: Path, mode: int) -> None:
         raise OSError(errno.EINVAL, f"{kind}, not a file", str(path))
 
 
+def find_symlinks(path: Path, directory: Path) -> list[Path]:
+    """Return the symbolic links among a directory, a path, and the directories between them."""
+    steps = [path]
+    if path.is_relative_to(directory):
+        between = (parent for parent in reversed(path.parents) if parent.is_relative_to(directory))
+        steps = [directory, *between, path]
+    return [step for step in dict.fromkeys(steps) if step.is_symlink()]
+
+
 def make_private_directory(directory: Path) -> None:
     """Make a directory and its missing parents, each for its owner only.
 

@@ -37,11 +37,6 @@ class Tier(StrEnum):
     OPERATIONAL = "operational"
 
 
-class ViolationKind(StrEnum):
-    CHANGED = "changed"
-    UNSEALED = "unsealed"
-
-
 class SealedFile(Value):
     """A file's hash and tier; `name` is relative to the config directory, or absolute outside it.
 
@@ -67,10 +62,10 @@ class Checksums(Value):
 
 
 class SealViolation(Value):
-    """A difference between the sealed and the present state; for a plugin, `name` begins with `plugin `."""
+    """A file or plugin that is not as sealed: it has changed, or has no entry. A plugin is `plugin NAME`."""
 
     name: str
-    kind: ViolationKind
+    changed: bool
     tier: Tier
 
     @property
@@ -78,19 +73,15 @@ class SealViolation(Value):
         return self.name.startswith(_PLUGIN)
 
     def as_problem(self, directory: Path) -> Problem:
-        changed = self.kind is ViolationKind.CHANGED
-        text = "has changed since it was sealed" if changed else "is not sealed"
+        text = "has changed since it was sealed" if self.changed else "is not sealed"
         return Problem(message=f"{self.name} {text}", file=str(directory / CHECKSUMS_FILE), hint=AUTHORISE)
 
 
 def violations_to_problems(violations: Sequence[SealViolation], directory: Path) -> tuple[Problem, ...]:
     """Return one problem for each file, and one for all plugins with the same kind of violation."""
     problems = [violation.as_problem(directory) for violation in violations if not violation.is_plugin]
-    for kind, text in (
-        (ViolationKind.CHANGED, "have changed since they were sealed"),
-        (ViolationKind.UNSEALED, "are not sealed"),
-    ):
-        alike = [each for each in violations if each.is_plugin and each.kind is kind]
+    for changed, text in ((True, "have changed since they were sealed"), (False, "are not sealed")):
+        alike = [each for each in violations if each.is_plugin and each.changed is changed]
         if len(alike) > 1:
             names = ", ".join(each.name.removeprefix(_PLUGIN) for each in alike)
             message = f"{len(alike)} plugins {text}: {names}"
@@ -134,11 +125,9 @@ def find_file_violations(
     violations = []
     for file in present:
         entry = known.get(file.name)
-        if entry is None:
-            violations.append(SealViolation(name=file.name, kind=ViolationKind.UNSEALED, tier=file.tier))
-        elif file.hash not in (entry.hash, entry.pending):
-            tier = _higher(entry.tier, file.tier)
-            violations.append(SealViolation(name=file.name, kind=ViolationKind.CHANGED, tier=tier))
+        if entry is None or file.hash not in (entry.hash, entry.pending):
+            tier = _higher(entry.tier, file.tier) if entry else file.tier
+            violations.append(SealViolation(name=file.name, changed=entry is not None, tier=tier))
     return tuple(violations)
 
 
@@ -146,11 +135,7 @@ def find_plugin_violations(present: Mapping[str, str], sealed: Checksums | None)
     """Return a violation, always of the operational tier, for every plugin with another fingerprint."""
     known = sealed.plugins if sealed else {}
     return tuple(
-        SealViolation(
-            name=f"{_PLUGIN}{name}",
-            kind=ViolationKind.CHANGED if name in known else ViolationKind.UNSEALED,
-            tier=Tier.OPERATIONAL,
-        )
+        SealViolation(name=f"{_PLUGIN}{name}", changed=name in known, tier=Tier.OPERATIONAL)
         for name, fingerprint in present.items()
         if known.get(name) != fingerprint
     )

@@ -79,26 +79,17 @@ def find_entry(snapshot: Snapshot, name: str, discovery: Discovery | None = None
 
 def found_entry(found: InstalledPlugin | RefusedPlugin) -> PluginEntry:
     """A plugin on disk that the configuration does not name."""
-    if isinstance(found, InstalledPlugin):
-        return PluginEntry(
-            name=found.name,
-            uses=found.name,
-            standing=PluginStanding.AVAILABLE,
-            configured=False,
-            directory=found.directory,
-            manifest=found.manifest,
-            fingerprint=found.fingerprint,
-        )
-    return PluginEntry(
+    entry = PluginEntry(
         name=found.name,
         uses=found.name,
-        standing=PluginStanding.REFUSED,
+        standing=PluginStanding.AVAILABLE,
         configured=False,
         directory=found.directory,
-        code=found.code,
-        reason=found.reason,
-        hint=found.hint,
     )
+    if isinstance(found, InstalledPlugin):
+        return replace(entry, manifest=found.manifest, fingerprint=found.fingerprint)
+    refused = PluginStanding.REFUSED
+    return replace(entry, standing=refused, code=found.code, reason=found.reason, hint=found.hint)
 
 
 def _configured_entry(instance: PluginInstance, discovery: Discovery | None) -> PluginEntry:

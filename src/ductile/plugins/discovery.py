@@ -13,7 +13,7 @@ from types import MappingProxyType
 
 from blake3 import blake3
 
-from ductile.config.file_io import read_regular_file
+from ductile.config.file_io import find_symlinks, read_regular_file
 from ductile.config.snapshot import Discovery, InstalledPlugin, RefusedPlugin
 from ductile.errors import ConfigError, Problem
 from ductile.plugins.trust import (
@@ -25,7 +25,6 @@ from ductile.plugins.trust import (
     check_path_permissions,
     check_symlinks,
     entrypoint_path,
-    find_symlinks,
     trusted_owners,
 )
 from ductile.protocol.manifest.model import MANIFEST_FILE, PROTOCOL, Manifest
@@ -130,9 +129,8 @@ class _FoundPlugins:
             if (earlier := self.refused.pop(plugin.name, None)) is not None:
                 message = f"this copy of {plugin.name} is refused, {plugin.directory} is used instead"
                 self._warn(earlier.directory, f"{message}: {earlier.reason}", hint=earlier.hint)
-            links = (*find_symlinks(plugin.directory / MANIFEST_FILE, root=root),)
-            links += (*find_symlinks(plugin.entrypoint, root=root),)
-            if links:
+            paths = (plugin.directory / MANIFEST_FILE, plugin.entrypoint)
+            if links := [link for path in paths for link in find_symlinks(path, root)]:
                 self._warn(links[0], f"a plugin is reached through a symbolic link to {links[0].resolve()}")
             return
         if first is None and isinstance(plugin, RefusedPlugin):

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path, PurePosixPath
 
+from ductile.config.file_io import find_symlinks
 from ductile.struct import Value
 
 #: As many as the kernel follows.
@@ -65,9 +66,10 @@ def check_symlinks(path: Path, *, root: Path, policy: TrustPolicy) -> None:
 
     With `allow_symlinks` the target must be inside some root. A link is refused before its target is opened.
     """
-    link = next(find_symlinks(path, root=root), None)
-    if link is None:
+    links = find_symlinks(path, root)
+    if not links:
         return
+    link = links[0]
     if not policy.allow_symlinks:
         raise NotTrustedError(
             RefusalCode.SYMLINK,
@@ -82,15 +84,6 @@ def check_symlinks(path: Path, *, root: Path, policy: TrustPolicy) -> None:
             f"{link} leads to {target}, which is outside every plugin root",
             "move the target under a plugin root, or add its directory to plugin_roots",
         )
-
-
-def find_symlinks(path: Path, *, root: Path) -> Iterator[Path]:
-    """Yield the symbolic links from the root to the path, both included."""
-    step = root
-    for part in (".", *path.relative_to(root).parts):
-        step /= part
-        if step.is_symlink():
-            yield step
 
 
 def entrypoint_path(directory: Path, written: str) -> Path:

@@ -17,7 +17,7 @@ from ductile.core.jobs.admission import MAX_KEY_LENGTH
 from ductile.core.jobs.model import PluginEvent, PluginResponse
 from ductile.core.json import JsonObject, JsonValue
 from ductile.core.timestamps import format_timestamp
-from ductile.struct import Value
+from ductile.struct import Value, asdict
 
 PROTOCOL_VERSION = 2
 #: The command that answers an event: it never runs without one.
@@ -65,39 +65,22 @@ def carries_event(command: str, *, has_payload: bool) -> bool:
 
 def encode_request(request: PluginRequest) -> bytes:
     """Return the request as UTF-8 JSON. Integers of any size stay exact."""
-    body: JsonObject = {
-        "protocol": PROTOCOL_VERSION,
-        "job_id": request.job_id,
-        "command": request.command,
-        "instance": request.instance,
-        "config": request.config,
-        "state": request.state,
-        "context": request.context,
-        "deadline_at": format_timestamp(request.deadline_at),
-    }
-    has_payload = request.payload is not None
-    if has_payload:
-        body["payload"] = request.payload
     event = request.event
-    if event is not None and carries_event(request.command, has_payload=has_payload):
-        event_body: JsonObject = {
-            "type": event.type,
-            "payload": event.payload,
-            "source": event.source,
-            "timestamp": format_timestamp(event.timestamp),
-            "event_id": event.event_id,
-        }
-        if event.dedupe_key is not None:
-            event_body["dedupe_key"] = event.dedupe_key
-        if event.headers is not None:
-            event_body["headers"] = dict(event.headers)
-        body["event"] = event_body
+    body = {"protocol": PROTOCOL_VERSION, **_present_fields(request, "event")}
+    body["deadline_at"] = format_timestamp(request.deadline_at)
+    if event is not None and carries_event(request.command, has_payload=request.payload is not None):
+        body["event"] = _present_fields(event) | {"timestamp": format_timestamp(event.timestamp)}
     try:
         return msgspec.json.encode(body)
     except UnicodeEncodeError:
         # A variable that is not UTF-8 reaches the configuration as a string with lone surrogates. JSON can
         # write them as escapes, so that the job does not fail.
         return dumps(body, separators=(",", ":")).encode("ascii")
+
+
+def _present_fields(value: Value, *without: str) -> JsonObject:
+    fields = asdict(value).items()
+    return {name: content for name, content in fields if content is not None and name not in without}
 
 
 class PluginLogLevel(StrEnum):

@@ -13,7 +13,7 @@ from ductile.config.compile.pipelines import compile_pipelines
 from ductile.config.compile.plugins import compile_plugin, plugin_policy
 from ductile.config.find_config import resolve_path
 from ductile.config.load import LoadedConfig, SealCheck, check_operational_changes
-from ductile.config.names import api_token_name, endpoint_name, parse_target
+from ductile.config.names import parse_target
 from ductile.config.schema.model import ApiAuthSettings, WebhookEndpointSettings, WebhookPreset
 from ductile.config.seal import find_plugin_violations, hash_bytes
 from ductile.config.secrets import Secret, looks_secret
@@ -77,7 +77,7 @@ def compile_snapshot(loaded: LoadedConfig, discovery: Discovery) -> Snapshot:
     granted = {file.token: file.scopes for file in loaded.scope_files}
     tokens = (  # those without scopes do not open the API
         *(
-            AccessToken(name=api_token_name(token), digest=token.token.digest(), scopes=token.scopes)
+            AccessToken(name=token.name_in_use, digest=token.token.digest(), scopes=token.scopes)
             for token in config.api.auth.tokens
             if token.scopes
         ),
@@ -146,7 +146,7 @@ def compile_endpoint(endpoint: WebhookEndpointSettings, secrets: Mapping[str, Se
     elif endpoint.pipeline is not None:
         target = PipelineTarget(pipeline=endpoint.pipeline)
     return WebhookEndpoint(
-        name=endpoint_name(endpoint),
+        name=endpoint.name_in_use,
         path=endpoint.path,
         target=target,
         secret=endpoint.secret or secrets[endpoint.secret_ref or ""],

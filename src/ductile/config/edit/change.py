@@ -15,17 +15,27 @@ from collections.abc import Mapping
 from difflib import SequenceMatcher
 from pathlib import Path
 
+from ductile.config.compile.compiler import signature_scheme
+from ductile.config.compile.plugins import compile_retry
 from ductile.config.edit.rewrite import with_entry, with_value
-from ductile.config.effective import effective_default
 from ductile.config.file_io import write_atomically
 from ductile.config.load import LoadedConfig, SealCheck, load_config
 from ductile.config.read.includes import load_config_files
 from ductile.config.read.interpolate import without_defaults
 from ductile.config.redaction import redacted_config, secret_scalars
-from ductile.config.schema.fields import FieldType, ListOf, MapOf, SectionOf, SettingKey, keys_of
+from ductile.config.schema.fields import (
+    FieldType,
+    ListOf,
+    MapOf,
+    SectionOf,
+    SettingKey,
+    keys_of,
+    written_default,
+)
 from ductile.config.schema.model import Config
 from ductile.config.seal import write_sealed
 from ductile.config.secrets import MASK, mask_urls
+from ductile.core.durations import format_duration
 from ductile.core.json import JsonValue
 from ductile.core.suggest import did_you_mean
 from ductile.errors import ConfigError, NotFoundError, UsageError
@@ -48,6 +58,8 @@ from ductile.struct import Value, hide_in_repr
 _PART = re.compile(r"(?:^|\.)(?P<name>[^.\[\]]+)|\[(?P<index>[0-9]{1,6})\]")
 _APPEND = "[+]"
 _CONTEXT_LINES = 3
+#: A default whose description is the value itself.
+_LITERAL = re.compile(r"`([^`]*)`")
 #: A reference and nothing else. A default is literal text and may be the secret itself.
 _BARE_REFERENCE = re.compile(r"\s*\$\{\w+\}\s*")
 
@@ -83,6 +95,38 @@ def get_setting(loaded: LoadedConfig, key: str) -> Setting:
         return Setting(key=key, value=redacted_config(node, path), location=loaded.location(*path))
     default = effective_default(loaded, path, _key_of_model(loaded.tree, path))
     return Setting(key=key, value=default, location=None)
+
+
+def effective_default(loaded: LoadedConfig, path: KeyPath, key: SettingKey) -> JsonValue:
+    """Return the value that applies where a key is not set, in words where it is not a single value."""
+    model = loaded.model
+    match path:
+        case ("service", "max_workers"):
+            return loaded.max_workers
+        case (
+            ("service", "timezone")
+            | ("plugins", _, "schedules", _, "timezone")
+            | ("plugins", _, "schedule", "timezone")
+        ):
+            return loaded.timezone
+        case ("plugin_roots",) if model.plugins_dir:
+            return [model.plugins_dir]
+        case ("plugins", str(name), "uses"):
+            return name
+        case ("plugins", str(name), "retry", str(field)):
+            retry = compile_retry(model.plugins[name].retry, max_attempts=model.plugins[name].max_attempts)
+            value = getattr(retry, field)
+            return value if field == "max_attempts" else format_duration(value)
+        case ("webhooks", "endpoints", int(index), "name"):
+            return model.webhooks.endpoints[index].name_in_use
+        case ("webhooks", "endpoints", int(index), "signature_header"):
+            return signature_scheme(model.webhooks.endpoints[index]).header
+        case _ if key.default_text is None:
+            return written_default(key)
+        case _ if literal := _LITERAL.fullmatch(key.default_text):
+            return to_plain(parse_yaml(literal[1], file="a default"))
+        case _:
+            return key.default_text.replace("`", "")
 
 
 def resolve_indexes(root: MapNode, path: KeyPath) -> KeyPath:

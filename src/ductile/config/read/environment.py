@@ -11,9 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-from ductile.config.file_io import read_regular_file
+from ductile.config.file_io import find_symlinks, read_regular_file
 from ductile.config.find_config import is_url, resolve_path
-from ductile.config.read.includes import find_symlinks
 from ductile.config.read.interpolate import has_reference
 from ductile.errors import Problem
 from ductile.protocol.yaml_tree import ListNode, MapNode, ScalarNode, node_at, problem_at

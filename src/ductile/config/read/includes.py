@@ -12,7 +12,7 @@ from functools import reduce
 from pathlib import Path
 from types import MappingProxyType
 
-from ductile.config.file_io import read_regular_file
+from ductile.config.file_io import find_symlinks, read_regular_file
 from ductile.config.find_config import is_url
 from ductile.config.read.interpolate import has_reference
 from ductile.errors import ConfigError, Problem
@@ -188,12 +188,3 @@ class _Loader:
 
     def _add_problem(self, location: SourceLocation | None, message: str, *, hint: str | None = None) -> None:
         self.problems.append(problem_at(location, ("include",) if location else (), message, hint=hint))
-
-
-def find_symlinks(path: Path, directory: Path) -> list[Path]:
-    """Return the symbolic links among the config directory, the path, and the directories between them."""
-    steps = [path]
-    if path.is_relative_to(directory):
-        between = (parent for parent in reversed(path.parents) if parent.is_relative_to(directory))
-        steps = [directory, *between, path]
-    return [step for step in dict.fromkeys(steps) if step.is_symlink()]

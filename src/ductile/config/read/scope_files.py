@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-from ductile.config.file_io import read_regular_file
+from ductile.config.file_io import find_symlinks, read_regular_file
 from ductile.config.find_config import is_url, resolve_path
-from ductile.config.read.includes import find_symlinks
 from ductile.config.schema.model import Config, TokenSettings
 from ductile.config.seal import hash_bytes
 from ductile.config.validate.access import validate_scopes

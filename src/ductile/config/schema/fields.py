@@ -197,6 +197,27 @@ def written_default(key: SettingKey) -> JsonValue:
             return None
 
 
+def fill_in_defaults(written: JsonValue, field_type: FieldType) -> JsonValue:
+    """Return the values with defaults, keys in the order of the model. Keys without a default stay absent."""
+    match field_type, written:
+        case SectionOf(section=section), dict():
+            filled: dict[str, JsonValue] = {}
+            for key in keys_of(section):
+                value = written.get(key.name)
+                if value is None and isinstance(key.type, SectionOf) and key.default is not None:
+                    value = {}
+                filled[key.name] = (
+                    written_default(key) if value is None else fill_in_defaults(value, key.type)
+                )
+            return {name: value for name, value in filled.items() if value not in (None, [], {})}
+        case MapOf(value=inner), dict():
+            return {name: fill_in_defaults(value, inner) for name, value in written.items()}
+        case ListOf(item=inner), list():
+            return [fill_in_defaults(value, inner) for value in written]
+        case _:
+            return written
+
+
 def _key(field: inspect.Field) -> SettingKey:
     described = field.type if isinstance(field.type, inspect.Metadata) else None
     extra = (described.extra or {}) if described else {}

@@ -1,7 +1,7 @@
 """The model of the configuration: every section, key, type, default and description.
 
 The JSON Schema and the reference are generated from the descriptions. A default that depends on the machine
-or on another key is None here; `ductile.config.effective` and `compile` compute it.
+or on another key is None here; `ductile.config.compile` and `edit` compute it.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from ductile.config.schema.pipelines import PipelineSettings
 from ductile.config.schema.plugins import PluginSettings
 
 _ONE_MEGABYTE = 1_000_000
+_NAME_DIGITS = 8
 
 
 class LogLevel(StrEnum):
@@ -126,6 +127,15 @@ class ApiTokenSettings(Section, frozen=True, kw_only=True):
     token: Annotated[SecretText, setting("The token itself, as a reference such as `${ADMIN_TOKEN}`.")]
     scopes: Annotated[tuple[str, ...], setting("What the token permits.")] = ()
 
+    @property
+    def name_in_use(self) -> str:
+        """The `name`, or one made from the token's digest.
+
+        The position in the list would not be stable: idempotency keys are remembered by this name, and it
+        must not change when other tokens are added or removed.
+        """
+        return self.name or f"api-token-{self.token.digest().hex()[:_NAME_DIGITS]}"
+
 
 class ApiAuthSettings(Section, frozen=True, kw_only=True):
     tokens: Annotated[tuple[ApiTokenSettings, ...], setting("Bearer tokens that the API accepts.")] = ()
@@ -173,6 +183,10 @@ class WebhookEndpointSettings(Section, frozen=True, kw_only=True):
     preset: Annotated[
         WebhookPreset | None, setting("Header, format and replay window of a well-known sender.")
     ] = None
+
+    @property
+    def name_in_use(self) -> str:
+        return self.name or self.path.rstrip("/").rpartition("/")[2]
 
 
 class WebhookSettings(Section, frozen=True, kw_only=True):

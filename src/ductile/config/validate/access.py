@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Mapping
 
-from ductile.config.names import NAME, RESERVED, api_token_name, endpoint_name
+from ductile.config.names import NAME, RESERVED
 from ductile.config.read.interpolate import has_default
 from ductile.config.redaction import literal_urls, secret_scalars
 from ductile.config.schema.model import Config, WebhookEndpointSettings
@@ -105,7 +105,7 @@ def _token_names(config: Config) -> Iterator[tuple[str, KeyPath]]:
         if token.name:
             yield token.name, (*path, "name")
         else:
-            generated.setdefault(token.token, (api_token_name(token), path))
+            generated.setdefault(token.token, (token.name_in_use, path))
     yield from generated.values()
 
 
@@ -168,7 +168,7 @@ def _check_webhooks(config: Config, report: ValidationReport) -> None:
     named: dict[str, tuple[str, KeyPath]] = {}  # by path: a path that occurs twice has its own error
     for index, endpoint in enumerate(endpoints):
         key = "path" if endpoint.name is None else "name"
-        named.setdefault(endpoint.path, (endpoint_name(endpoint), ("webhooks", "endpoints", index, key)))
+        named.setdefault(endpoint.path, (endpoint.name_in_use, ("webhooks", "endpoints", index, key)))
     report.refuse_duplicates("webhook name", named.values(), hint="give one of them a `name` of its own")
     for index, endpoint in enumerate(endpoints):
         _check_endpoint(endpoint, ("webhooks", "endpoints", index), report)

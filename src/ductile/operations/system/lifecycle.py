@@ -8,8 +8,7 @@ from typing import Annotated, Any
 
 from msgspec import UNSET
 
-from ductile.config.effective import fill_in_defaults
-from ductile.config.schema.fields import SectionOf
+from ductile.config.schema.fields import SectionOf, fill_in_defaults
 from ductile.config.schema.model import Config
 from ductile.engine.reload.plan import RemovedPluginWork
 from ductile.errors import Problem
