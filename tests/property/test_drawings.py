@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Sequence
 from typing import Any
 from xml.etree.ElementTree import Element
 
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from builders.pictures import SVG, read_svg
 from builders.pipelines import graph_of
 from ductile.core.runs.graph import Graph, SplitNode, UseNode
-from ductile.core.runs.views import TreeStep, build_tree, iter_steps, to_mermaid, to_svg
+from ductile.operations.runs.drawings import TreeStep, build_tree, to_mermaid, to_svg
 
 CONDITION = {"path": "payload.name", "op": "eq", "value": '<b>"x" & `y`'}
 
@@ -39,6 +40,14 @@ GRAPHS = steps(2).map(lambda written: graph_of(*written))
 
 def items_of(graph: Graph) -> tuple[TreeStep, ...]:
     return build_tree(graph, lambda _key: False)
+
+
+def iter_steps(steps: Sequence[TreeStep]) -> Iterator[TreeStep]:
+    """Yield every step at any depth, each before the steps inside it."""
+    for step in steps:
+        yield step
+        for group in step.groups:
+            yield from iter_steps(group.steps)
 
 
 @given(GRAPHS)

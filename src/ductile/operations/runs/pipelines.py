@@ -17,20 +17,19 @@ from ductile.core.expressions.conditions import MASK
 from ductile.core.jobs.model import TERMINAL, JobReason, JobStatus
 from ductile.core.json import JsonObject, JsonValue
 from ductile.core.runs.graph import RUN_PLUGIN, Graph, UseNode, graph_to_json
-from ductile.core.runs.views import (
-    TreeStep,
-    build_tree,
-    iter_steps,
-    summarise_condition,
-    to_mermaid,
-    to_svg,
-)
 from ductile.operations.context import OperationContext
 from ductile.operations.jobs.documents import ListedJob, listed_job
 from ductile.operations.jobs.log import FollowTimeout, follow
 from ductile.operations.jobs.lookup import find_job, resolve_job
 from ductile.operations.request import NoFields
 from ductile.operations.response import Id, Response, Timestamp, from_record
+from ductile.operations.runs.drawings import (
+    TreeStep,
+    build_tree,
+    summarise_condition,
+    to_mermaid,
+    to_svg,
+)
 from ductile.operations.runs.start import known_pipeline
 from ductile.protocol.manifest.model import ExecutionMode
 from ductile.store.model.records import LARGEST_PAGE, JobFilter
@@ -178,13 +177,12 @@ def trigger_of(pipeline: Pipeline) -> str | None:
 
 
 def _summary(snapshot: Snapshot, pipeline: Pipeline) -> PipelineSummary:
-    items = build_tree(pipeline.graph, snapshot.policy.is_secret)
     return from_record(
         PipelineSummary,
         pipeline,
         trigger=trigger_of(pipeline),
         execution_mode=snapshot.pipelines[pipeline.name].execution_mode,
-        steps=sum(isinstance(item.node, UseNode) for item in iter_steps(items)),
+        steps=sum(isinstance(node, UseNode) for node in pipeline.graph.nodes.values()),
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from typing import TypeAlias
@@ -169,25 +169,22 @@ class _Fan(_Box):
         middle = x + self.width / 2
         drawn = self._head.draw(middle - self._head.width / 2, y)
         below, end = y + self._head.height, y + self.height - self._foot.height
-        at = middle - self._across / 2
+        top, bend, meeting = below + _FAN, below + _GAP / 2, end - _GAP / 2
+        left = middle - self._across / 2
         for column in self._columns:
-            drawn += self._draw_column(column, middle, at + column.width / 2, below, end)
-            at += column.width + _SIDE
-        return drawn + self._foot.draw(middle - self._foot.width / 2, end)
-
-    def _draw_column(
-        self, column: _Column, middle: float, centre: float, below: float, end: float
-    ) -> list[str]:
-        top, bend = below + _FAN, below + _GAP / 2
-        bottom, meeting = top + column.box.height, end - _GAP / 2
-        into = [(middle, below), (middle, bend), (centre, bend), (centre, top)]
-        out = [(centre, bottom), (centre, meeting), (middle, meeting), (middle, end)]
-        drawn = [_arrow(into) if column.box.height else _line(into)]
-        if column.name:
+            box, centre = column.box, left + column.width / 2
+            left += column.width + _SIDE
+            into = [(middle, below), (middle, bend), (centre, bend), (centre, top)]
+            drawn.append(_arrow(into) if box.height else _line(into))
+            if column.name:
+                drawn.append(
+                    f'<text class="soft" x="{centre + 5:.1f}" y="{top - 13:.1f}">{_safe(column.name)}</text>'
+                )
+            drawn += box.draw(centre - box.width / 2, top)
             drawn.append(
-                f'<text class="soft" x="{centre + 5:.1f}" y="{top - 13:.1f}">{_safe(column.name)}</text>'
+                _line([(centre, top + box.height), (centre, meeting), (middle, meeting), (middle, end)])
             )
-        return [*drawn, *column.box.draw(centre - column.box.width / 2, top), _line(out)]
+        return drawn + self._foot.draw(middle - self._foot.width / 2, end)
 
 
 class _FrameBox(_Box):
@@ -369,14 +366,6 @@ def build_tree(graph: Graph, is_secret: Callable[[str], bool]) -> tuple[TreeStep
         return tuple(steps)
 
     return sequence(graph.first, None)
-
-
-def iter_steps(steps: Sequence[TreeStep]) -> Iterator[TreeStep]:
-    """Yield every step at any depth, each before the steps inside it."""
-    for step in steps:
-        yield step
-        for group in step.groups:
-            yield from iter_steps(group.steps)
 
 
 def summarise_condition(condition: Condition, is_secret: Callable[[str], bool]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from builders.pictures import SVG, read_svg
 from builders.pipelines import graph_of, policy_of, split, uses
 from ductile.config.secrets import looks_secret
-from ductile.core.runs.views import MAX_CONDITION_LENGTH, build_tree, to_mermaid, to_svg
+from ductile.operations.runs.drawings import MAX_CONDITION_LENGTH, build_tree, to_mermaid, to_svg
 
 ORDER = graph_of(
     uses("fetch", on_events={"order.big": [uses("approve", "q")]}),
