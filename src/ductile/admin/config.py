@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
     from ductile.config.snapshot import Discovery, PluginInstance, Snapshot
     from ductile.core.json import JsonValue
-    from ductile.protocol.yaml_tree import MapNode
 
 
 _NO_STATE_URL = "state.url is not supported by this version"
@@ -45,29 +44,19 @@ class ConfigCheck(Value):
     intact.
     """
 
-    path: Path
-    files: tuple[str, ...]
+    loaded: LoadedConfig
     snapshot: Snapshot
-    tree: MapNode
-    exposed: tuple[Problem, ...] = ()
+    warnings: tuple[Problem, ...]
     #: A broken seal, with which the daemon would not start.
-    broken: IntegrityError | None = None
-
-    @property
-    def warnings(self) -> tuple[Problem, ...]:
-        return (*self.snapshot.warnings, *self.exposed)
-
-    @property
-    def refused(self) -> tuple[PluginInstance, ...]:
-        return self.snapshot.refused
+    broken: IntegrityError | None
 
     def refusal_of(self, plugin: PluginInstance) -> Problem:
         """Why a plugin cannot run, with the place in the configuration that names it."""
         path: KeyPath = ("plugins", plugin.name)
-        if node_at(self.tree, (*path, "uses")) is not None:
+        if node_at(self.loaded.tree, (*path, "uses")) is not None:
             path = (*path, "uses")
         why = plugin.refused
-        place = location_of(self.tree, path)
+        place = location_of(self.loaded.tree, path)
         return problem_at(place, path, why.reason if why else "", hint=why.hint if why else None)
 
 
@@ -130,11 +119,9 @@ def check_configuration(named: str | Path | None, environ: Mapping[str, str]) ->
                 f"{broken.message}, and {besides} in it", hint=rest.hint, problems=problems
             ) from rest
     return ConfigCheck(
-        path=opened.loaded.path,
-        files=tuple(file.name for file in opened.loaded.files),
+        loaded=opened.loaded,
         snapshot=opened.snapshot,
-        tree=opened.loaded.tree,
-        exposed=tuple(_readable_secrets(opened)),
+        warnings=(*opened.snapshot.warnings, *_readable_secrets(opened)),
         broken=broken,
     )
 

@@ -65,8 +65,8 @@ class BackupManifest(Value):
         return sum(member.size for member in self.members)
 
 
-class HashingReader(io.RawIOBase):
-    """A stream that hashes the bytes that are read."""
+class HashingReader:
+    """Reads a stream and hashes its bytes."""
 
     def __init__(self, stream: IO[bytes]) -> None:
         from blake3 import blake3  # noqa: PLC0415 - only backups need it
@@ -74,9 +74,6 @@ class HashingReader(io.RawIOBase):
         self._stream = stream
         self._digest = blake3()
         self._size = 0
-
-    def readable(self) -> bool:
-        return True
 
     def read(self, size: int = -1) -> bytes:
         piece = self._stream.read(size)
@@ -167,13 +164,7 @@ class _HeaderLimiter(io.RawIOBase):
     def __init__(self, stream: gzip.GzipFile) -> None:
         self._stream = stream
         #: Bytes left for headers; None while the bytes of a file are read.
-        self._left: int | None = _MAX_HEADER
-
-    def expect_header(self) -> None:
-        self._left = _MAX_HEADER
-
-    def expect_file(self) -> None:
-        self._left = None
+        self.left: int | None = _MAX_HEADER
 
     def readable(self) -> bool:
         return True
@@ -182,10 +173,10 @@ class _HeaderLimiter(io.RawIOBase):
         return True
 
     def read(self, size: int = -1) -> bytes:
-        if self._left is not None:
-            if not 0 <= size <= self._left:
+        if self.left is not None:
+            if not 0 <= size <= self.left:
                 raise tarfile.ReadError(f"a header is larger than {_MAX_HEADER >> 20} MiB")
-            self._left -= size
+            self.left -= size
         return self._stream.read(size)
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
@@ -201,7 +192,7 @@ def _read_manifest(archive: tarfile.TarFile, headers: _HeaderLimiter, path: Path
         raise _broken(path, "it does not begin with a manifest")
     if first.size > _MAX_MANIFEST:
         raise _broken(path, f"its manifest is larger than {_MAX_MANIFEST >> 20} MiB")
-    headers.expect_file()
+    headers.left = None
     stream = archive.extractfile(first)
     try:
         content = json.loads(stream.read() if stream is not None else b"")
@@ -241,9 +232,9 @@ def _members(
     """In the order of the archive, which is compressed and can only be read from beginning to end."""
     expected = {member.name: member for member in manifest.members}
     while True:
-        headers.expect_header()
+        headers.left = _MAX_HEADER
         info = archive.next()
-        headers.expect_file()
+        headers.left = None
         if info is None:
             break
         member = expected.pop(info.name, None)

@@ -49,11 +49,11 @@ def check(call: Invocation) -> CommandResult:
         error, problems = invalid, invalid.problems
     data: JsonObject = {
         "valid": error is None,
-        "path": str(found.path) if found else None,
-        "files": list(found.files) if found else [],
+        "path": str(found.loaded.path) if found else None,
+        "files": [file.name for file in found.loaded.files] if found else [],
         "problems": [problem_as_json(problem) for problem in problems],
         "warnings": [problem_as_json(warning) for warning in found.warnings] if found else [],
-        "refused": [_refused_as_json(plugin, found) for plugin in found.refused] if found else [],
+        "refused": [_refused_as_json(plugin, found) for plugin in found.snapshot.refused] if found else [],
     }
     if error is not None:
         data |= error_as_json(error)
@@ -231,10 +231,10 @@ def _refused_error(found: ConfigCheck) -> ConfigError | None:
     """An error for plugins that are configured and cannot run, although the daemon starts without them."""
     from ductile.errors import ConfigError, IntegrityError
 
-    if not found.refused:
+    if not found.snapshot.refused:
         return found.broken
-    names = ", ".join(plugin.name for plugin in found.refused)
-    count = len(found.refused)
+    names = ", ".join(plugin.name for plugin in found.snapshot.refused)
+    count = len(found.snapshot.refused)
     what = "a configured plugin cannot run" if count == 1 else f"{count} configured plugins cannot run"
     if found.broken is None:
         return ConfigError(f"{what}: {names}")
@@ -266,8 +266,8 @@ def _check_text(found: ConfigCheck, error: ConfigError | None, console: Console,
     if error is None:
         return "\n\n".join([*parts, _summary(found, console, verbose=verbose)])
     parts.append(error_as_text(error, console))
-    if found.refused:
-        refused = [found.refusal_of(plugin) for plugin in found.refused]
+    if found.snapshot.refused:
+        refused = [found.refusal_of(plugin) for plugin in found.snapshot.refused]
         parts.append(problems_as_text(refused, console))
     return "\n\n".join(parts)
 
@@ -275,16 +275,16 @@ def _check_text(found: ConfigCheck, error: ConfigError | None, console: Console,
 def _summary(found: ConfigCheck, console: Console, *, verbose: bool) -> str:
     snapshot = found.snapshot
     counts = {
-        "file": len(found.files),
+        "file": len(found.loaded.files),
         "plugin": len(snapshot.plugins),
         "schedule": sum(len(plugin.schedules) for plugin in snapshot.plugins.values()),
         "pipeline": len(snapshot.pipelines),
         "route": len(snapshot.routes),
     }
     counted = ", ".join(fmt.count(number, name) for name, number in counts.items())
-    lines = [f"{console.style('green', 'ok:')} {console.path(str(found.path))} ({counted})"]
+    lines = [f"{console.style('green', 'ok:')} {console.path(str(found.loaded.path))} ({counted})"]
     if verbose:
-        lines += [f"  {name}" for name in found.files]
+        lines += [f"  {file.name}" for file in found.loaded.files]
     return "\n".join(lines)
 
 
