@@ -42,8 +42,6 @@ T = TypeVar("T")
 
 
 class Engine:
-    """Implements `ductile.operations.context.RunningEngine`."""
-
     def __init__(self, deps: EngineDeps, snapshot: Snapshot) -> None:
         self._deps = deps
         self._started_at = deps.clock.now()
@@ -116,6 +114,7 @@ class Engine:
 
     @property
     def draining(self) -> frozenset[str]:
+        """The plugins that take no new jobs because they are about to be disabled."""
         return self._drain.plugins
 
     def status(self) -> EngineStatus:
@@ -132,6 +131,7 @@ class Engine:
 
     @contextmanager
     def sync_slot(self) -> Iterator[None]:
+        """Hold a slot for a caller that waits for a run. Raises `TooBusyError` if none is free."""
         limit = self.snapshot().api.max_concurrent_sync
         if self._sync_callers >= limit:
             raise TooBusyError(
@@ -145,6 +145,7 @@ class Engine:
             self._sync_callers -= 1
 
     async def single_flight(self, name: str, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Run a task once at a time: callers with the same name while it runs get the same result."""
         task: asyncio.Task[T] | None = self._shared.get(name)
         if task is None:
             task = self._shared[name] = asyncio.create_task(make(), name=name)
@@ -152,6 +153,7 @@ class Engine:
         return await asyncio.shield(task)
 
     async def stop_job(self, job_id: str) -> None:
+        """Stop the process of a job whose cancellation is on disk."""
         self._deps.signals.emit(Signal.JOB_CANCELLING, job_id=job_id)
         await self._stop_cancelled(job_id)
 

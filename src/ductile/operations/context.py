@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from random import Random
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING
 
 from ductile.config.snapshot import Snapshot
 from ductile.core.jobs.model import Job, JobStatus, SubmittedBy
@@ -18,48 +17,7 @@ from ductile.store.port import Store
 from ductile.struct import Value
 
 if TYPE_CHECKING:
-    from ductile.engine.deps import EngineStatus
-    from ductile.engine.dispatcher import Dispatcher
-    from ductile.engine.job_signals import JobSignals
-    from ductile.engine.reload.reloader import Reloader
-    from ductile.engine.scheduler import Scheduler
-    from ductile.engine.waiters import Waiters
-
-T = TypeVar("T")
-
-
-class RunningEngine(Protocol):
-    """What use cases need of the daemon's engine. The store's notifier wakes its services after a commit."""
-
-    dispatcher: Dispatcher
-    scheduler: Scheduler
-    waiters: Waiters
-    reloader: Reloader
-    job_signals: JobSignals
-
-    @property
-    def stopping(self) -> bool: ...
-
-    @property
-    def draining(self) -> frozenset[str]:
-        """The plugins that take no new jobs because they are about to be disabled."""
-        ...
-
-    def status(self) -> EngineStatus: ...
-
-    def sync_slot(self) -> AbstractContextManager[None]:
-        """Hold a slot for a caller that waits for a run. Raises `TooBusyError` if none is free."""
-        ...
-
-    async def single_flight(self, name: str, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Run a task once at a time: callers with the same name while it runs get the same result."""
-        ...
-
-    async def stop_job(self, job_id: str) -> None:
-        """Stop the process of a job whose cancellation is on disk."""
-        ...
-
-    def stop(self) -> None: ...
+    from ductile.engine.engine import Engine
 
 
 class Source(Value):
@@ -81,7 +39,7 @@ class OperationContext(Value):
     now: Callable[[], datetime]
     rng: Random
     #: None where a command works on the store while no daemon runs.
-    engine: RunningEngine | None = None
+    engine: Engine | None = None
     #: The process that runs a job of this store without a daemon, if there is one.
     offline_runner_pid: int | None = None
     #: Reads and compiles the configuration on disk; blocking. Only where an engine runs.
@@ -100,7 +58,7 @@ class OperationContext(Value):
             return 0
         return (await self.store.queue_counts()).running
 
-    def require_engine(self) -> RunningEngine:
+    def require_engine(self) -> Engine:
         """The running engine. Raises `DaemonNotRunningError` if there is none."""
         if self.engine is None:
             raise DaemonNotRunningError("no daemon is running", hint="Start it with `ductile system start`.")

@@ -30,8 +30,9 @@ from ductile.core.webhooks.signatures import (
     sign_body,
     signed_headers,
 )
+from ductile.engine.engine import Engine
 from ductile.http.server import Listener, ListenerLimits
-from ductile.operations.context import OperationContext, RunningEngine
+from ductile.operations.context import OperationContext
 from ductile.store.port import Priority, Store
 from ductile.store.session import Session
 from ductile.store.sqlite.store import SqliteStore, open_sqlite_store
@@ -136,7 +137,7 @@ async def serving(
     snapshot: Snapshot | None = None,
     body_seconds: float = 10.0,
     unverified_bytes: int = UNVERIFIED_BYTES,
-    engine: RunningEngine | None = None,
+    engine: Engine | None = None,
 ) -> AsyncIterator[Bench]:
     clock = Clock()
     store = open_sqlite_store(directory / "state.db", clock=clock, rng=Random(1))

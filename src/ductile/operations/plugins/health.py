@@ -8,19 +8,22 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from ductile.config.snapshot import PluginInstance
 from ductile.core.ids import make_id, make_trace_id
 from ductile.core.jobs.model import NewJob, SubmittedBy
 from ductile.engine.reload.reloader import init_of
-from ductile.operations.context import OperationContext, RunningEngine
+from ductile.operations.context import OperationContext
 from ductile.operations.plugins.lookup import find_plugin
 from ductile.operations.request import NoFields
 from ductile.operations.response import Id, Response, Timestamp, timestamp
 from ductile.store.model.jobs import InitKey, InitRecord, InitStatus
 from ductile.store.model.records import LogFilter, LogRow
 from ductile.struct import Value, about
+
+if TYPE_CHECKING:
+    from ductile.engine.engine import Engine
 
 #: The status of a check that could not be started now.
 NOT_CHECKED = "not_asked"
@@ -84,9 +87,7 @@ def _with_health_command(context: OperationContext) -> Iterator[PluginInstance]:
             yield plugin
 
 
-async def _check_one(
-    context: OperationContext, engine: RunningEngine, plugin: PluginInstance
-) -> PluginHealth:
+async def _check_one(context: OperationContext, engine: Engine, plugin: PluginInstance) -> PluginHealth:
     """Run the check beside the queue, with one attempt: a retried check says nothing about now.
 
     A plugin that is not `concurrency_safe` is not checked while it runs as many jobs as it may.

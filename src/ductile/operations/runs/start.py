@@ -10,7 +10,7 @@ import asyncio
 from contextlib import nullcontext
 from datetime import datetime, timedelta
 from time import thread_time
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from msgspec import UNSET, UnsetType
 
@@ -26,7 +26,7 @@ from ductile.core.runs.graph import RUN_PLUGIN
 from ductile.core.runs.state import NewRun
 from ductile.core.suggest import did_you_mean
 from ductile.errors import ConflictError, GoneError, NotFoundError, RefusedError
-from ductile.operations.context import OperationContext, RunningEngine
+from ductile.operations.context import OperationContext
 from ductile.operations.jobs.change import ChangeJob, refuse_retry
 from ductile.operations.jobs.lookup import find_job, resolve_job
 from ductile.operations.jobs.query import ResultOnly
@@ -52,6 +52,10 @@ from ductile.operations.submission import (
 from ductile.protocol.manifest.model import ExecutionMode
 from ductile.store.model.jobs import Accepted, Deduplicated, RetryResult, Submission
 from ductile.struct import Value, about, field, replace
+
+if TYPE_CHECKING:
+    from ductile.engine.engine import Engine
+
 
 _DEFAULT_TIMEOUT = timedelta(seconds=30)
 
@@ -297,7 +301,7 @@ async def _submit(
         return await _sync_response(context, result.job_id, wait, began, duplicate=duplicate)
 
 
-async def _wait(context: OperationContext, engine: RunningEngine, job_id: str, longest: timedelta) -> None:
+async def _wait(context: OperationContext, engine: Engine, job_id: str, longest: timedelta) -> None:
     """Wait until the job has ended, the time is up, or the daemon stops."""
     with engine.waiters.waiting_for(job_id) as ended:
         # Read after registering: an end between the two would be missed.
