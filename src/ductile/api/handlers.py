@@ -18,8 +18,8 @@ from ductile.api.events import EventFilter, parse_last_event_id
 from ductile.core.jobs.model import LedgerKind, SubmittedBy
 from ductile.http.responses import Header, RawResponse, Stream
 from ductile.operations.context import Source
-from ductile.operations.jobs.artifacts import OpenArtifact, OpenedArtifact, open_artifact
 from ductile.operations.jobs.lookup import resolve_job
+from ductile.operations.jobs.query import OpenArtifact, OpenedArtifact, open_artifact
 from ductile.operations.request import decode_enums, decode_request
 from ductile.operations.response import Response
 from ductile.operations.system import probes

@@ -211,8 +211,10 @@ _FIGURES = (
     ),
 )
 _PLUGIN_RECORDS = (
-    _read("plugin.state", "plugins.records:plugin_state", "The stored state of a plugin", PLUGIN_RO),
-    _read("plugin.facts", "plugins.records:plugin_facts", "The facts that a plugin has recorded", PLUGIN_RO),
+    _read("plugin.state", "plugins.catalogue:plugin_state", "The stored state of a plugin", PLUGIN_RO),
+    _read(
+        "plugin.facts", "plugins.catalogue:plugin_facts", "The facts that a plugin has recorded", PLUGIN_RO
+    ),
     _read(
         "plugin.health", "plugins.health:list_unhealthy_plugins", "Plugins whose last init failed", PLUGIN_RO
     ),

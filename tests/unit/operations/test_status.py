@@ -10,7 +10,8 @@ from ductile.core.jobs.failures import Breaker, BreakerState
 from ductile.core.jobs.settlement import LogStatus
 from ductile.operations.jobs.documents import Execution, listed_execution
 from ductile.operations.plugins.health import FailedInit
-from ductile.operations.system.breakers import breaker_status
+from ductile.operations.response import from_record
+from ductile.operations.system.breakers import BreakerStatus
 from ductile.operations.system.status import PluginStatus, troubled_first
 from ductile.struct import replace
 
@@ -31,13 +32,13 @@ WELL = PluginStatus(
     paused=False,
     health=None,
     health_error=None,
-    breakers={"poll": breaker_status(Breaker())},
+    breakers={"poll": from_record(BreakerStatus, Breaker())},
     unhealthy=None,
 )
 KINDS = {
     "refused": replace(WELL, refused="its entrypoint is not executable"),
     "unhealthy": replace(WELL, unhealthy=FailedInit(job_id=None, error="init failed", at="")),
-    "open": replace(WELL, breakers={"poll": breaker_status(Breaker(state=BreakerState.OPEN))}),
+    "open": replace(WELL, breakers={"poll": from_record(BreakerStatus, Breaker(state=BreakerState.OPEN))}),
     "failed": replace(WELL, last_run=last_run(LogStatus.TIMED_OUT)),
     "ill": replace(WELL, health=LogStatus.FAILED),
     "well": WELL,

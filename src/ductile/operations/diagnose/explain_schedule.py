@@ -15,7 +15,7 @@ from ductile.engine.schedule_entries import ActiveSchedule, conditions_of
 from ductile.errors import NotFoundError
 from ductile.operations.context import OperationContext
 from ductile.operations.diagnose.wording import time_text
-from ductile.operations.response import Id, Response, Timestamp, timestamp
+from ductile.operations.response import Id, Response, Timestamp, from_record, timestamp
 from ductile.operations.schedules.audit import PastOccurrence, past_occurrence
 from ductile.operations.schedules.manage import (
     DEFAULT_SCHEDULE,
@@ -23,7 +23,7 @@ from ductile.operations.schedules.manage import (
     configured_schedule,
     find_schedule,
 )
-from ductile.operations.system.breakers import BreakerStatus, breaker_status
+from ductile.operations.system.breakers import BreakerStatus
 from ductile.store.model.records import BreakerRow
 from ductile.store.model.schedules import Occurrence, OccurrenceOutcome, ScheduleEntry
 from ductile.struct import Value
@@ -113,7 +113,7 @@ async def explain_schedule(context: OperationContext, request: OneSchedule) -> S
         advice=tuple(_advice(records, cause)),
         next_at=timestamp(None if entry is None else entry.next_at),
         last_job_id=None if entry is None else entry.last_job_id,
-        breaker=None if breaker is None else breaker_status(breaker.breaker),
+        breaker=None if breaker is None else from_record(BreakerStatus, breaker.breaker),
         occurrences=tuple(past_occurrence(row) for row in records.occurrences),
     )
 

@@ -174,13 +174,10 @@ def job_output(job: Job, row: LogRow) -> JsonObject | None:
         return None
     envelope = plugin_response(row) or normalise_response({})
     result = envelope.get("result")
-    if result is None:
-        stdout = ""
-    else:
-        stdout = result if isinstance(result, str) else msgspec.json.encode(result).decode()
+    shown = "" if result is None else result
     return {
         **envelope,
-        "stdout": stdout,
+        "stdout": shown if isinstance(shown, str) else msgspec.json.encode(shown).decode(),
         "stderr": row.stderr or "",
         "exit_code": row.exit_code,
         "output_files": list(row.artifacts),
@@ -196,14 +193,7 @@ class JobTransition(Value):
 
 
 def job_transition(row: TransitionRow) -> JobTransition:
-    change = row.transition
-    return JobTransition(
-        at=timestamp(row.at),
-        from_status=change.from_status,
-        to_status=change.to_status,
-        reason=change.reason,
-        execution=row.execution,
-    )
+    return from_record(JobTransition, row.transition, at=timestamp(row.at), execution=row.execution)
 
 
 class LedgerEvent(Value):

@@ -1,22 +1,23 @@
-"""Plugins of the configuration in force: their commands, schemas and standing.
+"""Plugins of the configuration in force: their commands, schemas and standing, their state and facts.
 
-Nothing in it is a setting or a secret: where discovery is open, it needs no token.
+Nothing in a listing is a setting or a secret: where discovery is open, it needs no token.
 """
 
 from __future__ import annotations
 
 from typing import Annotated, Any
 
-from ductile.config.snapshot import PluginInstance
+from ductile.config.secrets import redact
 from ductile.core.auth_scopes import auth_scope
 from ductile.operations.context import OperationContext
 from ductile.operations.operation import right_of
 from ductile.operations.plugins.health import unhealthy_plugins
-from ductile.operations.plugins.lookup import commands_of, find_plugin
-from ductile.operations.request import NoFields
-from ductile.operations.response import Response, from_record, milliseconds
+from ductile.operations.plugins.lookup import OnePlugin, commands_of, find_plugin
+from ductile.operations.request import Cursor, NoFields, PageLimit
+from ductile.operations.response import Id, NextCursor, Response, Timestamp, from_record, milliseconds
 from ductile.plugins.catalogue import PluginEntry, PluginStanding, list_entries
-from ductile.protocol.manifest.model import Command, CommandType
+from ductile.protocol.manifest.model import CommandType
+from ductile.store.model.records import DEFAULT_PAGE
 from ductile.struct import Value, about
 
 
@@ -46,7 +47,9 @@ async def list_plugins(context: OperationContext, _request: NoFields) -> Plugins
     for entry in list_entries(snapshot):
         commands = entry.manifest.commands if entry.manifest else {}
         listed.append(
-            ListedPlugin(
+            from_record(
+                ListedPlugin,
+                entry,
                 **_summary(entry, unhealthy=entry.configured and entry.name in unhealthy),
                 commands={name: each.type for name, each in commands.items()},
             )
@@ -55,10 +58,8 @@ async def list_plugins(context: OperationContext, _request: NoFields) -> Plugins
 
 
 def _summary(entry: PluginEntry, *, unhealthy: bool) -> dict[str, Any]:
+    """The fields of `PluginSummary` that an entry has in another form."""
     return {
-        "name": entry.name,
-        "uses": entry.uses,
-        "standing": entry.standing,
         "refused": entry.reason,
         "unhealthy": unhealthy,
         "version": None if entry.manifest is None else entry.manifest.version,
@@ -109,13 +110,25 @@ async def show_plugin(context: OperationContext, request: ShowPlugin) -> PluginD
     entry = next(each for each in list_entries(context.snapshot()) if each.instance is plugin)
     manifest = entry.manifest
     failed_init = (await unhealthy_plugins(context)).get(plugin.name)
-    return PluginDetail(
+    return from_record(
+        PluginDetail,
+        entry,
         **_summary(entry, unhealthy=failed_init is not None),
         init_error=None if failed_init is None else failed_init.error,
         parallelism=plugin.parallelism,
         validate_input=plugin.validate_input,
         schedules=[schedule.id for schedule in plugin.schedules],
-        commands={name: _command(plugin, each) for name, each in commands_of(plugin).items()},
+        commands={
+            name: from_record(
+                PluginCommand,
+                each,
+                timeout_ms=milliseconds(plugin.timeout_for(name)),
+                emits=[from_record(CommandEvent, event) for event in each.emits],
+                call=f"POST /plugin/{plugin.name}/{name}",
+                scope=auth_scope(plugin.name, right_of(each)),
+            )
+            for name, each in commands_of(plugin).items()
+        },
         config_keys=ConfigKeys(
             required=list(manifest.required_config) if manifest else [],
             optional=list(manifest.optional_config) if manifest else [],
@@ -123,12 +136,60 @@ async def show_plugin(context: OperationContext, request: ShowPlugin) -> PluginD
     )
 
 
-def _command(plugin: PluginInstance, command: Command) -> PluginCommand:
+# -------------------------------------------------------------------------------------- stored records
+
+
+class ShowPluginState(OnePlugin):
+    reveal: Annotated[bool, about("Show values that look like secrets.")] = False
+
+
+class StoredPluginState(Response):
+    plugin: str
+    state: Any
+    updated_at: Timestamp | None
+
+
+class ListPluginFacts(ShowPluginState):
+    limit: PageLimit = DEFAULT_PAGE
+    cursor: Cursor = None
+
+
+class PluginFact(Value):
+    seq: int
+    fact_type: str
+    command: str | None
+    job_id: Id | None
+    created_at: Timestamp
+    fact: Any
+
+
+class PluginFacts(Response):
+    plugin: str
+    facts: tuple[PluginFact, ...]
+    next_cursor: NextCursor
+
+
+async def plugin_state(context: OperationContext, request: ShowPluginState) -> StoredPluginState:
+    """The state of a plugin; that of one that is no longer configured too."""
+    stored = await context.store.plugin_state(request.plugin)
+    if stored is None:
+        find_plugin(context.snapshot(), request.plugin)
+        return StoredPluginState(plugin=request.plugin, state={}, updated_at=None)
     return from_record(
-        PluginCommand,
-        command,
-        timeout_ms=milliseconds(plugin.timeout_for(command.name)),
-        emits=[CommandEvent(type=event.type, values=list(event.values)) for event in command.emits],
-        call=f"POST /plugin/{plugin.name}/{command.name}",
-        scope=auth_scope(plugin.name, right_of(command)),
+        StoredPluginState, stored, state=stored.state if request.reveal else redact(stored.state)
+    )
+
+
+async def plugin_facts(context: OperationContext, request: ListPluginFacts) -> PluginFacts:
+    """The facts of a plugin, newest first; those of one that is no longer configured too."""
+    page = await context.store.facts(request.plugin, limit=request.limit, cursor=request.cursor)
+    if not page.rows:
+        find_plugin(context.snapshot(), request.plugin)
+    return PluginFacts(
+        plugin=request.plugin,
+        facts=tuple(
+            from_record(PluginFact, row, fact=row.body if request.reveal else redact(row.body))
+            for row in page.rows
+        ),
+        next_cursor=page.next_cursor,
     )

@@ -12,12 +12,13 @@ from msgspec import UNSET, UnsetType
 
 from ductile.config.names import parse_target
 from ductile.config.schema.pipelines import PipelineSettings, StepSettings
-from ductile.config.snapshot import EventTarget, PipelineTarget, PluginTarget, Snapshot, WebhookEndpoint
+from ductile.config.snapshot import EventTarget, PluginInstance, Snapshot, WebhookEndpoint
 from ductile.core.events.model import Hook
 from ductile.operations.context import OperationContext
 from ductile.operations.plugins.lookup import commands_of
 from ductile.operations.request import NoFields
 from ductile.operations.response import Response, from_record
+from ductile.operations.webhooks.manage import target_fields
 from ductile.plugins.catalogue import PluginStanding, standing_of
 from ductile.struct import Value, about, field
 
@@ -94,7 +95,7 @@ async def show_topology(context: OperationContext, _request: NoFields) -> Topolo
 
 def topology_of(snapshot: Snapshot) -> Topology:
     return Topology(
-        plugins=[_plugin(snapshot, name) for name in snapshot.plugins],
+        plugins=[_plugin(plugin) for plugin in snapshot.plugins.values()],
         pipelines=[_pipeline(snapshot, pipeline) for pipeline in snapshot.pipelines.values()],
         webhooks=[_webhook(snapshot, endpoint) for endpoint in snapshot.webhooks],
         events=_events(snapshot),
@@ -105,17 +106,14 @@ def topology_of(snapshot: Snapshot) -> Topology:
 # ----------------------------------------------------------------------------------------------- nodes
 
 
-def _plugin(snapshot: Snapshot, name: str) -> TopologyPlugin:
-    plugin = snapshot.plugins[name]
+def _plugin(plugin: PluginInstance) -> TopologyPlugin:
     return TopologyPlugin(
-        name=name,
+        name=plugin.name,
         standing=standing_of(plugin),
-        schedules=[TopologySchedule(id=each.id, command=each.command) for each in plugin.schedules],
+        schedules=[from_record(TopologySchedule, each) for each in plugin.schedules],
         commands={
-            command.name: TopologyCommand(
-                consumes=list(command.consumes), emits=[event.type for event in command.emits]
-            )
-            for command in commands_of(plugin).values()
+            name: from_record(TopologyCommand, command, emits=[event.type for event in command.emits])
+            for name, command in commands_of(plugin).items()
         },
     )
 
@@ -146,23 +144,10 @@ def _steps_in(steps: Iterable[StepSettings]) -> Iterator[StepSettings]:
 
 
 def _webhook(snapshot: Snapshot, endpoint: WebhookEndpoint) -> TopologyWebhook:
-    plugin, command, pipeline, event = None, None, None, None
-    match endpoint.target:
-        case PluginTarget():
-            plugin, command = endpoint.target.plugin, endpoint.target.command
-        case PipelineTarget():
-            pipeline = endpoint.target.pipeline
-        case EventTarget():
-            event = endpoint.target.event_type
-    return TopologyWebhook(
-        name=endpoint.name,
-        path=endpoint.path,
-        plugin=plugin,
-        command=command,
-        standing=None if plugin is None else standing_of(snapshot.plugins[plugin]),
-        pipeline=pipeline,
-        event=event,
-    )
+    fields = target_fields(endpoint.target)
+    plugin = fields["plugin"]
+    standing = None if plugin is None else standing_of(snapshot.plugins[plugin])
+    return from_record(TopologyWebhook, endpoint, **fields, standing=standing)
 
 
 # ----------------------------------------------------------------------------------------------- edges

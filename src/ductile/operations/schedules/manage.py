@@ -296,9 +296,8 @@ async def run_schedule(
     """Start a run now. Raises `ConflictError` if another run prevents it."""
     engine = context.require_engine()
     entry = await find_schedule(context, request.plugin, request.schedule)
-    plugin, schedule_id = entry.plugin, entry.schedule_id
     if request.dry_run:
-        return ScheduleNotStarted(plugin=plugin, id=schedule_id, job_id=None, dry_run=True)
+        return ScheduleNotStarted(plugin=entry.plugin, id=entry.schedule_id, job_id=None, dry_run=True)
     context.refuse_when_stopping()
-    job_id = await engine.scheduler.run_now(plugin, schedule_id)
-    return ScheduleStarted(plugin=plugin, id=schedule_id, job_id=job_id)
+    job_id = await engine.scheduler.run_now(entry.plugin, entry.schedule_id)
+    return ScheduleStarted(plugin=entry.plugin, id=entry.schedule_id, job_id=job_id)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from msgspec import UNSET, UnsetType
 
-from ductile.core.jobs.failures import Breaker, BreakerState
+from ductile.core.jobs.failures import BreakerState
 from ductile.operations.context import OperationContext
 from ductile.operations.plugins.lookup import OnePlugin, find_plugin, known_command
 from ductile.operations.request import DryRun
@@ -55,17 +55,13 @@ class BreakersReset(Response):
     dry_run: WasDryRun = UNSET
 
 
-def breaker_status(breaker: Breaker) -> BreakerStatus:
-    return from_record(BreakerStatus, breaker)
-
-
 async def show_breakers(context: OperationContext, request: OnePlugin) -> PluginBreakers:
     plugin = find_plugin(context.snapshot(), request.plugin).name
     history = await context.store.breaker_history(plugin, limit=_HISTORY_ROWS)
     return PluginBreakers(
         plugin=plugin,
         breakers={
-            row.command: breaker_status(row.breaker)
+            row.command: from_record(BreakerStatus, row.breaker)
             for row in await context.store.breakers()
             if row.plugin == plugin
         },

@@ -16,6 +16,7 @@ from ductile.operations.context import OperationContext
 from ductile.operations.plugins.lookup import OnePlugin, find_plugin
 from ductile.operations.request import DryRun, NoFields
 from ductile.operations.response import Response, WasDryRun, from_record
+from ductile.store.model.maintenance import PluginWork
 from ductile.struct import Value, about
 
 DEFAULT_DRAIN_TIMEOUT = timedelta(hours=1)
@@ -108,13 +109,11 @@ async def view_configuration(context: OperationContext, _request: NoFields) -> C
 
 async def reload(context: OperationContext, request: ReloadConfig) -> ConfigReloaded:
     """Switch to the configuration on disk; with `drain`, after the plugins it removes have no work left."""
-    engine = context.require_engine()
-    if request.dry_run:
-        preview = await engine.reloader.preview()
-        return from_record(ConfigReloaded, preview, warnings=_problems(preview.warnings), dry_run=True)
+    reloader = context.require_engine().reloader
     drain = (request.drain_timeout or DEFAULT_DRAIN_TIMEOUT) if request.drain else None
-    result = await engine.reloader.reload(drain)
-    return from_record(ConfigReloaded, result, warnings=_problems(result.warnings))
+    result = await (reloader.preview() if request.dry_run else reloader.reload(drain))
+    warnings = _problems(result.warnings)
+    return from_record(ConfigReloaded, result, warnings=warnings, dry_run=request.dry_run or UNSET)
 
 
 def _problems(problems: Sequence[Problem]) -> tuple[ConfigProblem, ...]:
@@ -123,19 +122,15 @@ def _problems(problems: Sequence[Problem]) -> tuple[ConfigProblem, ...]:
 
 async def stop(context: OperationContext, request: StopDaemon) -> DaemonStopping:
     engine = context.require_engine()
-    pid = engine.status().pid
-    if request.dry_run:
-        return DaemonStopping(stopping=False, pid=pid, dry_run=True)
-    engine.stop()
-    return DaemonStopping(stopping=True, pid=pid)
+    pid, dry_run = engine.status().pid, request.dry_run
+    if not dry_run:
+        engine.stop()
+    return DaemonStopping(stopping=not dry_run, pid=pid, dry_run=dry_run or UNSET)
 
 
 async def pending_work(context: OperationContext, request: OnePlugin) -> PendingPluginWork:
     found = await context.store.pending_work((request.plugin,))
-    if not found:
-        return PendingPluginWork(plugin=request.plugin, queued=0, running=0, runs=0)
-    work = found[0]
-    return PendingPluginWork(plugin=request.plugin, queued=work.queued, running=work.running, runs=work.runs)
+    return from_record(PendingPluginWork, found[0] if found else PluginWork(plugin=request.plugin))
 
 
 async def drain_plugin(context: OperationContext, request: DrainPlugin) -> PluginDrained:

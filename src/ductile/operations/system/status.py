@@ -21,7 +21,7 @@ from ductile.operations.plugins.health import FailedInit, failed_init, unhealthy
 from ductile.operations.request import NoFields
 from ductile.operations.response import Id, Response, Timestamp, from_record, milliseconds, timestamp
 from ductile.operations.schedules.manage import current_schedules
-from ductile.operations.system.breakers import BreakerStatus, breaker_status
+from ductile.operations.system.breakers import BreakerStatus
 from ductile.store.model.jobs import InitRecord
 from ductile.store.model.records import LARGEST_PAGE, BreakerRow, JobFilter, LogFilter
 from ductile.store.model.schedules import ScheduleEntry
@@ -137,7 +137,11 @@ async def _plugin_status(
         paused=bool(own) and all(entry.paused_at is not None for entry in own),
         health=health[0].status if health else None,
         health_error=health[0].error if health else None,
-        breakers={row.command: breaker_status(row.breaker) for row in breakers if row.plugin == plugin.name},
+        breakers={
+            row.command: from_record(BreakerStatus, row.breaker)
+            for row in breakers
+            if row.plugin == plugin.name
+        },
         unhealthy=None if init is None else failed_init(init),
     )
 

@@ -7,7 +7,14 @@ from typing import Annotated
 
 from msgspec import UNSET
 
-from ductile.config.snapshot import EventTarget, PipelineTarget, PluginTarget, Snapshot, WebhookEndpoint
+from ductile.config.snapshot import (
+    EventTarget,
+    PipelineTarget,
+    PluginTarget,
+    Snapshot,
+    WebhookEndpoint,
+    WebhookTarget,
+)
 from ductile.core.suggest import did_you_mean
 from ductile.core.webhooks.url_policy import redact_url
 from ductile.errors import ConfigError, ConflictError, NotFoundError
@@ -71,25 +78,30 @@ async def list_webhooks(context: OperationContext, _request: NoFields) -> Webhoo
     return WebhookList(
         loaded=context.engine is not None,
         listen=snapshot.webhooks_listen if snapshot.webhooks_enabled else None,
-        endpoints=tuple(_listed(endpoint) for endpoint in snapshot.webhooks),
+        endpoints=tuple(
+            from_record(
+                ListedEndpoint,
+                endpoint,
+                **target_fields(endpoint.target),
+                signature_header=endpoint.scheme.header,
+                delivery_header=endpoint.scheme.delivery_header,
+            )
+            for endpoint in snapshot.webhooks
+        ),
         on_disk=await _changes_on_disk(context, snapshot),
     )
 
 
-def _listed(endpoint: WebhookEndpoint) -> ListedEndpoint:
-    target = endpoint.target
-    return ListedEndpoint(
-        name=endpoint.name,
-        path=endpoint.path,
-        plugin=target.plugin if isinstance(target, PluginTarget) else None,
-        command=target.command if isinstance(target, PluginTarget) else None,
-        pipeline=target.pipeline if isinstance(target, PipelineTarget) else None,
-        event=target.event_type if isinstance(target, EventTarget) else None,
-        preset=endpoint.preset,
-        signature_header=endpoint.scheme.header,
-        delivery_header=endpoint.scheme.delivery_header,
-        max_body_size=endpoint.max_body_size,
-    )
+def target_fields(target: WebhookTarget) -> dict[str, str | None]:
+    """What an endpoint starts, by the names that responses have for it. The others are None."""
+    none: dict[str, str | None] = dict.fromkeys(("plugin", "command", "pipeline", "event"))
+    match target:
+        case PluginTarget(plugin=plugin, command=command):
+            return none | {"plugin": plugin, "command": command}
+        case PipelineTarget(pipeline=pipeline):
+            return none | {"pipeline": pipeline}
+        case EventTarget(event_type=event_type):
+            return none | {"event": event_type}
 
 
 async def _changes_on_disk(context: OperationContext, in_force: Snapshot) -> EndpointChanges | None:
@@ -173,7 +185,6 @@ async def resend_delivery(context: OperationContext, request: ResendDelivery) ->
         )
     if found.status is DeliveryStatus.PENDING:
         raise ConflictError("the delivery is pending: it will be sent anyway")
-    if request.dry_run:
-        return from_record(DeliveryResent, found, dry_run=True)
-    await context.store.resend(found.id)
-    return from_record(DeliveryResent, found)
+    if not request.dry_run:
+        await context.store.resend(found.id)
+    return from_record(DeliveryResent, found, dry_run=request.dry_run or UNSET)
