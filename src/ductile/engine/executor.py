@@ -322,7 +322,7 @@ def _request_event(claim: ClaimedJob, payload: JsonObject | None) -> RequestEven
         timestamp=event.created_at,
         event_id=event.id,
         dedupe_key=event.dedupe_key,
-        headers=event.header_texts,
+        headers=event.headers,
     )
 
 

@@ -1,10 +1,15 @@
-"""Conversion of rows to values and back. The order of columns is that of the fragments in the queries."""
+"""Rows: their conversion to values and back, and pages of them.
+
+The fields of most values have the order of the columns in the queries, or in the fragments that list columns.
+"""
 
 from __future__ import annotations
 
+import base64
 import re
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import msgspec
 
@@ -17,13 +22,23 @@ from ductile.core.timestamps import format_timestamp, parse_timestamp
 from ductile.errors import RefusedError
 from ductile.store.model.deliveries import Delivery, DeliveryStatus
 from ductile.store.model.jobs import StoredEvent
-from ductile.store.model.records import LogRow
+from ductile.store.model.records import LARGEST_PAGE, LogRow, Page
 from ductile.store.model.schedules import Occurrence, OccurrenceOutcome, ScheduleEntry
+from ductile.store.session import Session, SqlValue
+from ductile.struct import Value
+
+V = TypeVar("V", bound=Value)
 
 _BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\]]')
+_CURSOR_PREFIX = b"c1:"
+_MAX_DIGITS = 18  # what fits into a column of 64 bits
+_NEWEST = (1 << 63) - 1
 
 _encoder = msgspec.json.Encoder()
-_decoder = msgspec.json.Decoder()
+#: Returns the value of JSON text that `to_json` wrote.
+from_json: Callable[[str], Any] = msgspec.json.Decoder().decode
+
+# -- columns
 
 
 def to_json(value: Any) -> str:
@@ -36,17 +51,13 @@ def to_json(value: Any) -> str:
     except UnicodeEncodeError:
         raise RefusedError("the JSON holds text that is not valid Unicode") from None
     # Counting brackets is cheap and nearly always enough.
-    if text.count("{") + text.count("[") > MAX_DEPTH and _depth(text) > MAX_DEPTH:
-        raise RefusedError(f"the JSON is nested more than {MAX_DEPTH} levels deep")
+    if text.count("{") + text.count("[") > MAX_DEPTH:
+        depth = 0
+        for token in _BRACKETS.finditer(text):
+            depth += {"{": 1, "[": 1, "}": -1, "]": -1}.get(token[0], 0)
+            if depth > MAX_DEPTH:
+                raise RefusedError(f"the JSON is nested more than {MAX_DEPTH} levels deep")
     return text
-
-
-def _depth(text: str) -> int:
-    deepest = depth = 0
-    for token in _BRACKETS.finditer(text):
-        depth += {"{": 1, "[": 1, "}": -1, "]": -1}.get(token[0], 0)
-        deepest = max(deepest, depth)
-    return deepest
 
 
 def storable(text: str | None) -> str | None:
@@ -55,11 +66,15 @@ def storable(text: str | None) -> str | None:
 
 
 def object_or_none(text: str | None) -> JsonObject | None:
-    return None if text is None else cast("JsonObject", _decoder.decode(text))
+    return None if text is None else cast("JsonObject", from_json(text))
 
 
 def instant_or_none(text: str | None) -> datetime | None:
     return None if text is None else parse_timestamp(text)
+
+
+def milliseconds(count: float) -> timedelta:
+    return timedelta(milliseconds=count)
 
 
 def text_or_none(instant: datetime | None) -> str | None:
@@ -67,54 +82,7 @@ def text_or_none(instant: datetime | None) -> str | None:
 
 
 def list_or_empty(text: str | None) -> tuple[JsonValue, ...]:
-    return () if text is None else tuple(_decoder.decode(text))
-
-
-def read_job(row: tuple[Any, ...], payload: JsonObject | None = None) -> Job:
-    (
-        job_id, seq, plugin, command, status, reason, hold, attempt, max_attempts, execution, submitted_by,
-        submitted_detail, dedupe_key, created_at, started_at, completed_at, next_retry_at, last_error,
-        parent_job_id, source_event_id, event_context_id, run_id, step_path, hops, trace_id,
-        cancel_requested_at, owner, lease_until, claim_seq, suspect, callback_url, callback_model,
-        callback_events, artifacts,
-    ) = row  # fmt: skip
-    return Job(
-        id=job_id,
-        seq=seq,
-        plugin=plugin,
-        command=command,
-        status=JobStatus(status),
-        reason=JobReason(reason),
-        hold=None if hold is None else Hold(hold),
-        attempt=attempt,
-        max_attempts=max_attempts,
-        execution=execution,
-        submitted_by=SubmittedBy(submitted_by),
-        submitted_detail=submitted_detail,
-        dedupe_key=dedupe_key,
-        created_at=parse_timestamp(created_at),
-        started_at=instant_or_none(started_at),
-        completed_at=instant_or_none(completed_at),
-        next_retry_at=instant_or_none(next_retry_at),
-        last_error=last_error,
-        parent_job_id=parent_job_id,
-        source_event_id=source_event_id,
-        event_context_id=event_context_id,
-        run_id=run_id,
-        step_path=step_path,
-        hops=hops,
-        trace_id=trace_id,
-        cancel_requested_at=instant_or_none(cancel_requested_at),
-        owner=owner,
-        lease_until=instant_or_none(lease_until),
-        claim_seq=claim_seq,
-        suspect=bool(suspect),
-        callback=None
-        if callback_url is None
-        else Callback(url=callback_url, model=callback_model, events=parse_states(callback_events)),
-        payload=payload,
-        artifacts=list_or_empty(artifacts),
-    )
+    return () if text is None else tuple(from_json(text))
 
 
 def parse_states(text: str | None) -> tuple[str, ...] | None:
@@ -126,21 +94,63 @@ def format_states(chosen: tuple[str, ...] | None) -> str | None:
     return None if chosen is None else ",".join(chosen)
 
 
-#: The columns of the log in the order of the fragment `log_columns`, and those of the output, which lists
-#: omit.
-_LOG_COLUMNS = (
-    "seq", "id", "job_id", "execution", "attempt", "max_attempts", "plugin", "command", "status", "reason",
-    "job_status", "job_reason", "exit_code", "signal", "error", "duration_ms", "submitted_by",
-    "submitted_detail", "dedupe_key", "created_at", "started_at", "completed_at", "parent_job_id",
-    "source_event_id", "event_context_id", "run_id", "step_path", "trace_id", "artifacts",
-    "result", "stderr", "payload",
-)  # fmt: skip
+# -- values
 
 
-def read_log(row: tuple[Any, ...]) -> LogRow:
+def row_reader(kind: type[V], /, **conversions: Callable[[Any], Any]) -> Callable[[tuple[SqlValue, ...]], V]:
+    """Return a function from a row to a value, whose fields have the order of the columns.
+
+    `conversions` apply to the columns that are not stored as they are; NULL becomes None.
+    """
+    converted = tuple((kind.__struct_fields__.index(name), convert) for name, convert in conversions.items())
+    make = cast("Callable[..., V]", kind)
+
+    def read(row: tuple[SqlValue, ...]) -> V:
+        values = list(row)
+        for column, convert in converted:
+            if values[column] is not None:
+                values[column] = convert(values[column])
+        return make(*values)
+
+    return read
+
+
+_read_job = row_reader(
+    Job,
+    status=JobStatus,
+    reason=JobReason,
+    hold=Hold,
+    submitted_by=SubmittedBy,
+    created_at=parse_timestamp,
+    started_at=parse_timestamp,
+    completed_at=parse_timestamp,
+    next_retry_at=parse_timestamp,
+    cancel_requested_at=parse_timestamp,
+    lease_until=parse_timestamp,
+    suspect=bool,
+)
+
+
+def read_job(row: tuple[SqlValue, ...], payload: JsonObject | None = None) -> Job:
+    *own, url, model, states, artifacts = row
+    callback = None if url is None else Callback(url=url, model=model, events=parse_states(states))
+    return _read_job((*own, callback, payload, list_or_empty(artifacts)))
+
+
+def find_job(session: Session, job_id: str) -> Job | None:
+    """Return a job of the queue, without its payload."""
+    row = session.one("job_by_id", id=job_id)
+    return None if row is None else read_job(row)
+
+
+def find_jobs(session: Session, query: str, **values: SqlValue) -> list[Job]:
+    return [read_job(row) for row in session.all(query, **values)]
+
+
+def read_log(row: tuple[SqlValue, ...]) -> LogRow:
     """Return an execution; the three columns of its output may be missing."""
-    values: dict[str, Any] = dict(zip(_LOG_COLUMNS, row, strict=False))
-    took = values.pop("duration_ms")
+    values: dict[str, Any] = dict(zip(LogRow.__struct_fields__, row, strict=False))
+    took = values["duration"]
     # A process whose exit was observed has an exit code or a signal. Otherwise the duration is unknown.
     exit_observed = values["exit_code"] is not None or values["signal"] is not None
     values |= {
@@ -149,7 +159,7 @@ def read_log(row: tuple[Any, ...]) -> LogRow:
         "job_status": JobStatus(values["job_status"]),
         "job_reason": JobReason(values["job_reason"]),
         "submitted_by": SubmittedBy(values["submitted_by"]),
-        "duration": timedelta(milliseconds=took) if exit_observed or took else None,
+        "duration": milliseconds(took) if exit_observed or took else None,
         "created_at": parse_timestamp(values["created_at"]),
         "started_at": instant_or_none(values["started_at"]),
         "completed_at": parse_timestamp(values["completed_at"]),
@@ -182,73 +192,85 @@ def job_from_log(row: LogRow, payload: JsonObject | None) -> Job:
     return Job(**values)
 
 
-def read_event(row: tuple[Any, ...]) -> StoredEvent:
-    event_id, event_type, source, payload, headers, dedupe_key, created_at = row
-    return StoredEvent(
-        id=event_id,
-        type=event_type,
-        source=source,
-        payload=object_or_none(payload) or {},
-        headers=object_or_none(headers),
-        dedupe_key=dedupe_key,
-        created_at=parse_timestamp(created_at),
-    )
+read_event = row_reader(StoredEvent, payload=from_json, headers=from_json, created_at=parse_timestamp)
+
+read_breaker = row_reader(
+    Breaker, state=BreakerState, opened_at=parse_timestamp, last_failure_at=parse_timestamp
+)
+
+_read_schedule = row_reader(
+    ScheduleEntry,
+    next_at=parse_timestamp,
+    nominal_at=parse_timestamp,
+    last_fired_at=parse_timestamp,
+    paused_at=parse_timestamp,
+    defined_at=parse_timestamp,
+)
 
 
-def read_breaker(row: tuple[Any, ...]) -> Breaker:
-    state, failures, opened_at, last_failure_at, last_job_id, probe_job_id = row
-    return Breaker(
-        state=BreakerState(state),
-        failures=failures,
-        opened_at=instant_or_none(opened_at),
-        last_failure_at=instant_or_none(last_failure_at),
-        last_job_id=last_job_id,
-        probe_job_id=probe_job_id,
-    )
+def read_schedule(row: tuple[SqlValue, ...]) -> ScheduleEntry:
+    *own, nominal_at, due_at, defined_at = row
+    return _read_schedule((*own, planned_or_none(nominal_at, due_at), defined_at))
 
 
-def read_schedule(row: tuple[Any, ...]) -> ScheduleEntry:
-    plugin, schedule_id, fingerprint, *place, defined_at = row
-    next_at, nominal_at, last_job_id, last_fired_at, paused_at, deferred_nominal_at, deferred_due_at = place
-    return ScheduleEntry(
-        plugin=plugin,
-        schedule_id=schedule_id,
-        fingerprint=fingerprint,
-        next_at=instant_or_none(next_at),
-        nominal_at=instant_or_none(nominal_at),
-        last_job_id=last_job_id,
-        last_fired_at=instant_or_none(last_fired_at),
-        paused_at=instant_or_none(paused_at),
-        deferred=None
-        if deferred_nominal_at is None or deferred_due_at is None
-        else PlannedOccurrence(
-            nominal_at=parse_timestamp(deferred_nominal_at), start_at=parse_timestamp(deferred_due_at)
-        ),
-        defined_at=parse_timestamp(defined_at),
-    )
+def planned_or_none(nominal_at: str | None, start_at: str | None) -> PlannedOccurrence | None:
+    if nominal_at is None or start_at is None:
+        return None
+    return PlannedOccurrence(nominal_at=parse_timestamp(nominal_at), start_at=parse_timestamp(start_at))
 
 
-def read_occurrence(row: tuple[Any, ...]) -> Occurrence:
-    _seq, plugin, schedule_id, nominal_at, until_at, count, outcome, reason, job_id, late_ms = row
-    return Occurrence(
-        plugin=plugin,
-        schedule_id=schedule_id,
-        nominal_at=parse_timestamp(nominal_at),
-        until_at=parse_timestamp(until_at),
-        count=count,
-        outcome=OccurrenceOutcome(outcome),
-        reason=reason,
-        job_id=job_id,
-        late=None if late_ms is None else timedelta(milliseconds=late_ms),
-    )
+read_occurrence = row_reader(
+    Occurrence,
+    nominal_at=parse_timestamp,
+    outcome=OccurrenceOutcome,
+    until_at=parse_timestamp,
+    late=milliseconds,
+)
+
+read_delivery = row_reader(
+    Delivery,
+    status=DeliveryStatus,
+    next_attempt_at=parse_timestamp,
+    created_at=parse_timestamp,
+    completed_at=parse_timestamp,
+)
 
 
-def read_delivery(row: tuple[Any, ...]) -> Delivery:
-    values: dict[str, Any] = dict(zip(Delivery.__struct_fields__, row, strict=True))
-    values |= {
-        "status": DeliveryStatus(values["status"]),
-        "next_attempt_at": instant_or_none(values["next_attempt_at"]),
-        "created_at": parse_timestamp(values["created_at"]),
-        "completed_at": instant_or_none(values["completed_at"]),
-    }
-    return Delivery(**values)
+# -- pages, newest first. A cursor is opaque to callers, and a sequence number to the store
+
+
+def encode_cursor(seq: int) -> str:
+    return base64.urlsafe_b64encode(_CURSOR_PREFIX + str(seq).encode()).decode().rstrip("=")
+
+
+def decode_cursor(cursor: str | None) -> int | None:
+    """Return the sequence number in a cursor. Raises `RefusedError` for text that is not one of ours."""
+    if cursor is None:
+        return None
+    try:
+        raw = base64.b64decode(cursor.encode() + b"=" * (-len(cursor) % 4), altchars=b"-_", validate=True)
+    except ValueError:
+        raw = b""
+    number = raw.removeprefix(_CURSOR_PREFIX)
+    if not raw.startswith(_CURSOR_PREFIX) or not number.isdigit() or len(number) > _MAX_DIGITS:
+        raise RefusedError("invalid cursor", hint="Pass next_cursor of the previous page, unchanged.")
+    return int(number)
+
+
+def read_page(
+    session: Session,
+    query: str,
+    values: Mapping[str, SqlValue],
+    read: Callable[[tuple[SqlValue, ...]], V],
+    *,
+    limit: int,
+    cursor: str | None,
+    seq_column: int = 0,
+) -> Page[V]:
+    """Return one page of a query. `seq_column` is the column of the sequence number."""
+    size = max(1, min(limit, LARGEST_PAGE))
+    before = decode_cursor(cursor)
+    # One row more than requested tells whether there is a next page.
+    rows = session.all(query, **values, before=_NEWEST if before is None else before, limit=size + 1)
+    next_cursor = encode_cursor(rows[size - 1][seq_column]) if len(rows) > size else None
+    return Page(rows=tuple(read(row) for row in rows[:size]), next_cursor=next_cursor)

@@ -41,6 +41,10 @@ class Session(Protocol):
         """Return the first row of a named query, or None."""
         ...
 
+    def value(self, query: str, /, **values: SqlValue) -> SqlValue:
+        """Return the first column of the first row of a named query, or None."""
+        ...
+
     def all(self, query: str, /, **values: SqlValue) -> Sequence[tuple[SqlValue, ...]]:
         """Return every row of a named query."""
         ...

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ductile.errors import RefusedError
-from ductile.store.paging import decode_cursor, encode_cursor
+from ductile.store.rows import decode_cursor, encode_cursor
 
 
 @given(st.integers(0, 10**18 - 1))

@@ -87,7 +87,7 @@ def test_a_query_that_scans_has_a_limit_and_sorts_nothing(connection: apsw.Conne
 @pytest.mark.parametrize(
     "name",
     [
-        "ready_heads", "next_head", "claim_job", "job_for_settle", "settle_job", "key_holder",
+        "ready_heads", "next_head", "claim_job", "job_by_id", "settle_job", "key_holder",
         "first_key_follower", "live_match", "succeeded_match", "due_waiting", "next_due", "successors",
         "active_suspect", "first_held_suspect", "running_counts", "outstanding", "log_status",
         "due_deliveries", "plugin_state", "breaker", "child_by_origin", "live_status",

@@ -398,6 +398,6 @@ async def _new_run(context: OperationContext, old: Job, pipeline: Pipeline, step
         type=event.type,
         source=event.source,
         payload=event.payload,
-        headers=event.header_texts,
+        headers=event.headers,
     )
     return NewRun(job=job, graph=pipeline.graph, event=begins_with)

@@ -79,14 +79,9 @@ class StoredEvent(Value):
     type: str
     source: str
     payload: JsonObject
-    headers: JsonObject | None
+    headers: dict[str, str] | None
     dedupe_key: str | None
     created_at: datetime
-
-    @property
-    def header_texts(self) -> dict[str, str] | None:
-        """The headers of an event that a webhook received."""
-        return None if self.headers is None else {name: str(text) for name, text in self.headers.items()}
 
 
 class ClaimedJob(Value):

@@ -6,7 +6,8 @@ created_at, completed_at
 
 -- name: callback_of_job
 -- The job's latest event, and its first subscription.
-SELECT callback_state, callback_at, callback_url, callback_model, callback_events FROM job_queue WHERE id = :job_id
+SELECT callback_state, callback_sequence, callback_at, callback_url, callback_model, callback_events
+FROM job_queue WHERE id = :job_id
 
 -- name: further_subscriptions
 -- Subscriptions of duplicates, beside the one in the job's own row.
@@ -26,16 +27,10 @@ DELETE FROM state_subscriptions WHERE job_id = :job_id
 UPDATE job_queue SET callback_url = :callback_url, callback_model = :callback_model, callback_events = :callback_events
 WHERE id = :job_id
 
--- name: last_callback
-SELECT callback_sequence, callback_at, callback_model FROM job_queue WHERE id = :job_id
-
 -- name: next_callback
 -- Number the next event, and store its state and instant.
 UPDATE job_queue SET callback_sequence = callback_sequence + 1, callback_state = :state, callback_at = :at
 WHERE id = :job_id RETURNING callback_sequence
-
--- name: callback_state
-SELECT callback_state FROM job_queue WHERE id = :job_id
 
 -- name: insert_delivery
 INSERT INTO state_deliveries (id, job_id, sequence, state, url, receiver, body, status, next_attempt_at, created_at)

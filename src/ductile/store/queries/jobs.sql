@@ -20,7 +20,7 @@ claim_seq, suspect, callback_url, callback_model, callback_events, artifacts
 
 -- fragment: job_filters
 -- Every list checks all filters; the lists differ in the index that they use.
-(:id IS NULL OR id = :id) AND (:run_id IS NULL OR run_id = :run_id)
+(:job_id IS NULL OR id = :job_id) AND (:run_id IS NULL OR run_id = :run_id)
 AND (:parent_job_id IS NULL OR parent_job_id = :parent_job_id)
 AND (:plugin IS NULL OR plugin = :plugin) AND (:status IS NULL OR status = :status)
 AND (:command IS NULL OR command = :command) AND (:submitted_by IS NULL OR submitted_by = :submitted_by)
@@ -174,7 +174,7 @@ UPDATE job_queue SET
 WHERE seq = :seq AND status = 'queued'
 RETURNING {job_columns}, payload, (SELECT state FROM plugin_state WHERE plugin_name = job_queue.plugin)
 
--- name: job_for_settle
+-- name: job_by_id
 SELECT {job_columns} FROM job_queue WHERE id = :id
 
 -- name: settle_job
@@ -228,7 +228,7 @@ SELECT min(next_retry_at) FROM job_queue WHERE hold = 'retry'
 SELECT {job_columns} FROM job_queue
 WHERE status <> 'succeeded' AND status = 'running' AND plugin <> 'pipeline' ORDER BY seq LIMIT :limit
 
--- name: job_by_id
+-- name: job_with_payload
 SELECT {job_columns}, payload FROM job_queue WHERE id = :id
 
 -- name: payload_of_event
@@ -252,7 +252,7 @@ ORDER BY seq DESC LIMIT :limit
 
 -- name: job_of_id
 SELECT {job_columns} FROM job_queue
-WHERE id = :id AND seq < :before AND {job_filters}
+WHERE id = :job_id AND seq < :before AND {job_filters}
 ORDER BY seq DESC LIMIT :limit
 
 -- name: jobs_of_status

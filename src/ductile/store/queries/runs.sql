@@ -1,7 +1,7 @@
 -- Pipeline runs: graphs, scopes, members and token results.
 
 -- name: insert_graph_if_absent
-INSERT INTO pipeline_versions (fingerprint, name, graph, created_at) VALUES (:fingerprint, :name, :graph, :at)
+INSERT INTO pipeline_versions (fingerprint, name, graph, created_at) VALUES (:fingerprint, :pipeline, :graph, :at)
 ON CONFLICT (fingerprint) DO NOTHING
 
 -- name: graph_by_fingerprint
@@ -68,7 +68,7 @@ SELECT min(deadline_at) FROM pipeline_runs WHERE deadline_at IS NOT NULL
 INSERT INTO run_scopes (
   id, run_id, split_path, parent_id, parent_branch, parent_order, live, state, entry_job_id, context_id
 ) VALUES (
-  :id, :run_id, :split_path, :parent_id, :parent_branch, :parent_order, :live, 'open', :entry_job_id, :context_id
+  :id, :run_id, :split, :parent_id, :parent_branch, :parent_order, :live, 'open', :entry_job_id, :context_id
 )
 
 -- name: scope_by_id
@@ -92,7 +92,7 @@ SELECT scope_id, branch, line_order FROM run_members WHERE job_id = :job_id
 INSERT INTO run_leaves (
   scope_id, branch, line_order, run_id, position, step_path, status, job_id, event_id, error
 ) VALUES (
-  :scope_id, :branch, :line_order, :run_id, :position, :step_path, :status, :job_id, :event_id, :error
+  :scope_id, :branch, :line_order, :run_id, :step_position, :step_path, :status, :job_id, :event_id, :error
 )
 
 -- name: delete_token_result
@@ -159,7 +159,7 @@ WHERE member.run_id = :run_id AND member.status = 'succeeded' AND EXISTS (
 ORDER BY seq
 
 -- name: events_of_job
-SELECT id, type, source, payload, producer_index, dedupe_key FROM events
+SELECT id, type, source, payload, headers, dedupe_key, producer_index FROM events
 WHERE producer_job_id = :job_id ORDER BY producer_index
 
 -- name: set_after

@@ -1,14 +1,14 @@
 -- Schedules and their occurrences.
 
+-- fragment: schedule_columns
+plugin, schedule_id, fingerprint, next_at, nominal_at, last_job_id, last_fired_at, paused_at, deferred_nominal_at,
+deferred_due_at, defined_at
+
 -- name: schedule
-SELECT plugin, schedule_id, fingerprint, next_at, nominal_at, last_job_id, last_fired_at, paused_at, deferred_nominal_at,
-  deferred_due_at, defined_at
-FROM schedule_entries WHERE plugin = :plugin AND schedule_id = :schedule_id
+SELECT {schedule_columns} FROM schedule_entries WHERE plugin = :plugin AND schedule_id = :schedule_id
 
 -- name: all_schedules
-SELECT plugin, schedule_id, fingerprint, next_at, nominal_at, last_job_id, last_fired_at, paused_at, deferred_nominal_at,
-  deferred_due_at, defined_at
-FROM schedule_entries ORDER BY plugin, schedule_id
+SELECT {schedule_columns} FROM schedule_entries ORDER BY plugin, schedule_id
 
 -- name: put_schedule
 -- An unchanged schedule keeps its next instant; one with a new definition starts again, but stays paused.
@@ -66,5 +66,5 @@ WHERE plugin = :plugin AND schedule_id = :schedule_id AND nominal_at < :nominal_
 ORDER BY nominal_at DESC LIMIT 1
 
 -- name: occurrences_of_schedule
-SELECT seq, plugin, schedule_id, nominal_at, until_at, count, outcome, reason, job_id, late_ms FROM occurrences
+SELECT seq, plugin, schedule_id, nominal_at, outcome, until_at, count, reason, job_id, late_ms FROM occurrences
 WHERE plugin = :plugin AND schedule_id = :schedule_id AND seq < :before ORDER BY seq DESC LIMIT :limit

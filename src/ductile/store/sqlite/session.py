@@ -188,6 +188,10 @@ class SqliteSession:
         rows = self.all(query, **values)
         return rows[0] if rows else None
 
+    def value(self, query: str, /, **values: SqlValue) -> SqlValue:
+        rows = self.all(query, **values)
+        return rows[0][0] if rows else None
+
     def all(self, query: str, /, **values: SqlValue) -> list[tuple[SqlValue, ...]]:
         sql = self._sql_after_flush(query)
         return cast("list[tuple[SqlValue, ...]]", self._execute(sql, values).fetchall())
@@ -208,8 +212,7 @@ class SqliteSession:
     def next_seq(self, max_seq_query: str, /) -> int:
         known = self._seqs.get(max_seq_query)
         if known is None:
-            found = self.one(max_seq_query)
-            known = (found[0] if found else None) or 0
+            known = self.value(max_seq_query) or 0
         self._seqs[max_seq_query] = known + 1
         return known + 1
 

@@ -187,10 +187,10 @@ def open_sqlite_store_read_only(path: Path, *, clock: Callable[[], datetime]) ->
         reject_other_version(connection, path)
         with translated(path):
             session = SqliteSession(connection, queries, Random(0), clock())
-            found = session.one("get_meta", key="store_id")
+            store_id = session.value("get_meta", key="store_id") or ""
     finally:
         connection.close()
-    return ReadOnlySqliteStore(str(found[0]) if found else "", ReadPool(path, queries, clock))
+    return ReadOnlySqliteStore(store_id, ReadPool(path, queries, clock))
 
 
 def open_sqlite_store(
@@ -226,15 +226,15 @@ def open_sqlite_store(
         checkpoint_on_close(connection)
         migrate(connection, path)
         with translated(path):
-            session.set_min_timestamp((session.one("latest_instant") or (None,))[0] or "")
+            session.set_min_timestamp(session.value("latest_instant") or "")
             # Made with the store and kept for good. Two processes that create it at once agree on one.
             session.run("insert_meta_if_absent", key="store_id", value=make_id(session.now, session.rng))
-            found = session.one("get_meta", key="store_id")
+            store_id: str = session.value("get_meta", key="store_id")
     except BaseException:
         connection.close()
         raise
     readers = ReadPool(path, queries, clock)
-    store = SqliteStore(str(found[0]) if found else "", readers, connection, session, clock)
+    store = SqliteStore(store_id, readers, connection, session, clock)
     store.damaged_wal = damaged_wal
     return store
 

@@ -21,29 +21,26 @@ from ductile.core.policy import Policy
 from ductile.core.runs.graph import RUN_PLUGIN
 from ductile.core.timestamps import format_timestamp
 from ductile.store.model.jobs import BatchResult, CancelResult, CancelStatus, JobStateChange, OverdueRuns
-from ductile.store.rows import instant_or_none, read_job, to_json
+from ductile.store.rows import find_job, instant_or_none, to_json
 from ductile.store.session import Session, SqlValue
 from ductile.store.verbs.insert import BATCH_SIZE, NO_LIMIT
 from ductile.store.verbs.ledger import append_ledger
-from ductile.store.verbs.settle import end_run, settle_job, state_change
+from ductile.store.verbs.settle import end_job, end_run
 
 _CANCELLED_IN_QUEUE = EndedEarly(reason=JobReason.CANCELLED, error="cancelled while it was queued")
 
 
 def cancel(session: Session, job_id: str, policy: Policy, *, limit: int = BATCH_SIZE) -> CancelResult:
     """End a queued job, and request the end of a running one. A run is cancelled with all of its steps."""
-    row = session.one("job_for_settle", id=job_id)
-    if row is None:
-        logged = session.one("job_was_logged", job_id=job_id)
-        known = CancelStatus.UNKNOWN_JOB if logged is None else CancelStatus.ALREADY_ENDED
-        return CancelResult(status=known)
-    job = read_job(row)
-    if job.status in TERMINAL:
+    job = find_job(session, job_id)
+    if job is None and session.one("job_was_logged", job_id=job_id) is None:
+        return CancelResult(status=CancelStatus.UNKNOWN_JOB)
+    if job is None or job.status in TERMINAL:
         return CancelResult(status=CancelStatus.ALREADY_ENDED)
     if job.plugin == RUN_PLUGIN:
         return _cancel_run(session, job, policy, limit)
     if job.status is JobStatus.QUEUED:
-        ended = _end(session, job, _CANCELLED_IN_QUEUE, policy)
+        ended = end_job(session, job, _CANCELLED_IN_QUEUE, policy).ended
         return CancelResult(status=CancelStatus.CANCELLED, ended=tuple(ended))
     _request_cancel(session, job)
     return CancelResult(status=CancelStatus.REQUESTED, stopping=(job.id,))
@@ -63,25 +60,15 @@ def _cancel_run(session: Session, run: Job, policy: Policy, limit: int) -> Cance
     _request_cancel(session, run)
     session.run("request_cancel_of_members", run_id=run.id, at=session.timestamp)
     queued = session.all("live_members", run_id=run.id, status=JobStatus.QUEUED, limit=limit)
-    ended: list[JobStateChange] = []
-    for row in queued:
-        fresh = session.one("job_for_settle", id=row[0])
-        if fresh is not None:
-            ended += _end(session, read_job(fresh), _CANCELLED_IN_QUEUE, policy)
+    batch = _end_all(session, queued, _CANCELLED_IN_QUEUE, policy, limit=limit)
     running = session.all("live_members", run_id=run.id, status=JobStatus.RUNNING, limit=NO_LIMIT)
-    over = any(one.id == run.id for one in ended)
+    over = any(ended.id == run.id for ended in batch.jobs)
     return CancelResult(
         status=CancelStatus.CANCELLED if over else CancelStatus.REQUESTED,
         stopping=tuple(str(row[0]) for row in running),
-        ended=tuple(ended),
-        more=len(queued) == limit,
+        ended=batch.jobs,
+        more=batch.more,
     )
-
-
-def _end(session: Session, job: Job, outcome: Outcome, policy: Policy) -> list[JobStateChange]:
-    """End one job. Returns the jobs that ended with it, itself first."""
-    settled = settle_job(session, job, outcome, policy)
-    return [state_change(job, settled.settlement), *settled.ended]
 
 
 def cancel_overdue(session: Session, policy: Policy, *, limit: int = BATCH_SIZE) -> OverdueRuns:
@@ -92,10 +79,8 @@ def cancel_overdue(session: Session, policy: Policy, *, limit: int = BATCH_SIZE)
         cancelled.append(answer)
         if not answer.more:
             session.run("clear_deadline", run_id=run_id)
-    next_due = session.one("next_deadline")
-    return OverdueRuns(
-        cancelled=tuple(cancelled), next_due_at=instant_or_none(next_due[0]) if next_due else None
-    )
+    next_due_at = instant_or_none(session.value("next_deadline"))
+    return OverdueRuns(cancelled=tuple(cancelled), next_due_at=next_due_at)
 
 
 def recover(session: Session, policy: Policy, *, limit: int = BATCH_SIZE) -> BatchResult:
@@ -104,11 +89,11 @@ def recover(session: Session, policy: Policy, *, limit: int = BATCH_SIZE) -> Bat
     Every running job is orphaned and goes back to the queue. Then queued steps of cancelled runs end, and
     runs without a live step, of which there should be none.
     """
-    found = _settle_all(session, session.all("running_jobs", limit=limit), Orphaned(), policy, limit=limit)
+    found = _end_all(session, session.all("running_jobs", limit=limit), Orphaned(), policy, limit=limit)
     if found.more:
         return found
     rows = session.all("cancelled_in_queue", limit=limit)
-    cancelled = _settle_all(session, rows, _CANCELLED_IN_QUEUE, policy, limit=limit)
+    cancelled = _end_all(session, rows, _CANCELLED_IN_QUEUE, policy, limit=limit)
     if cancelled.more:
         return BatchResult(jobs=found.jobs + cancelled.jobs, more=True)
     stalled: list[JobStateChange] = []
@@ -132,16 +117,16 @@ def end_queued(
     names = None if plugins is None else to_json(list(plugins))
     rows = session.all("queued_of_plugins", plugins=names, keep=int(keep), limit=limit)
     outcome = EndedEarly(reason=reason, error=reason.description)
-    return _settle_all(session, rows, outcome, policy, limit=limit)
+    return _end_all(session, rows, outcome, policy, limit=limit)
 
 
-def _settle_all(
+def _end_all(
     session: Session, rows: Sequence[tuple[SqlValue, ...]], outcome: Outcome, policy: Policy, *, limit: int
 ) -> BatchResult:
     ended: list[JobStateChange] = []
     for row in rows:
         # Read again: the end of the job before may have changed this one.
-        fresh = session.one("job_for_settle", id=row[0])
-        if fresh is not None and (job := read_job(fresh)).status not in TERMINAL:
-            ended += _end(session, job, outcome, policy)
+        job = find_job(session, row[0])
+        if job is not None and job.status not in TERMINAL:
+            ended += end_job(session, job, outcome, policy).ended
     return BatchResult(jobs=tuple(ended), more=len(rows) == limit)

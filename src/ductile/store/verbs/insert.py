@@ -23,7 +23,7 @@ from ductile.core.runs.graph import RUN_PLUGIN
 from ductile.core.timestamps import format_timestamp, parse_timestamp
 from ductile.store.model.jobs import Accepted, Deduplicated, DuplicateChild, EnqueueResult, ReleaseResult
 from ductile.store.notifier import JOBS_READY
-from ductile.store.rows import instant_or_none, read_job, to_json
+from ductile.store.rows import find_jobs, instant_or_none, read_job, to_json
 from ductile.store.session import Session, SqlValue
 from ductile.store.verbs.ledger import append_ledger, write_transition
 from ductile.store.verbs.outbox import callback_columns, subscribe, write_callback
@@ -75,10 +75,10 @@ def submit_job(session: Session, job: NewJob, window: timedelta) -> EnqueueResul
 
 
 def _find_duplicate(session: Session, job: NewJob, dedupe_key: str, window: timedelta) -> Deduplicated | None:
-    key = {"dedupe_key": dedupe_key, "plugin": job.plugin, "command": job.command}
+    key = _key_columns(job)
     matches = []
-    if job.dedupe_ttl is not None and (live := session.one("live_match", **key)) is not None:
-        matches.append(KeyMatch(job_id=live[0], succeeded_at=None))
+    if job.dedupe_ttl is not None and (live := session.value("live_match", **key)) is not None:
+        matches.append(KeyMatch(job_id=live, succeeded_at=None))
     if (succeeded := session.one("succeeded_match", **key)) is not None:
         matches.append(KeyMatch(job_id=succeeded[0], succeeded_at=parse_timestamp(succeeded[1])))
     found = find_duplicate(
@@ -108,18 +108,18 @@ def _insert_job(session: Session, job: NewJob, hold: Hold | None) -> int | None:
     if job.origin is None:
         session.insert_buffered("insert_job", row | _NO_ORIGIN)
         return seq
-    row.update({f"origin_{name}": value for name, value in asdict(job.origin).items()})
-    return session.insert("insert_job", **row)
+    return session.insert("insert_job", **row, **_origin_columns(job.origin))
+
+
+def _origin_columns(origin: Origin) -> dict[str, SqlValue]:
+    return {f"origin_{name}": value for name, value in asdict(origin).items()}
 
 
 def _report_conflict(session: Session, job: NewJob) -> DuplicateChild:
     """Record that the same child of the same execution exists, which is an internal error."""
     origin = job.origin
     assert origin is not None  # noqa: S101 - only a job with an origin can conflict
-    existing = session.one(
-        "child_by_origin", **{f"origin_{name}": value for name, value in asdict(origin).items()}
-    )
-    job_id = str(existing[0]) if existing else job.id
+    job_id = session.value("child_by_origin", **_origin_columns(origin)) or job.id
     data: JsonObject = {"child": job_id, "event_index": origin.event_index, "target": origin.target}
     append_ledger(session, LedgerKind.CHILD_CONFLICT, data, job_id=origin.job_id)
     return DuplicateChild(job_id=job_id)
@@ -128,20 +128,14 @@ def _report_conflict(session: Session, job: NewJob) -> DuplicateChild:
 def insert_event(
     session: Session, event: NewEvent, *, producer: str | None = None, index: int | None = None
 ) -> None:
-    session.insert_buffered(
-        "insert_event",
-        {
-            "id": event.id,
-            "type": event.type,
-            "source": event.source,
-            "payload": to_json(event.payload),
-            "headers": None if event.headers is None else to_json(dict(event.headers)),
-            "dedupe_key": event.dedupe_key,
-            "producer_job_id": producer,
-            "producer_index": index,
-            "at": session.timestamp,
-        },
-    )
+    row = asdict(event) | {
+        "payload": to_json(event.payload),
+        "headers": None if event.headers is None else to_json(dict(event.headers)),
+        "producer_job_id": producer,
+        "producer_index": index,
+        "at": session.timestamp,
+    }
+    session.insert_buffered("insert_event", row)
 
 
 def insert_context(session: Session, context: NewContext) -> None:
@@ -158,18 +152,18 @@ def is_live(session: Session, job_id: str | None) -> bool:
 
 
 def _is_key_taken(session: Session, job: NewJob | Job) -> bool:
-    if job.dedupe_key is None:
-        return False
-    key = {"dedupe_key": job.dedupe_key, "plugin": job.plugin, "command": job.command}
-    return session.one("key_holder", **key) is not None
+    return job.dedupe_key is not None and session.one("key_holder", **_key_columns(job)) is not None
+
+
+def _key_columns(job: NewJob | Job) -> dict[str, SqlValue]:
+    return {"dedupe_key": job.dedupe_key, "plugin": job.plugin, "command": job.command}
 
 
 def hold_for(session: Session, job: Job, *, suspect: bool) -> Hold | None:
     """Return what a job that could be ready has to wait for. The job itself must not hold its key now."""
-    after = session.one("after_job_of", seq=job.seq)
     return decide_hold(
         now=session.now,
-        predecessor_live=is_live(session, after[0] if after else None),
+        predecessor_live=is_live(session, session.value("after_job_of", seq=job.seq)),
         key_taken=_is_key_taken(session, job),
         suspect=suspect,
         other_suspect_active=suspect and session.one("active_suspect", seq=job.seq) is not None,
@@ -183,11 +177,10 @@ def release_waiters(session: Session, job: Job, *, has_waiters: bool) -> None:
     """
     held_key = job.status is JobStatus.RUNNING or (job.status is JobStatus.QUEUED and job.hold is None)
     if job.dedupe_key is not None and held_key:
-        key = {"dedupe_key": job.dedupe_key, "plugin": job.plugin, "command": job.command}
-        _release_first(session, "first_key_follower", **key)
-    while has_waiters and (successors := session.all("successors", id=job.id, limit=BATCH_SIZE)):
-        for row in successors:
-            _set_hold(session, read_job(row))
+        _release_first(session, "first_key_follower", **_key_columns(job))
+    while has_waiters and (successors := find_jobs(session, "successors", id=job.id, limit=BATCH_SIZE)):
+        for successor in successors:
+            _set_hold(session, successor)
     if job.suspect:
         _release_first(session, "first_held_suspect")
 
@@ -213,11 +206,10 @@ def _set_hold(session: Session, job: Job) -> Hold | None:
 
 def release_due(session: Session, *, limit: int = BATCH_SIZE) -> ReleaseResult:
     """Release jobs whose retry is due: they become ready, or wait for the holder of their key."""
-    due = session.all("due_waiting", now=format_timestamp(session.now), limit=limit)
-    for row in due:
-        _set_hold(session, read_job(row))
-    next_due = session.one("next_due")
-    return ReleaseResult(count=len(due), next_due_at=instant_or_none(next_due[0]) if next_due else None)
+    due = find_jobs(session, "due_waiting", now=format_timestamp(session.now), limit=limit)
+    for job in due:
+        _set_hold(session, job)
+    return ReleaseResult(count=len(due), next_due_at=instant_or_none(session.value("next_due")))
 
 
 def shorten_waits(session: Session, *, limit: int = BATCH_SIZE) -> int:

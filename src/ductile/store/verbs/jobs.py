@@ -6,7 +6,7 @@ These verbs run on a snapshot and never wait for the writer.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from ductile.core.events.model import NewContext
 from ductile.core.jobs.model import Job, JobStatus
@@ -27,30 +27,40 @@ from ductile.store.model.records import (
     QueueCounts,
     RunRecord,
 )
-from ductile.store.paging import read_page
 from ductile.store.rows import (
+    find_job,
+    find_jobs,
+    from_json,
     job_from_log,
+    milliseconds,
     object_or_none,
     read_event,
     read_job,
     read_log,
+    read_page,
+    row_reader,
     text_or_none,
     to_json,
 )
 from ductile.store.session import Session, SqlValue
 from ductile.store.verbs.ledger import read_ledger
 from ductile.store.verbs.runs import graph_of
+from ductile.struct import asdict, replace
 
 #: Jobs of a run, and ledger entries about it.
 _LARGEST_RUN = 10_000
 
+_read_context = row_reader(NewContext, baggage=from_json)
+_read_depth = row_reader(PluginDepth, oldest_ready_at=parse_timestamp)
+_read_execution_stats = row_reader(ExecutionStats, status=LogStatus, mean=milliseconds, longest=milliseconds)
+
 
 def job(session: Session, job_id: str) -> Job | None:
     """Return the job with its payload; from the log if retention has removed its row."""
-    row = session.one("job_by_id", id=job_id)
+    row = session.one("job_with_payload", id=job_id)
     if row is not None:
         found = read_job(row[:-1])
-        return read_job(row[:-1], _payload(session, row[-1], found.source_event_id))
+        return replace(found, payload=_payload(session, row[-1], found.source_event_id))
     logged = session.one("last_execution", job_id=job_id)
     if logged is None:
         return None
@@ -61,42 +71,34 @@ def job(session: Session, job_id: str) -> Job | None:
 
 def latest_with_key(session: Session, plugin: str, command: str, dedupe_key: str) -> Job | None:
     """Return the newest queued or ended job with this key, with its payload."""
-    row = session.one("latest_with_key", dedupe_key=dedupe_key, plugin=plugin, command=command)
-    return None if row is None else job(session, row[0])
+    job_id = session.value("latest_with_key", dedupe_key=dedupe_key, plugin=plugin, command=command)
+    return None if job_id is None else job(session, job_id)
 
 
 def blocking_job(session: Session, job_id: str) -> Job | None:
     """Return the job that a held one waits for: its key's holder, its predecessor, or another suspect."""
-    row = session.one("blocking_job", id=job_id)
-    return None if row is None or row[0] is None else job(session, str(row[0]))
+    blocking_id = session.value("blocking_job", id=job_id)
+    return None if blocking_id is None else job(session, blocking_id)
 
 
 def _payload(session: Session, own: str | None, event_id: str | None) -> JsonObject | None:
     """Return a job's own payload, else that of the event that started it."""
-    if own is not None or event_id is None:
-        return object_or_none(own)
-    row = session.one("payload_of_event", id=event_id)
-    return None if row is None else object_or_none(row[0])
+    if own is None and event_id is not None:
+        own = session.value("payload_of_event", id=event_id)
+    return object_or_none(own)
 
 
 def jobs(session: Session, where: JobFilter, *, limit: int, cursor: str | None = None) -> Page[Job]:
     """Return jobs, newest first, without payloads."""
-    values: dict[str, SqlValue] = {
-        "id": where.job_id,
-        "run_id": where.run_id,
-        "parent_job_id": where.parent_job_id,
-        "plugin": where.plugin,
-        "status": where.status,
-        "command": where.command,
-        "submitted_by": where.submitted_by,
+    words = _as_words(where.query)
+    values: dict[str, SqlValue] = asdict(where) | {
+        "words": words,
         "created_from": text_or_none(where.created_from),
         "created_before": text_or_none(where.created_before),
     }
-    words = _as_words(where.query)
     # The most selective filter chooses the index; the others are checked on the rows.
     if words is not None:
         query = "jobs_with_words"
-        values["words"] = words
     elif where.job_id is not None:
         query = "job_of_id"
     elif where.run_id is not None:
@@ -115,13 +117,8 @@ def jobs(session: Session, where: JobFilter, *, limit: int, cursor: str | None =
 def log(session: Session, where: LogFilter, *, limit: int, cursor: str | None = None) -> Page[LogRow]:
     """Return executions of all jobs, newest first, without their output."""
     words = _as_words(where.query)
-    values: dict[str, SqlValue] = {
-        "job_id": where.job_id,
-        "plugin": where.plugin,
+    values: dict[str, SqlValue] = asdict(where) | {
         "words": words,
-        "status": where.status,
-        "command": where.command,
-        "submitted_by": where.submitted_by,
         "completed_from": text_or_none(where.completed_from),
         "completed_before": text_or_none(where.completed_before),
         "exclude_internal": int(where.exclude_internal),
@@ -146,14 +143,14 @@ def _as_words(query: str | None) -> str | None:
 
 def job_ids_ending(session: Session, ending: str, *, limit: int) -> tuple[str, ...]:
     """Return ids that end so, also those in the log. Slower than `job_ids`: no index helps."""
-    return tuple(str(row[0]) for row in session.all("job_ids_ending", ending=ending, limit=limit))
+    return tuple(job_id for (job_id,) in session.all("job_ids_ending", ending=ending, limit=limit))
 
 
 def job_ids(session: Session, beginning: str, *, limit: int) -> tuple[str, ...]:
     """Return ids that begin so, in order, also those in the log."""
     # Ids consist of lower-case letters, digits and dashes, which all sort before a tilde.
     rows = session.all("job_ids_between", low=beginning, high=f"{beginning}~", limit=limit)
-    return tuple(row[0] for row in rows)
+    return tuple(job_id for (job_id,) in rows)
 
 
 def job_tree(session: Session, job_id: str, *, limit: int) -> tuple[Job, ...]:
@@ -166,7 +163,7 @@ def job_tree(session: Session, job_id: str, *, limit: int) -> tuple[Job, ...]:
 
 def executions(session: Session, job_id: str) -> tuple[LogRow, ...]:
     """Return every execution of a job with its output, oldest first."""
-    return tuple(read_log(row) for row in session.all("executions_of_job", job_id=job_id))
+    return tuple(map(read_log, session.all("executions_of_job", job_id=job_id)))
 
 
 def event(session: Session, event_id: str) -> StoredEvent | None:
@@ -176,18 +173,7 @@ def event(session: Session, event_id: str) -> StoredEvent | None:
 
 def context(session: Session, context_id: str) -> NewContext | None:
     row = session.one("context_by_id", id=context_id)
-    if row is None:
-        return None
-    found_id, baggage, parent_id, run_id, pipeline, step_path, hops = row
-    return NewContext(
-        id=found_id,
-        baggage=object_or_none(baggage) or {},
-        parent_id=parent_id,
-        run_id=run_id,
-        pipeline=pipeline,
-        step_path=step_path,
-        hops=hops,
-    )
+    return None if row is None else _read_context(row)
 
 
 def queue_counts(session: Session) -> QueueCounts:
@@ -197,43 +183,23 @@ def queue_counts(session: Session) -> QueueCounts:
 
 def queue_depths(session: Session) -> tuple[PluginDepth, ...]:
     """Return the queue by plugin, for plugins that have queued or running jobs."""
-    return tuple(
-        PluginDepth(
-            plugin=plugin,
-            ready=ready,
-            waiting=waiting,
-            running=running,
-            oldest_ready_at=None if oldest is None else parse_timestamp(oldest),
-        )
-        for plugin, ready, waiting, running, oldest in session.all("depths")
-    )
+    return tuple(map(_read_depth, session.all("depths")))
 
 
 def execution_stats(session: Session, *, since: datetime, latest: int) -> tuple[ExecutionStats, ...]:
     """Return how executions ended since an instant, among the latest `latest` of them."""
     rows = session.all("execution_counts", since=format_timestamp(since), latest=latest)
-    return tuple(
-        ExecutionStats(
-            plugin=plugin,
-            status=LogStatus(status),
-            executions=executions,
-            mean=timedelta(milliseconds=mean or 0),
-            longest=timedelta(milliseconds=longest or 0),
-        )
-        for plugin, status, executions, mean, longest in rows
-    )
+    return tuple(map(_read_execution_stats, rows))
 
 
 def count_outstanding(session: Session, plugin: str, command: str) -> int:
     """Return how many jobs of this command are queued or running, whatever submitted them."""
-    row = session.one("outstanding", plugin=plugin, command=command)
-    return 0 if row is None else int(row[0])
+    return int(session.value("outstanding", plugin=plugin, command=command))
 
 
 def job_details(session: Session, job_id: str) -> JobDetails | None:
     """Return a job, or a run and its steps, with their latest executions; without its payload."""
-    row = session.one("job_for_settle", id=job_id)
-    own = job(session, job_id) if row is None else read_job(row)
+    own = find_job(session, job_id) or job(session, job_id)
     return None if own is None else _details_of(session, own)
 
 
@@ -243,15 +209,14 @@ def run(session: Session, run_id: str) -> RunRecord | None:
     if own is None or own.plugin != RUN_PLUGIN:
         return None
     found = _details_of(session, own)
-    fingerprint = session.one("run_fingerprint", run_id=run_id)
+    fingerprint = session.value("run_fingerprint", run_id=run_id)
+    notes = session.all("notes_of_job", job_id=run_id, limit=_LARGEST_RUN)
     return RunRecord(
         job=own,
         steps=found.steps,
         executions=found.executions,
-        ledger_entries=tuple(
-            read_ledger(row) for row in session.all("notes_of_job", job_id=run_id, limit=_LARGEST_RUN)
-        ),
-        graph=None if fingerprint is None else graph_of(session, fingerprint[0]),
+        ledger_entries=tuple(map(read_ledger, notes)),
+        graph=None if fingerprint is None else graph_of(session, fingerprint),
     )
 
 
@@ -260,18 +225,14 @@ def _details_of(session: Session, own: Job) -> JobDetails:
     executions = {} if last is None else {own.id: read_log(last)}
     if own.plugin != RUN_PLUGIN:
         return JobDetails(job=own, steps=(), executions=executions)
-    steps = {
-        row[0]: read_job(row) for row in session.all("members_of_run", run_id=own.id, limit=_LARGEST_RUN)
-    }
+    members = find_jobs(session, "members_of_run", run_id=own.id, limit=_LARGEST_RUN)
+    steps = {step.id: step for step in members}
     for row in session.all("log_of_run", run_id=own.id, limit=_LARGEST_RUN):
         logged = read_log(row)
         executions[logged.job_id] = logged
         steps.setdefault(logged.job_id, job_from_log(logged, None))
-    return JobDetails(
-        job=own,
-        steps=tuple(sorted(steps.values(), key=lambda step: step.created_at)),
-        executions=executions,
-    )
+    in_order = tuple(sorted(steps.values(), key=lambda step: step.created_at))
+    return JobDetails(job=own, steps=in_order, executions=executions)
 
 
 def pending_work(session: Session, plugins: Sequence[str]) -> tuple[PluginWork, ...]:

@@ -12,8 +12,8 @@ from ductile.core.timestamps import format_timestamp, parse_timestamp
 from ductile.store.model.records import LedgerRow, TransitionRow
 from ductile.store.model.schedules import Occurrence, OccurrenceOutcome
 from ductile.store.notifier import LEDGER_APPENDED
-from ductile.store.rows import object_or_none, to_json
-from ductile.store.session import Session, SqlValue
+from ductile.store.rows import from_json, row_reader, to_json
+from ductile.store.session import Session
 
 
 class JobIdentity(Protocol):
@@ -150,6 +150,8 @@ def write_occurrence(session: Session, occurrence: Occurrence) -> None:
 
 # -- reading
 
+read_ledger = row_reader(LedgerRow, at=parse_timestamp, kind=LedgerKind, data=from_json)
+
 
 def transitions(session: Session, job_id: str) -> tuple[TransitionRow, ...]:
     """Return the transitions of a job, oldest first."""
@@ -170,22 +172,10 @@ def transitions(session: Session, job_id: str) -> tuple[TransitionRow, ...]:
 
 def ledger(session: Session, *, after: int, limit: int) -> tuple[LedgerRow, ...]:
     """Return entries with a larger number than `after`, in order."""
-    return tuple(read_ledger(row) for row in session.all("ledger_after", after=after, limit=limit))
+    return tuple(map(read_ledger, session.all("ledger_after", after=after, limit=limit)))
 
 
 def ledger_range(session: Session) -> tuple[int, int]:
     """Return the lowest and the highest number held; (0, 0) if the ledger is empty."""
     lowest, highest = session.one("ledger_range") or (0, 0)
     return int(lowest), int(highest)
-
-
-def read_ledger(row: tuple[SqlValue, ...]) -> LedgerRow:
-    seq, at, kind, job_id, run_id, data = row
-    return LedgerRow(
-        seq=seq,
-        at=parse_timestamp(at),
-        kind=LedgerKind(kind),
-        job_id=job_id,
-        run_id=run_id,
-        data=object_or_none(data) or {},
-    )

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime, timedelta
+from collections.abc import Mapping, Sequence
+from datetime import datetime
 
 import msgspec
 
@@ -24,14 +24,28 @@ from ductile.store.model.maintenance import (
     RecentFailures,
     Retention,
 )
-from ductile.store.rows import object_or_none, to_json
+from ductile.store.rows import from_json, instant_or_none, row_reader, to_json
 from ductile.store.session import Session, SqlValue
 from ductile.store.verbs.insert import BATCH_SIZE, NO_LIMIT
 from ductile.store.verbs.ledger import append_ledger
 from ductile.store.verbs.plugins import begin_init
 
-_versions = msgspec.json.Decoder(dict[str, PluginVersion])
+_read_failures = row_reader(FailureGroup)
+_read_receiver = row_reader(FailingReceiver)
+_read_config = row_reader(
+    ConfigRecord,
+    origin=ConfigOrigin,
+    content=from_json,
+    loaded_at=parse_timestamp,
+    plugins=msgspec.json.Decoder(dict[str, PluginVersion]).decode,
+)
 
+#: The kinds of jobs that `prune` removes.
+_STATUSES = {
+    "succeeded_jobs": JobStatus.SUCCEEDED,
+    "failed_jobs": JobStatus.FAILED,
+    "dead_jobs": JobStatus.DEAD,
+}
 #: The part of an execution's text that is indexed.
 SEARCHABLE_CHARACTERS = 64 * 1024
 _SEARCHABLE = "searchable_until"
@@ -45,19 +59,14 @@ _MAX_LISTED = 50
 
 def prune(session: Session, retention: Retention, *, limit: int = PRUNE_BATCH) -> PruneResult:
     """Remove rows that have been kept long enough; one batch of each kind."""
-    log = _before(session, retention.job_log)
-    rows = {
-        kind: _prune_jobs(session, status, _before(session, age), limit)
-        for kind, status, age in _jobs_by_age(retention)
-    }
-    rows["job_log"] = _prune_log(session, log, limit)
-    for kind, age in _others_by_age(retention):
-        rows[kind] = len(session.all(f"prune_{kind}", before=_before(session, age), limit=limit))
-    rows["ledger"] = len(
-        session.all(
-            "prune_ledger", before=_before(session, retention.ledger), rows=retention.ledger_rows, limit=limit
-        )
-    )
+    rows: dict[str, int] = {}
+    for kind, values in _prunable(session, retention).items():
+        if kind in _STATUSES:
+            rows[kind] = _prune_jobs(session, limit=limit, **values)
+        elif kind == "job_log":
+            rows[kind] = _prune_log(session, limit=limit, **values)
+        else:
+            rows[kind] = len(session.all(f"prune_{kind}", limit=limit, **values))
     return PruneResult(
         rows={kind: count for kind, count in rows.items() if count},
         more=any(count >= limit for count in rows.values()),
@@ -70,35 +79,20 @@ def count_prunable(session: Session, retention: Retention) -> Mapping[str, int]:
     Rows that become prunable by it are not counted.
     """
     rows = {
-        kind: _count(session, "count_jobs", age, status=status)
-        for kind, status, age in _jobs_by_age(retention)
+        kind: session.value(f"count_{'jobs' if kind in _STATUSES else kind}", limit=NO_LIMIT, **values)
+        for kind, values in _prunable(session, retention).items()
     }
-    rows["job_log"] = _count(session, "count_job_log", retention.job_log)
-    for kind, age in _others_by_age(retention):
-        rows[kind] = _count(session, f"count_{kind}", age)
-    rows["ledger"] = _count(session, "count_ledger", retention.ledger, rows=retention.ledger_rows)
     return {kind: count for kind, count in rows.items() if count}
 
 
-def _count(session: Session, query: str, age: timedelta, **more: SqlValue) -> int:
-    found = session.one(query, before=_before(session, age), limit=NO_LIMIT, **more)
-    return int(found[0]) if found else 0
-
-
-def _jobs_by_age(retention: Retention) -> tuple[tuple[str, JobStatus, timedelta], ...]:
-    """Return kind, status and age.
-
-    Failed and dead jobs are kept as long as the log, so they can be retried.
-    """
-    return (
-        ("succeeded_jobs", JobStatus.SUCCEEDED, retention.succeeded_jobs),
-        ("failed_jobs", JobStatus.FAILED, retention.job_log),
-        ("dead_jobs", JobStatus.DEAD, retention.job_log),
-    )
-
-
-def _others_by_age(retention: Retention) -> Iterator[tuple[str, timedelta]]:
-    by_age = {
+def _prunable(session: Session, retention: Retention) -> dict[str, dict[str, SqlValue]]:
+    """Return the kinds of rows in the order of their removal, with the values of their queries."""
+    ages = {
+        "succeeded_jobs": retention.succeeded_jobs,
+        # Failed and dead jobs are kept as long as the log, so they can be retried.
+        "failed_jobs": retention.job_log,
+        "dead_jobs": retention.job_log,
+        "job_log": retention.job_log,
         "events": retention.job_log,
         "contexts": retention.job_log,
         "versions": retention.job_log,
@@ -107,22 +101,25 @@ def _others_by_age(retention: Retention) -> Iterator[tuple[str, timedelta]]:
         "occurrences": retention.occurrences,
         "deliveries": retention.deliveries,
         "facts": retention.facts,
+        "ledger": retention.ledger,
     }
-    return ((kind, age) for kind, age in by_age.items() if age is not None)
+    kinds: dict[str, dict[str, SqlValue]] = {
+        kind: {"before": format_timestamp(session.now - age)} for kind, age in ages.items() if age is not None
+    }
+    for kind, status in _STATUSES.items():
+        kinds[kind]["status"] = status
+    kinds["ledger"]["rows"] = retention.ledger_rows
+    return kinds
 
 
-def _before(session: Session, age: timedelta) -> str:
-    return format_timestamp(session.now - age)
-
-
-def _prune_jobs(session: Session, status: JobStatus, before: str, limit: int) -> int:
+def _prune_jobs(session: Session, *, status: JobStatus, before: str, limit: int) -> int:
     """Remove ended jobs without live descendants, at most `limit`; a run after its steps."""
     removed = 0
     for seq, job_id, plugin, payload in session.all(
         "prunable_jobs", status=status, before=before, limit=limit
     ):
         if plugin == RUN_PLUGIN:
-            removed += _prune_steps(session, job_id, limit - removed)
+            removed += _prune_steps(session, job_id, limit=limit - removed)
         if removed >= limit:
             break  # the next batch comes back to it
         _remove_job(session, seq, job_id, payload)
@@ -130,7 +127,7 @@ def _prune_jobs(session: Session, status: JobStatus, before: str, limit: int) ->
     return removed
 
 
-def _prune_steps(session: Session, run_id: str, limit: int) -> int:
+def _prune_steps(session: Session, run_id: str, *, limit: int) -> int:
     steps = session.all("steps_to_prune", run_id=run_id, limit=limit)
     for seq, job_id, payload in steps:
         _remove_job(session, seq, job_id, payload)
@@ -149,7 +146,7 @@ def _remove_job(session: Session, seq: SqlValue, job_id: SqlValue, payload: SqlV
     session.run("delete_transitions", job_id=job_id)
 
 
-def _prune_log(session: Session, before: str, limit: int) -> int:
+def _prune_log(session: Session, *, before: str, limit: int) -> int:
     rows = session.all("prunable_log", before=before, limit=limit)
     for seq, job_id in rows:
         session.run("delete_log_text", seq=seq)
@@ -160,8 +157,8 @@ def _prune_log(session: Session, before: str, limit: int) -> int:
 
 def index_log(session: Session, *, limit: int = BATCH_SIZE) -> int:
     """Index executions for the full-text search, one batch. Returns how many."""
-    done = session.one("get_meta", key=_SEARCHABLE)
-    rows = session.all("unindexed_log", after=int(done[0]) if done else 0, limit=limit)
+    done = session.value("get_meta", key=_SEARCHABLE)
+    rows = session.all("unindexed_log", after=int(done or 0), limit=limit)
     for seq, *texts in rows:
         body = "\n".join(text for text in texts if text)[:SEARCHABLE_CHARACTERS]
         session.run("index_text", seq=seq, body=body)
@@ -221,38 +218,15 @@ def find_violations(session: Session, invariant: Invariant, *, limit: int) -> tu
 
 def recent_failures(session: Session, *, since: datetime) -> RecentFailures:
     """Return the failed jobs and failing receivers since an instant."""
-    begin = format_timestamp(since)
-    newest = session.one("latest_instant")
+    where = {"since": format_timestamp(since), "limit": _MAX_LISTED}
     return RecentFailures(
-        newest_at=None if newest is None else parse_timestamp(newest[0]),
-        endings=_endings(session, "check_bad_endings", begin),
-        removed=_endings(session, "check_removed_endings", begin),
-        receivers=tuple(
-            FailingReceiver(receiver=receiver, waiting=waiting, dropped=dropped, last_error=error)
-            for receiver, waiting, dropped, error in session.all(
-                "check_receivers", since=begin, limit=_MAX_LISTED
-            )
-        ),
-    )
-
-
-def _endings(session: Session, query: str, since: str) -> tuple[FailureGroup, ...]:
-    return tuple(
-        FailureGroup(plugin=plugin, command=command, jobs=jobs, latest_job_id=latest)
-        for plugin, command, jobs, latest in session.all(query, since=since, limit=_MAX_LISTED)
+        newest_at=instant_or_none(session.value("latest_instant")),
+        endings=tuple(map(_read_failures, session.all("check_bad_endings", **where))),
+        removed=tuple(map(_read_failures, session.all("check_removed_endings", **where))),
+        receivers=tuple(map(_read_receiver, session.all("check_receivers", **where))),
     )
 
 
 def config_history(session: Session, *, limit: int) -> tuple[ConfigRecord, ...]:
     """Return the recorded configurations, newest first."""
-    return tuple(
-        ConfigRecord(
-            seq=row[0],
-            hash=row[1],
-            origin=ConfigOrigin(row[2]),
-            content=object_or_none(row[3]) or {},
-            loaded_at=parse_timestamp(row[4]),
-            plugins=None if row[5] is None else _versions.decode(row[5]),
-        )
-        for row in session.all("config_history", limit=limit)
-    )
+    return tuple(map(_read_config, session.all("config_history", limit=limit)))

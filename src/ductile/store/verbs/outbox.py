@@ -8,7 +8,7 @@ from ductile.core.ids import make_id
 from ductile.core.jobs.model import TERMINAL, Callback, Job, JobStatus, LedgerKind
 from ductile.core.jobs.settlement import CallbackEvent, CallbackState
 from ductile.core.json import JsonObject
-from ductile.core.timestamps import format_timestamp, parse_timestamp
+from ductile.core.timestamps import format_timestamp
 from ductile.core.webhooks.deliveries import (
     MAX_SUBSCRIPTIONS,
     StateChoice,
@@ -28,8 +28,15 @@ from ductile.store.model.deliveries import (
 )
 from ductile.store.model.records import Page
 from ductile.store.notifier import DELIVERIES_DUE
-from ductile.store.paging import read_page
-from ductile.store.rows import format_states, parse_states, read_delivery, read_job, text_or_none
+from ductile.store.rows import (
+    find_job,
+    format_states,
+    instant_or_none,
+    parse_states,
+    read_delivery,
+    read_page,
+    text_or_none,
+)
 from ductile.store.session import Session, SqlValue
 from ductile.store.verbs.ledger import JobIdentity, append_ledger
 from ductile.struct import replace
@@ -51,16 +58,16 @@ def write_callback(session: Session, event: CallbackEvent, job: JobIdentity, *, 
     row = session.one("callback_of_job", job_id=job.id)
     if row is None:
         return
-    state, latest, first_url, model, first_states = row
+    state, _sequence, latest, first_url, model, first_states = row
     timestamp = event_timestamp(session.timestamp, latest)
-    sequence_row = session.one("next_callback", job_id=job.id, state=event.state, at=timestamp)
+    sequence = session.value("next_callback", job_id=job.id, state=event.state, at=timestamp)
     subscriptions = [(first_url, first_states), *session.all("further_subscriptions", job_id=job.id)]
     urls = [url for url, choice in subscriptions if url and wants(parse_states(choice), event.state)]
-    if sequence_row is None or not urls:
+    if not urls:
         return
     body = _encode(event, job, attempt=attempt, timestamp=timestamp, previous=state, model=model)
     for url in urls:
-        _insert_delivery(session, job.id, sequence_row[0], event.state, url, body)
+        _insert_delivery(session, job.id, sequence, event.state, url, body)
 
 
 def _encode(
@@ -123,10 +130,9 @@ def subscribe(session: Session, job_id: str, wanted: Callback) -> bool:
     A URL that is subscribed already gets the states of both submissions, each once. Returns False, and
     changes nothing, if the job has the maximum number of subscriptions.
     """
-    row = session.one("job_for_settle", id=job_id)
-    if row is None:
+    job = find_job(session, job_id)
+    if job is None:
         return False
-    job = read_job(row)
     before: StateChoice = None
     if job.callback is not None and job.callback.url == wanted.url:
         is_known, before = True, job.callback.events
@@ -154,21 +160,18 @@ def _final_event(session: Session, job: Job) -> CallbackEvent:
     """Return how the job ended, from its row and its log."""
     if job.status is not JobStatus.SUCCEEDED:
         return CallbackEvent(state=CallbackState.FAILED, reason=job.reason, error=job.last_error)
-    answer = session.one("last_output", job_id=job.id)
-    result = None if answer is None else result_in(answer[0])
+    result = result_in(session.value("last_output", job_id=job.id))
     return CallbackEvent(state=CallbackState.DONE, reason=job.reason, result=result, artifacts=job.artifacts)
 
 
 def _write_final(session: Session, job: Job, event: CallbackEvent, wanted: Callback) -> None:
     """Send the end of an ended job to one URL, with the number and instant of that event."""
-    row = session.one("last_callback", job_id=job.id)
+    row = session.one("callback_of_job", job_id=job.id)
     assert row is not None  # noqa: S101 - the caller has just read the job
-    sequence, latest, model = row
+    _state, sequence, latest, _url, model, _states = row
     if sequence == 0:  # no event of this job was written yet
         latest = session.timestamp if job.completed_at is None else format_timestamp(job.completed_at)
-        sequence_row = session.one("next_callback", job_id=job.id, state=event.state, at=latest)
-        assert sequence_row is not None  # noqa: S101 - as above
-        sequence = sequence_row[0]
+        sequence = session.value("next_callback", job_id=job.id, state=event.state, at=latest)
     timestamp = latest or session.timestamp
     body = _encode(event, job, attempt=job.attempt, timestamp=timestamp, previous=None, model=model)
     _insert_delivery(session, job.id, sequence, event.state, wanted.url, body)
@@ -194,25 +197,23 @@ def claim_deliveries(
             break
         if (limit := slots.available(receiver)) > 0:
             rows = session.all("due_deliveries", receiver=receiver, now=now, limit=limit)
-            taken += [read_delivery(row) for row in rows]
+            taken += map(read_delivery, rows)
             slots.take(receiver, len(rows))
     # Counted before it is made: a crash while sending must not make the attempts endless.
     retry = {"retry_at": format_timestamp(retry_at), "retry_wait": _seconds_until(session, retry_at)}
-    for delivery in taken:
-        session.run("count_attempt", seq=delivery.seq, **retry)
-    next_due = session.one("next_delivery_at", now=now)
+    for claimed in taken:
+        session.run("count_attempt", seq=claimed.seq, **retry)
     return ClaimedDeliveries(
-        deliveries=tuple(replace(delivery, attempts=delivery.attempts + 1) for delivery in taken),
-        next_due_at=parse_timestamp(next_due[0]) if next_due and next_due[0] else None,
+        deliveries=tuple(replace(claimed, attempts=claimed.attempts + 1) for claimed in taken),
+        next_due_at=instant_or_none(session.value("next_delivery_at", now=now)),
     )
 
 
 def report_delivery(session: Session, report: DeliveryReport) -> None:
     """Record the result of one attempt. An unknown delivery is ignored."""
-    row = session.one("delivery_by_id", id=report.id)
-    if row is None:
+    found = delivery(session, report.id)
+    if found is None:
         return
-    delivery = read_delivery(row)
     status, retry_at = DeliveryStatus.PENDING, report.retry_at
     if report.delivered:
         status, retry_at = DeliveryStatus.DELIVERED, None
@@ -220,7 +221,7 @@ def report_delivery(session: Session, report: DeliveryReport) -> None:
         status = DeliveryStatus.GONE if report.gone else DeliveryStatus.DROPPED
     session.run(
         "report_delivery",
-        seq=delivery.seq,
+        seq=found.seq,
         status=status,
         next_attempt_at=text_or_none(retry_at),
         retry_wait=None if retry_at is None else _seconds_until(session, retry_at),
@@ -231,8 +232,8 @@ def report_delivery(session: Session, report: DeliveryReport) -> None:
     )
     if (kind := _LEDGER_KINDS.get(status)) is not None:
         # Without the URL, which may hold a secret: job and state identify the delivery.
-        data: JsonObject = {"delivery": delivery.id, "state": delivery.state, "attempts": delivery.attempts}
-        append_ledger(session, kind, data, job_id=delivery.job_id)
+        data: JsonObject = {"delivery": found.id, "state": found.state, "attempts": found.attempts}
+        append_ledger(session, kind, data, job_id=found.job_id)
 
 
 def _seconds_until(session: Session, instant: datetime) -> float:

@@ -11,12 +11,11 @@ from ductile.core.timestamps import format_timestamp, parse_timestamp
 from ductile.store.model.jobs import InitKey, InitRecord, InitResult, InitStatus
 from ductile.store.model.records import BreakerRow, BreakerTransitionRow, FactRow, Page, PluginState
 from ductile.store.model.schedules import Occurrence, OccurrenceOutcome
-from ductile.store.paging import read_page
-from ductile.store.rows import object_or_none, read_breaker, text_or_none, to_json
-from ductile.store.session import Session, SqlValue
+from ductile.store.rows import from_json, read_breaker, read_page, row_reader, text_or_none, to_json
+from ductile.store.session import Session
 from ductile.store.verbs.insert import is_live, submit_job
 from ductile.store.verbs.ledger import append_ledger, has_occurrence, write_occurrence
-from ductile.struct import replace
+from ductile.struct import asdict, replace
 
 #: An init that crashes interrupted is begun again at most this often.
 MAX_INIT_TRIES = 3
@@ -51,11 +50,8 @@ def write_plugin_effects(session: Session, job: Job, view: SettleView, settlemen
         occurrence = Occurrence(
             plugin=job.plugin,
             schedule_id=str(view.schedule_id),
-            nominal_at=skip.nominal_at,
-            until_at=skip.until_at,
-            count=skip.count,
             outcome=OccurrenceOutcome.SKIPPED,
-            reason=skip.reason,
+            **asdict(skip),
         )
         if not has_occurrence(session, occurrence):  # an instant comes again after the clock was set back
             write_occurrence(session, occurrence)
@@ -87,16 +83,11 @@ def _write_breaker(
 ) -> None:
     """Write the row. With a reason, the change of state is recorded too."""
     key = {"plugin": plugin, "command": command, "at": session.timestamp}
-    session.run(
-        "write_breaker",
-        **key,
-        state=after.state,
-        failure_count=after.failures,
-        opened_at=text_or_none(after.opened_at),
-        last_failure_at=text_or_none(after.last_failure_at),
-        last_job_id=after.last_job_id,
-        probe_job_id=after.probe_job_id,
-    )
+    row = asdict(after) | {
+        "opened_at": text_or_none(after.opened_at),
+        "last_failure_at": text_or_none(after.last_failure_at),
+    }
+    session.run("write_breaker", **key, **row)
     if reason is None:
         return
     session.run(
@@ -104,7 +95,7 @@ def _write_breaker(
         **key,
         from_state=before.state,
         to_state=after.state,
-        failure_count=after.failures,
+        failures=after.failures,
         reason=reason,
         job_id=job_id,
     )
@@ -145,9 +136,7 @@ def begin_probe(session: Session, plugin: str, command: str, job_id: str) -> Non
 
 def begin_init(session: Session, key: InitKey, job: NewJob) -> InitResult:
     """Enqueue `job` if this version was never initialised. Otherwise return the earlier result."""
-    found = session.one(
-        "init_record", plugin=key.plugin, fingerprint=key.fingerprint, config_hash=key.config_hash
-    )
+    found = session.one("init_record", **asdict(key))
     status, tries, job_id, error = found or (InitStatus.PENDING, 0, None, None)
     if status != InitStatus.PENDING:
         return InitResult(status=InitStatus(status), job_id=job_id, error=error)
@@ -160,17 +149,7 @@ def begin_init(session: Session, key: InitKey, job: NewJob) -> InitResult:
     else:
         submit_job(session, job, timedelta(0))
         result, tries = InitResult(status=InitStatus.PENDING, job_id=job.id), tries + 1
-    session.run(
-        "put_init",
-        plugin=key.plugin,
-        fingerprint=key.fingerprint,
-        config_hash=key.config_hash,
-        status=result.status,
-        tries=tries,
-        job_id=result.job_id,
-        error=result.error,
-        at=session.timestamp,
-    )
+    session.run("put_init", **asdict(key), **asdict(result), tries=tries, at=session.timestamp)
     return result
 
 
@@ -201,30 +180,20 @@ def inits(session: Session) -> tuple[InitRecord, ...]:
 
 # -- reading
 
+_read_fact = row_reader(FactRow, body=from_json, created_at=parse_timestamp)
+_read_breaker_transition = row_reader(BreakerTransitionRow, created_at=parse_timestamp)
+
 
 def plugin_state(session: Session, plugin: str) -> PluginState | None:
     row = session.one("plugin_state", plugin=plugin)
     if row is None:
         return None
-    return PluginState(plugin=plugin, state=object_or_none(row[0]) or {}, updated_at=parse_timestamp(row[2]))
+    return PluginState(plugin=plugin, state=from_json(row[0]), updated_at=parse_timestamp(row[2]))
 
 
 def facts(session: Session, plugin: str, *, limit: int, cursor: str | None = None) -> Page[FactRow]:
     """Return the plugin's facts, newest first."""
     return read_page(session, "facts_of_plugin", {"plugin": plugin}, _read_fact, limit=limit, cursor=cursor)
-
-
-def _read_fact(row: tuple[SqlValue, ...]) -> FactRow:
-    seq, plugin, fact_type, job_id, command, body, created_at = row
-    return FactRow(
-        seq=seq,
-        plugin=plugin,
-        fact_type=fact_type,
-        job_id=job_id,
-        command=command,
-        body=object_or_none(body) or {},
-        created_at=parse_timestamp(created_at),
-    )
 
 
 def breakers(session: Session) -> tuple[BreakerRow, ...]:
@@ -238,8 +207,5 @@ def breakers(session: Session) -> tuple[BreakerRow, ...]:
 
 def breaker_history(session: Session, plugin: str, *, limit: int) -> tuple[BreakerTransitionRow, ...]:
     """Return the changes of the plugin's breakers, newest first."""
-    names = ("seq", "plugin", "command", "from_state", "to_state", "failures", "reason", "job_id")
-    return tuple(
-        BreakerTransitionRow(**dict(zip(names, row, strict=False)), created_at=parse_timestamp(row[8]))
-        for row in session.all("breaker_history", plugin=plugin, limit=limit)
-    )
+    rows = session.all("breaker_history", plugin=plugin, limit=limit)
+    return tuple(map(_read_breaker_transition, rows))

@@ -13,12 +13,12 @@ from ductile.core.timestamps import format_timestamp
 from ductile.errors import ContendedError, StoreError
 from ductile.store.model.jobs import Accepted, ClaimedJob, EnqueueResult, Submission
 from ductile.store.notifier import JobsEnqueued
-from ductile.store.rows import object_or_none, read_event, read_job
+from ductile.store.rows import find_job, object_or_none, read_event, read_job
 from ductile.store.session import Session
 from ductile.store.verbs.insert import insert_context, insert_event, submit_job
 from ductile.store.verbs.ledger import next_ledger_seq, write_ledger, write_transition
 from ductile.store.verbs.outbox import write_callback
-from ductile.store.verbs.runs import graph_of
+from ductile.store.verbs.runs import baggage_of, graph_of
 from ductile.store.verbs.settle import CLAIMED, LOADING, mark_run_started, start_run
 
 _WORKING = CallbackEvent(state=CallbackState.WORKING, reason=JobReason.CLAIMED)
@@ -74,9 +74,9 @@ def claim(
         claims.append(_claim_one(session, seq, owner=owner, until=until))
         running[plugin] = running.get(plugin, 0) + 1
         if len(claims) < limit:
-            next_head = session.one("next_head", plugin=plugin, seq=seq)
-            if next_head is not None and next_head[0] is not None:
-                heads[plugin] = next_head[0]
+            next_head = session.value("next_head", plugin=plugin, seq=seq)
+            if next_head is not None:
+                heads[plugin] = next_head
     return tuple(claims)
 
 
@@ -85,8 +85,8 @@ def claim_by_id(
 ) -> tuple[ClaimedJob, ...]:
     """Claim those of these jobs that are ready, in the order given, without regard to caps."""
     until = format_timestamp(session.now + lease)
-    found = [session.one("ready_job", id=job_id) for job_id in dict.fromkeys(job_ids)]
-    return tuple(_claim_one(session, row[0], owner=owner, until=until) for row in found if row is not None)
+    found = [session.value("ready_job", id=job_id) for job_id in dict.fromkeys(job_ids)]
+    return tuple(_claim_one(session, seq, owner=owner, until=until) for seq in found if seq is not None)
 
 
 def enqueue_and_claim(
@@ -116,7 +116,6 @@ def _claim_one(session: Session, seq: int, *, owner: str, until: str) -> Claimed
     if job.callback is not None:
         write_callback(session, LOADING, job, attempt=job.attempt)
     event = session.one("event_by_id", id=job.source_event_id) if job.source_event_id else None
-    context = session.one("context_by_id", id=job.event_context_id) if job.event_context_id else None
     run = None if job.run_id is None else session.one("run_of_claim", run_id=job.run_id)
     fingerprint, status, has_subscribers = run or (None, None, False)
     if status == JobStatus.QUEUED:
@@ -127,7 +126,7 @@ def _claim_one(session: Session, seq: int, *, owner: str, until: str) -> Claimed
         job=job,
         event=None if event is None else read_event(event),
         state=state,
-        baggage={} if context is None else object_or_none(context[1]) or {},
+        baggage=baggage_of(session, job.event_context_id),
         pipeline=None if graph is None else graph.pipeline,
         timeout=None if step is None or step.timeout is None else timedelta(seconds=step.timeout),
         run_has_subscribers=bool(has_subscribers),
@@ -139,15 +138,14 @@ def mark_working(session: Session, job_id: str, execution: int) -> None:
 
     The first step of a run to work also makes the run work.
     """
-    row = session.one("job_for_settle", id=job_id)
-    job = None if row is None else read_job(row)
+    job = find_job(session, job_id)
     if job is None or job.status is not JobStatus.RUNNING or job.execution != execution:
         return
     if job.callback is not None:
         write_callback(session, _WORKING, job, attempt=job.attempt)
-    if job.run_id is None or (row := session.one("job_for_settle", id=job.run_id)) is None:
+    run = None if job.run_id is None else find_job(session, job.run_id)
+    if run is None or run.callback is None:
         return
-    run, latest = read_job(row), session.one("callback_state", job_id=job.run_id)
     # None: a duplicate subscribed the run's first URL while it ran, so no state was sent yet.
-    if run.callback is not None and latest is not None and latest[0] in (CallbackState.LOADING, None):
+    if session.value("callback_of_job", job_id=run.id) in (CallbackState.LOADING, None):
         write_callback(session, _WORKING, run, attempt=run.attempt)

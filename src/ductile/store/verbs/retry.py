@@ -24,7 +24,7 @@ from ductile.core.runs.state import (
 from ductile.protocol.plugin_messages import result_in
 from ductile.store.model.jobs import Accepted, EnqueueResult, RetryResult
 from ductile.store.notifier import JOBS_READY, JobsEnqueued
-from ductile.store.rows import object_or_none, read_event, read_job
+from ductile.store.rows import find_job, find_jobs, from_json, row_reader
 from ductile.store.session import Session
 from ductile.store.verbs.insert import hold_for, submit_job
 from ductile.store.verbs.ledger import write_transition
@@ -46,6 +46,8 @@ from ductile.struct import replace
 #: A step that failed for one of these was never created, and a retry would fail in the same way.
 _PERMANENT = frozenset({JobReason.BAD_TEMPLATE, JobReason.BAD_BAGGAGE, JobReason.BAD_CONDITION})
 _QUEUED = CallbackEvent(state=CallbackState.QUEUED, reason=JobReason.MANUAL_RETRY)
+
+_read_new_event = row_reader(NewEvent, payload=from_json, headers=from_json)
 
 
 def retry(session: Session, job_id: str, policy: Policy, *, ended_at: datetime | None = None) -> RetryResult:
@@ -87,8 +89,7 @@ def _retryable(session: Session, job_id: str, ended_at: datetime | None) -> Job 
 
 def _refuse_step(session: Session, step: Job, run_id: str) -> RetryResult | None:
     """Return why a step of a run cannot be retried by itself, or None."""
-    row = session.one("job_for_settle", id=run_id)
-    run = None if row is None else read_job(row)
+    run = find_job(session, run_id)
     if run is None or run.status in TERMINAL:
         return RetryResult.RUN_ENDED
     if run.cancel_requested_at is not None:
@@ -97,11 +98,10 @@ def _refuse_step(session: Session, step: Job, run_id: str) -> RetryResult | None
 
 
 def _ended_job(session: Session, job_id: str) -> Job | RetryResult:
-    row = session.one("job_for_settle", id=job_id)
-    if row is None:
+    job = find_job(session, job_id)
+    if job is None:
         logged = session.one("job_was_logged", job_id=job_id)
         return RetryResult.UNKNOWN_JOB if logged is None else RetryResult.PRUNED
-    job = read_job(row)
     if job.status not in TERMINAL:
         return RetryResult.NOT_ENDED
     return RetryResult.SUCCEEDED if job.status is JobStatus.SUCCEEDED else job
@@ -125,8 +125,8 @@ def _reopen(session: Session, job: Job, hold: Hold | None) -> None:
 
 def _retry_run(session: Session, run: Job, policy: Policy) -> None:
     """Reopen the run, which keeps its id and graph, and its failed tokens."""
-    failed = [read_job(row) for row in session.all("retryable_members", run_id=run.id)]
-    stopped = [read_job(row) for row in session.all("members_stopped_by_cancel", run_id=run.id)]
+    failed = find_jobs(session, "retryable_members", run_id=run.id)
+    stopped = find_jobs(session, "members_stopped_by_cancel", run_id=run.id)
     earlier = predecessor_run(session, run)
     _reopen(session, run, Hold.RUN)
     for job in failed:
@@ -143,23 +143,13 @@ def _continue_token(session: Session, job: Job, policy: Policy) -> None:
         return
     reopen_token(session, position)
     view = read_run_view(session, job, baggage_of(session, job.event_context_id))
-    answered = session.one("last_output", job_id=job.id)
     if view is None:
         return
     emitted = [
-        OutgoingEvent(
-            event=NewEvent(
-                id=event_id,
-                type=kind,
-                source=source,
-                payload=object_or_none(payload) or {},
-                dedupe_key=dedupe_key,
-            ),
-            index=index or 0,
-        )
-        for event_id, kind, source, payload, index, dedupe_key in session.all("events_of_job", job_id=job.id)
+        OutgoingEvent(event=_read_new_event(row[:-1]), index=row[-1] or 0)
+        for row in session.all("events_of_job", job_id=job.id)
     ]
-    result = result_in(answered[0]) if answered else None
+    result = result_in(session.value("last_output", job_id=job.id))
     budgeted = replace(policy, budget=session.regex_budget)
     progress = advance_run(view, job, emitted, result, budgeted, session.now, session.rng)
     write_steps(session, job.run_id, progress, policy)
@@ -205,7 +195,7 @@ def _plan_rerun(
     found = _ended_job(session, run_id)
     if isinstance(found, RetryResult):
         return found
-    jobs = [read_job(row) for row in session.all("members_at_step", run_id=run_id, step_path=step_path)]
+    jobs = find_jobs(session, "members_at_step", run_id=run_id, step_path=step_path)
     if not jobs or graph.step(step_path) is None:
         return RetryResult.UNKNOWN_STEP
     again = [job for job in jobs if job.status is not JobStatus.SUCCEEDED] or jobs
@@ -221,19 +211,11 @@ def _start_at(session: Session, job: Job, path: str, copied: _CopiedScopes) -> T
     row = None if job.source_event_id is None else session.one("event_by_id", id=job.source_event_id)
     if position is None or row is None:
         return None
-    event = read_event(row)
     context_id = _context_before(session, job)
     return TokenStart(
         path=path,
         position=copied.position(position, tokens=1),
-        event=NewEvent(
-            id=event.id,
-            type=event.type,
-            source=event.source,
-            payload=event.payload,
-            headers=event.header_texts,
-            dedupe_key=event.dedupe_key,
-        ),
+        event=_read_new_event(row[:-1]),
         context_id=context_id,
         baggage=baggage_of(session, context_id),
     )

@@ -21,11 +21,11 @@ from ductile.core.runs.state import (
     TokenResult,
     TokenStatus,
 )
-from ductile.core.timestamps import format_timestamp
 from ductile.store.notifier import DeadlineSet
-from ductile.store.rows import object_or_none, storable, text_or_none, to_json
+from ductile.store.rows import from_json, object_or_none, storable, text_or_none, to_json
 from ductile.store.session import Session, SqlValue
 from ductile.store.verbs.insert import insert_context, insert_event
+from ductile.struct import asdict
 
 #: Caches by fingerprint: a run needs its graph at every step, and the graph's text when it starts.
 _MAX_GRAPHS = 256
@@ -38,11 +38,11 @@ _texts: dict[str, str] = {}
 def graph_of(session: Session, fingerprint: str) -> Graph:
     graph = _graphs.get(fingerprint)
     if graph is None:
-        row = session.one("graph_by_fingerprint", fingerprint=fingerprint)
-        assert row is not None  # noqa: S101 - kept as long as a run follows it
+        text = session.value("graph_by_fingerprint", fingerprint=fingerprint)
+        assert text is not None  # noqa: S101 - kept as long as a run follows it
         if len(_graphs) >= _MAX_GRAPHS:
             _graphs.clear()
-        graph = _graphs[fingerprint] = graph_from_json(object_or_none(row[0]) or {}, fingerprint)
+        graph = _graphs[fingerprint] = graph_from_json(from_json(text), fingerprint)
     return graph
 
 
@@ -143,17 +143,17 @@ def run_results(session: Session, run_id: str) -> tuple[FinalTokenResult, ...]:
 
 def baggage_of(session: Session, context_id: str | None) -> JsonObject:
     row = None if context_id is None else session.one("context_by_id", id=context_id)
-    return {} if row is None else object_or_none(row[1]) or {}
+    return {} if row is None else from_json(row[1])
 
 
 def predecessor_run(session: Session, job: NewJob | Job) -> str | None:
     """Return the last of the live runs of the same pipeline with the same key, which a new one waits for."""
     if job.dedupe_key is None:
         return None
-    row = session.one(
+    run_id: str | None = session.value(
         "last_waiting_run", dedupe_key=job.dedupe_key, plugin=RUN_PLUGIN, command=job.command, id=job.id
     )
-    return None if row is None else str(row[0])
+    return run_id
 
 
 # -- writing
@@ -166,21 +166,14 @@ def insert_run(session: Session, run: NewRun) -> None:
         if len(_texts) >= _MAX_GRAPHS:
             _texts.clear()
         text = _texts[graph.fingerprint] = to_json(graph_to_json(graph))
-    session.run(
-        "insert_graph_if_absent",
-        fingerprint=graph.fingerprint,
-        name=graph.pipeline,
-        graph=text,
-        at=session.timestamp,
-    )
+    version = {"fingerprint": graph.fingerprint, "pipeline": graph.pipeline, "at": session.timestamp}
+    session.run("insert_graph_if_absent", **version, graph=text)
     session.run(
         "insert_run",
+        **version,
         run_id=run.job.id,
-        pipeline=graph.pipeline,
-        fingerprint=graph.fingerprint,
-        deadline_at=None if run.deadline_at is None else format_timestamp(run.deadline_at),
+        deadline_at=text_or_none(run.deadline_at),
         deadline_wait=None if run.deadline_at is None else (run.deadline_at - session.now).total_seconds(),
-        at=session.timestamp,
     )
     if run.deadline_at is not None:
         session.publish(DeadlineSet(due_at=run.deadline_at))
@@ -205,39 +198,29 @@ def write_progress(session: Session, run_id: str, progress: RunProgress) -> None
 
 
 def insert_scope(session: Session, run_id: str, scope: JoinScope) -> None:
-    position = scope.parent
+    parent = scope.parent
     session.run(
         "insert_scope",
-        id=scope.id,
+        **asdict(scope),
         run_id=run_id,
-        split_path=scope.split,
-        parent_id=None if position is None else position.scope_id,
-        parent_branch=None if position is None else position.branch,
-        parent_order=None if position is None else position.sort_key,
-        live=scope.live,
-        entry_job_id=scope.entry_job_id,
-        context_id=scope.context_id,
+        parent_id=None if parent is None else parent.scope_id,
+        parent_branch=None if parent is None else parent.branch,
+        parent_order=None if parent is None else parent.sort_key,
     )
 
 
 def relink_waiting_runs(session: Session, run: Job) -> None:
     """Make the runs that wait for a run that never began wait for its own predecessor."""
-    row = None if run.dedupe_key is None else session.one("waited_for", run_id=run.id)
-    if row is not None:
-        session.run("wait_for_another", id=run.id, other_id=row[0])
+    earlier = None if run.dedupe_key is None else session.value("waited_for", run_id=run.id)
+    if earlier is not None:
+        session.run("wait_for_another", id=run.id, other_id=earlier)
 
 
 def insert_token_result(session: Session, run_id: str, result: TokenResult) -> None:
     session.run(
         "insert_token_result",
-        **_key(result.position),
+        **asdict(result) | _key(result.position) | {"error": storable(result.error)},
         run_id=run_id,
-        position=result.step_position,
-        step_path=result.step_path,
-        status=result.status,
-        job_id=result.job_id,
-        event_id=result.event_id,
-        error=storable(result.error),
     )
 
 

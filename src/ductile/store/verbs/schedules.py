@@ -22,14 +22,21 @@ from ductile.store.model.schedules import (
     ScheduleEntry,
 )
 from ductile.store.notifier import SCHEDULES_CHANGED
-from ductile.store.paging import read_page
-from ductile.store.rows import read_breaker, read_job, read_occurrence, read_schedule, text_or_none, to_json
+from ductile.store.rows import (
+    find_job,
+    read_breaker,
+    read_occurrence,
+    read_page,
+    read_schedule,
+    text_or_none,
+    to_json,
+)
 from ductile.store.session import Session
 from ductile.store.verbs.cancel import cancel
 from ductile.store.verbs.insert import submit_job
 from ductile.store.verbs.ledger import append_ledger, has_occurrence, write_occurrence
 from ductile.store.verbs.plugins import begin_probe
-from ductile.struct import replace
+from ductile.struct import asdict, replace
 
 _REFUSALS = {
     SkipReason.RUNNING: FireStatus.REFUSED_RUNNING,
@@ -40,18 +47,13 @@ _REFUSALS = {
 def put_schedules(session: Session, entries: Sequence[ScheduleEntry]) -> None:
     """Replace all schedules by these. One with an unchanged definition keeps its next instant."""
     for entry in entries:
-        session.run(
-            "put_schedule",
-            plugin=entry.plugin,
-            schedule_id=entry.schedule_id,
-            fingerprint=entry.fingerprint,
-            next_at=text_or_none(entry.next_at),
-            nominal_at=text_or_none(entry.nominal_at),
-            last_job_id=entry.last_job_id,
-            last_fired_at=text_or_none(entry.last_fired_at),
-            paused_at=text_or_none(entry.paused_at),
-            at=session.timestamp,
-        )
+        row = asdict(entry) | {
+            "next_at": text_or_none(entry.next_at),
+            "nominal_at": text_or_none(entry.nominal_at),
+            "last_fired_at": text_or_none(entry.last_fired_at),
+            "paused_at": text_or_none(entry.paused_at),
+        }
+        session.run("put_schedule", **row, at=session.timestamp)
     kept = to_json([[entry.plugin, entry.schedule_id] for entry in entries])
     session.run("forget_schedules", kept=kept)
 
@@ -175,13 +177,11 @@ def _live_chain(session: Session, entry: ScheduleEntry) -> tuple[Job, ...]:
     row = session.one("schedule", plugin=entry.plugin, schedule_id=entry.schedule_id)
     job_id = None if row is None else read_schedule(row).last_job_id
     chain: list[Job] = []
-    while job_id is not None and (found := session.one("job_for_settle", id=job_id)) is not None:
-        job = read_job(found)
+    while job_id is not None and (job := find_job(session, job_id)) is not None:
         if job.status in TERMINAL:
             break
         chain.append(job)
-        after = session.one("after_job_of", seq=job.seq)
-        job_id = after[0] if after else None
+        job_id = session.value("after_job_of", seq=job.seq)
     return tuple(chain)
 
 
@@ -191,8 +191,7 @@ def _decide(session: Session, firing: Firing, chain: Sequence[Job]) -> Admitted 
         return Admitted(probe=firing.probe)
     outstanding = 0
     if conditions.max_polls is not None:
-        row = session.one("outstanding", plugin=job.plugin, command=job.command)
-        outstanding = row[0] if row else 0
+        outstanding = session.value("outstanding", plugin=job.plugin, command=job.command)
         if conditions.if_running is IfRunning.CANCEL:
             outstanding -= sum(each.command == job.command for each in chain)
     breaker = session.one("breaker", plugin=job.plugin, command=job.command)
@@ -233,8 +232,8 @@ def _advance(session: Session, entry: ScheduleEntry, jobs: Sequence[NewJob]) -> 
         nominal_at=text_or_none(entry.nominal_at),
         last_job_id=jobs[-1].id if jobs else None,
         last_fired_at=session.timestamp if jobs else None,
-        deferred_nominal_at=None if deferred is None else format_timestamp(deferred.nominal_at),
-        deferred_due_at=None if deferred is None else format_timestamp(deferred.start_at),
+        deferred_nominal_at=deferred and format_timestamp(deferred.nominal_at),
+        deferred_due_at=deferred and format_timestamp(deferred.start_at),
         at=session.timestamp,
     )
 
@@ -256,12 +255,18 @@ def pause_schedule(session: Session, plugin: str, schedule_id: str, *, paused: b
 
 
 def schedules(session: Session) -> tuple[ScheduleEntry, ...]:
-    return tuple(read_schedule(row) for row in session.all("all_schedules"))
+    return tuple(map(read_schedule, session.all("all_schedules")))
 
 
 def occurrences(
     session: Session, plugin: str, schedule_id: str, *, limit: int, cursor: str | None = None
 ) -> Page[Occurrence]:
     """Return the occurrences of a schedule, newest first."""
-    key = {"plugin": plugin, "schedule_id": schedule_id}
-    return read_page(session, "occurrences_of_schedule", key, read_occurrence, limit=limit, cursor=cursor)
+    return read_page(
+        session,
+        "occurrences_of_schedule",
+        {"plugin": plugin, "schedule_id": schedule_id},
+        lambda row: read_occurrence(row[1:]),
+        limit=limit,
+        cursor=cursor,
+    )

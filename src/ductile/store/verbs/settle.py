@@ -37,8 +37,7 @@ from ductile.core.policy import Policy
 from ductile.core.runs.graph import RUN_PLUGIN
 from ductile.core.runs.progress import combine_artifacts, last_job, start_first_steps, summarise_run
 from ductile.core.runs.state import NewRun, RunInfo, RunProgress
-from ductile.core.schedules.rule import PlannedOccurrence
-from ductile.core.timestamps import format_timestamp, parse_timestamp
+from ductile.core.timestamps import format_timestamp
 from ductile.errors import ContendedError
 from ductile.protocol.plugin_messages import result_in
 from ductile.store.model.jobs import (
@@ -51,8 +50,10 @@ from ductile.store.model.jobs import (
 )
 from ductile.store.notifier import JOBS_READY, JobEnded, RetryScheduled
 from ductile.store.rows import (
+    find_job,
+    from_json,
     list_or_empty,
-    object_or_none,
+    planned_or_none,
     read_breaker,
     read_job,
     storable,
@@ -74,7 +75,7 @@ from ductile.store.verbs.runs import (
     run_results,
     write_progress,
 )
-from ductile.struct import replace
+from ductile.struct import asdict, replace
 
 CLAIMED = Transition(from_status=JobStatus.QUEUED, to_status=JobStatus.RUNNING, reason=JobReason.CLAIMED)
 #: The state between the claim and the start of the process.
@@ -93,26 +94,32 @@ def settle_execution(session: Session, claimed: Job, outcome: Outcome, policy: P
         settled = _settle_if_unchanged(session, claimed, outcome, policy)
         if settled is not None:
             return settled
-    row = session.one("job_for_settle", id=claimed.id)
-    if row is None:
+    job, execution = find_job(session, claimed.id), claimed.execution
+    if job is None:
         return SettleSkipped.UNKNOWN_JOB
-    job, execution = read_job(row), claimed.execution
     if job.status is JobStatus.RUNNING and job.execution == execution:
-        return settle_job(session, job, outcome, policy)
-    logged = session.one("log_status", job_id=job.id, execution=execution)
-    was_abandoned = logged is not None and logged[0] in (LogStatus.ORPHANED, LogStatus.INTERRUPTED)
+        return _settle_job(session, job, outcome, policy)
+    logged = session.value("log_status", job_id=job.id, execution=execution)
+    was_abandoned = logged in (LogStatus.ORPHANED, LogStatus.INTERRUPTED)
     if not was_abandoned or isinstance(outcome, Orphaned | Interrupted):
         return SettleSkipped.ALREADY_SETTLED
     is_first = _log_late_result(session, job, execution, outcome)
     return SettleSkipped.SUPERSEDED if is_first else SettleSkipped.ALREADY_SETTLED
 
 
-def settle_job(session: Session, job: Job, outcome: Outcome, policy: Policy) -> Settled:
+def _settle_job(session: Session, job: Job, outcome: Outcome, policy: Policy) -> Settled:
     """End a job that was read in this transaction, and apply all consequences."""
     settled = _settle_if_unchanged(session, job, outcome, policy)
     if settled is None:
         raise ContendedError(f"the job {job.id} has changed since it was read")
     return settled
+
+
+def end_job(session: Session, job: Job, outcome: Outcome, policy: Policy) -> Consequences:
+    """End a job that was read in this transaction. It is the first of the ended jobs."""
+    settled = _settle_job(session, job, outcome, policy)
+    ended = [_state_change(job, settled.settlement), *settled.ended]
+    return Consequences(started=list(settled.started), ended=ended)
 
 
 def _settle_if_unchanged(session: Session, job: Job, outcome: Outcome, policy: Policy) -> Settled | None:
@@ -217,7 +224,7 @@ def write_steps(session: Session, run_id: str, progress: RunProgress, policy: Po
             settlement = decide_settlement(view, step.fault, policy, session.now, session.rng)
             if _write_end(session, job, settlement) is None:
                 raise ContendedError(f"the job {job.id} has changed since it was read")
-            consequences.ended.append(state_change(job, settlement))
+            consequences.ended.append(_state_change(job, settlement))
     write_ledger(session, progress.ledger)
     if progress.ended:
         consequences.add(end_run(session, run_id, policy))
@@ -240,9 +247,7 @@ def end_run(session: Session, run_id: str, policy: Policy, *, stalled: bool = Fa
         else:
             ends = run_results(session, run_id)
             outcome = _with_last_result(session, summarise_run(ends), last_job(ends), job)
-    settled = settle_job(session, job, outcome, policy)
-    ended = [state_change(job, settled.settlement), *settled.ended]
-    return Consequences(started=list(settled.started), ended=ended)
+    return end_job(session, job, outcome, policy)
 
 
 def mark_run_started(session: Session, run_id: str) -> Job:
@@ -272,12 +277,12 @@ def _with_last_result(session: Session, ended: RunEnded, last: str | None, job: 
 
 
 def _read_job(session: Session, job_id: str) -> Job:
-    row = session.one("job_for_settle", id=job_id)
-    assert row is not None  # noqa: S101 - the caller has just written it, or holds a step of it
-    return read_job(row)
+    job = find_job(session, job_id)
+    assert job is not None  # noqa: S101 - the caller has just written it, or holds a step of it
+    return job
 
 
-def state_change(job: Job, settlement: Settlement) -> JobStateChange:
+def _state_change(job: Job, settlement: Settlement) -> JobStateChange:
     return JobStateChange(
         id=job.id,
         plugin=job.plugin,
@@ -306,18 +311,13 @@ def _read_view(session: Session, job: Job, outcome: Outcome, policy: Policy) -> 
         if job.submitted_detail in policy.plugin(job.plugin).schedules:
             key = {"plugin": job.plugin, "schedule_id": job.submitted_detail}
             latest = session.one("schedule_of_latest_job", **key, job_id=job.id)
-    next_occurrence = None
-    if latest is not None and latest[1] is not None and latest[2] is not None:
-        next_occurrence = PlannedOccurrence(
-            nominal_at=parse_timestamp(latest[2]), start_at=parse_timestamp(latest[1])
-        )
     return SettleView(
         job=job,
-        state={} if state is None else object_or_none(state[0]) or {},
+        state={} if state is None else from_json(state[0]),
         state_claim_seq=0 if state is None else state[1],
         breaker=None if breaker is None else read_breaker(breaker),
         schedule_id=None if latest is None else latest[0],
-        next_occurrence=next_occurrence,
+        next_occurrence=None if latest is None else planned_or_none(latest[2], latest[1]),
         paused=latest is not None and latest[3] is not None,
         baggage=baggage,
         run=read_run_view(session, job, baggage),
@@ -330,6 +330,7 @@ def _write_end(session: Session, job: Job, settlement: Settlement) -> bool | Non
     Returns None, and writes nothing, if the stored job differs from `job`.
     """
     retry_at = settlement.next_retry_at
+    artifacts = to_json(settlement.artifacts) if settlement.artifacts else None
     row = session.one(
         "settle_job",
         seq=job.seq,
@@ -349,14 +350,13 @@ def _write_end(session: Session, job: Job, settlement: Settlement) -> bool | Non
         retry_wait=None if retry_at is None else (retry_at - session.now).total_seconds(),
         last_error=storable(settlement.last_error),
         suspect=int(settlement.suspect),
-        artifacts=to_json(settlement.artifacts) if settlement.artifacts else None,
+        artifacts=artifacts,
     )
     if row is None:
         return None
     if settlement.log is not None:
         log_row = _log_row(session, job, settlement.log, settlement.status, settlement.reason)
-        log_row["artifacts"] = to_json(settlement.artifacts) if settlement.artifacts else None
-        session.insert_buffered("insert_log", log_row)
+        session.insert_buffered("insert_log", log_row | {"artifacts": artifacts})
     for transition in settlement.transitions:
         write_transition(session, transition, job, execution=job.execution)
     if settlement.callback is not None:
@@ -379,13 +379,8 @@ def _log_row(
 ) -> dict[str, SqlValue]:
     """Return the log row of an execution that left the job in this state."""
     evidence = log.evidence
-    return {
+    return asdict(job) | {  # most columns have the names of the fields
         "job_id": job.id,
-        "execution": job.execution,
-        "attempt": job.attempt,
-        "max_attempts": job.max_attempts,
-        "plugin": job.plugin,
-        "command": job.command,
         "status": log.status,
         "reason": log.reason,
         "job_status": status,
@@ -396,18 +391,9 @@ def _log_row(
         "signal": evidence.signal,
         "error": storable(log.error),
         "duration_ms": evidence.duration.total_seconds() * 1000,
-        "submitted_by": job.submitted_by,
-        "submitted_detail": job.submitted_detail,
-        "dedupe_key": job.dedupe_key,
         "created_at": format_timestamp(job.created_at),
         "started_at": text_or_none(job.started_at),
         "at": session.timestamp,
-        "parent_job_id": job.parent_job_id,
-        "source_event_id": job.source_event_id,
-        "event_context_id": job.event_context_id,
-        "run_id": job.run_id,
-        "step_path": job.step_path,
-        "trace_id": job.trace_id,
         "artifacts": None,
     }
 
