@@ -1,1 +1,1 @@
-"""Reloads: the plan of a reload, drains of plugins that it removes, and the switch itself."""
+"""Reloads, and drains of the plugins that they remove."""

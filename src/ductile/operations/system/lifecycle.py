@@ -10,7 +10,7 @@ from msgspec import UNSET
 
 from ductile.config.schema.fields import SectionOf, fill_in_defaults
 from ductile.config.schema.model import Config
-from ductile.engine.reload.plan import RemovedPluginWork
+from ductile.engine.reload.reloader import RemovedPluginWork
 from ductile.errors import Problem
 from ductile.operations.context import OperationContext
 from ductile.operations.plugins.lookup import OnePlugin, find_plugin
