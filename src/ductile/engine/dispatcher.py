@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
@@ -166,14 +167,11 @@ class Dispatcher:
 
     async def wait_for_executions(self, grace: float | None) -> bool:
         """Wait for all executions, at most `grace` seconds if given. Returns whether all have ended."""
-        loop = asyncio.get_running_loop()
-        end = None if grace is None else loop.time() + grace
-        while self._executions:  # Repeated: a claim that was in flight may have started one meanwhile.
-            left = None if end is None else max(0.0, end - loop.time())
-            _, late = await asyncio.wait(tuple(self._executions), timeout=left)
-            if late:
-                return False
-        return True
+        with suppress(TimeoutError):
+            async with asyncio.timeout(grace):
+                while self._executions:  # Repeated: a claim in flight may have started one meanwhile.
+                    await asyncio.wait(tuple(self._executions))
+        return not self._executions
 
     # -- claims
 

@@ -20,7 +20,7 @@ from ductile.core.policy import Policy
 from ductile.engine.artifact_files import describe_artifacts
 from ductile.engine.clock import STORE_UNAVAILABLE, Clock
 from ductile.engine.job_signals import JobSignals
-from ductile.errors import RefusedError, StoreBusyError, StoreFullError
+from ductile.errors import RefusedError
 from ductile.protocol.plugin_messages import PluginRequest, RequestEvent, carries_event, encode_request
 from ductile.runner.interpret import Interpretation, interpret
 from ductile.runner.port import (
@@ -85,8 +85,6 @@ class Executor:
         self._stop_requested: set[tuple[str, int]] = set()
         self._stopping = False
         self._give_up = asyncio.Event()
-        #: Tasks that nothing awaits; the event loop keeps weak references only.
-        self._background: set[asyncio.Task[None]] = set()
 
     async def execute(
         self,
@@ -111,7 +109,10 @@ class Executor:
             else:
                 interpretation = Interpretation(outcome=prepared)
             self._job_signals.exited(job, interpretation)
-            outcome = await self._with_file_metadata(interpretation.outcome, snapshot)
+            outcome = interpretation.outcome
+            if isinstance(outcome, Completed) and (artifacts := outcome.response.artifacts):
+                artifacts = await describe_artifacts(artifacts, snapshot.artifact_roots, self._clock)
+                outcome = replace(outcome, response=replace(outcome.response, artifacts=artifacts))
             result = await self._settle(job, outcome, snapshot, on_result)
         finally:
             self._stop_requested.discard(_execution_of(job))
@@ -225,7 +226,7 @@ class Executor:
         self._processes[_execution_of(job)] = process
         try:
             self._job_signals.started(job, process.age)
-            marking = self._mark_working(job) if claim.has_subscribers else None
+            marking = asyncio.create_task(self._mark_working(job)) if claim.has_subscribers else None
             if self._is_stopping(job):  # The stop came while the process was being started.
                 process.stop(at_once=self._give_up.is_set())
             ended = await process.wait()
@@ -239,25 +240,11 @@ class Executor:
     def _is_stopping(self, job: Job) -> bool:
         return self._stopping or _execution_of(job) in self._stop_requested
 
-    def _mark_working(self, job: Job) -> asyncio.Task[None]:
+    async def _mark_working(self, job: Job) -> None:
         """Store, while the plugin works, that it has its request, for the state webhook `working`."""
-
-        async def mark() -> None:
-            # A store that is unavailable now loses this state webhook; the next state has its own.
-            with suppress(*STORE_UNAVAILABLE):
-                await self._store.mark_working(job.id, job.execution)
-
-        task = asyncio.create_task(mark())
-        self._background.add(task)
-        task.add_done_callback(self._background.discard)
-        return task
-
-    async def _with_file_metadata(self, outcome: Outcome, snapshot: Snapshot) -> Outcome:
-        """Add size and hash to the artifacts that are files, unless the plugin gave them."""
-        if not isinstance(outcome, Completed) or not outcome.response.artifacts:
-            return outcome
-        artifacts = await describe_artifacts(outcome.response.artifacts, snapshot.artifact_roots, self._clock)
-        return replace(outcome, response=replace(outcome.response, artifacts=artifacts))
+        # A store that is unavailable now loses this state webhook; the next state has its own.
+        with suppress(*STORE_UNAVAILABLE):
+            await self._store.mark_working(job.id, job.execution)
 
     # -- settle
 
@@ -274,7 +261,7 @@ class Executor:
             try:
                 # The store commits a result that it was handed, even if this task is cancelled meanwhile.
                 return await self._store.settle(job, outcome, policy)
-            except (StoreFullError, StoreBusyError) as error:
+            except STORE_UNAVAILABLE as error:
                 self._job_signals.result_not_stored(job, error)
                 if self._give_up.is_set() or attempts == self._settle_attempts:
                     raise ResultNotStoredError(job.id) from error

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ductile.core.jobs.admission import bare_key
-from ductile.core.jobs.model import Job, JobReason, JobStatus, LedgerKind
+from ductile.core.jobs.model import Job, JobReason, JobStatus, LedgerKind, NewJob
 from ductile.core.jobs.settlement import Settlement
 from ductile.core.json import JsonObject
 from ductile.errors import DuctileError, StoreFullError
@@ -146,10 +146,7 @@ class JobSignals:
     def ended(self, jobs: Sequence[JobStateChange]) -> None:
         """Jobs ended without an execution of their own: on request, with their run, or as a run."""
         for job in jobs:
-            data: JsonObject = {"command": job.command, "reason": job.reason}
-            if job.error is not None:
-                data["error"] = job.error
-            self._signals.emit(_STATUS_SIGNALS[job.status], plugin=job.plugin, job_id=job.id, data=data)
+            self._emit(_STATUS_SIGNALS[job.status], job, reason=job.reason, error=job.error)
 
     def submitted(self, results: Sequence[EnqueueResult], *, parent: str | None = None) -> None:
         """Jobs were submitted, by a caller or by an event of the job `parent`."""
@@ -180,21 +177,20 @@ class JobSignals:
         if status is FireStatus.FIRED:
             for job in (firing.job, *firing.catch_up_jobs):
                 if job is not None:
-                    data: JsonObject = {"command": job.command}
-                    self._signals.emit(Signal.JOB_ACCEPTED, plugin=job.plugin, job_id=job.id, data=data)
+                    self._emit(Signal.JOB_ACCEPTED, job)
         self.ended(result.ended)
         if status not in _FIRE_SIGNALS or (status is FireStatus.DEFERRED and firing.was_deferred):
             return
         for occurrence in firing.occurrences:
             planned = occurrence.job_id is not None
             signal = _FIRE_SIGNALS[status] if planned else Signal.SCHEDULE_SKIPPED
-            data = {"schedule": occurrence.schedule_id, "count": occurrence.count}
+            data: JsonObject = {"schedule": occurrence.schedule_id, "count": occurrence.count}
             if (reason := (result.reason if planned else None) or occurrence.reason) is not None:
                 data["reason"] = reason
             job_id = occurrence.job_id if signal is Signal.SCHEDULE_FIRED else None
             self._signals.emit(signal, plugin=occurrence.plugin, job_id=job_id, data=data)
 
-    def _emit(self, signal: Signal, job: Job, **data: str | float | None) -> None:
+    def _emit(self, signal: Signal, job: Job | NewJob | JobStateChange, **data: str | float | None) -> None:
         given = {name: value for name, value in data.items() if value is not None}
         self._signals.emit(signal, plugin=job.plugin, job_id=job.id, data={"command": job.command, **given})
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ductile.core.webhooks.deliveries import DeliveryAttempt, parse_retry_after
 from ductile.core.webhooks.url_policy import ADDRESS_NOT_ALLOWED, is_forbidden, url_fault
-from ductile.struct import Value, hide_in_repr
+from ductile.struct import Value, hide_in_repr, replace
 
 if TYPE_CHECKING:
     from aiohttp import ClientSession
@@ -62,9 +62,25 @@ class HttpWebhookClient:
         # Checked at submission too, but the policy may have changed since.
         if (fault := url_fault(request.url, request.allow)) is not None:
             return DeliveryAttempt(error=fault)
+        import aiohttp  # noqa: PLC0415 - 250 ms, paid by the first delivery
+
         session = self._session(listed=bool(request.allow))
         try:
-            return await _post_request(session, request, now)
+            async with session.post(
+                request.url,
+                data=request.body,
+                headers=dict(request.headers),
+                allow_redirects=False,
+                timeout=aiohttp.ClientTimeout(total=request.timeout.total_seconds()),
+            ) as response:
+                attempt = DeliveryAttempt(http_status=response.status)
+                if attempt.delivered:
+                    return attempt
+                return replace(
+                    attempt,
+                    error=f"the receiver answered {response.status}",
+                    retry_after=parse_retry_after(response.headers.get("Retry-After"), now),
+                )
         except Exception as error:  # noqa: BLE001 - an odd URL can make the library raise anything
             return DeliveryAttempt(error=_describe_client_error(error, request.timeout))
 
@@ -77,7 +93,7 @@ class HttpWebhookClient:
 
     def _session(self, *, listed: bool) -> ClientSession:
         if listed not in self._sessions:
-            import aiohttp  # noqa: PLC0415 - 250 ms, paid by the first delivery
+            import aiohttp  # noqa: PLC0415 - imported already, by `post`
 
             if self._resolver is None:
                 # The resolver has threads of its own: a silent name server must not block other work.
@@ -94,26 +110,6 @@ class HttpWebhookClient:
                 auto_decompress=False,
             )
         return self._sessions[listed]
-
-
-async def _post_request(session: ClientSession, request: WebhookRequest, now: datetime) -> DeliveryAttempt:
-    import aiohttp  # noqa: PLC0415 - imported already, with the session
-
-    async with session.post(
-        request.url,
-        data=request.body,
-        headers=dict(request.headers),
-        allow_redirects=False,
-        timeout=aiohttp.ClientTimeout(total=request.timeout.total_seconds()),
-    ) as response:
-        attempt = DeliveryAttempt(http_status=response.status)
-        if attempt.delivered:
-            return attempt
-        return DeliveryAttempt(
-            http_status=response.status,
-            error=f"the receiver answered {response.status}",
-            retry_after=parse_retry_after(response.headers.get("Retry-After"), now),
-        )
 
 
 def _open_socket(address_info: tuple[Any, ...], *, listed: bool) -> socket.socket:

@@ -170,11 +170,14 @@ class WebhookSender:
         began, snapshot = self._clock.now(), self._snapshot()
         max_attempts = snapshot.state_webhooks.max_attempts
         if not may_attempt(delivery.attempts, max_attempts=max_attempts):
-            return _no_attempt_left(delivery, max_attempts)
+            if delivery.last_error is None:  # The daemon ended during the last attempt.
+                return _UNREPORTED
+            error = f"{delivery.last_error}; it is not sent again, as max_attempts is {max_attempts}"
+            return DeliveryAttempt(http_status=delivery.last_status, error=error)
         try:
             attempt = await self._client.post(build_request(delivery, snapshot, began), began)
-        except Exception as error:  # noqa: BLE001 - raising would make it due again at every start
-            attempt = DeliveryAttempt(error=f"it could not be made ({type(error).__name__})")
+        except Exception as fault:  # noqa: BLE001 - raising would make it due again at every start
+            attempt = DeliveryAttempt(error=f"it could not be made ({type(fault).__name__})")
         self._health.pop(delivery.receiver, None)
         self._health[delivery.receiver] = health_after(attempt, self._clock.now() - began)
         if len(self._health) > MAX_REMEMBERED_RECEIVERS:
@@ -222,17 +225,6 @@ def build_request(delivery: Delivery, snapshot: Snapshot, now: datetime) -> Webh
     return WebhookRequest(
         url=delivery.url, body=body, headers=headers, timeout=settings.timeout, allow=settings.allow
     )
-
-
-def _no_attempt_left(delivery: Delivery, max_attempts: int) -> DeliveryAttempt:
-    """Explain why no attempt is left: `max_attempts` was lowered, or the daemon ended during the last one.
-
-    Without a stored error the result of the last attempt is unknown.
-    """
-    if delivery.last_error is None:
-        return _UNREPORTED
-    error = f"{delivery.last_error}; it is not sent again, as max_attempts is {max_attempts}"
-    return DeliveryAttempt(http_status=delivery.last_status, error=error)
 
 
 def _report(delivery: Delivery, attempt: DeliveryAttempt, retry_at: datetime | None) -> DeliveryReport:
