@@ -27,23 +27,18 @@ from ductile.operations.operation import (
     get,
     post,
 )
-from ductile.struct import replace
 
 
-def _read(name: str, target: str, summary: str, access: Access, http: HttpRoute | None = None) -> Operation:
-    """An operation that also runs while another process has the store's lock."""
-    return Operation(name=name, target=target, summary=summary, access=access, http=http, read_only=True)
-
-
-def _exclusive(
-    name: str, target: str, summary: str, access: Access, http: HttpRoute | None = None
+def _operation(
+    name: str, target: str, summary: str, access: Access, http: HttpRoute | None = None, **options: bool
 ) -> Operation:
-    """An operation of the daemon, or of the process that has the store's lock."""
-    return Operation(name=name, target=target, summary=summary, access=access, http=http)
+    return Operation(name=name, target=target, summary=summary, access=access, http=http, **options)
 
 
-def _waiting(operation: Operation) -> Operation:
-    return replace(operation, waits=True)
+#: An operation that also runs while another process has the store's lock.
+_read = partial(_operation, read_only=True)
+#: An operation of the daemon, or of the process that has the store's lock.
+_exclusive = _operation
 
 
 _SYNCHRONOUS: dict[str, Any] = {
@@ -82,8 +77,8 @@ _RUNS = (
         post("/trigger/{plugin}/{command}", message="The job is on the queue.", **_SYNCHRONOUS),
     ),
     _read("pipeline.list", "runs.pipelines:list_pipelines", "Every pipeline, with its latest run", PLUGIN_RO),
-    _waiting(
-        _exclusive("pipeline.follow", "runs.pipelines:follow_run", "Wait for steps of a run to end", JOBS_RO)
+    _exclusive(
+        "pipeline.follow", "runs.pipelines:follow_run", "Wait for steps of a run to end", JOBS_RO, waits=True
     ),
     _exclusive(
         "event.send",
@@ -133,7 +128,7 @@ _JOBS = (
         JOBS_RO,
         get("/job/{job_id}/log", message="Its executions.", tag="jobs", statuses=_ONE_JOB),
     ),
-    _waiting(_read("job.wait", "jobs.query:wait_for_job", "Wait until a job has ended", JOBS_RO)),
+    _read("job.wait", "jobs.query:wait_for_job", "Wait until a job has ended", JOBS_RO, waits=True),
     _exclusive(
         "job.cancel",
         "jobs.change:cancel_job",
@@ -155,10 +150,10 @@ _JOBS = (
     ),
     _exclusive("job.rerun", "runs.start:retry_from_step", "Start a run again from one of its steps", JOBS_RW),
     _read("log.list", "jobs.log:list_log", "Executions, newest first", JOBS_RO, get("/job-logs", tag="jobs")),
-    _waiting(_exclusive("log.follow", "jobs.log:follow_log", "Wait for executions", JOBS_RO)),
+    _exclusive("log.follow", "jobs.log:follow_log", "Wait for executions", JOBS_RO, waits=True),
     _read("ledger.tail", "jobs.log:tail_ledger", "The latest entries of the ledger", EVENTS_RO),
-    _waiting(
-        _exclusive("ledger.follow", "jobs.log:follow_ledger", "Wait for entries of the ledger", EVENTS_RO)
+    _exclusive(
+        "ledger.follow", "jobs.log:follow_ledger", "Wait for entries of the ledger", EVENTS_RO, waits=True
     ),
     _read("queue.status", "jobs.queue:queue_status", "How deep the queue is", JOBS_RO),
     _read("queue.list", "jobs.queue:queue_list", "Running and queued jobs", JOBS_RO),
@@ -221,13 +216,12 @@ _PLUGIN_RECORDS = (
     _read(
         "plugin.pending", "system.lifecycle:pending_work", "Work of a plugin that has not ended", PLUGIN_RO
     ),
-    _waiting(
-        _exclusive(
-            "plugin.drain",
-            "system.lifecycle:drain_plugin",
-            "Let a plugin finish its accepted work",
-            PLUGIN_RW,
-        )
+    _exclusive(
+        "plugin.drain",
+        "system.lifecycle:drain_plugin",
+        "Let a plugin finish its accepted work",
+        PLUGIN_RW,
+        waits=True,
     ),
 )
 _ONE_SCHEDULE: dict[str, Any] = {"message": "Done.", "tag": "schedules"}
@@ -313,16 +307,13 @@ _SYSTEM = (
         post("/system/sweep", message="What had outlived its retention was removed."),
     ),
     # Waits for a drain. The switch itself is shielded from the cancellation.
-    _waiting(
-        _exclusive(
-            "system.reload",
-            "system.lifecycle:reload",
-            "Load the configuration again and switch to it, or keep the old one",
-            SYSTEM_RW,
-            post(
-                "/system/reload", message="The new configuration is in force.", statuses=(200, 409, 422, 503)
-            ),
-        )
+    _exclusive(
+        "system.reload",
+        "system.lifecycle:reload",
+        "Load the configuration again and switch to it, or keep the old one",
+        SYSTEM_RW,
+        post("/system/reload", message="The new configuration is in force.", statuses=(200, 409, 422, 503)),
+        waits=True,
     ),
     _exclusive("system.stop", "system.lifecycle:stop", "Stop the daemon", SYSTEM_RW),
     _read("system.breaker", "system.breakers:show_breakers", "The circuit breakers of a plugin", SYSTEM_RO),

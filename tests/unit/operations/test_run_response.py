@@ -8,8 +8,7 @@ import pytest
 
 from builders.jobs import a_job
 from ductile.core.jobs.model import JobReason, JobStatus
-from ductile.operations.runs.response import still_running
-from ductile.operations.runs.start import SyncWait
+from ductile.operations.runs.response import SyncWait, still_running
 from ductile.store.model.records import JobDetails
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -21,11 +20,9 @@ def test_why_the_waiting_ended_does_not_depend_on_the_clock() -> None:
     answers = {
         (stopping, seconds): still_running(
             JobDetails(job=a_job(), steps=(), executions={}),
-            allowed=timedelta(seconds=30),
+            SyncWait(timeout=timedelta(seconds=30), until=NOON),
             elapsed=timedelta(seconds=seconds),
             stopping=stopping,
-            partial=False,
-            cancels=False,
             duplicate=False,
         )
         for stopping in (True, False)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, UnsetType
 
 from ductile.core.jobs.model import Job, JobReason, JobStatus
-from ductile.core.runs.graph import RUN_PLUGIN
 from ductile.operations.jobs.documents import (
     FLATTENED,
     Artifact,
@@ -23,6 +22,24 @@ from ductile.operations.response import Id, Response, from_record, milliseconds
 from ductile.protocol.manifest.model import ExecutionMode
 from ductile.store.model.records import JobDetails, LogRow
 from ductile.struct import Value, about
+
+
+class SyncWait(Value):
+    """How long a caller waits, and what follows when the time is up."""
+
+    timeout: timedelta
+    until: datetime
+    return_partial: bool = False
+    cancel_on_timeout: bool = False
+
+    def has_cancelled(self, job: Job) -> bool:
+        """Whether the deadline ended the run.
+
+        The engine cancels at the instant at which the caller gives up, and may do so before the caller reads
+        the job: the response is the same either way.
+        """
+        late = job.completed_at is not None and job.completed_at >= self.until
+        return self.cancel_on_timeout and late and job.reason is JobReason.CANCELLED
 
 
 class RunStepFields(Value):
@@ -92,13 +109,18 @@ class StillRunning(Response):
 def finished(details: JobDetails, *, duplicate: bool) -> Finished:
     """The response for a job or run that has ended."""
     job, own = details.job, details.executions.get(details.job.id)
+    status: Literal["succeeded", "failed", "partial_success"] = "failed"
+    if job.status is JobStatus.SUCCEEDED:
+        status = "succeeded"
+    elif job.reason is JobReason.PARTIAL_SUCCESS:
+        status = "partial_success"
     lasted = None if job.completed_at is None else job.completed_at - job.created_at
-    name = f"pipeline {job.command}" if job.plugin == RUN_PLUGIN else f"{job.plugin} {job.command}"
-    message = f"{name}: {_outcome(job)}"
+    # The plugin of a run is `pipeline`.
+    message = f"{job.plugin} {job.command}: {status}"
     children, tree = _steps(job, details.steps, details.executions)
     return Finished(
         job_id=job.id,
-        status=_outcome(job),
+        status=status,
         ok=job.status is JobStatus.SUCCEEDED,
         execution_mode=ExecutionMode.SYNCHRONOUS,
         deduplicated=duplicate,
@@ -112,29 +134,22 @@ def finished(details: JobDetails, *, duplicate: bool) -> Finished:
 
 
 def still_running(
-    details: JobDetails,
-    *,
-    allowed: timedelta,
-    elapsed: timedelta,
-    stopping: bool,
-    partial: bool,
-    cancels: bool,
-    duplicate: bool,
+    details: JobDetails, wait: SyncWait, *, elapsed: timedelta, stopping: bool, duplicate: bool
 ) -> StillRunning:
     """The response when the time was up first, or the daemon is stopping."""
     job, executions = details.job, details.executions
     # Only a stop ends the waiting early; less elapsed time without one means that the clock was set back.
-    exceeded = elapsed >= allowed or not stopping
-    seconds = f"{allowed.total_seconds():g} s"
+    exceeded = elapsed >= wait.timeout or not stopping
+    seconds = f"{wait.timeout.total_seconds():g} s"
     if not exceeded:
         message = "The daemon is stopping; the run goes on when it is started again."
-    elif cancels:
+    elif wait.cancel_on_timeout:
         message = f"The run was not done after {seconds} and is being cancelled."
     else:
         message = f"The run goes on after {seconds}. Ask for GET /job/{job.id}."
     children: list[RunStep] | UnsetType = UNSET
     tree: list[FlatRunStep] | UnsetType = UNSET
-    if partial:
+    if wait.return_partial:
         done = [member for member in details.steps if member.id in executions]
         children, tree = _steps(job, done, executions)
     return StillRunning(
@@ -143,18 +158,12 @@ def still_running(
         execution_mode=ExecutionMode.SYNCHRONOUS,
         deduplicated=duplicate,
         timeout_exceeded=exceeded,
-        timeout_ms=round(allowed.total_seconds() * 1000),
+        timeout_ms=round(wait.timeout.total_seconds() * 1000),
         elapsed_ms=round(elapsed.total_seconds() * 1000),
         message=_message(message, duplicate),
         children=children,
         tree=tree,
     )
-
-
-def _outcome(job: Job) -> Literal["succeeded", "failed", "partial_success"]:
-    if job.status is JobStatus.SUCCEEDED:
-        return "succeeded"
-    return "partial_success" if job.reason is JobReason.PARTIAL_SUCCESS else "failed"
 
 
 def _message(text: str, duplicate: bool) -> str:

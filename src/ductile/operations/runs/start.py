@@ -20,7 +20,7 @@ from ductile.core.events.model import NewEvent, Pipeline
 from ductile.core.events.routing import EventProducer, start_refusal
 from ductile.core.expressions.regex import MatchBudget
 from ductile.core.ids import make_id
-from ductile.core.jobs.model import TERMINAL, Job, JobReason, JobStatus, NewJob, SubmittedBy
+from ductile.core.jobs.model import TERMINAL, Job, JobStatus, NewJob, SubmittedBy
 from ductile.core.policy import Policy
 from ductile.core.runs.graph import RUN_PLUGIN
 from ductile.core.runs.state import NewRun
@@ -30,10 +30,11 @@ from ductile.operations.context import OperationContext
 from ductile.operations.jobs.change import ChangeJob, refuse_retry
 from ductile.operations.jobs.lookup import find_job, resolve_job
 from ductile.operations.jobs.query import ResultOnly
+from ductile.operations.operation import pipelines_on
 from ductile.operations.plugins.lookup import known_command, runnable_plugin
 from ductile.operations.request import in_query, local
 from ductile.operations.response import Id, Response, WasDryRun
-from ductile.operations.runs.response import Finished, StillRunning, finished, still_running
+from ductile.operations.runs.response import Finished, StillRunning, SyncWait, finished, still_running
 from ductile.operations.submission import (
     BaseSubmissionRequest,
     PlannedSubmission,
@@ -51,7 +52,7 @@ from ductile.operations.submission import (
 )
 from ductile.protocol.manifest.model import ExecutionMode
 from ductile.store.model.jobs import Accepted, Deduplicated, RetryResult, Submission
-from ductile.struct import Value, about, field, replace
+from ductile.struct import about, field, replace
 
 if TYPE_CHECKING:
     from ductile.engine.engine import Engine
@@ -85,24 +86,6 @@ class TriggerPipeline(StartRequest, kw_only=True):
     command: Annotated[str, about("Its command.")]
 
 
-class SyncWait(Value):
-    """How long a caller waits, and what follows when the time is up."""
-
-    timeout: timedelta
-    until: datetime
-    return_partial: bool = False
-    cancel_on_timeout: bool = False
-
-    def has_cancelled(self, job: Job) -> bool:
-        """Whether the deadline ended the run.
-
-        The engine cancels at the instant at which the caller gives up, and may do so before the caller reads
-        the job: the response is the same either way.
-        """
-        late = job.completed_at is not None and job.completed_at >= self.until
-        return self.cancel_on_timeout and late and job.reason is JobReason.CANCELLED
-
-
 # ------------------------------------------------------------------------------------ by name, by trigger
 
 
@@ -117,27 +100,24 @@ async def run_pipeline(
 async def trigger_pipeline(
     context: OperationContext, request: TriggerPipeline
 ) -> Finished | StillRunning | Submitted | PlannedSubmission:
-    """Run the pipeline that `plugin.command` starts; without one, the plugin."""
-    snapshot = context.snapshot()
-    pipeline = _triggered_by(snapshot, f"{request.plugin}.{request.command}")
-    if pipeline is not None:
+    """Run the pipeline that starts on `plugin.command`; without one, the plugin.
+
+    Raises `ConflictError` if there are several.
+    """
+    snapshot, event_type = context.snapshot(), f"{request.plugin}.{request.command}"
+    names = pipelines_on(snapshot, event_type)
+    if len(names) > 1:
+        raise ConflictError(
+            f"several pipelines start on {event_type}: {', '.join(names)}",
+            hint="Start the one you mean by its name: POST /pipeline/{name}.",
+            details={"pipelines": [*names]},
+        )
+    if names:
+        pipeline = known_pipeline(snapshot, names[0])
         return await _start(context, pipeline, request, plugin=request.plugin, command=request.command)
     plugin = runnable_plugin(snapshot, request.plugin)
     known_command(plugin, request.command)
     return await _run_plugin(context, plugin, request)
-
-
-def _triggered_by(snapshot: Snapshot, event_type: str) -> Pipeline | None:
-    """The pipeline that starts on this event. Raises `ConflictError` if there are several."""
-    found = [one for one in snapshot.policy.pipelines.by_name.values() if one.on == event_type]
-    if len(found) > 1:
-        names = ", ".join(one.name for one in found)
-        raise ConflictError(
-            f"several pipelines start on {event_type}: {names}",
-            hint="Start the one you mean by its name: POST /pipeline/{name}.",
-            details={"pipelines": [one.name for one in found]},
-        )
-    return found[0] if found else None
 
 
 def known_pipeline(snapshot: Snapshot, name: str) -> Pipeline:
@@ -159,10 +139,8 @@ async def _start(
     wait = _sync_wait(context, pipeline.name, options, request)
     kind = request.event_type or pipeline.on or f"{context.source.submitted_by}.trigger"
     event = make_event(context, kind, request)
-    policy = with_regex_time_limit(snapshot.policy)
-    if (
-        refusal := start_refusal(pipeline, event, EventProducer(submitted_by=SubmittedBy.API), policy)
-    ) is not None:
+    producer, policy = EventProducer(submitted_by=SubmittedBy.API), with_regex_time_limit(snapshot.policy)
+    if (refusal := start_refusal(pipeline, event, producer, policy)) is not None:
         why = refusal.get("explanation") or refusal.get("error")
         raise RefusedError(f"{pipeline.name} does not start: {why}", details={**refusal})
     if request.dry_run:
@@ -249,13 +227,12 @@ async def _run_plugin(
         plugin=plugin.name,
         command=request.command,
     )
-    synchronous = manifest is not None and manifest.execution_mode is ExecutionMode.SYNCHRONOUS
-    waits = synchronous and context.source.waits and not request.no_wait
-    engine = context.engine
+    engine, waits = context.engine, context.source.waits and not request.no_wait
     if (
-        not waits
-        or engine is None
+        engine is None
         or manifest is None
+        or manifest.execution_mode is not ExecutionMode.SYNCHRONOUS
+        or not waits
         or await find_calling_job(context, request) is not None
     ):
         return await submit_job(context, command)
@@ -280,11 +257,10 @@ async def _submit(
     wait: SyncWait | None,
     accepted: Submitted,
 ) -> RunStarted:
-    engine = context.engine
-    waits = wait is not None and engine is not None
+    engine = None if wait is None else context.engine
     with (
-        engine.sync_slot() if waits and engine else nullcontext(),
-        engine.waiters.waiting_for(accepted.job_id) if waits and engine else nullcontext() as ended,
+        engine.sync_slot() if engine else nullcontext(),
+        engine.waiters.waiting_for(accepted.job_id) if engine else nullcontext() as ended,
     ):
         began = context.now()
         (result,) = await context.enqueue(submission)
@@ -320,15 +296,8 @@ async def _sync_response(
         raise NotFoundError(f"there is no job {job_id} any more")
     if details.job.status in TERMINAL and not wait.has_cancelled(details.job):
         return finished(details, duplicate=duplicate)
-    return still_running(
-        details,
-        allowed=wait.timeout,
-        elapsed=elapsed,
-        stopping=context.engine is not None and context.engine.stopping,
-        partial=wait.return_partial,
-        cancels=wait.cancel_on_timeout,
-        duplicate=duplicate,
-    )
+    stopping = context.engine is not None and context.engine.stopping
+    return still_running(details, wait, elapsed=elapsed, stopping=stopping, duplicate=duplicate)
 
 
 class RetryFromStep(ChangeJob, kw_only=True):
