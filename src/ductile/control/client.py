@@ -153,7 +153,7 @@ class DaemonConnection:
         self._connection.settimeout(min(_STATE_CHECK_SECONDS, left))
 
     def _check_process(self) -> None:
-        pid = _peer_pid(self._connection)
+        pid, _ = peer_credentials(self._connection) or (0, 0)
         self._seen_stopped = self._seen_stopped + 1 if is_stopped(pid) else 0
         if self._seen_stopped >= _STATE_CHECKS:
             raise FrozenDaemonError(
@@ -173,13 +173,13 @@ def is_stopped(pid: int) -> bool:
     return stat.rpartition(")")[2].split()[0] in _STOPPED_STATES
 
 
-def _peer_pid(connection: socket.socket) -> int:
-    """Return the pid of the process at the other end, or 0 if the system does not tell it."""
+def peer_credentials(connection: socket.socket) -> tuple[int, int] | None:
+    """Return pid and user of the process at the other end, from the kernel; None where it cannot tell."""
     if not hasattr(socket, "SO_PEERCRED"):
-        return 0
+        return None
     raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    pid: int = struct.unpack("3i", raw)[0]
-    return pid
+    pid, uid, _gid = struct.unpack("3i", raw)
+    return pid, uid
 
 
 _ERRORS_BY_CODE: dict[str, type[DuctileError]] = {

@@ -6,12 +6,12 @@ import asyncio
 import contextlib
 import os
 import socket
-import struct
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from pathlib import Path
 
 import msgspec
 
+from ductile.control.client import peer_credentials
 from ductile.core.json import JsonObject
 from ductile.errors import ConfigError, DeniedError, DuctileError, UsageError
 from ductile.telemetry.signals import Signal, SignalBus, describe_error
@@ -35,12 +35,9 @@ def config_path_operation(config_file: Path) -> Handler:
 
 
 def peer_uid(connection: socket.socket) -> int:
-    """Return the user at the other end, from the kernel. Our own where the system cannot tell."""
-    if not hasattr(socket, "SO_PEERCRED"):
-        return os.getuid()
-    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    _pid, uid, _gid = struct.unpack("3i", raw)
-    return int(uid)
+    """Return the user at the other end. Our own where the system cannot tell."""
+    credentials = peer_credentials(connection)
+    return os.getuid() if credentials is None else credentials[1]
 
 
 class ControlServer:
@@ -103,10 +100,8 @@ class ControlServer:
         try:
             async with asyncio.timeout(REQUEST_SECONDS):
                 line = await reader.readuntil(b"\n")
-            # After reading: closing with unread data would reset the connection and lose the error.
-            self._check_peer(writer.get_extra_info("socket"))
-            operation, given = _decode_request(line)
-            return msgspec.json.encode({"answer": await self._call(operation, given, reader)})
+            answer = await self._call(line, reader, writer.get_extra_info("socket"))
+            return msgspec.json.encode({"answer": answer})
         except (OSError, asyncio.IncompleteReadError, TimeoutError):
             raise
         except asyncio.LimitOverrunError:
@@ -117,13 +112,19 @@ class ControlServer:
             self._signals.emit(Signal.CONTROL_FAULT, data=describe_error(error))
             return _encode_error(DuctileError(f"an unexpected error in the daemon ({type(error).__name__})"))
 
-    def _check_peer(self, connection: socket.socket) -> None:
-        """Raise `DeniedError` for users other than ours and root. The socket's mode excludes them too."""
+    async def _call(self, line: bytes, reader: asyncio.StreamReader, connection: socket.socket) -> JsonObject:
+        """Call the operation that a request names. If it waits, cancel it when its client disconnects.
+
+        Raises `DeniedError` for users other than ours and root. The socket's mode excludes them too; this is
+        checked after reading, because closing with unread data would reset the connection and lose the error.
+        """
         if self._peer_uid(connection) not in (0, os.getuid()):
             raise DeniedError("this daemon belongs to another user")
-
-    async def _call(self, operation: str, given: JsonObject, reader: asyncio.StreamReader) -> JsonObject:
-        """Call the operation. If it waits, cancel it when its client disconnects."""
+        try:
+            request = msgspec.json.decode(line)
+            operation, given = str(request["operation"]), dict(request["given"])
+        except (msgspec.DecodeError, KeyError, TypeError, ValueError, RecursionError):
+            raise UsageError("the request cannot be read") from None
         if operation not in self._operations:
             raise UsageError(f"the daemon has no operation {operation}", hint="Is it an older version?")
         result = self._operations[operation](given)
@@ -140,14 +141,6 @@ class ControlServer:
         finally:
             disconnect.cancel()
             call.cancel()
-
-
-def _decode_request(line: bytes) -> tuple[str, JsonObject]:
-    try:
-        request = msgspec.json.decode(line)
-        return str(request["operation"]), dict(request["given"])
-    except (msgspec.DecodeError, KeyError, TypeError, ValueError, RecursionError):
-        raise UsageError("the request cannot be read") from None
 
 
 def _encode_error(error: DuctileError) -> bytes:

@@ -22,6 +22,17 @@ MAX_LEVELS = 20
 Path: TypeAlias = tuple[str, ...]
 
 
+_TYPE_NAMES = {
+    type(None): "null",
+    bool: "boolean",
+    int: "number",
+    float: "number",
+    str: "text",
+    list: "list",
+    dict: "object",
+}
+
+
 class ChangeKind(StrEnum):
     REMOVED = "gone"
     NEW = "new"
@@ -44,22 +55,6 @@ class FieldChange(Value):
 def written_path(path: Path) -> str:
     """Return a path as text: `payload.items[].name`."""
     return ".".join(path).replace(f".{ITEM}", ITEM)
-
-
-def type_name(value: JsonValue) -> str:
-    match value:
-        case None:
-            return "null"
-        case bool():
-            return "boolean"
-        case int() | float():
-            return "number"
-        case str():
-            return "text"
-        case list():
-            return "list"
-        case dict():
-            return "object"
 
 
 def compare_shapes(before: JsonValue, now: JsonValue, path: Path = ()) -> tuple[FieldChange, ...]:
@@ -143,7 +138,7 @@ def _items(values: Sequence[JsonValue]) -> list[JsonValue]:
 
 
 def _types(values: Sequence[JsonValue]) -> tuple[str, ...]:
-    return tuple(sorted({type_name(value) for value in values}))
+    return tuple(sorted({_TYPE_NAMES[type(value)] for value in values}))
 
 
 def _named(types: tuple[str, ...]) -> str:

@@ -24,7 +24,9 @@ def escape_controls(text: str) -> str:
 
 def escape_in_json(text: str) -> str:
     r"""Return equal JSON with unsafe characters as `\u` escapes."""
-    return text if text.isascii() and "\x7f" not in text else _BEYOND_ASCII.sub(_as_json, text)
+    if text.isascii() and "\x7f" not in text:
+        return text
+    return _BEYOND_ASCII.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def escape_beyond_ascii(text: str) -> str:
@@ -35,7 +37,3 @@ def escape_beyond_ascii(text: str) -> str:
 def _written_out(found: re.Match[str]) -> str:
     code = ord(found[0])
     return f"\\x{code:02x}" if code <= _ONE_BYTE else f"\\u{code:04x}"
-
-
-def _as_json(found: re.Match[str]) -> str:
-    return f"\\u{ord(found[0]):04x}"

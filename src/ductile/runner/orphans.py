@@ -27,18 +27,16 @@ _EXITING_FLAG = 0x4
 def make_identity(prefix: str) -> str:
     """Return the identity of this process. `prefix` is for readers only; nothing compares it."""
     pid = os.getpid()
-    stat = _read_stat(PROC / str(pid))
-    return f"{prefix}:{pid}:{0 if stat is None else stat[1]}"
+    return f"{prefix}:{pid}:{_start_of_live(PROC / str(pid)) or 0}"
 
 
 def has_ended(identity: str, *, proc: Path = PROC) -> bool:
     """Whether no live process has this identity. A string that is not an identity counts as ended."""
     match identity.rsplit(":", 2):
         case [_, pid, started] if pid.isdigit() and started.isdigit():
-            wanted = int(pid), int(started)
             return not any(
-                _read_stat(proc / str(each)) == (True, wanted[1])
-                and _pid_in_own_namespace(proc / str(each), each) == wanted[0]
+                _start_of_live(proc / str(each)) == int(started)
+                and _pid_in_own_namespace(proc / str(each), each) == int(pid)
                 for each in list_pids(proc)
             )
     return True
@@ -51,15 +49,20 @@ def list_pids(proc: Path) -> list[int]:
         return []
 
 
-def _read_stat(directory: Path) -> tuple[bool, int] | None:
-    """Return whether the process is alive, and its start time in clock ticks since boot."""
+def _read_stat(directory: Path) -> list[bytes]:
+    """Return the fields after the program's name, which is in parentheses and may contain anything."""
     try:
-        # The second field is the program's name in parentheses, which may contain anything.
-        fields = (directory / "stat").read_bytes().rpartition(b")")[2].split()
+        return (directory / "stat").read_bytes().rpartition(b")")[2].split()
     except OSError:  # The process is gone, or this system has no /proc.
+        return []
+
+
+def _start_of_live(directory: Path) -> int | None:
+    """Return when a live process was started, in clock ticks since boot; None for a dead one."""
+    fields = _read_stat(directory)
+    if not fields or fields[0] in _EXITED or int(fields[6]) & _EXITING_FLAG:
         return None
-    alive = fields[0] not in _EXITED and not int(fields[6]) & _EXITING_FLAG
-    return alive, int(fields[19])
+    return int(fields[19])
 
 
 def _pid_in_own_namespace(directory: Path, pid: int) -> int:
@@ -122,11 +125,10 @@ def _legacy_owner(owners: Mapping[str, str | None], job_id: str | None) -> str |
 def _own_ancestors(proc: Path) -> set[int]:
     """Return the pids of this process, its parent, and so on up to init."""
     pid, pids = os.getpid(), set[int]()
-    with suppress(OSError):
-        while pid:
-            pids.add(pid)
-            # The program's name, in parentheses, may contain anything; the parent's pid follows it.
-            pid = int((proc / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()[1])
+    while pid:
+        pids.add(pid)
+        fields = _read_stat(proc / str(pid))
+        pid = int(fields[1]) if fields else 0
     return pids
 
 

@@ -121,8 +121,7 @@ class PipelineTable(Value, kw_only=False):
 
     def started_by(self, event_type: str, source: str) -> tuple[Pipeline, ...]:
         """Return the pipelines that the event starts."""
-        found = self._by_event.get(event_type)
-        return () if found is None else _from_source(found, source)
+        return _from_source(self._by_event.get(event_type, ()), source)
 
     @property
     def have_hooks(self) -> bool:
@@ -130,8 +129,7 @@ class PipelineTable(Value, kw_only=False):
 
     def hooked(self, hook: Hook, source: str) -> tuple[Pipeline, ...]:
         """Return the pipelines that the hook starts."""
-        found = self._by_hook.get(hook)
-        return () if found is None else _from_source(found, source)
+        return _from_source(self._by_hook.get(hook, ()), source)
 
 
 def _from_source(pipelines: tuple[Pipeline, ...], source: str) -> tuple[Pipeline, ...]:

@@ -17,7 +17,6 @@ from ductile.core.jobs.failures import (
     Breaker,
     BreakerReason,
     BreakerSignal,
-    RetryPolicy,
     breaker_after_job,
     breaker_change_reason,
     plan_delay,
@@ -268,17 +267,22 @@ def _single_transition(
 def _retry_or_give_up(
     view: SettleView, status: JobStatus, log: LogEntry, policy: Policy, now: datetime, rng: Random
 ) -> Settlement:
-    """Queue the next attempt, or end the job if this was the last. It passes through `status`."""
+    """Queue the next attempt, or end the job if this was the last. It passes through `status`.
+
+    The delay follows the step's own retry policy, or the plugin's.
+    """
     job = view.job
     through = Transition(from_status=job.status, to_status=status, reason=log.reason)
     if job.attempt >= job.max_attempts:
         last = Transition(from_status=status, to_status=JobStatus.DEAD, reason=JobReason.ATTEMPTS_EXHAUSTED)
         return Settlement(transitions=(through, last), attempt=job.attempt, last_error=log.error, log=log)
     back = Transition(from_status=status, to_status=JobStatus.QUEUED, reason=JobReason.RETRY)
+    step = None if view.run is None else view.run.info.graph.step(job.step_path)
+    own = None if step is None or step.retry is None else step.retry.policy
     return Settlement(
         transitions=(through, back),
         attempt=job.attempt + 1,
-        next_retry_at=now + plan_delay(_retry_policy(view, policy), job.attempt, rng),
+        next_retry_at=now + plan_delay(own or policy.plugin(job.plugin).retry, job.attempt, rng),
         last_error=log.error,
         log=log,
     )
@@ -286,30 +290,16 @@ def _retry_or_give_up(
 
 def _recover(view: SettleView, outcome: Orphaned, policy: Policy, now: datetime, rng: Random) -> Settlement:
     """Queue a job again that ran when the daemon died. It is a suspect: it may have caused the crash."""
-    job = view.job
     error = "the daemon died while the job ran"
     log = LogEntry(
         status=LogStatus.ORPHANED, reason=JobReason.ORPHANED, error=error, evidence=outcome.evidence
     )
-    if job.attempt >= job.max_attempts:
-        return _retry_or_give_up(view, JobStatus.FAILED, log, policy, now, rng)
-    delay = min(plan_delay(_retry_policy(view, policy), job.attempt, rng), RECOVERY_DELAY_CAP)
-    back = Transition(from_status=job.status, to_status=JobStatus.QUEUED, reason=JobReason.RECOVERED)
-    return Settlement(
-        transitions=(back,),
-        attempt=job.attempt + 1,
-        next_retry_at=now + delay,
-        last_error=error,
-        suspect=True,
-        log=log,
-    )
-
-
-def _retry_policy(view: SettleView, policy: Policy) -> RetryPolicy:
-    """Return the step's own retry policy, or the plugin's."""
-    step = None if view.run is None else view.run.info.graph.step(view.job.step_path)
-    own = None if step is None or step.retry is None else step.retry.policy
-    return own or policy.plugin(view.job.plugin).retry
+    settlement = _retry_or_give_up(view, JobStatus.FAILED, log, policy, now, rng)
+    if settlement.next_retry_at is None:
+        return settlement
+    back = Transition(from_status=view.job.status, to_status=JobStatus.QUEUED, reason=JobReason.RECOVERED)
+    retry_at = min(settlement.next_retry_at, now + RECOVERY_DELAY_CAP)
+    return replace(settlement, transitions=(back,), next_retry_at=retry_at, suspect=True)
 
 
 # -- success

@@ -98,15 +98,6 @@ class ScheduleCause(DescribedEnum):
     ON_TIME = "on_time", "Nothing is wrong: it runs when it is due."
 
 
-_OBSTACLES = {
-    SkipReason.BREAKER_OPEN: ScheduleCause.BREAKER_OPEN,
-    SkipReason.BREAKER_HALF_OPEN: ScheduleCause.BREAKER_HALF_OPEN,
-    SkipReason.RUNNING: ScheduleCause.RUNNING,
-    SkipReason.WAITING: ScheduleCause.WAITING,
-    SkipReason.OUTSTANDING_POLLS: ScheduleCause.OUTSTANDING_POLLS,
-}
-
-
 class ScheduleFacts(Value):
     """The known facts of a schedule. Without `conditions` it is not in the configuration."""
 
@@ -128,30 +119,20 @@ def decide_cause(facts: ScheduleFacts) -> ScheduleCause:
     """Return the cause that has to be dealt with first: resuming does not help while a plugin is disabled."""
     if facts.conditions is None:
         return ScheduleCause.NOT_CONFIGURED
-    if (standing := _lasting_obstacle(facts)) is not None:
-        return standing
     start = decide_admission(facts.conditions, facts.view, facts.now)
-    if not isinstance(start, Admitted):
-        return _OBSTACLES[start]
-    if facts.last_failed:
-        return ScheduleCause.LAST_FAILED
-    if facts.last_skipped:
-        return ScheduleCause.LAST_SKIPPED
-    return ScheduleCause.FINISHED if facts.next_at is None else ScheduleCause.ON_TIME
-
-
-def _lasting_obstacle(facts: ScheduleFacts) -> ScheduleCause | None:
-    """Return the obstacle that does not depend on other runs; None if there is none."""
-    if not facts.enabled:
-        return ScheduleCause.PLUGIN_DISABLED
-    if facts.refused:
-        return ScheduleCause.PLUGIN_REFUSED
-    if facts.paused:
-        return ScheduleCause.PAUSED
-    if not facts.daemon_runs:
-        return ScheduleCause.NO_DAEMON
-    if not facts.known:
-        return ScheduleCause.NOT_LOADED
-    if facts.next_at is not None and facts.now - facts.next_at > OVERDUE_AFTER:
-        return ScheduleCause.OVERDUE
-    return None
+    # A reason not to start is a cause with the same value.
+    obstacle = ScheduleCause.ON_TIME if isinstance(start, Admitted) else ScheduleCause(start.value)
+    is_overdue = facts.next_at is not None and facts.now - facts.next_at > OVERDUE_AFTER
+    causes = (
+        (not facts.enabled, ScheduleCause.PLUGIN_DISABLED),
+        (facts.refused, ScheduleCause.PLUGIN_REFUSED),
+        (facts.paused, ScheduleCause.PAUSED),
+        (not facts.daemon_runs, ScheduleCause.NO_DAEMON),
+        (not facts.known, ScheduleCause.NOT_LOADED),
+        (is_overdue, ScheduleCause.OVERDUE),
+        (obstacle is not ScheduleCause.ON_TIME, obstacle),
+        (facts.last_failed, ScheduleCause.LAST_FAILED),
+        (facts.last_skipped, ScheduleCause.LAST_SKIPPED),
+        (facts.next_at is None, ScheduleCause.FINISHED),
+    )
+    return next((cause for applies, cause in causes if applies), ScheduleCause.ON_TIME)

@@ -47,8 +47,6 @@ class ProcessHandle(Protocol):
 class PidfdHandle:
     """A child process on Linux: its pidfd becomes readable when it exits, and stays readable."""
 
-    __slots__ = ("_loop", "_on_exit", "_pidfd", "pid")
-
     def __init__(self, pid: int, pidfd: int, loop: asyncio.AbstractEventLoop) -> None:
         self.pid = pid
         self._pidfd = pidfd
@@ -101,8 +99,6 @@ class ThreadHandle:
     Waiting reaps the process there, so the group is signalled for a moment after its id was released. That
     matters only if the kernel reuses the id within that moment.
     """
-
-    __slots__ = ("_loop", "_status", "pid")
 
     def __init__(self, pid: int, loop: asyncio.AbstractEventLoop) -> None:
         self.pid = pid

@@ -39,7 +39,12 @@ def spawn(
     """Start a program in a session of its own, with these descriptors as 0, 1, 2 … Returns its pid."""
     words = [os.fsencode(word) for word in command]
     arguments = (ctypes.c_char_p * (len(words) + 1))(*words, None)
-    environ = _entries(environment)
+    # `os.fsencode` does the same, but slowly for a dozen variables in every job.
+    entries = [f"{name}={value}".encode(_ENCODING, _ERRORS) for name, value in environment.items()]
+    # C would end the text at the NUL.
+    if b"\0" in b"".join(entries) or "=" in "".join(environment):
+        raise ValueError("no process can have such an environment")
+    environ = (ctypes.c_char_p * (len(entries) + 1))(*entries, None)
     actions = ctypes.create_string_buffer(_STRUCT_BYTES)
     pid = ctypes.c_int()
     _check(_libc.posix_spawn_file_actions_init(actions))
@@ -56,15 +61,6 @@ def spawn(
     finally:
         _libc.posix_spawn_file_actions_destroy(actions)
     return pid.value
-
-
-def _entries(environment: Mapping[str, str]) -> ctypes.Array[ctypes.c_char_p]:
-    # `os.fsencode` does the same, but slowly for a dozen variables in every job.
-    entries = [f"{name}={value}".encode(_ENCODING, _ERRORS) for name, value in environment.items()]
-    # C would end the text at the NUL.
-    if b"\0" in b"".join(entries) or "=" in "".join(environment):
-        raise ValueError("no process can have such an environment")
-    return (ctypes.c_char_p * (len(entries) + 1))(*entries, None)
 
 
 def _check(error: int) -> None:

@@ -99,8 +99,6 @@ def write_request(descriptor: int, request: bytes | memoryview) -> memoryview:
 class RequestWriter:
     """Writes the rest of a request whenever the plugin has read some of it."""
 
-    __slots__ = ("_descriptor", "_loop", "_rest")
-
     def __init__(self, descriptor: int, rest: memoryview, loop: asyncio.AbstractEventLoop) -> None:
         """`descriptor` is closed already if `rest` is empty."""
         self._descriptor: int | None = None
@@ -138,18 +136,6 @@ class BoundedReader:
     """Keeps the first `cap` bytes of a pipe. When watched it goes on reading beyond the cap, so that the
     process does not block.
     """
-
-    __slots__ = (
-        "_cap",
-        "_chunks",
-        "_descriptor",
-        "_kept",
-        "_loop",
-        "_on_end",
-        "_on_truncated",
-        "_watched",
-        "truncated",
-    )
 
     def __init__(
         self,
@@ -257,9 +243,10 @@ class SupervisedProcess:
         stdin, stdout, stderr = pipes
         self._loop = loop
         self._handle = handle
+        self.pid = handle.pid
         self._timeout = launch.timeout
         self._grace = grace
-        self._started_by = started_by
+        self.started_by = started_by
         self._active = active
         self._started_at = started_at
         self._duration = 0.0
@@ -288,14 +275,6 @@ class SupervisedProcess:
         else:
             self._set_timer(QUICK_EXIT_SECONDS, self._still_running)
         handle.watch(self._on_leader_exit)
-
-    @property
-    def pid(self) -> int:
-        return self._handle.pid
-
-    @property
-    def started_by(self) -> StartedBy:
-        return self._started_by
 
     @property
     def age(self) -> float:
@@ -366,7 +345,7 @@ class SupervisedProcess:
         self._writer.close()
         self._stdout.read_available()
         self._stderr.read_available()
-        self._members = GroupMembers(self._handle.pid, self._loop, self._maybe_finish)
+        self._members = GroupMembers(self.pid, self._loop, self._maybe_finish)
         if self._pipes_ended and not self._members.any_alive():
             self._clear_group()
         else:

@@ -53,8 +53,6 @@ class ServerLostError(Exception):
 class ForkedHandle:
     """A process whose parent is a fork server. Implements `ductile.runner.process.handle.ProcessHandle`."""
 
-    __slots__ = ("_client", "_lost", "_on_exit", "_pidfd", "_status", "pid")
-
     def __init__(self, pid: int, client: ForkServerClient) -> None:
         self.pid = pid
         self._client = client

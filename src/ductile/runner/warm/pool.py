@@ -13,6 +13,7 @@ import os
 import re
 import stat
 from functools import lru_cache
+from operator import attrgetter
 
 from ductile.runner.port import (
     OWNER_VARIABLE,
@@ -38,6 +39,8 @@ from ductile.struct import Value, hide_in_repr
 
 #: Variables that change how an interpreter starts or what it loads. A fork cannot reproduce their effects.
 _STARTUP_VARIABLES = ("PYTHON", "LD_", "DYLD_", "MALLOC_", "GLIBC_TUNABLES", "__PYVENV_LAUNCHER__")
+#: What changes when a file does.
+_METADATA = attrgetter("st_dev", "st_ino", "st_mode", "st_size", "st_mtime_ns", "st_ctime_ns")
 _INTERPRETER = re.compile(r"python(3(\.\d+)?)?")
 #: The environment of a server: variables that the interpreter reads, and those that recovery finds it by.
 #: None of them is secret.
@@ -102,15 +105,7 @@ def _interpreter_of(entrypoint: str, search_path: str | None) -> Interpreter | C
         found = os.stat(entrypoint)  # noqa: PTH116 - hot path
     except OSError:
         return ColdStart(reason="the entrypoint cannot be run")
-    metadata = (
-        found.st_dev,
-        found.st_ino,
-        found.st_mode,
-        found.st_size,
-        found.st_mtime_ns,
-        found.st_ctime_ns,
-    )
-    first_line = _read_first_line(entrypoint, metadata)
+    first_line = _read_first_line(entrypoint, _METADATA(found))
     return first_line if isinstance(first_line, ColdStart) else find_interpreter(first_line, search_path)
 
 
