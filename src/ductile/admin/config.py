@@ -78,7 +78,7 @@ def open_configuration(
     A process that starts jobs verifies the seal; one that only reads need not.
     """
 
-    def plugins_in(roots: tuple[Path, ...], *, allow_symlinks: bool) -> tuple[str, ...]:
+    def plugins_in(roots: tuple[Path, ...], allow_symlinks: bool) -> tuple[str, ...]:
         return discover(roots, allow_symlinks=allow_symlinks).names
 
     return _compile(load_config(find_config(named, environ), environ, seal=seal, list_plugins=plugins_in))

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from enum import Enum, auto
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import Protocol
 
 from ductile.config.cron import system_timezone
 from ductile.config.find_config import resolve_path
@@ -25,36 +24,27 @@ from ductile.config.redaction import redacted_config
 from ductile.config.schema.decode import decode
 from ductile.config.schema.model import Config
 from ductile.config.seal import (
-    AUTHORISE,
     Checksums,
     SealedFile,
-    SealViolation,
     Tier,
     access_variables,
+    check_changes,
     config_tier,
     environment_tier,
     find_file_violations,
-    hash_bytes,
     read_checksums,
-    relative_name,
-    violations_to_problems,
+    sealed_file,
 )
 from ductile.config.validate.access import validate_api_has_token
 from ductile.config.validate.pipelines import find_unquoted
 from ductile.config.validate.report import ValidationReport
 from ductile.config.validate.rules import missing_plugins, report_missing_plugins, validate_config
 from ductile.core.json import JsonValue
-from ductile.errors import ConfigError, IntegrityError, Problem
+from ductile.errors import ConfigError, Problem
 from ductile.protocol.yaml_tree import MapNode, SourceLocation, location_of
 from ductile.struct import Value, hide_in_repr
 
 DEFAULT_PLUGIN_ROOT = "./plugins"
-
-
-class PluginLister(Protocol):
-    """Returns the names of the plugins in the roots. Discovery is above this package and is passed in."""
-
-    def __call__(self, roots: tuple[Path, ...], *, allow_symlinks: bool) -> Collection[str]: ...
 
 
 class SealCheck(Enum):
@@ -112,7 +102,7 @@ class LoadedConfig(Value):
         """The tier of each loaded file, by the file's name in the seal."""
         return {file.name: file.tier for file in self.files}
 
-    def location(self, *path: str | int) -> SourceLocation | None:
+    def location(self, *path: str | int) -> SourceLocation:
         """Return where a key is written, or the nearest node around it."""
         return location_of(self.tree, path)
 
@@ -134,12 +124,13 @@ def load_config(
     seal: SealCheck = SealCheck.VERIFY,
     machine: Machine | None = None,
     overlay: Mapping[Path, bytes] = MappingProxyType({}),
-    list_plugins: PluginLister | None = None,
+    list_plugins: Callable[[tuple[Path, ...], bool], Collection[str]] | None = None,
 ) -> LoadedConfig:
     """Load `config.yaml` at `path`. Raises ConfigError or IntegrityError if it must not be used.
 
     The overlay replaces the contents of files on disk. `list_plugins` is called only if there are errors, to
-    tell a missing plugin from a wrong name.
+    tell a missing plugin from a wrong name. It gets the roots and `allow_symlinks`; discovery is above this
+    package.
     """
     sources = load_config_files(path.absolute(), overlay)
     directory = sources.directory
@@ -147,7 +138,7 @@ def load_config(
     checksums = read_checksums(directory) if seal is SealCheck.VERIFY else None
     files = _sealed_files(sources, environment)
     violations = find_file_violations(files, checksums) if seal is SealCheck.VERIFY else ()
-    _reject_high_tier_changes(violations, directory)
+    check_changes(violations, directory, Tier.HIGH, refuse=True)
 
     variables = {**environment.variables, **environ}
     root, unset = interpolate(sources.root, variables, environment.unread)
@@ -164,7 +155,7 @@ def load_config(
     def installed() -> Collection[str]:
         if list_plugins is None or not complete:
             return {plugin.uses or name for name, plugin in config.plugins.items()}
-        return list_plugins(_plugin_roots(config, directory), allow_symlinks=config.service.allow_symlinks)
+        return list_plugins(_plugin_roots(config, directory), config.service.allow_symlinks)
 
     report.missing_plugins = lambda: missing_plugins(config, installed())
     validate_config(config, report, complete=complete)
@@ -181,11 +172,11 @@ def load_config(
         summary = "a problem" if count == 1 else f"{count} problems"
         raise ConfigError(f"the configuration has {summary}", problems=tuple(report.errors))
 
-    scopes = tuple(_sealed(file.path, file.data, directory, Tier.HIGH) for file in scope_files)
+    scopes = tuple(sealed_file(directory, file.path, file.data, Tier.HIGH) for file in scope_files)
     if seal is SealCheck.VERIFY:
-        _reject_high_tier_changes(find_file_violations(scopes, checksums), directory)
+        check_changes(find_file_violations(scopes, checksums), directory, Tier.HIGH, refuse=True)
         strict = config.service.strict_mode or (checksums is not None and checksums.strict)
-        changes = check_operational_changes(violations, directory, strict=strict)
+        changes = check_changes(violations, directory, Tier.OPERATIONAL, refuse=strict)
         if checksums is None:  # one warning instead of one for each file
             message, hint = "the configuration has never been sealed", "run `ductile config lock`"
             changes = (Problem(message=message, file=str(directory), hint=hint),)
@@ -208,44 +199,11 @@ def _plugin_roots(config: Config, directory: Path) -> tuple[Path, ...]:
     return tuple(resolve_path(root, directory) for root in named)
 
 
-def check_operational_changes(
-    violations: Iterable[SealViolation], directory: Path, *, strict: bool
-) -> tuple[Problem, ...]:
-    """Return warnings about changes of the operational tier. Raises IntegrityError in strict mode."""
-    operational = [violation for violation in violations if violation.tier is Tier.OPERATIONAL]
-    problems = violations_to_problems(operational, directory)
-    if problems and strict:
-        raise _not_as_sealed(problems)
-    return problems
-
-
-def _reject_high_tier_changes(violations: Iterable[SealViolation], directory: Path) -> None:
-    problems = tuple(each.as_problem(directory) for each in violations if each.tier is Tier.HIGH)
-    if problems:
-        raise _not_as_sealed(problems)
-
-
-def _not_as_sealed(problems: tuple[Problem, ...]) -> IntegrityError:
-    return IntegrityError("the configuration is not what was sealed", hint=AUTHORISE, problems=problems)
-
-
 def _sealed_files(sources: ConfigFiles, environment: EnvironmentFiles) -> tuple[SealedFile, ...]:
-    directory = sources.directory
-    access_names = access_variables(sources.root)
-    return (
-        *(
-            _sealed(file.path, file.data, directory, config_tier(file.path.name, file.tree))
-            for file in sources.files
-        ),
-        *(
-            _sealed(file.path, file.data, directory, environment_tier(file.names, access_names))
-            for file in environment.files
-        ),
-    )
-
-
-def _sealed(path: Path, data: bytes, directory: Path, tier: Tier) -> SealedFile:
-    return SealedFile(name=relative_name(directory, path), hash=hash_bytes(data), tier=tier)
+    granting = access_variables(sources.root)
+    files = [(file.path, file.data, config_tier(file.path.name, file.tree)) for file in sources.files]
+    files += [(file.path, file.data, environment_tier(file.names, granting)) for file in environment.files]
+    return tuple(sealed_file(sources.directory, *file) for file in files)
 
 
 def _check_symlinks(links: tuple[Path, ...], config: Config, report: ValidationReport) -> None:

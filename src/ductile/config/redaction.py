@@ -36,7 +36,18 @@ def redacted_config(node: Node, path: KeyPath = (), *, secret: bool = False) -> 
         case ListNode(items=items):
             return [redacted_config(item, (*path, index), secret=secret) for index, item in enumerate(items)]
         case ScalarNode():
-            return _redact_scalar(node, secret=secret or _is_secret(path))
+            secret = secret or _is_secret(path)
+            if node.written is not None:
+                reference = without_defaults(node.written)
+                bare = reference.strip()
+                # Text beside a single reference may be part of the secret.
+                is_bare = bare.startswith("${") and bare.endswith("}") and bare.count("${") == 1
+                if is_bare or not secret:
+                    return mask_urls(reference)
+            value = scalar_value(node)
+            if secret and value is not None and not isinstance(value, bool):
+                return MASK
+            return mask_urls(value) if isinstance(value, str) else value
 
 
 def secret_scalars(
@@ -94,17 +105,3 @@ def _is_secret(path: KeyPath) -> bool:
 def _secret_settings() -> frozenset[tuple[str, ...]]:
     settings = settings_under(Config)
     return frozenset(path for path, key in settings if key.type == Scalar(type=SettingType.SECRET))
-
-
-def _redact_scalar(node: ScalarNode, *, secret: bool) -> JsonValue:
-    if node.written is not None:
-        reference = without_defaults(node.written)
-        bare = reference.strip()
-        # Text beside a single reference may be part of the secret.
-        is_bare = bare.startswith("${") and bare.endswith("}") and bare.count("${") == 1
-        if is_bare or not secret:
-            return mask_urls(reference)
-    value = scalar_value(node)
-    if secret and value is not None and not isinstance(value, bool):
-        return MASK
-    return mask_urls(value) if isinstance(value, str) else value

@@ -8,7 +8,7 @@ reason.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from pathlib import Path
 from types import MappingProxyType
@@ -77,8 +77,14 @@ class SealViolation(Value):
         return Problem(message=f"{self.name} {text}", file=str(directory / CHECKSUMS_FILE), hint=AUTHORISE)
 
 
-def violations_to_problems(violations: Sequence[SealViolation], directory: Path) -> tuple[Problem, ...]:
-    """Return one problem for each file, and one for all plugins with the same kind of violation."""
+def check_changes(
+    violations: Iterable[SealViolation], directory: Path, tier: Tier, *, refuse: bool
+) -> tuple[Problem, ...]:
+    """Return a problem for each file of a tier, and one for all plugins with the same kind of violation.
+
+    Raises IntegrityError with them if they are to be refused.
+    """
+    violations = [violation for violation in violations if violation.tier is tier]
     problems = [violation.as_problem(directory) for violation in violations if not violation.is_plugin]
     for changed, text in ((True, "have changed since they were sealed"), (False, "are not sealed")):
         alike = [each for each in violations if each.is_plugin and each.changed is changed]
@@ -88,6 +94,9 @@ def violations_to_problems(violations: Sequence[SealViolation], directory: Path)
             problems.append(Problem(message=message, file=str(directory / CHECKSUMS_FILE), hint=AUTHORISE))
         else:
             problems += [each.as_problem(directory) for each in alike]
+    if problems and refuse:
+        message = "the configuration is not what was sealed"
+        raise IntegrityError(message, hint=AUTHORISE, problems=tuple(problems))
     return tuple(problems)
 
 
@@ -99,6 +108,10 @@ def hash_bytes(data: bytes) -> str:
 
 def relative_name(directory: Path, path: Path) -> str:
     return path.relative_to(directory).as_posix() if path.is_relative_to(directory) else str(path)
+
+
+def sealed_file(directory: Path, path: Path, data: bytes, tier: Tier) -> SealedFile:
+    return SealedFile(name=relative_name(directory, path), hash=hash_bytes(data), tier=tier)
 
 
 def config_tier(name: str, tree: MapNode) -> Tier:
@@ -214,7 +227,7 @@ def write_sealed(
     pending = replace(sealed.files[name], hash=hash_bytes(path.read_bytes()), pending=hash_bytes(data))
     write_checksums(directory, sealed.with_files(pending))
     write_atomically(path, data)
-    done = sealed.with_files(SealedFile(name=name, hash=hash_bytes(data), tier=tier))
+    done = sealed.with_files(sealed_file(directory, path, data, tier))
     write_checksums(directory, done if strict is None else replace(done, strict=strict))
 
 
@@ -235,9 +248,8 @@ def write_new_sealed(directory: Path, path: Path, data: bytes, tier: Tier) -> No
     if sealed is None:
         problem = Problem(message="the configuration has never been sealed", file=str(directory))
         raise IntegrityError(f"{path.name} was not written", problems=(problem,), hint=AUTHORISE)
-    entry = SealedFile(name=relative_name(directory, path), hash=hash_bytes(data), tier=tier)
     write_atomically(path, data)
-    write_checksums(directory, sealed.with_files(entry))
+    write_checksums(directory, sealed.with_files(sealed_file(directory, path, data, tier)))
 
 
 def remove_sealed(directory: Path, path: Path) -> None:

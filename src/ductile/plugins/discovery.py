@@ -25,7 +25,6 @@ from ductile.plugins.trust import (
     check_path_permissions,
     check_symlinks,
     entrypoint_path,
-    trusted_owners,
 )
 from ductile.protocol.manifest.model import MANIFEST_FILE, PROTOCOL, Manifest
 from ductile.protocol.manifest.read import declared_name, declared_protocol, parse_manifest
@@ -45,7 +44,7 @@ def discover(roots: Sequence[Path], *, allow_symlinks: bool = False) -> Discover
     policy = TrustPolicy(roots=tuple(dict.fromkeys(roots)), allow_symlinks=allow_symlinks)
     found = _FoundPlugins()
     for root in policy.roots:
-        shared_refusal = _check_shared(root)
+        shared_refusal = _check_shared(root, policy.owners)
         for directory in _subdirectories(root, found.warnings):
             if not os.path.lexists(directory / MANIFEST_FILE):
                 found.warnings += _missing_manifest(directory)
@@ -61,9 +60,8 @@ def discover(roots: Sequence[Path], *, allow_symlinks: bool = False) -> Discover
     )
 
 
-def _check_shared(root: Path) -> NotTrustedError | None:
+def _check_shared(root: Path, owners: Collection[int]) -> NotTrustedError | None:
     """Return the refusal for the shared code of a root, which any of its plugins may load."""
-    owners = trusted_owners()
     try:
         for directory in sorted(root / name for name in _SHARED):
             if directory.is_dir():
@@ -76,12 +74,9 @@ def _check_shared(root: Path) -> NotTrustedError | None:
     return None
 
 
-def load_plugin(
-    directory: Path, *, root: Path, policy: TrustPolicy, owners: Collection[int] | None = None
-) -> InstalledPlugin | RefusedPlugin:
-    """Load the plugin in one directory. `owners` may change plugins; see `trusted_owners`."""
-    owners = trusted_owners() if owners is None else owners
-    name = directory.name
+def load_plugin(directory: Path, *, root: Path, policy: TrustPolicy) -> InstalledPlugin | RefusedPlugin:
+    """Load the plugin in one directory."""
+    name, owners = directory.name, policy.owners
     try:
         manifest_path = directory / MANIFEST_FILE
         check_symlinks(manifest_path, root=root, policy=policy)

@@ -21,7 +21,7 @@ from enum import StrEnum
 from pathlib import Path, PurePosixPath
 
 from ductile.config.file_io import find_symlinks
-from ductile.struct import Value
+from ductile.struct import Value, field
 
 #: As many as the kernel follows.
 _MAX_LINKS = 40
@@ -55,10 +55,12 @@ class NotTrustedError(Exception):
 
 
 class TrustPolicy(Value):
-    """The roots of plugins, and whether symbolic links are followed."""
+    """The roots of plugins, whether symbolic links are followed, and the users who may change plugins."""
 
     roots: Sequence[Path]
     allow_symlinks: bool = False
+    #: Root and the user of this process.
+    owners: Collection[int] = field(default_factory=lambda: frozenset({0, os.geteuid()}))
 
 
 def check_symlinks(path: Path, *, root: Path, policy: TrustPolicy) -> None:
@@ -112,11 +114,6 @@ def check_entrypoint(entrypoint: Path) -> None:
     if not os.access(entrypoint, os.X_OK):
         reason = f"the entrypoint {entrypoint} is not executable"
         raise NotTrustedError(RefusalCode.ENTRYPOINT_NOT_EXECUTABLE, reason, f"chmod +x {entrypoint}")
-
-
-def trusted_owners() -> frozenset[int]:
-    """Return the user ids of root and of this process."""
-    return frozenset({0, os.geteuid()})
 
 
 def check_path_permissions(path: Path, owners: Collection[int]) -> None:

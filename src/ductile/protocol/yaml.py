@@ -253,30 +253,22 @@ class _TreeBuilder:
             value = self._build(next(self._events), depth + 1)
             self._path.pop()
             inner += (key, value)
-            self._add_entry(own, merged, key.node, value.node)
+            name = key.node
+            if not isinstance(name, ScalarNode):
+                hint = "quote a value that begins with { or ["
+                message = "a list or a mapping cannot be a key"
+                self.problems.append(problem_at(name.location, (), message, hint=hint))
+            elif name.plain and name.text == "<<":
+                self._merge(value.node, merged)
+            elif name.text in own:
+                first = own[name.text][0].location
+                message = f'the key "{name.text}" is written twice, first on line {first.line}'
+                path = (*self._path, name.text)
+                self.problems.append(problem_at(name.location, path, message, hint="keep one of them"))
+            else:
+                own[name.text] = (name, value.node)
         entries = tuple((own | {name: merged[name] for name in merged if name not in own}).values())
         return _around(MapNode(entries=entries, location=self._location(event)), inner)
-
-    def _add_entry(
-        self,
-        own: dict[str, tuple[ScalarNode, Node]],
-        merged: dict[str, tuple[ScalarNode, Node]],
-        key: Node,
-        value: Node,
-    ) -> None:
-        if not isinstance(key, ScalarNode):
-            hint = "quote a value that begins with { or ["
-            message = "a list or a mapping cannot be a key"
-            self.problems.append(problem_at(key.location, (), message, hint=hint))
-        elif key.plain and key.text == "<<":
-            self._merge(value, merged)
-        elif key.text in own:
-            first = own[key.text][0].location
-            message = f'the key "{key.text}" is written twice, first on line {first.line}'
-            path = (*self._path, key.text)
-            self.problems.append(problem_at(key.location, path, message, hint="keep one of them"))
-        else:
-            own[key.text] = (key, value)
 
     def _merge(self, value: Node, merged: dict[str, tuple[ScalarNode, Node]]) -> None:
         """Add the entries of a merge key; of several mappings the first one to name a key wins."""
@@ -285,13 +277,9 @@ class _TreeBuilder:
                 for key, inner in source.entries:
                     merged.setdefault(key.text, (key, inner))
             else:
-                problem = problem_at(
-                    source.location,
-                    ("<<",),
-                    "only mappings can be merged with <<",
-                    expected="a mapping, or a list of mappings",
-                    found="text" if isinstance(source, ScalarNode) else "a list",
-                )
+                message, expected = "only mappings can be merged with <<", "a mapping, or a list of mappings"
+                found = "text" if isinstance(source, ScalarNode) else "a list"
+                problem = problem_at(source.location, ("<<",), message, expected=expected, found=found)
                 self.problems.append(problem)
 
     def _complain(self, message: str, event: yaml.Event, *, hint: str | None = None) -> None:

@@ -137,35 +137,28 @@ def walk(node: Node, path: KeyPath = ()) -> Iterator[tuple[KeyPath, Node]]:
             return
 
 
+def _follow(node: Node, path: KeyPath) -> Iterator[tuple[SourceLocation, Node]]:
+    """Yield where each key of a path is written, and its value, up to the first key that does not exist."""
+    for part in path:
+        match node, part:
+            case MapNode(), str() if (entry := node.entry(part)) is not None:
+                key, node = entry
+                yield key.location, node
+            case ListNode(items=items), int() if part < len(items):
+                node = items[part]
+                yield node.location, node
+            case _:
+                return
+
+
 def node_at(root: Node, path: KeyPath) -> Node | None:
-    found: Node | None = root
-    for part in path:
-        match found, part:
-            case MapNode(), str():
-                found = found.get(part)
-            case ListNode(items=items), int() if part < len(items):
-                found = items[part]
-            case _:
-                return None
-    return found
+    nodes = [root, *(node for _, node in _follow(root, path))]
+    return nodes[-1] if len(nodes) > len(path) else None
 
 
-def location_of(root: Node | None, path: KeyPath) -> SourceLocation | None:
+def location_of(root: Node, path: KeyPath) -> SourceLocation:
     """Return where a key is written; for a missing key, the location of the nearest node around it."""
-    location = root.location if root is not None else None
-    for part in path:
-        match root, part:
-            case MapNode(), str():
-                entry = root.entry(part)
-                if entry is None:
-                    return location
-                location, root = entry[0].location, entry[1]
-            case ListNode(items=items), int() if part < len(items):
-                root = items[part]
-                location = root.location
-            case _:
-                return location
-    return location
+    return [root.location, *(location for location, _ in _follow(root, path))][-1]
 
 
 def format_path(path: KeyPath) -> str:

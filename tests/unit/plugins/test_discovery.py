@@ -215,8 +215,8 @@ class TestRefusals:
 
     def test_foreign_owner_of_a_directory_on_the_path(self, tmp_path: Path) -> None:
         directory = a_plugin(tmp_path)
-        policy = TrustPolicy(roots=(tmp_path,))
-        refused = load_plugin(directory, root=tmp_path, policy=policy, owners={123_456_789})
+        policy = TrustPolicy(roots=(tmp_path,), owners={123_456_789})
+        refused = load_plugin(directory, root=tmp_path, policy=policy)
         assert isinstance(refused, RefusedPlugin)
         assert refused.code == RefusalCode.FOREIGN_OWNER
         assert refused.reason.startswith("the directory / belongs to user ")

@@ -12,10 +12,10 @@ from types import MappingProxyType
 from ductile.config.compile.pipelines import compile_pipelines
 from ductile.config.compile.plugins import compile_plugin, plugin_policy
 from ductile.config.find_config import resolve_path
-from ductile.config.load import LoadedConfig, SealCheck, check_operational_changes
+from ductile.config.load import LoadedConfig, SealCheck
 from ductile.config.names import parse_target
 from ductile.config.schema.model import ApiAuthSettings, WebhookEndpointSettings, WebhookPreset
-from ductile.config.seal import find_plugin_violations, hash_bytes
+from ductile.config.seal import Tier, check_changes, find_plugin_violations, hash_bytes
 from ductile.config.secrets import Secret, looks_secret
 from ductile.config.snapshot import (
     AccessToken,
@@ -68,7 +68,7 @@ def compile_snapshot(loaded: LoadedConfig, discovery: Discovery) -> Snapshot:
     if loaded.seal is SealCheck.VERIFY and (loaded.checksums is not None or loaded.strict):
         present = {found.uses: found.installed.fingerprint for found in plugins.values() if found.installed}
         violations = find_plugin_violations(present, loaded.checksums)
-        report.warnings += check_operational_changes(violations, loaded.directory, strict=loaded.strict)
+        report.warnings += check_changes(violations, loaded.directory, Tier.OPERATIONAL, refuse=loaded.strict)
     routes = tuple(
         EventRoute(source=route.source, event_type=route.event_type, plugin=plugin, command=command)
         for route, (plugin, command) in ((each, parse_target(each.to)) for each in config.routes)

@@ -223,7 +223,7 @@ def _refuse_without_effect(root: MapNode, path: KeyPath, wanted: JsonValue, file
     if node is not None and to_plain(node) == wanted:
         return
     location = location_of(root, path)
-    elsewhere = location.file if location is not None and location.file != str(file) else "another file"
+    elsewhere = "another file" if location.file == str(file) else location.file
     raise ConfigError(
         f"{format_path(path)} would not have this value if it were set in {file}: "
         f"{elsewhere} adds to it or replaces it",

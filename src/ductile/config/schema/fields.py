@@ -139,11 +139,7 @@ class SettingKey(Value):
 @cache
 def keys_of(section: type[Section]) -> tuple[SettingKey, ...]:
     """Return every setting of a section, in the order of the model."""
-    translated = inspect.type_info(section)
-    if not isinstance(translated, inspect.StructType):
-        message = f"{section.__name__} is not a section"
-        raise TypeError(message)
-    return tuple(_key(field) for field in translated.fields)
+    return tuple(map(_key, msgspec.structs.fields(section)))
 
 
 def settings_under(
@@ -218,8 +214,9 @@ def fill_in_defaults(written: JsonValue, field_type: FieldType) -> JsonValue:
             return written
 
 
-def _key(field: inspect.Field) -> SettingKey:
-    described = field.type if isinstance(field.type, inspect.Metadata) else None
+def _key(field: msgspec.structs.FieldInfo) -> SettingKey:
+    found = inspect.type_info(field.type)
+    described = found if isinstance(found, inspect.Metadata) else None
     extra = (described.extra or {}) if described else {}
     schema = (described.extra_json_schema or {}) if described else {}
     default = field.default
@@ -228,7 +225,7 @@ def _key(field: inspect.Field) -> SettingKey:
     return SettingKey(
         name=field.encode_name,
         attribute=field.name,
-        type=_field_type(field.type, at_least=extra.get("at_least")),
+        type=_field_type(found, at_least=extra.get("at_least")),
         description=schema.get("description", ""),
         required=field.required,
         default=default,

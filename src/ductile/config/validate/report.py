@@ -10,7 +10,6 @@ from ductile.errors import Problem
 from ductile.protocol.yaml_tree import (
     KeyPath,
     MapNode,
-    format_path,
     is_empty,
     location_of,
     node_at,
@@ -63,4 +62,4 @@ class ValidationReport:
     def where(self, path: KeyPath) -> str:
         """Return file and line of the value at a path, for a message about another one."""
         location = location_of(self.root, path)
-        return f"{location.file}:{location.line}" if location else format_path(path)
+        return f"{location.file}:{location.line}"
