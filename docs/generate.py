@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from ductile.api.endpoints import ENDPOINTS
 from ductile.api.openapi_schemas import schemas
 from ductile.cli.command_table import NOUNS, SHORT_FORMS, VERSION_COMMAND
-from ductile.cli.help import option_line, usage_words
+from ductile.cli.help import signature
 from ductile.cli.spec import GLOBAL_OPTIONS, VERSION, Action, Option
 from ductile.config.schema.fields import (
     Choice,
@@ -131,7 +131,7 @@ def commands() -> str:
 
 
 def _action(before: str, action: Action) -> str:
-    parts = [f"#### {before} {action.name}", f"`{before} {usage_words(action)}`"]
+    parts = [f"#### {before} {action.name}", f"`{before} {signature(action.name, action)}`"]
     parts.append(" ".join((f"{action.summary[0].upper()}{action.summary[1:]}.", action.about)).strip())
     if action.arguments:
         rows = [
@@ -148,7 +148,7 @@ def _action(before: str, action: Action) -> str:
 
 
 def _options(options: tuple[Option, ...]) -> str:
-    rows = [f"| `{flags}` | {meaning} |" for flags, meaning in map(option_line, options)]
+    rows = [f"| `{flags}` | {meaning} |" for flags, meaning, *_ in options]
     return "\n".join(["| option | |", "|---|---|", *rows])
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ductile.cli.command_table import NOUNS, SHORT_FORMS, VERSION_COMMAND, Noun
 from ductile.cli.console.table import wrap, wrap_hanging
-from ductile.cli.spec import GLOBAL_OPTIONS, VERSION, Action, Option
+from ductile.cli.spec import GLOBAL_OPTIONS, VERSION, Action
 
 #: The same on every terminal, so that all users see the same text.
 _WIDTH = 80
@@ -26,7 +26,7 @@ def overview() -> str:
             *_pairs([(VERSION_COMMAND.name, VERSION_COMMAND.summary)]),
             "",
             "Options, before or after the action:",
-            *_pairs([option_line(option) for option in (*GLOBAL_OPTIONS, VERSION)]),
+            *_pairs([(option.usage, option.help) for option in (*GLOBAL_OPTIONS, VERSION)]),
             "",
             "`ductile NOUN --help` lists a noun's actions. Start with `ductile init DIR`.",
         )
@@ -42,7 +42,7 @@ def noun_help(noun: Noun) -> str:
             f"{noun.name}: {noun.summary}.",
             "",
             "Actions:",
-            *_pairs([(usage_words(action), action.summary) for action in noun.actions]),
+            *_pairs([(signature(action.name, action), action.summary) for action in noun.actions]),
             "",
             f"`ductile {noun.name} ACTION --help` shows more.",
         )
@@ -51,15 +51,14 @@ def noun_help(noun: Noun) -> str:
 
 def action_help(words: str, action: Action) -> str:
     """`ductile config set --help`; `words` is how it was called."""
-    signature = " ".join((words, *(argument_words(action))))
     about = ("", *wrap(action.about, _WIDTH)) if action.about else ()
     arguments = [(argument.name, argument.help) for argument in action.arguments]
-    options = [option_line(option) for option in (*action.options, *GLOBAL_OPTIONS)]
+    options = [(option.usage, option.help) for option in (*action.options, *GLOBAL_OPTIONS)]
     # Each with its purpose as a comment, so that all of it can be copied into a shell.
     examples = [f"  {line}" for each in action.examples for line in (f"# {each.does}", each.line)]
     return "\n".join(
         (
-            f"Usage: ductile {signature} [OPTIONS]",
+            f"Usage: ductile {signature(words, action)} [OPTIONS]",
             "",
             *wrap(f"{action.summary[0].upper()}{action.summary[1:]}.", _WIDTH),
             *about,
@@ -72,18 +71,10 @@ def action_help(words: str, action: Action) -> str:
     )
 
 
-def usage_words(action: Action) -> str:
-    return " ".join((action.name, *argument_words(action)))
-
-
-def argument_words(action: Action) -> tuple[str, ...]:
-    return tuple(
-        argument.name if argument.required else f"[{argument.name}]" for argument in action.arguments
-    )
-
-
-def option_line(option: Option) -> tuple[str, str]:
-    return option.usage, option.help
+def signature(words: str, action: Action) -> str:
+    """`words`, which name the action, and its arguments."""
+    arguments = (each.name if each.required else f"[{each.name}]" for each in action.arguments)
+    return " ".join((words, *arguments))
 
 
 def _pairs(rows: list[tuple[str, str]]) -> list[str]:

@@ -187,21 +187,18 @@ def _failure_text(ran: AwaitedJob, console: Console) -> str:
     if job["stderr"]:
         kept = job["stderr"].rstrip("\n").split("\n")[-_STDERR_LINES:]
         lines += [console.style("bold", "stderr:"), fmt.indent("\n".join(kept))]
-    hint = _hint(job, ended=ended, daemon_runs=ran.daemon_runs)
-    return "\n".join([*lines, f"{console.style('bold', 'hint:')} {console.hint(hint)}"])
-
-
-def _hint(job: Document, *, ended: bool, daemon_runs: bool) -> str:
     job_id = job["job_id"]
     if ended:
-        return f"ductile {'pipeline explain' if job['plugin'] == 'pipeline' else 'job show'} {job_id}"
-    if daemon_runs:
-        return f"ductile job wait {job_id}"
-    when = f" at {fmt.time(job['next_retry_at'])}" if job["next_retry_at"] else ""
-    return (
-        f"it will be retried{when} when the daemon runs (`ductile system start`). "
-        f"To cancel: `ductile job cancel {job_id}`"
-    )
+        hint = f"ductile {'pipeline explain' if job['plugin'] == 'pipeline' else 'job show'} {job_id}"
+    elif ran.daemon_runs:
+        hint = f"ductile job wait {job_id}"
+    else:
+        when = f" at {fmt.time(job['next_retry_at'])}" if job["next_retry_at"] else ""
+        hint = (
+            f"it will be retried{when} when the daemon runs (`ductile system start`). "
+            f"To cancel: `ductile job cancel {job_id}`"
+        )
+    return "\n".join([*lines, f"{console.style('bold', 'hint:')} {console.hint(hint)}"])
 
 
 @contextmanager

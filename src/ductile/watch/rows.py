@@ -33,21 +33,21 @@ PLUGIN_COLUMNS = ("plugin", "last run", "health", "breakers")
 
 def job_rows(queue: JsonDocument, now: datetime) -> list[Row]:
     """Running jobs, then queued ones, oldest first. Pipeline runs have a table of their own."""
-    running = [job for job in reversed(queue["running"]) if job["plugin"] != RUN_PLUGIN]
-    queued = [job for job in reversed(queue["queued"]) if job["plugin"] != RUN_PLUGIN]
-    return [_job_row(job, now) for job in [*running, *queued]]
-
-
-def _job_row(job: JsonDocument, now: datetime) -> Row:
-    state = job["status"] if job["status"] == "running" else job["hold"] or "ready"
-    if job["cancel_requested_at"] is not None:
-        state = "cancelling"
-    if state == "retry":
-        state = f"retry in {until(job['next_retry_at'], now)}"
-    what = f"{job['plugin']} {job['command']}" + (f" ({job['step']})" if job["step"] else "")
-    since = age(job["started_at"] if job["status"] == "running" else job["created_at"], now)
-    attempts = f"{job['attempt']}/{job['max_attempts']}"
-    return Row(key=job["job_id"], cells=(short(job["job_id"]), what, state, since, attempts))
+    rows = []
+    for job in [*reversed(queue["running"]), *reversed(queue["queued"])]:
+        if job["plugin"] == RUN_PLUGIN:
+            continue
+        running = job["status"] == "running"
+        state = job["status"] if running else job["hold"] or "ready"
+        if job["cancel_requested_at"] is not None:
+            state = "cancelling"
+        if state == "retry":
+            state = f"retry in {until(job['next_retry_at'], now)}"
+        what = f"{job['plugin']} {job['command']}" + (f" ({job['step']})" if job["step"] else "")
+        since = age(job["started_at" if running else "created_at"], now)
+        cells = (short(job["job_id"]), what, state, since, f"{job['attempt']}/{job['max_attempts']}")
+        rows.append(Row(key=job["job_id"], cells=cells))
+    return rows
 
 
 def run_rows(runs: Iterable[tuple[JsonDocument, Iterable[JsonDocument]]], now: datetime) -> list[Row]:

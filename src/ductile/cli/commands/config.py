@@ -36,8 +36,10 @@ _SEAL_CHANGES = {"same": "as before", "gone": "no longer part of it"}
 )
 def check(call: Invocation) -> CommandResult:
     """A bad configuration is a result, too, and not an error of this command."""
+    from dataclasses import asdict
+
     from ductile.admin.config import check_configuration
-    from ductile.cli.console.errors import error_as_json, error_as_text, problem_as_json
+    from ductile.cli.console.errors import error_as_json, error_as_text
     from ductile.errors import ConfigError
 
     found: ConfigCheck | None = None
@@ -51,8 +53,8 @@ def check(call: Invocation) -> CommandResult:
         "valid": error is None,
         "path": str(found.loaded.path) if found else None,
         "files": [file.name for file in found.loaded.files] if found else [],
-        "problems": [problem_as_json(problem) for problem in problems],
-        "warnings": [problem_as_json(warning) for warning in found.warnings] if found else [],
+        "problems": [asdict(problem) for problem in problems],
+        "warnings": [asdict(warning) for warning in found.warnings] if found else [],
         "refused": [_refused_as_json(plugin, found) for plugin in found.snapshot.refused] if found else [],
     }
     if error is not None:
@@ -187,15 +189,8 @@ def init(call: Invocation) -> CommandResult:
         width = max(len(name) for name in names)
         files = [f"  {name.ljust(width)}  {_FILE_MEANINGS.get(name, '')}".rstrip() for name in names]
         if not starter.written:
-            return "\n".join(
-                [
-                    f"Would write a starter configuration to {directory}:",
-                    "",
-                    *files,
-                    "",
-                    "Nothing was written.",
-                ]
-            )
+            begin = f"Would write a starter configuration to {directory}:"
+            return "\n".join([begin, "", *files, "", "Nothing was written."])
         quoted = shlex.quote(directory)
         return "\n".join(
             [
@@ -243,16 +238,12 @@ def _refused_error(found: ConfigCheck) -> ConfigError | None:
 
 
 def _refused_as_json(plugin: PluginInstance, found: ConfigCheck) -> JsonObject:
-    why, place = plugin.refused, found.refusal_of(plugin)
+    problem = found.refusal_of(plugin)
     return {
         "name": plugin.name,
-        "code": why.code if why else None,
-        "reason": why.reason if why else None,
-        "file": place.file,
-        "line": place.line,
-        "column": place.column,
-        "key": place.key,
-        "hint": why.hint if why else None,
+        "code": plugin.refused.code if plugin.refused else None,
+        "reason": problem.message,
+        **{name: getattr(problem, name) for name in ("file", "line", "column", "key", "hint")},
     }
 
 
@@ -263,16 +254,12 @@ def _check_text(found: ConfigCheck, error: ConfigError | None, console: Console,
     if found.warnings:
         title = console.style("yellow", f"{fmt.count(len(found.warnings), 'warning')}:")
         parts += [title, problems_as_text(found.warnings, console)]
-    if error is None:
-        return "\n\n".join([*parts, _summary(found, console, verbose=verbose)])
-    parts.append(error_as_text(error, console))
-    if found.snapshot.refused:
-        refused = [found.refusal_of(plugin) for plugin in found.snapshot.refused]
-        parts.append(problems_as_text(refused, console))
-    return "\n\n".join(parts)
-
-
-def _summary(found: ConfigCheck, console: Console, *, verbose: bool) -> str:
+    if error is not None:
+        parts.append(error_as_text(error, console))
+        if found.snapshot.refused:
+            refused = [found.refusal_of(plugin) for plugin in found.snapshot.refused]
+            parts.append(problems_as_text(refused, console))
+        return "\n\n".join(parts)
     snapshot = found.snapshot
     counts = {
         "file": len(found.loaded.files),
@@ -282,10 +269,9 @@ def _summary(found: ConfigCheck, console: Console, *, verbose: bool) -> str:
         "route": len(snapshot.routes),
     }
     counted = ", ".join(fmt.count(number, name) for name, number in counts.items())
-    lines = [f"{console.style('green', 'ok:')} {console.path(str(found.loaded.path))} ({counted})"]
-    if verbose:
-        lines += [f"  {file.name}" for file in found.loaded.files]
-    return "\n".join(lines)
+    files = [f"  {file.name}" for file in found.loaded.files] if verbose else []
+    ok = f"{console.style('green', 'ok:')} {console.path(str(found.loaded.path))} ({counted})"
+    return "\n\n".join([*parts, "\n".join([ok, *files])])
 
 
 def seal_result(done: SealResult) -> CommandResult:

@@ -103,7 +103,14 @@ def tree(found: Document, console: Console) -> str:
 
 @renders("logs", "show what each execution of a job printed", "job.logs", arguments=(JOB,))
 def logs(found: Document, console: Console) -> str:
-    parts = [_execution_text(row, console) for row in found["executions"]]
+    parts = []
+    for row in found["executions"]:
+        word, took = fmt.status(row["status"], console), fmt.ms(row["duration_ms"])
+        lines = [f"{row['id']}  {word}  {fmt.time(row['started_at'])}  {took}"]
+        for name in ("error", "stdout", "stderr"):
+            if row[name]:
+                lines += [console.style("bold", f"{name}:"), fmt.indent(row[name])]
+        parts.append("\n".join(lines))
     return "\n\n".join(parts) or "The job has not run yet."
 
 
@@ -244,15 +251,6 @@ def _tree_lines(node: Document, console: Console, before: str = "", child_before
         origin = "" if parent == node["job_id"] else f"after {parent}: "
         lines += _tree_lines(child, console, f"{child_before}{branch} {origin}", f"{child_before}{below}")
     return lines
-
-
-def _execution_text(row: Document, console: Console) -> str:
-    word, took = fmt.status(row["status"], console), fmt.ms(row["duration_ms"])
-    lines = [f"{row['id']}  {word}  {fmt.time(row['started_at'])}  {took}"]
-    for name in ("error", "stdout", "stderr"):
-        if row[name]:
-            lines += [console.style("bold", f"{name}:"), fmt.indent(row[name])]
-    return "\n".join(lines)
 
 
 def _input_lines(saw: Document) -> list[str]:

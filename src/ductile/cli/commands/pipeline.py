@@ -261,16 +261,12 @@ def _tree_lines(steps: list[Document], console: Console, before: str = "") -> li
         if step["if"] is not None:
             line += f"  {console.style('yellow', printable('if ' + step['if']))}"
         lines.append(f"{before}{branch} {line}")
-        lines += _lines_inside(step["inside"], console, before + below)
-    return lines
-
-
-def _lines_inside(parts: list[Document], console: Console, before: str) -> list[str]:
-    """Branches are steps themselves; the steps for an event follow a line with its type."""
-    if any(part["kind"] != "event" for part in parts):
-        return _tree_lines([step for part in parts for step in part["steps"]], console, before)
-    lines: list[str] = []
-    for part in parts:
-        lines.append(before + console.style("dim", printable(f"on {part['name']}:")))
-        lines += _tree_lines(part["steps"], console, before)
+        if all(part["kind"] == "event" for part in step["inside"]):
+            # The steps for an event follow a line with its type.
+            for part in step["inside"]:
+                lines.append(before + below + console.style("dim", printable(f"on {part['name']}:")))
+                lines += _tree_lines(part["steps"], console, before + below)
+        else:  # branches are steps themselves
+            inside = [inner for part in step["inside"] for inner in part["steps"]]
+            lines += _tree_lines(inside, console, before + below)
     return lines

@@ -36,9 +36,9 @@ from ductile.cli.spec import DRY_RUN, Argument, Example, Option, action
 )
 def create(call: Invocation) -> CommandResult:
     import sys
+    from dataclasses import asdict
 
     from ductile.admin.tokens import create_token
-    from ductile.cli.console.errors import problem_as_json
 
     scopes = tuple(part.strip() for part in (call.optional("scopes") or "").split(",") if part.strip())
     given = sys.stdin.read() if call.switch("stdin") else None
@@ -71,7 +71,7 @@ def create(call: Invocation) -> CommandResult:
             "variable": created.variable,
             "files": list(created.files),
             "written": created.written,
-            "warnings": [problem_as_json(warning) for warning in created.warnings],
+            "warnings": [asdict(warning) for warning in created.warnings],
         },
         text=None if shown is None else lambda _: shown,
         note=note,
@@ -108,13 +108,11 @@ def list_tokens(call: Invocation) -> CommandResult:
 )
 def revoke(call: Invocation) -> CommandResult:
     from ductile.admin.tokens import revoke_token
+    from ductile.struct import to_builtins
 
     done = revoke_token(call.config, call.environ, call.text("NAME"), dry_run=call.switch("dry_run"))
     files = ", ".join(done.files)
     text = f"Would revoke {done.name}: remove it from {files}."
     if done.written:
         text = f"Revoked {done.name} in {files}.\nA running daemon still accepts it until `ductile reload`."
-    return CommandResult(
-        {"name": done.name, "files": list(done.files), "written": done.written},
-        lambda console: console.hint(text),
-    )
+    return CommandResult(to_builtins(done), lambda console: console.hint(text))

@@ -17,8 +17,21 @@ _NOT_LISTENING = (
 
 @renders("list", "list the endpoints: their paths, what they start, how they are signed", "webhook.list")
 def list_endpoints(found: Document, console: Console) -> str:
-    parts = [_endpoints_text(found, console), _differences_text(found["on_disk"])]
-    return "\n\n".join(part for part in parts if part)
+    rows = []
+    for row in found["endpoints"]:
+        target = f"pipeline {row['pipeline']}" if row["pipeline"] else f"event {row['event']}"
+        if row["plugin"]:
+            target = f"{row['plugin']} {row['command']}"
+        rows.append((row["name"], row["path"], target, row["preset"] or "-", row["signature_header"]))
+    if rows:
+        table = console.table(("NAME", "PATH", "STARTS", "PRESET", "SIGNATURE"), rows)
+        listener = "The daemon listens" if found["loaded"] else "No daemon runs; one that is started listens"
+        text = f"{table}\n\n{listener} for them at {found['listen']}."
+    elif found["on_disk"] is not None:
+        text = "The daemon has no webhooks loaded."
+    else:
+        text = "There are no webhooks. They are configured under `webhooks.endpoints`."
+    return text if found["on_disk"] is None else f"{text}\n\n{_differences_text(found['on_disk'])}"
 
 
 @action(
@@ -75,19 +88,15 @@ def send(call: Invocation) -> CommandResult:
 def deliveries(found: Document, console: Console) -> str:
     if not found["deliveries"]:
         return "No state webhooks."
-    rows = [
-        (
-            row["id"],
-            row["job_id"],
-            row["state"],
-            row["status"],
-            str(row["attempts"]),
-            fmt.time(row["created_at"]),
-            row["url"],
-            _delivery_note(row),
-        )
-        for row in found["deliveries"]
-    ]
+    rows = []
+    for row in found["deliveries"]:
+        note = row["last_error"] or ""
+        if row["status"] == "delivered":
+            note = str(row["last_status"])
+        elif row["status"] == "pending" and row["attempts"]:
+            note = f"{note or 'being sent'}; next try {fmt.time(row['next_attempt_at'])}"
+        begin = (row["id"], row["job_id"], row["state"], row["status"], str(row["attempts"]))
+        rows.append((*begin, fmt.time(row["created_at"]), row["url"], note))
     headers = ("DELIVERY", "JOB", "STATE", "STATUS", "TRIES", "CREATED", "TO", "ABOUT")
     table = console.table(headers, rows, optional=("CREATED", "TRIES", "JOB"), prose=True)
     return fmt.with_next_page(table, found)
@@ -126,26 +135,8 @@ def _body(call: Invocation) -> bytes:
         raise UsageError(f"--payload: {payload[1:]} cannot be read: {error.strerror}") from None
 
 
-def _endpoints_text(found: Document, console: Console) -> str:
-    if not found["endpoints"]:
-        if found["on_disk"] is not None:
-            return "The daemon has no webhooks loaded."
-        return "There are no webhooks. They are configured under `webhooks.endpoints`."
-    rows = []
-    for row in found["endpoints"]:
-        target = f"pipeline {row['pipeline']}" if row["pipeline"] else f"event {row['event']}"
-        if row["plugin"]:
-            target = f"{row['plugin']} {row['command']}"
-        rows.append((row["name"], row["path"], target, row["preset"] or "-", row["signature_header"]))
-    table = console.table(("NAME", "PATH", "STARTS", "PRESET", "SIGNATURE"), rows)
-    listener = "The daemon listens" if found["loaded"] else "No daemon runs; one that is started listens"
-    return f"{table}\n\n{listener} for them at {found['listen']}."
-
-
-def _differences_text(differences: Document | None) -> str:
+def _differences_text(differences: Document) -> str:
     """How the webhooks of the configuration on disk differ from those in force."""
-    if differences is None:
-        return ""
     if differences["error"] is not None:
         return "The configuration on disk cannot be used: `ductile config check` says why."
     changes = [
@@ -155,11 +146,3 @@ def _differences_text(differences: Document | None) -> str:
     ]
     what = f" ({'; '.join(changes)})" if changes else ""
     return f"The configuration on disk differs{what}: `ductile reload` puts it in force."
-
-
-def _delivery_note(row: Document) -> str:
-    if row["status"] == "delivered":
-        return str(row["last_status"])
-    if row["status"] == "pending" and row["attempts"]:
-        return f"{row['last_error'] or 'being sent'}; next try {fmt.time(row['next_attempt_at'])}"
-    return row["last_error"] or ""

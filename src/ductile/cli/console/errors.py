@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from ductile.cli.console.console import Console, add_config_option, indent_continuation, printable
@@ -19,7 +20,7 @@ _HINTS = ("hint:", "fix:")
 def error_as_json(error: DuctileError, config: str | None = None) -> JsonObject:
     details: JsonObject = dict(error.details)  # type: ignore[arg-type]  # values are JSON by contract
     if isinstance(error, ConfigError):
-        details["problems"] = [problem_as_json(problem) for problem in error.problems]
+        details["problems"] = [asdict(problem) for problem in error.problems]
     body: JsonObject = {
         "code": error.code,
         "message": error.message,
@@ -27,11 +28,6 @@ def error_as_json(error: DuctileError, config: str | None = None) -> JsonObject:
         "details": details,
     }
     return {"error": body, "message": error.message}
-
-
-def problem_as_json(problem: Problem) -> JsonObject:
-    names = ("message", "file", "line", "column", "key", "expected", "found", "hint")
-    return {name: getattr(problem, name) for name in names}
 
 
 def error_as_text(error: DuctileError, console: Console) -> str:

@@ -25,9 +25,6 @@ _STATUS_COLOURS = {
 #: Statuses in which a job has ended.
 TERMINAL_STATUSES = ("succeeded", "failed", "dead")
 ORPHANED = "no process runs it any more"
-JOB_HEADERS = ("JOB", "PLUGIN", "COMMAND", "STATUS", "ATTEMPT", "BY", "CREATED", "ABOUT")
-#: Left out first on a narrow terminal: why a job failed matters more.
-JOB_OPTIONAL_COLUMNS = ("BY", "ATTEMPT", "CREATED")
 #: Text that needs no quotes. All other text is quoted, which is always valid.
 _PLAIN_YAML = r"\$\{\w+\}|[\w./][\w./@+-]*(:[\w./@+-]+)*|[\w./][\w./@+-]*( [\w./@+-]+)+"
 #: Text that YAML 1.2 reads as something else: its keywords, numbers, and the end of a document.
@@ -133,7 +130,9 @@ def jobs_table(jobs: Sequence[Document], console: Console) -> str:
         )
         for job in jobs
     ]
-    return console.table(JOB_HEADERS, rows, optional=JOB_OPTIONAL_COLUMNS)
+    headers = ("JOB", "PLUGIN", "COMMAND", "STATUS", "ATTEMPT", "BY", "CREATED", "ABOUT")
+    # Left out first on a narrow terminal: why a job failed matters more.
+    return console.table(headers, rows, optional=("BY", "ATTEMPT", "CREATED"))
 
 
 def job_note(job: Document) -> str:
@@ -209,33 +208,26 @@ def _step_rows(step: Document) -> list[_StepRow]:
     """A row for each job, up to a limit; one row for a step without jobs."""
     made = [job for job in step["jobs"] if job["reason"] not in _NOT_MADE_REASONS]
     bypassed = tuple(bypass["explanation"] for bypass in step["bypasses"][:1])
+    name = (step["step"], _step_target(step))
     if not made:
         word = str(_STEP_OUTCOMES.get(step["outcome"], step["outcome"]))
-        reasons = (*step["errors"][:1], *bypassed)
-        return [_StepRow((step["step"], _step_target(step), word, "", "", ""), reasons)]
-    rows = [_step_job_row(job, step, number) for number, job in enumerate(made[:_MAX_JOBS])]
+        return [_StepRow((*name, word, "", "", ""), (*step["errors"][:1], *bypassed))]
+    rows = []
+    for job in made[:_MAX_JOBS]:
+        attempt = f"{job['attempt']}/{job['max_attempts']}"
+        cells = (*name, job["status"], attempt, ms(job["duration_ms"]), job["job_id"])
+        failed = job["status"] in ("failed", "dead") or (job["error"] and job["status"] != "succeeded")
+        reason = f"{job['reason']}: {job['error']}" if job["error"] else str(job["reason"])
+        rows.append(_StepRow(cells, (reason,) if failed else ()))
+        name = ("", "")  # only the first row names the step
     if more := made[_MAX_JOBS:]:
-        failed = sum(job["status"] in ("failed", "dead") for job in more)
+        failures = sum(job["status"] in ("failed", "dead") for job in more)
         remainder = f"and {count(len(more), 'job')} more"
-        remainder += f", {failed} of them failed" if failed else ""
+        remainder += f", {failures} of them failed" if failures else ""
         rows[-1] = rows[-1]._replace(reasons=(*rows[-1].reasons, remainder))
     if bypassed:
         rows.append(_StepRow(("", "", "bypassed", "", "", ""), bypassed))
     return rows
-
-
-def _step_job_row(job: Document, step: Document, number: int) -> _StepRow:
-    cells = (
-        step["step"] if number == 0 else "",
-        _step_target(step) if number == 0 else "",
-        job["status"],
-        f"{job['attempt']}/{job['max_attempts']}",
-        ms(job["duration_ms"]),
-        job["job_id"],
-    )
-    if job["status"] == "succeeded" or not (job["error"] or job["status"] in ("failed", "dead")):
-        return _StepRow(cells)
-    return _StepRow(cells, (f"{job['reason']}: {job['error']}" if job["error"] else str(job["reason"]),))
 
 
 def _step_target(step: Document) -> str:

@@ -100,6 +100,7 @@ def test(call: Invocation) -> CommandResult:
 )
 def new(call: Invocation) -> CommandResult:
     from ductile.admin.plugin_dev.scaffold import create_plugin
+    from ductile.struct import to_builtins
 
     created = create_plugin(
         call.text("NAME"),
@@ -126,17 +127,7 @@ def new(call: Invocation) -> CommandResult:
         steps.append(f"ductile plugin test {quoted if '/' in directory else f'./{quoted}'}")
         return "\n".join([*lines, "", "Next:", "", *(f"  {step}" for step in steps)])
 
-    return CommandResult(
-        {
-            "name": created.name,
-            "language": created.language,
-            "directory": str(created.directory),
-            "files": list(created.files),
-            "build": created.build,
-            "written": created.written,
-        },
-        text,
-    )
+    return CommandResult(to_builtins(created, enc_hook=str), text)
 
 
 def run_request(call: Invocation) -> CommandResult:

@@ -104,8 +104,9 @@ def show(call: Invocation) -> CommandResult:
     arguments=(Argument("NAME|DIR", "one plugin by name, or a directory outside the roots", required=False),),
 )
 def check(call: Invocation) -> CommandResult:
+    from dataclasses import asdict
+
     from ductile.admin.plugins import check_plugins
-    from ductile.cli.console.errors import problem_as_json
     from ductile.errors import Exit
 
     found = check_plugins(call.config, call.environ, call.optional("NAME|DIR"))
@@ -131,7 +132,7 @@ def check(call: Invocation) -> CommandResult:
         {
             "valid": not found.refused,
             "plugins": [_summary(entry) for entry in found.plugins],
-            "warnings": [problem_as_json(warning) for warning in found.warnings],
+            "warnings": [asdict(warning) for warning in found.warnings],
         },
         text,
         exit_status=Exit.CONFIG if found.refused else Exit.OK,

@@ -260,7 +260,8 @@ def _plugins_text(found: Document, console: Console) -> str:
 
 def reload_text(done: Document, console: Console) -> str:
     """One line if no plugin changed, a line for each kind of change otherwise; then the ended jobs."""
-    title = "Would reload" if done.get("dry_run") else "Reloaded"
+    dry_run = done.get("dry_run")
+    title = "Would reload" if dry_run else "Reloaded"
     words = ("added", "changed", "removed")
     if any(done[word] for word in words):
         lines = [f"{title}:"]
@@ -270,7 +271,13 @@ def reload_text(done: Document, console: Console) -> str:
         lines = [f"{title}: {', '.join(others)}{' and ' if others else ''}{last} changed."]
     else:
         lines = [f"{title}; nothing changed."]
-    lines += _ended_jobs(done, console)
+    for row in done["ends"]:  # queued jobs of removed plugins
+        verb = "would end" if dry_run else "ended"
+        jobs = f"{fmt.count(row['jobs'], 'queued job')} of {printable(row['plugin'])} {verb}"
+        runs = f"; needed by {fmt.count(row['runs'], 'pipeline run')} still to end" if row["runs"] else ""
+        lines.append(f"  {console.style('yellow', f'{jobs} as dead (plugin_removed)')}{runs}")
+    if done["ends"] and dry_run:
+        lines.append(console.hint("  To run them first: `ductile reload --drain`"))
     if done["warnings"]:
         from ductile.cli.console.errors import problems_as_text
         from ductile.errors import Problem
@@ -279,16 +286,3 @@ def reload_text(done: Document, console: Console) -> str:
         title = console.style("yellow", f"{fmt.count(len(found), 'warning')}:")
         lines += [title, problems_as_text(found, console)]
     return "\n".join(lines)
-
-
-def _ended_jobs(done: Document, console: Console) -> list[str]:
-    """The queued jobs of removed plugins, which end."""
-    verb = "would end" if done.get("dry_run") else "ended"
-    lines = []
-    for row in done["ends"]:
-        jobs = f"{fmt.count(row['jobs'], 'queued job')} of {printable(row['plugin'])} {verb}"
-        runs = f"; needed by {fmt.count(row['runs'], 'pipeline run')} still to end" if row["runs"] else ""
-        lines.append(f"  {console.style('yellow', f'{jobs} as dead (plugin_removed)')}{runs}")
-    if lines and done.get("dry_run"):
-        lines.append(console.hint("  To run them first: `ductile reload --drain`"))
-    return lines
