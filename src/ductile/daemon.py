@@ -11,7 +11,6 @@ import resource
 import signal
 import sys
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 
 from ductile.admin.config import open_configuration, state_file
@@ -87,7 +86,7 @@ async def serve(
     # The active configuration, not one that a reload has rejected.
     signals.subscribe(lambda _: _apply_log_settings(log, engine.snapshot()), (Signal.CONFIG_LOADED,))
     try:
-        lock.hold_database(path)
+        lock.hold_database()
         await _serve_with(engine, deps, listeners, path.parent, config_file)
     finally:
         await runner.close()
@@ -144,18 +143,12 @@ async def _serve_with(
     loop = asyncio.get_running_loop()
     for number in _STOP_SIGNALS:
         loop.add_signal_handler(number, engine.stop)
-    reloads: set[asyncio.Task[None]] = set()
-
-    def reload() -> None:
-        task = asyncio.create_task(_reload(engine), name="reload on SIGHUP")
-        reloads.add(task)
-        task.add_done_callback(reloads.discard)
+    loop.add_signal_handler(signal.SIGHUP, engine.reloader.reload_in_background)
 
     def ready() -> None:
         tune_garbage_collector()
         deps.signals.emit(Signal.SERVICE_READY)
 
-    loop.add_signal_handler(signal.SIGHUP, reload)
     make_socket_directory(socket, state_directory)
     await control.start()
     write_link(config_file, socket)
@@ -166,12 +159,6 @@ async def _serve_with(
         remove_link(config_file, socket)
         await control.stop()
         remove_socket_directory(socket, state_directory)
-
-
-async def _reload(engine: Engine) -> None:
-    # A POSIX signal has no caller to answer; the engine emits config.refused with the error.
-    with suppress(Exception):
-        await engine.reloader.reload()
 
 
 def tune_garbage_collector() -> None:

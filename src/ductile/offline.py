@@ -72,7 +72,7 @@ async def open_offline(
     try:
         store = open_sqlite_store(path, clock=_CLOCK.now, rng=BufferedSystemRandom())
         try:
-            lock.hold_database(path)
+            lock.hold_database()
             yield OperationContext(
                 store=store,
                 snapshot=lambda: snapshot,

@@ -61,6 +61,10 @@ class SystemClock:
                 continue
 
 
+async def sleep(clock: Clock, span: timedelta) -> None:
+    await clock.wait(clock.now() + span, asyncio.Event())
+
+
 #: The store cannot take a write now; the same write may succeed later.
 STORE_UNAVAILABLE = (StoreFullError, StoreBusyError)
 STORE_RETRY_INTERVAL = timedelta(seconds=1)
@@ -70,12 +74,11 @@ Result = TypeVar("Result")
 
 async def retry_until_available(clock: Clock, ask: Callable[[], Awaitable[Result]]) -> Result:
     """Return what `ask` returns. While the store is full or locked, it is called again each second."""
-    never = asyncio.Event()
     while True:
         try:
             return await ask()
         except STORE_UNAVAILABLE:
-            await clock.wait(clock.now() + STORE_RETRY_INTERVAL, never)
+            await sleep(clock, STORE_RETRY_INTERVAL)
 
 
 #: The longest sleep, in case something that is due earlier was stored unnoticed.

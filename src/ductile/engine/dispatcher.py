@@ -21,6 +21,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from contextlib import suppress
 from datetime import timedelta
+from enum import Enum, auto
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
@@ -48,6 +49,13 @@ R = TypeVar("R")
 Execute: TypeAlias = Callable[
     [ClaimedJob, Snapshot, Callable[[], None], Callable[[], None]], Awaitable[object]
 ]
+
+
+class Pause(Enum):
+    #: A claim is to be repeated because the store was full or locked.
+    STORE = auto()
+    #: Nothing is claimed because resources were exhausted.
+    RESOURCES = auto()
 
 
 class Dispatcher:
@@ -85,10 +93,7 @@ class Dispatcher:
         self._init_jobs: dict[str, str] = {}
         self._paused_plugins: frozenset[str] = frozenset()
         self._caps_cache: tuple[Snapshot, Caps] | None = None
-        #: Set while a claim is to be repeated because the store was full or locked.
-        self._store_pause: asyncio.TimerHandle | None = None
-        #: Set while nothing is claimed because resources were exhausted.
-        self._resource_pause: asyncio.TimerHandle | None = None
+        self._pauses: set[Pause] = set()
         #: How often in a row resources were exhausted, and the jobs that go back to the queue because of it.
         self._failed_starts = 0
         self._requeued: set[str] = set()
@@ -186,21 +191,23 @@ class Dispatcher:
         error = None if claim.cancelled() else claim.exception()
         if isinstance(error, STORE_UNAVAILABLE):
             # Nothing was claimed. The queue is on disk and can wait.
-            if self._store_pause is None:
-                self._store_pause = asyncio.get_running_loop().call_later(
-                    STORE_RETRY_INTERVAL.total_seconds(), self._end_store_pause
-                )
+            if Pause.STORE not in self._pauses:
+                self._begin_pause(Pause.STORE, STORE_RETRY_INTERVAL)
         elif error is not None:
             self._on_failure(error)
 
-    def _end_store_pause(self) -> None:
-        self._store_pause = None
+    def _begin_pause(self, pause: Pause, span: timedelta) -> None:
+        self._pauses.add(pause)
+        asyncio.get_running_loop().call_later(span.total_seconds(), self._end_pause, pause)
+
+    def _end_pause(self, pause: Pause) -> None:
+        self._pauses.discard(pause)
         self.wake()
 
     async def _claim_ready(self) -> None:
         """Claim the pending inits, and ready jobs for the free workers."""
         self._claim_scheduled = False
-        if self._stopped.is_set() or self._resource_pause is not None or not self._claim_wanted:
+        if self._stopped.is_set() or Pause.RESOURCES in self._pauses or not self._claim_wanted:
             return
         for plugin, job_id in self._init_jobs.items():
             if job_id not in self._executing:
@@ -288,16 +295,10 @@ class Dispatcher:
         The pause doubles until an execution ends in another way.
         """
         self._requeued.add(job_id)
-        if self._resource_pause is None:
-            pause = min(FIRST_RESOURCE_PAUSE * 2**self._failed_starts, MAX_RESOURCE_PAUSE)
+        if Pause.RESOURCES not in self._pauses:
+            span = min(FIRST_RESOURCE_PAUSE * 2**self._failed_starts, MAX_RESOURCE_PAUSE)
             self._failed_starts = min(self._failed_starts + 1, _MAX_FAILED_STARTS)
-            self._resource_pause = asyncio.get_running_loop().call_later(
-                pause.total_seconds(), self._end_resource_pause
-            )
-
-    def _end_resource_pause(self) -> None:
-        self._resource_pause = None
-        self.wake()
+            self._begin_pause(Pause.RESOURCES, span)
 
     def _on_execution_done(self, job: Job) -> None:
         self._executing.discard(job.id)

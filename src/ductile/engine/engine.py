@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from ductile import __version__
 from ductile.config.snapshot import Snapshot
 from ductile.core.jobs.model import Job, JobStatus
-from ductile.engine.clock import TimerLoop
+from ductile.engine.clock import TimerLoop, sleep
 from ductile.engine.deps import EngineDeps, EngineStatus
 from ductile.engine.dispatcher import Dispatcher
 from ductile.engine.executor import Executor
@@ -257,12 +257,12 @@ class Engine:
 
     async def _watch_store(self) -> None:
         """Check the store's files with every tick: an idle daemon makes no commit that would check them."""
-        deps, never = self._deps, asyncio.Event()
+        deps = self._deps
         while True:
             await deps.store.check_files()
             if deps.renew_lock():
                 deps.signals.emit(Signal.STORE_LOCK_RENEWED)
-            await deps.clock.wait(deps.clock.now() + self.snapshot().service.tick_interval, never)
+            await sleep(deps.clock, self.snapshot().service.tick_interval)
 
     async def _release_due(self) -> datetime | None:
         """Make jobs ready whose retry is due."""

@@ -5,14 +5,13 @@ Sweeps have the writer's lowest priority, so that they never delay a job.
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
 
 from ductile.config.snapshot import Snapshot
-from ductile.engine.clock import STORE_UNAVAILABLE, Clock
+from ductile.engine.clock import STORE_UNAVAILABLE, Clock, sleep
 from ductile.store.model.maintenance import Retention
 from ductile.store.notifier import JobEnded
 from ductile.store.port import Store
@@ -25,7 +24,6 @@ async def prune_forever(
     store: Store, clock: Clock, snapshot: Callable[[], Snapshot], signals: SignalBus
 ) -> None:
     """Prune at every tick. A sweep that finds nothing writes nothing."""
-    never = asyncio.Event()
     while True:
         with suppress(*STORE_UNAVAILABLE):  # The next tick tries again.
             retention = retention_of(snapshot())
@@ -37,17 +35,16 @@ async def prune_forever(
                 more = pruned.more
             if removed:
                 signals.emit(Signal.RETENTION_PRUNED, data=dict(removed))
-        await clock.wait(clock.now() + snapshot().service.tick_interval, never)
+        await sleep(clock, snapshot().service.tick_interval)
 
 
 async def index_forever(store: Store, clock: Clock) -> None:
     """Index a few seconds after a job ended: many jobs cost little more than one."""
-    never = asyncio.Event()
     with store.notifier.watch(JobEnded) as job_ended:
         job_ended.set()  # An earlier daemon may have left logs to index.
         while True:
             await job_ended.wait()
-            await clock.wait(clock.now() + INDEX_DELAY, never)
+            await sleep(clock, INDEX_DELAY)
             job_ended.clear()
             with suppress(*STORE_UNAVAILABLE):  # The next end of a job tries again.
                 while await store.index_log():

@@ -69,18 +69,16 @@ class LockHolder(Value):
 class StoreLock:
     """Held from construction until `release`, or until the process ends in any way."""
 
-    def __init__(
-        self, directory: Path, purpose: LockPurpose = LockPurpose.DAEMON, *, database: Path | None = None
-    ) -> None:
-        """Raise `ConflictError` if another process holds the lock on the directory or on `database`."""
-        make_private_directory(directory)
-        self.path = directory / LOCK_FILE
+    def __init__(self, database: Path, purpose: LockPurpose = LockPurpose.DAEMON) -> None:
+        """Raise `ConflictError` if another process holds the lock file or the database."""
+        make_private_directory(database.parent)
+        self.path = database.with_name(LOCK_FILE)
         self._purpose = purpose
+        self._database_path = database
         self._database: int | None = None
         self._descriptor = self._take()
         try:
-            if database is not None:
-                self.hold_database(database)
+            self.hold_database()
             self._write_holder()
         except BaseException:
             self.release()
@@ -102,12 +100,12 @@ class StoreLock:
         os.close(descriptor)
         return None
 
-    def hold_database(self, path: Path) -> None:
+    def hold_database(self) -> None:
         """Lock the database too, if it exists. Raise `ConflictError` if another process holds it."""
         if self._database is not None:
             return
         try:
-            descriptor = os.open(path, _READ_FLAGS)
+            descriptor = os.open(self._database_path, _READ_FLAGS)
         except OSError:
             return  # Missing or unreadable: opening the store reports which.
         for _ in range(_LOCK_ATTEMPTS):
@@ -117,7 +115,7 @@ class StoreLock:
             time.sleep(_ATTEMPT_INTERVAL)
         holder = _flock_holder(descriptor)
         os.close(descriptor)
-        raise _in_use_error(path, holder)
+        raise _in_use_error(self._database_path, holder)
 
     def renew(self) -> bool:
         """Take the lock file again if it was removed or replaced; return whether that was done.
@@ -166,7 +164,7 @@ class StoreLock:
 def lock_store(path: Path, purpose: LockPurpose = LockPurpose.DAEMON) -> StoreLock:
     """Lock the store at `path`. Raises `ConflictError` if another process holds it."""
     try:
-        return StoreLock(path.parent, purpose, database=path)
+        return StoreLock(path, purpose)
     except OSError as error:
         hint = "Check its permissions, or set state.path to another place."
         raise file_error(f"the store's directory {path.parent} cannot be used", error, hint=hint) from error

@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from datetime import timedelta
 
 from ductile.core.jobs.model import TERMINAL
-from ductile.engine.clock import STORE_UNAVAILABLE, Clock
+from ductile.engine.clock import STORE_UNAVAILABLE, Clock, sleep
 from ductile.store.notifier import JobEnded
 from ductile.store.port import Store
 
@@ -66,9 +66,8 @@ class Waiters:
             changed.set()
 
     async def poll_forever(self, store: Store, clock: Clock) -> None:
-        never = asyncio.Event()
         while True:
-            await clock.wait(clock.now() + POLL_INTERVAL, never)
+            await sleep(clock, POLL_INTERVAL)
             with suppress(*STORE_UNAVAILABLE):  # The next poll reads them.
                 for job_id in tuple(self._by_job):
                     job = await store.job(job_id)

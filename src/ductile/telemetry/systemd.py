@@ -14,8 +14,6 @@ from collections.abc import Mapping
 from ductile.telemetry.signals import Signal, SignalEvent
 
 _STATES = {Signal.SERVICE_READY: "READY=1", Signal.SERVICE_STOPPING: "STOPPING=1"}
-
-
 #: The signals it subscribes to.
 SYSTEMD_SIGNALS = (Signal.CONFIG_LOADED, Signal.SERVICE_FAILED, Signal.STORE_FAILED, *_STATES)
 
@@ -23,7 +21,11 @@ SYSTEMD_SIGNALS = (Signal.CONFIG_LOADED, Signal.SERVICE_FAILED, Signal.STORE_FAI
 class SystemdNotifier:
     def __init__(self, environ: Mapping[str, str]) -> None:
         self._address = environ.get("NOTIFY_SOCKET")
-        self._watchdog = _watchdog_seconds(environ)
+        period, pid = environ.get("WATCHDOG_USEC", ""), environ.get("WATCHDOG_PID", "")
+        #: The watchdog's period in seconds; None if it is not set for this process.
+        self._watchdog: float | None = None
+        if period.isdigit() and pid in ("", str(os.getpid())):
+            self._watchdog = int(period) / 1_000_000
 
     def __call__(self, event: SignalEvent) -> None:
         match event.signal:
@@ -55,11 +57,3 @@ class SystemdNotifier:
                 notify.sendto(state.encode(), address)
         except OSError:
             return  # systemd does not listen; the daemon runs without it.
-
-
-def _watchdog_seconds(environ: Mapping[str, str]) -> float | None:
-    """Return the watchdog's period; None if it is not set for this process."""
-    period, pid = environ.get("WATCHDOG_USEC", ""), environ.get("WATCHDOG_PID", "")
-    if not period.isdigit() or (pid and pid != str(os.getpid())):
-        return None
-    return int(period) / 1_000_000

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 
-from ductile.engine.clock import Clock
+from ductile.engine.clock import Clock, sleep
 from ductile.errors import ConflictError, TooBusyError
 from ductile.store.model.maintenance import PluginWork
 from ductile.store.notifier import JobEnded
@@ -78,14 +78,13 @@ class Drain:
         for plugin in sorted(plugins - self.plugins):
             self._signals.emit(Signal.PLUGIN_DRAINING, plugin=plugin)
         self.plugins |= plugins
-        never = asyncio.Event()
         unsubscribe = self._store.notifier.subscribe(JobEnded, lambda _: self._woken.set())
         try:
             while work := await self._pending_work(plugins):
                 self._check_deadline(work, until)
                 await self._clock.wait(min(until, self._clock.now() + MAX_COUNT_INTERVAL), self._woken)
                 # Jobs end in quick succession; one count serves many.
-                await self._clock.wait(self._clock.now() + MIN_COUNT_INTERVAL, never)
+                await sleep(self._clock, MIN_COUNT_INTERVAL)
         finally:
             unsubscribe()
         for plugin in sorted(plugins):

@@ -119,6 +119,11 @@ class Reloader:
                 await asyncio.wait({switch})
                 raise
 
+    def reload_in_background(self) -> None:
+        """Reload on SIGHUP, which has no caller to answer; `config.refused` is emitted with the error."""
+        # Without a reader of its exception, asyncio would report the task as a bug.
+        self._start_switch().add_done_callback(lambda task: task.cancelled() or task.exception())
+
     async def preview(self) -> ReloadResult:
         """Return what a reload would change. Raises what the reload would raise."""
         new, planned = await self._plan()
