@@ -39,7 +39,7 @@ from ductile.core.schedules.admission import ScheduleCause
 from ductile.operations.diagnose.findings import DoctorCheck
 from ductile.operations.request import RequestField, decode_duration
 from ductile.operations.table import OPERATIONS
-from ductile.store.invariants import Invariant
+from ductile.store.model.maintenance import Invariant
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -9,7 +9,7 @@ from random import Random
 import apsw
 
 from ductile.core.jobs.model import EDGES
-from ductile.store.invariants import Invariant
+from ductile.store.model.maintenance import Invariant
 from ductile.store.named_sql import load_queries
 from ductile.store.sqlite.session import SqliteSession
 from ductile.store.verbs import maintenance

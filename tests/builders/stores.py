@@ -17,8 +17,8 @@ from builders.jobs import Clock, some_policy, some_rng
 from ductile.core.jobs.admission import Caps
 from ductile.core.jobs.model import Job, NewJob, Outcome
 from ductile.core.policy import Policy
-from ductile.store.invariants import Invariant
 from ductile.store.model.jobs import Accepted, ClaimedJob, EnqueueResult, Settled, Submission
+from ductile.store.model.maintenance import Invariant
 from ductile.store.model.records import LedgerRow
 from ductile.store.port import Store
 from ductile.store.sqlite.store import open_sqlite_store

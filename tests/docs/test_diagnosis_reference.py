@@ -14,7 +14,7 @@ import pytest
 from builders.daemons import a_place
 from ductile.core.schedules.admission import ScheduleCause
 from ductile.operations.diagnose.findings import DoctorCheck
-from ductile.store.invariants import Invariant
+from ductile.store.model.maintenance import Invariant
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "reference" / "diagnosis.md").read_text(encoding="utf-8")

@@ -2,25 +2,25 @@
 
 A query begins with `-- name: its_name`; comment lines after that describe it. `-- fragment: name` begins text
 that other queries include as `{name}`, such as a list of columns. Queries are shared by all databases
-(`ductile.store.queries`); the `.sql` file of an adapter replaces those that need its own syntax.
+(`store/queries`); the `.sql` file of an adapter replaces those that need its own syntax.
 """
 
 from __future__ import annotations
 
 import re
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 
 _HEAD = re.compile(r"^-- (name|fragment): ([a-z_]+)$", re.MULTILINE)
 
 
 def load_queries(adapter: str) -> dict[str, str]:
     """Return the shared queries, with those of the adapter's package in place of, or beside, them."""
-    shared = _read_sql("ductile.store.queries")
-    return parse_queries(shared, _read_sql(adapter))
+    return parse_queries(_read_sql(files("ductile.store") / "queries"), _read_sql(files(adapter)))
 
 
-def _read_sql(package: str) -> str:
-    found = sorted(files(package).iterdir(), key=lambda entry: entry.name)
+def _read_sql(directory: Traversable) -> str:
+    found = sorted(directory.iterdir(), key=lambda entry: entry.name)
     return "\n".join(file.read_text(encoding="utf-8") for file in found if file.name.endswith(".sql"))
 
 

@@ -21,52 +21,17 @@ from ductile.errors import ContendedError
 from ductile.store.model.maintenance import StoreStats
 from ductile.store.notifier import Notifier
 from ductile.store.session import Session
-from ductile.store.verbs.cancel import cancel, cancel_overdue, end_queued, recover
-from ductile.store.verbs.insert import release_due, shorten_waits
-from ductile.store.verbs.jobs import (
-    blocking_job,
-    context,
-    count_outstanding,
-    event,
-    execution_stats,
-    executions,
-    job,
-    job_details,
-    job_ids,
-    job_ids_ending,
-    job_tree,
-    jobs,
-    latest_with_key,
-    log,
-    pending_work,
-    queue_counts,
-    queue_depths,
-    run,
-)
-from ductile.store.verbs.ledger import ledger, ledger_range, transitions
-from ductile.store.verbs.maintenance import (
-    config_history,
-    count_prunable,
-    find_violations,
-    index_log,
-    prune,
-    recent_failures,
-    record_config,
-)
-from ductile.store.verbs.outbox import claim_deliveries, deliveries, delivery, report_delivery, resend
-from ductile.store.verbs.plugins import (
-    begin_init,
-    breaker_history,
-    breakers,
-    facts,
-    inits,
-    plugin_state,
-    reset_breaker,
-)
-from ductile.store.verbs.queue import claim, claim_by_id, enqueue, enqueue_and_claim, mark_working
-from ductile.store.verbs.retry import check_rerun, check_retry, rerun, retry
-from ductile.store.verbs.schedules import fire, occurrences, pause_schedule, put_schedules, schedules
-from ductile.store.verbs.settle import settle_execution
+from ductile.store.verbs import cancel as cancel_verbs
+from ductile.store.verbs import insert as insert_verbs
+from ductile.store.verbs import jobs as job_verbs
+from ductile.store.verbs import ledger as ledger_verbs
+from ductile.store.verbs import maintenance as maintenance_verbs
+from ductile.store.verbs import outbox as outbox_verbs
+from ductile.store.verbs import plugins as plugin_verbs
+from ductile.store.verbs import queue as queue_verbs
+from ductile.store.verbs import retry as retry_verbs
+from ductile.store.verbs import schedules as schedule_verbs
+from ductile.store.verbs import settle as settle_verbs
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -166,84 +131,84 @@ class Store(ABC):
 
     # -- the queue
 
-    enqueue = _write(Priority.ENQUEUE, enqueue)
-    claim = _write(Priority.CLAIM, claim)
-    claim_by_id = _write(Priority.CLAIM, claim_by_id)
+    enqueue = _write(Priority.ENQUEUE, queue_verbs.enqueue)
+    claim = _write(Priority.CLAIM, queue_verbs.claim)
+    claim_by_id = _write(Priority.CLAIM, queue_verbs.claim_by_id)
     #: Not ENQUEUE: a job that bypasses the queue (a health check) does not wait behind many submissions.
-    enqueue_and_claim = _write(Priority.SETTLE, enqueue_and_claim)
+    enqueue_and_claim = _write(Priority.SETTLE, queue_verbs.enqueue_and_claim)
     #: The priority of `settle`: the end of a quick job must not overtake the report that it works.
-    mark_working = _write(Priority.SETTLE, mark_working)
-    settle = _write(Priority.SETTLE, settle_execution)
-    cancel = _write(Priority.SETTLE, cancel)
-    cancel_overdue = _write(Priority.SETTLE, cancel_overdue)
+    mark_working = _write(Priority.SETTLE, queue_verbs.mark_working)
+    settle = _write(Priority.SETTLE, settle_verbs.settle_execution)
+    cancel = _write(Priority.SETTLE, cancel_verbs.cancel)
+    cancel_overdue = _write(Priority.SETTLE, cancel_verbs.cancel_overdue)
     #: The priority of `cancel`: cancels and retries of a job are carried out in the order of the calls.
-    retry = _write(Priority.SETTLE, retry)
-    check_retry = _read(check_retry)
-    rerun = _write(Priority.ENQUEUE, rerun)
-    check_rerun = _read(check_rerun)
-    release_due = _write(Priority.CLAIM, release_due)
-    shorten_waits = _write(Priority.CLAIM, shorten_waits)
-    recover = _write(Priority.SETTLE, recover)
-    end_queued = _write(Priority.MAINTENANCE, end_queued)
-    begin_init = _write(Priority.ENQUEUE, begin_init)
-    inits = _read(inits)
+    retry = _write(Priority.SETTLE, retry_verbs.retry)
+    check_retry = _read(retry_verbs.check_retry)
+    rerun = _write(Priority.ENQUEUE, retry_verbs.rerun)
+    check_rerun = _read(retry_verbs.check_rerun)
+    release_due = _write(Priority.CLAIM, insert_verbs.release_due)
+    shorten_waits = _write(Priority.CLAIM, insert_verbs.shorten_waits)
+    recover = _write(Priority.SETTLE, cancel_verbs.recover)
+    end_queued = _write(Priority.MAINTENANCE, cancel_verbs.end_queued)
+    begin_init = _write(Priority.ENQUEUE, plugin_verbs.begin_init)
+    inits = _read(plugin_verbs.inits)
 
     # -- jobs and runs
 
-    job = _read(job)
-    jobs = _read(jobs)
-    latest_with_key = _read(latest_with_key)
-    blocking_job = _read(blocking_job)
-    job_ids = _read(job_ids)
-    job_ids_ending = _read(job_ids_ending)
-    job_tree = _read(job_tree)
-    transitions = _read(transitions)
-    executions = _read(executions)
-    log = _read(log)
-    event = _read(event)
-    context = _read(context)
-    run = _read(run)
-    job_details = _read(job_details)
-    queue_counts = _read(queue_counts)
-    queue_depths = _read(queue_depths)
-    execution_stats = _read(execution_stats)
+    job = _read(job_verbs.job)
+    jobs = _read(job_verbs.jobs)
+    latest_with_key = _read(job_verbs.latest_with_key)
+    blocking_job = _read(job_verbs.blocking_job)
+    job_ids = _read(job_verbs.job_ids)
+    job_ids_ending = _read(job_verbs.job_ids_ending)
+    job_tree = _read(job_verbs.job_tree)
+    transitions = _read(ledger_verbs.transitions)
+    executions = _read(job_verbs.executions)
+    log = _read(job_verbs.log)
+    event = _read(job_verbs.event)
+    context = _read(job_verbs.context)
+    run = _read(job_verbs.run)
+    job_details = _read(job_verbs.job_details)
+    queue_counts = _read(job_verbs.queue_counts)
+    queue_depths = _read(job_verbs.queue_depths)
+    execution_stats = _read(job_verbs.execution_stats)
     #: A barrier: as a write of the lowest priority it sees every write that was requested before it.
-    pending_work_behind_queued_writes = _write(Priority.MAINTENANCE, pending_work)
-    pending_work = _read(pending_work)
-    count_outstanding = _read(count_outstanding)
+    pending_work_behind_queued_writes = _write(Priority.MAINTENANCE, job_verbs.pending_work)
+    pending_work = _read(job_verbs.pending_work)
+    count_outstanding = _read(job_verbs.count_outstanding)
 
     # -- plugins
 
-    plugin_state = _read(plugin_state)
-    facts = _read(facts)
-    breakers = _read(breakers)
-    breaker_history = _read(breaker_history)
-    reset_breaker = _write(Priority.SETTLE, reset_breaker)
+    plugin_state = _read(plugin_verbs.plugin_state)
+    facts = _read(plugin_verbs.facts)
+    breakers = _read(plugin_verbs.breakers)
+    breaker_history = _read(plugin_verbs.breaker_history)
+    reset_breaker = _write(Priority.SETTLE, plugin_verbs.reset_breaker)
 
     # -- schedules
 
-    put_schedules = _write(Priority.ENQUEUE, put_schedules)
-    schedules = _read(schedules)
-    fire = _write(Priority.ENQUEUE, fire)
-    pause_schedule = _write(Priority.ENQUEUE, pause_schedule)
-    occurrences = _read(occurrences)
+    put_schedules = _write(Priority.ENQUEUE, schedule_verbs.put_schedules)
+    schedules = _read(schedule_verbs.schedules)
+    fire = _write(Priority.ENQUEUE, schedule_verbs.fire)
+    pause_schedule = _write(Priority.ENQUEUE, schedule_verbs.pause_schedule)
+    occurrences = _read(schedule_verbs.occurrences)
 
     # -- state webhooks
 
-    claim_deliveries = _write(Priority.CLAIM, claim_deliveries)
-    report_delivery = _write(Priority.SETTLE, report_delivery)
-    resend = _write(Priority.ENQUEUE, resend)
-    delivery = _read(delivery)
-    deliveries = _read(deliveries)
+    claim_deliveries = _write(Priority.CLAIM, outbox_verbs.claim_deliveries)
+    report_delivery = _write(Priority.SETTLE, outbox_verbs.report_delivery)
+    resend = _write(Priority.ENQUEUE, outbox_verbs.resend)
+    delivery = _read(outbox_verbs.delivery)
+    deliveries = _read(outbox_verbs.deliveries)
 
     # -- ledger, configurations, maintenance
 
-    ledger = _read(ledger)
-    ledger_range = _read(ledger_range)
-    record_config = _write(Priority.CONFIGURE, record_config)
-    config_history = _read(config_history)
-    index_log = _write(Priority.MAINTENANCE, index_log)
-    prune = _write(Priority.MAINTENANCE, prune)
-    count_prunable = _read(count_prunable)
-    find_violations = _read(find_violations)
-    recent_failures = _read(recent_failures)
+    ledger = _read(ledger_verbs.ledger)
+    ledger_range = _read(ledger_verbs.ledger_range)
+    record_config = _write(Priority.CONFIGURE, maintenance_verbs.record_config)
+    config_history = _read(maintenance_verbs.config_history)
+    index_log = _write(Priority.MAINTENANCE, maintenance_verbs.index_log)
+    prune = _write(Priority.MAINTENANCE, maintenance_verbs.prune)
+    count_prunable = _read(maintenance_verbs.count_prunable)
+    find_violations = _read(maintenance_verbs.find_violations)
+    recent_failures = _read(maintenance_verbs.recent_failures)

@@ -13,7 +13,7 @@ from builders.jobs import Clock, a_new_job, a_route, emitted, failed, ok, some_p
 from builders.pipelines import begin_run, split, steps_policy, uses
 from builders.stores import accept, claim_all, claim_one, run_next, settle
 from ductile.core.jobs.model import Callback, SubmittedBy
-from ductile.store.invariants import Invariant
+from ductile.store.model.maintenance import Invariant
 from ductile.store.sqlite.store import SqliteStore, open_sqlite_store
 
 FLOW = steps_policy(split("both", uses("left"), uses("right", "q")), uses("last", "r"))

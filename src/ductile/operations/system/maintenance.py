@@ -11,7 +11,7 @@ from ductile.engine.maintenance import retention_of
 from ductile.operations.context import OperationContext
 from ductile.operations.request import DryRun, NoFields
 from ductile.operations.response import Response, WasDryRun
-from ductile.store.invariants import Invariant
+from ductile.store.model.maintenance import Invariant
 from ductile.struct import Value, about
 
 #: Offenders that are named for each invariant.

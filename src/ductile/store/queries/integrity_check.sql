@@ -1,4 +1,4 @@
--- Invariants (ductile.store.invariants): each query returns the ids of rows that break one, none in a sound store.
+-- Invariants (`Invariant` in store/model): each query returns the ids of rows that break one, none in a sound store.
 -- They run on request, on a reader, and may read whole tables.
 
 -- name: check_transitions_chain

@@ -15,7 +15,7 @@ def migrations() -> list[tuple[int, str]]:
     """Return (version, SQL) of every migration, in order. The file name begins with the version."""
     found = [
         (int(file.name.split("_")[0]), file.read_text(encoding="utf-8"))
-        for file in files("ductile.store.sqlite.migrations").iterdir()
+        for file in (files("ductile.store.sqlite") / "migrations").iterdir()
         if file.name.endswith(".sql")
     ]
     return sorted(found)

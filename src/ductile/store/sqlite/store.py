@@ -22,17 +22,18 @@ from ductile.store.sqlite.connection import (
     SearchIndexError,
     checkpoint_on_close,
     damaged,
+    filesystem_of,
     open_reader,
     open_writer,
+    read_mounts,
     translated,
     wal_path,
 )
 from ductile.store.sqlite.file_identities import Rescue, rescue_store
-from ductile.store.sqlite.migrate import migrate, reject_other_version
+from ductile.store.sqlite.migrate import migrate, migrations, reject_other_version
 from ductile.store.sqlite.read_pool import ReadPool
 from ductile.store.sqlite.session import SqliteSession
-from ductile.store.sqlite.stats import find_damage, read_stats
-from ductile.store.sqlite.wal_damage import copy_damaged_wal, find_wal_damage
+from ductile.store.sqlite.wal_damage import copy_damaged_wal, damaged_wal_copies, find_wal_damage
 from ductile.store.sqlite.writer import Writer
 from ductile.store.verbs import maintenance
 from ductile.store.verbs.insert import BATCH_SIZE
@@ -43,6 +44,8 @@ R = TypeVar("R")
 MAX_SIZE_CHECKED_AT_START = 256 * 1024 * 1024
 #: A file up to this size is checked after an unclean end. A larger one would delay the start too long.
 MAX_SIZE_CHECKED_AFTER_CRASH = 4 * 1024 * 1024 * 1024
+#: In every message about damage of the full-text index.
+_FTS_MARKER = "fts5"
 
 
 class DamagedWal(NamedTuple):
@@ -76,7 +79,7 @@ class ReadOnlySqliteStore(Store):
         return False
 
     async def stats(self) -> StoreStats:
-        return await self._readers.read_fresh(lambda session: read_stats(session, self._readers.path))
+        return await self._readers.read_fresh(lambda session: _read_stats(session, self._readers.path))
 
 
 class SqliteStore(ReadOnlySqliteStore):
@@ -210,15 +213,10 @@ def open_sqlite_store(
     try:
         with translated(path):
             session = SqliteSession(connection, queries, rng, clock())
-            is_search_damaged = False
-            if _size(path) <= (
-                MAX_SIZE_CHECKED_AFTER_CRASH
-                if crashed
-                else MAX_SIZE_CHECKED_AT_START
-                if check_integrity
-                else 0
-            ):
-                is_search_damaged = _check_damage(session, path)
+            max_size = MAX_SIZE_CHECKED_AT_START if check_integrity else 0
+            if crashed:
+                max_size = MAX_SIZE_CHECKED_AFTER_CRASH
+            is_search_damaged = _size(path) <= max_size and _check_damage(session, path)
             if wal_damage is not None:  # copied before the first write, which overwrites the log
                 damaged_wal = DamagedWal(path=copy_damaged_wal(wal, wal_damage), lost=wal_damage.transactions)
             if is_search_damaged:
@@ -241,10 +239,36 @@ def open_sqlite_store(
 
 def _check_damage(session: SqliteSession, path: Path) -> bool:
     """Return whether the full-text index is damaged. Raises `StoreFailedError` if the rest of the file is."""
-    damage = find_damage(session)
-    if damage.file:
-        raise damaged(path, f"{path} is damaged: {damage.file[0]}")
-    return bool(damage.fts)
+    damage, search_damage = _find_damage(session)
+    if damage:
+        raise damaged(path, f"{path} is damaged: {damage[0]}")
+    return bool(search_damage)
+
+
+def _find_damage(session: Session) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the damage that SQLite finds in the file, and that of the full-text index.
+
+    Needs a new connection: one that has searched before may cache parts of the full-text index from an
+    earlier snapshot, and report the difference as damage.
+    """
+    found = [line for (line,) in session.all("check_damage") if line != "ok"]
+    in_search = tuple(line for line in found if _FTS_MARKER in line.lower())
+    return tuple(line for line in found if line not in in_search), in_search
+
+
+def _read_stats(session: Session, path: Path) -> StoreStats:
+    damage, search_damage = _find_damage(session)
+    return StoreStats(
+        path=str(path),
+        size=_size(path),
+        wal_size=_size(wal_path(path)),
+        schema_version=session.value("check_schema_version"),
+        newest_schema=migrations()[-1][0],
+        filesystem=filesystem_of(path.resolve(), read_mounts()),
+        damage=damage,
+        search_damage=search_damage,
+        damaged_wals=tuple(map(str, damaged_wal_copies(path.resolve()))),
+    )
 
 
 def _size(path: Path) -> int:

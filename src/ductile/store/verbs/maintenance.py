@@ -12,13 +12,13 @@ from ductile.core.json import JsonObject
 from ductile.core.runs.graph import RUN_PLUGIN
 from ductile.core.runs.state import MAX_RUN_JOBS
 from ductile.core.timestamps import format_timestamp, parse_timestamp
-from ductile.store.invariants import Invariant
 from ductile.store.model.jobs import InitResult, NewInit
 from ductile.store.model.maintenance import (
     ConfigOrigin,
     ConfigRecord,
     FailingReceiver,
     FailureGroup,
+    Invariant,
     PluginVersion,
     PruneResult,
     RecentFailures,
