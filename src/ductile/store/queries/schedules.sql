@@ -60,9 +60,9 @@ VALUES (:plugin, :schedule_id, :nominal_at, :until_at, :count, :outcome, :reason
 UPDATE occurrences SET until_at = :until_at, count = count + :count WHERE seq = :seq
 
 -- name: last_covered
--- The last instant covered by the rows before this one. Rows do not overlap, so the nearest decides.
+-- The last instant covered by the rows up to this one. Rows do not overlap, so the nearest decides.
 SELECT until_at FROM occurrences
-WHERE plugin = :plugin AND schedule_id = :schedule_id AND nominal_at < :nominal_at
+WHERE plugin = :plugin AND schedule_id = :schedule_id AND nominal_at <= :nominal_at
 ORDER BY nominal_at DESC LIMIT 1
 
 -- name: occurrences_of_schedule

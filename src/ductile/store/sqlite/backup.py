@@ -38,7 +38,9 @@ def inspect_copy(path: Path) -> int:
 
     Raises `StoreFailedError` or `StoreSchemaError` if it is unusable.
     """
-    with translated(path), closing(_open_untouched(path)) as reader:
+    # Immutable: nothing is locked, and no file is created beside it.
+    uri, flags = f"{path.absolute().as_uri()}?immutable=1", apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
+    with translated(path), closing(apsw.Connection(uri, flags=flags)) as reader:
         if (found := str(reader.pragma("quick_check"))) != "ok":
             raise StoreFailedError(f"the copy of the store is damaged: {found.partition(chr(10))[0]}")
         if reader.pragma("application_id") != APPLICATION_ID:
@@ -61,10 +63,3 @@ def renew_id(path: Path) -> None:
     sql = load_queries("ductile.store.sqlite")["delete_meta"]
     with translated(path), closing(apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)) as writer:
         writer.execute(sql, {"key": "store_id"}).fetchall()
-
-
-def _open_untouched(path: Path) -> apsw.Connection:
-    """Open a file as immutable: nothing is locked, and no file is created beside it."""
-    return apsw.Connection(
-        f"{path.absolute().as_uri()}?immutable=1", flags=apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
-    )

@@ -64,7 +64,10 @@ class ReadPool:
                 return self._run_once(work)
 
     def _run_once(self, work: Callable[[SqliteSession], R]) -> R:
-        connection = self._connection()
+        connection: apsw.Connection | None = getattr(self._own, "connection", None)
+        if connection is None:
+            connection = self._own.connection = open_reader(self.path)
+            self._opened.append(connection)
         session = SqliteSession(connection, self._queries, Random(0), self._clock())
         connection.execute("BEGIN").fetchall()
         try:
@@ -74,13 +77,6 @@ class ReadPool:
         finally:
             if connection.in_transaction:
                 connection.execute("END").fetchall()
-
-    def _connection(self) -> apsw.Connection:
-        connection: apsw.Connection | None = getattr(self._own, "connection", None)
-        if connection is None:
-            connection = self._own.connection = open_reader(self.path)
-            self._opened.append(connection)
-        return connection
 
     def _drop_connection(self) -> None:
         connection: apsw.Connection | None = getattr(self._own, "connection", None)

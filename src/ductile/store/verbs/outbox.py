@@ -39,7 +39,7 @@ from ductile.store.rows import (
 )
 from ductile.store.session import Session, SqlValue
 from ductile.store.verbs.ledger import JobIdentity, append_ledger
-from ductile.struct import replace
+from ductile.struct import asdict, replace
 
 _LEDGER_KINDS = {
     DeliveryStatus.DELIVERED: LedgerKind.DELIVERY_DELIVERED,
@@ -65,34 +65,18 @@ def write_callback(session: Session, event: CallbackEvent, job: JobIdentity, *, 
     urls = [url for url, choice in subscriptions if url and wants(parse_states(choice), event.state)]
     if not urls:
         return
-    body = _encode(event, job, attempt=attempt, timestamp=timestamp, previous=state, model=model)
-    for url in urls:
-        _insert_delivery(session, job.id, sequence, event.state, url, body)
-
-
-def _encode(
-    event: CallbackEvent,
-    job: JobIdentity,
-    *,
-    attempt: int,
-    timestamp: str,
-    previous: str | None,
-    model: str | None,
-) -> str:
-    return encode_state_webhook(
+    body = encode_state_webhook(
         job_id=job.id,
-        state=event.state,
-        previous_state=previous,
-        timestamp=timestamp,
-        model=model,
-        attempt=attempt,
-        error=event.error,
-        result=event.result,
-        artifacts=event.artifacts,
         plugin=job.plugin,
         command=job.command,
-        reason=event.reason,
+        attempt=attempt,
+        timestamp=timestamp,
+        previous_state=state,
+        model=model,
+        **asdict(event),
     )
+    for url in urls:
+        _insert_delivery(session, job.id, sequence, event.state, url, body)
 
 
 def _insert_delivery(session: Session, job_id: str, sequence: int, state: str, url: str, body: str) -> None:
@@ -172,8 +156,16 @@ def _write_final(session: Session, job: Job, event: CallbackEvent, wanted: Callb
     if sequence == 0:  # no event of this job was written yet
         latest = session.timestamp if job.completed_at is None else format_timestamp(job.completed_at)
         sequence = session.value("next_callback", job_id=job.id, state=event.state, at=latest)
-    timestamp = latest or session.timestamp
-    body = _encode(event, job, attempt=job.attempt, timestamp=timestamp, previous=None, model=model)
+    body = encode_state_webhook(
+        job_id=job.id,
+        plugin=job.plugin,
+        command=job.command,
+        attempt=job.attempt,
+        timestamp=latest or session.timestamp,
+        previous_state=None,
+        model=model,
+        **asdict(event),
+    )
     _insert_delivery(session, job.id, sequence, event.state, wanted.url, body)
 
 

@@ -19,7 +19,7 @@ from ductile.store.verbs.insert import insert_context, insert_event, submit_job
 from ductile.store.verbs.ledger import next_ledger_seq, write_ledger, write_transition
 from ductile.store.verbs.outbox import write_callback
 from ductile.store.verbs.runs import baggage_of, graph_of
-from ductile.store.verbs.settle import CLAIMED, LOADING, mark_run_started, start_run
+from ductile.store.verbs.settle import CLAIMED, LOADING, mark_run_started, start_run, with_first_steps
 
 _WORKING = CallbackEvent(state=CallbackState.WORKING, reason=JobReason.CLAIMED)
 
@@ -35,7 +35,7 @@ def enqueue(session: Session, submission: Submission) -> tuple[EnqueueResult, ..
             insert_context(session, context)
     if submission.runs:
         results += tuple(
-            start_run(session, run, submission.policy, window).enqueue_result() for run in submission.runs
+            with_first_steps(*start_run(session, run, submission.policy, window)) for run in submission.runs
         )
     if submission.ledger:
         write_ledger(session, submission.ledger)

@@ -40,7 +40,7 @@ from ductile.store.verbs.runs import (
     reopen_token,
     token_results,
 )
-from ductile.store.verbs.settle import StartedRun, write_steps
+from ductile.store.verbs.settle import with_first_steps, write_steps
 from ductile.struct import replace
 
 #: A step that failed for one of these was never created, and a retry would fail in the same way.
@@ -82,19 +82,14 @@ def _retryable(session: Session, job_id: str, ended_at: datetime | None) -> Job 
         failed = session.all("retryable_members", run_id=found.id)
         stopped = () if failed else session.all("members_stopped_by_cancel", run_id=found.id)
         return found if failed or stopped else RetryResult.NOT_RETRYABLE
-    if found.run_id is not None and (refusal := _refuse_step(session, found, found.run_id)) is not None:
-        return refusal
-    return found
-
-
-def _refuse_step(session: Session, step: Job, run_id: str) -> RetryResult | None:
-    """Return why a step of a run cannot be retried by itself, or None."""
-    run = find_job(session, run_id)
+    if found.run_id is None:
+        return found
+    run = find_job(session, found.run_id)
     if run is None or run.status in TERMINAL:
         return RetryResult.RUN_ENDED
     if run.cancel_requested_at is not None:
         return RetryResult.RUN_CANCELLED
-    return RetryResult.NOT_RETRYABLE if step.reason in _PERMANENT else None
+    return RetryResult.NOT_RETRYABLE if found.reason in _PERMANENT else found
 
 
 def _ended_job(session: Session, job_id: str) -> Job | RetryResult:
@@ -176,8 +171,7 @@ def rerun(
     info = RunInfo(id=run.job.id, graph=run.graph, hops=run.job.hops, trace_id=run.job.trace_id)
     views, budgeted = tuple(copied.views.values()), replace(policy, budget=session.regex_budget)
     progress = start_tokens(info, views, starts, budgeted, session.now, session.rng)
-    steps = write_steps(session, run.job.id, progress, policy)
-    result = StartedRun(accepted, steps).enqueue_result()
+    result = with_first_steps(accepted, write_steps(session, run.job.id, progress, policy))
     session.publish(JobsEnqueued(results=(result,)))
     return result
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import timedelta
 
-from ductile.core.jobs.model import TERMINAL, Job, JobReason, JobStatus, LedgerKind, NewJob
+from ductile.core.jobs.model import TERMINAL, Job, LedgerKind, NewJob
 from ductile.core.json import JsonObject
 from ductile.core.schedules.admission import Admitted, FireView, decide_admission
 from ductile.core.schedules.planner import SkipReason
 from ductile.core.schedules.rule import IfRunning, PlannedOccurrence
 from ductile.core.timestamps import format_timestamp
-from ductile.store.model.jobs import JobStateChange
+from ductile.store.model.jobs import CancelResult
 from ductile.store.model.records import Page
 from ductile.store.model.schedules import (
     FireResult,
@@ -73,45 +73,45 @@ def fire(session: Session, firing: Firing) -> FireResult:
             return FireResult(status=_REFUSALS[admission])
         if admission is SkipReason.OUTSTANDING_POLLS:
             return _defer(session, firing)
-    jobs = _admitted_jobs(firing, admission)
-    ids = {job.id for job in jobs}
+    return _record(session, firing, chain, admission)
+
+
+def _record(
+    session: Session, firing: Firing, chain: Sequence[Job], admission: Admitted | SkipReason
+) -> FireResult:
+    """Write the occurrences and the next instant, and the jobs if they are admitted."""
+    conditions = firing.conditions
+    reason = admission if isinstance(admission, SkipReason) else None
+    is_probe = isinstance(admission, Admitted) and admission.probe
+    jobs: tuple[NewJob, ...] = ()
+    if firing.job is not None and reason is None:
+        # A probe starts alone: catch-up jobs would not wait for its result.
+        jobs = (firing.job,) if is_probe else (firing.job, *firing.catch_up_jobs)
+    ids = {None, *(job.id for job in jobs)}
     for occurrence in firing.occurrences:
-        starts = occurrence.job_id is None or occurrence.job_id in ids
-        write_occurrence(session, occurrence if starts else _as_skipped(occurrence, admission))
-    replaced = _cancel_chain(session, firing, chain) if jobs else ()
-    if replaced:
-        previous = next((job.id for job in replaced if job.status is JobStatus.RUNNING), None)
+        starts = occurrence.job_id in ids
+        write_occurrence(session, occurrence if starts else _as_skipped(occurrence, reason))
+    cancelled: list[CancelResult] = []
+    if jobs and conditions is not None and conditions.if_running is IfRunning.CANCEL:
+        cancelled = [cancel(session, job.id, firing.policy) for job in chain]
+    stopping = tuple(job_id for result in cancelled for job_id in result.stopping)
+    if cancelled:
+        previous = stopping[0] if stopping else None
     else:
-        previous = chain[0].id if chain and firing.conditions is not None else None
+        previous = chain[0].id if chain and conditions is not None else None
     for new in jobs:
         # The occurrence is the job's identity, so it needs no dedupe key.
         submit_job(session, replace(new, after_job_id=new.after_job_id or previous), timedelta(0))
         previous = new.id
-    if jobs and isinstance(admission, Admitted) and admission.probe:
+    if jobs and is_probe:
         begin_probe(session, jobs[0].plugin, jobs[0].command, jobs[0].id)
     _advance(session, firing.entry, jobs)  # after the cancels, whose settlements also write the next instant
     return FireResult(
         status=FireStatus.FIRED if jobs else FireStatus.SKIPPED,
-        ended=tuple(_as_cancelled(job) for job in replaced if job.status is JobStatus.QUEUED),
-        stopping=tuple(job.id for job in replaced if job.status is JobStatus.RUNNING),
-        reason=admission if isinstance(admission, SkipReason) else None,
+        ended=tuple(job for result in cancelled for job in result.ended),
+        stopping=stopping,
+        reason=reason,
     )
-
-
-def _admitted_jobs(firing: Firing, admission: Admitted | SkipReason) -> tuple[NewJob, ...]:
-    """Return the jobs to enqueue. A probe starts alone: catch-up jobs would not wait for its result."""
-    if firing.job is None or isinstance(admission, SkipReason):
-        return ()
-    return (firing.job,) if admission.probe else (firing.job, *firing.catch_up_jobs)
-
-
-def _cancel_chain(session: Session, firing: Firing, chain: tuple[Job, ...]) -> tuple[Job, ...]:
-    """With `if_running: cancel`, cancel the previous jobs. Returns them as they were."""
-    if firing.conditions is None or firing.conditions.if_running is not IfRunning.CANCEL:
-        return ()
-    for job in chain:
-        cancel(session, job.id, firing.policy)
-    return chain
 
 
 def _defer(session: Session, firing: Firing) -> FireResult:
@@ -150,8 +150,8 @@ def _find_outdated(session: Session, firing: Firing) -> FireStatus | None:
 def _is_recorded(session: Session, occurrence: Occurrence) -> bool:
     nominal_at = format_timestamp(occurrence.nominal_at)
     key = {"plugin": occurrence.plugin, "schedule_id": occurrence.schedule_id}
-    covered = session.one("last_covered", **key, nominal_at=nominal_at)
-    return has_occurrence(session, occurrence) or (covered is not None and covered[0] >= nominal_at)
+    covered_until = session.value("last_covered", **key, nominal_at=nominal_at)
+    return covered_until is not None and covered_until >= nominal_at
 
 
 def _without_repeats(session: Session, firing: Firing) -> Firing:
@@ -204,21 +204,14 @@ def _decide(session: Session, firing: Firing, chain: Sequence[Job]) -> Admitted 
     return decide_admission(conditions, view, session.now)
 
 
-def _as_skipped(occurrence: Occurrence, admission: Admitted | SkipReason) -> Occurrence:
-    reason = admission if isinstance(admission, SkipReason) else SkipReason.BREAKER_HALF_OPEN
+def _as_skipped(occurrence: Occurrence, reason: SkipReason | None) -> Occurrence:
     return replace(
-        occurrence, outcome=OccurrenceOutcome.SKIPPED, reason=reason, job_id=None, late=None, until_at=None
-    )
-
-
-def _as_cancelled(job: Job) -> JobStateChange:
-    return JobStateChange(
-        id=job.id,
-        plugin=job.plugin,
-        command=job.command,
-        status=JobStatus.DEAD,
-        reason=JobReason.CANCELLED,
-        attempt=job.attempt,
+        occurrence,
+        outcome=OccurrenceOutcome.SKIPPED,
+        reason=reason or SkipReason.BREAKER_HALF_OPEN,
+        job_id=None,
+        late=None,
+        until_at=None,
     )
 
 

@@ -141,9 +141,9 @@ def _settle_if_unchanged(session: Session, job: Job, outcome: Outcome, policy: P
     consequences = Consequences()
     consequences.started += [submit_job(session, child, policy.dedupe_ttl) for child in settlement.children]
     for run in settlement.runs:
-        started = start_run(session, run, policy, policy.dedupe_ttl)
-        consequences.started.append(started.result)
-        consequences.add(started.consequences)
+        result, first_steps = start_run(session, run, policy, policy.dedupe_ttl)
+        consequences.started.append(result)
+        consequences.add(first_steps)
     write_ledger(session, settlement.ledger)
     if settlement.progress is not None and job.run_id is not None:
         consequences.add(write_steps(session, job.run_id, settlement.progress, policy))
@@ -171,20 +171,17 @@ class Consequences:
         self.ended += other.ended
 
 
-@dataclass(slots=True)
-class StartedRun:
-    result: EnqueueResult
-    consequences: Consequences = field(default_factory=Consequences)
-
-    def enqueue_result(self) -> EnqueueResult:
-        """Return the result for the caller, with the steps that the run began with."""
-        if not isinstance(self.result, Accepted):
-            return self.result
-        steps = tuple(each for each in self.consequences.started if isinstance(each, Accepted))
-        return replace(self.result, steps=steps, ended=tuple(self.consequences.ended))
+def with_first_steps(result: EnqueueResult, consequences: Consequences) -> EnqueueResult:
+    """Return the result of a submitted run for the caller, with the steps that it began with."""
+    if not isinstance(result, Accepted):
+        return result
+    steps = tuple(each for each in consequences.started if isinstance(each, Accepted))
+    return replace(result, steps=steps, ended=tuple(consequences.ended))
 
 
-def start_run(session: Session, run: NewRun, policy: Policy, window: timedelta) -> StartedRun:
+def start_run(
+    session: Session, run: NewRun, policy: Policy, window: timedelta
+) -> tuple[EnqueueResult, Consequences]:
     """Insert a run and its first steps, unless it is a duplicate."""
     info = RunInfo(
         id=run.job.id,
@@ -195,14 +192,14 @@ def start_run(session: Session, run: NewRun, policy: Policy, window: timedelta) 
     )
     result = submit_job(session, run.job, window)
     if not isinstance(result, Accepted):
-        return StartedRun(result)
+        return result, Consequences()
     if run.event_is_new:
         insert_event(session, run.event, producer=run.job.parent_job_id)
     insert_run(session, run)
     baggage = baggage_of(session, run.job.event_context_id)
     budgeted = replace(policy, budget=session.regex_budget)
     progress = start_first_steps(run, info, baggage, budgeted, session.now, session.rng)
-    return StartedRun(result, write_steps(session, result.job_id, progress, policy))
+    return result, write_steps(session, result.job_id, progress, policy)
 
 
 def write_steps(session: Session, run_id: str, progress: RunProgress, policy: Policy) -> Consequences:
