@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from datetime import datetime
 
-from ductile.config.snapshot import PluginInstance, Schedule
-from ductile.core.jobs.failures import BreakerState
+from ductile.config.snapshot import PluginInstance, Schedule, UnavailableReason
+from ductile.core.jobs.failures import Breaker, BreakerState
 from ductile.core.jobs.model import TERMINAL, Job, JobStatus
 from ductile.core.schedules.admission import FireView, ScheduleCause, ScheduleFacts, decide_cause
 from ductile.core.schedules.planner import SkipReason, disallowed_reason
@@ -24,7 +23,6 @@ from ductile.operations.schedules.manage import (
     find_schedule,
 )
 from ductile.operations.system.breakers import BreakerStatus
-from ductile.store.model.records import BreakerRow
 from ductile.store.model.schedules import Occurrence, OccurrenceOutcome, ScheduleEntry
 from ductile.struct import Value
 
@@ -85,24 +83,21 @@ class _ScheduleRecords(Value):
 
     name: str
     schedule_id: str
-    now: datetime
+    command: str
     plugin: PluginInstance | None
+    refusal: UnavailableReason | None
     schedule: Schedule | None
     entry: ScheduleEntry | None
     last_job: Job | None
-    breaker: BreakerRow | None
+    breaker: Breaker | None
     outstanding: int
+    #: Newest first.
     occurrences: tuple[Occurrence, ...]
-    daemon_runs: bool
-
-    @property
-    def command(self) -> str:
-        return "poll" if self.schedule is None else self.schedule.command
 
 
 async def explain_schedule(context: OperationContext, request: OneSchedule) -> ScheduleExplanation:
     records = await _load_records(context, request)
-    cause = decide_cause(_facts(records))
+    cause = decide_cause(_facts(context, records))
     entry, breaker = records.entry, records.breaker
     return ScheduleExplanation(
         plugin=records.name,
@@ -113,7 +108,7 @@ async def explain_schedule(context: OperationContext, request: OneSchedule) -> S
         advice=tuple(_advice(records, cause)),
         next_at=timestamp(None if entry is None else entry.next_at),
         last_job_id=None if entry is None else entry.last_job_id,
-        breaker=None if breaker is None else from_record(BreakerStatus, breaker.breaker),
+        breaker=None if breaker is None else from_record(BreakerStatus, breaker),
         occurrences=tuple(past_occurrence(row) for row in records.occurrences),
     )
 
@@ -132,66 +127,63 @@ async def _load_records(context: OperationContext, request: OneSchedule) -> _Sch
             raise
     schedule = configured_schedule(context, name, schedule_id)
     command = "poll" if schedule is None else schedule.command
-    breakers = [row for row in await context.store.breakers() if (row.plugin, row.command) == (name, command)]
+    breakers = {(row.plugin, row.command): row.breaker for row in await context.store.breakers()}
     last = None if entry is None or entry.last_job_id is None else await context.store.job(entry.last_job_id)
     return _ScheduleRecords(
         name=name,
         schedule_id=schedule_id,
-        now=context.now(),
+        command=command,
         plugin=plugin,
+        refusal=None if plugin is None else plugin.refused,
         schedule=schedule,
         entry=entry,
         last_job=last,
-        breaker=breakers[0] if breakers else None,
+        breaker=breakers.get((name, command)),
         outstanding=await context.store.count_outstanding(name, command),
         occurrences=(await context.store.occurrences(name, schedule_id, limit=_OCCURRENCES)).rows,
-        daemon_runs=context.engine is not None,
     )
 
 
-def _facts(records: _ScheduleRecords) -> ScheduleFacts:
-    plugin, last = records.plugin, records.last_job
+def _facts(context: OperationContext, records: _ScheduleRecords) -> ScheduleFacts:
+    plugin, entry, last = records.plugin, records.entry, records.last_job
     conditions = None
     if plugin is not None and records.schedule is not None:
         conditions = conditions_of(ActiveSchedule(plugin=plugin, schedule=records.schedule))
-    newest = records.occurrences[0] if records.occurrences else None
     return ScheduleFacts(
-        now=records.now,
+        now=context.now(),
         enabled=plugin is not None and plugin.enabled,
-        refused=plugin is not None and plugin.refused is not None,
-        paused=records.entry is not None and records.entry.paused_at is not None,
-        daemon_runs=records.daemon_runs,
-        known=records.entry is not None,
-        next_at=None if records.entry is None else records.entry.next_at,
+        refused=records.refusal is not None,
+        paused=entry is not None and entry.paused_at is not None,
+        daemon_runs=context.engine is not None,
+        known=entry is not None,
+        next_at=None if entry is None else entry.next_at,
         conditions=conditions,
         view=FireView(
             previous_live=last is not None and last.status not in TERMINAL,
             outstanding=records.outstanding,
-            breaker=None if records.breaker is None else records.breaker.breaker,
-            deferred=records.entry is not None and records.entry.deferred is not None,
+            breaker=records.breaker,
+            deferred=entry is not None and entry.deferred is not None,
         ),
         last_failed=last is not None and last.status in (JobStatus.FAILED, JobStatus.DEAD),
-        last_skipped=newest is not None and newest.outcome is OccurrenceOutcome.SKIPPED,
+        last_skipped=any(row.outcome is OccurrenceOutcome.SKIPPED for row in records.occurrences[:1]),
     )
 
 
 def _verdict(records: _ScheduleRecords, cause: ScheduleCause) -> str:
-    name = f"{records.name} {records.schedule_id}"
-    sentence = cause.description
+    """The sentence of the cause, with what is known of it before its full stop."""
+    more = "."
     match cause:
         case ScheduleCause.ON_TIME if records.entry is not None:
-            sentence = f"{sentence[:-1]}, next at {time_text(records.entry.next_at)}."
+            more = f", next at {time_text(records.entry.next_at)}."
         case ScheduleCause.LAST_SKIPPED:
-            sentence = f"{sentence[:-1]}: {_why_skipped(records.occurrences[0])}"
+            more = f": {_why_skipped(records.occurrences[0])}"
         case ScheduleCause.LAST_FAILED if records.last_job is not None:
-            sentence = f"{sentence[:-1]}: {records.last_job.last_error or records.last_job.reason}."
-        case ScheduleCause.PLUGIN_REFUSED if (
-            records.plugin is not None and records.plugin.refused is not None
-        ):
-            sentence = f"{sentence[:-1]}: {records.plugin.refused.reason}."
+            more = f": {records.last_job.last_error or records.last_job.reason}."
+        case ScheduleCause.PLUGIN_REFUSED if records.refusal is not None:
+            more = f": {records.refusal.reason}."
         case _:
             pass
-    return f"{name}: {sentence}"
+    return f"{records.name} {records.schedule_id}: {cause.description.removesuffix('.')}{more}"
 
 
 def _why_skipped(row: Occurrence) -> str:
@@ -199,14 +191,13 @@ def _why_skipped(row: Occurrence) -> str:
 
 
 def _evidence(records: _ScheduleRecords, cause: ScheduleCause) -> list[str]:
-    entry, found = records.entry, []
+    entry, last, breaker = records.entry, records.last_job, records.breaker
+    found = []
     if entry is not None and entry.paused_at is not None:
         found.append(f"Paused since {time_text(entry.paused_at)}.")
-    if records.last_job is not None:
-        last = records.last_job
+    if last is not None:
         found.append(f"Its latest run is job {last.id}: {last.status} ({last.reason}).")
-    if records.breaker is not None and records.breaker.breaker.state is not BreakerState.CLOSED:
-        breaker = records.breaker.breaker
+    if breaker is not None and breaker.state is not BreakerState.CLOSED:
         since = f" since {time_text(breaker.opened_at)}" if breaker.opened_at else ""
         found.append(
             f"The breaker of {records.command} is {breaker.state}{since}, after {breaker.failures} failures."
@@ -235,13 +226,12 @@ def _occurrence_lines(row: Occurrence) -> Iterator[str]:
 
 def _advice(records: _ScheduleRecords, cause: ScheduleCause) -> list[str]:
     """The advice for the cause, without lines that name a job or a hint which is not known."""
-    refusal = None if records.plugin is None else records.plugin.refused
     known: dict[str, str | None] = {
         "plugin": records.name,
         "id": records.schedule_id,
         "job": None if records.last_job is None else records.last_job.id,
-        "broken": None if records.breaker is None else records.breaker.breaker.last_job_id,
-        "hint": None if refusal is None else refusal.hint,
+        "broken": None if records.breaker is None else records.breaker.last_job_id,
+        "hint": None if records.refusal is None else records.refusal.hint,
     }
     return [
         line.format(**known)

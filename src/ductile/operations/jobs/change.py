@@ -13,7 +13,7 @@ from ductile.errors import ConflictError, GoneError, NotFoundError
 from ductile.operations.context import OperationContext
 from ductile.operations.jobs.lookup import OneJob, find_job, resolve_job
 from ductile.operations.request import DryRun
-from ductile.operations.response import Id, Orphaned, Response, WasDryRun
+from ductile.operations.response import Id, Orphaned, Response, WasDryRun, from_record
 from ductile.store.model.jobs import CancelStatus, RetryResult
 from ductile.struct import about
 
@@ -46,18 +46,13 @@ async def cancel_job(context: OperationContext, request: ChangeJob) -> Cancelled
     if request.dry_run:
         if job.status in TERMINAL:
             raise _already_ended(job)
-        return CancelledJob(job_id=job.id, cancel=None, status=job.status, reason=job.reason, dry_run=True)
+        return from_record(CancelledJob, job, job_id=job.id, cancel=None, dry_run=True)
     result = await cancel_all(context, job.id)
     after = await find_job(context, job.id)
     if result in (CancelStatus.UNKNOWN_JOB, CancelStatus.ALREADY_ENDED):
         raise _already_ended(after)
-    return CancelledJob(
-        job_id=job.id,
-        cancel=result,
-        status=after.status,
-        reason=after.reason,
-        orphaned=context.is_orphaned(after) or UNSET,
-    )
+    orphaned = context.is_orphaned(after) or UNSET
+    return from_record(CancelledJob, after, job_id=after.id, cancel=result, orphaned=orphaned)
 
 
 def _already_ended(job: Job) -> ConflictError:

@@ -88,12 +88,8 @@ async def queue_purge(context: OperationContext, request: PurgeQueue) -> PurgedQ
     if request.dry_run:
         where = JobFilter(status=JobStatus.QUEUED, plugin=plugin)
         page = await context.store.jobs(where, limit=LARGEST_PAGE)
-        return PurgedQueue(
-            purged=0,
-            would_purge=[job.id for job in page.rows],
-            more=page.next_cursor is not None,
-            dry_run=True,
-        )
+        ids, more = [job.id for job in page.rows], page.next_cursor is not None
+        return PurgedQueue(purged=0, would_purge=ids, more=more, dry_run=True)
     purged = 0
     while True:
         moved = await context.store.end_queued(

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
-from ductile.core.events.model import OutgoingEvent
+from ductile.core.events.model import NewEvent, OutgoingEvent
 from ductile.core.events.routing import EventProducer, fan_out
 from ductile.core.jobs.model import JobStatus, LedgerKind, NewJob
 from ductile.core.runs.graph import RUN_PLUGIN
@@ -100,18 +100,10 @@ async def publish_event(context: OperationContext, request: PublishEvent) -> Pub
     options = await read_submission_options(context, request)
     event = make_event(context, kind, request)
     producer = EventProducer(
-        submitted_by=source.submitted_by,
-        detail=source.detail,
-        hops=options.hops,
-        trace_id=options.trace_id,
+        submitted_by=source.submitted_by, detail=source.detail, hops=options.hops, trace_id=options.trace_id
     )
-    started = fan_out(
-        producer,
-        (OutgoingEvent(event=event),),
-        with_regex_time_limit(snapshot.policy),
-        context.now(),
-        context.rng,
-    )
+    policy = with_regex_time_limit(snapshot.policy)
+    started = fan_out(producer, (OutgoingEvent(event=event),), policy, context.now(), context.rng)
 
     def keyed(job: NewJob) -> NewJob:
         return replace(job, dedupe_key=options.dedupe_key, dedupe_ttl=options.dedupe_ttl)
@@ -132,33 +124,29 @@ async def publish_event(context: OperationContext, request: PublishEvent) -> Pub
     if options.idempotent and results and all(isinstance(each, Deduplicated) for each in results):
         # Not where something was started: a refused caller relies on that nothing was.
         refuse_changed_payload(options, await context.store.job(results[0].job_id))
-    published = _published(event.id, kind, submission, jobs, results)
+    published = _published(event, submission, jobs, results)
     return replace(published, message=_message(context, published))
 
 
 def _published(
-    event_id: str,
-    kind: str,
-    submission: Submission,
-    jobs: list[NewJob],
-    results: tuple[EnqueueResult, ...],
+    event: NewEvent, submission: Submission, jobs: list[NewJob], results: tuple[EnqueueResult, ...]
 ) -> Published:
     started: list[StartedTarget] = []
     deduplicated: list[DuplicateTarget] = []
     for job, result in zip(jobs, results, strict=True):
+        job_id, target = result.job_id, _target(job)
         if isinstance(result, Deduplicated):
-            deduplicated.append(DuplicateTarget(job_id=result.job_id, target=_target(job)))
-        else:
-            # Queued, unless it is a run that ended as it began: no step could be made, or none is to run.
-            status, error = JobStatus.QUEUED, None
-            for ended in result.ended if isinstance(result, Accepted) else ():
-                if ended.id == result.job_id:
-                    status, error = ended.status, ended.error
-            target = _target(job)
-            started.append(StartedTarget(job_id=result.job_id, target=target, status=status, error=error))
+            deduplicated.append(DuplicateTarget(job_id=job_id, target=target))
+            continue
+        # Queued, unless it is a run that ended as it began: no step could be made, or none is to run.
+        status, error = JobStatus.QUEUED, None
+        for ended in result.ended if isinstance(result, Accepted) else ():
+            if ended.id == job_id:
+                status, error = ended.status, ended.error
+        started.append(StartedTarget(job_id=job_id, target=target, status=status, error=error))
     return Published(
-        event_id=event_id,
-        type=kind,
+        event_id=event.id,
+        type=event.type,
         started=started,
         deduplicated=deduplicated,
         dropped=[

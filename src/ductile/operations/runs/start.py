@@ -327,22 +327,15 @@ async def retry_from_step(context: OperationContext, request: RetryFromStep) -> 
     pipeline = known_pipeline(context.snapshot(), old.command)
     run = await _new_run(context, old, pipeline, request.step)
     context.refuse_draining(pipeline.graph)
+    retried = RetriedRun(job_id=None, retries=old.id, pipeline=pipeline.name, from_step=request.step)
     if request.dry_run:
         refuse_retry(await context.store.check_rerun(old.id, request.step, pipeline.graph), old)
-        return RetriedRun(
-            job_id=None, retries=old.id, pipeline=pipeline.name, from_step=request.step, dry_run=True
-        )
+        return replace(retried, dry_run=True)
     result = await context.store.rerun(old.id, request.step, run, context.snapshot().policy)
     if isinstance(result, RetryResult):
         refuse_retry(result, old)
         raise ConflictError(f"the run cannot be taken up again: {result}")
-    return RetriedRun(
-        job_id=result.job_id,
-        retries=old.id,
-        pipeline=pipeline.name,
-        from_step=request.step,
-        status=JobStatus.QUEUED,
-    )
+    return replace(retried, job_id=result.job_id, status=JobStatus.QUEUED)
 
 
 async def _new_run(context: OperationContext, old: Job, pipeline: Pipeline, step: str) -> NewRun:
@@ -363,10 +356,6 @@ async def _new_run(context: OperationContext, old: Job, pipeline: Pipeline, step
         trace_id=old.trace_id,
     )
     begins_with = NewEvent(
-        id=event.id,
-        type=event.type,
-        source=event.source,
-        payload=event.payload,
-        headers=event.headers,
+        id=event.id, type=event.type, source=event.source, payload=event.payload, headers=event.headers
     )
     return NewRun(job=job, graph=pipeline.graph, event=begins_with)

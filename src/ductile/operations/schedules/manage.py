@@ -154,18 +154,10 @@ async def current_schedules(context: OperationContext) -> tuple[ScheduleEntry, .
     before = {(entry.plugin, entry.schedule_id): entry for entry in stored}
     computed = []
     for entry in entries_for(context.snapshot(), stored, now=now, started_at=now, rng=context.rng):
-        known = before.get((entry.plugin, entry.schedule_id))
         # An edited rule changes when the schedule is due, not its past and not whether it is paused.
-        computed.append(
-            entry
-            if known is None or known == entry
-            else replace(
-                entry,
-                last_fired_at=known.last_fired_at,
-                last_job_id=known.last_job_id,
-                paused_at=known.paused_at,
-            )
-        )
+        known = before.get((entry.plugin, entry.schedule_id), entry)
+        past = {name: getattr(known, name) for name in ("last_fired_at", "last_job_id", "paused_at")}
+        computed.append(replace(entry, **past))
     return tuple(sorted(computed, key=lambda entry: (entry.plugin, entry.schedule_id)))
 
 
@@ -274,20 +266,15 @@ async def resume_schedule(context: OperationContext, request: ChangeSchedule) ->
 
 async def _switch(context: OperationContext, request: ChangeSchedule, *, paused: bool) -> ScheduleSwitched:
     entry = await find_schedule(context, request.plugin, request.schedule)
-    plugin, schedule_id = entry.plugin, entry.schedule_id
+    switched = ScheduleSwitched(plugin=entry.plugin, id=entry.schedule_id, paused=paused)
     if request.dry_run:
-        return ScheduleSwitched(
-            plugin=plugin,
-            id=schedule_id,
-            paused=entry.paused_at is not None,
-            would_be_paused=paused,
-            dry_run=True,
-        )
+        was_paused = entry.paused_at is not None
+        return replace(switched, paused=was_paused, would_be_paused=paused, dry_run=True)
     if paused or context.engine is None:
-        await context.store.pause_schedule(plugin, schedule_id, paused=paused)
+        await context.store.pause_schedule(entry.plugin, entry.schedule_id, paused=paused)
     else:
-        await context.engine.scheduler.resume(plugin, schedule_id)
-    return ScheduleSwitched(plugin=plugin, id=schedule_id, paused=paused)
+        await context.engine.scheduler.resume(entry.plugin, entry.schedule_id)
+    return switched
 
 
 async def run_schedule(
