@@ -119,10 +119,11 @@ def _open_beneath(home: str, parts: tuple[str, ...]) -> int:
     opened = -1
     try:
         opened = os.open(home, flags | os.O_DIRECTORY)
-        for part in parts[:-1]:
-            opened = _step(opened, part, flags | os.O_DIRECTORY)
-        # Non-blocking: opening a pipe would wait for a writer.
-        opened = _step(opened, parts[-1], flags | os.O_NONBLOCK)
+        for depth, part in enumerate(parts, start=1):
+            # Non-blocking: opening a pipe would wait for a writer.
+            kind = os.O_NONBLOCK if depth == len(parts) else os.O_DIRECTORY
+            above, opened = opened, os.open(part, flags | kind, dir_fd=opened)
+            os.close(above)
     except OSError as error:
         if opened >= 0:
             os.close(opened)
@@ -134,9 +135,3 @@ def _open_beneath(home: str, parts: tuple[str, ...]) -> int:
         os.close(opened)
         raise NotFoundError("the artifact is not a file")
     return opened
-
-
-def _step(directory: int, name: str, flags: int) -> int:
-    following = os.open(name, flags, dir_fd=directory)
-    os.close(directory)
-    return following

@@ -36,7 +36,6 @@ from ductile.engine.webhook_client import WebhookClient, WebhookRequest
 from ductile.store.model.deliveries import Delivery, DeliveryCapacity, DeliveryReport
 from ductile.store.notifier import DeliveriesDue
 from ductile.store.port import Store
-from ductile.struct import replace
 from ductile.telemetry.signals import Signal, SignalBus
 
 #: Concurrent deliveries in all, and to one receiver that answers promptly. Each costs a socket.
@@ -161,7 +160,7 @@ class WebhookSender:
                 now=self._clock.now(),
                 rng=self._rng,
             )
-        report = _report(delivery, attempt, retry_at)
+        report = DeliveryReport(id=delivery.id, attempt=attempt, retry_at=retry_at)
         await retry_until_available(self._clock, lambda: self._store.report_delivery(report))
         self._emit(delivery, attempt, retry_at)
 
@@ -186,8 +185,9 @@ class WebhookSender:
 
     async def _release(self, delivery: Delivery) -> None:
         """Make the delivery due at once, without counting the attempt."""
-        report = replace(_report(delivery, _INTERRUPTED, self._clock.now()), counts=False)
-        await self._store.report_delivery(report)
+        await self._store.report_delivery(
+            DeliveryReport(id=delivery.id, attempt=_INTERRUPTED, retry_at=self._clock.now(), counts=False)
+        )
 
     def _emit(self, delivery: Delivery, attempt: DeliveryAttempt, retry_at: datetime | None) -> None:
         data: JsonObject = {
@@ -224,15 +224,4 @@ def build_request(delivery: Delivery, snapshot: Snapshot, now: datetime) -> Webh
         )
     return WebhookRequest(
         url=delivery.url, body=body, headers=headers, timeout=settings.timeout, allow=settings.allow
-    )
-
-
-def _report(delivery: Delivery, attempt: DeliveryAttempt, retry_at: datetime | None) -> DeliveryReport:
-    return DeliveryReport(
-        id=delivery.id,
-        delivered=attempt.delivered,
-        http_status=attempt.http_status,
-        error=attempt.error,
-        retry_at=retry_at,
-        gone=attempt.gone,
     )

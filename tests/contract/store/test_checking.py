@@ -9,6 +9,7 @@ from string import ascii_lowercase
 from builders.jobs import Clock, a_new_job, failed, ok
 from builders.stores import POLICY, accept, run_next
 from ductile.core.jobs.model import Callback, SubmittedBy
+from ductile.core.webhooks.deliveries import DeliveryAttempt
 from ductile.store.model.deliveries import DeliveryCapacity, DeliveryReport
 from ductile.store.model.records import LogFilter
 from ductile.store.port import Store
@@ -74,14 +75,16 @@ async def test_receivers_that_do_not_answer_are_named_without_their_secrets(
     (first,) = taken.deliveries
     assert (await store.recent_failures(since=clock() - DAY)).receivers == ()
     await store.report_delivery(
-        DeliveryReport(id=first.id, delivered=False, http_status=503, error="503", retry_at=clock() + DAY)
+        DeliveryReport(
+            id=first.id, attempt=DeliveryAttempt(http_status=503, error="503"), retry_at=clock() + DAY
+        )
     )
     (troubled,) = (await store.recent_failures(since=clock() - DAY)).receivers
     assert (troubled.receiver, troubled.waiting, troubled.dropped) == ("https://example.com:443", 1, 0)
     assert "sesame" not in repr(troubled)
     clock.advance(days=1)
     await store.claim_deliveries(DeliveryCapacity(all=1, each=1), retry_at=clock() + DAY)
-    await store.report_delivery(DeliveryReport(id=first.id, delivered=False, error="refused"))
+    await store.report_delivery(DeliveryReport(id=first.id, attempt=DeliveryAttempt(error="refused")))
     (troubled,) = (await store.recent_failures(since=clock() - DAY)).receivers
     assert (troubled.waiting, troubled.dropped, troubled.last_error) == (0, 1, "refused")
     clock.advance(days=2)

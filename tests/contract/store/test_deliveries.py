@@ -21,7 +21,7 @@ from builders.stores import (
 from ductile.core.jobs.model import Callback, LedgerKind, NewJob
 from ductile.core.json import JsonObject
 from ductile.core.timestamps import format_timestamp
-from ductile.core.webhooks.deliveries import ConcurrencyLimit, ReceiverHealth
+from ductile.core.webhooks.deliveries import ConcurrencyLimit, DeliveryAttempt, ReceiverHealth
 from ductile.store.model.deliveries import Delivery, DeliveryCapacity, DeliveryReport, DeliveryStatus
 from ductile.store.notifier import DeliveriesDue
 from ductile.store.port import Store
@@ -54,7 +54,7 @@ async def take(store: Store, clock: Clock, limit: int = 100, **room: Any) -> lis
 
 async def delivered(store: Store, *deliveries: Delivery) -> None:
     for one in deliveries:
-        await store.report_delivery(DeliveryReport(id=one.id, delivered=True))
+        await store.report_delivery(DeliveryReport(id=one.id, attempt=DeliveryAttempt(http_status=200)))
 
 
 async def test_every_transition_is_delivered_in_order(store: Store, clock: Clock) -> None:
@@ -220,7 +220,7 @@ async def test_a_first_attempt_that_a_crash_cut_off_is_made_before_the_next(
     assert (again.sequence, again.attempts) == (1, 2)
     assert await take(store, clock) == []
     later = clock.now + timedelta(minutes=5)
-    await store.report_delivery(DeliveryReport(id=again.id, delivered=False, retry_at=later))
+    await store.report_delivery(DeliveryReport(id=again.id, attempt=DeliveryAttempt(), retry_at=later))
     assert [one.sequence for one in await take(store, clock)] == [2]
 
 
@@ -305,7 +305,7 @@ async def test_an_attempt_is_counted_before_it_is_made(store_factory: StoreFacto
 async def test_a_delivered_one_is_over(store: Store, clock: Clock) -> None:
     await accept(store, a_told_job())
     (one,) = await take(store, clock)
-    await store.report_delivery(DeliveryReport(id=one.id, delivered=True, http_status=204))
+    await store.report_delivery(DeliveryReport(id=one.id, attempt=DeliveryAttempt(http_status=204)))
     (row,) = await deliveries_of(store)
     assert (row.status, row.last_status, row.completed_at) == (DeliveryStatus.DELIVERED, 204, clock.now)
     assert row.next_attempt_at is None
@@ -322,7 +322,7 @@ async def test_a_failed_attempt_is_due_again_and_holds_no_other_back(store: Stor
     (first,) = await take(store, clock)
     later = clock.now + timedelta(minutes=5)
     await store.report_delivery(
-        DeliveryReport(id=first.id, delivered=False, http_status=503, error="busy", retry_at=later)
+        DeliveryReport(id=first.id, attempt=DeliveryAttempt(http_status=503, error="busy"), retry_at=later)
     )
     (second,) = await take(store, clock)
     assert second.sequence == 2
@@ -338,7 +338,7 @@ async def test_an_attempt_that_is_given_back_was_none(store: Store, clock: Clock
     await claim_all(store)
     (one,) = await take(store, clock)
     await store.report_delivery(
-        DeliveryReport(id=one.id, delivered=False, error="stopped", retry_at=clock.now, counts=False)
+        DeliveryReport(id=one.id, attempt=DeliveryAttempt(error="stopped"), retry_at=clock.now, counts=False)
     )
     (again,) = await take(store, clock)
     assert (again.id, again.sequence, again.attempts) == (one.id, 1, 1)
@@ -347,7 +347,7 @@ async def test_an_attempt_that_is_given_back_was_none(store: Store, clock: Clock
 async def test_given_up_is_dropped_and_recorded(store: Store, clock: Clock) -> None:
     await accept(store, a_told_job())
     (one,) = await take(store, clock)
-    await store.report_delivery(DeliveryReport(id=one.id, delivered=False, error="refused"))
+    await store.report_delivery(DeliveryReport(id=one.id, attempt=DeliveryAttempt(error="refused")))
     (row,) = await deliveries_of(store)
     assert (row.status, row.last_error) == (DeliveryStatus.DROPPED, "refused")
     assert (await whole_ledger(store))[-1].kind is LedgerKind.DELIVERY_DROPPED
@@ -357,7 +357,7 @@ async def test_the_ledger_never_tells_the_url(store: Store, clock: Clock) -> Non
     """URLs may hold secrets."""
     job_id = await accept(store, a_told_job())
     (one,) = await take(store, clock)
-    await store.report_delivery(DeliveryReport(id=one.id, delivered=True))
+    await store.report_delivery(DeliveryReport(id=one.id, attempt=DeliveryAttempt(http_status=200)))
     await store.cancel(job_id, POLICY)
     assert "canary" not in repr(await whole_ledger(store))
 
@@ -367,7 +367,7 @@ async def test_a_delivery_can_be_sent_again(store: Store, clock: Clock) -> None:
     await accept(store, a_told_job())
     (one,) = await take(store, clock)
     assert not await store.resend(one.id)
-    await store.report_delivery(DeliveryReport(id=one.id, delivered=True))
+    await store.report_delivery(DeliveryReport(id=one.id, attempt=DeliveryAttempt(http_status=200)))
     clock.advance(hours=1)
     assert await store.resend(one.id)
     (again,) = await take(store, clock)
@@ -377,13 +377,13 @@ async def test_a_delivery_can_be_sent_again(store: Store, clock: Clock) -> None:
 
 
 async def test_a_report_on_an_unknown_delivery_is_harmless(store: Store) -> None:
-    await store.report_delivery(DeliveryReport(id="unknown", delivered=True))
+    await store.report_delivery(DeliveryReport(id="unknown", attempt=DeliveryAttempt(http_status=200)))
 
 
 async def test_deliveries_are_listed_by_job_and_status(store: Store, clock: Clock) -> None:
     first, second = await accept(store, a_told_job()), await accept(store, a_told_job())
     (one, _other) = await take(store, clock)
-    await store.report_delivery(DeliveryReport(id=one.id, delivered=True))
+    await store.report_delivery(DeliveryReport(id=one.id, attempt=DeliveryAttempt(http_status=200)))
     assert [row.job_id for row in await deliveries_of(store)] == [first, second]
     assert [row.job_id for row in await deliveries_of(store, second)] == [second]
     done = (await store.deliveries(status=DeliveryStatus.DELIVERED, limit=9)).rows
@@ -409,7 +409,7 @@ async def test_a_pending_delivery_waits_no_longer_than_its_retry_time(store: Sto
     await accept(store, a_told_job())
     (one,) = await take(store, clock)
     retry_at = clock.now + timedelta(seconds=5)
-    await store.report_delivery(DeliveryReport(id=one.id, delivered=False, retry_at=retry_at))
+    await store.report_delivery(DeliveryReport(id=one.id, attempt=DeliveryAttempt(), retry_at=retry_at))
     clock.advance(hours=-6)
     await store.shorten_waits()
     clock.advance(minutes=5)

@@ -20,6 +20,7 @@ from builders.stores import LEASE, STORE_KINDS, StoreFactory, StoreKind, accept,
 from ductile.core.jobs.admission import Caps
 from ductile.core.jobs.model import Callback, Interrupted, Job, JobReason, Outcome, SubmittedBy
 from ductile.core.policy import FactRule
+from ductile.core.webhooks.deliveries import DeliveryAttempt
 from ductile.errors import StoreError
 from ductile.store.model.deliveries import DeliveryCapacity, DeliveryReport
 from ductile.store.model.jobs import InitKey
@@ -124,7 +125,9 @@ async def deliver(scene: Scene) -> None:
     later = scene.clock.now + timedelta(minutes=1)
     taken = await scene.store.claim_deliveries(DeliveryCapacity(all=3, each=3), retry_at=later)
     for delivery in taken.deliveries:
-        await scene.store.report_delivery(DeliveryReport(id=delivery.id, delivered=True))
+        await scene.store.report_delivery(
+            DeliveryReport(id=delivery.id, attempt=DeliveryAttempt(http_status=200))
+        )
         await scene.store.resend(delivery.id)
 
 

@@ -24,6 +24,7 @@ from builders.stores import (
 from ductile.core.events.model import NewContext
 from ductile.core.jobs.model import Callback, Job, JobStatus, SubmittedBy
 from ductile.core.policy import FactRule
+from ductile.core.webhooks.deliveries import DeliveryAttempt
 from ductile.store.model.deliveries import DeliveryCapacity, DeliveryReport
 from ductile.store.model.maintenance import ConfigOrigin, Retention
 from ductile.store.model.records import LogFilter
@@ -307,7 +308,7 @@ async def test_delivered_ones_are_kept_for_a_week(store: Store, clock: Clock) ->
     room = DeliveryCapacity(all=9, each=9)
     taken = await store.claim_deliveries(room, retry_at=clock.now + timedelta(days=99))
     one, other = taken.deliveries
-    await store.report_delivery(DeliveryReport(id=one.id, delivered=True))
+    await store.report_delivery(DeliveryReport(id=one.id, attempt=DeliveryAttempt(http_status=200)))
     clock.advance(days=7)
     await store.prune(Retention())
     assert len((await store.deliveries(limit=9)).rows) == 2

@@ -12,7 +12,7 @@ import apsw
 from builders.jobs import Clock, a_new_job, failed, ok
 from builders.stores import POLICY, StoreFactory, accept, claim_all, claim_one, run_next, settle, submit
 from ductile.core.jobs.model import Callback, NewJob
-from ductile.core.webhooks.deliveries import MAX_SUBSCRIPTIONS
+from ductile.core.webhooks.deliveries import MAX_SUBSCRIPTIONS, DeliveryAttempt
 from ductile.store.model.deliveries import Delivery, DeliveryCapacity, DeliveryReport, DeliveryStatus
 from ductile.store.model.jobs import Deduplicated
 from ductile.store.model.maintenance import Retention
@@ -155,7 +155,7 @@ async def test_gone_is_recorded_and_not_due_again(store: Store, clock: Clock) ->
     await accept(store, a_keyed_job(FIRST))
     room, later = DeliveryCapacity(all=9, each=9), clock.now + timedelta(minutes=1)
     (one,) = (await store.claim_deliveries(room, retry_at=later)).deliveries
-    await store.report_delivery(DeliveryReport(id=one.id, delivered=False, http_status=410, gone=True))
+    await store.report_delivery(DeliveryReport(id=one.id, attempt=DeliveryAttempt(http_status=410)))
     clock.advance(days=1)
     assert (await store.claim_deliveries(room, retry_at=later)).deliveries == ()
     (row,) = (await store.deliveries(status=DeliveryStatus.GONE, limit=9)).rows

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from enum import StrEnum
 
-from ductile.core.webhooks.deliveries import ConcurrencyLimit, ReceiverHealth, SlotAllocator
+from ductile.core.webhooks.deliveries import ConcurrencyLimit, DeliveryAttempt, ReceiverHealth, SlotAllocator
 from ductile.struct import Value, field
 
 
@@ -65,11 +65,7 @@ class DeliveryReport(Value):
     """The result of one attempt. After a failure, `retry_at` None gives the delivery up."""
 
     id: str
-    delivered: bool
-    http_status: int | None = None
-    error: str | None = None
+    attempt: DeliveryAttempt
     retry_at: datetime | None = None
-    #: Whether the receiver answered 410 Gone.
-    gone: bool = False
     #: False if a stop of the daemon cut the attempt off: it does not count.
     counts: bool = True

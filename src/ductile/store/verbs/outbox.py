@@ -207,10 +207,10 @@ def report_delivery(session: Session, report: DeliveryReport) -> None:
     if found is None:
         return
     status, retry_at = DeliveryStatus.PENDING, report.retry_at
-    if report.delivered:
+    if report.attempt.delivered:
         status, retry_at = DeliveryStatus.DELIVERED, None
     elif retry_at is None:
-        status = DeliveryStatus.GONE if report.gone else DeliveryStatus.DROPPED
+        status = DeliveryStatus.GONE if report.attempt.gone else DeliveryStatus.DROPPED
     session.run(
         "report_delivery",
         seq=found.seq,
@@ -218,8 +218,8 @@ def report_delivery(session: Session, report: DeliveryReport) -> None:
         next_attempt_at=text_or_none(retry_at),
         retry_wait=None if retry_at is None else _seconds_until(session, retry_at),
         completed_at=None if status is DeliveryStatus.PENDING else session.timestamp,
-        last_status=report.http_status,
-        last_error=report.error,
+        last_status=report.attempt.http_status,
+        last_error=report.attempt.error,
         counts=int(report.counts),
     )
     if (kind := _LEDGER_KINDS.get(status)) is not None:
