@@ -23,10 +23,10 @@ from ductile.core.jobs.model import (
     SubmittedBy,
 )
 from ductile.core.jobs.settlement import CallbackState, LogStatus
+from ductile.core.schedules.planner import OccurrenceOutcome
 from ductile.store.model.deliveries import DeliveryStatus
 from ductile.store.model.jobs import InitStatus
 from ductile.store.model.maintenance import ConfigOrigin
-from ductile.store.model.schedules import OccurrenceOutcome
 from ductile.store.sqlite.store import open_sqlite_store
 
 ALL = [None, *JobStatus]

@@ -16,9 +16,10 @@ from builders.stores import claim_all, claim_one
 from ductile.config.compile.compiler import compile_snapshot
 from ductile.config.snapshot import Snapshot
 from ductile.core.jobs.model import Job, Outcome
+from ductile.core.schedules.planner import Occurrence
 from ductile.engine.scheduler import Scheduler
 from ductile.store.model.jobs import Settled
-from ductile.store.model.schedules import FireResult, FireStatus, Firing, Occurrence, ScheduleEntry
+from ductile.store.model.schedules import FireResult, FireStatus, Firing, ScheduleEntry
 from ductile.store.port import Store
 from ductile.store.sqlite.store import open_sqlite_store
 

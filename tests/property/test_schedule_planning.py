@@ -18,7 +18,7 @@ from ductile.core.jobs.model import SubmittedBy
 from ductile.core.jobs.settlement import SettleView, decide_settlement
 from ductile.core.policy import PluginPolicy, Policy
 from ductile.core.schedules.audit import find_gaps
-from ductile.core.schedules.planner import DuePlan, DueRun, plan_due
+from ductile.core.schedules.planner import DuePlan, DueRun, Occurrence, OccurrenceOutcome, plan_due
 from ductile.core.schedules.rule import (
     CatchUp,
     DailyWindow,
@@ -35,7 +35,6 @@ from ductile.core.schedules.rule import (
     occurrence_after_run,
     plan_occurrence,
 )
-from ductile.store.model.schedules import Occurrence, OccurrenceOutcome
 from ductile.struct import replace
 
 ZONES = (

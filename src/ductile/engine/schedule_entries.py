@@ -19,6 +19,8 @@ from ductile.core.schedules.audit import RUN_NOW
 from ductile.core.schedules.planner import (
     DuePlan,
     DueRun,
+    Occurrence,
+    OccurrenceOutcome,
     Skip,
     SkipReason,
     disallowed_reason,
@@ -36,7 +38,7 @@ from ductile.core.schedules.rule import (
     move_into_window,
     occurrence_after_edit,
 )
-from ductile.store.model.schedules import Firing, Occurrence, OccurrenceOutcome, ScheduleEntry
+from ductile.store.model.schedules import Firing, ScheduleEntry
 from ductile.struct import Value, replace
 
 #: The plugin's name and the schedule's id.

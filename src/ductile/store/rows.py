@@ -17,13 +17,14 @@ from ductile.core.jobs.failures import Breaker, BreakerState
 from ductile.core.jobs.model import Callback, Hold, Job, JobReason, JobStatus, SubmittedBy
 from ductile.core.jobs.settlement import LogStatus
 from ductile.core.json import MAX_DEPTH, JsonObject, JsonValue
+from ductile.core.schedules.planner import Occurrence, OccurrenceOutcome
 from ductile.core.schedules.rule import PlannedOccurrence
 from ductile.core.timestamps import format_timestamp, parse_timestamp
 from ductile.errors import RefusedError
 from ductile.store.model.deliveries import Delivery, DeliveryStatus
 from ductile.store.model.jobs import StoredEvent
 from ductile.store.model.records import LARGEST_PAGE, LogRow, Page
-from ductile.store.model.schedules import Occurrence, OccurrenceOutcome, ScheduleEntry
+from ductile.store.model.schedules import ScheduleEntry
 from ductile.store.session import Session, SqlValue
 from ductile.struct import Value
 

@@ -20,13 +20,14 @@ from builders.stores import LEASE, STORE_KINDS, StoreFactory, StoreKind, accept,
 from ductile.core.jobs.admission import Caps
 from ductile.core.jobs.model import Callback, Interrupted, Job, JobReason, Outcome, SubmittedBy
 from ductile.core.policy import FactRule
+from ductile.core.schedules.planner import Occurrence, OccurrenceOutcome
 from ductile.core.webhooks.deliveries import DeliveryAttempt
 from ductile.errors import StoreError
 from ductile.store.model.deliveries import DeliveryCapacity, DeliveryReport
 from ductile.store.model.jobs import InitKey
 from ductile.store.model.maintenance import ConfigOrigin, Retention
 from ductile.store.model.records import JobFilter, LogFilter
-from ductile.store.model.schedules import Firing, Occurrence, OccurrenceOutcome, ScheduleEntry
+from ductile.store.model.schedules import Firing, ScheduleEntry
 from ductile.store.port import Store
 
 POLICY = some_policy(

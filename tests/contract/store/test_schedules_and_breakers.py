@@ -32,9 +32,10 @@ from ductile.core.jobs.model import (
 )
 from ductile.core.policy import PluginPolicy, Policy
 from ductile.core.schedules.admission import StartConditions
+from ductile.core.schedules.planner import Occurrence, OccurrenceOutcome
 from ductile.core.schedules.rule import Every, IfRunning, PlannedOccurrence, ScheduleRule
 from ductile.store.model.records import JobFilter
-from ductile.store.model.schedules import FireStatus, Firing, Occurrence, OccurrenceOutcome, ScheduleEntry
+from ductile.store.model.schedules import FireStatus, Firing, ScheduleEntry
 from ductile.store.port import Store
 from ductile.struct import replace
 

@@ -11,9 +11,16 @@ import pytest
 from builders.schedules import NEW_YORK, at, cron, every, hours, occurrence, planned, summarised, utc
 from ductile.core.jobs.model import JobReason, JobStatus, Transition
 from ductile.core.schedules.audit import RUN_NOW, end_before_manual_retry, find_gaps, preview_runs
-from ductile.core.schedules.planner import MAX_CATCH_UP, Skip, SkipReason, lateness, plan_due
+from ductile.core.schedules.planner import (
+    MAX_CATCH_UP,
+    Occurrence,
+    OccurrenceOutcome,
+    Skip,
+    SkipReason,
+    lateness,
+    plan_due,
+)
 from ductile.core.schedules.rule import After, CatchUp, PlannedOccurrence, ScheduleRule
-from ductile.store.model.schedules import Occurrence, OccurrenceOutcome
 
 HOUR = timedelta(hours=1)
 SKIP, ONCE, ALL = CatchUp.SKIP, CatchUp.RUN_ONCE, CatchUp.RUN_ALL

@@ -58,8 +58,7 @@ def faults_in_baggage(written: Mapping[str, JsonValue]) -> Iterator[ExpressionFa
         yield from _faults_in_whole(written)
         return
     for path, source in written.items():
-        if fault := _fault_in_target(path):
-            yield ExpressionFault(where=(path,), message=f"this name {fault}", hint="choose another name")
+        yield from _faults_in_target(path, path)
         yield from _faults_in_source(path, source)
         for other in written:
             if path.startswith(f"{other}."):
@@ -81,8 +80,8 @@ def _faults_in_whole(written: Mapping[str, JsonValue]) -> Iterator[ExpressionFau
     namespace = written["namespace"]
     if not isinstance(namespace, str):
         yield ExpressionFault(where=("namespace",), message="this is not a name", expected="text")
-    elif fault := _fault_in_target(namespace):
-        yield ExpressionFault(where=("namespace",), message=f"this name {fault}", hint="choose another name")
+    else:
+        yield from _faults_in_target("namespace", namespace)
 
 
 def _faults_in_source(key: str, source: JsonValue) -> Iterator[ExpressionFault]:
@@ -96,12 +95,14 @@ def _faults_in_source(key: str, source: JsonValue) -> Iterator[ExpressionFault]:
         )
 
 
-def _fault_in_target(path: str) -> str | None:
+def _faults_in_target(key: str, path: str) -> Iterator[ExpressionFault]:
     if path.startswith(RESERVED_PREFIX):
-        return f"begins with {RESERVED_PREFIX}, which is reserved"
-    if any(not part or part != part.strip() for part in path.split(".")):
-        return "has an empty part, or space around one"
-    return None
+        fault = f"begins with {RESERVED_PREFIX}, which is reserved"
+    elif any(not part or part != part.strip() for part in path.split(".")):
+        fault = "has an empty part, or space around one"
+    else:
+        return
+    yield ExpressionFault(where=(key,), message=f"this name {fault}", hint="choose another name")
 
 
 def apply_claims(claims: tuple[BaggageClaim, ...], inherited: JsonObject, context: EvalContext) -> JsonObject:

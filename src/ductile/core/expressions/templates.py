@@ -145,11 +145,6 @@ def references_by_key(template: Template, where: FaultPath = ()) -> Iterator[tup
             return
 
 
-def escape_template(text: str) -> str:
-    """Return the template whose result is this text."""
-    return text.replace("{", "{{").replace("}", "}}")
-
-
 def _faults_in_text(text: str, where: FaultPath) -> Iterator[ExpressionFault]:
     for token in _TOKEN.finditer(text):
         position = f"at character {token.start() + 1}"

@@ -104,11 +104,6 @@ _NEXT: dict[JobStatus | None, tuple[JobStatus, ...]] = {
 #: Every transition that can be recorded.
 EDGES = frozenset((source, target) for source, targets in _NEXT.items() for target in targets)
 
-#: The changes of stored statuses, without those that a job only passes through.
-STORED_EDGES: frozenset[tuple[JobStatus, JobStatus]] = frozenset(
-    {(a, b) for a, b in EDGES if a is not None and _T not in (a, b)} - {(_F, _D)}
-)
-
 
 class Transition(Value):
     """One change of a job's status, and why."""

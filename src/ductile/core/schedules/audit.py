@@ -6,10 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from itertools import islice
 from random import Random
-from typing import Protocol
 
 from ductile.core.jobs.model import TERMINAL, JobReason, Transition
-from ductile.core.schedules.planner import SkipReason, disallowed_reason, next_allowed, plan_due
+from ductile.core.schedules.planner import Occurrence, SkipReason, disallowed_reason, next_allowed, plan_due
 from ductile.core.schedules.rule import (
     CLOCK_SLACK,
     Cron,
@@ -108,25 +107,6 @@ def preview_catch_up(
     return tuple(runs), next_occurrence
 
 
-class OccurrenceRow(Protocol):
-    """A row of the history: one occurrence, or a range of `count` adjacent ones."""
-
-    @property
-    def nominal_at(self) -> datetime: ...
-
-    @property
-    def until_at(self) -> datetime | None: ...
-
-    @property
-    def count(self) -> int: ...
-
-    @property
-    def reason(self) -> str | None: ...
-
-    @property
-    def job_id(self) -> str | None: ...
-
-
 def end_before_manual_retry(changes: Sequence[tuple[datetime, Transition]]) -> datetime | None:
     """Return when a job ended before any retry by an operator; None if it has not. Oldest change first.
 
@@ -151,7 +131,7 @@ class Gap(Value):
 
 
 def find_gaps(
-    rows: Sequence[OccurrenceRow],
+    rows: Sequence[Occurrence],
     rule: ScheduleRule,
     *,
     since: datetime,
@@ -170,7 +150,7 @@ def find_gaps(
 
 
 def _gaps_of_calendar(
-    rows: Sequence[OccurrenceRow], rule: ScheduleRule, since: datetime, until: datetime
+    rows: Sequence[Occurrence], rule: ScheduleRule, since: datetime, until: datetime
 ) -> Iterator[Gap]:
     """Yield nominal instants that are not in exactly one row, and ranges with a wrong count."""
     planned = [(row.nominal_at, row.until_at or row.nominal_at, row) for row in rows if row.reason != RUN_NOW]
@@ -197,7 +177,7 @@ def _gaps_of_calendar(
 
 
 def _gaps_of_every(
-    rows: Sequence[OccurrenceRow],
+    rows: Sequence[Occurrence],
     rule: ScheduleRule,
     since: datetime,
     until: datetime,

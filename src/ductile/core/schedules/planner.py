@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
+from enum import StrEnum
 from itertools import groupby, islice, pairwise
 from random import Random
 from typing import TypeAlias
@@ -75,6 +76,26 @@ class DueRun(Value):
 
 
 DueItem: TypeAlias = Skip | DueRun
+
+
+class OccurrenceOutcome(StrEnum):
+    RAN = "ran"
+    LATE = "late"
+    SKIPPED = "skipped"
+
+
+class Occurrence(Value):
+    """One due instant of a schedule, or several adjacent ones skipped for the same reason."""
+
+    plugin: str
+    schedule_id: str
+    nominal_at: datetime
+    outcome: OccurrenceOutcome
+    until_at: datetime | None = None
+    count: int = 1
+    reason: str | None = None
+    job_id: str | None = None
+    late: timedelta | None = None
 
 
 class DuePlan(Value):

@@ -213,12 +213,27 @@ def _nominal_after(rule: ScheduleRule, now: datetime) -> datetime | None:
 def plan_occurrence(
     rule: ScheduleRule, nominal: datetime | None, *, earliest: datetime | None, rng: Random
 ) -> PlannedOccurrence | None:
-    """Return the occurrence of a nominal instant with jitter. It starts not before `earliest` if possible."""
+    """Return the occurrence of a nominal instant. It starts not before `earliest` if possible, at a random
+    instant within the jitter, as far as the hours and days of the rule allow.
+    """
     if nominal is None:
         return None
-    return PlannedOccurrence(
-        nominal_at=nominal, start_at=_jittered_start(rule, move_into_window(rule, nominal), earliest, rng)
-    )
+    base = move_into_window(rule, nominal)
+    if not rule.jitter:
+        return PlannedOccurrence(nominal_at=nominal, start_at=base)
+    low, high = base - rule.jitter / 2, base + rule.jitter / 2
+    bounds = [
+        window_around(window, base, rule.zone)
+        for window in (rule.preferred_window, rule.only_between)
+        if window is not None and is_in_window(window, base, rule.zone)
+    ]
+    if rule.not_on and weekday_of(base, rule.zone) not in rule.not_on:
+        bounds.append(day_around(base, rule.zone))
+    for begin, end in bounds:
+        low, high = max(low, min(begin, base)), min(high, max(end - _EPSILON, base))
+    if earliest is not None:
+        low = max(low, min(earliest, base))
+    return PlannedOccurrence(nominal_at=nominal, start_at=low + (high - low) * rng.random())
 
 
 def nominal_instants_from(rule: ScheduleRule, first: datetime) -> Iterator[datetime]:
@@ -270,25 +285,6 @@ def move_into_window(rule: ScheduleRule, nominal: datetime) -> datetime:
     if window is None or is_in_window(window, nominal, rule.zone):
         return nominal
     return window_start_after(window, nominal, rule.zone)
-
-
-def _jittered_start(rule: ScheduleRule, base: datetime, earliest: datetime | None, rng: Random) -> datetime:
-    """Return a random start within the jitter around `base`, as far as its hours and days allow."""
-    if not rule.jitter:
-        return base
-    low, high = base - rule.jitter / 2, base + rule.jitter / 2
-    bounds = [
-        window_around(window, base, rule.zone)
-        for window in (rule.preferred_window, rule.only_between)
-        if window is not None and is_in_window(window, base, rule.zone)
-    ]
-    if rule.not_on and weekday_of(base, rule.zone) not in rule.not_on:
-        bounds.append(day_around(base, rule.zone))
-    for begin, end in bounds:
-        low, high = max(low, min(begin, base)), min(high, max(end - _EPSILON, base))
-    if earliest is not None:
-        low = max(low, min(earliest, base))
-    return low + (high - low) * rng.random()
 
 
 _DAY = timedelta(days=1)

@@ -20,7 +20,7 @@ from ductile import __version__
 from ductile.config.snapshot import Snapshot, SqliteLocation
 from ductile.core.jobs.failures import BreakerState
 from ductile.core.schedules.admission import OVERDUE_AFTER
-from ductile.core.schedules.planner import SkipReason
+from ductile.core.schedules.planner import OccurrenceOutcome, SkipReason
 from ductile.core.webhooks.url_policy import refused_host
 from ductile.engine.deps import EngineStatus
 from ductile.engine.schedule_entries import active_schedules
@@ -35,7 +35,7 @@ from ductile.operations.schedules.audit import audit_history
 from ductile.store.model.jobs import InitRecord
 from ductile.store.model.maintenance import FailingReceiver, RecentFailures, StoreStats
 from ductile.store.model.records import BreakerRow
-from ductile.store.model.schedules import OccurrenceOutcome, ScheduleEntry
+from ductile.store.model.schedules import ScheduleEntry
 from ductile.struct import Value
 
 _RECENT = timedelta(days=1)

@@ -9,7 +9,7 @@ from ductile.config.snapshot import PluginInstance, Schedule, UnavailableReason
 from ductile.core.jobs.failures import Breaker, BreakerState
 from ductile.core.jobs.model import TERMINAL, Job, JobStatus
 from ductile.core.schedules.admission import FireView, ScheduleCause, ScheduleFacts, decide_cause
-from ductile.core.schedules.planner import SkipReason, disallowed_reason
+from ductile.core.schedules.planner import Occurrence, OccurrenceOutcome, SkipReason, disallowed_reason
 from ductile.engine.schedule_entries import ActiveSchedule, conditions_of
 from ductile.errors import NotFoundError
 from ductile.operations.context import OperationContext
@@ -23,7 +23,7 @@ from ductile.operations.schedules.manage import (
     find_schedule,
 )
 from ductile.operations.system.breakers import BreakerStatus
-from ductile.store.model.schedules import Occurrence, OccurrenceOutcome, ScheduleEntry
+from ductile.store.model.schedules import ScheduleEntry
 from ductile.struct import Value
 
 _OCCURRENCES = 5

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import Annotated
 
 from ductile.core.schedules.audit import RUN_NOW, end_before_manual_retry, find_gaps
-from ductile.core.schedules.planner import SkipReason
+from ductile.core.schedules.planner import Occurrence, OccurrenceOutcome, SkipReason
 from ductile.core.schedules.rule import CLOCK_SLACK, After, Every, ScheduleRule, fingerprint_of
 from ductile.operations.context import OperationContext
 from ductile.operations.request import Cursor, PageLimit
@@ -22,7 +22,7 @@ from ductile.operations.response import (
 )
 from ductile.operations.schedules.manage import OneSchedule, configured_schedule, find_schedule
 from ductile.store.model.records import DEFAULT_PAGE
-from ductile.store.model.schedules import Occurrence, OccurrenceOutcome, ScheduleEntry
+from ductile.store.model.schedules import ScheduleEntry
 from ductile.struct import Value, about, field
 
 _TICK = timedelta(microseconds=1)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import datetime
 from enum import StrEnum
 
 from ductile.core.jobs.model import NewJob
 from ductile.core.policy import EMPTY_POLICY, Policy
 from ductile.core.schedules.admission import StartConditions
+from ductile.core.schedules.planner import Occurrence
 from ductile.core.schedules.rule import PlannedOccurrence
 from ductile.store.model.jobs import JobStateChange
 from ductile.struct import Value
@@ -28,26 +29,6 @@ class ScheduleEntry(Value):
     deferred: PlannedOccurrence | None = None
     #: When its definition was stored; set by the store.
     defined_at: datetime | None = None
-
-
-class OccurrenceOutcome(StrEnum):
-    RAN = "ran"
-    LATE = "late"
-    SKIPPED = "skipped"
-
-
-class Occurrence(Value):
-    """One due instant of a schedule, or several adjacent ones skipped for the same reason."""
-
-    plugin: str
-    schedule_id: str
-    nominal_at: datetime
-    outcome: OccurrenceOutcome
-    until_at: datetime | None = None
-    count: int = 1
-    reason: str | None = None
-    job_id: str | None = None
-    late: timedelta | None = None
 
 
 class Firing(Value):

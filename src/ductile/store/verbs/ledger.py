@@ -8,9 +8,9 @@ from typing import Protocol
 
 from ductile.core.jobs.model import JobReason, JobStatus, LedgerEntry, LedgerKind, Transition
 from ductile.core.json import JsonValue
+from ductile.core.schedules.planner import Occurrence, OccurrenceOutcome
 from ductile.core.timestamps import format_timestamp, parse_timestamp
 from ductile.store.model.records import LedgerRow, TransitionRow
-from ductile.store.model.schedules import Occurrence, OccurrenceOutcome
 from ductile.store.notifier import LEDGER_APPENDED
 from ductile.store.rows import from_json, row_reader, to_json
 from ductile.store.session import Session

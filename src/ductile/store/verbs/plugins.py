@@ -7,10 +7,10 @@ from datetime import timedelta
 from ductile.core.jobs.failures import Breaker, BreakerReason, BreakerState
 from ductile.core.jobs.model import Job, JobReason, JobStatus, LedgerKind, NewJob, SubmittedBy
 from ductile.core.jobs.settlement import Settlement, SettleView
+from ductile.core.schedules.planner import Occurrence, OccurrenceOutcome
 from ductile.core.timestamps import format_timestamp, parse_timestamp
 from ductile.store.model.jobs import InitKey, InitRecord, InitResult, InitStatus
 from ductile.store.model.records import BreakerRow, BreakerTransitionRow, FactRow, Page, PluginState
-from ductile.store.model.schedules import Occurrence, OccurrenceOutcome
 from ductile.store.rows import from_json, read_breaker, read_page, row_reader, text_or_none, to_json
 from ductile.store.session import Session
 from ductile.store.verbs.insert import is_live, submit_job

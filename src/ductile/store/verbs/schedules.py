@@ -8,19 +8,12 @@ from datetime import timedelta
 from ductile.core.jobs.model import TERMINAL, Job, LedgerKind, NewJob
 from ductile.core.json import JsonObject
 from ductile.core.schedules.admission import Admitted, FireView, decide_admission
-from ductile.core.schedules.planner import SkipReason
+from ductile.core.schedules.planner import Occurrence, OccurrenceOutcome, SkipReason
 from ductile.core.schedules.rule import IfRunning, PlannedOccurrence
 from ductile.core.timestamps import format_timestamp
 from ductile.store.model.jobs import CancelResult
 from ductile.store.model.records import Page
-from ductile.store.model.schedules import (
-    FireResult,
-    FireStatus,
-    Firing,
-    Occurrence,
-    OccurrenceOutcome,
-    ScheduleEntry,
-)
+from ductile.store.model.schedules import FireResult, FireStatus, Firing, ScheduleEntry
 from ductile.store.notifier import SCHEDULES_CHANGED
 from ductile.store.rows import (
     find_job,
