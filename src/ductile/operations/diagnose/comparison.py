@@ -16,6 +16,7 @@ from ductile.operations.context import OperationContext
 from ductile.operations.diagnose import differences as diff
 from ductile.operations.diagnose.differences import Difference, MissingReference, StepChange, StepTrace
 from ductile.operations.diagnose.wording import time_text
+from ductile.operations.jobs.lookup import latest_execution
 from ductile.operations.response import Id, from_record
 from ductile.protocol.plugin_messages import DecodedResponse, decode_response
 from ductile.store.model.maintenance import ConfigRecord
@@ -95,8 +96,7 @@ async def _last_succeeded(context: OperationContext, job: Job) -> LogRow | None:
         status=LogStatus.SUCCEEDED,
         completed_before=job.completed_at or context.now(),
     )
-    rows = (await context.store.log(where, limit=1)).rows
-    return rows[0] if rows else None
+    return await latest_execution(context, where)
 
 
 async def _compare_files(
@@ -214,7 +214,7 @@ async def _compare_runs(
         not_compared=(
             *_config_gaps(good_config, now_config),
             *(() if good.graph and record.graph else (_NO_GRAPH,)),
-            *_step_gaps(before, now, failed),
+            *diff.step_gaps(before, now, failed_step=None if failed is None else failed.step_path),
             *([f"{left_out} steps beyond the first {MAX_COMPARED_STEPS}"] if left_out > 0 else ()),
             *unknown_files,
             "values of inputs and outputs whose type is the same",
@@ -304,11 +304,3 @@ def _execution_differences(good: RunRecord, now: RunRecord, failed: Job | None) 
         for member in same[:1]
         for each in diff.compare_executions(good.executions[member.id], row)
     ]
-
-
-def _step_gaps(before: Sequence[StepTrace], now: Sequence[StepTrace], failed: Job | None) -> list[str]:
-    new, own = diff.unmatched_steps(before, now), None if failed is None else failed.step_path
-    gaps = [f"steps that the good run did not run: {', '.join(new)}"] if new else []
-    if lost := [path for path in diff.steps_without_output(now) if path != own and path not in new]:
-        gaps.append(f"the output of steps whose answer is no longer stored: {', '.join(lost)}")
-    return gaps

@@ -208,13 +208,15 @@ def changed_inputs(good: Sequence[StepTrace], now: Sequence[StepTrace]) -> tuple
     return tuple(found)
 
 
-def unmatched_steps(good: Sequence[StepTrace], now: Sequence[StepTrace]) -> tuple[str, ...]:
-    """The paths of steps that the good run did not run."""
-    return tuple(dict.fromkeys(step.path for step in now if not _same_step(good, step)))
-
-
-def steps_without_output(traces: Sequence[StepTrace]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(step.path for step in traces if step.emitted is None))
+def step_gaps(
+    good: Sequence[StepTrace], now: Sequence[StepTrace], *, failed_step: str | None
+) -> Iterator[str]:
+    """The steps that cannot be compared. The failed step has no output in any case."""
+    if new := dict.fromkeys(step.path for step in now if not _same_step(good, step)):
+        yield f"steps that the good run did not run: {', '.join(new)}"
+    without_output = dict.fromkeys(step.path for step in now if step.emitted is None)
+    if lost := [path for path in without_output if path != failed_step and path not in new]:
+        yield f"the output of steps whose answer is no longer stored: {', '.join(lost)}"
 
 
 def missing_references(

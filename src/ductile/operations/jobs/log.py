@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Annotated, TypeAlias
@@ -26,7 +26,7 @@ from ductile.operations.jobs.documents import (
 from ductile.operations.plugins.lookup import refuse_unknown_plugin
 from ductile.operations.request import Cursor, PageLimit, decode_enum, local
 from ductile.operations.response import NextCursor, Response, ResponseType
-from ductile.store.model.records import DEFAULT_PAGE, LARGEST_PAGE, LedgerRow, LogFilter, LogRow
+from ductile.store.model.records import DEFAULT_PAGE, LARGEST_PAGE, LogFilter, LogRow
 from ductile.struct import Value, about, field
 
 #: Words of other systems for the same states, accepted by filters.
@@ -230,18 +230,12 @@ async def follow_ledger(context: OperationContext, request: FollowLedger) -> New
         rows = await context.store.ledger(after=request.after, limit=LARGEST_PAGE)
         if not rows and not last:
             return None
-        gap = await _gap(context, request.after, rows)
+        gap, following = None, request.after + 1
+        if rows and rows[0].seq > following:
+            lowest, _ = await context.store.ledger_range()
+            if lowest > following:  # else nothing was removed: the number was never assigned
+                oldest = rows[0].seq
+                gap = LedgerGap(oldest=oldest, message=f"events before {oldest} are no longer held")
         return NewLedgerEvents(events=[ledger_event(row) for row in rows], gap=gap, stopping=stopping)
 
     return await follow(context, request.timeout, look)
-
-
-async def _gap(context: OperationContext, after: int, rows: Sequence[LedgerRow]) -> LedgerGap | None:
-    """None if nothing was removed: a number may also never have been assigned."""
-    if not rows or rows[0].seq == after + 1:
-        return None
-    lowest, _ = await context.store.ledger_range()
-    if lowest <= after + 1:
-        return None
-    oldest = rows[0].seq
-    return LedgerGap(oldest=oldest, message=f"events before {oldest} are no longer held")

@@ -1,23 +1,21 @@
-"""Finding a job by its id, or by a prefix or a suffix of it that no other job shares.
+"""Finding a job by its id, or by a prefix or a suffix of it that no other job shares; the latest execution.
 
 Ids begin with the time, so jobs of the same minute share a prefix; suffixes are random.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Annotated
 
 from ductile.core.jobs.model import Job
 from ductile.errors import ConflictError, NotFoundError
 from ductile.operations.context import OperationContext
+from ductile.store.model.records import LogFilter, LogRow
 from ductile.struct import Value, about
 
 #: Fewer digits are refused: every job of the year has them in common.
 MIN_ID_DIGITS = 4
 _DIGITS = 32
-#: Lengths of the groups of digits between the dashes.
-_GROUPS = (8, 4, 4, 4, 12)
 _SHOWN = 10
 
 
@@ -67,14 +65,16 @@ async def resolve_job(context: OperationContext, job_id: str) -> Job:
 
 def id_prefix(text: str) -> str | None:
     """The text as the prefix of an id, with dashes; None if it cannot be one, or is a whole id."""
-    digits = _digits_of(text)
-    return None if digits is None else _grouped(digits, _GROUPS)
+    if (digits := _digits_of(text)) is None:
+        return None
+    return _joined(digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:])
 
 
 def id_suffix(text: str) -> str | None:
     """The same for a suffix."""
-    digits = _digits_of(text)
-    return None if digits is None else _grouped(digits[::-1], _GROUPS[::-1])[::-1]
+    if (digits := _digits_of(text)) is None:
+        return None
+    return _joined(digits[:-24], digits[-24:-20], digits[-20:-16], digits[-16:-12], digits[-12:])
 
 
 def _digits_of(text: str) -> str | None:
@@ -83,11 +83,10 @@ def _digits_of(text: str) -> str | None:
     return digits if enough and set(digits) <= set("0123456789abcdef") else None
 
 
-def _grouped(digits: str, lengths: Sequence[int]) -> str:
-    groups: list[str] = []
-    for length in lengths:
-        groups.append(digits[:length])
-        digits = digits[length:]
-        if not digits:
-            break
-    return "-".join(groups)
+def _joined(*groups: str) -> str:
+    return "-".join(group for group in groups if group)
+
+
+async def latest_execution(context: OperationContext, where: LogFilter) -> LogRow | None:
+    rows = (await context.store.log(where, limit=1)).rows
+    return rows[0] if rows else None

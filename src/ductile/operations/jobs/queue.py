@@ -23,7 +23,7 @@ from ductile.operations.response import (
     milliseconds,
     timestamp,
 )
-from ductile.store.model.records import DEFAULT_PAGE, LARGEST_PAGE, ExecutionStats, JobFilter
+from ductile.store.model.records import DEFAULT_PAGE, LARGEST_PAGE, JobFilter
 from ductile.struct import Value, about
 
 
@@ -159,23 +159,21 @@ async def execution_figures(context: OperationContext, request: SummariseRuns) -
     """How executions ended within a span of time, plugin by plugin."""
     since = context.now() - (_DEFAULT_SPAN if request.span is None else request.span)
     stats = await context.store.execution_stats(since=since, latest=_MAX_EXECUTIONS)
-    plugins = dict.fromkeys(each.plugin for each in stats)
-    return RunFigures(
-        since=timestamp(since),
-        executions=sum(each.executions for each in stats),
-        plugins=[_plugin_figures(name, [each for each in stats if each.plugin == name]) for name in plugins],
-    )
-
-
-def _plugin_figures(name: str, stats: list[ExecutionStats]) -> PluginFigures:
-    executions = sum(each.executions for each in stats)
-    succeeded = sum(each.executions for each in stats if each.status is LogStatus.SUCCEEDED)
-    total = sum((each.mean * each.executions for each in stats), timedelta())
-    return PluginFigures(
-        plugin=name,
-        executions=executions,
-        by_status={each.status: each.executions for each in stats},
-        success_ratio=round(succeeded / executions, 4),
-        mean_ms=milliseconds(total / executions),
-        longest_ms=milliseconds(max(each.longest for each in stats)),
-    )
+    plugins = []
+    for name in dict.fromkeys(each.plugin for each in stats):
+        own = [each for each in stats if each.plugin == name]
+        by_status = {each.status: each.executions for each in own}
+        executions = sum(by_status.values())
+        total = sum((each.mean * each.executions for each in own), timedelta())
+        plugins.append(
+            PluginFigures(
+                plugin=name,
+                executions=executions,
+                by_status=by_status,
+                success_ratio=round(by_status.get(LogStatus.SUCCEEDED, 0) / executions, 4),
+                mean_ms=milliseconds(total / executions),
+                longest_ms=milliseconds(max(each.longest for each in own)),
+            )
+        )
+    executions = sum(each.executions for each in plugins)
+    return RunFigures(since=timestamp(since), executions=executions, plugins=plugins)

@@ -15,6 +15,7 @@ from ductile.core.ids import make_id, make_trace_id
 from ductile.core.jobs.model import NewJob, SubmittedBy
 from ductile.engine.reload.reloader import init_of
 from ductile.operations.context import OperationContext
+from ductile.operations.jobs.lookup import latest_execution
 from ductile.operations.plugins.lookup import find_plugin
 from ductile.operations.request import NoFields
 from ductile.operations.response import Id, Response, Timestamp, timestamp
@@ -73,11 +74,10 @@ async def check_health(context: OperationContext, request: CheckHealth) -> Healt
 
 async def last_health_checks(context: OperationContext) -> dict[str, LogRow | None]:
     """The latest health check of every plugin that has the command, by plugin name."""
-    found: dict[str, LogRow | None] = {}
-    for plugin in _with_health_command(context):
-        rows = (await context.store.log(LogFilter(plugin=plugin.name, command="health"), limit=1)).rows
-        found[plugin.name] = rows[0] if rows else None
-    return found
+    return {
+        plugin.name: await latest_execution(context, LogFilter(plugin=plugin.name, command="health"))
+        for plugin in _with_health_command(context)
+    }
 
 
 def _with_health_command(context: OperationContext) -> Iterator[PluginInstance]:

@@ -28,6 +28,11 @@ _LATER = (
     "202 with `job_id`. Ask for GET /job/{job_id} (scope jobs:ro) until `status` is succeeded, failed or "
     "dead; `result` is then what the plugin answered."
 )
+_WHEN_DONE = (
+    "200 with `status`, `result` of the last step and the steps as `tree`, when the run has ended. "
+    "If it has not after {seconds:g} s, 202 with `job_id` and `timeout_exceeded`: true, and it {then}. "
+    "?async=true answers 202 at once."
+)
 #: Rules of every call, in the order in which a caller needs them.
 HOW: dict[str, str] = {
     "authorization": "Send `Authorization: Bearer TOKEN` with every call.",
@@ -110,6 +115,7 @@ def _of_command(snapshot: Snapshot, plugin: PluginInstance, command: Command) ->
 def _of_pipeline(snapshot: Snapshot, name: str, pipeline: PipelineSettings) -> Skill:
     longest = min(pipeline.timeout, snapshot.api.max_sync_timeout)
     waits = pipeline.execution_mode is ExecutionMode.SYNCHRONOUS
+    then = "is cancelled" if pipeline.on_timeout is OnTimeout.CANCEL else "goes on: ask for GET /job/{job_id}"
     return Skill(
         name=name,
         kind="pipeline",
@@ -119,18 +125,9 @@ def _of_pipeline(snapshot: Snapshot, name: str, pipeline: PipelineSettings) -> S
         scope=auth_scope(AccessResource.PLUGIN, AccessLevel.WRITE),
         input_schema=input_schema_of(snapshot, name),
         output_schema=None,
-        answer=_sync_answer(pipeline, longest.total_seconds()) if waits else _LATER,
+        answer=_WHEN_DONE.format(seconds=longest.total_seconds(), then=then) if waits else _LATER,
         execution_mode=pipeline.execution_mode,
         timeout_ms=milliseconds(longest) if waits else None,
-    )
-
-
-def _sync_answer(pipeline: PipelineSettings, seconds: float) -> str:
-    then = "is cancelled" if pipeline.on_timeout is OnTimeout.CANCEL else "goes on: ask for GET /job/{job_id}"
-    return (
-        "200 with `status`, `result` of the last step and the steps as `tree`, when the run has ended. "
-        f"If it has not after {seconds:g} s, 202 with `job_id` and `timeout_exceeded`: true, and it {then}. "
-        "?async=true answers 202 at once."
     )
 
 

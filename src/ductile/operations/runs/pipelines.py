@@ -205,8 +205,10 @@ def _redacted_graph(graph: Graph, is_secret: Callable[[str], bool]) -> JsonObjec
     nodes = document["nodes"]
     for node in nodes if isinstance(nodes, list) else ():
         if isinstance(node, dict):
-            node |= {key: redact(node[key]) for key in ("with",) if key in node}
-            node |= {key: _redacted_condition(node[key], is_secret) for key in ("if",) if key in node}
+            if "with" in node:
+                node["with"] = redact(node["with"])
+            if "if" in node:
+                node["if"] = _redacted_condition(node["if"], is_secret)
     return document
 
 

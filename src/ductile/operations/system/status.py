@@ -16,6 +16,7 @@ from ductile.core.jobs.settlement import LogStatus
 from ductile.core.json import JsonValue
 from ductile.operations.context import OperationContext
 from ductile.operations.jobs.documents import Execution, listed_execution
+from ductile.operations.jobs.lookup import latest_execution
 from ductile.operations.jobs.queue import QueueStatus, queue_status
 from ductile.operations.plugins.health import FailedInit, failed_init, unhealthy_plugins
 from ductile.operations.request import NoFields
@@ -118,8 +119,8 @@ async def _plugin_status(
     reveal: bool,
 ) -> PluginStatus:
     stored = await context.store.plugin_state(plugin.name)
-    last = (await context.store.log(LogFilter(plugin=plugin.name, exclude_internal=True), limit=1)).rows
-    health = (await context.store.log(LogFilter(plugin=plugin.name, command="health"), limit=1)).rows
+    last = await latest_execution(context, LogFilter(plugin=plugin.name, exclude_internal=True))
+    health = await latest_execution(context, LogFilter(plugin=plugin.name, command="health"))
     own = [entry for entry in schedules if entry.plugin == plugin.name]
     due = [entry.next_at for entry in own if entry.next_at and entry.paused_at is None]
     if context.engine is None:  # Overdue runs start with the next daemon, at an unknown time.
@@ -132,11 +133,11 @@ async def _plugin_status(
         draining=context.engine is not None and plugin.name in context.engine.draining,
         refused=None if plugin.refused is None else plugin.refused.reason,
         state=state if reveal else redact(state),
-        last_run=listed_execution(last[0]) if last else None,
+        last_run=None if last is None else listed_execution(last),
         next_run=timestamp(min(due, default=None)),
         paused=bool(own) and all(entry.paused_at is not None for entry in own),
-        health=health[0].status if health else None,
-        health_error=health[0].error if health else None,
+        health=None if health is None else health.status,
+        health_error=None if health is None else health.error,
         breakers={
             row.command: from_record(BreakerStatus, row.breaker)
             for row in breakers
