@@ -104,15 +104,17 @@ class Invocation(NamedTuple):
 
 
 class CommandResult(NamedTuple):
-    """One result for programs and for people; only the form that was asked for is rendered."""
+    """One result for programs and for people. A text that depends on where it is printed, or that takes time
+    to make, is a function: only the form that was asked for is rendered.
+    """
 
     #: None if everything has been printed already.
     data: JsonObject | None
     #: None if nothing is printed on standard output.
-    text: Callable[[Console], str] | None = None
+    text: str | Callable[[Console], str] | None = None
     exit_status: int = 0
     #: A note for people on standard error, so that standard output holds the result alone.
-    note: Callable[[Console], str] | None = None
+    note: str | Callable[[Console], str] | None = None
 
 
 def _read_text(text: str, option: str) -> tuple[str, str]:

@@ -96,12 +96,8 @@ def _name_option(error: DuctileError, action: Action | None, words: Sequence[str
     name = str(error.details.get("field") or "")
     if action is None or not error.message.startswith((f"{name}:", f"{name} ")):
         return
-    flags = [
-        flag
-        for option in action.options
-        if name in (option.field, option.destination)
-        for flag in option.flags
-    ]
+    options = [option for option in action.options if name in (option.field, option.destination)]
+    flags = [flag for option in options for flag in option.flags]
     typed = next((word for word in (each.partition("=")[0] for each in words) if word in flags), None)
     if typed is not None:
         error.message = f"{typed}{error.message.removeprefix(name)}"
@@ -137,7 +133,9 @@ def _show_result(result: CommandResult, call: Invocation, err: TextIO) -> int:
         from ductile.cli.console.console import console_for
 
         for part, stream in ((result.text, call.out), (result.note, err)):
-            if part is not None:
+            if isinstance(part, str):
+                _print_text(part, stream)
+            elif part is not None:
                 _print_text(part(console_for(stream, call.environ, call.config)), stream)
     return int(result.exit_status)
 

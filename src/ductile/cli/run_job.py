@@ -51,7 +51,7 @@ def result_without_waiting(call: Invocation, what: Callable[[Document], str]) ->
     """
     if call.switch("dry_run"):
         done = request(call)
-        return CommandResult(done, lambda _: f"Would run {what(done)}.")
+        return CommandResult(done, f"Would run {what(done)}.")
     timeout = call.duration("timeout")
     if timeout is not None and not timeout:
         raise UsageError("--timeout must be greater than 0", hint="such as --timeout 30s")
@@ -59,7 +59,7 @@ def result_without_waiting(call: Invocation, what: Callable[[Document], str]) ->
         return None
     advice = "Start it with `ductile system start`, or leave out --no-wait to run it here."
     submitted = request_daemon(call, advice=advice)
-    return CommandResult(submitted, lambda _: submitted["job_id"])
+    return CommandResult(submitted, submitted["job_id"])
 
 
 def wait_for(call: Invocation, submitted: Document) -> AwaitedJob:
@@ -169,7 +169,7 @@ def job_result(ran: AwaitedJob) -> CommandResult:
         text = fmt.value(answer.get("result", answer))
         return text if console.width is None else printable(text)
 
-    return CommandResult(data, text, note=(lambda _: duplicate) if ran.deduplicated else None)
+    return CommandResult(data, text, note=duplicate if ran.deduplicated else None)
 
 
 def _failure_text(ran: AwaitedJob, console: Console) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import ClassVar, TypeAlias
 
 from textual import work
@@ -74,7 +74,7 @@ class WatchApp(App[None]):
         Binding("q", "quit", "quit"),
     ]
 
-    def __init__(self, call: Call, now: Callable[[], datetime] = rows.utc_now) -> None:
+    def __init__(self, call: Call, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
         super().__init__()
         self._call = call
         self._now = now
@@ -155,7 +155,17 @@ class WatchApp(App[None]):
     def _show(self, headline: str, tables: Mapping[str, list[Row]], new_events: list[JsonDocument]) -> None:
         self._set_headline(headline)
         for name, found in tables.items():
-            self._fill(self.query_one(f"#{name}", DataTable), found)
+            table = self.query_one(f"#{name}", DataTable)
+            # The cursor stays on its row, also if the row has moved.
+            selected = _selected(table)
+            table.clear()
+            # Steps of one run share a key, and keys must be unique: only the first step is shown.
+            cells_by_key = {row.key: row.cells for row in reversed(found)}
+            keys = list(dict.fromkeys(row.key for row in found))
+            for key in keys:
+                table.add_row(*map(escape_controls, cells_by_key[key]), key=key)
+            if selected in keys:
+                table.move_cursor(row=keys.index(selected))
         events = self.query_one("#events", RichLog)
         for event in new_events:
             line = rows.event_line(event, events.scrollable_content_region.width)
@@ -163,19 +173,6 @@ class WatchApp(App[None]):
 
     def _set_headline(self, text: str) -> None:
         self.query_one("#head", Static).update(f"ductile · {escape_controls(text)}")
-
-    @staticmethod
-    def _fill(table: DataTable[str], found: list[Row]) -> None:
-        """Fill a table. The cursor stays on its row, also if the row has moved."""
-        selected = _selected(table)
-        table.clear()
-        # Steps of one run share a key, and keys must be unique: only the first step is shown.
-        keys = list(dict.fromkeys(row.key for row in found))
-        for key in keys:
-            cells = next(row.cells for row in found if row.key == key)
-            table.add_row(*map(escape_controls, cells), key=key)
-        if selected in keys:
-            table.move_cursor(row=keys.index(selected))
 
     # -- act
 
@@ -186,24 +183,19 @@ class WatchApp(App[None]):
         self._act("job.retry", ("failed",), lambda key: {"job_id": key})
 
     def action_run(self) -> None:
-        focused = self.focused
-        if isinstance(focused, DataTable) and focused.id == "plugins":
+        if self.focused is not None and self.focused.id == "plugins":
             self._act("plugin.run", ("plugins",), lambda key: {"plugin": key})
         else:
             self._act("schedule.run", ("schedules",), _schedule)
 
     def action_pause(self) -> None:
-        key = self._key(("schedules",))
-        if key is not None:
-            word = "schedule.resume" if key in self._paused else "schedule.pause"
-            self._do(word, _schedule(key))
+        if (key := self._key(("schedules",))) is not None:
+            self._do("schedule.resume" if key in self._paused else "schedule.pause", _schedule(key))
 
     def action_details(self) -> None:
         if isinstance(self.screen, Details):
             self.pop_screen()
-            return
-        key = self._key(("jobs", "runs", "failed"))
-        if key is not None:
+        elif (key := self._key(("jobs", "runs", "failed"))) is not None:
             self.inspect_job(key)
 
     @work(thread=True)
@@ -238,9 +230,7 @@ class WatchApp(App[None]):
     def _key(self, tables: tuple[str, ...]) -> str | None:
         """Return the key of the selected row, if the focused table is one of these."""
         focused = self.focused
-        if isinstance(focused, DataTable):
-            return _selected(focused) if focused.id in tables else None
-        return None
+        return _selected(focused) if isinstance(focused, DataTable) and focused.id in tables else None
 
 
 def _schedule(key: str) -> Mapping[str, object]:

@@ -116,7 +116,7 @@ def get(call: Invocation) -> CommandResult:
     }
     # A text unchanged, so that a script can use it; anything larger as YAML.
     text = "" if found.value is None else fmt.to_yaml(found.value)
-    return CommandResult(data, lambda _: printable(found.value) if isinstance(found.value, str) else text)
+    return CommandResult(data, printable(found.value) if isinstance(found.value, str) else text)
 
 
 @action(

@@ -72,18 +72,15 @@ def tail(call: Invocation) -> CommandResult:
     fmt.print_rows(call, found["events"], _line)
     after = max((row["seq"] for row in found["events"]), default=found["highest"])
     for news in follow(call, "ledger.follow", {}, rows="events", after=after):
-        if gap := news.get("gap"):  # absent in answers of an older daemon
-            fmt.print_rows(call, [{"kind": "gap", **gap}], _gap_line)
-        fmt.print_rows(call, news["events"], _line)
+        gap = news.get("gap")  # absent in answers of an older daemon
+        fmt.print_rows(call, [{"kind": "gap", **gap}, *news["events"]] if gap else news["events"], _line)
     return CommandResult(None)
 
 
-def _gap_line(gap: Document, console: Console) -> str:
-    return console.style("yellow", f"Some are missing here: {gap['message']}.")
-
-
 def _line(row: Document, console: Console, kind_width: int = 0) -> str:
-    """One event. Aligned in columns on a terminal, if the width of the widest kind is known."""
+    """One event, or a gap. Aligned in columns on a terminal, if the width of the widest kind is known."""
+    if row["kind"] == "gap":
+        return console.style("yellow", f"Some are missing here: {row['message']}.")
     data = "  ".join(
         f"{name}={fmt.inline(value)}"
         for name, value in row["data"].items()

@@ -188,12 +188,12 @@ def retry(call: Invocation) -> CommandResult:
     if step is None:
         done = request(call)
         what = "would go back on the queue" if done.get("dry_run") else "is on the queue again"
-        return CommandResult(done, lambda _: f"{done['job_id']} {what}.")
+        return CommandResult(done, f"{done['job_id']} {what}.")
     done = request(call, "job.rerun", call.request_fields() | {"step": step})
     run = f"{done['pipeline']} from {done['from_step']}"
     if done.get("dry_run"):
-        return CommandResult(done, lambda _: f"Would run {run} again, with the input of {done['retries']}.")
-    return CommandResult(done, lambda _: f"{done['job_id']} runs {run}.")
+        return CommandResult(done, f"Would run {run} again, with the input of {done['retries']}.")
+    return CommandResult(done, f"{done['job_id']} runs {run}.")
 
 
 def _job_fields(job: Document) -> list[tuple[str, str | None]]:

@@ -220,12 +220,12 @@ def graph(call: Invocation) -> CommandResult:
     drawn = draw_pipeline(_snapshot(call), name, Drawing(chosen))
     data: JsonObject = {"pipeline": name, "format": chosen, "output": output}
     if output is None:
-        return CommandResult(data | {"drawing": drawn}, lambda _: drawn.rstrip("\n"))
+        return CommandResult(data | {"drawing": drawn}, drawn.rstrip("\n"))
     try:
         Path(output).write_text(drawn, encoding="utf-8")
     except OSError as error:
         raise file_error(f"{output} cannot be written", error) from None
-    return CommandResult(data, lambda _: f"Wrote {output}.")
+    return CommandResult(data, f"Wrote {output}.")
 
 
 @renders(

@@ -15,12 +15,7 @@ from ductile.cli.spec import OPTIONAL_PLUGIN, PLUGIN, SCHEDULE, Example, action,
 _AT_START = "at the next start"
 
 
-@renders(
-    "list",
-    "list the schedules and when they run next",
-    "schedule.list",
-    arguments=(OPTIONAL_PLUGIN,),
-)
+@renders("list", "list the schedules and when they run next", "schedule.list", arguments=(OPTIONAL_PLUGIN,))
 def list_schedules(found: Document, console: Console) -> str:
     if not found["schedules"]:
         return "There are no schedules. They are configured under `plugins.NAME.schedules`."
@@ -132,7 +127,7 @@ def run_now(call: Invocation) -> CommandResult:
     done = request_daemon(call)
     name = f"{done['plugin']}/{done['id']}"
     what = f"Would run {name} now" if done.get("dry_run") else f"{name} runs now as job {done['job_id']}"
-    return CommandResult(done, lambda _: f"{what}.")
+    return CommandResult(done, f"{what}.")
 
 
 def _switch_text(done: Document, becomes: str) -> str:

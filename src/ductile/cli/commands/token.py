@@ -73,7 +73,7 @@ def create(call: Invocation) -> CommandResult:
             "written": created.written,
             "warnings": [asdict(warning) for warning in created.warnings],
         },
-        text=None if shown is None else lambda _: shown,
+        text=shown,
         note=note,
     )
 
@@ -94,8 +94,7 @@ def list_tokens(call: Invocation) -> CommandResult:
         ]
         return console.table(("NAME", "KIND", "SCOPES", "WHERE"), table)
 
-    documents = [{name: getattr(row, name) for name in names} | {"scopes": [*row.scopes]} for row in rows]
-    return CommandResult({"tokens": [*documents]}, text)
+    return CommandResult({"tokens": [{name: getattr(row, name) for name in names} for row in rows]}, text)
 
 
 @action(

@@ -14,5 +14,5 @@ def show(call: Invocation) -> CommandResult:
     python = ".".join(str(part) for part in sys.version_info[:3])
     more = f" (Python {python}, {sys.platform})" if call.verbose else ""
     return CommandResult(
-        {"version": ductile.__version__, "python": python}, lambda _: f"ductile {ductile.__version__}{more}"
+        {"version": ductile.__version__, "python": python}, f"ductile {ductile.__version__}{more}"
     )

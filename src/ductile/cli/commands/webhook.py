@@ -62,8 +62,7 @@ def send(call: Invocation) -> CommandResult:
         call.config, call.environ, call.text("NAME"), _body(call), call.optional("delivery")
     )
     if call.switch("dry_run"):
-        data = signed.shown() | {"dry_run": True}
-        return CommandResult(data, lambda _: f"Would post {len(signed.body)} bytes to {signed.url}.")
+        return CommandResult(signed.shown(), f"Would post {len(signed.body)} bytes to {signed.url}.")
     try:
         done = send_request(signed)
     except DaemonNotRunningError as error:
@@ -74,7 +73,7 @@ def send(call: Invocation) -> CommandResult:
     answer = done.get("answer")
     if isinstance(answer, dict) and answer.get("job_id") is not None:
         text += f", job {answer['job_id']}" + (" (as before)" if answer.get("deduplicated") else "")
-    return CommandResult(done, lambda _: text, Exit.OK if done["accepted"] else Exit.FAILURE)
+    return CommandResult(done, text, Exit.OK if done["accepted"] else Exit.FAILURE)
 
 
 @renders(

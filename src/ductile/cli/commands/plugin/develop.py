@@ -147,10 +147,8 @@ def run_request(call: Invocation) -> CommandResult:
     target, file = call.text("PLUGIN"), call.text("request")
     if call.switch("dry_run"):
         found = run_once.find_runnable_plugin(call.config, call.environ, target)
-        return CommandResult(
-            {"plugin": found.name, "request": file, "dry_run": True},
-            lambda _: f"Would run {found.name} with the request in {file}, outside any queue.",
-        )
+        would = f"Would run {found.name} with the request in {file}, outside any queue."
+        return CommandResult({"plugin": found.name, "request": file}, would)
     request = sys.stdin.buffer.read() if file == "-" else run_once.read_request(file)
     limit = call.duration("timeout")
     ran = asyncio.run(run_once.run_request(call.config, call.environ, target, request, time_limit=limit))

@@ -67,7 +67,7 @@ def disable(call: Invocation) -> CommandResult:
             hint = f"{'; '.join(parts)}. To run them first: `ductile plugin disable {name} --drain`"
             return f"{shown}\n{console.hint(hint if parts else f'No queued job of {name} would end.')}"
 
-        return CommandResult(change_as_json(planned) | {"pending": pending, "dry_run": True}, text)
+        return CommandResult(change_as_json(planned) | {"pending": pending}, text)
     daemon_runs = _check_reload(call)
     drain, limit = call.switch("drain"), call.optional("timeout")
     if drain:
@@ -97,9 +97,7 @@ def enable(call: Invocation) -> CommandResult:
     name = configured_or_available(call.config, call.environ, call.text("NAME"), configured=False)
     planned = _change(call, name, "true", dry_run=True)
     if call.switch("dry_run"):
-        return CommandResult(
-            change_as_json(planned) | {"dry_run": True}, lambda console: change_text(planned, console)
-        )
+        return CommandResult(change_as_json(planned), lambda console: change_text(planned, console))
     daemon_runs = _check_reload(call)
     return _apply(call, _change(call, name, "true", dry_run=False), daemon_runs=daemon_runs)
 

@@ -126,10 +126,8 @@ def restore(call: Invocation) -> CommandResult:
     def text(console: Console) -> str:
         begin = f"{'Would restore' if done['dry_run'] else 'Restored'} {fmt.count(done['files'], 'file')}"
         lines = [f"{begin}, {done['bytes'] / _MIB:.1f} MiB, to {console.path(done['directory'])}."]
-        moved, missing = (
-            console.style("yellow", "was elsewhere:"),
-            console.style("yellow", "not in the backup:"),
-        )
+        moved = console.style("yellow", "was elsewhere:")
+        missing = console.style("yellow", "not in the backup:")
         lines += [f"{moved} {row['from']} is now {console.path(row['to'])}" for row in done["outside"]]
         directory = console.path(
             done["directory"] if done["config"] is None else str(_absolute(done["config"]).parent)

@@ -54,9 +54,7 @@ def _check_start(call: Invocation) -> CommandResult:
         hint = f"Without {', '.join(refused)}, which cannot run: `ductile plugin check`"
         return f"{line}\n{console.hint(hint)}"
 
-    return CommandResult(
-        {"store": str(store), "plugins": [*names], "cannot_run": [*refused], "dry_run": True}, text
-    )
+    return CommandResult({"store": str(store), "plugins": [*names], "cannot_run": [*refused]}, text)
 
 
 @action(
@@ -70,12 +68,12 @@ def stop(call: Invocation) -> CommandResult:
     response = request_daemon(call, advice=advice)
     pid = response["pid"]
     if call.switch("dry_run"):
-        return CommandResult(response, lambda _: f"Would stop process {pid}.")
+        return CommandResult(response, f"Would stop process {pid}.")
     if call.switch("no_wait"):
-        return CommandResult(response, lambda _: f"Process {pid} is stopping.")
+        return CommandResult(response, f"Process {pid} is stopping.")
     with show_waiting(call, f"process {pid} and the jobs it runs"):
         _wait_for_exit(pid)
-    return CommandResult(response | {"stopped": True}, lambda _: f"Process {pid} has stopped.")
+    return CommandResult(response | {"stopped": True}, f"Process {pid} has stopped.")
 
 
 def _wait_for_exit(pid: int) -> None:

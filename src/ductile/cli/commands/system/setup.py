@@ -12,15 +12,17 @@ from ductile.cli.spec import GLOBAL_OPTIONS, Argument, Option, action
 #: Seconds for `systemctl --version`.
 _SYSTEMCTL_TIMEOUT = 5.0
 #: Each script has a table: the words that may follow, by the words that were typed so far.
-_BASH = """\
-# bash completion for ductile. To install it:
-#   ductile system completion bash > ~/.local/share/bash-completion/completions/ductile
+_WORDS = """\
 _ductile_words() {{
   case "$1" in
 {cases}
     *) return 1 ;;
   esac
-}}
+}}"""
+_BASH = """\
+# bash completion for ductile. To install it:
+#   ductile system completion bash > ~/.local/share/bash-completion/completions/ductile
+{words}
 _ductile() {{
   local current="${{COMP_WORDS[COMP_CWORD]}}" said="" word i
   for ((i = 1; i < COMP_CWORD; i++)); do
@@ -44,12 +46,7 @@ _ZSH = """\
 #compdef ductile
 # zsh completion for ductile. To install it, with fpath+=~/.zfunc before compinit:
 #   ductile system completion zsh > ~/.zfunc/_ductile
-_ductile_words() {{
-  case "$1" in
-{cases}
-    *) return 1 ;;
-  esac
-}}
+{words}
 _ductile() {{
   local -a said
   local i
@@ -103,7 +100,7 @@ def print_unit(call: Invocation) -> CommandResult:
     command = Path(shutil.which(sys.argv[0]) or shutil.which("ductile") or sys.argv[0]).absolute()
     user = call.optional("user") or "ductile"
     unit = systemd_unit(opened.snapshot, opened.loaded.directory, command, user, version=_systemd_version())
-    return CommandResult({"unit": unit}, lambda _: unit.rstrip("\n"))
+    return CommandResult({"unit": unit}, unit.rstrip("\n"))
 
 
 @action(
@@ -115,20 +112,21 @@ def print_script(call: Invocation) -> CommandResult:
     from ductile.errors import UsageError
 
     shell = call.text("SHELL")
-    words = _following()
-    cases = "\n".join(f'    "{typed}") echo "{" ".join(after)}" ;;' for typed, after in words.items())
-    lines = [f"complete -c ductile -n __ductile_first -f -a '{' '.join(words.pop(''))}'"]
-    for typed, after in words.items():
+    following = _following()
+    cases = "\n".join(f'    "{typed}") echo "{" ".join(after)}" ;;' for typed, after in following.items())
+    words = _WORDS.format(cases=cases)
+    lines = [f"complete -c ductile -n __ductile_first -f -a '{' '.join(following.pop(''))}'"]
+    for typed, after in following.items():
         lines.append(f"complete -c ductile -n '__ductile_said {typed}' -a '{' '.join(after)}'")
     scripts = {
-        "bash": _BASH.format(cases=cases),
-        "zsh": _ZSH.format(cases=cases),
+        "bash": _BASH.format(words=words),
+        "zsh": _ZSH.format(words=words),
         "fish": _FISH.format(lines="\n".join(lines)),
     }
     if shell not in scripts:
         raise UsageError(f"there is no completion for {shell}", hint=f"one of {', '.join(scripts)}")
     script = scripts[shell]
-    return CommandResult({"shell": shell, "script": script}, lambda _: script.rstrip("\n"))
+    return CommandResult({"shell": shell, "script": script}, script.rstrip("\n"))
 
 
 def _following() -> dict[str, list[str]]:
