@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from datetime import datetime, timedelta
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from builders.jobs import START
 from ductile.core.jobs.admission import Caps, choose_next_plugin, decide_hold
 from ductile.core.jobs.model import Hold
 
@@ -68,30 +66,9 @@ def test_of_one_plugin_the_oldest_go(queue: list[str], limits: Caps) -> None:
         assert taken == places[: len(taken)]
 
 
-@given(
-    st.none() | st.integers(-5, 5).map(lambda seconds: START + timedelta(seconds=seconds)),
-    st.booleans(),
-    st.booleans(),
-    st.booleans(),
-    st.booleans(),
-)
-def test_a_job_is_held_for_a_reason_that_is_there(
-    retry_at: datetime | None, predecessor: bool, key: bool, suspect: bool, other: bool
-) -> None:
-    hold = decide_hold(
-        now=START,
-        retry_at=retry_at,
-        predecessor_live=predecessor,
-        key_taken=key,
-        suspect=suspect,
-        other_suspect_active=other,
-    )
-    waits = retry_at is not None and retry_at > START
-    there = {
-        Hold.RETRY: waits,
-        Hold.PREDECESSOR: predecessor,
-        Hold.KEY: key,
-        Hold.SUSPECT: suspect and other,
-    }
+@given(st.booleans(), st.booleans(), st.booleans())
+def test_a_job_is_held_for_a_reason_that_is_there(predecessor: bool, key: bool, suspect: bool) -> None:
+    hold = decide_hold(predecessor_live=predecessor, key_taken=key, behind_suspect=suspect)
+    there = {Hold.PREDECESSOR: predecessor, Hold.KEY: key, Hold.SUSPECT: suspect}
     assert hold is None or there[hold]
     assert (hold is None) == (not any(there.values()))

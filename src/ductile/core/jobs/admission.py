@@ -36,29 +36,17 @@ def choose_next_plugin(oldest_ready: Mapping[str, int], running: Mapping[str, in
     )
 
 
-def decide_hold(
-    *,
-    now: datetime,
-    retry_at: datetime | None = None,
-    predecessor_live: bool = False,
-    key_taken: bool = False,
-    suspect: bool = False,
-    other_suspect_active: bool = False,
-) -> Hold | None:
-    """Return why a queued job has to wait; None if it is ready.
+def decide_hold(*, predecessor_live: bool, key_taken: bool, behind_suspect: bool = False) -> Hold | None:
+    """Return why a queued job whose retry time, if any, has come has to wait; None if it is ready.
 
     At most one job of a dedupe key is ready or running, and at most one suspect: a job that ran when the
     daemon crashed. The others wait and are released one by one, oldest first.
     """
-    if retry_at is not None and retry_at > now:
-        return Hold.RETRY
     if predecessor_live:
         return Hold.PREDECESSOR
     if key_taken:
         return Hold.KEY
-    if suspect and other_suspect_active:
-        return Hold.SUSPECT
-    return None
+    return Hold.SUSPECT if behind_suspect else None
 
 
 #: Characters of a key.

@@ -59,7 +59,6 @@ def submit_job(session: Session, job: NewJob, window: timedelta) -> EnqueueResul
         hold = None
     else:
         hold = decide_hold(
-            now=session.now,
             predecessor_live=is_live(session, job.after_job_id),
             key_taken=_is_key_taken(session, job),
         )
@@ -162,11 +161,9 @@ def _key_columns(job: NewJob | Job) -> dict[str, SqlValue]:
 def hold_for(session: Session, job: Job, *, suspect: bool) -> Hold | None:
     """Return what a job that could be ready has to wait for. The job itself must not hold its key now."""
     return decide_hold(
-        now=session.now,
         predecessor_live=is_live(session, session.value("after_job_of", seq=job.seq)),
         key_taken=_is_key_taken(session, job),
-        suspect=suspect,
-        other_suspect_active=suspect and session.one("active_suspect", seq=job.seq) is not None,
+        behind_suspect=suspect and session.one("active_suspect", seq=job.seq) is not None,
     )
 
 
