@@ -29,7 +29,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 from ductile.core.jobs.model import SubmittedBy
 from ductile.errors import StoreFailedError
@@ -37,17 +37,21 @@ from ductile.store.model.jobs import EnqueueResult
 from ductile.struct import Value
 
 
-class JobsEnqueued(Value):
+class Change(Value):
+    """What a commit changed."""
+
+
+class JobsEnqueued(Change):
     """A submission was committed, with the results that its caller gets."""
 
     results: tuple[EnqueueResult, ...]
 
 
-class JobsReady(Value):
+class JobsReady(Change):
     """At least one job may be claimable now that was not before."""
 
 
-class JobEnded(Value):
+class JobEnded(Change):
     """A job reached a terminal state."""
 
     job_id: str
@@ -56,47 +60,35 @@ class JobEnded(Value):
     submitted_by: SubmittedBy
 
 
-class RetryScheduled(Value):
+class RetryScheduled(Change):
     """A job waits for its retry until this instant."""
 
     due_at: datetime
 
 
-class DeadlineSet(Value):
+class DeadlineSet(Change):
     """A pipeline run is cancelled at this instant if it has not ended."""
 
     due_at: datetime
 
 
-class SchedulesChanged(Value):
+class SchedulesChanged(Change):
     """A schedule was paused or resumed."""
 
 
-class DeliveriesDue(Value):
+class DeliveriesDue(Change):
     """At least one state webhook became due."""
 
 
-class LedgerAppended(Value):
+class LedgerAppended(Change):
     """At least one ledger entry was appended."""
 
 
-class StoreFailed(Value):
+class StoreFailed(Change):
     """The store stopped writing for good."""
 
     error: StoreFailedError
 
-
-Change: TypeAlias = (
-    JobsEnqueued
-    | JobsReady
-    | JobEnded
-    | RetryScheduled
-    | DeadlineSet
-    | SchedulesChanged
-    | DeliveriesDue
-    | LedgerAppended
-    | StoreFailed
-)
 
 C = TypeVar("C", bound=Change)
 
@@ -111,7 +103,7 @@ class Notifier:
     """Calls the subscribers of a change. All methods are called on the event loop."""
 
     def __init__(self) -> None:
-        self._callbacks: dict[type[object], list[Callable[[Any], None]]] = {}
+        self._callbacks: dict[type[Change], list[Callable[[Any], None]]] = {}
 
     def subscribe(self, change: type[C], callback: Callable[[C], None]) -> Callable[[], None]:
         """Call `callback` for every change of this type; it must not block.

@@ -18,13 +18,17 @@ submitted_detail, dedupe_key, created_at, started_at, completed_at, next_retry_a
 source_event_id, event_context_id, run_id, step_path, hops, trace_id, cancel_requested_at, owner, lease_until,
 claim_seq, suspect, callback_url, callback_model, callback_events, artifacts
 
--- fragment: job_filters
+-- fragment: same_key
+dedupe_key = :dedupe_key AND plugin = :plugin AND command = :command
+
+-- fragment: job_page
 -- Every list checks all filters; the lists differ in the index that they use.
-(:job_id IS NULL OR id = :job_id) AND (:run_id IS NULL OR run_id = :run_id)
+seq < :before AND (:job_id IS NULL OR id = :job_id) AND (:run_id IS NULL OR run_id = :run_id)
 AND (:parent_job_id IS NULL OR parent_job_id = :parent_job_id)
 AND (:plugin IS NULL OR plugin = :plugin) AND (:status IS NULL OR status = :status)
 AND (:command IS NULL OR command = :command) AND (:submitted_by IS NULL OR submitted_by = :submitted_by)
 AND (:created_from IS NULL OR created_at >= :created_from) AND (:created_before IS NULL OR created_at < :created_before)
+ORDER BY seq DESC LIMIT :limit
 
 -- name: insert_job
 -- Inserts nothing if a child with the same origin exists.
@@ -81,24 +85,24 @@ VALUES (:id, :parent_id, :run_id, :pipeline, :step_path, :baggage, :hops, :at)
 -- name: live_match
 -- A job with this key that has not ended, the running one first.
 SELECT id FROM job_queue {use_job_queue_dedupe}
-WHERE dedupe_key = :dedupe_key AND plugin = :plugin AND command = :command AND status IN ('queued', 'running')
+WHERE {same_key} AND status IN ('queued', 'running')
 ORDER BY status DESC LIMIT 1
 
 -- name: succeeded_match
 -- The latest success with this key.
 SELECT id, completed_at FROM job_queue
-WHERE dedupe_key = :dedupe_key AND plugin = :plugin AND command = :command AND status = 'succeeded'
+WHERE {same_key} AND status = 'succeeded'
 ORDER BY completed_at DESC LIMIT 1
 
 -- name: latest_with_key
 -- The newest job with this key, in any state.
 SELECT id FROM job_queue {use_job_queue_dedupe}
-WHERE dedupe_key = :dedupe_key AND plugin = :plugin AND command = :command
+WHERE {same_key}
 ORDER BY seq DESC LIMIT 1
 
 -- name: key_holder
 SELECT seq FROM job_queue {use_job_queue_key_holder}
-WHERE dedupe_key = :dedupe_key AND plugin = :plugin AND command = :command
+WHERE {same_key}
   AND hold IS NULL AND (status = 'running' OR status = 'queued')
 
 -- name: blocking_job
@@ -119,7 +123,7 @@ FROM job_queue AS waiting WHERE waiting.id = :id
 
 -- name: first_key_follower
 SELECT {job_columns} FROM job_queue
-WHERE dedupe_key = :dedupe_key AND plugin = :plugin AND command = :command AND hold = 'key'
+WHERE {same_key} AND hold = 'key'
 ORDER BY seq LIMIT 1
 
 -- name: live_status
@@ -246,35 +250,23 @@ WITH RECURSIVE tree (id) AS (
 SELECT id FROM tree LIMIT :limit
 
 -- name: jobs_newest
-SELECT {job_columns} FROM job_queue
-WHERE seq < :before AND {job_filters}
-ORDER BY seq DESC LIMIT :limit
+SELECT {job_columns} FROM job_queue WHERE {job_page}
 
 -- name: job_of_id
-SELECT {job_columns} FROM job_queue
-WHERE id = :job_id AND seq < :before AND {job_filters}
-ORDER BY seq DESC LIMIT :limit
+SELECT {job_columns} FROM job_queue WHERE id = :job_id AND {job_page}
 
 -- name: jobs_of_status
 -- For every status but succeeded, which most rows have: those are found fastest from the newest row.
-SELECT {job_columns} FROM job_queue
-WHERE status <> 'succeeded' AND status = :status AND seq < :before AND {job_filters}
-ORDER BY seq DESC LIMIT :limit
+SELECT {job_columns} FROM job_queue WHERE status <> 'succeeded' AND status = :status AND {job_page}
 
 -- name: jobs_of_plugin
-SELECT {job_columns} FROM job_queue
-WHERE plugin = :plugin AND seq < :before AND {job_filters}
-ORDER BY seq DESC LIMIT :limit
+SELECT {job_columns} FROM job_queue WHERE plugin = :plugin AND {job_page}
 
 -- name: jobs_of_parent
-SELECT {job_columns} FROM job_queue
-WHERE parent_job_id = :parent_job_id AND seq < :before AND {job_filters}
-ORDER BY seq DESC LIMIT :limit
+SELECT {job_columns} FROM job_queue WHERE parent_job_id = :parent_job_id AND {job_page}
 
 -- name: jobs_of_run
-SELECT {job_columns} FROM job_queue
-WHERE run_id = :run_id AND seq < :before AND {job_filters}
-ORDER BY seq DESC LIMIT :limit
+SELECT {job_columns} FROM job_queue WHERE run_id = :run_id AND {job_page}
 
 -- name: transitions_of_job
 SELECT seq, execution, from_status, to_status, reason, at FROM job_transitions WHERE job_id = :job_id ORDER BY seq

@@ -31,7 +31,7 @@ SELECT fingerprint FROM pipeline_runs WHERE run_id = :run_id
 -- name: last_waiting_run
 -- Runs with one key follow one another: a new one waits for the one that no other waits for yet.
 SELECT id FROM job_queue AS run {use_job_queue_dedupe}
-WHERE dedupe_key = :dedupe_key AND plugin = :plugin AND command = :command AND status IN ('queued', 'running')
+WHERE {same_key} AND status IN ('queued', 'running')
   AND id <> :id
   AND NOT EXISTS (SELECT 1 FROM job_queue AS step WHERE step.after_job_id = run.id AND step.hold = 'predecessor')
 ORDER BY seq DESC LIMIT 1
@@ -72,7 +72,7 @@ INSERT INTO run_scopes (
 )
 
 -- name: scope_by_id
-SELECT id, split_path, parent_id, parent_branch, parent_order, live, state, entry_job_id, context_id
+SELECT parent_id, parent_branch, parent_order, id, live, split_path, entry_job_id, context_id, state
 FROM run_scopes WHERE id = :id
 
 -- name: set_live
@@ -99,8 +99,8 @@ INSERT INTO run_leaves (
 DELETE FROM run_leaves WHERE scope_id = :scope_id AND branch = :branch AND line_order = :line_order
 
 -- name: token_results_of_scope
-SELECT result.branch, result.line_order, result.status, event.payload, result.error, result.job_id,
-  result.position, result.step_path, result.event_id
+SELECT result.branch, result.line_order, result.position, result.step_path, result.status, result.job_id,
+  result.event_id, result.error, event.payload
 FROM run_leaves AS result LEFT JOIN events AS event ON event.id = result.event_id
 WHERE result.scope_id = :scope_id
 

@@ -139,11 +139,12 @@ def translated(path: Path) -> Iterator[None]:
 
 
 def translate(error: apsw.Error | OSError, path: Path) -> StoreError:
+    if isinstance(error, apsw.FullError) or (isinstance(error, OSError) and is_full(error)):
+        return StoreFullError(
+            f"the disk that holds {path} is full",
+            hint="Free some space, then try again. Nothing that was accepted is lost.",
+        )
     match error:
-        case apsw.FullError():
-            return _full(path)
-        case OSError() if is_full(error):
-            return _full(path)
         case apsw.BusyError() | apsw.LockedError():
             return StoreBusyError(
                 f"{path} is locked by another process",
@@ -186,13 +187,6 @@ def damaged(path: Path, message: str) -> StoreFailedError:
         message,
         hint=f"Keep a copy of {path} and of what lies beside it (-wal), then restore a backup "
         "(`ductile system restore FILE --to DIR`) or point state.path to a new file.",
-    )
-
-
-def _full(path: Path) -> StoreFullError:
-    return StoreFullError(
-        f"the disk that holds {path} is full",
-        hint="Free some space, then try again. Nothing that was accepted is lost.",
     )
 
 

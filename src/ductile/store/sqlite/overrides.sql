@@ -63,8 +63,7 @@ SELECT {job_columns} FROM job_queue
 WHERE id IN (
     SELECT job_log.job_id FROM job_log_text CROSS JOIN job_log ON job_log.seq = job_log_text.rowid
     WHERE job_log_text MATCH '"' || replace(replace(:words, '"', '""'), ' ', '" "') || '"'
-  ) AND seq < :before AND {job_filters}
-ORDER BY seq DESC LIMIT :limit
+  ) AND {job_page}
 
 -- name: log_with_words
 -- CROSS JOIN fixes the order: the index finds the rows, newest first, and the filters are checked on them.

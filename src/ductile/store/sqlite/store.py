@@ -127,7 +127,7 @@ class SqliteStore(ReadOnlySqliteStore):
         with suppress(StoreFailedError):
             self.writer.check()  # an idle store may not have noticed yet that its files were removed
         self._readers.close()
-        if self.writer.has_failed:
+        if self.writer.failure is not None:
             # A checkpoint would remove the log from which a file with a fatal error is recovered.
             self.connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
             if self.writer.files.is_lost:

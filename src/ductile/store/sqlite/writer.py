@@ -88,7 +88,8 @@ class Writer:
         self._closing = False
         #: Whether the thread waits for a request.
         self.is_idle = False
-        self._failure: StoreFailedError | None = None
+        #: Why writing has stopped for good.
+        self.failure: StoreFailedError | None = None
         #: Whether the disk was full at the last submission.
         self.is_full = False
         self._has_written = False
@@ -107,8 +108,8 @@ class Writer:
         request = WriteRequest(priority, work, loop.create_future())
         queue = self._queues[priority]
         with self._lock:
-            if self._failure is not None:
-                raise self._failure
+            if self.failure is not None:
+                raise self.failure
             if self._closing:
                 raise StoreBusyError("the store is closing", hint="Try again when the daemon is back.")
             if priority is Priority.ENQUEUE and len(queue) >= CAPACITY:
@@ -135,8 +136,8 @@ class Writer:
 
     def check(self) -> None:
         """Raise `StoreFailedError` if writing has stopped, or a file was removed or replaced."""
-        if self._failure is not None:
-            raise self._failure
+        if self.failure is not None:
+            raise self.failure
         try:
             self.files.check()
         except StoreFailedError as error:
@@ -144,14 +145,10 @@ class Writer:
             self._stop(error)
             raise
 
-    @property
-    def has_failed(self) -> bool:
-        return self._failure is not None
-
     def _stop(self, failure: StoreFailedError) -> None:
         """Write nothing more. The first failure is kept: later ones follow from it."""
-        if self._failure is None:
-            self._failure = failure
+        if self.failure is None:
+            self.failure = failure
             self._call_on_loop(self._notifier.publish, (StoreFailed(error=failure),))
 
     async def close(self) -> None:
@@ -175,7 +172,7 @@ class Writer:
                 )
                 self._stop(stopped)
                 waiting = self._take_all()
-                self._fail(waiting, self._failure or stopped)
+                self._fail(waiting, self.failure or stopped)
                 self._notify(waiting)
 
     def _wait_for_work(self) -> bool:
@@ -215,8 +212,8 @@ class Writer:
             self._notify(batch)
 
     def _begin(self) -> None:
-        if self._failure is not None:
-            raise self._failure
+        if self.failure is not None:
+            raise self.failure
         self._has_written = False
         self._execute("BEGIN IMMEDIATE")
         self._session.begin_transaction(self._clock())
@@ -388,7 +385,7 @@ class Writer:
 
     def _checkpoint_if_large(self) -> None:
         """Checkpoint between batches, so that no caller waits for it inside a commit."""
-        if self._wal_pages < CHECKPOINT_PAGES or self._failure is not None:
+        if self._wal_pages < CHECKPOINT_PAGES or self.failure is not None:
             return
         try:
             self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)

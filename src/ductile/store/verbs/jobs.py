@@ -5,7 +5,7 @@ These verbs run on a snapshot and never wait for the writer.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from ductile.core.events.model import NewContext
@@ -96,21 +96,15 @@ def jobs(session: Session, where: JobFilter, *, limit: int, cursor: str | None =
         "created_from": text_or_none(where.created_from),
         "created_before": text_or_none(where.created_before),
     }
-    # The most selective filter chooses the index; the others are checked on the rows.
-    if words is not None:
-        query = "jobs_with_words"
-    elif where.job_id is not None:
-        query = "job_of_id"
-    elif where.run_id is not None:
-        query = "jobs_of_run"
-    elif where.parent_job_id is not None:
-        query = "jobs_of_parent"
-    elif where.status is not None and where.status is not JobStatus.SUCCEEDED:
-        query = "jobs_of_status"
-    elif where.plugin is not None:
-        query = "jobs_of_plugin"
-    else:
-        query = "jobs_newest"
+    by_selectivity = {
+        "jobs_with_words": words,
+        "job_of_id": where.job_id,
+        "jobs_of_run": where.run_id,
+        "jobs_of_parent": where.parent_job_id,
+        "jobs_of_status": None if where.status is JobStatus.SUCCEEDED else where.status,
+        "jobs_of_plugin": where.plugin,
+    }
+    query = _first_given(by_selectivity) or "jobs_newest"
     return read_page(session, query, values, read_job, limit=limit, cursor=cursor, seq_column=1)
 
 
@@ -123,17 +117,22 @@ def log(session: Session, where: LogFilter, *, limit: int, cursor: str | None = 
         "completed_before": text_or_none(where.completed_before),
         "exclude_internal": int(where.exclude_internal),
     }
-    if words is not None:
-        query = "log_with_words"
-    elif where.job_id is not None:
-        query = "log_of_job"
-    elif where.status is not None and where.status is not LogStatus.SUCCEEDED:
-        query = "log_of_status"
-    elif where.plugin is not None:
-        query = "log_of_plugin"
-    else:
-        query = "log_newest"
+    by_selectivity = {
+        "log_with_words": words,
+        "log_of_job": where.job_id,
+        "log_of_status": None if where.status is LogStatus.SUCCEEDED else where.status,
+        "log_of_plugin": where.plugin,
+    }
+    query = _first_given(by_selectivity) or "log_newest"
     return read_page(session, query, values, read_log, limit=limit, cursor=cursor)
+
+
+def _first_given(filters: Mapping[str, str | None]) -> str | None:
+    """Return the query by the most selective filter, which chooses the index.
+
+    The others are checked on the rows.
+    """
+    return next((query for query, value in filters.items() if value is not None), None)
 
 
 def _as_words(query: str | None) -> str | None:

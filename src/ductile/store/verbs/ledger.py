@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
-from typing import Protocol
 
-from ductile.core.jobs.model import JobReason, JobStatus, LedgerEntry, LedgerKind, Transition
-from ductile.core.json import JsonValue
+from ductile.core.jobs.model import Job, JobReason, JobStatus, LedgerEntry, LedgerKind, NewJob, Transition
+from ductile.core.json import JsonObject, JsonValue
 from ductile.core.schedules.planner import Occurrence, OccurrenceOutcome
 from ductile.core.timestamps import format_timestamp, parse_timestamp
 from ductile.store.model.records import LedgerRow, TransitionRow
@@ -16,25 +15,12 @@ from ductile.store.rows import from_json, row_reader, to_json
 from ductile.store.session import Session
 
 
-class JobIdentity(Protocol):
-    """A job, new or stored."""
-
-    @property
-    def id(self) -> str: ...
-    @property
-    def run_id(self) -> str | None: ...
-    @property
-    def plugin(self) -> str: ...
-    @property
-    def command(self) -> str: ...
-
-
 def next_ledger_seq(session: Session) -> int:
     return session.next_seq("highest_in_ledger")
 
 
 def write_transition(
-    session: Session, transition: Transition, job: JobIdentity, *, execution: int, seq: int | None = None
+    session: Session, transition: Transition, job: NewJob | Job, *, execution: int, seq: int | None = None
 ) -> None:
     """Append a transition to the ledger and, with the same number, to the job's own history."""
     seq = next_ledger_seq(session) if seq is None else seq
@@ -114,38 +100,23 @@ def write_occurrence(session: Session, occurrence: Occurrence) -> None:
     nominal = format_timestamp(occurrence.nominal_at)
     until = nominal if occurrence.until_at is None else format_timestamp(occurrence.until_at)
     skipped = occurrence.outcome is OccurrenceOutcome.SKIPPED
-    late = None if occurrence.late is None else round(occurrence.late.total_seconds() * 1000)
-    key = {"plugin": occurrence.plugin, "schedule_id": occurrence.schedule_id}
+    key: JsonObject = {"plugin": occurrence.plugin, "schedule_id": occurrence.schedule_id}
+    row: JsonObject = key | {
+        "nominal_at": nominal,
+        "until_at": until,
+        "count": occurrence.count,
+        "reason": occurrence.reason,
+        "late_ms": None if occurrence.late is None else round(occurrence.late.total_seconds() * 1000),
+    }
     last = session.one("last_occurrence", **key) if skipped else None
     # The last row may lie later: the clock may have been set back.
     if last is not None and last[1:3] == (OccurrenceOutcome.SKIPPED, occurrence.reason) and last[3] < nominal:
         session.run("extend_skip", seq=last[0], until_at=until, count=occurrence.count)
     else:
-        session.run(
-            "insert_occurrence",
-            **key,
-            nominal_at=nominal,
-            until_at=until,
-            count=occurrence.count,
-            outcome=occurrence.outcome,
-            reason=occurrence.reason,
-            job_id=occurrence.job_id,
-            late_ms=late,
-            at=session.timestamp,
-        )
-    append_ledger(
-        session,
-        LedgerKind.SCHEDULE_SKIPPED if skipped else LedgerKind.SCHEDULE_FIRED,
-        {
-            **key,
-            "nominal_at": nominal,
-            "until_at": until,
-            "count": occurrence.count,
-            "reason": occurrence.reason,
-            "late_ms": late,
-        },
-        job_id=occurrence.job_id,
-    )
+        outcome = {"outcome": occurrence.outcome, "job_id": occurrence.job_id, "at": session.timestamp}
+        session.run("insert_occurrence", **row, **outcome)
+    kind = LedgerKind.SCHEDULE_SKIPPED if skipped else LedgerKind.SCHEDULE_FIRED
+    append_ledger(session, kind, row, job_id=occurrence.job_id)
 
 
 # -- reading

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from ductile.core.ids import make_id
-from ductile.core.jobs.model import TERMINAL, Callback, Job, JobStatus, LedgerKind
+from ductile.core.jobs.model import TERMINAL, Callback, Job, JobStatus, LedgerKind, NewJob
 from ductile.core.jobs.settlement import CallbackEvent, CallbackState
 from ductile.core.json import JsonObject
 from ductile.core.timestamps import format_timestamp
@@ -38,7 +38,7 @@ from ductile.store.rows import (
     text_or_none,
 )
 from ductile.store.session import Session, SqlValue
-from ductile.store.verbs.ledger import JobIdentity, append_ledger
+from ductile.store.verbs.ledger import append_ledger
 from ductile.struct import asdict, replace
 
 _LEDGER_KINDS = {
@@ -50,7 +50,7 @@ _LEDGER_KINDS = {
 # -- events of a job
 
 
-def write_callback(session: Session, event: CallbackEvent, job: JobIdentity, *, attempt: int) -> None:
+def write_callback(session: Session, event: CallbackEvent, job: NewJob | Job, *, attempt: int) -> None:
     """Put a state webhook into the outbox for each URL that is subscribed to this state.
 
     The body is final. The event is numbered among the job's even if no URL is subscribed to it.

@@ -27,6 +27,7 @@ from ductile.store.notifier import JOBS_READY, JobsEnqueued
 from ductile.store.rows import find_job, find_jobs, from_json, row_reader
 from ductile.store.session import Session
 from ductile.store.verbs.insert import hold_for, submit_job
+from ductile.store.verbs.jobs import context
 from ductile.store.verbs.ledger import write_transition
 from ductile.store.verbs.outbox import write_callback
 from ductile.store.verbs.runs import (
@@ -58,10 +59,19 @@ def retry(session: Session, job_id: str, policy: Policy, *, ended_at: datetime |
     found = _retryable(session, job_id, ended_at)
     if isinstance(found, RetryResult):
         return found
-    if found.plugin == RUN_PLUGIN:
-        _retry_run(session, found, policy)
-    else:
+    if found.plugin != RUN_PLUGIN:
         _requeue(session, found)
+        return RetryResult.QUEUED
+    # The run keeps its id and graph; its failed tokens are reopened.
+    failed = find_jobs(session, "retryable_members", run_id=found.id)
+    stopped = find_jobs(session, "members_stopped_by_cancel", run_id=found.id)
+    earlier = predecessor_run(session, found)
+    _reopen(session, found, Hold.RUN)
+    for job in failed:
+        session.run("set_after", seq=job.seq, after_job_id=earlier)
+        _requeue(session, job)
+    for job in stopped:
+        _continue_token(session, job, policy)
     return RetryResult.QUEUED
 
 
@@ -105,7 +115,7 @@ def _ended_job(session: Session, job_id: str) -> Job | RetryResult:
 def _requeue(session: Session, job: Job) -> None:
     if job.run_id is not None and (position := position_of(session, job.id)) is not None:
         reopen_token(session, position)
-    _reopen(session, job, Hold.RUN if job.plugin == RUN_PLUGIN else hold_for(session, job, suspect=False))
+    _reopen(session, job, hold_for(session, job, suspect=False))
 
 
 def _reopen(session: Session, job: Job, hold: Hold | None) -> None:
@@ -116,19 +126,6 @@ def _reopen(session: Session, job: Job, hold: Hold | None) -> None:
     write_transition(session, back, job, execution=job.execution)
     if job.callback is not None:
         write_callback(session, _QUEUED, job, attempt=1)
-
-
-def _retry_run(session: Session, run: Job, policy: Policy) -> None:
-    """Reopen the run, which keeps its id and graph, and its failed tokens."""
-    failed = find_jobs(session, "retryable_members", run_id=run.id)
-    stopped = find_jobs(session, "members_stopped_by_cancel", run_id=run.id)
-    earlier = predecessor_run(session, run)
-    _reopen(session, run, Hold.RUN)
-    for job in failed:
-        session.run("set_after", seq=job.seq, after_job_id=earlier)
-        _requeue(session, job)
-    for job in stopped:
-        _continue_token(session, job, policy)
 
 
 def _continue_token(session: Session, job: Job, policy: Policy) -> None:
@@ -217,12 +214,11 @@ def _start_at(session: Session, job: Job, path: str, copied: _CopiedScopes) -> T
 
 def _context_before(session: Session, job: Job) -> str | None:
     """Return the context that the step was given. Its own may hold what the step itself has claimed."""
-    row = None if job.event_context_id is None else session.one("context_by_id", id=job.event_context_id)
-    if row is None:
+    found = None if job.event_context_id is None else context(session, job.event_context_id)
+    if found is None:
         return None
-    own, _baggage, parent_id, run_id, _pipeline, step_path, _hops = row
-    before: str | None = parent_id if run_id == job.run_id and step_path == job.step_path else own
-    return before
+    is_own = found.run_id == job.run_id and found.step_path == job.step_path
+    return found.parent_id if is_own else found.id
 
 
 @dataclass(slots=True)

@@ -22,7 +22,7 @@ from ductile.core.runs.state import (
     TokenStatus,
 )
 from ductile.store.notifier import DeadlineSet
-from ductile.store.rows import from_json, object_or_none, storable, text_or_none, to_json
+from ductile.store.rows import from_json, row_reader, storable, text_or_none, to_json
 from ductile.store.session import Session, SqlValue
 from ductile.store.verbs.insert import insert_context, insert_event
 from ductile.struct import asdict
@@ -31,6 +31,9 @@ from ductile.struct import asdict
 _MAX_GRAPHS = 256
 _graphs: dict[str, Graph] = {}
 _texts: dict[str, str] = {}
+
+_read_scope = row_reader(JoinScope, state=JoinScopeState)
+_read_token_result = row_reader(TokenResult, status=TokenStatus, payload=from_json)
 
 # -- reading
 
@@ -98,33 +101,15 @@ def _scopes_that_can_close(session: Session, scope_id: str) -> list[JoinScopeVie
 def read_scope(session: Session, scope_id: str) -> JoinScope:
     row = session.one("scope_by_id", id=scope_id)
     assert row is not None  # noqa: S101 - pruned together with its run
-    found, split, parent, branch, order, live, state, entry_job_id, context_id = row
-    return JoinScope(
-        id=found,
-        live=live,
-        split=split,
-        parent=None if parent is None else TokenPosition(scope_id=parent, branch=branch, sort_key=order),
-        entry_job_id=entry_job_id,
-        context_id=context_id,
-        state=JoinScopeState(state),
-    )
+    parent_id, branch, order, *before, entry_job_id, context_id, state = row
+    parent = None if parent_id is None else TokenPosition(scope_id=parent_id, branch=branch, sort_key=order)
+    return _read_scope((*before, parent, entry_job_id, context_id, state))
 
 
 def token_results(session: Session, scope_id: str) -> tuple[TokenResult, ...]:
     return tuple(
-        TokenResult(
-            position=TokenPosition(scope_id=scope_id, branch=branch, sort_key=order),
-            step_position=position,
-            step_path=step_path,
-            status=TokenStatus(status),
-            job_id=job_id,
-            event_id=event_id,
-            error=error,
-            payload=object_or_none(payload),
-        )
-        for branch, order, status, payload, error, job_id, position, step_path, event_id in session.all(
-            "token_results_of_scope", scope_id=scope_id
-        )
+        _read_token_result((TokenPosition(scope_id=scope_id, branch=branch, sort_key=order), *result))
+        for branch, order, *result in session.all("token_results_of_scope", scope_id=scope_id)
     )
 
 

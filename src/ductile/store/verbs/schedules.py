@@ -133,18 +133,16 @@ def _defer(session: Session, firing: Firing) -> FireResult:
 def _find_outdated(session: Session, firing: Firing) -> FireStatus | None:
     """Return why a firing comes too late: the schedule has changed, or its occurrences are recorded."""
     if firing.planned_from is None:
-        done = any(_is_recorded(session, occurrence) for occurrence in firing.occurrences)
-        return FireStatus.ALREADY_FIRED if done else None
+        for occurrence in firing.occurrences:
+            nominal_at = format_timestamp(occurrence.nominal_at)
+            key = {"plugin": occurrence.plugin, "schedule_id": occurrence.schedule_id}
+            covered_until = session.value("last_covered", **key, nominal_at=nominal_at)
+            if covered_until is not None and covered_until >= nominal_at:
+                return FireStatus.ALREADY_FIRED
+        return None
     entry = firing.planned_from
     row = session.one("schedule", plugin=entry.plugin, schedule_id=entry.schedule_id)
     return FireStatus.STALE if row is None or read_schedule(row) != entry else None
-
-
-def _is_recorded(session: Session, occurrence: Occurrence) -> bool:
-    nominal_at = format_timestamp(occurrence.nominal_at)
-    key = {"plugin": occurrence.plugin, "schedule_id": occurrence.schedule_id}
-    covered_until = session.value("last_covered", **key, nominal_at=nominal_at)
-    return covered_until is not None and covered_until >= nominal_at
 
 
 def _without_repeats(session: Session, firing: Firing) -> Firing:
