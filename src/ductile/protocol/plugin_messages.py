@@ -210,8 +210,7 @@ def _response(body: JsonObject) -> PluginResponse:
 
 def _events(body: JsonObject) -> tuple[PluginEvent, ...]:
     events = []
-    for index, entry in enumerate(_objects(body, "events")):
-        place = f"`events[{index}]`"
+    for place, entry in _objects(body, "events"):
         kind = _text(entry, "type", place)
         if kind is None or not kind.strip():
             raise _expected(f"{place}.type", "a text", kind)
@@ -225,8 +224,7 @@ def _events(body: JsonObject) -> tuple[PluginEvent, ...]:
 
 def _logs(body: JsonObject) -> tuple[PluginLog, ...]:
     lines = []
-    for index, entry in enumerate(_objects(body, "logs")):
-        place = f"`logs[{index}]`"
+    for place, entry in _objects(body, "logs"):
         level = _text(entry, "level", place)
         message = _text(entry, "message", place)
         if message is None:
@@ -238,9 +236,8 @@ def _logs(body: JsonObject) -> tuple[PluginLog, ...]:
 
 
 def _artifacts(body: JsonObject) -> tuple[JsonValue, ...]:
-    entries = _objects(body, "artifacts")
-    for index, entry in enumerate(entries):
-        place = f"`artifacts[{index}]`"
+    artifacts = _objects(body, "artifacts")
+    for place, entry in artifacts:
         if not _text(entry, "name", place):
             raise _expected(f"{place}.name", "a text", entry.get("name"))
         if (_text(entry, "path", place) is None) == (_text(entry, "url", place) is None):
@@ -250,11 +247,11 @@ def _artifacts(body: JsonObject) -> tuple[JsonValue, ...]:
         size = entry.get("size")
         if size is not None and (not isinstance(size, int) or isinstance(size, bool)):
             raise _expected(f"{place}.size", "a whole number", size)
-    return tuple(entries)
+    return tuple(entry for _, entry in artifacts)
 
 
-def _objects(body: JsonObject, key: str) -> list[JsonObject]:
-    """Return a list of objects. Null counts as empty: some languages write an empty list as null."""
+def _objects(body: JsonObject, key: str) -> list[tuple[str, JsonObject]]:
+    """Return each object of a list with its place. Null is empty: some languages write empty lists so."""
     entries = body.get(key)
     if entries is None:
         return []
@@ -262,9 +259,10 @@ def _objects(body: JsonObject, key: str) -> list[JsonObject]:
         raise _expected(f"`{key}`", "a list", entries)
     objects = []
     for index, entry in enumerate(entries):
+        place = f"`{key}[{index}]`"
         if not isinstance(entry, dict):
-            raise _expected(f"`{key}[{index}]`", "an object", entry)
-        objects.append(entry)
+            raise _expected(place, "an object", entry)
+        objects.append((place, entry))
     return objects
 
 

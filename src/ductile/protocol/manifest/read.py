@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
+from enum import StrEnum
+from typing import TypeVar
 
 from ductile.core.durations import parse_duration
 from ductile.core.json import JsonValue
@@ -47,6 +49,8 @@ from ductile.struct import Value, field
 
 #: Similarity of a written key to a missing one. It is high because `name` and `names` are both keys.
 _MISSPELT = 0.8
+
+Choice = TypeVar("Choice", bound=StrEnum)
 
 
 def describe(node: Node | None) -> str:
@@ -113,21 +117,19 @@ class FieldReader(Value):
 
     def flag(self, name: str) -> bool | None:
         node = self.get(name)
-        if is_empty(node):
-            return None
         if isinstance(node, ScalarNode) and isinstance(value := scalar_value(node), bool):
             return value
-        self.refuse(name, "true or false")
+        if not is_empty(node):
+            self.refuse(name, "true or false")
         return None
 
-    def choice(self, name: str, allowed: tuple[str, ...]) -> str | None:
-        node = self.get(name)
-        if is_empty(node):
-            return None
+    def choice(self, name: str, enum: type[Choice], *aliases: str) -> Choice | None:
+        node, allowed = self.get(name), (*enum, *aliases)
         if isinstance(node, ScalarNode) and node.text in allowed:
-            return node.text
-        hint = did_you_mean(node.text, allowed) if isinstance(node, ScalarNode) else None
-        self.refuse(name, " or ".join(allowed), hint=hint)
+            return enum(node.text)
+        if not is_empty(node):
+            hint = did_you_mean(node.text, allowed) if isinstance(node, ScalarNode) else None
+            self.refuse(name, " or ".join(allowed), hint=hint)
         return None
 
     def names(self, name: str) -> tuple[str, ...]:
@@ -191,7 +193,7 @@ def read_manifest(fields: FieldReader) -> Manifest:
             fields.refuse(key, value, hint=hint)
     commands = {command.name: command for command in _commands(fields)}
     safe = fields.flag("concurrency_safe")
-    mode = fields.choice("execution_mode", (*ExecutionMode, "sync"))
+    mode = fields.choice("execution_mode", ExecutionMode, "sync")
     keys = fields.get("config_keys")
     required: tuple[str, ...] = ()
     if isinstance(keys, MapNode):
@@ -207,8 +209,8 @@ def read_manifest(fields: FieldReader) -> Manifest:
         version=fields.text("version"),
         entrypoint=fields.text("entrypoint", expected="the path of an executable in the plugin's directory"),
         description=fields.text("description").strip(),
-        concurrency_safe=True if safe is None else safe,
-        execution_mode=None if mode is None else ExecutionMode(mode),
+        concurrency_safe=safe is not False,
+        execution_mode=mode,
         timeout=_timeout(fields),
         preload=fields.names("preload"),
         commands=commands,
@@ -277,7 +279,7 @@ def _command_entries(fields: FieldReader) -> Iterator[tuple[str, SourceLocation,
 
 def read_command(fields: FieldReader, name: str) -> Command:
     fields.get("name")
-    kind = fields.choice("type", tuple(CommandType))
+    kind = fields.choice("type", CommandType)
     values = fields.get("values")
     emitted = values.get("emit") if isinstance(values, MapNode) else None
     emits = []
@@ -289,7 +291,7 @@ def read_command(fields: FieldReader, name: str) -> Command:
             emits.append(EmittedEvent(type=event.text, values=names))
     return Command(
         name=name,
-        type=CommandType.WRITE if kind is None else CommandType(kind),
+        type=kind or CommandType.WRITE,
         description=fields.text("description").strip(),
         input_schema=_schema(fields, "input_schema"),
         output_schema=_schema(fields, "output_schema"),
@@ -303,10 +305,9 @@ def read_command(fields: FieldReader, name: str) -> Command:
 
 
 def _schema(fields: FieldReader, name: str) -> JsonSchema | None:
-    node = fields.get(name)
-    if is_empty(node):
-        return None
-    match to_plain(node):
+    match to_plain(fields.get(name)):
+        case None:
+            return None
         case bool() as written:
             return written
         case dict() as written:
@@ -339,7 +340,7 @@ def _fact_outputs(fields: FieldReader, commands: Mapping[str, Command]) -> Itera
         rule = fields.inside(item, *path)
         if rule.text("from") not in ("", "state_updates"):
             rule.refuse("from", "state_updates")
-        view = rule.choice("compatibility_view", tuple(CompatibilityView))
+        view = rule.choice("compatibility_view", CompatibilityView)
         command = ""
         if isinstance(when := rule.get("when"), MapNode):
             condition = rule.inside(when, "when")
@@ -352,5 +353,5 @@ def _fact_outputs(fields: FieldReader, commands: Mapping[str, Command]) -> Itera
         yield FactOutput(
             command=command,
             fact_type=rule.text("fact_type", expected="a name for the fact, for example echo.snapshot"),
-            compatibility_view=CompatibilityView.MIRROR_OBJECT if view is None else CompatibilityView(view),
+            compatibility_view=view or CompatibilityView.MIRROR_OBJECT,
         )
