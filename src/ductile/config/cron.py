@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
-from zoneinfo import ZoneInfo, available_timezones
+from zoneinfo import ZoneInfo
 
 from ductile.struct import Value
 
@@ -30,10 +30,6 @@ def find_timezone(name: str) -> ZoneInfo | None:
         return ZoneInfo(name)
     except (OSError, ValueError, KeyError):  # unknown, a directory of the database, or not a name
         return None
-
-
-def all_timezones() -> list[str]:
-    return sorted(available_timezones())
 
 
 def system_timezone(environ: Mapping[str, str], *, localtime: Path = _LOCALTIME) -> str:

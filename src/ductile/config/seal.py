@@ -173,10 +173,6 @@ def read_checksums(directory: Path) -> Checksums | None:
 
 
 def write_checksums(directory: Path, checksums: Checksums) -> None:
-    write_atomically(directory / CHECKSUMS_FILE, format_checksums(checksums).encode())
-
-
-def format_checksums(checksums: Checksums) -> str:
     content = {
         "version": _VERSION,
         "strict": checksums.strict,
@@ -187,7 +183,8 @@ def format_checksums(checksums: Checksums) -> str:
         },
         "plugins": dict(sorted(checksums.plugins.items())),
     }
-    return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+    text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+    write_atomically(directory / CHECKSUMS_FILE, text.encode())
 
 
 def build_checksums(files: Iterable[SealedFile], plugins: Mapping[str, str], *, strict: bool) -> Checksums:

@@ -14,7 +14,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import msgspec
-from msgspec import NODEFAULT, UnsetType, inspect
+from msgspec import NODEFAULT, inspect
 
 from ductile.config.secrets import Secret, SecretMap
 from ductile.core.durations import Interval, format_duration, format_size
@@ -139,7 +139,26 @@ class SettingKey(Value):
 @cache
 def keys_of(section: type[Section]) -> tuple[SettingKey, ...]:
     """Return every setting of a section, in the order of the model."""
-    return tuple(map(_key, msgspec.structs.fields(section)))
+    keys = []
+    for field in msgspec.structs.fields(section):
+        found = inspect.type_info(field.type)
+        extra = (found.extra or {}) if isinstance(found, inspect.Metadata) else {}
+        schema = (found.extra_json_schema or {}) if isinstance(found, inspect.Metadata) else {}
+        default = field.default
+        if default is NODEFAULT:
+            default = None if field.default_factory is NODEFAULT else field.default_factory()
+        keys.append(
+            SettingKey(
+                name=field.encode_name,
+                attribute=field.name,
+                type=_field_type(found, at_least=extra.get("at_least")),
+                description=schema.get("description", ""),
+                required=field.required,
+                default=default,
+                default_text=extra.get("default"),
+            )
+        )
+    return tuple(keys)
 
 
 def settings_under(
@@ -183,8 +202,6 @@ def written_default(key: SettingKey) -> JsonValue:
             return str(key.default.value)
         case tuple():
             return list(key.default)
-        case Section() | SecretMap() | dict() | UnsetType():
-            return None
         case int() if key.type == Scalar(type=SettingType.SIZE, at_least=1):
             return format_size(key.default)
         case bool() | int() | str():
@@ -212,25 +229,6 @@ def fill_in_defaults(written: JsonValue, field_type: FieldType) -> JsonValue:
             return [fill_in_defaults(value, inner) for value in written]
         case _:
             return written
-
-
-def _key(field: msgspec.structs.FieldInfo) -> SettingKey:
-    found = inspect.type_info(field.type)
-    described = found if isinstance(found, inspect.Metadata) else None
-    extra = (described.extra or {}) if described else {}
-    schema = (described.extra_json_schema or {}) if described else {}
-    default = field.default
-    if default is NODEFAULT:
-        default = None if field.default_factory is NODEFAULT else field.default_factory()
-    return SettingKey(
-        name=field.encode_name,
-        attribute=field.name,
-        type=_field_type(found, at_least=extra.get("at_least")),
-        description=schema.get("description", ""),
-        required=field.required,
-        default=default,
-        default_text=extra.get("default"),
-    )
 
 
 def _field_type(

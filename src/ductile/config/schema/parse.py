@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime, time, timedelta
 
 from ductile.config.read.interpolate import without_defaults
@@ -31,14 +32,13 @@ _INSTANT = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(\.\d{1,6})?([Zz]|[+-]
 _MAX_QUOTE = 60
 
 
+@dataclass(eq=False)
 class InvalidValueError(Exception):
     """The value is not of its type; `message` and `hint` add to what was expected."""
 
-    def __init__(self, expected: str, *, message: str | None = None, hint: str | None = None) -> None:
-        super().__init__(message or f"expected {expected}")
-        self.expected = expected
-        self.message = message
-        self.hint = hint
+    expected: str
+    message: str | None = None
+    hint: str | None = None
 
 
 def describe(node: Node) -> str:

@@ -42,18 +42,6 @@ _TAKEN_HEADER = re.compile(
 _UNSIGNED_BYTES = 64 * 1024 * 1024
 
 
-def validate_access(config: Config, report: ValidationReport) -> None:
-    _check_listen(("api", "listen"), config.api.listen, report)
-    for index, token in enumerate(config.api.auth.tokens):
-        path = ("api", "auth", "tokens", index)
-        validate_scopes(token.scopes, (*path, "scopes"), config, report)
-        if not token.scopes:
-            report.warn(path, "this token has no scopes, so it cannot log in", hint="give it scopes")
-    _check_tokens(config, report)
-    _check_webhooks(config, report)
-    _check_state_webhooks(config, report)
-
-
 def _check_listen(path: KeyPath, listen: str, report: ValidationReport) -> None:
     found = _HOST_AND_PORT.fullmatch(listen)
     if found is None or int(found["port"]) > _MAX_PORT:
@@ -75,12 +63,16 @@ def validate_api_has_token(
         report.error(("api", "enabled"), "the API is enabled and no token has scopes", hint=hint)
 
 
-def _check_tokens(config: Config, report: ValidationReport) -> None:
+def validate_tokens(config: Config, report: ValidationReport) -> None:
+    _check_listen(("api", "listen"), config.api.listen, report)
+    keys: list[tuple[Secret, KeyPath]] = []
+    for index, token in enumerate(config.api.auth.tokens):
+        at: KeyPath = ("api", "auth", "tokens", index)
+        keys.append((token.token, (*at, "token")))
+        validate_scopes(token.scopes, (*at, "scopes"), config, report)
+        if not token.scopes:
+            report.warn(at, "this token has no scopes, so it cannot log in", hint="give it scopes")
     report.refuse_duplicates("token", _token_names(config))
-    keys: list[tuple[Secret, KeyPath]] = [
-        (token.token, ("api", "auth", "tokens", index, "token"))
-        for index, token in enumerate(config.api.auth.tokens)
-    ]
     for index, entry in enumerate(config.tokens):
         path = ("tokens", index)
         keys.append((entry.key, (*path, "key")))
@@ -153,7 +145,7 @@ def _similar_scope(scope: str, plugins: Collection[str]) -> str | None:
     return f"did you mean {meant}?" if meant in known else did_you_mean(meant, known)
 
 
-def _check_webhooks(config: Config, report: ValidationReport) -> None:
+def validate_webhooks(config: Config, report: ValidationReport) -> None:
     listen, endpoints = config.webhooks.listen, config.webhooks.endpoints
     _check_listen(("webhooks", "listen"), listen, report)
     is_there = node_at(report.root, ("webhooks",)) is not None
@@ -205,7 +197,7 @@ def _check_header(name: str | None, path: KeyPath, report: ValidationReport) -> 
         report.error(path, message, expected=expected, found=report.quote(path))
 
 
-def _check_state_webhooks(config: Config, report: ValidationReport) -> None:
+def validate_state_webhooks(config: Config, report: ValidationReport) -> None:
     header, at = config.state_webhooks.signature_header, ("state_webhooks", "signature_header")
     _check_header(header, at, report)
     if _TAKEN_HEADER.fullmatch(header.lower()):

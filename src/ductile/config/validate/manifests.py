@@ -46,14 +46,10 @@ def validate_against_manifests(
             report.warn(("plugins", name, "parallelism"), message)
     for path, plugin, command in _targets(config):
         target = plugins[plugin].installed
-        if target is not None and command not in target.manifest.commands:
-            report.error(
-                path,
-                f"{plugin} has no command {command}",
-                expected=f"one of {', '.join(target.manifest.commands)}",
-                found=report.quote(path),
-                hint=did_you_mean(command, target.manifest.commands),
-            )
+        if target is not None and command not in (commands := target.manifest.commands):
+            message, expected = f"{plugin} has no command {command}", f"one of {', '.join(commands)}"
+            hint = did_you_mean(command, commands)
+            report.error(path, message, expected=expected, found=report.quote(path), hint=hint)
 
 
 def _check_commands(

@@ -6,16 +6,19 @@ Pure over the decoded model; locations come from the tree it was decoded from.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
+from zoneinfo import available_timezones
 
-from ductile.config.cron import CRON_EXPECTED, all_timezones, find_timezone, parse_cron
+from ductile.config.cron import CRON_EXPECTED, find_timezone, parse_cron
 from ductile.config.find_config import is_url
 from ductile.config.names import NAME, VARIABLE, name_error, parse_target
 from ductile.config.schema.model import Config
 from ductile.config.schema.plugins import PluginSettings, ScheduleSettings
 from ductile.config.validate.access import (
-    validate_access,
     validate_access_references,
     validate_literal_secrets,
+    validate_state_webhooks,
+    validate_tokens,
+    validate_webhooks,
 )
 from ductile.config.validate.pipelines import refuse_wildcard, validate_pipelines, validate_references
 from ductile.config.validate.report import ValidationReport
@@ -56,7 +59,9 @@ def validate_config(config: Config, report: ValidationReport, *, complete: bool)
     validate_plugins(config, report)
     _check_routes(config, report)
     validate_pipelines(config, report)
-    validate_access(config, report)
+    validate_tokens(config, report)
+    validate_webhooks(config, report)
+    validate_state_webhooks(config, report)
     validate_literal_secrets(config, report)
     if complete:
         validate_references(config, report)
@@ -171,10 +176,6 @@ def _check_schedule(path: KeyPath, schedule: ScheduleSettings, report: Validatio
 
 def validate_timezone(name: str | None, path: KeyPath, report: ValidationReport) -> None:
     if name is not None and not find_timezone(name):
-        report.error(
-            path,
-            "unknown time zone",
-            expected="an IANA name such as Europe/Vienna",
-            found=report.quote(path),
-            hint=did_you_mean(name, all_timezones()),
-        )
+        expected = "an IANA name such as Europe/Vienna"
+        hint = did_you_mean(name, sorted(available_timezones()))
+        report.error(path, "unknown time zone", expected=expected, found=report.quote(path), hint=hint)

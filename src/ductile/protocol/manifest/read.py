@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from datetime import timedelta
 from enum import StrEnum
 from typing import TypeVar
 
@@ -201,6 +200,12 @@ def read_manifest(fields: FieldReader) -> Manifest:
         required, optional = declared.names("required"), declared.names("optional")
     else:  # a plain list is the old form, in which no key is required
         optional = fields.names("config_keys")
+    timeout = None
+    if written := fields.text("timeout"):
+        try:
+            timeout = parse_duration(written)
+        except ValueError:
+            fields.refuse("timeout", "a duration such as 30s or 5m")
     name = fields.text("name", expected=NAME_RULE)
     if name and not NAME.fullmatch(name):
         fields.refuse("name", NAME_RULE)
@@ -211,7 +216,7 @@ def read_manifest(fields: FieldReader) -> Manifest:
         description=fields.text("description").strip(),
         concurrency_safe=safe is not False,
         execution_mode=mode,
-        timeout=_timeout(fields),
+        timeout=timeout,
         preload=fields.names("preload"),
         commands=commands,
         required_config=required,
@@ -219,15 +224,6 @@ def read_manifest(fields: FieldReader) -> Manifest:
         fact_outputs=tuple(_fact_outputs(fields, commands)),
         others=fields.others(),
     )
-
-
-def _timeout(fields: FieldReader) -> timedelta | None:
-    written = fields.text("timeout")
-    try:
-        return parse_duration(written) if written else None
-    except ValueError:
-        fields.refuse("timeout", "a duration such as 30s or 5m")
-        return None
 
 
 def _commands(fields: FieldReader) -> Iterator[Command]:

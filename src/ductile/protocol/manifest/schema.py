@@ -18,32 +18,18 @@ from ductile.struct import Value
 JsonSchema: TypeAlias = "dict[str, JsonValue] | bool"
 
 _TYPES = {
-    "string": "string",
-    "str": "string",
-    "text": "string",
-    "integer": "integer",
-    "int": "integer",
-    "number": "number",
-    "float": "number",
-    "boolean": "boolean",
-    "bool": "boolean",
-    "array": "array",
-    "list": "array",
-    "object": "object",
-    "map": "object",
-    "dict": "object",
+    **dict.fromkeys(("string", "str", "text"), "string"),
+    **dict.fromkeys(("integer", "int"), "integer"),
+    **dict.fromkeys(("number", "float"), "number"),
+    **dict.fromkeys(("boolean", "bool"), "boolean"),
+    **dict.fromkeys(("array", "list"), "array"),
+    **dict.fromkeys(("object", "map", "dict"), "object"),
     "null": "null",
 }
 #: Keywords of JSON Schema with the type of their value, which no field of the compact form has.
-_STRUCTURAL = {
-    "properties": dict,
-    "patternProperties": dict,
-    "$defs": dict,
-    "required": list,
-    "enum": list,
-    "allOf": list,
-    "anyOf": list,
-    "oneOf": list,
+_STRUCTURAL: dict[str, type] = {
+    **dict.fromkeys(("properties", "patternProperties", "$defs"), dict),
+    **dict.fromkeys(("required", "enum", "allOf", "anyOf", "oneOf"), list),
     "additionalProperties": bool,
 }
 #: A pattern that needs more steps fails the field instead of blocking the daemon.
