@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from datetime import timedelta
 from enum import StrEnum
 from pathlib import Path
@@ -61,14 +61,11 @@ async def open_offline(
     try:
         lock = lock_store(path, purpose)
     except ConflictError as held:
-        holder = find_holder(path.parent)
-        if holder is not None and holder.purpose is not LockPurpose.DAEMON:
-            raise StoreBusyError(held.message, hint=held.hint, details=held.details) from held
-        raise StoreBusyError(
-            f"{held.message}, and does not answer",
-            hint="The daemon may just be starting or stopping: try again.",
-            details=held.details,
-        ) from held
+        holder, message, hint = find_holder(path.parent), held.message, held.hint
+        if holder is None or holder.purpose is LockPurpose.DAEMON:
+            message = f"{message}, and does not answer"
+            hint = "The daemon may just be starting or stopping: try again."
+        raise StoreBusyError(message, hint=hint, details=held.details) from held
     try:
         store = open_sqlite_store(path, clock=_CLOCK.now, rng=BufferedSystemRandom())
         try:
@@ -255,20 +252,14 @@ def _stoppable(executor: Executor, time_limit: timedelta | None) -> Iterator[lis
         executor.stop_all(at_once=bool(causes))
         causes.append(cause)
 
-    for number in _STOP_SIGNALS:
-        loop.add_signal_handler(number, stop, OfflineStopCause.SIGNAL)
-    timer = (
-        None
-        if time_limit is None
-        else loop.call_later(time_limit.total_seconds(), stop, OfflineStopCause.TIMEOUT)
-    )
-    try:
-        yield causes
-    finally:
-        if timer is not None:
-            timer.cancel()
+    with ExitStack() as at_exit:
         for number in _STOP_SIGNALS:
-            loop.remove_signal_handler(number)
+            loop.add_signal_handler(number, stop, OfflineStopCause.SIGNAL)
+            at_exit.callback(loop.remove_signal_handler, number)
+        if time_limit is not None:
+            timer = loop.call_later(time_limit.total_seconds(), stop, OfflineStopCause.TIMEOUT)
+            at_exit.callback(timer.cancel)
+        yield causes
 
 
 class OfflineRunner:

@@ -31,13 +31,7 @@ _WARNINGS = {
     ExecutionWarning.LEFTOVERS: "the plugin left processes behind; those of its group were ended",
 }
 #: Levels that plugins give to log lines.
-_LEVELS = {
-    "debug": SignalLevel.DEBUG,
-    "info": SignalLevel.INFO,
-    "warn": SignalLevel.WARN,
-    "warning": SignalLevel.WARN,
-    "error": SignalLevel.ERROR,
-}
+_LEVELS = {level.name.lower(): level for level in SignalLevel} | {"warning": SignalLevel.WARN}
 _LEDGER_SIGNALS = {
     LedgerKind.EVENT_DROPPED: Signal.EVENT_DROPPED,
     LedgerKind.STATE_STALE: Signal.STATE_STALE,

@@ -41,7 +41,6 @@ from ductile.struct import replace
 #: After the clock was set forward, occurrences late by less than this still run; the others were missed.
 GRACE = timedelta(seconds=60)
 
-
 #: Why a requested run is not started, by the store's answer.
 _RUN_NOW_ERRORS = {
     FireStatus.REFUSED_RUNNING: ("running", "the previous run of this schedule has not ended"),
@@ -141,11 +140,11 @@ class Scheduler:
     async def _fire_deferred(self, entries: Sequence[ScheduleEntry], tried: set[ScheduleKey]) -> bool:
         """Try deferred occurrences, the longest waiting first, each once a turn. True if any was tried."""
         waiting = [
-            (entry.deferred.start_at, entry, entry.deferred)
+            (entry, entry.deferred)
             for entry in entries
             if entry.deferred is not None and key_of(entry) not in tried
         ]
-        for _, entry, deferred in sorted(waiting, key=lambda each: each[0]):
+        for entry, deferred in sorted(waiting, key=lambda each: each[1].start_at):
             tried.add(key_of(entry))
             firing = firing_of_deferred(
                 self._active[key_of(entry)], entry, deferred, now=self._clock.now(), rng=self._rng
@@ -190,14 +189,11 @@ class Scheduler:
         else:
             self._active_since = {key: min(at, now) for key, at in self._active_since.items()}
         for entry in await self._entries():
+            if (planned := next_occurrence_of(entry)) is None:
+                continue
             # After a step back the next occurrence may be too far away: pull it nearer.
-            next_occurrence = next_occurrence_of(entry)
             rule = self._active[key_of(entry)].rule
-            nearer = (
-                None
-                if next_occurrence is None
-                else occurrence_after_clock_set_back(rule, next_occurrence, now=now, rng=self._rng)
-            )
+            nearer = occurrence_after_clock_set_back(rule, planned, now=now, rng=self._rng)
             if nearer is not None:
                 firing = Firing(entry=move_to(entry, nearer), occurrences=(), planned_from=entry)
                 await self._store.fire(firing)
