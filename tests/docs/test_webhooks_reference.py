@@ -6,9 +6,11 @@ import json
 import re
 from pathlib import Path
 
+from builders.jobs import a_job
 from ductile.config.compile.compiler import signature_scheme
 from ductile.config.schema.model import StateWebhookSettings, WebhookEndpointSettings, WebhookPreset
-from ductile.core.jobs.settlement import CallbackState
+from ductile.core.jobs.model import JobReason
+from ductile.core.jobs.settlement import CallbackEvent, CallbackState
 from ductile.core.webhooks.deliveries import MAX_DELIVERY_DELAY, PROMPT, ReceiverHealth
 from ductile.core.webhooks.signatures import REPLAY_WINDOW
 from ductile.engine.webhook_sender import CONCURRENCY_LIMITS, MAX_IN_FLIGHT, MAX_PER_RECEIVER
@@ -47,20 +49,8 @@ def test_every_state_and_every_key_is_documented() -> None:
     example = json.loads(
         next(block for block in re.findall(r"```json\n(.*?)```", PAGE, re.DOTALL) if "job_id" in block)
     )
-    made = encode_state_webhook(
-        job_id="j",
-        state="done",
-        previous_state=None,
-        timestamp="t",
-        model=None,
-        attempt=1,
-        error=None,
-        result=None,
-        artifacts=None,
-        plugin="p",
-        command="c",
-        reason="completed",
-    )
+    event = CallbackEvent(state=CallbackState.DONE, reason=JobReason.COMPLETED)
+    made = encode_state_webhook(event, a_job(), attempt=1, timestamp="t", previous_state=None, model=None)
     assert list(example) == list(json.loads(made))
 
 

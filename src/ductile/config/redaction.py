@@ -70,9 +70,7 @@ def secret_scalars(
 def literal_urls(root: Node) -> Iterator[tuple[KeyPath, ScalarNode]]:
     """Yield every scalar with a URL that contains a literal password or secret-looking parameter."""
     for path, node in walk(root):
-        if isinstance(node, ScalarNode) and has_secret_url(
-            node.text if node.written is None else node.written
-        ):
+        if isinstance(node, ScalarNode) and has_secret_url(node.written or node.text):
             yield path, node
 
 

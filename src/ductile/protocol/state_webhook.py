@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import msgspec
 
+from ductile.core.jobs.model import Job, NewJob
+from ductile.core.jobs.settlement import CallbackEvent
 from ductile.core.json import JsonObject, JsonValue
 from ductile.core.runs.graph import RUN_PLUGIN
 
@@ -17,37 +17,32 @@ MAX_MODEL_BYTES = 1024
 
 
 def encode_state_webhook(
+    event: CallbackEvent,
+    job: NewJob | Job,
     *,
-    job_id: str,
-    state: str,
-    previous_state: str | None,
-    timestamp: str,
-    model: str | None,
     attempt: int,
-    error: str | None,
-    result: JsonValue,
-    artifacts: Sequence[JsonValue] | None,
-    plugin: str,
-    command: str,
-    reason: str,
+    timestamp: str,
+    previous_state: str | None,
+    model: str | None,
 ) -> str:
     """Return the body as JSON text. `pipeline` is the name of the pipeline if the job is a run of one."""
-    link = f"/job/{job_id}"
-    listed: JsonValue = None if artifacts is None else list(artifacts)
+    link = f"/job/{job.id}"
+    error = event.error
+    artifacts: JsonValue = None if event.artifacts is None else list(event.artifacts)
     body: JsonObject = {
-        "job_id": job_id,
-        "state": state,
+        "job_id": job.id,
+        "state": event.state,
         "previous_state": previous_state,
         "timestamp": timestamp,
         "model": None if model is None else _shorten(model, MAX_MODEL_BYTES, "…"),
         "attempt": attempt,
         "error": None if error is None else _shorten(error, MAX_ERROR_BYTES, f"… (all of it: {link})"),
-        "result": {"link": link} if _is_large(result) else result,
-        "artifacts": [{"link": link}] if _is_large(listed) else listed,
-        "plugin": plugin,
-        "command": command,
-        "pipeline": command if plugin == RUN_PLUGIN else None,
-        "reason": reason,
+        "result": {"link": link} if _is_large(event.result) else event.result,
+        "artifacts": [{"link": link}] if _is_large(artifacts) else artifacts,
+        "plugin": job.plugin,
+        "command": job.command,
+        "pipeline": job.command if job.plugin == RUN_PLUGIN else None,
+        "reason": event.reason,
     }
     return msgspec.json.encode(body).decode()
 

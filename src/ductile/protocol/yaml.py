@@ -179,11 +179,6 @@ class _Built(Value):
     height: int
 
 
-_EMPTY = _Built(
-    node=ScalarNode(text="", plain=True, location=SourceLocation(file="", line=1, column=1)), size=0, height=1
-)
-
-
 class _TreeBuilder:
     """Turns libyaml's events into nodes. Recursion is bounded by MAX_DEPTH."""
 
@@ -220,18 +215,18 @@ class _TreeBuilder:
             node = ScalarNode(text=event.value, plain=not event.style, location=self._location(event))
             built = _Built(node=node, size=1, height=1)
         else:
-            self._check_bounds(event, _EMPTY, depth)
+            self._check_bounds(event, depth)
             is_list = isinstance(event, yaml.SequenceStartEvent)
             built = self._list(event, depth) if is_list else self._map(event, depth)
-        self._check_bounds(event, built, depth)
+        self._check_bounds(event, depth, built.height, built.size)
         if isinstance(event, yaml.NodeEvent) and not isinstance(event, yaml.AliasEvent) and event.anchor:
             self._anchors[event.anchor] = built
         return built
 
-    def _check_bounds(self, event: yaml.Event, built: _Built, depth: int) -> None:
-        if depth + built.height > MAX_DEPTH + 1:
+    def _check_bounds(self, event: yaml.Event, depth: int, height: int = 1, size: int = 1) -> None:
+        if depth + height > MAX_DEPTH + 1:
             raise self._fatal(f"nested deeper than {MAX_DEPTH} levels", event)
-        if built.size > MAX_EXPANDED_NODES:
+        if size > MAX_EXPANDED_NODES:
             raise self._fatal(f"aliases expand to more than {MAX_EXPANDED_NODES} values", event)
 
     def _list(self, event: yaml.Event, depth: int) -> _Built:

@@ -39,7 +39,7 @@ from ductile.store.rows import (
 )
 from ductile.store.session import Session, SqlValue
 from ductile.store.verbs.ledger import append_ledger
-from ductile.struct import asdict, replace
+from ductile.struct import replace
 
 _LEDGER_KINDS = {
     DeliveryStatus.DELIVERED: LedgerKind.DELIVERY_DELIVERED,
@@ -66,14 +66,7 @@ def write_callback(session: Session, event: CallbackEvent, job: NewJob | Job, *,
     if not urls:
         return
     body = encode_state_webhook(
-        job_id=job.id,
-        plugin=job.plugin,
-        command=job.command,
-        attempt=attempt,
-        timestamp=timestamp,
-        previous_state=state,
-        model=model,
-        **asdict(event),
+        event, job, attempt=attempt, timestamp=timestamp, previous_state=state, model=model
     )
     for url in urls:
         _insert_delivery(session, job.id, sequence, event.state, url, body)
@@ -156,15 +149,9 @@ def _write_final(session: Session, job: Job, event: CallbackEvent, wanted: Callb
     if sequence == 0:  # no event of this job was written yet
         latest = session.timestamp if job.completed_at is None else format_timestamp(job.completed_at)
         sequence = session.value("next_callback", job_id=job.id, state=event.state, at=latest)
+    at = latest or session.timestamp
     body = encode_state_webhook(
-        job_id=job.id,
-        plugin=job.plugin,
-        command=job.command,
-        attempt=job.attempt,
-        timestamp=latest or session.timestamp,
-        previous_state=None,
-        model=model,
-        **asdict(event),
+        event, job, attempt=job.attempt, timestamp=at, previous_state=None, model=model
     )
     _insert_delivery(session, job.id, sequence, event.state, wanted.url, body)
 
