@@ -17,8 +17,7 @@ REMEDIES: dict[JobReason, str] = {
     JobReason.PLUGIN_ERROR: "The plugin itself reported the error: fix its cause, then: ductile job retry "
     "{job}",
     JobReason.PROTOCOL_ERROR: "See what it printed with `ductile job logs {job}`; "
-    "ductile plugin test {plugin} "
-    "shows where it breaks the protocol.",
+    "ductile plugin test {plugin} shows where it breaks the protocol.",
     JobReason.BAD_EXIT: "It ended without an answer: its stderr (ductile job logs {job}) says where.",
     JobReason.KILLED: "If you did not kill it, the kernel did: look at plugins.{plugin}.limits "
     "and at the machine's memory (dmesg).",

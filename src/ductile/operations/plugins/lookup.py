@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated
 
 from ductile.config.snapshot import PluginInstance, Snapshot
@@ -70,16 +71,15 @@ def runnable_plugin(snapshot: Snapshot, name: str) -> PluginInstance:
 
 
 def default_command(plugin: PluginInstance) -> str:
-    commands = plugin.installed.manifest.commands if plugin.installed else {}
-    return "poll" if "poll" in commands else "handle"
+    return "poll" if "poll" in commands_of(plugin) else "handle"
 
 
-def commands_of(plugin: PluginInstance) -> dict[str, Command]:
-    return dict(plugin.installed.manifest.commands) if plugin.installed else {}
+def commands_of(plugin: PluginInstance) -> Mapping[str, Command]:
+    return plugin.installed.manifest.commands if plugin.installed else {}
 
 
 def known_command(plugin: PluginInstance, command: str) -> str:
-    commands = plugin.installed.manifest.commands if plugin.installed else ()
+    commands = commands_of(plugin)
     if command not in commands:
         near = did_you_mean(command, commands)
         has = f"It has {', '.join(commands)}." if commands else None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from types import MappingProxyType
 from typing import Annotated, Literal
 
 from msgspec import UNSET, UnsetType
@@ -14,12 +13,11 @@ from ductile.core.jobs.failures import BreakerState
 from ductile.errors import StoreError, StoreFullError, TooBusyError
 from ductile.operations.context import OperationContext
 from ductile.operations.response import Response
-from ductile.struct import about
+from ductile.struct import about, replace
 
 _FULL = "The disk is full: new work is refused."
 #: Headers by which a proxy says that it forwards the request of another client.
 _PROXY_HEADERS = frozenset((b"forwarded", b"via", b"x-real-ip"))
-_NO_HEADERS: Mapping[bytes, bytes] = MappingProxyType({})
 
 
 class Health(Response):
@@ -38,9 +36,7 @@ class Health(Response):
         return self.message
 
 
-async def health(
-    context: OperationContext, peer: str | None, headers: Mapping[bytes, bytes] = _NO_HEADERS
-) -> Health:
+async def health(context: OperationContext, peer: str | None, headers: Mapping[bytes, bytes]) -> Health:
     """The health of the daemon, in full for callers on this machine. Raises `StoreError`.
 
     `headers` are those of the request, with lower-case names.
@@ -55,13 +51,11 @@ async def health(
         if local:
             raise
         raise StoreError("the store is down") from error
-    status: Literal["ok", "full"] = "full" if is_full else "ok"
-    message = _FULL if is_full else "All is well."
+    found = Health(status="full", message=_FULL) if is_full else Health(status="ok", message="All is well.")
     if not local:
-        return Health(status=status, message=message)
-    return Health(
-        status=status,
-        message=message,
+        return found
+    return replace(
+        found,
         uptime_seconds=None if context.engine is None else context.engine.status().uptime_seconds,
         queue_depth=counts.depth,
         plugins_loaded=sum(plugin.runnable for plugin in context.snapshot().plugins.values()),
@@ -70,9 +64,7 @@ async def health(
     )
 
 
-async def ready(
-    context: OperationContext, peer: str | None, headers: Mapping[bytes, bytes] = _NO_HEADERS
-) -> Health:
+async def ready(context: OperationContext, peer: str | None, headers: Mapping[bytes, bytes]) -> Health:
     """As `health`. Raises while the daemon accepts no work: it starts or stops, or the disk is full."""
     if context.engine is not None:
         status = context.engine.status()
