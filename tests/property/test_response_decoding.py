@@ -65,7 +65,6 @@ PROCESS_OUTPUTS = st.builds(
     status=STATUSES,
     stdout=OUTPUTS,
     stderr=st.binary(max_size=100),
-    stdout_truncated=st.booleans(),
     stderr_truncated=st.booleans(),
     leftovers=st.booleans(),
 )

@@ -133,8 +133,7 @@ class ProcessOutput(Value):
     status: ExitStatus
     stdout: bytes
     stderr: bytes
-    #: The process printed more than is kept.
-    stdout_truncated: bool = False
+    #: More was printed than is kept. Too much on stdout ends the process (`OutputLimitExceeded`).
     stderr_truncated: bool = False
     #: Other members of its group, or holders of its pipes, outlived it and were killed.
     leftovers: bool = False

@@ -409,7 +409,6 @@ class SupervisedProcess:
             status=status or UNKNOWN_STATUS,
             stdout=self._stdout.content,
             stderr=self._stderr.content,
-            stdout_truncated=self._stdout.truncated,
             stderr_truncated=self._stderr.truncated,
             leftovers=self._leftovers,
             duration=timedelta(seconds=self._duration),
