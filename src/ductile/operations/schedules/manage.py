@@ -156,8 +156,8 @@ async def current_schedules(context: OperationContext) -> tuple[ScheduleEntry, .
     for entry in entries_for(context.snapshot(), stored, now=now, started_at=now, rng=context.rng):
         # An edited rule changes when the schedule is due, not its past and not whether it is paused.
         known = before.get((entry.plugin, entry.schedule_id), entry)
-        past = {name: getattr(known, name) for name in ("last_fired_at", "last_job_id", "paused_at")}
-        computed.append(replace(entry, **past))
+        fired_at, job_id, paused_at = known.last_fired_at, known.last_job_id, known.paused_at
+        computed.append(replace(entry, last_fired_at=fired_at, last_job_id=job_id, paused_at=paused_at))
     return tuple(sorted(computed, key=lambda entry: (entry.plugin, entry.schedule_id)))
 
 
