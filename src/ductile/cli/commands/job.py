@@ -78,8 +78,18 @@ def explain(found: Document, console: Console) -> str:
         chain.append(f"  {branch}{printable(link['what'])}{note}")
     lines += fmt.section("Where it comes from", "\n".join(chain), console)
     lines += fmt.list_section("What happened", found["evidence"], console)
-    if saw := _input_lines(found["saw"]):
-        lines += fmt.section("What it saw", "\n".join(saw), console)
+    saw, event = found["saw"], found["saw"]["event"]
+    loaded = f" (loaded {fmt.time(saw['config_loaded_at'])})" if saw["config_loaded_at"] else ""
+    given = fmt.fields(
+        (
+            ("payload", _short(saw["payload"])),
+            ("event", f"{event['type']} from {event['source']}" if event else None),
+            ("context", _short(saw["context"])),
+            ("config", f"{saw['config']}{loaded}" if saw["config"] else None),
+        )
+    )
+    if given:
+        lines += fmt.section("What it saw", "\n".join(given), console)
     lines += fmt.list_section("Likely cause", [found["cause"]] if found["cause"] else [], console)
     if found["compared_with"]:
         title = f"What differs from the last good run, {found['compared_with']}"
@@ -131,7 +141,8 @@ def wait(call: Invocation) -> CommandResult:
     else:
         with show_waiting(call, f"job {call.text('JOB')}"):
             job = exchange(call, connection, timeout=None)
-    status = Exit.OK if job["status"] == "succeeded" else Exit.FAILURE
+    ended = job["status"] in fmt.TERMINAL_STATUSES
+    status = Exit.OK if job["status"] == "succeeded" else Exit.FAILURE if ended else Exit.TRY_AGAIN
 
     def text(console: Console) -> str:
         line = f"{job['job_id']} {fmt.status(job['status'], console)} ({job['reason']})"
@@ -139,12 +150,10 @@ def wait(call: Invocation) -> CommandResult:
         if error is None:
             return line
         # The error of a job that runs again is of an earlier attempt, unless the job is about to be retried.
-        earlier = "" if job["status"] in fmt.TERMINAL_STATUSES or job["reason"] == "retry" else "earlier: "
+        earlier = "" if ended or job["reason"] == "retry" else "earlier: "
         return f"{line}: {earlier}{indent_continuation(error)}"
 
-    return CommandResult(
-        job, text, exit_status=status if job["status"] in fmt.TERMINAL_STATUSES else Exit.TRY_AGAIN
-    )
+    return CommandResult(job, text, exit_status=status)
 
 
 @renders("cancel", "end a job; a running one is killed", "job.cancel", arguments=(JOB,))
@@ -224,16 +233,9 @@ def _executions_table(executions: list[Document], console: Console) -> str:
     rows = []
     for row in executions:
         code = "-" if row["exit_code"] is None else str(row["exit_code"])
-        rows.append(
-            (
-                str(row["execution"]),
-                row["status"],
-                fmt.time(row["started_at"]),
-                fmt.ms(row["duration_ms"]),
-                code if row["signal"] is None else f"signal {row['signal']}",
-                row["error"] or "",
-            )
-        )
+        end = code if row["signal"] is None else f"signal {row['signal']}"
+        started, took = fmt.time(row["started_at"]), fmt.ms(row["duration_ms"])
+        rows.append((str(row["execution"]), row["status"], started, took, end, row["error"] or ""))
     headers = ("NO", "STATUS", "STARTED", "TOOK", "EXIT", "ERROR")
     return console.table(headers, rows, optional=("STARTED",), prose=True)
 
@@ -251,19 +253,6 @@ def _tree_lines(node: Document, console: Console, before: str = "", child_before
         origin = "" if parent == node["job_id"] else f"after {parent}: "
         lines += _tree_lines(child, console, f"{child_before}{branch} {origin}", f"{child_before}{below}")
     return lines
-
-
-def _input_lines(saw: Document) -> list[str]:
-    event = saw["event"]
-    loaded = f" (loaded {fmt.time(saw['config_loaded_at'])})" if saw["config_loaded_at"] else ""
-    return fmt.fields(
-        (
-            ("payload", _short(saw["payload"])),
-            ("event", f"{event['type']} from {event['source']}" if event else None),
-            ("context", _short(saw["context"])),
-            ("config", f"{saw['config']}{loaded}" if saw["config"] else None),
-        )
-    )
 
 
 def _short(value: object) -> str | None:

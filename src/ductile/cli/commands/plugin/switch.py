@@ -47,7 +47,6 @@ _NAME = Argument("NAME", "name of the plugin, as it is configured")
 )
 def disable(call: Invocation) -> CommandResult:
     from ductile.admin.plugins import configured_or_available
-    from ductile.cli.console.console import show_waiting
 
     name = configured_or_available(call.config, call.environ, call.text("NAME"), configured=True)
     planned = _change(call, name, "false", dry_run=True)
@@ -68,19 +67,7 @@ def disable(call: Invocation) -> CommandResult:
             return f"{shown}\n{console.hint(hint if parts else f'No queued job of {name} would end.')}"
 
         return CommandResult(change_as_json(planned) | {"pending": pending}, text)
-    daemon_runs = _check_reload(call)
-    drain, limit = call.switch("drain"), call.optional("timeout")
-    if drain:
-        with show_waiting(call, f"{name} to finish its accepted jobs"):
-            request_daemon(
-                call,
-                "plugin.drain",
-                {"plugin": name, "drain_timeout": limit},
-                timeout=None,
-                advice="Only a daemon can run its jobs: start it, or leave out --drain.",
-            )
-    done = _change(call, name, "false", dry_run=False)
-    return _apply(call, done, daemon_runs=daemon_runs, drain=drain, drain_timeout=limit)
+    return _switch(call, name, "false")
 
 
 @action(
@@ -98,8 +85,7 @@ def enable(call: Invocation) -> CommandResult:
     planned = _change(call, name, "true", dry_run=True)
     if call.switch("dry_run"):
         return CommandResult(change_as_json(planned), lambda console: change_text(planned, console))
-    daemon_runs = _check_reload(call)
-    return _apply(call, _change(call, name, "true", dry_run=False), daemon_runs=daemon_runs)
+    return _switch(call, name, "true")
 
 
 def _change(call: Invocation, plugin: str, value: str, *, dry_run: bool) -> SettingChange:
@@ -109,42 +95,37 @@ def _change(call: Invocation, plugin: str, value: str, *, dry_run: bool) -> Sett
     return change_setting(call.config, call.environ, key, value, dry_run=dry_run, lock=True)
 
 
-def _check_reload(call: Invocation) -> bool:
-    """Whether a daemon runs. Raises what it would refuse at a reload, before anything is written."""
-    connection = connect_to_daemon(call)
-    if connection is None:
-        return False
-    connection.close()
-    request_daemon(call, "system.reload", {"dry_run": True})
-    return True
-
-
-def _apply(
-    call: Invocation,
-    done: SettingChange,
-    *,
-    daemon_runs: bool,
-    drain: bool = False,
-    drain_timeout: str | None = None,
-) -> CommandResult:
+def _switch(call: Invocation, name: str, value: str) -> CommandResult:
+    """Change the setting and reload the daemon if one runs; with --drain, after its accepted jobs."""
     from ductile.cli.commands.system.daemon import reload_text
+    from ductile.cli.console.console import show_waiting
     from ductile.errors import DuctileError
 
+    drain, limit = call.switch("drain"), call.optional("timeout")
+    connection = connect_to_daemon(call)
+    if connection is not None:
+        connection.close()
+        # Raises what the daemon would refuse at a reload, before anything is written.
+        request_daemon(call, "system.reload", {"dry_run": True})
+    if drain:
+        advice = "Only a daemon can run its jobs: start it, or leave out --drain."
+        fields = {"plugin": name, "drain_timeout": limit}
+        with show_waiting(call, f"{name} to finish its accepted jobs"):
+            request_daemon(call, "plugin.drain", fields, timeout=None, advice=advice)
+    done = _change(call, name, value, dry_run=False)
     reloaded: Document | None = None
-    if daemon_runs:
-        fields = {"drain": drain, "drain_timeout": drain_timeout}
-        timeout = None if drain else DAEMON_TIMEOUT
+    if connection is not None:
+        draining, timeout = {"drain": drain, "drain_timeout": limit}, None if drain else DAEMON_TIMEOUT
         try:
-            reloaded = request_daemon(call, "system.reload", fields, timeout=timeout)
+            reloaded = request_daemon(call, "system.reload", draining, timeout=timeout)
         except DuctileError as error:
             written = "was written" if done.written else "is in the file already"
             error.message = f"the change {written}, but the daemon did not load it: {error.message}"
             raise
 
     def text(console: Console) -> str:
-        then = "No daemon is running; it counts from the next start."
-        if reloaded is not None:
-            then = reload_text(reloaded, console)
+        stopped = "No daemon is running; it counts from the next start."
+        then = stopped if reloaded is None else reload_text(reloaded, console)
         return f"{change_text(done, console)}\n{then}"
 
     return CommandResult(change_as_json(done) | {"reloaded": reloaded}, text)

@@ -211,15 +211,9 @@ def _running_text(running: list[Document], console: Console) -> str:
     rows = []
     for job in running[:_MAX_RUNNING]:
         step = f" ({job['pipeline']}/{job['step']})" if job["step"] else ""
-        rows.append(
-            (
-                job["job_id"],
-                f"{job['plugin']} {job['command']}{step}",
-                fmt.time(job["started_at"]),
-                fmt.ORPHANED if job["orphaned"] else fmt.ms(job["running_ms"]),
-                f"{job['attempt']}/{job['max_attempts']}",
-            )
-        )
+        what, attempt = f"{job['plugin']} {job['command']}{step}", f"{job['attempt']}/{job['max_attempts']}"
+        time = fmt.ORPHANED if job["orphaned"] else fmt.ms(job["running_ms"])
+        rows.append((job["job_id"], what, fmt.time(job["started_at"]), time, attempt))
     table = console.table(("RUNNING", "WHAT", "SINCE", "FOR", "ATTEMPT"), rows)
     more = len(running) - _MAX_RUNNING
     return table if more <= 0 else f"{table}\n{console.hint(f'and {more} more: `ductile queue list`')}"
@@ -230,7 +224,7 @@ def _plugins_text(found: Document, console: Console) -> str:
     plugins, daemon_runs = found["plugins"], found["daemon"]["running"]
     if not plugins:
         return console.hint("No plugin is configured. `ductile plugin list` shows those that could be.")
-    columns: dict[str, list[str]] = {}
+    rows = []
     for plugin in plugins:
         status = "refused" if plugin["refused"] else "active"
         if not plugin["enabled"] or plugin["draining"]:
@@ -240,20 +234,18 @@ def _plugins_text(found: Document, console: Console) -> str:
         coming = fmt.time(plugin["next_run"]) if daemon_runs and plugin["next_run"] else ""
         breakers = plugin["breakers"]
         open_ones = [f"{name} {row['state']}" for name, row in breakers.items() if row["state"] != "closed"]
+        ran = f"{fmt.time(last['completed_at'])} {last['command']} {last['status']}" if last else "never"
         cells = {
             "PLUGIN": plugin["name"],
             "STATUS": status,
-            "LAST RUN": f"{fmt.time(last['completed_at'])} {last['command']} {last['status']}"
-            if last
-            else "never",
+            "LAST RUN": ran,
             "NEXT RUN": "paused" if plugin["paused"] else coming,
             "HEALTH": "unhealthy" if plugin["unhealthy"] else plugin["health"] or "",
             "BREAKER": ", ".join(open_ones) or ("closed" if breakers else ""),
         }
-        for name, cell in cells.items():
-            columns.setdefault(name, []).append(cell)
-    kept = {name: [cell or "-" for cell in cells] for name, cells in columns.items() if any(cells)}
-    return console.table([*kept], [*zip(*kept.values(), strict=True)])
+        rows.append(cells)
+    kept = [name for name in rows[0] if any(cells[name] for cells in rows)]
+    return console.table(kept, [[cells[name] or "-" for name in kept] for cells in rows])
 
 
 def reload_text(done: Document, console: Console) -> str:
