@@ -47,19 +47,6 @@ class InsertBuffer:
     clause drops the padding, so the first column of a real row must never be NULL.
     """
 
-    __slots__ = (
-        "_bind",
-        "_padding_row",
-        "_row_placeholders",
-        "_rows",
-        "_size_columns",
-        "_sql_prefix",
-        "_sql_suffix",
-        "_statements",
-        "size",
-        "table",
-    )
-
     def __init__(self, sql: str) -> None:
         found = _INSERT.fullmatch(sql)
         if found is None:
@@ -99,15 +86,12 @@ class InsertBuffer:
             rows, waiting = waiting[:_MAX_ROWS], waiting[_MAX_ROWS:]
             capacity = 1 << (len(rows) - 1).bit_length()
             rows += [self._padding_row] * (capacity - len(rows))
-            yield self._statement(capacity), tuple(chain.from_iterable(rows))
-
-    def _statement(self, capacity: int) -> str:
-        if capacity not in self._statements:
-            rows = ", ".join([self._row_placeholders] * capacity)
-            # SQLite calls the first column of a list of values `column1`.
-            used = f"SELECT * FROM (VALUES {rows}) WHERE column1 IS NOT NULL"  # noqa: S608 - our own query
-            self._statements[capacity] = f"{self._sql_prefix}{used}{self._sql_suffix}"
-        return self._statements[capacity]
+            if capacity not in self._statements:
+                places = ", ".join([self._row_placeholders] * capacity)
+                # SQLite calls the first column of a list of values `column1`.
+                used = f"SELECT * FROM (VALUES {places}) WHERE column1 IS NOT NULL"  # noqa: S608 - our own query
+                self._statements[capacity] = f"{self._sql_prefix}{used}{self._sql_suffix}"
+            yield self._statements[capacity], tuple(chain.from_iterable(rows))
 
 
 #: Statements for larger rows are not cached: SQLite keeps the values that were bound last with the statement.
@@ -116,23 +100,6 @@ _LARGEST_CACHED = 64 * 1024
 
 class SqliteSession:
     """Named queries on one connection. The writer has one for its whole life, a reader one for each verb."""
-
-    __slots__ = (
-        "_budget",
-        "_buffered_tables",
-        "_buffers",
-        "_connection",
-        "_data_version",
-        "_execute",
-        "_last_timestamp",
-        "_queries",
-        "_seqs",
-        "changes",
-        "now",
-        "rng",
-        "timestamp",
-        "written_size",
-    )
 
     def __init__(
         self, connection: apsw.Connection, queries: Mapping[str, str], rng: Random, now: datetime

@@ -64,7 +64,12 @@ def prune(session: Session, retention: Retention, *, limit: int = PRUNE_BATCH) -
         if kind in _STATUSES:
             rows[kind] = _prune_jobs(session, limit=limit, **values)
         elif kind == "job_log":
-            rows[kind] = _prune_log(session, limit=limit, **values)
+            logged = session.all("prunable_log", limit=limit, **values)
+            for seq, job_id in logged:
+                session.run("delete_log_text", seq=seq)
+                session.run("delete_log", seq=seq)
+                session.run("delete_transitions", job_id=job_id)
+            rows[kind] = len(logged)
         else:
             rows[kind] = len(session.all(f"prune_{kind}", limit=limit, **values))
     return PruneResult(
@@ -112,12 +117,10 @@ def _prunable(session: Session, retention: Retention) -> dict[str, dict[str, Sql
     return kinds
 
 
-def _prune_jobs(session: Session, *, status: JobStatus, before: str, limit: int) -> int:
+def _prune_jobs(session: Session, *, limit: int, **values: SqlValue) -> int:
     """Remove ended jobs without live descendants, at most `limit`; a run after its steps."""
     removed = 0
-    for seq, job_id, plugin, payload in session.all(
-        "prunable_jobs", status=status, before=before, limit=limit
-    ):
+    for seq, job_id, plugin, payload in session.all("prunable_jobs", limit=limit, **values):
         if plugin == RUN_PLUGIN:
             removed += _prune_steps(session, job_id, limit=limit - removed)
         if removed >= limit:
@@ -144,15 +147,6 @@ def _remove_job(session: Session, seq: SqlValue, job_id: SqlValue, payload: SqlV
     session.run("delete_job", seq=seq)
     session.run("delete_subscriptions", job_id=job_id)
     session.run("delete_transitions", job_id=job_id)
-
-
-def _prune_log(session: Session, *, before: str, limit: int) -> int:
-    rows = session.all("prunable_log", before=before, limit=limit)
-    for seq, job_id in rows:
-        session.run("delete_log_text", seq=seq)
-        session.run("delete_log", seq=seq)
-        session.run("delete_transitions", job_id=job_id)
-    return len(rows)
 
 
 def index_log(session: Session, *, limit: int = BATCH_SIZE) -> int:

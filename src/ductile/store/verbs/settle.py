@@ -353,7 +353,8 @@ def _write_end(session: Session, job: Job, settlement: Settlement) -> bool | Non
         return None
     if settlement.log is not None:
         log_row = _log_row(session, job, settlement.log, settlement.status, settlement.reason)
-        session.insert_buffered("insert_log", log_row | {"artifacts": artifacts})
+        log_row["artifacts"] = artifacts
+        session.insert_buffered("insert_log", log_row)
     for transition in settlement.transitions:
         write_transition(session, transition, job, execution=job.execution)
     if settlement.callback is not None:
@@ -376,7 +377,8 @@ def _log_row(
 ) -> dict[str, SqlValue]:
     """Return the log row of an execution that left the job in this state."""
     evidence = log.evidence
-    return asdict(job) | {  # most columns have the names of the fields
+    row: dict[str, SqlValue] = asdict(job)  # most columns have the names of the fields
+    row |= {
         "job_id": job.id,
         "status": log.status,
         "reason": log.reason,
@@ -393,6 +395,7 @@ def _log_row(
         "at": session.timestamp,
         "artifacts": None,
     }
+    return row
 
 
 def _log_late_result(session: Session, job: Job, execution: int, outcome: Outcome) -> bool:
