@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, TypeVar, cast
 
@@ -98,7 +98,7 @@ def format_states(chosen: tuple[str, ...] | None) -> str | None:
 # -- values
 
 
-def row_reader(kind: type[V], /, **conversions: Callable[[Any], Any]) -> Callable[[tuple[SqlValue, ...]], V]:
+def row_reader(kind: type[V], /, **conversions: Callable[[Any], Any]) -> Callable[[Sequence[SqlValue]], V]:
     """Return a function from a row to a value, whose fields have the order of the columns.
 
     `conversions` apply to the columns that are not stored as they are; NULL becomes None.
@@ -106,7 +106,7 @@ def row_reader(kind: type[V], /, **conversions: Callable[[Any], Any]) -> Callabl
     converted = tuple((kind.__struct_fields__.index(name), convert) for name, convert in conversions.items())
     make = cast("Callable[..., V]", kind)
 
-    def read(row: tuple[SqlValue, ...]) -> V:
+    def read(row: Sequence[SqlValue]) -> V:
         values = list(row)
         for column, convert in converted:
             if values[column] is not None:

@@ -14,7 +14,7 @@ import apsw
 from ductile.errors import StoreFailedError, StoreSchemaError
 from ductile.store.named_sql import load_queries
 from ductile.store.sqlite.connection import APPLICATION_ID, open_reader, translated
-from ductile.store.sqlite.migrate import migrations, schema_version
+from ductile.store.sqlite.migrate import reject_newer_version
 
 _PAGES = 1024
 
@@ -45,13 +45,8 @@ def inspect_copy(path: Path) -> int:
             raise StoreFailedError(f"the copy of the store is damaged: {found.partition(chr(10))[0]}")
         if reader.pragma("application_id") != APPLICATION_ID:
             raise StoreSchemaError("the copy is not a Ductile store")
-        version, newest = schema_version(reader), migrations()[-1][0]
-        if version > newest:
-            raise StoreSchemaError(
-                f"the store has schema version {version}; this Ductile knows versions up to {newest}",
-                hint="It was written by a newer Ductile: restore it with that one.",
-            )
-        return version
+        hint = "It was written by a newer Ductile: restore it with that one."
+        return reject_newer_version(reader, "the store", hint=hint)
 
 
 def renew_id(path: Path) -> None:

@@ -23,18 +23,21 @@ def migrations() -> list[tuple[int, str]]:
 
 def migrate(connection: apsw.Connection, path: Path) -> None:
     """Migrate the file to the newest version. Each migration is one transaction with its version."""
-    known = migrations()
-    newest = known[-1][0]
     with translated(path):
-        current = schema_version(connection)
-        if current > newest:
-            raise StoreSchemaError(
-                f"{path} has schema version {current}; this Ductile knows versions up to {newest}",
-                hint="It was written by a newer Ductile. Run that one, or restore a backup made before.",
-            )
-        for version, sql in known:
+        hint = "It was written by a newer Ductile. Run that one, or restore a backup made before."
+        current = reject_newer_version(connection, str(path), hint=hint)
+        for version, sql in migrations():
             if version > current:
                 _apply(connection, version, sql)
+
+
+def reject_newer_version(connection: apsw.Connection, name: str, *, hint: str) -> int:
+    """Return the file's version. Raises `StoreSchemaError` if no migration leads to it."""
+    version, newest = schema_version(connection), migrations()[-1][0]
+    if version > newest:
+        message = f"{name} has schema version {version}; this Ductile knows versions up to {newest}"
+        raise StoreSchemaError(message, hint=hint)
+    return version
 
 
 def reject_other_version(connection: apsw.Connection, path: Path) -> None:

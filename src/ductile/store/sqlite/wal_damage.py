@@ -63,32 +63,24 @@ def _examine(stream: IO[bytes]) -> WalDamage | None:
     if len(raw) < _HEADER.size:
         return None
     magic, _, page, _, *salts, first, second = _HEADER.unpack(raw)
-    little = magic == _MAGIC
-    if magic | 1 != _MAGIC | 1 or _checksum(raw[:_SUMMED_HEADER], (0, 0), little=little) != (first, second):
-        return _behind_broken_header(_frames(stream, _USUAL_PAGE))
-    generation, sums, frames = (salts[0], salts[1]), (first, second), _frames(stream, page)
-    for frame in frames:
-        if frame.salts != generation:
-            break
-        sums = _checksum(frame.content, sums, little=little)
-        if sums != frame.sums:
-            break
-    # The broken frame itself may be the one that the process died in.
-    lost = sum(frame.commits for frame in frames if frame.salts == generation)
-    return _damage(lost, generation)
-
-
-def _behind_broken_header(frames: Iterator[_WalFrame]) -> WalDamage | None:
-    """Count the frames behind a broken header. It is synced before the first frame, so they were readable."""
-    first = next(frames, None)
-    if first is None or first.salts == (0, 0):
-        return None
-    lost = first.commits + sum(frame.commits for frame in frames if frame.salts == first.salts)
-    return _damage(lost, first.salts)
-
-
-def _damage(lost: int, salts: tuple[int, int]) -> WalDamage | None:
-    return WalDamage(transactions=lost, salt_id="%08x%08x" % salts) if lost else None  # noqa: UP031 - a pair
+    little, sums = magic == _MAGIC, (first, second)
+    if magic | 1 != _MAGIC | 1 or _checksum(raw[:_SUMMED_HEADER], (0, 0), little=little) != sums:
+        # A header is synced before the first frame, so the frames behind a broken one were readable.
+        frames = _frames(stream, _USUAL_PAGE)
+        frame = next(frames, None)
+        if frame is None or frame.salts == (0, 0):
+            return None
+        generation, lost = frame.salts, int(frame.commits)
+    else:
+        frames, generation, lost = _frames(stream, page), (salts[0], salts[1]), 0
+        for frame in frames:
+            if frame.salts != generation:
+                break
+            sums = _checksum(frame.content, sums, little=little)
+            if sums != frame.sums:
+                break  # not counted: it may be the frame that the process died in
+    lost += sum(frame.commits for frame in frames if frame.salts == generation)
+    return WalDamage(transactions=lost, salt_id="%08x%08x" % generation) if lost else None  # noqa: UP031 - a pair
 
 
 def _frames(stream: IO[bytes], page: int) -> Iterator[_WalFrame]:

@@ -121,6 +121,7 @@ def write_occurrence(session: Session, occurrence: Occurrence) -> None:
 
 # -- reading
 
+_read_transition = row_reader(Transition, from_status=JobStatus, to_status=JobStatus, reason=JobReason)
 read_ledger = row_reader(LedgerRow, at=parse_timestamp, kind=LedgerKind, data=from_json)
 
 
@@ -130,14 +131,10 @@ def transitions(session: Session, job_id: str) -> tuple[TransitionRow, ...]:
         TransitionRow(
             seq=seq,
             execution=execution,
-            transition=Transition(
-                from_status=None if source is None else JobStatus(source),
-                to_status=JobStatus(target),
-                reason=JobReason(reason),
-            ),
+            transition=_read_transition(transition),
             at=parse_timestamp(at),
         )
-        for seq, execution, source, target, reason, at in session.all("transitions_of_job", job_id=job_id)
+        for seq, execution, *transition, at in session.all("transitions_of_job", job_id=job_id)
     )
 
 

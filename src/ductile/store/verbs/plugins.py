@@ -166,20 +166,13 @@ def record_init(session: Session, job: Job, settlement: Settlement) -> None:
 
 def inits(session: Session) -> tuple[InitRecord, ...]:
     """Return every init, for each version of a plugin and its configuration."""
-    return tuple(
-        InitRecord(
-            key=InitKey(plugin=plugin, fingerprint=fingerprint, config_hash=config_hash),
-            status=InitStatus(status),
-            job_id=job_id,
-            error=error,
-            updated_at=parse_timestamp(updated_at),
-        )
-        for plugin, fingerprint, config_hash, status, job_id, error, updated_at in session.all("inits")
-    )
+    return tuple(_read_init((_read_init_key(row[:3]), *row[3:])) for row in session.all("inits"))
 
 
 # -- reading
 
+_read_init_key = row_reader(InitKey)
+_read_init = row_reader(InitRecord, status=InitStatus, updated_at=parse_timestamp)
 _read_fact = row_reader(FactRow, body=from_json, created_at=parse_timestamp)
 _read_breaker_transition = row_reader(BreakerTransitionRow, created_at=parse_timestamp)
 
