@@ -199,9 +199,7 @@ def test_a_waiting_command_reports_a_failed_attempt(tmp_path: Path) -> None:
         assert re.fullmatch(attempt, first)
         assert second.startswith("error: broken poll has not ended")
         # Before the end, which has not come, and on a terminal above the line that counts.
-        shown = place.terminal.on_screen(
-            "run", "broken", "--config", "demo", "--timeout", "2500ms", both=True
-        )
+        shown = place.terminal.on_screen("run", "broken", "--config", "demo", "--timeout", "4s", both=True)
         flow = "\n".join(shown)
         assert flow.count("attempt 1 of 4 failed") == 1
         assert flow.index("attempt 1 of 4 failed") < flow.index("2.0s")

@@ -197,7 +197,7 @@ def test_a_request_that_succeeds_ends_with_0(tmp_path: Path) -> None:
 
 def test_a_request_for_a_configured_plugin_leaves_no_job(tmp_path: Path) -> None:
     """It has the plugin's environment and its time, and is not on any queue."""
-    place = a_place(tmp_path, "  timid: {env: {WORD: w}, timeout: 300ms}\n")
+    place = a_place(tmp_path, "  timid: {env: {WORD: w}, timeout: 2s}\n")
     place.plugin("timid", '#!/bin/sh\necho "$WORD $DUCTILE_COMMAND"\nexec sleep 100\n')
     (tmp_path / "request.json").write_text(json.dumps(REQUEST))
     said = place.said("run", "timid", "--request", "request.json", status=1)

@@ -12,7 +12,7 @@ from builders.daemons import answering
 from builders.http import Api, an_api, an_api_place
 from builders.receivers import Received, Receiver, Reply, a_receiver
 
-SETTINGS = "state_webhooks: {allow: [127.0.0.1], timeout: 5s, backoff_base: 100ms, max_attempts: 4}\n"
+SETTINGS = "state_webhooks: {allow: [127.0.0.1], timeout: 20s, backoff_base: 100ms, max_attempts: 4}\n"
 PIPELINES = """\
 pipelines:
   - name: gated

@@ -22,7 +22,9 @@ KEYS = [
     *("job_id", "state", "previous_state", "timestamp", "model", "attempt", "error", "result", "artifacts"),
     *("plugin", "command", "pipeline", "reason"),
 ]
-SETTINGS = "state_webhooks: {allow: [127.0.0.1], timeout: 1s, backoff_base: 100ms, max_attempts: 4}\n"
+SETTINGS = "state_webhooks: {allow: [127.0.0.1], timeout: 20s, backoff_base: 100ms, max_attempts: 4}\n"
+#: After a kill a delivery is due again when its time is over.
+DUE_SOON_AFTER_A_KILL = SETTINGS.replace("timeout: 20s", "timeout: 1s")
 #: A URL with a secret that only its receiver may see.
 SECRET_PATH = "/hook/canary-in-the-url"
 
@@ -103,7 +105,7 @@ def test_a_failing_job_tells_of_each_attempt(tmp_path: Path) -> None:
 
 def test_bad_receivers_do_not_delay_others(tmp_path: Path) -> None:
     """Slow, dead, failing and redirecting receivers delay no job and no other receiver."""
-    place = a_telling_place(tmp_path, settings=SETTINGS.replace("timeout: 1s", "timeout: 1m"))
+    place = a_telling_place(tmp_path, settings=SETTINGS.replace("timeout: 20s", "timeout: 1m"))
     never = threading.Event()
     with (
         a_receiver(lambda *_: Reply(after=never)) as slow,
@@ -167,7 +169,7 @@ def kill(daemon: Daemon) -> None:
 
 def test_a_kill_loses_no_event(tmp_path: Path) -> None:
     """The outbox is durable; what was not delivered before a crash is delivered after it."""
-    place = a_telling_place(tmp_path, "  slow: {retry: {backoff_base: 100ms}}\n")
+    place = a_telling_place(tmp_path, "  slow: {retry: {backoff_base: 100ms}}\n", DUE_SOON_AFTER_A_KILL)
     place.plugin("slow", SLOW)
     hold = threading.Event()
 
@@ -269,7 +271,8 @@ def test_a_run_tells_of_the_whole_of_it(tmp_path: Path) -> None:
 
 def test_several_kills_in_a_row_lose_no_event_and_no_order(tmp_path: Path) -> None:
     """Whenever the daemon dies, every event arrives; first arrivals are in order for each job."""
-    place = a_telling_place(tmp_path, "  quick: {uses: echo, retry: {backoff_base: 50ms}}\n")
+    quick = "  quick: {uses: echo, retry: {backoff_base: 50ms}}\n"
+    place = a_telling_place(tmp_path, quick, DUE_SOON_AFTER_A_KILL)
     expected: list[str] = []
     with a_receiver() as receiver:
         for _ in range(3):

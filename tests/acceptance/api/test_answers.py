@@ -69,7 +69,7 @@ pipelines:
   - {name: wanting, execution_mode: synchronous, steps: [{uses: echo, with: {text: "{payload.name}"}}]}
   - name: slow
     execution_mode: synchronous
-    timeout: 2s
+    timeout: 3s
     return_on_timeout: partial
     steps: [{uses: echo}, {uses: gated}]
   - {name: told, on-hook: job.failed, steps: [{uses: echo}]}
@@ -163,7 +163,7 @@ def ask_for_runs(ask: Asker) -> None:
     assert ask(200, "POST", "/pipeline/wanting", {"payload": {}})["result"] is None
     assert ask(200, "POST", "/trigger/maker/handle")["result"]["something"] == "else"
     slow = ask(202, "POST", "/pipeline/slow")
-    assert (slow["timeout_exceeded"], slow["timeout_ms"], slow["status"]) == (True, 2000, "running")
+    assert (slow["timeout_exceeded"], slow["timeout_ms"], slow["status"]) == (True, 3000, "running")
     assert [step["command"] for step in slow["tree"]] == ["handle"]
     for path in ("/pipeline/later", "/pipeline/soon?async=true", "/trigger/maker/poll?async=true"):
         ask(202, "POST", path)

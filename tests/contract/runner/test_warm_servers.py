@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from builders.bad_plugins import (
+    AMPLE,
     OK,
     a_bad_plugin,
     a_launch,
@@ -457,7 +458,7 @@ def test_a_server_and_its_processes_do_not_outlive_the_daemon(tmp_path: Path) ->
         descriptors = [os.pidfd_open(pid) for pid in pids]
         daemon.kill()
     for descriptor in descriptors:
-        assert select.select([descriptor], [], [], timedelta(seconds=10).total_seconds())[0]
+        assert select.select([descriptor], [], [], AMPLE.total_seconds())[0]
         os.close(descriptor)
 
 

@@ -281,12 +281,12 @@ async def test_subscribers_of_the_outbox_are_notified_after_the_commit(store: St
     await store.queue_counts()
     assert not grew.is_set()
     await accept(store, a_told_job())
-    await asyncio.wait_for(grew.wait(), 10)
+    await asyncio.wait_for(grew.wait(), 20)
     (one,) = await take(store, clock)
     grew.clear()
     await delivered(store, one)
     assert await store.resend(one.id)
-    await asyncio.wait_for(grew.wait(), 10)
+    await asyncio.wait_for(grew.wait(), 20)
 
 
 async def test_an_attempt_is_counted_before_it_is_made(store_factory: StoreFactory) -> None:

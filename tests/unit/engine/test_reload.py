@@ -224,15 +224,15 @@ async def test_no_drain_begins_before_the_switch_of_another_has_ended(tmp_path: 
     async with an_engine(tmp_path, ECHO + "  other: {uses: echo}\n") as bench:
         await bench.started()
         bench.configure(ECHO)
-        caller = asyncio.create_task(bench.engine.reloader.reload(timedelta(minutes=1)), name="caller")
+        bench.store.pause_after_record = asyncio.Event()
+        caller = asyncio.create_task(bench.engine.reloader.reload(timedelta(minutes=1)))
         async with asyncio.timeout(60):
-            while not any(task.get_name() == "reload" for task in asyncio.all_tasks()):  # noqa: ASYNC110
-                await asyncio.sleep(0)
-        await asyncio.sleep(0)  # the caller waits for the switch
+            await bench.store.recorded.wait()  # the caller waits for the switch
         caller.cancel()
         await asyncio.sleep(0)
         with pytest.raises(ConflictError, match="under way"):
             await bench.engine.reloader.reload(timedelta(minutes=1))
+        bench.store.pause_after_record.set()
         with pytest.raises(asyncio.CancelledError):
             await caller
         assert "other" not in bench.engine.snapshot().plugins

@@ -9,6 +9,7 @@ from ductile.http.application import LogSampler, described_counts
 
 PATIENCE = 20.0
 NEVER = 3600.0
+WINDOW = 0.01
 
 
 async def test_the_first_of_each_kind_is_logged_and_the_rest_is_counted() -> None:
@@ -25,14 +26,14 @@ async def test_the_first_of_each_kind_is_logged_and_the_rest_is_counted() -> Non
 
 async def test_counts_are_reported_until_a_window_is_empty() -> None:
     reported: asyncio.Queue[Mapping[str, int]] = asyncio.Queue()
-    sampler = LogSampler(lambda counts, _peer: reported.put_nowait(counts), seconds=0.01)
+    sampler = LogSampler(lambda counts, _peer: reported.put_nowait(counts), seconds=WINDOW)
     async with asyncio.timeout(PATIENCE):
         assert sampler.should_log("401", None)
         sampler.should_log("401", None)
         assert await reported.get() == {"401": 1}
         while not sampler.should_log("401", None):  # windows with counts in them; an empty one ends it
             await reported.get()
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(WINDOW)  # it begins after the next window does, and ends after it
     sampler.close()
 
 
