@@ -19,10 +19,9 @@ from ductile.core.events.model import Pipeline
 from ductile.core.expressions.baggage import RESERVED_PREFIX, compile_baggage
 from ductile.core.expressions.paths import Root
 from ductile.core.expressions.templates import references_in
-from ductile.core.json import JsonValue
 from ductile.core.runs.graph import UseNode
 from ductile.core.suggest import did_you_mean
-from ductile.protocol.yaml_tree import KeyPath
+from ductile.protocol.yaml_tree import KeyPath, Node, ScalarNode, node_at, walk
 
 #: Keys of a plugin's `config` that Ductile reads itself (`compile.plugins.plugin_policy`).
 _BUILTIN_KEYS = frozenset(("model",))
@@ -188,7 +187,7 @@ def _warn_about_context(config: Config, report: ValidationReport) -> None:
     ]
     claimed = [claim.target for _, step in steps for claim in compile_baggage(step.baggage or {})]
     for step_path, step in steps:
-        for path, reference in _context_references(step, step_path):
+        for path, reference in _context_references(step, step_path, report.root):
             keys = tuple(reference.removeprefix(_CONTEXT).split("."))
             # A claim covers a reference if one path begins with the other.
             if keys[0].startswith(RESERVED_PREFIX) or any(
@@ -201,24 +200,11 @@ def _warn_about_context(config: Config, report: ValidationReport) -> None:
             report.warn(path, message, hint=hint)
 
 
-def _context_references(step: StepSettings, path: KeyPath) -> Iterator[tuple[KeyPath, str]]:
-    if step.payload is not None:
-        for where, text in _texts(step.payload.reveal(), (*path, "with")):
-            yield from ((where, name) for name in references_in(text) if name.startswith(_CONTEXT))
+def _context_references(step: StepSettings, path: KeyPath, root: Node) -> Iterator[tuple[KeyPath, str]]:
+    template = node_at(root, (*path, "with"))
+    for where, node in () if template is None else walk(template, (*path, "with")):
+        if isinstance(node, ScalarNode):
+            yield from ((where, name) for name in references_in(node.text) if name.startswith(_CONTEXT))
     for name, source in (step.baggage or {}).items():
         if isinstance(source, str) and source.startswith(_CONTEXT):
             yield (*path, "baggage", name), source
-
-
-def _texts(value: JsonValue, path: KeyPath) -> Iterator[tuple[KeyPath, str]]:
-    match value:
-        case str():
-            yield path, value
-        case dict():
-            for key, inner in value.items():
-                yield from _texts(inner, (*path, key))
-        case list():
-            for index, inner in enumerate(value):
-                yield from _texts(inner, (*path, index))
-        case _:
-            return
