@@ -514,8 +514,8 @@ async def test_if_running_cancel(store: Store) -> None:
     assert entry.nominal_at is not None
     new = a_scheduled_job(submitted_detail="default")
     report = await store.fire(a_run(entry.nominal_at, new, planned_from=entry, conditions=cancelling))
-    assert [(job.id, job.status, job.reason) for job in report.ended] == [
-        (replaced.id, JobStatus.DEAD, JobReason.CANCELLED)
+    assert [(job.id, job.status, job.reason, job.error) for job in report.ended] == [
+        (replaced.id, JobStatus.DEAD, JobReason.CANCELLED, "cancelled while it was queued")
     ]
     assert report.stopping == (old.id,)
     assert (await stored(store, old.id)).cancel_requested_at is not None
