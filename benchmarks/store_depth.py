@@ -139,8 +139,8 @@ async def list_cost(store: SqliteStore) -> float:
     costs = []
     for _ in range(20):
         began = time.perf_counter()
-        await store.jobs(JobFilter(), limit=50)
-        await store.jobs(JobFilter(plugin="plugin-1"), limit=50)
-        await store.log(LogFilter(plugin="plugin-1"), limit=50)
+        await store.list_jobs(JobFilter(), limit=50)
+        await store.list_jobs(JobFilter(plugin="plugin-1"), limit=50)
+        await store.list_log(LogFilter(plugin="plugin-1"), limit=50)
         costs.append((time.perf_counter() - began) * 1e6)
     return median(costs)

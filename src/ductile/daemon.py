@@ -46,11 +46,11 @@ _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 async def serve(
-    named: str | None, environ: Mapping[str, str], *, subscribers: tuple[Subscriber, ...] = ()
+    config_path: str | None, environ: Mapping[str, str], *, subscribers: tuple[Subscriber, ...] = ()
 ) -> None:
     """Run the daemon until it is stopped. Raises the error that ended it, if one did."""
     _disable_core_dumps()
-    snapshot, config_file = _load_config(named, environ)
+    snapshot, config_file = _load_config(config_path, environ)
     path = state_file(snapshot)
     lock = lock_store(path)
     clock = SystemClock()
@@ -78,7 +78,7 @@ async def serve(
         rng=BufferedSystemRandom(),
         signals=signals,
         environ=environ,
-        load=lambda: open_configuration(named, environ).snapshot,
+        load=lambda: open_configuration(config_path, environ).snapshot,
         listeners=listeners,
         renew_lock=lock.renew,
     )
@@ -107,12 +107,12 @@ def _disable_core_dumps() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, hard))
 
 
-def _load_config(named: str | None, environ: Mapping[str, str]) -> tuple[Snapshot, Path]:
+def _load_config(config_path: str | None, environ: Mapping[str, str]) -> tuple[Snapshot, Path]:
     """Return the compiled configuration and its file.
 
     In a function of its own: the parsed configuration contains every secret and is freed on return.
     """
-    opened = open_configuration(named, environ)
+    opened = open_configuration(config_path, environ)
     return opened.snapshot, opened.loaded.path
 
 

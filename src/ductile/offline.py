@@ -50,13 +50,13 @@ _CLOCK = SystemClock()
 
 @asynccontextmanager
 async def open_offline(
-    named: str | None, environ: Mapping[str, str], purpose: LockPurpose = LockPurpose.COMMAND
+    config_path: str | None, environ: Mapping[str, str], purpose: LockPurpose = LockPurpose.COMMAND
 ) -> AsyncIterator[OperationContext]:
     """Open the store under its lock, without scheduler and listeners.
 
     Raises `StoreBusyError` if another process holds the store.
     """
-    snapshot = open_configuration(named, environ).snapshot
+    snapshot = open_configuration(config_path, environ).snapshot
     path = state_file(snapshot)
     try:
         lock = lock_store(path, purpose)
@@ -84,17 +84,19 @@ async def open_offline(
 
 
 @asynccontextmanager
-async def open_read_only(named: str | None, environ: Mapping[str, str]) -> AsyncIterator[OperationContext]:
+async def open_read_only(
+    config_path: str | None, environ: Mapping[str, str]
+) -> AsyncIterator[OperationContext]:
     """Open the store for reading, also while another process runs a job without a daemon.
 
     Raises `StoreBusyError` if a daemon holds the store: it is starting or stopping, or the caller would have
     asked it, and its store is about to change.
     """
-    snapshot = open_configuration(named, environ).snapshot
+    snapshot = open_configuration(config_path, environ).snapshot
     path = state_file(snapshot)
     holder = find_holder(path.parent)
     if holder is None or holder.purpose is not LockPurpose.RUN or not path.exists():
-        async with open_offline(named, environ) as context:
+        async with open_offline(config_path, environ) as context:
             yield context
         return
     store = open_sqlite_store_read_only(path, clock=_CLOCK.now)
@@ -111,22 +113,22 @@ async def open_read_only(named: str | None, environ: Mapping[str, str]) -> Async
 
 
 async def call_offline(
-    named: str | None, environ: Mapping[str, str], operation: str, given: JsonObject
+    config_path: str | None, environ: Mapping[str, str], operation: str, given: JsonObject
 ) -> JsonObject:
     """Call an operation on the store of a daemon that does not run."""
     opened = open_read_only if table.OPERATIONS[operation].read_only else open_offline
-    async with opened(named, environ) as context:
+    async with opened(config_path, environ) as context:
         return await table.OPERATIONS[operation].run_to_json(context, given)
 
 
-async def diagnose_offline(named: str | None, environ: Mapping[str, str]) -> DoctorReport:
+async def diagnose_offline(config_path: str | None, environ: Mapping[str, str]) -> DoctorReport:
     """Return the report of `system.doctor` without a daemon, even without a configuration or a store."""
     from ductile.operations.diagnose import doctor  # noqa: PLC0415 - a command loads it on demand
     from ductile.operations.diagnose.findings import DoctorCheck  # noqa: PLC0415 - as above
 
     config: Path | None = None
     try:
-        config = find_config(named, environ)
+        config = find_config(config_path, environ)
         snapshot = open_configuration(config, environ).snapshot
         path = state_file(snapshot)
     except ConfigError as error:
@@ -137,7 +139,7 @@ async def diagnose_offline(named: str | None, environ: Mapping[str, str]) -> Doc
             return doctor.doctor_without_store(
                 snapshot, doctor.daemon_not_running(), doctor.store_not_created(path)
             )
-        async with open_read_only(named, environ) as context:
+        async with open_read_only(config_path, environ) as context:
             return await doctor.doctor(context, doctor.RunDoctor())
     except StoreBusyError as busy:
         return doctor.doctor_without_store(snapshot, DoctorCheck.DAEMON.raised(busy))
@@ -177,7 +179,7 @@ class OfflineRunResult(Value):
 
 
 async def run_offline(
-    named: str | None,
+    config_path: str | None,
     environ: Mapping[str, str],
     operation: str,
     given: JsonObject,
@@ -190,7 +192,7 @@ async def run_offline(
     `ended` is called with the document of each job that has ended. After `time_limit`, or at the first stop
     signal, running processes are ended and their jobs go back to the queue.
     """
-    async with open_offline(named, environ, LockPurpose.RUN) as context:
+    async with open_offline(config_path, environ, LockPurpose.RUN) as context:
         runner = WarmRunner()
         executor = Executor(
             context.store,
@@ -288,22 +290,22 @@ class OfflineRunner:
             for each in batch:
                 await self._initialise(each)
                 await self._run_one(each)
-                job = await self._store.job(each)
+                job = await self._store.get_job(each)
                 if job is not None and job.status in TERMINAL:
                     self._ended(to_builtins(listed_job(self._context, job)))
 
     async def _first_jobs(self, job_id: str) -> list[str]:
         """Return the job itself, or for a pipeline run, which has no process, its first steps."""
-        job = await self._store.job(job_id)
+        job = await self._store.get_job(job_id)
         if job is None or job.plugin != RUN_PLUGIN:
             return [job_id]
-        record = await self._store.run(job_id)
+        record = await self._store.get_run(job_id)
         members = () if record is None else record.steps
         return [member.id for member in members if member.status is JobStatus.QUEUED]
 
     async def _initialise(self, job_id: str) -> None:
         """Run the plugin's init if it is pending. A failed init does not prevent the job."""
-        job = await self._store.job(job_id)
+        job = await self._store.get_job(job_id)
         if job is None or job.plugin in self._initialised:
             return
         self._initialised.add(job.plugin)

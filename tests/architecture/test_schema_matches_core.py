@@ -22,7 +22,7 @@ from ductile.core.jobs.model import (
     LedgerKind,
     SubmittedBy,
 )
-from ductile.core.jobs.settlement import CallbackState, LogStatus
+from ductile.core.jobs.settlement import LogStatus, WebhookState
 from ductile.core.schedules.planner import OccurrenceOutcome
 from ductile.store.model.deliveries import DeliveryStatus
 from ductile.store.model.jobs import InitStatus
@@ -160,7 +160,7 @@ def words_checked(connection: apsw.Connection, table: str, column: str) -> set[s
         ("circuit_breaker_transitions", "to_state", BreakerState),
         ("circuit_breaker_transitions", "reason", BreakerReason),
         ("config_snapshots", "origin", ConfigOrigin),
-        ("state_deliveries", "state", CallbackState),
+        ("state_deliveries", "state", WebhookState),
         ("state_deliveries", "status", DeliveryStatus),
         ("plugin_inits", "status", InitStatus),
     ],

@@ -14,11 +14,11 @@ from pathlib import Path
 from ductile.runner.port import (
     NO_LIMITS,
     CouldNotStart,
+    ForkServerLost,
     Launch,
     Process,
     ResourceLimits,
     Runner,
-    RunnerLost,
     WarmStart,
 )
 
@@ -193,7 +193,7 @@ def a_launch(
 async def start(runner: Runner, launch: Launch) -> Process:
     """Start something that can be started."""
     process = await runner.start(launch)
-    assert not isinstance(process, CouldNotStart | RunnerLost), process
+    assert not isinstance(process, CouldNotStart | ForkServerLost), process
     return process
 
 

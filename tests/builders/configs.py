@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ductile.config.load import LoadedConfig, Machine, SealCheck, load_config
+from ductile.config.load import LoadedConfig, Machine, SealMode, load_config
 from ductile.config.snapshot import Discovery, InstalledPlugin, RefusedPlugin
 from ductile.errors import ConfigError, Problem
 from ductile.protocol.manifest.model import Command, Manifest
@@ -37,13 +37,13 @@ def a_config_of(directory: Path, files: Mapping[str, str]) -> Path:
 
 
 def loaded(
-    path: Path, environ: Mapping[str, str] | None = None, *, seal: SealCheck = SealCheck.IGNORE
+    path: Path, environ: Mapping[str, str] | None = None, *, seal: SealMode = SealMode.IGNORE
 ) -> LoadedConfig:
     return load_config(path, environ or {}, seal=seal, machine=MACHINE)
 
 
 def problems_of(
-    path: Path, environ: Mapping[str, str] | None = None, *, seal: SealCheck = SealCheck.IGNORE
+    path: Path, environ: Mapping[str, str] | None = None, *, seal: SealMode = SealMode.IGNORE
 ) -> tuple[Problem, ...]:
     """The problems for which a configuration is refused; the test fails if it is not."""
     with pytest.raises(ConfigError) as refused:

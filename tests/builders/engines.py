@@ -150,7 +150,7 @@ class Bench:
         return job.id
 
     async def job(self, job_id: str) -> Job:
-        job = await self.store.real.job(job_id)
+        job = await self.store.real.get_job(job_id)
         assert job is not None
         return job
 

@@ -97,7 +97,7 @@ async def members(store: Store, run_id: str) -> dict[str, Job]:
 
 
 async def all_members(store: Store, run_id: str) -> Sequence[Job]:
-    record = await store.run(run_id)
+    record = await store.get_run(run_id)
     assert record is not None
     return record.steps
 

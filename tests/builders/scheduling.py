@@ -83,12 +83,12 @@ class Bench:
         return paused
 
     async def entry(self, schedule_id: str = "default", plugin: str = "p") -> ScheduleEntry:
-        entries = await self.store.schedules()
+        entries = await self.store.list_schedules()
         return next(each for each in entries if (each.plugin, each.schedule_id) == (plugin, schedule_id))
 
     async def history(self, schedule_id: str = "default", plugin: str = "p") -> list[Occurrence]:
         """Oldest first."""
-        return list(reversed((await self.store.occurrences(plugin, schedule_id, limit=200)).rows))
+        return list(reversed((await self.store.list_occurrences(plugin, schedule_id, limit=200)).rows))
 
     async def outcomes(self, schedule_id: str = "default") -> list[str]:
         """The history as `HH:MM:SS outcome`, with count and reason where there are any."""

@@ -135,18 +135,18 @@ async def run_next(store: Store, outcome: Outcome, policy: Policy = POLICY) -> S
 
 
 async def stored(store: Store, job_id: str) -> Job:
-    job = await store.job(job_id)
+    job = await store.get_job(job_id)
     assert job is not None
     return job
 
 
 async def whole_ledger(store: Store, *, after: int = 0) -> list[LedgerRow]:
-    return list(await store.ledger(after=after, limit=100_000))
+    return list(await store.list_ledger(after=after, limit=100_000))
 
 
 async def path_of(store: Store, job_id: str) -> list[str]:
     """The states a job went through, as `from>to:reason`."""
     return [
         f"{row.transition.from_status or ''}>{row.transition.to_status}:{row.transition.reason}"
-        for row in await store.transitions(job_id)
+        for row in await store.list_transitions(job_id)
     ]

@@ -18,7 +18,6 @@ from ductile.core.ids import make_id
 from ductile.core.jobs.admission import Caps
 from ductile.core.jobs.failures import RetryPolicy
 from ductile.core.jobs.model import (
-    Callback,
     Completed,
     Evidence,
     Failed,
@@ -27,6 +26,7 @@ from ductile.core.jobs.model import (
     Outcome,
     PluginEvent,
     PluginResponse,
+    StateSubscription,
     SubmittedBy,
     TimedOut,
 )
@@ -63,7 +63,7 @@ async def submit(store: Store, rng: Random) -> None:
             max_attempts=2,
             payload={"n": rng.randrange(1 << 60)},
             dedupe_key=rng.choice([None, None, f"key:{rng.randrange(5)}"]),
-            callback=rng.choice([None, Callback(url="http://receiver.invalid/")]),
+            callback=rng.choice([None, StateSubscription(url="http://receiver.invalid/")]),
         )
         (answer,) = await store.enqueue(Submission(jobs=(job,), dedupe_window=timedelta(0)))
         if isinstance(answer, Accepted):

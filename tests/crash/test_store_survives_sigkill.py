@@ -39,12 +39,12 @@ async def check_acknowledged(path: Path, said: list[list[str]]) -> None:
     store = open_sqlite_store(path, clock=lambda: datetime.now(UTC), rng=Random(0))
     try:
         for kind, job_id, *rest in said:
-            job = await store.job(job_id)
+            job = await store.get_job(job_id)
             assert job is not None, f"{kind} {job_id} was acknowledged and is gone"
             if kind == "claimed":
                 assert job.execution >= int(rest[0])
             if kind == "settled":
-                executions = {row.execution: row for row in await store.executions(job_id)}
+                executions = {row.execution: row for row in await store.list_executions(job_id)}
                 assert int(rest[0]) in executions, f"the result of {job_id} was acknowledged and is gone"
                 if JobStatus(rest[1]) in TERMINAL:
                     assert job.status is JobStatus(rest[1])

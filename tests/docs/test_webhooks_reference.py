@@ -10,7 +10,7 @@ from builders.jobs import a_job
 from ductile.config.compile.compiler import signature_scheme
 from ductile.config.schema.model import StateWebhookSettings, WebhookEndpointSettings, WebhookPreset
 from ductile.core.jobs.model import JobReason
-from ductile.core.jobs.settlement import CallbackEvent, CallbackState
+from ductile.core.jobs.settlement import StateChange, WebhookState
 from ductile.core.webhooks.deliveries import MAX_DELIVERY_DELAY, PROMPT, ReceiverHealth
 from ductile.core.webhooks.signatures import REPLAY_WINDOW
 from ductile.engine.webhook_sender import CONCURRENCY_LIMITS, MAX_IN_FLIGHT, MAX_PER_RECEIVER
@@ -43,13 +43,11 @@ def test_every_preset_is_documented_as_it_is() -> None:
 
 def test_every_state_and_every_key_is_documented() -> None:
     """Five states, and every key."""
-    assert [row[0].strip("`") for row in ROWS if row[0].strip("`") in set(CallbackState)] == list(
-        CallbackState
-    )
+    assert [row[0].strip("`") for row in ROWS if row[0].strip("`") in set(WebhookState)] == list(WebhookState)
     example = json.loads(
         next(block for block in re.findall(r"```json\n(.*?)```", PAGE, re.DOTALL) if "job_id" in block)
     )
-    event = CallbackEvent(state=CallbackState.DONE, reason=JobReason.COMPLETED)
+    event = StateChange(state=WebhookState.DONE, reason=JobReason.COMPLETED)
     made = encode_state_webhook(event, a_job(), attempt=1, timestamp="t", previous_state=None, model=None)
     assert list(example) == list(json.loads(made))
 

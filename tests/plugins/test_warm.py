@@ -16,10 +16,10 @@ from builders.shipped import ROOT
 from ductile.runner.port import (
     CouldNotStart,
     Exited,
+    ForkServerLost,
     Launch,
     ProcessOutput,
     Runner,
-    RunnerLost,
     StartedBy,
     WarmStart,
 )
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="warm star
 
 async def remains_of(runner: Runner, run: Launch, started_by: StartedBy) -> ProcessOutput:
     process = await runner.start(run)
-    assert not isinstance(process, CouldNotStart | RunnerLost), process
+    assert not isinstance(process, CouldNotStart | ForkServerLost), process
     assert process.started_by is started_by
     ending = await process.wait()
     assert isinstance(ending, Exited)

@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from builders.conditions import KEYS, json_objects, paths, scopes
-from ductile.core.expressions.baggage import BaggageClaim, BaggageError, apply_claims
+from ductile.core.expressions.baggage import BaggageError, BaggageItem, apply_claims
 from ductile.core.expressions.operators import json_equal
 from ductile.core.expressions.paths import EvalContext, look_up
 from ductile.core.json import JsonObject, JsonValue
 
 
-def apart(wanted: tuple[BaggageClaim, ...]) -> bool:
+def apart(wanted: tuple[BaggageItem, ...]) -> bool:
     """No claim lies within another: such baggage is refused when it is read."""
     targets = [one.target for one in wanted]
     return not any(one != other and one[: len(other)] == other for one in targets for other in targets)
@@ -24,7 +24,7 @@ def apart(wanted: tuple[BaggageClaim, ...]) -> bool:
 claims = (
     st.lists(
         st.builds(
-            BaggageClaim,
+            BaggageItem,
             target=st.lists(st.sampled_from(KEYS), min_size=1, max_size=3).map(tuple),
             source=paths(("payload", "context")),
             spread=st.booleans(),
@@ -55,7 +55,7 @@ def at(baggage: JsonObject, path: tuple[str, ...]) -> JsonValue:
 
 @given(claims, json_objects, scopes)
 def test_inherited_baggage_never_changes(
-    wanted: tuple[BaggageClaim, ...], inherited: JsonObject, scope: EvalContext
+    wanted: tuple[BaggageItem, ...], inherited: JsonObject, scope: EvalContext
 ) -> None:
     before = json.dumps([inherited, scope.payload, scope.context])
     made = attempted(wanted, inherited, scope)
@@ -67,7 +67,7 @@ def test_inherited_baggage_never_changes(
 
 @given(claims, json_objects, scopes)
 def test_claimed_baggage_is_there_and_can_be_claimed_again(
-    wanted: tuple[BaggageClaim, ...], inherited: JsonObject, scope: EvalContext
+    wanted: tuple[BaggageItem, ...], inherited: JsonObject, scope: EvalContext
 ) -> None:
     """A step that is run again finds its own claims and changes nothing."""
     made = attempted(wanted, inherited, scope)
@@ -85,7 +85,7 @@ def test_claimed_baggage_is_there_and_can_be_claimed_again(
 
 @given(claims, json_objects, scopes)
 def test_claims_are_the_same_after_a_round_trip_through_the_store(
-    wanted: tuple[BaggageClaim, ...], inherited: JsonObject, scope: EvalContext
+    wanted: tuple[BaggageItem, ...], inherited: JsonObject, scope: EvalContext
 ) -> None:
     def stored(value: JsonObject) -> JsonObject:
         read: JsonObject = json.loads(json.dumps(value))
@@ -99,9 +99,7 @@ def test_claims_are_the_same_after_a_round_trip_through_the_store(
         assert before == after
 
 
-def attempted(
-    wanted: tuple[BaggageClaim, ...], inherited: JsonObject, scope: EvalContext
-) -> JsonObject | str:
+def attempted(wanted: tuple[BaggageItem, ...], inherited: JsonObject, scope: EvalContext) -> JsonObject | str:
     """The baggage, or why there is none."""
     try:
         return apply_claims(wanted, inherited, scope)

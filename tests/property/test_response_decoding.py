@@ -8,7 +8,7 @@ from datetime import timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ductile.core.jobs.model import Completed, Failed, Interrupted, JobReason, Outcome, TimedOut
+from ductile.core.jobs.model import Completed, Failed, JobReason, Outcome, Requeued, TimedOut
 from ductile.protocol.plugin_messages import DecodedResponse, ProtocolViolation, decode_response
 from ductile.runner.interpret import EXIT_CONFIG, interpret, storable_text
 from ductile.runner.port import (
@@ -16,10 +16,10 @@ from ductile.runner.port import (
     DeadlinePassed,
     Exited,
     ExitStatus,
+    ForkServerLost,
     OutputLimitExceeded,
     ProcessOutput,
     ProcessResult,
-    RunnerLost,
     StoppedOnRequest,
 )
 
@@ -73,7 +73,7 @@ ENDINGS: st.SearchStrategy[ProcessResult] = st.one_of(
     st.builds(DeadlinePassed, output=PROCESS_OUTPUTS, timeout=st.just(timedelta(seconds=60))),
     st.builds(OutputLimitExceeded, output=PROCESS_OUTPUTS),
     st.builds(StoppedOnRequest, output=PROCESS_OUTPUTS),
-    st.builds(RunnerLost, error=st.just("lost"), output=st.none() | PROCESS_OUTPUTS),
+    st.builds(ForkServerLost, error=st.just("lost"), output=st.none() | PROCESS_OUTPUTS),
     st.builds(CouldNotStart, error=st.just("no"), permanent=st.booleans(), resources_exhausted=st.booleans()),
 )
 
@@ -105,10 +105,10 @@ def test_every_ending_has_one_outcome(ending: ProcessResult) -> None:
     outcome = interpret(ending).outcome
     match ending:
         case CouldNotStart(resources_exhausted=True):
-            assert outcome == Interrupted(reason=JobReason.NO_RESOURCES, error=ending.error)
+            assert outcome == Requeued(reason=JobReason.NO_RESOURCES, error=ending.error)
         case CouldNotStart(permanent=permanent):
             assert reason_of(outcome) == (JobReason.COULD_NOT_START, permanent)
-        case RunnerLost():
+        case ForkServerLost():
             assert reason_of(outcome) == (JobReason.RUNNER_LOST, False)
         case DeadlinePassed():
             assert isinstance(outcome, TimedOut)
@@ -126,7 +126,7 @@ def assert_judged_by_answer(outcome: Outcome, output: ProcessOutput, *, stopped:
     elif isinstance(answer, DecodedResponse):
         assert reason_of(outcome) == (JobReason.PLUGIN_ERROR, config_error or not answer.response.retry)
     elif stopped:
-        assert isinstance(outcome, Interrupted)
+        assert isinstance(outcome, Requeued)
     else:
         reason, permanent = reason_of(outcome)
         assert permanent == config_error

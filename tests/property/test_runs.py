@@ -26,7 +26,7 @@ from builders.jobs import Clock, emitted, failed, ok, timed_out
 from builders.pipeline_meaning import Behaviour, ExpectedRun, Interpreter, UndecidedError, canonical
 from builders.pipelines import a_new_run, all_members, enqueue_run, payload_of, policy_of
 from builders.stores import SQLITE, StoreFactory, claim_all, stored
-from ductile.core.jobs.model import TERMINAL, Interrupted, JobReason, JobStatus, LedgerKind, Outcome
+from ductile.core.jobs.model import TERMINAL, JobReason, JobStatus, LedgerKind, Outcome, Requeued
 from ductile.core.policy import Policy
 from ductile.store.model.jobs import Accepted, ClaimedJob, RetryResult, Settled
 from ductile.store.port import Store
@@ -153,7 +153,7 @@ def outcome_of(claim: ClaimedJob, rng: Random, *, well: bool) -> Outcome:
     given = (job.plugin, job.step_path or "", canonical(payload_of(claim)))
     answer = mended(*given) if well else behave(*given)
     if rng.random() < 0.1:
-        return Interrupted()
+        return Requeued()
     if answer.stdout is None:
         return failed(stdout=None)
     if not well and rng.random() < 0.1:
@@ -263,7 +263,7 @@ async def check(
 
 
 async def compare(store: Store, run_id: str, drive: Drive, expected: ExpectedRun) -> None:
-    record = await store.run(run_id)
+    record = await store.get_run(run_id)
     assert record is not None
     assert Counter(drive.given.values()) == expected.ran
     made = [job for job in record.steps if job.id in drive.given]
@@ -277,7 +277,7 @@ async def compare(store: Store, run_id: str, drive: Drive, expected: ExpectedRun
     ]
     assert Counter(bypassed) == expected.bypassed
     assert record.job.reason == expected.reason
-    *_, last = await store.executions(run_id)
+    *_, last = await store.list_executions(run_id)
     assert last.result == expected.result
 
 

@@ -15,17 +15,17 @@ from ductile.core.jobs.model import (
     EDGES,
     STORED_STATUSES,
     TERMINAL,
-    Callback,
     Completed,
     EndedEarly,
     Failed,
-    Interrupted,
     Job,
     JobReason,
     JobStatus,
     Orphaned,
     Outcome,
     PluginResponse,
+    Requeued,
+    StateSubscription,
     SubmittedBy,
     TimedOut,
 )
@@ -57,7 +57,7 @@ outcomes: st.SearchStrategy[Outcome] = st.one_of(
     ),
     st.builds(Failed, reason=failures, error=st.just("e"), permanent=st.booleans()),
     st.builds(TimedOut, error=st.just("e")),
-    st.just(Interrupted(evidence=some_evidence())),
+    st.just(Requeued(evidence=some_evidence())),
     st.just(Orphaned()),
     st.builds(EndedEarly, reason=st.sampled_from(sorted(EARLY_END_REASONS)), error=st.just("e")),
 )
@@ -76,7 +76,7 @@ def running_jobs(draw: st.DrawFn) -> Job:
         submitted_by=draw(st.sampled_from(SubmittedBy)),
         cancel_requested_at=draw(st.sampled_from([None, START])),
         suspect=draw(st.booleans()),
-        callback=draw(st.sampled_from([None, Callback(url="u")])),
+        callback=draw(st.sampled_from([None, StateSubscription(url="u")])),
         claim_seq=draw(st.integers(1, 9)),
     )
 

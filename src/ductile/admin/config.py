@@ -12,7 +12,7 @@ from ductile.config.compile.compiler import compile_snapshot
 from ductile.config.edit.change import Setting, apply_edit, get_setting, parse_key, plan_edit
 from ductile.config.file_io import lock_config_directory
 from ductile.config.find_config import find_config, resolve_path
-from ductile.config.load import LoadedConfig, SealCheck, load_config
+from ductile.config.load import LoadedConfig, SealMode, load_config
 from ductile.config.schema.fields import SectionOf, fill_in_defaults
 from ductile.config.schema.model import Config
 from ductile.config.seal import verify_sealed
@@ -71,7 +71,7 @@ class SettingChange(Value):
 
 
 def open_configuration(
-    named: str | Path | None, environ: Mapping[str, str], *, seal: SealCheck = SealCheck.VERIFY
+    config_path: str | Path | None, environ: Mapping[str, str], *, seal: SealMode = SealMode.VERIFY
 ) -> OpenedConfiguration:
     """Find, load and compile the configuration. ConfigError if it cannot be used.
 
@@ -81,7 +81,9 @@ def open_configuration(
     def plugins_in(roots: tuple[Path, ...], allow_symlinks: bool) -> tuple[str, ...]:
         return discover(roots, allow_symlinks=allow_symlinks).names
 
-    return _compile(load_config(find_config(named, environ), environ, seal=seal, list_plugins=plugins_in))
+    return _compile(
+        load_config(find_config(config_path, environ), environ, seal=seal, list_plugins=plugins_in)
+    )
 
 
 def state_file(snapshot: Snapshot) -> Path:
@@ -98,7 +100,7 @@ def _compile(loaded: LoadedConfig) -> OpenedConfiguration:
     )
 
 
-def check_configuration(named: str | Path | None, environ: Mapping[str, str]) -> ConfigCheck:
+def check_configuration(config_path: str | Path | None, environ: Mapping[str, str]) -> ConfigCheck:
     """Load the configuration as the daemon does. ConfigError with every problem that keeps it from starting.
 
     A broken seal is one problem among others here: a mistake in an edited file should be found before the
@@ -106,11 +108,11 @@ def check_configuration(named: str | Path | None, environ: Mapping[str, str]) ->
     """
     broken = None
     try:
-        opened = _open_usable(named, environ, SealCheck.VERIFY)
+        opened = _open_usable(config_path, environ, SealMode.VERIFY)
     except IntegrityError as error:
         broken = error
         try:
-            opened = _open_usable(named, environ, SealCheck.IGNORE)
+            opened = _open_usable(config_path, environ, SealMode.IGNORE)
         except ConfigError as rest:
             count = len(rest.problems)
             besides = f"there are {count} problems" if count > 1 else "there is a problem"
@@ -127,9 +129,9 @@ def check_configuration(named: str | Path | None, environ: Mapping[str, str]) ->
 
 
 def _open_usable(
-    named: str | Path | None, environ: Mapping[str, str], seal: SealCheck
+    config_path: str | Path | None, environ: Mapping[str, str], seal: SealMode
 ) -> OpenedConfiguration:
-    opened = open_configuration(named, environ, seal=seal)
+    opened = open_configuration(config_path, environ, seal=seal)
     if not isinstance(opened.snapshot.state, SqliteLocation):
         problem = problem_at(
             opened.loaded.location("state", "url"), ("state", "url"), _NO_STATE_URL, hint="use state.path"
@@ -151,15 +153,15 @@ def _readable_secrets(opened: OpenedConfiguration) -> Iterator[Problem]:
                 )
 
 
-def show_configuration(named: str | None, environ: Mapping[str, str]) -> JsonValue:
+def show_configuration(config_path: str | None, environ: Mapping[str, str]) -> JsonValue:
     """The effective settings: all files merged, defaults filled in, secrets masked."""
-    loaded = load_config(find_config(named, environ), environ, seal=SealCheck.IGNORE)
+    loaded = load_config(find_config(config_path, environ), environ, seal=SealMode.IGNORE)
     return fill_in_defaults(loaded.redacted(), SectionOf(section=Config))
 
 
-def read_setting(named: str | None, environ: Mapping[str, str], key: str) -> Setting:
+def read_setting(config_path: str | None, environ: Mapping[str, str], key: str) -> Setting:
     """The value of a key, or the default that is in force."""
-    loaded = load_config(find_config(named, environ), environ, seal=SealCheck.IGNORE)
+    loaded = load_config(find_config(config_path, environ), environ, seal=SealMode.IGNORE)
     setting = get_setting(loaded, key)
     match parse_key(key):
         case ("plugins", str(plugin), "parallelism") if setting.location is None:
@@ -169,7 +171,7 @@ def read_setting(named: str | None, environ: Mapping[str, str], key: str) -> Set
 
 
 def change_setting(
-    named: str | None,
+    config_path: str | None,
     environ: Mapping[str, str],
     key: str,
     value: str,
@@ -182,7 +184,7 @@ def change_setting(
     ConfigError if the result could not be used; IntegrityError if `lock` would renew a broken seal.
     """
     try:
-        edit = plan_edit(find_config(named, environ), key, value, environ)
+        edit = plan_edit(find_config(config_path, environ), key, value, environ)
         _compile(edit.loaded)
     except ConfigError as error:
         error.message = f"nothing was written: {error.message}"

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ductile.admin.new_files import NewFile, written_files
-from ductile.admin.seal import lock_configuration
+from ductile.admin.seal import seal_configuration
 from ductile.config.file_io import PRIVATE_DIRECTORY, PRIVATE_FILE
 from ductile.config.find_config import CONFIG_FILE
 from ductile.config.seal import CHECKSUMS_FILE, hash_bytes
@@ -53,7 +53,7 @@ def create_starter_config(
     _refuse_to_overwrite(directory, names)
     if not dry_run:
         with written_files(directory, files, directory_mode=PRIVATE_DIRECTORY):
-            lock_configuration(directory / CONFIG_FILE, environ)
+            seal_configuration(directory / CONFIG_FILE, environ)
     return StarterConfig(
         directory=directory, files=names, token=None if dry_run else token, written=not dry_run
     )

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ductile.admin.config import open_configuration
-from ductile.config.load import SealCheck
+from ductile.config.load import SealMode
 from ductile.core.suggest import did_you_mean
 from ductile.errors import NotFoundError, Problem
 from ductile.plugins.catalogue import PluginEntry, PluginStanding, find_entry, found_entry, list_entries
@@ -31,24 +31,24 @@ class PluginCheck(Value):
         return tuple(entry for entry in self.plugins if entry.standing is PluginStanding.REFUSED)
 
 
-def list_plugins(named: str | None, environ: Mapping[str, str]) -> tuple[PluginEntry, ...]:
-    opened = open_configuration(named, environ, seal=SealCheck.IGNORE)
+def list_plugins(config_path: str | None, environ: Mapping[str, str]) -> tuple[PluginEntry, ...]:
+    opened = open_configuration(config_path, environ, seal=SealMode.IGNORE)
     return list_entries(opened.snapshot, opened.discovery)
 
 
-def show_plugin(named: str | None, environ: Mapping[str, str], plugin: str) -> PluginEntry:
-    opened = open_configuration(named, environ, seal=SealCheck.IGNORE)
+def show_plugin(config_path: str | None, environ: Mapping[str, str], plugin: str) -> PluginEntry:
+    opened = open_configuration(config_path, environ, seal=SealMode.IGNORE)
     return find_entry(opened.snapshot, plugin, opened.discovery)
 
 
 def configured_or_available(
-    named: str | None, environ: Mapping[str, str], plugin: str, *, configured: bool
+    config_path: str | None, environ: Mapping[str, str], plugin: str, *, configured: bool
 ) -> str:
     """The name of a plugin that can be switched: a configured one, or else an installed one.
 
     Raises `NotFoundError`; with `configured` also for a plugin that is only installed.
     """
-    opened = open_configuration(named, environ, seal=SealCheck.IGNORE)
+    opened = open_configuration(config_path, environ, seal=SealMode.IGNORE)
     entry = find_entry(opened.snapshot, plugin, opened.discovery)
     if entry.instances and plugin not in opened.snapshot.plugins:
         raise NotFoundError(
@@ -64,12 +64,14 @@ def configured_or_available(
     )
 
 
-def check_plugins(named: str | None, environ: Mapping[str, str], target: str | None = None) -> PluginCheck:
+def check_plugins(
+    config_path: str | None, environ: Mapping[str, str], target: str | None = None
+) -> PluginCheck:
     """Check all plugins, one by its name, or the plugin in a directory anywhere."""
     if target is not None and is_plugin_directory(target):
         found = (found_entry(load_directory(Path(target))),)
         return PluginCheck(plugins=found, warnings=_without_interpreter(found))
-    opened = open_configuration(named, environ, seal=SealCheck.IGNORE)
+    opened = open_configuration(config_path, environ, seal=SealMode.IGNORE)
     entries = list_entries(opened.snapshot, opened.discovery)
     if target is not None:
         entry = find_entry(opened.snapshot, target, opened.discovery)

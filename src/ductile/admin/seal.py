@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ductile.admin.config import open_configuration
 from ductile.config.file_io import lock_config_directory
-from ductile.config.load import SealCheck
+from ductile.config.load import SealMode
 from ductile.config.seal import (
     CHECKSUMS_FILE,
     Checksums,
@@ -53,11 +53,11 @@ class SealResult(Value):
     written: bool
 
 
-def lock_configuration(
-    named: str | Path | None, environ: Mapping[str, str], *, dry_run: bool = False
+def seal_configuration(
+    config_path: str | Path | None, environ: Mapping[str, str], *, dry_run: bool = False
 ) -> SealResult:
     """Seal every loaded file, scope file and plugin in use, as they are now."""
-    opened = open_configuration(named, environ, seal=SealCheck.IGNORE)
+    opened = open_configuration(config_path, environ, seal=SealMode.IGNORE)
     before = None
     with suppress(IntegrityError):  # a seal that cannot be read is replaced
         before = read_checksums(opened.loaded.directory)
@@ -71,14 +71,14 @@ def lock_configuration(
     return _write(opened, now, [*files, *_plugin_entries(before, now)], dry_run=dry_run)
 
 
-def lock_plugins(
-    named: str | None, environ: Mapping[str, str], plugin: str | None = None, *, dry_run: bool = False
+def seal_plugins(
+    config_path: str | None, environ: Mapping[str, str], plugin: str | None = None, *, dry_run: bool = False
 ) -> SealResult:
     """Seal the configured plugins, or one of them, as they are now; the hashes of files are not changed.
 
     ConflictError without a seal; RefusedError for a plugin that cannot be sealed.
     """
-    opened = open_configuration(named, environ, seal=SealCheck.IGNORE)
+    opened = open_configuration(config_path, environ, seal=SealMode.IGNORE)
     before = read_checksums(opened.loaded.directory)
     if before is None:
         raise ConflictError(

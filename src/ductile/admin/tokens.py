@@ -20,7 +20,7 @@ from ductile.admin.init_config import generate_token
 from ductile.config.edit.rewrite import with_entry, without_entry
 from ductile.config.file_io import lock_config_directory, read_regular_file
 from ductile.config.find_config import CONFIG_FILE, find_config, resolve_path
-from ductile.config.load import LoadedConfig, SealCheck, load_config
+from ductile.config.load import LoadedConfig, SealMode, load_config
 from ductile.config.names import NAME
 from ductile.config.read.environment import load_environment_files, parse_environment
 from ductile.config.read.includes import ConfigFiles, load_config_files
@@ -90,9 +90,9 @@ class RevokedToken(Value):
 # ------------------------------------------------------------------------------------------------ list
 
 
-def list_tokens(named: str | None, environ: Mapping[str, str]) -> tuple[TokenRow, ...]:
+def list_tokens(config_path: str | None, environ: Mapping[str, str]) -> tuple[TokenRow, ...]:
     """Every token and secret, in the order of the files, without its value."""
-    return _list_rows(load_config_files(find_config(named, environ)))
+    return _list_rows(load_config_files(find_config(config_path, environ)))
 
 
 def _list_rows(sources: ConfigFiles) -> tuple[TokenRow, ...]:
@@ -148,7 +148,7 @@ def _read_scopes(path: Path) -> tuple[str, ...]:
 
 
 def create_token(
-    named: str | None,
+    config_path: str | None,
     environ: Mapping[str, str],
     name: str,
     scopes: tuple[str, ...],
@@ -160,7 +160,7 @@ def create_token(
 
     UsageError for an unusable name, value or scope; ConflictError if the name is taken.
     """
-    config_file = find_config(named, environ)
+    config_file = find_config(config_path, environ)
     if not NAME.fullmatch(name):
         hint = "letters, digits, - and _, and no digit first"
         raise UsageError(f"{name!r} cannot be the name of a token", hint=hint)
@@ -262,13 +262,13 @@ def _with_variable(env_file: Path, variable: str, secret: str) -> bytes:
 
 
 def revoke_token(
-    named: str | None, environ: Mapping[str, str], name: str, *, dry_run: bool = False
+    config_path: str | None, environ: Mapping[str, str], name: str, *, dry_run: bool = False
 ) -> RevokedToken:
     """Remove a token: its entry, its value and its scopes.
 
     NotFoundError for an unknown name; ConfigError if the configuration needs the token.
     """
-    config_file = find_config(named, environ)
+    config_file = find_config(config_path, environ)
     with lock_config_directory(config_file.parent):
         sources = load_config_files(config_file)
         row = _find_row(sources, name)
@@ -335,7 +335,7 @@ def _line_of(variable: str) -> re.Pattern[bytes]:
 def _check_result(config_file: Path, environ: Mapping[str, str], files: Mapping[Path, bytes]) -> LoadedConfig:
     """The configuration with these files. ConfigError, before anything is written, if it cannot be used."""
     try:
-        return load_config(config_file, environ, seal=SealCheck.IGNORE, overlay=files)
+        return load_config(config_file, environ, seal=SealMode.IGNORE, overlay=files)
     except ConfigError as error:
         error.message = f"nothing was written: {error.message}"
         raise

@@ -39,10 +39,10 @@ class SignedRequest(Value):
 
 
 def sign_request(
-    named: str | None, environ: Mapping[str, str], name: str, body: bytes, delivery: str | None
+    config_path: str | None, environ: Mapping[str, str], name: str, body: bytes, delivery: str | None
 ) -> SignedRequest:
     """Sign a body for an endpoint, which is named by its name or path. NotFoundError for an unknown one."""
-    snapshot = open_configuration(named, environ).snapshot
+    snapshot = open_configuration(config_path, environ).snapshot
     endpoint = named_endpoint(snapshot, name)
     headers = signed_headers(
         endpoint.scheme,

@@ -9,18 +9,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from ductile.api.endpoint import ApiRequest, ApiServices, Endpoint, MatchedRoute, Reply, read_parameters
+from ductile.api.endpoint import ApiRequest, ApiServices, Endpoint, MatchedEndpoint, Reply, read_parameters
 from ductile.api.router import Router, shown_path
 from ductile.errors import DuctileError
 from ductile.http.application import (
     Exchange,
     HttpApplication,
-    LogSampler,
+    LogRateLimiter,
     single_headers,
     unless_disconnected,
 )
 from ductile.http.body import BODY_SECONDS, read_body
-from ductile.http.responses import HttpResponse, JsonReply, encode
+from ductile.http.responses import HttpResponse, JsonResponse, encode
 from ductile.telemetry.signals import Signal, SignalBus, SignalLevel, describe_error
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ _BAD_REQUEST = 400
 
 class ApiExchange(Exchange):
     started_at: float = 0.0
-    route: MatchedRoute | None = None
+    route: MatchedEndpoint | None = None
     #: The name of the caller's token.
     token: str | None = None
 
@@ -53,7 +53,7 @@ class ApiApplication(HttpApplication[ApiExchange]):
         signals: SignalBus,
         clock: Callable[[], float],
         *,
-        sampler: LogSampler | None = None,
+        sampler: LogRateLimiter | None = None,
         body_seconds: float = BODY_SECONDS,
     ) -> None:
         """`sampler` decides which requests without a token are logged in full; without one, all are."""
@@ -104,7 +104,7 @@ class ApiApplication(HttpApplication[ApiExchange]):
         response = await (unless_disconnected(exchange.receive, work) if endpoint.http.waits else work)
         return _render(endpoint, response) if isinstance(response, Reply) else response
 
-    def _admit(self, exchange: ApiExchange, route: MatchedRoute, headers: Mapping[bytes, bytes]) -> None:
+    def _admit(self, exchange: ApiExchange, route: MatchedEndpoint, headers: Mapping[bytes, bytes]) -> None:
         access = route.endpoint.access
         token = self._authenticator.identify(access, headers, exchange.peer)
         exchange.token = None if token is None else token.name
@@ -144,7 +144,7 @@ class ApiApplication(HttpApplication[ApiExchange]):
         return not self._sampler.should_log(str(exchange.status), exchange.peer)
 
 
-def _render(endpoint: Endpoint, reply: Reply) -> JsonReply:
+def _render(endpoint: Endpoint, reply: Reply) -> JsonResponse:
     """Encode a reply, with a `message` for people if it has none of its own."""
     response = reply.response
     content = encode(response)
@@ -152,4 +152,4 @@ def _render(endpoint: Endpoint, reply: Reply) -> JsonReply:
         text = encode(response.http_message or endpoint.http.message or f"{endpoint.summary}.")
         content = b'%b,"message":%b}' % (content[:-1], text)  # every response has a field
     status = reply.status or response.http_status or endpoint.http.statuses[0]
-    return JsonReply(content=content, status=status, headers=reply.headers)
+    return JsonResponse(content=content, status=status, headers=reply.headers)

@@ -47,7 +47,7 @@ class ApiRequest(Value):
     #: Parameters of path, query, headers and body by name.
     values: JsonObject
     headers: Mapping[bytes, bytes]
-    route: MatchedRoute
+    route: MatchedEndpoint
     token: str | None = None
     peer: str | None = None
 
@@ -60,8 +60,8 @@ class Reply(Value):
     headers: tuple[Header, ...] = ()
 
 
-ApiReply: TypeAlias = Reply | RawResponse | Stream
-Handler: TypeAlias = Callable[[ApiRequest], Awaitable[ApiReply]]
+ApiResponse: TypeAlias = Reply | RawResponse | Stream
+Handler: TypeAlias = Callable[[ApiRequest], Awaitable[ApiResponse]]
 
 
 class Endpoint(Value, dict=True):
@@ -122,7 +122,7 @@ class Endpoint(Value, dict=True):
         return found
 
 
-class MatchedRoute:
+class MatchedEndpoint:
     """The endpoint that a path means, and the values of the parameters in the path."""
 
     __slots__ = ("endpoint", "shown", "values")
@@ -135,7 +135,7 @@ class MatchedRoute:
 
 
 def read_parameters(
-    route: MatchedRoute, query: bytes, headers: Mapping[bytes, bytes], body: bytes | None
+    route: MatchedEndpoint, query: bytes, headers: Mapping[bytes, bytes], body: bytes | None
 ) -> JsonObject:
     """The named values of a request. The path takes precedence over the body, the body over the query.
 

@@ -133,7 +133,7 @@ class LedgerStream:
     async def replay(self, after: int, until: int) -> AsyncIterator[tuple[LedgerRow, ...]]:
         """Yield pages of the stored rows after one number and up to another."""
         while after < until:
-            rows = await self._store.ledger(after=after, limit=PAGE_ROWS)
+            rows = await self._store.list_ledger(after=after, limit=PAGE_ROWS)
             wanted = tuple(row for row in rows if row.seq <= until)
             if not wanted:
                 return
@@ -145,7 +145,7 @@ class LedgerStream:
             with self._store.notifier.watch(LedgerAppended) as advanced:
                 while True:
                     advanced.clear()
-                    rows = await self._store.ledger(after=self._position, limit=PAGE_ROWS)
+                    rows = await self._store.list_ledger(after=self._position, limit=PAGE_ROWS)
                     if rows:
                         self._position = rows[-1].seq
                         for subscriber in self._subscribers:

@@ -95,7 +95,7 @@ async def events(request: ApiRequest) -> Stream:
 
 async def show_metrics(request: ApiRequest) -> RawResponse:
     counts = await request.context.store.queue_counts()
-    breakers = await request.context.store.breakers()
+    breakers = await request.context.store.list_breakers()
     page = request.services.metrics.render(
         version=__version__,
         queue={"ready": counts.ready, "waiting": counts.waiting, "running": counts.running},

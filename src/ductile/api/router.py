@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from urllib.parse import unquote
 
-from ductile.api.endpoint import Endpoint, MatchedRoute
+from ductile.api.endpoint import Endpoint, MatchedEndpoint
 from ductile.errors import MethodNotAllowedError, NotFoundError
 from ductile.struct import Value
 
@@ -58,13 +58,13 @@ class Router:
         if endpoint.http.method == "GET" and not endpoint.http.streams:
             pattern.methods["HEAD"] = endpoint
 
-    def find(self, method: str, raw_path: bytes) -> MatchedRoute:
+    def find(self, method: str, raw_path: bytes) -> MatchedEndpoint:
         """The endpoint of a request. Raises `NotFoundError` or `MethodNotAllowedError`."""
         if len(raw_path) > _MAX_CACHED_LENGTH:
             return self._find(method, raw_path)
         return self._find_cached(method, raw_path)
 
-    def _find(self, method: str, raw_path: bytes) -> MatchedRoute:
+    def _find(self, method: str, raw_path: bytes) -> MatchedEndpoint:
         text = raw_path.decode("latin-1")
         segments = text[1:].removesuffix("/").split("/")
         if "%" in text:
@@ -72,7 +72,7 @@ class Router:
         allowed: set[str] = set()
         for pattern, values in self._matches(segments):
             if (endpoint := pattern.methods.get(method)) is not None:
-                return MatchedRoute(endpoint, values, shown_path(raw_path))
+                return MatchedEndpoint(endpoint, values, shown_path(raw_path))
             allowed |= pattern.methods.keys()
         if allowed:
             allow = ", ".join(sorted(allowed))

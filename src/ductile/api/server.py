@@ -10,7 +10,7 @@ from ductile.api.endpoint import ApiServices
 from ductile.api.endpoints import ENDPOINTS
 from ductile.api.events import EventStreams
 from ductile.api.router import Router
-from ductile.http.application import LogSampler, described_counts
+from ductile.http.application import LogRateLimiter, described_counts
 from ductile.http.authentication import Authenticator
 from ductile.http.server import Listener, ListenerLimits
 from ductile.operations.context import OperationContext
@@ -30,8 +30,8 @@ class ApiServer:
 
     def __init__(self, context: OperationContext, listen: str, signals: SignalBus, metrics: Metrics) -> None:
         self._signals = signals
-        self._requests = LogSampler(self._report_requests)
-        self._unknown_tokens = LogSampler(self._report_unknown_tokens, most=_TOKENS_IN_FULL)
+        self._requests = LogRateLimiter(self._report_requests)
+        self._unknown_tokens = LogRateLimiter(self._report_unknown_tokens, most=_TOKENS_IN_FULL)
         self._streams = EventStreams(context.store)
         services = ApiServices(
             authenticator=Authenticator(context.snapshot, time.monotonic, self._report_unknown_token),

@@ -26,7 +26,7 @@ FOLLOW_TIMEOUT = "60s"
 
 
 def request(
-    call: Invocation,
+    invocation: Invocation,
     operation: str | None = None,
     fields: Mapping[str, JsonValue] | None = None,
     *,
@@ -36,14 +36,14 @@ def request(
 
     Without `operation` and `fields` they are those of the command, as they were given on the command line.
     """
-    connection = connect_to_daemon(call)
+    connection = connect_to_daemon(invocation)
     if connection is not None:
-        return exchange(call, connection, operation, fields, timeout=timeout)
-    return _request_store(call, operation or call.action.operation, _fields(call, fields))
+        return exchange(invocation, connection, operation, fields, timeout=timeout)
+    return _request_store(invocation, operation or invocation.action.operation, _fields(invocation, fields))
 
 
 def request_daemon(
-    call: Invocation,
+    invocation: Invocation,
     operation: str | None = None,
     fields: Mapping[str, JsonValue] | None = None,
     *,
@@ -55,14 +55,14 @@ def request_daemon(
 
     A `timeout` of None waits without a limit.
     """
-    connection = connect_to_daemon(call)
+    connection = connect_to_daemon(invocation)
     if connection is not None:
-        return exchange(call, connection, operation, fields, timeout=timeout)
+        return exchange(invocation, connection, operation, fields, timeout=timeout)
     from ductile.control.client import START_HINT, not_running_error
     from ductile.engine.store_lock import LockPurpose, find_holder
     from ductile.errors import StoreBusyError
 
-    holder = find_holder(_state_file(call).parent)
+    holder = find_holder(_state_file(invocation).parent)
     if holder is None or holder.purpose is not LockPurpose.DAEMON:
         raise not_running_error(advice or START_HINT)
     raise StoreBusyError(
@@ -73,33 +73,33 @@ def request_daemon(
 
 
 def follow(
-    call: Invocation, operation: str, fields: Mapping[str, JsonValue], *, rows: str, after: int
+    invocation: Invocation, operation: str, fields: Mapping[str, JsonValue], *, rows: str, after: int
 ) -> Iterator[Document]:
     """Responses of the daemon with the rows after a `seq`, as they come, until it stops."""
     while True:
         given = {**fields, "after": after, "timeout": FOLLOW_TIMEOUT}
-        news = request_daemon(call, operation, given, timeout=None)
+        news = request_daemon(invocation, operation, given, timeout=None)
         yield news
         after = max((row["seq"] for row in news[rows]), default=after)
         if news["stopping"]:
             return
 
 
-def request_if_available(call: Invocation, operation: str, fields: JsonObject) -> Document | None:
+def request_if_available(invocation: Invocation, operation: str, fields: JsonObject) -> Document | None:
     """Run an operation for additional information: None without a daemon and a store, or on an error."""
     from ductile.errors import DuctileError
 
     try:
-        connection = connect_to_daemon(call)
+        connection = connect_to_daemon(invocation)
         if connection is not None:
-            return exchange(call, connection, operation, fields)
-        return _request_store(call, operation, fields) if _state_file(call).exists() else None
+            return exchange(invocation, connection, operation, fields)
+        return _request_store(invocation, operation, fields) if _state_file(invocation).exists() else None
     except DuctileError:
         return None
 
 
 def exchange(
-    call: Invocation,
+    invocation: Invocation,
     connection: socket.socket,
     operation: str | None = None,
     fields: Mapping[str, JsonValue] | None = None,
@@ -109,25 +109,25 @@ def exchange(
     """Send one request over a connection of `connect_to_daemon`, and return the response."""
     from ductile.control import client
 
-    name = operation or call.action.operation
-    return client.exchange(connection, name, _fields(call, fields), timeout=timeout)
+    name = operation or invocation.action.operation
+    return client.exchange(connection, name, _fields(invocation, fields), timeout=timeout)
 
 
-def _request_store(call: Invocation, operation: str, fields: JsonObject) -> Document:
+def _request_store(invocation: Invocation, operation: str, fields: JsonObject) -> Document:
     import asyncio
 
     from ductile.offline import call_offline
 
-    return asyncio.run(call_offline(call.config, call.environ, operation, fields))
+    return asyncio.run(call_offline(invocation.config, invocation.environ, operation, fields))
 
 
-def _fields(call: Invocation, fields: Mapping[str, JsonValue] | None) -> JsonObject:
+def _fields(invocation: Invocation, fields: Mapping[str, JsonValue] | None) -> JsonObject:
     """Without what is not set, so that the operation's defaults hold."""
-    given = call.request_fields() if fields is None else fields
+    given = invocation.request_fields() if fields is None else fields
     return {name: value for name, value in given.items() if value is not None and value is not False}
 
 
-def connect_to_daemon(call: Invocation) -> socket.socket | None:
+def connect_to_daemon(invocation: Invocation) -> socket.socket | None:
     """A connection to the daemon of this configuration; None if none listens."""
     from ductile.config.find_config import find_config
     from ductile.control.client import FrozenDaemonError, connect, is_daemon_of
@@ -139,26 +139,26 @@ def connect_to_daemon(call: Invocation) -> socket.socket | None:
         socket_path,
     )
 
-    config_file = find_config(call.config, call.environ)
+    config_file = find_config(invocation.config, invocation.environ)
     linked = linked_socket(config_file)
     if linked is not None and not may_be_foreign(linked, link_path(config_file)):
         try:
             ours = is_daemon_of(linked, config_file)
         except FrozenDaemonError:
             # It cannot answer. It is ours if it listens on the socket of this configuration's store.
-            if linked == socket_path(_state_file(call).parent, call.environ):
+            if linked == socket_path(_state_file(invocation).parent, invocation.environ):
                 raise
             ours = False
         if ours and (connection := connect(linked)) is not None:
             return connection
-    directory = _state_file(call).parent
-    path = socket_path(directory, call.environ)
+    directory = _state_file(invocation).parent
+    path = socket_path(directory, invocation.environ)
     if may_be_foreign(path, directory):
         raise foreign_directory_error(path.parent)
     return connect(path)
 
 
-def _state_file(call: Invocation) -> Path:
+def _state_file(invocation: Invocation) -> Path:
     from ductile.admin.config import open_configuration, state_file
 
-    return state_file(open_configuration(call.config, call.environ).snapshot)
+    return state_file(open_configuration(invocation.config, invocation.environ).snapshot)

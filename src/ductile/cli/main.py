@@ -50,7 +50,7 @@ def run(words: Sequence[str], environ: Mapping[str, str], out: TextIO, err: Text
             return _show_help(parsed, out, err)
         from ductile.cli.invocation import Invocation
 
-        call = Invocation(
+        invocation = Invocation(
             action=parsed.action,
             arguments=parsed.arguments,
             config=parsed.config,
@@ -59,7 +59,7 @@ def run(words: Sequence[str], environ: Mapping[str, str], out: TextIO, err: Text
             json=parsed.json,
             out=out,
         )
-        return _show_result(parsed.action.run(call), call, err)
+        return _show_result(parsed.action.run(invocation), invocation, err)
     except KeyboardInterrupt as interrupt:
         if interrupt.args:  # a hint at the job that continues
             from ductile.cli.console.console import add_config_option
@@ -122,21 +122,21 @@ def _show_help(parsed: ParsedCommand, out: TextIO, err: TextIO) -> int:
     return _USAGE
 
 
-def _show_result(result: CommandResult, call: Invocation, err: TextIO) -> int:
-    if result.data is not None and call.json:
+def _show_result(result: CommandResult, invocation: Invocation, err: TextIO) -> int:
+    if result.data is not None and invocation.json:
         # Added for every command, so that a program sees whether anything was changed.
-        marked = {"dry_run": True} if call.switch("dry_run") else {}
+        marked = {"dry_run": True} if invocation.switch("dry_run") else {}
         from ductile.cli.console.format import to_json
 
-        print(to_json(result.data | marked, indent=2), file=call.out)
+        print(to_json(result.data | marked, indent=2), file=invocation.out)
     elif result.data is not None:
         from ductile.cli.console.console import console_for
 
-        for part, stream in ((result.text, call.out), (result.note, err)):
+        for part, stream in ((result.text, invocation.out), (result.note, err)):
             if isinstance(part, str):
                 _print_text(part, stream)
             elif part is not None:
-                _print_text(part(console_for(stream, call.environ, call.config)), stream)
+                _print_text(part(console_for(stream, invocation.environ, invocation.config)), stream)
     return int(result.exit_status)
 
 

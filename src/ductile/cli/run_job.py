@@ -44,31 +44,31 @@ class AwaitedJob(NamedTuple):
     stopped: str | None = None
 
 
-def result_without_waiting(call: Invocation, what: Callable[[Document], str]) -> CommandResult | None:
+def result_without_waiting(invocation: Invocation, what: Callable[[Document], str]) -> CommandResult | None:
     """The result of --dry-run, which says `what` would run, or of --no-wait; None without these options.
 
     UsageError for `--timeout 0s`. `job wait` accepts it, as a request not to wait.
     """
-    if call.switch("dry_run"):
-        done = request(call)
+    if invocation.switch("dry_run"):
+        done = request(invocation)
         return CommandResult(done, f"Would run {what(done)}.")
-    timeout = call.duration("timeout")
+    timeout = invocation.duration("timeout")
     if timeout is not None and not timeout:
         raise UsageError("--timeout must be greater than 0", hint="such as --timeout 30s")
-    if not call.switch("no_wait"):
+    if not invocation.switch("no_wait"):
         return None
     advice = "Start it with `ductile system start`, or leave out --no-wait to run it here."
-    submitted = request_daemon(call, advice=advice)
+    submitted = request_daemon(invocation, advice=advice)
     return CommandResult(submitted, submitted["job_id"])
 
 
-def wait_for(call: Invocation, submitted: Document) -> AwaitedJob:
+def wait_for(invocation: Invocation, submitted: Document) -> AwaitedJob:
     """The job when it has ended, or at the end of --timeout."""
     job_id = str(submitted["job_id"])
-    fields: JsonObject = {"job_id": job_id, "timeout": call.optional("timeout")}
+    fields: JsonObject = {"job_id": job_id, "timeout": invocation.optional("timeout")}
     with hint_on_interrupt(job_id):
         try:
-            job = request_daemon(call, "job.wait", fields, timeout=None)
+            job = request_daemon(invocation, "job.wait", fields, timeout=None)
         except (DaemonNotRunningError, StoreBusyError) as gone:
             # The job is stored: name it, so that it can be found again.
             gone.hint = f"The job is on the queue. When the daemon is back: ductile job wait {job_id}"
@@ -88,15 +88,21 @@ def hint_on_interrupt(job_id: str) -> Iterator[None]:
         ) from None
 
 
-def run_in_process(call: Invocation, on_end: Callable[[JsonObject], None] = lambda _job: None) -> AwaitedJob:
+def run_in_process(
+    invocation: Invocation, on_end: Callable[[JsonObject], None] = lambda _job: None
+) -> AwaitedJob:
     """Submit the job of this command and run it, and the jobs it leads to, in this process."""
     import asyncio
 
     from ductile.offline import run_offline
 
-    operation, fields, limit = call.action.operation, call.request_fields(), call.duration("timeout")
+    operation, fields, limit = (
+        invocation.action.operation,
+        invocation.request_fields(),
+        invocation.duration("timeout"),
+    )
     ran = asyncio.run(
-        run_offline(call.config, call.environ, operation, fields, time_limit=limit, ended=on_end)
+        run_offline(invocation.config, invocation.environ, operation, fields, time_limit=limit, ended=on_end)
     )
     return AwaitedJob(ran.job, ran.deduplicated, daemon_runs=False, stopped=ran.stopped)
 
@@ -104,8 +110,8 @@ def run_in_process(call: Invocation, on_end: Callable[[JsonObject], None] = lamb
 class RetryProgress:
     """Lines about failed attempts of a job that are followed by another one, each shown once."""
 
-    def __init__(self, call: Invocation, job_id: str) -> None:
-        self._call = call
+    def __init__(self, invocation: Invocation, job_id: str) -> None:
+        self._invocation = invocation
         self._job_id = job_id
         self._shown = 0
 
@@ -114,10 +120,10 @@ class RetryProgress:
         fields: JsonObject = {"job_id": self._job_id}
         try:
             # The row first, which is small; the job's input and result may be large.
-            found = request_daemon(self._call, "job.list", fields, timeout=_PROGRESS_TIMEOUT)
+            found = request_daemon(self._invocation, "job.list", fields, timeout=_PROGRESS_TIMEOUT)
             if all(job["execution"] <= self._shown or job["status"] == "running" for job in found["jobs"]):
                 return []
-            return self.lines(request_daemon(self._call, "job.show", fields, timeout=_PROGRESS_TIMEOUT))
+            return self.lines(request_daemon(self._invocation, "job.show", fields, timeout=_PROGRESS_TIMEOUT))
         except DuctileError:
             return []
 
@@ -202,7 +208,7 @@ def _failure_text(ran: AwaitedJob, console: Console) -> str:
 
 
 @contextmanager
-def hint_reload(call: Invocation, find: Callable[[Snapshot], object]) -> Iterator[None]:
+def hint_reload(invocation: Invocation, find: Callable[[Snapshot], object]) -> Iterator[None]:
     """Improve the hint of a NotFoundError by looking for the same thing in the configuration on disk.
 
     `find` raises as the operation does if the configuration does not have it. Without a daemon the operation
@@ -214,7 +220,7 @@ def hint_reload(call: Invocation, find: Callable[[Snapshot], object]) -> Iterato
         from ductile.admin.config import open_configuration
 
         try:
-            find(open_configuration(call.config, call.environ).snapshot)
+            find(open_configuration(invocation.config, invocation.environ).snapshot)
         except NotFoundError as same:
             missing.message, missing.hint = same.message, same.hint  # installed by now, or misspelt
         except RefusedError as refused:

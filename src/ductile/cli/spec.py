@@ -143,11 +143,11 @@ def renders(name: str, summary: str, operation: str, **declared: Any) -> Callabl
     """
 
     def declare(render: ResponseRenderer) -> Action:
-        def run(call: Invocation) -> CommandResult:
+        def run(invocation: Invocation) -> CommandResult:
             from ductile.cli.client import request
             from ductile.cli.invocation import CommandResult
 
-            response = request(call)
+            response = request(invocation)
             return CommandResult(response, lambda console: render(response, console))
 
         return action(name, summary, operation, **declared)(run)

@@ -16,10 +16,10 @@ _USUAL_NAMES = ("demo", "conf", "config", "home")
 
 
 def find_config(
-    named: str | Path | None, environ: Mapping[str, str], *, system: Path = SYSTEM_DIRECTORY
+    config_path: str | Path | None, environ: Mapping[str, str], *, system: Path = SYSTEM_DIRECTORY
 ) -> Path:
     """Return the absolute path of `config.yaml`. Raises ConfigError if a named one is missing, or all are."""
-    chosen = named or environ.get("DUCTILE_CONFIG_DIR")
+    chosen = config_path or environ.get("DUCTILE_CONFIG_DIR")
     if chosen:
         return _file_at(chosen)
     usual = [user_directory(environ), system]
@@ -43,10 +43,10 @@ def find_config(
 
 
 def config_directories(
-    named: str | Path | None, environ: Mapping[str, str], *, system: Path = SYSTEM_DIRECTORY
+    config_path: str | Path | None, environ: Mapping[str, str], *, system: Path = SYSTEM_DIRECTORY
 ) -> tuple[Path, ...]:
     """Return the directories in which the configuration is searched, whether it exists or not."""
-    chosen = named or environ.get("DUCTILE_CONFIG_DIR")
+    chosen = config_path or environ.get("DUCTILE_CONFIG_DIR")
     if not chosen:
         return user_directory(environ), system
     path = Path(chosen).expanduser().absolute()
@@ -61,10 +61,10 @@ def user_directory(environ: Mapping[str, str]) -> Path:
     return base / "ductile"
 
 
-def _file_at(named: str | Path) -> Path:
-    if is_url(str(named)):
-        raise ConfigError(f"{named} is a URL, and the configuration has to be a local file")
-    path = Path(named).expanduser().absolute()
+def _file_at(config_path: str | Path) -> Path:
+    if is_url(str(config_path)):
+        raise ConfigError(f"{config_path} is a URL, and the configuration has to be a local file")
+    path = Path(config_path).expanduser().absolute()
     is_directory = _file_type(path) == stat.S_IFDIR
     file = path / CONFIG_FILE if is_directory else path
     if _file_type(file) == stat.S_IFREG:

@@ -25,7 +25,7 @@ from ductile.config.schema.decode import decode
 from ductile.config.schema.model import Config
 from ductile.config.seal import (
     Checksums,
-    SealedFile,
+    FileHash,
     Tier,
     access_variables,
     check_changes,
@@ -47,7 +47,7 @@ from ductile.struct import Value, hide_in_repr
 DEFAULT_PLUGIN_ROOT = "./plugins"
 
 
-class SealCheck(Enum):
+class SealMode(Enum):
     """Whether the seal is verified. `config lock` and commands that only show a configuration ignore it."""
 
     VERIFY = auto()
@@ -68,9 +68,9 @@ class LoadedConfig(Value):
     path: Path
     model: Config
     machine: Machine
-    files: tuple[SealedFile, ...]
+    files: tuple[FileHash, ...]
     scope_files: tuple[ScopeFile, ...]
-    seal: SealCheck
+    seal: SealMode
     checksums: Checksums | None
     warnings: tuple[Problem, ...]
     tree: MapNode
@@ -121,7 +121,7 @@ def load_config(
     path: Path,
     environ: Mapping[str, str],
     *,
-    seal: SealCheck = SealCheck.VERIFY,
+    seal: SealMode = SealMode.VERIFY,
     machine: Machine | None = None,
     overlay: Mapping[Path, bytes] = MappingProxyType({}),
     list_plugins: Callable[[tuple[Path, ...], bool], Collection[str]] | None = None,
@@ -135,9 +135,9 @@ def load_config(
     sources = load_config_files(path.absolute(), overlay)
     directory = sources.directory
     environment = load_environment_files(sources.root, directory, overlay)
-    checksums = read_checksums(directory) if seal is SealCheck.VERIFY else None
+    checksums = read_checksums(directory) if seal is SealMode.VERIFY else None
     files = _sealed_files(sources, environment)
-    violations = find_file_violations(files, checksums) if seal is SealCheck.VERIFY else ()
+    violations = find_file_violations(files, checksums) if seal is SealMode.VERIFY else ()
     check_changes(violations, directory, Tier.HIGH, refuse=True)
 
     variables = {**environment.variables, **environ}
@@ -173,7 +173,7 @@ def load_config(
         raise ConfigError(f"the configuration has {summary}", problems=tuple(report.errors))
 
     scopes = tuple(sealed_file(directory, file.path, file.data, Tier.HIGH) for file in scope_files)
-    if seal is SealCheck.VERIFY:
+    if seal is SealMode.VERIFY:
         check_changes(find_file_violations(scopes, checksums), directory, Tier.HIGH, refuse=True)
         strict = config.service.strict_mode or (checksums is not None and checksums.strict)
         changes = check_changes(violations, directory, Tier.OPERATIONAL, refuse=strict)
@@ -199,7 +199,7 @@ def _plugin_roots(config: Config, directory: Path) -> tuple[Path, ...]:
     return tuple(resolve_path(root, directory) for root in named)
 
 
-def _sealed_files(sources: ConfigFiles, environment: EnvironmentFiles) -> tuple[SealedFile, ...]:
+def _sealed_files(sources: ConfigFiles, environment: EnvironmentFiles) -> tuple[FileHash, ...]:
     granting = access_variables(sources.root)
     files = [(file.path, file.data, config_tier(file.path.name, file.tree)) for file in sources.files]
     files += [(file.path, file.data, environment_tier(file.names, granting)) for file in environment.files]

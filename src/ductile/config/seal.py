@@ -37,7 +37,7 @@ class Tier(StrEnum):
     OPERATIONAL = "operational"
 
 
-class SealedFile(Value):
+class FileHash(Value):
     """A file's hash and tier; `name` is relative to the config directory, or absolute outside it.
 
     `pending` is the hash of an authorised change that is being written: until it is done, both are valid.
@@ -52,11 +52,11 @@ class SealedFile(Value):
 class Checksums(Value):
     """The sealed state. `plugins` maps the name of an installed plugin to its fingerprint."""
 
-    files: Mapping[str, SealedFile] = field(default_factory=lambda: MappingProxyType({}))
+    files: Mapping[str, FileHash] = field(default_factory=lambda: MappingProxyType({}))
     plugins: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     strict: bool = False
 
-    def with_files(self, *files: SealedFile) -> Checksums:
+    def with_files(self, *files: FileHash) -> Checksums:
         """Return the checksums with these entries added or replaced."""
         return replace(self, files=MappingProxyType({**self.files, **{file.name: file for file in files}}))
 
@@ -110,8 +110,8 @@ def relative_name(directory: Path, path: Path) -> str:
     return path.relative_to(directory).as_posix() if path.is_relative_to(directory) else str(path)
 
 
-def sealed_file(directory: Path, path: Path, data: bytes, tier: Tier) -> SealedFile:
-    return SealedFile(name=relative_name(directory, path), hash=hash_bytes(data), tier=tier)
+def sealed_file(directory: Path, path: Path, data: bytes, tier: Tier) -> FileHash:
+    return FileHash(name=relative_name(directory, path), hash=hash_bytes(data), tier=tier)
 
 
 def config_tier(name: str, tree: MapNode) -> Tier:
@@ -130,9 +130,7 @@ def environment_tier(names: frozenset[str], granting: frozenset[str]) -> Tier:
     return Tier.OPERATIONAL if granting.isdisjoint(names) else Tier.HIGH
 
 
-def find_file_violations(
-    present: Iterable[SealedFile], sealed: Checksums | None
-) -> tuple[SealViolation, ...]:
+def find_file_violations(present: Iterable[FileHash], sealed: Checksums | None) -> tuple[SealViolation, ...]:
     """Return a violation for every loaded file whose hash is not the sealed one."""
     known = sealed.files if sealed else {}
     violations = []
@@ -187,7 +185,7 @@ def write_checksums(directory: Path, checksums: Checksums) -> None:
     write_atomically(directory / CHECKSUMS_FILE, text.encode())
 
 
-def build_checksums(files: Iterable[SealedFile], plugins: Mapping[str, str], *, strict: bool) -> Checksums:
+def build_checksums(files: Iterable[FileHash], plugins: Mapping[str, str], *, strict: bool) -> Checksums:
     return Checksums(plugins=MappingProxyType(dict(plugins)), strict=strict).with_files(*files)
 
 
@@ -228,7 +226,7 @@ def write_sealed(
     write_checksums(directory, done if strict is None else replace(done, strict=strict))
 
 
-def verify_sealed(directory: Path, path: Path) -> tuple[Checksums, SealedFile]:
+def verify_sealed(directory: Path, path: Path) -> tuple[Checksums, FileHash]:
     """Return the seal and a file's entry. Raises IntegrityError if the file is not as sealed."""
     sealed = read_checksums(directory)
     name = relative_name(directory, path)
@@ -270,7 +268,7 @@ def _parse(content: dict[str, object]) -> Checksums:
     if not isinstance(files, dict) or not isinstance(plugins, dict):
         raise TypeError
     entries = (
-        SealedFile(name=name, hash=str(entry["hash"]), tier=Tier(entry["tier"]), pending=entry.get("pending"))
+        FileHash(name=name, hash=str(entry["hash"]), tier=Tier(entry["tier"]), pending=entry.get("pending"))
         for name, entry in files.items()
     )
     fingerprints = {name: str(fingerprint) for name, fingerprint in plugins.items()}

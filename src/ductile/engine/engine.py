@@ -288,7 +288,7 @@ class Engine:
             self._executor.forget_stop(job)
 
     async def _cancelled_execution(self, job_id: str) -> Job | None:
-        job = await self._deps.store.job(job_id)
+        job = await self._deps.store.get_job(job_id)
         if job is None or job.status is not JobStatus.RUNNING or job.cancel_requested_at is None:
             return None
         return job

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from ductile.config.snapshot import Snapshot
 from ductile.core.jobs.admission import bare_key
-from ductile.core.jobs.model import Completed, EndedEarly, Failed, Interrupted, Job, JobReason, Outcome
+from ductile.core.jobs.model import Completed, EndedEarly, Failed, Job, JobReason, Outcome, Requeued
 from ductile.core.json import JsonObject
 from ductile.core.policy import Policy
 from ductile.engine.artifact_files import describe_artifacts
@@ -25,11 +25,11 @@ from ductile.protocol.plugin_messages import PluginRequest, RequestEvent, carrie
 from ductile.runner.interpret import Interpretation, interpret
 from ductile.runner.port import (
     CouldNotStart,
+    ForkServerLost,
     Launch,
     Process,
     ResourceLimits,
     Runner,
-    RunnerLost,
     WarmStart,
     describe_job,
     plugin_environment,
@@ -217,9 +217,9 @@ class Executor:
     ) -> Interpretation:
         job = claim.job
         if self._is_stopping(job):
-            return Interpretation(outcome=Interrupted())
+            return Interpretation(outcome=Requeued())
         process = await self._runner.start(launch)
-        if isinstance(process, CouldNotStart | RunnerLost):
+        if isinstance(process, CouldNotStart | ForkServerLost):
             if isinstance(process, CouldNotStart) and process.resources_exhausted:
                 on_resources_exhausted()
             return interpret(process)

@@ -15,7 +15,7 @@ from ductile.store.model.jobs import (
     Deduplicated,
     DuplicateChild,
     EnqueueResult,
-    JobStateChange,
+    JobStatusChange,
     Settled,
     SettleResult,
     SettleSkipped,
@@ -137,7 +137,7 @@ class JobSignals:
 
     # -- jobs without an execution
 
-    def ended(self, jobs: Sequence[JobStateChange]) -> None:
+    def ended(self, jobs: Sequence[JobStatusChange]) -> None:
         """Jobs ended without an execution of their own: on request, with their run, or as a run."""
         for job in jobs:
             self._emit(_STATUS_SIGNALS[job.status], job, reason=job.reason, error=job.error)
@@ -184,7 +184,7 @@ class JobSignals:
             job_id = occurrence.job_id if signal is Signal.SCHEDULE_FIRED else None
             self._signals.emit(signal, plugin=occurrence.plugin, job_id=job_id, data=data)
 
-    def _emit(self, signal: Signal, job: Job | NewJob | JobStateChange, **data: str | float | None) -> None:
+    def _emit(self, signal: Signal, job: Job | NewJob | JobStatusChange, **data: str | float | None) -> None:
         given = {name: value for name, value in data.items() if value is not None}
         self._signals.emit(signal, plugin=job.plugin, job_id=job.id, data={"command": job.command, **given})
 

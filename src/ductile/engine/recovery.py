@@ -64,7 +64,7 @@ async def _owners_of_running_jobs(store: Store) -> dict[str, str | None]:
     owners: dict[str, str | None] = {}
     cursor: str | None = None
     while True:
-        page = await store.jobs(JobFilter(status=JobStatus.RUNNING), limit=_PAGE, cursor=cursor)
+        page = await store.list_jobs(JobFilter(status=JobStatus.RUNNING), limit=_PAGE, cursor=cursor)
         owners.update((job.id, job.owner) for job in page.rows)
         if (cursor := page.next_cursor) is None:
             return owners

@@ -157,7 +157,7 @@ class Scheduler:
         """Store the entries of the active configuration: at the start, and after every reload."""
         snapshot, now = self._snapshot(), self._clock.now()
         since = self._started_at if self._loaded is None else now
-        known = await self._store.schedules()
+        known = await self._store.list_schedules()
         entries = entries_for(snapshot, known, now=since, started_at=self._started_at, rng=self._rng)
         await self._store.put_schedules(entries)
         self._active = active_schedules(snapshot)
@@ -165,7 +165,7 @@ class Scheduler:
         self._loaded = snapshot
 
     async def _entries(self) -> tuple[ScheduleEntry, ...]:
-        return tuple(entry for entry in await self._store.schedules() if key_of(entry) in self._active)
+        return tuple(entry for entry in await self._store.list_schedules() if key_of(entry) in self._active)
 
     @property
     def _tick(self) -> timedelta:

@@ -70,7 +70,7 @@ class Waiters:
             await sleep(clock, POLL_INTERVAL)
             with suppress(*STORE_UNAVAILABLE):  # The next poll reads them.
                 for job_id in tuple(self._by_job):
-                    job = await store.job(job_id)
+                    job = await store.get_job(job_id)
                     if job is not None and job.status in TERMINAL:
                         _resolve(self._by_job.get(job_id, ()))
 

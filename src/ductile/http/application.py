@@ -29,7 +29,7 @@ _SAMPLING_SECONDS = 1.0
 Result = TypeVar("Result")
 
 
-class LogSampler:
+class LogRateLimiter:
     """Keeps a flood of requests from filling the log. The first `most` of each kind are logged in full;
     further ones are counted and reported once in `seconds`. A period without further ones starts anew.
 

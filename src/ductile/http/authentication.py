@@ -40,7 +40,7 @@ class TokenTable:
         return found
 
 
-class FailedLoginLimiter:
+class UnknownTokenLimiter:
     """Counts unknown tokens by peer. Remembers a bounded number of peers, the latest ones."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -74,7 +74,7 @@ class Authenticator:
         self._snapshot = snapshot
         self._known: Snapshot | None = None
         self._tokens = TokenTable(())
-        self._failures = FailedLoginLimiter(clock)
+        self._failures = UnknownTokenLimiter(clock)
         self._on_failure = on_failure
 
     def identify(

@@ -27,7 +27,7 @@ _NO_STORE = (b"cache-control", b"no-store")
 _encoder = msgspec.json.Encoder()
 
 
-class JsonReply(Value):
+class JsonResponse(Value):
     """A JSON object, encoded."""
 
     content: bytes
@@ -52,7 +52,7 @@ class Stream(Value):
     close: Callable[[], None] = lambda: None
 
 
-HttpResponse: TypeAlias = JsonReply | RawResponse | Stream
+HttpResponse: TypeAlias = JsonResponse | RawResponse | Stream
 
 
 def encode(body: object) -> bytes:
@@ -123,7 +123,7 @@ def raw_error(error: DuctileError) -> bytes:
 async def send_response(send: ASGISendCallable, receive: ASGIReceiveCallable, response: HttpResponse) -> None:
     """Send the response. A stream is stopped when the client disconnects."""
     match response:
-        case JsonReply():
+        case JsonResponse():
             await send_bytes(send, response.status, response.content, [JSON, *response.headers])
         case RawResponse():
             headers = [(b"content-type", response.media_type.encode()), _NO_SNIFFING, _NO_STORE]

@@ -33,7 +33,7 @@ from ductile.errors import (
     TooBusyError,
     UsageError,
 )
-from ductile.http.application import LogSampler
+from ductile.http.application import LogRateLimiter
 from ductile.http.body import BODY_RECEIVED
 from ductile.http.responses import raw_error, send_error
 from ductile.struct import Value
@@ -329,7 +329,7 @@ class Listener:
         self._name = name
         self._listen = listen
         self._signals = signals or SignalBus()
-        self._sampler = LogSampler(self._report_rejections, seconds=_REJECTION_REPORT_SECONDS)
+        self._sampler = LogRateLimiter(self._report_rejections, seconds=_REJECTION_REPORT_SECONDS)
         self._state = ListenerState(limits, self._rejected)
         self._config = Config(
             application,

@@ -12,7 +12,7 @@ from ductile.core.jobs.model import Job, JobStatus, SubmittedBy
 from ductile.core.runs.graph import Graph
 from ductile.engine.reload.drain import draining_error
 from ductile.errors import DaemonNotRunningError, TooBusyError
-from ductile.store.model.jobs import EnqueueResult, JobStateChange, Submission
+from ductile.store.model.jobs import EnqueueResult, JobStatusChange, Submission
 from ductile.store.port import Store
 from ductile.struct import Value
 
@@ -64,7 +64,7 @@ class OperationContext(Value):
             raise DaemonNotRunningError("no daemon is running", hint="Start it with `ductile system start`.")
         return self.engine
 
-    def report_ended(self, jobs: Sequence[JobStateChange]) -> None:
+    def report_ended(self, jobs: Sequence[JobStatusChange]) -> None:
         if self.engine is not None:
             self.engine.job_signals.ended(jobs)
 

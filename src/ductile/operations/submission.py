@@ -25,8 +25,8 @@ from ductile.core.jobs.admission import (
     namespaced_key,
     normalise_key,
 )
-from ductile.core.jobs.model import Callback, Job, JobStatus, NewJob
-from ductile.core.jobs.settlement import CallbackState
+from ductile.core.jobs.model import Job, JobStatus, NewJob, StateSubscription
+from ductile.core.jobs.settlement import WebhookState
 from ductile.core.json import JsonObject, JsonValue, nests_too_deep
 from ductile.core.webhooks.deliveries import MAX_SUBSCRIPTIONS
 from ductile.core.webhooks.url_policy import url_fault
@@ -65,10 +65,10 @@ def _decode_ttl(name: str, value: JsonValue) -> timedelta:
 
 def _decode_states(name: str, value: JsonValue) -> tuple[str, ...]:
     """The chosen states in the order of a job's life."""
-    known = ", ".join(CallbackState)
+    known = ", ".join(WebhookState)
     if not isinstance(value, list) or not value:
         raise refused(name, f"{name} has to be a list of states: {known}")
-    states = [str(state) for state in CallbackState]
+    states = [str(state) for state in WebhookState]
     unknown = [each for each in value if each not in states]
     if unknown:
         shown = f"{unknown[0]!r}"[:_MAX_QUOTED]
@@ -126,7 +126,7 @@ class SubmissionRequest(BaseSubmissionRequest):
             extra={"decode": _decode_states},
             extra_json_schema={
                 "type": ["array", "null"],
-                "items": {"enum": [str(state) for state in CallbackState]},
+                "items": {"enum": [str(state) for state in WebhookState]},
                 "minItems": 1,
             },
         ),
@@ -172,8 +172,8 @@ class SubmissionOptions(Value):
     dedupe_key: str | None = None
     #: In seconds. With one, a queued or running job counts as a duplicate too.
     dedupe_ttl: float | None = None
-    #: Without the `model` that state webhooks repeat: it depends on the plugin, see `callback_of`.
-    callback: Callback | None = None
+    #: Without the `model` that state webhooks repeat: it depends on the plugin, see `subscription_of`.
+    callback: StateSubscription | None = None
     #: Of the new job: a call from inside a job is one hop further than that job.
     hops: int = 0
     #: The job inside which the call was made.
@@ -258,7 +258,9 @@ async def refuse_reused_key(
             refuse_changed_payload(options, latest)
 
 
-def callback_of(options: SubmissionOptions, plugin: PluginInstance | None = None) -> Callback | None:
+def subscription_of(
+    options: SubmissionOptions, plugin: PluginInstance | None = None
+) -> StateSubscription | None:
     """The callback with the `model` that state webhooks repeat.
 
     That is `payload.model`, else `plugins.NAME.config.model`.
@@ -312,7 +314,7 @@ def _key(
     return namespaced_key(KeyNamespace.IDEMPOTENCY, idempotency, owner=owner), usual if ttl is None else ttl
 
 
-def _callback(snapshot: Snapshot, request: SubmissionRequest) -> Callback | None:
+def _callback(snapshot: Snapshot, request: SubmissionRequest) -> StateSubscription | None:
     url = request.state_webhook_url
     if url is None:
         if request.state_webhook_events is not None:
@@ -321,13 +323,13 @@ def _callback(snapshot: Snapshot, request: SubmissionRequest) -> Callback | None
     # The URL may hold a secret of its receiver, so the error does not repeat it.
     if (fault := url_fault(url, snapshot.state_webhooks.allow)) is not None:
         raise refused("state_webhook_url", f"state_webhook_url cannot be used: {fault}")
-    return Callback(url=url, events=request.state_webhook_events)
+    return StateSubscription(url=url, events=request.state_webhook_events)
 
 
 async def find_calling_job(context: OperationContext, request: BaseSubmissionRequest) -> Job | None:
     """The job inside which the call is made, if the request names one that exists."""
     job_id = normalise_key(request.inside_job)
-    return None if job_id is None else await context.store.job(job_id)
+    return None if job_id is None else await context.store.get_job(job_id)
 
 
 def _next_hop(snapshot: Snapshot, caller: Job) -> int:
@@ -385,7 +387,7 @@ async def submit_job(
         dedupe_ttl=options.dedupe_ttl,
         hops=options.hops,
         trace_id=options.trace_id,
-        callback=callback_of(options, plugin),
+        callback=subscription_of(options, plugin),
     )
     if options.idempotent:
         await refuse_reused_key(context, options, (job,))
@@ -393,7 +395,7 @@ async def submit_job(
     (result,) = await context.enqueue(submission)
     status = JobStatus.QUEUED
     if duplicate := isinstance(result, Deduplicated):
-        existing = await context.store.job(result.job_id)
+        existing = await context.store.get_job(result.job_id)
         refuse_changed_payload(options, existing)
         refuse_without_subscription(result)
         status = status if existing is None else existing.status

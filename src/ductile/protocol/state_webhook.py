@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from ductile.core.jobs.model import Job, NewJob
-from ductile.core.jobs.settlement import CallbackEvent
+from ductile.core.jobs.settlement import StateChange
 from ductile.core.json import JsonObject, JsonValue
 from ductile.core.runs.graph import RUN_PLUGIN
 
@@ -17,7 +17,7 @@ MAX_MODEL_BYTES = 1024
 
 
 def encode_state_webhook(
-    event: CallbackEvent,
+    event: StateChange,
     job: NewJob | Job,
     *,
     attempt: int,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from signal import Signals
 
-from ductile.core.jobs.model import Completed, Evidence, Failed, Interrupted, JobReason, Outcome, TimedOut
+from ductile.core.jobs.model import Completed, Evidence, Failed, JobReason, Outcome, Requeued, TimedOut
 from ductile.protocol.plugin_messages import PluginLog, ProtocolViolation, decode_response
 from ductile.runner.port import (
     MAX_STDOUT,
@@ -13,10 +13,10 @@ from ductile.runner.port import (
     DeadlinePassed,
     Exited,
     ExitStatus,
+    ForkServerLost,
     OutputLimitExceeded,
     ProcessOutput,
     ProcessResult,
-    RunnerLost,
     StoppedOnRequest,
 )
 from ductile.struct import Value
@@ -44,12 +44,12 @@ def interpret(result: ProcessResult) -> Interpretation:
     """Decide the outcome. A valid `ok` response counts, unless the deadline or the output cap came first."""
     match result:
         case CouldNotStart(error=error, resources_exhausted=True):
-            return Interpretation(outcome=Interrupted(reason=JobReason.NO_RESOURCES, error=error))
+            return Interpretation(outcome=Requeued(reason=JobReason.NO_RESOURCES, error=error))
         case CouldNotStart(error=error, permanent=permanent):
             return Interpretation(
                 outcome=Failed(reason=JobReason.COULD_NOT_START, error=error, permanent=permanent)
             )
-        case RunnerLost(error=error, output=lost):
+        case ForkServerLost(error=error, output=lost):
             evidence = Evidence() if lost is None else _evidence(lost)
             return Interpretation(
                 outcome=Failed(reason=JobReason.RUNNER_LOST, error=error, evidence=evidence)
@@ -74,7 +74,7 @@ def _interpret_output(output: ProcessOutput, *, stopped: bool) -> Interpretation
     warnings = _warnings(output)
     if isinstance(decoded, ProtocolViolation):
         outcome = (
-            Interrupted(evidence=evidence)
+            Requeued(evidence=evidence)
             if stopped
             else _failed_without_response(decoded, output.status, evidence)
         )

@@ -165,7 +165,7 @@ class StoppedOnRequest(Value):
     output: ProcessOutput
 
 
-class RunnerLost(Value):
+class ForkServerLost(Value):
     """The fork server of the process was lost, and with it the exit status."""
 
     error: str
@@ -182,7 +182,7 @@ class CouldNotStart(Value):
 
 
 ProcessResult: TypeAlias = (
-    Exited | DeadlinePassed | OutputLimitExceeded | StoppedOnRequest | RunnerLost | CouldNotStart
+    Exited | DeadlinePassed | OutputLimitExceeded | StoppedOnRequest | ForkServerLost | CouldNotStart
 )
 
 
@@ -218,6 +218,6 @@ class Process(Protocol):
 class Runner(Protocol):
     """Starts processes. Closing it ends everything it has started."""
 
-    async def start(self, launch: Launch) -> Process | CouldNotStart | RunnerLost: ...
+    async def start(self, launch: Launch) -> Process | CouldNotStart | ForkServerLost: ...
 
     async def close(self) -> None: ...

@@ -151,23 +151,23 @@ class Store(ABC):
     recover = _write(Priority.SETTLE, cancel_verbs.recover)
     end_queued = _write(Priority.MAINTENANCE, cancel_verbs.end_queued)
     begin_init = _write(Priority.ENQUEUE, plugin_verbs.begin_init)
-    inits = _read(plugin_verbs.inits)
+    list_inits = _read(plugin_verbs.list_inits)
 
     # -- jobs and runs
 
-    job = _read(job_verbs.job)
-    jobs = _read(job_verbs.jobs)
+    get_job = _read(job_verbs.get_job)
+    list_jobs = _read(job_verbs.list_jobs)
     latest_with_key = _read(job_verbs.latest_with_key)
     blocking_job = _read(job_verbs.blocking_job)
     job_ids = _read(job_verbs.job_ids)
     job_ids_ending = _read(job_verbs.job_ids_ending)
     job_tree = _read(job_verbs.job_tree)
-    transitions = _read(ledger_verbs.transitions)
-    executions = _read(job_verbs.executions)
-    log = _read(job_verbs.log)
-    event = _read(job_verbs.event)
-    context = _read(job_verbs.context)
-    run = _read(job_verbs.run)
+    list_transitions = _read(ledger_verbs.list_transitions)
+    list_executions = _read(job_verbs.list_executions)
+    list_log = _read(job_verbs.list_log)
+    get_event = _read(job_verbs.get_event)
+    get_event_context = _read(job_verbs.get_event_context)
+    get_run = _read(job_verbs.get_run)
     job_details = _read(job_verbs.job_details)
     queue_counts = _read(job_verbs.queue_counts)
     queue_depths = _read(job_verbs.queue_depths)
@@ -180,30 +180,30 @@ class Store(ABC):
     # -- plugins
 
     plugin_state = _read(plugin_verbs.plugin_state)
-    facts = _read(plugin_verbs.facts)
-    breakers = _read(plugin_verbs.breakers)
+    list_facts = _read(plugin_verbs.list_facts)
+    list_breakers = _read(plugin_verbs.list_breakers)
     breaker_history = _read(plugin_verbs.breaker_history)
     reset_breaker = _write(Priority.SETTLE, plugin_verbs.reset_breaker)
 
     # -- schedules
 
     put_schedules = _write(Priority.ENQUEUE, schedule_verbs.put_schedules)
-    schedules = _read(schedule_verbs.schedules)
+    list_schedules = _read(schedule_verbs.list_schedules)
     fire = _write(Priority.ENQUEUE, schedule_verbs.fire)
     pause_schedule = _write(Priority.ENQUEUE, schedule_verbs.pause_schedule)
-    occurrences = _read(schedule_verbs.occurrences)
+    list_occurrences = _read(schedule_verbs.list_occurrences)
 
     # -- state webhooks
 
     claim_deliveries = _write(Priority.CLAIM, outbox_verbs.claim_deliveries)
     report_delivery = _write(Priority.SETTLE, outbox_verbs.report_delivery)
     resend = _write(Priority.ENQUEUE, outbox_verbs.resend)
-    delivery = _read(outbox_verbs.delivery)
-    deliveries = _read(outbox_verbs.deliveries)
+    get_delivery = _read(outbox_verbs.get_delivery)
+    list_deliveries = _read(outbox_verbs.list_deliveries)
 
     # -- ledger, configurations, maintenance
 
-    ledger = _read(ledger_verbs.ledger)
+    list_ledger = _read(ledger_verbs.list_ledger)
     ledger_range = _read(ledger_verbs.ledger_range)
     record_config = _write(Priority.CONFIGURE, maintenance_verbs.record_config)
     config_history = _read(maintenance_verbs.config_history)

@@ -14,7 +14,7 @@ from typing import Any, TypeVar, cast
 import msgspec
 
 from ductile.core.jobs.failures import Breaker, BreakerState
-from ductile.core.jobs.model import Callback, Hold, Job, JobReason, JobStatus, SubmittedBy
+from ductile.core.jobs.model import Hold, Job, JobReason, JobStatus, StateSubscription, SubmittedBy
 from ductile.core.jobs.settlement import LogStatus
 from ductile.core.json import MAX_DEPTH, JsonObject, JsonValue
 from ductile.core.schedules.planner import Occurrence, OccurrenceOutcome
@@ -134,18 +134,18 @@ _read_job = row_reader(
 
 def read_job(row: tuple[SqlValue, ...], payload: JsonObject | None = None) -> Job:
     *own, url, model, states, artifacts = row
-    callback = None if url is None else Callback(url=url, model=model, events=parse_states(states))
+    callback = None if url is None else StateSubscription(url=url, model=model, events=parse_states(states))
     return _read_job((*own, callback, payload, list_or_empty(artifacts)))
 
 
 def find_job(session: Session, job_id: str) -> Job | None:
     """Return a job of the queue, without its payload."""
-    row = session.one("job_by_id", id=job_id)
+    row = session.fetch_one("job_by_id", id=job_id)
     return None if row is None else read_job(row)
 
 
 def find_jobs(session: Session, query: str, **values: SqlValue) -> list[Job]:
-    return [read_job(row) for row in session.all(query, **values)]
+    return [read_job(row) for row in session.fetch_all(query, **values)]
 
 
 def read_log(row: tuple[SqlValue, ...]) -> LogRow:
@@ -272,6 +272,6 @@ def read_page(
     size = max(1, min(limit, LARGEST_PAGE))
     before = decode_cursor(cursor)
     # One row more than requested tells whether there is a next page.
-    rows = session.all(query, **values, before=_NEWEST if before is None else before, limit=size + 1)
+    rows = session.fetch_all(query, **values, before=_NEWEST if before is None else before, limit=size + 1)
     next_cursor = encode_cursor(rows[size - 1][seq_column]) if len(rows) > size else None
     return Page(rows=tuple(read(row) for row in rows[:size]), next_cursor=next_cursor)

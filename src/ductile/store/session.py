@@ -34,19 +34,19 @@ class Session(Protocol):
     def regex_budget(self) -> MatchBudget:
         """The computing time left for regular expressions in the conditions of this verb."""
 
-    def one(self, query: str, /, **values: SqlValue) -> tuple[SqlValue, ...] | None:
+    def fetch_one(self, query: str, /, **values: SqlValue) -> tuple[SqlValue, ...] | None:
         """Return the first row of a named query, or None."""
 
     def value(self, query: str, /, **values: SqlValue) -> SqlValue:
         """Return the first column of the first row of a named query, or None."""
 
-    def all(self, query: str, /, **values: SqlValue) -> Sequence[tuple[SqlValue, ...]]:
+    def fetch_all(self, query: str, /, **values: SqlValue) -> Sequence[tuple[SqlValue, ...]]:
         """Return every row of a named query."""
 
     def insert(self, query: str, /, **values: SqlValue) -> int | None:
         """Insert one row. Returns its number, or None if a conflict prevented the insert."""
 
-    def run(self, query: str, /, **values: SqlValue) -> None:
+    def execute(self, query: str, /, **values: SqlValue) -> None:
         """Run a named query that returns no rows."""
 
     def update_one(self, query: str, /, **values: SqlValue) -> None:

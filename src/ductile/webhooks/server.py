@@ -12,10 +12,16 @@ from typing import TYPE_CHECKING
 from msgspec import UNSET
 
 from ductile.errors import DuctileError, MethodNotAllowedError, NotFoundError, TooBusyError
-from ductile.http.application import Exchange, HttpApplication, LogSampler, described_counts, single_headers
+from ductile.http.application import (
+    Exchange,
+    HttpApplication,
+    LogRateLimiter,
+    described_counts,
+    single_headers,
+)
 from ductile.http.authentication import host_mismatch, is_host_mismatch
 from ductile.http.body import BodyBudget, read_body
-from ductile.http.responses import JsonReply, encode
+from ductile.http.responses import JsonResponse, encode
 from ductile.http.server import Listener, ListenerLimits
 from ductile.operations.system.probes import health, is_forwarded
 from ductile.operations.webhooks.incoming import InvalidSignatureError, receive
@@ -60,7 +66,7 @@ class WebhookApplication(HttpApplication[WebhookExchange]):
         self._signals = signals
         self._body_seconds = body_seconds
         self._budget = BodyBudget(unverified_bytes)
-        self._sampler = LogSampler(self._report_sampled)
+        self._sampler = LogRateLimiter(self._report_sampled)
 
     def close(self) -> None:
         """Report what has been counted and not logged yet."""
@@ -71,7 +77,7 @@ class WebhookApplication(HttpApplication[WebhookExchange]):
     ) -> WebhookExchange:
         return WebhookExchange(scope, receive, send)
 
-    async def respond(self, exchange: WebhookExchange) -> JsonReply:
+    async def respond(self, exchange: WebhookExchange) -> JsonResponse:
         scope = exchange.scope
         if scope["path"] == HEALTH:
             _require_method(scope, "GET", "HEAD")
@@ -79,7 +85,7 @@ class WebhookApplication(HttpApplication[WebhookExchange]):
             listen = self._context.snapshot().webhooks_listen
             if is_host_mismatch(listen, headers) and not is_forwarded(headers):
                 raise host_mismatch(listen, token_helps=False)
-            return JsonReply(content=encode(await health(self._context, exchange.peer, headers)))
+            return JsonResponse(content=encode(await health(self._context, exchange.peer, headers)))
         endpoint = find_endpoint(self._context.snapshot(), scope["path"])
         exchange.endpoint = endpoint.name
         _require_method(scope, "POST")
@@ -105,7 +111,7 @@ class WebhookApplication(HttpApplication[WebhookExchange]):
                 "deduplicated": bool(result.deduplicated),
             },
         )
-        return JsonReply(content=encode(result), status=_ACCEPTED if result.challenge is UNSET else _OK)
+        return JsonResponse(content=encode(result), status=_ACCEPTED if result.challenge is UNSET else _OK)
 
     def maybe_stored(self, exchange: WebhookExchange) -> bool:
         return exchange.body_read

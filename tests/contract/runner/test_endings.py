@@ -11,18 +11,18 @@ from pathlib import Path
 import pytest
 
 from builders.bad_plugins import AMPLE, BAD_PLUGINS, a_bad_plugin, a_launch, start, wait_until_gone
-from ductile.core.jobs.model import Completed, Failed, Interrupted, JobReason, Outcome, TimedOut
+from ductile.core.jobs.model import Completed, Failed, JobReason, Outcome, Requeued, TimedOut
 from ductile.runner.interpret import ExecutionWarning, Interpretation, interpret
 from ductile.runner.port import (
     MAX_STDERR,
     MAX_STDOUT,
     CouldNotStart,
     Exited,
+    ForkServerLost,
     GracePeriods,
     Process,
     ProcessResult,
     Runner,
-    RunnerLost,
     StartedBy,
     StoppedOnRequest,
 )
@@ -188,7 +188,7 @@ async def test_stop_terminates_and_then_kills(runner: Runner, tmp_path: Path) ->
     ending = await process.wait()
     assert isinstance(ending, StoppedOnRequest)
     assert ending.output.status.signal == signal.SIGKILL
-    assert isinstance(interpret(ending).outcome, Interrupted)
+    assert isinstance(interpret(ending).outcome, Requeued)
 
 
 async def test_stop_at_once_kills(runner: Runner, tmp_path: Path) -> None:
@@ -290,9 +290,9 @@ async def test_closing_the_runner_ends_what_is_just_being_started(runner: Runner
     await runner.close()
     process = await starting
     assert not isinstance(process, CouldNotStart)
-    if not isinstance(process, RunnerLost):
+    if not isinstance(process, ForkServerLost):
         ending = await process.wait()
-        assert isinstance(ending, StoppedOnRequest | RunnerLost)
+        assert isinstance(ending, StoppedOnRequest | ForkServerLost)
         assert isinstance(ending, StoppedOnRequest) or process.started_by is StartedBy.WARM
 
 

@@ -27,7 +27,15 @@ from builders.bad_plugins import (
 )
 from ductile.core.jobs.model import Completed, Failed, JobReason
 from ductile.runner.interpret import interpret
-from ductile.runner.port import NO_LIMITS, CouldNotStart, Exited, Launch, ResourceLimits, Runner, RunnerLost
+from ductile.runner.port import (
+    NO_LIMITS,
+    CouldNotStart,
+    Exited,
+    ForkServerLost,
+    Launch,
+    ResourceLimits,
+    Runner,
+)
 
 
 @pytest.fixture(params=["posix_spawn", "popen"], autouse=True)
@@ -309,5 +317,5 @@ async def test_the_plugins_own_limit_is_no_shortage(runner: Runner, tmp_path: Pa
     if isinstance(refused, CouldNotStart):
         assert not refused.resources_exhausted
     else:
-        assert not isinstance(refused, RunnerLost)
+        assert not isinstance(refused, ForkServerLost)
         assert not isinstance(interpret(await refused.wait()).outcome, Completed)

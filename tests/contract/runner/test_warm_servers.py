@@ -34,10 +34,10 @@ from ductile.runner.interpret import interpret
 from ductile.runner.port import (
     CouldNotStart,
     DeadlinePassed,
+    ForkServerLost,
     GracePeriods,
     Launch,
     Process,
-    RunnerLost,
     StartedBy,
     WarmStart,
 )
@@ -292,7 +292,7 @@ async def test_a_server_that_hangs_is_lost_and_replaced(tmp_path: Path) -> None:
         await run_of(runner, launch)
         (old,) = runner.server_pids
         os.kill(old, signal.SIGSTOP)
-        assert isinstance(await runner.start(launch), RunnerLost)
+        assert isinstance(await runner.start(launch), ForkServerLost)
         assert await run_of(runner, launch) == "done"
         assert old not in runner.server_pids
     finally:

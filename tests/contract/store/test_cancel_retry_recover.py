@@ -21,7 +21,7 @@ from builders.stores import (
     submit,
     whole_ledger,
 )
-from ductile.core.jobs.model import EndedEarly, Hold, Interrupted, JobReason, JobStatus, LedgerKind, Outcome
+from ductile.core.jobs.model import EndedEarly, Hold, JobReason, JobStatus, LedgerKind, Outcome, Requeued
 from ductile.core.jobs.settlement import LogStatus
 from ductile.store.model.jobs import CancelStatus, RetryResult
 from ductile.store.model.maintenance import Retention
@@ -35,7 +35,7 @@ async def test_a_queued_job_is_dead_at_once(store: Store, clock: Clock) -> None:
     job = await stored(store, job_id)
     assert (job.status, job.reason, job.completed_at) == (JobStatus.DEAD, JobReason.CANCELLED, clock.now)
     assert await claim_all(store) == []
-    assert await store.executions(job_id) == (), "it was never executed"
+    assert await store.list_executions(job_id) == (), "it was never executed"
     assert (await path_of(store, job_id))[-1] == "queued>dead:cancelled"
 
 
@@ -54,7 +54,7 @@ async def test_a_job_that_waits_for_its_retry_can_be_cancelled(store: Store, clo
         ok(emitted(), state={"x": 1}, stdout="late"),
         failed(stdout="late"),
         timed_out(),
-        Interrupted(),
+        Requeued(),
         EndedEarly(reason=JobReason.PLUGIN_REMOVED, error="the plugin echo is not active"),
     ],
     ids=["completed", "failed", "timed_out", "interrupted", "plugin_removed"],
@@ -73,10 +73,10 @@ async def test_a_running_job_ends_cancelled_whatever_it_answers(store: Store, ou
     job = await stored(store, job_id)
     assert (job.status, job.reason) == (JobStatus.DEAD, JobReason.CANCELLED)
     assert await store.plugin_state("echo") is None
-    (row,) = await store.executions(job_id)
+    (row,) = await store.list_executions(job_id)
     assert row.status is LogStatus.CANCELLED
     assert row.result == outcome.evidence.stdout
-    assert len((await store.jobs(JobFilter(), limit=9)).rows) == 1
+    assert len((await store.list_jobs(JobFilter(), limit=9)).rows) == 1
 
 
 async def test_a_second_cancel_request_is_recorded_once(store: Store, clock: Clock) -> None:
@@ -218,7 +218,7 @@ async def test_orphans_go_back_with_one_attempt_spent(store: Store, clock: Clock
     assert (job.hold, job.suspect, job.attempt) == (Hold.RETRY, True, 2)
     assert job.next_retry_at is not None
     assert timedelta(0) < job.next_retry_at - clock.now <= timedelta(seconds=60)
-    (row,) = await store.executions(job_id)
+    (row,) = await store.list_executions(job_id)
     assert row.status is LogStatus.ORPHANED
     assert row.duration is None  # its end was not observed
     assert (await stored(store, waiting)).attempt == 1
@@ -246,7 +246,7 @@ async def test_a_poison_job_is_bounded_by_its_attempts(store: Store, clock: Cloc
         clock.advance(minutes=2)
         await store.release_due()
     assert (await stored(store, poison)).status is JobStatus.DEAD
-    assert len(await store.executions(poison)) == 3
+    assert len(await store.list_executions(poison)) == 3
 
 
 async def test_recovering_twice_does_nothing_more(store: Store) -> None:

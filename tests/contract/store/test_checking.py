@@ -8,13 +8,13 @@ from string import ascii_lowercase
 
 from builders.jobs import Clock, a_new_job, failed, ok
 from builders.stores import POLICY, accept, run_next
-from ductile.core.jobs.model import Callback, SubmittedBy
+from ductile.core.jobs.model import StateSubscription, SubmittedBy
 from ductile.core.webhooks.deliveries import DeliveryAttempt
 from ductile.store.model.deliveries import DeliveryCapacity, DeliveryReport
 from ductile.store.model.records import LogFilter
 from ductile.store.port import Store
 
-CALLBACK = Callback(url="https://example.com/hook?key=sesame")
+CALLBACK = StateSubscription(url="https://example.com/hook?key=sesame")
 DAY = timedelta(days=1)
 
 
@@ -38,7 +38,7 @@ async def test_a_store_that_was_searched_is_not_called_damaged(store: Store) -> 
         while await store.index_log():
             pass
         for _ in range(4):
-            await store.log(LogFilter(query="hello"), limit=1)
+            await store.list_log(LogFilter(query="hello"), limit=1)
             stats = await store.stats()
             assert (stats.damage, stats.search_damage) == ((), ())
 

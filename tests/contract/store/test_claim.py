@@ -225,6 +225,6 @@ async def test_a_job_can_be_submitted_and_claimed_in_one_step(store: Store) -> N
     assert (claim.job.id, claim.job.status, claim.job.execution) == (beside.id, JobStatus.RUNNING, 1)
     refused = a_new_job("p", "health")
     assert await store.enqueue_and_claim(refused, owner="me", lease=LEASE, limit=1) == ()
-    assert await store.job(refused.id) is None
+    assert await store.get_job(refused.id) is None
     (another,) = await store.enqueue_and_claim(refused, owner="me", lease=LEASE, limit=None)
     assert another.job.id == refused.id

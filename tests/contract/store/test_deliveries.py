@@ -18,7 +18,7 @@ from builders.stores import (
     settle,
     whole_ledger,
 )
-from ductile.core.jobs.model import Callback, LedgerKind, NewJob
+from ductile.core.jobs.model import LedgerKind, NewJob, StateSubscription
 from ductile.core.json import JsonObject
 from ductile.core.timestamps import format_timestamp
 from ductile.core.webhooks.deliveries import ConcurrencyLimit, DeliveryAttempt, ReceiverHealth
@@ -34,12 +34,12 @@ KEYS = [
 
 
 def a_told_job(**fields: Any) -> NewJob:
-    return a_new_job(callback=Callback(url=URL, model="llama"), **fields)
+    return a_new_job(callback=StateSubscription(url=URL, model="llama"), **fields)
 
 
 async def deliveries_of(store: Store, job_id: str | None = None) -> list[Delivery]:
     """Oldest first."""
-    return list(reversed((await store.deliveries(job_id=job_id, limit=200)).rows))
+    return list(reversed((await store.list_deliveries(job_id=job_id, limit=200)).rows))
 
 
 async def bodies(store: Store, job_id: str) -> list[dict[str, Any]]:
@@ -164,7 +164,7 @@ async def test_a_large_result_is_a_link(store: Store) -> None:
 async def test_a_large_error_is_cut(store: Store) -> None:
     """A receiver that takes a megabyte hears of the failure, whatever the plugin has to say."""
     long = "ü" * 900_000
-    job_id = await accept(store, a_new_job(max_attempts=1, callback=Callback(url=URL, model=long)))
+    job_id = await accept(store, a_new_job(max_attempts=1, callback=StateSubscription(url=URL, model=long)))
     await run_next(store, failed(error=long))
     sent = [row.body for row in await deliveries_of(store, job_id)]
     last = json.loads(sent[-1])
@@ -228,11 +228,11 @@ async def test_receivers_have_room_of_their_own(store: Store, clock: Clock) -> N
     """A receiver that is busy or has much to get never keeps another from getting its own."""
     slow, quick = "https://slow.invalid", "https://quick.invalid"
     for url in (slow, slow, slow, quick):
-        await accept(store, a_new_job(callback=Callback(url=f"{url}/hook")))
+        await accept(store, a_new_job(callback=StateSubscription(url=f"{url}/hook")))
     taken = await take(store, clock, each=2)
     assert sorted(one.receiver for one in taken) == [f"{quick}:443", f"{slow}:443", f"{slow}:443"]
     assert await take(store, clock, each=2, busy={f"{slow}:443": 2}) == []
-    await accept(store, a_new_job(callback=Callback(url=f"{quick}/hook")))
+    await accept(store, a_new_job(callback=StateSubscription(url=f"{quick}/hook")))
     assert [one.receiver for one in await take(store, clock, each=2, busy={f"{slow}:443": 2})] == [
         f"{quick}:443"
     ]
@@ -244,7 +244,7 @@ async def test_receivers_have_room_of_their_own(store: Store, clock: Clock) -> N
 async def test_receivers_that_kept_us_waiting_share_what_is_left_to_them(store: Store, clock: Clock) -> None:
     """The dead have a part of the places, and those who wait for their first come before others."""
     for name in ("dead1", "dead2", "dead3", "new", "good", "good"):
-        await accept(store, a_new_job(callback=Callback(url=f"https://{name}.invalid/hook")))
+        await accept(store, a_new_job(callback=StateSubscription(url=f"https://{name}.invalid/hook")))
     slow = {f"https://dead{number}.invalid:443": ReceiverHealth.SLOW for number in (1, 2, 3)}
     room: dict[str, Any] = {
         "each": 2,
@@ -258,7 +258,7 @@ async def test_receivers_that_kept_us_waiting_share_what_is_left_to_them(store: 
     hosts = [one.receiver.removeprefix("https://").partition(".")[0] for one in taken]
     assert hosts == ["dead1", "dead2", "good", "good", "new"]
     for name in ("dead1", "last"):
-        await accept(store, a_new_job(callback=Callback(url=f"https://{name}.invalid/hook")))
+        await accept(store, a_new_job(callback=StateSubscription(url=f"https://{name}.invalid/hook")))
     busy = {"https://dead1.invalid:443": 1, "https://dead3.invalid:443": 1}
     (last,) = await take(store, clock, limit=1, each=2, busy=busy)
     assert last.receiver == "https://last.invalid:443"
@@ -386,7 +386,7 @@ async def test_deliveries_are_listed_by_job_and_status(store: Store, clock: Cloc
     await store.report_delivery(DeliveryReport(id=one.id, attempt=DeliveryAttempt(http_status=200)))
     assert [row.job_id for row in await deliveries_of(store)] == [first, second]
     assert [row.job_id for row in await deliveries_of(store, second)] == [second]
-    done = (await store.deliveries(status=DeliveryStatus.DELIVERED, limit=9)).rows
+    done = (await store.list_deliveries(status=DeliveryStatus.DELIVERED, limit=9)).rows
     assert [row.job_id for row in done] == [first]
 
 

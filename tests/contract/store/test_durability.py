@@ -19,7 +19,7 @@ from builders.stores import (
     submit,
     whole_ledger,
 )
-from ductile.core.jobs.model import Callback, JobStatus, SubmittedBy
+from ductile.core.jobs.model import JobStatus, StateSubscription, SubmittedBy
 from ductile.core.policy import FactRule
 from ductile.store.model.maintenance import ConfigOrigin
 from ductile.store.model.records import JobFilter, LogFilter
@@ -43,7 +43,7 @@ async def test_a_reopened_store_keeps_everything(store_factory: StoreFactory) ->
     reported = a_new_job(
         "source",
         "poll",
-        callback=Callback(url="http://receiver.invalid/"),
+        callback=StateSubscription(url="http://receiver.invalid/"),
         submitted_by=SubmittedBy.SCHEDULER,
     )
     await accept(store, reported)
@@ -55,18 +55,18 @@ async def test_a_reopened_store_keeps_everything(store_factory: StoreFactory) ->
     await store.index_log()
 
     async def everything(store: Store) -> list[object]:
-        jobs = (await store.jobs(JobFilter(), limit=200)).rows
+        jobs = (await store.list_jobs(JobFilter(), limit=200)).rows
         return [
             store.store_id,
             [await stored(store, job.id) for job in jobs],
-            [await store.transitions(job.id) for job in jobs],
-            [await store.executions(job.id) for job in jobs],
-            [await store.event(job.source_event_id) for job in jobs if job.source_event_id],
-            (await store.log(LogFilter(query="ok"), limit=9)).rows,
+            [await store.list_transitions(job.id) for job in jobs],
+            [await store.list_executions(job.id) for job in jobs],
+            [await store.get_event(job.source_event_id) for job in jobs if job.source_event_id],
+            (await store.list_log(LogFilter(query="ok"), limit=9)).rows,
             await store.plugin_state("source"),
-            (await store.facts("source", limit=9)).rows,
-            (await store.deliveries(limit=9)).rows,
-            await store.breakers(),
+            (await store.list_facts("source", limit=9)).rows,
+            (await store.list_deliveries(limit=9)).rows,
+            await store.list_breakers(),
             await store.config_history(limit=9),
             await store.queue_counts(),
             await whole_ledger(store),
@@ -140,7 +140,7 @@ async def test_a_large_output_is_kept_whole(store: Store) -> None:
     text = "é" * (5 * 1024 * 1024)
     await accept(store, a_new_job())
     settled = await run_next(store, ok(stdout=text))
-    (row,) = await store.executions(settled.job_id)
+    (row,) = await store.list_executions(settled.job_id)
     assert row.result == text
 
 

@@ -12,13 +12,13 @@ from builders.jobs import Clock, a_new_job, an_event, an_id, failed, ok
 from builders.stores import StoreFactory, accept, claim_all, path_of, run_next, stored, submit, whole_ledger
 from ductile.core.events.model import NewContext
 from ductile.core.jobs.model import (
-    Callback,
     Hold,
     JobReason,
     JobStatus,
     LedgerKind,
     NewJob,
     Origin,
+    StateSubscription,
     SubmittedBy,
 )
 from ductile.core.json import JsonObject
@@ -47,7 +47,7 @@ async def test_an_accepted_job_is_read_back_with_every_field(store: Store, clock
         step_path="one/two",
         hops=3,
         trace_id="4bf92f",
-        callback=Callback(url="http://receiver.invalid/", model="m"),
+        callback=StateSubscription(url="http://receiver.invalid/", model="m"),
         max_attempts=7,
     )
     (answer,) = await submit(store, new, event=event, contexts=(context,))
@@ -66,8 +66,8 @@ async def test_an_accepted_job_is_read_back_with_every_field(store: Store, clock
     unset = ("started_at", "completed_at", "next_retry_at", "last_error", "owner", "lease_until")
     assert [getattr(job, name) for name in unset] == [None] * len(unset)
     assert await path_of(store, new.id) == [">queued:submitted"]
-    assert await store.context(context.id) == context
-    found = await store.event(event.id)
+    assert await store.get_event_context(context.id) == context
+    found = await store.get_event(event.id)
     assert found is not None
     assert (found.type, found.source, found.payload) == (event.type, event.source, event.payload)
 
@@ -84,7 +84,7 @@ EACH_FIELD: dict[str, Any] = {
     "step_path": "one/two",
     "hops": 3,
     "trace_id": "4bf92f",
-    "callback": Callback(url="http://receiver.invalid/", model="m"),
+    "callback": StateSubscription(url="http://receiver.invalid/", model="m"),
     "max_attempts": 7,
 }
 
@@ -129,10 +129,10 @@ async def test_a_submission_is_accepted_whole_or_not_at_all(store: Store) -> Non
     before = await whole_ledger(store)
     with pytest.raises(StoreError):
         await submit(store, first, twin, twin, event=event, contexts=(context,))
-    assert await store.job(first.id) is None
-    assert await store.job(twin.id) is None
-    assert await store.event(event.id) is None
-    assert await store.context(context.id) is None
+    assert await store.get_job(first.id) is None
+    assert await store.get_job(twin.id) is None
+    assert await store.get_event(event.id) is None
+    assert await store.get_event_context(context.id) is None
     assert await whole_ledger(store) == before
 
 
@@ -261,7 +261,7 @@ async def test_a_context_of_a_duplicate_is_not_kept(store: Store) -> None:
     context = NewContext(id=an_id(), baggage={"a": 1})
     duplicate = a_new_job(dedupe_key="key:a", dedupe_ttl=60, event_context_id=context.id)
     await submit(store, duplicate, contexts=(context,))
-    assert await store.context(context.id) is None
+    assert await store.get_event_context(context.id) is None
 
 
 # -------------------------------------------------------------------------------------------- origin
@@ -274,7 +274,7 @@ async def test_the_same_child_is_not_made_twice(store: Store) -> None:
     await accept(store, first)
     (answer,) = await submit(store, a_new_job(origin=origin))
     assert answer == DuplicateChild(job_id=first.id)
-    assert len((await store.jobs(JobFilter(), limit=10)).rows) == 1
+    assert len((await store.list_jobs(JobFilter(), limit=10)).rows) == 1
     entry = (await whole_ledger(store))[-1]
     assert (entry.kind, entry.job_id) == (LedgerKind.CHILD_CONFLICT, origin.job_id)
     assert entry.data["child"] == first.id
@@ -336,7 +336,7 @@ async def test_a_submission_without_jobs_keeps_its_event(store: Store) -> None:
     """An event that nothing listens to is kept all the same."""
     event = an_event()
     assert await submit(store, event=event) == ()
-    assert await store.event(event.id) is not None
+    assert await store.get_event(event.id) is not None
 
 
 async def test_a_reopened_store_goes_on_counting(store_factory: StoreFactory) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from builders.jobs import Clock, a_new_job, failed, ok
 from builders.stores import POLICY, StoreFactory, accept, claim_all, run_next, stored
-from ductile.core.jobs.model import Interrupted, JobReason, JobStatus, NewJob, SubmittedBy
+from ductile.core.jobs.model import JobReason, JobStatus, NewJob, Requeued, SubmittedBy
 from ductile.errors import RefusedError
 from ductile.store.model.jobs import InitKey, InitStatus, NewInit
 from ductile.store.model.maintenance import ConfigOrigin
@@ -72,7 +72,7 @@ async def test_an_init_that_a_crash_cut_short_is_begun_again_three_times_at_most
 async def test_an_interrupted_init_goes_on_as_the_same_job(store: Store) -> None:
     job = an_init()
     await store.begin_init(KEY, job)
-    await run_next(store, Interrupted())
+    await run_next(store, Requeued())
     assert (await store.begin_init(KEY, an_init())).job_id == job.id
     await run_next(store, ok())
     assert (await store.begin_init(KEY, an_init())).status is InitStatus.SUCCEEDED
@@ -147,7 +147,7 @@ async def test_every_record_can_be_read(store: Store, clock: Clock) -> None:
     await store.begin_init(KEY, first)
     await run_next(store, failed(error="no token"))
     await store.begin_init(replace(KEY, config_hash="d"), second)
-    records = {record.key.config_hash: record for record in await store.inits()}
+    records = {record.key.config_hash: record for record in await store.list_inits()}
     assert (records["c"].status, records["c"].job_id, records["c"].error) == (
         InitStatus.FAILED,
         first.id,
@@ -158,5 +158,5 @@ async def test_every_record_can_be_read(store: Store, clock: Clock) -> None:
     await store.retry(first.id, POLICY)
     clock.advance(minutes=1)
     await run_next(store, ok())
-    assert {record.status for record in await store.inits()} == {InitStatus.SUCCEEDED}
-    assert max(record.updated_at for record in await store.inits()) == clock.now
+    assert {record.status for record in await store.list_inits()} == {InitStatus.SUCCEEDED}
+    assert max(record.updated_at for record in await store.list_inits()) == clock.now

@@ -18,7 +18,7 @@ from builders.jobs import START, Clock, a_new_job, a_route, emitted, failed, ok,
 from builders.pipelines import begin_run, run_out, split, steps_policy, uses
 from builders.stores import LEASE, STORE_KINDS, StoreFactory, StoreKind, accept, claim_all, settle, submit
 from ductile.core.jobs.admission import Caps
-from ductile.core.jobs.model import Callback, Interrupted, Job, JobReason, Outcome, SubmittedBy
+from ductile.core.jobs.model import Job, JobReason, Outcome, Requeued, StateSubscription, SubmittedBy
 from ductile.core.policy import FactRule
 from ductile.core.schedules.planner import Occurrence, OccurrenceOutcome
 from ductile.core.webhooks.deliveries import DeliveryAttempt
@@ -35,7 +35,7 @@ POLICY = some_policy(
 )
 #: A pipeline whose steps are all of a run: a split with a join, and one more.
 FLOW = steps_policy(split("s", uses("x"), uses("y", plugin="q")), uses("after"))
-CALLBACK = Callback(url="http://receiver.invalid/")
+CALLBACK = StateSubscription(url="http://receiver.invalid/")
 ENTRY = ScheduleEntry(plugin="p", schedule_id="s", fingerprint="f", next_at=START, nominal_at=START)
 
 
@@ -63,7 +63,7 @@ async def a_scene(factory: StoreFactory) -> Scene:
         await accept(store, a_new_job("source", dedupe_key=key, callback=CALLBACK, max_attempts=2))
         (claim,) = await claim_all(store)
         await settle(store, claim.job, outcome)
-    ended = [job.id for job in (await store.jobs(JobFilter(), limit=9)).rows]
+    ended = [job.id for job in (await store.list_jobs(JobFilter(), limit=9)).rows]
     failed_run = await begin_run(store, FLOW, dedupe_key="key:run", callback=CALLBACK)
     await run_out(store, FLOW, {"s/x": failed(permanent=True)})
     lost = [
@@ -134,9 +134,9 @@ async def deliver(scene: Scene) -> None:
 
 async def look(scene: Scene) -> None:
     for job_id in scene.queued:
-        await scene.store.job(job_id)
+        await scene.store.get_job(job_id)
         await scene.store.job_tree(job_id, limit=100)
-    await scene.store.log(LogFilter(query="ok"), limit=50)
+    await scene.store.list_log(LogFilter(query="ok"), limit=50)
     await scene.store.queue_counts()
 
 
@@ -195,7 +195,7 @@ VERBS: dict[str, Verb] = {
     "note_working": mark_working,
     "complete": lambda scene: settle_all(scene, ok(emitted(key="k"), state={"x": 1})),
     "fail": lambda scene: settle_all(scene, failed()),
-    "interrupt": lambda scene: settle_all(scene, Interrupted()),
+    "interrupt": lambda scene: settle_all(scene, Requeued()),
     "cancel": cancel_all,
     "retry": retry_all,
     "release": release,

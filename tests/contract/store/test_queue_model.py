@@ -30,7 +30,7 @@ from builders.jobs import Clock, a_new_job, failed, ok, timed_out
 from builders.stores import LEASE, STORE_KINDS, StoreFactory, StoreKind, submit
 from ductile.core.jobs.admission import Caps
 from ductile.core.jobs.failures import RetryPolicy
-from ductile.core.jobs.model import TERMINAL, Hold, Interrupted, Job, JobReason, JobStatus, Outcome
+from ductile.core.jobs.model import TERMINAL, Hold, Job, JobReason, JobStatus, Outcome, Requeued
 from ductile.core.policy import PluginPolicy, Policy
 from ductile.store.model.jobs import (
     Accepted,
@@ -54,7 +54,7 @@ OUTCOMES: dict[str, Outcome] = {
     "failed": failed(),
     "permanent": failed(permanent=True),
     "timed_out": timed_out(),
-    "interrupted": Interrupted(),
+    "interrupted": Requeued(),
 }
 Answer = TypeVar("Answer")
 
@@ -332,7 +332,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     @invariant()
     def the_store_says_what_the_model_says(self) -> None:
-        rows = self.run(self.store.jobs(JobFilter(), limit=200)).rows
+        rows = self.run(self.store.list_jobs(JobFilter(), limit=200)).rows
         found = [
             (job.id, job.status, job.hold, job.attempt, job.execution, job.next_retry_at, job.suspect)
             for job in reversed(rows)

@@ -47,7 +47,7 @@ async def test_ids_are_found_by_their_beginning_and_by_their_end(store: Store, c
 
 async def test_jobs_are_listed_newest_first_without_payload(store: Store) -> None:
     ids = [await accept(store, a_new_job()) for _ in range(3)]
-    rows = (await store.jobs(JobFilter(), limit=10)).rows
+    rows = (await store.list_jobs(JobFilter(), limit=10)).rows
     assert [row.id for row in rows] == ids[::-1]
     assert [row.payload for row in rows] == [None] * 3
 
@@ -94,18 +94,18 @@ async def populate(store: Store, clock: Clock) -> dict[str, str]:
 )
 async def test_filters_of_jobs(store: Store, clock: Clock, where: dict[str, Any], found: set[str]) -> None:
     ids = await populate(store, clock)
-    rows = (await store.jobs(JobFilter(**where), limit=50)).rows
+    rows = (await store.list_jobs(JobFilter(**where), limit=50)).rows
     assert {row.id for row in rows} == {ids[name] for name in found}
 
 
 async def test_jobs_by_id_and_time(store: Store, clock: Clock) -> None:
     start = clock.now
     ids = await populate(store, clock)
-    assert [row.id for row in (await store.jobs(JobFilter(job_id=ids["dead"]), limit=9)).rows] == [
+    assert [row.id for row in (await store.list_jobs(JobFilter(job_id=ids["dead"]), limit=9)).rows] == [
         ids["dead"]
     ]
     where = JobFilter(created_from=start + timedelta(minutes=1), created_before=start + timedelta(minutes=2))
-    assert [row.id for row in (await store.jobs(where, limit=9)).rows] == [ids["failed"]]
+    assert [row.id for row in (await store.list_jobs(where, limit=9)).rows] == [ids["failed"]]
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ async def test_filters_are_all_applied(store: Store, clock: Clock, where: dict[s
     ids = await populate(store, clock)
     if "job_id" in where:
         where = {**where, "job_id": ids[where["job_id"]]}
-    assert (await store.jobs(JobFilter(**where), limit=50)).rows == ()
+    assert (await store.list_jobs(JobFilter(**where), limit=50)).rows == ()
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ async def test_filters_are_all_applied(store: Store, clock: Clock, where: dict[s
 )
 async def test_filters_of_the_log(store: Store, clock: Clock, where: dict[str, Any], found: set[str]) -> None:
     ids = await populate(store, clock)
-    rows = (await store.log(LogFilter(**where), limit=50)).rows
+    rows = (await store.list_log(LogFilter(**where), limit=50)).rows
     assert {row.job_id for row in rows} == {ids[name] for name in found}
     assert [(row.result, row.stderr, row.payload) for row in rows] == [(None, None, None)] * len(rows)
 
@@ -146,49 +146,49 @@ async def test_filters_of_the_log(store: Store, clock: Clock, where: dict[str, A
 async def test_the_log_of_a_job_and_of_a_time(store: Store, clock: Clock) -> None:
     start = clock.now
     ids = await populate(store, clock)
-    rows = (await store.log(LogFilter(job_id=ids["dead"]), limit=9)).rows
+    rows = (await store.list_log(LogFilter(job_id=ids["dead"]), limit=9)).rows
     assert [row.job_id for row in rows] == [ids["dead"]]
     where = LogFilter(
         completed_from=start + timedelta(minutes=1), completed_before=start + timedelta(minutes=3)
     )
-    assert {row.job_id for row in (await store.log(where, limit=9)).rows} == {ids["failed"], ids["dead"]}
+    assert {row.job_id for row in (await store.list_log(where, limit=9)).rows} == {ids["failed"], ids["dead"]}
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 200])
 async def test_pages_neither_repeat_nor_leave_out(store: Store, limit: int) -> None:
     ids = [await accept(store, a_new_job()) for _ in range(5)]
-    rows = await pages(lambda cursor: store.jobs(JobFilter(), limit=limit, cursor=cursor))
+    rows = await pages(lambda cursor: store.list_jobs(JobFilter(), limit=limit, cursor=cursor))
     assert [row.id for row in rows] == ids[::-1]
 
 
 async def test_pages_are_stable_while_jobs_come_in(store: Store) -> None:
     """A cursor goes on where the page ended, whatever was added meanwhile."""
     ids = [await accept(store, a_new_job()) for _ in range(4)]
-    first = await store.jobs(JobFilter(), limit=2)
+    first = await store.list_jobs(JobFilter(), limit=2)
     for _ in range(3):
         await accept(store, a_new_job())
-    second = await store.jobs(JobFilter(), limit=2, cursor=first.next_cursor)
+    second = await store.list_jobs(JobFilter(), limit=2, cursor=first.next_cursor)
     assert [row.id for row in (*first.rows, *second.rows)] == ids[::-1]
     assert second.next_cursor is None
 
 
 async def test_a_page_is_never_larger_than_the_largest(store: Store) -> None:
     await submit(store, *[a_new_job() for _ in range(201)])
-    assert len((await store.jobs(JobFilter(), limit=10_000)).rows) == 200
-    assert len((await store.jobs(JobFilter(), limit=0)).rows) == 1
+    assert len((await store.list_jobs(JobFilter(), limit=10_000)).rows) == 200
+    assert len((await store.list_jobs(JobFilter(), limit=0)).rows) == 1
 
 
 @pytest.mark.parametrize("cursor", ["", "x", "c1:9", "\ud800", "a" * 10_000, "Yzk6MQ"])
 async def test_a_cursor_that_is_not_ours_is_refused(store: Store, cursor: str) -> None:
     with pytest.raises(RefusedError):
-        await store.jobs(JobFilter(), limit=1, cursor=cursor)
+        await store.list_jobs(JobFilter(), limit=1, cursor=cursor)
 
 
 async def test_all_lists_page(store: Store) -> None:
     for _ in range(3):
         await accept(store, a_new_job())
         await run_next(store, ok())
-    log = await pages(lambda cursor: store.log(LogFilter(), limit=2, cursor=cursor))
+    log = await pages(lambda cursor: store.list_log(LogFilter(), limit=2, cursor=cursor))
     assert len({row.seq for row in log}) == 3
     assert [row.seq for row in log] == sorted((row.seq for row in log), reverse=True)
 
@@ -197,7 +197,7 @@ async def test_all_lists_page(store: Store) -> None:
 
 
 async def found_by(store: Store, query: str) -> int:
-    return len((await store.log(LogFilter(query=query), limit=200)).rows)
+    return len((await store.list_log(LogFilter(query=query), limit=200)).rows)
 
 
 async def test_words_in_result_error_and_stderr_are_found(store: Store) -> None:
@@ -253,7 +253,7 @@ async def test_a_search_is_narrowed_by_the_other_filters_and_pages(store: Store)
         await run_next(store, ok(stdout="needle"))
     await store.index_log()
     rows = await pages(
-        lambda cursor: store.log(LogFilter(query="needle", plugin="b"), limit=2, cursor=cursor)
+        lambda cursor: store.list_log(LogFilter(query="needle", plugin="b"), limit=2, cursor=cursor)
     )
     assert len(rows) == 3
     assert {row.plugin for row in rows} == {"b"}
@@ -270,13 +270,13 @@ async def test_only_the_beginning_of_a_large_output_is_searched(store: Store) ->
 async def test_a_text_that_no_database_takes_is_refused_and_no_crash(store: Store) -> None:
     """Port: verbs raise only errors of ours."""
     with pytest.raises((StoreError, RefusedError)):
-        await store.log(LogFilter(query="\ud800"), limit=1)
+        await store.list_log(LogFilter(query="\ud800"), limit=1)
 
 
 async def test_an_id_that_no_database_takes_is_unknown(store: Store) -> None:
     """Port: verbs raise only errors of ours; an id like that cannot exist."""
     with contextlib.suppress(StoreError, RefusedError):
-        assert await store.job("\ud800") is None
+        assert await store.get_job("\ud800") is None
 
 
 # --------------------------------------------------------------------------------------------- trees
@@ -329,7 +329,7 @@ async def test_the_ledger_is_read_in_order_and_in_pieces(store: Store) -> None:
     assert [row.seq for row in rows] == sorted({row.seq for row in rows})
     pieces: list[LedgerRow] = []
     after = 0
-    while piece := await store.ledger(after=after, limit=3):
+    while piece := await store.list_ledger(after=after, limit=3):
         pieces += piece
         after = piece[-1].seq
     assert pieces == rows
@@ -338,7 +338,7 @@ async def test_the_ledger_is_read_in_order_and_in_pieces(store: Store) -> None:
 
 async def test_the_ledger_tells_a_transition_in_full(store: Store) -> None:
     job_id = await accept(store, a_new_job(run_id=an_id()))
-    run_id = (await store.jobs(JobFilter(), limit=1)).rows[0].run_id
+    run_id = (await store.list_jobs(JobFilter(), limit=1)).rows[0].run_id
     await claim_all(store)
     row = (await whole_ledger(store))[-1]
     assert (row.kind, row.job_id, row.run_id) == (LedgerKind.JOB_TRANSITION, job_id, run_id)
@@ -350,12 +350,12 @@ async def test_the_ledger_tells_a_transition_in_full(store: Store) -> None:
         "reason": "claimed",
         "execution": 1,
     }
-    assert (await store.transitions(job_id))[-1].seq == row.seq
+    assert (await store.list_transitions(job_id))[-1].seq == row.seq
 
 
 async def test_an_empty_ledger_has_no_range(store: Store) -> None:
     assert await store.ledger_range() == (0, 0)
-    assert await store.ledger(after=0, limit=9) == ()
+    assert await store.list_ledger(after=0, limit=9) == ()
 
 
 async def test_configurations_are_recorded(store: Store, clock: Clock) -> None:
@@ -394,13 +394,13 @@ async def test_the_plugins_of_a_configuration_are_recorded_with_it(store: Store)
 
 
 async def test_unknown_names_have_no_rows(store: Store) -> None:
-    assert await store.job("unknown") is None
-    assert await store.event("nothing") is None
-    assert await store.context("nothing") is None
+    assert await store.get_job("unknown") is None
+    assert await store.get_event("nothing") is None
+    assert await store.get_event_context("nothing") is None
     assert await store.plugin_state("unknown") is None
-    assert await store.transitions("unknown") == ()
-    assert await store.executions("unknown") == ()
-    assert (await store.facts("unknown", limit=9)).rows == ()
+    assert await store.list_transitions("unknown") == ()
+    assert await store.list_executions("unknown") == ()
+    assert (await store.list_facts("unknown", limit=9)).rows == ()
     assert await store.breaker_history("unknown", limit=9) == ()
 
 
@@ -414,7 +414,7 @@ async def test_jobs_are_found_by_what_they_printed(store: Store) -> None:
     await store.index_log()
 
     async def found(**where: Any) -> list[str]:
-        return [job.id for job in (await store.jobs(JobFilter(**where), limit=10)).rows]
+        return [job.id for job in (await store.list_jobs(JobFilter(**where), limit=10)).rows]
 
     assert await found(query="blue") == [second, first]
     assert await found(query="whale blue") == [first]

@@ -22,7 +22,7 @@ from builders.stores import (
     whole_ledger,
 )
 from ductile.core.events.model import NewContext
-from ductile.core.jobs.model import Callback, Job, JobStatus, SubmittedBy
+from ductile.core.jobs.model import Job, JobStatus, StateSubscription, SubmittedBy
 from ductile.core.policy import FactRule
 from ductile.core.webhooks.deliveries import DeliveryAttempt
 from ductile.store.model.deliveries import DeliveryCapacity, DeliveryReport
@@ -79,8 +79,8 @@ async def test_a_succeeded_job_is_found_in_the_log_with_every_field(store: Store
         if name not in FORGOTTEN:
             assert getattr(after, name) == getattr(before, name), name
     assert await path_of(store, new.id) == path
-    assert [row.execution for row in await store.executions(new.id)] == [1, 2]
-    assert await store.context(context.id) is not None
+    assert [row.execution for row in await store.list_executions(new.id)] == [1, 2]
+    assert await store.get_event_context(context.id) is not None
 
 
 async def test_a_payload_of_an_event_is_found_too(store: Store, clock: Clock) -> None:
@@ -117,8 +117,8 @@ async def test_failed_and_dead_are_kept_as_long_as_the_log(
     clock.advance(days=2)
     await newer(store)
     await prune(store)
-    assert await store.job(job_id) is None
-    assert await store.transitions(job_id) == ()
+    assert await store.get_job(job_id) is None
+    assert await store.list_transitions(job_id) == ()
     assert status
 
 
@@ -180,9 +180,9 @@ async def test_the_log_goes_after_thirty_days_with_its_text_and_transitions(
     clock.advance(days=30, seconds=1)
     await newer(store)
     await prune(store)
-    assert await store.executions(job_id) == ()
-    assert await store.transitions(job_id) == ()
-    assert (await store.log(LogFilter(query="needle"), limit=9)).rows == ()
+    assert await store.list_executions(job_id) == ()
+    assert await store.list_transitions(job_id) == ()
+    assert (await store.list_log(LogFilter(query="needle"), limit=9)).rows == ()
 
 
 async def test_later_rows_can_be_found_after_a_prune(store: Store, clock: Clock) -> None:
@@ -195,7 +195,7 @@ async def test_later_rows_can_be_found_after_a_prune(store: Store, clock: Clock)
     await accept(store, a_new_job())
     await run_next(store, ok(stdout="fresh"))
     await store.index_log()
-    assert len((await store.log(LogFilter(query="fresh"), limit=9)).rows) == 1
+    assert len((await store.list_log(LogFilter(query="fresh"), limit=9)).rows) == 1
 
 
 async def test_the_newest_rows_stay_so_that_numbers_do_not_come_back(store: Store, clock: Clock) -> None:
@@ -206,11 +206,11 @@ async def test_the_newest_rows_stay_so_that_numbers_do_not_come_back(store: Stor
     await prune(store)
     assert (await stored(store, job_id)).seq > 0
     assert await store.ledger_range() == (highest, highest)
-    (row,) = await store.executions(job_id)
+    (row,) = await store.list_executions(job_id)
     await accept(store, a_new_job())
     later = (await run_next(store, ok())).job_id
-    assert (await store.executions(later))[0].seq > row.seq
-    assert (await store.ledger(after=highest, limit=1))[0].seq > highest
+    assert (await store.list_executions(later))[0].seq > row.seq
+    assert (await store.list_ledger(after=highest, limit=1))[0].seq > highest
 
 
 async def test_facts_are_kept_unless_a_time_is_set(store: Store, clock: Clock) -> None:
@@ -220,9 +220,9 @@ async def test_facts_are_kept_unless_a_time_is_set(store: Store, clock: Clock) -
         await run_next(store, ok(state={"n": 1}), policy)
         clock.advance(days=100)
     await prune(store)
-    assert len((await store.facts("source", limit=9)).rows) == 2
+    assert len((await store.list_facts("source", limit=9)).rows) == 2
     await prune(store, facts=timedelta(days=150))
-    assert len((await store.facts("source", limit=9)).rows) == 1
+    assert len((await store.list_facts("source", limit=9)).rows) == 1
 
 
 async def test_the_ledger_has_a_week_and_a_row_cap(store: Store, clock: Clock) -> None:
@@ -244,8 +244,8 @@ async def test_events_live_as_long_as_a_row_refers_to_them(store: Store, clock: 
     await submit(store, event=lonely)
     clock.advance(days=31)
     await prune(store)
-    assert await store.event(kept.id) is not None
-    assert await store.event(lonely.id) is None
+    assert await store.get_event(kept.id) is not None
+    assert await store.get_event(lonely.id) is None
 
 
 async def test_a_context_goes_with_its_jobs(store: Store, clock: Clock) -> None:
@@ -256,7 +256,7 @@ async def test_a_context_goes_with_its_jobs(store: Store, clock: Clock) -> None:
     await newer(store)
     await prune(store)
     await prune(store)
-    assert await store.context(context.id) is None
+    assert await store.get_event_context(context.id) is None
 
 
 async def test_breaker_transitions_have_ninety_days(store: Store, clock: Clock) -> None:
@@ -303,18 +303,18 @@ async def test_an_empty_store_has_nothing_to_remove(store: Store) -> None:
 
 async def test_delivered_ones_are_kept_for_a_week(store: Store, clock: Clock) -> None:
     """And pending ones until they are over."""
-    await accept(store, a_new_job(callback=Callback(url="http://receiver.invalid/")))
-    await accept(store, a_new_job(callback=Callback(url="http://receiver.invalid/")))
+    await accept(store, a_new_job(callback=StateSubscription(url="http://receiver.invalid/")))
+    await accept(store, a_new_job(callback=StateSubscription(url="http://receiver.invalid/")))
     room = DeliveryCapacity(all=9, each=9)
     taken = await store.claim_deliveries(room, retry_at=clock.now + timedelta(days=99))
     one, other = taken.deliveries
     await store.report_delivery(DeliveryReport(id=one.id, attempt=DeliveryAttempt(http_status=200)))
     clock.advance(days=7)
     await store.prune(Retention())
-    assert len((await store.deliveries(limit=9)).rows) == 2
+    assert len((await store.list_deliveries(limit=9)).rows) == 2
     clock.advance(seconds=1)
     await store.prune(Retention())
-    assert [row.id for row in (await store.deliveries(limit=9)).rows] == [other.id]
+    assert [row.id for row in (await store.list_deliveries(limit=9)).rows] == [other.id]
 
 
 async def test_due_rows_can_be_counted_and_are_then_removed(store: Store, clock: Clock) -> None:

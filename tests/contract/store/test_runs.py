@@ -28,7 +28,7 @@ from builders.pipelines import (
     uses,
 )
 from builders.stores import StoreFactory, claim_all, path_of, settle, stored, submit, whole_ledger
-from ductile.core.jobs.model import Interrupted, JobReason, JobStatus, LedgerKind, NewJob, Outcome
+from ductile.core.jobs.model import JobReason, JobStatus, LedgerKind, NewJob, Outcome, Requeued
 from ductile.core.json import MAX_DEPTH
 from ductile.store.model.jobs import Accepted, Deduplicated, SettleSkipped
 from ductile.store.model.maintenance import ConfigOrigin
@@ -63,7 +63,7 @@ async def test_a_run_is_a_job_that_lives_as_its_steps_do(store: Store) -> None:
         "queued>running:claimed",
         "running>succeeded:completed",
     ]
-    (execution,) = await store.executions(run_id)
+    (execution,) = await store.list_executions(run_id)
     assert execution.result == '{"result": "the last"}'
 
 
@@ -97,7 +97,7 @@ async def test_several_events_start_one_successor_each(store: Store) -> None:
         await settle(store, claim.job, ok(stdout=answer), policy)
     assert await end_of(store, run_id) == (JobStatus.SUCCEEDED, JobReason.COMPLETED)
     # The last in the order of events, not of ends.
-    assert (await store.executions(run_id))[0].result == '{"result": 2}'
+    assert (await store.list_executions(run_id))[0].result == '{"result": 2}'
 
 
 async def test_events_of_a_listed_type_take_their_own_way_first(store: Store) -> None:
@@ -139,7 +139,7 @@ async def test_a_run_of_nothing_but_bypasses_succeeds_at_once(store: Store) -> N
     run_id = await begin_run(store, policy, {"n": 9})
     assert await claim_all(store) == []
     assert await end_of(store, run_id) == (JobStatus.SUCCEEDED, JobReason.COMPLETED)
-    assert (await store.executions(run_id))[0].result is None
+    assert (await store.list_executions(run_id))[0].result is None
 
 
 async def test_a_failed_step_ends_its_run(store: Store) -> None:
@@ -181,7 +181,7 @@ async def test_a_step_that_waits_for_its_retry_keeps_the_run_alive(store: Store,
 async def test_an_interrupted_step_changes_nothing_in_its_run(store: Store) -> None:
     policy = steps_policy(uses("a"))
     run_id = await begin_run(store, policy)
-    await settle_step(store, policy, "a", Interrupted())
+    await settle_step(store, policy, "a", Requeued())
     assert (await stored(store, run_id)).status is JobStatus.RUNNING
     await settle_step(store, policy, "a")
     assert await end_of(store, run_id) == (JobStatus.SUCCEEDED, JobReason.COMPLETED)
@@ -262,14 +262,14 @@ async def test_the_answer_of_a_run_is_that_of_its_last_end_as_it_is_written(stor
     claims = await claims_by_step(store)
     await settle(store, claims["s/y"].job, answers("y"), policy)
     await settle(store, claims["s/x"].job, answers("x"), policy)
-    assert (await store.executions(run_id))[0].result == '{"result": "y"}'
+    assert (await store.list_executions(run_id))[0].result == '{"result": "y"}'
     policy = steps_policy(uses("a", on_events={"odd": [uses("h")]}))
     run_id = await begin_run(store, policy)
     # The second event ends where the first step ends; the first one goes further.
     first = ok(emitted("odd", {"n": 1}), emitted("even", {"n": 2}), stdout='{"result": "a"}')
     await settle_step(store, policy, "a", first)
     await settle_step(store, policy, "a/odd/h", answers("h"))
-    assert (await store.executions(run_id))[0].result == '{"result": "h"}'
+    assert (await store.list_executions(run_id))[0].result == '{"result": "h"}'
 
 
 async def test_a_split_at_the_end_ends_the_run(store: Store) -> None:
@@ -288,7 +288,7 @@ async def test_a_failed_branch_breaks_its_split_when_all_branches_have_ended(sto
     assert (await stored(store, run_id)).status is JobStatus.RUNNING
     await settle(store, claims["s/y"].job, ok(stdout='{"result": "y"}'), policy)
     assert await end_of(store, run_id) == (JobStatus.FAILED, JobReason.PARTIAL_SUCCESS)
-    assert (await store.executions(run_id))[0].result == '{"result": "y"}'
+    assert (await store.list_executions(run_id))[0].result == '{"result": "y"}'
     assert sorted(await members(store, run_id)) == ["s/x", "s/y"]
 
 
@@ -534,7 +534,7 @@ async def test_a_run_keeps_the_graph_it_began_with(store_factory: StoreFactory) 
     store = await store_factory.reopen()
     await settle_step(store, after, "a")
     await settle_step(store, after, "b")
-    record = await store.run(run_id)
+    record = await store.get_run(run_id)
     assert record is not None
     assert record.graph == graph_of(uses("a"), uses("b", plugin="q"))
     assert record.job.status is JobStatus.SUCCEEDED
@@ -590,7 +590,7 @@ async def test_a_success_within_its_window_makes_a_run_a_duplicate(store: Store,
     answer = await enqueue_run(store, policy, again)
     assert isinstance(answer, Deduplicated)
     assert (answer.job_id, answer.dedupe_key) == (first, "k")
-    assert await store.job(again.job.id) is None
+    assert await store.get_job(again.job.id) is None
     clock.advance(hours=25)
     await begin_run(store, policy, {"n": 1}, dedupe_key="k")
     assert await run_out(store, policy) == ["a"]

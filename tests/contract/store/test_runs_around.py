@@ -33,7 +33,15 @@ from builders.stores import (
     submit,
     whole_ledger,
 )
-from ductile.core.jobs.model import Callback, Job, JobReason, JobStatus, LedgerKind, Outcome, SubmittedBy
+from ductile.core.jobs.model import (
+    Job,
+    JobReason,
+    JobStatus,
+    LedgerKind,
+    Outcome,
+    StateSubscription,
+    SubmittedBy,
+)
 from ductile.core.policy import Policy
 from ductile.store.model.jobs import CancelStatus, RetryResult
 from ductile.store.model.records import JobFilter
@@ -44,7 +52,7 @@ NO = failed(permanent=True, error="no luck")
 
 async def jobs_of(store: Store, plugin: str) -> list[Job]:
     """Oldest first."""
-    return list(reversed((await store.jobs(JobFilter(plugin=plugin), limit=200)).rows))
+    return list(reversed((await store.list_jobs(JobFilter(plugin=plugin), limit=200)).rows))
 
 
 async def runs_of(store: Store, pipeline: str) -> list[Job]:
@@ -223,7 +231,7 @@ async def test_a_run_fires_a_hook_and_its_steps_do_not(store: Store) -> None:
     assert await run_out(store, policy, outcomes) == ["a", "b", "failed"]
     (run,) = await runs_of(store, "on_failed")
     assert run.parent_job_id == run_id
-    event = await store.event(run.source_event_id or "")
+    event = await store.get_event(run.source_event_id or "")
     assert event is not None
     assert (event.source, event.payload["pipeline"], event.payload["error"]) == ("flow", "flow", "a: no luck")
     assert (await stored(store, run_id)).completed_at is not None
@@ -295,11 +303,11 @@ async def test_pipelines_that_hooks_start_through_events_stop_at_the_limit(store
 
 
 async def bodies_sent(store: Store, job_id: str) -> list[dict[str, Any]]:
-    rows = (await store.deliveries(job_id=job_id, limit=200)).rows
+    rows = (await store.list_deliveries(job_id=job_id, limit=200)).rows
     return [json.loads(delivery.body) for delivery in reversed(rows)]
 
 
-CALLBACK = Callback(url="https://receiver.invalid/hook", model="m")
+CALLBACK = StateSubscription(url="https://receiver.invalid/hook", model="m")
 
 
 async def work(store: Store, policy: Policy, outcomes: dict[str, Outcome]) -> None:

@@ -26,7 +26,7 @@ from builders.pipelines import (
     uses,
 )
 from builders.stores import StoreFactory, claim_all, path_of, settle, stored
-from ductile.core.jobs.model import Interrupted, JobReason, JobStatus, Outcome
+from ductile.core.jobs.model import JobReason, JobStatus, Outcome, Requeued
 from ductile.core.policy import Policy
 from ductile.core.timestamps import format_timestamp
 from ductile.store.model.jobs import Accepted, CancelStatus, RetryResult
@@ -111,7 +111,7 @@ async def test_a_deadline_cancels_a_run(store: Store, clock: Clock) -> None:
     assert overdue.cancelled[0].stopping == (claim.job.id,)
     assert overdue.next_due_at == due + timedelta(seconds=60)
     assert (await store.cancel_overdue(policy)).cancelled == ()
-    await settle(store, claim.job, Interrupted(), policy)
+    await settle(store, claim.job, Requeued(), policy)
     assert await end_of(store, runs[0].job.id) == DEAD
     await run_out(store, policy)
     assert await end_of(store, runs[2].job.id) == SUCCEEDED
@@ -189,7 +189,7 @@ async def test_a_failed_run_is_tried_again_in_its_place(store: Store) -> None:
     assert (await members(store, run_id))["b"].attempt == 1
     assert await run_out(store, policy) == ["b", "c"]
     assert await end_of(store, run_id) == SUCCEEDED
-    assert [row.execution for row in await store.executions(run_id)] == [1, 2]
+    assert [row.execution for row in await store.list_executions(run_id)] == [1, 2]
 
 
 async def test_a_step_of_an_ended_run_is_not_tried_again_by_itself(store: Store) -> None:
@@ -314,7 +314,7 @@ async def test_a_step_that_succeeded_while_its_run_was_cancelled_goes_on_after_a
     assert isinstance(store, SqliteStore)
     await store.run_write(
         Priority.SETTLE,
-        lambda session: session.run("request_cancel", seq=run.seq, at=format_timestamp(run.created_at)),
+        lambda session: session.execute("request_cancel", seq=run.seq, at=format_timestamp(run.created_at)),
     )
     await settle(store, claims["s/x"].job, ok(emitted("e", {"n": 1}), emitted("e", {"n": 2})), policy)
     await store.cancel(run_id, policy)
@@ -493,7 +493,7 @@ async def test_these_runs_cannot_be_retried(
     after = steps_policy(before if changed is None else changed)
     run = a_new_run(after)
     assert await store.rerun(run_id, step, run, after) is expected
-    assert await store.job(run.job.id) is None
+    assert await store.get_job(run.job.id) is None
     assert await store.rerun(an_id(), step, run, after) is RetryResult.UNKNOWN_JOB
 
 

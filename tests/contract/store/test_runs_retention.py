@@ -72,7 +72,7 @@ async def test_a_succeeded_run_goes_after_a_day_with_all_that_is_its_own(store_f
         0,
         0,
     )
-    found = await store.run(run_id)
+    found = await store.get_run(run_id)
     assert found is not None
     details = await store.job_details(run_id)
     assert details is not None
@@ -83,7 +83,7 @@ async def test_a_succeeded_run_goes_after_a_day_with_all_that_is_its_own(store_f
     clock.advance(days=31)
     await prune(store)
     assert set(rows(store_factory).values()) == {0}
-    assert await store.run(run_id) is None
+    assert await store.get_run(run_id) is None
     assert await store.job_details(run_id) is None
 
 
@@ -98,7 +98,7 @@ async def test_a_large_run_goes_in_sweeps_and_after_its_steps(store: Store, cloc
     clock.advance(hours=25)
     swept = await store.prune(Retention())
     assert (swept.rows["succeeded_jobs"], swept.more) == (PRUNE_BATCH, True)
-    found = await store.run(run_id)
+    found = await store.get_run(run_id)
     assert found is not None
     assert found.graph is not None
     swept = await store.prune(Retention())
@@ -176,7 +176,7 @@ async def test_a_run_is_kept_as_long_as_something_below_it_lives(store: Store, c
     (below,) = await claim_all(store)
     clock.advance(days=400)
     await prune(store)
-    found = await store.run(run_id)
+    found = await store.get_run(run_id)
     assert found is not None
     assert found.graph == graph_of(uses("a"))
     await settle(store, below.job, ok(), policy)

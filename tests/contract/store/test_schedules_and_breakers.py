@@ -22,12 +22,12 @@ from builders.stores import (
 )
 from ductile.core.jobs.failures import Breaker, BreakerPolicy, BreakerState
 from ductile.core.jobs.model import (
-    Interrupted,
     JobReason,
     JobStatus,
     LedgerKind,
     NewJob,
     Outcome,
+    Requeued,
     SubmittedBy,
 )
 from ductile.core.policy import PluginPolicy, Policy
@@ -82,17 +82,17 @@ def a_skip(nominal: datetime, reason: str = "running", *, count: int = 1) -> Fir
 
 async def history(store: Store) -> list[Occurrence]:
     """Oldest first."""
-    return list(reversed((await store.occurrences("p", "default", limit=200)).rows))
+    return list(reversed((await store.list_occurrences("p", "default", limit=200)).rows))
 
 
 async def test_the_schedules_there_are(store: Store) -> None:
     entries = [an_entry(schedule_id=name) for name in ("b", "a")]
     await store.put_schedules(entries)
-    assert await store.schedules() == tuple(replace(entry, defined_at=START) for entry in entries[::-1])
+    assert await store.list_schedules() == tuple(replace(entry, defined_at=START) for entry in entries[::-1])
     await store.put_schedules(entries[:1])
-    assert await store.schedules() == (replace(entries[0], defined_at=START),)
+    assert await store.list_schedules() == (replace(entries[0], defined_at=START),)
     await store.put_schedules([])
-    assert await store.schedules() == ()
+    assert await store.list_schedules() == ()
 
 
 async def test_a_known_schedule_keeps_its_place(store: Store) -> None:
@@ -100,7 +100,7 @@ async def test_a_known_schedule_keeps_its_place(store: Store) -> None:
     job = a_scheduled_job()
     await store.fire(a_run(START, job))
     await store.put_schedules([an_entry(next_at=None, nominal_at=None)])
-    (entry,) = await store.schedules()
+    (entry,) = await store.list_schedules()
     assert (entry.next_at, entry.last_job_id) == (START + HOUR, job.id)
 
 
@@ -109,9 +109,9 @@ async def test_an_edited_schedule_starts_anew_but_stays_paused(store: Store, clo
     await store.pause_schedule("p", "default", paused=True)
     clock.advance(minutes=1)
     await store.put_schedules([an_entry()])
-    assert [entry.defined_at for entry in await store.schedules()] == [START], "it is as it was"
+    assert [entry.defined_at for entry in await store.list_schedules()] == [START], "it is as it was"
     await store.put_schedules([an_entry(fingerprint="every 2h", next_at=START + 2 * HOUR)])
-    (entry,) = await store.schedules()
+    (entry,) = await store.list_schedules()
     assert (entry.fingerprint, entry.next_at) == ("every 2h", START + 2 * HOUR)
     assert entry.defined_at == clock.now
     assert entry.paused_at is not None
@@ -122,7 +122,7 @@ async def test_firing_is_occurrence_job_and_next_together(store: Store, clock: C
     job = a_scheduled_job(submitted_detail="default")
     assert (await store.fire(a_run(START, job))).status is FireStatus.FIRED
     assert (await stored(store, job.id)).submitted_by is SubmittedBy.SCHEDULER
-    (entry,) = await store.schedules()
+    (entry,) = await store.list_schedules()
     assert (entry.next_at, entry.nominal_at) == (START + HOUR, START + HOUR)
     assert (entry.last_job_id, entry.last_fired_at) == (job.id, clock.now)
     (occurrence,) = await history(store)
@@ -145,8 +145,8 @@ async def test_a_firing_repeated_after_a_crash_changes_nothing(store_factory: St
     again = a_scheduled_job()
     late = replace(a_run(START, again), entry=an_entry(next_at=START + 9 * HOUR))
     assert (await store.fire(late)).status is FireStatus.ALREADY_FIRED
-    assert await store.job(again.id) is None
-    assert (await store.schedules())[0].next_at == START + HOUR
+    assert await store.get_job(again.id) is None
+    assert (await store.list_schedules())[0].next_at == START + HOUR
     assert await whole_ledger(store) == before
 
 
@@ -223,9 +223,9 @@ async def test_pauses_survive_a_restart(store_factory: StoreFactory) -> None:
     await store.put_schedules([an_entry()])
     assert await store.pause_schedule("p", "default", paused=True)
     store = await store_factory.reopen()
-    assert (await store.schedules())[0].paused_at == store_factory.clock.now
+    assert (await store.list_schedules())[0].paused_at == store_factory.clock.now
     assert await store.pause_schedule("p", "default", paused=False)
-    assert (await store.schedules())[0].paused_at is None
+    assert (await store.list_schedules())[0].paused_at is None
     assert not await store.pause_schedule("p", "nothing", paused=True)
     kinds = [row.kind for row in await whole_ledger(store)]
     assert kinds == [LedgerKind.SCHEDULE_PAUSED, LedgerKind.SCHEDULE_RESUMED]
@@ -238,7 +238,7 @@ async def test_occurrences_page_newest_first(store: Store) -> None:
     seen: list[Occurrence] = []
     cursor: str | None = None
     for _ in range(3):
-        page = await store.occurrences("p", "default", limit=2, cursor=cursor)
+        page = await store.list_occurrences("p", "default", limit=2, cursor=cursor)
         seen += page.rows
         cursor = page.next_cursor
     assert [row.nominal_at for row in seen] == [START + hour * HOUR for hour in (4, 3, 2, 1, 0)]
@@ -257,7 +257,7 @@ async def fail_scheduled(store: Store, count: int) -> list[str]:
 
 
 async def breaker(store: Store) -> Breaker:
-    (row,) = await store.breakers()
+    (row,) = await store.list_breakers()
     assert (row.plugin, row.command) == ("p", "poll")
     return row.breaker
 
@@ -293,14 +293,14 @@ async def test_jobs_from_other_doors_do_not_count(store: Store) -> None:
     for _ in range(4):
         await accept(store, a_new_job("p", "poll", max_attempts=1))
         await run_next(store, failed())
-    assert await store.breakers() == ()
+    assert await store.list_breakers() == ()
 
 
 async def test_a_retry_is_no_verdict(store: Store) -> None:
     """Failed *jobs* count, not attempts."""
     await accept(store, a_scheduled_job(max_attempts=4))
     await run_next(store, failed())
-    assert await store.breakers() == ()
+    assert await store.list_breakers() == ()
 
 
 async def probe(store: Store) -> NewJob:
@@ -350,7 +350,7 @@ async def test_a_probe_without_a_verdict_opens_with_a_fresh_cooldown(store: Stor
 
 async def test_an_interrupted_probe_is_still_the_probe(store: Store) -> None:
     job = await probe(store)
-    await run_next(store, Interrupted())
+    await run_next(store, Requeued())
     assert (await breaker(store)).probe_job_id == job.id
 
 
@@ -404,7 +404,7 @@ def conditions(**fields: Any) -> StartConditions:
 
 async def fire_next(store: Store, **fields: Any) -> tuple[FireStatus, NewJob]:
     """Fire the schedule for where it stands, under conditions."""
-    (entry,) = await store.schedules()
+    (entry,) = await store.list_schedules()
     assert entry.nominal_at is not None
     job = a_scheduled_job(max_attempts=1, submitted_detail="default")
     firing = a_run(entry.nominal_at, job, planned_from=entry, **({"conditions": conditions()} | fields))
@@ -416,7 +416,7 @@ async def fire_next(store: Store, **fields: Any) -> tuple[FireStatus, NewJob]:
 async def test_a_firing_planned_from_what_is_no_more_does_nothing(store: Store, meanwhile: str) -> None:
     """A reload or a pause that was answered holds, though a firing was already planned."""
     await store.put_schedules([an_entry()])
-    (planned,) = await store.schedules()
+    (planned,) = await store.list_schedules()
     if meanwhile == "gone":
         await store.put_schedules([])
     elif meanwhile == "paused":
@@ -429,7 +429,7 @@ async def test_a_firing_planned_from_what_is_no_more_does_nothing(store: Store, 
     job = a_scheduled_job()
     report = await store.fire(a_run(START, job, planned_from=planned, conditions=conditions()))
     assert report.status is FireStatus.STALE
-    assert await store.job(job.id) is None
+    assert await store.get_job(job.id) is None
     assert await whole_ledger(store) == before
 
 
@@ -441,13 +441,13 @@ async def test_an_open_breaker_stops_the_scheduler_until_it_has_cooled_down(
     await fail_scheduled(store, 3)
     clock.advance(minutes=29)
     answer, stopped = await fire_next(store)
-    assert (answer, await store.job(stopped.id)) == (FireStatus.SKIPPED, None)
+    assert (answer, await store.get_job(stopped.id)) == (FireStatus.SKIPPED, None)
     clock.advance(minutes=1)
     answer, probe_job = await fire_next(store)
     assert answer is FireStatus.FIRED
     assert (await breaker(store)).probe_job_id == probe_job.id
     answer, second = await fire_next(store)
-    assert (answer, await store.job(second.id)) == (FireStatus.SKIPPED, None)
+    assert (answer, await store.get_job(second.id)) == (FireStatus.SKIPPED, None)
     assert (await breaker(store)).probe_job_id == probe_job.id
     assert [row.outcome for row in await history(store)] == ["skipped", "ran", "skipped"]
 
@@ -471,7 +471,7 @@ async def test_if_running_skip(store: Store) -> None:
     assert await whole_ledger(store) == before
     answer, skipped = await fire_next(store)
     assert answer is FireStatus.SKIPPED
-    assert [await store.job(job.id) for job in (refused, skipped)] == [None, None]
+    assert [await store.get_job(job.id) for job in (refused, skipped)] == [None, None]
     await run_next(store, ok())
     assert (await fire_next(store))[0] is FireStatus.FIRED
 
@@ -497,9 +497,9 @@ async def test_a_queued_job_ended_by_if_running_cancel_fires_its_hook(store: Sto
     cancelling = conditions(if_running=IfRunning.CANCEL)
     _, replaced = await fire_next(store, conditions=cancelling, policy=policy)
     await fire_next(store, conditions=cancelling, policy=policy)
-    (alarm,) = (await store.jobs(JobFilter(plugin="pipeline"), limit=9)).rows
+    (alarm,) = (await store.list_jobs(JobFilter(plugin="pipeline"), limit=9)).rows
     assert (alarm.command, alarm.parent_job_id) == ("alarm", replaced.id)
-    (entry,) = await store.schedules()
+    (entry,) = await store.list_schedules()
     assert entry.nominal_at == START + 2 * HOUR
 
 
@@ -510,7 +510,7 @@ async def test_if_running_cancel(store: Store) -> None:
     await fire_next(store, conditions=cancelling)
     old = await claim_one(store)
     _, replaced = await fire_next(store, conditions=cancelling)
-    (entry,) = await store.schedules()
+    (entry,) = await store.list_schedules()
     assert entry.nominal_at is not None
     new = a_scheduled_job(submitted_detail="default")
     report = await store.fire(a_run(entry.nominal_at, new, planned_from=entry, conditions=cancelling))
@@ -532,7 +532,7 @@ async def test_the_poll_guard_counts_jobs_of_every_source(store: Store) -> None:
     guarded = conditions(max_polls=1)
     assert (await fire_next(store, conditions=guarded, on_demand=True))[0] is FireStatus.REFUSED_POLLS
     assert (await fire_next(store, conditions=guarded))[0] is FireStatus.DEFERRED
-    (entry,) = await store.schedules()
+    (entry,) = await store.list_schedules()
     assert entry.deferred == PlannedOccurrence(nominal_at=START, start_at=START)
     assert (entry.nominal_at, entry.last_job_id, await history(store)) == (START + HOUR, None, [])
     assert LedgerKind.SCHEDULE_DEFERRED in [row.kind for row in await whole_ledger(store)]
@@ -550,7 +550,7 @@ async def test_a_deferred_occurrence_starts_when_the_polls_before_it_have_ended(
     await fire_next(store, conditions=guarded)
     store = await store_factory.reopen()
     assert (await fire_next(store, conditions=guarded))[0] is FireStatus.SKIPPED
-    (entry,) = await store.schedules()
+    (entry,) = await store.list_schedules()
     job = a_scheduled_job(submitted_detail="default")
     late = replace(
         a_run(START, job).occurrences[0],
@@ -568,11 +568,11 @@ async def test_a_deferred_occurrence_starts_when_the_polls_before_it_have_ended(
         was_deferred=True,
     )
     assert (await store.fire(firing)).status is FireStatus.DEFERRED
-    assert (await store.schedules()) == (entry,)
+    assert (await store.list_schedules()) == (entry,)
     await run_next(store, ok())
     assert (await store.fire(firing)).status is FireStatus.FIRED
     assert (await store.fire(firing)).status is FireStatus.STALE
-    (after,) = await store.schedules()
+    (after,) = await store.list_schedules()
     assert (after.deferred, after.last_job_id, after.nominal_at) == (None, job.id, START + 2 * HOUR)
     assert [(row.nominal_at, row.outcome, row.reason) for row in await history(store)] == [
         (START + HOUR, "skipped", "waiting"),
@@ -604,12 +604,12 @@ async def test_the_end_of_the_latest_run_decides_the_next(
     queueing = conditions(if_running=IfRunning.QUEUE)
     for _ in range(2):
         await fire_next(store, conditions=queueing)
-    provisional = (await store.schedules())[0].next_at
+    provisional = (await store.list_schedules())[0].next_at
     clock.advance(minutes=7)
     await settle(store, await claim_one(store), outcome, policy)
-    assert (await store.schedules())[0].next_at == provisional
+    assert (await store.list_schedules())[0].next_at == provisional
     await settle(store, await claim_one(store), outcome, policy)
-    assert (await store.schedules())[0].next_at == clock.now + HOUR
+    assert (await store.list_schedules())[0].next_at == clock.now + HOUR
 
 
 async def a_late_end(
@@ -628,7 +628,7 @@ async def a_late_end(
         await store.recover(policy)
     else:
         await settle(store, job, ok(), policy)
-    (entry,) = await store.schedules()
+    (entry,) = await store.list_schedules()
     return entry
 
 

@@ -32,17 +32,17 @@ from builders.stores import (
     whole_ledger,
 )
 from ductile.core.jobs.model import (
-    Callback,
     Completed,
     EndedEarly,
     Failed,
     Hold,
-    Interrupted,
     JobReason,
     JobStatus,
     LedgerKind,
     Orphaned,
     PluginResponse,
+    Requeued,
+    StateSubscription,
     SubmittedBy,
 )
 from ductile.core.jobs.settlement import MAX_EVENTS, MAX_STATE_BYTES, LogStatus
@@ -67,7 +67,7 @@ async def test_success_ends_the_job_and_keeps_its_output(store: Store, clock: Cl
     assert (ended.status, ended.reason) == (JobStatus.SUCCEEDED, JobReason.COMPLETED)
     assert (ended.completed_at, ended.last_error, ended.owner) == (clock.now, None, None)
     assert ended.artifacts == (artifact,)
-    (row,) = await store.executions(job_id)
+    (row,) = await store.list_executions(job_id)
     assert (row.id, row.status, row.result, row.stderr) == (
         f"{job_id}-1",
         LogStatus.SUCCEEDED,
@@ -109,7 +109,7 @@ async def test_the_last_attempt_is_the_end(store: Store, outcome: Failed, throug
     assert (job.status, job.reason, job.attempt) == (JobStatus.DEAD, JobReason.ATTEMPTS_EXHAUSTED, 1)
     path = await path_of(store, job_id)
     assert [step.split(":")[0] for step in path[-2:]] == [f"running>{through}", f"{through}>dead"]
-    (row,) = await store.executions(job_id)
+    (row,) = await store.list_executions(job_id)
     assert (row.status, row.job_status) == (LogStatus(through), JobStatus.DEAD)
 
 
@@ -124,11 +124,11 @@ async def test_a_permanent_failure_stays_failed(store: Store) -> None:
 async def test_an_interrupted_job_is_ready_again_and_pays_nothing(store: Store) -> None:
     """No attempt spent, and a log row all the same."""
     job_id = await accept(store, a_new_job(dedupe_key="key:a"))
-    await run_next(store, Interrupted(evidence=some_evidence(stdout="half", exit_code=None, signal=15)))
+    await run_next(store, Requeued(evidence=some_evidence(stdout="half", exit_code=None, signal=15)))
     job = await stored(store, job_id)
     assert (job.status, job.reason, job.hold) == (JobStatus.QUEUED, JobReason.INTERRUPTED, None)
     assert job.attempt == 1
-    (row,) = await store.executions(job_id)
+    (row,) = await store.list_executions(job_id)
     assert (row.status, row.result, row.signal) == (LogStatus.INTERRUPTED, "half", 15)
     assert (await claim_one(store)).execution == 2
 
@@ -145,7 +145,7 @@ async def test_settling_twice_changes_nothing(store: Store) -> None:
     answer = await store.settle(job, failed(stdout="second"), POLICY)
     assert answer is SettleSkipped.ALREADY_SETTLED
     assert await whole_ledger(store) == before
-    assert [row.result for row in await store.executions(job.id)] == ["first"]
+    assert [row.result for row in await store.list_executions(job.id)] == ["first"]
     assert (await stored(store, job.id)).status is JobStatus.SUCCEEDED
 
 
@@ -159,7 +159,7 @@ async def test_a_result_is_written_although_its_caller_is_cancelled(store: Store
     with pytest.raises(asyncio.CancelledError):
         await handing_in
     assert await store.settle(job, ok(), POLICY) is SettleSkipped.ALREADY_SETTLED
-    assert [row.result for row in await store.executions(job.id)] == ["kept"]
+    assert [row.result for row in await store.list_executions(job.id)] == ["kept"]
 
 
 async def test_a_result_after_a_recovery_is_logged_and_not_applied(store: Store, clock: Clock) -> None:
@@ -176,8 +176,8 @@ async def test_a_result_after_a_recovery_is_logged_and_not_applied(store: Store,
     assert (await stored(store, lost.id)) == await stored(store, again.id)
     assert (await stored(store, lost.id)).status is JobStatus.RUNNING
     assert await store.plugin_state("echo") is None
-    assert [row.plugin for row in (await store.jobs(JobFilter(), limit=9)).rows] == ["echo"]
-    assert [(row.execution, row.status) for row in await store.executions(lost.id)] == [
+    assert [row.plugin for row in (await store.list_jobs(JobFilter(), limit=9)).rows] == ["echo"]
+    assert [(row.execution, row.status) for row in await store.list_executions(lost.id)] == [
         (1, LogStatus.ORPHANED),
         (1, LogStatus.SUPERSEDED),
     ]
@@ -212,7 +212,7 @@ async def test_an_execution_that_never_was_leaves_no_log(store: Store, execution
     for status in (JobStatus.QUEUED, JobStatus.RUNNING):
         never = replace(job, status=status, execution=execution)
         assert not isinstance(await store.settle(never, ok(), POLICY), Settled)
-    assert await store.executions(job.id) == ()
+    assert await store.list_executions(job.id) == ()
 
 
 async def test_an_unknown_job_is_reported(store: Store) -> None:
@@ -228,9 +228,9 @@ async def test_giving_up_an_ended_execution_is_no_news(store: Store, recovered: 
         await store.recover(POLICY)
     else:
         await settle(store, job, ok())
-    for outcome in (Orphaned(), Interrupted()):
+    for outcome in (Orphaned(), Requeued()):
         assert await store.settle(job, outcome, POLICY) is SettleSkipped.ALREADY_SETTLED
-    assert len(await store.executions(job.id)) == 1
+    assert len(await store.list_executions(job.id)) == 1
 
 
 # -------------------------------------------------------------------------------- all in one transaction
@@ -247,7 +247,7 @@ async def test_everything_that_follows_is_there_together(store: Store) -> None:
         "source",
         "poll",
         submitted_by=SubmittedBy.SCHEDULER,
-        callback=Callback(url="http://receiver.invalid/"),
+        callback=StateSubscription(url="http://receiver.invalid/"),
         trace_id="trace",
         hops=2,
     )
@@ -264,15 +264,15 @@ async def test_everything_that_follows_is_there_together(store: Store) -> None:
         assert child.payload == {"item": 1, "result": "done"}
         assert child.status is JobStatus.QUEUED
     assert children[0].source_event_id == children[1].source_event_id is not None
-    event = await store.event(children[0].source_event_id or "")
+    event = await store.get_event(children[0].source_event_id or "")
     assert event is not None
     assert (event.source, event.type) == ("source", "found")
-    (fact,) = (await store.facts("source", limit=9)).rows
+    (fact,) = (await store.list_facts("source", limit=9)).rows
     assert (fact.fact_type, fact.body, fact.job_id, fact.command) == ("seen", {"n": 1}, parent.id, "poll")
     state = await store.plugin_state("source")
     assert state is not None
     assert state.state == {"n": 1}
-    sent = (await store.deliveries(job_id=parent.id, limit=9)).rows
+    sent = (await store.list_deliveries(job_id=parent.id, limit=9)).rows
     assert [delivery.state for delivery in reversed(sent)] == ["queued", "loading", "done"]
     kinds = [(row.kind, row.job_id) for row in await whole_ledger(store, after=before)]
     assert kinds == [
@@ -293,8 +293,8 @@ async def test_a_settlement_that_cannot_be_stored_leaves_nothing(store: Store) -
     assert await whole_ledger(store) == before
     assert (await stored(store, job_id)).status is JobStatus.RUNNING
     assert await store.plugin_state("source") is None
-    assert await store.executions(job_id) == ()
-    assert len((await store.jobs(JobFilter(), limit=9)).rows) == 1
+    assert await store.list_executions(job_id) == ()
+    assert len((await store.list_jobs(JobFilter(), limit=9)).rows) == 1
     await settle(store, job, ok(), policy)
 
 
@@ -302,7 +302,7 @@ async def test_output_that_is_no_text_cannot_keep_a_job_from_ending(store: Store
     """A plugin may never crash the core, whatever it prints."""
     job_id = await accept(store, a_new_job())
     await run_next(store, failed(stdout="\ud800\x00x", stderr="a\udcff\x00b"))
-    (row,) = await store.executions(job_id)
+    (row,) = await store.list_executions(job_id)
     assert row.result is not None
     assert row.result.endswith("\x00x")
     assert (row.stderr or "")[0] == "a"
@@ -329,10 +329,10 @@ async def test_nul_and_odd_text_in_output_is_kept_verbatim(store: Store) -> None
     job_id = await accept(store, a_new_job())
     text = "a\x00b \u202e 🗝️ \ufffd \r\n"
     await run_next(store, ok(stdout=text, stderr=text))
-    (row,) = await store.executions(job_id)
+    (row,) = await store.list_executions(job_id)
     assert (row.result, row.stderr) == (text, text)
     await store.index_log()
-    assert len((await store.log(LogFilter(query="🗝️ a"), limit=9)).rows) <= 1
+    assert len((await store.list_log(LogFilter(query="🗝️ a"), limit=9)).rows) <= 1
 
 
 async def test_children_are_deduplicated_by_the_events_key(store: Store) -> None:
@@ -356,7 +356,7 @@ async def test_children_are_deduplicated_by_the_events_key(store: Store) -> None
         failed(),
         failed(permanent=True),
         timed_out(),
-        Interrupted(),
+        Requeued(),
         Orphaned(),
         EndedEarly(reason=JobReason.CANCELLED, error="x"),
     ],
@@ -369,7 +369,7 @@ async def test_nothing_is_applied_unless_it_succeeded(store: Store, outcome: Fai
     settled = await run_next(store, outcome, policy)
     assert settled.started == ()
     assert await store.plugin_state("source") is None
-    assert len((await store.jobs(JobFilter(), limit=9)).rows) == 1
+    assert len((await store.list_jobs(JobFilter(), limit=9)).rows) == 1
 
 
 # ------------------------------------------------------------------------------------- state and facts
@@ -405,14 +405,14 @@ async def test_oversized_state_fails_the_job_for_good(store: Store) -> None:
     job = await stored(store, job_id)
     assert (job.status, job.reason) == (JobStatus.FAILED, JobReason.STATE_TOO_LARGE)
     assert await store.plugin_state("echo") is None
-    assert len((await store.jobs(JobFilter(), limit=9)).rows) == 1
+    assert len((await store.list_jobs(JobFilter(), limit=9)).rows) == 1
 
 
 async def test_too_many_events_fail_the_job_for_good(store: Store) -> None:
     job_id = await accept(store, a_new_job("source"))
     await run_next(store, ok(*[emitted()] * (MAX_EVENTS + 1)), some_policy(a_route()))
     assert (await stored(store, job_id)).reason is JobReason.TOO_MANY_EVENTS
-    assert len((await store.jobs(JobFilter(), limit=9)).rows) == 1
+    assert len((await store.list_jobs(JobFilter(), limit=9)).rows) == 1
 
 
 async def test_a_thousand_events_start_a_thousand_jobs(store: Store) -> None:
@@ -430,7 +430,7 @@ async def test_facts_are_appended_and_mirrored(store: Store) -> None:
         await run_next(store, ok(state=state), policy)
     await accept(store, a_new_job("source", "handle"))
     await run_next(store, ok(state={"c": 3}), policy)
-    newest, older = (await store.facts("source", limit=9)).rows
+    newest, older = (await store.list_facts("source", limit=9)).rows
     assert (newest.body, older.body) == ({"b": 2}, {"a": 1})
     assert newest.seq > older.seq
     state_row = await store.plugin_state("source")
@@ -445,7 +445,7 @@ async def test_a_fact_can_leave_the_state_alone(store: Store) -> None:
     await accept(store, a_new_job("source", "poll"))
     await run_next(store, ok(state={"a": 1}), policy)
     assert await store.plugin_state("source") is None
-    assert len((await store.facts("source", limit=9)).rows) == 1
+    assert len((await store.list_facts("source", limit=9)).rows) == 1
 
 
 async def test_a_stale_mirror_does_not_replace_what_a_later_claim_wrote(store: Store) -> None:
@@ -459,7 +459,7 @@ async def test_a_stale_mirror_does_not_replace_what_a_later_claim_wrote(store: S
     state = await store.plugin_state("source")
     assert state is not None
     assert state.state == {"by": "quick"}
-    assert [fact.body for fact in (await store.facts("source", limit=9)).rows] == [
+    assert [fact.body for fact in (await store.list_facts("source", limit=9)).rows] == [
         {"by": "slow"},
         {"by": "quick"},
     ]
@@ -497,7 +497,7 @@ async def test_big_integers_survive_in_state_facts_and_events(store: Store) -> N
     settled = await run_next(store, Completed(response=response), policy)
     child = await stored(store, settled.started[0].job_id)
     assert child.payload == {"n": number, "result": number}
-    assert (await store.facts("source", limit=1)).rows[0].body == {"n": number}
+    assert (await store.list_facts("source", limit=1)).rows[0].body == {"n": number}
     assert (await stored(store, settled.job_id)).artifacts == ({"size": number},)
 
 

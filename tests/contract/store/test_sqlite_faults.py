@@ -101,7 +101,7 @@ async def together(store: SqliteStore, *verbs: Any) -> list[Any]:
 
 async def broken_request(store: SqliteStore, error: Exception) -> None:
     def fail(session: Session) -> None:
-        session.run("put_meta", key="broken", value="half")
+        session.execute("put_meta", key="broken", value="half")
         raise error
 
     await store.run_write(Priority.ENQUEUE, fail)
@@ -129,9 +129,9 @@ async def test_a_failing_unit_leaves_its_neighbours_alone(store: SqliteStore) ->
         "StoreError",
         "tuple",
     ]
-    found = [await store.job(job.id) for job in jobs]
+    found = [await store.get_job(job.id) for job in jobs]
     assert [job is not None for job in found] == [True, False, True, True]
-    assert await store.job(twin.id) is None
+    assert await store.get_job(twin.id) is None
     assert store.connection.execute("SELECT 1 FROM store_meta WHERE key = 'broken'").fetchall() == []
 
 
@@ -155,9 +155,9 @@ async def test_no_subscriber_is_notified_before_the_commit(store: SqliteStore) -
         task = asyncio.ensure_future(submit(store, job))
         await asyncio.sleep(0)
         assert not task.done()
-        assert await store.job(job.id) is None
+        assert await store.get_job(job.id) is None
     await task
-    assert await store.job(job.id) is not None
+    assert await store.get_job(job.id) is not None
 
 
 async def test_a_cancelled_callers_unit_is_committed_all_the_same(store: SqliteStore) -> None:
@@ -169,7 +169,7 @@ async def test_a_cancelled_callers_unit_is_committed_all_the_same(store: SqliteS
     with pytest.raises(asyncio.CancelledError):
         await task
     await accept(store, a_new_job())
-    assert await store.job(job.id) is not None
+    assert await store.get_job(job.id) is not None
 
 
 async def test_a_claim_comes_into_the_next_batch_however_many_submit(
@@ -276,7 +276,7 @@ async def test_closing_commits_what_waits_and_refuses_what_comes(path: Path) -> 
     with pytest.raises(StoreBusyError):
         await submit(store, a_new_job())
     store = opened(path)
-    assert len((await store.jobs(JobFilter(), limit=50)).rows) == 20
+    assert len((await store.list_jobs(JobFilter(), limit=50)).rows) == 20
     await store.close()
 
 
@@ -331,9 +331,9 @@ async def test_a_full_disk_is_reported_and_loses_nothing(store: SqliteStore) -> 
     with pytest.raises(StoreFullError) as caught:
         await submit(store, big)
     assert caught.value.hint
-    assert await store.job(big.id) is None
-    assert await store.transitions(big.id) == ()
-    assert await store.job(kept) is not None
+    assert await store.get_job(big.id) is None
+    assert await store.list_transitions(big.id) == ()
+    assert await store.get_job(kept) is not None
     limit_pages(store, 1_000_000)
     await accept(store, big)
 
@@ -370,7 +370,7 @@ async def test_neighbours_of_the_one_that_found_the_disk_full_are_served(store: 
     assert isinstance(answers[2], StoreFullError)
     served = [answers[index] for index in (0, 1, 3, 4)]
     assert all(isinstance(answer, tuple) for answer in served), served
-    assert [await store.job(job.id) is not None for job in (*small, big)] == [True] * 4 + [False]
+    assert [await store.get_job(job.id) is not None for job in (*small, big)] == [True] * 4 + [False]
 
 
 async def test_a_full_disk_never_answers_wrongly(store: SqliteStore) -> None:
@@ -381,7 +381,7 @@ async def test_a_full_disk_never_answers_wrongly(store: SqliteStore) -> None:
         answers = await together(store, *(submit(store, job) for job in jobs))
         for job, answer in zip(jobs, answers, strict=True):
             assert isinstance(answer, tuple | StoreFullError)
-            assert (await store.job(job.id) is not None) == isinstance(answer, tuple)
+            assert (await store.get_job(job.id) is not None) == isinstance(answer, tuple)
         limit_pages(store, 1_000_000)
 
 
@@ -420,8 +420,8 @@ async def test_a_store_locked_by_another_process_is_busy_and_recovers(path: Path
         with pytest.raises(StoreBusyError) as caught:
             await submit(store, refused)
         assert str(path) in caught.value.message
-        assert await store.job(kept) is not None, "reads never wait for a writer"
-    assert await store.job(refused.id) is None
+        assert await store.get_job(kept) is not None, "reads never wait for a writer"
+    assert await store.get_job(refused.id) is None
     await accept(store, a_new_job())
     await store.close()
 
@@ -675,7 +675,7 @@ def damage_search_index(path: Path) -> None:
 
 
 async def found(store: SqliteStore, word: str) -> int:
-    return len((await store.log(LogFilter(query=word), limit=10)).rows)
+    return len((await store.list_log(LogFilter(query=word), limit=10)).rows)
 
 
 async def filled_again(store: SqliteStore) -> None:
@@ -897,7 +897,7 @@ async def test_an_io_error_stops_the_store_for_every_caller(
     await close_quietly(store)
     disk.repair()
     again = opened(path)
-    assert all([await again.job(job_id) is not None for job_id in kept])
+    assert all([await again.get_job(job_id) is not None for job_id in kept])
     await accept(again, a_new_job())
     await again.close()
     assert violations(path) == []
@@ -919,7 +919,7 @@ async def test_the_caller_of_a_failed_commit_learns_that_it_may_be_on_disk(
     await close_quietly(store)
     disk.repair()
     again = opened(left / "state.db")
-    assert await again.job(job.id) is not None
+    assert await again.get_job(job.id) is not None
     await again.close()
     assert "may be on disk or not" in str(caught.value.hint)
 
@@ -950,7 +950,7 @@ async def test_an_io_error_while_a_batch_runs_again_acknowledges_nothing_that_is
     again = opened(path)
     for job, answer in zip(jobs, answers, strict=True):
         if not isinstance(answer, Exception):
-            assert await again.job(job.id) is not None, "acknowledged and lost"
+            assert await again.get_job(job.id) is not None, "acknowledged and lost"
     await again.close()
     assert violations(path) == []
 
@@ -981,7 +981,7 @@ async def test_an_io_error_inside_a_unit_of_a_batch_that_runs_again_fails_all_of
     await close_quietly(store)
     again = opened(path)
     told_yes = [not isinstance(answer, Exception) for answer in answers]
-    on_disk = [await again.job(job.id) is not None for job in jobs]
+    on_disk = [await again.get_job(job.id) is not None for job in jobs]
     await again.close()
     assert [(yes, there) for yes, there in zip(told_yes, on_disk, strict=True) if yes and not there] == []
 
@@ -1025,5 +1025,5 @@ async def test_a_defect_in_the_writer_fails_every_caller_and_blocks_none(
             await submit(store, a_new_job())
         await store.close()
     again = opened(path)
-    assert [job.id for job in (await again.jobs(JobFilter(), limit=9)).rows] == [kept]
+    assert [job.id for job in (await again.list_jobs(JobFilter(), limit=9)).rows] == [kept]
     await again.close()

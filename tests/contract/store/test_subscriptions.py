@@ -11,7 +11,7 @@ import apsw
 
 from builders.jobs import Clock, a_new_job, failed, ok
 from builders.stores import POLICY, StoreFactory, accept, claim_all, claim_one, run_next, settle, submit
-from ductile.core.jobs.model import Callback, NewJob
+from ductile.core.jobs.model import NewJob, StateSubscription
 from ductile.core.webhooks.deliveries import MAX_SUBSCRIPTIONS, DeliveryAttempt
 from ductile.store.model.deliveries import Delivery, DeliveryCapacity, DeliveryReport, DeliveryStatus
 from ductile.store.model.jobs import Deduplicated
@@ -24,7 +24,7 @@ FIRST, SECOND = "https://first.invalid/hook", "https://second.invalid/hook"
 
 
 def a_keyed_job(url: str | None = None, *events: str, **fields: Any) -> NewJob:
-    callback = None if url is None else Callback(url=url, model="llama", events=events or None)
+    callback = None if url is None else StateSubscription(url=url, model="llama", events=events or None)
     return a_new_job(dedupe_key="key:a", dedupe_ttl=3600.0, callback=callback, **fields)
 
 
@@ -36,7 +36,7 @@ async def duplicate(store: Store, job: NewJob) -> Deduplicated:
 
 async def sent_to(store: Store, url: str) -> list[Delivery]:
     """Oldest first."""
-    return [row for row in reversed((await store.deliveries(limit=200)).rows) if row.url == url]
+    return [row for row in reversed((await store.list_deliveries(limit=200)).rows) if row.url == url]
 
 
 async def states(store: Store, url: str) -> list[str]:
@@ -70,7 +70,7 @@ async def test_a_duplicate_without_url_subscribes_nothing(store: Store) -> None:
     await accept(store, a_keyed_job())
     assert (await duplicate(store, a_keyed_job())).subscribed is None
     await run_next(store, ok())
-    assert (await store.deliveries(limit=9)).rows == ()
+    assert (await store.list_deliveries(limit=9)).rows == ()
 
 
 async def test_the_same_url_is_subscribed_once_with_the_states_of_both(store: Store) -> None:
@@ -158,7 +158,7 @@ async def test_gone_is_recorded_and_not_due_again(store: Store, clock: Clock) ->
     await store.report_delivery(DeliveryReport(id=one.id, attempt=DeliveryAttempt(http_status=410)))
     clock.advance(days=1)
     assert (await store.claim_deliveries(room, retry_at=later)).deliveries == ()
-    (row,) = (await store.deliveries(status=DeliveryStatus.GONE, limit=9)).rows
+    (row,) = (await store.list_deliveries(status=DeliveryStatus.GONE, limit=9)).rows
     assert (row.id, row.last_status) == (one.id, 410)
 
 

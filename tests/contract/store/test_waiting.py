@@ -9,7 +9,7 @@ import pytest
 from builders.jobs import Clock, a_new_job, an_id, failed, ok
 from builders.stores import POLICY, accept, claim_all, claim_one, run_next, settle, stored, submit
 from ductile.core.jobs.failures import RetryPolicy
-from ductile.core.jobs.model import Hold, Interrupted, JobReason, JobStatus
+from ductile.core.jobs.model import Hold, JobReason, JobStatus, Requeued
 from ductile.core.policy import PluginPolicy, Policy
 from ductile.store.model.jobs import Accepted
 from ductile.store.port import Store
@@ -97,7 +97,7 @@ async def test_a_cancelled_follower_leaves_the_others_waiting(store: Store) -> N
 
 async def test_an_interrupted_holder_keeps_its_key(store: Store) -> None:
     first, second = [await accept(store, a_new_job(dedupe_key="key:a")) for _ in range(2)]
-    await run_next(store, Interrupted())
+    await run_next(store, Requeued())
     assert (await stored(store, second)).hold is Hold.KEY
     assert [claim.job.id for claim in await claim_all(store)] == [first]
 
@@ -208,7 +208,7 @@ async def test_a_suspect_that_was_interrupted_is_still_one(store: Store, clock: 
     first, second = [await accept(store, a_new_job()) for _ in range(2)]
     await claim_all(store)
     await crash(store, clock, first, second)
-    await run_next(store, Interrupted())
+    await run_next(store, Requeued())
     assert [claim.job.id for claim in await claim_all(store)] == [first]
 
 

@@ -24,7 +24,7 @@ from ductile.admin.backup.archive import MANIFEST
 from ductile.admin.backup.create import BackupPart, BackupRequest, StoreFiles, back_up, parse_parts
 from ductile.admin.backup.restore import restore, verify
 from ductile.admin.config import OpenedConfiguration, open_configuration
-from ductile.config.load import SealCheck
+from ductile.config.load import SealMode
 from ductile.errors import ConflictError, NotFoundError, RefusedError, StoreError, UsageError
 from ductile.offline import store_files
 from ductile.store.sqlite.store import open_sqlite_store
@@ -56,7 +56,7 @@ def a_home(directory: Path, config: str = "") -> Path:
 
 
 def opened(home: Path) -> OpenedConfiguration:
-    return open_configuration(home / "config.yaml", {}, seal=SealCheck.IGNORE)
+    return open_configuration(home / "config.yaml", {}, seal=SealMode.IGNORE)
 
 
 def saved(home: Path, target: Path, files: StoreFiles | None = None, **wanted: Any) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import pytest
 
 from ductile.admin.config import open_configuration
 from ductile.admin.init_config import create_starter_config
-from ductile.admin.seal import lock_configuration
+from ductile.admin.seal import seal_configuration
 from ductile.admin.tokens import create_token, list_tokens, revoke_token
 from ductile.config import seal
 from ductile.config.file_io import write_atomically
@@ -102,7 +102,7 @@ def test_without_scopes_it_is_a_secret_that_opens_nothing(demo: Path) -> None:
 def test_the_env_file_that_holds_the_first_token_is_recorded_as_high(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text("environment_vars: {include: [.env]}\ntokens: []\n")
     (tmp_path / ".env").write_text("GREETING=hello\n")
-    lock_configuration(str(tmp_path), {})
+    seal_configuration(str(tmp_path), {})
     create_token(str(tmp_path), {}, "ci", SCOPES)
     sealed = read_checksums(tmp_path)
     assert sealed is not None
@@ -141,7 +141,7 @@ def test_a_dry_run_checks_everything_and_writes_nothing(demo: Path) -> None:
 def test_files_that_are_not_there_yet_are_made_and_included(tmp_path: Path) -> None:
     """A configuration without tokens gets `tokens.yaml` and `.env`; its API was waiting for that."""
     (tmp_path / "config.yaml").write_text("# mine\nservice: {name: small}  # and this\n")
-    lock_configuration(str(tmp_path), {})
+    seal_configuration(str(tmp_path), {})
     create_token(str(tmp_path), {}, "first", ("*",))
     assert [token.name for token in snapshot(tmp_path).tokens] == ["first"]
     text = (tmp_path / "config.yaml").read_text()
@@ -152,7 +152,7 @@ def test_files_that_are_not_there_yet_are_made_and_included(tmp_path: Path) -> N
 def test_the_first_token_of_an_api_that_has_none(tmp_path: Path) -> None:
     """The API cannot be enabled without a token; making one is the way out that the error names."""
     (tmp_path / "config.yaml").write_text("tokens: []\n")
-    lock_configuration(str(tmp_path), {})
+    seal_configuration(str(tmp_path), {})
     seal.write_sealed(tmp_path, tmp_path / "config.yaml", b"api: {enabled: true}\ntokens: []\n")
     with pytest.raises(ConfigError):
         loaded(tmp_path)
@@ -187,7 +187,7 @@ def test_a_needed_token_is_not_revoked(demo: Path) -> None:
     create_token(str(demo), {}, "hooks", ())
     config = demo / "config.yaml"
     config.write_text(config.read_text() + "state_webhooks: {secret_ref: hooks}\n")
-    lock_configuration(str(demo), {})
+    seal_configuration(str(demo), {})
     with pytest.raises(ConfigError, match="nothing was written"):
         revoke_token(str(demo), {}, "hooks")
     assert "hooks" in snapshot(demo).secrets
@@ -249,7 +249,7 @@ def test_a_variable_that_others_use_is_left_to_them(demo: Path) -> None:
     create_token(str(demo), {}, "shared", ())
     config = demo / "config.yaml"
     config.write_text(config.read_text().replace("hello from", "${DUCTILE_SHARED_TOKEN} from"))
-    lock_configuration(str(demo), {})
+    seal_configuration(str(demo), {})
     revoke_token(str(demo), {}, "shared")
     assert "DUCTILE_SHARED_TOKEN" in (demo / ".env").read_text()
 
@@ -280,7 +280,7 @@ def test_whenever_the_power_fails_the_configuration_can_be_started(
         demo = tmp_path / "bare"
         demo.mkdir()
         (demo / "config.yaml").write_text("tokens: []\n")
-        lock_configuration(str(demo), {})
+        seal_configuration(str(demo), {})
     survived = 0
     for write in range(30):
         place = tmp_path / f"cut-{write}"

@@ -8,7 +8,7 @@ import pytest
 
 from builders.configs import a_config, loaded
 from ductile.config.edit.change import apply_edit, get_setting, parse_key, plan_edit
-from ductile.config.load import Machine, SealCheck, load_config
+from ductile.config.load import Machine, SealMode, load_config
 from ductile.config.seal import build_checksums, read_checksums, write_checksums
 from ductile.errors import ConfigError, DuctileError, IntegrityError, NotFoundError, UsageError
 from ductile.protocol.yaml import parse_yaml
@@ -238,15 +238,15 @@ def test_only_a_locking_change_renews_the_seal(tmp_path: Path) -> None:
     config = a_config(tmp_path, MAIN, more_yaml=MORE)
     write_checksums(tmp_path, build_checksums(loaded(config).files, {}, strict=False))
     apply_edit(plan_edit(config, "service.log_level", "debug", {}), renew=True)
-    assert loaded(config, seal=SealCheck.VERIFY).warnings == ()
+    assert loaded(config, seal=SealMode.VERIFY).warnings == ()
     apply_edit(plan_edit(config, "service.log_level", "warn", {}))
-    assert [warning.message for warning in loaded(config, seal=SealCheck.VERIFY).warnings] == [
+    assert [warning.message for warning in loaded(config, seal=SealMode.VERIFY).warnings] == [
         "config.yaml has changed since it was sealed"
     ]
     with pytest.raises(IntegrityError):
         apply_edit(plan_edit(config, "service.log_level", "error", {}), renew=True)
     apply_edit(plan_edit(config, "plugins.echo.parallelism", "3", {}), renew=True)
-    assert len(loaded(config, seal=SealCheck.VERIFY).warnings) == 1
+    assert len(loaded(config, seal=SealMode.VERIFY).warnings) == 1
 
 
 def test_strict_mode_is_sealed_with_the_change_that_sets_it(tmp_path: Path) -> None:
@@ -353,7 +353,7 @@ def test_get_returns_computed_defaults(tmp_path: Path, key: str, value: object) 
         "webhooks: {endpoints: [{path: /hook/gh, plugin: echo, secret: s}]}\n"
     )
     machine = Machine(processors=4, timezone="Europe/Berlin")
-    result = load_config(a_config(tmp_path, text), {}, seal=SealCheck.IGNORE, machine=machine)
+    result = load_config(a_config(tmp_path, text), {}, seal=SealMode.IGNORE, machine=machine)
     setting = get_setting(result, key)
     assert setting.value == value
     assert setting.location is None

@@ -12,7 +12,7 @@ from builders.configs import a_config_of, a_discovery, a_manifest, loaded, probl
 from ductile.config.compile.compiler import compile_snapshot
 from ductile.config.edit.change import apply_edit, plan_edit
 from ductile.config.file_io import write_atomically
-from ductile.config.load import SealCheck
+from ductile.config.load import SealMode
 from ductile.config.seal import (
     CHECKSUMS_FILE,
     Tier,
@@ -54,7 +54,7 @@ def lock(config: Path, plugins: dict[str, str] | None = None) -> None:
 
 
 def verified_warnings(config: Path) -> list[str]:
-    return [warning.message for warning in loaded(config, ENVIRON, seal=SealCheck.VERIFY).warnings]
+    return [warning.message for warning in loaded(config, ENVIRON, seal=SealMode.VERIFY).warnings]
 
 
 def test_every_loaded_file_is_sealed(tmp_path: Path) -> None:
@@ -86,7 +86,7 @@ def test_an_env_file_with_access_variables_is_of_the_high_tier(tmp_path: Path, s
     assert sealed.files[".env"].tier is Tier.HIGH
     (tmp_path / ".env").write_text("X=2\n")
     with pytest.raises(IntegrityError) as refused:
-        loaded(config, ENVIRON, seal=SealCheck.VERIFY)
+        loaded(config, ENVIRON, seal=SealMode.VERIFY)
     assert [problem.message for problem in refused.value.problems if ".env" in problem.message] == [
         ".env has changed since it was sealed"
     ]
@@ -98,7 +98,7 @@ def test_dropping_the_reference_does_not_lower_the_tier_of_an_env_file(tmp_path:
     assert verified_warnings(config) == ["config.yaml has changed since it was sealed"]
     (tmp_path / ".env").write_text("X=2\n")
     with pytest.raises(IntegrityError):
-        loaded(config, ENVIRON, seal=SealCheck.VERIFY)
+        loaded(config, ENVIRON, seal=SealMode.VERIFY)
 
 
 def test_sealing_a_new_reference_raises_the_recorded_tier(tmp_path: Path) -> None:
@@ -131,7 +131,7 @@ def test_a_change_of_the_high_tier_refuses_the_start(tmp_path: Path, name: str) 
     path = tmp_path / name
     path.write_text(path.read_text() + "\n")
     with pytest.raises(IntegrityError) as refused:
-        loaded(config, ENVIRON, seal=SealCheck.VERIFY)
+        loaded(config, ENVIRON, seal=SealMode.VERIFY)
     (problem,) = refused.value.problems
     assert problem.message == f"{name} has changed since it was sealed"
     assert "ductile config lock" in str(problem.hint)
@@ -151,7 +151,7 @@ def test_a_change_of_the_operational_tier_is_refused_in_strict_mode(tmp_path: Pa
     config = a_sealed_config(tmp_path, "service: {strict_mode: true}\n")
     path = tmp_path / name
     path.write_text(path.read_text() + "\n")
-    (problem,) = problems_of(config, ENVIRON, seal=SealCheck.VERIFY)
+    (problem,) = problems_of(config, ENVIRON, seal=SealMode.VERIFY)
     assert name in problem.message
 
 
@@ -159,7 +159,7 @@ def test_removing_strict_mode_does_not_disable_it(tmp_path: Path) -> None:
     """A configuration sealed as strict stays strict until it is sealed again."""
     config = a_sealed_config(tmp_path, "service: {strict_mode: true}\n")
     config.write_text(config.read_text().replace("true", "false"))
-    (problem,) = problems_of(config, ENVIRON, seal=SealCheck.VERIFY)
+    (problem,) = problems_of(config, ENVIRON, seal=SealMode.VERIFY)
     assert "config.yaml" in problem.message
 
 
@@ -168,7 +168,7 @@ def test_removing_a_section_cannot_lower_the_tier(tmp_path: Path) -> None:
     config = a_sealed_config(tmp_path)
     (tmp_path / "secrets.yaml").write_text("# nothing to see here\n")
     with pytest.raises(IntegrityError):
-        loaded(config, ENVIRON, seal=SealCheck.VERIFY)
+        loaded(config, ENVIRON, seal=SealMode.VERIFY)
 
 
 @pytest.mark.parametrize(
@@ -185,7 +185,7 @@ def test_adding_a_section_raises_the_tier(tmp_path: Path, section: str) -> None:
     config = a_sealed_config(tmp_path)
     (tmp_path / "ops.yaml").write_text("plugins: {echo: {}}\n" + section)
     with pytest.raises(IntegrityError):
-        loaded(config, ENVIRON, seal=SealCheck.VERIFY)
+        loaded(config, ENVIRON, seal=SealMode.VERIFY)
 
 
 @pytest.mark.parametrize("name", ["tokens.yaml", "webhooks.yaml"])
@@ -194,7 +194,7 @@ def test_a_new_file_of_the_high_tier_refuses_the_start_even_if_it_is_empty(tmp_p
     config = a_sealed_config(tmp_path)
     (tmp_path / "ops.yaml").write_text(f"include: [{name}]\nplugins: {{echo: {{}}}}\n")
     (tmp_path / name).write_text("")
-    (problem,) = problems_of(config, ENVIRON, seal=SealCheck.VERIFY)
+    (problem,) = problems_of(config, ENVIRON, seal=SealMode.VERIFY)
     assert problem.message == f"{name} is not sealed"
 
 
@@ -203,7 +203,7 @@ def test_a_configuration_that_was_never_sealed(tmp_path: Path) -> None:
     config = a_config_of(tmp_path, {"config.yaml": "include: [a.yaml]\n", "a.yaml": ""})
     assert verified_warnings(config) == ["the configuration has never been sealed"]
     (tmp_path / "a.yaml").write_text("tokens: [{name: a, key: '${T}'}]\n")
-    (problem,) = problems_of(config, ENVIRON, seal=SealCheck.VERIFY)
+    (problem,) = problems_of(config, ENVIRON, seal=SealMode.VERIFY)
     assert problem.message == "a.yaml is not sealed"
 
 
@@ -215,21 +215,21 @@ def test_an_unreadable_seal_is_an_error(tmp_path: Path, content: bytes) -> None:
     config = a_config_of(tmp_path, {"config.yaml": ""})
     (tmp_path / CHECKSUMS_FILE).write_bytes(content)
     with pytest.raises(IntegrityError, match="cannot be read"):
-        loaded(config, seal=SealCheck.VERIFY)
+        loaded(config, seal=SealMode.VERIFY)
 
 
 def test_a_seal_that_is_a_directory_is_an_error(tmp_path: Path) -> None:
     config = a_config_of(tmp_path, {"config.yaml": ""})
     (tmp_path / CHECKSUMS_FILE).mkdir()
     with pytest.raises(IntegrityError, match="cannot be read"):
-        loaded(config, seal=SealCheck.VERIFY)
+        loaded(config, seal=SealMode.VERIFY)
 
 
 def test_the_seal_is_verified_before_interpolation(tmp_path: Path) -> None:
     config = a_sealed_config(tmp_path)
     (tmp_path / "secrets.yaml").write_text("tokens: [{name: a, key: '${NEVER_SET}'}]\n")
     with pytest.raises(IntegrityError):
-        loaded(config, ENVIRON, seal=SealCheck.VERIFY)
+        loaded(config, ENVIRON, seal=SealMode.VERIFY)
 
 
 def test_plugins_are_sealed_by_fingerprint(tmp_path: Path) -> None:
@@ -237,17 +237,17 @@ def test_plugins_are_sealed_by_fingerprint(tmp_path: Path) -> None:
     discovery = a_discovery(tmp_path, a_manifest("echo"))
     config = a_sealed_config(tmp_path)
     lock(config, {"echo": discovery.installed["echo"].fingerprint})
-    result = loaded(config, ENVIRON, seal=SealCheck.VERIFY)
+    result = loaded(config, ENVIRON, seal=SealMode.VERIFY)
     assert compile_snapshot(result, discovery).warnings == ()
     lock(config, {"echo": "blake3:another"})
-    snapshot = compile_snapshot(loaded(config, ENVIRON, seal=SealCheck.VERIFY), discovery)
+    snapshot = compile_snapshot(loaded(config, ENVIRON, seal=SealMode.VERIFY), discovery)
     assert [warning.message for warning in snapshot.warnings] == [
         "plugin echo has changed since it was sealed"
     ]
     config.write_text(config.read_text() + "service: {strict_mode: true}\n")
     lock(config, {"echo": "blake3:another"})
     with pytest.raises(IntegrityError):
-        compile_snapshot(loaded(config, ENVIRON, seal=SealCheck.VERIFY), discovery)
+        compile_snapshot(loaded(config, ENVIRON, seal=SealMode.VERIFY), discovery)
 
 
 def test_plugins_with_the_same_violation_share_one_problem(tmp_path: Path) -> None:
@@ -257,7 +257,7 @@ def test_plugins_with_the_same_violation_share_one_problem(tmp_path: Path) -> No
     config = a_sealed_config(tmp_path)
     config.write_text("plugins: {a: {}, b: {}, c: {}, d: {}}\n")
     lock(config, {"c": "blake3:another", "d": discovery.installed["d"].fingerprint})
-    snapshot = compile_snapshot(loaded(config, ENVIRON, seal=SealCheck.VERIFY), discovery)
+    snapshot = compile_snapshot(loaded(config, ENVIRON, seal=SealMode.VERIFY), discovery)
     assert [warning.message for warning in snapshot.warnings] == [
         "plugin c has changed since it was sealed",
         "2 plugins are not sealed: a, b",
@@ -269,7 +269,7 @@ def test_a_variable_cannot_disable_strict_mode_for_plugins(tmp_path: Path) -> No
     discovery = a_discovery(tmp_path, a_manifest("echo"))
     config = a_sealed_config(tmp_path, "service:\n  strict_mode: ${STRICT:-true}\n")
     lock(config, {"echo": "blake3:another"})
-    lenient = loaded(config, {**ENVIRON, "STRICT": "false"}, seal=SealCheck.VERIFY)
+    lenient = loaded(config, {**ENVIRON, "STRICT": "false"}, seal=SealMode.VERIFY)
     assert not lenient.model.service.strict_mode
     with pytest.raises(IntegrityError):
         compile_snapshot(lenient, discovery)

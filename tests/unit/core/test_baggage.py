@@ -8,8 +8,8 @@ import pytest
 
 from ductile.core.expressions.baggage import (
     MAX_BAGGAGE_BYTES,
-    BaggageClaim,
     BaggageError,
+    BaggageItem,
     apply_claims,
     compile_baggage,
     faults_in_baggage,
@@ -102,7 +102,7 @@ def test_changing_what_was_inherited_fails_and_names_the_path(
 
 def test_one_is_not_true_when_a_claim_is_repeated() -> None:
     """Sameness is that of conditions: strict."""
-    one = (BaggageClaim(target=("vip",), source="payload.vip"),)
+    one = (BaggageItem(target=("vip",), source="payload.vip"),)
     assert apply_claims(one, {"vip": 1}, EvalContext(payload={"vip": 1.0})) == {"vip": 1}
     with pytest.raises(BaggageError):
         apply_claims(one, {"vip": 1}, EvalContext(payload={"vip": True}))
@@ -110,7 +110,7 @@ def test_one_is_not_true_when_a_claim_is_repeated() -> None:
 
 def test_a_repeated_claim_keeps_the_first_value() -> None:
     """1 and 1.0 are the same, and still it is the inherited one that later steps see."""
-    spread = (BaggageClaim(target=("n",), source="payload", spread=True),)
+    spread = (BaggageItem(target=("n",), source="payload", spread=True),)
     kept = apply_claims(spread, {"n": {"a": 1}}, EvalContext(payload={"a": 1.0, "b": 2}))["n"]
     assert json.dumps(kept, sort_keys=True) == '{"a": 1, "b": 2}'
 
@@ -174,7 +174,7 @@ def test_the_error_says_to_leave_out_the_braces() -> None:
 
 def test_the_baggage_has_a_largest_size_and_depth() -> None:
     """1 MiB, counted with what was inherited."""
-    one = (BaggageClaim(target=("a",), source="payload.x"),)
+    one = (BaggageItem(target=("a",), source="payload.x"),)
     room = MAX_BAGGAGE_BYTES - len('{"b":1,"a":""}')
     assert apply_claims(one, {"b": 1}, EvalContext(payload={"x": "x" * room}))["b"] == 1
     with pytest.raises(BaggageError, match="larger than"):
@@ -190,6 +190,6 @@ def test_the_baggage_has_a_largest_size_and_depth() -> None:
 def test_a_large_namespace_is_added_in_one_go() -> None:
     """A copy for each of its names would take minutes, within the store's transaction."""
     many: JsonObject = {str(number): number for number in range(50_000)}
-    spread = (BaggageClaim(target=("n",), source="payload", spread=True),)
+    spread = (BaggageItem(target=("n",), source="payload", spread=True),)
     made = apply_claims(spread, {"n": {"x": 1}}, EvalContext(payload=many))
     assert made == {"n": {**many, "x": 1}}

@@ -8,7 +8,7 @@ import pytest
 
 from builders.jobs import START, an_event, some_rng
 from builders.pipelines import policy_of, uses
-from ductile.core.events.model import OutgoingEvent
+from ductile.core.events.model import IndexedEvent
 from ductile.core.events.routing import EventProducer, Fanout, fan_out
 from ductile.core.jobs.model import LedgerKind, Origin, SubmittedBy
 from ductile.core.policy import Policy
@@ -45,7 +45,7 @@ SENDER = EventProducer(
 def fanned(
     *, sender: EventProducer = SENDER, policy: Policy = POLICY, index: int = 0, **event: Any
 ) -> Fanout:
-    outgoing = OutgoingEvent(event=an_event("found", **({"source": "p"} | event)), index=index)
+    outgoing = IndexedEvent(event=an_event("found", **({"source": "p"} | event)), index=index)
     return fan_out(sender, [outgoing], policy, START, some_rng())
 
 
@@ -94,6 +94,6 @@ def test_an_event_that_went_too_far_is_dropped_and_recorded(hops: int, dropped: 
 
 def test_an_event_without_a_target_makes_no_entry() -> None:
     assert (
-        fan_out(replace(SENDER, hops=9), [OutgoingEvent(event=an_event("lost"))], POLICY, START, some_rng())
+        fan_out(replace(SENDER, hops=9), [IndexedEvent(event=an_event("lost"))], POLICY, START, some_rng())
         == Fanout()
     )

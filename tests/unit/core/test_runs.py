@@ -8,7 +8,7 @@ import pytest
 
 from builders.jobs import START, a_job, an_event, emitted, failed, ok, some_rng
 from builders.pipelines import a_new_run, split, steps_policy, uses
-from ductile.core.events.model import OutgoingEvent
+from ductile.core.events.model import IndexedEvent
 from ductile.core.jobs.model import Job, JobReason, JobStatus, LedgerKind, RunEnded
 from ductile.core.jobs.settlement import SettleView, decide_settlement
 from ductile.core.json import JsonObject
@@ -31,20 +31,20 @@ from ductile.core.runs.state import (
     RunInfo,
     RunProgress,
     RunView,
-    TokenPosition,
+    TokenKey,
     TokenResult,
     TokenStatus,
 )
 from ductile.struct import replace
 
-ROOT = TokenPosition(scope_id="root", branch=0, sort_key="")
+ROOT = TokenKey(scope_id="root", branch=0, sort_key="")
 
 
 def graph_in(policy: Policy) -> Graph:
     return policy.pipelines.by_name["flow"].graph
 
 
-def a_view(policy: Policy, *scopes: JoinScopeView, position: TokenPosition = ROOT, **fields: Any) -> RunView:
+def a_view(policy: Policy, *scopes: JoinScopeView, position: TokenKey = ROOT, **fields: Any) -> RunView:
     given: dict[str, Any] = {"jobs": 1, "cancelled": False, "baggage": {}} | fields
     root = JoinScopeView(scope=JoinScope(id="root", live=1))
     info = RunInfo(id="run", graph=graph_in(policy), hops=2, trace_id="t")
@@ -61,20 +61,18 @@ def in_split(policy: Policy, branch: int, *ends: TokenResult, **fields: Any) -> 
         id="inner", live=1, split="s", parent=ROOT, state=fields.pop("state", JoinScopeState.OPEN)
     )
     view = JoinScopeView(scope=scope, results=ends, baggage={"kept": 1})
-    return a_view(
-        policy, view, position=TokenPosition(scope_id="inner", branch=branch, sort_key=""), **fields
-    )
+    return a_view(policy, view, position=TokenKey(scope_id="inner", branch=branch, sort_key=""), **fields)
 
 
 def an_end(branch: int, status: TokenStatus = TokenStatus.SUCCEEDED, **fields: Any) -> TokenResult:
     given: dict[str, Any] = {"payload": {"from": branch}, "job_id": f"job{branch}"}
-    position = TokenPosition(scope_id="inner", branch=branch, sort_key="")
+    position = TokenKey(scope_id="inner", branch=branch, sort_key="")
     return TokenResult(position=position, step_position=0, step_path="s", status=status, **(given | fields))
 
 
 def advance(view: RunView, job: Job, policy: Policy, *payloads: JsonObject) -> RunProgress:
     emitted = [
-        OutgoingEvent(event=an_event("e", payload=payload), index=index)
+        IndexedEvent(event=an_event("e", payload=payload), index=index)
         for index, payload in enumerate(payloads)
     ]
     return advance_run(view, job, emitted, "done", policy, START, some_rng())

@@ -21,9 +21,7 @@ from builders.jobs import (
 )
 from ductile.core.jobs.failures import Breaker, BreakerState, RetryPolicy
 from ductile.core.jobs.model import (
-    Callback,
     EndedEarly,
-    Interrupted,
     Job,
     JobReason,
     JobStatus,
@@ -31,22 +29,24 @@ from ductile.core.jobs.model import (
     Origin,
     Orphaned,
     Outcome,
+    Requeued,
+    StateSubscription,
     StepNotCreated,
     SubmittedBy,
 )
 from ductile.core.jobs.settlement import (
     MAX_EVENTS,
     MAX_STATE_BYTES,
-    CallbackState,
     LogStatus,
     Settlement,
     SettleView,
+    WebhookState,
     decide_settlement,
 )
 from ductile.core.json import JsonObject, encoded_size
 from ductile.core.policy import FactRule, PluginPolicy, Policy
 
-CALLBACK = Callback(url="http://receiver.invalid/")
+CALLBACK = StateSubscription(url="http://receiver.invalid/")
 
 
 def settled(job: Job, outcome: Outcome, policy: Policy | None = None, **view: Any) -> Settlement:
@@ -69,7 +69,7 @@ def test_success_is_one_edge_and_keeps_the_attempt() -> None:
 def test_evidence_is_kept_verbatim_whatever_it_means() -> None:
     """Output, exit code and signal are in the log row of every execution."""
     evidence = some_evidence(stdout="not json", stderr="x", exit_code=None, signal=9)
-    for outcome in (Interrupted(evidence=evidence), Orphaned(evidence=evidence)):
+    for outcome in (Requeued(evidence=evidence), Orphaned(evidence=evidence)):
         log = settled(a_job(), outcome).log
         assert log is not None
         assert log.evidence is evidence
@@ -237,14 +237,14 @@ def test_an_exhausted_orphan_is_dead_through_failed() -> None:
 @pytest.mark.parametrize("suspect", [True, False])
 def test_an_interruption_costs_nothing_and_changes_no_suspicion(suspect: bool) -> None:
     """Even in the last attempt."""
-    settlement = settled(a_job(attempt=4, suspect=suspect, last_error="before"), Interrupted())
+    settlement = settled(a_job(attempt=4, suspect=suspect, last_error="before"), Requeued())
     assert (settlement.status, settlement.attempt) == (JobStatus.QUEUED, 4)
     assert settlement.next_retry_at is None
     assert (settlement.suspect, settlement.last_error) == (suspect, "before")
 
 
 @pytest.mark.parametrize(
-    "outcome", [ok(emitted(), state={"a": 1}), failed(), timed_out(), Interrupted(), Orphaned()]
+    "outcome", [ok(emitted(), state={"a": 1}), failed(), timed_out(), Requeued(), Orphaned()]
 )
 def test_a_cancelled_job_ends_cancelled_and_applies_nothing(outcome: Outcome) -> None:
     job = a_job("source", cancel_requested_at=START, callback=CALLBACK)
@@ -254,7 +254,7 @@ def test_a_cancelled_job_ends_cancelled_and_applies_nothing(outcome: Outcome) ->
     assert settlement.log is not None
     assert (settlement.log.status, settlement.log.evidence) == (LogStatus.CANCELLED, outcome.evidence)
     assert settlement.callback is not None
-    assert settlement.callback.state is CallbackState.FAILED
+    assert settlement.callback.state is WebhookState.FAILED
 
 
 def test_a_cancelled_job_ends_cancelled_though_its_plugin_was_removed() -> None:
@@ -294,24 +294,24 @@ def test_a_step_that_could_not_be_made_fails_without_running() -> None:
 @pytest.mark.parametrize(
     ("outcome", "attempt", "state"),
     [
-        (ok(), 1, CallbackState.DONE),
-        (failed(), 1, CallbackState.QUEUED),
-        (failed(), 4, CallbackState.FAILED),
-        (failed(permanent=True), 1, CallbackState.FAILED),
-        (timed_out(), 1, CallbackState.QUEUED),
-        (Interrupted(), 1, CallbackState.QUEUED),
-        (Orphaned(), 1, CallbackState.QUEUED),
-        (EndedEarly(reason=JobReason.PURGED, error="x"), 1, CallbackState.FAILED),
+        (ok(), 1, WebhookState.DONE),
+        (failed(), 1, WebhookState.QUEUED),
+        (failed(), 4, WebhookState.FAILED),
+        (failed(permanent=True), 1, WebhookState.FAILED),
+        (timed_out(), 1, WebhookState.QUEUED),
+        (Requeued(), 1, WebhookState.QUEUED),
+        (Orphaned(), 1, WebhookState.QUEUED),
+        (EndedEarly(reason=JobReason.PURGED, error="x"), 1, WebhookState.FAILED),
     ],
 )
-def test_the_caller_gets_a_state_webhook(outcome: Outcome, attempt: int, state: CallbackState) -> None:
+def test_the_caller_gets_a_state_webhook(outcome: Outcome, attempt: int, state: WebhookState) -> None:
     """Result and artifacts only on done, error only on failed."""
     event = settled(a_job(attempt=attempt, callback=CALLBACK), outcome).callback
     assert event is not None
     assert event.state is state
-    assert (event.error is not None) == (state is CallbackState.FAILED)
-    assert (event.artifacts is not None) == (state is CallbackState.DONE)
-    assert (event.result is not None) == (state is CallbackState.DONE)
+    assert (event.error is not None) == (state is WebhookState.FAILED)
+    assert (event.artifacts is not None) == (state is WebhookState.DONE)
+    assert (event.result is not None) == (state is WebhookState.DONE)
     assert settled(a_job(attempt=attempt), outcome).callback is None
 
 
@@ -324,7 +324,7 @@ def test_the_caller_gets_a_state_webhook(outcome: Outcome, attempt: int, state: 
         (Orphaned(), 4, 1),
         (failed(), 1, 0),
         (EndedEarly(reason=JobReason.CANCELLED, error="x"), 1, 0),
-        (Interrupted(), 1, 0),
+        (Requeued(), 1, 0),
     ],
 )
 def test_only_failed_jobs_of_the_scheduler_count(outcome: Outcome, attempt: int, failures: int) -> None:

@@ -21,7 +21,7 @@ async def test_a_step_whose_run_was_cancelled_is_claimed_and_not_started(tmp_pat
         job = await bench.job(await bench.submit())
         at = format_timestamp(job.created_at)
         await bench.store.real.run_write(
-            Priority.SETTLE, lambda session: session.run("request_cancel", seq=job.seq, at=at)
+            Priority.SETTLE, lambda session: session.execute("request_cancel", seq=job.seq, at=at)
         )
         bench.store.full.clear()
         bench.engine.dispatcher.prepare_claim()

@@ -17,7 +17,7 @@ from builders.configs import a_config, loaded
 from builders.jobs import START, Clock, a_new_job, ok
 from ductile.config.compile.compiler import compile_snapshot
 from ductile.config.snapshot import Discovery, Snapshot
-from ductile.core.jobs.model import Interrupted, JobReason, JobStatus
+from ductile.core.jobs.model import JobReason, JobStatus, Requeued
 from ductile.core.policy import Policy
 from ductile.engine.dispatcher import FIRST_RESOURCE_PAUSE, Dispatcher
 from ductile.store.model.jobs import ClaimedJob, Submission
@@ -106,7 +106,7 @@ class ShortPool(Pool):
         self.paused_at.append(asyncio.get_running_loop().time())
         on_resources_exhausted()
         on_result()
-        short = Interrupted(reason=JobReason.NO_RESOURCES, error="too many open files")
+        short = Requeued(reason=JobReason.NO_RESOURCES, error="too many open files")
         await self.store.settle(claim.job, short, Policy())
         self.changed.set()
 
@@ -136,7 +136,7 @@ class LateShortPool(Pool):
         self.dispatcher.set_pending_init("other", self.other)
         await self.until(lambda: self.other in self.order)
         on_result()
-        short = Interrupted(reason=JobReason.NO_RESOURCES, error="too many open files")
+        short = Requeued(reason=JobReason.NO_RESOURCES, error="too many open files")
         await self.store.settle(claim.job, short, Policy())
 
 
@@ -205,7 +205,7 @@ async def test_nothing_is_started_after_stop_and_executions_are_waited_for(
     pool.gate.set()
     assert await pool.dispatcher.wait_for_executions(None) is True
     assert len(pool.order) == 3
-    left = [await store.job(job.id) for job in jobs[3:]]
+    left = [await store.get_job(job.id) for job in jobs[3:]]
     assert [job.status for job in left if job] == [JobStatus.QUEUED] * 2
     await store.close()
 
@@ -300,7 +300,7 @@ async def test_the_next_claim_shares_the_commit_of_the_result_that_frees_a_worke
     await pool.until(lambda: second.id in pool.order and not pool.running)
     pool.dispatcher.stop()
     await service
-    ended, started = await store.job(first.id), await store.job(second.id)
+    ended, started = await store.get_job(first.id), await store.get_job(second.id)
     assert ended is not None
     assert started is not None
     assert started.started_at == ended.completed_at
@@ -386,7 +386,7 @@ async def test_nothing_is_claimed_for_a_while_when_resources_are_short(
     # Jobs claimed together are requeued together; then nothing is claimed until the pause is over.
     (first, *_, last) = pool.paused_at
     assert last - first >= FIRST_RESOURCE_PAUSE.total_seconds()
-    rows = [await store.job(each.id) for each in (init, job, other)]
+    rows = [await store.get_job(each.id) for each in (init, job, other)]
     assert [row.attempt for row in rows if row is not None] == [1, 1, 1]
     pool.dispatcher.stop()
     await service

@@ -7,7 +7,7 @@ from pathlib import Path
 from builders.engines import an_engine
 from builders.jobs import a_new_job
 from builders.plugins import a_plugin
-from ductile.core.jobs.model import Callback
+from ductile.core.jobs.model import StateSubscription
 from ductile.store.model.jobs import Submission
 from ductile.telemetry.signals import Signal
 
@@ -16,12 +16,12 @@ async def test_every_state_is_reported_although_the_process_is_quick(tmp_path: P
     """In order, each once, with the age of the process when its start is reported."""
     async with an_engine(tmp_path, "  echo: {}\n") as bench:
         await bench.started()
-        job_id = await bench.submit(callback=Callback(url="http://127.0.0.1:1/"))
+        job_id = await bench.submit(callback=StateSubscription(url="http://127.0.0.1:1/"))
         await bench.until(Signal.JOB_SUCCEEDED)
         (started,) = [each for each in bench.emitted if each.signal is Signal.JOB_STARTED]
         assert isinstance(ago := started.data["ms_ago"], float)
         assert ago > 0
-        sent = (await bench.store.real.deliveries(job_id=job_id, limit=9)).rows
+        sent = (await bench.store.real.list_deliveries(job_id=job_id, limit=9)).rows
         assert [each.state for each in reversed(sent)] == ["queued", "loading", "working", "done"]
 
 

@@ -83,7 +83,7 @@ async def statuses(bench: Bench) -> dict[JobStatus, int]:
     counted: dict[JobStatus, int] = {}
     cursor: str | None = None
     while True:
-        page = await bench.store.real.jobs(JobFilter(), limit=200, cursor=cursor)
+        page = await bench.store.real.list_jobs(JobFilter(), limit=200, cursor=cursor)
         for job in page.rows:
             counted[job.status] = counted.get(job.status, 0) + 1
         if (cursor := page.next_cursor) is None:

@@ -99,7 +99,7 @@ async def test_jobs_of_a_removed_plugin_that_cannot_be_ended_now_end_at_their_cl
             async with asyncio.timeout(20):
                 await ended
         assert (await bench.job(job_id)).reason is JobReason.PLUGIN_REMOVED
-        assert await bench.store.real.executions(job_id) != ()
+        assert await bench.store.real.list_executions(job_id) != ()
 
 
 async def test_jobs_of_a_plugin_wait_for_the_init_that_a_reload_brings(tmp_path: Path) -> None:
@@ -157,11 +157,11 @@ async def test_the_end_of_a_run_counts_by_the_schedule_that_is_in_force(tmp_path
         await bench.until(Signal.JOB_STARTED)
         bench.configure("  gated: {schedule: {every: 1h}}\n")
         await bench.engine.reloader.reload()
-        while "every 3600" not in (await bench.store.real.schedules())[0].fingerprint:
+        while "every 3600" not in (await bench.store.real.list_schedules())[0].fingerprint:
             pass
         await asyncio.to_thread(gate.write_text, "go on\n")
         await bench.until(Signal.JOB_SUCCEEDED)
-        (entry,) = await bench.store.real.schedules()
+        (entry,) = await bench.store.real.list_schedules()
         assert entry.next_at is not None
         assert entry.next_at < datetime.now(UTC) + timedelta(hours=2)
 

@@ -318,7 +318,7 @@ async def test_a_reload_at_the_moment_of_a_run_does_not_lose_it(tmp_path: Path) 
 
 async def test_a_plugin_that_is_not_there_is_not_scheduled(tmp_path: Path) -> None:
     async with scheduling(tmp_path, "ghost: {schedule: {every: 1h}}") as bench:
-        assert await bench.store.schedules() == ()
+        assert await bench.store.list_schedules() == ()
         assert bench.enqueued == 0
 
 
@@ -331,7 +331,7 @@ async def test_a_reload_takes_schedules_in_and_out(tmp_path: Path) -> None:
         assert (await bench.entry()).next_at == START + HOUR
         assert (await bench.entry(plugin="q")).last_fired_at == bench.clock.now()
         await bench.reload("q: {schedule: {every: 2h}}")
-        assert [entry.plugin for entry in await bench.store.schedules()] == ["q"]
+        assert [entry.plugin for entry in await bench.store.list_schedules()] == ["q"]
 
 
 async def test_a_queued_job_of_the_schedule_is_stored_before_anybody_is_woken(tmp_path: Path) -> None:

@@ -249,7 +249,7 @@ async def test_an_instant_that_has_its_row_is_not_run_again(tmp_path: Path) -> N
 
 
 async def breaker(bench: Bench) -> Breaker:
-    (row,) = await bench.store.breakers()
+    (row,) = await bench.store.list_breakers()
     return row.breaker
 
 

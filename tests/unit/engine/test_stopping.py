@@ -37,7 +37,7 @@ async def test_no_schedule_fires_while_running_jobs_have_their_time_to_finish(
         job_id = (await bench.until(Signal.JOB_STARTED)).job_id
         assert job_id is not None
         bench.engine.stop()
-        (entry,) = await bench.store.real.schedules()
+        (entry,) = await bench.store.real.list_schedules()
         assert entry.next_at is not None
         await SystemClock().wait(entry.next_at + timedelta(seconds=0.5), asyncio.Event())
         go.touch()

@@ -20,7 +20,7 @@ async def test_a_queued_run_that_a_newer_one_replaces(tmp_path: Path) -> None:
         bench.store.full.add("claim")
         await bench.started()
         await bench.until(Signal.SCHEDULE_FIRED)
-        (entry,) = await bench.store.real.schedules()
+        (entry,) = await bench.store.real.list_schedules()
         assert entry.last_job_id is not None
         with bench.engine.waiters.waiting_for(entry.last_job_id) as ended:
             await bench.engine.scheduler.run_now("echo", "default")

@@ -23,7 +23,7 @@ from builders.stores import accept, claim_one, settle, whole_ledger
 from ductile.config.compile.compiler import compile_snapshot
 from ductile.config.secrets import Secret
 from ductile.config.snapshot import Discovery, Snapshot
-from ductile.core.jobs.model import Callback, LedgerKind
+from ductile.core.jobs.model import LedgerKind, StateSubscription
 from ductile.core.timestamps import format_timestamp
 from ductile.core.webhooks.deliveries import PROMPT
 from ductile.core.webhooks.signatures import sign_body
@@ -59,7 +59,7 @@ class Bench:
 
     async def submit(self, receiver: Receiver, path: str = "/hook?canary=1") -> str:
         """Submit a job with a state webhook to this receiver."""
-        return await accept(self.store, a_new_job(callback=Callback(url=receiver.url(path))))
+        return await accept(self.store, a_new_job(callback=StateSubscription(url=receiver.url(path))))
 
 
 def a_snapshot(directory: Path, settings: str, more: str = "") -> Snapshot:
@@ -130,11 +130,11 @@ async def test_it_is_signed_twice(tmp_path: Path) -> None:
             store, HttpWebhookClient(), SystemClock(), lambda: snapshot, SignalBus(), Random(1)
         )
         service = asyncio.create_task(deliveries.run())
-        await accept(store, a_new_job(callback=Callback(url=receiver.url())))
+        await accept(store, a_new_job(callback=StateSubscription(url=receiver.url())))
         (request,) = await asyncio.to_thread(receiver.wait_for, bool)
         await deliveries.stop()
         await service
-        ((delivery,), _) = (await store.deliveries(limit=9)).rows, None
+        ((delivery,), _) = (await store.list_deliveries(limit=9)).rows, None
         await store.close()
     assert request.headers["x-foreman-signature"] == sign_body("a-shared-secret", request.raw)
     assert request.headers["webhook-id"] == delivery.id
@@ -276,13 +276,13 @@ async def test_it_waits_longer_each_time_and_then_gives_up(tmp_path: Path) -> No
             waits = []
             for attempt in (1, 2):
                 await bench.until(Signal.DELIVERY_FAILED, attempt)
-                (row,) = (await bench.store.deliveries(limit=9)).rows
+                (row,) = (await bench.store.list_deliveries(limit=9)).rows
                 assert row.next_attempt_at is not None
                 wait = row.next_attempt_at - bench.clock.now()
                 waits.append(wait)
                 await bench.clock.advance(seconds=wait.total_seconds())
             (dropped,) = await bench.until(Signal.DELIVERY_DROPPED)
-            (row,) = (await bench.store.deliveries(limit=9)).rows
+            (row,) = (await bench.store.list_deliveries(limit=9)).rows
             entry = (await whole_ledger(bench.store))[-1]
     assert timedelta(seconds=1) <= waits[0] <= timedelta(seconds=2) <= waits[1] <= timedelta(seconds=3)
     assert len(receiver.requests) == 3
@@ -329,7 +329,7 @@ async def test_a_delivery_in_flight_at_the_stop_may_finish(tmp_path: Path) -> No
             await asyncio.sleep(0)
             release.set()
             await stopping
-            (row,) = (await bench.store.deliveries(limit=9)).rows
+            (row,) = (await bench.store.list_deliveries(limit=9)).rows
     assert row.status is DeliveryStatus.DELIVERED
 
 
@@ -374,7 +374,7 @@ async def test_a_delivery_claimed_at_the_stop_is_due_at_once(tmp_path: Path) -> 
     store = open_sqlite_store(tmp_path / "state.db", clock=clock, rng=Random(1))
     slow = SlowToTake(store)
     with a_receiver() as receiver:
-        await accept(store, a_new_job(callback=Callback(url=receiver.url())))
+        await accept(store, a_new_job(callback=StateSubscription(url=receiver.url())))
         deliveries = WebhookSender(
             cast("Store", slow), HttpWebhookClient(), clock, lambda: snapshot, SignalBus(), Random(1)
         )
@@ -397,7 +397,7 @@ async def test_a_delivery_cut_off_by_a_crash_is_due_again_after_its_lease(tmp_pa
     clock = SimulatedClock()
     store = open_sqlite_store(tmp_path / "state.db", clock=clock, rng=Random(1))
     with a_receiver() as receiver:
-        await accept(store, a_new_job(callback=Callback(url=receiver.url())))
+        await accept(store, a_new_job(callback=StateSubscription(url=receiver.url())))
         await store.claim_deliveries(DeliveryCapacity(all=1, each=1), retry_at=START + timedelta(seconds=25))
         await store.close()
         async with sending(tmp_path, clock=clock) as (bench, _):
@@ -429,7 +429,7 @@ async def test_a_delivery_that_crashed_in_its_last_attempt_is_dropped_and_record
     clock = SimulatedClock()
     store = open_sqlite_store(tmp_path / "state.db", clock=clock, rng=Random(1))
     with a_receiver() as receiver:
-        job_id = await accept(store, a_new_job(callback=Callback(url=receiver.url())))
+        job_id = await accept(store, a_new_job(callback=StateSubscription(url=receiver.url())))
         for _ in range(2):
             await store.claim_deliveries(DeliveryCapacity(all=1, each=1), retry_at=START)
         await store.close()
@@ -453,7 +453,7 @@ async def test_a_delivery_dropped_by_a_lower_limit_keeps_its_error(tmp_path: Pat
             used.append(a_snapshot(tmp_path, f"{_SETTINGS}, max_attempts: 1"))
             await bench.clock.advance(seconds=9)
             (dropped,) = await bench.until(Signal.DELIVERY_DROPPED)
-            (row,) = (await bench.store.deliveries(limit=9)).rows
+            (row,) = (await bench.store.list_deliveries(limit=9)).rows
     assert len(receiver.requests) == 2
     said = f"{failed.data['error']}; it is not sent again, as max_attempts is 1"
     assert (dropped.data["error"], row.last_error, row.last_status) == (said, said, 500)
@@ -524,6 +524,6 @@ async def test_a_delivery_claimed_too_late_is_left_for_the_next_start(tmp_path: 
         async with asyncio.timeout(30):
             await service
         assert not [task for task in asyncio.all_tasks() if task.get_name().startswith("delivery")]
-        (row,) = (await store.deliveries(limit=5)).rows
+        (row,) = (await store.list_deliveries(limit=5)).rows
         assert row.status is DeliveryStatus.PENDING
     await store.close()

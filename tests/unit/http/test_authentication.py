@@ -7,15 +7,15 @@ from ductile.config.snapshot import AccessToken
 from ductile.http.authentication import (
     FAILED_LOGIN_SECONDS,
     MAX_FAILED_LOGINS,
-    FailedLoginLimiter,
     TokenTable,
+    UnknownTokenLimiter,
 )
 
 
 def test_failed_logins_are_forgotten_after_a_while() -> None:
     """The limiter returns the seconds that are left; then it starts again."""
     now = [0.0]
-    limiter = FailedLoginLimiter(lambda: now[0])
+    limiter = UnknownTokenLimiter(lambda: now[0])
     assert [limiter.note("a") for _ in range(MAX_FAILED_LOGINS)] == [None] * MAX_FAILED_LOGINS
     now[0] = 20.0
     assert limiter.note("a") == FAILED_LOGIN_SECONDS - 20.0
@@ -26,7 +26,7 @@ def test_failed_logins_are_forgotten_after_a_while() -> None:
 
 def test_the_memory_for_peers_is_bounded() -> None:
     """Failures from many addresses cost a bounded amount of memory."""
-    limiter = FailedLoginLimiter(lambda: 0.0)
+    limiter = UnknownTokenLimiter(lambda: 0.0)
     for number in range(10_000):
         limiter.note(str(number))
     assert len(limiter.peers) == 1024

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 
-from ductile.http.application import LogSampler, described_counts
+from ductile.http.application import LogRateLimiter, described_counts
 
 PATIENCE = 20.0
 NEVER = 3600.0
@@ -14,7 +14,7 @@ WINDOW = 0.01
 
 async def test_the_first_of_each_kind_is_logged_and_the_rest_is_counted() -> None:
     reported: list[tuple[Mapping[str, int], str | None]] = []
-    sampler = LogSampler(lambda *counted: reported.append(counted), seconds=NEVER)
+    sampler = LogRateLimiter(lambda *counted: reported.append(counted), seconds=NEVER)
     logged = [sampler.should_log(kind, f"peer-{number}") for number, kind in enumerate(("401", "404") * 100)]
     assert logged == [True, True] + [False] * 198
     assert reported == []
@@ -26,7 +26,7 @@ async def test_the_first_of_each_kind_is_logged_and_the_rest_is_counted() -> Non
 
 async def test_counts_are_reported_until_a_window_is_empty() -> None:
     reported: asyncio.Queue[Mapping[str, int]] = asyncio.Queue()
-    sampler = LogSampler(lambda counts, _peer: reported.put_nowait(counts), seconds=WINDOW)
+    sampler = LogRateLimiter(lambda counts, _peer: reported.put_nowait(counts), seconds=WINDOW)
     async with asyncio.timeout(PATIENCE):
         assert sampler.should_log("401", None)
         sampler.should_log("401", None)

@@ -12,7 +12,7 @@ from ductile.errors import ConfigError
 from ductile.protocol.manifest.model import (
     CommandType,
     CompatibilityView,
-    EmittedEvent,
+    DeclaredEvent,
     ExecutionMode,
     FactOutput,
     Manifest,
@@ -90,8 +90,8 @@ fact_outputs:
     assert (poll.idempotent, poll.retry_safe) == (True, False)
     assert poll.consumes == ("payload.url",)
     assert poll.emits == (
-        EmittedEvent(type="echo.said", values=("payload.text",)),
-        EmittedEvent(type="echo.silent"),
+        DeclaredEvent(type="echo.said", values=("payload.text",)),
+        DeclaredEvent(type="echo.silent"),
     )
 
 

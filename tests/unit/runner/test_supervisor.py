@@ -13,9 +13,9 @@ from ductile.runner.port import (
     DeadlinePassed,
     Exited,
     ExitStatus,
+    ForkServerLost,
     GracePeriods,
     Launch,
-    RunnerLost,
     StartedBy,
     StoppedOnRequest,
 )
@@ -122,9 +122,9 @@ async def test_a_lost_exit_event_is_found_by_polling() -> None:
     handle.exited = True
     process = supervised(handle, pipes, GracePeriods(after_terminate=0.0, for_group_members=0.0))
     pipes.close_theirs()
-    assert isinstance(await process.wait(), RunnerLost)
+    assert isinstance(await process.wait(), ForkServerLost)
     handle.exit(ExitStatus(exit_code=0))
-    assert isinstance(await process.wait(), RunnerLost)
+    assert isinstance(await process.wait(), ForkServerLost)
 
 
 async def test_a_passed_deadline_counts_although_the_status_is_lost() -> None:

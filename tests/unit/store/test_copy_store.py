@@ -65,7 +65,7 @@ async def test_a_copy_is_whole_whatever_is_written_meanwhile(tmp_path: Path) -> 
     await store.close()
     copy = opened(tmp_path / "copy-0")
     for job_id in before:  # accepted means on disk, and so in every copy that was made later
-        assert await copy.job(job_id) is not None
+        assert await copy.get_job(job_id) is not None
     await copy.close()
 
 
@@ -77,7 +77,7 @@ async def test_a_copy_is_one_file_and_a_store_of_its_own(tmp_path: Path) -> None
     await accept(store, a_new_job())
     await store.close()
     copy = opened(tmp_path / "copy")
-    assert len((await copy.jobs(JobFilter(status=JobStatus.QUEUED), limit=10)).rows) == 1
+    assert len((await copy.list_jobs(JobFilter(status=JobStatus.QUEUED), limit=10)).rows) == 1
     await copy.close()
 
 

@@ -121,9 +121,9 @@ async def test_large_submissions_do_not_all_share_a_commit(tmp_path: Path) -> No
     submissions = [Submission(jobs=(a_new_job(),), event=event) for event in events]
     submissions += [Submission(jobs=(job,)) for job in jobs]
     await asyncio.gather(*map(store.enqueue, submissions))
-    found = [await store.event(event.id) for event in events]
+    found = [await store.get_event(event.id) for event in events]
     stamps = [each.created_at for each in found if each is not None]
-    stamps += [each.created_at for job in jobs if (each := await store.job(job.id)) is not None]
+    stamps += [each.created_at for job in jobs if (each := await store.get_job(job.id)) is not None]
     await store.close()
     assert len(stamps) == 12
     assert max(Counter(stamps).values()) <= 4
@@ -172,7 +172,7 @@ def append_to_ledger(session: Session) -> int:
 
 
 def highest_in_ledger(session: Session) -> int:
-    found = session.one("highest_in_ledger")
+    found = session.fetch_one("highest_in_ledger")
     return int(str((found or (0,))[0] or 0))
 
 
@@ -198,10 +198,10 @@ async def test_as_many_rows_are_written_as_were_appended(tmp_path: Path) -> None
     def append_and_count(session: Session) -> list[tuple[int, int]]:
         found = []
         for size in (*range(1, 67), 127, 128, 129):
-            before = len(session.all("ledger_after", after=0, limit=100_000))
+            before = len(session.fetch_all("ledger_after", after=0, limit=100_000))
             for _ in range(size):
                 append_to_ledger(session)
-            found.append((size, len(session.all("ledger_after", after=0, limit=100_000)) - before))
+            found.append((size, len(session.fetch_all("ledger_after", after=0, limit=100_000)) - before))
         return found
 
     found = await store.run_write(Priority.MAINTENANCE, append_and_count)

@@ -119,7 +119,7 @@ def test_partial_indexes_are_used_where_they_are_meant(connection: apsw.Connecti
 def test_every_query_that_is_named_in_code_exists() -> None:
     """A name in a verb that no .sql file defines would fail only when it is used."""
     source = Path(ductile.store.__file__).parent
-    called = re.compile(r"session\.(?:one|all|run|insert|change)\(\s*\"([a-z_]+)\"")
+    called = re.compile(r"session\.(?:fetch_one|fetch_all|execute|value|insert|change)\(\s*\"([a-z_]+)\"")
     named = {
         name
         for file in (*source.glob("verbs/*.py"), *source.glob("sqlite/*.py"))

@@ -25,12 +25,12 @@ async def test_it_shows_what_is_committed_while_the_other_goes_on(tmp_path: Path
     assert looking.store_id == writing.store_id
     job = a_new_job()
     await accept(writing, job)
-    assert [each.id for each in (await looking.jobs(JobFilter(), limit=9)).rows] == [job.id]
+    assert [each.id for each in (await looking.list_jobs(JobFilter(), limit=9)).rows] == [job.id]
     claimed = await claim_one(writing)
     await looking.close()
     await writing.settle(claimed, ok(), some_policy())
     looking = open_sqlite_store_read_only(path, clock=Clock())
-    found = await looking.job(job.id)
+    found = await looking.get_job(job.id)
     assert found is not None
     assert found.status is JobStatus.SUCCEEDED
     await looking.close()
@@ -72,8 +72,8 @@ async def test_without_a_thread_a_read_is_refused_for_now(tmp_path: Path) -> Non
     usual = threading.stack_size(2**46)  # more bytes than any address space has
     try:
         with pytest.raises(StoreBusyError):
-            await store.job(job.id)
+            await store.get_job(job.id)
     finally:
         threading.stack_size(usual)
-    assert await store.job(job.id) is not None
+    assert await store.get_job(job.id) is not None
     await store.close()

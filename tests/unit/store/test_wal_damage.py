@@ -36,7 +36,7 @@ async def left_by_a_killed_process(directory: Path, jobs: int) -> tuple[Path, li
 
 
 async def known(store: SqliteStore, ids: list[str]) -> int:
-    return sum([await store.job(job_id) is not None for job_id in ids])
+    return sum([await store.get_job(job_id) is not None for job_id in ids])
 
 
 def change(log: Path, at: int) -> None:

@@ -112,10 +112,10 @@ class Bench:
         return Reply(int(first.split()[1]), named, content)
 
     async def event(self, job_id: str) -> Any:
-        job = await self.store.job(job_id)
+        job = await self.store.get_job(job_id)
         assert job is not None
         assert job.source_event_id is not None
-        return await self.store.event(job.source_event_id)
+        return await self.store.get_event(job.source_event_id)
 
     async def count(self) -> int:
         return (await self.store.queue_counts()).depth
@@ -170,7 +170,7 @@ async def test_a_signed_request_is_a_job_on_disk(bench: Bench) -> None:
     """202 with the job's id; the event is `webhook.<name>` and carries the object."""
     reply = await bench.signed("/hook/plain", b'{"n": 36893488147419103233}')
     assert reply.status == 202
-    job = await bench.store.job(reply.body["job_id"])
+    job = await bench.store.get_job(reply.body["job_id"])
     assert job is not None
     assert (job.plugin, job.command, job.submitted_by, job.submitted_detail) == (
         "p", "handle", "webhook", "plain",
@@ -414,7 +414,7 @@ async def test_the_challenge_of_slack_is_answered(bench: Bench) -> None:
 async def test_name_command_and_header_are_configurable(bench: Bench) -> None:
     assert (await bench.signed("/hook/custom", b"{}")).status == 403
     reply = await bench.post("/hook/custom", b"{}", **{"X-Sig": sign_body(SECRET, b"{}")})
-    job = await bench.store.job(reply.body["job_id"])
+    job = await bench.store.get_job(reply.body["job_id"])
     assert job is not None
     assert (job.command, job.submitted_detail) == ("poll", "named")
     assert (await bench.event(job.id)).type == "webhook.named"
@@ -424,7 +424,7 @@ async def test_an_endpoint_starts_a_pipeline(bench: Bench) -> None:
     """Without waiting for it, whatever its mode; a redelivery is the same run."""
     reply = await bench.signed("/hook/line", b'{"action": "opened"}', X_GitHub_Delivery="d1")
     assert reply.status == 202
-    run = await bench.store.job(reply.body["job_id"])
+    run = await bench.store.get_job(reply.body["job_id"])
     assert run is not None
     assert (run.plugin, run.command, run.submitted_by, run.dedupe_key) == (
         "pipeline", "line", "webhook", "delivery:/hook/line:d1",

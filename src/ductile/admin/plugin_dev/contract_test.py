@@ -94,7 +94,7 @@ class ContractTestOptions(Value):
 
 
 async def check_contract(
-    named: str | None,
+    config_path: str | None,
     environ: Mapping[str, str],
     target: str,
     options: ContractTestOptions,
@@ -102,7 +102,7 @@ async def check_contract(
     now: Callable[[], datetime],
 ) -> ContractReport:
     """Run every check on a configured plugin, or on one in any directory."""
-    tested = find_plugin_under_test(named, environ, target)
+    tested = find_plugin_under_test(config_path, environ, target)
     if isinstance(tested, RefusedPlugin):
         refused = CheckResult(
             check=ContractCheck.MANIFEST, verdict=CheckVerdict.FAILED, message=tested.reason, hint=tested.hint

@@ -28,9 +28,9 @@ from ductile.runner.interpret import Interpretation, interpret
 from ductile.runner.port import (
     NO_LIMITS,
     CouldNotStart,
+    ForkServerLost,
     Launch,
     ResourceLimits,
-    RunnerLost,
     describe_job,
     plugin_environment,
 )
@@ -95,7 +95,7 @@ class RunOnceResult(Value):
 
 
 def find_plugin_under_test(
-    named: str | None, environ: Mapping[str, str], target: str
+    config_path: str | None, environ: Mapping[str, str], target: str
 ) -> PluginUnderTest | RefusedPlugin:
     """The plugin of a directory, or of a name; one that is not configured gets an empty config.
 
@@ -103,7 +103,7 @@ def find_plugin_under_test(
     """
     if is_plugin_directory(target):
         return _unconfigured(load_directory(Path(target)))
-    opened = open_configuration(named, environ)
+    opened = open_configuration(config_path, environ)
     entry = find_entry(opened.snapshot, target, opened.discovery)
     instance = entry.instance
     if instance is None or instance.installed is None or instance.refused is not None:
@@ -125,9 +125,9 @@ def find_plugin_under_test(
     )
 
 
-def find_runnable_plugin(named: str | None, environ: Mapping[str, str], target: str) -> PluginUnderTest:
+def find_runnable_plugin(config_path: str | None, environ: Mapping[str, str], target: str) -> PluginUnderTest:
     """As `find_plugin_under_test`; ConfigError for a plugin that cannot run."""
-    tested = find_plugin_under_test(named, environ, target)
+    tested = find_plugin_under_test(config_path, environ, target)
     if isinstance(tested, RefusedPlugin):
         raise ConfigError(f"{tested.name} cannot run: {tested.reason}", hint=tested.hint)
     return tested
@@ -140,7 +140,7 @@ def _unconfigured(found: InstalledPlugin | RefusedPlugin) -> PluginUnderTest | R
 
 
 async def run_request(
-    named: str | None,
+    config_path: str | None,
     environ: Mapping[str, str],
     target: str,
     request: bytes,
@@ -148,7 +148,7 @@ async def run_request(
     time_limit: timedelta | None = None,
 ) -> RunOnceResult:
     """Start the plugin with exactly these bytes on stdin, and wait for its end."""
-    tested = find_runnable_plugin(named, environ, target)
+    tested = find_runnable_plugin(config_path, environ, target)
     runner = SpawnRunner()
     try:
         return await run_once(runner, tested, request, environ, time_limit=time_limit)
@@ -187,7 +187,7 @@ async def run_once(
         limits=tested.limits,
     )
     started = await runner.start(run)
-    ended = started if isinstance(started, CouldNotStart | RunnerLost) else await started.wait()
+    ended = started if isinstance(started, CouldNotStart | ForkServerLost) else await started.wait()
     return RunOnceResult(interpretation=interpret(ended))
 
 

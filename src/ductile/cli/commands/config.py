@@ -34,7 +34,7 @@ _SEAL_CHANGES = {"same": "as before", "gone": "no longer part of it"}
     about="Reads what the daemon would read, verifies the seal and looks at every plugin. "
     "Exit status 78 when something has to be corrected before all of it can run.",
 )
-def check(call: Invocation) -> CommandResult:
+def check(invocation: Invocation) -> CommandResult:
     """A bad configuration is a result, too, and not an error of this command."""
     from dataclasses import asdict
 
@@ -44,7 +44,7 @@ def check(call: Invocation) -> CommandResult:
 
     found: ConfigCheck | None = None
     try:
-        found = check_configuration(call.config, call.environ)
+        found = check_configuration(invocation.config, invocation.environ)
         error = _refused_error(found)
         problems = found.broken.problems if found.broken else ()
     except ConfigError as invalid:
@@ -62,7 +62,7 @@ def check(call: Invocation) -> CommandResult:
 
     def text(console: Console) -> str:
         if found is not None:
-            return _check_text(found, error, console, verbose=call.verbose)
+            return _check_text(found, error, console, verbose=invocation.verbose)
         return "" if error is None else error_as_text(error, console)
 
     return CommandResult(data, text, exit_status=0 if error is None else error.exit_status)
@@ -75,10 +75,12 @@ def check(call: Invocation) -> CommandResult:
     about="Writes the hashes of all files that were loaded to .checksums. A file with tokens, "
     "webhooks or API access that differs from its hash keeps the daemon from starting.",
 )
-def lock(call: Invocation) -> CommandResult:
-    from ductile.admin.seal import lock_configuration
+def lock(invocation: Invocation) -> CommandResult:
+    from ductile.admin.seal import seal_configuration
 
-    return seal_result(lock_configuration(call.config, call.environ, dry_run=call.switch("dry_run")))
+    return seal_result(
+        seal_configuration(invocation.config, invocation.environ, dry_run=invocation.switch("dry_run"))
+    )
 
 
 @action(
@@ -86,12 +88,12 @@ def lock(call: Invocation) -> CommandResult:
     "show the effective configuration, without secrets",
     arguments=(Argument("SECTION", "only this part, for example plugins.echo", required=False),),
 )
-def show(call: Invocation) -> CommandResult:
+def show(invocation: Invocation) -> CommandResult:
     from ductile.admin.config import show_configuration
     from ductile.errors import NotFoundError
 
-    shown: JsonValue = show_configuration(call.config, call.environ)
-    section = call.optional("SECTION")
+    shown: JsonValue = show_configuration(invocation.config, invocation.environ)
+    section = invocation.optional("SECTION")
     for name in section.split(".") if section is not None else ():
         if not isinstance(shown, dict) or name not in shown:
             known = ", ".join(shown) if isinstance(shown, dict) else ""
@@ -103,10 +105,10 @@ def show(call: Invocation) -> CommandResult:
 
 
 @action("get", "show one setting", arguments=(Argument("KEY", "where it is, for example service.log_level"),))
-def get(call: Invocation) -> CommandResult:
+def get(invocation: Invocation) -> CommandResult:
     from ductile.admin.config import read_setting
 
-    found = read_setting(call.config, call.environ, call.text("KEY"))
+    found = read_setting(invocation.config, invocation.environ, invocation.text("KEY"))
     data: JsonObject = {
         "key": found.key,
         "value": found.value,
@@ -138,20 +140,20 @@ def get(call: Invocation) -> CommandResult:
         Example("ductile config set 'artifacts.roots[+]' ./out --lock", "one more entry in a list"),
     ),
 )
-def change(call: Invocation) -> CommandResult:
+def change(invocation: Invocation) -> CommandResult:
     import shlex
 
     from ductile.admin.config import change_setting
 
     done = change_setting(
-        call.config,
-        call.environ,
-        call.text("KEY"),
-        call.text("VALUE"),
-        dry_run=call.switch("dry_run"),
-        lock=call.switch("lock"),
+        invocation.config,
+        invocation.environ,
+        invocation.text("KEY"),
+        invocation.text("VALUE"),
+        dry_run=invocation.switch("dry_run"),
+        lock=invocation.switch("lock"),
     )
-    config = f" --config {shlex.quote(call.config)}" if call.config else ""
+    config = f" --config {shlex.quote(invocation.config)}" if invocation.config else ""
     hint = f"If the change is what you want, run `ductile config lock{config}`."
     return CommandResult(change_as_json(done), lambda console: change_text(done, console, seal_hint=hint))
 
@@ -171,12 +173,12 @@ def schema(_call: Invocation) -> CommandResult:
     options=(DRY_RUN,),
     about="With an example plugin, pipeline, schedule and token. Overwrites nothing.",
 )
-def init(call: Invocation) -> CommandResult:
+def init(invocation: Invocation) -> CommandResult:
     from ductile.admin.init_config import TOKEN_VARIABLE, create_starter_config, generate_token
 
-    directory = call.text("DIR")
-    token, dry_run = generate_token(), call.switch("dry_run")
-    starter = create_starter_config(directory, call.environ, token=token, dry_run=dry_run)
+    directory = invocation.text("DIR")
+    token, dry_run = generate_token(), invocation.switch("dry_run")
+    starter = create_starter_config(directory, invocation.environ, token=token, dry_run=dry_run)
 
     def text(console: Console) -> str:
         import shlex

@@ -27,12 +27,12 @@ _JOB_ID_WIDTH = 36
         Example("ductile event send echo.said --dry-run", "which ones are these?"),
     ),
 )
-def send(call: Invocation) -> CommandResult:
-    if not call.text("TYPE").strip():
+def send(invocation: Invocation) -> CommandResult:
+    if not invocation.text("TYPE").strip():
         from ductile.errors import UsageError
 
         raise UsageError("an event needs a type", hint="such as order.placed")
-    done = request(call)
+    done = request(invocation)
 
     def text(_: Console) -> str:
         if done.get("dry_run"):
@@ -59,9 +59,9 @@ def send(call: Invocation) -> CommandResult:
     about="With --follow and --json together, each line is a JSON object.",
     examples=(Example("ductile event tail --follow", "everything that happens from now on"),),
 )
-def tail(call: Invocation) -> CommandResult:
-    found = request(call)
-    if not call.switch("follow"):
+def tail(invocation: Invocation) -> CommandResult:
+    found = request(invocation)
+    if not invocation.switch("follow"):
 
         def text(console: Console) -> str:
             rows = found["events"]
@@ -69,11 +69,13 @@ def tail(call: Invocation) -> CommandResult:
             return "\n".join(_line(row, console, width) for row in rows) or "Nothing has happened yet."
 
         return CommandResult(found, text)
-    fmt.print_rows(call, found["events"], _line)
+    fmt.print_rows(invocation, found["events"], _line)
     after = max((row["seq"] for row in found["events"]), default=found["highest"])
-    for news in follow(call, "ledger.follow", {}, rows="events", after=after):
+    for news in follow(invocation, "ledger.follow", {}, rows="events", after=after):
         gap = news.get("gap")  # absent in answers of an older daemon
-        fmt.print_rows(call, [{"kind": "gap", **gap}, *news["events"]] if gap else news["events"], _line)
+        fmt.print_rows(
+            invocation, [{"kind": "gap", **gap}, *news["events"]] if gap else news["events"], _line
+        )
     return CommandResult(None)
 
 

@@ -131,16 +131,16 @@ def logs(found: Document, console: Console) -> str:
     arguments=(JOB,),
     about="Exit status 0 if the job succeeded, 1 if it did not, 75 if it has not ended in time.",
 )
-def wait(call: Invocation) -> CommandResult:
+def wait(invocation: Invocation) -> CommandResult:
     from ductile.cli.console.console import show_waiting
     from ductile.errors import Exit
 
-    connection = connect_to_daemon(call)
+    connection = connect_to_daemon(invocation)
     if connection is None:
-        job = request(call)
+        job = request(invocation)
     else:
-        with show_waiting(call, f"job {call.text('JOB')}"):
-            job = exchange(call, connection, timeout=None)
+        with show_waiting(invocation, f"job {invocation.text('JOB')}"):
+            job = exchange(invocation, connection, timeout=None)
     ended = job["status"] in fmt.TERMINAL_STATUSES
     status = Exit.OK if job["status"] == "succeeded" else Exit.FAILURE if ended else Exit.TRY_AGAIN
 
@@ -192,13 +192,13 @@ def cancel(done: Document, console: Console) -> str:
         ),
     ),
 )
-def retry(call: Invocation) -> CommandResult:
-    step = call.optional("from_step")
+def retry(invocation: Invocation) -> CommandResult:
+    step = invocation.optional("from_step")
     if step is None:
-        done = request(call)
+        done = request(invocation)
         what = "would go back on the queue" if done.get("dry_run") else "is on the queue again"
         return CommandResult(done, f"{done['job_id']} {what}.")
-    done = request(call, "job.rerun", call.request_fields() | {"step": step})
+    done = request(invocation, "job.rerun", invocation.request_fields() | {"step": step})
     run = f"{done['pipeline']} from {done['from_step']}"
     if done.get("dry_run"):
         return CommandResult(done, f"Would run {run} again, with the input of {done['retries']}.")

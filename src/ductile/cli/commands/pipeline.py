@@ -36,10 +36,10 @@ def list_pipelines(found: Document, console: Console) -> str:
     arguments=(_NAME,),
     about="Read from the configuration on disk. With --json, the compiled graph as well.",
 )
-def show(call: Invocation) -> CommandResult:
+def show(invocation: Invocation) -> CommandResult:
     from ductile.operations.runs.pipelines import describe_pipeline
 
-    shown: Document = describe_pipeline(_snapshot(call), call.text("NAME"))
+    shown: Document = describe_pipeline(_snapshot(invocation), invocation.text("NAME"))
 
     def text(console: Console) -> str:
         synchronous = shown["execution_mode"] == "synchronous"
@@ -76,57 +76,57 @@ def show(call: Invocation) -> CommandResult:
         Example('ductile pipeline run hello --payload \'{"name": "Ada"}\'', "and wait for its result"),
     ),
 )
-def run(call: Invocation) -> CommandResult:
+def run(invocation: Invocation) -> CommandResult:
     from ductile.cli import run_job
 
     def find_pipeline(snapshot: Snapshot) -> object:
         from ductile.operations.runs.start import known_pipeline
 
-        return known_pipeline(snapshot, call.text("NAME"))
+        return known_pipeline(snapshot, invocation.text("NAME"))
 
-    show_steps = not call.json and call.out.isatty()
+    show_steps = not invocation.json and invocation.out.isatty()
 
     def on_end(job: Document) -> None:
         if show_steps and job["step"] is not None:
-            _print_step(call, job)
+            _print_step(invocation, job)
 
-    with run_job.hint_reload(call, find_pipeline):
-        result = run_job.result_without_waiting(call, lambda done: f"the pipeline {done['pipeline']}")
+    with run_job.hint_reload(invocation, find_pipeline):
+        result = run_job.result_without_waiting(invocation, lambda done: f"the pipeline {done['pipeline']}")
         if result is not None:
             return result
-        connection = connect_to_daemon(call)
+        connection = connect_to_daemon(invocation)
         if connection is None:
-            return run_job.job_result(run_job.run_in_process(call, on_end))
-        submitted = exchange(call, connection)
+            return run_job.job_result(run_job.run_in_process(invocation, on_end))
+        submitted = exchange(invocation, connection)
         # Not with --timeout: following the steps has no time limit.
-        if show_steps and call.optional("timeout") is None:
+        if show_steps and invocation.optional("timeout") is None:
             run_id = str(submitted["job_id"])
             with run_job.hint_on_interrupt(run_id):
-                _follow_steps(call, run_id)
-        return run_job.job_result(run_job.wait_for(call, submitted))
+                _follow_steps(invocation, run_id)
+        return run_job.job_result(run_job.wait_for(invocation, submitted))
 
 
-def _follow_steps(call: Invocation, run_id: str) -> None:
+def _follow_steps(invocation: Invocation, run_id: str) -> None:
     """Print each step as it ends, until the run is over or the daemon stops."""
     known: list[str] = []
     while True:
         fields: JsonObject = {"job_id": run_id, "known": len(known), "timeout": FOLLOW_TIMEOUT}
-        news = request_daemon(call, "pipeline.follow", fields, timeout=None)
+        news = request_daemon(invocation, "pipeline.follow", fields, timeout=None)
         for job in news["ended"]:
             if job["job_id"] not in known:
                 known.append(job["job_id"])
-                _print_step(call, job)
+                _print_step(invocation, job)
         if news["over"] or news["stopping"]:
             return
 
 
-def _print_step(call: Invocation, job: Document) -> None:
-    console = console_for(call.out, call.environ)
+def _print_step(invocation: Invocation, job: Document) -> None:
+    console = console_for(invocation.out, invocation.environ)
     what = f"{job['step'] or '-'}  {job['plugin']} {job['command']}"
     line = f"{console.style('dim', '·')} {printable(what)}  {fmt.status(job['status'], console)}"
     if error := fmt.informative_error(job):
         line += f"  {one_line(error)}"
-    print(line, file=call.out, flush=True)
+    print(line, file=invocation.out, flush=True)
 
 
 @action(
@@ -145,17 +145,17 @@ def _print_step(call: Invocation, job: Document) -> None:
         ),
     ),
 )
-def check(call: Invocation) -> CommandResult:
+def check(invocation: Invocation) -> CommandResult:
     from datetime import UTC, datetime
     from random import SystemRandom
 
     from ductile.admin.pipeline_check import check_pipelines, dry_run_payload
     from ductile.errors import Exit, UsageError
 
-    name, payload = call.optional("NAME"), call.json_object("payload")
+    name, payload = invocation.optional("NAME"), invocation.json_object("payload")
     if payload is not None and name is None:
         raise UsageError("--payload is tried on one pipeline", hint="name it: ductile pipeline check NAME")
-    snapshot = _snapshot(call)
+    snapshot = _snapshot(invocation)
     checked = check_pipelines(snapshot, name)
     faulty = any(each.faults for each in checked)
     data: JsonObject = {
@@ -207,17 +207,17 @@ def check(call: Invocation) -> CommandResult:
     ),
     about="Drawn here, from the configuration on disk: neither a browser nor the network is needed.",
 )
-def graph(call: Invocation) -> CommandResult:
+def graph(invocation: Invocation) -> CommandResult:
     from pathlib import Path
 
     from ductile.errors import UsageError, file_error
     from ductile.operations.runs.pipelines import Drawing, draw_pipeline
 
-    chosen = call.optional("format") or Drawing.MERMAID
+    chosen = invocation.optional("format") or Drawing.MERMAID
     if chosen not in tuple(Drawing):
         raise UsageError(f"there is no format {chosen!r}", hint=f"one of {', '.join(Drawing)}")
-    name, output = call.text("NAME"), call.optional("output")
-    drawn = draw_pipeline(_snapshot(call), name, Drawing(chosen))
+    name, output = invocation.text("NAME"), invocation.optional("output")
+    drawn = draw_pipeline(_snapshot(invocation), name, Drawing(chosen))
     data: JsonObject = {"pipeline": name, "format": chosen, "output": output}
     if output is None:
         return CommandResult(data | {"drawing": drawn}, drawn.rstrip("\n"))
@@ -247,10 +247,10 @@ def explain(found: Document, console: Console) -> str:
     return "\n".join([*lines, "", fmt.steps_table(found["steps"], console)])
 
 
-def _snapshot(call: Invocation) -> Snapshot:
+def _snapshot(invocation: Invocation) -> Snapshot:
     from ductile.admin.config import open_configuration
 
-    return open_configuration(call.config, call.environ).snapshot
+    return open_configuration(invocation.config, invocation.environ).snapshot
 
 
 def _tree_lines(steps: list[Document], console: Console, before: str = "") -> list[str]:

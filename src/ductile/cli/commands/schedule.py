@@ -123,8 +123,8 @@ def resume(done: Document, _: Console) -> str:
 
 
 @action("run", "start a scheduled run now", "schedule.run", arguments=(PLUGIN, SCHEDULE))
-def run_now(call: Invocation) -> CommandResult:
-    done = request_daemon(call)
+def run_now(invocation: Invocation) -> CommandResult:
+    done = request_daemon(invocation)
     name = f"{done['plugin']}/{done['id']}"
     what = f"Would run {name} now" if done.get("dry_run") else f"{name} runs now as job {done['job_id']}"
     return CommandResult(done, f"{what}.")

@@ -34,16 +34,21 @@ from ductile.cli.spec import DRY_RUN, Argument, Example, Option, action
         ),
     ),
 )
-def create(call: Invocation) -> CommandResult:
+def create(invocation: Invocation) -> CommandResult:
     import sys
     from dataclasses import asdict
 
     from ductile.admin.tokens import create_token
 
-    scopes = tuple(part.strip() for part in (call.optional("scopes") or "").split(",") if part.strip())
-    given = sys.stdin.read() if call.switch("stdin") else None
+    scopes = tuple(part.strip() for part in (invocation.optional("scopes") or "").split(",") if part.strip())
+    given = sys.stdin.read() if invocation.switch("stdin") else None
     created = create_token(
-        call.config, call.environ, call.text("NAME"), scopes, value=given, dry_run=call.switch("dry_run")
+        invocation.config,
+        invocation.environ,
+        invocation.text("NAME"),
+        scopes,
+        value=given,
+        dry_run=invocation.switch("dry_run"),
     )
     # A value that was read from standard input is not shown again.
     shown = created.value if given is None else None
@@ -79,10 +84,10 @@ def create(call: Invocation) -> CommandResult:
 
 
 @action("list", "list tokens and secrets, without their values")
-def list_tokens(call: Invocation) -> CommandResult:
+def list_tokens(invocation: Invocation) -> CommandResult:
     from ductile.admin import tokens
 
-    rows = tokens.list_tokens(call.config, call.environ)
+    rows = tokens.list_tokens(invocation.config, invocation.environ)
     names = ("name", "kind", "scopes", "variable", "file", "line")
 
     def text(console: Console) -> str:
@@ -105,11 +110,13 @@ def list_tokens(call: Invocation) -> CommandResult:
     about="Refused while a webhook needs it, or if no token could use the API any more. "
     "A running daemon accepts it until `ductile reload`.",
 )
-def revoke(call: Invocation) -> CommandResult:
+def revoke(invocation: Invocation) -> CommandResult:
     from ductile.admin.tokens import revoke_token
     from ductile.struct import to_builtins
 
-    done = revoke_token(call.config, call.environ, call.text("NAME"), dry_run=call.switch("dry_run"))
+    done = revoke_token(
+        invocation.config, invocation.environ, invocation.text("NAME"), dry_run=invocation.switch("dry_run")
+    )
     files = ", ".join(done.files)
     text = f"Would revoke {done.name}: remove it from {files}."
     if done.written:

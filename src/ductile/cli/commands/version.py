@@ -10,9 +10,9 @@ from ductile.cli.spec import action
 
 
 @action("version", "show the version")
-def show(call: Invocation) -> CommandResult:
+def show(invocation: Invocation) -> CommandResult:
     python = ".".join(str(part) for part in sys.version_info[:3])
-    more = f" (Python {python}, {sys.platform})" if call.verbose else ""
+    more = f" (Python {python}, {sys.platform})" if invocation.verbose else ""
     return CommandResult(
         {"version": ductile.__version__, "python": python}, f"ductile {ductile.__version__}{more}"
     )

@@ -53,20 +53,24 @@ def list_endpoints(found: Document, console: Console) -> str:
         ),
     ),
 )
-def send(call: Invocation) -> CommandResult:
+def send(invocation: Invocation) -> CommandResult:
     """Send it over HTTP and not over the daemon's socket, so that the whole path is tested."""
     from ductile.admin.webhook_send import send_request, sign_request
     from ductile.errors import DaemonNotRunningError, Exit
 
     signed = sign_request(
-        call.config, call.environ, call.text("NAME"), _body(call), call.optional("delivery")
+        invocation.config,
+        invocation.environ,
+        invocation.text("NAME"),
+        _body(invocation),
+        invocation.optional("delivery"),
     )
-    if call.switch("dry_run"):
+    if invocation.switch("dry_run"):
         return CommandResult(signed.shown(), f"Would post {len(signed.body)} bytes to {signed.url}.")
     try:
         done = send_request(signed)
     except DaemonNotRunningError as error:
-        if connect_to_daemon(call) is not None:
+        if connect_to_daemon(invocation) is not None:
             error.hint = _NOT_LISTENING
         raise
     text = f"{done['status']}: {done['message']}"
@@ -113,9 +117,9 @@ def resend(done: Document, _: Console) -> str:
     return f"{done['state']} of job {done['job_id']} {what}."
 
 
-def _body(call: Invocation) -> bytes:
+def _body(invocation: Invocation) -> bytes:
     """The bytes unchanged: a signature covers bytes, and a test may need a body that is not JSON."""
-    payload = call.optional("payload")
+    payload = invocation.optional("payload")
     if payload is None:
         return b"{}"
     if payload == "-":

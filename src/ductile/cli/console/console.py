@@ -132,13 +132,15 @@ def console_for(stream: TextIO, environ: Mapping[str, str], config: str | None =
 
 
 @contextmanager
-def show_waiting(call: Invocation, what: str, poll: Callable[[], list[str]] | None = None) -> Iterator[None]:
+def show_waiting(
+    invocation: Invocation, what: str, poll: Callable[[], list[str]] | None = None
+) -> Iterator[None]:
     """Show on a terminal what the block waits for, and how long, in a line on standard error.
 
     Lines of `poll` are printed meanwhile and stay, on a terminal or not.
     """
     terminal = sys.stderr.isatty()
-    if call.json or not (terminal or poll):
+    if invocation.json or not (terminal or poll):
         yield
         return
     from threading import Event, Thread

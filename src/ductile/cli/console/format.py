@@ -47,11 +47,13 @@ def to_json(value: object, indent: int | None = None) -> str:
     return escape_in_json(json.dumps(value, indent=indent, ensure_ascii=False))
 
 
-def print_rows(call: Invocation, rows: Iterable[Document], line: Callable[[Document, Console], str]) -> None:
+def print_rows(
+    invocation: Invocation, rows: Iterable[Document], line: Callable[[Document, Console], str]
+) -> None:
     """Print rows as they come: one JSON object, or one text, each."""
-    console = console_for(call.out, call.environ)
+    console = console_for(invocation.out, invocation.environ)
     for row in rows:
-        print(to_json(row) if call.json else line(row, console), file=call.out, flush=True)
+        print(to_json(row) if invocation.json else line(row, console), file=invocation.out, flush=True)
 
 
 def time(instant: str | None) -> str:

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from ductile.config.compile.pipelines import compile_pipelines
 from ductile.config.compile.plugins import compile_plugin, plugin_policy
 from ductile.config.find_config import resolve_path
-from ductile.config.load import LoadedConfig, SealCheck
+from ductile.config.load import LoadedConfig, SealMode
 from ductile.config.names import parse_target
 from ductile.config.schema.model import ApiAuthSettings, WebhookEndpointSettings, WebhookPreset
 from ductile.config.seal import Tier, check_changes, find_plugin_violations, hash_bytes
@@ -65,7 +65,7 @@ def compile_snapshot(loaded: LoadedConfig, discovery: Discovery) -> Snapshot:
         raise ConfigError("the configuration does not fit its plugins", problems=tuple(report.errors))
     warn_about_events(config, plugins, pipelines, report)
     # A configuration that was never sealed has a warning already.
-    if loaded.seal is SealCheck.VERIFY and (loaded.checksums is not None or loaded.strict):
+    if loaded.seal is SealMode.VERIFY and (loaded.checksums is not None or loaded.strict):
         present = {found.uses: found.installed.fingerprint for found in plugins.values() if found.installed}
         violations = find_plugin_violations(present, loaded.checksums)
         report.warnings += check_changes(violations, loaded.directory, Tier.OPERATIONAL, refuse=loaded.strict)

@@ -19,7 +19,7 @@ from ductile.config.compile.compiler import signature_scheme
 from ductile.config.compile.plugins import compile_retry
 from ductile.config.edit.rewrite import with_entry, with_value
 from ductile.config.file_io import write_atomically
-from ductile.config.load import LoadedConfig, SealCheck, load_config
+from ductile.config.load import LoadedConfig, SealMode, load_config
 from ductile.config.read.includes import load_config_files
 from ductile.config.read.interpolate import without_defaults
 from ductile.config.redaction import redacted_config, secret_scalars
@@ -197,7 +197,7 @@ def plan_edit(config_file: Path, key: str, value: str, environ: Mapping[str, str
         file, local = _find_definition(sources.root, path, otherwise=config_file)
         before = file.read_bytes()
         after = with_value(before, local, wanted, file)
-    changed = load_config(config_file, environ, seal=SealCheck.IGNORE, overlay={file: after})
+    changed = load_config(config_file, environ, seal=SealMode.IGNORE, overlay={file: after})
     _refuse_without_effect(load_config_files(config_file, {file: after}).root, path, wanted, file)
     # Secrets are masked by their position; other values are redacted as in `config show`.
     diff = mask_urls(without_defaults(masked_diff(file, before, after)))

@@ -13,7 +13,7 @@ from typing import Annotated
 
 import msgspec
 
-from ductile.config.schema.fields import Address, Duration, SecretText, Section, Size, setting
+from ductile.config.schema.fields import Duration, ListenAddress, SecretText, Section, Size, setting
 from ductile.config.schema.pipelines import PipelineSettings
 from ductile.config.schema.plugins import PluginSettings
 
@@ -143,7 +143,7 @@ class ApiAuthSettings(Section, frozen=True, kw_only=True):
 
 class ApiSettings(Section, frozen=True, kw_only=True):
     enabled: Annotated[bool, setting("Whether the HTTP API listens.")] = False
-    listen: Annotated[Address, setting("Where it listens.")] = "localhost:8080"
+    listen: Annotated[ListenAddress, setting("Where it listens.")] = "localhost:8080"
     auth: Annotated[ApiAuthSettings, setting("Authentication of callers.")] = ApiAuthSettings()
     max_concurrent_sync: Annotated[
         int, setting("Callers that may wait for a run at the same time.", at_least=1)
@@ -190,7 +190,7 @@ class WebhookEndpointSettings(Section, frozen=True, kw_only=True):
 
 
 class WebhookSettings(Section, frozen=True, kw_only=True):
-    listen: Annotated[Address, setting("Where the listener for webhooks is.")] = "127.0.0.1:8081"
+    listen: Annotated[ListenAddress, setting("Where the listener for webhooks is.")] = "127.0.0.1:8081"
     endpoints: Annotated[tuple[WebhookEndpointSettings, ...], setting("The endpoints, by path.")] = ()
 
 

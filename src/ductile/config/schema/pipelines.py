@@ -9,7 +9,7 @@ from typing import Annotated
 
 import msgspec
 
-from ductile.config.schema.fields import Anything, Duration, Object, Section, setting
+from ductile.config.schema.fields import Anything, Duration, SecretObject, Section, setting
 from ductile.config.schema.plugins import RetrySettings
 from ductile.core.events.model import Hook
 from ductile.core.expressions.operators import Operator
@@ -70,7 +70,8 @@ class StepSettings(Section, frozen=True, kw_only=True):
         JoinPolicy, setting("When the step after a split runs: if every branch succeeded, or always.")
     ] = JoinPolicy.SUCCEEDED
     payload: Annotated[
-        Object | None, setting("Builds the payload of a `uses` step from `{payload.x}` and `{context.x}`.")
+        SecretObject | None,
+        setting("Builds the payload of a `uses` step from `{payload.x}` and `{context.x}`."),
     ] = msgspec.field(default=None, name="with")
     baggage: Annotated[
         Mapping[str, Anything] | None,

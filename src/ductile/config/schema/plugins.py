@@ -7,14 +7,14 @@ from datetime import timedelta
 from typing import Annotated, Literal
 
 from ductile.config.schema.fields import (
-    Clock,
     Duration,
     HoursOfDay,
     Instant,
-    Object,
     ScheduleInterval,
+    SecretObject,
     Section,
     Size,
+    TimeOfDay,
     Variables,
     WeekdayName,
     setting,
@@ -24,14 +24,16 @@ from ductile.core.schedules.rule import CatchUp, IfRunning
 
 
 class PreferredWindow(Section, frozen=True, kw_only=True):
-    start: Annotated[Clock, setting("First minute of the window, such as 06:00.")]
-    end: Annotated[Clock, setting("First minute after the window. Before `start` it means the next day.")]
+    start: Annotated[TimeOfDay, setting("First minute of the window, such as 06:00.")]
+    end: Annotated[TimeOfDay, setting("First minute after the window. Before `start` it means the next day.")]
 
 
 class ScheduleSettings(Section, frozen=True, kw_only=True):
     id: Annotated[str, setting("Name of the schedule, unique within its plugin.")] = "default"
     command: Annotated[str, setting("The command that is run. `handle` cannot be scheduled.")] = "poll"
-    payload: Annotated[Object | None, setting("JSON object handed to the command as its payload.")] = None
+    payload: Annotated[SecretObject | None, setting("JSON object handed to the command as its payload.")] = (
+        None
+    )
     every: Annotated[
         ScheduleInterval | None,
         setting(
@@ -119,7 +121,7 @@ class PluginSettings(Section, frozen=True, kw_only=True):
         setting("The installed plugin that this instance runs.", default="the instance's own name"),
     ] = None
     config: Annotated[
-        Object,
+        SecretObject,
         setting("Passed to the plugin unchanged. Values of keys that look secret are masked when shown."),
     ] = SecretMap.empty()
     env: Annotated[Variables, setting("Environment variables of the plugin's processes.")] = SecretMap.empty()

@@ -35,7 +35,7 @@ def visible_event(event: NewEvent) -> JsonObject:
     return visible
 
 
-class OutgoingEvent(Value):
+class IndexedEvent(Value):
     """An event with its index among the events of its producer."""
 
     event: NewEvent

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from random import Random
 
-from ductile.core.events.model import EventRoute, Hook, NewEvent, OutgoingEvent, Pipeline, visible_event
+from ductile.core.events.model import EventRoute, Hook, IndexedEvent, NewEvent, Pipeline, visible_event
 from ductile.core.expressions.conditions import (
     ConditionError,
     condition_result_to_json,
@@ -53,7 +53,7 @@ EMPTY_FANOUT = Fanout()
 
 
 def fan_out(
-    producer: EventProducer, events: Sequence[OutgoingEvent], policy: Policy, now: datetime, rng: Random
+    producer: EventProducer, events: Sequence[IndexedEvent], policy: Policy, now: datetime, rng: Random
 ) -> Fanout:
     """Return everything that the events start through routes and pipelines."""
     jobs: list[NewJob] = []
@@ -84,7 +84,7 @@ def fan_out(
 
 def start_pipeline(
     producer: EventProducer,
-    outgoing: OutgoingEvent,
+    outgoing: IndexedEvent,
     pipeline: Pipeline,
     policy: Policy,
     now: datetime,
@@ -122,7 +122,7 @@ def start_refusal(
 
 def _new_job(
     producer: EventProducer,
-    outgoing: OutgoingEvent,
+    outgoing: IndexedEvent,
     plugin: str,
     command: str,
     target: str,
@@ -170,7 +170,7 @@ def dropped_event_entry(
     )
 
 
-class JobEnding(Value):
+class HookInput(Value):
     """How a job ended, as far as hooks report it."""
 
     status: JobStatus
@@ -181,7 +181,7 @@ class JobEnding(Value):
 
 
 def fire_hooks(
-    job: Job, ending: JobEnding, baggage: JsonObject, policy: Policy, now: datetime, rng: Random
+    job: Job, ending: HookInput, baggage: JsonObject, policy: Policy, now: datetime, rng: Random
 ) -> Fanout:
     """Return the runs that the end of the job starts, each with its own event."""
     if not _fires_hooks(job, policy):
@@ -212,7 +212,7 @@ def fire_hooks(
     ledger: list[LedgerEntry] = []
     for pipeline in pipelines:
         event = NewEvent(id=make_id(now, rng), type=hook, source=source, payload=payload)
-        started = start_pipeline(producer, OutgoingEvent(event=event), pipeline, policy, now, rng)
+        started = start_pipeline(producer, IndexedEvent(event=event), pipeline, policy, now, rng)
         if not isinstance(started, NewRun):
             ledger.append(started)
             continue
@@ -237,7 +237,7 @@ def _fires_hooks(job: Job, policy: Policy) -> bool:
     return is_root and policy.plugin(job.plugin).notify_on_complete
 
 
-def _payload(job: Job, ending: JobEnding) -> JsonObject:
+def _payload(job: Job, ending: HookInput) -> JsonObject:
     pipeline = job.command if job.plugin == RUN_PLUGIN else None
     name = f"pipeline {pipeline}" if pipeline is not None else f"{job.plugin}.{job.command}"
     message = f"{name} {ending.status}" + (f": {ending.error}" if ending.error else "")

@@ -34,7 +34,7 @@ class BaggageError(ValueError):
         self.path = path
 
 
-class BaggageClaim(Value, array_like=True):
+class BaggageItem(Value, array_like=True):
     """Keep the value at `source` under `target`; with `spread`, an object key by key."""
 
     target: tuple[str, ...]
@@ -42,14 +42,14 @@ class BaggageClaim(Value, array_like=True):
     spread: bool = False
 
 
-def compile_baggage(written: Mapping[str, JsonValue]) -> tuple[BaggageClaim, ...]:
+def compile_baggage(written: Mapping[str, JsonValue]) -> tuple[BaggageItem, ...]:
     """Return the claims of a step. Raises BaggageError for the first fault."""
     for fault in faults_in_baggage(written):
         raise BaggageError(f"{fault.message}, in baggage", path=str(fault.where[0]) if fault.where else None)
     if "from" in written:
         target = tuple(str(written["namespace"]).split("."))
-        return (BaggageClaim(target=target, source=str(written["from"]), spread=True),)
-    return tuple(BaggageClaim(target=tuple(path.split(".")), source=str(at)) for path, at in written.items())
+        return (BaggageItem(target=target, source=str(written["from"]), spread=True),)
+    return tuple(BaggageItem(target=tuple(path.split(".")), source=str(at)) for path, at in written.items())
 
 
 def faults_in_baggage(written: Mapping[str, JsonValue]) -> Iterator[ExpressionFault]:
@@ -105,7 +105,7 @@ def _faults_in_target(key: str, path: str) -> Iterator[ExpressionFault]:
     yield ExpressionFault(where=(key,), message=f"this name {fault}", hint="choose another name")
 
 
-def apply_claims(claims: tuple[BaggageClaim, ...], inherited: JsonObject, context: EvalContext) -> JsonObject:
+def apply_claims(claims: tuple[BaggageItem, ...], inherited: JsonObject, context: EvalContext) -> JsonObject:
     """Return the inherited baggage with the claims added, as a new value.
 
     Raises BaggageError if a source is missing, an inherited value would change, or it becomes too large.
@@ -128,7 +128,7 @@ def apply_claims(claims: tuple[BaggageClaim, ...], inherited: JsonObject, contex
     return baggage
 
 
-def _with_claim(baggage: JsonObject, claim: BaggageClaim, value: JsonValue, *, depth: int) -> JsonObject:
+def _with_claim(baggage: JsonObject, claim: BaggageItem, value: JsonValue, *, depth: int) -> JsonObject:
     """Return the baggage with one claim added. Only the objects on its path are copied."""
     key = claim.target[depth]
     existing = baggage.get(key, MISSING)

@@ -14,13 +14,16 @@ from ductile.core.json import JsonObject, JsonValue
 from ductile.struct import DescribedEnum, Value, field
 
 
-class JobStatus(StrEnum):
-    QUEUED = "queued"
-    RUNNING = "running"
-    SUCCEEDED = "succeeded"
-    FAILED = "failed"
-    TIMED_OUT = "timed_out"
-    DEAD = "dead"
+class JobStatus(DescribedEnum):
+    QUEUED = "queued", "On the queue: ready to be claimed, or with a hold."
+    RUNNING = "running", "A worker claimed it."
+    SUCCEEDED = "succeeded", "The plugin did what was asked."
+    FAILED = "failed", "It failed and is not retried by itself: the failure is permanent."
+    TIMED_OUT = (
+        "timed_out",
+        "It was still running at its deadline. Passed through on the way to queued or dead.",
+    )
+    DEAD = "dead", "It was discarded: attempts exhausted, cancelled, purged, or its plugin removed."
 
 
 class JobReason(DescribedEnum):
@@ -78,7 +81,7 @@ class Hold(StrEnum):
 
     RETRY = "retry"  # until next_retry_at
     KEY = "key"  # another job with the same dedupe key is ready or running
-    PREDECESSOR = "predecessor"  # the job it replaces has not ended yet
+    PREDECESSOR = "predecessor"  # it runs after another job (`after_job_id`), which has not ended yet
     SUSPECT = "suspect"  # it ran when the daemon crashed; such jobs restart one at a time
     RUN = "run"  # it is a pipeline run: only its steps are claimed
 
@@ -126,7 +129,7 @@ class Origin(Value):
     target: str
 
 
-class Callback(Value):
+class StateSubscription(Value):
     """The subscription of a state webhook to a job."""
 
     url: str
@@ -157,7 +160,7 @@ class NewJob(Value):
     hops: int = 0
     trace_id: str | None = None
     origin: Origin | None = None
-    callback: Callback | None = None
+    callback: StateSubscription | None = None
     #: The job starts only after this one has ended.
     after_job_id: str | None = None
 
@@ -196,7 +199,7 @@ class Job(Value):
     #: The sequence number of the latest claim among all claims.
     claim_seq: int
     suspect: bool
-    callback: Callback | None
+    callback: StateSubscription | None
     payload: JsonObject | None = None
     artifacts: tuple[JsonValue, ...] = ()
 
@@ -302,7 +305,7 @@ class TimedOut(Value):
     evidence: Evidence = NO_EVIDENCE
 
 
-class Interrupted(Value):
+class Requeued(Value):
     """The daemon stopped during the execution, or could not start a process. Costs no attempt."""
 
     reason: JobReason = JobReason.INTERRUPTED
@@ -357,5 +360,5 @@ class RunEnded(Value):
 EARLY_END_REASONS = frozenset({JobReason.CANCELLED, JobReason.PLUGIN_REMOVED, JobReason.PURGED})
 
 Outcome: TypeAlias = (
-    Completed | Failed | TimedOut | Interrupted | Orphaned | EndedEarly | StepNotCreated | RunEnded
+    Completed | Failed | TimedOut | Requeued | Orphaned | EndedEarly | StepNotCreated | RunEnded
 )

@@ -10,8 +10,8 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from random import Random
 
-from ductile.core.events.model import NewEvent, OutgoingEvent
-from ductile.core.events.routing import EMPTY_FANOUT, EventProducer, Fanout, JobEnding, fan_out, fire_hooks
+from ductile.core.events.model import IndexedEvent, NewEvent
+from ductile.core.events.routing import EMPTY_FANOUT, EventProducer, Fanout, HookInput, fan_out, fire_hooks
 from ductile.core.ids import make_id
 from ductile.core.jobs.failures import (
     Breaker,
@@ -27,7 +27,6 @@ from ductile.core.jobs.model import (
     EndedEarly,
     Evidence,
     Failed,
-    Interrupted,
     Job,
     JobReason,
     JobStatus,
@@ -37,6 +36,7 @@ from ductile.core.jobs.model import (
     Orphaned,
     Outcome,
     PluginResponse,
+    Requeued,
     RunEnded,
     StepNotCreated,
     SubmittedBy,
@@ -79,7 +79,7 @@ class LogEntry(Value):
     evidence: Evidence
 
 
-class CallbackState(StrEnum):
+class WebhookState(StrEnum):
     """The states that state webhooks report."""
 
     QUEUED = "queued"
@@ -89,8 +89,8 @@ class CallbackState(StrEnum):
     FAILED = "failed"
 
 
-class CallbackEvent(Value):
-    state: CallbackState
+class StateChange(Value):
+    state: WebhookState
     reason: JobReason
     error: str | None = None
     result: JsonValue = None
@@ -142,7 +142,7 @@ class Settlement(Value):
     log: LogEntry | None = None
     state: JsonObject | None = None
     fact: FactEntry | None = None
-    events: tuple[OutgoingEvent, ...] = ()
+    events: tuple[IndexedEvent, ...] = ()
     children: tuple[NewJob, ...] = ()
     #: Pipeline runs started by an event or by the end of the job.
     runs: tuple[NewRun, ...] = ()
@@ -155,7 +155,7 @@ class Settlement(Value):
     next_occurrence: PlannedOccurrence | None = None
     #: Occurrences of that schedule that fell due while the job ran and have no row yet.
     skipped: tuple[Skip, ...] = ()
-    callback: CallbackEvent | None = None
+    callback: StateChange | None = None
     ledger: tuple[LedgerEntry, ...] = ()
 
     @property
@@ -178,7 +178,7 @@ def decide_settlement(
     settlement = _settle_job(view, outcome, policy, now, rng)
     breaker = _update_breaker(view, settlement, policy, now)
     next_occurrence, skipped = _update_schedule(view, outcome, settlement, policy, now, rng)
-    callback = None if view.job.callback is None else _callback_event(outcome, settlement)
+    callback = None if view.job.callback is None else _state_change(outcome, settlement)
     hooked = _fire_hooks(view, outcome, settlement, policy, now, rng)
     progress = settlement.progress
     if progress is None and view.run is not None and settlement.is_terminal:
@@ -212,7 +212,7 @@ def _settle_job(view: SettleView, outcome: Outcome, policy: Policy, now: datetim
             return _retry_or_give_up(view, JobStatus.TIMED_OUT, log, policy, now, rng)
         case Orphaned():
             return _recover(view, outcome, policy, now, rng)
-        case Interrupted():
+        case Requeued():
             log = _log(outcome, outcome.reason, LogStatus.INTERRUPTED)
             log = log if log.error else replace(log, error="the daemon was stopped while the job ran")
             settlement = _single_transition(
@@ -249,7 +249,7 @@ def _apply_cancellation(job: Job, outcome: Outcome) -> Outcome:
 
 
 def _log(
-    outcome: Failed | TimedOut | Interrupted | EndedEarly | RunEnded,
+    outcome: Failed | TimedOut | Requeued | EndedEarly | RunEnded,
     reason: JobReason,
     status: LogStatus = LogStatus.FAILED,
 ) -> LogEntry:
@@ -395,10 +395,10 @@ def _fail_permanently(job: Job, outcome: Completed, reason: JobReason, error: st
 
 def _number_events(
     job: Job, response: PluginResponse, now: datetime, rng: Random
-) -> tuple[OutgoingEvent, ...]:
+) -> tuple[IndexedEvent, ...]:
     """Return the events with their ids. A payload without a `result` gets that of the response."""
     return tuple(
-        OutgoingEvent(
+        IndexedEvent(
             event=NewEvent(
                 id=make_id(now, rng),
                 type=event.type,
@@ -459,19 +459,19 @@ def _update_schedule(
     return (None, ()) if skipped is None else (planned, skipped)
 
 
-def _callback_event(outcome: Outcome, settlement: Settlement) -> CallbackEvent:
+def _state_change(outcome: Outcome, settlement: Settlement) -> StateChange:
     reason = settlement.reason
     match settlement.status, outcome:
         case JobStatus.SUCCEEDED, RunEnded(result=result, artifacts=artifacts):
-            return CallbackEvent(state=CallbackState.DONE, reason=reason, result=result, artifacts=artifacts)
+            return StateChange(state=WebhookState.DONE, reason=reason, result=result, artifacts=artifacts)
         case JobStatus.SUCCEEDED, Completed(response=response):
-            return CallbackEvent(
-                state=CallbackState.DONE, reason=reason, result=response.result, artifacts=response.artifacts
+            return StateChange(
+                state=WebhookState.DONE, reason=reason, result=response.result, artifacts=response.artifacts
             )
         case JobStatus.QUEUED, _:
-            return CallbackEvent(state=CallbackState.QUEUED, reason=reason)
+            return StateChange(state=WebhookState.QUEUED, reason=reason)
         case _:
-            return CallbackEvent(state=CallbackState.FAILED, reason=reason, error=settlement.last_error)
+            return StateChange(state=WebhookState.FAILED, reason=reason, error=settlement.last_error)
 
 
 def _fire_hooks(
@@ -480,7 +480,7 @@ def _fire_hooks(
     """Return the runs that the end of the job starts through `on-hook`."""
     if not settlement.is_terminal or not policy.pipelines.have_hooks:
         return EMPTY_FANOUT
-    ending = JobEnding(
+    ending = HookInput(
         status=settlement.status,
         timed_out=any(transition.to_status is JobStatus.TIMED_OUT for transition in settlement.transitions),
         error=settlement.last_error,

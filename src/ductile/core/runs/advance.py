@@ -50,7 +50,7 @@ from ductile.core.runs.state import (
     NewStep,
     RunInfo,
     RunProgress,
-    TokenPosition,
+    TokenKey,
     TokenResult,
     TokenStatus,
 )
@@ -67,7 +67,7 @@ MAX_JOINED_BYTES = 10 * 1024 * 1024
 class Token(Value):
     """One event travelling through the graph."""
 
-    position: TokenPosition
+    position: TokenKey
     event: NewEvent
     #: Whether the event is in the store. An event made here is stored only if a job or a result needs it.
     stored: bool
@@ -135,7 +135,7 @@ class RunAdvancer:
             stored_live=None if is_new else view.scope.live,
         )
 
-    def replace_token(self, scope_id: str, count: int) -> None:
+    def fork_token(self, scope_id: str, count: int) -> None:
         """Count `count` live tokens in the scope where there was one."""
         self._scopes[scope_id].live += count - 1
 
@@ -303,7 +303,7 @@ class RunAdvancer:
         )
         self.add_scope(JoinScopeView(scope=scope, baggage=token.baggage), is_new=True)
         for number, branch in enumerate(node.branches):
-            position = TokenPosition(scope_id=scope.id, branch=number, sort_key=token.position.sort_key)
+            position = TokenKey(scope_id=scope.id, branch=number, sort_key=token.position.sort_key)
             self._pending.append((branch.first, replace(token, position=position)))
 
     # -- ending a token
@@ -373,7 +373,7 @@ class RunAdvancer:
         entry: _TrackedScope,
         split: SplitNode,
         results: list[TokenResult],
-        position: TokenPosition,
+        position: TokenKey,
         event_index: int,
     ) -> Token:
         """Return the token that continues after a split. Its event has a summary of each branch."""

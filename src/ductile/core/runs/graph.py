@@ -18,7 +18,7 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import Any, ClassVar, TypeAlias
 
-from ductile.core.expressions.baggage import BaggageClaim
+from ductile.core.expressions.baggage import BaggageItem
 from ductile.core.expressions.conditions import Condition
 from ductile.core.expressions.templates import Template, compile_template, paths_in
 from ductile.core.jobs.failures import RetryPolicy
@@ -141,7 +141,7 @@ class UseNode(_Step, kw_only=True, tag="uses"):
     plugin: str
     command: str
     payload: StepPayload | None = field(default=None, name="with")
-    baggage: tuple[BaggageClaim, ...] = ()
+    baggage: tuple[BaggageItem, ...] = ()
     retry: StepRetry | None = None
     #: In seconds.
     timeout: float | None = None

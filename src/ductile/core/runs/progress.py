@@ -12,7 +12,7 @@ from datetime import datetime
 from itertools import count
 from random import Random
 
-from ductile.core.events.model import NewEvent, OutgoingEvent
+from ductile.core.events.model import IndexedEvent, NewEvent
 from ductile.core.ids import make_id
 from ductile.core.jobs.model import Job, JobReason, RunEnded
 from ductile.core.json import JsonObject, JsonValue
@@ -27,7 +27,7 @@ from ductile.core.runs.state import (
     RunInfo,
     RunProgress,
     RunView,
-    TokenPosition,
+    TokenKey,
     TokenStart,
     TokenStatus,
 )
@@ -46,7 +46,7 @@ def start_first_steps(
     root = JoinScope(id=make_id(now, rng), live=1, context_id=run.job.event_context_id)
     start = TokenStart(
         path=run.graph.first,
-        position=TokenPosition(scope_id=root.id, branch=0, sort_key=""),
+        position=TokenKey(scope_id=root.id, branch=0, sort_key=""),
         event=run.event,
         context_id=run.job.event_context_id,
         baggage=baggage,
@@ -84,7 +84,7 @@ def start_tokens(
 def advance_run(
     view: RunView,
     job: Job,
-    emitted: Sequence[OutgoingEvent],
+    emitted: Sequence[IndexedEvent],
     result: JsonValue,
     policy: Policy,
     now: datetime,
@@ -104,7 +104,7 @@ def advance_run(
             id=make_id(now, rng), type=STEP_SUCCEEDED, source=job.plugin, payload={"result": result}
         )
         tokens = [_next_token(view, job, event, 0, stored=False)]
-    advancer.replace_token(view.position.scope_id, len(tokens))
+    advancer.fork_token(view.position.scope_id, len(tokens))
     for token in tokens:
         advancer.move_to(token, step.on_events.get(token.event.type, step.next), after=step)
     return advancer.advance()

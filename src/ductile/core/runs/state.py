@@ -32,7 +32,7 @@ class JoinScopeState(StrEnum):
     BROKEN = "broken"  # a branch failed, and the token that had entered the split failed with it
 
 
-class TokenPosition(Value):
+class TokenKey(Value):
     """Where a token is: its join scope, its branch there, and its place among the tokens of that branch."""
 
     scope_id: str
@@ -50,7 +50,7 @@ class JoinScope(Value):
     #: The split's path; None for the scope of the run.
     split: str | None = None
     #: The position of the token that entered the split, where the joined token continues.
-    parent: TokenPosition | None = None
+    parent: TokenKey | None = None
     #: The job that produced the entering token: the parent of the jobs after the join.
     entry_job_id: str | None = None
     context_id: str | None = None
@@ -61,7 +61,7 @@ class JoinScope(Value):
 class TokenResult(Value):
     """How and where a token ended."""
 
-    position: TokenPosition
+    position: TokenKey
     #: The `position` of the step in its pipeline.
     step_position: int
     step_path: str
@@ -99,7 +99,7 @@ class RunView(Value):
     info: RunInfo
     jobs: int
     cancelled: bool
-    position: TokenPosition
+    position: TokenKey
     baggage: JsonObject
     #: The step's scope, then its parents as long as each can be closed by the one before.
     scopes: tuple[JoinScopeView, ...]
@@ -121,7 +121,7 @@ class NewStep(Value):
     """A step to enqueue. One with a fault is recorded and ends at once."""
 
     job: NewJob
-    position: TokenPosition
+    position: TokenKey
     fault: StepNotCreated | None = None
 
 
@@ -156,7 +156,7 @@ class TokenStart(Value):
     """A token that starts at a step: the first of a run, or one of a rerun from that step."""
 
     path: str
-    position: TokenPosition
+    position: TokenKey
     event: NewEvent
     context_id: str | None
     baggage: JsonObject

@@ -17,7 +17,7 @@ from random import Random
 from typing import TypeAlias
 
 from ductile.core.jobs.failures import RetryPolicy, plan_delay
-from ductile.core.jobs.settlement import CallbackState
+from ductile.core.jobs.settlement import WebhookState
 from ductile.core.timestamps import format_timestamp, parse_timestamp
 from ductile.struct import Value
 
@@ -32,7 +32,7 @@ _MAX_DIGITS = 9
 _ACCEPTED = range(200, 300)
 _TICK = timedelta(microseconds=1)
 
-#: Subscribed states in the order of `CallbackState`; None for all of them.
+#: Subscribed states in the order of `WebhookState`; None for all of them.
 StateChoice: TypeAlias = tuple[str, ...] | None
 
 
@@ -45,7 +45,7 @@ def merge_choices(one: StateChoice, other: StateChoice) -> StateChoice:
     """Return the states that either of two subscriptions of the same URL chose."""
     if one is None or other is None:
         return None
-    return tuple(state for state in CallbackState if state in one or state in other)
+    return tuple(state for state in WebhookState if state in one or state in other)
 
 
 def event_timestamp(stamp: str, latest: str | None) -> str:

@@ -114,17 +114,17 @@ class Drain:
                 details=details,
             )
 
-    def keep_draining(self) -> None:
-        """Call `end` in a minute, unless the command that is about to disable the plugins does it earlier."""
+    def abandon_later(self) -> None:
+        """Abandon the drain in a minute, unless the command that disables the plugins comes first."""
         self._cancel_end_timer()
-        self._end_timer = asyncio.get_running_loop().call_later(KEEP_DRAINING.total_seconds(), self.end)
+        self._end_timer = asyncio.get_running_loop().call_later(KEEP_DRAINING.total_seconds(), self.abandon)
 
-    def finish(self, removed: Iterable[str]) -> None:
-        """End the drain: the active configuration is without these plugins. Others take jobs again."""
+    def complete(self, removed: Iterable[str]) -> None:
+        """End the drain successfully: the active configuration is without these plugins."""
         self.plugins -= frozenset(removed)
-        self.end()
+        self.abandon()
 
-    def end(self) -> None:
+    def abandon(self) -> None:
         """End the drain: plugins that were not removed take jobs again."""
         self._cancel_end_timer()
         drained, self.plugins = self.plugins, frozenset()

@@ -108,10 +108,10 @@ class Reloader:
                     await self._drain.drain(removed, until=until)
                     drained |= removed
             except BaseException:
-                self._drain.end()
+                self._drain.abandon()
                 raise
             switch = self._start_switch(drained)
-            switch.add_done_callback(lambda _: self._drain.end())
+            switch.add_done_callback(lambda _: self._drain.abandon())
             try:
                 return await asyncio.shield(switch)
             except asyncio.CancelledError:
@@ -138,9 +138,9 @@ class Reloader:
             try:
                 await self._drain.drain(frozenset(plugins), until=self._deps.clock.now() + longest)
             except BaseException:
-                self._drain.end()
+                self._drain.abandon()
                 raise
-            self._drain.keep_draining()
+            self._drain.abandon_later()
 
     async def _plan(self) -> tuple[Snapshot, ReloadResult]:
         """Return the configuration on disk, and what a reload to it changes."""
@@ -166,7 +166,7 @@ class Reloader:
                 self._deps.signals.emit(Signal.CONFIG_REFUSED, str(error) or type(error).__name__)
                 raise
             if drained is not None:
-                self._drain.finish(drained)
+                self._drain.complete(drained)
             ended = await self._end_removed()
             self._on_switched()
             return planned.with_work(ended, {one.plugin: one.runs for one in work})

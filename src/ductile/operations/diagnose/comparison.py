@@ -74,11 +74,11 @@ async def compare_with_last_good(
 ) -> RunComparison:
     """Compare a pipeline run, or a step, with the last good run of the pipeline; another job with a job."""
     run_id = job.id if job.plugin == RUN_PLUGIN else job.run_id
-    record = None if run_id is None else await context.store.run(run_id)
+    record = None if run_id is None else await context.store.get_run(run_id)
     if record is None:
         return await _compare_jobs(context, job, executions, configs)
     last = await _last_succeeded(context, record.job)
-    good = None if last is None else await context.store.run(last.job_id)
+    good = None if last is None else await context.store.get_run(last.job_id)
     if good is not None:
         return await _compare_runs(context, job, record, good, configs)
     if job.plugin == RUN_PLUGIN:
@@ -141,9 +141,9 @@ async def _compare_jobs(
         return RunComparison(
             not_compared=(f"anything: no earlier job of {job.plugin} {job.command} succeeded",)
         )
-    with_output = await context.store.executions(found.job_id)
+    with_output = await context.store.list_executions(found.job_id)
     good = next((each for each in with_output if each.execution == found.execution), found)
-    good_job = await context.store.job(good.job_id)
+    good_job = await context.store.get_job(good.job_id)
     last = executions[-1] if executions else None
     began = job.created_at if last is None else last.started_at
     before, now = config_at(configs, good.started_at), config_at(configs, began)
@@ -241,7 +241,7 @@ def first_failed(record: RunRecord) -> Job | None:
 
 
 async def _trace(context: OperationContext, record: RunRecord, member: Job) -> StepTrace:
-    whole = await context.store.job(member.id)
+    whole = await context.store.get_job(member.id)
     row = record.executions.get(member.id)
     return StepTrace(
         path=member.step_path or "",
@@ -271,10 +271,14 @@ async def _missing_references(
     """The references of a failed step that never ran because it could not be created."""
     if failed is None or record.graph is None or failed.id in record.executions:
         return ()
-    step, whole = record.graph.step(failed.step_path), await context.store.job(failed.id)
+    step, whole = record.graph.step(failed.step_path), await context.store.get_job(failed.id)
     if step is None or whole is None:
         return ()
-    stored = None if whole.event_context_id is None else await context.store.context(whole.event_context_id)
+    stored = (
+        None
+        if whole.event_context_id is None
+        else await context.store.get_event_context(whole.event_context_id)
+    )
     return diff.missing_references(step, whole.payload or {}, {} if stored is None else stored.baggage)
 
 

@@ -140,7 +140,7 @@ async def _store_findings(context: OperationContext) -> list[DoctorFinding]:
         return [
             local.check_clock(now, failures.newest_at, snapshot.timezone),
             *store_findings(await context.store.stats()),
-            *breaker_findings(await context.store.breakers()),
+            *breaker_findings(await context.store.list_breakers()),
             *[finding async for finding in schedule_findings(context)],
             *init_findings(await unhealthy_plugins(context)),
             *orphan_findings(await context.count_orphaned()),
@@ -197,7 +197,7 @@ def breaker_findings(rows: Sequence[BreakerRow]) -> Iterator[DoctorFinding]:
 async def schedule_findings(context: OperationContext) -> AsyncIterator[DoctorFinding]:
     engine, active = context.engine, active_schedules(context.snapshot())
     all_ok = True
-    for entry in await context.store.schedules():
+    for entry in await context.store.list_schedules():
         if (entry.plugin, entry.schedule_id) not in active:
             continue
         if engine is not None and entry.plugin in engine.draining:
@@ -230,7 +230,7 @@ def check_schedule(entry: ScheduleEntry, now: datetime, *, daemon_runs: bool) ->
 
 async def _check_history(context: OperationContext, entry: ScheduleEntry) -> DoctorFinding | None:
     """A finding for a schedule with a gap in its history, or with occurrences that other polls displaced."""
-    page = await context.store.occurrences(entry.plugin, entry.schedule_id, limit=_OCCURRENCES)
+    page = await context.store.list_occurrences(entry.plugin, entry.schedule_id, limit=_OCCURRENCES)
     name, where = f"{entry.plugin} {entry.schedule_id}", f"plugins.{entry.plugin}.schedules"
     if (await audit_history(context, entry, page.rows, newest=True)).complete is False:
         message = f"the history of {name} has a gap"

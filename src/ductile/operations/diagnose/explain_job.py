@@ -146,9 +146,9 @@ async def explain_job(context: OperationContext, request: OneJob) -> JobExplanat
     job = await resolve_job(context, request.job_id)
     records = _JobRecords(
         job=job,
-        executions=await context.store.executions(job.id),
+        executions=await context.store.list_executions(job.id),
         configs=await context.store.config_history(limit=_CONFIGS),
-        run=await context.store.run(job.id) if job.plugin == RUN_PLUGIN else None,
+        run=await context.store.get_run(job.id) if job.plugin == RUN_PLUGIN else None,
     )
     orphaned = context.is_orphaned(job)
     wait: WaitExplanation | None = None
@@ -230,7 +230,7 @@ async def _origin_chain(context: OperationContext, job: Job) -> tuple[ChainLink,
             links.append(ChainLink(job_id=None, what="earlier steps, left out here", status=None))
             parent_id = at.run_id
         seen.add(parent_id)
-        parent = await context.store.job(parent_id)
+        parent = await context.store.get_job(parent_id)
         if parent is None:
             links.append(ChainLink(job_id=parent_id, what="a job that is no longer stored", status=None))
             break
@@ -280,8 +280,8 @@ def _execution_text(row: LogRow) -> str:
 
 async def _job_input(context: OperationContext, records: _JobRecords) -> JobInput:
     job, store = records.job, context.store
-    event = None if job.source_event_id is None else await store.event(job.source_event_id)
-    stored = None if job.event_context_id is None else await store.context(job.event_context_id)
+    event = None if job.source_event_id is None else await store.get_event(job.source_event_id)
+    stored = None if job.event_context_id is None else await store.get_event_context(job.event_context_id)
     config = config_at(records.configs, job.started_at)
     payload: Any = redact(job.payload)
     baggage: Any = None if stored is None else redact(stored.baggage)

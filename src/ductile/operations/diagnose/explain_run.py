@@ -77,7 +77,7 @@ async def explain_run(context: OperationContext, request: OneJob) -> RunExplanat
                 hint=f"Look at it with `ductile job show {job.id}`.",
             )
         job = await find_job(context, job.run_id)
-    record = await context.store.run(job.id)
+    record = await context.store.get_run(job.id)
     if record is None:
         raise NotFoundError(f"there is no pipeline run {job.id}")
     return RunExplanation(

@@ -127,8 +127,10 @@ async def _load_records(context: OperationContext, request: OneSchedule) -> _Sch
             raise
     schedule = configured_schedule(context, name, schedule_id)
     command = "poll" if schedule is None else schedule.command
-    breakers = {(row.plugin, row.command): row.breaker for row in await context.store.breakers()}
-    last = None if entry is None or entry.last_job_id is None else await context.store.job(entry.last_job_id)
+    breakers = {(row.plugin, row.command): row.breaker for row in await context.store.list_breakers()}
+    last = (
+        None if entry is None or entry.last_job_id is None else await context.store.get_job(entry.last_job_id)
+    )
     return _ScheduleRecords(
         name=name,
         schedule_id=schedule_id,
@@ -140,7 +142,7 @@ async def _load_records(context: OperationContext, request: OneSchedule) -> _Sch
         last_job=last,
         breaker=breakers.get((name, command)),
         outstanding=await context.store.count_outstanding(name, command),
-        occurrences=(await context.store.occurrences(name, schedule_id, limit=_OCCURRENCES)).rows,
+        occurrences=(await context.store.list_occurrences(name, schedule_id, limit=_OCCURRENCES)).rows,
     )
 
 

@@ -95,7 +95,7 @@ async def working_remedy(
 
 async def _rerun_remedy(context: OperationContext, run_id: str, step: Job) -> str | None:
     """Advice to start the run again from a step of the corrected pipeline; None if that would be refused."""
-    run = await context.store.job(run_id)
+    run = await context.store.get_job(run_id)
     if run is None or run.plugin != RUN_PLUGIN or step.step_path is None:
         return None
     pipeline = context.snapshot().policy.pipelines.by_name.get(run.command)

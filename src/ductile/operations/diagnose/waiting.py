@@ -68,7 +68,7 @@ async def _why_held(context: OperationContext, job: Job) -> WaitExplanation | No
             why = "ran when the daemon died too, and such jobs are tried one at a time"
             return await _behind(context, job, why)
         case Hold.RUN:
-            record = await context.store.run(job.id)
+            record = await context.store.get_run(job.id)
             if record is None:
                 return WaitExplanation(why="none of its steps has started yet.")
             return await _why_steps_wait(context, record)
@@ -99,7 +99,7 @@ async def _blocker_of(context: OperationContext, job: Job) -> Job | None:
     """The job that a job waits for. A pipeline run that has not started waits by its steps."""
     if job.hold is not Hold.RUN:
         return await context.store.blocking_job(job.id)
-    record = await context.store.run(job.id)
+    record = await context.store.get_run(job.id)
     for step in () if record is None else record.steps:
         if step.hold is Hold.PREDECESSOR:
             return await context.store.blocking_job(step.id)
@@ -116,14 +116,14 @@ def _ways_past(blocker: Job) -> tuple[str, ...]:
 
 async def _why_not_started(context: OperationContext, job: Job) -> WaitExplanation:
     """A ready job waits for the init of its plugin, for a limit, or starts in a moment."""
-    for init in await context.store.inits():
+    for init in await context.store.list_inits():
         if init.key.plugin != job.plugin or init.status is not InitStatus.PENDING:
             continue
-        found = None if init.job_id in (None, job.id) else await context.store.job(init.job_id or "")
+        found = None if init.job_id in (None, job.id) else await context.store.get_job(init.job_id or "")
         if found is not None and found.completed_at is None:
             why = f"{job_text(found, context.now())} initialises the plugin and has not ended."
             return WaitExplanation(why=why, blocker=found, advice=_ways_past(found))
-    rows = (await context.store.jobs(JobFilter(status=JobStatus.RUNNING), limit=_PAGE)).rows
+    rows = (await context.store.list_jobs(JobFilter(status=JobStatus.RUNNING), limit=_PAGE)).rows
     running = [each for each in rows if each.plugin != RUN_PLUGIN]
     own = [each for each in running if each.plugin == job.plugin]
     plugin = context.snapshot().plugins.get(job.plugin)

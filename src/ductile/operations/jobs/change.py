@@ -98,7 +98,7 @@ async def refuse_retry_when_draining(context: OperationContext, job: Job) -> Non
     if context.engine is None or not context.engine.draining:
         return
     used = {job.plugin}
-    if job.plugin == RUN_PLUGIN and (record := await context.store.run(job.id)) is not None:
+    if job.plugin == RUN_PLUGIN and (record := await context.store.get_run(job.id)) is not None:
         used = {member.plugin for member in record.steps}
     if closed := sorted(used & context.engine.draining):
         raise draining_error(closed[0], None if job.plugin != RUN_PLUGIN else f"the run {job.id}")

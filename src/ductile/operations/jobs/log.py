@@ -87,7 +87,7 @@ async def list_log(context: OperationContext, request: ListLog) -> ExecutionPage
     where = await _filter(context, request)
     if where.query is not None:
         await index_pending_logs(context)
-    page = await context.store.log(where, limit=request.limit, cursor=request.cursor)
+    page = await context.store.list_log(where, limit=request.limit, cursor=request.cursor)
     logs = await _executions(context, page.rows, output=request.output)
     return ExecutionPage(logs=logs, next_cursor=page.next_cursor)
 
@@ -107,7 +107,7 @@ async def _executions(context: OperationContext, rows: Iterable[LogRow], *, outp
     return [
         logged_execution(whole)
         for row in rows
-        for whole in await context.store.executions(row.job_id)
+        for whole in await context.store.list_executions(row.job_id)
         if whole.id == row.id
     ]
 
@@ -179,7 +179,7 @@ async def _after(context: OperationContext, where: LogFilter, after: int) -> lis
     found: list[LogRow] = []
     cursor: str | None = None
     while True:
-        page = await context.store.log(where, limit=LARGEST_PAGE, cursor=cursor)
+        page = await context.store.list_log(where, limit=LARGEST_PAGE, cursor=cursor)
         found += [row for row in page.rows if row.seq > after]
         cursor = page.next_cursor
         if cursor is None or page.rows[-1].seq <= after:
@@ -201,7 +201,7 @@ async def tail_ledger(context: OperationContext, request: TailLedger) -> LedgerP
     """Ledger entries after a number; without one, the latest."""
     lowest, highest = await context.store.ledger_range()
     after = max(0, highest - request.limit) if request.after is None else request.after
-    rows = await context.store.ledger(after=after, limit=request.limit)
+    rows = await context.store.list_ledger(after=after, limit=request.limit)
     return LedgerPage(events=[ledger_event(row) for row in rows], lowest=lowest, highest=highest)
 
 
@@ -227,7 +227,7 @@ async def follow_ledger(context: OperationContext, request: FollowLedger) -> New
     """Ledger entries after a number, oldest first; waits for one if there is none."""
 
     async def look(last: bool, stopping: bool) -> NewLedgerEvents | None:
-        rows = await context.store.ledger(after=request.after, limit=LARGEST_PAGE)
+        rows = await context.store.list_ledger(after=request.after, limit=LARGEST_PAGE)
         if not rows and not last:
             return None
         gap, following = None, request.after + 1

@@ -27,7 +27,7 @@ class OneJob(Value):
 
 async def find_job(context: OperationContext, job_id: str) -> Job:
     """The job with this id, also if only its log is left. Raises `NotFoundError`."""
-    job = await context.store.job(job_id)
+    job = await context.store.get_job(job_id)
     if job is None:
         raise NotFoundError(f"there is no job {job_id}", hint="See `ductile job list`.")
     return job
@@ -40,7 +40,7 @@ async def resolve_job(context: OperationContext, job_id: str) -> Job:
     """
     named = job_id.lower()
     prefix, suffix = id_prefix(named), id_suffix(named)
-    if prefix is None or suffix is None or await context.store.job(named) is not None:
+    if prefix is None or suffix is None or await context.store.get_job(named) is not None:
         try:
             return await find_job(context, named)
         except NotFoundError as missing:
@@ -88,5 +88,5 @@ def _joined(*groups: str) -> str:
 
 
 async def latest_execution(context: OperationContext, where: LogFilter) -> LogRow | None:
-    rows = (await context.store.log(where, limit=1)).rows
+    rows = (await context.store.list_log(where, limit=1)).rows
     return rows[0] if rows else None

@@ -97,7 +97,7 @@ async def list_jobs(context: OperationContext, request: ListJobs) -> JobPage:
     if request.query is not None:
         await index_pending_logs(context)
     where = msgspec.convert(request, JobFilter, from_attributes=True)
-    page = await context.store.jobs(where, limit=request.limit, cursor=request.cursor)
+    page = await context.store.list_jobs(where, limit=request.limit, cursor=request.cursor)
     return JobPage(jobs=[listed_job(context, job) for job in page.rows], next_cursor=page.next_cursor)
 
 
@@ -128,15 +128,15 @@ class FullJob(ListedJob, Response, kw_only=True):
 async def show_job(context: OperationContext, request: ShowJob) -> FullJob:
     """One job with its payload, result and history; of a pipeline run also its steps, bypassed or not."""
     job = await resolve_job(context, request.job_id)
-    run = await context.store.run(job.id) if job.plugin == RUN_PLUGIN else None
+    run = await context.store.get_run(job.id) if job.plugin == RUN_PLUGIN else None
     return await _full_job(context, job, steps=UNSET if run is None else describe_steps(run))
 
 
 async def _full_job(
     context: OperationContext, job: Job, steps: tuple[StepReport, ...] | UnsetType = UNSET
 ) -> FullJob:
-    executions = await context.store.executions(job.id)
-    transitions = await context.store.transitions(job.id)
+    executions = await context.store.list_executions(job.id)
+    transitions = await context.store.list_transitions(job.id)
     return from_record(
         FullJob,
         job,
@@ -184,7 +184,7 @@ class JobLog(Response):
 async def job_logs(context: OperationContext, request: OneJob) -> JobLog:
     """What each execution of a job printed."""
     job = await resolve_job(context, request.job_id)
-    executions = await context.store.executions(job.id)
+    executions = await context.store.list_executions(job.id)
     return JobLog(job_id=job.id, executions=[logged_execution(row) for row in executions])
 
 

@@ -58,7 +58,7 @@ async def queue_list(context: OperationContext, request: ListQueue) -> QueuedJob
 
     async def listed(status: JobStatus) -> list[ListedJob]:
         where = JobFilter(status=status, plugin=request.plugin)
-        page = await context.store.jobs(where, limit=request.limit)
+        page = await context.store.list_jobs(where, limit=request.limit)
         return [listed_job(context, job) for job in page.rows]
 
     return QueuedJobs(running=await listed(JobStatus.RUNNING), queued=await listed(JobStatus.QUEUED))
@@ -87,7 +87,7 @@ async def queue_purge(context: OperationContext, request: PurgeQueue) -> PurgedQ
         raise UsageError("a plugin and --all contradict each other", hint="Name a plugin, or use --all.")
     if request.dry_run:
         where = JobFilter(status=JobStatus.QUEUED, plugin=plugin)
-        page = await context.store.jobs(where, limit=LARGEST_PAGE)
+        page = await context.store.list_jobs(where, limit=LARGEST_PAGE)
         ids, more = [job.id for job in page.rows], page.next_cursor is not None
         return PurgedQueue(purged=0, would_purge=ids, more=more, dry_run=True)
     purged = 0

@@ -182,7 +182,7 @@ async def plugin_state(context: OperationContext, request: ShowPluginState) -> S
 
 async def plugin_facts(context: OperationContext, request: ListPluginFacts) -> PluginFacts:
     """The facts of a plugin, newest first; those of one that is no longer configured too."""
-    page = await context.store.facts(request.plugin, limit=request.limit, cursor=request.cursor)
+    page = await context.store.list_facts(request.plugin, limit=request.limit, cursor=request.cursor)
     if not page.rows:
         find_plugin(context.snapshot(), request.plugin)
     return PluginFacts(

@@ -105,7 +105,7 @@ async def _check_one(context: OperationContext, engine: Engine, plugin: PluginIn
         if not await engine.dispatcher.start_outside_queue(job, limit=None if safe else plugin.parallelism):
             return PluginHealth(plugin=plugin.name, job_id=None, status=NOT_CHECKED, error=None)
         await asyncio.wait({ended}, timeout=plugin.timeout_for("health").total_seconds() + _KILL_SECONDS)
-    found = await context.store.job(job.id)
+    found = await context.store.get_job(job.id)
     return PluginHealth(
         plugin=plugin.name,
         job_id=job.id,
@@ -116,7 +116,7 @@ async def _check_one(context: OperationContext, engine: Engine, plugin: PluginIn
 
 async def unhealthy_plugins(context: OperationContext) -> dict[str, InitRecord]:
     """The failed init of each unhealthy plugin, by plugin name."""
-    records = await context.store.inits()
+    records = await context.store.list_inits()
     found = {}
     for name, plugin in context.snapshot().plugins.items():
         init = init_of(plugin, now=context.now(), rng=context.rng)

@@ -28,8 +28,8 @@ async def refuse_unknown_plugin(context: OperationContext, plugin: str | None) -
     """
     if plugin is None or plugin == RUN_PLUGIN or plugin in context.snapshot().plugins:
         return
-    jobs = await context.store.jobs(JobFilter(plugin=plugin), limit=1)
-    if not jobs.rows and not (await context.store.log(LogFilter(plugin=plugin), limit=1)).rows:
+    jobs = await context.store.list_jobs(JobFilter(plugin=plugin), limit=1)
+    if not jobs.rows and not (await context.store.list_log(LogFilter(plugin=plugin), limit=1)).rows:
         raise unknown_plugin(context.snapshot(), plugin)
 
 

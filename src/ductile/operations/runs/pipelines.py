@@ -68,7 +68,7 @@ async def list_pipelines(context: OperationContext, _request: NoFields) -> Pipel
     for pipeline in snapshot.policy.pipelines.by_name.values():
         where = JobFilter(plugin=RUN_PLUGIN, command=pipeline.name)
         last = None
-        for job in (await context.store.jobs(where, limit=1)).rows:
+        for job in (await context.store.list_jobs(where, limit=1)).rows:
             last = from_record(LatestRun, job, job_id=job.id)
         listed.append(ListedPipeline(**asdict(_summary(snapshot, pipeline)), last_run=last))
     return PipelineList(pipelines=listed)
@@ -158,7 +158,7 @@ async def follow_run(context: OperationContext, request: FollowRun) -> RunProgre
     async def look(last: bool, stopping: bool) -> RunProgressReport | None:
         # The run first: steps that ended before it are then seen.
         over = (await find_job(context, run.id)).status in TERMINAL
-        latest = (await context.store.jobs(JobFilter(run_id=run.id), limit=LARGEST_PAGE)).rows
+        latest = (await context.store.list_jobs(JobFilter(run_id=run.id), limit=LARGEST_PAGE)).rows
         ended = [job for job in latest[::-1] if job.status in TERMINAL]
         if not over and not last and len(ended) <= request.known:
             return None

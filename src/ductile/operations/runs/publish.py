@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
-from ductile.core.events.model import NewEvent, OutgoingEvent
+from ductile.core.events.model import IndexedEvent, NewEvent
 from ductile.core.events.routing import EventProducer, fan_out
 from ductile.core.jobs.model import JobStatus, LedgerKind, NewJob
 from ductile.core.runs.graph import RUN_PLUGIN
@@ -103,7 +103,7 @@ async def publish_event(context: OperationContext, request: PublishEvent) -> Pub
         submitted_by=source.submitted_by, detail=source.detail, hops=options.hops, trace_id=options.trace_id
     )
     policy = with_regex_time_limit(snapshot.policy)
-    started = fan_out(producer, (OutgoingEvent(event=event),), policy, context.now(), context.rng)
+    started = fan_out(producer, (IndexedEvent(event=event),), policy, context.now(), context.rng)
 
     def keyed(job: NewJob) -> NewJob:
         return replace(job, dedupe_key=options.dedupe_key, dedupe_ttl=options.dedupe_ttl)
@@ -123,7 +123,7 @@ async def publish_event(context: OperationContext, request: PublishEvent) -> Pub
     results = await context.enqueue(submission)
     if options.idempotent and results and all(isinstance(each, Deduplicated) for each in results):
         # Not where something was started: a refused caller relies on that nothing was.
-        refuse_changed_payload(options, await context.store.job(results[0].job_id))
+        refuse_changed_payload(options, await context.store.get_job(results[0].job_id))
     published = _published(event, submission, jobs, results)
     return replace(published, message=_message(context, published))
 

@@ -42,13 +42,13 @@ from ductile.operations.submission import (
     SubmissionOptions,
     SubmissionRequest,
     Submitted,
-    callback_of,
     find_calling_job,
     read_submission_options,
     refuse_changed_payload,
     refuse_reused_key,
     refuse_without_subscription,
     submit_job,
+    subscription_of,
 )
 from ductile.protocol.manifest.model import ExecutionMode
 from ductile.store.model.jobs import Accepted, Deduplicated, RetryResult, Submission
@@ -158,7 +158,7 @@ async def _start(
             source_event_id=event.id,
             hops=options.hops,
             trace_id=options.trace_id,
-            callback=callback_of(options),
+            callback=subscription_of(options),
         ),
         graph=pipeline.graph,
         event=event,
@@ -265,7 +265,7 @@ async def _submit(
         began = context.now()
         (result,) = await context.enqueue(submission)
         if duplicate := isinstance(result, Deduplicated):
-            refuse_changed_payload(options, await context.store.job(result.job_id))
+            refuse_changed_payload(options, await context.store.get_job(result.job_id))
             refuse_without_subscription(result)
         if wait is None or engine is None:
             status = (await find_job(context, result.job_id)).status if duplicate else JobStatus.QUEUED
@@ -339,7 +339,7 @@ async def retry_from_step(context: OperationContext, request: RetryFromStep) -> 
 
 
 async def _new_run(context: OperationContext, old: Job, pipeline: Pipeline, step: str) -> NewRun:
-    event = None if old.source_event_id is None else await context.store.event(old.source_event_id)
+    event = None if old.source_event_id is None else await context.store.get_event(old.source_event_id)
     if event is None:
         raise GoneError("what the run began with is no longer kept", hint="Start the pipeline again.")
     job = NewJob(

@@ -70,7 +70,7 @@ class ScheduleHistory(Response):
 
 async def show_history(context: OperationContext, request: ShowHistory) -> ScheduleHistory:
     entry = await find_schedule(context, request.plugin, request.schedule)
-    page = await context.store.occurrences(
+    page = await context.store.list_occurrences(
         entry.plugin, entry.schedule_id, limit=request.limit, cursor=request.cursor
     )
     return ScheduleHistory(
@@ -109,7 +109,7 @@ async def audit_history(
     ended: dict[str, datetime] = {}
     for job_id in [row.job_id for row in checked if isinstance(rule.trigger, Every) and row.job_id]:
         # An `every` counts from the first end of its run; a retry by hand does not move it.
-        changes = await context.store.transitions(job_id)
+        changes = await context.store.list_transitions(job_id)
         if (end := end_before_manual_retry([(each.at, each.transition) for each in changes])) is not None:
             ended[job_id] = end
     gaps = find_gaps(checked, rule, since=since, until=until, ended=ended)

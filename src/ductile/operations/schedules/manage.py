@@ -122,7 +122,7 @@ async def find_schedule(context: OperationContext, plugin: str, schedule: str | 
 
     Raises `NotFoundError`, or `UsageError` if several may be meant.
     """
-    entries = await context.store.schedules()
+    entries = await context.store.list_schedules()
     own = {entry.schedule_id: entry for entry in entries if entry.plugin == plugin}
     if schedule is None and len(own) == 1:
         return next(iter(own.values()))
@@ -147,7 +147,7 @@ async def find_schedule(context: OperationContext, plugin: str, schedule: str | 
 
 async def current_schedules(context: OperationContext) -> tuple[ScheduleEntry, ...]:
     """Every schedule as it stands; without a daemon, as it will stand when one starts."""
-    stored = await context.store.schedules()
+    stored = await context.store.list_schedules()
     if context.engine is not None:
         return stored
     now = context.now()
@@ -169,7 +169,7 @@ def configured_schedule(context: OperationContext, plugin: str, schedule_id: str
 
 async def list_schedules(context: OperationContext, request: ListSchedules) -> ScheduleList:
     await refuse_unknown_plugin(context, request.plugin)
-    breakers = {(row.plugin, row.command): row for row in await context.store.breakers()}
+    breakers = {(row.plugin, row.command): row for row in await context.store.list_breakers()}
     return ScheduleList(
         schedules=tuple(
             _listed(context, entry, breakers)

@@ -62,7 +62,7 @@ async def show_breakers(context: OperationContext, request: OnePlugin) -> Plugin
         plugin=plugin,
         breakers={
             row.command: from_record(BreakerStatus, row.breaker)
-            for row in await context.store.breakers()
+            for row in await context.store.list_breakers()
             if row.plugin == plugin
         },
         history=tuple(from_record(BreakerChange, row, at=timestamp(row.created_at)) for row in history),
@@ -72,7 +72,7 @@ async def show_breakers(context: OperationContext, request: OnePlugin) -> Plugin
 async def reset_breakers(context: OperationContext, request: ResetBreakers) -> BreakersReset:
     """Close the open and half-open breakers of a plugin, or of one of its commands."""
     plugin, command = find_plugin(context.snapshot(), request.plugin), request.command
-    rows = [row for row in await context.store.breakers() if row.plugin == plugin.name]
+    rows = [row for row in await context.store.list_breakers() if row.plugin == plugin.name]
     if command is not None and command not in {row.command for row in rows}:
         known_command(plugin, command)  # A command that was removed may still have a breaker.
     if request.dry_run:

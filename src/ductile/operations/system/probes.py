@@ -45,7 +45,7 @@ async def health(context: OperationContext, peer: str | None, headers: Mapping[b
     try:
         await context.store.check_files()
         counts = await context.store.queue_counts()
-        breakers = await context.store.breakers()
+        breakers = await context.store.list_breakers()
         is_full = await context.store.is_full()
     except StoreError as error:
         if local:

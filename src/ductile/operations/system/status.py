@@ -88,7 +88,7 @@ class SystemStatus(Response):
 
 async def show_status(context: OperationContext, request: ShowStatus) -> SystemStatus:
     await context.store.check_files()
-    breakers = await context.store.breakers()
+    breakers = await context.store.list_breakers()
     schedules = await current_schedules(context)
     failed_inits = await unhealthy_plugins(context)
     if context.engine is not None:
@@ -149,11 +149,11 @@ async def _plugin_status(
 
 async def _running_jobs(context: OperationContext) -> tuple[RunningJob, ...]:
     """Running jobs and pipeline runs, the one that has run longest first; at most one page."""
-    page = await context.store.jobs(JobFilter(status=JobStatus.RUNNING), limit=LARGEST_PAGE)
+    page = await context.store.list_jobs(JobFilter(status=JobStatus.RUNNING), limit=LARGEST_PAGE)
     jobs = sorted(page.rows, key=lambda job: job.started_at or job.created_at)
     pipelines: dict[str, str] = {}
     for run_id in {job.run_id for job in jobs if job.run_id is not None}:
-        run = await context.store.job(run_id)
+        run = await context.store.get_job(run_id)
         pipelines[run_id] = "" if run is None else run.command
     now = context.now()
     return tuple(

@@ -167,7 +167,7 @@ class DeliveryResent(Response):
 
 
 async def list_deliveries(context: OperationContext, request: ListDeliveries) -> DeliveryPage:
-    page = await context.store.deliveries(
+    page = await context.store.list_deliveries(
         job_id=request.job_id, status=request.status, limit=request.limit, cursor=request.cursor
     )
     return DeliveryPage(
@@ -178,7 +178,7 @@ async def list_deliveries(context: OperationContext, request: ListDeliveries) ->
 
 async def resend_delivery(context: OperationContext, request: ResendDelivery) -> DeliveryResent:
     """Send a delivery again, unchanged. Raises `ConflictError` if it is still pending."""
-    found = await context.store.delivery(request.delivery_id)
+    found = await context.store.get_delivery(request.delivery_id)
     if found is None:
         raise NotFoundError(
             f"there is no delivery {request.delivery_id}", hint="ductile webhook deliveries lists them."

@@ -37,7 +37,7 @@ class CommandType(StrEnum):
     WRITE = "write"
 
 
-class EmittedEvent(Value):
+class DeclaredEvent(Value):
     """An event type that a command declares to emit, with the payload names in it."""
 
     type: str
@@ -53,7 +53,7 @@ class Command(Value):
     idempotent: bool | None = None
     retry_safe: bool | None = None
     consumes: tuple[str, ...] = ()
-    emits: tuple[EmittedEvent, ...] = ()
+    emits: tuple[DeclaredEvent, ...] = ()
     #: Whether the manifest declares the events of this command; the list may be empty.
     declares_events: bool = False
     others: Mapping[str, JsonValue] = field(default_factory=dict)

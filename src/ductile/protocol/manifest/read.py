@@ -24,7 +24,7 @@ from ductile.protocol.manifest.model import (
     Command,
     CommandType,
     CompatibilityView,
-    EmittedEvent,
+    DeclaredEvent,
     ExecutionMode,
     FactOutput,
     Manifest,
@@ -284,7 +284,7 @@ def read_command(fields: FieldReader, name: str) -> Command:
         event = item.get("event") if isinstance(item, MapNode) else item
         if isinstance(event, ScalarNode):
             names = _texts(item.get("values")) if isinstance(item, MapNode) else ()
-            emits.append(EmittedEvent(type=event.text, values=names))
+            emits.append(DeclaredEvent(type=event.text, values=names))
     return Command(
         name=name,
         type=kind or CommandType.WRITE,

@@ -26,10 +26,10 @@ from typing import TypeAlias
 from ductile.runner.port import (
     NO_LIMITS,
     CouldNotStart,
+    ForkServerLost,
     GracePeriods,
     Launch,
     ResourceLimits,
-    RunnerLost,
     StartedBy,
 )
 from ductile.runner.process import rlimit_exec
@@ -81,7 +81,7 @@ class SpawnRunner:
         #: Processes that have not ended.
         self.active: set[SupervisedProcess] = set()
 
-    async def start(self, launch: Launch) -> SupervisedProcess | CouldNotStart | RunnerLost:
+    async def start(self, launch: Launch) -> SupervisedProcess | CouldNotStart | ForkServerLost:
         if launch.limits != NO_LIMITS and sys.platform != "linux":
             reason = "this system cannot put limits on a process; remove `limits`"
             return CouldNotStart(error=f"{launch.entrypoint} could not be started: {reason}", permanent=True)

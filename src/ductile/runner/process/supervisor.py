@@ -29,12 +29,12 @@ from ductile.runner.port import (
     DeadlinePassed,
     Exited,
     ExitStatus,
+    ForkServerLost,
     GracePeriods,
     Launch,
     OutputLimitExceeded,
     ProcessOutput,
     ProcessResult,
-    RunnerLost,
     StartedBy,
     StoppedOnRequest,
 )
@@ -415,7 +415,7 @@ class SupervisedProcess:
         )
         if status is None and self._cause is not _TerminationCause.DEADLINE:
             error = "what had started the process was lost before it reported how the process ended"
-            return RunnerLost(error=error, output=output)
+            return ForkServerLost(error=error, output=output)
         match self._cause:
             case None:
                 return Exited(output=output)

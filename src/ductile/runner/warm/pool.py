@@ -19,9 +19,9 @@ from ductile.runner.port import (
     OWNER_VARIABLE,
     STORE_VARIABLE,
     CouldNotStart,
+    ForkServerLost,
     GracePeriods,
     Launch,
-    RunnerLost,
     StartedBy,
 )
 from ductile.runner.process.spawn import SpawnRunner, shebang
@@ -176,7 +176,7 @@ class WarmRunner:
         self._forking: set[asyncio.Future[ForkedHandle]] = set()
         self._active: set[SupervisedProcess] = set()
 
-    async def start(self, launch: Launch) -> SupervisedProcess | CouldNotStart | RunnerLost:
+    async def start(self, launch: Launch) -> SupervisedProcess | CouldNotStart | ForkServerLost:
         plan = plan_warm_start(launch)
         if isinstance(plan, WarmPlan):
             server = await self._server_for(plan.key)
@@ -223,7 +223,7 @@ class WarmRunner:
 
     async def _fork(
         self, server: ForkServerClient, launch: Launch, plan: WarmPlan
-    ) -> SupervisedProcess | RunnerLost | None:
+    ) -> SupervisedProcess | ForkServerLost | None:
         """Return a process, or None if there certainly is none and the launch may be spawned instead."""
         try:
             pipes = open_pipes()
@@ -249,7 +249,7 @@ class WarmRunner:
             return None
         except ServerLostError as error:
             pipes.close()
-            return RunnerLost(error=str(error))
+            return ForkServerLost(error=str(error))
         return self._supervise(handle, launch, pipes)
 
     def _supervise(self, handle: ForkedHandle, launch: Launch, pipes: PipeEnds) -> SupervisedProcess:

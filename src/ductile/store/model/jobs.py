@@ -30,7 +30,7 @@ class Submission(Value):
     dedupe_window: timedelta = timedelta(hours=24)
 
 
-class JobStateChange(Value):
+class JobStatusChange(Value):
     """A job that changed its state without an execution of its own."""
 
     id: str
@@ -50,7 +50,7 @@ class Accepted(Value):
     ready: bool
     #: Of a run: its first steps, and jobs that ended at once: steps that could not be created, or itself.
     steps: tuple[Accepted, ...] = ()
-    ended: tuple[JobStateChange, ...] = ()
+    ended: tuple[JobStatusChange, ...] = ()
 
 
 class Deduplicated(Value):
@@ -110,7 +110,7 @@ class Settled(Value):
     settlement: Settlement
     started: tuple[EnqueueResult, ...] = ()
     #: Other jobs that ended with it: steps that could not be created, and pipeline runs.
-    ended: tuple[JobStateChange, ...] = ()
+    ended: tuple[JobStatusChange, ...] = ()
 
 
 class SettleSkipped(StrEnum):
@@ -137,7 +137,7 @@ class CancelResult(Value):
     status: CancelStatus
     #: Running jobs, whose processes must be ended.
     stopping: tuple[str, ...] = ()
-    ended: tuple[JobStateChange, ...] = ()
+    ended: tuple[JobStatusChange, ...] = ()
     more: bool = False
 
 
@@ -172,7 +172,7 @@ class ReleaseResult(Value):
 class BatchResult(Value):
     """Jobs that one batch has ended or recovered. `more`: another batch is needed."""
 
-    jobs: tuple[JobStateChange, ...]
+    jobs: tuple[JobStatusChange, ...]
     more: bool
 
 

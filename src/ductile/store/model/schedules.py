@@ -10,7 +10,7 @@ from ductile.core.policy import EMPTY_POLICY, Policy
 from ductile.core.schedules.admission import StartConditions
 from ductile.core.schedules.planner import Occurrence
 from ductile.core.schedules.rule import PlannedOccurrence
-from ductile.store.model.jobs import JobStateChange
+from ductile.store.model.jobs import JobStatusChange
 from ductile.struct import Value
 
 
@@ -71,7 +71,7 @@ class FireResult(Value):
 
     status: FireStatus
     #: Queued jobs that are dead now.
-    ended: tuple[JobStateChange, ...] = ()
+    ended: tuple[JobStatusChange, ...] = ()
     #: Running jobs, whose processes must be ended.
     stopping: tuple[str, ...] = ()
     #: Why nothing was started, if that was decided by the store and not by the plan.

@@ -150,29 +150,29 @@ class SqliteSession:
             self._budget = MatchBudget(thread_time)
         return self._budget
 
-    def one(self, query: str, /, **values: SqlValue) -> tuple[SqlValue, ...] | None:
+    def fetch_one(self, query: str, /, **values: SqlValue) -> tuple[SqlValue, ...] | None:
         # All rows are fetched even for one: a statement that has not run to its end blocks the commit.
-        rows = self.all(query, **values)
+        rows = self.fetch_all(query, **values)
         return rows[0] if rows else None
 
     def value(self, query: str, /, **values: SqlValue) -> SqlValue:
-        rows = self.all(query, **values)
+        rows = self.fetch_all(query, **values)
         return rows[0][0] if rows else None
 
-    def all(self, query: str, /, **values: SqlValue) -> list[tuple[SqlValue, ...]]:
+    def fetch_all(self, query: str, /, **values: SqlValue) -> list[tuple[SqlValue, ...]]:
         sql = self._sql_after_flush(query)
         return cast("list[tuple[SqlValue, ...]]", self._execute(sql, values).fetchall())
 
     def insert(self, query: str, /, **values: SqlValue) -> int | None:
         # RETURNING would build a table for its rows, which doubles the cost of an insert.
-        self.run(query, **values)
+        self.execute(query, **values)
         return self._connection.last_insert_rowid() if self._connection.changes() else None
 
-    def run(self, query: str, /, **values: SqlValue) -> None:
+    def execute(self, query: str, /, **values: SqlValue) -> None:
         self._execute(self._sql_after_flush(query), values)
 
     def update_one(self, query: str, /, **values: SqlValue) -> None:
-        self.run(query, **values)
+        self.execute(query, **values)
         if (changed := self._connection.changes()) != 1:
             raise ContendedError(f"{query} changed {changed} rows instead of one")
 

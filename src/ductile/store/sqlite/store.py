@@ -226,7 +226,7 @@ def open_sqlite_store(
         with translated(path):
             session.set_min_timestamp(session.value("latest_instant") or "")
             # Made with the store and kept for good. Two processes that create it at once agree on one.
-            session.run("insert_meta_if_absent", key="store_id", value=make_id(session.now, session.rng))
+            session.execute("insert_meta_if_absent", key="store_id", value=make_id(session.now, session.rng))
             store_id: str = session.value("get_meta", key="store_id")
     except BaseException:
         connection.close()
@@ -251,7 +251,7 @@ def _find_damage(session: Session) -> tuple[tuple[str, ...], tuple[str, ...]]:
     Needs a new connection: one that has searched before may cache parts of the full-text index from an
     earlier snapshot, and report the difference as damage.
     """
-    found = [line for (line,) in session.all("check_damage") if line != "ok"]
+    found = [line for (line,) in session.fetch_all("check_damage") if line != "ok"]
     in_search = tuple(line for line in found if _FTS_MARKER in line.lower())
     return tuple(line for line in found if line not in in_search), in_search
 

@@ -20,7 +20,7 @@ from ductile.core.jobs.model import (
 from ductile.core.policy import Policy
 from ductile.core.runs.graph import RUN_PLUGIN
 from ductile.core.timestamps import format_timestamp
-from ductile.store.model.jobs import BatchResult, CancelResult, CancelStatus, JobStateChange, OverdueRuns
+from ductile.store.model.jobs import BatchResult, CancelResult, CancelStatus, JobStatusChange, OverdueRuns
 from ductile.store.rows import find_job, instant_or_none, to_json
 from ductile.store.session import Session, SqlValue
 from ductile.store.verbs.insert import BATCH_SIZE, NO_LIMIT
@@ -33,7 +33,7 @@ _CANCELLED_IN_QUEUE = EndedEarly(reason=JobReason.CANCELLED, error="cancelled wh
 def cancel(session: Session, job_id: str, policy: Policy, *, limit: int = BATCH_SIZE) -> CancelResult:
     """End a queued job, and request the end of a running one. A run is cancelled with all of its steps."""
     job = find_job(session, job_id)
-    if job is None and session.one("job_was_logged", job_id=job_id) is None:
+    if job is None and session.fetch_one("job_was_logged", job_id=job_id) is None:
         return CancelResult(status=CancelStatus.UNKNOWN_JOB)
     if job is None or job.status in TERMINAL:
         return CancelResult(status=CancelStatus.ALREADY_ENDED)
@@ -48,7 +48,7 @@ def cancel(session: Session, job_id: str, policy: Policy, *, limit: int = BATCH_
 
 def _request_cancel(session: Session, job: Job) -> None:
     if job.cancel_requested_at is None:
-        session.run("request_cancel", seq=job.seq, at=session.timestamp)
+        session.execute("request_cancel", seq=job.seq, at=session.timestamp)
         append_ledger(session, LedgerKind.JOB_CANCEL_REQUESTED, job_id=job.id, run_id=job.run_id)
 
 
@@ -58,10 +58,10 @@ def _cancel_run(session: Session, run: Job, policy: Policy, limit: int) -> Cance
     The request is on every live step before one of them ends, so that none starts another.
     """
     _request_cancel(session, run)
-    session.run("request_cancel_of_members", run_id=run.id, at=session.timestamp)
-    queued = session.all("live_members", run_id=run.id, status=JobStatus.QUEUED, limit=limit)
+    session.execute("request_cancel_of_members", run_id=run.id, at=session.timestamp)
+    queued = session.fetch_all("live_members", run_id=run.id, status=JobStatus.QUEUED, limit=limit)
     batch = _end_all(session, queued, _CANCELLED_IN_QUEUE, policy, limit=limit)
-    running = session.all("live_members", run_id=run.id, status=JobStatus.RUNNING, limit=NO_LIMIT)
+    running = session.fetch_all("live_members", run_id=run.id, status=JobStatus.RUNNING, limit=NO_LIMIT)
     over = any(ended.id == run.id for ended in batch.jobs)
     return CancelResult(
         status=CancelStatus.CANCELLED if over else CancelStatus.REQUESTED,
@@ -74,11 +74,11 @@ def _cancel_run(session: Session, run: Job, policy: Policy, limit: int) -> Cance
 def cancel_overdue(session: Session, policy: Policy, *, limit: int = BATCH_SIZE) -> OverdueRuns:
     """Cancel the runs whose deadline has passed; one batch."""
     cancelled: list[CancelResult] = []
-    for (run_id,) in session.all("overdue_runs", now=format_timestamp(session.now), limit=limit):
+    for (run_id,) in session.fetch_all("overdue_runs", now=format_timestamp(session.now), limit=limit):
         answer = cancel(session, run_id, policy)
         cancelled.append(answer)
         if not answer.more:
-            session.run("clear_deadline", run_id=run_id)
+            session.execute("clear_deadline", run_id=run_id)
     next_due_at = instant_or_none(session.value("next_deadline"))
     return OverdueRuns(cancelled=tuple(cancelled), next_due_at=next_due_at)
 
@@ -89,15 +89,15 @@ def recover(session: Session, policy: Policy, *, limit: int = BATCH_SIZE) -> Bat
     Every running job is orphaned and goes back to the queue. Then queued steps of cancelled runs end, and
     runs without a live step, of which there should be none.
     """
-    found = _end_all(session, session.all("running_jobs", limit=limit), Orphaned(), policy, limit=limit)
+    found = _end_all(session, session.fetch_all("running_jobs", limit=limit), Orphaned(), policy, limit=limit)
     if found.more:
         return found
-    rows = session.all("cancelled_in_queue", limit=limit)
+    rows = session.fetch_all("cancelled_in_queue", limit=limit)
     cancelled = _end_all(session, rows, _CANCELLED_IN_QUEUE, policy, limit=limit)
     if cancelled.more:
         return BatchResult(jobs=found.jobs + cancelled.jobs, more=True)
-    stalled: list[JobStateChange] = []
-    rows = session.all("stalled_runs", limit=limit)
+    stalled: list[JobStatusChange] = []
+    rows = session.fetch_all("stalled_runs", limit=limit)
     for row in rows:
         append_ledger(session, LedgerKind.RUN_STALLED, job_id=row[0], run_id=row[0])
         stalled += end_run(session, row[0], policy, stalled=True).ended
@@ -115,7 +115,7 @@ def end_queued(
 ) -> BatchResult:
     """End queued jobs of these plugins or, with `keep`, of all others; one batch."""
     names = None if plugins is None else to_json(list(plugins))
-    rows = session.all("queued_of_plugins", plugins=names, keep=int(keep), limit=limit)
+    rows = session.fetch_all("queued_of_plugins", plugins=names, keep=int(keep), limit=limit)
     outcome = EndedEarly(reason=reason, error=reason.description)
     return _end_all(session, rows, outcome, policy, limit=limit)
 
@@ -123,7 +123,7 @@ def end_queued(
 def _end_all(
     session: Session, rows: Sequence[tuple[SqlValue, ...]], outcome: Outcome, policy: Policy, *, limit: int
 ) -> BatchResult:
-    ended: list[JobStateChange] = []
+    ended: list[JobStatusChange] = []
     for row in rows:
         # Read again: the end of the job before may have changed this one.
         job = find_job(session, row[0])

@@ -7,7 +7,6 @@ from datetime import timedelta
 from ductile.core.events.model import NewContext, NewEvent
 from ductile.core.jobs.admission import KeyMatch, bare_key, decide_hold, find_duplicate
 from ductile.core.jobs.model import (
-    Callback,
     Hold,
     Job,
     JobReason,
@@ -15,9 +14,10 @@ from ductile.core.jobs.model import (
     LedgerKind,
     NewJob,
     Origin,
+    StateSubscription,
     Transition,
 )
-from ductile.core.jobs.settlement import CallbackEvent, CallbackState
+from ductile.core.jobs.settlement import StateChange, WebhookState
 from ductile.core.json import JsonObject
 from ductile.core.runs.graph import RUN_PLUGIN
 from ductile.core.timestamps import format_timestamp, parse_timestamp
@@ -26,7 +26,7 @@ from ductile.store.notifier import JOBS_READY
 from ductile.store.rows import find_jobs, instant_or_none, read_job, to_json
 from ductile.store.session import Session, SqlValue
 from ductile.store.verbs.ledger import append_ledger, write_transition
-from ductile.store.verbs.outbox import callback_columns, subscribe, write_callback
+from ductile.store.verbs.outbox import callback_columns, subscribe, write_state_webhooks
 from ductile.struct import asdict, replace
 
 #: Rows that one transaction changes at most, so that no transaction delays claims for long.
@@ -34,9 +34,9 @@ BATCH_SIZE = 500
 NO_LIMIT = (1 << 63) - 1
 
 _SUBMITTED = Transition(from_status=None, to_status=JobStatus.QUEUED, reason=JobReason.SUBMITTED)
-_QUEUED = CallbackEvent(state=CallbackState.QUEUED, reason=JobReason.SUBMITTED)
+_QUEUED = StateChange(state=WebhookState.QUEUED, reason=JobReason.SUBMITTED)
 _NO_ORIGIN = dict.fromkeys(f"origin_{name}" for name in Origin.__struct_fields__)
-_NO_CALLBACK = dict.fromkeys(f"callback_{name}" for name in Callback.__struct_fields__)
+_NO_CALLBACK = dict.fromkeys(f"callback_{name}" for name in StateSubscription.__struct_fields__)
 
 # -- inserting
 
@@ -69,7 +69,7 @@ def submit_job(session: Session, job: NewJob, window: timedelta) -> EnqueueResul
         session.publish(JOBS_READY)
     write_transition(session, _SUBMITTED, job, execution=0)
     if job.callback is not None:
-        write_callback(session, _QUEUED, job, attempt=1)
+        write_state_webhooks(session, _QUEUED, job, attempt=1)
     return Accepted(job_id=job.id, plugin=job.plugin, command=job.command, seq=seq, ready=hold is None)
 
 
@@ -78,7 +78,7 @@ def _find_duplicate(session: Session, job: NewJob, dedupe_key: str, window: time
     matches = []
     if job.dedupe_ttl is not None and (live := session.value("live_match", **key)) is not None:
         matches.append(KeyMatch(job_id=live, succeeded_at=None))
-    if (succeeded := session.one("succeeded_match", **key)) is not None:
+    if (succeeded := session.fetch_one("succeeded_match", **key)) is not None:
         matches.append(KeyMatch(job_id=succeeded[0], succeeded_at=parse_timestamp(succeeded[1])))
     found = find_duplicate(
         tuple(matches),
@@ -139,7 +139,7 @@ def insert_event(
 
 def insert_context(session: Session, context: NewContext) -> None:
     row = asdict(context) | {"baggage": to_json(context.baggage), "at": session.timestamp}
-    session.run("insert_context", **row)
+    session.execute("insert_context", **row)
 
 
 # -- holds: jobs that wait for another job or for an instant
@@ -147,11 +147,11 @@ def insert_context(session: Session, context: NewContext) -> None:
 
 def is_live(session: Session, job_id: str | None) -> bool:
     """Return whether the job is queued or running."""
-    return job_id is not None and session.one("live_status", id=job_id) is not None
+    return job_id is not None and session.fetch_one("live_status", id=job_id) is not None
 
 
 def _is_key_taken(session: Session, job: NewJob | Job) -> bool:
-    return job.dedupe_key is not None and session.one("key_holder", **_key_columns(job)) is not None
+    return job.dedupe_key is not None and session.fetch_one("key_holder", **_key_columns(job)) is not None
 
 
 def _key_columns(job: NewJob | Job) -> dict[str, SqlValue]:
@@ -163,7 +163,7 @@ def hold_for(session: Session, job: Job, *, suspect: bool) -> Hold | None:
     return decide_hold(
         predecessor_live=is_live(session, session.value("after_job_of", seq=job.seq)),
         key_taken=_is_key_taken(session, job),
-        behind_suspect=suspect and session.one("active_suspect", seq=job.seq) is not None,
+        behind_suspect=suspect and session.fetch_one("active_suspect", seq=job.seq) is not None,
     )
 
 
@@ -187,7 +187,7 @@ def _release_first(session: Session, first_waiting: str, **values: SqlValue) -> 
 
     One that has to wait for something else does not block the others.
     """
-    while (row := session.one(first_waiting, **values)) is not None:
+    while (row := session.fetch_one(first_waiting, **values)) is not None:
         waiting = read_job(row)
         if _set_hold(session, waiting) in (None, waiting.hold):
             return
@@ -195,7 +195,7 @@ def _release_first(session: Session, first_waiting: str, **values: SqlValue) -> 
 
 def _set_hold(session: Session, job: Job) -> Hold | None:
     hold = hold_for(session, job, suspect=job.suspect)
-    session.run("set_hold", seq=job.seq, hold=hold)
+    session.execute("set_hold", seq=job.seq, hold=hold)
     if hold is None:
         session.publish(JOBS_READY)
     return hold
@@ -213,6 +213,6 @@ def shorten_waits(session: Session, *, limit: int = BATCH_SIZE) -> int:
     """Shorten waits that became longer than planned because the clock was set back. Returns how many."""
     now = format_timestamp(session.now)
     return sum(
-        len(session.all(query, now=now, limit=limit))
+        len(session.fetch_all(query, now=now, limit=limit))
         for query in ("shorten_waits", "shorten_delivery_waits", "shorten_deadlines")
     )

@@ -55,13 +55,13 @@ _read_depth = row_reader(PluginDepth, oldest_ready_at=parse_timestamp)
 _read_execution_stats = row_reader(ExecutionStats, status=LogStatus, mean=milliseconds, longest=milliseconds)
 
 
-def job(session: Session, job_id: str) -> Job | None:
+def get_job(session: Session, job_id: str) -> Job | None:
     """Return the job with its payload; from the log if retention has removed its row."""
-    row = session.one("job_with_payload", id=job_id)
+    row = session.fetch_one("job_with_payload", id=job_id)
     if row is not None:
         found = read_job(row[:-1])
         return replace(found, payload=_payload(session, row[-1], found.source_event_id))
-    logged = session.one("last_execution", job_id=job_id)
+    logged = session.fetch_one("last_execution", job_id=job_id)
     if logged is None:
         return None
     last = read_log(logged)
@@ -72,13 +72,13 @@ def job(session: Session, job_id: str) -> Job | None:
 def latest_with_key(session: Session, plugin: str, command: str, dedupe_key: str) -> Job | None:
     """Return the newest queued or ended job with this key, with its payload."""
     job_id = session.value("latest_with_key", dedupe_key=dedupe_key, plugin=plugin, command=command)
-    return None if job_id is None else job(session, job_id)
+    return None if job_id is None else get_job(session, job_id)
 
 
 def blocking_job(session: Session, job_id: str) -> Job | None:
     """Return the job that a held one waits for: its key's holder, its predecessor, or another suspect."""
     blocking_id = session.value("blocking_job", id=job_id)
-    return None if blocking_id is None else job(session, blocking_id)
+    return None if blocking_id is None else get_job(session, blocking_id)
 
 
 def _payload(session: Session, own: str | None, event_id: str | None) -> JsonObject | None:
@@ -88,7 +88,7 @@ def _payload(session: Session, own: str | None, event_id: str | None) -> JsonObj
     return object_or_none(own)
 
 
-def jobs(session: Session, where: JobFilter, *, limit: int, cursor: str | None = None) -> Page[Job]:
+def list_jobs(session: Session, where: JobFilter, *, limit: int, cursor: str | None = None) -> Page[Job]:
     """Return jobs, newest first, without payloads."""
     words = _as_words(where.query)
     values: dict[str, SqlValue] = asdict(where) | {
@@ -108,7 +108,7 @@ def jobs(session: Session, where: JobFilter, *, limit: int, cursor: str | None =
     return read_page(session, query, values, read_job, limit=limit, cursor=cursor, seq_column=1)
 
 
-def log(session: Session, where: LogFilter, *, limit: int, cursor: str | None = None) -> Page[LogRow]:
+def list_log(session: Session, where: LogFilter, *, limit: int, cursor: str | None = None) -> Page[LogRow]:
     """Return executions of all jobs, newest first, without their output."""
     words = _as_words(where.query)
     values: dict[str, SqlValue] = asdict(where) | {
@@ -142,52 +142,52 @@ def _as_words(query: str | None) -> str | None:
 
 def job_ids_ending(session: Session, ending: str, *, limit: int) -> tuple[str, ...]:
     """Return ids that end so, also those in the log. Slower than `job_ids`: no index helps."""
-    return tuple(job_id for (job_id,) in session.all("job_ids_ending", ending=ending, limit=limit))
+    return tuple(job_id for (job_id,) in session.fetch_all("job_ids_ending", ending=ending, limit=limit))
 
 
 def job_ids(session: Session, beginning: str, *, limit: int) -> tuple[str, ...]:
     """Return ids that begin so, in order, also those in the log."""
     # Ids consist of lower-case letters, digits and dashes, which all sort before a tilde.
-    rows = session.all("job_ids_between", low=beginning, high=f"{beginning}~", limit=limit)
+    rows = session.fetch_all("job_ids_between", low=beginning, high=f"{beginning}~", limit=limit)
     return tuple(job_id for (job_id,) in rows)
 
 
 def job_tree(session: Session, job_id: str, *, limit: int) -> tuple[Job, ...]:
     """Return the job and its descendants, oldest first; at most `limit`, and none without its parent."""
     # The query goes level by level and the sort is stable, so parents come before their children.
-    ids = [row[0] for row in session.all("job_tree", id=job_id, limit=limit)]
-    members = [member for member in (job(session, one) for one in ids) if member is not None]
+    ids = [row[0] for row in session.fetch_all("job_tree", id=job_id, limit=limit)]
+    members = [member for member in (get_job(session, one) for one in ids) if member is not None]
     return tuple(sorted(members, key=lambda member: member.created_at))
 
 
-def executions(session: Session, job_id: str) -> tuple[LogRow, ...]:
+def list_executions(session: Session, job_id: str) -> tuple[LogRow, ...]:
     """Return every execution of a job with its output, oldest first."""
-    return tuple(map(read_log, session.all("executions_of_job", job_id=job_id)))
+    return tuple(map(read_log, session.fetch_all("executions_of_job", job_id=job_id)))
 
 
-def event(session: Session, event_id: str) -> StoredEvent | None:
-    row = session.one("event_by_id", id=event_id)
+def get_event(session: Session, event_id: str) -> StoredEvent | None:
+    row = session.fetch_one("event_by_id", id=event_id)
     return None if row is None else read_event(row)
 
 
-def context(session: Session, context_id: str) -> NewContext | None:
-    row = session.one("context_by_id", id=context_id)
+def get_event_context(session: Session, context_id: str) -> NewContext | None:
+    row = session.fetch_one("context_by_id", id=context_id)
     return None if row is None else _read_context(row)
 
 
 def queue_counts(session: Session) -> QueueCounts:
-    queued, ready, runs, running = session.one("counts") or (0, 0, 0, 0)
+    queued, ready, runs, running = session.fetch_one("counts") or (0, 0, 0, 0)
     return QueueCounts(ready=ready, waiting=queued - ready - runs, running=running)
 
 
 def queue_depths(session: Session) -> tuple[PluginDepth, ...]:
     """Return the queue by plugin, for plugins that have queued or running jobs."""
-    return tuple(map(_read_depth, session.all("depths")))
+    return tuple(map(_read_depth, session.fetch_all("depths")))
 
 
 def execution_stats(session: Session, *, since: datetime, latest: int) -> tuple[ExecutionStats, ...]:
     """Return how executions ended since an instant, among the latest `latest` of them."""
-    rows = session.all("execution_counts", since=format_timestamp(since), latest=latest)
+    rows = session.fetch_all("execution_counts", since=format_timestamp(since), latest=latest)
     return tuple(map(_read_execution_stats, rows))
 
 
@@ -198,18 +198,18 @@ def count_outstanding(session: Session, plugin: str, command: str) -> int:
 
 def job_details(session: Session, job_id: str) -> JobDetails | None:
     """Return a job, or a run and its steps, with their latest executions; without its payload."""
-    own = find_job(session, job_id) or job(session, job_id)
+    own = find_job(session, job_id) or get_job(session, job_id)
     return None if own is None else _details_of(session, own)
 
 
-def run(session: Session, run_id: str) -> RunRecord | None:
+def get_run(session: Session, run_id: str) -> RunRecord | None:
     """Return a pipeline run with its steps and their results; None if the job is not a run."""
-    own = job(session, run_id)
+    own = get_job(session, run_id)
     if own is None or own.plugin != RUN_PLUGIN:
         return None
     found = _details_of(session, own)
     fingerprint = session.value("run_fingerprint", run_id=run_id)
-    notes = session.all("notes_of_job", job_id=run_id, limit=_LARGEST_RUN)
+    notes = session.fetch_all("notes_of_job", job_id=run_id, limit=_LARGEST_RUN)
     return RunRecord(
         job=own,
         steps=found.steps,
@@ -220,13 +220,13 @@ def run(session: Session, run_id: str) -> RunRecord | None:
 
 
 def _details_of(session: Session, own: Job) -> JobDetails:
-    last = session.one("last_execution", job_id=own.id)
+    last = session.fetch_one("last_execution", job_id=own.id)
     executions = {} if last is None else {own.id: read_log(last)}
     if own.plugin != RUN_PLUGIN:
         return JobDetails(job=own, steps=(), executions=executions)
     members = find_jobs(session, "members_of_run", run_id=own.id, limit=_LARGEST_RUN)
     steps = {step.id: step for step in members}
-    for row in session.all("log_of_run", run_id=own.id, limit=_LARGEST_RUN):
+    for row in session.fetch_all("log_of_run", run_id=own.id, limit=_LARGEST_RUN):
         logged = read_log(row)
         executions[logged.job_id] = logged
         steps.setdefault(logged.job_id, job_from_log(logged, None))
@@ -238,10 +238,10 @@ def pending_work(session: Session, plugins: Sequence[str]) -> tuple[PluginWork, 
     """Return queued, running and future work of these plugins, for those that have any."""
     jobs: dict[tuple[str, str], int] = {
         (plugin, status): count
-        for plugin, status, count in session.all("live_jobs_of_plugins", plugins=to_json(list(plugins)))
+        for plugin, status, count in session.fetch_all("live_jobs_of_plugins", plugins=to_json(list(plugins)))
     }
     runs = dict.fromkeys(plugins, 0)
-    for fingerprint, count in session.all("live_runs_by_graph"):
+    for fingerprint, count in session.fetch_all("live_runs_by_graph"):
         for plugin in graph_of(session, fingerprint).plugins & runs.keys():
             runs[plugin] += count
     found = (

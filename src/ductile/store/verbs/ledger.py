@@ -92,7 +92,7 @@ def _insert(
 def has_occurrence(session: Session, occurrence: Occurrence) -> bool:
     nominal_at = format_timestamp(occurrence.nominal_at)
     key = {"plugin": occurrence.plugin, "schedule_id": occurrence.schedule_id}
-    return session.one("occurrence_exists", **key, nominal_at=nominal_at) is not None
+    return session.fetch_one("occurrence_exists", **key, nominal_at=nominal_at) is not None
 
 
 def write_occurrence(session: Session, occurrence: Occurrence) -> None:
@@ -108,13 +108,13 @@ def write_occurrence(session: Session, occurrence: Occurrence) -> None:
         "reason": occurrence.reason,
         "late_ms": None if occurrence.late is None else round(occurrence.late.total_seconds() * 1000),
     }
-    last = session.one("last_occurrence", **key) if skipped else None
+    last = session.fetch_one("last_occurrence", **key) if skipped else None
     # The last row may lie later: the clock may have been set back.
     if last is not None and last[1:3] == (OccurrenceOutcome.SKIPPED, occurrence.reason) and last[3] < nominal:
-        session.run("extend_skip", seq=last[0], until_at=until, count=occurrence.count)
+        session.execute("extend_skip", seq=last[0], until_at=until, count=occurrence.count)
     else:
         outcome = {"outcome": occurrence.outcome, "job_id": occurrence.job_id, "at": session.timestamp}
-        session.run("insert_occurrence", **row, **outcome)
+        session.execute("insert_occurrence", **row, **outcome)
     kind = LedgerKind.SCHEDULE_SKIPPED if skipped else LedgerKind.SCHEDULE_FIRED
     append_ledger(session, kind, row, job_id=occurrence.job_id)
 
@@ -125,7 +125,7 @@ _read_transition = row_reader(Transition, from_status=JobStatus, to_status=JobSt
 read_ledger = row_reader(LedgerRow, at=parse_timestamp, kind=LedgerKind, data=from_json)
 
 
-def transitions(session: Session, job_id: str) -> tuple[TransitionRow, ...]:
+def list_transitions(session: Session, job_id: str) -> tuple[TransitionRow, ...]:
     """Return the transitions of a job, oldest first."""
     return tuple(
         TransitionRow(
@@ -134,16 +134,16 @@ def transitions(session: Session, job_id: str) -> tuple[TransitionRow, ...]:
             transition=_read_transition(transition),
             at=parse_timestamp(at),
         )
-        for seq, execution, *transition, at in session.all("transitions_of_job", job_id=job_id)
+        for seq, execution, *transition, at in session.fetch_all("transitions_of_job", job_id=job_id)
     )
 
 
-def ledger(session: Session, *, after: int, limit: int) -> tuple[LedgerRow, ...]:
+def list_ledger(session: Session, *, after: int, limit: int) -> tuple[LedgerRow, ...]:
     """Return entries with a larger number than `after`, in order."""
-    return tuple(map(read_ledger, session.all("ledger_after", after=after, limit=limit)))
+    return tuple(map(read_ledger, session.fetch_all("ledger_after", after=after, limit=limit)))
 
 
 def ledger_range(session: Session) -> tuple[int, int]:
     """Return the lowest and the highest number held; (0, 0) if the ledger is empty."""
-    lowest, highest = session.one("ledger_range") or (0, 0)
+    lowest, highest = session.fetch_one("ledger_range") or (0, 0)
     return int(lowest), int(highest)

@@ -64,14 +64,14 @@ def prune(session: Session, retention: Retention, *, limit: int = PRUNE_BATCH) -
         if kind in _STATUSES:
             rows[kind] = _prune_jobs(session, limit=limit, **values)
         elif kind == "job_log":
-            logged = session.all("prunable_log", limit=limit, **values)
+            logged = session.fetch_all("prunable_log", limit=limit, **values)
             for seq, job_id in logged:
-                session.run("delete_log_text", seq=seq)
-                session.run("delete_log", seq=seq)
-                session.run("delete_transitions", job_id=job_id)
+                session.execute("delete_log_text", seq=seq)
+                session.execute("delete_log", seq=seq)
+                session.execute("delete_transitions", job_id=job_id)
             rows[kind] = len(logged)
         else:
-            rows[kind] = len(session.all(f"prune_{kind}", limit=limit, **values))
+            rows[kind] = len(session.fetch_all(f"prune_{kind}", limit=limit, **values))
     return PruneResult(
         rows={kind: count for kind, count in rows.items() if count},
         more=any(count >= limit for count in rows.values()),
@@ -120,7 +120,7 @@ def _prunable(session: Session, retention: Retention) -> dict[str, dict[str, Sql
 def _prune_jobs(session: Session, *, limit: int, **values: SqlValue) -> int:
     """Remove ended jobs without live descendants, at most `limit`; a run after its steps."""
     removed = 0
-    for seq, job_id, plugin, payload in session.all("prunable_jobs", limit=limit, **values):
+    for seq, job_id, plugin, payload in session.fetch_all("prunable_jobs", limit=limit, **values):
         if plugin == RUN_PLUGIN:
             removed += _prune_steps(session, job_id, limit=limit - removed)
         if removed >= limit:
@@ -131,49 +131,49 @@ def _prune_jobs(session: Session, *, limit: int, **values: SqlValue) -> int:
 
 
 def _prune_steps(session: Session, run_id: str, *, limit: int) -> int:
-    steps = session.all("steps_to_prune", run_id=run_id, limit=limit)
+    steps = session.fetch_all("steps_to_prune", run_id=run_id, limit=limit)
     for seq, job_id, payload in steps:
         _remove_job(session, seq, job_id, payload)
     if len(steps) < limit:
         for query in ("delete_run", "delete_run_scopes", "delete_run_members", "delete_run_token_results"):
-            session.run(query, run_id=run_id)
+            session.execute(query, run_id=run_id)
     return len(steps)
 
 
 def _remove_job(session: Session, seq: SqlValue, job_id: SqlValue, payload: SqlValue) -> None:
     """Remove the job's row. Its payload moves to the log."""
     if payload is not None:
-        session.run("keep_payload", job_id=job_id, payload=payload)
-    session.run("delete_job", seq=seq)
-    session.run("delete_subscriptions", job_id=job_id)
-    session.run("delete_transitions", job_id=job_id)
+        session.execute("keep_payload", job_id=job_id, payload=payload)
+    session.execute("delete_job", seq=seq)
+    session.execute("delete_subscriptions", job_id=job_id)
+    session.execute("delete_transitions", job_id=job_id)
 
 
 def index_log(session: Session, *, limit: int = BATCH_SIZE) -> int:
     """Index executions for the full-text search, one batch. Returns how many."""
     done = session.value("get_meta", key=_SEARCHABLE)
-    rows = session.all("unindexed_log", after=int(done or 0), limit=limit)
+    rows = session.fetch_all("unindexed_log", after=int(done or 0), limit=limit)
     for seq, *texts in rows:
         body = "\n".join(text for text in texts if text)[:SEARCHABLE_CHARACTERS]
-        session.run("index_text", seq=seq, body=body)
+        session.execute("index_text", seq=seq, body=body)
     if rows:
-        session.run("put_meta", key=_SEARCHABLE, value=str(rows[-1][0]))
+        session.execute("put_meta", key=_SEARCHABLE, value=str(rows[-1][0]))
     return len(rows)
 
 
 def write_probe_row(session: Session) -> None:
     """Write as much as a large submission does, to find out whether the disk has room."""
-    session.run("put_meta", key=_PROBE_ROW, value="0" * _PROBE_BYTES)
+    session.execute("put_meta", key=_PROBE_ROW, value="0" * _PROBE_BYTES)
 
 
 def delete_probe_row(session: Session) -> None:
-    session.run("delete_meta", key=_PROBE_ROW)
+    session.execute("delete_meta", key=_PROBE_ROW)
 
 
 def empty_search_index(session: Session) -> None:
     """Empty the full-text index; `index_log` fills it again."""
-    session.run("empty_search_index")
-    session.run("put_meta", key=_SEARCHABLE, value="0")
+    session.execute("empty_search_index")
+    session.execute("put_meta", key=_SEARCHABLE, value="0")
 
 
 def record_config(
@@ -188,8 +188,8 @@ def record_config(
 
     A configuration of `ductile run` is recorded only if it differs from the last one.
     """
-    if origin is not ConfigOrigin.RUN or session.one("newest_config") != (config_hash,):
-        session.run(
+    if origin is not ConfigOrigin.RUN or session.fetch_one("newest_config") != (config_hash,):
+        session.execute(
             "insert_config",
             hash=config_hash,
             origin=origin,
@@ -204,9 +204,9 @@ def record_config(
 def find_violations(session: Session, invariant: Invariant, *, limit: int) -> tuple[str, ...]:
     """Return the ids of rows that break an invariant; none in an intact store."""
     if invariant is Invariant.EDGES_ARE_KNOWN:
-        edges = session.all("check_edges_are_known")
+        edges = session.fetch_all("check_edges_are_known")
         return tuple(f"{job_id}: {a} to {b}" for a, b, job_id in edges if (a, b) not in EDGES)[:limit]
-    rows = session.all(f"check_{invariant}", limit=limit, most=MAX_RUN_JOBS)
+    rows = session.fetch_all(f"check_{invariant}", limit=limit, most=MAX_RUN_JOBS)
     return tuple(str(row[0]) for row in rows)
 
 
@@ -215,12 +215,12 @@ def recent_failures(session: Session, *, since: datetime) -> RecentFailures:
     where = {"since": format_timestamp(since), "limit": _MAX_LISTED}
     return RecentFailures(
         newest_at=instant_or_none(session.value("latest_instant")),
-        endings=tuple(map(_read_failures, session.all("check_bad_endings", **where))),
-        removed=tuple(map(_read_failures, session.all("check_removed_endings", **where))),
-        receivers=tuple(map(_read_receiver, session.all("check_receivers", **where))),
+        endings=tuple(map(_read_failures, session.fetch_all("check_bad_endings", **where))),
+        removed=tuple(map(_read_failures, session.fetch_all("check_removed_endings", **where))),
+        receivers=tuple(map(_read_receiver, session.fetch_all("check_receivers", **where))),
     )
 
 
 def config_history(session: Session, *, limit: int) -> tuple[ConfigRecord, ...]:
     """Return the recorded configurations, newest first."""
-    return tuple(map(_read_config, session.all("config_history", limit=limit)))
+    return tuple(map(_read_config, session.fetch_all("config_history", limit=limit)))

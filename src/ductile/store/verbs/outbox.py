@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import datetime
 
 from ductile.core.ids import make_id
-from ductile.core.jobs.model import TERMINAL, Callback, Job, JobStatus, LedgerKind, NewJob
-from ductile.core.jobs.settlement import CallbackEvent, CallbackState
+from ductile.core.jobs.model import TERMINAL, Job, JobStatus, LedgerKind, NewJob, StateSubscription
+from ductile.core.jobs.settlement import StateChange, WebhookState
 from ductile.core.json import JsonObject
 from ductile.core.timestamps import format_timestamp
 from ductile.core.webhooks.deliveries import (
@@ -50,18 +50,18 @@ _LEDGER_KINDS = {
 # -- events of a job
 
 
-def write_callback(session: Session, event: CallbackEvent, job: NewJob | Job, *, attempt: int) -> None:
+def write_state_webhooks(session: Session, event: StateChange, job: NewJob | Job, *, attempt: int) -> None:
     """Put a state webhook into the outbox for each URL that is subscribed to this state.
 
     The body is final. The event is numbered among the job's even if no URL is subscribed to it.
     """
-    row = session.one("callback_of_job", job_id=job.id)
+    row = session.fetch_one("callback_of_job", job_id=job.id)
     if row is None:
         return
     state, _sequence, latest, first_url, model, first_states = row
     timestamp = event_timestamp(session.timestamp, latest)
     sequence = session.value("next_callback", job_id=job.id, state=event.state, at=timestamp)
-    subscriptions = [(first_url, first_states), *session.all("further_subscriptions", job_id=job.id)]
+    subscriptions = [(first_url, first_states), *session.fetch_all("further_subscriptions", job_id=job.id)]
     urls = [url for url, choice in subscriptions if url and wants(parse_states(choice), event.state)]
     if not urls:
         return
@@ -73,7 +73,7 @@ def write_callback(session: Session, event: CallbackEvent, job: NewJob | Job, *,
 
 
 def _insert_delivery(session: Session, job_id: str, sequence: int, state: str, url: str, body: str) -> None:
-    session.run(
+    session.execute(
         "insert_delivery",
         id=make_id(session.now, session.rng),
         job_id=job_id,
@@ -92,7 +92,7 @@ def _insert_delivery(session: Session, job_id: str, sequence: int, state: str, u
 # -- subscriptions
 
 
-def callback_columns(callback: Callback) -> dict[str, SqlValue]:
+def callback_columns(callback: StateSubscription) -> dict[str, SqlValue]:
     """Return the columns of the first subscription, which the job's own row holds."""
     return {
         "callback_url": callback.url,
@@ -101,7 +101,7 @@ def callback_columns(callback: Callback) -> dict[str, SqlValue]:
     }
 
 
-def subscribe(session: Session, job_id: str, wanted: Callback) -> bool:
+def subscribe(session: Session, job_id: str, wanted: StateSubscription) -> bool:
     """Subscribe the URL of a duplicate to the existing job; an ended job sends its end at once.
 
     A URL that is subscribed already gets the states of both submissions, each once. Returns False, and
@@ -114,18 +114,18 @@ def subscribe(session: Session, job_id: str, wanted: Callback) -> bool:
     if job.callback is not None and job.callback.url == wanted.url:
         is_known, before = True, job.callback.events
     else:
-        known = session.one("subscription", job_id=job.id, url=wanted.url)
+        known = session.fetch_one("subscription", job_id=job.id, url=wanted.url)
         is_known, before = known is not None, None if known is None else parse_states(known[0])
-    if not is_known and session.all("further_subscriptions", job_id=job.id)[MAX_SUBSCRIPTIONS - 2 :]:
+    if not is_known and session.fetch_all("further_subscriptions", job_id=job.id)[MAX_SUBSCRIPTIONS - 2 :]:
         return False
     merged = merge_choices(before, wanted.events) if is_known else wanted.events
     if job.callback is None or job.callback.url == wanted.url:
         # The model of the existing job is kept: a duplicate may have another payload.
         model = wanted.model if job.callback is None else job.callback.model
-        first = Callback(url=wanted.url, model=model, events=merged)
-        session.run("set_callback", job_id=job.id, **callback_columns(first))
+        first = StateSubscription(url=wanted.url, model=model, events=merged)
+        session.execute("set_callback", job_id=job.id, **callback_columns(first))
     else:
-        session.run("put_subscription", job_id=job.id, url=wanted.url, events=format_states(merged))
+        session.execute("put_subscription", job_id=job.id, url=wanted.url, events=format_states(merged))
     if job.status in TERMINAL:
         event = _final_event(session, job)
         if wants(merged, event.state) and not (is_known and wants(before, event.state)):
@@ -133,17 +133,17 @@ def subscribe(session: Session, job_id: str, wanted: Callback) -> bool:
     return True
 
 
-def _final_event(session: Session, job: Job) -> CallbackEvent:
+def _final_event(session: Session, job: Job) -> StateChange:
     """Return how the job ended, from its row and its log."""
     if job.status is not JobStatus.SUCCEEDED:
-        return CallbackEvent(state=CallbackState.FAILED, reason=job.reason, error=job.last_error)
+        return StateChange(state=WebhookState.FAILED, reason=job.reason, error=job.last_error)
     result = result_in(session.value("last_output", job_id=job.id))
-    return CallbackEvent(state=CallbackState.DONE, reason=job.reason, result=result, artifacts=job.artifacts)
+    return StateChange(state=WebhookState.DONE, reason=job.reason, result=result, artifacts=job.artifacts)
 
 
-def _write_final(session: Session, job: Job, event: CallbackEvent, wanted: Callback) -> None:
+def _write_final(session: Session, job: Job, event: StateChange, wanted: StateSubscription) -> None:
     """Send the end of an ended job to one URL, with the number and instant of that event."""
-    row = session.one("callback_of_job", job_id=job.id)
+    row = session.fetch_one("callback_of_job", job_id=job.id)
     assert row is not None  # noqa: S101 - the caller has just read the job
     _state, sequence, latest, _url, model, _states = row
     if sequence == 0:  # no event of this job was written yet
@@ -171,17 +171,17 @@ def claim_deliveries(
     now = format_timestamp(session.now)
     taken: list[Delivery] = []
     slots = capacity.allocator()
-    for receiver in slots.idle_first(receiver for (receiver,) in session.all("due_receivers", now=now)):
+    for receiver in slots.idle_first(receiver for (receiver,) in session.fetch_all("due_receivers", now=now)):
         if slots.left <= 0:
             break
         if (limit := slots.available(receiver)) > 0:
-            rows = session.all("due_deliveries", receiver=receiver, now=now, limit=limit)
+            rows = session.fetch_all("due_deliveries", receiver=receiver, now=now, limit=limit)
             taken += map(read_delivery, rows)
             slots.take(receiver, len(rows))
     # Counted before it is made: a crash while sending must not make the attempts endless.
     retry = {"retry_at": format_timestamp(retry_at), "retry_wait": _seconds_until(session, retry_at)}
     for claimed in taken:
-        session.run("count_attempt", seq=claimed.seq, **retry)
+        session.execute("count_attempt", seq=claimed.seq, **retry)
     return ClaimedDeliveries(
         deliveries=tuple(replace(claimed, attempts=claimed.attempts + 1) for claimed in taken),
         next_due_at=instant_or_none(session.value("next_delivery_at", now=now)),
@@ -190,7 +190,7 @@ def claim_deliveries(
 
 def report_delivery(session: Session, report: DeliveryReport) -> None:
     """Record the result of one attempt. An unknown delivery is ignored."""
-    found = delivery(session, report.id)
+    found = get_delivery(session, report.id)
     if found is None:
         return
     status, retry_at = DeliveryStatus.PENDING, report.retry_at
@@ -198,7 +198,7 @@ def report_delivery(session: Session, report: DeliveryReport) -> None:
         status, retry_at = DeliveryStatus.DELIVERED, None
     elif retry_at is None:
         status = DeliveryStatus.GONE if report.attempt.gone else DeliveryStatus.DROPPED
-    session.run(
+    session.execute(
         "report_delivery",
         seq=found.seq,
         status=status,
@@ -221,18 +221,18 @@ def _seconds_until(session: Session, instant: datetime) -> float:
 
 def resend(session: Session, delivery_id: str) -> bool:
     """Make a completed delivery due again, with fresh attempts. Returns False if there is none."""
-    found = session.one("resend_delivery", id=delivery_id, at=format_timestamp(session.now)) is not None
+    found = session.fetch_one("resend_delivery", id=delivery_id, at=format_timestamp(session.now)) is not None
     if found:
         session.publish(DELIVERIES_DUE)
     return found
 
 
-def delivery(session: Session, delivery_id: str) -> Delivery | None:
-    row = session.one("delivery_by_id", id=delivery_id)
+def get_delivery(session: Session, delivery_id: str) -> Delivery | None:
+    row = session.fetch_one("delivery_by_id", id=delivery_id)
     return None if row is None else read_delivery(row)
 
 
-def deliveries(
+def list_deliveries(
     session: Session,
     *,
     job_id: str | None = None,

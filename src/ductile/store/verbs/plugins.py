@@ -28,7 +28,7 @@ _INCONCLUSIVE = frozenset(
 def write_plugin_effects(session: Session, job: Job, view: SettleView, settlement: Settlement) -> None:
     """Write what the end of a job changes for its plugin: fact, state, schedule and breaker."""
     if settlement.fact is not None:
-        session.run(
+        session.execute(
             "insert_fact",
             plugin=job.plugin,
             fact_type=settlement.fact.fact_type,
@@ -39,7 +39,7 @@ def write_plugin_effects(session: Session, job: Job, view: SettleView, settlemen
             at=session.timestamp,
         )
     if settlement.state is not None:
-        session.run(
+        session.execute(
             "write_state",
             plugin=job.plugin,
             state=to_json(settlement.state),
@@ -56,7 +56,7 @@ def write_plugin_effects(session: Session, job: Job, view: SettleView, settlemen
         if not has_occurrence(session, occurrence):  # an instant comes again after the clock was set back
             write_occurrence(session, occurrence)
     if settlement.next_occurrence is not None:
-        session.run(
+        session.execute(
             "update_next_slot",
             plugin=job.plugin,
             schedule_id=view.schedule_id,
@@ -87,10 +87,10 @@ def _write_breaker(
         "opened_at": text_or_none(after.opened_at),
         "last_failure_at": text_or_none(after.last_failure_at),
     }
-    session.run("write_breaker", **key, **row)
+    session.execute("write_breaker", **key, **row)
     if reason is None:
         return
-    session.run(
+    session.execute(
         "insert_breaker_transition",
         **key,
         from_state=before.state,
@@ -106,7 +106,7 @@ def _write_breaker(
 def reset_breaker(session: Session, plugin: str, command: str | None = None) -> int:
     """Close the plugin's breakers, or that of one command. Returns how many were not closed."""
     reset = 0
-    for row in session.all("all_breakers"):
+    for row in session.fetch_all("all_breakers"):
         before = read_breaker(row[2:8])
         if row[0] != plugin or command not in (None, row[1]):
             continue
@@ -124,7 +124,7 @@ def begin_probe(session: Session, plugin: str, command: str, job_id: str) -> Non
 
     A breaker in another state stays as it is.
     """
-    row = session.one("breaker", plugin=plugin, command=command)
+    row = session.fetch_one("breaker", plugin=plugin, command=command)
     before = Breaker() if row is None else read_breaker(row)
     if before.state is BreakerState.OPEN:
         after = replace(before, state=BreakerState.HALF_OPEN, probe_job_id=job_id)
@@ -136,7 +136,7 @@ def begin_probe(session: Session, plugin: str, command: str, job_id: str) -> Non
 
 def begin_init(session: Session, key: InitKey, job: NewJob) -> InitResult:
     """Enqueue `job` if this version was never initialised. Otherwise return the earlier result."""
-    found = session.one("init_record", **asdict(key))
+    found = session.fetch_one("init_record", **asdict(key))
     status, tries, job_id, error = found or (InitStatus.PENDING, 0, None, None)
     if status != InitStatus.PENDING:
         return InitResult(status=InitStatus(status), job_id=job_id, error=error)
@@ -149,7 +149,7 @@ def begin_init(session: Session, key: InitKey, job: NewJob) -> InitResult:
     else:
         submit_job(session, job, timedelta(0))
         result, tries = InitResult(status=InitStatus.PENDING, job_id=job.id), tries + 1
-    session.run("put_init", **asdict(key), **asdict(result), tries=tries, at=session.timestamp)
+    session.execute("put_init", **asdict(key), **asdict(result), tries=tries, at=session.timestamp)
     return result
 
 
@@ -161,12 +161,12 @@ def record_init(session: Session, job: Job, settlement: Settlement) -> None:
     if succeeded or settlement.transitions[0].reason not in _INCONCLUSIVE:
         status = InitStatus.SUCCEEDED if succeeded else InitStatus.FAILED
         error = None if succeeded else settlement.last_error
-        session.run("finish_init", job_id=job.id, status=status, error=error, at=session.timestamp)
+        session.execute("finish_init", job_id=job.id, status=status, error=error, at=session.timestamp)
 
 
-def inits(session: Session) -> tuple[InitRecord, ...]:
+def list_inits(session: Session) -> tuple[InitRecord, ...]:
     """Return every init, for each version of a plugin and its configuration."""
-    return tuple(_read_init((_read_init_key(row[:3]), *row[3:])) for row in session.all("inits"))
+    return tuple(_read_init((_read_init_key(row[:3]), *row[3:])) for row in session.fetch_all("inits"))
 
 
 # -- reading
@@ -178,27 +178,27 @@ _read_breaker_transition = row_reader(BreakerTransitionRow, created_at=parse_tim
 
 
 def plugin_state(session: Session, plugin: str) -> PluginState | None:
-    row = session.one("plugin_state", plugin=plugin)
+    row = session.fetch_one("plugin_state", plugin=plugin)
     if row is None:
         return None
     return PluginState(plugin=plugin, state=from_json(row[0]), updated_at=parse_timestamp(row[2]))
 
 
-def facts(session: Session, plugin: str, *, limit: int, cursor: str | None = None) -> Page[FactRow]:
+def list_facts(session: Session, plugin: str, *, limit: int, cursor: str | None = None) -> Page[FactRow]:
     """Return the plugin's facts, newest first."""
     return read_page(session, "facts_of_plugin", {"plugin": plugin}, _read_fact, limit=limit, cursor=cursor)
 
 
-def breakers(session: Session) -> tuple[BreakerRow, ...]:
+def list_breakers(session: Session) -> tuple[BreakerRow, ...]:
     return tuple(
         BreakerRow(
             plugin=row[0], command=row[1], breaker=read_breaker(row[2:8]), updated_at=parse_timestamp(row[8])
         )
-        for row in session.all("all_breakers")
+        for row in session.fetch_all("all_breakers")
     )
 
 
 def breaker_history(session: Session, plugin: str, *, limit: int) -> tuple[BreakerTransitionRow, ...]:
     """Return the changes of the plugin's breakers, newest first."""
-    rows = session.all("breaker_history", plugin=plugin, limit=limit)
+    rows = session.fetch_all("breaker_history", plugin=plugin, limit=limit)
     return tuple(map(_read_breaker_transition, rows))

@@ -8,7 +8,7 @@ from datetime import timedelta
 from ductile.core.events.model import NewContext
 from ductile.core.jobs.admission import Caps, choose_next_plugin
 from ductile.core.jobs.model import JobReason, JobStatus, NewJob
-from ductile.core.jobs.settlement import CallbackEvent, CallbackState
+from ductile.core.jobs.settlement import StateChange, WebhookState
 from ductile.core.timestamps import format_timestamp
 from ductile.errors import ContendedError, StoreError
 from ductile.store.model.jobs import Accepted, ClaimedJob, EnqueueResult, Submission
@@ -17,11 +17,11 @@ from ductile.store.rows import find_job, object_or_none, read_event, read_job
 from ductile.store.session import Session
 from ductile.store.verbs.insert import insert_context, insert_event, submit_job
 from ductile.store.verbs.ledger import next_ledger_seq, write_ledger, write_transition
-from ductile.store.verbs.outbox import write_callback
+from ductile.store.verbs.outbox import write_state_webhooks
 from ductile.store.verbs.runs import baggage_of, graph_of
 from ductile.store.verbs.settle import CLAIMED, LOADING, mark_run_started, start_run, with_first_steps
 
-_WORKING = CallbackEvent(state=CallbackState.WORKING, reason=JobReason.CLAIMED)
+_WORKING = StateChange(state=WebhookState.WORKING, reason=JobReason.CLAIMED)
 
 
 def enqueue(session: Session, submission: Submission) -> tuple[EnqueueResult, ...]:
@@ -63,10 +63,10 @@ def claim(
     session: Session, *, owner: str, caps: Caps, limit: int, lease: timedelta
 ) -> tuple[ClaimedJob, ...]:
     """Claim up to `limit` ready jobs, oldest first. Returns fewer if caps are reached; no key runs twice."""
-    heads: dict[str, int] = dict(session.all("ready_heads"))
+    heads: dict[str, int] = dict(session.fetch_all("ready_heads"))
     if not heads:
         return ()
-    running: dict[str, int] = dict(session.all("running_counts"))
+    running: dict[str, int] = dict(session.fetch_all("running_counts"))
     until = format_timestamp(session.now + lease)
     claims: list[ClaimedJob] = []
     while len(claims) < limit and (plugin := choose_next_plugin(heads, running, caps)) is not None:
@@ -93,7 +93,7 @@ def enqueue_and_claim(
     session: Session, job: NewJob, *, owner: str, lease: timedelta, limit: int | None
 ) -> tuple[ClaimedJob, ...]:
     """Enqueue and claim one job, whatever else waits; nothing if `limit` jobs of its plugin run already."""
-    running: dict[str, int] = {} if limit is None else dict(session.all("running_counts"))
+    running: dict[str, int] = {} if limit is None else dict(session.fetch_all("running_counts"))
     if limit is not None and running.get(job.plugin, 0) >= limit:
         return ()
     result = submit_job(session, job, timedelta(0))
@@ -105,7 +105,7 @@ def enqueue_and_claim(
 
 def _claim_one(session: Session, seq: int, *, owner: str, until: str) -> ClaimedJob:
     number = next_ledger_seq(session)
-    row = session.one(
+    row = session.fetch_one(
         "claim_job", seq=seq, at=session.timestamp, owner=owner, lease_until=until, claim_seq=number
     )
     if row is None:
@@ -114,9 +114,9 @@ def _claim_one(session: Session, seq: int, *, owner: str, until: str) -> Claimed
     state = object_or_none(row[-1]) or {}
     write_transition(session, CLAIMED, job, execution=job.execution, seq=number)
     if job.callback is not None:
-        write_callback(session, LOADING, job, attempt=job.attempt)
-    event = session.one("event_by_id", id=job.source_event_id) if job.source_event_id else None
-    run = None if job.run_id is None else session.one("run_of_claim", run_id=job.run_id)
+        write_state_webhooks(session, LOADING, job, attempt=job.attempt)
+    event = session.fetch_one("event_by_id", id=job.source_event_id) if job.source_event_id else None
+    run = None if job.run_id is None else session.fetch_one("run_of_claim", run_id=job.run_id)
     fingerprint, status, has_subscribers = run or (None, None, False)
     if status == JobStatus.QUEUED:
         mark_run_started(session, str(job.run_id))  # a run starts with the first of its steps
@@ -142,10 +142,10 @@ def mark_working(session: Session, job_id: str, execution: int) -> None:
     if job is None or job.status is not JobStatus.RUNNING or job.execution != execution:
         return
     if job.callback is not None:
-        write_callback(session, _WORKING, job, attempt=job.attempt)
+        write_state_webhooks(session, _WORKING, job, attempt=job.attempt)
     run = None if job.run_id is None else find_job(session, job.run_id)
     if run is None or run.callback is None:
         return
     # None: a duplicate subscribed the run's first URL while it ran, so no state was sent yet.
-    if session.value("callback_of_job", job_id=run.id) in (CallbackState.LOADING, None):
-        write_callback(session, _WORKING, run, attempt=run.attempt)
+    if session.value("callback_of_job", job_id=run.id) in (WebhookState.LOADING, None):
+        write_state_webhooks(session, _WORKING, run, attempt=run.attempt)

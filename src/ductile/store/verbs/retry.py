@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from ductile.core.events.model import NewEvent, OutgoingEvent
+from ductile.core.events.model import IndexedEvent, NewEvent
 from ductile.core.ids import make_id
 from ductile.core.jobs.model import TERMINAL, Hold, Job, JobReason, JobStatus, Transition
-from ductile.core.jobs.settlement import CallbackEvent, CallbackState
+from ductile.core.jobs.settlement import StateChange, WebhookState
 from ductile.core.policy import Policy
 from ductile.core.runs.graph import RUN_PLUGIN, Graph, SplitNode
 from ductile.core.runs.progress import advance_run, start_tokens
@@ -17,7 +17,7 @@ from ductile.core.runs.state import (
     JoinScopeView,
     NewRun,
     RunInfo,
-    TokenPosition,
+    TokenKey,
     TokenResult,
     TokenStart,
 )
@@ -27,9 +27,9 @@ from ductile.store.notifier import JOBS_READY, JobsEnqueued
 from ductile.store.rows import find_job, find_jobs, from_json, row_reader
 from ductile.store.session import Session
 from ductile.store.verbs.insert import hold_for, submit_job
-from ductile.store.verbs.jobs import context
+from ductile.store.verbs.jobs import get_event_context
 from ductile.store.verbs.ledger import write_transition
-from ductile.store.verbs.outbox import write_callback
+from ductile.store.verbs.outbox import write_state_webhooks
 from ductile.store.verbs.runs import (
     baggage_of,
     insert_run,
@@ -46,7 +46,7 @@ from ductile.struct import replace
 
 #: A step that failed for one of these was never created, and a retry would fail in the same way.
 _PERMANENT = frozenset({JobReason.BAD_TEMPLATE, JobReason.BAD_BAGGAGE, JobReason.BAD_CONDITION})
-_QUEUED = CallbackEvent(state=CallbackState.QUEUED, reason=JobReason.MANUAL_RETRY)
+_QUEUED = StateChange(state=WebhookState.QUEUED, reason=JobReason.MANUAL_RETRY)
 
 _read_new_event = row_reader(NewEvent, payload=from_json, headers=from_json)
 
@@ -68,7 +68,7 @@ def retry(session: Session, job_id: str, policy: Policy, *, ended_at: datetime |
     earlier = predecessor_run(session, found)
     _reopen(session, found, Hold.RUN)
     for job in failed:
-        session.run("set_after", seq=job.seq, after_job_id=earlier)
+        session.execute("set_after", seq=job.seq, after_job_id=earlier)
         _requeue(session, job)
     for job in stopped:
         _continue_token(session, job, policy)
@@ -89,8 +89,8 @@ def _retryable(session: Session, job_id: str, ended_at: datetime | None) -> Job 
     if ended_at is not None and found.completed_at != ended_at:
         return RetryResult.CHANGED_SINCE_READ
     if found.plugin == RUN_PLUGIN:
-        failed = session.all("retryable_members", run_id=found.id)
-        stopped = () if failed else session.all("members_stopped_by_cancel", run_id=found.id)
+        failed = session.fetch_all("retryable_members", run_id=found.id)
+        stopped = () if failed else session.fetch_all("members_stopped_by_cancel", run_id=found.id)
         return found if failed or stopped else RetryResult.NOT_RETRYABLE
     if found.run_id is None:
         return found
@@ -105,7 +105,7 @@ def _retryable(session: Session, job_id: str, ended_at: datetime | None) -> Job 
 def _ended_job(session: Session, job_id: str) -> Job | RetryResult:
     job = find_job(session, job_id)
     if job is None:
-        logged = session.one("job_was_logged", job_id=job_id)
+        logged = session.fetch_one("job_was_logged", job_id=job_id)
         return RetryResult.UNKNOWN_JOB if logged is None else RetryResult.PRUNED
     if job.status not in TERMINAL:
         return RetryResult.NOT_ENDED
@@ -125,7 +125,7 @@ def _reopen(session: Session, job: Job, hold: Hold | None) -> None:
     back = Transition(from_status=job.status, to_status=JobStatus.QUEUED, reason=JobReason.MANUAL_RETRY)
     write_transition(session, back, job, execution=job.execution)
     if job.callback is not None:
-        write_callback(session, _QUEUED, job, attempt=1)
+        write_state_webhooks(session, _QUEUED, job, attempt=1)
 
 
 def _continue_token(session: Session, job: Job, policy: Policy) -> None:
@@ -138,8 +138,8 @@ def _continue_token(session: Session, job: Job, policy: Policy) -> None:
     if view is None:
         return
     emitted = [
-        OutgoingEvent(event=_read_new_event(row[:-1]), index=row[-1] or 0)
-        for row in session.all("events_of_job", job_id=job.id)
+        IndexedEvent(event=_read_new_event(row[:-1]), index=row[-1] or 0)
+        for row in session.fetch_all("events_of_job", job_id=job.id)
     ]
     result = result_in(session.value("last_output", job_id=job.id))
     budgeted = replace(policy, budget=session.regex_budget)
@@ -199,7 +199,7 @@ def _plan_rerun(
 
 def _start_at(session: Session, job: Job, path: str, copied: _CopiedScopes) -> TokenStart | None:
     position = position_of(session, job.id)
-    row = None if job.source_event_id is None else session.one("event_by_id", id=job.source_event_id)
+    row = None if job.source_event_id is None else session.fetch_one("event_by_id", id=job.source_event_id)
     if position is None or row is None:
         return None
     context_id = _context_before(session, job)
@@ -214,7 +214,7 @@ def _start_at(session: Session, job: Job, path: str, copied: _CopiedScopes) -> T
 
 def _context_before(session: Session, job: Job) -> str | None:
     """Return the context that the step was given. Its own may hold what the step itself has claimed."""
-    found = None if job.event_context_id is None else context(session, job.event_context_id)
+    found = None if job.event_context_id is None else get_event_context(session, job.event_context_id)
     if found is None:
         return None
     is_own = found.run_id == job.run_id and found.step_path == job.step_path
@@ -233,7 +233,7 @@ class _CopiedScopes:
     views: dict[str, JoinScopeView] = field(default_factory=dict)
     changed: bool = False
 
-    def position(self, old: TokenPosition, *, tokens: int) -> TokenPosition:
+    def position(self, old: TokenKey, *, tokens: int) -> TokenKey:
         """Return the same position in the new run, where `tokens` more are live."""
         known = self.views.get(old.scope_id) or self._copy(old.scope_id)
         scope = replace(known.scope, live=known.scope.live + tokens)

@@ -17,7 +17,7 @@ from ductile.core.runs.state import (
     RunInfo,
     RunProgress,
     RunView,
-    TokenPosition,
+    TokenKey,
     TokenResult,
     TokenStatus,
 )
@@ -53,7 +53,7 @@ def read_run_view(session: Session, job: Job, baggage: JsonObject) -> RunView | 
     """Return the run around a step; None if the job is no step, or has changed since it was read."""
     if job.run_id is None:
         return None
-    row = session.one(
+    row = session.fetch_one(
         "run_around_step",
         seq=job.seq,
         id=job.id,
@@ -64,7 +64,7 @@ def read_run_view(session: Session, job: Job, baggage: JsonObject) -> RunView | 
     if row is None:
         return None
     fingerprint, jobs, cancelled_at, hops, trace_id, scope_id, branch, order = row
-    position = TokenPosition(scope_id=scope_id, branch=branch, sort_key=order)
+    position = TokenKey(scope_id=scope_id, branch=branch, sort_key=order)
     return RunView(
         info=RunInfo(id=job.run_id, graph=graph_of(session, fingerprint), hops=hops, trace_id=trace_id),
         jobs=jobs,
@@ -75,9 +75,9 @@ def read_run_view(session: Session, job: Job, baggage: JsonObject) -> RunView | 
     )
 
 
-def position_of(session: Session, job_id: str) -> TokenPosition | None:
-    row = session.one("member_by_id", job_id=job_id)
-    return None if row is None else TokenPosition(scope_id=row[0], branch=row[1], sort_key=row[2])
+def position_of(session: Session, job_id: str) -> TokenKey | None:
+    row = session.fetch_one("member_by_id", job_id=job_id)
+    return None if row is None else TokenKey(scope_id=row[0], branch=row[1], sort_key=row[2])
 
 
 def _scopes_that_can_close(session: Session, scope_id: str) -> list[JoinScopeView]:
@@ -99,17 +99,17 @@ def _scopes_that_can_close(session: Session, scope_id: str) -> list[JoinScopeVie
 
 
 def read_scope(session: Session, scope_id: str) -> JoinScope:
-    row = session.one("scope_by_id", id=scope_id)
+    row = session.fetch_one("scope_by_id", id=scope_id)
     assert row is not None  # noqa: S101 - pruned together with its run
     parent_id, branch, order, *before, entry_job_id, context_id, state = row
-    parent = None if parent_id is None else TokenPosition(scope_id=parent_id, branch=branch, sort_key=order)
+    parent = None if parent_id is None else TokenKey(scope_id=parent_id, branch=branch, sort_key=order)
     return _read_scope((*before, parent, entry_job_id, context_id, state))
 
 
 def token_results(session: Session, scope_id: str) -> tuple[TokenResult, ...]:
     return tuple(
-        _read_token_result((TokenPosition(scope_id=scope_id, branch=branch, sort_key=order), *result))
-        for branch, order, *result in session.all("token_results_of_scope", scope_id=scope_id)
+        _read_token_result((TokenKey(scope_id=scope_id, branch=branch, sort_key=order), *result))
+        for branch, order, *result in session.fetch_all("token_results_of_scope", scope_id=scope_id)
     )
 
 
@@ -122,12 +122,12 @@ def run_results(session: Session, run_id: str) -> tuple[FinalTokenResult, ...]:
             step_path=step_path,
             error=error,
         )
-        for status, job_id, error, step_path, state, split in session.all("ends_of_run", run_id=run_id)
+        for status, job_id, error, step_path, state, split in session.fetch_all("ends_of_run", run_id=run_id)
     )
 
 
 def baggage_of(session: Session, context_id: str | None) -> JsonObject:
-    row = None if context_id is None else session.one("context_by_id", id=context_id)
+    row = None if context_id is None else session.fetch_one("context_by_id", id=context_id)
     return {} if row is None else from_json(row[1])
 
 
@@ -152,8 +152,8 @@ def insert_run(session: Session, run: NewRun) -> None:
             _texts.clear()
         text = _texts[graph.fingerprint] = to_json(graph_to_json(graph))
     version = {"fingerprint": graph.fingerprint, "pipeline": graph.pipeline, "at": session.timestamp}
-    session.run("insert_graph_if_absent", **version, graph=text)
-    session.run(
+    session.execute("insert_graph_if_absent", **version, graph=text)
+    session.execute(
         "insert_run",
         **version,
         run_id=run.job.id,
@@ -184,7 +184,7 @@ def write_progress(session: Session, run_id: str, progress: RunProgress) -> None
 
 def insert_scope(session: Session, run_id: str, scope: JoinScope) -> None:
     parent = scope.parent
-    session.run(
+    session.execute(
         "insert_scope",
         **asdict(scope),
         run_id=run_id,
@@ -198,34 +198,34 @@ def relink_waiting_runs(session: Session, run: Job) -> None:
     """Make the runs that wait for a run that never began wait for its own predecessor."""
     earlier = None if run.dedupe_key is None else session.value("waited_for", run_id=run.id)
     if earlier is not None:
-        session.run("wait_for_another", id=run.id, other_id=earlier)
+        session.execute("wait_for_another", id=run.id, other_id=earlier)
 
 
 def insert_token_result(session: Session, run_id: str, result: TokenResult) -> None:
-    session.run(
+    session.execute(
         "insert_token_result",
         **asdict(result) | _key(result.position) | {"error": storable(result.error)},
         run_id=run_id,
     )
 
 
-def insert_member(session: Session, run_id: str, job_id: str, position: TokenPosition) -> None:
-    session.run("insert_member", job_id=job_id, run_id=run_id, **_key(position))
+def insert_member(session: Session, run_id: str, job_id: str, position: TokenKey) -> None:
+    session.execute("insert_member", job_id=job_id, run_id=run_id, **_key(position))
 
 
-def reopen_token(session: Session, position: TokenPosition) -> None:
+def reopen_token(session: Session, position: TokenKey) -> None:
     """Make a failed token live again, and reopen every scope that its failure had closed."""
-    session.run("delete_token_result", **_key(position))
-    at: TokenPosition | None = position
+    session.execute("delete_token_result", **_key(position))
+    at: TokenKey | None = position
     while at is not None:
         scope = read_scope(session, at.scope_id)
         session.update_one("set_live", id=scope.id, live=scope.live + 1)
         if scope.state is JoinScopeState.BROKEN and scope.parent is not None:
             session.update_one("set_scope_state", id=scope.id, state=JoinScopeState.OPEN)
-            session.run("delete_token_result", **_key(scope.parent))
+            session.execute("delete_token_result", **_key(scope.parent))
         # A scope with live tokens is counted in the one around it already.
         at = scope.parent if scope.live == 0 else None
 
 
-def _key(position: TokenPosition) -> dict[str, SqlValue]:
+def _key(position: TokenKey) -> dict[str, SqlValue]:
     return {"scope_id": position.scope_id, "branch": position.branch, "line_order": position.sort_key}

@@ -46,9 +46,9 @@ def put_schedules(session: Session, entries: Sequence[ScheduleEntry]) -> None:
             "last_fired_at": text_or_none(entry.last_fired_at),
             "paused_at": text_or_none(entry.paused_at),
         }
-        session.run("put_schedule", **row, at=session.timestamp)
+        session.execute("put_schedule", **row, at=session.timestamp)
     kept = to_json([[entry.plugin, entry.schedule_id] for entry in entries])
-    session.run("forget_schedules", kept=kept)
+    session.execute("forget_schedules", kept=kept)
 
 
 def fire(session: Session, firing: Firing) -> FireResult:
@@ -141,7 +141,7 @@ def _find_outdated(session: Session, firing: Firing) -> FireStatus | None:
                 return FireStatus.ALREADY_FIRED
         return None
     entry = firing.planned_from
-    row = session.one("schedule", plugin=entry.plugin, schedule_id=entry.schedule_id)
+    row = session.fetch_one("schedule", plugin=entry.plugin, schedule_id=entry.schedule_id)
     return FireStatus.STALE if row is None or read_schedule(row) != entry else None
 
 
@@ -165,7 +165,7 @@ def _without_repeats(session: Session, firing: Firing) -> Firing:
 
 def _live_chain(session: Session, entry: ScheduleEntry) -> tuple[Job, ...]:
     """Return the schedule's latest job and those it waits for, as far as they have not ended."""
-    row = session.one("schedule", plugin=entry.plugin, schedule_id=entry.schedule_id)
+    row = session.fetch_one("schedule", plugin=entry.plugin, schedule_id=entry.schedule_id)
     job_id = None if row is None else read_schedule(row).last_job_id
     chain: list[Job] = []
     while job_id is not None and (job := find_job(session, job_id)) is not None:
@@ -185,7 +185,7 @@ def _decide(session: Session, firing: Firing, chain: Sequence[Job]) -> Admitted 
         outstanding = session.value("outstanding", plugin=job.plugin, command=job.command)
         if conditions.if_running is IfRunning.CANCEL:
             outstanding -= sum(each.command == job.command for each in chain)
-    breaker = session.one("breaker", plugin=job.plugin, command=job.command)
+    breaker = session.fetch_one("breaker", plugin=job.plugin, command=job.command)
     view = FireView(
         previous_live=bool(chain),
         outstanding=outstanding,
@@ -208,7 +208,7 @@ def _as_skipped(occurrence: Occurrence, reason: SkipReason | None) -> Occurrence
 
 def _advance(session: Session, entry: ScheduleEntry, jobs: Sequence[NewJob]) -> None:
     deferred = entry.deferred
-    session.run(
+    session.execute(
         "advance_schedule",
         plugin=entry.plugin,
         schedule_id=entry.schedule_id,
@@ -224,7 +224,7 @@ def _advance(session: Session, entry: ScheduleEntry, jobs: Sequence[NewJob]) -> 
 
 def pause_schedule(session: Session, plugin: str, schedule_id: str, *, paused: bool) -> bool:
     """Pause or resume a schedule. Returns False if there is no such schedule."""
-    found = session.one(
+    found = session.fetch_one(
         "pause_schedule",
         plugin=plugin,
         schedule_id=schedule_id,
@@ -238,11 +238,11 @@ def pause_schedule(session: Session, plugin: str, schedule_id: str, *, paused: b
     return found is not None
 
 
-def schedules(session: Session) -> tuple[ScheduleEntry, ...]:
-    return tuple(map(read_schedule, session.all("all_schedules")))
+def list_schedules(session: Session) -> tuple[ScheduleEntry, ...]:
+    return tuple(map(read_schedule, session.fetch_all("all_schedules")))
 
 
-def occurrences(
+def list_occurrences(
     session: Session, plugin: str, schedule_id: str, *, limit: int, cursor: str | None = None
 ) -> Page[Occurrence]:
     """Return the occurrences of a schedule, newest first."""

@@ -13,24 +13,24 @@ from ductile.core.jobs.model import (
     EndedEarly,
     Evidence,
     Hold,
-    Interrupted,
     Job,
     JobReason,
     JobStatus,
     LedgerKind,
     Orphaned,
     Outcome,
+    Requeued,
     RunEnded,
     SubmittedBy,
     Transition,
 )
 from ductile.core.jobs.settlement import (
-    CallbackEvent,
-    CallbackState,
     LogEntry,
     LogStatus,
     Settlement,
     SettleView,
+    StateChange,
+    WebhookState,
     decide_settlement,
 )
 from ductile.core.policy import Policy
@@ -43,7 +43,7 @@ from ductile.protocol.plugin_messages import result_in
 from ductile.store.model.jobs import (
     Accepted,
     EnqueueResult,
-    JobStateChange,
+    JobStatusChange,
     Settled,
     SettleResult,
     SettleSkipped,
@@ -63,7 +63,7 @@ from ductile.store.rows import (
 from ductile.store.session import Session, SqlValue
 from ductile.store.verbs.insert import insert_event, release_waiters, submit_job
 from ductile.store.verbs.ledger import append_ledger, write_ledger, write_transition
-from ductile.store.verbs.outbox import write_callback
+from ductile.store.verbs.outbox import write_state_webhooks
 from ductile.store.verbs.plugins import record_init, write_plugin_effects
 from ductile.store.verbs.runs import (
     baggage_of,
@@ -79,7 +79,7 @@ from ductile.struct import asdict, replace
 
 CLAIMED = Transition(from_status=JobStatus.QUEUED, to_status=JobStatus.RUNNING, reason=JobReason.CLAIMED)
 #: The state between the claim and the start of the process.
-LOADING = CallbackEvent(state=CallbackState.LOADING, reason=JobReason.CLAIMED)
+LOADING = StateChange(state=WebhookState.LOADING, reason=JobReason.CLAIMED)
 _CANCELLED = EndedEarly(reason=JobReason.CANCELLED, error="cancelled before any of its steps ran")
 
 
@@ -101,7 +101,7 @@ def settle_execution(session: Session, claimed: Job, outcome: Outcome, policy: P
         return _settle_job(session, job, outcome, policy)
     logged = session.value("log_status", job_id=job.id, execution=execution)
     was_abandoned = logged in (LogStatus.ORPHANED, LogStatus.INTERRUPTED)
-    if not was_abandoned or isinstance(outcome, Orphaned | Interrupted):
+    if not was_abandoned or isinstance(outcome, Orphaned | Requeued):
         return SettleSkipped.ALREADY_SETTLED
     is_first = _log_late_result(session, job, execution, outcome)
     return SettleSkipped.SUPERSEDED if is_first else SettleSkipped.ALREADY_SETTLED
@@ -164,7 +164,7 @@ class Consequences:
     """The jobs that a settlement started or ended."""
 
     started: list[EnqueueResult] = field(default_factory=list)
-    ended: list[JobStateChange] = field(default_factory=list)
+    ended: list[JobStatusChange] = field(default_factory=list)
 
     def add(self, other: Consequences) -> None:
         self.started += other.started
@@ -249,23 +249,23 @@ def end_run(session: Session, run_id: str, policy: Policy, *, stalled: bool = Fa
 
 def mark_run_started(session: Session, run_id: str) -> Job:
     """Mark a run as running, when the first of its steps is claimed."""
-    row = session.one("start_run", id=run_id, at=session.timestamp)
+    row = session.fetch_one("start_run", id=run_id, at=session.timestamp)
     if row is None:
         raise ContendedError(f"the run {run_id} has changed since it was read")
     started = read_job(row)
     write_transition(session, CLAIMED, started, execution=started.execution)
     if started.callback is not None:
-        write_callback(session, LOADING, started, attempt=started.attempt)
+        write_state_webhooks(session, LOADING, started, attempt=started.attempt)
     return started
 
 
 def _with_last_result(session: Session, ended: RunEnded, last: str | None, job: Job) -> RunEnded:
     """Return the outcome with the artifacts of all steps, and the output of the job `last`."""
-    named = session.all("artifacts_of_members", run_id=job.id)
+    named = session.fetch_all("artifacts_of_members", run_id=job.id)
     artifacts = combine_artifacts((path or "", list_or_empty(listed)) for path, listed in named)
     took = session.now - (job.started_at or session.now)
     evidence = Evidence(duration=max(took, timedelta(0)))
-    row = None if last is None else session.one("last_output", job_id=last)
+    row = None if last is None else session.fetch_one("last_output", job_id=last)
     if row is None:
         return replace(ended, artifacts=artifacts, evidence=evidence)
     stdout, stderr, exit_code, signal = row
@@ -279,8 +279,8 @@ def _read_job(session: Session, job_id: str) -> Job:
     return job
 
 
-def _state_change(job: Job, settlement: Settlement) -> JobStateChange:
-    return JobStateChange(
+def _state_change(job: Job, settlement: Settlement) -> JobStatusChange:
+    return JobStatusChange(
         id=job.id,
         plugin=job.plugin,
         command=job.command,
@@ -302,12 +302,12 @@ def _read_view(session: Session, job: Job, outcome: Outcome, policy: Policy) -> 
     state, breaker, latest = None, None, None
     baggage = baggage_of(session, job.event_context_id)
     if isinstance(outcome, Completed) and outcome.response.state_updates:
-        state = session.one("plugin_state", plugin=job.plugin)
+        state = session.fetch_one("plugin_state", plugin=job.plugin)
     if job.submitted_by is SubmittedBy.SCHEDULER:
-        breaker = session.one("breaker", plugin=job.plugin, command=job.command)
+        breaker = session.fetch_one("breaker", plugin=job.plugin, command=job.command)
         if job.submitted_detail in policy.plugin(job.plugin).schedules:
             key = {"plugin": job.plugin, "schedule_id": job.submitted_detail}
-            latest = session.one("schedule_of_latest_job", **key, job_id=job.id)
+            latest = session.fetch_one("schedule_of_latest_job", **key, job_id=job.id)
     return SettleView(
         job=job,
         state={} if state is None else from_json(state[0]),
@@ -328,7 +328,7 @@ def _write_end(session: Session, job: Job, settlement: Settlement) -> bool | Non
     """
     retry_at = settlement.next_retry_at
     artifacts = to_json(settlement.artifacts) if settlement.artifacts else None
-    row = session.one(
+    row = session.fetch_one(
         "settle_job",
         seq=job.seq,
         id=job.id,
@@ -358,7 +358,7 @@ def _write_end(session: Session, job: Job, settlement: Settlement) -> bool | Non
     for transition in settlement.transitions:
         write_transition(session, transition, job, execution=job.execution)
     if settlement.callback is not None:
-        write_callback(session, settlement.callback, job, attempt=settlement.attempt)
+        write_state_webhooks(session, settlement.callback, job, attempt=settlement.attempt)
     if settlement.is_terminal:
         session.publish(
             JobEnded(job_id=job.id, plugin=job.plugin, command=job.command, submitted_by=job.submitted_by)
@@ -368,7 +368,7 @@ def _write_end(session: Session, job: Job, settlement: Settlement) -> bool | Non
     else:
         session.publish(JOBS_READY)
     if job.plugin == RUN_PLUGIN:
-        session.run("clear_deadline", run_id=job.id)
+        session.execute("clear_deadline", run_id=job.id)
     return bool(row[0])
 
 

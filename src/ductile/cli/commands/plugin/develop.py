@@ -33,7 +33,7 @@ _COLOURS = {"passed": "green", "warned": "yellow", "failed": "red", "skipped": "
         ),
     ),
 )
-def test(call: Invocation) -> CommandResult:
+def test(invocation: Invocation) -> CommandResult:
     import asyncio
     from datetime import UTC, datetime
 
@@ -41,15 +41,17 @@ def test(call: Invocation) -> CommandResult:
     from ductile.cli.console.console import show_waiting
 
     options = ContractTestOptions(
-        command=call.optional("command"),
-        payload=call.json_object("payload"),
-        config=call.json_object("settings"),
-        timeout=call.duration("timeout"),
+        command=invocation.optional("command"),
+        payload=invocation.json_object("payload"),
+        config=invocation.json_object("settings"),
+        timeout=invocation.duration("timeout"),
     )
-    target = call.text("NAME|DIR")
-    with show_waiting(call, f"the runs of {target}"):
+    target = invocation.text("NAME|DIR")
+    with show_waiting(invocation, f"the runs of {target}"):
         report = asyncio.run(
-            check_contract(call.config, call.environ, target, options, now=lambda: datetime.now(UTC))
+            check_contract(
+                invocation.config, invocation.environ, target, options, now=lambda: datetime.now(UTC)
+            )
         )
     names = ("check", "command", "verdict", "message", "hint")
 
@@ -98,15 +100,15 @@ def test(call: Invocation) -> CommandResult:
         Example("ductile plugin new greet --lang sh --dir plugins", "in plugins/greet, as a shell script"),
     ),
 )
-def new(call: Invocation) -> CommandResult:
+def new(invocation: Invocation) -> CommandResult:
     from ductile.admin.plugin_dev.scaffold import create_plugin
     from ductile.struct import to_builtins
 
     created = create_plugin(
-        call.text("NAME"),
-        call.optional("lang") or "python",
-        parent=call.optional("dir"),
-        dry_run=call.switch("dry_run"),
+        invocation.text("NAME"),
+        invocation.optional("lang") or "python",
+        parent=invocation.optional("dir"),
+        dry_run=invocation.switch("dry_run"),
     )
 
     def text(console: Console) -> str:
@@ -130,7 +132,7 @@ def new(call: Invocation) -> CommandResult:
     return CommandResult(to_builtins(created, enc_hook=str), text)
 
 
-def run_request(call: Invocation) -> CommandResult:
+def run_request(invocation: Invocation) -> CommandResult:
     """`plugin run --request`: run the entrypoint with exactly this request, and show its output."""
     import asyncio
     import sys
@@ -139,19 +141,21 @@ def run_request(call: Invocation) -> CommandResult:
     from ductile.core.jobs.model import Completed, Failed
     from ductile.errors import UsageError
 
-    filling = [each.destination for each in call.action.options if each.field not in (None, "dry_run")]
+    filling = [each.destination for each in invocation.action.options if each.field not in (None, "dry_run")]
     for option in ("COMMAND", *filling, "no_wait"):
-        if call.arguments.get(option):
+        if invocation.arguments.get(option):
             name = option if option.isupper() else f"--{option.replace('_', '-')}"
             raise UsageError(f"{name} has no effect with --request: the request holds everything")
-    target, file = call.text("PLUGIN"), call.text("request")
-    if call.switch("dry_run"):
-        found = run_once.find_runnable_plugin(call.config, call.environ, target)
+    target, file = invocation.text("PLUGIN"), invocation.text("request")
+    if invocation.switch("dry_run"):
+        found = run_once.find_runnable_plugin(invocation.config, invocation.environ, target)
         would = f"Would run {found.name} with the request in {file}, outside any queue."
         return CommandResult({"plugin": found.name, "request": file}, would)
     request = sys.stdin.buffer.read() if file == "-" else run_once.read_request(file)
-    limit = call.duration("timeout")
-    ran = asyncio.run(run_once.run_request(call.config, call.environ, target, request, time_limit=limit))
+    limit = invocation.duration("timeout")
+    ran = asyncio.run(
+        run_once.run_request(invocation.config, invocation.environ, target, request, time_limit=limit)
+    )
     outcome, evidence = ran.interpretation.outcome, ran.interpretation.outcome.evidence
     data: Document = {
         "judgement": ran.kind,

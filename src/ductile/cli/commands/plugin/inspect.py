@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 
 @action("list", "list the plugins: active, disabled, refused, available")
-def list_plugins(call: Invocation) -> CommandResult:
+def list_plugins(invocation: Invocation) -> CommandResult:
     from ductile.admin import plugins
 
-    entries = plugins.list_plugins(call.config, call.environ)
-    failed = _failed_inits(call)
+    entries = plugins.list_plugins(invocation.config, invocation.environ)
+    failed = _failed_inits(invocation)
 
     def text(console: Console) -> str:
         if not entries:
@@ -50,11 +50,11 @@ def list_plugins(call: Invocation) -> CommandResult:
     "show one plugin: its commands, configuration keys and trust",
     arguments=(Argument("NAME", "name of the plugin, or of a configured instance"),),
 )
-def show(call: Invocation) -> CommandResult:
+def show(invocation: Invocation) -> CommandResult:
     from ductile.admin.plugins import show_plugin
 
-    entry = show_plugin(call.config, call.environ, call.text("NAME"))
-    failed = _failed_inits(call).get(entry.name)
+    entry = show_plugin(invocation.config, invocation.environ, invocation.text("NAME"))
+    failed = _failed_inits(invocation).get(entry.name)
 
     def text(console: Console) -> str:
         from ductile.core.durations import format_duration
@@ -103,13 +103,13 @@ def show(call: Invocation) -> CommandResult:
     "check manifests, files and required configuration",
     arguments=(Argument("NAME|DIR", "one plugin by name, or a directory outside the roots", required=False),),
 )
-def check(call: Invocation) -> CommandResult:
+def check(invocation: Invocation) -> CommandResult:
     from dataclasses import asdict
 
     from ductile.admin.plugins import check_plugins
     from ductile.errors import Exit
 
-    found = check_plugins(call.config, call.environ, call.optional("NAME|DIR"))
+    found = check_plugins(invocation.config, invocation.environ, invocation.optional("NAME|DIR"))
 
     def text(console: Console) -> str:
         from ductile.cli.console.errors import paragraph, problems_as_text
@@ -139,9 +139,9 @@ def check(call: Invocation) -> CommandResult:
     )
 
 
-def _failed_inits(call: Invocation) -> Document:
+def _failed_inits(invocation: Invocation) -> Document:
     """The failed inits by plugin. They are in the store, so there are none without a daemon and a store."""
-    found = request_if_available(call, "plugin.health", {})
+    found = request_if_available(invocation, "plugin.health", {})
     return {} if found is None else found["unhealthy"]
 
 
@@ -196,12 +196,12 @@ _NAME = Argument("NAME", field="plugin")
     options=(DRY_RUN,),
     about="The sealed hashes of files are not changed; `config lock` renews all of them.",
 )
-def lock(call: Invocation) -> CommandResult:
-    from ductile.admin.seal import lock_plugins
+def lock(invocation: Invocation) -> CommandResult:
+    from ductile.admin.seal import seal_plugins
     from ductile.cli.commands.config import seal_result
 
-    name, dry_run = call.optional("NAME"), call.switch("dry_run")
-    return seal_result(lock_plugins(call.config, call.environ, name, dry_run=dry_run))
+    name, dry_run = invocation.optional("NAME"), invocation.switch("dry_run")
+    return seal_result(seal_plugins(invocation.config, invocation.environ, name, dry_run=dry_run))
 
 
 @renders(

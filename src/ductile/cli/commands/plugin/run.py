@@ -40,17 +40,17 @@ if TYPE_CHECKING:
         ),
     ),
 )
-def run(call: Invocation) -> CommandResult:
-    if call.optional("request") is not None:
+def run(invocation: Invocation) -> CommandResult:
+    if invocation.optional("request") is not None:
         from ductile.cli.commands.plugin.develop import run_request
 
-        return run_request(call)
+        return run_request(invocation)
     import sys
 
     from ductile.cli import run_job
     from ductile.cli.console.console import show_waiting
 
-    plugin, command = call.text("PLUGIN"), call.optional("COMMAND")
+    plugin, command = invocation.text("PLUGIN"), invocation.optional("COMMAND")
 
     def find_command(snapshot: Snapshot) -> object:
         from ductile.operations.plugins.lookup import default_command, known_command, runnable_plugin
@@ -59,19 +59,21 @@ def run(call: Invocation) -> CommandResult:
         return known_command(found, command or default_command(found))
 
     name = " ".join(part for part in (plugin, command) if part)
-    with run_job.hint_reload(call, find_command):
-        result = run_job.result_without_waiting(call, lambda done: f"{done['plugin']} {done['command']}")
+    with run_job.hint_reload(invocation, find_command):
+        result = run_job.result_without_waiting(
+            invocation, lambda done: f"{done['plugin']} {done['command']}"
+        )
         if result is not None:
             return result
-        connection = connect_to_daemon(call)
+        connection = connect_to_daemon(invocation)
         if connection is None:
-            with show_waiting(call, name):
-                return run_job.job_result(run_job.run_in_process(call))
-        submitted = exchange(call, connection)
-        progress = run_job.RetryProgress(call, str(submitted["job_id"]))
-        with show_waiting(call, f"{name}, job {submitted['job_id']}", progress.poll):
-            ran = run_job.wait_for(call, submitted)
-        if not call.json:
+            with show_waiting(invocation, name):
+                return run_job.job_result(run_job.run_in_process(invocation))
+        submitted = exchange(invocation, connection)
+        progress = run_job.RetryProgress(invocation, str(submitted["job_id"]))
+        with show_waiting(invocation, f"{name}, job {submitted['job_id']}", progress.poll):
+            ran = run_job.wait_for(invocation, submitted)
+        if not invocation.json:
             for line in progress.lines(ran.job):
                 print(line, file=sys.stderr)
         return run_job.job_result(ran)

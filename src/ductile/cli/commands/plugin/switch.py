@@ -45,13 +45,15 @@ _NAME = Argument("NAME", "name of the plugin, as it is configured")
         Example("ductile plugin disable echo --drain --timeout 10m", "run them first"),
     ),
 )
-def disable(call: Invocation) -> CommandResult:
+def disable(invocation: Invocation) -> CommandResult:
     from ductile.admin.plugins import configured_or_available
 
-    name = configured_or_available(call.config, call.environ, call.text("NAME"), configured=True)
-    planned = _change(call, name, "false", dry_run=True)
-    if call.switch("dry_run"):
-        pending = request_if_available(call, "plugin.pending", {"plugin": name})
+    name = configured_or_available(
+        invocation.config, invocation.environ, invocation.text("NAME"), configured=True
+    )
+    planned = _change(invocation, name, "false", dry_run=True)
+    if invocation.switch("dry_run"):
+        pending = request_if_available(invocation, "plugin.pending", {"plugin": name})
 
         def text(console: Console) -> str:
             shown = change_text(planned, console)
@@ -67,7 +69,7 @@ def disable(call: Invocation) -> CommandResult:
             return f"{shown}\n{console.hint(hint if parts else f'No queued job of {name} would end.')}"
 
         return CommandResult(change_as_json(planned) | {"pending": pending}, text)
-    return _switch(call, name, "false")
+    return _switch(invocation, name, "false")
 
 
 @action(
@@ -78,46 +80,48 @@ def disable(call: Invocation) -> CommandResult:
     about="Sets plugins.NAME.enabled to true as `config set --lock` does, then reloads the daemon if one "
     "runs. An installed plugin that the configuration does not name yet is added to it.",
 )
-def enable(call: Invocation) -> CommandResult:
+def enable(invocation: Invocation) -> CommandResult:
     from ductile.admin.plugins import configured_or_available
 
-    name = configured_or_available(call.config, call.environ, call.text("NAME"), configured=False)
-    planned = _change(call, name, "true", dry_run=True)
-    if call.switch("dry_run"):
+    name = configured_or_available(
+        invocation.config, invocation.environ, invocation.text("NAME"), configured=False
+    )
+    planned = _change(invocation, name, "true", dry_run=True)
+    if invocation.switch("dry_run"):
         return CommandResult(change_as_json(planned), lambda console: change_text(planned, console))
-    return _switch(call, name, "true")
+    return _switch(invocation, name, "true")
 
 
-def _change(call: Invocation, plugin: str, value: str, *, dry_run: bool) -> SettingChange:
+def _change(invocation: Invocation, plugin: str, value: str, *, dry_run: bool) -> SettingChange:
     from ductile.admin.config import change_setting
 
     key = f"plugins.{plugin}.enabled"
-    return change_setting(call.config, call.environ, key, value, dry_run=dry_run, lock=True)
+    return change_setting(invocation.config, invocation.environ, key, value, dry_run=dry_run, lock=True)
 
 
-def _switch(call: Invocation, name: str, value: str) -> CommandResult:
+def _switch(invocation: Invocation, name: str, value: str) -> CommandResult:
     """Change the setting and reload the daemon if one runs; with --drain, after its accepted jobs."""
     from ductile.cli.commands.system.daemon import reload_text
     from ductile.cli.console.console import show_waiting
     from ductile.errors import DuctileError
 
-    drain, limit = call.switch("drain"), call.optional("timeout")
-    connection = connect_to_daemon(call)
+    drain, limit = invocation.switch("drain"), invocation.optional("timeout")
+    connection = connect_to_daemon(invocation)
     if connection is not None:
         connection.close()
         # Raises what the daemon would refuse at a reload, before anything is written.
-        request_daemon(call, "system.reload", {"dry_run": True})
+        request_daemon(invocation, "system.reload", {"dry_run": True})
     if drain:
         advice = "Only a daemon can run its jobs: start it, or leave out --drain."
         fields = {"plugin": name, "drain_timeout": limit}
-        with show_waiting(call, f"{name} to finish its accepted jobs"):
-            request_daemon(call, "plugin.drain", fields, timeout=None, advice=advice)
-    done = _change(call, name, value, dry_run=False)
+        with show_waiting(invocation, f"{name} to finish its accepted jobs"):
+            request_daemon(invocation, "plugin.drain", fields, timeout=None, advice=advice)
+    done = _change(invocation, name, value, dry_run=False)
     reloaded: Document | None = None
     if connection is not None:
         draining, timeout = {"drain": drain, "drain_timeout": limit}, None if drain else DAEMON_TIMEOUT
         try:
-            reloaded = request_daemon(call, "system.reload", draining, timeout=timeout)
+            reloaded = request_daemon(invocation, "system.reload", draining, timeout=timeout)
         except DuctileError as error:
             written = "was written" if done.written else "is in the file already"
             error.message = f"the change {written}, but the daemon did not load it: {error.message}"

@@ -41,19 +41,19 @@ _STATUS_TIMEOUT = 5.0
         Example("ductile system backup ductile.tar.gz --verify", "is this archive whole?"),
     ),
 )
-def backup(call: Invocation) -> CommandResult:
+def backup(invocation: Invocation) -> CommandResult:
     from datetime import UTC, datetime
 
     from ductile.admin.backup.create import BackupPart, BackupRequest, back_up, parse_parts
     from ductile.admin.backup.restore import verify
     from ductile.admin.config import open_configuration
-    from ductile.config.load import SealCheck
+    from ductile.config.load import SealMode
     from ductile.offline import store_files
     from ductile.struct import replace
 
-    path = _absolute(call.text("FILE|DIR"))
-    if call.switch("verify"):
-        found: Document = verify(path, store_files(), _progress(call))
+    path = _absolute(invocation.text("FILE|DIR"))
+    if invocation.switch("verify"):
+        found: Document = verify(path, store_files(), _progress(invocation))
 
         def verified_text(console: Console) -> str:
             store = f", store of schema version {found['schema_version']}" if found["schema_version"] else ""
@@ -65,16 +65,16 @@ def backup(call: Invocation) -> CommandResult:
         return CommandResult(found, verified_text)
     wanted = BackupRequest(
         target=path,
-        parts=parse_parts(call.optional("scope")),
-        secrets=call.switch("secrets"),
+        parts=parse_parts(invocation.optional("scope")),
+        secrets=invocation.switch("secrets"),
         now=datetime.now(UTC),
-        dry_run=call.switch("dry_run"),
+        dry_run=invocation.switch("dry_run"),
     )
     # A configuration with a broken seal is worth a backup, too.
-    opened = open_configuration(call.config, call.environ, seal=SealCheck.IGNORE)
+    opened = open_configuration(invocation.config, invocation.environ, seal=SealMode.IGNORE)
     if BackupPart.STATE in wanted.parts:
-        wanted = replace(wanted, store_in_use=_is_store_in_use(call, opened))
-    done: Document = back_up(opened, wanted, store_files(), _progress(call))
+        wanted = replace(wanted, store_in_use=_is_store_in_use(invocation, opened))
+    done: Document = back_up(opened, wanted, store_files(), _progress(invocation))
 
     def text(console: Console) -> str:
         parts = ", ".join(f"{fmt.count(files, 'file')} of {scope}" for scope, files in done["files"].items())
@@ -108,19 +108,19 @@ def backup(call: Invocation) -> CommandResult:
     "`outside`, and its old place is shown; plugin roots that are written as relative paths keep their "
     "place beside the configuration. The restored store gets an id of its own.",
 )
-def restore(call: Invocation) -> CommandResult:
+def restore(invocation: Invocation) -> CommandResult:
     from ductile.admin.backup import restore
     from ductile.config.find_config import config_directories
     from ductile.offline import store_files
 
-    target = call.optional("to")
+    target = invocation.optional("to")
     done: Document = restore.restore(
-        _absolute(call.text("FILE")),
+        _absolute(invocation.text("FILE")),
         None if target is None else _absolute(target),
         store_files(),
-        _progress(call),
-        known=config_directories(call.config, call.environ),
-        dry_run=call.switch("dry_run"),
+        _progress(invocation),
+        known=config_directories(invocation.config, invocation.environ),
+        dry_run=invocation.switch("dry_run"),
     )
 
     def text(console: Console) -> str:
@@ -146,7 +146,7 @@ def _absolute(path: str) -> Path:
     return Path(path).expanduser().absolute()
 
 
-def _is_store_in_use(call: Invocation, opened: OpenedConfiguration) -> bool:
+def _is_store_in_use(invocation: Invocation, opened: OpenedConfiguration) -> bool:
     """Whether a daemon uses the store, or has left its link behind. Raises an error that the daemon reports.
 
     Only the daemon can tell whether the files at their paths are still those that it writes to. A daemon that
@@ -157,21 +157,21 @@ def _is_store_in_use(call: Invocation, opened: OpenedConfiguration) -> bool:
 
     with suppress(ConfigError):  # with a broken seal the daemon is not found; its link is enough then
         try:
-            connection = connect_to_daemon(call)
+            connection = connect_to_daemon(invocation)
         except StoreBusyError:  # it runs, and does not answer
             return True
         if connection is not None:
             with suppress(StoreBusyError, DaemonNotRunningError):
-                exchange(call, connection, "system.status", {}, timeout=_STATUS_TIMEOUT)
+                exchange(invocation, connection, "system.status", {}, timeout=_STATUS_TIMEOUT)
             return True
     return linked_socket(opened.loaded.path) is not None
 
 
-def _progress(call: Invocation) -> BackupProgress:
+def _progress(invocation: Invocation) -> BackupProgress:
     """Show progress in one line on a terminal, and nowhere else."""
     import sys
 
-    visible = not call.json and sys.stderr.isatty()
+    visible = not invocation.json and sys.stderr.isatty()
 
     def show(what: str, done: int, of: int) -> None:
         if not visible:

@@ -24,23 +24,23 @@ _POLL_INTERVAL = 0.05
     "SIGHUP reloads. Exit status 78 if the configuration cannot be used, 1 if another daemon has the "
     "store.",
 )
-def start(call: Invocation) -> CommandResult:
-    if call.switch("dry_run"):
-        return _check_start(call)
+def start(invocation: Invocation) -> CommandResult:
+    if invocation.switch("dry_run"):
+        return _check_start(invocation)
     import asyncio
 
     from ductile.daemon import serve
 
-    asyncio.run(serve(call.config, call.environ))
+    asyncio.run(serve(invocation.config, invocation.environ))
     return CommandResult(None)
 
 
-def _check_start(call: Invocation) -> CommandResult:
+def _check_start(invocation: Invocation) -> CommandResult:
     from ductile.admin.config import open_configuration, state_file
     from ductile.engine.store_lock import refuse_held
     from ductile.operations.diagnose.doctor_local import refuse_taken_addresses
 
-    snapshot = open_configuration(call.config, call.environ).snapshot
+    snapshot = open_configuration(invocation.config, invocation.environ).snapshot
     store = state_file(snapshot)
     refuse_held(store)
     refuse_taken_addresses(snapshot)
@@ -63,15 +63,15 @@ def _check_start(call: Invocation) -> CommandResult:
     "system.stop",
     options=(Option("--no-wait", "return at once instead of waiting for the end"),),
 )
-def stop(call: Invocation) -> CommandResult:
+def stop(invocation: Invocation) -> CommandResult:
     advice = "There is nothing to stop. Another configuration's daemon: name it with --config."
-    response = request_daemon(call, advice=advice)
+    response = request_daemon(invocation, advice=advice)
     pid = response["pid"]
-    if call.switch("dry_run"):
+    if invocation.switch("dry_run"):
         return CommandResult(response, f"Would stop process {pid}.")
-    if call.switch("no_wait"):
+    if invocation.switch("no_wait"):
         return CommandResult(response, f"Process {pid} is stopping.")
-    with show_waiting(call, f"process {pid} and the jobs it runs"):
+    with show_waiting(invocation, f"process {pid} and the jobs it runs"):
         _wait_for_exit(pid)
     return CommandResult(response | {"stopped": True}, f"Process {pid} has stopped.")
 
@@ -107,11 +107,11 @@ def _wait_for_exit(pid: int) -> None:
     "trouble come before the others. Values in a plugin's state that look "
     "like secrets are masked. Health is the result of the latest check.",
 )
-def status(call: Invocation) -> CommandResult:
-    if call.switch("health"):
-        with show_waiting(call, "the health of the plugins"):
-            request_daemon(call, "system.health", {}, timeout=None)
-    found = request(call)
+def status(invocation: Invocation) -> CommandResult:
+    if invocation.switch("health"):
+        with show_waiting(invocation, "the health of the plugins"):
+            request_daemon(invocation, "system.health", {}, timeout=None)
+    found = request(invocation)
 
     def text(console: Console) -> str:
         parts = [f"{_daemon_text(found['daemon'], console)}\nqueue: {depth_text(found['queue'], console)}"]
@@ -152,13 +152,13 @@ def status(call: Invocation) -> CommandResult:
     "them, --drain runs them first. Ctrl-C abandons a drain, and the old configuration stays in "
     "force.",
 )
-def reload(call: Invocation) -> CommandResult:
+def reload(invocation: Invocation) -> CommandResult:
     from contextlib import nullcontext
 
-    drains = call.switch("drain") and not call.switch("dry_run")
-    with show_waiting(call, "the queue to run dry") if drains else nullcontext():
+    drains = invocation.switch("drain") and not invocation.switch("dry_run")
+    with show_waiting(invocation, "the queue to run dry") if drains else nullcontext():
         done = request_daemon(
-            call,
+            invocation,
             timeout=None if drains else DAEMON_TIMEOUT,
             advice="The configuration is read when it starts: `ductile system start`.",
         )

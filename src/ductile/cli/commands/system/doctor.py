@@ -20,27 +20,27 @@ _STYLES = {"ok": "green", "warn": "yellow", "error": "red"}
     "well, and with a configuration that cannot be loaded. -v also shows what is in order. Exit "
     "status 1 if something is wrong; a warning is 0.",
 )
-def doctor(call: Invocation) -> CommandResult:
+def doctor(invocation: Invocation) -> CommandResult:
     from ductile.errors import ConfigError
 
     try:
-        connection = connect_to_daemon(call)
+        connection = connect_to_daemon(invocation)
     except ConfigError:  # the daemon is found through the configuration; doctor reports what is wrong with it
         connection = None
     if connection is not None:
         from ductile import __version__
 
         # Plugins report their health, each within its own timeout: there is no limit for all of them.
-        with show_waiting(call, "the health of the plugins"):
+        with show_waiting(invocation, "the health of the plugins"):
             fields: Document = {"version": __version__, "ask_health": True}
-            found = exchange(call, connection, fields=fields, timeout=None)
+            found = exchange(invocation, connection, fields=fields, timeout=None)
     else:
         import asyncio
 
         from ductile.offline import diagnose_offline
         from ductile.struct import to_builtins
 
-        found = to_builtins(asyncio.run(diagnose_offline(call.config, call.environ)))
+        found = to_builtins(asyncio.run(diagnose_offline(invocation.config, invocation.environ)))
 
     def text(console: Console) -> str:
         """Findings with a problem in full; the others, one line each, with -v or if there is no problem."""
@@ -52,7 +52,7 @@ def doctor(call: Invocation) -> CommandResult:
             title = f"{console.style(_STYLES[row['level']], row['level'])}  {row['check']}"
             where = None if row["where"] is None else console.path(row["where"])
             parts.append(paragraph(title, row["message"], (("where", where), ("fix", row["fix"])), console))
-        if call.verbose or not troubled:
+        if invocation.verbose or not troubled:
             rows = [(row["check"], row["message"]) for row in found["findings"] if row["level"] == "ok"]
             parts.append(console.table(("OK", "ABOUT"), rows, prose=True))
         counts = found["counts"]
@@ -71,8 +71,8 @@ def doctor(call: Invocation) -> CommandResult:
     "Exit status 1 if one is broken: that is a bug in Ductile, or another program has written to the "
     "store.",
 )
-def selfcheck(call: Invocation) -> CommandResult:
-    found = request(call)
+def selfcheck(invocation: Invocation) -> CommandResult:
+    found = request(invocation)
 
     def text(console: Console) -> str:
         lines = [
@@ -85,7 +85,7 @@ def selfcheck(call: Invocation) -> CommandResult:
                     f"{console.style('red', 'broken')}  {check['name']}: {check['rule']}",
                     f"        {printable(', '.join(check['offenders']))}{more}",
                 ]
-            elif call.verbose:
+            elif invocation.verbose:
                 lines.append(f"{console.style('green', 'holds')}   {check['name']}: {check['rule']}")
         if found["search_rebuilt"]:
             note = "the search index of the log was damaged and is rebuilt; no job is affected"
@@ -108,9 +108,9 @@ def selfcheck(call: Invocation) -> CommandResult:
     "are kept: service.job_queue_retention, job_log_retention and facts_retention. With --dry-run, "
     "rows that only these removals would free are not counted.",
 )
-def sweep(call: Invocation) -> CommandResult:
-    with show_waiting(call, "the sweep"):
-        done = request(call, timeout=None)
+def sweep(invocation: Invocation) -> CommandResult:
+    with show_waiting(invocation, "the sweep"):
+        done = request(invocation, timeout=None)
 
     def text(_: Console) -> str:
         if not done["removed"]:

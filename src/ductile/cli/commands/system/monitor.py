@@ -27,10 +27,10 @@ from ductile.cli.spec import OPTIONAL_PLUGIN, Example, Option, action
         Example("ductile logs echo -n 5 -v", "the last five executions of one plugin, with their stderr"),
     ),
 )
-def logs(call: Invocation) -> CommandResult:
-    found = request(call, fields=call.request_fields() | {"output": call.verbose})
+def logs(invocation: Invocation) -> CommandResult:
+    found = request(invocation, fields=invocation.request_fields() | {"output": invocation.verbose})
     oldest_first = found["logs"][::-1]
-    if not call.switch("follow"):
+    if not invocation.switch("follow"):
 
         def text(console: Console) -> str:
             if not oldest_first:
@@ -40,11 +40,11 @@ def logs(call: Invocation) -> CommandResult:
             return "\n".join(_line(row, console, widths) for row in oldest_first)
 
         return CommandResult(found, text)
-    fmt.print_rows(call, oldest_first, _line)
-    fields = {"plugin": call.optional("PLUGIN"), "output": call.verbose}
+    fmt.print_rows(invocation, oldest_first, _line)
+    fields = {"plugin": invocation.optional("PLUGIN"), "output": invocation.verbose}
     after = max((row["seq"] for row in oldest_first), default=0)
-    for news in follow(call, "log.follow", fields, rows="logs", after=after):
-        fmt.print_rows(call, news["logs"], _line)
+    for news in follow(invocation, "log.follow", fields, rows="logs", after=after):
+        fmt.print_rows(invocation, news["logs"], _line)
     return CommandResult(None)
 
 
@@ -73,12 +73,12 @@ def _line(row: Document, console: Console, widths: Sequence[int] = ()) -> str:
     "badly, r runs a schedule or a plugin now, p pauses or resumes a schedule, q leaves. Needs the "
     "extra `tui`.",
 )
-def watch(call: Invocation) -> CommandResult:
+def watch(invocation: Invocation) -> CommandResult:
     import sys
 
     from ductile.errors import UsageError
 
-    if call.json or not (call.out.isatty() and sys.stdin.isatty()):
+    if invocation.json or not (invocation.out.isatty() and sys.stdin.isatty()):
         raise UsageError(
             "the screen needs a terminal, and has no JSON",
             hint="for programs: ductile event tail --follow --json, or ductile status --json",
@@ -92,7 +92,7 @@ def watch(call: Invocation) -> CommandResult:
         ) from None
 
     def ask(operation: str, fields: Mapping[str, object]) -> dict[str, Any]:
-        return request_daemon(call, operation, cast("dict[str, Any]", fields))
+        return request_daemon(invocation, operation, cast("dict[str, Any]", fields))
 
     ask("system.status", {})  # reports a missing daemon here and not on the screen
     WatchApp(ask).run()

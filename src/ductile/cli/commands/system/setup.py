@@ -87,7 +87,7 @@ end
     "after every crash but not for a configuration that cannot be used, and drops rights that a "
     "daemon does not need.",
 )
-def print_unit(call: Invocation) -> CommandResult:
+def print_unit(invocation: Invocation) -> CommandResult:
     import shutil
     import sys
     from pathlib import Path
@@ -95,10 +95,10 @@ def print_unit(call: Invocation) -> CommandResult:
     from ductile.admin.config import open_configuration
     from ductile.admin.systemd_unit import systemd_unit
 
-    opened = open_configuration(call.config, call.environ)
+    opened = open_configuration(invocation.config, invocation.environ)
     # The whole path of this program: systemd does not search our PATH.
     command = Path(shutil.which(sys.argv[0]) or shutil.which("ductile") or sys.argv[0]).absolute()
-    user = call.optional("user") or "ductile"
+    user = invocation.optional("user") or "ductile"
     unit = systemd_unit(opened.snapshot, opened.loaded.directory, command, user, version=_systemd_version())
     return CommandResult({"unit": unit}, unit.rstrip("\n"))
 
@@ -108,10 +108,10 @@ def print_unit(call: Invocation) -> CommandResult:
     "print a script that completes commands in your shell",
     arguments=(Argument("SHELL", "bash, zsh or fish"),),
 )
-def print_script(call: Invocation) -> CommandResult:
+def print_script(invocation: Invocation) -> CommandResult:
     from ductile.errors import UsageError
 
-    shell = call.text("SHELL")
+    shell = invocation.text("SHELL")
     following = _following()
     cases = "\n".join(f'    "{typed}") echo "{" ".join(after)}" ;;' for typed, after in following.items())
     words = _WORDS.format(cases=cases)
