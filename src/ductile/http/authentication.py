@@ -47,7 +47,7 @@ class UnknownTokenLimiter:
         self._clock = clock
         self.peers: OrderedDict[str, tuple[int, float]] = OrderedDict()
 
-    def note(self, peer: str) -> float | None:
+    def record_failure(self, peer: str) -> float | None:
         """Count one failure. Returns the seconds to wait if there were too many."""
         now = self._clock()
         count, since = self.peers.pop(peer, (0, now))
@@ -135,7 +135,7 @@ class Authenticator:
 
     def _unknown_token(self, peer: str) -> UnauthorizedError | TooManyError:
         """Only unknown tokens are limited: behind a proxy, all callers have the same address."""
-        wait = self._failures.note(peer)
+        wait = self._failures.record_failure(peer)
         self._on_failure(peer, wait is not None)
         if wait is None:
             return UnauthorizedError(

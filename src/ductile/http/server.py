@@ -167,7 +167,7 @@ class BoundedProtocol(HttpToolsProtocol):
         super().connection_made(transport)
         limit = self._limits.connections
         if len(self.connections) > 2 * limit:
-            self._reject(RejectionReason.TOO_MANY_CONNECTIONS)
+            self._report_rejection(RejectionReason.TOO_MANY_CONNECTIONS)
             transport.abort()
             return
         if len(self.connections) > limit:
@@ -178,7 +178,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_head_timer()
         if isinstance(exc, TimeoutError):  # TCP_USER_TIMEOUT, see `ductile.http.server`
-            self._reject(RejectionReason.UNREAD)
+            self._report_rejection(RejectionReason.UNREAD)
         super().connection_lost(exc)
         # uvicorn notifies only the newest of several pipelined requests.
         for cycle in self._unanswered():
@@ -237,7 +237,9 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_response_complete()
 
     def send_400_response(self, msg: str) -> None:
-        self._refuse(UsageError("this is not an HTTP request", hint=msg), RejectionReason.MALFORMED)
+        self._send_error_and_close(
+            UsageError("this is not an HTTP request", hint=msg), RejectionReason.MALFORMED
+        )
 
     def _unsupported_upgrade_warning(self) -> None:
         """Requests for another protocol are answered by HTTP/1.1, as the standard allows."""
@@ -256,30 +258,30 @@ class BoundedProtocol(HttpToolsProtocol):
         if scope["type"] == "http" and scope["path"] in self._limits.probes:
             await self.config.loaded_app(scope, receive, send)
             return
-        self._reject(RejectionReason.TOO_MANY_CONNECTIONS)
+        self._report_rejection(RejectionReason.TOO_MANY_CONNECTIONS)
         await send_error(send, TooBusyError("too many connections", hint="Try again in a moment."))
 
     def _check_head(self, size: int) -> None:
         limit = self._limits.head_bytes
         if size > limit:
             error = HeadersTooLargeError(f"the request's head is larger than {limit} bytes")
-            self._refuse(error, RejectionReason.HEAD_TOO_LARGE)
+            self._send_error_and_close(error, RejectionReason.HEAD_TOO_LARGE)
 
-    def _refuse(self, error: DuctileError, reason: RejectionReason) -> None:
+    def _send_error_and_close(self, error: DuctileError, reason: RejectionReason) -> None:
         if self._ignores_input or self.transport.is_closing():
             return
-        self._reject(reason)
-        if self._drain_and_close():
+        self._report_rejection(reason)
+        if self._close_after_pending():
             return
         current = self._current
         if current is None or current.response_complete or not current.response_started:
             self.transport.write(raw_error(error))
         self.transport.close()
 
-    def _reject(self, reason: RejectionReason) -> None:
+    def _report_rejection(self, reason: RejectionReason) -> None:
         self._state.on_rejection(reason, None if self.client is None else self.client[0])
 
-    def _drain_and_close(self) -> bool:
+    def _close_after_pending(self) -> bool:
         """Ignore further input. If requests that were received completely wait for their responses, close
         the connection after the last of these and return True.
         """
@@ -311,7 +313,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _head_timed_out(self) -> None:
         self._head_timer = None
-        if not self._drain_and_close():
+        if not self._close_after_pending():
             self.transport.abort()
 
 
