@@ -35,17 +35,19 @@ class WarmStart(Value):
     preload: tuple[str, ...] = ()
 
 
-@hide_in_repr("environment")
+@hide_in_repr("environment", "arguments")
 class Launch(Value):
     """A request for one process."""
 
-    #: Absolute path of the executable. It gets no arguments.
+    #: Absolute path of the executable.
     entrypoint: str
     request: bytes
     #: The whole environment of the process. It may contain secrets.
     environment: Mapping[str, str]
     directory: str
     timeout: timedelta
+    #: What the executable gets after its own name. A fork server starts programs without arguments only.
+    arguments: tuple[str, ...] = ()
     limits: ResourceLimits = NO_LIMITS
     warm: WarmStart | None = None
 

@@ -36,6 +36,7 @@ from ductile.runner.port import (
     ResourceLimits,
     Runner,
 )
+from ductile.struct import replace
 
 
 @pytest.fixture(params=["posix_spawn", "popen"], autouse=True)
@@ -71,6 +72,38 @@ async def result_of(runner: Runner, launch: Launch) -> Any:
     outcome = interpret(await (await start(runner, launch)).wait()).outcome
     assert isinstance(outcome, Completed), outcome
     return outcome.response.result
+
+
+@pytest.mark.parametrize("limits", [NO_LIMITS, ResourceLimits(open_files=200)])
+async def test_arguments_arrive_as_they_are(runner: Runner, tmp_path: Path, limits: ResourceLimits) -> None:
+    """No shell reads them: blanks, quotes, options and bytes that are not UTF-8 are passed on unchanged."""
+    plugin = a_python_plugin(
+        tmp_path, LOOK.replace("sys.argv,", "[os.fsencode(word).hex() for word in sys.argv],")
+    )
+    words = ("", "two words", "$HOME", "'; rm -rf *", "--help", "ä€", os.fsdecode(b"\xff"))
+    launch = replace(a_launch(plugin, limits=limits), arguments=words)
+    argv = [os.fsdecode(bytes.fromhex(word)) for word in (await result_of(runner, launch))["argv"]]
+    assert argv == [str(plugin), *words]
+
+
+@pytest.mark.parametrize("limits", [NO_LIMITS, ResourceLimits(open_files=200)])
+async def test_an_impossible_argument_is_a_permanent_failure(
+    runner: Runner, tmp_path: Path, limits: ResourceLimits
+) -> None:
+    launch = replace(a_launch(a_bad_plugin(tmp_path, "answers"), limits=limits), arguments=("a\0b",))
+    ending = await runner.start(launch)
+    assert isinstance(ending, CouldNotStart)
+    assert ending.permanent
+    assert "no process can have" in ending.error
+    assert "a\0b" not in ending.error
+
+
+async def test_arguments_beyond_the_limit_of_the_system_are_named(runner: Runner, tmp_path: Path) -> None:
+    launch = replace(a_launch(a_bad_plugin(tmp_path, "answers")), arguments=("x" * 10_000_000,))
+    ending = await runner.start(launch)
+    assert isinstance(ending, CouldNotStart)
+    assert ending.permanent
+    assert "arguments are larger than the system allows" in ending.error
 
 
 @pytest.mark.parametrize("limits", [NO_LIMITS, ResourceLimits(open_files=200)])

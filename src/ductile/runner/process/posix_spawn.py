@@ -42,8 +42,8 @@ def spawn(
     # `os.fsencode` does the same, but slowly for a dozen variables in every job.
     entries = [f"{name}={value}".encode(_ENCODING, _ERRORS) for name, value in environment.items()]
     # C would end the text at the NUL.
-    if b"\0" in b"".join(entries) or "=" in "".join(environment):
-        raise ValueError("no process can have such an environment")
+    if b"\0" in b"".join((*words, *entries)) or "=" in "".join(environment):
+        raise ValueError("no process can have such arguments or such an environment")
     environ = (ctypes.c_char_p * (len(entries) + 1))(*entries, None)
     actions = ctypes.create_string_buffer(_STRUCT_BYTES)
     pid = ctypes.c_int()

@@ -1,6 +1,6 @@
 """A program of its own: sets resource limits on its process, then executes the plugin's program.
 
-    python -I -S rlimit_exec.py ERROR_FD RESOURCE:SOFT:HARD,… PROGRAM
+    python -I -S rlimit_exec.py ERROR_FD RESOURCE:SOFT:HARD,… PROGRAM [ARGUMENT …]
 
 Limits belong to a process, so neither a thread of the daemon nor `posix_spawn` can set them. Setting them
 from outside with prlimit(2) is too late for a quick program, and a `preexec_fn` forks the whole daemon,
@@ -16,7 +16,7 @@ import sys
 from _signal import SIG_DFL, SIGPIPE, SIGXFSZ, signal  # type: ignore[import-not-found]
 
 
-def execute(program: str, limits: str) -> None:
+def execute(command: list[str], limits: str) -> None:
     for signal_number in (SIGPIPE, SIGXFSZ):
         signal(signal_number, SIG_DFL)  # Python ignores these two, and the program would inherit that
     # The environment as it was passed: the interpreter has added to its own copy.
@@ -25,14 +25,14 @@ def execute(program: str, limits: str) -> None:
     for limit in limits.split(","):
         name, soft, hard = map(int, limit.split(":"))
         resource.setrlimit(name, (soft, hard))
-    posix.execve(program, [program], {name: value for name, _, value in entries})
+    posix.execve(command[0], command, {name: value for name, _, value in entries})
 
 
 if __name__ == "__main__":
     error_fd = int(sys.argv[1])
     posix.set_inheritable(error_fd, False)
     try:
-        execute(sys.argv[3], sys.argv[2])
+        execute(sys.argv[3:], sys.argv[2])
     except OSError as error:
         posix.write(error_fd, b"%d" % (error.errno or 0))
     except ValueError:

@@ -128,7 +128,7 @@ class SpawnRunner:
             return could_not_start(error, launch)
         try:
             if launch.limits == NO_LIMITS:
-                pid = _execute([launch.entrypoint], launch, pipes.theirs)
+                pid = _execute([launch.entrypoint, *launch.arguments], launch, pipes.theirs)
             else:
                 pid = _execute_limited(launch, pipes)
             try:
@@ -204,6 +204,7 @@ def _execute_limited(launch: Launch, pipes: PipeEnds) -> int:
         error_fd = str(len(pipes.theirs) if can_spawn(descriptors) else error_write)
         limits = ",".join(f"{name}:{soft}:{hard}" for name, soft, hard in limits_to_set(launch.limits))
         command = [sys.executable, "-I", "-S", rlimit_exec.__file__, error_fd, limits, launch.entrypoint]
+        command += launch.arguments
         try:
             pid = _execute(command, launch, descriptors)
         finally:
@@ -262,7 +263,7 @@ class ExecRefusedByLimitsError(OSError):
 def could_not_start(error: OSError | ValueError, launch: Launch) -> CouldNotStart:
     if not isinstance(error, OSError):
         # A NUL byte, or `=` in a name. The value is not quoted, since it may be secret.
-        words = "its environment holds a name or value that no process can have"
+        words = "its environment or its arguments hold a name or value that no process can have"
         return CouldNotStart(error=f"{launch.entrypoint} could not be started: {words}", permanent=True)
     words = _explain(error, launch.entrypoint, launch.directory)
     return CouldNotStart(
@@ -292,7 +293,7 @@ def _explain(error: OSError, entrypoint: str, directory: str) -> str:
         case errno.ENOEXEC:
             return "it is neither a program for this machine nor a script that begins with #!"
         case errno.E2BIG:
-            return "its environment is larger than the system allows"
+            return "its environment and arguments are larger than the system allows"
     return error.strerror or str(error)
 
 

@@ -78,6 +78,8 @@ def plan_warm_start(launch: Launch) -> WarmPlan | ColdStart:
         return ColdStart(reason="warm start needs Linux")
     if launch.warm is None:
         return ColdStart(reason="warm start is off for this plugin")
+    if launch.arguments:
+        return ColdStart(reason="a fork server passes no arguments")
     # The first line decides for most plugins that start cold.
     found = _interpreter_of(launch.entrypoint, launch.environment.get("PATH"))
     if isinstance(found, ColdStart):
