@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from ductile.admin.config import open_configuration
 from ductile.config.file_io import lock_config_directory
+from ductile.config.find_config import CHECKSUMS_FILE
 from ductile.config.load import SealMode
 from ductile.config.seal import (
-    CHECKSUMS_FILE,
     Checksums,
     Tier,
     build_checksums,

@@ -22,6 +22,8 @@ _OK = 0
 _USAGE = 2
 _INTERRUPTED = 130
 _BROKEN_PIPE = 141
+#: Commands that read no configuration.
+_WITHOUT_CONFIG = ("version", "init", "config init", "config schema", "plugin new", "system completion")
 
 
 def main() -> int:
@@ -59,6 +61,12 @@ def run(words: Sequence[str], environ: Mapping[str, str], out: TextIO, err: Text
             json=parsed.json,
             out=out,
         )
+        if (
+            parsed.verbose
+            and not parsed.json
+            and (line := _used_config(parsed.config, environ, verbose=True))
+        ):
+            print(line, file=err)
         return _show_result(parsed.action.run(invocation), invocation, err)
     except KeyboardInterrupt as interrupt:
         if interrupt.args:  # a hint at the job that continues
@@ -71,7 +79,35 @@ def run(words: Sequence[str], environ: Mapping[str, str], out: TextIO, err: Text
     except Exception as exception:  # noqa: BLE001 - a mistake must not end in a traceback
         error = _as_error(exception, words, err)
         _name_option(error, parsed.action, words)
-        return _show_error(error, words, environ, out, err)
+        status = _show_error(error, words, environ, out, err)
+        # An error can be that of another configuration than the one that was meant.
+        if (
+            parsed.action is not None
+            and parsed.words not in _WITHOUT_CONFIG
+            and status != _USAGE
+            and not (parsed.json or parsed.verbose or parsed.config)
+            and (line := _used_config(None, environ))
+        ):
+            print(line, file=err)
+        return status
+
+
+def _used_config(config: str | None, environ: Mapping[str, str], *, verbose: bool = False) -> str | None:
+    """Which configuration is used, and with `verbose` which ones were passed over; None if there is none."""
+    import os
+
+    from ductile.config.find_config import locate_config
+    from ductile.core.terminal_text import escape_controls
+    from ductile.errors import ConfigError
+
+    try:
+        found = locate_config(config, environ)
+    except ConfigError:
+        return None
+    shown = os.path.relpath(found.path) if found.origin.startswith("found") else str(found.path)
+    lines = [f"configuration: {shown} ({found.origin})"]
+    lines += [f"  {reason}" for reason in found.passed_over if verbose]
+    return "\n".join(escape_controls(line).replace("\n", " ") for line in lines)
 
 
 def _as_error(exception: Exception, words: Sequence[str], err: TextIO) -> DuctileError:

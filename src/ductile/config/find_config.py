@@ -1,56 +1,122 @@
-"""Finds `config.yaml`: the named one, else the first one that exists in the usual directories."""
+"""Finds `config.yaml`: the named one, else that of the working directory, else the user's or the system's."""
 
 from __future__ import annotations
 
 import os
+import re
 import stat
 from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 from ductile.errors import ConfigError
 
 CONFIG_FILE = "config.yaml"
+#: The seal of a configuration.
+CHECKSUMS_FILE = ".checksums"
 SYSTEM_DIRECTORY = Path("/etc/ductile")
-#: Usual names of a directory with a configuration, below the working directory.
-_USUAL_NAMES = ("demo", "conf", "config", "home")
+#: Where a configuration is found without --config, relative to the working directory, in this order.
+LOCAL_DIRECTORIES = (".", "demo", "conf")
+#: The sections of a configuration. Written out, because a command that only asks the daemon does not load
+#: the schema; a test compares them.
+SECTIONS = frozenset(
+    (
+        *("include", "environment_vars", "service", "state", "plugin_roots", "plugins_dir", "plugins"),
+        *("routes", "pipelines", "api", "webhooks", "tokens", "state_webhooks", "artifacts"),
+    )
+)
+#: A key at the beginning of a line is one of the document itself: nested keys are indented.
+_TOP_LEVEL_KEY = re.compile(rb"^[\"']?([A-Za-z_][\w.-]*)[\"']?\s*:(?:\s|$)", re.MULTILINE)
+_MAX_SEARCHED = 1 << 20
+_NAME_ONE = "name one with --config or DUCTILE_CONFIG_DIR"
+
+
+class FoundConfig(NamedTuple):
+    """A configuration, how it was found, and why others in the working directory were passed over."""
+
+    path: Path
+    origin: str
+    passed_over: tuple[str, ...] = ()
 
 
 def find_config(
-    config_path: str | Path | None, environ: Mapping[str, str], *, system: Path = SYSTEM_DIRECTORY
+    config_path: str | Path | None,
+    environ: Mapping[str, str],
+    *,
+    system: Path = SYSTEM_DIRECTORY,
+    working_directory: Path | None = None,
 ) -> Path:
     """Return the absolute path of `config.yaml`. Raises ConfigError if a named one is missing, or all are."""
-    chosen = config_path or environ.get("DUCTILE_CONFIG_DIR")
-    if chosen:
-        return _file_at(chosen)
-    usual = [user_directory(environ), system]
+    return locate_config(config_path, environ, system=system, working_directory=working_directory).path
+
+
+def locate_config(
+    config_path: str | Path | None,
+    environ: Mapping[str, str],
+    *,
+    system: Path = SYSTEM_DIRECTORY,
+    working_directory: Path | None = None,
+) -> FoundConfig:
+    """As `find_config`, with how the configuration was found."""
+    if config_path:
+        return FoundConfig(_file_at(config_path), "named by --config")
+    if variable := environ.get("DUCTILE_CONFIG_DIR"):
+        return FoundConfig(_file_at(variable), "named by DUCTILE_CONFIG_DIR")
+    local = _search_below(working_directory or _working_directory())
+    if isinstance(local, FoundConfig):
+        return local
     unreadable: ConfigError | None = None
+    usual = (user_directory(environ), system)
     for directory in usual:
         try:
             if _file_type(directory / CONFIG_FILE) == stat.S_IFREG:
-                return (directory / CONFIG_FILE).absolute()
+                file = (directory / CONFIG_FILE).absolute()
+                origin = "the system's" if directory == system else "the user's own"
+                return FoundConfig(file, origin, local)
         except ConfigError as error:
             unreadable = unreadable or error  # the next directory may do
     if unreadable is not None:
         raise unreadable
-    # The working directory is not searched: its configuration may be anyone's.
-    hint = "write one with `ductile init DIR`, or name one with --config or DUCTILE_CONFIG_DIR"
-    for name in reversed((".", *_USUAL_NAMES)):
-        if (Path(name) / CONFIG_FILE).is_file():
-            where = "this directory" if name == "." else name
-            hint = f"there is one in {where}: add `--config {name}`"
+    if local:
+        raise ConfigError(f"no configuration was found: {local[0]}", hint=_NAME_ONE)
     directories = " or ".join(str(directory) for directory in usual)
-    raise ConfigError(f"there is no {CONFIG_FILE} in {directories}", hint=hint)
+    raise ConfigError(
+        f"there is no {CONFIG_FILE} in this directory, ./demo, ./conf, {directories}",
+        hint=f"write one with `ductile init DIR`, or {_NAME_ONE}",
+    )
+
+
+def _search_below(here: Path | None) -> FoundConfig | tuple[str, ...]:
+    """Return the configuration of the working directory, else why those that are there are passed over."""
+    faults: list[str] = []
+    if here is None:
+        return ()
+    for name in LOCAL_DIRECTORIES:
+        file = Path(os.path.normpath(here / name / CONFIG_FILE))
+        fault = _fault_of_local(file)
+        if fault is None:
+            where = "the working directory" if name == "." else f"./{name}"
+            return FoundConfig(file, f"found in {where}", tuple(faults))
+        if fault:
+            faults.append(fault)
+    return tuple(faults)
 
 
 def config_directories(
     config_path: str | Path | None, environ: Mapping[str, str], *, system: Path = SYSTEM_DIRECTORY
 ) -> tuple[Path, ...]:
-    """Return the directories in which the configuration is searched, whether it exists or not."""
+    """Return the directories in which the configuration is searched, whether it exists or not.
+
+    Those below the working directory count only with a configuration in them.
+    """
     chosen = config_path or environ.get("DUCTILE_CONFIG_DIR")
-    if not chosen:
-        return user_directory(environ), system
-    path = Path(chosen).expanduser().absolute()
-    return (path.parent if path.is_file() or path.name == CONFIG_FILE else path,)
+    if chosen:
+        path = Path(chosen).expanduser().absolute()
+        return (path.parent if path.is_file() or path.name == CONFIG_FILE else path,)
+    here = _working_directory()
+    local = [] if here is None else [Path(os.path.normpath(here / name)) for name in LOCAL_DIRECTORIES]
+    known = [directory for directory in local if _fault_of_local(directory / CONFIG_FILE) is None]
+    return *known, user_directory(environ), system
 
 
 def user_directory(environ: Mapping[str, str]) -> Path:
@@ -59,6 +125,61 @@ def user_directory(environ: Mapping[str, str]) -> Path:
     if not base.is_absolute():
         base = (Path(environ["HOME"]) if environ.get("HOME") else Path.home()) / ".config"
     return base / "ductile"
+
+
+def has_our_keys(content: bytes) -> bool:
+    """Whether a `config.yaml` looks like one of Ductile: at least half of its sections are known.
+
+    One name in common is no proof, because other programs have `plugins` and `api`, too. A misspelt section
+    beside right ones is still reported as our mistake.
+    """
+    keys = {found.decode() for found in _TOP_LEVEL_KEY.findall(content)}
+    known = len(keys & SECTIONS)
+    return known > 0 and 2 * known >= len(keys)
+
+
+def _working_directory() -> Path | None:
+    try:
+        return Path.cwd()
+    except OSError:  # it was removed
+        return None
+
+
+def _fault_of_local(file: Path) -> str | None:
+    """Why a file is not taken without being named; "" if it does not exist, None if it is taken.
+
+    Whoever can write to it, or put files beside it, decides what runs with the rights of this user.
+    """
+    shown = Path(os.path.relpath(file)) if file.is_absolute() else file
+    try:
+        found, around = file.lstat(), file.parent.lstat()
+    except OSError:
+        return ""
+    if stat.S_ISLNK(found.st_mode) or not stat.S_ISDIR(around.st_mode):
+        return f"{shown} is reached through a symbolic link, and is used only if it is named"
+    if not stat.S_ISREG(found.st_mode):
+        return f"{shown} is not a file"
+    for path, status in ((shown, found), (shown.parent, around)):
+        if status.st_uid not in (0, os.geteuid()):
+            return f"{shown} is not used without being named: {path} belongs to user {status.st_uid}"
+        if _others_can_write(status):
+            return (
+                f"{shown} is not used without being named: others can write to {path} (`chmod go-w {path}`)"
+            )
+    try:
+        with file.open("rb") as opened:
+            content = opened.read(_MAX_SEARCHED)
+    except OSError as error:
+        return f"{shown} cannot be read: {error.strerror}"
+    if not has_our_keys(content) and not os.path.lexists(file.parent / CHECKSUMS_FILE):
+        return f"{shown} looks like the configuration of another program: it has hardly a section of Ductile"
+    return None
+
+
+def _others_can_write(status: os.stat_result) -> bool:
+    """Whether a user but the owner can. A group with the number of the user is taken for a private one."""
+    private = status.st_gid == status.st_uid
+    return bool(status.st_mode & (stat.S_IWOTH if private else stat.S_IWOTH | stat.S_IWGRP))
 
 
 def _file_at(config_path: str | Path) -> Path:

@@ -14,13 +14,13 @@ from pathlib import Path
 from types import MappingProxyType
 
 from ductile.config.file_io import read_regular_file, write_atomically
+from ductile.config.find_config import CHECKSUMS_FILE
 from ductile.config.read.interpolate import variables_in
 from ductile.errors import IntegrityError, Problem
 from ductile.protocol.yaml import parse_yaml
 from ductile.protocol.yaml_tree import MapNode, node_at
 from ductile.struct import Value, field, replace
 
-CHECKSUMS_FILE = ".checksums"
 _VERSION = 1
 _HIGH_SECTIONS = (("api", "auth"), ("tokens",), ("webhooks",))
 #: The sections that decide who may call in and how requests are signed.

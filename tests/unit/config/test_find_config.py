@@ -9,9 +9,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from msgspec.structs import fields
 
 from builders.configs import a_config
-from ductile.config.find_config import find_config
+from ductile.config.find_config import SECTIONS, find_config, locate_config
+from ductile.config.schema.model import Config
 from ductile.errors import ConfigError
 
 NOBODY = 65534
@@ -52,20 +54,106 @@ def test_the_order_of_the_search(tmp_path: Path) -> None:
     assert find_config(None, environ, system=system.parent) == system
 
 
-def test_a_configuration_in_the_working_directory_is_a_hint(
+@pytest.mark.parametrize("name", [".", "demo", "conf"])
+def test_a_configuration_in_the_working_directory_is_found(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After DUCTILE_CONFIG_DIR and before the user's own; `.` before `./demo` before `./conf`."""
+    user = a_config(tmp_path / "home" / ".config" / "ductile")
+    variable = a_config(tmp_path / "variable")
+    here = tmp_path / "here"
+    (here / name).mkdir(parents=True)
+    monkeypatch.chdir(here)
+    environ = {"HOME": str(tmp_path / "home")}
+    assert find_config(None, environ, system=tmp_path) == user
+    local = a_config(here / name, "plugins: {}\n")
+    found = locate_config(None, environ, system=tmp_path)
+    assert found.path == local
+    assert found.origin == ("found in the working directory" if name == "." else f"found in ./{name}")
+    assert find_config(None, environ | {"DUCTILE_CONFIG_DIR": str(variable.parent)}) == variable
+    if name == "conf":
+        assert a_config(here / "demo", "plugins: {}\n") == find_config(None, environ)
+
+
+@pytest.mark.parametrize("fault", ["file", "group", "directory", "link", "linked directory"])
+def test_a_configuration_that_others_can_change_is_not_taken(
+    fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What runs is decided by who can write it. The error says so, and how to use it nevertheless."""
+    here = tmp_path / "here"
+    file = a_config(here / "demo", "plugins: {}\n")
+    monkeypatch.chdir(here)
+    environ = {"HOME": str(tmp_path / "home")}
+    assert find_config(None, environ, system=tmp_path) == file
+    match fault:
+        case "file":
+            file.chmod(0o646)
+        case "group":
+            file.chmod(0o664)
+            if os.geteuid() != 0:
+                pytest.skip("a file of another group is needed")
+            os.chown(file, 0, NOBODY)
+        case "directory":
+            file.parent.chmod(0o757)
+        case "link":
+            (here / "other.yaml").write_text("plugins: {}\n")
+            file.unlink()
+            file.symlink_to(here / "other.yaml")
+        case _:
+            file.parent.rename(here / "real")
+            (here / "demo").symlink_to(here / "real")
+    with pytest.raises(ConfigError, match=r"demo/config\.yaml is ") as refused:
+        find_config(None, environ, system=tmp_path / "system")
+    assert "--config" in str(refused.value.hint)
+    system = a_config(tmp_path / "system")
+    found = locate_config(None, environ, system=system.parent)
+    assert found.path == system
+    assert "demo/config.yaml" in found.passed_over[0]
+    assert find_config("demo", environ) == here / "demo" / "config.yaml"
+
+
+def test_a_configuration_of_another_user_is_not_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is not used unless it is named."""
-    here = a_config(tmp_path / "here").parent
-    monkeypatch.chdir(here)
-    with pytest.raises(ConfigError) as refused:
+    file = a_config(tmp_path, "plugins: {}\n")
+    if os.geteuid() != 0:
+        pytest.skip("only root can give a file away")
+    monkeypatch.chdir(tmp_path)
+    os.chown(file, NOBODY, NOBODY)
+    with pytest.raises(ConfigError, match="belongs to user 65534"):
         find_config(None, {"HOME": str(tmp_path)}, system=tmp_path / "system")
-    assert refused.value.hint == "there is one in this directory: add `--config .`"
-    a_config(tmp_path / "beside" / "demo")
-    monkeypatch.chdir(tmp_path / "beside")
-    with pytest.raises(ConfigError) as refused:
-        find_config(None, {"HOME": str(tmp_path)}, system=tmp_path / "system")
-    assert refused.value.hint == "there is one in demo: add `--config demo`"
+
+
+@pytest.mark.parametrize(
+    ("content", "ours"),
+    [
+        ("plugins: {}\n", True),
+        ("service:\n  name: x\nplugns: {}\n", True),
+        ('# only a comment\n"plugins":\n  echo: {}\n', True),
+        ("include: [a.yaml]\n", True),
+        ("", False),
+        ("title: my site\nbaseURL: https://example.org\nparams: {}\n", False),
+        ("receivers: {}\nexporters: {}\nservice: {}\nprocessors: {}\n", False),
+        ("database:\n  plugins: {}\n", False),
+        ("plguins: {}\n", False),
+    ],
+)
+def test_a_configuration_of_another_program_is_not_taken(
+    content: str, ours: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At least half of its sections have to be ours; a seal beside it is proof."""
+    a_config(tmp_path, content)
+    monkeypatch.chdir(tmp_path)
+    environ = {"HOME": str(tmp_path / "home")}
+    if not ours:
+        with pytest.raises(ConfigError, match="another program"):
+            find_config(None, environ, system=tmp_path / "system")
+        (tmp_path / ".checksums").write_text("{}")
+    assert find_config(None, environ, system=tmp_path / "system") == tmp_path / "config.yaml"
+
+
+def test_the_sections_are_those_of_the_schema() -> None:
+    assert {field.encode_name for field in fields(Config)} == SECTIONS
 
 
 def test_an_unreadable_usual_directory_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,9 +12,9 @@ from builders.configs import a_config_of, a_discovery, a_manifest, loaded, probl
 from ductile.config.compile.compiler import compile_snapshot
 from ductile.config.edit.change import apply_edit, plan_edit
 from ductile.config.file_io import write_atomically
+from ductile.config.find_config import CHECKSUMS_FILE
 from ductile.config.load import SealMode
 from ductile.config.seal import (
-    CHECKSUMS_FILE,
     Tier,
     build_checksums,
     hash_bytes,

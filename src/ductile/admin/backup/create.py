@@ -15,8 +15,8 @@ from ductile import __version__
 from ductile.admin.backup.archive import ArchiveMember, BackupManifest, HashingReader, write_archive
 from ductile.admin.config import OpenedConfiguration, state_file
 from ductile.config.file_io import sync_directory
-from ductile.config.find_config import resolve_path
-from ductile.config.seal import CHECKSUMS_FILE, relative_name
+from ductile.config.find_config import CHECKSUMS_FILE, resolve_path
+from ductile.config.seal import relative_name
 from ductile.core.json import JsonObject
 from ductile.core.timestamps import format_timestamp
 from ductile.errors import ConflictError, NotFoundError, StoreFailedError, UsageError, file_error

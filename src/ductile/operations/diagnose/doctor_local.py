@@ -9,8 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from ductile.config.find_config import resolve_path
-from ductile.config.seal import CHECKSUMS_FILE
+from ductile.config.find_config import CHECKSUMS_FILE, resolve_path
 from ductile.config.snapshot import PluginInstance, Snapshot
 from ductile.core.jobs.settlement import LogStatus
 from ductile.errors import ConfigError, ConflictError, IntegrityError
