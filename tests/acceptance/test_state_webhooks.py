@@ -138,7 +138,7 @@ def test_a_retry_after_of_the_receiver_is_honoured(tmp_path: Path) -> None:
     place = a_telling_place(tmp_path)
 
     def busy_once(_request: Received, before: int) -> Reply:
-        return Reply(status=429, headers={"Retry-After": "2"}) if before == 0 else Reply()
+        return Reply(status=429, headers={"Retry-After": "4"}) if before == 0 else Reply()
 
     with a_receiver(busy_once) as receiver, a_daemon(place) as daemon:
         submit(place, receiver)

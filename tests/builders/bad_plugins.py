@@ -197,12 +197,12 @@ async def start(runner: Runner, launch: Launch) -> Process:
     return process
 
 
-def wait_until_gone(pid: int, seconds: float = 10) -> None:
+def wait_until_gone(pid: int) -> None:
     """Wait for the end of a process that is not ours."""
     with suppress(ProcessLookupError):
         descriptor = os.pidfd_open(pid)
         try:
-            ended, _, _ = select.select([descriptor], [], [], seconds)
+            ended, _, _ = select.select([descriptor], [], [], AMPLE.total_seconds())
         finally:
             os.close(descriptor)
         assert ended, f"process {pid} still runs"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator, Iterator
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -15,6 +15,8 @@ from ductile.runner.process.spawn import SpawnRunner
 from ductile.runner.warm.pool import WarmRunner
 
 IMPATIENT = GracePeriods(after_terminate=0.3, for_group_members=0.2)
+#: For processes that end in their grace period: how long that takes depends on the machine.
+PATIENT = GracePeriods(after_terminate=60, for_group_members=60)
 
 
 @pytest.fixture(params=[StartedBy.SPAWN, StartedBy.WARM])
@@ -26,8 +28,20 @@ def kind(request: pytest.FixtureRequest) -> StartedBy:
 
 @pytest.fixture
 async def runner(kind: StartedBy) -> AsyncIterator[Runner]:
+    async with a_runner(kind, IMPATIENT) as made:
+        yield made
+
+
+@pytest.fixture
+async def patient_runner(kind: StartedBy) -> AsyncIterator[Runner]:
+    async with a_runner(kind, PATIENT) as made:
+        yield made
+
+
+@asynccontextmanager
+async def a_runner(kind: StartedBy, grace: GracePeriods) -> AsyncIterator[Runner]:
     before = len(open_descriptors())
-    made: Runner = SpawnRunner(IMPATIENT) if kind is StartedBy.SPAWN else WarmRunner(IMPATIENT)
+    made: Runner = SpawnRunner(grace) if kind is StartedBy.SPAWN else WarmRunner(grace)
     yield made
     await made.close()
     assert len(open_descriptors()) == before, open_descriptors()

@@ -19,15 +19,12 @@ from ductile.runner.port import (
     CouldNotStart,
     Exited,
     ForkServerLost,
-    GracePeriods,
     Process,
     ProcessResult,
     Runner,
     StartedBy,
     StoppedOnRequest,
 )
-from ductile.runner.process.spawn import SpawnRunner
-from ductile.runner.warm.pool import WarmRunner
 
 SHORT = timedelta(seconds=0.2)
 LARGE_REQUEST = b'{"padding": "' + b"x" * (1024 * 1024) + b'"}'
@@ -200,9 +197,9 @@ async def test_stop_at_once_kills(runner: Runner, tmp_path: Path) -> None:
     assert ending.output.status.signal == signal.SIGKILL
 
 
-async def test_an_answer_given_while_stopping_counts(runner: Runner, tmp_path: Path) -> None:
+async def test_an_answer_given_while_stopping_counts(patient_runner: Runner, tmp_path: Path) -> None:
     """A valid answer during the grace after SIGTERM is a result."""
-    process = await started(runner, tmp_path, "answers at SIGTERM")
+    process = await started(patient_runner, tmp_path, "answers at SIGTERM")
     process.stop()
     assert isinstance(interpret(await process.wait()).outcome, Completed)
 
@@ -224,9 +221,9 @@ async def test_stopping_what_has_ended_changes_nothing(runner: Runner, tmp_path:
     assert isinstance(first, Exited)
 
 
-async def test_a_cancelled_waiter_does_not_touch_the_process(runner: Runner, tmp_path: Path) -> None:
+async def test_a_cancelled_waiter_does_not_touch_the_process(patient_runner: Runner, tmp_path: Path) -> None:
     """Only `stop` ends the process, not the cancellation of a caller of `wait`."""
-    process = await started(runner, tmp_path, "answers at SIGTERM")
+    process = await started(patient_runner, tmp_path, "answers at SIGTERM")
     waiter = asyncio.ensure_future(process.wait())
     await asyncio.wait((waiter,), timeout=0)
     waiter.cancel()
@@ -245,15 +242,15 @@ async def test_leftovers_of_the_group_are_killed(
     wait_until_gone(int((tmp_path / "child").read_text()))
 
 
-async def test_leftovers_of_the_group_may_finish(kind: StartedBy, tmp_path: Path) -> None:
+async def test_leftovers_of_the_group_may_finish(
+    patient_runner: Runner, kind: StartedBy, tmp_path: Path
+) -> None:
     """They have a short grace period, which ends when the last of them exits."""
-    patient = GracePeriods(for_group_members=3600)
-    runner: Runner = SpawnRunner(patient) if kind is StartedBy.SPAWN else WarmRunner(patient)
-    interpretation = await interpreted(runner, kind, tmp_path, "leaves a child that finishes by itself")
+    name = "leaves a child that finishes by itself"
+    interpretation = await interpreted(patient_runner, kind, tmp_path, name)
     assert isinstance(interpretation.outcome, Completed)
     assert interpretation.warnings == ()
     assert (tmp_path / "child-done").exists()
-    await runner.close()
 
 
 @pytest.mark.parametrize("name", ["leaves a daemon", "leaves a child in another group"])

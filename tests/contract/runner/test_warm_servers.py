@@ -286,7 +286,7 @@ async def test_a_server_lost_during_a_job_fails_the_attempt(runner: WarmRunner, 
 
 async def test_a_server_that_hangs_is_lost_and_replaced(tmp_path: Path) -> None:
     """A request that was sent and not answered may have been carried out; the next job is fine."""
-    runner = WarmRunner(IMPATIENT, WarmTimeouts(start=2.0))
+    runner = WarmRunner(IMPATIENT, WarmTimeouts(start=5.0))
     try:
         launch = a_launch(a_bad_plugin(tmp_path, "answers"))
         await run_of(runner, launch)
