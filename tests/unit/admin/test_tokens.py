@@ -15,6 +15,7 @@ from ductile.admin.seal import seal_configuration
 from ductile.admin.tokens import create_token, list_tokens, revoke_token
 from ductile.config import seal
 from ductile.config.file_io import write_atomically
+from ductile.config.find_config import CHECKSUMS_FILE
 from ductile.config.load import LoadedConfig, load_config
 from ductile.config.seal import Tier, read_checksums
 from ductile.config.secrets import digest_of
@@ -45,7 +46,7 @@ def contents(directory: Path) -> dict[str, bytes]:
 
 
 def unsealed(files: dict[str, bytes]) -> dict[str, bytes]:
-    return {name: data for name, data in files.items() if name != seal.CHECKSUMS_FILE}
+    return {name: data for name, data in files.items() if name != CHECKSUMS_FILE}
 
 
 def test_a_token_opens_the_api_with_its_scopes(demo: Path) -> None:
