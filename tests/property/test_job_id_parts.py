@@ -9,7 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ductile.core.ids import make_id
-from ductile.operations.jobs.lookup import MIN_ID_DIGITS, id_prefix, id_suffix
+from ductile.operations.jobs.lookup import (
+    MIN_ID_DIGITS,
+    LatestFailure,
+    LatestJob,
+    PartOfId,
+    WholeId,
+    id_prefix,
+    id_suffix,
+    parse_reference,
+)
 
 MOMENTS = st.datetimes(datetime(2000, 1, 1), datetime(2100, 1, 1)).map(  # noqa: DTZ001 - made aware below
     lambda moment: moment.replace(tzinfo=UTC)
@@ -47,3 +56,30 @@ def test_every_end_of_an_id_is_one(now: datetime, seed: int, length: int, dashes
     else:
         assert job_id.endswith(ending)
         assert ending.replace("-", "") == typed.replace("-", "")
+
+
+@given(st.text(max_size=40))
+def test_every_text_has_one_meaning(text: str) -> None:
+    """No input raises. `last` never hides an id: no id begins with that word."""
+    match parse_reference(text):
+        case LatestJob(of=name):
+            assert text.strip().lower() == "last" if name is None else text.strip().endswith(f":{name}")
+        case LatestFailure():
+            assert text.strip().lower() == "last:failed"
+        case PartOfId(prefix=prefix, suffix=suffix):
+            assert prefix.replace("-", "") == suffix.replace("-", "") == text.strip().lower().replace("-", "")
+        case WholeId(job_id=job_id):
+            assert job_id == text.strip().lower()
+
+
+@given(
+    st.from_regex(r"[A-Za-z_][A-Za-z0-9_-]*", fullmatch=True).filter(lambda name: name.lower() != "failed")
+)
+def test_last_takes_the_name_of_any_plugin(name: str) -> None:
+    assert parse_reference(f"last:{name}") == LatestJob(of=name)
+
+
+@given(MOMENTS, st.integers())
+def test_a_whole_id_is_one(now: datetime, seed: int) -> None:
+    job_id = make_id(now, Random(seed))
+    assert parse_reference(f" {job_id.upper()} ") == WholeId(job_id=job_id)

@@ -13,10 +13,10 @@ OPTIONS = {
         Option("--type TYPE", "the event's type", "type"),
     ),
     "job.cancel": (
-        Option("--job-id ID", "the job's id, or at least four of its first or last digits", "job_id"),
+        Option("--job-id ID", "the job's id, at least four of its first or last digits, `last`, `last:NAME` (of a plugin or a pipeline) or `last:failed`", "job_id"),
         Option("--dry-run", "show what would be done, and do nothing", "dry_run"),
     ),
-    "job.explain": (Option("--job-id ID", "the job's id, or at least four of its first or last digits", "job_id"),),
+    "job.explain": (Option("--job-id ID", "the job's id, at least four of its first or last digits, `last`, `last:NAME` (of a plugin or a pipeline) or `last:failed`", "job_id"),),
     "job.list": (
         Option("--job-id ID", "only this job", "job_id"),
         Option("--plugin NAME", "only jobs of this plugin", "plugin"),
@@ -27,22 +27,22 @@ OPTIONS = {
         Option("--query QUERY", "only jobs whose result, error or stderr has all of these words", "query"),
         Option("--status STATUS", "only jobs in this state: queued, running, succeeded, failed, timed_out, dead, pending, completed, ok or error", "status"),
         Option("--parent PARENT", "only jobs started by this job", "parent"),
-        Option("--run RUN", "only steps of this pipeline run", "run"),
+        Option("--run RUN", "only steps of this pipeline run; the name of a pipeline means its latest", "run"),
         Option("-n, --limit NUMBER", "at most this many, from 1 to 200 (default 50)", "limit", "integer"),
         Option("--cursor CURSOR", "continue after the previous page: its `next_cursor`", "cursor"),
     ),
-    "job.logs": (Option("--job-id ID", "the job's id, or at least four of its first or last digits", "job_id"),),
+    "job.logs": (Option("--job-id ID", "the job's id, at least four of its first or last digits, `last`, `last:NAME` (of a plugin or a pipeline) or `last:failed`", "job_id"),),
     "job.retry": (
-        Option("--job-id ID", "the job's id, or at least four of its first or last digits", "job_id"),
+        Option("--job-id ID", "the job's id, at least four of its first or last digits, `last`, `last:NAME` (of a plugin or a pipeline) or `last:failed`", "job_id"),
         Option("--dry-run", "show what would be done, and do nothing", "dry_run"),
     ),
     "job.show": (
-        Option("--job-id ID", "the job's id, or at least four of its first or last digits", "job_id"),
+        Option("--job-id ID", "the job's id, at least four of its first or last digits, `last`, `last:NAME` (of a plugin or a pipeline) or `last:failed`", "job_id"),
         Option("--result RESULT", "`only`: answer with the `result` and nothing else", "result"),
     ),
-    "job.tree": (Option("--job-id ID", "the job's id, or at least four of its first or last digits", "job_id"),),
+    "job.tree": (Option("--job-id ID", "the job's id, at least four of its first or last digits, `last`, `last:NAME` (of a plugin or a pipeline) or `last:failed`", "job_id"),),
     "job.wait": (
-        Option("--job-id ID", "the job's id, or at least four of its first or last digits", "job_id"),
+        Option("--job-id ID", "the job's id, at least four of its first or last digits, `last`, `last:NAME` (of a plugin or a pipeline) or `last:failed`", "job_id"),
         Option("--timeout DURATION", "how long to wait, such as 5m", "timeout"),
     ),
     "ledger.tail": (
@@ -61,7 +61,7 @@ OPTIONS = {
         Option("-n, --limit NUMBER", "at most this many, from 1 to 200 (default 50)", "limit", "integer"),
         Option("--cursor CURSOR", "continue after the previous page: its `next_cursor`", "cursor"),
     ),
-    "pipeline.explain": (Option("--job-id ID", "the job's id, or at least four of its first or last digits", "job_id"),),
+    "pipeline.explain": (Option("--job-id ID", "the job's id, at least four of its first or last digits, `last`, `last:NAME` (of a plugin or a pipeline) or `last:failed`", "job_id"),),
     "pipeline.run": (
         Option("--payload JSON", "its payload: a JSON object, @FILE, or - for standard input", "payload", "json"),
         Option("--dedupe-key KEY", "start nothing if a job with this key has succeeded within its TTL", "dedupe_key"),

@@ -11,7 +11,7 @@ from ductile.core.runs.graph import RUN_PLUGIN, Node, UseNode
 from ductile.errors import ConflictError, NotFoundError
 from ductile.operations.context import OperationContext
 from ductile.operations.jobs.documents import ListedJob, listed_job
-from ductile.operations.jobs.lookup import OneJob, find_job, resolve_job
+from ductile.operations.jobs.lookup import OneJob, find_job, resolve_run
 from ductile.operations.response import Id, Response, Timestamp, from_record, milliseconds, timestamp
 from ductile.store.model.records import LedgerRow, RunRecord
 from ductile.struct import Value, about
@@ -69,7 +69,7 @@ class RunExplanation(Response):
 
 async def explain_run(context: OperationContext, request: OneJob) -> RunExplanation:
     """Explain the run that the job is, or is a step of."""
-    job = await resolve_job(context, request.job_id)
+    job = await resolve_run(context, request.job_id)
     if job.plugin != RUN_PLUGIN:
         if job.run_id is None:
             raise ConflictError(

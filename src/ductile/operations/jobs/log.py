@@ -23,11 +23,12 @@ from ductile.operations.jobs.documents import (
     listed_execution,
     logged_execution,
 )
+from ductile.operations.jobs.lookup import resolve_filter
 from ductile.operations.plugins.lookup import refuse_unknown_plugin
 from ductile.operations.request import Cursor, PageLimit, decode_enum, local
 from ductile.operations.response import NextCursor, Response, ResponseType
 from ductile.store.model.records import DEFAULT_PAGE, LARGEST_PAGE, LogFilter, LogRow
-from ductile.struct import Value, about, field
+from ductile.struct import Value, about, field, replace
 
 #: Words of other systems for the same states, accepted by filters.
 LOG_ALIASES = {"completed": LogStatus.SUCCEEDED, "ok": LogStatus.SUCCEEDED, "error": LogStatus.FAILED}
@@ -114,7 +115,8 @@ async def _executions(context: OperationContext, rows: Iterable[LogRow], *, outp
 
 async def _filter(context: OperationContext, request: LogFilters) -> LogFilter:
     await refuse_unknown_plugin(context, request.plugin)
-    return msgspec.convert(request, LogFilter, from_attributes=True)
+    where = msgspec.convert(request, LogFilter, from_attributes=True)
+    return replace(where, job_id=await resolve_filter(context, request.job_id))
 
 
 # ------------------------------------------------------------------------------------------ following

@@ -1,28 +1,78 @@
-"""Finding a job by its id, or by a prefix or a suffix of it that no other job shares; the latest execution.
+"""Finding a job by what a person types: its id or a part of it, `last`, `last:NAME`, `last:failed`.
 
 Ids begin with the time, so jobs of the same minute share a prefix; suffixes are random.
 """
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, TypeAlias
 
-from ductile.core.jobs.model import Job
+from ductile.core.jobs.model import Job, JobReason, JobStatus, SubmittedBy
+from ductile.core.runs.graph import RUN_PLUGIN
+from ductile.core.suggest import did_you_mean
 from ductile.errors import ConflictError, NotFoundError
 from ductile.operations.context import OperationContext
-from ductile.store.model.records import LogFilter, LogRow
+from ductile.store.model.records import LARGEST_PAGE, JobFilter, LogFilter, LogRow
 from ductile.struct import Value, about
 
 #: Fewer digits are refused: every job of the year has them in common.
 MIN_ID_DIGITS = 4
 _DIGITS = 32
 _SHOWN = 10
+#: Pages of jobs that are searched for the newest one that counts.
+_MAX_PAGES = 10
+_LAST = "last"
+_FAILED = "failed"
+_ENDED_BADLY = (JobStatus.FAILED, JobStatus.DEAD)
+#: Ends that an operator asked for, which are no failures.
+_ENDED_ON_REQUEST = frozenset((JobReason.CANCELLED, JobReason.PURGED))
+
+JobReference: TypeAlias = Annotated[
+    str,
+    about(
+        "The job's id, at least four of its first or last digits, `last`, `last:NAME` (of a plugin or a"
+        " pipeline) or `last:failed`."
+    ),
+]
 
 
 class OneJob(Value):
     """A request about one job."""
 
-    job_id: Annotated[str, about("The job's id, or at least four of its first or last digits.")]
+    job_id: JobReference
+
+
+class LatestJob(Value):
+    """The newest job, of one plugin or pipeline if it is named."""
+
+    of: str | None = None
+
+
+class LatestFailure(Value):
+    """The job that failed last."""
+
+
+class PartOfId(Value):
+    """The beginning or the end of an id, with dashes where an id has them."""
+
+    prefix: str
+    suffix: str
+
+
+class WholeId(Value):
+    job_id: str
+
+
+def parse_reference(text: str) -> LatestJob | LatestFailure | PartOfId | WholeId:
+    """What a text means that names a job. Text that is nothing else is an id that no job has."""
+    word, colon, name = text.strip().partition(":")
+    if word.lower() == _LAST and (name or not colon):
+        return LatestFailure() if name.lower() == _FAILED else LatestJob(of=name or None)
+    job_id = text.strip().lower()
+    prefix, suffix = id_prefix(job_id), id_suffix(job_id)
+    if prefix is None or suffix is None:
+        return WholeId(job_id=job_id)
+    return PartOfId(prefix=prefix, suffix=suffix)
 
 
 async def find_job(context: OperationContext, job_id: str) -> Job:
@@ -33,34 +83,139 @@ async def find_job(context: OperationContext, job_id: str) -> Job:
     return job
 
 
-async def resolve_job(context: OperationContext, job_id: str) -> Job:
-    """The job with this id, or the only one whose id begins or ends so.
+async def resolve_job(context: OperationContext, text: str) -> Job:
+    """The job that the text means. Raises `NotFoundError`, or `ConflictError` if several begin or end so."""
+    match parse_reference(text):
+        case LatestJob(of=name):
+            if name is not None:
+                return await _latest_of(context, name)
+            return await _with_payload(context, await _latest(context, JobFilter()), "there is no job yet")
+        case LatestFailure():
+            return await _with_payload(context, await _latest_failure(context), "no job has failed")
+        case PartOfId() as part:
+            return await _find_by_part(context, part, text)
+        case WholeId(job_id=job_id):
+            try:
+                return await find_job(context, job_id)
+            except NotFoundError as missing:
+                missing.hint = _hint_for_missing(context, text.strip(), missing.hint)
+                raise
 
-    Raises `NotFoundError`, or `ConflictError` if there are several.
-    """
-    named = job_id.lower()
-    prefix, suffix = id_prefix(named), id_suffix(named)
-    if prefix is None or suffix is None or await context.store.get_job(named) is not None:
-        try:
-            return await find_job(context, named)
-        except NotFoundError as missing:
-            if len(named.replace("-", "")) < MIN_ID_DIGITS:
-                missing.hint = f"Give at least {MIN_ID_DIGITS} digits of its id. {missing.hint}"
+
+async def resolve_run(context: OperationContext, text: str) -> Job:
+    """As `resolve_job`; the name of a pipeline means its latest run."""
+    if text in context.snapshot().pipelines:
+        latest = await _latest(context, JobFilter(plugin=RUN_PLUGIN, command=text))
+        return await _with_payload(context, latest, f"the pipeline {text} has not run yet")
+    return await resolve_job(context, text)
+
+
+async def resolve_filter(context: OperationContext, text: str | None, *, run: bool = False) -> str | None:
+    """The id that a filter by a job means. An id that no job has stays as it is: nothing will match it."""
+    if text is None or (isinstance(parse_reference(text), WholeId) and not run):
+        return text
+    try:
+        return (await (resolve_run if run else resolve_job)(context, text)).id
+    except NotFoundError:
+        if isinstance(parse_reference(text), LatestJob | LatestFailure):
             raise
+        return text
+
+
+async def _with_payload(context: OperationContext, job: Job | None, missing: str) -> Job:
+    """The job as `find_job` returns it. Raises `NotFoundError` with this message if there is none."""
+    if job is None:
+        raise NotFoundError(missing, hint="See `ductile job list`.")
+    return await find_job(context, job.id)
+
+
+async def _latest(context: OperationContext, where: JobFilter) -> Job | None:
+    """The newest job, in the queue or else in the log, that the daemon did not submit for itself.
+
+    Without a plugin in the filter, a step of a run counts as its run.
+    """
+    newest: Job | None = None
+    cursor: str | None = None
+    for _ in range(_MAX_PAGES):
+        page = await context.store.list_jobs(where, limit=LARGEST_PAGE, cursor=cursor)
+        newest = next((job for job in page.rows if job.submitted_by is not SubmittedBy.CORE), None)
+        cursor = page.next_cursor
+        if newest is not None or cursor is None:
+            break
+    logged = await latest_execution(
+        context, LogFilter(plugin=where.plugin, command=where.command, exclude_internal=True)
+    )
+    if logged is not None and (newest is None or logged.created_at > newest.created_at):
+        newest = await context.store.get_job(logged.job_id)
+    if newest is not None and newest.run_id is not None and where.plugin is None:
+        return await context.store.get_job(newest.run_id) or newest
+    return newest
+
+
+async def _latest_of(context: OperationContext, name: str) -> Job:
+    """The newest job of the plugin, or run of the pipeline, with this name."""
+    found = [
+        job
+        for where in (JobFilter(plugin=name), JobFilter(plugin=RUN_PLUGIN, command=name))
+        if (job := await _latest(context, where)) is not None
+    ]
+    if found:
+        return await find_job(context, max(found, key=lambda job: (job.created_at, job.id)).id)
+    snapshot = context.snapshot()
+    known = {*snapshot.plugins, *snapshot.pipelines}
+    if name in known:
+        raise NotFoundError(f"{name} has not run yet", hint=f"Run it with `ductile run {name}`.")
+    hint = did_you_mean(name, (f"{each}" for each in known)) or "See `ductile plugins`."
+    raise NotFoundError(f"there is no plugin or pipeline {name}", hint=hint)
+
+
+async def _latest_failure(context: OperationContext) -> Job | None:
+    """The job that ended badly last. Of a run that failed with a step, the run: it is what can be retried."""
+    ended = [
+        job
+        for status in _ENDED_BADLY
+        for job in (await context.store.list_jobs(JobFilter(status=status), limit=LARGEST_PAGE)).rows
+        if job.completed_at is not None and job.reason not in _ENDED_ON_REQUEST
+    ]
+    latest = max(ended, key=lambda job: (str(job.completed_at), job.id), default=None)
+    if latest is not None and latest.run_id is not None:
+        return await context.store.get_job(latest.run_id) or latest
+    return latest
+
+
+async def _find_by_part(context: OperationContext, part: PartOfId, typed: str) -> Job:
+    if (exact := await context.store.get_job(typed)) is not None:
+        return exact
     found = sorted(
         {
-            *await context.store.job_ids(prefix, limit=_SHOWN + 1),
-            *await context.store.job_ids_ending(suffix, limit=_SHOWN + 1),
+            *await context.store.job_ids(part.prefix, limit=_SHOWN + 1),
+            *await context.store.job_ids_ending(part.suffix, limit=_SHOWN + 1),
         }
     )
-    if len(found) > 1:
-        many = f"more than {_SHOWN}" if len(found) > _SHOWN else str(len(found))
-        raise ConflictError(
-            f"{many} jobs begin or end with {named}",
-            hint=f"Which one: {', '.join(found[:_SHOWN])}{' ...' if len(found) > _SHOWN else ''}",
-            details={"job_ids": list(found[:_SHOWN])},
+    if not found:
+        raise NotFoundError(
+            f"there is no job {typed}", hint=_hint_for_missing(context, typed, "See `ductile job list`.")
         )
-    return await find_job(context, found[0] if found else named)
+    if len(found) == 1:
+        return await find_job(context, found[0])
+    many = f"more than {_SHOWN}" if len(found) > _SHOWN else str(len(found))
+    jobs = [await context.store.get_job(job_id) for job_id in found[:_SHOWN]]
+    listed = [f"{job.id} ({job.plugin} {job.command}, {job.status})" for job in jobs if job is not None]
+    raise ConflictError(
+        f"{many} jobs begin or end with {typed}",
+        hint=f"Which one: {', '.join(listed)}{' ...' if len(found) > _SHOWN else ''}",
+        details={"job_ids": list(found[:_SHOWN])},
+    )
+
+
+def _hint_for_missing(context: OperationContext, typed: str, otherwise: str | None) -> str | None:
+    """The hint for a job that does not exist: a name that means the latest job, or more digits."""
+    snapshot = context.snapshot()
+    if typed in snapshot.plugins or typed in snapshot.pipelines:
+        return f"Its latest job is `{_LAST}:{typed}`."
+    if len(typed.replace("-", "")) < MIN_ID_DIGITS:
+        return f"Give at least {MIN_ID_DIGITS} digits of its id, or `{_LAST}`. {otherwise}"
+    return otherwise
 
 
 def id_prefix(text: str) -> str | None:

@@ -36,12 +36,12 @@ from ductile.operations.jobs.documents import (
     nest_jobs,
 )
 from ductile.operations.jobs.log import index_pending_logs
-from ductile.operations.jobs.lookup import OneJob, find_job, resolve_job
+from ductile.operations.jobs.lookup import OneJob, find_job, resolve_filter, resolve_job
 from ductile.operations.plugins.lookup import refuse_unknown_plugin
 from ductile.operations.request import Cursor, PageLimit
 from ductile.operations.response import Id, NextCursor, Response, from_record
 from ductile.store.model.records import DEFAULT_PAGE, JobFilter
-from ductile.struct import Value, about, field
+from ductile.struct import Value, about, field, replace
 
 #: Words of other systems for the same states, accepted by filters.
 STATUS_ALIASES = {
@@ -81,7 +81,9 @@ class ListJobs(Value):
     parent_job_id: Annotated[str | None, about("Only jobs started by this job.")] = field(
         name="parent", default=None
     )
-    run_id: Annotated[str | None, about("Only steps of this pipeline run.")] = field(name="run", default=None)
+    run_id: Annotated[
+        str | None, about("Only steps of this pipeline run; the name of a pipeline means its latest.")
+    ] = field(name="run", default=None)
     limit: PageLimit = DEFAULT_PAGE
     cursor: Cursor = None
 
@@ -96,7 +98,12 @@ async def list_jobs(context: OperationContext, request: ListJobs) -> JobPage:
     await refuse_unknown_plugin(context, request.plugin)
     if request.query is not None:
         await index_pending_logs(context)
-    where = msgspec.convert(request, JobFilter, from_attributes=True)
+    where = replace(
+        msgspec.convert(request, JobFilter, from_attributes=True),
+        job_id=await resolve_filter(context, request.job_id),
+        parent_job_id=await resolve_filter(context, request.parent_job_id),
+        run_id=await resolve_filter(context, request.run_id, run=True),
+    )
     page = await context.store.list_jobs(where, limit=request.limit, cursor=request.cursor)
     return JobPage(jobs=[listed_job(context, job) for job in page.rows], next_cursor=page.next_cursor)
 

@@ -20,7 +20,7 @@ from ductile.core.runs.graph import RUN_PLUGIN, Graph, UseNode, graph_to_json
 from ductile.operations.context import OperationContext
 from ductile.operations.jobs.documents import ListedJob, listed_job
 from ductile.operations.jobs.log import FollowTimeout, follow
-from ductile.operations.jobs.lookup import find_job, resolve_job
+from ductile.operations.jobs.lookup import find_job, resolve_run
 from ductile.operations.request import NoFields
 from ductile.operations.response import Id, Response, Timestamp, from_record
 from ductile.operations.runs.drawings import (
@@ -153,7 +153,7 @@ async def follow_run(context: OperationContext, request: FollowRun) -> RunProgre
 
     Returns also when the run has ended, the time is up, or the daemon stops. Looks at the latest steps only.
     """
-    run = await resolve_job(context, request.job_id)
+    run = await resolve_run(context, request.job_id)
 
     async def look(last: bool, stopping: bool) -> RunProgressReport | None:
         # The run first: steps that ended before it are then seen.

@@ -28,7 +28,7 @@ from ductile.core.suggest import did_you_mean
 from ductile.errors import ConflictError, GoneError, NotFoundError, RefusedError
 from ductile.operations.context import OperationContext
 from ductile.operations.jobs.change import ChangeJob, refuse_retry
-from ductile.operations.jobs.lookup import find_job, resolve_job
+from ductile.operations.jobs.lookup import find_job, resolve_run
 from ductile.operations.jobs.query import ResultOnly
 from ductile.operations.operation import pipelines_on
 from ductile.operations.plugins.lookup import known_command, runnable_plugin
@@ -318,7 +318,7 @@ async def retry_from_step(context: OperationContext, request: RetryFromStep) -> 
 
     Results of branches beside it are kept. The old run stays as it is; the new one names it.
     """
-    old = await resolve_job(context, request.job_id)
+    old = await resolve_run(context, request.job_id)
     if old.plugin != RUN_PLUGIN:
         raise RefusedError(
             f"{old.id} is not a pipeline run",

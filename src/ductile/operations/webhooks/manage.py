@@ -19,6 +19,7 @@ from ductile.core.suggest import did_you_mean
 from ductile.core.webhooks.url_policy import redact_url
 from ductile.errors import ConfigError, ConflictError, NotFoundError
 from ductile.operations.context import OperationContext
+from ductile.operations.jobs.lookup import resolve_filter
 from ductile.operations.request import Cursor, DryRun, NoFields, PageLimit
 from ductile.operations.response import Id, NextCursor, Response, Timestamp, WasDryRun, from_record
 from ductile.store.model.deliveries import DeliveryStatus
@@ -168,7 +169,10 @@ class DeliveryResent(Response):
 
 async def list_deliveries(context: OperationContext, request: ListDeliveries) -> DeliveryPage:
     page = await context.store.list_deliveries(
-        job_id=request.job_id, status=request.status, limit=request.limit, cursor=request.cursor
+        job_id=await resolve_filter(context, request.job_id),
+        status=request.status,
+        limit=request.limit,
+        cursor=request.cursor,
     )
     return DeliveryPage(
         deliveries=tuple(from_record(ListedDelivery, row, url=redact_url(row.url)) for row in page.rows),
