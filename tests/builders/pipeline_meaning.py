@@ -31,6 +31,8 @@ class Behaviour:
 class Line:
     payload: dict[str, Any]
     type: str
+    #: What `run` is in every step.
+    run: dict[str, Any]
     baggage: dict[str, Any] = field(default_factory=dict)
     order: tuple[int, ...] = ()
     #: What the last job on it printed, as a tuple of one; None if there was no job.
@@ -57,6 +59,8 @@ class ExpectedRun:
     #: By path: how often it could not be made.
     unmade: Counter[str] = field(default_factory=Counter)
     bypassed: Counter[str] = field(default_factory=Counter)
+    #: By path of a step without a job: how often its baggage could not be claimed.
+    unclaimed: Counter[str] = field(default_factory=Counter)
     joins: int = 0
     reason: str = ""
     result: str | None = None
@@ -104,7 +108,8 @@ class Interpreter:
     def run(self, name: str, event_type: str, payload: dict[str, Any]) -> ExpectedRun:
         steps = self._pipelines[name]["steps"]
         self._number(steps, "")
-        for line in self._sequence(steps, "", Line(payload=payload, type=event_type)):
+        first = Line(payload=payload, type=event_type, run={"payload": payload, "pipeline": name})
+        for line in self._sequence(steps, "", first):
             self._ends.append(End(line=line, counts=True))
         ends = sorted(self._ends, key=lambda end: (self._positions[end.line.at], end.line.order))
         failed = any(end.line.failed for end in ends)
@@ -147,6 +152,11 @@ class Interpreter:
             return [replace(line, at=path, bypassed=path)]
         if "uses" in step:
             return self._use(step, path, line)
+        made = _make(step, line)
+        if made is None:
+            self.expected.unclaimed[path] += 1
+            return [replace(line, at=path, failed=True)]
+        line = replace(line, baggage=made[1])
         if "split" in step:
             return [self._split(step, path, line)]
         inner = self._inner(step)
@@ -233,7 +243,12 @@ def _has_errors(value: Any) -> bool:
 
 def _find(path: str, line: Line) -> Any:
     root, *keys = path.split(".")
-    found: Any = {"payload": line.payload, "context": line.baggage, "event": {"type": line.type}}[root]
+    found: Any = {
+        "payload": line.payload,
+        "context": line.baggage,
+        "event": {"type": line.type},
+        "run": line.run,
+    }[root]
     for key in keys:
         if not isinstance(found, dict) or key not in found:
             return MISSING

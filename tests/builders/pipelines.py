@@ -36,7 +36,13 @@ def policy_of(*pipelines: Mapping[str, Any], **config: Any) -> Policy:
 
 def steps_policy(*steps: Mapping[str, Any], **config: Any) -> Policy:
     """The rules of a configuration whose one pipeline is `flow`, with these steps."""
-    return policy_of({"name": "flow", "on": "go", "steps": list(steps)}, **config)
+    flow = {"name": "flow", "on": "go", "steps": list(steps)}
+    return policy_of(flow, claiming("x", "y", "z"), **config)
+
+
+def claiming(*names: str) -> dict[str, Any]:
+    """A pipeline whose only purpose is that these names may be in the context of pipelines with `on`."""
+    return {"name": "claims", "steps": [uses(baggage=dict.fromkeys(names, "payload.x"))]}
 
 
 def graph_of(*steps: Mapping[str, Any], **config: Any) -> Graph:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 
 from builders.conditions import conditions, judged, scopes
-from builders.pipelines import graph_of, policy_of, split, uses
+from builders.pipelines import claiming, graph_of, policy_of, split, uses
 from ductile.core.events.model import Pipeline
 from ductile.core.expressions.conditions import Condition
 from ductile.core.expressions.paths import MISSING, EvalContext, look_up
@@ -40,13 +40,16 @@ def test_no_run_starts_without_what_is_required(condition: Condition, scope: Eva
         ({"any": [HAS_A, {"path": "payload.b", "op": "exists"}]}, set()),
         ({"any": [HAS_A, {"path": "payload.a", "op": "eq", "value": 1}]}, {"a"}),
         ({"not": HAS_A}, set()),
+        ({"path": "run.payload.a", "op": "exists"}, {"a"}),
         ({"not": {"path": "payload.a", "op": "exists", "value": False}}, {"a"}),
     ],
 )
 def test_a_condition_requires_the_paths_it_reads(condition: Any, required: set[str]) -> None:
     """A missing value is null for eq, neq and in, and false for the others."""
     written = {"name": "flow", "on": "go", "if": condition, "steps": [uses()]}
-    assert find_required_inputs(policy_of(written).pipelines.by_name["flow"]).required == required
+    assert (
+        find_required_inputs(policy_of(written, claiming("a")).pipelines.by_name["flow"]).required == required
+    )
 
 
 @pytest.mark.parametrize(
@@ -62,6 +65,20 @@ def test_a_condition_requires_the_paths_it_reads(condition: Any, required: set[s
         ([split("s", uses("l", with_=GREETING), uses("r", with_={"b": "{payload.b}"}))], {"b", "name"}, ...),
         ([{"steps": [uses(with_=GREETING)]}], {"name"}, {"name"}),
         ([uses(with_={"braces": "{{payload.name}}"})], set(), set()),
+        # The payload of the run is the caller's in every step.
+        ([uses(), uses(with_={"a": "{run.payload.b} {payload.c}"})], {"b"}, {"b"}),
+        ([split("s", uses("l"), uses("r")), uses(baggage={"kept": "run.payload.b.c"})], {"b.c"}, {"b.c"}),
+        ([uses(), uses(if_=HAS_A, with_={"a": "{run.payload.b}"})], set(), {"b"}),
+        ([uses(), {"baggage": {"kept": "run.payload.b"}, "steps": [uses()]}], {"b"}, {"b"}),
+        ([uses(on_events={"x": [uses(with_={"a": "{run.payload.b}"})]}), uses()], set(), {"b"}),
+        (
+            [
+                {"if": HAS_A, "steps": [uses(with_={"a": "{run.payload.b}"})]},
+                uses(with_={"a": "{run.payload.c}"}),
+            ],
+            {"c"},
+            {"a", "b", "c"},
+        ),
     ],
 )
 def test_first_steps_require_the_paths_they_read(steps: Any, required: set[str], known: Any) -> None:

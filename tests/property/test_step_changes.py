@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ductile.core.json import JsonObject, JsonValue
+from ductile.core.json import JsonObject
 from ductile.core.runs.graph import StepPayload, UseNode
 from ductile.operations.diagnose.differences import (
     MissingReference,
@@ -104,7 +104,8 @@ def test_another_event_is_a_change() -> None:
 
 
 def test_references_that_lead_nowhere_are_the_unmet_needs() -> None:
-    written: JsonValue = {"to": "{payload.email}", "all": ["{context.user.name}", "Dear {payload.name}"]}
+    written: JsonObject = {"to": "{payload.email}", "all": ["{context.user.name}", "Dear {payload.name}"]}
+    written["run"] = ["{run.payload.id}", "{run.payload.no}", "{run.id}"]
     step = UseNode(
         path="send",
         position=1,
@@ -114,7 +115,8 @@ def test_references_that_lead_nowhere_are_the_unmet_needs() -> None:
         command="handle",
         payload=StepPayload(written),
     )
-    assert missing_references(step, {"name": "x"}, {"user": {}}) == (
+    assert missing_references(step, {"name": "x"}, {"user": {}}, {"id": "r", "payload": {"id": 1}}) == (
         MissingReference(step="send", place="with.to", reference="payload.email"),
         MissingReference(step="send", place="with.all[0]", reference="context.user.name"),
+        MissingReference(step="send", place="with.run[1]", reference="run.payload.no"),
     )

@@ -76,7 +76,7 @@ def _first_steps(
         submitted_by=SubmittedBy.CLI,
         max_attempts=1,
     )
-    info = RunInfo(id=job.id, graph=pipeline.graph, hops=0, trace_id=None)
+    info = RunInfo(id=job.id, graph=pipeline.graph, hops=0, trace_id=None, payload=event.payload)
     run = NewRun(job=job, graph=pipeline.graph, event=event)
     progress = start_first_steps(run, info, {}, snapshot.policy, now, rng)
     outcomes: dict[str, JsonObject] = {}

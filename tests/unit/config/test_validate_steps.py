@@ -23,8 +23,11 @@ CANARY = "c4nary"
 
 
 def with_step(directory: Path, step: str) -> Path:
+    """A pipeline with one step, in whose context `x`, `y` and `token` may be."""
+    claims = "{name: claims, steps: [{uses: e, baggage: {x: payload.x, y: payload.x, token: payload.x}}]}"
     return a_config(
-        directory, f"plugins: {{e: {{}}}}\npipelines: [{{name: p, steps: [{{uses: e, {step}}}]}}]\n"
+        directory,
+        f"plugins: {{e: {{}}}}\npipelines: [{{name: p, on: go, steps: [{{uses: e, {step}}}]}}, {claims}]\n",
     )
 
 
@@ -60,6 +63,9 @@ def the_step(directory: Path, step: str) -> StepSettings:
         ("{op: exists}", "", "both `path` and `op`", None),
         ("{path: payload.x, op: contains}", "", "`contains` needs a `value`", None),
         ("{path: paylod.x, op: exists}", ".path", "invalid path: it begins with none of", '"paylod.x"'),
+        ("{path: run, op: exists}", ".path", "none of run.id, run.pipeline, run.payload", '"run"'),
+        ("{path: run.x, op: exists}", ".path", "none of run.id, run.pipeline, run.payload", '"run.x"'),
+        ("{path: run.id.x, op: exists}", ".path", "none of run.id", '"run.id.x"'),
         ("{path: payload..x, op: exists}", ".path", "empty part", '"payload..x"'),
         (
             "{path: event, op: exists}",
@@ -203,6 +209,9 @@ def test_a_condition_is_compiled_as_it_is_written(tmp_path: Path) -> None:
         "with: {}",
         "baggage: {a.b: payload.x, a.c: context.y}",
         "baggage: {from: payload, namespace: a.b}",
+        "with: {a: '{run.payload.x}', b: '{run.id}', c: '{run.pipeline}', d: '{run.payload}'}",
+        "baggage: {a: run.payload.x}",
+        "if: {path: run.payload.x, op: exists}",
     ],
 )
 def test_valid_steps_are_accepted(tmp_path: Path, written: str) -> None:

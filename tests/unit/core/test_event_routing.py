@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from builders.jobs import START, an_event, some_rng
-from builders.pipelines import policy_of, uses
+from builders.pipelines import claiming, policy_of, uses
 from ductile.core.events.model import IndexedEvent
 from ductile.core.events.routing import EventProducer, Fanout, fan_out
 from ductile.core.jobs.model import LedgerKind, Origin, SubmittedBy
@@ -23,6 +23,7 @@ POLICY = policy_of(
         "if": {"path": "context.kept", "op": "eq", "value": 1},
         "steps": [uses()],
     },
+    claiming("kept"),
     routes=[
         {"from": "p", "event_type": "found", "to": "sink"},
         {"from": "p", "event_type": "found", "to": "r.poll"},

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from builders.pipelines import graph_of, policy_of, split, uses
+from builders.pipelines import claiming, graph_of, policy_of, split, uses
 from ductile.core.runs.graph import Graph, graph_from_json, graph_to_json
 
 LOW = {"path": "payload.n", "op": "lt", "value": 4}
@@ -31,6 +31,14 @@ GRAPHS: dict[str, list[dict[str, Any]]] = {
         )
     ],
     "spread baggage": [uses(baggage={"from": "payload.obj", "namespace": "a.b"})],
+    "baggage of other steps": [
+        {"id": "n", "baggage": {"a": "payload.x"}, "steps": [uses()]},
+        split("s", uses(), baggage={"from": "payload", "namespace": "all"}),
+    ],
+    "the payload of the run": [
+        uses(with_={"first": "{run.payload.x}"}, if_={"path": "run.id", "op": "exists"}),
+        uses(baggage={"kept": "run.payload"}),
+    ],
     "nesting": [{"id": "n", "steps": [split("s", uses(), {"steps": [uses()]}, join="always")]}, uses("z")],
     **{
         f"condition {number}": [uses("a", if_=condition), split("s", uses(), if_=condition)]
@@ -119,8 +127,10 @@ VERSION_1: dict[str, Any] = {
 def test_a_graph_of_version_1_is_read() -> None:
     policy = policy_of(
         {"name": "inner", "if": LOW, "steps": [uses("x")]},
+        claiming("x"),
         {
             "name": "flow",
+            "on": "go",
             "steps": [
                 uses(
                     "a",
@@ -187,5 +197,21 @@ def test_a_condition_that_cannot_be_read_is_refused(condition: dict[str, Any]) -
 
 
 def test_a_version_of_the_future_is_refused() -> None:
-    with pytest.raises(ValueError, match="version 3"):
-        graph_from_json({**VERSION_1, "version": 3}, "")
+    with pytest.raises(ValueError, match="version 4"):
+        graph_from_json({**VERSION_1, "version": 4}, "")
+
+
+@pytest.mark.parametrize(
+    ("steps", "version"),
+    [
+        ([uses(with_={"a": "{payload.x}"}, baggage={"kept": "payload.x"})], 2),
+        ([uses(with_={"a": "{run.payload.x}"})], 3),
+        ([uses(baggage={"kept": "run.id"})], 3),
+        ([uses(if_={"any": [LOW, {"not": {"path": "run.pipeline", "op": "eq", "value": "x"}}]})], 3),
+        ([{"steps": [uses()], "baggage": {"kept": "payload.x"}}], 3),
+        ([split("s", uses(), baggage={"kept": "payload.x"})], 3),
+    ],
+)
+def test_a_graph_is_written_in_the_oldest_version_that_can_express_it(steps: Any, version: int) -> None:
+    """So the fingerprint of a pipeline without the new keys stays what it was before the upgrade."""
+    assert graph_to_json(graph_of(*steps))["version"] == version

@@ -47,7 +47,7 @@ def graph_in(policy: Policy) -> Graph:
 def a_view(policy: Policy, *scopes: JoinScopeView, position: TokenKey = ROOT, **fields: Any) -> RunView:
     given: dict[str, Any] = {"jobs": 1, "cancelled": False, "baggage": {}} | fields
     root = JoinScopeView(scope=JoinScope(id="root", live=1))
-    info = RunInfo(id="run", graph=graph_in(policy), hops=2, trace_id="t")
+    info = RunInfo(id="run", graph=graph_in(policy), hops=2, trace_id="t", payload={"first": 1})
     return RunView(info=info, position=position, scopes=(*scopes, root), **given)
 
 
@@ -81,7 +81,9 @@ def advance(view: RunView, job: Job, policy: Policy, *payloads: JsonObject) -> R
 def test_a_run_begins_with_its_first_steps() -> None:
     policy = steps_policy(split("s", uses("x"), uses("y")))
     run = a_new_run(policy, {"n": 1})
-    info = RunInfo(id=run.job.id, graph=run.graph, hops=4, trace_id=None, after_job_id="earlier")
+    info = RunInfo(
+        id=run.job.id, graph=run.graph, hops=4, trace_id=None, payload={"n": 1}, after_job_id="earlier"
+    )
     progress = start_first_steps(run, info, {}, policy, START, some_rng())
     assert [step.job.step_path for step in progress.steps] == ["s/x", "s/y"]
     assert {step.job.after_job_id for step in progress.steps} == {"earlier"}

@@ -89,7 +89,7 @@ def compile_graph(
 ) -> Graph:
     compiler = _Compiler(written, plugins)
     first = compiler.sequence(settings.steps, prefix="", after=None)
-    graph = Graph(pipeline=settings.name, first=first, nodes=compiler.nodes, fingerprint="")
+    graph = Graph.of(settings.name, first, compiler.nodes)
     content = json.dumps(graph_to_json(graph), sort_keys=True)
     return replace(graph, fingerprint=hash_bytes(content.encode()))
 
@@ -118,9 +118,16 @@ class _Compiler:
         if path.count("/") > _MAX_DEPTH:
             raise _TooLargeError(f"has steps more than {_MAX_DEPTH} levels deep")
         condition = compile_condition(step.condition)
+        baggage = () if step.baggage is None else compile_baggage(step.baggage)
         # Added first, because the steps inside it follow in written order.
         self.nodes[path] = placeholder = BlockNode(
-            path=path, position=position, next=following, condition=condition, first="", call=None
+            path=path,
+            position=position,
+            next=following,
+            condition=condition,
+            baggage=baggage,
+            first="",
+            call=None,
         )
         if step.uses is not None:
             self.nodes[path] = self._use(step, placeholder)
@@ -161,7 +168,7 @@ class _Compiler:
             plugin=plugin,
             command=command,
             payload=None if payload is None else StepPayload(payload),
-            baggage=() if step.baggage is None else compile_baggage(step.baggage),
+            baggage=at.baggage,
             retry=retry,
             timeout=None if step.timeout is None else step.timeout.total_seconds(),
             on_events=handlers,
@@ -178,6 +185,7 @@ class _Compiler:
             position=at.position,
             next=at.next,
             condition=at.condition,
+            baggage=at.baggage,
             branches=tuple(branches),
             join=step.join,
         )

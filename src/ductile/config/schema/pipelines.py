@@ -36,7 +36,7 @@ class ConditionSettings(Section, frozen=True, kw_only=True):
     """Either a comparison (`path`, `op`, `value`) or one of `all`, `any` and `not`."""
 
     path: Annotated[
-        str | None, setting("Left side: a path under `payload`, `context`, `config` or `event`.")
+        str | None, setting("Left side: a path under `payload`, `context`, `run`, `config` or `event`.")
     ] = None
     op: Annotated[Operator | None, setting("Operator of the comparison.")] = None
     value: Annotated[
@@ -71,11 +71,16 @@ class StepSettings(Section, frozen=True, kw_only=True):
     ] = JoinPolicy.SUCCEEDED
     payload: Annotated[
         SecretObject | None,
-        setting("Builds the payload of a `uses` step from `{payload.x}` and `{context.x}`."),
+        setting(
+            "Builds the payload of a `uses` step from `{payload.x}`, `{context.x}` and `{run.payload.x}`."
+        ),
     ] = msgspec.field(default=None, name="with")
     baggage: Annotated[
         Mapping[str, Anything] | None,
-        setting("Values added to the context of later steps: names and paths, or `from` and `namespace`."),
+        setting(
+            "Values added to the context of the steps inside and after this one: names and paths, or `from` "
+            "and `namespace`."
+        ),
     ] = None
     retry: Annotated[RetrySettings | None, setting("Retry policy of this step.", default="the plugin's")] = (
         None

@@ -1,4 +1,4 @@
-"""Rules that depend on manifests: errors for commands, warnings for config keys, events and context.
+"""Rules that depend on manifests: errors for commands, warnings for config keys and events.
 
 A warning is given only where enough is known. A plugin whose manifest declares no events may emit any.
 """
@@ -9,25 +9,21 @@ from collections.abc import Iterator, Mapping
 
 from ductile.config.names import EXTERNAL_SOURCES, parse_target
 from ductile.config.schema.model import Config
-from ductile.config.schema.pipelines import PipelineSettings, StepSettings
+from ductile.config.schema.pipelines import PipelineSettings
 from ductile.config.schema.plugins import PluginSettings
 from ductile.config.snapshot import Discovery, InstalledPlugin, PluginInstance
 from ductile.config.validate.pipelines import steps_of
 from ductile.config.validate.report import ValidationReport
 from ductile.config.validate.rules import schedules_of
 from ductile.core.events.model import Pipeline
-from ductile.core.expressions.baggage import RESERVED_PREFIX, compile_baggage
-from ductile.core.expressions.paths import Root
-from ductile.core.expressions.templates import references_in
 from ductile.core.runs.graph import UseNode
 from ductile.core.suggest import did_you_mean
-from ductile.protocol.yaml_tree import KeyPath, Node, ScalarNode, node_at, walk
+from ductile.protocol.yaml_tree import KeyPath
 
 #: Keys of a plugin's `config` that Ductile reads itself (`compile.plugins.plugin_policy`).
 _BUILTIN_KEYS = frozenset(("model",))
 #: Event types with this prefix are emitted by Ductile itself.
 _BUILTIN_PREFIX = "ductile."
-_CONTEXT = f"{Root.CONTEXT}."
 
 
 def validate_against_manifests(
@@ -108,7 +104,6 @@ def warn_about_events(
         _warn_if_nothing_emits(pipeline, path, config, plugins, report)
         if pipeline.name in compiled:
             _warn_if_it_starts_itself(compiled[pipeline.name], path, plugins, report)
-    _warn_about_context(config, report)
 
 
 def _warn_if_nothing_emits(
@@ -173,38 +168,3 @@ def _warn_if_it_starts_itself(
             hint = "limit its events with `from_plugin` or `if`"
             report.warn(path, message, hint=hint)
             return
-
-
-def _warn_about_context(config: Config, report: ValidationReport) -> None:
-    """Warn of references to context that no step claims.
-
-    The events of a pipeline carry its context to other pipelines, so the claims of all pipelines count.
-    """
-    steps = [
-        each
-        for index, pipeline in enumerate(config.pipelines)
-        for each in steps_of(pipeline, ("pipelines", index))
-    ]
-    claimed = [claim.target for _, step in steps for claim in compile_baggage(step.baggage or {})]
-    for step_path, step in steps:
-        for path, reference in _context_references(step, step_path, report.root):
-            keys = tuple(reference.removeprefix(_CONTEXT).split("."))
-            # A claim covers a reference if one path begins with the other.
-            if keys[0].startswith(RESERVED_PREFIX) or any(
-                all(one == other for one, other in zip(keys, target, strict=False)) for target in claimed
-            ):
-                continue
-            names = [".".join((Root.CONTEXT, *target)) for target in claimed]
-            message = f"no step claims {reference}, so this step fails"
-            hint = did_you_mean(reference, names) or "claim it with `baggage` in an earlier step"
-            report.warn(path, message, hint=hint)
-
-
-def _context_references(step: StepSettings, path: KeyPath, root: Node) -> Iterator[tuple[KeyPath, str]]:
-    template = node_at(root, (*path, "with"))
-    for where, node in () if template is None else walk(template, (*path, "with")):
-        if isinstance(node, ScalarNode):
-            yield from ((where, name) for name in references_in(node.text) if name.startswith(_CONTEXT))
-    for name, source in (step.baggage or {}).items():
-        if isinstance(source, str) and source.startswith(_CONTEXT):
-            yield (*path, "baggage", name), source

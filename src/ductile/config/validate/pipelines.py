@@ -17,7 +17,7 @@ from ductile.config.secrets import looks_secret
 from ductile.config.validate.report import ValidationReport
 from ductile.core.expressions.baggage import faults_in_baggage
 from ductile.core.expressions.operators import Operator
-from ductile.core.expressions.paths import Root, fault_in_path
+from ductile.core.expressions.paths import Root, fault_in_path, suggest_root
 from ductile.core.expressions.regex import pattern_fault
 from ductile.core.expressions.templates import faults_in_template
 from ductile.core.runs.graph import JoinPolicy
@@ -27,7 +27,7 @@ from ductile.protocol.yaml_tree import KeyPath, MapNode, ScalarNode, is_empty, n
 
 _EVENT_PATHS = ("event.type", "event.source")
 _HEADER_PATH = "event.headers."
-_EXPECTED_PATH = "a path such as payload.x, context.x, config.x or event.type"
+_EXPECTED_PATH = "a path such as payload.x, context.x, run.payload.x, config.x or event.type"
 #: The types of value that an operator takes, and their name; other operators take any.
 _OPERANDS: dict[Operator, tuple[tuple[type, ...], str]] = {
     Operator.EXISTS: ((bool,), "no value, or true or false"),
@@ -50,7 +50,6 @@ _STEP_KINDS = ("uses", "call", "steps", "split")
 #: Attribute and YAML name of the keys that only a step with a plugin can have.
 _ONLY_WITH_USES = {
     "payload": "with",
-    "baggage": "baggage",
     "retry": "retry",
     "timeout": "timeout",
     "on_events": "on_events",
@@ -89,7 +88,7 @@ def _check_comparison(condition: ConditionSettings, path: KeyPath, report: Valid
         return
     if fault := _path_fault(subject):
         at = (*path, "path")
-        hint = did_you_mean(subject.partition(".")[0], Root)
+        hint = suggest_root(subject)
         message = f"invalid path: it {fault}"
         report.error(at, message, expected=_EXPECTED_PATH, found=report.quote(at), hint=hint)
     at, value = (*path, "value"), condition.value

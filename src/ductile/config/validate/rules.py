@@ -20,6 +20,7 @@ from ductile.config.validate.access import (
     validate_tokens,
     validate_webhooks,
 )
+from ductile.config.validate.context import validate_context
 from ductile.config.validate.pipelines import refuse_wildcard, validate_pipelines, validate_references
 from ductile.config.validate.report import ValidationReport
 from ductile.core.durations import format_duration
@@ -65,6 +66,7 @@ def validate_config(config: Config, report: ValidationReport, *, complete: bool)
     validate_literal_secrets(config, report)
     if complete:
         validate_references(config, report)
+        validate_context(config, report)
         validate_access_references(config, report)
 
 

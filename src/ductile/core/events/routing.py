@@ -108,7 +108,12 @@ def start_refusal(
     """Return why the pipeline's own `if` prevents a start, as ledger data; None if it does not."""
     if pipeline.condition is None:
         return None
-    context = EvalContext(payload=event.payload, context=producer.baggage, event=visible_event(event))
+    context = EvalContext(
+        payload=event.payload,
+        context=producer.baggage,
+        event=visible_event(event),
+        run={"pipeline": pipeline.name, "payload": event.payload},
+    )
     try:
         result = evaluate_condition(
             pipeline.condition, context, is_secret=policy.is_secret, budget=policy.budget

@@ -15,6 +15,7 @@ from ductile.core.expressions.paths import (
     ExpressionFault,
     fault_in_path,
     look_up,
+    suggest_root,
 )
 from ductile.core.json import MAX_DEPTH, JsonObject, JsonValue, encoded_size, nests_too_deep
 from ductile.struct import Value
@@ -23,7 +24,7 @@ MAX_BAGGAGE_BYTES = 1024 * 1024
 #: The prefix of keys that the core adds to the context.
 RESERVED_PREFIX = "ductile_"
 _SPREAD_KEYS = ("from", "namespace")
-_SOURCE = "a path such as payload.x or context.x"
+_SOURCE = "a path such as payload.x, context.x or run.payload.x"
 
 
 class BaggageError(ValueError):
@@ -89,7 +90,7 @@ def _faults_in_source(key: str, source: JsonValue) -> Iterator[ExpressionFault]:
         yield ExpressionFault(where=(key,), message="this is not a path", expected=_SOURCE)
     elif fault := fault_in_path(source, PORTABLE_ROOTS):
         braces = source.startswith("{") and source.endswith("}")
-        hint = "write the path without braces" if braces else None
+        hint = "write the path without braces" if braces else suggest_root(source, PORTABLE_ROOTS)
         yield ExpressionFault(
             where=(key,), message=f"this path {fault}", expected=_SOURCE, found=f'"{source}"', hint=hint
         )

@@ -147,6 +147,18 @@ def is_secret_path(path: str, is_secret: Callable[[str], bool]) -> bool:
     return any(is_secret(key) for key in path.split("."))
 
 
+def paths_compared(condition: Condition) -> Iterator[str]:
+    """Yield the paths that a condition compares, in the order in which it is written."""
+    match condition:
+        case Comparison(path=path):
+            yield path
+        case AllOf(parts) | AnyOf(parts):
+            for part in parts:
+                yield from paths_compared(part)
+        case Not(part):
+            yield from paths_compared(part)
+
+
 def explain_condition(result: ConditionResult) -> str:
     """Return a sentence: whether the condition holds, and the comparisons that decided with their values."""
     parts = []

@@ -12,6 +12,7 @@ from enum import Enum, StrEnum
 from typing import Final, Literal, TypeAlias
 
 from ductile.core.json import JsonObject, JsonValue
+from ductile.core.suggest import closest_match
 from ductile.struct import Value, field
 
 FaultPath: TypeAlias = tuple[str | int, ...]
@@ -24,10 +25,13 @@ class Root(StrEnum):
     CONTEXT = "context"
     CONFIG = "config"
     EVENT = "event"
+    RUN = "run"
 
 
 #: The roots that templates and baggage may use. Configuration can contain secrets, which must not spread.
-PORTABLE_ROOTS = (Root.PAYLOAD, Root.CONTEXT)
+PORTABLE_ROOTS = (Root.PAYLOAD, Root.CONTEXT, Root.RUN)
+#: The keys of a run. `payload` is the only one with keys below it.
+RUN_KEYS = ("payload", "id", "pipeline")
 
 
 class _Missing(Enum):
@@ -42,13 +46,16 @@ Missing: TypeAlias = Literal[_Missing.MISSING]
 class EvalContext(Value):
     """The values that the expressions of a step can refer to.
 
-    `event` has a `type`, a `source`, and for a webhook `headers` with names in lower case.
+    `event` has a `type`, a `source`, and for a webhook `headers` with names in lower case. `run` has the
+    `payload` that the run began with, its `id` and its `pipeline`; the `if` of a pipeline is evaluated before
+    the run has an id.
     """
 
     payload: JsonObject = field(default_factory=dict)
     context: JsonObject = field(default_factory=dict)
     config: JsonObject = field(default_factory=dict)
     event: JsonObject = field(default_factory=dict)
+    run: JsonObject = field(default_factory=dict)
 
 
 class ExpressionFault(Value):
@@ -89,4 +96,15 @@ def fault_in_path(path: str, roots: Collection[Root] = tuple(Root)) -> str | Non
         return f"begins with none of {', '.join(roots)}"
     if "" in keys or path != path.strip():
         return "has an empty part, or space around it"
+    if root == Root.RUN and (not keys or keys[0] not in RUN_KEYS or (len(keys) > 1 and keys[0] != "payload")):
+        return "is none of run.id, run.pipeline, run.payload and run.payload.x"
     return None
+
+
+def suggest_root(path: str, roots: Collection[Root] = tuple(Root)) -> str | None:
+    """Return `did you mean payload.x?` for a path whose root is misspelt; None if no root is similar."""
+    root, dot, rest = path.partition(".")
+    if root in roots:
+        return None
+    found = closest_match(root, roots, similarity=0.6)  # short words: one wrong letter of `run` is a third
+    return None if found is None else f"did you mean {found}{dot}{rest}?"

@@ -20,6 +20,7 @@ from ductile.core.expressions.paths import (
     FaultPath,
     fault_in_path,
     look_up,
+    suggest_root,
 )
 from ductile.core.json import MAX_DEPTH, JsonValue, encoded_size, nests_too_deep
 from ductile.struct import Value
@@ -27,7 +28,7 @@ from ductile.struct import Value
 MAX_FILLED_BYTES = 1024 * 1024
 _TOO_LARGE = f"what `with` makes is larger than {MAX_FILLED_BYTES} bytes"
 _TOKEN = re.compile(r"(?P<escape>\{\{|\}\})|\{(?P<path>[^{}]*)\}|(?P<brace>[{}])|(?P<text>[^{}]+)")
-_REFERENCE = "a reference such as {payload.x} or {context.x}"
+_REFERENCE = "a reference such as {payload.x}, {context.x} or {run.payload.x}"
 _DOUBLE_IT = "for a brace that is only text, write it twice: {{ or }}"
 
 
@@ -155,9 +156,8 @@ def _faults_in_text(text: str, where: FaultPath) -> Iterator[ExpressionFault]:
             message = f"the reference {position} {fault}"
         if message is not None:
             found = token[0] if path else None
-            yield ExpressionFault(
-                where=where, message=message, expected=_REFERENCE, found=found, hint=_DOUBLE_IT
-            )
+            hint = (suggest_root(path, PORTABLE_ROOTS) if path else None) or _DOUBLE_IT
+            yield ExpressionFault(where=where, message=message, expected=_REFERENCE, found=found, hint=hint)
 
 
 def fill(template: Template, context: EvalContext) -> JsonValue:

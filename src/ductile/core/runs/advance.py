@@ -59,6 +59,8 @@ from ductile.struct import Value, replace
 #: The type of the event that continues after a split.
 SPLIT_JOINED = "ductile.split.joined"
 CORE_SOURCE = "ductile"
+#: The names that Ductile adds to the context in which steps are evaluated.
+CONTEXT_NAMES = ("ductile_pipeline", "ductile_trace_id")
 RUN_CANCELLED_ERROR = "the run was cancelled"
 #: The payload of a joined event is limited as the output of a plugin is.
 MAX_JOINED_BYTES = 10 * 1024 * 1024
@@ -192,9 +194,15 @@ class RunAdvancer:
             if not result.is_true:
                 self._skip(node, token, result)
                 return
+        if isinstance(node, UseNode):
+            self._start_job(node, token, context)
+            return
+        try:
+            token = self._claim_baggage(node, token, context)
+        except BaggageError as error:
+            self._fail_at(node, token, str(error))
+            return
         match node:
-            case UseNode():
-                self._start_job(node, token, context)
             case BlockNode():
                 self._pending.append((node.first, token))
             case SplitNode():
@@ -219,7 +227,7 @@ class RunAdvancer:
     def _start_job(self, node: UseNode, token: Token, context: EvalContext) -> None:
         try:
             payload = None if node.payload is None else fill(node.payload.template, context)
-            context_id = self._claim_baggage(node, token, context)
+            claimed = self._claim_baggage(node, token, context)
         except TemplateError as error:
             self._fail_step(node, token, JobReason.BAD_TEMPLATE, str(error))
             return
@@ -230,14 +238,14 @@ class RunAdvancer:
         job = replace(
             self._new_job(node, token),
             payload=payload if isinstance(payload, dict) else None,
-            event_context_id=context_id,
+            event_context_id=claimed.context_id,
         )
         self._steps.append(NewStep(job=job, position=token.position))
 
-    def _claim_baggage(self, node: UseNode, token: Token, context: EvalContext) -> str | None:
-        """Return the id of the step's context: a new one if the step claims baggage."""
+    def _claim_baggage(self, node: Node, token: Token, context: EvalContext) -> Token:
+        """Return the token as it is inside the step: with a new context if the step claims baggage."""
         if not node.baggage:
-            return token.context_id
+            return token
         new = NewContext(
             id=make_id(self._now, self._rng),
             baggage=apply_claims(node.baggage, token.baggage, context),
@@ -248,7 +256,7 @@ class RunAdvancer:
             hops=self._info.hops,
         )
         self._contexts.append(new)
-        return new.id
+        return replace(token, context_id=new.id, baggage=new.baggage)
 
     def _new_job(self, node: UseNode, token: Token) -> NewJob:
         retry = node.retry or self._policy.plugin(node.plugin).retry
@@ -449,4 +457,5 @@ def build_eval_context(
     visible = visible_event(event)
     if event.dedupe_key is not None:
         visible["dedupe_key"] = event.dedupe_key
-    return EvalContext(payload=event.payload, context=context, config=config, event=visible)
+    run: JsonObject = {"id": info.id, "pipeline": info.graph.pipeline, "payload": info.payload}
+    return EvalContext(payload=event.payload, context=context, config=config, event=visible, run=run)

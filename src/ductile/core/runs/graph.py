@@ -1,9 +1,10 @@
 """The compiled graph of a pipeline: one node per step, with called pipelines inlined.
 
 The configuration is compiled into these values. A run keeps the graph that it started with, stored as JSON,
-so that a reload does not change it. Version 2 of the stored format is what msgspec makes of the node classes.
-Version 1, which older stores contain, has neither a version nor the `kind` of nodes and conditions; it is
-read by adding them.
+so that a reload does not change it. Versions 2 and 3 of the stored format are what msgspec makes of the node
+classes. Version 3 has the root `run` in expressions, and baggage in steps other than `uses`; a graph with
+neither is written as version 2, so that its fingerprint stays what it was. Version 1, which older stores
+contain, has neither a version nor the `kind` of nodes and conditions; it is read by adding them.
 
 A node class describes itself: what a token does there is in `ductile.core.runs.advance`, everything else
 (views, drawings, required inputs) uses the properties of `_Step`. A new kind of step is a new class
@@ -19,7 +20,8 @@ from enum import StrEnum
 from typing import Any, ClassVar, TypeAlias
 
 from ductile.core.expressions.baggage import BaggageItem
-from ductile.core.expressions.conditions import Condition
+from ductile.core.expressions.conditions import Condition, paths_compared
+from ductile.core.expressions.paths import Root
 from ductile.core.expressions.templates import Template, compile_template, paths_in
 from ductile.core.jobs.failures import RetryPolicy
 from ductile.core.json import JsonObject, JsonValue
@@ -117,6 +119,8 @@ class _Step(Value, kw_only=True, tag_field="kind", omit_defaults=True):
     #: The step that follows; None at the end of a branch or of the pipeline.
     next: str | None
     condition: Condition | None = field(default=None, name="if")
+    #: Claimed when a token enters the step.
+    baggage: tuple[BaggageItem, ...] = ()
 
     shape: ClassVar[Shape] = Shape.BOX
 
@@ -132,7 +136,14 @@ class _Step(Value, kw_only=True, tag_field="kind", omit_defaults=True):
     @property
     def input_paths(self) -> Iterator[str]:
         """The paths without which the step cannot be created, its condition aside."""
-        return iter(())
+        return (claim.source for claim in self.baggage)
+
+    @property
+    def paths(self) -> Iterator[str]:
+        """All paths in the expressions of the step."""
+        yield from self.input_paths
+        if self.condition is not None:
+            yield from paths_compared(self.condition)
 
 
 class UseNode(_Step, kw_only=True, tag="uses"):
@@ -141,7 +152,6 @@ class UseNode(_Step, kw_only=True, tag="uses"):
     plugin: str
     command: str
     payload: StepPayload | None = field(default=None, name="with")
-    baggage: tuple[BaggageItem, ...] = ()
     retry: StepRetry | None = None
     #: In seconds.
     timeout: float | None = None
@@ -224,6 +234,14 @@ class Graph(Value):
     nodes: Mapping[str, Node]
     #: Hash of everything else: the same in every configuration with this graph.
     fingerprint: str
+    #: Whether an expression of a step has the root `run`: a settlement then reads the payload of the run.
+    refers_to_run: bool
+
+    @classmethod
+    def of(cls, pipeline: str, first: str, nodes: Mapping[str, Node], fingerprint: str = "") -> Graph:
+        prefix = f"{Root.RUN}."
+        refers = any(path.startswith(prefix) for node in nodes.values() for path in node.paths)
+        return cls(pipeline=pipeline, first=first, nodes=nodes, fingerprint=fingerprint, refers_to_run=refers)
 
     @property
     def plugins(self) -> frozenset[str]:
@@ -236,7 +254,8 @@ class Graph(Value):
         return node if isinstance(node, UseNode) else None
 
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
+_VERSION_WITHOUT_RUN = 2
 
 
 class _StoredGraph(Value):
@@ -249,11 +268,20 @@ class _StoredGraph(Value):
 def graph_to_json(graph: Graph) -> JsonObject:
     """Return the graph as JSON, without its fingerprint, which is a hash of this."""
     stored = _StoredGraph(
-        version=FORMAT_VERSION, pipeline=graph.pipeline, first=graph.first, nodes=tuple(graph.nodes.values())
+        version=_version_of(graph),
+        pipeline=graph.pipeline,
+        first=graph.first,
+        nodes=tuple(graph.nodes.values()),
     )
     # Through text: `to_builtins` keeps tuples, and callers expect lists.
     encoded: JsonObject = json.loads(json.dumps(to_builtins(stored, enc_hook=lambda payload: payload.source)))
     return encoded
+
+
+def _version_of(graph: Graph) -> int:
+    """Return the oldest version that can express the graph."""
+    claims = any(node.baggage for node in graph.nodes.values() if not isinstance(node, UseNode))
+    return FORMAT_VERSION if claims or graph.refers_to_run else _VERSION_WITHOUT_RUN
 
 
 def graph_from_json(stored: JsonObject, fingerprint: str) -> Graph:
@@ -264,11 +292,11 @@ def graph_from_json(stored: JsonObject, fingerprint: str) -> Graph:
     version = stored.get("version", 1)
     if version == 1:
         stored = _upgrade_graph(stored)
-    elif version != FORMAT_VERSION:
+    elif version not in (_VERSION_WITHOUT_RUN, FORMAT_VERSION):
         raise ValueError(f"version {version} of stored graphs is not known; a newer Ductile wrote it")
     graph = convert(stored, _StoredGraph, dec_hook=lambda _type, source: StepPayload(source))
     nodes = {node.path: node for node in graph.nodes}
-    return Graph(pipeline=graph.pipeline, first=graph.first, nodes=nodes, fingerprint=fingerprint)
+    return Graph.of(graph.pipeline, graph.first, nodes, fingerprint)
 
 
 def _upgrade_graph(stored: Any) -> JsonObject:
@@ -278,7 +306,7 @@ def _upgrade_graph(stored: Any) -> JsonObject:
         kind = "split" if "branches" in node else "uses" if "plugin" in node else "block"
         condition = {"if": _upgrade_condition(node["if"])} if "if" in node else {}
         nodes.append({**node, "kind": kind, **condition})
-    return {**stored, "version": FORMAT_VERSION, "nodes": nodes}
+    return {**stored, "version": _VERSION_WITHOUT_RUN, "nodes": nodes}
 
 
 def _upgrade_condition(stored: Any) -> Any:

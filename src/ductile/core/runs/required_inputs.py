@@ -1,14 +1,15 @@
 """The fields of the payload that a pipeline requires, as far as its graph shows.
 
-Only steps that see the caller's own payload count: the payload of later steps depends on plugins.
+`payload.x` counts only in steps that see the caller's own payload: the payload of later steps depends on
+plugins. `run.payload.x` counts in every step, because it is the caller's payload everywhere.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 
 from ductile.core.events.model import Pipeline
-from ductile.core.expressions.conditions import AllOf, AnyOf, Comparison, Condition, Not
+from ductile.core.expressions.conditions import AllOf, AnyOf, Comparison, Condition, Not, paths_compared
 from ductile.core.expressions.operators import compare
 from ductile.core.expressions.paths import MISSING, Root
 from ductile.core.runs.graph import BlockNode, Graph, Node, SequenceKind, UseNode
@@ -16,6 +17,7 @@ from ductile.struct import Value
 
 _NO_PATHS: frozenset[str] = frozenset()
 _PAYLOAD = f"{Root.PAYLOAD}."
+_RUN_PAYLOAD = f"{Root.RUN}.{Root.PAYLOAD}."
 
 
 class RequiredInputs(Value):
@@ -28,19 +30,23 @@ class RequiredInputs(Value):
 
 
 def find_required_inputs(pipeline: Pipeline) -> RequiredInputs:
-    """Return the paths that the pipeline's condition and its first steps use."""
+    """Return the paths that the pipeline's condition and its steps use."""
     inputs: dict[str, RequiredInputs] = {}
+    of_run: dict[str, RequiredInputs] = {}
     # From the last step to the first: a step needs the result of the steps after and inside it.
     for node in sorted(pipeline.graph.nodes.values(), key=lambda each: each.position, reverse=True):
         inputs[node.path] = _inputs_of(node, inputs)
-    first = inputs[pipeline.graph.first]
+        of_run[node.path] = _run_inputs_of(node, of_run)
+    first = _union((inputs[pipeline.graph.first], of_run[pipeline.graph.first]))
     if pipeline.condition is None:
         return first
-    required = _in_payload(_deciding_paths(pipeline.condition, wanted=True))
-    return RequiredInputs(
-        required=required | first.required,
-        known=_in_payload(_compared_paths(pipeline.condition)) | first.known,
+    required = [*_deciding_paths(pipeline.condition, wanted=True)]
+    known = [*paths_compared(pipeline.condition)]
+    own = RequiredInputs(
+        required=_below(_PAYLOAD, required) | _below(_RUN_PAYLOAD, required),
+        known=_below(_PAYLOAD, known) | _below(_RUN_PAYLOAD, known),
     )
+    return _union((own, first))
 
 
 def first_use(graph: Graph) -> UseNode | None:
@@ -54,31 +60,37 @@ def first_use(graph: Graph) -> UseNode | None:
 
 def _inputs_of(node: Node, later: Mapping[str, RequiredInputs]) -> RequiredInputs:
     """`later` has the inputs of every step after or inside this one."""
-    paths = _in_payload(node.input_paths)
+    paths = _below(_PAYLOAD, node.input_paths)
     inner = [later[each.first] for each in node.sequences if each.kind is not SequenceKind.EVENT]
-    own = RequiredInputs(
-        required=paths.union(*(each.required for each in inner)),
-        known=paths.union(*(each.known for each in inner)),
-    )
+    own = _union((RequiredInputs(required=paths, known=paths), *inner))
     if node.condition is None:
         return own
     # A skipped step passes its payload on, so only what both ways need is required.
     other = RequiredInputs() if node.next is None else later[node.next]
     return RequiredInputs(
         required=own.required & other.required,
-        known=own.known | other.known | _in_payload(_compared_paths(node.condition)),
+        known=own.known | other.known | _below(_PAYLOAD, paths_compared(node.condition)),
     )
 
 
-def _compared_paths(condition: Condition) -> Iterator[str]:
-    match condition:
-        case Comparison(path=path):
-            yield path
-        case AllOf(parts) | AnyOf(parts):
-            for part in parts:
-                yield from _compared_paths(part)
-        case Not(part):
-            yield from _compared_paths(part)
+def _run_inputs_of(node: Node, later: Mapping[str, RequiredInputs]) -> RequiredInputs:
+    """The inputs of the step and of all after it. A step that may be skipped requires nothing by itself."""
+    paths = _below(_RUN_PAYLOAD, node.input_paths)
+    inner = [later[each.first] for each in node.sequences if each.kind is not SequenceKind.EVENT]
+    # The steps for an event run only if such an event is emitted.
+    maybe = [later[each.first].known for each in node.sequences if each.kind is SequenceKind.EVENT]
+    own = _union((RequiredInputs(required=paths, known=paths.union(*maybe)), *inner))
+    if node.condition is not None:
+        own = RequiredInputs(known=own.known | _below(_RUN_PAYLOAD, paths_compared(node.condition)))
+    return own if node.next is None else _union((own, later[node.next]))
+
+
+def _union(each: Iterable[RequiredInputs]) -> RequiredInputs:
+    listed = [*each]
+    return RequiredInputs(
+        required=_NO_PATHS.union(*(one.required for one in listed)),
+        known=_NO_PATHS.union(*(one.known for one in listed)),
+    )
 
 
 def _deciding_paths(condition: Condition, *, wanted: bool) -> frozenset[str]:
@@ -96,5 +108,5 @@ def _deciding_paths(condition: Condition, *, wanted: bool) -> frozenset[str]:
             return each[0].intersection(*each)
 
 
-def _in_payload(paths: Iterable[str]) -> frozenset[str]:
-    return frozenset(path.removeprefix(_PAYLOAD) for path in paths if path.startswith(_PAYLOAD))
+def _below(prefix: str, paths: Iterable[str]) -> frozenset[str]:
+    return frozenset(path.removeprefix(prefix) for path in paths if path.startswith(prefix))

@@ -89,6 +89,8 @@ class RunInfo(Value):
     graph: Graph
     hops: int
     trace_id: str | None
+    #: The payload that the run began with. Read only if an expression of the graph refers to it.
+    payload: JsonObject
     #: The first steps wait for this job: an earlier run with the same key.
     after_job_id: str | None = None
 

@@ -279,7 +279,11 @@ async def _missing_references(
         if whole.event_context_id is None
         else await context.store.get_event_context(whole.event_context_id)
     )
-    return diff.missing_references(step, whole.payload or {}, {} if stored is None else stored.baggage)
+    began_with = await context.store.get_job(record.job.id)
+    run: JsonObject = {"id": record.job.id, "pipeline": record.graph.pipeline}
+    run["payload"] = {} if began_with is None else began_with.payload or {}
+    baggage = {} if stored is None else stored.baggage
+    return diff.missing_references(step, whole.payload or {}, baggage, run)
 
 
 def _shape_differences(

@@ -220,10 +220,10 @@ def step_gaps(
 
 
 def missing_references(
-    step: UseNode, payload: JsonObject, baggage: JsonObject
+    step: UseNode, payload: JsonObject, baggage: JsonObject, run: JsonObject
 ) -> tuple[MissingReference, ...]:
     """The references of a step's `with` and `baggage` that find no value in its input."""
-    context = EvalContext(payload=payload, context=baggage)
+    context = EvalContext(payload=payload, context=baggage, run=run)
     references = [] if step.payload is None else [*references_by_key(step.payload.template)]
     references += [(f"baggage.{'.'.join(claim.target)}", claim.source) for claim in step.baggage]
     return tuple(

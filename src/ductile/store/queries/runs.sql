@@ -13,13 +13,16 @@ VALUES (:run_id, :pipeline, :fingerprint, :deadline_at, :deadline_wait, :at)
 
 -- name: run_around_step
 -- The run of a step, and the step's position in it, if the step is as it was read.
-SELECT run.fingerprint, run.jobs, job.cancel_requested_at, job.hops, job.trace_id,
+SELECT run.fingerprint, run.jobs, job.cancel_requested_at, job.hops, job.trace_id, job.source_event_id,
   member.scope_id, member.branch, member.line_order
 FROM job_queue AS step JOIN run_members AS member ON member.job_id = step.id
   JOIN pipeline_runs AS run ON run.run_id = member.run_id
   JOIN job_queue AS job ON job.id = run.run_id
 WHERE step.seq = :seq AND step.id = :id AND step.status = :status AND step.execution = :execution
   AND step.cancel_requested_at IS NOT DISTINCT FROM :cancel_requested_at
+
+-- name: event_payload
+SELECT payload FROM events WHERE id = :id
 
 -- name: run_of_claim
 SELECT run.fingerprint, job.status, job.callback_url IS NOT NULL

@@ -165,7 +165,13 @@ def rerun(
     for view in copied.views.values():
         for kept in view.results:
             insert_token_result(session, run.job.id, kept)
-    info = RunInfo(id=run.job.id, graph=run.graph, hops=run.job.hops, trace_id=run.job.trace_id)
+    info = RunInfo(
+        id=run.job.id,
+        graph=run.graph,
+        hops=run.job.hops,
+        trace_id=run.job.trace_id,
+        payload=run.event.payload,
+    )
     views, budgeted = tuple(copied.views.values()), replace(policy, budget=session.regex_budget)
     progress = start_tokens(info, views, starts, budgeted, session.now, session.rng)
     result = with_first_steps(accepted, write_steps(session, run.job.id, progress, policy))

@@ -63,10 +63,18 @@ def read_run_view(session: Session, job: Job, baggage: JsonObject) -> RunView | 
     )
     if row is None:
         return None
-    fingerprint, jobs, cancelled_at, hops, trace_id, scope_id, branch, order = row
+    fingerprint, jobs, cancelled_at, hops, trace_id, source_event_id, scope_id, branch, order = row
+    graph = graph_of(session, fingerprint)
+    payload = session.value("event_payload", id=source_event_id) if graph.refers_to_run else None
     position = TokenKey(scope_id=scope_id, branch=branch, sort_key=order)
     return RunView(
-        info=RunInfo(id=job.run_id, graph=graph_of(session, fingerprint), hops=hops, trace_id=trace_id),
+        info=RunInfo(
+            id=job.run_id,
+            graph=graph,
+            hops=hops,
+            trace_id=trace_id,
+            payload={} if payload is None else from_json(payload),
+        ),
         jobs=jobs,
         cancelled=cancelled_at is not None,
         position=position,

@@ -188,6 +188,7 @@ def start_run(
         graph=run.graph,
         hops=run.job.hops,
         trace_id=run.job.trace_id,
+        payload=run.event.payload,
         after_job_id=predecessor_run(session, run.job),
     )
     result = submit_job(session, run.job, window)

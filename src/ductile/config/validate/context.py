@@ -1,0 +1,197 @@
+"""References to context that can never have a value: no step on any way to them claims it.
+
+A run that is started by name or from outside begins with an empty context. What an event starts inherits the
+context of the job that emitted it, what a hook starts that of the run that ended, and a called pipeline that
+of its caller. Which events a plugin emits is not known for certain, so a pipeline with `on` may be started by
+every job of a fitting source. A reference is refused only if none of these ways can have set it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple, TypeAlias
+
+from ductile.config.names import EXTERNAL_SOURCES, parse_target
+from ductile.config.schema.model import Config
+from ductile.config.schema.pipelines import ConditionSettings, PipelineSettings, StepSettings
+from ductile.config.validate.pipelines import steps_of
+from ductile.config.validate.report import ValidationReport
+from ductile.core.expressions.baggage import compile_baggage, faults_in_baggage
+from ductile.core.expressions.paths import Root
+from ductile.core.expressions.templates import references_in
+from ductile.core.runs.advance import CONTEXT_NAMES
+from ductile.core.suggest import did_you_mean
+from ductile.protocol.yaml_tree import KeyPath, Node, ScalarNode, node_at, walk
+
+#: Paths in the context, as keys.
+Claims: TypeAlias = frozenset[tuple[str, ...]]
+_NOTHING: Claims = frozenset()
+_CONTEXT = f"{Root.CONTEXT}."
+
+
+def validate_context(config: Config, report: ValidationReport) -> None:
+    """Refuse each `context.x` that no step, caller or trigger before it can have claimed."""
+    pipelines = {pipeline.name: pipeline for pipeline in config.pipelines}
+    written = [
+        (index, path, step)
+        for index, pipeline in enumerate(config.pipelines)
+        for path, step in steps_of(pipeline, ("pipelines", index))
+    ]
+    is_faulty = any(True for _, _, step in written for _ in faults_in_baggage(step.baggage or {}))
+    if is_faulty or len(pipelines) < len(config.pipelines):
+        return  # a faulty claim or a name that occurs twice is reported already; what was meant is not known
+    flow = _follow_pipelines(pipelines)
+    entry = _entry_contexts(config, flow)
+    everything = _NOTHING.union(*(_claims(step) for _, _, step in written))
+    for index, pipeline in enumerate(config.pipelines):
+        begins_with = entry[pipeline.name]
+        if pipeline.condition is not None:
+            for path, name in _in_condition(pipeline.condition, ("pipelines", index, "if")):
+                _check(name, path, begins_with, everything, report)
+        before = flow[pipeline.name].before
+        for at, path, step in written:
+            if at == index:
+                for where, name in _references(step, path, report.root):
+                    _check(name, where, begins_with | before[id(step)], everything, report)
+
+
+def _check(
+    reference: str, path: KeyPath, known: Claims, everything: Claims, report: ValidationReport
+) -> None:
+    keys = tuple(reference.removeprefix(_CONTEXT).split("."))
+    if keys[0] in CONTEXT_NAMES or _covers(known, keys):
+        return
+    if _covers(everything, keys):
+        message = f"nothing that runs before this claims {reference}"
+        hint = (
+            "claim it with `baggage` in an earlier step, not in a later one or inside a branch of a split, "
+            "whose claims end with the branch"
+        )
+    else:
+        message = f"no step claims {reference}, so it never has a value"
+        names = [
+            ".".join((Root.CONTEXT, *target)) for target in sorted(everything | {(n,) for n in CONTEXT_NAMES})
+        ]
+        hint = did_you_mean(reference, names) or "claim it with `baggage` in an earlier step"
+    report.error(path, message, hint=hint)
+
+
+def _covers(claims: Claims, keys: tuple[str, ...]) -> bool:
+    """Whether a claim may give the reference a value: one of the two paths begins with the other."""
+    return any(all(one == other for one, other in zip(keys, target, strict=False)) for target in claims)
+
+
+# -- what is claimed where
+
+
+class _PipelineFlow(NamedTuple):
+    #: By `id` of the settings of each written step: what the steps of this pipeline claim on the ways to it.
+    before: Mapping[int, Claims]
+    #: What may be in the context after the last step.
+    after: Claims
+
+
+def _follow_pipelines(pipelines: Mapping[str, PipelineSettings]) -> dict[str, _PipelineFlow]:
+    """Follow the steps of all pipelines, as if each began with an empty context."""
+    found: dict[str, _PipelineFlow] = {}
+
+    def follow(name: str) -> Claims:
+        """Return what the steps of a pipeline claim. Each is followed once, however often it is called."""
+        if name not in found and name in pipelines:
+            before: dict[int, Claims] = {}
+            found[name] = _PipelineFlow(before=before, after=_NOTHING)  # ends a circle of calls
+            after = sequence(pipelines[name].steps, _NOTHING, before)
+            found[name] = _PipelineFlow(before=before, after=after)
+        return found[name].after if name in found else _NOTHING
+
+    def sequence(steps: Sequence[StepSettings], known: Claims, before: dict[int, Claims]) -> Claims:
+        for step in steps:
+            known = single(step, known, before)
+        return known
+
+    def single(step: StepSettings, known: Claims, before: dict[int, Claims]) -> Claims:
+        before[id(step)] = known
+        known |= _claims(step)
+        for branch in step.split or ():
+            single(branch, known, before)  # the step after the split continues with the context before it
+        if step.call is not None:
+            known |= follow(step.call)
+        known = sequence(step.steps or (), known, before)
+        return known.union(*(sequence(each, known, before) for each in step.on_events.values()))
+
+    for name in pipelines:
+        follow(name)
+    return found
+
+
+def _claims(step: StepSettings) -> Claims:
+    return frozenset(claim.target for claim in compile_baggage(step.baggage or {}))
+
+
+# -- the contexts that pipelines begin with
+
+
+def _entry_contexts(config: Config, flow: Mapping[str, _PipelineFlow]) -> dict[str, Claims]:
+    """Return for each pipeline what may be in the context when it begins, by any caller or trigger.
+
+    Jobs carry contexts to the pipelines that their events start, whose jobs carry more: repeated until
+    nothing is added.
+    """
+    steps = [(pipeline.name, step) for pipeline in config.pipelines for _, step in steps_of(pipeline, ())]
+    entry = dict.fromkeys(flow, _NOTHING)
+    carried = dict.fromkeys(config.plugins, _NOTHING)
+    while True:
+        size = sum(map(len, entry.values())) + sum(map(len, carried.values()))
+        for name, step in steps:
+            inside = entry[name] | flow[name].before[id(step)] | _claims(step)
+            if step.uses is not None:
+                plugin = parse_target(step.uses)[0]
+                carried[plugin] = carried.get(plugin, _NOTHING) | inside
+            if step.call in entry:
+                entry[step.call] |= inside
+        for route in config.routes:
+            plugin = parse_target(route.to)[0]
+            carried[plugin] = carried.get(plugin, _NOTHING) | carried.get(route.source, _NOTHING)
+        for pipeline in config.pipelines:
+            entry[pipeline.name] |= _by_trigger(pipeline, config, entry, carried)
+        if size == sum(map(len, entry.values())) + sum(map(len, carried.values())):
+            return entry
+
+
+def _by_trigger(
+    pipeline: PipelineSettings, config: Config, entry: Mapping[str, Claims], carried: Mapping[str, Claims]
+) -> Claims:
+    source = pipeline.from_plugin
+    if pipeline.on is not None and source not in EXTERNAL_SOURCES:
+        return _NOTHING.union(*(found for name, found in carried.items() if source in (None, name)))
+    if pipeline.on_hook is not None:
+        # A job fires hooks only if nothing produced it: its context is empty. A run may have inherited one.
+        ended = (each.name for each in config.pipelines if each.notify_on_complete)
+        return _NOTHING.union(*(entry[name] for name in ended if source in (None, name)))
+    return _NOTHING
+
+
+# -- references
+
+
+def _references(step: StepSettings, path: KeyPath, root: Node) -> Iterator[tuple[KeyPath, str]]:
+    """Yield each reference to context in `if`, `with` and `baggage`, with its place."""
+    if step.condition is not None:
+        yield from _in_condition(step.condition, (*path, "if"))
+    template = node_at(root, (*path, "with"))
+    for where, node in () if template is None else walk(template, (*path, "with")):
+        if isinstance(node, ScalarNode):
+            yield from ((where, name) for name in references_in(node.text) if name.startswith(_CONTEXT))
+    for name, source in (step.baggage or {}).items():
+        if isinstance(source, str) and source.startswith(_CONTEXT):
+            yield (*path, "baggage", name), source
+
+
+def _in_condition(condition: ConditionSettings, path: KeyPath) -> Iterator[tuple[KeyPath, str]]:
+    if condition.path is not None and condition.path.startswith(_CONTEXT):
+        yield (*path, "path"), condition.path
+    for name, parts in (("all", condition.all_of), ("any", condition.any_of)):
+        for index, part in enumerate(parts or ()):
+            yield from _in_condition(part, (*path, name, index))
+    if condition.negated is not None:
+        yield from _in_condition(condition.negated, (*path, "not"))
