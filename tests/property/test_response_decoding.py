@@ -9,8 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ductile.core.jobs.model import Completed, Failed, JobReason, Outcome, Requeued, TimedOut
-from ductile.protocol.plugin_messages import DecodedResponse, ProtocolViolation, decode_response
-from ductile.runner.interpret import EXIT_CONFIG, interpret, storable_text
+from ductile.core.scripts import EXIT_CONFIG
+from ductile.protocol.plugin_messages import (
+    DecodedResponse,
+    ProtocolViolation,
+    decode_response,
+    storable_text,
+)
+from ductile.runner.interpret import interpret
 from ductile.runner.port import (
     CouldNotStart,
     DeadlinePassed,

@@ -19,6 +19,7 @@ from ductile.config.seal import verify_sealed
 from ductile.config.snapshot import SqliteLocation
 from ductile.errors import ConfigError, IntegrityError, Problem, file_error
 from ductile.plugins.discovery import discover
+from ductile.plugins.scripts import add_scripts
 from ductile.protocol.yaml_tree import KeyPath, location_of, node_at, problem_at
 from ductile.struct import Value, replace
 
@@ -81,9 +82,8 @@ def open_configuration(
     def plugins_in(roots: tuple[Path, ...], allow_symlinks: bool) -> tuple[str, ...]:
         return discover(roots, allow_symlinks=allow_symlinks).names
 
-    return _compile(
-        load_config(find_config(config_path, environ), environ, seal=seal, list_plugins=plugins_in)
-    )
+    loaded = load_config(find_config(config_path, environ), environ, seal=seal, list_plugins=plugins_in)
+    return _compile(loaded, environ)
 
 
 def state_file(snapshot: Snapshot) -> Path:
@@ -93,8 +93,15 @@ def state_file(snapshot: Snapshot) -> Path:
     return snapshot.state.path
 
 
-def _compile(loaded: LoadedConfig) -> OpenedConfiguration:
-    discovery = discover(loaded.plugin_roots, allow_symlinks=loaded.model.service.allow_symlinks)
+def _compile(loaded: LoadedConfig, environ: Mapping[str, str]) -> OpenedConfiguration:
+    allow_symlinks = loaded.model.service.allow_symlinks
+    discovery = add_scripts(
+        discover(loaded.plugin_roots, allow_symlinks=allow_symlinks),
+        loaded.model.plugins,
+        loaded.directory,
+        search_path=environ.get("PATH"),
+        allow_symlinks=allow_symlinks,
+    )
     return OpenedConfiguration(
         loaded=loaded, discovery=discovery, snapshot=compile_snapshot(loaded, discovery)
     )
@@ -166,7 +173,7 @@ def read_setting(config_path: str | None, environ: Mapping[str, str], key: str) 
     match parse_key(key):
         case ("plugins", str(plugin), "parallelism") if setting.location is None:
             with suppress(ConfigError):  # without a manifest the default is a description
-                return replace(setting, value=_compile(loaded).snapshot.plugins[plugin].parallelism)
+                return replace(setting, value=_compile(loaded, environ).snapshot.plugins[plugin].parallelism)
     return setting
 
 
@@ -185,7 +192,7 @@ def change_setting(
     """
     try:
         edit = plan_edit(find_config(config_path, environ), key, value, environ)
-        _compile(edit.loaded)
+        _compile(edit.loaded, environ)
     except ConfigError as error:
         error.message = f"nothing was written: {error.message}"
         raise

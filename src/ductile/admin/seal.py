@@ -18,6 +18,7 @@ from ductile.config.seal import (
     read_checksums,
     write_checksums,
 )
+from ductile.config.snapshot import InstalledPlugin
 from ductile.errors import ConflictError, IntegrityError, RefusedError, file_error
 from ductile.plugins.catalogue import find_entry
 from ductile.struct import Value, replace
@@ -90,6 +91,11 @@ def seal_plugins(
     entry = find_entry(opened.snapshot, plugin, opened.discovery)
     if entry.fingerprint is None:
         raise RefusedError(f"{plugin} cannot be sealed: {entry.reason}", hint=entry.hint)
+    if not entry.sealed:
+        raise RefusedError(
+            f"{plugin} runs a program that is found by PATH, which is not sealed",
+            hint=f"to have it sealed, write its path in plugins.{plugin}.run",
+        )
     if not entry.configured:
         raise RefusedError(
             f"{plugin} is not configured, so there is nothing to seal", hint="name it under `plugins`"
@@ -101,9 +107,12 @@ def seal_plugins(
 
 def _used_fingerprints(opened: OpenedConfiguration) -> dict[str, str]:
     """The fingerprints of configured plugins; a plugin that cannot run has none."""
-    used = sorted({plugin.uses for plugin in opened.snapshot.plugins.values()})
-    installed = opened.discovery.installed
-    return {name: installed[name].fingerprint for name in used if name in installed}
+    found = ((plugin.uses, opened.discovery.found(plugin)) for plugin in opened.snapshot.plugins.values())
+    return {
+        name: plugin.fingerprint
+        for name, plugin in sorted(found, key=lambda pair: pair[0])
+        if isinstance(plugin, InstalledPlugin) and plugin.sealed
+    }
 
 
 def _plugin_entries(before: Checksums, now: Checksums) -> Iterator[SealEntry]:

@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from ductile.config.snapshot import Snapshot
     from ductile.core.json import JsonObject
 
-#: Lines of a failed job's stderr that are shown; the end of it names the error.
-_STDERR_LINES = 20
-#: An error of the plugin repeats the end of its stderr after this text.
-_STDERR_TAIL = "; stderr ends with: "
+#: Lines of a failed job's output that are shown; the end of it names the error.
+_OUTPUT_LINES = 20
+#: An error of the plugin repeats the end of its stderr or stdout after this text.
+_TAIL = "; {} ends with: "
 #: Seconds to wait for an answer about failed attempts: the end of the job must not be reported late.
 _PROGRESS_TIMEOUT = 5.0
 _MINUTE = 60
@@ -185,14 +185,17 @@ def _failure_text(ran: AwaitedJob, console: Console) -> str:
     if not ended:
         status = f"has not ended: it is {job['status']}"
     first = f"{console.style('red', 'error:')} {job['plugin']} {job['command']} {status} ({job['reason']})"
+    printed = {"stdout": (job["result"] or {}).get("stdout"), "stderr": job["stderr"]}
     if error := fmt.informative_error(job):
-        # Without the end of stderr, which follows below.
-        shown = error.partition(_STDERR_TAIL)[0] if job["stderr"] else error
-        first += f": {indent_continuation(shown)}"
+        # Without the end of the output, which follows below.
+        for name, text in printed.items():
+            error = error.partition(_TAIL.format(name))[0] if text else error
+        first += f": {indent_continuation(error)}"
     lines = [first]
-    if job["stderr"]:
-        kept = job["stderr"].rstrip("\n").split("\n")[-_STDERR_LINES:]
-        lines += [console.style("bold", "stderr:"), fmt.indent("\n".join(kept))]
+    for name, text in printed.items():
+        if text:
+            kept = text.rstrip("\n").split("\n")[-_OUTPUT_LINES:]
+            lines += [console.style("bold", f"{name}:"), fmt.indent("\n".join(kept))]
     job_id = job["job_id"]
     if ended:
         hint = f"ductile {'pipeline explain' if job['plugin'] == 'pipeline' else 'job show'} {job_id}"

@@ -21,6 +21,7 @@ from ductile.core.jobs.failures import BreakerPolicy, RetryPolicy
 from ductile.core.json import JsonValue
 from ductile.core.policy import Policy
 from ductile.core.schedules.rule import ScheduleRule
+from ductile.core.scripts import Script
 from ductile.core.webhooks.signatures import SignatureScheme
 from ductile.errors import Problem
 from ductile.protocol.manifest.model import Manifest
@@ -49,6 +50,15 @@ class InstalledPlugin(Value):
     entrypoint: Path
     manifest: Manifest
     fingerprint: str
+    #: For a script of the configuration, which has no files of a plugin; its manifest is made for it.
+    script: Script | None = None
+    #: The file of a script's program; None if it is found by PATH.
+    program: Path | None = None
+
+    @property
+    def sealed(self) -> bool:
+        """Whether its fingerprint belongs into the seal. A program that is found by PATH is not sealed."""
+        return self.script is None or self.program is not None
 
 
 class RefusedPlugin(Value):
@@ -64,7 +74,17 @@ class RefusedPlugin(Value):
 class Discovery(Value):
     installed: Mapping[str, InstalledPlugin] = field(default_factory=lambda: MappingProxyType({}))
     refused: Mapping[str, RefusedPlugin] = field(default_factory=lambda: MappingProxyType({}))
+    #: The scripts of the configuration by their configured name; `ductile.plugins.scripts` adds them.
+    scripts: Mapping[str, InstalledPlugin | RefusedPlugin] = field(
+        default_factory=lambda: MappingProxyType({})
+    )
     warnings: tuple[Problem, ...] = ()
+
+    def found(self, plugin: PluginInstance) -> InstalledPlugin | RefusedPlugin | None:
+        """The installed plugin or the script of a configured name; None if there is none."""
+        if plugin.is_script:
+            return self.scripts.get(plugin.name)
+        return self.installed.get(plugin.uses) or self.refused.get(plugin.uses)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -94,6 +114,7 @@ class PluginInstance(Value):
 
     name: str
     uses: str
+    is_script: bool
     enabled: bool
     installed: InstalledPlugin | None
     refused: UnavailableReason | None

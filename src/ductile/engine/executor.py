@@ -7,6 +7,7 @@ job is always settled, or the next start finds it running and recovers it.
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import timedelta
@@ -14,14 +15,30 @@ from pathlib import Path
 
 from ductile.config.snapshot import Snapshot
 from ductile.core.jobs.admission import bare_key
-from ductile.core.jobs.model import Completed, EndedEarly, Failed, Job, JobReason, Outcome, Requeued
+from ductile.core.jobs.model import (
+    Completed,
+    EndedEarly,
+    Failed,
+    Job,
+    JobReason,
+    Outcome,
+    OutputFormat,
+    Requeued,
+)
 from ductile.core.json import JsonObject
 from ductile.core.policy import Policy
+from ductile.core.scripts import EXEC_PLUGIN, ExecCommand, Script, script_environment
 from ductile.engine.artifact_files import describe_artifacts
 from ductile.engine.clock import STORE_UNAVAILABLE, Clock
 from ductile.engine.job_signals import JobSignals
 from ductile.errors import RefusedError
-from ductile.protocol.plugin_messages import PluginRequest, RequestEvent, carries_event, encode_request
+from ductile.protocol.plugin_messages import (
+    PluginRequest,
+    RequestEvent,
+    carries_event,
+    encode_payload,
+    encode_request,
+)
 from ductile.runner.interpret import Interpretation, interpret
 from ductile.runner.port import (
     CouldNotStart,
@@ -36,11 +53,18 @@ from ductile.runner.port import (
 )
 from ductile.store.model.jobs import ClaimedJob, SettleResult
 from ductile.store.port import Store
-from ductile.struct import replace
+from ductile.struct import Value, replace
 
 #: The pause before a result is stored again, after the store was full or locked.
 FIRST_RETRY_PAUSE = timedelta(seconds=1)
 MAX_RETRY_PAUSE = timedelta(seconds=30)
+
+
+class _Prepared(Value):
+    """A process to start, and the script that it runs, if it is one."""
+
+    launch: Launch
+    script: Script | None = None
 
 
 class ResultNotStoredError(Exception):
@@ -104,7 +128,7 @@ class Executor:
         self._job_signals.claimed(job)
         try:
             prepared = self._prepare(claim, snapshot)
-            if isinstance(prepared, Launch):
+            if isinstance(prepared, _Prepared):
                 interpretation = await self._run(claim, prepared, on_resources_exhausted)
             else:
                 interpretation = Interpretation(outcome=prepared)
@@ -139,12 +163,14 @@ class Executor:
 
     # -- prepare
 
-    def _prepare(self, claim: ClaimedJob, snapshot: Snapshot) -> Launch | Outcome:
+    def _prepare(self, claim: ClaimedJob, snapshot: Snapshot) -> _Prepared | Outcome:
         """Return the launch of the job's process, or the outcome of a job that cannot run."""
         job = claim.job
         if job.cancel_requested_at is not None:
             # Its run was cancelled while the job was still queued.
             return EndedEarly(reason=JobReason.CANCELLED, error="cancelled while it was queued")
+        if job.plugin == EXEC_PLUGIN:
+            return self._prepare_exec(claim, snapshot)
         plugin = snapshot.plugins.get(job.plugin)
         if plugin is None or not plugin.enabled:
             error = f"the plugin {job.plugin} is not active"
@@ -155,24 +181,11 @@ class Executor:
         if job.command not in plugin.installed.manifest.commands:
             return _unavailable(f"{job.plugin} has no command {job.command}")
         timeout = claim.timeout or plugin.timeout_for(job.command)
-        variables = describe_job(
-            store_id=self._store.store_id,
-            daemon=job.owner or "",  # As stored: recovery compares the two.
-            job_id=job.id,
-            plugin=job.plugin,
-            command=job.command,
-            attempt=job.attempt,
-            trace_id=job.trace_id,
-        )
-        return Launch(
+        request = self._request(claim, plugin.config.reveal(), timeout)
+        launch = Launch(
             entrypoint=str(plugin.installed.entrypoint),
-            request=encode_request(self._request(claim, plugin.config.reveal(), timeout)),
-            environment=plugin_environment(
-                self._environ,
-                passthrough=snapshot.service.plugin_env_passthrough,
-                own=plugin.env.reveal(),
-                job=variables,
-            ),
+            request=encode_request(request),
+            environment=self._environment(claim, snapshot, plugin.env.reveal()),
             directory=self._directory,
             timeout=timeout,
             limits=ResourceLimits(
@@ -182,6 +195,55 @@ class Executor:
                 processes=plugin.limits.processes,
             ),
             warm=None if plugin.warm is False else WarmStart(preload=plugin.preload),
+        )
+        if plugin.installed.script is None:
+            return _Prepared(launch=launch)
+        return self._prepare_script(claim, plugin.installed.script, launch, request.payload or {})
+
+    def _prepare_script(
+        self, claim: ClaimedJob, script: Script, launch: Launch, payload: JsonObject
+    ) -> _Prepared | Outcome:
+        """Start the program of a script, with the payload on its stdin and in its environment."""
+        encoded = encode_payload(payload)
+        # The variables of the job come last: recovery finds its processes by them.
+        environment = {**launch.environment, **script_environment(payload, encoded[:-1])}
+        environment |= self._job_variables(claim)
+        if script.output is not OutputFormat.PROTOCOL:
+            launch = replace(launch, request=encoded)
+        return _start_script(script, replace(launch, environment=environment, warm=None))
+
+    def _prepare_exec(self, claim: ClaimedJob, snapshot: Snapshot) -> _Prepared | Outcome:
+        """Start a command of `ductile exec` where its caller was, with an empty stdin."""
+        command = ExecCommand.from_payload(claim.job.payload)
+        if command is None:
+            return _unavailable("its payload is not a command of `ductile exec`")
+        launch = Launch(
+            entrypoint=command.argv[0],
+            request=b"",
+            environment=self._environment(claim, snapshot, {}),
+            directory=command.cwd,
+            timeout=timedelta(seconds=command.timeout),
+        )
+        return _start_script(Script(argv=command.argv, directory=command.cwd), launch)
+
+    def _environment(self, claim: ClaimedJob, snapshot: Snapshot, own: Mapping[str, str]) -> dict[str, str]:
+        return plugin_environment(
+            self._environ,
+            passthrough=snapshot.service.plugin_env_passthrough,
+            own=own,
+            job=self._job_variables(claim),
+        )
+
+    def _job_variables(self, claim: ClaimedJob) -> dict[str, str]:
+        job = claim.job
+        return describe_job(
+            store_id=self._store.store_id,
+            daemon=job.owner or "",  # As stored: recovery compares the two.
+            job_id=job.id,
+            plugin=job.plugin,
+            command=job.command,
+            attempt=job.attempt,
+            trace_id=job.trace_id,
         )
 
     def _request(self, claim: ClaimedJob, config: JsonObject, timeout: timedelta) -> PluginRequest:
@@ -213,16 +275,16 @@ class Executor:
     # -- run
 
     async def _run(
-        self, claim: ClaimedJob, launch: Launch, on_resources_exhausted: Callable[[], None]
+        self, claim: ClaimedJob, prepared: _Prepared, on_resources_exhausted: Callable[[], None]
     ) -> Interpretation:
-        job = claim.job
+        job, script = claim.job, prepared.script
         if self._is_stopping(job):
             return Interpretation(outcome=Requeued())
-        process = await self._runner.start(launch)
+        process = await self._runner.start(prepared.launch)
         if isinstance(process, CouldNotStart | ForkServerLost):
             if isinstance(process, CouldNotStart) and process.resources_exhausted:
                 on_resources_exhausted()
-            return interpret(process)
+            return interpret(process, script)
         self._processes[_execution_of(job)] = process
         try:
             self._job_signals.started(job, process.age)
@@ -233,7 +295,7 @@ class Executor:
             if marking is not None:
                 # State webhooks are numbered in order: `working` must be stored before the result.
                 await asyncio.wait({marking})
-            return interpret(ended)
+            return interpret(ended, script)
         finally:
             self._processes.pop(_execution_of(job), None)
 
@@ -315,6 +377,19 @@ def _request_event(claim: ClaimedJob, payload: JsonObject | None) -> RequestEven
 
 def _execution_of(job: Job) -> tuple[str, int]:
     return job.id, job.execution
+
+
+def _start_script(script: Script, launch: Launch) -> _Prepared | Failed:
+    """Return the launch of the script's program. One without a slash in its name is looked for in PATH."""
+    program = script.argv[0]
+    if "/" not in program:
+        found = shutil.which(program, path=launch.environment.get("PATH"))
+        if found is None:
+            error = f"{program} could not be started: it was not found in PATH"
+            return Failed(reason=JobReason.COULD_NOT_START, error=error, permanent=True)
+        program = found
+    launch = replace(launch, entrypoint=program, arguments=script.argv[1:], directory=script.directory)
+    return _Prepared(launch=launch, script=script)
 
 
 def _unavailable(error: str) -> Failed:

@@ -6,6 +6,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from ductile.config.snapshot import Discovery, InstalledPlugin, PluginInstance, RefusedPlugin, Snapshot
+from ductile.core.scripts import Script
 from ductile.core.suggest import did_you_mean
 from ductile.errors import NotFoundError
 from ductile.protocol.manifest.model import Manifest
@@ -31,6 +32,9 @@ class PluginEntry(Value):
     directory: Path | None = None
     manifest: Manifest | None = None
     fingerprint: str | None = None
+    #: Whether `config lock` seals it.
+    sealed: bool = True
+    script: Script | None = None
     instance: PluginInstance | None = None
     #: The configured names under which it is used, besides its own.
     instances: tuple[str, ...] = ()
@@ -53,7 +57,7 @@ def list_entries(snapshot: Snapshot, discovery: Discovery | None = None) -> tupl
     configured = [_configured_entry(instance, discovery) for instance in snapshot.plugins.values()]
     others: list[InstalledPlugin | RefusedPlugin] = [*snapshot.available.values()]
     if discovery is not None:
-        used = {instance.uses for instance in snapshot.plugins.values()}
+        used = {instance.uses for instance in snapshot.plugins.values() if not instance.is_script}
         others += [plugin for name, plugin in discovery.refused.items() if name not in used]
     return (*configured, *map(found_entry, sorted(others, key=lambda plugin: plugin.name)))
 
@@ -93,8 +97,8 @@ def found_entry(found: InstalledPlugin | RefusedPlugin) -> PluginEntry:
 
 
 def _configured_entry(instance: PluginInstance, discovery: Discovery | None) -> PluginEntry:
-    found = instance.installed if discovery is None else discovery.installed.get(instance.uses)
-    place = found if found or discovery is None else discovery.refused.get(instance.uses)
+    place = instance.installed if discovery is None else discovery.found(instance)
+    found = place if isinstance(place, InstalledPlugin) else None
     refusal = instance.refused
     return PluginEntry(
         name=instance.name,
@@ -104,6 +108,8 @@ def _configured_entry(instance: PluginInstance, discovery: Discovery | None) -> 
         directory=place.directory if place else None,
         manifest=found.manifest if found else None,
         fingerprint=found.fingerprint if found else None,
+        sealed=found is None or found.sealed,
+        script=found.script if found else None,
         instance=instance,
         code=refusal.code if refusal else None,
         reason=refusal.reason if refusal else None,

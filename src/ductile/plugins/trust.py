@@ -102,18 +102,23 @@ def entrypoint_path(directory: Path, written: str) -> Path:
 
 def check_entrypoint(entrypoint: Path) -> None:
     """Raise NotTrustedError unless it is a file that this program may execute."""
+    hint = "put it there, or correct entrypoint in manifest.yaml"
+    check_program(entrypoint, f"the entrypoint {entrypoint}", hint)
+
+
+def check_program(program: Path, what: str, hint: str) -> None:
+    """Raise NotTrustedError unless it is a file that this program may execute; `hint` if it is missing."""
     try:
-        mode = entrypoint.stat().st_mode
+        mode = program.stat().st_mode
     except (FileNotFoundError, NotADirectoryError):
-        reason = f"the entrypoint {entrypoint} does not exist"
-        hint = "put it there, or correct entrypoint in manifest.yaml"
-        raise NotTrustedError(RefusalCode.ENTRYPOINT_MISSING, reason, hint) from None
+        raise NotTrustedError(RefusalCode.ENTRYPOINT_MISSING, f"{what} does not exist", hint) from None
     if not stat.S_ISREG(mode):
-        reason = f"the entrypoint {entrypoint} is not a file"
+        reason = f"{what} is not a file"
         raise NotTrustedError(RefusalCode.ENTRYPOINT_MISSING, reason, "name the executable file itself")
-    if not os.access(entrypoint, os.X_OK):
-        reason = f"the entrypoint {entrypoint} is not executable"
-        raise NotTrustedError(RefusalCode.ENTRYPOINT_NOT_EXECUTABLE, reason, f"chmod +x {entrypoint}")
+    if not os.access(program, os.X_OK):
+        reason = f"{what} is not executable"
+        command = f"chmod +x {shlex.quote(str(program))}"
+        raise NotTrustedError(RefusalCode.ENTRYPOINT_NOT_EXECUTABLE, reason, command)
 
 
 def check_path_permissions(path: Path, owners: Collection[int]) -> None:

@@ -14,7 +14,7 @@ from json import dumps
 import msgspec
 
 from ductile.core.jobs.admission import MAX_KEY_LENGTH
-from ductile.core.jobs.model import PluginEvent, PluginResponse
+from ductile.core.jobs.model import OutputFormat, PluginEvent, PluginResponse
 from ductile.core.json import JsonObject, JsonValue
 from ductile.core.timestamps import format_timestamp
 from ductile.struct import Value, asdict
@@ -70,6 +70,15 @@ def encode_request(request: PluginRequest) -> bytes:
     body["deadline_at"] = format_timestamp(request.deadline_at)
     if event is not None and carries_event(request.command, has_payload=request.payload is not None):
         body["event"] = _present_fields(event) | {"timestamp": format_timestamp(event.timestamp)}
+    return _encode(body)
+
+
+def encode_payload(payload: JsonObject) -> bytes:
+    """Return a payload as one line of UTF-8 JSON, for the stdin of a script."""
+    return _encode(payload) + b"\n"
+
+
+def _encode(body: JsonObject) -> bytes:
     try:
         return msgspec.json.encode(body)
     except UnicodeEncodeError:
@@ -131,13 +140,36 @@ def decode_response(stdout: bytes) -> DecodedResponse | ProtocolViolation:
         return ProtocolViolation(message=str(violation))
 
 
-def result_in(stdout: str | None) -> JsonValue:
-    """Return the `result` of a stored response; None if the text is not a response."""
+def result_in(stdout: str | None, output: OutputFormat = OutputFormat.PROTOCOL) -> JsonValue:
+    """Return the `result` in a stored stdout; None if there is none in it."""
+    if output is not OutputFormat.PROTOCOL:
+        found = script_result((stdout or "").encode(errors="replace"), output)
+        return None if isinstance(found, ProtocolViolation) else found
     try:
         body: JsonValue = msgspec.json.decode(stdout or "")
     except (msgspec.DecodeError, RecursionError, UnicodeEncodeError):
         return None
     return body.get("result") if isinstance(body, dict) else None
+
+
+def script_result(stdout: bytes, output: OutputFormat) -> JsonValue | ProtocolViolation:
+    """Return the result of a script that succeeded. Never raises.
+
+    A text is its stdout without the blanks around it, which may be empty; of JSON that is not there, null.
+    """
+    if output is OutputFormat.TEXT:
+        return storable_text(stdout).strip()
+    if not stdout.strip():
+        return None
+    try:
+        return _decode_json(stdout, "one JSON document")
+    except _Violation as violation:
+        return ProtocolViolation(message=str(violation))
+
+
+def storable_text(output: bytes) -> str:
+    """Return text that every store accepts: invalid UTF-8 and NUL become replacement characters."""
+    return output.decode("utf-8", errors="replace").replace("\0", "\ufffd")
 
 
 def normalise_response(body: JsonObject) -> JsonObject:
@@ -158,6 +190,13 @@ def normalise_response(body: JsonObject) -> JsonObject:
 def _decode_object(stdout: bytes) -> JsonObject:
     if not stdout.strip():
         raise _Violation("stdout is empty; expected one JSON object")
+    value = _decode_json(stdout, "one JSON object")
+    if not isinstance(value, dict):
+        raise _Violation(f"stdout holds {_describe(value)}; expected one JSON object")
+    return value
+
+
+def _decode_json(stdout: bytes, expected: str) -> JsonValue:
     too_deep = f"the JSON on stdout is nested deeper than {MAX_DEPTH} levels"
     try:
         value: JsonValue = msgspec.json.decode(stdout)
@@ -168,9 +207,7 @@ def _decode_object(stdout: bytes) -> JsonObject:
     except msgspec.DecodeError as error:
         reason = str(error).removeprefix("JSON is malformed: ")
         begin = stdout.strip()[:60].decode("utf-8", errors="replace")
-        raise _Violation(f"stdout is not one JSON object: {reason}; it begins with {begin!r}") from None
-    if not isinstance(value, dict):
-        raise _Violation(f"stdout holds {_describe(value)}; expected one JSON object")
+        raise _Violation(f"stdout is not {expected}: {reason}; it begins with {begin!r}") from None
     # Output with fewer brackets cannot be too deep, and needs no walk.
     if stdout.count(b"{") + stdout.count(b"[") > MAX_DEPTH and _is_deeper_than(value, MAX_DEPTH):
         raise _Violation(too_deep)

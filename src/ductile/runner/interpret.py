@@ -5,8 +5,26 @@ from __future__ import annotations
 from enum import StrEnum
 from signal import Signals
 
-from ductile.core.jobs.model import Completed, Evidence, Failed, JobReason, Outcome, Requeued, TimedOut
-from ductile.protocol.plugin_messages import PluginLog, ProtocolViolation, decode_response
+from ductile.core.jobs.model import (
+    Completed,
+    Evidence,
+    Failed,
+    JobReason,
+    Outcome,
+    OutputFormat,
+    PluginEvent,
+    PluginResponse,
+    Requeued,
+    TimedOut,
+)
+from ductile.core.scripts import EXIT_CONFIG, RetryRule, Script
+from ductile.protocol.plugin_messages import (
+    PluginLog,
+    ProtocolViolation,
+    decode_response,
+    script_result,
+    storable_text,
+)
 from ductile.runner.port import (
     MAX_STDOUT,
     CouldNotStart,
@@ -19,11 +37,12 @@ from ductile.runner.port import (
     ProcessResult,
     StoppedOnRequest,
 )
-from ductile.struct import Value
+from ductile.struct import Value, replace
 
-#: sysexits.h EX_CONFIG: by this status a plugin says that a retry cannot help.
-EXIT_CONFIG = 78
 _MAX_QUOTED = 200
+#: Of the output of a script that failed: its end names the error.
+_MAX_LINES = 5
+_MAX_TAIL = 500
 
 
 class ExecutionWarning(StrEnum):
@@ -40,8 +59,34 @@ class Interpretation(Value):
     warnings: tuple[ExecutionWarning, ...] = ()
 
 
-def interpret(result: ProcessResult) -> Interpretation:
-    """Decide the outcome. A valid `ok` response counts, unless the deadline or the output cap came first."""
+def interpret(result: ProcessResult, script: Script | None = None) -> Interpretation:
+    """Decide the outcome. A valid `ok` response counts, unless the deadline or the output cap came first.
+
+    The end of a script is read by its exit status, unless it answers in the protocol.
+    """
+    if script is None:
+        return _interpret(result, script)
+    found = _interpret(result, script)
+    return replace(found, outcome=_as_script(found.outcome, script))
+
+
+def _as_script(outcome: Outcome, script: Script) -> Outcome:
+    """Note how the output is read, and make a failure permanent that the script does not want retried."""
+    evidence = replace(outcome.evidence, output=script.output)
+    match outcome:
+        case Failed(permanent=False, reason=reason) if reason is not JobReason.COULD_NOT_START:
+            return replace(outcome, permanent=not _retries(script.retry, evidence), evidence=evidence)
+        case TimedOut():
+            return replace(outcome, permanent=not _retries(script.retry, evidence), evidence=evidence)
+        case _:
+            return replace(outcome, evidence=evidence)
+
+
+def _retries(rule: RetryRule, evidence: Evidence) -> bool:
+    return rule.statuses is None or rule.retries(evidence.exit_code)
+
+
+def _interpret(result: ProcessResult, script: Script | None) -> Interpretation:
     match result:
         case CouldNotStart(error=error, resources_exhausted=True):
             return Interpretation(outcome=Requeued(reason=JobReason.NO_RESOURCES, error=error))
@@ -62,10 +107,55 @@ def interpret(result: ProcessResult) -> Interpretation:
             error = f"stdout exceeded the limit of {MAX_STDOUT >> 20} MiB; only the beginning is kept"
             too_much = Failed(reason=JobReason.OUTPUT_TOO_LARGE, error=error, evidence=_evidence(output))
             return Interpretation(outcome=too_much, warnings=_warnings(output))
+        case Exited(output=output) if script is not None and script.output is not OutputFormat.PROTOCOL:
+            return Interpretation(outcome=_script_outcome(output, script), warnings=_warnings(output))
+        case StoppedOnRequest(output=output) if (
+            script is not None and script.output is not OutputFormat.PROTOCOL
+        ):
+            # Many programs exit with 0 when they are told to stop: that is not a success.
+            return Interpretation(outcome=Requeued(evidence=_evidence(output)), warnings=_warnings(output))
         case Exited(output=output):
             return _interpret_output(output, stopped=False)
         case StoppedOnRequest(output=output):
             return _interpret_output(output, stopped=True)
+
+
+def _script_outcome(output: ProcessOutput, script: Script) -> Completed | Failed:
+    evidence, status = _evidence(output), output.status
+    if status.exit_code != 0:
+        return _script_failed(evidence)
+    result = script_result(output.stdout, script.output)
+    if isinstance(result, ProtocolViolation):
+        return Failed(reason=JobReason.PROTOCOL_ERROR, error=result.message, evidence=evidence)
+    # The settlement adds the result to the payload.
+    done = (
+        ()
+        if script.done_event is None
+        else (PluginEvent(type=script.done_event, payload={"exit_code": status.exit_code}),)
+    )
+    return Completed(response=PluginResponse(ok=True, result=result, events=done), evidence=evidence)
+
+
+def _script_failed(evidence: Evidence) -> Failed:
+    exit_code = evidence.exit_code
+    if evidence.signal is not None:
+        reason, error = JobReason.KILLED, f"killed by {_signal_name(evidence.signal)}"
+    elif exit_code is None:
+        reason, error = JobReason.BAD_EXIT, "its exit status is not known"
+    else:
+        config = ", a configuration error" if exit_code == EXIT_CONFIG else ""
+        reason, error = JobReason.BAD_EXIT, f"exited with status {exit_code}{config}"
+    for stream, text in (("stderr", evidence.stderr), ("stdout", evidence.stdout)):
+        if tail := _tail(text or ""):
+            error = f"{error}; {stream} ends with: {tail}"
+            break
+    return Failed(reason=reason, error=error, permanent=exit_code == EXIT_CONFIG, evidence=evidence)
+
+
+def _tail(text: str) -> str:
+    """Return the last lines that are not blank."""
+    lines = [line.rstrip() for line in text[-10 * _MAX_TAIL :].splitlines() if line.strip()]
+    return "\n".join(lines[-_MAX_LINES:])[-_MAX_TAIL:].strip()
 
 
 def _interpret_output(output: ProcessOutput, *, stopped: bool) -> Interpretation:
@@ -125,11 +215,6 @@ def _evidence(output: ProcessOutput) -> Evidence:
         signal=output.status.signal,
         duration=output.duration,
     )
-
-
-def storable_text(output: bytes) -> str:
-    """Return text that every store accepts: invalid UTF-8 and NUL become replacement characters."""
-    return output.decode("utf-8", errors="replace").replace("\0", "\ufffd")
 
 
 def _warnings(output: ProcessOutput) -> tuple[ExecutionWarning, ...]:

@@ -14,13 +14,22 @@ from typing import Any, TypeVar, cast
 import msgspec
 
 from ductile.core.jobs.failures import Breaker, BreakerState
-from ductile.core.jobs.model import Hold, Job, JobReason, JobStatus, StateSubscription, SubmittedBy
+from ductile.core.jobs.model import (
+    Hold,
+    Job,
+    JobReason,
+    JobStatus,
+    OutputFormat,
+    StateSubscription,
+    SubmittedBy,
+)
 from ductile.core.jobs.settlement import LogStatus
 from ductile.core.json import MAX_DEPTH, JsonObject, JsonValue
 from ductile.core.schedules.planner import Occurrence, OccurrenceOutcome
 from ductile.core.schedules.rule import PlannedOccurrence
 from ductile.core.timestamps import format_timestamp, parse_timestamp
 from ductile.errors import RefusedError
+from ductile.protocol.plugin_messages import result_in
 from ductile.store.model.deliveries import Delivery, DeliveryStatus
 from ductile.store.model.jobs import StoredEvent
 from ductile.store.model.records import LARGEST_PAGE, LogRow, Page
@@ -165,9 +174,16 @@ def read_log(row: tuple[SqlValue, ...]) -> LogRow:
         "started_at": instant_or_none(values["started_at"]),
         "completed_at": parse_timestamp(values["completed_at"]),
         "artifacts": list_or_empty(values["artifacts"]),
+        "output": OutputFormat(values["output"]),
         "payload": object_or_none(values.get("payload")),
     }
     return LogRow(**values)
+
+
+def last_result(session: Session, job_id: str) -> JsonValue:
+    """Return the result of the latest execution; None if it has none."""
+    row = session.fetch_one("last_output", job_id=job_id)
+    return None if row is None else result_in(cast("str | None", row[0]), OutputFormat(row[1]))
 
 
 _IN_JOB_AND_LOG = tuple(name for name in Job.__struct_fields__ if name in LogRow.__struct_fields__)

@@ -17,6 +17,7 @@ from ductile.admin.plugin_dev.run_once import PluginUnderTest, RunOnceResult, fi
 from ductile.admin.plugin_dev.sample_payload import sample_payload
 from ductile.config.snapshot import RefusedPlugin
 from ductile.core.json import JsonObject
+from ductile.core.scripts import EXIT_CONFIG
 from ductile.errors import NotFoundError
 from ductile.protocol.manifest.model import Command, CommandType
 from ductile.protocol.plugin_messages import (
@@ -26,7 +27,7 @@ from ductile.protocol.plugin_messages import (
     carries_event,
     encode_request,
 )
-from ductile.runner.interpret import EXIT_CONFIG, ExecutionWarning
+from ductile.runner.interpret import ExecutionWarning
 from ductile.runner.process.spawn import SpawnRunner
 from ductile.struct import Value, replace
 

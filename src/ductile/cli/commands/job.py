@@ -46,6 +46,10 @@ def show(job: Document, console: Console) -> str:
         else:
             answer = {name: value for name, value in answer.items() if name not in _ADDED_FIELDS}
         lines += fmt.section("Result", fmt.indent(fmt.value(answer)), console)
+    elif answer.get("stdout"):  # of a script that failed
+        lines += fmt.section("Output", fmt.indent(answer["stdout"].rstrip("\n")), console)
+    if job["stderr"] and job["status"] != "succeeded":
+        lines += fmt.section("Stderr", fmt.indent(job["stderr"].rstrip("\n")), console)
     if job.get("steps"):
         lines += fmt.section("Steps", fmt.steps_table(job["steps"], console), console)
     if job["executions"]:

@@ -66,7 +66,11 @@ def compile_snapshot(loaded: LoadedConfig, discovery: Discovery) -> Snapshot:
     warn_about_events(config, plugins, pipelines, report)
     # A configuration that was never sealed has a warning already.
     if loaded.seal is SealMode.VERIFY and (loaded.checksums is not None or loaded.strict):
-        present = {found.uses: found.installed.fingerprint for found in plugins.values() if found.installed}
+        present = {
+            found.uses: found.installed.fingerprint
+            for found in plugins.values()
+            if found.installed and found.installed.sealed
+        }
         violations = find_plugin_violations(present, loaded.checksums)
         report.warnings += check_changes(violations, loaded.directory, Tier.OPERATIONAL, refuse=loaded.strict)
     routes = tuple(
@@ -87,7 +91,7 @@ def compile_snapshot(loaded: LoadedConfig, discovery: Discovery) -> Snapshot:
             if granted.get(entry.name)
         ),
     )
-    used = {plugin.uses for plugin in plugins.values()}
+    used = {plugin.uses for plugin in plugins.values() if not plugin.is_script}
     state = config.state
     return Snapshot(
         directory=loaded.directory,

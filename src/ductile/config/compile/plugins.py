@@ -8,12 +8,20 @@ from datetime import timedelta
 from ductile.config.cron import CronTable, parse_cron
 from ductile.config.schema.plugins import PluginSettings, RetrySettings, ScheduleSettings
 from ductile.config.seal import hash_bytes
-from ductile.config.snapshot import Discovery, PluginInstance, Schedule, UnavailableReason
+from ductile.config.snapshot import (
+    Discovery,
+    InstalledPlugin,
+    PluginInstance,
+    Schedule,
+    UnavailableReason,
+)
 from ductile.config.validate.rules import not_installed_message, schedules_of
 from ductile.core.jobs.failures import BreakerPolicy, RetryPolicy
+from ductile.core.json import JsonObject, JsonValue
 from ductile.core.policy import FactRule, PluginPolicy
 from ductile.core.schedules.rule import After, At, Cron, DailyWindow, Every, ScheduleRule, Trigger
 from ductile.protocol.manifest.model import CompatibilityView
+from ductile.struct import replace
 
 _DEFAULT_RETRY = RetryPolicy()
 
@@ -22,25 +30,25 @@ def compile_plugin(
     name: str, settings: PluginSettings, discovery: Discovery, *, max_workers: int, timezone: str
 ) -> PluginInstance:
     uses = settings.uses or name
-    refused = _refusal(name, uses, settings, discovery)
-    installed = discovery.installed[uses] if refused is None else None
+    refused, installed = _find_installed(name, uses, settings, discovery)
     concurrency_safe = installed is None or installed.manifest.concurrency_safe
     preload = (*(installed.manifest.preload if installed else ()), *settings.preload)
     return PluginInstance(
         name=name,
         uses=uses,
+        is_script=settings.run is not None,
         enabled=settings.enabled,
         installed=installed,
         refused=refused,
         config=settings.config,
-        config_hash=hash_bytes(json.dumps(settings.config.reveal(), sort_keys=True).encode()),
+        config_hash=_config_hash(settings, installed),
         env=settings.env,
         schedules=tuple(compile_schedule(schedule, timezone) for _, schedule in schedules_of(name, settings)),
         parallelism=settings.parallelism or (max_workers if concurrency_safe else 1),
         max_outstanding_polls=settings.max_outstanding_polls,
         timeouts=settings.timeouts,
         timeout=settings.timeout,
-        retry=compile_retry(settings.retry, max_attempts=settings.max_attempts),
+        retry=_never_retried(compile_retry(settings.retry, max_attempts=settings.max_attempts), settings),
         breaker=BreakerPolicy(
             threshold=settings.circuit_breaker.threshold, reset_after=settings.circuit_breaker.reset_after
         ),
@@ -50,6 +58,35 @@ def compile_plugin(
         warm=settings.warm,
         preload=tuple(dict.fromkeys(preload)),
     )
+
+
+def _find_installed(
+    name: str, uses: str, settings: PluginSettings, discovery: Discovery
+) -> tuple[UnavailableReason | None, InstalledPlugin | None]:
+    """Return the plugin or script that may run, or why there is none."""
+    if settings.run is None:
+        refused = _refusal(name, uses, settings, discovery)
+        return refused, discovery.installed[uses] if refused is None else None
+    found = discovery.scripts.get(name)
+    if isinstance(found, InstalledPlugin):
+        return None, found
+    if found is None:  # the scripts were not looked at
+        return UnavailableReason(code="not_installed", reason="its program was not looked for"), None
+    return UnavailableReason(code=found.code, reason=found.reason, hint=found.hint), None
+
+
+def _config_hash(settings: PluginSettings, installed: InstalledPlugin | None) -> str:
+    """Return the hash of what the plugin is given; of a script, also of how it is run."""
+    content: JsonObject = settings.config.reveal()
+    if installed is not None and (script := installed.script) is not None:
+        run: JsonValue = [*script.argv]
+        content = {"run": run, "cwd": script.directory, "output": script.output, "config": content}
+    return hash_bytes(json.dumps(content, sort_keys=True).encode())
+
+
+def _never_retried(policy: RetryPolicy, settings: PluginSettings) -> RetryPolicy:
+    """With `retry_on: never` there is one attempt, also if the daemon dies while it runs."""
+    return replace(policy, max_attempts=1) if settings.retry_on == "never" else policy
 
 
 def _refusal(

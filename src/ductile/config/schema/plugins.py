@@ -20,6 +20,7 @@ from ductile.config.schema.fields import (
     setting,
 )
 from ductile.config.secrets import SecretMap
+from ductile.core.jobs.model import OutputFormat
 from ductile.core.schedules.rule import CatchUp, IfRunning
 
 
@@ -119,6 +120,27 @@ class PluginSettings(Section, frozen=True, kw_only=True):
     uses: Annotated[
         str | None,
         setting("The installed plugin that this instance runs.", default="the instance's own name"),
+    ] = None
+    run: Annotated[
+        str | tuple[str, ...] | None,
+        setting(
+            "The program of a script, instead of `uses`: a list is executed as it is, a text with a shell's "
+            "syntax by `sh -c`."
+        ),
+    ] = None
+    cwd: Annotated[
+        str | None,
+        setting("Working directory of a script.", default="the directory of the configuration"),
+    ] = None
+    output: Annotated[
+        OutputFormat | None,
+        setting("How the stdout of a script becomes the job's result.", default="`text`"),
+    ] = None
+    retry_on: Annotated[
+        tuple[int, ...] | Literal["never"] | None,
+        setting(
+            "Exit statuses of a script after which it is retried.", default="every failure but status 78"
+        ),
     ] = None
     config: Annotated[
         SecretObject,

@@ -32,7 +32,7 @@ def validate_against_manifests(
     for name, settings in config.plugins.items():
         if (installed := plugins[name].installed) is not None:
             _check_commands(name, settings, installed, report)
-        if (found := discovery.installed.get(plugins[name].uses)) is not None:
+        if settings.run is None and (found := discovery.installed.get(plugins[name].uses)) is not None:
             _check_config_keys(name, settings, found, report)
         if installed and not installed.manifest.concurrency_safe and (settings.parallelism or 1) > 1:
             message = (

@@ -23,7 +23,9 @@ from ductile.config.validate.access import (
 from ductile.config.validate.context import validate_context
 from ductile.config.validate.pipelines import refuse_wildcard, validate_pipelines, validate_references
 from ductile.config.validate.report import ValidationReport
+from ductile.config.validate.scripts import validate_script
 from ductile.core.durations import format_duration
+from ductile.core.scripts import EXEC_PLUGIN
 from ductile.core.suggest import did_you_mean
 from ductile.protocol.yaml_tree import KeyPath
 
@@ -110,8 +112,12 @@ def schedules_of(name: str, plugin: PluginSettings) -> Iterator[tuple[KeyPath, S
 def validate_plugins(config: Config, report: ValidationReport) -> None:
     for name, plugin in config.plugins.items():
         path = ("plugins", name)
-        if error := name_error(name):
+        error = (
+            "is reserved: its jobs are those of `ductile exec`" if name == EXEC_PLUGIN else name_error(name)
+        )
+        if error:
             report.error(path, f'the plugin name "{name}" {error}', hint="choose another name")
+        validate_script(path, plugin, config, report)
         if plugin.uses is not None and not NAME.fullmatch(plugin.uses):
             found = report.quote((*path, "uses"))
             report.error((*path, "uses"), "this is not the name of a plugin", found=found)
@@ -131,7 +137,9 @@ def validate_plugins(config: Config, report: ValidationReport) -> None:
 def missing_plugins(config: Config, installed: Collection[str]) -> frozenset[str]:
     """Return the names under `plugins` whose plugin is in none of the roots."""
     return frozenset(
-        name for name, plugin in config.plugins.items() if (plugin.uses or name) not in installed
+        name
+        for name, plugin in config.plugins.items()
+        if plugin.run is None and (plugin.uses or name) not in installed
     )
 
 

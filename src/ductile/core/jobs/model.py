@@ -269,6 +269,14 @@ class PluginResponse(Value):
     artifacts: tuple[JsonValue, ...] = ()
 
 
+class OutputFormat(StrEnum):
+    """How the stdout of an execution is read."""
+
+    PROTOCOL = "protocol"  # a response of the plugin protocol
+    TEXT = "text"  # of a script: its result, without blanks around it
+    JSON = "json"  # of a script: a JSON document, its result
+
+
 class Evidence(Value):
     """The output and exit of one execution, kept verbatim in the log."""
 
@@ -277,6 +285,7 @@ class Evidence(Value):
     exit_code: int | None = None
     signal: int | None = None
     duration: timedelta = timedelta(0)
+    output: OutputFormat = OutputFormat.PROTOCOL
 
 
 NO_EVIDENCE = Evidence()
@@ -299,9 +308,10 @@ class Failed(Value):
 
 
 class TimedOut(Value):
-    """The plugin was still running at its deadline."""
+    """The plugin was still running at its deadline. `permanent` if it is not retried."""
 
     error: str
+    permanent: bool = False
     evidence: Evidence = NO_EVIDENCE
 
 

@@ -56,6 +56,8 @@ MAX_STATE_BYTES = 1024 * 1024
 SYSTEM_COMMANDS = frozenset({"health", "init"})
 #: The most events in one response.
 MAX_EVENTS = 1000
+#: The reasons for which a job is dead that its plugin failed to do.
+_FAILURES = frozenset({JobReason.ATTEMPTS_EXHAUSTED, JobReason.DEADLINE_EXCEEDED})
 #: A recovered job waits for its retry delay, but not longer: it did not cause the crash.
 RECOVERY_DELAY_CAP = timedelta(seconds=60)
 
@@ -209,7 +211,8 @@ def _settle_job(view: SettleView, outcome: Outcome, policy: Policy, now: datetim
             return _retry_or_give_up(view, JobStatus.FAILED, _log(outcome, outcome.reason), policy, now, rng)
         case TimedOut():
             log = _log(outcome, JobReason.DEADLINE_EXCEEDED, LogStatus.TIMED_OUT)
-            return _retry_or_give_up(view, JobStatus.TIMED_OUT, log, policy, now, rng)
+            settlement = _retry_or_give_up(view, JobStatus.TIMED_OUT, log, policy, now, rng)
+            return _without_retry(settlement, job) if outcome.permanent else settlement
         case Orphaned():
             return _recover(view, outcome, policy, now, rng)
         case Requeued():
@@ -286,6 +289,15 @@ def _retry_or_give_up(
         last_error=log.error,
         log=log,
     )
+
+
+def _without_retry(settlement: Settlement, job: Job) -> Settlement:
+    """End a job that timed out, whatever attempts are left: its plugin does not want it repeated."""
+    if settlement.is_terminal:
+        return settlement
+    timed_out = settlement.transitions[0]
+    end = Transition(from_status=timed_out.to_status, to_status=JobStatus.DEAD, reason=timed_out.reason)
+    return replace(settlement, transitions=(timed_out, end), attempt=job.attempt, next_retry_at=None)
 
 
 def _recover(view: SettleView, outcome: Orphaned, policy: Policy, now: datetime, rng: Random) -> Settlement:
@@ -426,7 +438,7 @@ def _update_breaker(
         return None
     if settlement.status is JobStatus.SUCCEEDED:
         signal = BreakerSignal.SUCCESS
-    elif settlement.status is JobStatus.FAILED or settlement.reason is JobReason.ATTEMPTS_EXHAUSTED:
+    elif settlement.status is JobStatus.FAILED or settlement.reason in _FAILURES:
         signal = BreakerSignal.FAILURE
     else:
         signal = BreakerSignal.NONE

@@ -7,18 +7,19 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Annotated
 
-from ductile.core.jobs.model import Job, JobStatus
+from ductile.core.jobs.model import Job, JobStatus, OutputFormat
 from ductile.core.jobs.settlement import LogStatus
 from ductile.core.json import JsonObject
 from ductile.core.json_shapes import ChangeKind
 from ductile.core.runs.graph import RUN_PLUGIN
+from ductile.core.scripts import done_event
 from ductile.operations.context import OperationContext
 from ductile.operations.diagnose import differences as diff
 from ductile.operations.diagnose.differences import Difference, MissingReference, StepChange, StepTrace
 from ductile.operations.diagnose.wording import time_text
 from ductile.operations.jobs.lookup import latest_execution
 from ductile.operations.response import Id, from_record
-from ductile.protocol.plugin_messages import DecodedResponse, decode_response
+from ductile.protocol.plugin_messages import DecodedResponse, decode_response, result_in
 from ductile.store.model.maintenance import ConfigRecord
 from ductile.store.model.records import LogFilter, LogRow, RunRecord
 from ductile.struct import Value, about, field, replace
@@ -249,13 +250,16 @@ async def _trace(context: OperationContext, record: RunRecord, member: Job) -> S
         plugin=member.plugin,
         command=member.command,
         given=None if whole is None or row is None else whole.payload,
-        emitted=None if row is None or row.status is not LogStatus.SUCCEEDED else _emitted(row.result),
+        emitted=None if row is None or row.status is not LogStatus.SUCCEEDED else _emitted(row),
     )
 
 
-def _emitted(printed: str | None) -> dict[str, tuple[JsonObject, ...]] | None:
+def _emitted(row: LogRow) -> dict[str, tuple[JsonObject, ...]] | None:
     """Payloads by event type; an event has the result of the response unless it has one of its own."""
-    decoded = decode_response((printed or "").encode(errors="surrogateescape"))
+    if row.output is not OutputFormat.PROTOCOL:
+        done: JsonObject = {"result": result_in(row.result, row.output), "exit_code": row.exit_code}
+        return {done_event(row.plugin): (done,)}
+    decoded = decode_response((row.result or "").encode(errors="surrogateescape"))
     if not isinstance(decoded, DecodedResponse):
         return None
     result: JsonObject = {"result": decoded.response.result}

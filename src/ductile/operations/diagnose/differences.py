@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 
-from ductile.config.snapshot import Snapshot
+from ductile.config.snapshot import InstalledPlugin, Snapshot
 from ductile.core.expressions.paths import MISSING, EvalContext, look_up
 from ductile.core.expressions.templates import references_by_key
 from ductile.core.json import JsonObject, JsonValue
@@ -27,6 +27,7 @@ from ductile.core.json_shapes import (
 from ductile.core.runs.graph import Graph, Node, UseNode
 from ductile.operations.diagnose.wording import first_line
 from ductile.plugins.discovery import fingerprint
+from ductile.plugins.scripts import script_fingerprint
 from ductile.protocol.manifest.model import MANIFEST_FILE
 from ductile.store.model.maintenance import ConfigRecord, PluginVersion
 from ductile.store.model.records import LogRow
@@ -147,12 +148,21 @@ def changed_on_disk(snapshot: Snapshot, plugins: Sequence[str], loaded: ConfigRe
         plugin, version = snapshot.plugins.get(name), _version(loaded, name)
         if plugin is None or plugin.installed is None or version is None or version.fingerprint is None:
             continue
-        manifest, entrypoint = plugin.installed.directory / MANIFEST_FILE, plugin.installed.entrypoint
         with suppress(OSError):  # files that cannot be read are not compared
-            changed = max(manifest.stat().st_mtime, entrypoint.stat().st_mtime)
-            if fingerprint(manifest.read_bytes(), entrypoint) != version.fingerprint:
+            present, changed = _present_files(plugin.installed)
+            if present != version.fingerprint:
                 found[name] = datetime.fromtimestamp(changed, tz=UTC)
     return found
+
+
+def _present_files(plugin: InstalledPlugin) -> tuple[str, float]:
+    """The fingerprint of a plugin's files as they are on disk, and the time of their last change."""
+    if plugin.script is not None:
+        changed = 0.0 if plugin.program is None else plugin.program.stat().st_mtime
+        return script_fingerprint(plugin.script.argv, plugin.program), changed
+    manifest, entrypoint = plugin.directory / MANIFEST_FILE, plugin.entrypoint
+    changed = max(manifest.stat().st_mtime, entrypoint.stat().st_mtime)
+    return fingerprint(manifest.read_bytes(), entrypoint), changed
 
 
 # ------------------------------------------------------------------------------------- steps of runs

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from ductile.core.jobs.model import TERMINAL, Job, JobReason, JobStatus
+from ductile.core.jobs.model import TERMINAL, Job, JobReason, JobStatus, OutputFormat
 from ductile.core.runs.graph import RUN_PLUGIN
+from ductile.core.scripts import EXEC_PLUGIN
 from ductile.operations.context import OperationContext
 from ductile.operations.diagnose.explain_run import NOT_CREATED
 from ductile.store.model.jobs import RetryResult
@@ -18,7 +19,7 @@ REMEDIES: dict[JobReason, str] = {
     "{job}",
     JobReason.PROTOCOL_ERROR: "See what it printed with `ductile job logs {job}`; "
     "ductile plugin test {plugin} shows where it breaks the protocol.",
-    JobReason.BAD_EXIT: "It ended without an answer: its stderr (ductile job logs {job}) says where.",
+    JobReason.BAD_EXIT: "It ended without an answer: its output (ductile job logs {job}) says where.",
     JobReason.KILLED: "If you did not kill it, the kernel did: look at plugins.{plugin}.limits "
     "and at the machine's memory (dmesg).",
     JobReason.OUTPUT_TOO_LARGE: "Have it write large results to a file and name that as an artifact.",
@@ -55,6 +56,20 @@ REMEDIES: dict[JobReason, str] = {
     "ductile job retry {job}",
 }
 
+#: Of scripts and of `ductile exec`, where another remedy helps.
+_SCRIPT_REMEDIES: dict[JobReason, str] = {
+    JobReason.PROTOCOL_ERROR: "See what it printed with `ductile job logs {job}`: its `output` is json, so "
+    "it has to print one JSON document and nothing else.",
+    JobReason.BAD_EXIT: "Its output says why: ductile job logs {job}",
+    JobReason.OUTPUT_TOO_LARGE: "Have it write large results to a file, and print the name of that.",
+}
+_EXEC_REMEDIES: dict[JobReason, str] = _SCRIPT_REMEDIES | {
+    JobReason.KILLED: "If you did not kill it, the kernel did: look at the machine's memory (dmesg).",
+    JobReason.COULD_NOT_START: "Look at the command in `ductile job show {job}`: its program has to exist, "
+    "to be executable, and to begin with #! if it is a script.",
+    JobReason.DEADLINE_EXCEEDED: "Find out what it waits for, or give it more time with --timeout.",
+}
+
 _RETRY = "ductile job retry {job}"
 
 
@@ -70,6 +85,8 @@ async def working_remedy(
     `run` is the record of the job if it is a pipeline run.
     """
     plain = remedy_for(reason, plugin=job.plugin, command=job.command, job_id=job.run_id or job.id)
+    if (special := _remedies_of(context, job).get(reason)) is not None:
+        return special.format(job=job.id)
     if job.status not in TERMINAL or job.status is JobStatus.SUCCEEDED:
         return plain
     if reason in NOT_CREATED and job.run_id is not None and job.step_path is not None:
@@ -91,6 +108,15 @@ async def working_remedy(
     if answer in (RetryResult.UNKNOWN_JOB, RetryResult.PRUNED):
         return "Only its log is left, so that it cannot be retried: submit it again."
     return "It cannot be retried: fix the cause, then submit it again."
+
+
+def _remedies_of(context: OperationContext, job: Job) -> dict[JobReason, str]:
+    """The remedies of a script or a command of `ductile exec`; none for other plugins."""
+    if job.plugin == EXEC_PLUGIN:
+        return _EXEC_REMEDIES
+    plugin = context.snapshot().plugins.get(job.plugin)
+    script = None if plugin is None or plugin.installed is None else plugin.installed.script
+    return {} if script is None or script.output is OutputFormat.PROTOCOL else _SCRIPT_REMEDIES
 
 
 async def _rerun_remedy(context: OperationContext, run_id: str, step: Job) -> str | None:

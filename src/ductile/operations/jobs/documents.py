@@ -9,13 +9,14 @@ import msgspec
 from msgspec import UNSET, Meta
 
 from ductile.core.jobs.admission import bare_key
-from ductile.core.jobs.model import Hold, Job, JobReason, JobStatus, LedgerKind, SubmittedBy
+from ductile.core.jobs.model import Hold, Job, JobReason, JobStatus, LedgerKind, OutputFormat, SubmittedBy
 from ductile.core.jobs.settlement import LogStatus
 from ductile.core.json import JsonObject, JsonValue
 from ductile.core.runs.graph import RUN_PLUGIN
+from ductile.core.scripts import EXEC_PLUGIN, done_event
 from ductile.operations.context import OperationContext
 from ductile.operations.response import Id, Orphaned, Timestamp, from_record, milliseconds, timestamp
-from ductile.protocol.plugin_messages import normalise_response
+from ductile.protocol.plugin_messages import normalise_response, result_in
 from ductile.store.model.records import LedgerRow, LogRow, TransitionRow
 from ductile.struct import Value, about, field
 
@@ -150,18 +151,32 @@ def logged_execution(row: LogRow) -> LoggedExecution:
         row,
         duration_ms=milliseconds(row.duration),
         step=row.step_path,
-        result=plugin_response(row),
+        # The stdout of a script is its result; it is not repeated.
+        result=plugin_response(row) if row.output is OutputFormat.PROTOCOL else None,
         stdout=row.result,
     )
 
 
 def plugin_response(row: LogRow) -> JsonObject | None:
-    """The response envelope of an execution; None if the plugin printed none."""
+    """The response envelope of an execution; None if the plugin printed none.
+
+    For a script that succeeded it is made of what it printed.
+    """
+    if row.output is not OutputFormat.PROTOCOL:
+        return _script_response(row)
     try:
         envelope: JsonValue = msgspec.json.decode(row.result or "")
     except (msgspec.DecodeError, RecursionError):
         return None
     return normalise_response(envelope) if isinstance(envelope, dict) else None
+
+
+def _script_response(row: LogRow) -> JsonObject | None:
+    if row.status is not LogStatus.SUCCEEDED:
+        return None
+    silent = row.plugin in (RUN_PLUGIN, EXEC_PLUGIN)
+    done: JsonObject = {"type": done_event(row.plugin), "payload": {"exit_code": row.exit_code}}
+    return {"status": "ok", "result": result_in(row.result, row.output), "events": [] if silent else [done]}
 
 
 def job_output(job: Job, row: LogRow) -> JsonObject | None:
@@ -174,6 +189,8 @@ def job_output(job: Job, row: LogRow) -> JsonObject | None:
         return None
     envelope = plugin_response(row) or normalise_response({})
     result = envelope.get("result")
+    if result is None and row.output is not OutputFormat.PROTOCOL:
+        result = row.result  # of a script that failed
     shown = "" if result is None else result
     return {
         **envelope,

@@ -7,7 +7,15 @@ from datetime import datetime, timedelta
 from typing import Generic, TypeVar
 
 from ductile.core.jobs.failures import Breaker
-from ductile.core.jobs.model import Job, JobReason, JobStatus, LedgerKind, SubmittedBy, Transition
+from ductile.core.jobs.model import (
+    Job,
+    JobReason,
+    JobStatus,
+    LedgerKind,
+    OutputFormat,
+    SubmittedBy,
+    Transition,
+)
 from ductile.core.jobs.settlement import LogStatus
 from ductile.core.json import JsonObject, JsonValue
 from ductile.core.runs.graph import Graph
@@ -85,6 +93,7 @@ class LogRow(Value):
     step_path: str | None
     trace_id: str | None
     artifacts: tuple[JsonValue, ...] = ()
+    output: OutputFormat = OutputFormat.PROTOCOL
     #: The output, which lists omit.
     result: str | None = None
     stderr: str | None = None

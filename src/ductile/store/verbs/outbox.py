@@ -17,7 +17,6 @@ from ductile.core.webhooks.deliveries import (
     wants,
 )
 from ductile.core.webhooks.url_policy import receiver_of
-from ductile.protocol.plugin_messages import result_in
 from ductile.protocol.state_webhook import encode_state_webhook
 from ductile.store.model.deliveries import (
     ClaimedDeliveries,
@@ -32,6 +31,7 @@ from ductile.store.rows import (
     find_job,
     format_states,
     instant_or_none,
+    last_result,
     parse_states,
     read_delivery,
     read_page,
@@ -137,7 +137,7 @@ def _final_event(session: Session, job: Job) -> StateChange:
     """Return how the job ended, from its row and its log."""
     if job.status is not JobStatus.SUCCEEDED:
         return StateChange(state=WebhookState.FAILED, reason=job.reason, error=job.last_error)
-    result = result_in(session.value("last_output", job_id=job.id))
+    result = last_result(session, job.id)
     return StateChange(state=WebhookState.DONE, reason=job.reason, result=result, artifacts=job.artifacts)
 
 

@@ -21,10 +21,9 @@ from ductile.core.runs.state import (
     TokenResult,
     TokenStart,
 )
-from ductile.protocol.plugin_messages import result_in
 from ductile.store.model.jobs import Accepted, EnqueueResult, RetryResult
 from ductile.store.notifier import JOBS_READY, JobsEnqueued
-from ductile.store.rows import find_job, find_jobs, from_json, row_reader
+from ductile.store.rows import find_job, find_jobs, from_json, last_result, row_reader
 from ductile.store.session import Session
 from ductile.store.verbs.insert import hold_for, submit_job
 from ductile.store.verbs.jobs import get_event_context
@@ -141,7 +140,7 @@ def _continue_token(session: Session, job: Job, policy: Policy) -> None:
         IndexedEvent(event=_read_new_event(row[:-1]), index=row[-1] or 0)
         for row in session.fetch_all("events_of_job", job_id=job.id)
     ]
-    result = result_in(session.value("last_output", job_id=job.id))
+    result = last_result(session, job.id)
     budgeted = replace(policy, budget=session.regex_budget)
     progress = advance_run(view, job, emitted, result, budgeted, session.now, session.rng)
     write_steps(session, job.run_id, progress, policy)

@@ -19,6 +19,7 @@ from ductile.core.jobs.model import (
     LedgerKind,
     Orphaned,
     Outcome,
+    OutputFormat,
     Requeued,
     RunEnded,
     SubmittedBy,
@@ -269,9 +270,17 @@ def _with_last_result(session: Session, ended: RunEnded, last: str | None, job: 
     row = None if last is None else session.fetch_one("last_output", job_id=last)
     if row is None:
         return replace(ended, artifacts=artifacts, evidence=evidence)
-    stdout, stderr, exit_code, signal = row
-    evidence = replace(evidence, stdout=stdout, stderr=stderr, exit_code=exit_code, signal=signal)
-    return replace(ended, artifacts=artifacts, evidence=evidence, result=result_in(stdout))
+    stdout, output, stderr, exit_code, signal = row
+    evidence = replace(
+        evidence,
+        stdout=stdout,
+        output=OutputFormat(output),
+        stderr=stderr,
+        exit_code=exit_code,
+        signal=signal,
+    )
+    result = result_in(stdout, evidence.output)
+    return replace(ended, artifacts=artifacts, evidence=evidence, result=result)
 
 
 def _read_job(session: Session, job_id: str) -> Job:
@@ -386,6 +395,7 @@ def _log_row(
         "job_status": status,
         "job_reason": reason,
         "result": storable(evidence.stdout),
+        "output": evidence.output,
         "stderr": storable(evidence.stderr),
         "exit_code": evidence.exit_code,
         "signal": evidence.signal,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING
 
 from ductile.cli.client import Document, request_if_available
@@ -75,6 +76,13 @@ def show(invocation: Invocation) -> CommandResult:
                 ("version", manifest.version),
                 ("required config", ", ".join(manifest.required_config)),
                 ("optional config", ", ".join(manifest.optional_config)),
+            ]
+        if (script := entry.script) is not None:
+            fields += [
+                ("runs", shlex.join(script.argv)),
+                ("output", script.output),
+                ("emits", script.done_event),
+                ("sealed", None if entry.sealed else "no: its program is found by PATH"),
             ]
         fields += [
             ("directory", console.path(str(entry.directory)) if entry.directory is not None else None),
@@ -176,6 +184,8 @@ def _details(entry: PluginEntry) -> JsonObject:
                 {name: getattr(command, name) for name in fields} for command in manifest.commands.values()
             ],
         }
+    if (script := entry.script) is not None:
+        details |= {"run": [*script.argv], "cwd": script.directory, "output": script.output}
     if instance is not None:
         details |= {
             "config": instance.config.redacted(),
