@@ -7,13 +7,15 @@ unclear, the result allows more, never less.
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
-import jsonschema_rs
 import msgspec
 
 from ductile.core.json import JsonValue
 from ductile.struct import Value
+
+if TYPE_CHECKING:
+    import jsonschema_rs
 
 JsonSchema: TypeAlias = "dict[str, JsonValue] | bool"
 
