@@ -6,18 +6,29 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ductile.config.compile.compiler import compile_snapshot
-from ductile.config.edit.change import Setting, apply_edit, get_setting, parse_key, plan_edit
-from ductile.config.file_io import lock_config_directory
+from ductile.config.edit.change import (
+    PlannedEdit,
+    Setting,
+    apply_edit,
+    get_setting,
+    parse_key,
+    plan_edit,
+    plan_removal,
+    plan_text,
+)
+from ductile.config.file_io import hash_bytes, lock_config_directory
 from ductile.config.find_config import find_config, resolve_path
 from ductile.config.load import LoadedConfig, SealMode, load_config
 from ductile.config.schema.fields import SectionOf, fill_in_defaults
 from ductile.config.schema.model import Config
 from ductile.config.seal import verify_sealed
 from ductile.config.snapshot import SqliteLocation
-from ductile.errors import ConfigError, IntegrityError, Problem, file_error
+from ductile.core.suggest import did_you_mean
+from ductile.errors import ConfigError, ConflictError, IntegrityError, NotFoundError, Problem, file_error
 from ductile.plugins.discovery import discover
 from ductile.plugins.scripts import add_scripts
 from ductile.protocol.yaml_tree import KeyPath, location_of, node_at, problem_at
@@ -25,7 +36,6 @@ from ductile.struct import Value, replace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-    from pathlib import Path
 
     from ductile.config.snapshot import Discovery, PluginInstance, Snapshot
     from ductile.core.json import JsonValue
@@ -181,21 +191,67 @@ def change_setting(
     config_path: str | None,
     environ: Mapping[str, str],
     key: str,
-    value: str,
+    value: str | None,
     *,
     dry_run: bool = False,
     lock: bool = False,
 ) -> SettingChange:
-    """Set one key. The whole configuration is checked with the change before anything is written.
+    """Set one key, or remove it if the value is None. The whole configuration is checked with the change
+    before anything is written.
 
     ConfigError if the result could not be used; IntegrityError if `lock` would renew a broken seal.
     """
     try:
-        edit = plan_edit(find_config(config_path, environ), key, value, environ)
+        config_file = find_config(config_path, environ)
+        if value is None:
+            edit = plan_removal(config_file, key, environ)
+        else:
+            edit = plan_edit(config_file, key, value, environ)
         _compile(edit.loaded, environ)
     except ConfigError as error:
         error.message = f"nothing was written: {error.message}"
         raise
+    return _write_edit(edit, dry_run=dry_run, lock=lock)
+
+
+def replace_text(
+    config_path: str | None,
+    environ: Mapping[str, str],
+    file: Path,
+    text: bytes,
+    *,
+    original: str,
+    dry_run: bool = False,
+    lock: bool = False,
+) -> SettingChange:
+    """Replace the text of one file, if the whole configuration can be used with it. ConfigError if not.
+
+    ConflictError if the file no longer has the hash `original`: somebody else changed it meanwhile.
+    """
+    edit = plan_text(find_config(config_path, environ), file, text, environ)
+    if hash_bytes(edit.before) != original:
+        raise ConflictError(f"{file} was changed meanwhile", hint="edit it again from its present text")
+    _compile(edit.loaded, environ)
+    return _write_edit(edit, dry_run=dry_run, lock=lock)
+
+
+def find_file(config_path: str | None, environ: Mapping[str, str], name: str | None) -> Path:
+    """Return a file of the configuration by its name: `config.yaml` without one. NotFoundError if unknown.
+
+    The configuration may be invalid: correcting it is what an editor is for.
+    """
+    config_file = find_config(config_path, environ)
+    if name is None:
+        return config_file
+    directory = config_file.parent
+    for path in (directory / name, Path(name).absolute()):
+        if path.is_file():
+            return path
+    known = [each.name for each in sorted(directory.iterdir()) if each.is_file()]
+    raise NotFoundError(f"there is no file {name} in {directory}", hint=did_you_mean(name, known))
+
+
+def _write_edit(edit: PlannedEdit, *, dry_run: bool, lock: bool) -> SettingChange:
     write = bool(edit.diff) and not dry_run
     if lock and edit.diff and dry_run:
         verify_sealed(edit.loaded.directory, edit.path)

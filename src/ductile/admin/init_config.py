@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING
 
 from ductile.admin.new_files import NewFile, written_files
 from ductile.admin.seal import seal_configuration
-from ductile.config.file_io import PRIVATE_DIRECTORY, PRIVATE_FILE
+from ductile.config.file_io import PRIVATE_DIRECTORY, PRIVATE_FILE, hash_bytes
 from ductile.config.find_config import CHECKSUMS_FILE, CONFIG_FILE
-from ductile.config.seal import hash_bytes
 from ductile.errors import ConflictError, NotFoundError
 from ductile.struct import Value
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from enum import StrEnum
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -14,18 +15,17 @@ from ductile.config.load import SealMode
 from ductile.config.seal import (
     Checksums,
     Tier,
-    build_checksums,
     read_checksums,
+    relative_name,
     write_checksums,
 )
-from ductile.config.snapshot import InstalledPlugin
-from ductile.errors import ConflictError, IntegrityError, RefusedError, file_error
+from ductile.core.suggest import did_you_mean
+from ductile.errors import ConflictError, IntegrityError, NotFoundError, RefusedError, file_error
 from ductile.plugins.catalogue import find_entry
 from ductile.struct import Value, replace
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from pathlib import Path
+    from collections.abc import Iterator, Mapping, Sequence
 
     from ductile.admin.config import OpenedConfiguration
 
@@ -55,21 +55,58 @@ class SealResult(Value):
 
 
 def seal_configuration(
-    config_path: str | Path | None, environ: Mapping[str, str], *, dry_run: bool = False
+    config_path: str | Path | None,
+    environ: Mapping[str, str],
+    names: Sequence[str] = (),
+    *,
+    dry_run: bool = False,
 ) -> SealResult:
-    """Seal every loaded file, scope file and plugin in use, as they are now."""
+    """Seal every loaded file, scope file and plugin in use as they are now, or only the named ones.
+
+    Entries that are not named stay as they are, so other unsealed changes stay unsealed. NotFoundError for a
+    name that is neither a file nor a plugin of the configuration.
+    """
     opened = open_configuration(config_path, environ, seal=SealMode.IGNORE)
+    now = opened.snapshot.checksums
     before = None
     with suppress(IntegrityError):  # a seal that cannot be read is replaced
         before = read_checksums(opened.loaded.directory)
-    strict = opened.loaded.model.service.strict_mode
-    now = build_checksums(opened.loaded.files, _used_fingerprints(opened), strict=strict)
     before = before or Checksums()
+    chosen = _named(opened, names)
+    if names:
+        now = replace(
+            before.with_files(*(file for name, file in now.files.items() if name in chosen)),
+            plugins=MappingProxyType(
+                {**before.plugins, **{key: value for key, value in now.plugins.items() if key in chosen}}
+            ),
+            strict=before.strict or now.strict,
+        )
     files = (
         SealEntry(name=name, change=change, tier=(now.files.get(name) or before.files[name]).tier)
         for name, change in _changes(before.files, now.files)
     )
-    return _write(opened, now, [*files, *_plugin_entries(before, now)], dry_run=dry_run)
+    entries = [*files, *_plugin_entries(before, now)]
+    if names:
+        entries = [entry for entry in entries if entry.name in chosen]
+    return _write(opened, now, entries, dry_run=dry_run)
+
+
+def _named(opened: OpenedConfiguration, names: Sequence[str]) -> frozenset[str]:
+    """Return the names in the seal of files and plugins that were named on the command line."""
+    directory, sealed = opened.loaded.directory, opened.snapshot.checksums
+    found = set()
+    for name in names:
+        candidates = (name, relative_name(directory, Path(name).absolute()), name.removeprefix("./"))
+        known = next((each for each in candidates if each in sealed.files or each in sealed.plugins), None)
+        instance = opened.snapshot.plugins.get(name)
+        if known is None and instance is not None:
+            known = instance.uses if instance.uses in sealed.plugins else None
+        if known is None:
+            all_names = (*sealed.files, *sealed.plugins)
+            hint = did_you_mean(name, all_names) or f"there are {', '.join(all_names)}"
+            raise NotFoundError(f"{name} is not a file or plugin of this configuration", hint=hint)
+        found.add(known)
+    return frozenset(found)
 
 
 def seal_plugins(
@@ -86,7 +123,7 @@ def seal_plugins(
             "the configuration was never sealed", hint="look at it, then run `ductile config lock`"
         )
     if plugin is None:
-        now = replace(before, plugins=MappingProxyType(_used_fingerprints(opened)))
+        now = replace(before, plugins=opened.snapshot.checksums.plugins)
         return _write(opened, now, [*_plugin_entries(before, now)], dry_run=dry_run)
     entry = find_entry(opened.snapshot, plugin, opened.discovery)
     if entry.fingerprint is None:
@@ -103,16 +140,6 @@ def seal_plugins(
     now = replace(before, plugins=MappingProxyType({**before.plugins, entry.uses: entry.fingerprint}))
     entries = [each for each in _plugin_entries(before, now) if each.name == entry.uses]
     return _write(opened, now, entries, dry_run=dry_run)
-
-
-def _used_fingerprints(opened: OpenedConfiguration) -> dict[str, str]:
-    """The fingerprints of configured plugins; a plugin that cannot run has none."""
-    found = ((plugin.uses, opened.discovery.found(plugin)) for plugin in opened.snapshot.plugins.values())
-    return {
-        name: plugin.fingerprint
-        for name, plugin in sorted(found, key=lambda pair: pair[0])
-        if isinstance(plugin, InstalledPlugin) and plugin.sealed
-    }
 
 
 def _plugin_entries(before: Checksums, now: Checksums) -> Iterator[SealEntry]:

@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING
 
 from ductile.admin.init_config import generate_token
 from ductile.config.edit.rewrite import with_entry, without_entry
-from ductile.config.file_io import lock_config_directory, read_regular_file
+from ductile.config.file_io import hash_bytes, lock_config_directory, read_regular_file
 from ductile.config.find_config import CONFIG_FILE, find_config, resolve_path
 from ductile.config.load import LoadedConfig, SealMode, load_config
 from ductile.config.names import NAME
 from ductile.config.read.environment import load_environment_files, parse_environment
 from ductile.config.read.includes import ConfigFiles, load_config_files
-from ductile.config.seal import Tier, hash_bytes, remove_sealed, write_new_sealed, write_sealed
+from ductile.config.seal import Tier, remove_sealed, write_new_sealed, write_sealed
 from ductile.config.validate.access import suggest_scope
 from ductile.core.suggest import did_you_mean
 from ductile.errors import ConfigError, ConflictError, NotFoundError, Problem, UsageError, file_error

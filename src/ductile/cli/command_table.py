@@ -51,7 +51,11 @@ NOUNS = (
         "doctor:doctor selfcheck:doctor sweep:doctor backup:backup restore:backup watch:monitor unit:setup "
         "completion:setup",
     ),
-    Noun("config", "check, seal, read and change the configuration", "check lock show get set schema init"),
+    Noun(
+        "config",
+        "check, seal, read and change the configuration",
+        "check:files lock:files show:files get:files set:files unset:files edit:edit schema:files init:files",
+    ),
     Noun(
         "plugin",
         "run, inspect, write and test plugins",

@@ -73,8 +73,8 @@ def action_help(words: str, action: Action) -> str:
 
 def signature(words: str, action: Action) -> str:
     """`words`, which name the action, and its arguments."""
-    arguments = (each.name if each.required else f"[{each.name}]" for each in action.arguments)
-    return " ".join((words, *arguments))
+    names = ((each, f"{each.name}…" if each.many else each.name) for each in action.arguments)
+    return " ".join((words, *(name if each.required else f"[{name}]" for each, name in names)))
 
 
 def _pairs(rows: list[tuple[str, str]]) -> list[str]:

@@ -17,7 +17,7 @@ class Invocation(NamedTuple):
     """One call of a command: its arguments by name, and the environment it runs in."""
 
     action: Action
-    arguments: Mapping[str, str | bool | None]
+    arguments: Mapping[str, str | bool | list[str] | None]
     config: str | None
     verbose: bool
     environ: Mapping[str, str]
@@ -32,6 +32,11 @@ class Invocation(NamedTuple):
     def optional(self, name: str) -> str | None:
         value = self.arguments.get(name)
         return None if value is None else str(value)
+
+    def words(self, name: str) -> tuple[str, ...]:
+        """An argument that takes several words."""
+        found = self.arguments.get(name)
+        return tuple(found) if isinstance(found, list) else ()
 
     def switch(self, name: str) -> bool:
         return bool(self.arguments.get(name))

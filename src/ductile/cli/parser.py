@@ -31,7 +31,7 @@ class ParsedCommand(NamedTuple):
     noun: Noun | None = None
     action: Action | None = None
     words: str = ""
-    arguments: Mapping[str, str | bool | None] = {}
+    arguments: Mapping[str, str | bool | list[str] | None] = {}
     config: str | None = None
     json: bool = False
     verbose: bool = False
@@ -149,7 +149,9 @@ def _build_parser(action: Action, words: str) -> argparse.ArgumentParser:
 
     parser = Parser(prog=f"ductile {words}", add_help=False, allow_abbrev=False)
     for argument in action.arguments:
-        parser.add_argument(argument.name, nargs=None if argument.required else "?")
+        several = "+" if argument.required else "*"
+        one = None if argument.required else "?"
+        parser.add_argument(argument.name, nargs=several if argument.many else one)
     for option in options:
         if option.metavar:
             parser.add_argument(*option.flags, dest=option.destination)

@@ -27,6 +27,8 @@ class Argument(NamedTuple):
     required: bool = True
     #: The field of the operation's request that it fills, if any.
     field: str | None = None
+    #: Whether it takes all further words; it is the last one then.
+    many: bool = False
 
 
 class Option(NamedTuple):

@@ -1,4 +1,4 @@
-"""Reads and writes configuration files: reads regular files only, and never leaves a half-written one."""
+"""Reads, hashes and writes configuration files: regular files only, and never a half-written one."""
 
 from __future__ import annotations
 
@@ -22,6 +22,12 @@ _SPECIAL = {
     stat.S_IFIFO: "it is a named pipe",
     stat.S_IFSOCK: "it is a socket",
 }
+
+
+def hash_bytes(data: bytes) -> str:
+    from blake3 import blake3  # noqa: PLC0415 - only loading or sealing a configuration pays for the import
+
+    return f"blake3:{blake3(data).hexdigest()}"
 
 
 @contextmanager

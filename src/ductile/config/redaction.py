@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import cache
 
+from ductile.config.file_io import hash_bytes
 from ductile.config.read.interpolate import without_defaults
 from ductile.config.schema.fields import Scalar, SettingType, settings_under
 from ductile.config.schema.model import Config
@@ -48,6 +49,28 @@ def redacted_config(node: Node, path: KeyPath = (), *, secret: bool = False) -> 
             if secret and value is not None and not isinstance(value, bool):
                 return MASK
             return mask_urls(value) if isinstance(value, str) else value
+
+
+def hidden_values(node: Node, path: KeyPath = (), *, secret: bool = False) -> JsonValue:
+    """Return a tree of the same shape with a digest for each value that `redacted_config` does not show.
+
+    For comparing within this process: a digest of a short secret could be guessed and must not be stored.
+    """
+    match node:
+        case MapNode(entries=entries):
+            return {
+                key.text: hidden_values(
+                    value, (*path, key.text), secret=secret or _compares_secret(node, key.text)
+                )
+                for key, value in entries
+            }
+        case ListNode(items=items):
+            return [hidden_values(item, (*path, index), secret=secret) for index, item in enumerate(items)]
+        case ScalarNode():
+            shown = redacted_config(node, path, secret=secret)
+            if node.written is None and shown == scalar_value(node):
+                return None
+            return hash_bytes(node.text.encode())
 
 
 def secret_scalars(

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
 from types import MappingProxyType
 
-from ductile.config.file_io import read_regular_file, write_atomically
+from ductile.config.file_io import hash_bytes, read_regular_file, write_atomically
 from ductile.config.find_config import CHECKSUMS_FILE
+from ductile.config.kept_files import compare_with_kept, keep_file, remove_oldest
 from ductile.config.read.interpolate import variables_in
 from ductile.errors import IntegrityError, Problem
 from ductile.protocol.yaml import parse_yaml
@@ -27,7 +29,9 @@ _HIGH_SECTIONS = (("api", "auth"), ("tokens",), ("webhooks",))
 _ACCESS_SECTIONS = (*_HIGH_SECTIONS, ("state_webhooks",))
 _HIGH_NAMES = frozenset(("tokens.yaml", "webhooks.yaml"))
 _PLUGIN = "plugin "
-AUTHORISE = "review the change; if it is intended, run `ductile config lock`"
+AUTHORISE = "review the change (`ductile config diff --sealed`); if it is intended, run `ductile apply`"
+#: Changed keys that a message about an unsealed file lists.
+_MAX_LISTED = 10
 
 
 class Tier(StrEnum):
@@ -67,14 +71,20 @@ class SealViolation(Value):
     name: str
     changed: bool
     tier: Tier
+    #: The hash that was sealed, of a file.
+    sealed_hash: str | None = None
 
     @property
     def is_plugin(self) -> bool:
         return self.name.startswith(_PLUGIN)
 
     def as_problem(self, directory: Path) -> Problem:
-        text = "has changed since it was sealed" if self.changed else "is not sealed"
-        return Problem(message=f"{self.name} {text}", file=str(directory / CHECKSUMS_FILE), hint=AUTHORISE)
+        """Return the problem; of a file, with the keys that changed. Reads the file and its kept copy."""
+        message = f"{self.name} {'has changed since it was sealed' if self.changed else 'is not sealed'}"
+        if self.changed and not self.is_plugin:
+            difference = compare_with_kept(directory, self.name, self.sealed_hash)
+            message = "\n  ".join((f"{message}:", *difference.describe(most=_MAX_LISTED)))
+        return Problem(message=message, file=str(directory / CHECKSUMS_FILE), hint=AUTHORISE)
 
 
 def check_changes(
@@ -98,12 +108,6 @@ def check_changes(
         message = "the configuration is not what was sealed"
         raise IntegrityError(message, hint=AUTHORISE, problems=tuple(problems))
     return tuple(problems)
-
-
-def hash_bytes(data: bytes) -> str:
-    from blake3 import blake3  # noqa: PLC0415 - only loading or sealing a configuration pays for the import
-
-    return f"blake3:{blake3(data).hexdigest()}"
 
 
 def relative_name(directory: Path, path: Path) -> str:
@@ -138,7 +142,10 @@ def find_file_violations(present: Iterable[FileHash], sealed: Checksums | None) 
         entry = known.get(file.name)
         if entry is None or file.hash not in (entry.hash, entry.pending):
             tier = _higher(entry.tier, file.tier) if entry else file.tier
-            violations.append(SealViolation(name=file.name, changed=entry is not None, tier=tier))
+            sealed_hash = entry.hash if entry else None
+            violations.append(
+                SealViolation(name=file.name, changed=entry is not None, tier=tier, sealed_hash=sealed_hash)
+            )
     return tuple(violations)
 
 
@@ -171,6 +178,7 @@ def read_checksums(directory: Path) -> Checksums | None:
 
 
 def write_checksums(directory: Path, checksums: Checksums) -> None:
+    """Write the seal, and keep a copy of each file that is as sealed. Raises OSError."""
     content = {
         "version": _VERSION,
         "strict": checksums.strict,
@@ -183,6 +191,14 @@ def write_checksums(directory: Path, checksums: Checksums) -> None:
     }
     text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
     write_atomically(directory / CHECKSUMS_FILE, text.encode())
+    for file in checksums.files.values():
+        with suppress(
+            OSError
+        ):  # The seal counts without its copies; a change is then shown without its keys.
+            data = read_regular_file(directory / file.name)
+            if hash_bytes(data) == file.hash:
+                keep_file(directory, data)
+    remove_oldest(directory, {file.hash for file in checksums.files.values()})
 
 
 def build_checksums(files: Iterable[FileHash], plugins: Mapping[str, str], *, strict: bool) -> Checksums:

@@ -12,9 +12,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Literal, TypeAlias
 
+from ductile.config.differences import ComparableConfig
 from ductile.config.schema.model import ApiSettings, ServiceSettings, StateWebhookSettings, WebhookPreset
 from ductile.config.schema.pipelines import PipelineSettings
 from ductile.config.schema.plugins import LimitSettings
+from ductile.config.seal import Checksums
 from ductile.config.secrets import Secret, SecretMap
 from ductile.core.events.model import EventRoute
 from ductile.core.jobs.failures import BreakerPolicy, RetryPolicy
@@ -191,7 +193,7 @@ class WebhookEndpoint(Value):
     scheme: SignatureScheme
 
 
-@hide_in_repr("redacted")
+@hide_in_repr("redacted", "hidden")
 class Snapshot(Value):
     directory: Path
     service: ServiceSettings
@@ -219,6 +221,14 @@ class Snapshot(Value):
     warnings: tuple[Problem, ...]
     #: The merged configuration as written, without secrets, to be stored and shown.
     redacted: JsonValue
+    #: A digest for each value that `redacted` does not show, to notice that it changed; never stored.
+    hidden: JsonValue = None
+    #: The seal that this configuration would have: its files, the plugins in use, strict mode.
+    checksums: Checksums = Checksums()
+
+    @property
+    def comparable(self) -> ComparableConfig:
+        return ComparableConfig(redacted=self.redacted, hidden=self.hidden)
 
     @property
     def refused(self) -> tuple[PluginInstance, ...]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from builders.configs import a_config, a_config_of, loaded, problems_of
-from ductile.config.seal import hash_bytes
+from ductile.config.file_io import hash_bytes
 from ductile.config.secrets import digest_of
 from ductile.webhooks.server import UNVERIFIED_BYTES
 

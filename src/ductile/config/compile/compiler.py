@@ -11,16 +11,19 @@ from types import MappingProxyType
 
 from ductile.config.compile.pipelines import compile_pipelines
 from ductile.config.compile.plugins import compile_plugin, plugin_policy
+from ductile.config.file_io import hash_bytes
 from ductile.config.find_config import resolve_path
 from ductile.config.load import LoadedConfig, SealMode
 from ductile.config.names import parse_target
+from ductile.config.redaction import hidden_values
 from ductile.config.schema.model import ApiAuthSettings, WebhookEndpointSettings, WebhookPreset
-from ductile.config.seal import Tier, check_changes, find_plugin_violations, hash_bytes
+from ductile.config.seal import Tier, build_checksums, check_changes, find_plugin_violations
 from ductile.config.secrets import Secret, looks_secret
 from ductile.config.snapshot import (
     AccessToken,
     Discovery,
     EventTarget,
+    InstalledPlugin,
     PipelineTarget,
     PluginInstance,
     PluginTarget,
@@ -64,13 +67,13 @@ def compile_snapshot(loaded: LoadedConfig, discovery: Discovery) -> Snapshot:
     if report.errors:
         raise ConfigError("the configuration does not fit its plugins", problems=tuple(report.errors))
     warn_about_events(config, plugins, pipelines, report)
+    present = {
+        found.uses: found.installed.fingerprint
+        for found in plugins.values()
+        if found.installed and found.installed.sealed
+    }
     # A configuration that was never sealed has a warning already.
     if loaded.seal is SealMode.VERIFY and (loaded.checksums is not None or loaded.strict):
-        present = {
-            found.uses: found.installed.fingerprint
-            for found in plugins.values()
-            if found.installed and found.installed.sealed
-        }
         violations = find_plugin_violations(present, loaded.checksums)
         report.warnings += check_changes(violations, loaded.directory, Tier.OPERATIONAL, refuse=loaded.strict)
     routes = tuple(
@@ -128,7 +131,21 @@ def compile_snapshot(loaded: LoadedConfig, discovery: Discovery) -> Snapshot:
         fingerprint=_fingerprint(loaded, plugins),
         warnings=(*loaded.warnings, *discovery.warnings, *report.warnings),
         redacted=loaded.redacted(),
+        hidden=hidden_values(loaded.tree),
+        checksums=build_checksums(
+            loaded.files, _sealed_plugins(plugins, discovery), strict=config.service.strict_mode
+        ),
     )
+
+
+def _sealed_plugins(plugins: Mapping[str, PluginInstance], discovery: Discovery) -> dict[str, str]:
+    """Return the fingerprints of the plugins that a seal covers, also of those that lack a setting."""
+    found = ((plugin.uses, discovery.found(plugin)) for plugin in plugins.values())
+    return {
+        name: plugin.fingerprint
+        for name, plugin in sorted(found, key=lambda pair: pair[0])
+        if isinstance(plugin, InstalledPlugin) and plugin.sealed
+    }
 
 
 def _fingerprint(loaded: LoadedConfig, plugins: Mapping[str, PluginInstance]) -> str:

@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from ductile.config.compile.plugins import compile_retry
+from ductile.config.file_io import hash_bytes
 from ductile.config.names import parse_target
 from ductile.config.schema.model import Config
 from ductile.config.schema.pipelines import ConditionSettings, PipelineSettings, StepSettings
-from ductile.config.seal import hash_bytes
 from ductile.config.snapshot import PluginInstance
 from ductile.config.validate.report import ValidationReport
 from ductile.core.events.model import Pipeline

@@ -6,8 +6,8 @@ import json
 from datetime import timedelta
 
 from ductile.config.cron import CronTable, parse_cron
+from ductile.config.file_io import hash_bytes
 from ductile.config.schema.plugins import PluginSettings, RetrySettings, ScheduleSettings
-from ductile.config.seal import hash_bytes
 from ductile.config.snapshot import (
     Discovery,
     InstalledPlugin,

@@ -1,4 +1,4 @@
-"""`config get` and `config set`: one key at a time, in the file that defines it.
+"""`config get`, `set`, `unset` and `edit`: a key in the file that defines it, or the text of one file.
 
 A change is planned first, as a value: the new text, checked by loading the whole configuration with it. Only
 then is it written. Comments, order and the rest of the file stay as they are.
@@ -17,8 +17,10 @@ from pathlib import Path
 
 from ductile.config.compile.compiler import signature_scheme
 from ductile.config.compile.plugins import compile_retry
-from ductile.config.edit.rewrite import with_entry, with_value
+from ductile.config.differences import comparable_file
+from ductile.config.edit.rewrite import with_entry, with_value, without_value
 from ductile.config.file_io import write_atomically
+from ductile.config.kept_files import compare_contents
 from ductile.config.load import LoadedConfig, SealMode, load_config
 from ductile.config.read.includes import load_config_files
 from ductile.config.read.interpolate import without_defaults
@@ -204,6 +206,45 @@ def plan_edit(config_file: Path, key: str, value: str, environ: Mapping[str, str
     return PlannedEdit(
         key=format_path(path), path=file, before=before, after=after, diff=diff, loaded=changed
     )
+
+
+def plan_removal(config_file: Path, key: str, environ: Mapping[str, str]) -> PlannedEdit:
+    """Plan to remove a key or an entry of a list, so that its default applies again.
+
+    Raises NotFoundError if nothing is set there, ConfigError if the result would be invalid or another file
+    sets the key as well.
+    """
+    sources = load_config_files(config_file)
+    path = resolve_indexes(sources.root, parse_key(key))
+    if node_at(sources.root, path) is None:
+        _key_of_model(sources.root, path)  # raises for a key that does not exist, with a suggestion
+        raise NotFoundError(f"{format_path(path)} is not set: its default applies already")
+    file, local = _find_definition(sources.root, path, otherwise=config_file)
+    before = file.read_bytes()
+    after = without_value(before, local, file)
+    changed = load_config(config_file, environ, seal=SealMode.IGNORE, overlay={file: after})
+    left = load_config_files(config_file, {file: after}).root
+    if not isinstance(path[-1], int) and node_at(left, path) is not None:
+        raise ConfigError(
+            f"{format_path(path)} would still be set by {location_of(left, path).file}",
+            hint="remove it there first, or edit the files by hand",
+        )
+    diff = mask_urls(without_defaults(masked_diff(file, before, after)))
+    return PlannedEdit(
+        key=format_path(path), path=file, before=before, after=after, diff=diff, loaded=changed
+    )
+
+
+def plan_text(config_file: Path, file: Path, after: bytes, environ: Mapping[str, str]) -> PlannedEdit:
+    """Plan to replace the whole text of a file. Raises ConfigError if the result would be invalid."""
+    before = file.read_bytes() if file.exists() else b""
+    changed = load_config(config_file, environ, seal=SealMode.IGNORE, overlay={file: after})
+    if comparable_file(before, file.name) is None or not file.name.endswith((".yaml", ".yml")):
+        diff = "\n".join(compare_contents(file.name, before, after).describe(most=100)) + "\n"
+    else:
+        diff = mask_urls(without_defaults(masked_diff(file, before, after)))
+    diff = diff if before != after else ""
+    return PlannedEdit(key=file.name, path=file, before=before, after=after, diff=diff, loaded=changed)
 
 
 def apply_edit(edit: PlannedEdit, *, renew: bool = False) -> None:

@@ -10,7 +10,7 @@ import codecs
 import io
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from difflib import SequenceMatcher
 from pathlib import Path
@@ -19,7 +19,17 @@ from typing import Any
 from ductile.core.json import JsonValue
 from ductile.errors import ConfigError, NotFoundError
 from ductile.protocol.yaml import parse_yaml, scalar_span
-from ductile.protocol.yaml_tree import KeyPath, ListNode, MapNode, Node, format_path, node_at, to_plain, walk
+from ductile.protocol.yaml_tree import (
+    KeyPath,
+    ListNode,
+    MapNode,
+    Node,
+    format_path,
+    location_of,
+    node_at,
+    to_plain,
+    walk,
+)
 from ductile.struct import Value
 
 _BREAK = re.compile(r"\r\n|\r|\n")
@@ -27,6 +37,8 @@ _LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
 #: Line breaks in YAML 1.1, which the locations of its parsers count too.
 _OTHER_BREAK = re.compile("[\x85\u2028\u2029]")
 _COMMENT = re.compile(r"[ \t]+(?=#)")
+#: A key without a value on its line.
+_HEADING = re.compile(r"([^#]*:)([ \t]*(?:#.*)?(?:\r\n|\r|\n)?)")
 
 
 def with_value(before: bytes, path: KeyPath, value: JsonValue, file: Path) -> bytes:
@@ -78,6 +90,56 @@ def without_entry(before: bytes, path: KeyPath, file: Path) -> bytes:
         del tree[last]
 
     return _rewrite(before, remove, file)
+
+
+def without_value(before: bytes, path: KeyPath, file: Path) -> bytes:
+    """Return the text of a file without a key or a list entry; comments before the next one stay."""
+    text = before.decode("utf-8-sig")
+    tree = parse_yaml(before, file=str(file))
+    expected: Any = to_plain(tree)
+    parent = expected
+    for part in path[:-1]:
+        parent = parent[part]
+    del parent[path[-1]]
+    for after in () if tree is None else _without_lines(text, tree, path):
+        parsed = _parse(after, file)
+        if (to_plain(parsed) or {}) == expected:
+            return codecs.BOM_UTF8 * before.startswith(codecs.BOM_UTF8) + after.encode()
+    return without_entry(before, path, file)
+
+
+def _without_lines(text: str, tree: Node, path: KeyPath) -> Iterator[str]:
+    """Yield the text without the lines of an entry, then with an explicit empty value for its parent.
+
+    Both can be wrong, for example if the entry shares a line with another one: the caller compares.
+    """
+    start = location_of(tree, path)
+    entry = node_at(tree, path)
+    if entry is None:
+        return
+    inside = {node.location.line for _, node in walk(entry)} | {start.line}
+    lines_with_nodes = {node.location.line for _, node in walk(tree)} | {
+        key.location.line for _, node in walk(tree) if isinstance(node, MapNode) for key, _ in node.entries
+    }
+    lines: list[str] = _LINE.findall(text)
+    end = min((line for line in lines_with_nodes if line > max(inside)), default=len(lines) + 1) - 1
+    # Empty lines and comments before the next entry belong to that one, unless they are indented deeper.
+    margin = _indent(lines[start.line - 1])
+    while end > start.line and _is_margin(lines[end - 1], margin):
+        end -= 1
+    left = [*lines[: start.line - 1], *lines[end:]]
+    yield "".join(left)
+    parent = node_at(tree, path[:-1])
+    heading = location_of(tree, path[:-1]).line - 1
+    if path[:-1] and heading < start.line - 1 and (found := _HEADING.fullmatch(left[heading])):
+        empty = " []" if isinstance(parent, ListNode) else " {}"
+        left[heading] = f"{found[1]}{empty}{found[2]}"
+        yield "".join(left)
+
+
+def _is_margin(line: str, indent: int) -> bool:
+    stripped = line.strip()
+    return not stripped or (stripped.startswith("#") and _indent(line) <= indent)
 
 
 def _rewrite(before: bytes, change: Callable[[Any], None], file: Path, of: KeyPath = ()) -> bytes:

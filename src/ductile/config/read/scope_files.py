@@ -7,10 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-from ductile.config.file_io import find_symlinks, read_regular_file
+from ductile.config.file_io import find_symlinks, hash_bytes, read_regular_file
 from ductile.config.find_config import is_url, resolve_path
 from ductile.config.schema.model import Config, TokenSettings
-from ductile.config.seal import hash_bytes
 from ductile.config.validate.access import validate_scopes
 from ductile.config.validate.report import ValidationReport
 from ductile.protocol.yaml_tree import KeyPath

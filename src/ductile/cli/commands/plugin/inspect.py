@@ -208,7 +208,7 @@ _NAME = Argument("NAME", field="plugin")
 )
 def lock(invocation: Invocation) -> CommandResult:
     from ductile.admin.seal import seal_plugins
-    from ductile.cli.commands.config import seal_result
+    from ductile.cli.commands.config.files import seal_result
 
     name, dry_run = invocation.optional("NAME"), invocation.switch("dry_run")
     return seal_result(seal_plugins(invocation.config, invocation.environ, name, dry_run=dry_run))

@@ -11,7 +11,7 @@ from ductile.cli.client import (
     request_daemon,
     request_if_available,
 )
-from ductile.cli.commands.config import change_as_json, change_text
+from ductile.cli.commands.config.files import change_as_json, change_text
 from ductile.cli.console import format as fmt
 from ductile.cli.console.console import Console
 from ductile.cli.invocation import CommandResult, Invocation

@@ -71,15 +71,28 @@ def check(invocation: Invocation) -> CommandResult:
 @action(
     "lock",
     "seal the configuration: authorise the files as they are now",
+    arguments=(
+        Argument("NAME", "only these files and plugins; everything else stays as it is", False, many=True),
+    ),
     options=(DRY_RUN,),
     about="Writes the hashes of all files that were loaded to .checksums. A file with tokens, "
-    "webhooks or API access that differs from its hash keeps the daemon from starting.",
+    "webhooks or API access that differs from its hash keeps the daemon from starting. "
+    "`ductile apply` shows what changed, seals it and reloads the daemon.",
+    examples=(
+        Example("ductile config lock tokens.yaml", "authorise one file, and no other change"),
+        Example("ductile config lock --dry-run", "what has changed since it was sealed?"),
+    ),
 )
 def lock(invocation: Invocation) -> CommandResult:
     from ductile.admin.seal import seal_configuration
 
     return seal_result(
-        seal_configuration(invocation.config, invocation.environ, dry_run=invocation.switch("dry_run"))
+        seal_configuration(
+            invocation.config,
+            invocation.environ,
+            invocation.words("NAME"),
+            dry_run=invocation.switch("dry_run"),
+        )
     )
 
 
@@ -131,7 +144,7 @@ def get(invocation: Invocation) -> CommandResult:
     options=(DRY_RUN, Option("--lock", "renew the seal of the changed file, if it was intact")),
     about="The result is checked before it is written, and refused if other files would keep it "
     "from having an effect. An entry of a list is changed in the file that has it. Without "
-    "--lock the seal is not renewed: run `ductile config lock` when the change is what you want.",
+    "--lock the seal is not renewed: `ductile apply` shows the change, seals it and reloads the daemon.",
     examples=(
         Example(
             "ductile config set service.log_level debug --lock", "and seal it; `ductile reload` applies it"
@@ -141,21 +154,44 @@ def get(invocation: Invocation) -> CommandResult:
     ),
 )
 def change(invocation: Invocation) -> CommandResult:
-    import shlex
+    return _change(invocation, invocation.text("VALUE"))
 
+
+@action(
+    "unset",
+    "remove one setting from its file, keeping comments and order",
+    arguments=(Argument("KEY", "where it is, such as service.log_level or routes[0]"),),
+    options=(DRY_RUN, Option("--lock", "renew the seal of the changed file, if it was intact")),
+    about="Its default applies again. Checked, written and sealed as by `config set`.",
+    examples=(Example("ductile config unset service.log_level --dry-run", "what would be removed?"),),
+)
+def unset(invocation: Invocation) -> CommandResult:
+    return _change(invocation, None)
+
+
+def _change(invocation: Invocation, value: str | None) -> CommandResult:
     from ductile.admin.config import change_setting
 
     done = change_setting(
         invocation.config,
         invocation.environ,
         invocation.text("KEY"),
-        invocation.text("VALUE"),
+        value,
         dry_run=invocation.switch("dry_run"),
         lock=invocation.switch("lock"),
     )
+    hint = apply_hint(invocation, sealed=done.sealed)
+    return CommandResult(change_as_json(done), lambda console: change_text(done, console, hint=hint))
+
+
+def apply_hint(invocation: Invocation, *, sealed: bool) -> str:
+    """How a change that was written takes effect."""
+    import shlex
+
     config = f" --config {shlex.quote(invocation.config)}" if invocation.config else ""
-    hint = f"If the change is what you want, run `ductile config lock{config}`."
-    return CommandResult(change_as_json(done), lambda console: change_text(done, console, seal_hint=hint))
+    if sealed:
+        return f"A running daemon uses it after `ductile reload{config}`."
+    return f"Its seal is not renewed. To see it, seal it and reload the daemon: `ductile apply{config}`"
 
 
 @action("schema", "print the JSON Schema of the configuration")
@@ -315,8 +351,8 @@ def change_as_json(done: SettingChange) -> JsonObject:
     }
 
 
-def change_text(done: SettingChange, console: Console, *, seal_hint: str = "") -> str:
-    """The diff, and what was written. `seal_hint` is for a change that does not renew the seal."""
+def change_text(done: SettingChange, console: Console, *, hint: str = "") -> str:
+    """The diff, and what was written. `hint` says how a change takes effect."""
     if not done.diff:
         return f"{done.key} has this value already; nothing was written."
     diff = "".join(
@@ -326,6 +362,5 @@ def change_text(done: SettingChange, console: Console, *, seal_hint: str = "") -
     file = console.path(str(done.path))
     if not done.written:
         return f"{diff}\nNothing was written."
-    if done.sealed:
-        return f"{diff}\nWrote {file} and renewed its seal."
-    return f"{diff}\nWrote {file}.\nIts seal is not renewed. {seal_hint}"
+    wrote = f"Wrote {file} and renewed its seal." if done.sealed else f"Wrote {file}."
+    return f"{diff}\n{wrote}\n{hint}".rstrip()

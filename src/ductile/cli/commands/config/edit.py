@@ -1,0 +1,131 @@
+"""`ductile config edit`: a file of the configuration in an editor, checked before it is written."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ductile.cli.commands.config.files import apply_hint, change_as_json, change_text
+from ductile.cli.invocation import CommandResult, Invocation
+from ductile.cli.spec import DRY_RUN, Argument, Example, Option, action
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ductile.admin.config import SettingChange
+    from ductile.admin.edit_copy import EditCopy
+    from ductile.errors import DuctileError
+
+
+@action(
+    "edit",
+    "edit a file in your editor; it is checked before it is written",
+    arguments=(Argument("FILE", "a file of the configuration (default config.yaml)", required=False),),
+    options=(DRY_RUN, Option("--lock", "renew the seal of the file, if it was intact")),
+    about="Opens a copy with $VISUAL or $EDITOR. When the editor ends, the whole configuration is checked "
+    "with the new text; only then does it replace the file, at once. On a terminal, problems are shown and "
+    "you can edit again; otherwise nothing is written and the text is kept where the message says.",
+    examples=(
+        Example("ductile config edit", "then `ductile apply`"),
+        Example("ductile config edit tokens.yaml --lock", "and renew the seal of that file"),
+    ),
+)
+def edit(invocation: Invocation) -> CommandResult:
+    from ductile.admin.config import find_file
+    from ductile.admin.edit_copy import EditCopy
+    from ductile.errors import DuctileError
+
+    file = find_file(invocation.config, invocation.environ, invocation.optional("FILE"))
+    command = _editor(invocation)
+    copy = EditCopy.of(file)
+    done: SettingChange | None = None
+    while done is None:
+        _run_editor(command, copy.path)
+        try:
+            done = _replace(invocation, file, copy)
+        except DuctileError as error:
+            if not _wants_to_edit_again(error, invocation):
+                _keep_text(error, copy.path)
+                raise
+    copy.remove()
+    if not done.diff:
+        return CommandResult(change_as_json(done), "Nothing was changed.")
+    hint = apply_hint(invocation, sealed=done.sealed)
+    return CommandResult(change_as_json(done), lambda console: change_text(done, console, hint=hint))
+
+
+def _replace(invocation: Invocation, file: Path, copy: EditCopy) -> SettingChange:
+    from ductile.admin.config import replace_text
+
+    return replace_text(
+        invocation.config,
+        invocation.environ,
+        file,
+        copy.read(),
+        original=copy.original,
+        lock=invocation.switch("lock"),
+        dry_run=invocation.switch("dry_run"),
+    )
+
+
+def _editor(invocation: Invocation) -> list[str]:
+    """The words of the editor's command line. UsageError if none is set and there is no terminal."""
+    import shlex
+    import sys
+
+    from ductile.errors import UsageError
+
+    command = invocation.environ.get("VISUAL") or invocation.environ.get("EDITOR")
+    if not command:
+        if not sys.stdin.isatty():
+            raise UsageError("no editor is set", hint="set EDITOR, or use `ductile config set`")
+        command = "vi"
+    try:
+        words = shlex.split(command)
+    except ValueError:
+        words = []
+    if not words:
+        raise UsageError(f"the editor {command!r} is not a command", hint="set EDITOR to a program")
+    return words
+
+
+def _run_editor(command: list[str], path: Path) -> None:
+    """Wait for the editor. RefusedError if it cannot be started or fails."""
+    import subprocess
+
+    from ductile.errors import RefusedError
+
+    try:
+        status = subprocess.run([*command, str(path)], check=False).returncode
+    except OSError as error:
+        raise RefusedError(
+            f"the editor {command[0]} cannot be started: {error.strerror}", hint="set EDITOR to a program"
+        ) from None
+    if status != 0:
+        raise RefusedError(
+            f"nothing was written: the editor {command[0]} ended with status {status}",
+            hint=f"the text is kept in {path}",
+        )
+
+
+def _wants_to_edit_again(error: DuctileError, invocation: Invocation) -> bool:
+    """Show what is wrong and ask, on a terminal; False elsewhere."""
+    import sys
+
+    from ductile.cli.console.console import console_for
+    from ductile.cli.console.errors import error_as_text
+
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return False
+    sys.stderr.write(
+        f"{error_as_text(error, console_for(sys.stderr, invocation.environ))}\n\nEdit again? [Y/n] "
+    )
+    sys.stderr.flush()
+    return sys.stdin.readline().strip().lower() in ("", "y", "yes")
+
+
+def _keep_text(error: DuctileError, path: Path) -> None:
+    """Say in the error where the text is that was not written."""
+    if not error.message.startswith("nothing was written"):
+        error.message = f"nothing was written: {error.message}"
+    kept = f"your text is kept in {path}"
+    error.hint = kept if error.hint is None else f"{error.hint}; {kept}"

@@ -1,0 +1,234 @@
+"""Compares two configurations key by key, without showing secrets. Pure.
+
+A value that is not shown (a secret, or the value of a variable) has a digest in a second tree of the same
+shape, so that a change of it is found and reported without the value.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from enum import StrEnum
+from typing import Final
+
+from ductile.config.file_io import hash_bytes
+from ductile.config.read.environment import parse_environment
+from ductile.config.read.interpolate import has_reference
+from ductile.config.redaction import hidden_values, redacted_config
+from ductile.config.secrets import MASK
+from ductile.core.json import JsonValue
+from ductile.errors import ConfigError
+from ductile.protocol.yaml import parse_yaml
+from ductile.protocol.yaml_tree import ListNode, MapNode, Node, ScalarNode
+from ductile.struct import Value, hide_in_repr, replace
+
+#: Keys that name an entry of a list, so that an entry is compared with itself wherever it stands.
+_NAMING_KEYS = ("id", "name", "path")
+_ASSIGNMENT_PREFIXES = ("export ", "export\t")
+
+
+class ChangeKind(StrEnum):
+    ADDED = "added"
+    REMOVED = "removed"
+    CHANGED = "changed"
+
+
+class SettingDifference(Value):
+    """A key whose value differs. `hidden` is true if only a value that is not shown differs."""
+
+    key: str
+    change: ChangeKind
+    before: JsonValue = None
+    after: JsonValue = None
+    hidden: bool = False
+
+    def describe(self) -> str:
+        """Return one line, marked as diffs are: `~ service.log_level: info → debug`."""
+        match self.change:
+            case ChangeKind.ADDED:
+                return f"+ {self.key}: {_inline(self.after)}"
+            case ChangeKind.REMOVED:
+                return f"- {self.key}: {_inline(self.before)}"
+            case ChangeKind.CHANGED if self.hidden:
+                return f"~ {self.key}: {_inline(self.after)} (its value has changed)"
+            case ChangeKind.CHANGED:
+                return f"~ {self.key}: {_inline(self.before)} → {_inline(self.after)}"
+
+
+@hide_in_repr("hidden")
+class ComparableConfig(Value):
+    """A redacted configuration. `hidden` has a digest for each value that is not shown, None if unknown."""
+
+    redacted: JsonValue
+    hidden: JsonValue = None
+
+
+class _Missing:
+    """The side of a comparison that does not have the key."""
+
+
+_MISSING: Final = _Missing()
+_Side = tuple[JsonValue | _Missing, JsonValue]
+
+
+def compare_configs(before: ComparableConfig, after: ComparableConfig) -> tuple[SettingDifference, ...]:
+    """Return a difference for each key that was added, removed or changed, in the order of the later one."""
+    return tuple(_compare("", (before.redacted, before.hidden), (after.redacted, after.hidden)))
+
+
+def _compare(key: str, before: _Side, after: _Side) -> Iterator[SettingDifference]:
+    old, new = before[0], after[0]
+    if _is_kind(dict, old, new):
+        yield from _compare_members(key, _members(before), _members(after), "{}.{}" if key else "{}{}")
+        return
+    if _is_kind(list, old, new) and _holds_maps(old) and _holds_maps(new):
+        names_before, names_after = _names(old), _names(new)
+        if names_before is None or names_after is None:  # by position
+            names_before, names_after = _positions(old), _positions(new)
+        common = [name for name in names_after if name in names_before]
+        if common != [name for name in names_before if name in names_after]:
+            kept = [name for name in names_before if name in names_after]
+            yield SettingDifference(
+                key=f"{key} (order)", change=ChangeKind.CHANGED, before=[*kept], after=[*common]
+            )
+        yield from _compare_members(key, _items(before, names_before), _items(after, names_after), "{}[{}]")
+        return
+    if isinstance(old, _Missing):
+        yield SettingDifference(key=key, change=ChangeKind.ADDED, after=_shown(new))
+    elif isinstance(new, _Missing):
+        yield SettingDifference(key=key, change=ChangeKind.REMOVED, before=_shown(old))
+    elif _encode(old) != _encode(new):
+        yield SettingDifference(key=key, change=ChangeKind.CHANGED, before=old, after=new)
+    elif before[1] is not None and after[1] is not None and before[1] != after[1]:
+        yield SettingDifference(key=key, change=ChangeKind.CHANGED, before=old, after=new, hidden=True)
+
+
+def _compare_members(
+    key: str, before: dict[str, _Side], after: dict[str, _Side], form: str
+) -> Iterator[SettingDifference]:
+    for name in (*after, *(name for name in before if name not in after)):
+        missing: _Side = (_MISSING, None)
+        yield from _compare(form.format(key, name), before.get(name, missing), after.get(name, missing))
+
+
+def _is_kind(kind: type, old: JsonValue | _Missing, new: JsonValue | _Missing) -> bool:
+    """Whether both are of this kind, or one is and has members, and the other is missing."""
+    return all(isinstance(side, kind | _Missing) for side in (old, new)) and any(
+        isinstance(side, kind) and (side or isinstance(other, kind))
+        for side, other in ((old, new), (new, old))
+    )
+
+
+def _members(side: _Side) -> dict[str, _Side]:
+    value, hidden = side
+    marks = hidden if isinstance(hidden, dict) else {}
+    return (
+        {name: (inner, marks.get(name)) for name, inner in value.items()} if isinstance(value, dict) else {}
+    )
+
+
+def _items(side: _Side, names: Sequence[str]) -> dict[str, _Side]:
+    value, hidden = side
+    items = value if isinstance(value, list) else []
+    marks = hidden if isinstance(hidden, list) else [None] * len(items)
+    return {name: (item, mark) for name, item, mark in zip(names, items, marks, strict=True)}
+
+
+def _holds_maps(value: JsonValue | _Missing) -> bool:
+    return isinstance(value, _Missing) or (
+        isinstance(value, list) and all(isinstance(item, dict) for item in value)
+    )
+
+
+def _names(value: JsonValue | _Missing) -> list[str] | None:
+    """Return the names of a list's entries by the first key that names all of them, None without one."""
+    if not isinstance(value, list):
+        return []
+    entries = [item for item in value if isinstance(item, dict)]
+    for key in _NAMING_KEYS:
+        names = [item.get(key) for item in entries]
+        texts = [name for name in names if isinstance(name, str)]
+        if len(set(texts)) == len(names):
+            return texts
+    return None
+
+
+def _positions(value: JsonValue | _Missing) -> list[str]:
+    return [str(index) for index in range(len(value))] if isinstance(value, list) else []
+
+
+def _shown(value: JsonValue | _Missing) -> JsonValue:
+    return None if isinstance(value, _Missing) else value
+
+
+def _encode(value: JsonValue) -> str:
+    return json.dumps(value, sort_keys=True)
+
+
+def _inline(value: JsonValue) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def summarise(differences: Sequence[SettingDifference], *, most: int = 3) -> str:
+    """Return one line with the first keys that differ, and how many more there are."""
+    keys = list(dict.fromkeys(_short_key(each.key) for each in differences))
+    more = f" and {len(keys) - most} more" if len(keys) > most else ""
+    return ", ".join(keys[:most]) + more
+
+
+def _short_key(key: str) -> str:
+    """Return a key without what is below the entry of a section: a new plugin is one thing, not ten."""
+    return ".".join(key.split(".")[:2])
+
+
+# ------------------------------------------------------------------------------------------------ files
+
+
+def comparable_file(data: bytes, name: str) -> ComparableConfig | None:
+    """Return the content of one file of a configuration, None if it cannot be parsed.
+
+    An environment file has the names of its variables; their values are never shown. A file with a line that
+    looks like an assignment is never read as YAML, which could take part of a value for a key.
+    """
+    if _looks_like_environment(data):
+        variables, problems = parse_environment(data, file=name)
+        if problems:
+            return None
+        digests: dict[str, JsonValue] = {key: hash_bytes(value.encode()) for key, value in variables.items()}
+        return ComparableConfig(redacted=dict.fromkeys(variables, MASK), hidden=digests)
+    try:
+        tree = parse_yaml(data, file=name)
+        if tree is None:
+            return ComparableConfig(redacted={}, hidden={})
+        tree = _mark_references(tree)
+        return ComparableConfig(redacted=redacted_config(tree), hidden=hidden_values(tree))
+    except (ConfigError, RecursionError):
+        return None
+
+
+def _looks_like_environment(data: bytes) -> bool:
+    for raw in data.decode("utf-8-sig", "replace").splitlines():
+        line = raw
+        for prefix in _ASSIGNMENT_PREFIXES:
+            line = line.removeprefix(prefix).lstrip() if line.startswith(prefix) else line
+        name, equals, _ = line.partition("=")
+        if equals and name.strip().isidentifier() and name.strip().isascii():
+            return True
+    return False
+
+
+def _mark_references(node: Node) -> Node:
+    """Return the tree with references to variables marked as written, so that defaults are not shown."""
+    match node:
+        case MapNode(entries=entries):
+            return replace(node, entries=tuple((key, _mark_references(value)) for key, value in entries))
+        case ListNode(items=items):
+            return replace(node, items=tuple(map(_mark_references, items)))
+        case ScalarNode():
+            return replace(node, written=node.text) if has_reference(node.text) else node
+
+
+def describe_lines(differences: Iterable[SettingDifference], *, most: int) -> list[str]:
+    """Return a line for each difference, and the number of those beyond `most`."""
+    lines = [each.describe() for each in differences]
+    return lines if len(lines) <= most else [*lines[:most], f"… and {len(lines) - most} more"]

@@ -1,0 +1,109 @@
+"""Copies of sealed files, by the hash of their content: to show what changed, and to restore it.
+
+They are in `.ductile/files` beside `config.yaml`. A copy can hold a secret as the file itself can, so the
+directory is for its owner only and a copy is never shown without redaction.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection
+from contextlib import suppress
+from pathlib import Path
+
+from ductile.config.differences import (
+    ChangeKind,
+    ComparableConfig,
+    SettingDifference,
+    comparable_file,
+    compare_configs,
+    describe_lines,
+)
+from ductile.config.file_io import hash_bytes, make_private_directory, read_regular_file, write_atomically
+from ductile.struct import Value
+
+KEPT_DIRECTORY = ".ductile"
+_FILES = "files"
+#: The oldest copies beyond this number are removed, unless the present seal names them.
+MAX_KEPT = 200
+
+
+def kept_path(directory: Path, content_hash: str) -> Path:
+    return directory / KEPT_DIRECTORY / _FILES / content_hash.rpartition(":")[2]
+
+
+def keep_file(directory: Path, data: bytes) -> Path:
+    """Keep a copy. Raises OSError. A copy that exists becomes the newest."""
+    path = kept_path(directory, hash_bytes(data))
+    make_private_directory(path.parent)
+    try:
+        os.utime(path)
+    except FileNotFoundError:
+        write_atomically(path, data)
+    return path
+
+
+def read_kept(directory: Path, content_hash: str) -> bytes | None:
+    """Return the content with this hash, None if no intact copy is kept."""
+    with suppress(OSError):
+        data = read_regular_file(kept_path(directory, content_hash))
+        if hash_bytes(data) == content_hash:
+            return data
+    return None
+
+
+def remove_oldest(directory: Path, needed: Collection[str]) -> None:
+    """Remove the oldest copies beyond the limit, but none of the needed hashes."""
+    spared = {content_hash.rpartition(":")[2] for content_hash in needed}
+    with suppress(OSError):
+        copies = [
+            (path.stat().st_mtime_ns, path)
+            for path in (directory / KEPT_DIRECTORY / _FILES).iterdir()
+            if path.name not in spared
+        ]
+        room = max(0, MAX_KEPT - len(spared))
+        for _, path in sorted(copies, reverse=True)[room:]:
+            path.unlink(missing_ok=True)
+
+
+class FileDifference(Value):
+    """A file that is not as it was. `note` says why there are no settings to show."""
+
+    name: str
+    change: ChangeKind
+    settings: tuple[SettingDifference, ...] = ()
+    note: str | None = None
+
+    def describe(self, *, most: int) -> list[str]:
+        return [self.note] if self.note else describe_lines(self.settings, most=most)
+
+
+def compare_contents(name: str, before: bytes | None, after: bytes | None) -> FileDifference:
+    """Compare two contents of a file; None where it did not exist."""
+    change = ChangeKind.CHANGED
+    if before is None or after is None:
+        change = ChangeKind.ADDED if before is None else ChangeKind.REMOVED
+    empty = ComparableConfig(redacted={}, hidden={})
+    old = empty if before is None else comparable_file(before, name)
+    new = empty if after is None else comparable_file(after, name)
+    if old is None or new is None:
+        return FileDifference(name=name, change=change, note="it cannot be compared key by key")
+    settings = compare_configs(old, new)
+    note = None if settings or change is not ChangeKind.CHANGED else "only comments or formatting"
+    return FileDifference(name=name, change=change, settings=settings, note=note)
+
+
+def compare_with_kept(directory: Path, name: str, sealed_hash: str | None) -> FileDifference:
+    """Compare a file on disk with the copy that was kept when it was sealed; None for one never sealed."""
+    sealed = None
+    if sealed_hash is not None and (sealed := read_kept(directory, sealed_hash)) is None:
+        note = "its sealed content is not kept, so the changed keys are not known"
+        return FileDifference(name=name, change=ChangeKind.CHANGED, note=note)
+    try:
+        present = read_regular_file(directory / name)
+    except FileNotFoundError:
+        present = None
+    except OSError as error:
+        note = f"it cannot be read: {error.strerror}"
+        return FileDifference(name=name, change=ChangeKind.CHANGED, note=note)
+    return compare_contents(name, sealed, present)
