@@ -151,7 +151,8 @@ def test_check_reports_a_mistake_in_a_changed_file_beside_the_seal(terminal: Ter
     document = json.loads(ran.out)
     messages = [problem["message"] for problem in document["problems"]]
     assert ran.status == 78
-    assert messages[0] == "tokens.yaml has changed since it was sealed"
+    assert messages[0].startswith("tokens.yaml has changed since it was sealed:\n")
+    assert "+ tokens[admin].ky: ********" in messages[0]
     assert {'"key" is missing', 'there is no key "ky"'} < set(messages)
     assert document["message"].startswith("the configuration is not what was sealed, and there are ")
     assert document["error"]["code"] == "integrity_violation"
@@ -170,7 +171,7 @@ def test_check_reports_refused_plugins_and_warnings_beside_the_seal(terminal: Te
     assert "and 2 configured plugins cannot run: echo, announce" in seen
     document = json.loads(terminal.ductile("config", "check", "--json").out)
     assert [problem["message"] for problem in document["problems"]] == [
-        "tokens.yaml has changed since it was sealed"
+        "tokens.yaml has changed since it was sealed:\n  only comments or formatting"
     ]
     assert [plugin["name"] for plugin in document["refused"]] == ["echo", "announce"]
 
@@ -227,3 +228,86 @@ def test_the_schema_is_a_json_document(terminal: Terminal) -> None:
     plain = json.loads(terminal.ductile("config", "schema").out)
     assert plain == json.loads(terminal.ductile("config", "schema", "--json").out)
     assert "service" in json.dumps(plain)
+
+
+def test_lock_with_names_leaves_other_changes_unsealed(terminal: Terminal) -> None:
+    """Only the named file is authorised."""
+    demo = terminal.directory / "demo"
+    for name in ("config.yaml", "tokens.yaml"):
+        (demo / name).write_text((demo / name).read_text() + "# changed\n")
+    done = json.loads(terminal.ductile("config", "lock", "config.yaml", "--json").out)
+    assert [(entry["name"], entry["change"]) for entry in done["sealed"]] == [("config.yaml", "changed")]
+    checked = terminal.ductile("config", "check")
+    assert checked.status == 78
+    assert "tokens.yaml has changed" in checked.out
+    assert "config.yaml has changed" not in checked.out
+    assert "did you mean tokens.yaml?" in terminal.ductile("config", "lock", "token.yaml").err
+    assert terminal.ductile("config", "lock", "tokens.yaml", "echo").status == 0
+    assert terminal.ductile("config", "check").status == 0
+
+
+def test_an_unsealed_change_is_reported_key_by_key_without_secrets(terminal: Terminal) -> None:
+    """Names of variables are shown, their values are not."""
+    demo = terminal.directory / "demo"
+    config = demo / "config.yaml"
+    config.write_text(config.read_text().replace("every: 5m", "every: 10m"))
+    (demo / ".env").write_text("DUCTILE_ADMIN_TOKEN=hunter2-hunter2\nMORE=hunter3\n")
+    seen = terminal.ductile("config", "check").out
+    assert "~ DUCTILE_ADMIN_TOKEN: ******** (its value has changed)" in seen
+    assert "+ MORE: ********" in seen
+    assert "hunter" not in seen
+    assert terminal.ductile("config", "lock", ".env").status == 0
+    seen = terminal.ductile("config", "check").out
+    assert "~ plugins.echo.schedules[greeting].every: 5m → 10m" in seen
+
+
+def test_kept_copies_are_private(terminal: Terminal) -> None:
+    kept = terminal.directory / "demo" / ".ductile" / "files"
+    copies = list(kept.iterdir())
+    assert len(copies) == 5
+    assert {stat.S_IMODE(path.stat().st_mode) for path in copies} == {0o600}
+    assert stat.S_IMODE(kept.stat().st_mode) == stat.S_IMODE(kept.parent.stat().st_mode) == 0o700
+
+
+def test_unset_keeps_comments_and_order(terminal: Terminal) -> None:
+    path = terminal.directory / "demo" / "config.yaml"
+    before = path.read_text()
+    assert "log_level: info" in before
+    dry = terminal.ductile("config", "unset", "service.log_level", "--dry-run")
+    assert "-  log_level: info" in dry.out
+    assert path.read_text() == before
+    assert terminal.ductile("config", "unset", "plugins.echo.schedules[0].jitter", "--lock").status == 0
+    lines = [line for line in before.splitlines() if "jitter" not in line]
+    assert path.read_text().splitlines() == lines
+    assert terminal.ductile("config", "check").status == 0
+    ran = terminal.ductile("config", "unset", "plugins.echo.schedules[0].jitter")
+    assert ran.status == 1
+    assert "its default applies already" in ran.err
+    assert "did you mean service?" in terminal.ductile("config", "unset", "servce").err
+
+
+def with_editor(terminal: Terminal, command: str) -> Terminal:
+    return Terminal(directory=terminal.directory, variables={**terminal.variables, "EDITOR": command})
+
+
+def test_edit_checks_the_text_before_it_is_written(terminal: Terminal) -> None:
+    """Without a terminal nothing is asked; a text that cannot be used is kept, and the file stays."""
+    path = terminal.directory / "demo" / "config.yaml"
+    before = path.read_text()
+    editor = with_editor(terminal, "sed -i s/5m/never/")
+    ran = editor.ductile("config", "edit")
+    assert ran.status == 78
+    assert "plugins.echo.schedules[0].every" in ran.err
+    assert "nothing was written" in ran.err
+    assert path.read_text() == before
+    kept = ran.err.rpartition("your text is kept in ")[2].partition("\n")[0]
+    assert "every: never" in (terminal.directory / kept).read_text()
+    done = with_editor(terminal, "sed -i s/5m/7m/").ductile("config", "edit", "--lock")
+    assert done.status == 0, done
+    assert path.read_text() == before.replace("5m", "7m")
+    assert terminal.ductile("config", "check").status == 0
+    same = with_editor(terminal, "true").ductile("config", "edit", "tokens.yaml")
+    assert (same.status, same.out) == (0, "Nothing was changed.\n")
+    failed = with_editor(terminal, "false").ductile("config", "edit")
+    assert failed.status == 1
+    assert "the editor false ended with status 1" in failed.err

@@ -54,6 +54,10 @@ state_webhooks: {allow: [127.0.0.1]}
 """
 
 
+def takes_many(action: Action) -> bool:
+    return any(argument.many for argument in action.arguments)
+
+
 def needed(action: Action) -> list[str]:
     return ["x" for argument in action.arguments if argument.required]
 
@@ -65,7 +69,7 @@ def test_mistakes_are_reported_in_json_as_well(words: str, tmp_path: Path) -> No
     """
     for more, expected in (
         (["--nonsense"], {2}),
-        ([*needed(ACTIONS[words]), "and", "too", "many"], {2}),
+        ([*needed(ACTIONS[words]), "and", "too", "many"], {2} if not takes_many(ACTIONS[words]) else {1, 78}),
         ([*needed(ACTIONS[words]), "--config", str(tmp_path / "nowhere")], {0, 1, 2, 78}),
     ):
         out, err = io.StringIO(), io.StringIO()
@@ -150,6 +154,8 @@ def test_a_dry_run_changes_nothing(tmp_path: Path) -> None:
             "system restore": [str(saved), "--to", str(tmp_path / "back")],
             "config lock": [],
             "config set": ["service.log_level", "info"],
+            "config unset": ["service.log_level"],
+            "config edit": None,  # needs an editor
             "config init": [str(tmp_path / "fresh")],
             "plugin run": ["echo"],
             "plugin new": ["fresh", "--dir", str(tmp_path)],

@@ -186,7 +186,7 @@ class Asker:
         return answer
 
     def run(self, words: str, *more: str) -> tuple[int, dict[str, Any]]:
-        environ = {"PATH": os.environ["PATH"], "HOME": str(self.directory / "home")}
+        environ = {"PATH": os.environ["PATH"], "HOME": str(self.directory / "home"), "EDITOR": "true"}
         out, err = io.StringIO(), io.StringIO()
         line = [*words.split(), *more, "--config", str(self.directory / "demo"), "--json"]
         ended = run(line, environ, out, err)
@@ -231,9 +231,11 @@ def ask_without_a_daemon(ask: Asker, place: Place) -> None:
     ask("token revoke", "agent", tried=True)
     ask("config check", status=78)
     ask("config show", "service")
-    ask("config get", "service.log_level")
-    ask("config get", "service.tick_interval")
+    for key in ("service.log_level", "service.tick_interval"):
+        ask("config get", key)
     ask("config set", "service.max_hops", "10", "--lock", tried=True)
+    ask("config unset", "service.max_hops", "--lock", tried=True)
+    ask("config edit", tried=True)
     ask("plugin list")
     ask("plugin show", "maker")
     ask("plugin show", "broken")

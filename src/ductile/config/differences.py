@@ -9,17 +9,20 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from enum import StrEnum
-from typing import Final
+from functools import cache
+from typing import Final, TypeAlias
 
 from ductile.config.file_io import hash_bytes
 from ductile.config.read.environment import parse_environment
 from ductile.config.read.interpolate import has_reference
 from ductile.config.redaction import hidden_values, redacted_config
+from ductile.config.schema.fields import settings_under
+from ductile.config.schema.model import Config
 from ductile.config.secrets import MASK
 from ductile.core.json import JsonValue
 from ductile.errors import ConfigError
 from ductile.protocol.yaml import parse_yaml
-from ductile.protocol.yaml_tree import ListNode, MapNode, Node, ScalarNode
+from ductile.protocol.yaml_tree import KeyPath, ListNode, MapNode, Node, ScalarNode
 from ductile.struct import Value, hide_in_repr, replace
 
 #: Keys that name an entry of a list, so that an entry is compared with itself wherever it stands.
@@ -68,7 +71,7 @@ class _Missing:
 
 
 _MISSING: Final = _Missing()
-_Side = tuple[JsonValue | _Missing, JsonValue]
+_Side: TypeAlias = "tuple[JsonValue | _Missing, JsonValue]"
 
 
 def compare_configs(before: ComparableConfig, after: ComparableConfig) -> tuple[SettingDifference, ...]:
@@ -201,7 +204,8 @@ def comparable_file(data: bytes, name: str) -> ComparableConfig | None:
         if tree is None:
             return ComparableConfig(redacted={}, hidden={})
         tree = _mark_references(tree)
-        return ComparableConfig(redacted=redacted_config(tree), hidden=hidden_values(tree))
+        redacted, hidden = _mask_unknown(tree, redacted_config(tree), hidden_values(tree), ())
+        return ComparableConfig(redacted=redacted, hidden=hidden)
     except (ConfigError, RecursionError):
         return None
 
@@ -226,6 +230,50 @@ def _mark_references(node: Node) -> Node:
             return replace(node, items=tuple(map(_mark_references, items)))
         case ScalarNode():
             return replace(node, written=node.text) if has_reference(node.text) else node
+
+
+def _mask_unknown(
+    node: Node, redacted: JsonValue, hidden: JsonValue, path: KeyPath
+) -> tuple[JsonValue, JsonValue]:
+    """Mask the values of keys that the model does not know: a misspelt key can hold a secret."""
+    match node, redacted, hidden:
+        case MapNode(entries=entries), dict(), dict():
+            pairs = {
+                key.text: _mask_unknown(value, redacted[key.text], hidden[key.text], (*path, key.text))
+                for key, value in entries
+            }
+            return {key: pair[0] for key, pair in pairs.items()}, {
+                key: pair[1] for key, pair in pairs.items()
+            }
+        case ListNode(items=items), list(), list():
+            masked = [
+                _mask_unknown(item, redacted[index], hidden[index], (*path, index))
+                for index, item in enumerate(items)
+            ]
+            return [pair[0] for pair in masked], [pair[1] for pair in masked]
+        case ScalarNode(), _, _ if not _is_known(path):
+            return MASK, hash_bytes(node.text.encode())
+        case _:
+            return redacted, hidden
+
+
+def _is_known(path: KeyPath) -> bool:
+    """Whether the model has the key, or leaves it free: below a plugin's config, and in a pipeline."""
+    pattern = ["[]" if isinstance(part, int) else part for part in path]
+    if pattern[:1] == ["plugins"] and len(pattern) > 1:
+        pattern[1] = "*"
+    while pattern and pattern[-1] == "[]":
+        pattern.pop()
+    known = _known_settings()
+    free = pattern[:1] in (["pipelines"], ["scopes"]) or (
+        pattern[:1] == ["plugins"] and tuple(pattern[:3]) in known
+    )
+    return not pattern or free or tuple(pattern) in known
+
+
+@cache
+def _known_settings() -> frozenset[tuple[str, ...]]:
+    return frozenset(path for path, _ in settings_under(Config))
 
 
 def describe_lines(differences: Iterable[SettingDifference], *, most: int) -> list[str]:

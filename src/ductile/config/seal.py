@@ -29,7 +29,7 @@ _HIGH_SECTIONS = (("api", "auth"), ("tokens",), ("webhooks",))
 _ACCESS_SECTIONS = (*_HIGH_SECTIONS, ("state_webhooks",))
 _HIGH_NAMES = frozenset(("tokens.yaml", "webhooks.yaml"))
 _PLUGIN = "plugin "
-AUTHORISE = "review the change (`ductile config diff --sealed`); if it is intended, run `ductile apply`"
+AUTHORISE = "review the change; if it is intended, run `ductile config lock`"
 #: Changed keys that a message about an unsealed file lists.
 _MAX_LISTED = 10
 

@@ -241,7 +241,7 @@ def test_only_a_locking_change_renews_the_seal(tmp_path: Path) -> None:
     assert loaded(config, seal=SealMode.VERIFY).warnings == ()
     apply_edit(plan_edit(config, "service.log_level", "warn", {}))
     assert [warning.message for warning in loaded(config, seal=SealMode.VERIFY).warnings] == [
-        "config.yaml has changed since it was sealed"
+        "config.yaml has changed since it was sealed:\n  ~ service.log_level: debug → warn"
     ]
     with pytest.raises(IntegrityError):
         apply_edit(plan_edit(config, "service.log_level", "error", {}), renew=True)

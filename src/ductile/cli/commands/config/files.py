@@ -76,8 +76,7 @@ def check(invocation: Invocation) -> CommandResult:
     ),
     options=(DRY_RUN,),
     about="Writes the hashes of all files that were loaded to .checksums. A file with tokens, "
-    "webhooks or API access that differs from its hash keeps the daemon from starting. "
-    "`ductile apply` shows what changed, seals it and reloads the daemon.",
+    "webhooks or API access that differs from its hash keeps the daemon from starting.",
     examples=(
         Example("ductile config lock tokens.yaml", "authorise one file, and no other change"),
         Example("ductile config lock --dry-run", "what has changed since it was sealed?"),
@@ -144,7 +143,7 @@ def get(invocation: Invocation) -> CommandResult:
     options=(DRY_RUN, Option("--lock", "renew the seal of the changed file, if it was intact")),
     about="The result is checked before it is written, and refused if other files would keep it "
     "from having an effect. An entry of a list is changed in the file that has it. Without "
-    "--lock the seal is not renewed: `ductile apply` shows the change, seals it and reloads the daemon.",
+    "--lock the seal is not renewed: run `ductile config lock` when the change is what you want.",
     examples=(
         Example(
             "ductile config set service.log_level debug --lock", "and seal it; `ductile reload` applies it"
@@ -191,7 +190,7 @@ def apply_hint(invocation: Invocation, *, sealed: bool) -> str:
     config = f" --config {shlex.quote(invocation.config)}" if invocation.config else ""
     if sealed:
         return f"A running daemon uses it after `ductile reload{config}`."
-    return f"Its seal is not renewed. To see it, seal it and reload the daemon: `ductile apply{config}`"
+    return f"Its seal is not renewed. If the change is what you want, run `ductile config lock{config}`."
 
 
 @action("schema", "print the JSON Schema of the configuration")
