@@ -37,7 +37,7 @@ from ductile.config.schema.fields import (
 from ductile.config.schema.model import Config
 from ductile.core.schedules.admission import ScheduleCause
 from ductile.operations.diagnose.findings import DoctorCheck
-from ductile.operations.request import RequestField, decode_duration
+from ductile.operations.request import RequestField, decode_duration, decode_moment
 from ductile.operations.table import OPERATIONS
 from ductile.store.model.maintenance import Invariant
 
@@ -286,7 +286,7 @@ def _option(field: RequestField) -> Option:
         metavar = " NAME"
     elif field.decode is decode_duration:
         metavar = " DURATION"
-    elif field.schema.get("format") == "date-time":
+    elif field.decode is decode_moment or field.schema.get("format") == "date-time":
         metavar = " TIME"
     short = "-n, " if field.name in ("limit", "count") else ""
     types = {"integer": "integer", "object": "json", "array": "list"}

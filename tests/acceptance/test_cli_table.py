@@ -110,7 +110,7 @@ def test_a_slip_in_an_action_is_answered_with_what_was_meant(noun: str) -> None:
         ((f"{noun}z",), noun),
     ):
         out, err = io.StringIO(), io.StringIO()
-        if " ".join(word) in ACTIONS:
+        if " ".join(word) in ACTIONS or word == ("plugin", "states"):  # which is as near to `stats`
             continue
         assert run(word, {}, out, err) == 2
         assert f"did you mean `ductile {meant}`?" in err.getvalue()

@@ -39,7 +39,7 @@ READING = {
     *("plugin list", "plugin show", "plugin check", "plugin test", "plugin state", "plugin facts"),
     *("pipeline list", "pipeline show", "pipeline check", "pipeline graph", "pipeline explain"),
     *("job list", "job show", "job explain", "job tree", "job logs", "job wait"),
-    *("queue status", "queue list"),
+    *("queue status", "queue list", "plugin stats"),
     *("schedule list", "schedule next", "schedule history", "schedule explain"),
     *("event tail", "webhook list", "webhook deliveries", "token list"),
 }
@@ -54,6 +54,7 @@ NAMED = {
     "Step": ("pipeline explain", "steps"),
     "Event": ("event tail", "events"),
     "Plugin": ("plugin list", "plugins"),
+    "PluginStats": ("plugin stats", "plugins"),
     "Schedule": ("schedule list", "schedules"),
     "StepNode": ("pipeline show", "tree"),
     "SealEntry": ("config lock", "sealed"),
@@ -82,7 +83,7 @@ SAME = {
     "system sweep": "StoreSwept",
 }
 #: Options that make another answer of it.
-FORMS = ("--dry-run", "--no-wait", "--verify", "--from-step")
+FORMS = ("--plugin", "--dry-run", "--no-wait", "--verify", "--from-step")
 #: Null or empty in all that is done here, and what else it may be.
 KNOWN = {
     **dict.fromkeys(("event_context_id", "probe_job_id", "compared_with"), "id"),
@@ -93,6 +94,7 @@ KNOWN = {
     **dict.fromkeys(("build", "on_hook", "from_plugin", "because", "skip", "about", "preset"), "text"),
     **dict.fromkeys(("delivery_header", "event", "errors", "offenders", "damage", "removed"), "text"),
     **dict.fromkeys(("changed", "settings", "would_reset", "required_config", "instances", "added"), "text"),
+    "refusals": "{id: id, code: text, message: text, hint: text or null}",
     "on_disk": "{added: [text], changed: [text], removed: [text], error: text or null}",
     **dict.fromkeys(("compared", "not_compared"), "text"),
     "first_change": "{step: text, job_id: id, plugin: text, command: text, "
@@ -304,8 +306,13 @@ def ask_about_jobs(ask: Asker, daemon: Daemon, url: str) -> None:
     ask("job retry", ran["job_id"], "--from-step", "make", tried=True)
     ask("queue purge", "--all", tried=True)
     ask("queue purge", "patient")
+    for words in ("job retry", "job cancel"):
+        ask(words, "--plugin", "patient", "--dry-run")
+        ask(words, "--plugin", "patient")
     deliveries = ask("webhook deliveries", "--job", told_of["job_id"], "--status", "delivered")
     ask("webhook resend", deliveries["deliveries"][0]["id"], tried=True)
+    for more in (("--dry-run",), ()):
+        ask("webhook resend", "--plugin", "maker", "--status", "delivered", *more)
     ask("webhook send", "gh", "--dry-run")
 
 
@@ -323,6 +330,8 @@ def ask_about_the_rest(ask: Asker, place: Place) -> None:
     ask("schedule resume", "broken", tried=True)
     ask("event send", "order.placed", "--payload", "{}", tried=True)
     ask("event tail")
+    ask("plugin show", "maker")
+    ask("plugin stats")
     ask("plugin state", "maker")
     ask("plugin facts", "maker")
     ask("system breaker", "broken")

@@ -59,8 +59,8 @@ NOUNS = (
     Noun(
         "plugin",
         "run, inspect, write and test plugins",
-        "run:run list:inspect show:inspect check:inspect test:develop new:develop disable:switch "
-        "enable:switch lock:inspect state:inspect facts:inspect",
+        "run:run list:inspect show:inspect stats:inspect check:inspect test:develop new:develop "
+        "disable:switch enable:switch lock:inspect state:inspect facts:inspect",
     ),
     Noun("pipeline", "see, run, check, draw and explain pipelines", "list show run check graph explain"),
     Noun(

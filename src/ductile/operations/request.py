@@ -43,6 +43,31 @@ PageLimit: TypeAlias = Annotated[int, Meta(ge=1, le=LARGEST_PAGE, description="A
 Cursor: TypeAlias = Annotated[str | None, about("Continue after the previous page: its `next_cursor`.")]
 
 
+#: A time that a caller chooses: an instant, or how long ago. `instant_of` makes an instant of both.
+Moment: TypeAlias = timedelta | datetime
+
+
+def decode_moment(name: str, value: JsonValue) -> Moment:
+    """An RFC 3339 instant, a date, or a duration such as `1h`, which means so long ago."""
+    text = decode_text(name, value)
+    try:
+        return parse_duration(text)
+    except QuantityError:
+        pass
+    try:
+        return decode_instant(name, value)
+    except UsageError as error:
+        error.hint = f"{error.hint}, or as a time span: 1h" if error.hint else None
+        raise
+
+
+def instant_of(moment: Moment | None, now: datetime) -> datetime | None:
+    return now - moment if isinstance(moment, timedelta) else moment
+
+
+OptionalMoment: TypeAlias = Annotated[Moment | None, Meta(extra={"decode": decode_moment})]
+
+
 class NoFields(Value):
     """A request without fields."""
 

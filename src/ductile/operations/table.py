@@ -149,6 +149,20 @@ _JOBS = (
         ),
     ),
     _exclusive("job.rerun", "runs.start:retry_from_step", "Start a run again from one of its steps", JOBS_RW),
+    _exclusive(
+        "job.retry_many",
+        "jobs.bulk:retry_jobs",
+        "Queue again the failed and dead jobs that match a filter",
+        JOBS_RW,
+        post("/jobs/retry", tag="jobs", statuses=(200, 400, 404, 422)),
+    ),
+    _exclusive(
+        "job.cancel_many",
+        "jobs.bulk:cancel_jobs",
+        "End the queued and running jobs that match a filter",
+        JOBS_RW,
+        post("/jobs/cancel", tag="jobs", statuses=(200, 400, 404, 422)),
+    ),
     _read("log.list", "jobs.log:list_log", "Executions, newest first", JOBS_RO, get("/job-logs", tag="jobs")),
     _exclusive("log.follow", "jobs.log:follow_log", "Wait for executions", JOBS_RO, waits=True),
     _read("ledger.tail", "jobs.log:tail_ledger", "The latest entries of the ledger", EVENTS_RO),
@@ -196,6 +210,13 @@ _FIGURES = (
         "How executions ended, plugin by plugin",
         JOBS_RO,
         get("/analytics/summary", tag="figures"),
+    ),
+    _read(
+        "plugin.stats",
+        "jobs.queue:plugin_figures",
+        "Executions, failures, retries, run times, waits and stderr, plugin by plugin",
+        JOBS_RO,
+        get("/analytics/plugins", tag="figures", statuses=(200, 404)),
     ),
     _read(
         "system.config",
@@ -279,6 +300,13 @@ _WEBHOOKS = (
         JOBS_RO,
     ),
     _exclusive("webhook.resend", "webhooks.manage:resend_delivery", "Send a state webhook again", JOBS_RW),
+    _exclusive(
+        "webhook.resend_many",
+        "jobs.bulk:resend_deliveries",
+        "Send again the state webhooks that match a filter",
+        JOBS_RW,
+        post("/deliveries/resend", tag="jobs", statuses=(200, 400, 404, 422)),
+    ),
 )
 _SYSTEM = (
     _read("system.status", "system.status:show_status", "The daemon, the queue and every plugin", SYSTEM_RO),

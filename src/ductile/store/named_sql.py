@@ -1,8 +1,8 @@
 """Named SQL: the queries of the verbs, in `.sql` files.
 
 A query begins with `-- name: its_name`; comment lines after that describe it. `-- fragment: name` begins text
-that other queries include as `{name}`, such as a list of columns. Queries are shared by all databases
-(`store/queries`); the `.sql` file of an adapter replaces those that need its own syntax.
+that queries and other fragments include as `{name}`, such as a list of columns. Queries are shared by all
+databases (`store/queries`); the `.sql` file of an adapter replaces those that need its own syntax.
 """
 
 from __future__ import annotations
@@ -33,10 +33,11 @@ def parse_queries(text: str, overrides: str = "") -> dict[str, str]:
     own_queries, own_fragments = _split(overrides)
     queries |= own_queries
     fragments |= own_fragments
-    return {
-        name: re.sub(r"\{([a-z_]+)\}", lambda found: fragments[found[1]], sql)
-        for name, sql in queries.items()
-    }
+
+    def fill(sql: str) -> str:
+        return re.sub(r"\{([a-z_]+)\}", lambda found: fill(fragments[found[1]]), sql)
+
+    return {name: fill(sql) for name, sql in queries.items()}
 
 
 def _split(text: str) -> tuple[dict[str, str], dict[str, str]]:

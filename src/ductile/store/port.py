@@ -22,6 +22,7 @@ from ductile.store.model.maintenance import StoreStats
 from ductile.store.notifier import Notifier
 from ductile.store.session import Session
 from ductile.store.verbs import cancel as cancel_verbs
+from ductile.store.verbs import digest as digest_verbs
 from ductile.store.verbs import insert as insert_verbs
 from ductile.store.verbs import jobs as job_verbs
 from ductile.store.verbs import ledger as ledger_verbs
@@ -157,6 +158,8 @@ class Store(ABC):
 
     get_job = _read(job_verbs.get_job)
     list_jobs = _read(job_verbs.list_jobs)
+    count_jobs = _read(job_verbs.count_jobs)
+    short_payloads = _read(job_verbs.short_payloads)
     latest_with_key = _read(job_verbs.latest_with_key)
     blocking_job = _read(job_verbs.blocking_job)
     job_ids = _read(job_verbs.job_ids)
@@ -171,7 +174,7 @@ class Store(ABC):
     job_details = _read(job_verbs.job_details)
     queue_counts = _read(job_verbs.queue_counts)
     queue_depths = _read(job_verbs.queue_depths)
-    execution_stats = _read(job_verbs.execution_stats)
+    execution_statistics = _read(job_verbs.execution_statistics)
     #: A barrier: as a write of the lowest priority it sees every write that was requested before it.
     pending_work_behind_queued_writes = _write(Priority.MAINTENANCE, job_verbs.pending_work)
     pending_work = _read(job_verbs.pending_work)
@@ -200,6 +203,8 @@ class Store(ABC):
     resend = _write(Priority.ENQUEUE, outbox_verbs.resend)
     get_delivery = _read(outbox_verbs.get_delivery)
     list_deliveries = _read(outbox_verbs.list_deliveries)
+    count_deliveries = _read(outbox_verbs.count_deliveries)
+    lost_deliveries = _read(outbox_verbs.lost_deliveries)
 
     # -- ledger, configurations, maintenance
 
@@ -212,3 +217,4 @@ class Store(ABC):
     count_prunable = _read(maintenance_verbs.count_prunable)
     find_violations = _read(maintenance_verbs.find_violations)
     recent_failures = _read(maintenance_verbs.recent_failures)
+    read_digest = _read(digest_verbs.read_digest)

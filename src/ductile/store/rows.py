@@ -32,7 +32,7 @@ from ductile.errors import RefusedError
 from ductile.protocol.plugin_messages import result_in
 from ductile.store.model.deliveries import Delivery, DeliveryStatus
 from ductile.store.model.jobs import StoredEvent
-from ductile.store.model.records import LARGEST_PAGE, LogRow, Page
+from ductile.store.model.records import LARGEST_PAGE, MAX_SORTED, LogRow, Page
 from ductile.store.model.schedules import ScheduleEntry
 from ductile.store.session import Session, SqlValue
 from ductile.struct import Value
@@ -41,8 +41,13 @@ V = TypeVar("V", bound=Value)
 
 _BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\]]')
 _CURSOR_PREFIX = b"c1:"
+_SORTED_PREFIX = b"s1:"
+_SORTED_CURSOR = re.compile(
+    rb"s1:(\d{1,18})/([\dTZ:.-]{27})/(\d{1,15}\.\d{1,15}(?:e[+-]\d{1,2})?)/(\d{1,18})"
+)
 _MAX_DIGITS = 18  # what fits into a column of 64 bits
-_NEWEST = (1 << 63) - 1
+#: Above all sequence numbers.
+NEWEST = (1 << 63) - 1
 
 _encoder = msgspec.json.Encoder()
 #: Returns the value of JSON text that `to_json` wrote.
@@ -264,14 +269,71 @@ def decode_cursor(cursor: str | None) -> int | None:
     """Return the sequence number in a cursor. Raises `RefusedError` for text that is not one of ours."""
     if cursor is None:
         return None
-    try:
-        raw = base64.b64decode(cursor.encode() + b"=" * (-len(cursor) % 4), altchars=b"-_", validate=True)
-    except ValueError:
-        raw = b""
+    raw = _decoded(cursor)
     number = raw.removeprefix(_CURSOR_PREFIX)
     if not raw.startswith(_CURSOR_PREFIX) or not number.isdigit() or len(number) > _MAX_DIGITS:
-        raise RefusedError("invalid cursor", hint="Pass next_cursor of the previous page, unchanged.")
+        raise _invalid_cursor()
     return int(number)
+
+
+def _decoded(cursor: str) -> bytes:
+    try:
+        return base64.b64decode(cursor.encode() + b"=" * (-len(cursor) % 4), altchars=b"-_", validate=True)
+    except ValueError:
+        return b""
+
+
+def _invalid_cursor() -> RefusedError:
+    return RefusedError(
+        "invalid cursor", hint="Pass next_cursor of the previous page, unchanged, with the same order."
+    )
+
+
+def encode_sorted_cursor(top: int, as_of: str, value: float, seq: int) -> str:
+    text = f"{top}/{as_of}/{value!r}/{seq}".encode()
+    return base64.urlsafe_b64encode(_SORTED_PREFIX + text).decode().rstrip("=")
+
+
+def decode_sorted_cursor(cursor: str) -> tuple[int, str, float, int]:
+    """Return what `encode_sorted_cursor` was given. Raises `RefusedError` for any other text."""
+    found = _SORTED_CURSOR.fullmatch(_decoded(cursor))
+    if found is None:
+        raise _invalid_cursor()
+    top, as_of, value, seq = found.groups()
+    return int(top), as_of.decode(), float(value), int(seq)
+
+
+def read_sorted_page(
+    session: Session,
+    query: str,
+    values: Mapping[str, SqlValue],
+    read: Callable[[tuple[SqlValue, ...]], V],
+    measure: Callable[[tuple[SqlValue, ...], str], float],
+    *,
+    limit: int,
+    cursor: str | None,
+    seq_column: int = 0,
+) -> Page[V]:
+    """Return one page of a query with the largest rows first, among the newest `MAX_SORTED` that match.
+
+    `measure` returns the size of a row at an instant. The next page has the instant and the newest row of the
+    first, so that rows that are added or grow meanwhile move none across the pages.
+    """
+    size = max(1, min(limit, LARGEST_PAGE))
+    if cursor is None:
+        top, as_of, last = NEWEST - 1, format_timestamp(session.now), None
+    else:
+        top, as_of, *position = decode_sorted_cursor(cursor)
+        last = (-float(position[0]), -int(position[1]))
+    rows = session.fetch_all(query, **values, before=top + 1, limit=MAX_SORTED)
+    keyed = sorted((-measure(row, as_of), -row[seq_column], row) for row in rows)
+    left = [each for each in keyed if last is None or each[:2] > last]
+    next_cursor = None
+    if len(left) > size:
+        value, seq, _row = left[size - 1]
+        newest = max(row[seq_column] for row in rows)
+        next_cursor = encode_sorted_cursor(newest, as_of, -value, -seq)
+    return Page(rows=tuple(read(row) for *_, row in left[:size]), next_cursor=next_cursor)
 
 
 def read_page(
@@ -288,6 +350,6 @@ def read_page(
     size = max(1, min(limit, LARGEST_PAGE))
     before = decode_cursor(cursor)
     # One row more than requested tells whether there is a next page.
-    rows = session.fetch_all(query, **values, before=_NEWEST if before is None else before, limit=size + 1)
+    rows = session.fetch_all(query, **values, before=NEWEST if before is None else before, limit=size + 1)
     next_cursor = encode_cursor(rows[size - 1][seq_column]) if len(rows) > size else None
     return Page(rows=tuple(read(row) for row in rows[:size]), next_cursor=next_cursor)

@@ -22,7 +22,13 @@ from ductile.core.jobs.model import LedgerKind, NewJob, StateSubscription
 from ductile.core.json import JsonObject
 from ductile.core.timestamps import format_timestamp
 from ductile.core.webhooks.deliveries import ConcurrencyLimit, DeliveryAttempt, ReceiverHealth
-from ductile.store.model.deliveries import Delivery, DeliveryCapacity, DeliveryReport, DeliveryStatus
+from ductile.store.model.deliveries import (
+    Delivery,
+    DeliveryCapacity,
+    DeliveryFilter,
+    DeliveryReport,
+    DeliveryStatus,
+)
 from ductile.store.notifier import DeliveriesDue
 from ductile.store.port import Store
 
@@ -39,7 +45,7 @@ def a_told_job(**fields: Any) -> NewJob:
 
 async def deliveries_of(store: Store, job_id: str | None = None) -> list[Delivery]:
     """Oldest first."""
-    return list(reversed((await store.list_deliveries(job_id=job_id, limit=200)).rows))
+    return list(reversed((await store.list_deliveries(DeliveryFilter(job_id=job_id), limit=200)).rows))
 
 
 async def bodies(store: Store, job_id: str) -> list[dict[str, Any]]:
@@ -386,7 +392,7 @@ async def test_deliveries_are_listed_by_job_and_status(store: Store, clock: Cloc
     await store.report_delivery(DeliveryReport(id=one.id, attempt=DeliveryAttempt(http_status=200)))
     assert [row.job_id for row in await deliveries_of(store)] == [first, second]
     assert [row.job_id for row in await deliveries_of(store, second)] == [second]
-    done = (await store.list_deliveries(status=DeliveryStatus.DELIVERED, limit=9)).rows
+    done = (await store.list_deliveries(DeliveryFilter(status=DeliveryStatus.DELIVERED), limit=9)).rows
     assert [row.job_id for row in done] == [first]
 
 

@@ -43,10 +43,27 @@ async def test_how_executions_ended(store: Store, clock: Clock) -> None:
     for outcome in (ok(), ok(), failed(permanent=True)):
         await accept(store, a_new_job("a"))
         await run_next(store, outcome)
-    counted = {
-        tally.status: tally.executions for tally in await store.execution_stats(since=since, latest=100)
-    }
-    assert counted == {LogStatus.SUCCEEDED: 2, LogStatus.FAILED: 1}
-    assert sum(tally.executions for tally in await store.execution_stats(since=since, latest=2)) == 2
-    everything = await store.execution_stats(since=since - timedelta(hours=5), latest=100)
-    assert sum(tally.executions for tally in everything) == 4
+    (counted,) = (await store.execution_statistics(since=since, latest=100)).plugins
+    assert (counted.plugin, counted.executions) == ("a", 3)
+    assert counted.by_status == {LogStatus.SUCCEEDED: 2, LogStatus.FAILED: 1}
+    latest = await store.execution_statistics(since=since, latest=2)
+    assert [each.executions for each in latest.plugins] == [2]
+    assert not latest.complete
+    everything = await store.execution_statistics(since=since - timedelta(hours=5), latest=4)
+    assert everything.complete
+    assert [each.executions for each in everything.plugins] == [4]
+    assert (await store.execution_statistics(since=since, latest=100, plugin="b")).plugins == ()
+
+
+async def test_times_of_executions(store: Store, clock: Clock) -> None:
+    """The wait is that of the first start; a retry has none. Unobserved ends have no run time."""
+    await accept(store, a_new_job("a", max_attempts=2))
+    clock.advance(seconds=3)
+    await settle(store, await claim_one(store), failed())
+    clock.advance(hours=1)
+    await store.release_due()
+    await settle(store, await claim_one(store), failed())
+    (row,) = (await store.execution_statistics(since=clock() - timedelta(days=1), latest=9)).plugins
+    assert (row.executions, row.failures, row.retries, row.timeouts) == (2, 2, 1, 0)
+    assert row.wait is not None
+    assert row.wait.p99 == timedelta(seconds=3)

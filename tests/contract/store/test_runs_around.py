@@ -43,6 +43,7 @@ from ductile.core.jobs.model import (
     SubmittedBy,
 )
 from ductile.core.policy import Policy
+from ductile.store.model.deliveries import DeliveryFilter
 from ductile.store.model.jobs import CancelStatus, RetryResult
 from ductile.store.model.records import JobFilter
 from ductile.store.port import Store
@@ -303,7 +304,7 @@ async def test_pipelines_that_hooks_start_through_events_stop_at_the_limit(store
 
 
 async def bodies_sent(store: Store, job_id: str) -> list[dict[str, Any]]:
-    rows = (await store.list_deliveries(job_id=job_id, limit=200)).rows
+    rows = (await store.list_deliveries(DeliveryFilter(job_id=job_id), limit=200)).rows
     return [json.loads(delivery.body) for delivery in reversed(rows)]
 
 

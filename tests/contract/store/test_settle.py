@@ -49,6 +49,7 @@ from ductile.core.jobs.settlement import MAX_EVENTS, MAX_STATE_BYTES, LogStatus
 from ductile.core.json import JsonObject
 from ductile.core.policy import FactRule
 from ductile.errors import RefusedError
+from ductile.store.model.deliveries import DeliveryFilter
 from ductile.store.model.jobs import Accepted, Deduplicated, EnqueueResult, Settled, SettleSkipped
 from ductile.store.model.records import JobFilter, LogFilter
 from ductile.store.port import Store
@@ -272,7 +273,7 @@ async def test_everything_that_follows_is_there_together(store: Store) -> None:
     state = await store.plugin_state("source")
     assert state is not None
     assert state.state == {"n": 1}
-    sent = (await store.list_deliveries(job_id=parent.id, limit=9)).rows
+    sent = (await store.list_deliveries(DeliveryFilter(job_id=parent.id), limit=9)).rows
     assert [delivery.state for delivery in reversed(sent)] == ["queued", "loading", "done"]
     kinds = [(row.kind, row.job_id) for row in await whole_ledger(store, after=before)]
     assert kinds == [

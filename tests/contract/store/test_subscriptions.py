@@ -13,7 +13,13 @@ from builders.jobs import Clock, a_new_job, failed, ok
 from builders.stores import POLICY, StoreFactory, accept, claim_all, claim_one, run_next, settle, submit
 from ductile.core.jobs.model import NewJob, StateSubscription
 from ductile.core.webhooks.deliveries import MAX_SUBSCRIPTIONS, DeliveryAttempt
-from ductile.store.model.deliveries import Delivery, DeliveryCapacity, DeliveryReport, DeliveryStatus
+from ductile.store.model.deliveries import (
+    Delivery,
+    DeliveryCapacity,
+    DeliveryFilter,
+    DeliveryReport,
+    DeliveryStatus,
+)
 from ductile.store.model.jobs import Deduplicated
 from ductile.store.model.maintenance import Retention
 from ductile.store.port import Store
@@ -158,7 +164,7 @@ async def test_gone_is_recorded_and_not_due_again(store: Store, clock: Clock) ->
     await store.report_delivery(DeliveryReport(id=one.id, attempt=DeliveryAttempt(http_status=410)))
     clock.advance(days=1)
     assert (await store.claim_deliveries(room, retry_at=later)).deliveries == ()
-    (row,) = (await store.list_deliveries(status=DeliveryStatus.GONE, limit=9)).rows
+    (row,) = (await store.list_deliveries(DeliveryFilter(status=DeliveryStatus.GONE), limit=9)).rows
     assert (row.id, row.last_status) == (one.id, 410)
 
 

@@ -19,7 +19,7 @@ from ductile.cli.parser import parse
 from ductile.cli.spec import Example
 from ductile.config.validate.access import suggest_scope
 from ductile.core.jobs.model import JobStatus, SubmittedBy
-from ductile.operations.jobs.query import STATUS_ALIASES
+from ductile.operations.jobs.filters import STATUS_ALIASES
 from ductile.operations.request import decode_instant
 
 LINES = (

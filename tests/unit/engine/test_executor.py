@@ -8,6 +8,7 @@ from builders.engines import an_engine
 from builders.jobs import a_new_job
 from builders.plugins import a_plugin
 from ductile.core.jobs.model import StateSubscription
+from ductile.store.model.deliveries import DeliveryFilter
 from ductile.store.model.jobs import Submission
 from ductile.telemetry.signals import Signal
 
@@ -21,7 +22,7 @@ async def test_every_state_is_reported_although_the_process_is_quick(tmp_path: P
         (started,) = [each for each in bench.emitted if each.signal is Signal.JOB_STARTED]
         assert isinstance(ago := started.data["ms_ago"], float)
         assert ago > 0
-        sent = (await bench.store.real.list_deliveries(job_id=job_id, limit=9)).rows
+        sent = (await bench.store.real.list_deliveries(DeliveryFilter(job_id=job_id), limit=9)).rows
         assert [each.state for each in reversed(sent)] == ["queued", "loading", "working", "done"]
 
 

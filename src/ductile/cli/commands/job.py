@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
+from ductile.cli.bulk import change_result, one_of
 from ductile.cli.client import Document, connect_to_daemon, exchange, request
 from ductile.cli.console import format as fmt
 from ductile.cli.console.console import Console, indent_continuation, one_line, printable
 from ductile.cli.invocation import CommandResult, Invocation
-from ductile.cli.spec import JOB, Example, Option, action, renders
+from ductile.cli.spec import JOB, Argument, Example, Option, action, renders
 
 #: Fields of a result that Ductile adds to the answer of the plugin.
 _ADDED_FIELDS = ("stdout", "stderr", "exit_code", "output_files")
+_ONE_JOB = Argument(
+    "JOB", "the job's id, or at least four of its first or last digits; or filters instead", required=False
+)
 #: Characters of a payload or context that `explain` shows.
 _MAX_INPUT = 300
 
@@ -20,16 +24,31 @@ _MAX_INPUT = 300
     "list",
     "list jobs, newest first",
     "job.list",
-    usage={"submitted_by": "--by SOURCE", "job_id": None, "parent": None, "run": None},
+    usage={
+        "submitted_by": "--by SOURCE",
+        "since": "--from, --since TIME",
+        "until": "--to, --until TIME",
+        **dict.fromkeys(("from", "to", "job_id", "parent", "run")),
+    },
     examples=(
         Example("ductile job list --status dead", "jobs that exhausted their retries"),
-        Example("ductile job list --plugin echo --from 2026-02-08T06:00:00Z", "one plugin, since 06:00"),
+        Example("ductile job list --plugin echo --since 2026-02-08T06:00:00Z", "one plugin, since 06:00"),
+        Example("ductile job list --query 'connection refused' --since 1d", "whatever they said"),
+        Example("ductile job list --sort duration -n 5", "those that ran longest"),
     ),
 )
 def list_jobs(found: Document, console: Console) -> str:
     if not found["jobs"]:
         return "No jobs found."
-    return fmt.with_next_page(fmt.jobs_table(found["jobs"], console), found)
+    table = fmt.jobs_table(found["jobs"], console)
+    if any("payload_excerpt" in job for job in found["jobs"]):
+        header, *lines = table.split("\n")
+        excerpts = (job.get("payload_excerpt") for job in found["jobs"])
+        shown = [header]
+        for line, excerpt in zip(lines, excerpts, strict=True):
+            shown += [line, *([f"    {one_line(excerpt)}"] if excerpt else [])]
+        table = "\n".join(shown)
+    return fmt.with_next_page(table, found)
 
 
 @renders("show", "show everything about one job", "job.show", arguments=(JOB,), usage={"result": None})
@@ -160,8 +179,27 @@ def wait(invocation: Invocation) -> CommandResult:
     return CommandResult(job, text, exit_status=status)
 
 
-@renders("cancel", "end a job; a running one is killed", "job.cancel", arguments=(JOB,))
-def cancel(done: Document, console: Console) -> str:
+@action(
+    "cancel",
+    "end a job, or all that match a filter; a running one is killed",
+    "job.cancel_many",
+    arguments=(_ONE_JOB,),
+    about="Without JOB, the queued and running jobs that match every filter; at least one filter is needed. "
+    "--dry-run counts and lists them first.",
+    examples=(
+        Example("ductile job cancel 8000a1b2c3d4", "by the end of its id, as `job list` shows it"),
+        Example("ductile job cancel --plugin echo --status queued --dry-run", "all that wait for one plugin"),
+    ),
+)
+def cancel(invocation: Invocation) -> CommandResult:
+    if invocation.optional("JOB") is None:
+        done = request(invocation, timeout=None)
+        return change_result(done, ("Cancelled", "Would cancel"), _matched_table)
+    done = request(invocation, "job.cancel", _one_job(invocation))
+    return CommandResult(done, lambda console: _cancelled_text(done, console))
+
+
+def _cancelled_text(done: Document, console: Console) -> str:
     job_id = done["job_id"]
     if done.get("dry_run"):
         return f"{job_id} would be cancelled; it is {done['status']}."
@@ -176,9 +214,9 @@ def cancel(done: Document, console: Console) -> str:
 
 @action(
     "retry",
-    "put a failed or dead job back on the queue, with fresh attempts",
-    "job.retry",
-    arguments=(JOB,),
+    "put a failed or dead job back on the queue, or all that match a filter, with fresh attempts",
+    "job.retry_many",
+    arguments=(_ONE_JOB,),
     options=(
         Option(
             "--from-step PATH",
@@ -187,26 +225,60 @@ def cancel(done: Document, console: Console) -> str:
     ),
     about="A pipeline run continues where it failed, by the graph that it began with; its steps "
     "that succeeded are not run again. With --from-step the step gets its input of that run, and "
-    "the results of branches beside it are kept.",
+    "the results of branches beside it are kept. Without JOB, the failed and dead jobs that match every "
+    "filter; at least one filter is needed. --dry-run counts and lists them first.",
     examples=(
         Example("ductile job retry 8000a1b2c3d4", "by the end of its id, as `job list` shows it"),
         Example(
             "ductile job retry 8000a1b2c3d4 --from-step greet",
             "a run of a pipeline, once more from one of its steps",
         ),
+        Example(
+            "ductile job retry --plugin echo --since 12h --dry-run",
+            "all that failed of one plugin since last night; without --dry-run it is done",
+        ),
     ),
 )
 def retry(invocation: Invocation) -> CommandResult:
     step = invocation.optional("from_step")
+    if invocation.optional("JOB") is None:
+        if step is not None:
+            from ductile.errors import UsageError
+
+            raise UsageError("--from-step needs the JOB of a pipeline run")
+        done = request(invocation, timeout=None)
+        return change_result(done, ("Put back on the queue:", "Would put back on the queue:"), _matched_table)
+    fields = _one_job(invocation)
     if step is None:
-        done = request(invocation)
+        done = request(invocation, "job.retry", fields)
         what = "would go back on the queue" if done.get("dry_run") else "is on the queue again"
         return CommandResult(done, f"{done['job_id']} {what}.")
-    done = request(invocation, "job.rerun", invocation.request_fields() | {"step": step})
+    done = request(invocation, "job.rerun", fields | {"step": step})
     run = f"{done['pipeline']} from {done['from_step']}"
     if done.get("dry_run"):
         return CommandResult(done, f"Would run {run} again, with the input of {done['retries']}.")
     return CommandResult(done, f"{done['job_id']} runs {run}.")
+
+
+def _one_job(invocation: Invocation) -> Document:
+    """The request about the one job that was named. UsageError if filters were given, too."""
+    return one_of(invocation, "JOB", "job_id")
+
+
+def _matched_table(done: Document, console: Console) -> str:
+    rows = [
+        (
+            row["job_id"],
+            row["plugin"],
+            row["command"],
+            row["status"],
+            fmt.time(row["completed_at"] or row["created_at"]),
+            f"{row['reason']}: {row['error']}" if row["error"] else row["reason"],
+        )
+        for row in done["jobs"]
+    ]
+    headers = ("JOB", "PLUGIN", "COMMAND", "STATUS", "AT", "WHY")
+    return console.table(headers, rows, optional=("STATUS", "COMMAND")) if rows else ""
 
 
 def _job_fields(job: Document) -> list[tuple[str, str | None]]:

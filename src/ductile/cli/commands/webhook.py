@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ductile.cli.client import Document, connect_to_daemon
+from ductile.cli.bulk import change_result, one_of
+from ductile.cli.client import Document, connect_to_daemon, request
 from ductile.cli.console import format as fmt
 from ductile.cli.console.console import Console
 from ductile.cli.invocation import CommandResult, Invocation
@@ -105,16 +106,43 @@ def deliveries(found: Document, console: Console) -> str:
     return fmt.with_next_page(table, found)
 
 
-@renders(
+@action(
     "resend",
-    "send a state webhook again that was delivered, dropped or gone",
-    "webhook.resend",
-    arguments=(Argument("DELIVERY", "id of the delivery", field="delivery_id"),),
-    about="With the same id and body, and with fresh attempts.",
+    "send a state webhook again, or all that match a filter",
+    "webhook.resend_many",
+    arguments=(Argument("DELIVERY", "id of the delivery; or filters instead", required=False),),
+    usage={"job_id": "--job JOB"},
+    about="With the same id and body, and with fresh attempts. Without DELIVERY, those that match every "
+    "filter and were dropped or gone, unless --status says otherwise; at least one filter is needed. "
+    "--dry-run counts and lists them first.",
+    examples=(
+        Example("ductile webhook resend --status dropped --since 1d --dry-run", "all that a receiver missed"),
+    ),
 )
-def resend(done: Document, _: Console) -> str:
+def resend(invocation: Invocation) -> CommandResult:
+    if invocation.optional("DELIVERY") is None:
+        done = request(invocation, timeout=None)
+        return change_result(done, ("Will be sent again:", "Would be sent again:"), _matched_table)
+    done = request(invocation, "webhook.resend", one_of(invocation, "DELIVERY", "delivery_id"))
     what = "would be sent again" if done.get("dry_run") else "is sent again as soon as a daemon runs"
-    return f"{done['state']} of job {done['job_id']} {what}."
+    return CommandResult(done, f"{done['state']} of job {done['job_id']} {what}.")
+
+
+def _matched_table(done: Document, console: Console) -> str:
+    rows = [
+        (
+            row["id"],
+            row["job_id"],
+            row["state"],
+            row["status"],
+            fmt.time(row["created_at"]),
+            row["url"],
+            row["last_error"] or "",
+        )
+        for row in done["deliveries"]
+    ]
+    headers = ("DELIVERY", "JOB", "STATE", "STATUS", "CREATED", "TO", "ABOUT")
+    return console.table(headers, rows, optional=("CREATED", "JOB")) if rows else ""
 
 
 def _body(invocation: Invocation) -> bytes:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, TypeAlias, TypeVar
 
 import msgspec
-from msgspec import UNSET, Meta
+from msgspec import UNSET, Meta, UnsetType
 
 from ductile.core.jobs.admission import bare_key
 from ductile.core.jobs.model import Hold, Job, JobReason, JobStatus, LedgerKind, OutputFormat, SubmittedBy
@@ -88,10 +88,13 @@ class ListedJob(Value):
     cancel_requested_at: Timestamp | None
     artifacts: list[Artifact]
     orphaned: Orphaned = UNSET
+    payload_excerpt: Annotated[
+        str | UnsetType, about("In a list, on request: the beginning of its payload, secrets masked.")
+    ] = UNSET
 
 
-def listed_job(context: OperationContext, job: Job) -> ListedJob:
-    return from_record(ListedJob, job, **job_values(context, job))
+def listed_job(context: OperationContext, job: Job, payload_excerpt: str | UnsetType = UNSET) -> ListedJob:
+    return from_record(ListedJob, job, **job_values(context, job), payload_excerpt=payload_excerpt)
 
 
 def job_values(context: OperationContext, job: Job) -> dict[str, Any]:
@@ -131,6 +134,7 @@ class Execution(Value):
     step: str | None
     trace_id: str | None
     artifacts: list[Artifact]
+    stderr_bytes: int
 
 
 class LoggedExecution(Execution):

@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Annotated, TypeAlias
 
-import msgspec
 from msgspec import Meta
 
-from ductile.core.jobs.model import SubmittedBy
+from ductile.core.jobs.model import JobReason, SubmittedBy
 from ductile.core.jobs.settlement import LogStatus
 from ductile.core.json import JsonValue
 from ductile.errors import StoreError
@@ -25,10 +24,10 @@ from ductile.operations.jobs.documents import (
 )
 from ductile.operations.jobs.lookup import resolve_filter
 from ductile.operations.plugins.lookup import refuse_unknown_plugin
-from ductile.operations.request import Cursor, PageLimit, decode_enum, local
+from ductile.operations.request import Cursor, OptionalMoment, PageLimit, decode_enum, instant_of, local
 from ductile.operations.response import NextCursor, Response, ResponseType
-from ductile.store.model.records import DEFAULT_PAGE, LARGEST_PAGE, LogFilter, LogRow
-from ductile.struct import Value, about, field, replace
+from ductile.store.model.records import DEFAULT_PAGE, LARGEST_PAGE, LogFilter, LogRow, LogSort
+from ductile.struct import Value, about, field
 
 #: Words of other systems for the same states, accepted by filters.
 LOG_ALIASES = {"completed": LogStatus.SUCCEEDED, "ok": LogStatus.SUCCEEDED, "error": LogStatus.FAILED}
@@ -51,12 +50,17 @@ class LogFilters(Value):
     plugin: Annotated[str | None, about("Only executions of this plugin.")] = None
     command: Annotated[str | None, about("Only executions of this command.")] = None
     submitted_by: Annotated[SubmittedBy | None, about("Only jobs of this source.")] = None
-    completed_from: Annotated[datetime | None, about("Ended at or after this time.")] = field(
+    since: Annotated[
+        OptionalMoment, about("Ended at or after this time, such as 2026-02-08T10:00:00Z, 2026-02-08 or 1h.")
+    ] = None
+    until: Annotated[OptionalMoment, about("Ended before this time.")] = None
+    completed_from: Annotated[OptionalMoment, about("The same as `since`.")] = field(
         name="from", default=None
     )
-    completed_before: Annotated[datetime | None, about("Ended before this time.")] = field(
+    completed_before: Annotated[OptionalMoment, about("The same as `until`.")] = field(
         name="to", default=None
     )
+    reason: Annotated[JobReason | None, about("Only executions that ended for this reason.")] = None
     query: Annotated[
         str | None, about("Only those whose result, error or stderr has all of these words.")
     ] = None
@@ -72,6 +76,12 @@ class LogFilters(Value):
 
 
 class ListLog(LogFilters):
+    sort: Annotated[
+        LogSort,
+        about(
+            "Latest first; or the longest, or those with the most stderr, among the newest 10,000 that match."
+        ),
+    ] = LogSort.COMPLETED
     limit: PageLimit = DEFAULT_PAGE
     cursor: Cursor = None
 
@@ -88,7 +98,7 @@ async def list_log(context: OperationContext, request: ListLog) -> ExecutionPage
     where = await _filter(context, request)
     if where.query is not None:
         await index_pending_logs(context)
-    page = await context.store.list_log(where, limit=request.limit, cursor=request.cursor)
+    page = await context.store.list_log(where, limit=request.limit, cursor=request.cursor, sort=request.sort)
     logs = await _executions(context, page.rows, output=request.output)
     return ExecutionPage(logs=logs, next_cursor=page.next_cursor)
 
@@ -115,8 +125,18 @@ async def _executions(context: OperationContext, rows: Iterable[LogRow], *, outp
 
 async def _filter(context: OperationContext, request: LogFilters) -> LogFilter:
     await refuse_unknown_plugin(context, request.plugin)
-    where = msgspec.convert(request, LogFilter, from_attributes=True)
-    return replace(where, job_id=await resolve_filter(context, request.job_id))
+    now = context.now()
+    return LogFilter(
+        job_id=await resolve_filter(context, request.job_id),
+        plugin=request.plugin,
+        command=request.command,
+        status=None if request.status is None else LogStatus(request.status),
+        reason=request.reason,
+        submitted_by=request.submitted_by,
+        completed_from=instant_of(request.since or request.completed_from, now),
+        completed_before=instant_of(request.until or request.completed_before, now),
+        query=request.query,
+    )
 
 
 # ------------------------------------------------------------------------------------------ following

@@ -6,15 +6,17 @@ import asyncio
 import mimetypes
 import os
 import re
-from datetime import datetime, timedelta
+from collections.abc import Mapping
+from datetime import timedelta
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
-from msgspec import UNSET, Meta, UnsetType
+from msgspec import UNSET, UnsetType
 
-from ductile.core.jobs.model import TERMINAL, Job, JobStatus, SubmittedBy
+from ductile.config.secrets import redact
+from ductile.core.jobs.model import TERMINAL, Job, SubmittedBy
 from ductile.core.runs.graph import RUN_PLUGIN
 from ductile.engine.artifact_files import open_artifact_file
 from ductile.errors import NotFoundError
@@ -35,22 +37,18 @@ from ductile.operations.jobs.documents import (
     logged_execution,
     nest_jobs,
 )
-from ductile.operations.jobs.log import index_pending_logs
+from ductile.operations.jobs.filters import JobFilters, resolve_filters
 from ductile.operations.jobs.lookup import OneJob, find_job, resolve_filter, resolve_job
-from ductile.operations.plugins.lookup import refuse_unknown_plugin
-from ductile.operations.request import Cursor, PageLimit
+from ductile.operations.request import Cursor, OptionalMoment, PageLimit
 from ductile.operations.response import Id, NextCursor, Response, from_record
-from ductile.store.model.records import DEFAULT_PAGE, JobFilter
+from ductile.store.model.records import DEFAULT_PAGE, JobSort, ShortPayload
 from ductile.struct import Value, about, field, replace
 
-#: Words of other systems for the same states, accepted by filters.
-STATUS_ALIASES = {
-    "pending": JobStatus.QUEUED,
-    "completed": JobStatus.SUCCEEDED,
-    "ok": JobStatus.SUCCEEDED,
-    "error": JobStatus.FAILED,
-}
 MAX_WAIT = timedelta(hours=24)
+#: Characters of a payload that a list shows.
+_EXCERPT = 200
+#: Longer payloads are not read for a list.
+_LONGEST_PARSED = 64 * 1024
 #: Jobs in one tree: the whole response is in memory at once.
 MAX_TREE_JOBS = 10_000
 _ANY_TYPE = "application/octet-stream"
@@ -59,31 +57,25 @@ _MEDIA_TYPE = re.compile(
 )
 
 
-class ListJobs(Value):
-    """Fields with the names of `JobFilter`'s are its filters."""
-
+class ListJobs(JobFilters):
     job_id: Annotated[str | None, about("Only this job.")] = None
-    plugin: Annotated[str | None, about("Only jobs of this plugin.")] = None
-    command: Annotated[str | None, about("Only jobs of this command.")] = None
     submitted_by: Annotated[SubmittedBy | None, about("Only jobs submitted by this source.")] = None
-    created_from: Annotated[
-        datetime | None, about("Created at or after this time, such as 2026-02-08T10:00:00Z or 2026-02-08.")
-    ] = field(name="from", default=None)
-    created_before: Annotated[datetime | None, about("Created before this time.")] = field(
-        name="to", default=None
-    )
-    query: Annotated[str | None, about("Only jobs whose result, error or stderr has all of these words.")] = (
-        None
-    )
-    status: Annotated[
-        JobStatus | None, Meta(description="Only jobs in this state.", extra={"aliases": STATUS_ALIASES})
-    ] = None
+    created_from: Annotated[OptionalMoment, about("The same as `since`.")] = field(name="from", default=None)
+    created_before: Annotated[OptionalMoment, about("The same as `until`.")] = field(name="to", default=None)
     parent_job_id: Annotated[str | None, about("Only jobs started by this job.")] = field(
         name="parent", default=None
     )
-    run_id: Annotated[
-        str | None, about("Only steps of this pipeline run; the name of a pipeline means its latest.")
-    ] = field(name="run", default=None)
+    run_id: Annotated[str | None, about("Only steps of this pipeline run.")] = field(name="run", default=None)
+    sort: Annotated[
+        JobSort,
+        about(
+            "Newest first, or those that ran longest, among the newest 10,000 that match. "
+            "A running job counts up to now."
+        ),
+    ] = JobSort.CREATED
+    payload: Annotated[
+        bool, about("With the beginning of each payload; values under keys that look secret are masked.")
+    ] = False
     limit: PageLimit = DEFAULT_PAGE
     cursor: Cursor = None
 
@@ -94,18 +86,31 @@ class JobPage(Response):
 
 
 async def list_jobs(context: OperationContext, request: ListJobs) -> JobPage:
-    """Jobs, newest first. Raises `NotFoundError` for a plugin that is unknown and has no jobs."""
-    await refuse_unknown_plugin(context, request.plugin)
-    if request.query is not None:
-        await index_pending_logs(context)
+    """Jobs in the chosen order. Raises `NotFoundError` for a plugin that is unknown and has none."""
+    since, until = request.since or request.created_from, request.until or request.created_before
     where = replace(
-        msgspec.convert(request, JobFilter, from_attributes=True),
+        await resolve_filters(context, replace(request, since=since, until=until)),
         job_id=await resolve_filter(context, request.job_id),
+        submitted_by=request.submitted_by,
         parent_job_id=await resolve_filter(context, request.parent_job_id),
         run_id=await resolve_filter(context, request.run_id, run=True),
     )
-    page = await context.store.list_jobs(where, limit=request.limit, cursor=request.cursor)
-    return JobPage(jobs=[listed_job(context, job) for job in page.rows], next_cursor=page.next_cursor)
+    page = await context.store.list_jobs(where, limit=request.limit, cursor=request.cursor, sort=request.sort)
+    excerpts: Mapping[str, str] = {}
+    if request.payload:
+        ids = [job.id for job in page.rows]
+        read = await context.store.short_payloads(ids, longest=_LONGEST_PARSED)
+        excerpts = {job_id: payload_excerpt(found) for job_id, found in read.items()}
+    jobs = [listed_job(context, job, excerpts.get(job.id, UNSET)) for job in page.rows]
+    return JobPage(jobs=jobs, next_cursor=page.next_cursor)
+
+
+def payload_excerpt(found: ShortPayload) -> str:
+    """The beginning of a payload as JSON, with secrets masked; of one that is too long, only its size."""
+    if found.payload is None:
+        return f"({found.length} characters)"
+    text = msgspec.json.encode(redact(found.payload)).decode()
+    return text if len(text) <= _EXCERPT else f"{text[: _EXCERPT - 1]}…"
 
 
 class ResultOnly(StrEnum):

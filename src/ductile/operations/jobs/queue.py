@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Annotated
 
 from msgspec import UNSET, UnsetType
 
 from ductile.core.jobs.model import JobReason, JobStatus
 from ductile.core.jobs.settlement import LogStatus
+from ductile.core.jobs.statistics import Percentiles, PluginStatistics
 from ductile.errors import UsageError
 from ductile.operations.context import OperationContext
 from ductile.operations.jobs.documents import ListedJob, listed_job
 from ductile.operations.plugins.lookup import refuse_unknown_plugin
-from ductile.operations.request import DryRun, NoFields, PageLimit
+from ductile.operations.request import DryRun, NoFields, OptionalMoment, PageLimit, instant_of
 from ductile.operations.response import (
     Id,
     Response,
@@ -104,7 +105,7 @@ async def queue_purge(context: OperationContext, request: PurgeQueue) -> PurgedQ
 
 _DEFAULT_SPAN = timedelta(hours=24)
 #: At most so many executions are counted, however long the span.
-_MAX_EXECUTIONS = 50_000
+MAX_EXECUTIONS = 50_000
 
 
 class PluginQueue(Value):
@@ -140,6 +141,14 @@ class SummariseRuns(Value):
     span: Annotated[timedelta | None, about("How far to look back, such as `24h`.")] = None
 
 
+class TimePercentiles(Value):
+    """In milliseconds: 50, 95 and 99 of a hundred took no longer."""
+
+    p50: float
+    p95: float
+    p99: float
+
+
 class PluginFigures(Value):
     plugin: str
     executions: int
@@ -147,33 +156,68 @@ class PluginFigures(Value):
     success_ratio: float
     mean_ms: float
     longest_ms: float
+    failures: Annotated[int, about("Executions that failed or timed out.")]
+    timeouts: int
+    retries: Annotated[int, about("Executions that were not the first attempt.")]
+    run_ms: Annotated[TimePercentiles | None, about("How long the processes ran.")]
+    wait_ms: Annotated[TimePercentiles | None, about("From the submission of a job to its first start.")]
+    stderr_bytes: int
 
 
 class RunFigures(Response):
     since: Timestamp
     executions: int
+    complete: Annotated[bool, about("Whether all were counted, and not only the latest 50,000.")]
     plugins: list[PluginFigures]
 
 
 async def execution_figures(context: OperationContext, request: SummariseRuns) -> RunFigures:
     """How executions ended within a span of time, plugin by plugin."""
-    since = context.now() - (_DEFAULT_SPAN if request.span is None else request.span)
-    stats = await context.store.execution_stats(since=since, latest=_MAX_EXECUTIONS)
-    plugins = []
-    for name in dict.fromkeys(each.plugin for each in stats):
-        own = [each for each in stats if each.plugin == name]
-        by_status = {each.status: each.executions for each in own}
-        executions = sum(by_status.values())
-        total = sum((each.mean * each.executions for each in own), timedelta())
-        plugins.append(
-            PluginFigures(
-                plugin=name,
-                executions=executions,
-                by_status=by_status,
-                success_ratio=round(by_status.get(LogStatus.SUCCEEDED, 0) / executions, 4),
-                mean_ms=milliseconds(total / executions),
-                longest_ms=milliseconds(max(each.longest for each in own)),
-            )
-        )
-    executions = sum(each.executions for each in plugins)
-    return RunFigures(since=timestamp(since), executions=executions, plugins=plugins)
+    span = _DEFAULT_SPAN if request.span is None else request.span
+    return await figures_since(context, context.now() - span)
+
+
+class PluginStats(Value):
+    plugin: Annotated[str | None, about("Only this plugin.")] = None
+    since: Annotated[
+        OptionalMoment, about("Executions that ended since, such as 24h (the default) or 2026-02-08.")
+    ] = None
+
+
+async def plugin_figures(context: OperationContext, request: PluginStats) -> RunFigures:
+    """Executions, failures, retries, times and stderr, plugin by plugin. Raises `NotFoundError`."""
+    await refuse_unknown_plugin(context, request.plugin)
+    now = context.now()
+    since = instant_of(request.since, now)
+    return await figures_since(context, now - _DEFAULT_SPAN if since is None else since, request.plugin)
+
+
+async def figures_since(context: OperationContext, since: datetime, plugin: str | None = None) -> RunFigures:
+    found = await context.store.execution_statistics(since=since, latest=MAX_EXECUTIONS, plugin=plugin)
+    return RunFigures(
+        since=timestamp(since),
+        executions=sum(each.executions for each in found.plugins),
+        complete=found.complete,
+        plugins=[_figures(each) for each in found.plugins],
+    )
+
+
+def _figures(own: PluginStatistics) -> PluginFigures:
+    return from_record(
+        PluginFigures,
+        own,
+        by_status=dict(own.by_status),
+        success_ratio=round(own.by_status.get(LogStatus.SUCCEEDED, 0) / own.executions, 4),
+        mean_ms=milliseconds(own.mean or timedelta(0)),
+        longest_ms=milliseconds(own.longest or timedelta(0)),
+        run_ms=_percentiles(own.run_time),
+        wait_ms=_percentiles(own.wait),
+    )
+
+
+def _percentiles(found: Percentiles | None) -> TimePercentiles | None:
+    if found is None:
+        return None
+    return TimePercentiles(
+        p50=milliseconds(found.p50), p95=milliseconds(found.p95), p99=milliseconds(found.p99)
+    )

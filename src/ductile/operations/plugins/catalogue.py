@@ -10,6 +10,7 @@ from typing import Annotated, Any
 from ductile.config.secrets import redact
 from ductile.core.auth_scopes import auth_scope
 from ductile.operations.context import OperationContext
+from ductile.operations.jobs.queue import PluginFigures, PluginStats, plugin_figures
 from ductile.operations.operation import right_of
 from ductile.operations.plugins.health import unhealthy_plugins
 from ductile.operations.plugins.lookup import OnePlugin, commands_of, find_plugin
@@ -98,6 +99,7 @@ class PluginDetail(PluginSummary, Response):
     schedules: list[str]
     commands: dict[str, PluginCommand]
     config_keys: ConfigKeys
+    stats: Annotated[PluginFigures | None, about("Its last 24 hours; null if nothing ran.")]
 
 
 class ShowPlugin(Value):
@@ -110,6 +112,7 @@ async def show_plugin(context: OperationContext, request: ShowPlugin) -> PluginD
     entry = next(each for each in list_entries(context.snapshot()) if each.instance is plugin)
     manifest = entry.manifest
     failed_init = (await unhealthy_plugins(context)).get(plugin.name)
+    figures = await plugin_figures(context, PluginStats(plugin=plugin.name))
     return from_record(
         PluginDetail,
         entry,
@@ -133,6 +136,7 @@ async def show_plugin(context: OperationContext, request: ShowPlugin) -> PluginD
             required=list(manifest.required_config) if manifest else [],
             optional=list(manifest.optional_config) if manifest else [],
         ),
+        stats=figures.plugins[0] if figures.plugins else None,
     )
 
 

@@ -22,7 +22,7 @@ from ductile.operations.context import OperationContext
 from ductile.operations.jobs.lookup import resolve_filter
 from ductile.operations.request import Cursor, DryRun, NoFields, PageLimit
 from ductile.operations.response import Id, NextCursor, Response, Timestamp, WasDryRun, from_record
-from ductile.store.model.deliveries import DeliveryStatus
+from ductile.store.model.deliveries import DeliveryFilter, DeliveryStatus
 from ductile.store.model.records import DEFAULT_PAGE
 from ductile.struct import Value, about
 
@@ -168,12 +168,8 @@ class DeliveryResent(Response):
 
 
 async def list_deliveries(context: OperationContext, request: ListDeliveries) -> DeliveryPage:
-    page = await context.store.list_deliveries(
-        job_id=await resolve_filter(context, request.job_id),
-        status=request.status,
-        limit=request.limit,
-        cursor=request.cursor,
-    )
+    where = DeliveryFilter(job_id=await resolve_filter(context, request.job_id), status=request.status)
+    page = await context.store.list_deliveries(where, limit=request.limit, cursor=request.cursor)
     return DeliveryPage(
         deliveries=tuple(from_record(ListedDelivery, row, url=redact_url(row.url)) for row in page.rows),
         next_cursor=page.next_cursor,

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from enum import StrEnum
 
+from ductile.core.jobs.model import JobReason
 from ductile.core.webhooks.deliveries import ConcurrencyLimit, DeliveryAttempt, ReceiverHealth, SlotAllocator
 from ductile.struct import Value, field
 
@@ -36,6 +37,33 @@ class Delivery(Value):
     last_error: str | None
     created_at: datetime
     completed_at: datetime | None
+
+
+class DeliveryFilter(Value):
+    job_id: str | None = None
+    status: DeliveryStatus | None = None
+    plugin: str | None = None
+    command: str | None = None
+    pipeline: str | None = None
+    #: Why the job changed to the state that is sent.
+    reason: JobReason | None = None
+    #: A text in the last error.
+    query: str | None = None
+    created_from: datetime | None = None
+    created_before: datetime | None = None
+
+
+ALL_DELIVERIES = DeliveryFilter()
+
+
+class LostDeliveries(Value):
+    """State webhooks to one receiver that were given up."""
+
+    receiver: str
+    dropped: int
+    gone: int
+    latest_id: str
+    last_error: str | None
 
 
 class DeliveryCapacity(Value):

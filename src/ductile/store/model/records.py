@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
+from enum import StrEnum
 from typing import Generic, TypeVar
 
 from ductile.core.jobs.failures import Breaker
@@ -17,6 +18,7 @@ from ductile.core.jobs.model import (
     Transition,
 )
 from ductile.core.jobs.settlement import LogStatus
+from ductile.core.jobs.statistics import PluginStatistics
 from ductile.core.json import JsonObject, JsonValue
 from ductile.core.runs.graph import Graph
 from ductile.struct import Value
@@ -25,6 +27,8 @@ Row = TypeVar("Row")
 
 DEFAULT_PAGE = 50
 LARGEST_PAGE = 200
+#: A list that is not in the order of its rows sorts so many of them, the newest that match.
+MAX_SORTED = 10_000
 
 
 class Page(Value, Generic[Row]):
@@ -42,8 +46,31 @@ class JobFilter(Value):
     created_before: datetime | None = None
     parent_job_id: str | None = None
     run_id: str | None = None
+    reason: JobReason | None = None
     #: Words that must all occur in result, error or stderr of one execution.
     query: str | None = None
+
+
+class JobSort(StrEnum):
+    """The order of a list of jobs: the newest first, or those that ran longest."""
+
+    CREATED = "created"
+    DURATION = "duration"
+
+
+class LogSort(StrEnum):
+    """The order of a list of executions: the latest first, the longest, or those with the most stderr."""
+
+    COMPLETED = "completed"
+    DURATION = "duration"
+    STDERR = "stderr"
+
+
+class ShortPayload(Value):
+    """The payload of a job, or only its length if it is too long to be read for a list."""
+
+    payload: JsonObject | None
+    length: int
 
 
 class LogFilter(Value):
@@ -52,6 +79,7 @@ class LogFilter(Value):
     command: str | None = None
     status: LogStatus | None = None
     submitted_by: SubmittedBy | None = None
+    reason: JobReason | None = None
     completed_from: datetime | None = None
     completed_before: datetime | None = None
     #: Words that must all occur in result, error or stderr.
@@ -94,6 +122,7 @@ class LogRow(Value):
     trace_id: str | None
     artifacts: tuple[JsonValue, ...] = ()
     output: OutputFormat = OutputFormat.PROTOCOL
+    stderr_bytes: int = 0
     #: The output, which lists omit.
     result: str | None = None
     stderr: str | None = None
@@ -172,14 +201,12 @@ class PluginDepth(Value):
     oldest_ready_at: datetime | None
 
 
-class ExecutionStats(Value):
-    """Executions of a plugin with the same status."""
+class ExecutionStatistics(Value):
+    """Executions since an instant, by plugin."""
 
-    plugin: str
-    status: LogStatus
-    executions: int
-    mean: timedelta
-    longest: timedelta
+    plugins: tuple[PluginStatistics, ...]
+    #: Whether all of them were counted, and not only the latest.
+    complete: bool
 
 
 class BreakerRow(Value):

@@ -94,7 +94,38 @@ UPDATE state_deliveries SET
   status = 'pending', attempts = 0, next_attempt_at = :at, retry_wait = NULL, completed_at = NULL
 WHERE id = :id AND status <> 'pending' RETURNING seq
 
--- name: deliveries
-SELECT {delivery_columns} FROM state_deliveries
-WHERE seq < :before AND (:job_id IS NULL OR job_id = :job_id) AND (:status IS NULL OR status = :status)
+-- fragment: delivery_page
+-- What a delivery is about is in its body. Words are looked for in the last error.
+seq < :before AND (:job_id IS NULL OR job_id = :job_id) AND (:status IS NULL OR status = :status)
+AND (:created_from IS NULL OR created_at >= :created_from) AND (:created_before IS NULL OR created_at < :created_before)
+AND (:plugin IS NULL OR {body_plugin} = :plugin) AND (:command IS NULL OR {body_command} = :command)
+AND (:pipeline IS NULL OR {body_pipeline} = :pipeline) AND (:reason IS NULL OR {body_reason} = :reason)
+AND (:query IS NULL OR lower(last_error) LIKE :query ESCAPE '\')
 ORDER BY seq DESC LIMIT :limit
+
+-- name: deliveries
+SELECT {delivery_columns} FROM state_deliveries WHERE {delivery_page}
+
+-- name: deliveries_of_job
+SELECT {delivery_columns} FROM state_deliveries WHERE job_id = :job_id AND {delivery_page}
+
+-- name: deliveries_undelivered
+SELECT {delivery_columns} FROM state_deliveries
+WHERE (status = 'dropped' OR status = 'gone') AND status = :status AND {delivery_page}
+
+-- name: count_deliveries_found
+SELECT count(*) FROM (SELECT 1 FROM state_deliveries WHERE {delivery_page}) AS found
+
+-- name: count_deliveries_undelivered
+SELECT count(*) FROM (
+  SELECT 1 FROM state_deliveries
+  WHERE (status = 'dropped' OR status = 'gone') AND status = :status AND {delivery_page}
+) AS found
+
+-- name: lost_deliveries
+-- State webhooks that were given up since an instant, by receiver, with the latest of each.
+SELECT receiver, count(*) FILTER (WHERE status = 'dropped'), count(*) FILTER (WHERE status = 'gone'), max(id),
+  max(last_error)
+FROM state_deliveries
+WHERE completed_at IS NOT NULL AND completed_at >= :since AND status <> 'delivered'
+GROUP BY receiver ORDER BY count(*) DESC, receiver LIMIT :limit

@@ -4,6 +4,10 @@
 
 -- fragment: use_job_log_execution
 
+-- fragment: use_job_log_figures
+
+-- fragment: use_job_queue_by_reason
+
 -- fragment: use_job_queue_by_status
 
 -- fragment: use_job_queue_dedupe
@@ -27,7 +31,9 @@ seq < :before AND (:job_id IS NULL OR id = :job_id) AND (:run_id IS NULL OR run_
 AND (:parent_job_id IS NULL OR parent_job_id = :parent_job_id)
 AND (:plugin IS NULL OR plugin = :plugin) AND (:status IS NULL OR status = :status)
 AND (:command IS NULL OR command = :command) AND (:submitted_by IS NULL OR submitted_by = :submitted_by)
+AND (:reason IS NULL OR reason = :reason)
 AND (:created_from IS NULL OR created_at >= :created_from) AND (:created_before IS NULL OR created_at < :created_before)
+AND (:common_words IS NULL OR {job_has_words})
 ORDER BY seq DESC LIMIT :limit
 
 -- name: insert_job
@@ -259,6 +265,11 @@ SELECT {job_columns} FROM job_queue WHERE id = :job_id AND {job_page}
 -- For every status but succeeded, which most rows have: those are found fastest from the newest row.
 SELECT {job_columns} FROM job_queue WHERE status <> 'succeeded' AND status = :status AND {job_page}
 
+-- name: jobs_of_reason
+-- Rows that are in order are not in the index: those that were just submitted or claimed, or have completed.
+SELECT {job_columns} FROM job_queue {use_job_queue_by_reason}
+WHERE reason <> 'submitted' AND reason <> 'claimed' AND reason <> 'completed' AND reason = :reason AND {job_page}
+
 -- name: jobs_of_plugin
 SELECT {job_columns} FROM job_queue WHERE plugin = :plugin AND {job_page}
 
@@ -267,6 +278,41 @@ SELECT {job_columns} FROM job_queue WHERE parent_job_id = :parent_job_id AND {jo
 
 -- name: jobs_of_run
 SELECT {job_columns} FROM job_queue WHERE run_id = :run_id AND {job_page}
+
+-- name: total_newest
+-- How many jobs each list has, counted up to :limit.
+SELECT count(*) FROM (SELECT 1 FROM job_queue WHERE {job_page}) AS found
+
+-- name: total_of_id
+SELECT count(*) FROM (SELECT 1 FROM job_queue WHERE id = :job_id AND {job_page}) AS found
+
+-- name: total_of_status
+SELECT count(*) FROM (
+  SELECT 1 FROM job_queue WHERE status <> 'succeeded' AND status = :status AND {job_page}
+) AS found
+
+-- name: total_of_reason
+SELECT count(*) FROM (
+  SELECT 1 FROM job_queue {use_job_queue_by_reason}
+  WHERE reason <> 'submitted' AND reason <> 'claimed' AND reason <> 'completed' AND reason = :reason AND {job_page}
+) AS found
+
+-- name: total_of_plugin
+SELECT count(*) FROM (SELECT 1 FROM job_queue WHERE plugin = :plugin AND {job_page}) AS found
+
+-- name: total_of_parent
+SELECT count(*) FROM (SELECT 1 FROM job_queue WHERE parent_job_id = :parent_job_id AND {job_page}) AS found
+
+-- name: total_of_run
+SELECT count(*) FROM (SELECT 1 FROM job_queue WHERE run_id = :run_id AND {job_page}) AS found
+
+-- name: short_payload
+-- The payload of a job, or else of its event, unless it is longer than :longest; and its length.
+SELECT CASE WHEN length(payload) <= :longest THEN payload END, length(payload)
+FROM (
+  SELECT coalesce(payload, (SELECT payload FROM events WHERE events.id = job_queue.source_event_id)) AS payload
+  FROM job_queue WHERE id = :id
+) AS own
 
 -- name: transitions_of_job
 SELECT seq, execution, from_status, to_status, reason, at FROM job_transitions WHERE job_id = :job_id ORDER BY seq

@@ -3,11 +3,12 @@
 -- fragment: log_columns
 seq, id, job_id, execution, attempt, max_attempts, plugin, command, status, reason, job_status, job_reason,
 exit_code, signal, last_error, duration_ms, submitted_by, submitted_detail, dedupe_key, created_at, started_at,
-completed_at, parent_job_id, source_event_id, event_context_id, run_id, step_path, trace_id, artifacts, output
+completed_at, parent_job_id, source_event_id, event_context_id, run_id, step_path, trace_id, artifacts, output,
+coalesce(octet_length(stderr), 0)
 
 -- fragment: log_filters
 (:job_id IS NULL OR job_id = :job_id) AND (:plugin IS NULL OR plugin = :plugin)
-AND (:status IS NULL OR status = :status)
+AND (:status IS NULL OR status = :status) AND (:reason IS NULL OR reason = :reason)
 AND (:command IS NULL OR command = :command) AND (:submitted_by IS NULL OR submitted_by = :submitted_by)
 AND (:completed_from IS NULL OR completed_at >= :completed_from)
 AND (:completed_before IS NULL OR completed_at < :completed_before)
@@ -40,12 +41,13 @@ SELECT {log_columns} FROM job_log {use_job_log_execution}
 WHERE job_id = :job_id AND seq < :before AND {log_filters}
 ORDER BY seq DESC LIMIT :limit
 
--- name: execution_counts
--- Bounded by rows as well as by time, so that a busy month is not read.
-SELECT plugin, status, count(*), avg(duration_ms), max(duration_ms)
-FROM job_log
-WHERE seq > (SELECT coalesce(max(seq), 0) FROM job_log) - :latest AND completed_at >= :since
-GROUP BY plugin, status ORDER BY plugin, status
+-- name: execution_samples
+-- Read from an index that has all of it. Bounded by rows as well as by time: a busy month may have millions.
+SELECT plugin, status, attempt, execution, duration_ms, created_at, started_at, octet_length(stderr),
+  exit_code IS NOT NULL OR signal IS NOT NULL
+FROM job_log {use_job_log_figures}
+WHERE completed_at >= :since AND (:plugin IS NULL OR plugin = :plugin)
+ORDER BY completed_at DESC LIMIT :limit
 
 -- name: unindexed_log
 SELECT seq, plugin, command, last_error, stderr, result FROM job_log WHERE seq > :after ORDER BY seq LIMIT :limit

@@ -5,6 +5,12 @@
 -- fragment: use_job_log_execution
 INDEXED BY job_log_execution
 
+-- fragment: use_job_log_figures
+INDEXED BY job_log_figures
+
+-- fragment: use_job_queue_by_reason
+INDEXED BY job_queue_by_reason
+
 -- fragment: use_job_queue_by_status
 INDEXED BY job_queue_by_status
 
@@ -16,6 +22,20 @@ INDEXED BY job_queue_key_holder
 
 -- fragment: use_job_queue_ready
 INDEXED BY job_queue_ready
+
+-- Fields in the body of a state webhook.
+
+-- fragment: body_plugin
+json_extract(body, '$.plugin')
+
+-- fragment: body_command
+json_extract(body, '$.command')
+
+-- fragment: body_pipeline
+json_extract(body, '$.pipeline')
+
+-- fragment: body_reason
+json_extract(body, '$.reason')
 
 -- name: live_jobs_of_plugins
 -- :plugins is a JSON list.
@@ -58,17 +78,42 @@ WHERE seq IN (
 )
 RETURNING seq
 
+-- fragment: words
+'"' || replace(replace(:words, '"', '""'), ' ', '" "') || '"'
+
+-- fragment: job_has_words
+-- For words that many executions have: every job of a list is checked.
+EXISTS (
+  SELECT 1 FROM job_log AS said CROSS JOIN job_log_text ON job_log_text.rowid = said.seq
+  WHERE said.job_id = job_queue.id
+    AND job_log_text MATCH '"' || replace(replace(:common_words, '"', '""'), ' ', '" "') || '"'
+)
+
 -- name: jobs_with_words
+-- For words that few executions have: the index finds the jobs.
 SELECT {job_columns} FROM job_queue
 WHERE id IN (
     SELECT job_log.job_id FROM job_log_text CROSS JOIN job_log ON job_log.seq = job_log_text.rowid
-    WHERE job_log_text MATCH '"' || replace(replace(:words, '"', '""'), ' ', '" "') || '"'
+    WHERE job_log_text MATCH {words}
   ) AND {job_page}
+
+-- name: total_with_words
+SELECT count(*) FROM (
+  SELECT 1 FROM job_queue
+  WHERE id IN (
+      SELECT job_log.job_id FROM job_log_text CROSS JOIN job_log ON job_log.seq = job_log_text.rowid
+      WHERE job_log_text MATCH {words}
+    ) AND {job_page}
+)
+
+-- name: executions_with_words
+-- How many executions have the words, counted up to :limit.
+SELECT count(*) FROM (SELECT 1 FROM job_log_text WHERE job_log_text MATCH {words} LIMIT :limit)
 
 -- name: log_with_words
 -- CROSS JOIN fixes the order: the index finds the rows, newest first, and the filters are checked on them.
 SELECT {log_columns} FROM job_log_text CROSS JOIN job_log ON job_log.seq = job_log_text.rowid
-WHERE job_log_text MATCH '"' || replace(replace(:words, '"', '""'), ' ', '" "') || '"' AND job_log_text.rowid < :before AND {log_filters}
+WHERE job_log_text MATCH {words} AND job_log_text.rowid < :before AND {log_filters}
 ORDER BY job_log_text.rowid DESC LIMIT :limit
 
 -- name: index_text

@@ -6,28 +6,33 @@ These verbs run on a snapshot and never wait for the writer.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from ductile.core.events.model import NewContext
-from ductile.core.jobs.model import Job, JobStatus
+from ductile.core.jobs.model import Job, JobReason, JobStatus
 from ductile.core.jobs.settlement import LogStatus
+from ductile.core.jobs.statistics import ExecutionSample, summarise
 from ductile.core.json import JsonObject
 from ductile.core.runs.graph import RUN_PLUGIN
 from ductile.core.timestamps import format_timestamp, parse_timestamp
 from ductile.store.model.jobs import StoredEvent
 from ductile.store.model.maintenance import PluginWork
 from ductile.store.model.records import (
-    ExecutionStats,
+    ExecutionStatistics,
     JobDetails,
     JobFilter,
+    JobSort,
     LogFilter,
     LogRow,
+    LogSort,
     Page,
     PluginDepth,
     QueueCounts,
     RunRecord,
+    ShortPayload,
 )
 from ductile.store.rows import (
+    NEWEST,
     find_job,
     find_jobs,
     from_json,
@@ -38,6 +43,7 @@ from ductile.store.rows import (
     read_job,
     read_log,
     read_page,
+    read_sorted_page,
     row_reader,
     text_or_none,
     to_json,
@@ -49,10 +55,17 @@ from ductile.struct import asdict, replace
 
 #: Jobs of a run, and ledger entries about it.
 _LARGEST_RUN = 10_000
+#: Words that so many executions have are looked for in each job of a list; rarer ones lead to the jobs.
+_COMMON = 2_000
+#: The only status of jobs with these reasons.
+_STATUS_OF_REASON = {JobReason.SUBMITTED: JobStatus.QUEUED, JobReason.CLAIMED: JobStatus.RUNNING}
+#: Reasons of most rows, which the index of reasons leaves out.
+_ORDINARY = frozenset({*_STATUS_OF_REASON, JobReason.COMPLETED})
+_STATUS, _STARTED, _COMPLETED = map(Job.__struct_fields__.index, ("status", "started_at", "completed_at"))
+_DURATION, _STDERR_BYTES = map(LogRow.__struct_fields__.index, ("duration", "stderr_bytes"))
 
 _read_context = row_reader(NewContext, baggage=from_json)
 _read_depth = row_reader(PluginDepth, oldest_ready_at=parse_timestamp)
-_read_execution_stats = row_reader(ExecutionStats, status=LogStatus, mean=milliseconds, longest=milliseconds)
 
 
 def get_job(session: Session, job_id: str) -> Job | None:
@@ -88,28 +101,84 @@ def _payload(session: Session, own: str | None, event_id: str | None) -> JsonObj
     return object_or_none(own)
 
 
-def list_jobs(session: Session, where: JobFilter, *, limit: int, cursor: str | None = None) -> Page[Job]:
-    """Return jobs, newest first, without payloads."""
+def list_jobs(
+    session: Session,
+    where: JobFilter,
+    *,
+    limit: int,
+    cursor: str | None = None,
+    sort: JobSort = JobSort.CREATED,
+) -> Page[Job]:
+    """Return jobs, newest first or in another order, without payloads."""
+    suffix, values = _job_query(session, where)
+    query = "job_of_id" if suffix == "of_id" else f"jobs_{suffix}"
+    if sort is JobSort.CREATED:
+        return read_page(session, query, values, read_job, limit=limit, cursor=cursor, seq_column=1)
+    return read_sorted_page(
+        session, query, values, read_job, _running_time, limit=limit, cursor=cursor, seq_column=1
+    )
+
+
+def count_jobs(session: Session, where: JobFilter, *, limit: int) -> int:
+    """Return how many jobs match, counted up to `limit`."""
+    suffix, values = _job_query(session, where)
+    return int(session.value(f"total_{suffix}", **values, before=NEWEST, limit=limit))
+
+
+def _job_query(session: Session, where: JobFilter) -> tuple[str, dict[str, SqlValue]]:
+    """Return the end of the name of the query for a filter, which decides the index, and its values."""
     words = _as_words(where.query)
+    is_common = (
+        words is not None and session.value("executions_with_words", words=words, limit=_COMMON) >= _COMMON
+    )
     values: dict[str, SqlValue] = asdict(where) | {
         "words": words,
+        "common_words": words if is_common else None,
         "created_from": text_or_none(where.created_from),
         "created_before": text_or_none(where.created_before),
     }
+    # A job that was submitted or claimed and nothing else is queued or running.
+    status = where.status or (None if where.reason is None else _STATUS_OF_REASON.get(where.reason))
+    reason = where.reason if where.reason not in _ORDINARY else None
     by_selectivity = {
-        "jobs_with_words": words,
-        "job_of_id": where.job_id,
-        "jobs_of_run": where.run_id,
-        "jobs_of_parent": where.parent_job_id,
-        "jobs_of_status": None if where.status is JobStatus.SUCCEEDED else where.status,
-        "jobs_of_plugin": where.plugin,
+        "with_words": None if is_common else words,
+        "of_id": where.job_id,
+        "of_run": where.run_id,
+        "of_parent": where.parent_job_id,
+        "of_reason": reason,
+        "of_status": None if status is JobStatus.SUCCEEDED else status,
+        "of_plugin": where.plugin,
     }
-    query = _first_given(by_selectivity) or "jobs_newest"
-    return read_page(session, query, values, read_job, limit=limit, cursor=cursor, seq_column=1)
+    return _first_given(by_selectivity) or "newest", values | {"status": status}
 
 
-def list_log(session: Session, where: LogFilter, *, limit: int, cursor: str | None = None) -> Page[LogRow]:
-    """Return executions of all jobs, newest first, without their output."""
+def _running_time(row: tuple[SqlValue, ...], as_of: str) -> float:
+    """Return the seconds from the last start of a job to its end, or to an instant if it still runs."""
+    started, completed = row[_STARTED], row[_COMPLETED] or (as_of if row[_STATUS] == "running" else None)
+    if started is None or completed is None:
+        return 0.0
+    return max(0.0, (parse_timestamp(completed) - parse_timestamp(started)).total_seconds())
+
+
+def short_payloads(session: Session, job_ids: Sequence[str], *, longest: int) -> Mapping[str, ShortPayload]:
+    """Return the payloads of jobs; of one with more than `longest` characters, its length."""
+    found = {}
+    for job_id in job_ids:
+        payload, length = session.fetch_one("short_payload", id=job_id, longest=longest) or (None, None)
+        if length is not None:
+            found[job_id] = ShortPayload(payload=object_or_none(payload), length=length)
+    return found
+
+
+def list_log(
+    session: Session,
+    where: LogFilter,
+    *,
+    limit: int,
+    cursor: str | None = None,
+    sort: LogSort = LogSort.COMPLETED,
+) -> Page[LogRow]:
+    """Return executions of all jobs, newest first or in another order, without their output."""
     words = _as_words(where.query)
     values: dict[str, SqlValue] = asdict(where) | {
         "words": words,
@@ -124,7 +193,12 @@ def list_log(session: Session, where: LogFilter, *, limit: int, cursor: str | No
         "log_of_plugin": where.plugin,
     }
     query = _first_given(by_selectivity) or "log_newest"
-    return read_page(session, query, values, read_log, limit=limit, cursor=cursor)
+    if sort is LogSort.COMPLETED:
+        return read_page(session, query, values, read_log, limit=limit, cursor=cursor)
+    column = _DURATION if sort is LogSort.DURATION else _STDERR_BYTES
+    return read_sorted_page(
+        session, query, values, read_log, lambda row, _: float(row[column]), limit=limit, cursor=cursor
+    )
 
 
 def _first_given(filters: Mapping[str, str | None]) -> str | None:
@@ -185,10 +259,31 @@ def queue_depths(session: Session) -> tuple[PluginDepth, ...]:
     return tuple(map(_read_depth, session.fetch_all("depths")))
 
 
-def execution_stats(session: Session, *, since: datetime, latest: int) -> tuple[ExecutionStats, ...]:
-    """Return how executions ended since an instant, among the latest `latest` of them."""
-    rows = session.fetch_all("execution_counts", since=format_timestamp(since), latest=latest)
-    return tuple(map(_read_execution_stats, rows))
+def execution_statistics(
+    session: Session, *, since: datetime, latest: int, plugin: str | None = None
+) -> ExecutionStatistics:
+    """Return how executions went since an instant, by plugin, among the latest `latest` of them."""
+    rows = session.fetch_all(
+        "execution_samples", since=format_timestamp(since), plugin=plugin, limit=latest + 1
+    )
+    return ExecutionStatistics(
+        plugins=summarise(map(_read_sample, rows[:latest])), complete=len(rows) <= latest
+    )
+
+
+def _read_sample(row: tuple[SqlValue, ...]) -> ExecutionSample:
+    plugin, status, attempt, execution, duration_ms, created_at, started_at, stderr_bytes, observed = row
+    wait = None
+    if execution == 1 and started_at is not None:
+        wait = max(timedelta(0), parse_timestamp(started_at) - parse_timestamp(created_at))
+    return ExecutionSample(
+        plugin,
+        LogStatus(status),
+        attempt,
+        milliseconds(duration_ms) if observed or duration_ms else None,
+        wait,
+        stderr_bytes or 0,
+    )
 
 
 def count_outstanding(session: Session, plugin: str, command: str) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import datetime
 
 from ductile.core.ids import make_id
@@ -19,15 +20,19 @@ from ductile.core.webhooks.deliveries import (
 from ductile.core.webhooks.url_policy import receiver_of
 from ductile.protocol.state_webhook import encode_state_webhook
 from ductile.store.model.deliveries import (
+    ALL_DELIVERIES,
     ClaimedDeliveries,
     Delivery,
     DeliveryCapacity,
+    DeliveryFilter,
     DeliveryReport,
     DeliveryStatus,
+    LostDeliveries,
 )
 from ductile.store.model.records import Page
 from ductile.store.notifier import DELIVERIES_DUE
 from ductile.store.rows import (
+    NEWEST,
     find_job,
     format_states,
     instant_or_none,
@@ -35,11 +40,14 @@ from ductile.store.rows import (
     parse_states,
     read_delivery,
     read_page,
+    row_reader,
     text_or_none,
 )
 from ductile.store.session import Session, SqlValue
 from ductile.store.verbs.ledger import append_ledger
-from ductile.struct import replace
+from ductile.struct import asdict, replace
+
+_read_lost = row_reader(LostDeliveries)
 
 _LEDGER_KINDS = {
     DeliveryStatus.DELIVERED: LedgerKind.DELIVERY_DELIVERED,
@@ -233,13 +241,33 @@ def get_delivery(session: Session, delivery_id: str) -> Delivery | None:
 
 
 def list_deliveries(
-    session: Session,
-    *,
-    job_id: str | None = None,
-    status: DeliveryStatus | None = None,
-    limit: int,
-    cursor: str | None = None,
+    session: Session, where: DeliveryFilter = ALL_DELIVERIES, *, limit: int, cursor: str | None = None
 ) -> Page[Delivery]:
     """Return deliveries, newest first."""
-    where = {"job_id": job_id, "status": status}
-    return read_page(session, "deliveries", where, read_delivery, limit=limit, cursor=cursor)
+    undelivered = where.status in (DeliveryStatus.DROPPED, DeliveryStatus.GONE)
+    query = "deliveries_undelivered" if undelivered else "deliveries"
+    if where.job_id is not None:
+        query = "deliveries_of_job"
+    return read_page(session, query, _filter_values(where), read_delivery, limit=limit, cursor=cursor)
+
+
+def count_deliveries(session: Session, where: DeliveryFilter, *, limit: int) -> int:
+    """Return how many deliveries match, counted up to `limit`."""
+    undelivered = where.status in (DeliveryStatus.DROPPED, DeliveryStatus.GONE)
+    query = "count_deliveries_undelivered" if undelivered else "count_deliveries_found"
+    return int(session.value(query, **_filter_values(where), before=NEWEST, limit=limit))
+
+
+def _filter_values(where: DeliveryFilter) -> dict[str, SqlValue]:
+    words = None if where.query is None else re.sub(r"([%_\\])", r"\\\1", where.query.lower())
+    return asdict(where) | {
+        "query": None if words is None else f"%{words}%",
+        "created_from": text_or_none(where.created_from),
+        "created_before": text_or_none(where.created_before),
+    }
+
+
+def lost_deliveries(session: Session, *, since: datetime, limit: int) -> tuple[LostDeliveries, ...]:
+    """Return the receivers of state webhooks that were given up since an instant, the worst first."""
+    rows = session.fetch_all("lost_deliveries", since=format_timestamp(since), limit=limit)
+    return tuple(map(_read_lost, rows))

@@ -9,7 +9,7 @@ from ductile.cli.client import Document, request_if_available
 from ductile.cli.console import format as fmt
 from ductile.cli.console.console import Console
 from ductile.cli.invocation import CommandResult, Invocation
-from ductile.cli.spec import DRY_RUN, Argument, action, renders
+from ductile.cli.spec import DRY_RUN, Argument, Example, action, renders
 
 if TYPE_CHECKING:
     from ductile.core.json import JsonObject
@@ -56,6 +56,7 @@ def show(invocation: Invocation) -> CommandResult:
 
     entry = show_plugin(invocation.config, invocation.environ, invocation.text("NAME"))
     failed = _failed_inits(invocation).get(entry.name)
+    stats = _stats(invocation, entry.name)
 
     def text(console: Console) -> str:
         from ductile.core.durations import format_duration
@@ -94,6 +95,7 @@ def show(invocation: Invocation) -> CommandResult:
                 ("parallelism", str(instance.parallelism)),
                 ("attempts", str(instance.retry.max_attempts)),
             ]
+        fields.append(("last 24h", None if stats is None else _stats_line(stats)))
         lines = [console.style("bold", entry.name), *fmt.fields(fields)]
         if manifest is not None:
             rows = []
@@ -103,7 +105,62 @@ def show(invocation: Invocation) -> CommandResult:
             lines += ["", console.table(("COMMAND", "TYPE", "TIMEOUT", "ABOUT"), rows, prose=True)]
         return "\n".join(lines)
 
-    return CommandResult(_details(entry) | {"unhealthy": failed}, text)
+    return CommandResult(_details(entry) | {"unhealthy": failed, "stats": stats}, text)
+
+
+@renders(
+    "stats",
+    "show how executions went: how many failed, how long they took and waited",
+    "plugin.stats",
+    arguments=(Argument("NAME", "name of the plugin, as it is configured", required=False, field="plugin"),),
+    about="p50, p95 and p99: of a hundred executions so many took no longer. The wait is from the submission "
+    "of a job to its first start.",
+    examples=(
+        Example("ductile plugin stats", "every plugin, the last 24 hours"),
+        Example("ductile plugin stats echo --since 7d", "one plugin, a week"),
+    ),
+)
+def stats(found: Document, console: Console) -> str:
+    if not found["plugins"]:
+        return f"Nothing has run since {fmt.time(found['since'])}."
+    rows = [
+        (
+            row["plugin"],
+            *map(str, (row["executions"], row["failures"], row["timeouts"], row["retries"])),
+            *_times(row["run_ms"]),
+            *_times(row["wait_ms"]),
+            str(row["stderr_bytes"]),
+        )
+        for row in found["plugins"]
+    ]
+    headers = (
+        *("PLUGIN", "RUNS", "FAILED", "TIMED OUT", "RETRIES", "P50", "P95", "P99"),
+        *("WAIT P50", "WAIT P95", "WAIT P99", "STDERR"),
+    )
+    table = console.table(headers, rows, optional=("STDERR", "WAIT P99", "WAIT P50", "TIMED OUT"))
+    since = f"Since {fmt.time(found['since'])}"
+    return f"{table}\n\n{since}{'.' if found['complete'] else ', of these the latest 50,000 executions.'}"
+
+
+def _times(found: Document | None) -> tuple[str, str, str]:
+    if found is None:
+        return "-", "-", "-"
+    return fmt.ms(found["p50"]), fmt.ms(found["p95"]), fmt.ms(found["p99"])
+
+
+def _stats(invocation: Invocation, plugin: str) -> Document | None:
+    """The figures of the last day. They are in the store; None without one, and if nothing has run."""
+    found = request_if_available(invocation, "plugin.stats", {"plugin": plugin})
+    return found["plugins"][0] if found is not None and found["plugins"] else None
+
+
+def _stats_line(stats: Document) -> str:
+    p50, p95, p99 = _times(stats["run_ms"])
+    waited = _times(stats["wait_ms"])
+    return (
+        f"{fmt.count(stats['executions'], 'execution')}, {stats['failures']} failed; "
+        f"run time p50 {p50}, p95 {p95}, p99 {p99}; wait p50 {waited[0]}, p95 {waited[1]}, p99 {waited[2]}"
+    )
 
 
 @action(

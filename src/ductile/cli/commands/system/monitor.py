@@ -18,41 +18,68 @@ from ductile.cli.spec import OPTIONAL_PLUGIN, Example, Option, action
     "log.list",
     arguments=(OPTIONAL_PLUGIN,),
     options=(Option("-f, --follow", "keep showing executions as they end, until Ctrl-C"),),
-    # Not the other filters, which --follow does not have.
-    usage=dict.fromkeys(("job_id", "command", "submitted_by", "from", "to", "query", "status", "cursor")),
+    usage={
+        "job_id": "--job JOB",
+        "submitted_by": "--by SOURCE",
+        "since": "--from, --since TIME",
+        "until": "--to, --until TIME",
+        **dict.fromkeys(("from", "to")),
+    },
     about="One line for each execution, the latest at the end; with -v also its output on stderr. "
-    "With --follow and --json together, each line is a JSON object.",
+    "With --sort, the largest comes first. With --follow and --json together, each line is a JSON object.",
     examples=(
+        Example("ductile logs --query 'connection refused' --since 1d", "everything that said so"),
+        Example("ductile logs --sort duration -n 5", "what took the longest"),
         Example("ductile logs --follow", "every execution that ends from now on"),
         Example("ductile logs echo -n 5 -v", "the last five executions of one plugin, with their stderr"),
     ),
 )
 def logs(invocation: Invocation) -> CommandResult:
-    found = request(invocation, fields=invocation.request_fields() | {"output": invocation.verbose})
-    oldest_first = found["logs"][::-1]
+    fields = invocation.request_fields() | {"output": invocation.verbose}
+    if invocation.switch("follow"):
+        _refuse_with_follow(fields)
+    found = request(invocation, fields=fields)
+    is_sorted = fields.get("sort", "completed") != "completed"
+    oldest_first = found["logs"] if is_sorted else found["logs"][::-1]
     if not invocation.switch("follow"):
 
         def text(console: Console) -> str:
             if not oldest_first:
-                return "Nothing has run yet."
+                return "Nothing has run yet." if fields.keys() <= {"output"} else "No executions found."
             cells = [] if console.width is None else [_cells(row) for row in oldest_first]
             widths = [max(len(cell) for cell in column) for column in zip(*cells, strict=True)]
-            return "\n".join(_line(row, console, widths) for row in oldest_first)
+            lines = "\n".join(
+                _line(row, console, widths, stderr_size=fields.get("sort") == "stderr")
+                for row in oldest_first
+            )
+            # Without filters this is a tail of the log, and says nothing of what came before.
+            return (
+                fmt.with_next_page(lines, found) if fields.keys() - {"output", "plugin", "limit"} else lines
+            )
 
         return CommandResult(found, text)
     fmt.print_rows(invocation, oldest_first, _line)
-    fields = {"plugin": invocation.optional("PLUGIN"), "output": invocation.verbose}
+    fields.pop("limit", None)
     after = max((row["seq"] for row in oldest_first), default=0)
     for news in follow(invocation, "log.follow", fields, rows="logs", after=after):
         fmt.print_rows(invocation, news["logs"], _line)
     return CommandResult(None)
 
 
+def _refuse_with_follow(fields: Mapping[str, object]) -> None:
+    """UsageError for options that only a list has: what follows is in order, and is not indexed yet."""
+    for name in ("query", "sort", "cursor", "until"):
+        if fields.get(name) is not None:
+            from ductile.errors import UsageError
+
+            raise UsageError(f"--{name} cannot be used with --follow", hint="Leave one of them out.")
+
+
 def _cells(row: Document) -> tuple[str, str, str]:
     return f"{row['plugin']} {row['command']}", row["status"], fmt.ms(row["duration_ms"])
 
 
-def _line(row: Document, console: Console, widths: Sequence[int] = ()) -> str:
+def _line(row: Document, console: Console, widths: Sequence[int] = (), *, stderr_size: bool = False) -> str:
     """One execution. Aligned in columns on a terminal, if the widths are known."""
     what, status, took = _cells(row)
     word = fmt.status(status, console)
@@ -60,6 +87,8 @@ def _line(row: Document, console: Console, widths: Sequence[int] = ()) -> str:
         what, took = what.ljust(widths[0]), took.rjust(widths[2])
         word += " " * (widths[1] - len(status))
     line = f"{fmt.time(row['completed_at'])}  {what}  {word}  {took}  {row['job_id']}"
+    if stderr_size:
+        line = f"{line}  {fmt.count(row['stderr_bytes'], 'byte')} on stderr"
     if row["error"]:
         error = one_line(row["error"])
         line = f"{line}  {error}" if error == row["reason"] else f"{line}  {row['reason']}: {error}"

@@ -1,0 +1,161 @@
+"""Statistics of executions: percentiles of run time and wait, plugin by plugin; failures, group by group."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import NamedTuple
+
+from ductile.core.jobs.model import JobReason
+from ductile.core.jobs.settlement import LogStatus
+from ductile.struct import Value
+
+#: Executions with one of these statuses count as failures.
+FAILURES = frozenset({LogStatus.FAILED, LogStatus.TIMED_OUT})
+
+
+class Percentiles(Value):
+    """Values that 50, 95 and 99 of a hundred do not exceed. Each of them has occurred."""
+
+    p50: timedelta
+    p95: timedelta
+    p99: timedelta
+
+
+class ExecutionSample(NamedTuple):
+    """The part of an execution that statistics need. There may be tens of thousands."""
+
+    plugin: str
+    status: LogStatus
+    #: From 1; a larger one is a retry.
+    attempt: int
+    #: None if its end was not observed.
+    run_time: timedelta | None
+    #: From the submission to the first start; None for later executions.
+    wait: timedelta | None
+    stderr_bytes: int
+
+
+class PluginStatistics(Value):
+    """Executions of one plugin. Times are None where no execution has them."""
+
+    plugin: str
+    executions: int
+    by_status: Mapping[LogStatus, int]
+    #: Failed or timed out.
+    failures: int
+    timeouts: int
+    retries: int
+    run_time: Percentiles | None
+    wait: Percentiles | None
+    mean: timedelta | None
+    longest: timedelta | None
+    stderr_bytes: int
+
+
+def percentile(ordered: Sequence[timedelta], percent: int) -> timedelta:
+    """The smallest of these values that at least `percent` of a hundred do not exceed (nearest rank).
+
+    `ordered` is in ascending order and not empty.
+    """
+    return ordered[max(1, math.ceil(len(ordered) * percent / 100)) - 1]
+
+
+def percentiles(values: Iterable[timedelta]) -> Percentiles | None:
+    """None without values."""
+    if not (ordered := sorted(values)):
+        return None
+    return Percentiles(p50=percentile(ordered, 50), p95=percentile(ordered, 95), p99=percentile(ordered, 99))
+
+
+def summarise(samples: Iterable[ExecutionSample]) -> tuple[PluginStatistics, ...]:
+    """The statistics of every plugin that has a sample, by name."""
+    by_plugin: dict[str, list[ExecutionSample]] = {}
+    for sample in samples:
+        by_plugin.setdefault(sample.plugin, []).append(sample)
+    return tuple(_summarise(plugin, own) for plugin, own in sorted(by_plugin.items()))
+
+
+def _summarise(plugin: str, own: Sequence[ExecutionSample]) -> PluginStatistics:
+    by_status: dict[LogStatus, int] = {}
+    for sample in own:
+        by_status[sample.status] = by_status.get(sample.status, 0) + 1
+    run_times = [sample.run_time for sample in own if sample.run_time is not None]
+    return PluginStatistics(
+        plugin=plugin,
+        executions=len(own),
+        by_status={status: by_status[status] for status in LogStatus if status in by_status},
+        failures=sum(by_status.get(status, 0) for status in FAILURES),
+        timeouts=by_status.get(LogStatus.TIMED_OUT, 0),
+        retries=sum(sample.attempt > 1 for sample in own),
+        run_time=percentiles(run_times),
+        wait=percentiles(sample.wait for sample in own if sample.wait is not None),
+        mean=sum(run_times, timedelta()) / len(run_times) if run_times else None,
+        longest=max(run_times, default=None),
+        stderr_bytes=sum(sample.stderr_bytes for sample in own),
+    )
+
+
+# ------------------------------------------------------------------------------------------- failures
+
+
+class BadEnding(Value):
+    """A job that ended as failed or dead."""
+
+    job_id: str
+    plugin: str
+    command: str
+    reason: JobReason
+    completed_at: datetime
+    error: str | None
+
+
+class EndingGroup(Value):
+    """Jobs of one command that ended for the same reason. `latest` is an example."""
+
+    plugin: str
+    command: str
+    reason: JobReason
+    jobs: int
+    first_at: datetime
+    last_at: datetime
+    latest: BadEnding
+
+
+def group_endings(endings: Iterable[BadEnding]) -> tuple[EndingGroup, ...]:
+    """The endings by plugin, command and reason, the largest group first; of equal ones, the latest first."""
+    grouped: dict[tuple[str, str, JobReason], list[BadEnding]] = {}
+    for ending in endings:
+        grouped.setdefault((ending.plugin, ending.command, ending.reason), []).append(ending)
+    groups = []
+    for (plugin, command, reason), own in grouped.items():
+        own.sort(key=lambda each: (each.completed_at, each.job_id))
+        groups.append(
+            EndingGroup(
+                plugin=plugin,
+                command=command,
+                reason=reason,
+                jobs=len(own),
+                first_at=own[0].completed_at,
+                last_at=own[-1].completed_at,
+                latest=own[-1],
+            )
+        )
+    groups.sort(key=lambda each: (each.plugin, each.command, each.reason))
+    groups.sort(key=lambda each: (each.jobs, each.last_at), reverse=True)
+    return tuple(groups)
+
+
+def fit_lists(sizes: Mapping[str, Sequence[int]], room: int) -> dict[str, int]:
+    """How many items of each list to keep, so that the sizes of all that are kept fit into `room`.
+
+    Items are left out from the ends of the lists, always from the list that takes the most room.
+    """
+    kept = {name: len(items) for name, items in sizes.items()}
+    taken = {name: sum(items) for name, items in sizes.items()}
+    while sum(taken.values()) > room and any(kept.values()):
+        largest = max((name for name in kept if kept[name]), key=lambda name: taken[name])
+        kept[largest] -= 1
+        taken[largest] -= sizes[largest][kept[largest]]
+    return kept

@@ -1,0 +1,371 @@
+"""Changing many at once: retry or cancel the jobs that match a filter, send state webhooks again.
+
+What matches is read first. Then each is changed as by a request of its own, in a transaction of its own; many
+of them share a commit. A daemon that dies in between has changed some of them and left the others as they
+were: the same request again continues, because what was changed no longer matches.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import Annotated, TypeAlias, TypeVar
+
+from msgspec import UNSET, Meta, UnsetType
+
+from ductile.core.jobs.model import Job, JobReason, JobStatus
+from ductile.core.runs.graph import RUN_PLUGIN
+from ductile.core.webhooks.url_policy import redact_url
+from ductile.errors import ConflictError, DuctileError, GoneError, NotFoundError, UsageError
+from ductile.operations.context import OperationContext
+from ductile.operations.diagnose.wording import first_line
+from ductile.operations.jobs.change import cancel_all, refuse_retry, refuse_retry_when_draining
+from ductile.operations.jobs.filters import (
+    JobFilters,
+    given_filters,
+    refuse_unknown_pipeline,
+    resolve_filters,
+)
+from ductile.operations.jobs.lookup import resolve_filter
+from ductile.operations.plugins.lookup import refuse_unknown_plugin
+from ductile.operations.request import DryRun, OptionalMoment, instant_of
+from ductile.operations.response import Id, Response, Timestamp, WasDryRun, from_record
+from ductile.store.model.deliveries import Delivery, DeliveryFilter, DeliveryStatus
+from ductile.store.model.jobs import CancelStatus
+from ductile.store.model.records import LARGEST_PAGE, JobFilter, Page
+from ductile.struct import Value, about, replace
+
+T = TypeVar("T", Job, Delivery)
+
+DEFAULT_LIMIT = 1_000
+MAX_LIMIT = 10_000
+#: Requests that wait for the writer at the same time, and share a commit.
+_BATCH = 50
+#: What a response lists; it counts all.
+_MAX_REFUSALS = 50
+_MAX_LISTED = LARGEST_PAGE
+#: More are counted as "at least".
+_MAX_COUNTED = 1_000_000
+_RETRYABLE = (JobStatus.FAILED, JobStatus.DEAD)
+_CANCELLABLE = (JobStatus.QUEUED, JobStatus.RUNNING)
+_UNDELIVERED = (DeliveryStatus.DROPPED, DeliveryStatus.GONE)
+_RESENDABLE = (*_UNDELIVERED, DeliveryStatus.DELIVERED)
+
+BulkLimit: TypeAlias = Annotated[
+    int, Meta(ge=1, le=MAX_LIMIT, description="Change at most this many, the newest that match.")
+]
+
+
+class ChangeJobs(JobFilters):
+    """At least one filter is needed."""
+
+    limit: BulkLimit = DEFAULT_LIMIT
+    dry_run: DryRun = False
+
+
+class Refusal(Value):
+    """One that was not changed, and why."""
+
+    id: Id
+    code: Annotated[str, about("The code of the error that a request for this one alone would get.")]
+    message: str
+    hint: str | None
+
+
+class MatchedJob(Value):
+    """A job that would be changed: what it is, and why it is as it is."""
+
+    job_id: Id
+    plugin: str
+    command: str
+    status: JobStatus
+    reason: JobReason
+    created_at: Timestamp
+    completed_at: Timestamp | None
+    error: Annotated[str | None, about("The first line of its last error.")]
+
+
+class MatchedDelivery(Value):
+    """A delivery that would be sent again."""
+
+    id: Id
+    job_id: Id
+    state: str
+    url: Annotated[str, about("Its scheme and host only: the rest may be secret.")]
+    status: DeliveryStatus
+    created_at: Timestamp
+    last_error: str | None
+
+
+class Changed(Response):
+    """How many of those that match were changed. `matched` = `changed` + `refused` + `remaining`."""
+
+    matched: Annotated[int, about("How many matched the filter; at most a million are counted.")]
+    changed: Annotated[int, about("How many were changed; in a dry run, how many would be.")]
+    refused: Annotated[int, about("How many could not be.")]
+    remaining: Annotated[int, about("How many are left for the next request: `limit` was smaller.")]
+    refusals: Annotated[list[Refusal], about("The first 50 that were refused.")]
+    stopped: Annotated[str | None, about("The error that ended the work early; ask again to continue.")]
+
+    @property
+    def http_message(self) -> str | None:
+        if self.stopped is not None:
+            return f"{self.changed} of {self.matched} were changed, then: {self.stopped}"
+        if getattr(self, "dry_run", UNSET) is True:
+            return super().http_message
+        return f"{self.changed} of {self.matched} were changed."
+
+
+class ChangedJobs(Changed):
+    jobs: Annotated[list[MatchedJob] | UnsetType, about("In a dry run: the first 200, oldest first.")] = UNSET
+    dry_run: WasDryRun = UNSET
+
+
+class ResentDeliveries(Changed):
+    deliveries: Annotated[
+        list[MatchedDelivery] | UnsetType, about("In a dry run: the first 200, oldest first.")
+    ] = UNSET
+    dry_run: WasDryRun = UNSET
+
+
+class _Progress(Value):
+    """What became of those that were selected."""
+
+    changed: int
+    refusals: list[Refusal]
+    stopped: DuctileError | None
+
+    def counts(self, matched: int) -> dict[str, object]:
+        return {
+            "matched": matched,
+            "changed": self.changed,
+            "refused": len(self.refusals),
+            "remaining": max(0, matched - self.changed - len(self.refusals)),
+            "refusals": self.refusals[:_MAX_REFUSALS],
+            "stopped": None if self.stopped is None else self.stopped.message,
+        }
+
+
+# --------------------------------------------------------------------------------------- retry and cancel
+
+
+async def retry_jobs(context: OperationContext, request: ChangeJobs) -> ChangedJobs:
+    """Queue again all failed and dead jobs that match. Raises `UsageError` without a filter.
+
+    A job is retried only if it ended as it was read: one that was retried and has ended again since is
+    refused.
+    """
+
+    async def check(job: Job) -> None:
+        await refuse_retry_when_draining(context, job)
+        refuse_retry(await context.store.check_retry(job.id), job)
+
+    async def retry(job: Job) -> None:
+        await refuse_retry_when_draining(context, job)
+        policy = context.snapshot().policy
+        refuse_retry(await context.store.retry(job.id, policy, ended_at=job.completed_at), job)
+
+    return await _change_jobs(context, request, _RETRYABLE, check if request.dry_run else retry)
+
+
+async def cancel_jobs(context: OperationContext, request: ChangeJobs) -> ChangedJobs:
+    """End all queued and running jobs that match. Raises `UsageError` without a filter.
+
+    A pipeline run is ended with its steps.
+    """
+    ended_runs: set[str] = set()
+
+    async def check(_job: Job) -> None:
+        """Every queued or running job can be cancelled."""
+
+    async def cancel(job: Job) -> None:
+        if job.run_id in ended_runs:
+            return  # ended with its run, which came first
+        result = await cancel_all(context, job.id)
+        if result in (CancelStatus.UNKNOWN_JOB, CancelStatus.ALREADY_ENDED):
+            raise ConflictError("the job has ended since it was read")
+        if job.plugin == RUN_PLUGIN:
+            ended_runs.add(job.id)
+
+    return await _change_jobs(context, request, _CANCELLABLE, check if request.dry_run else cancel)
+
+
+async def _change_jobs(
+    context: OperationContext,
+    request: ChangeJobs,
+    changeable: tuple[JobStatus, ...],
+    change: Callable[[Job], Awaitable[None]],
+) -> ChangedJobs:
+    _require_filter(given_filters(request, JobFilters))
+    where = await resolve_filters(context, request)
+    statuses = _chosen(where.status, changeable)
+    matched, found = 0, list[Job]()
+    for status in statuses:
+        one: JobFilter = replace(where, status=status)
+        rows = await _read_pages(partial(context.store.list_jobs, one, limit=LARGEST_PAGE), request.limit)
+        is_all = len(rows) < request.limit
+        matched += len(rows) if is_all else await context.store.count_jobs(one, limit=_MAX_COUNTED)
+        found += rows
+    # A run is older than its steps: it is cancelled before them, and as a whole.
+    selected = sorted(found, key=lambda job: job.seq)[-request.limit :]
+    progress = await _change_all(selected, change, apart=lambda job: job.plugin == RUN_PLUGIN)
+    counts = progress.counts(max(matched, len(selected)))
+    if not request.dry_run:
+        return ChangedJobs(**counts)  # type: ignore[arg-type]
+    refused = {refusal.id for refusal in progress.refusals}
+    jobs = [_matched_job(job) for job in selected if job.id not in refused][:_MAX_LISTED]
+    return ChangedJobs(**counts, jobs=jobs, dry_run=True)  # type: ignore[arg-type]
+
+
+def _matched_job(job: Job) -> MatchedJob:
+    return from_record(MatchedJob, job, job_id=job.id, error=first_line(job.last_error))
+
+
+# ------------------------------------------------------------------------------------------- deliveries
+
+
+class DeliveryFilters(Value):
+    """A delivery is meant if all that is given applies to it."""
+
+    job_id: Annotated[str | None, about("Only those of this job.")] = None
+    status: Annotated[DeliveryStatus | None, about("Only those in this status.")] = None
+    plugin: Annotated[str | None, about("Only those about jobs of this plugin.")] = None
+    command: Annotated[str | None, about("Only those about jobs of this command.")] = None
+    pipeline: Annotated[str | None, about("Only those about runs of this pipeline.")] = None
+    reason: Annotated[JobReason | None, about("Only those about jobs that changed for this reason.")] = None
+    query: Annotated[str | None, about("Only those with this text in their last error.")] = None
+    since: Annotated[
+        OptionalMoment,
+        about("Written at or after this time, such as 2026-02-08T10:00:00Z, 2026-02-08 or 1h."),
+    ] = None
+    until: Annotated[OptionalMoment, about("Written before this time.")] = None
+
+
+class ResendDeliveries(DeliveryFilters):
+    """At least one filter is needed."""
+
+    limit: BulkLimit = DEFAULT_LIMIT
+    dry_run: DryRun = False
+
+
+async def resend_deliveries(context: OperationContext, request: ResendDeliveries) -> ResentDeliveries:
+    """Send all state webhooks again that match: those that were dropped or gone, unless a status is given.
+
+    Raises `UsageError` without a filter.
+    """
+    _require_filter(given_filters(request, DeliveryFilters))
+    await refuse_unknown_plugin(context, request.plugin)
+    await refuse_unknown_pipeline(context, request.pipeline)
+    if request.status is DeliveryStatus.PENDING:
+        raise UsageError("pending deliveries will be sent anyway", hint="Choose dropped, gone or delivered.")
+    now = context.now()
+    where = DeliveryFilter(
+        job_id=await resolve_filter(context, request.job_id),
+        plugin=request.plugin,
+        command=request.command,
+        pipeline=request.pipeline,
+        reason=request.reason,
+        query=request.query,
+        created_from=instant_of(request.since, now),
+        created_before=instant_of(request.until, now),
+    )
+    matched, found = 0, list[Delivery]()
+    for status in _UNDELIVERED if request.status is None else (request.status,):
+        one: DeliveryFilter = replace(where, status=status)
+        rows = await _read_pages(
+            partial(context.store.list_deliveries, one, limit=LARGEST_PAGE), request.limit
+        )
+        is_all = len(rows) < request.limit
+        matched += len(rows) if is_all else await context.store.count_deliveries(one, limit=_MAX_COUNTED)
+        found += [replace(row, body="") for row in rows]  # bodies may be large
+    selected = sorted(found, key=lambda each: each.seq)[-request.limit :]
+
+    async def resend(delivery: Delivery) -> None:
+        if not request.dry_run and not await context.store.resend(delivery.id):
+            raise ConflictError("the delivery is pending: it will be sent anyway")
+
+    progress = await _change_all(selected, resend, apart=lambda _each: False)
+    counts = progress.counts(max(matched, len(selected)))
+    if not request.dry_run:
+        return ResentDeliveries(**counts)  # type: ignore[arg-type]
+    listed = [from_record(MatchedDelivery, row, url=redact_url(row.url)) for row in selected[:_MAX_LISTED]]
+    return ResentDeliveries(**counts, deliveries=listed, dry_run=True)  # type: ignore[arg-type]
+
+
+# ------------------------------------------------------------------------------------------------ steps
+
+
+def _require_filter(given: Sequence[str]) -> None:
+    if not given:
+        raise UsageError(
+            "no filter was given, and that would mean everything",
+            hint="Give at least one, such as --plugin NAME, --status STATUS or --since 1h.",
+        )
+
+
+def _chosen(status: JobStatus | None, changeable: tuple[JobStatus, ...]) -> tuple[JobStatus, ...]:
+    if status is None:
+        return changeable
+    if status not in changeable:
+        words = " or ".join(changeable)
+        raise UsageError(f"only jobs that are {words} can be changed so, not {status} ones")
+    return (status,)
+
+
+async def _read_pages(read: Callable[..., Awaitable[Page[T]]], limit: int) -> list[T]:
+    """Read pages until there are `limit` rows or no more."""
+    found: list[T] = []
+    cursor: str | None = None
+    while len(found) < limit:
+        page = await read(cursor=cursor)
+        found += page.rows
+        cursor = page.next_cursor
+        if cursor is None:
+            break
+    return found[:limit]
+
+
+async def _change_all(
+    selected: Sequence[T], change: Callable[[T], Awaitable[None]], *, apart: Callable[[T], bool]
+) -> _Progress:
+    """Change each, many at a time; one that is `apart` alone, after those before. A failing store ends it."""
+    changed, refusals, stopped = 0, list[Refusal](), None
+    for batch in batches(selected, apart, _BATCH):
+        for item, error in zip(
+            batch, await asyncio.gather(*(_try(change, each) for each in batch)), strict=True
+        ):
+            match error:
+                case None:
+                    changed += 1
+                case ConflictError() | GoneError() | NotFoundError():
+                    refusals.append(
+                        Refusal(id=item.id, code=error.code, message=error.message, hint=error.hint)
+                    )
+                case _:
+                    stopped = stopped or error
+        if stopped is not None:
+            break
+    return _Progress(changed=changed, refusals=refusals, stopped=stopped)
+
+
+async def _try(change: Callable[[T], Awaitable[None]], item: T) -> DuctileError | None:
+    try:
+        await change(item)
+    except DuctileError as error:
+        return error
+    return None
+
+
+def batches(items: Sequence[T], apart: Callable[[T], bool], size: int) -> list[list[T]]:
+    """The items in order, in batches of at most `size`; each that is `apart` is a batch of its own."""
+    found: list[list[T]] = []
+    is_open = False
+    for item in items:
+        alone = apart(item)
+        if is_open and not alone and len(found[-1]) < size:
+            found[-1].append(item)
+        else:
+            found.append([item])
+        is_open = not alone
+    return found

@@ -1,0 +1,98 @@
+"""Percentiles of executions, groups of failures, and batches of changes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import datetime, timedelta
+from types import SimpleNamespace
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from builders.jobs import START
+from ductile.core.jobs.model import JobReason
+from ductile.core.jobs.settlement import LogStatus
+from ductile.core.jobs.statistics import (
+    BadEnding,
+    ExecutionSample,
+    group_endings,
+    percentile,
+    percentiles,
+    summarise,
+)
+from ductile.operations.jobs.bulk import batches
+
+SPANS = st.integers(0, 10**7).map(lambda number: timedelta(milliseconds=number))
+SAMPLES = st.builds(
+    ExecutionSample,
+    st.sampled_from("abc"),
+    st.sampled_from(LogStatus),
+    st.integers(1, 4),
+    st.none() | SPANS,
+    st.none() | SPANS,
+    st.integers(0, 10_000),
+)
+ENDINGS = st.builds(
+    BadEnding,
+    job_id=st.uuids().map(str),
+    plugin=st.sampled_from("abc"),
+    command=st.sampled_from(("poll", "handle")),
+    reason=st.sampled_from((JobReason.PLUGIN_ERROR, JobReason.ATTEMPTS_EXHAUSTED)),
+    completed_at=st.integers(0, 1000).map(lambda number: START + timedelta(seconds=number)),
+    error=st.none(),
+)
+
+
+@given(st.lists(SPANS, min_size=1), st.integers(1, 100))
+def test_a_percentile_has_occurred_and_so_many_do_not_exceed_it(
+    values: list[timedelta], percent: int
+) -> None:
+    found = percentile(sorted(values), percent)
+    assert found in values
+    assert sum(value <= found for value in values) * 100 >= percent * len(values)
+    assert sum(value < found for value in values) * 100 < percent * len(values)
+
+
+@given(st.lists(SPANS))
+def test_percentiles_are_in_order_and_need_values(values: list[timedelta]) -> None:
+    found = percentiles(values)
+    assert (found is None) == (not values)
+    assert found is None or found.p50 <= found.p95 <= found.p99 <= max(values)
+
+
+@given(st.lists(SAMPLES))
+def test_every_execution_is_counted_once(samples: list[ExecutionSample]) -> None:
+    found = summarise(samples)
+    assert {row.plugin: row.executions for row in found} == Counter(each.plugin for each in samples)
+    for row in found:
+        assert sum(row.by_status.values()) == row.executions
+        assert row.timeouts <= row.failures <= row.executions
+        assert row.longest is None or row.run_time is None or row.run_time.p99 <= row.longest
+    assert sum(row.stderr_bytes for row in found) == sum(each.stderr_bytes for each in samples)
+
+
+def _key(ending: Any) -> tuple[str, str, str]:
+    return ending.plugin, ending.command, ending.reason
+
+
+@given(st.lists(ENDINGS))
+def test_groups_have_every_failure_once_the_largest_first(endings: list[BadEnding]) -> None:
+    groups = group_endings(endings)
+    assert {_key(group): group.jobs for group in groups} == Counter(map(_key, endings))
+    assert [group.jobs for group in groups] == sorted((group.jobs for group in groups), reverse=True)
+    for group in groups:
+        own: list[datetime] = [each.completed_at for each in endings if _key(each) == _key(group)]
+        assert (group.first_at, group.last_at) == (min(own), max(own))
+        assert group.latest in endings
+        assert group.latest.completed_at == group.last_at
+
+
+@given(st.lists(st.booleans()), st.integers(1, 5))
+def test_batches_keep_order_and_leave_what_is_apart_alone(alone: list[bool], size: int) -> None:
+    items: list[Any] = [SimpleNamespace(number=number, alone=each) for number, each in enumerate(alone)]
+    found = batches(items, lambda each: each.alone, size)
+    assert [each for batch in found for each in batch] == items
+    for batch in found:
+        assert 1 <= len(batch) <= size
+        assert len(batch) == 1 or not any(each.alone for each in batch)
