@@ -22,6 +22,8 @@ from ductile_sdk import Failure, Plugin, Request
 #: Seconds kept back for answering before the process is ended.
 RESERVE = 2.0
 CHUNK = 65536
+#: Characters of the stdout of a program that failed. Ductile keeps 64 KiB of stderr, which it shares.
+KEPT_STDOUT = 30_000
 #: sysexits.h EX_TEMPFAIL: the program itself says that trying again may help.
 TEMPORARY = 75
 
@@ -38,6 +40,8 @@ class Program(NamedTuple):
     directory: str | None
     env: dict[str, str]
     timeout: float
+    #: What `timeout` comes from, in words.
+    limit: str
     max_output: int
     ok: tuple[int, ...]
     retry: bool
@@ -101,7 +105,13 @@ def find_program(request: Request, name: str) -> Program:
 
 
 def read_program(name: str, entry: dict[str, Any], request: Request) -> Program:
-    timeout = float(entry.get("timeout", request.config.get("timeout", 30)))
+    # One limit: the program's own timeout, or the job's deadline if that comes first.
+    left = request.seconds_left() - RESERVE
+    own = entry.get("timeout", request.config.get("timeout"))
+    timeout = left if own is None else float(own)
+    limit = f"its timeout of {timeout:g} s"
+    if own is None or left < timeout:
+        timeout, limit = max(0.1, left), "the timeout of the job (`timeout` of this plugin)"
     return Program(
         name=name,
         argv=read_argv(entry),
@@ -109,7 +119,8 @@ def read_program(name: str, entry: dict[str, Any], request: Request) -> Program:
         takes_payload=entry.get("stdin") == "payload",
         directory=entry.get("directory"),
         env={str(key): str(value) for key, value in (entry.get("env") or {}).items()},
-        timeout=max(0.1, min(timeout, request.seconds_left() - RESERVE)),
+        timeout=timeout,
+        limit=limit,
         max_output=int(entry.get("max_output", request.config.get("max_output", CHUNK))),
         ok=tuple(int(code) for code in entry.get("ok") or (0,)),
         retry=entry.get("retry") is True,
@@ -145,13 +156,22 @@ def run_program(request: Request, program: Program, args: tuple[str, ...]) -> di
         "cut": ended.cut,
     }
     if ended.exit_code is None:
-        raise Failure(f"{program.name} was ended after {program.timeout:g} s", retry=program.retry)
+        keep_output(ended)
+        error = f"{program.name} was ended after {program.timeout:.3g} s, by {program.limit}"
+        raise Failure(error, retry=program.retry)
     if ended.exit_code not in program.ok:
-        sys.stderr.write(ended.stderr)
+        keep_output(ended)
         retry = program.retry or ended.exit_code == TEMPORARY
         raise Failure(f"{program.name} ended with {ended.exit_code}: {last_line(ended)}", retry=retry)
     request.emit("shell.done", answer)
     return answer
+
+
+def keep_output(ended: Ended) -> None:
+    """Print what the program printed to stderr, which is kept with the job: an error has no result."""
+    if ended.stdout:
+        sys.stderr.write(f"stdout:\n{ended.stdout[-KEPT_STDOUT:].rstrip()}\nstderr:\n")
+    sys.stderr.write(ended.stderr)
 
 
 def last_line(ended: Ended) -> str:

@@ -75,8 +75,16 @@ def test_a_failure_is_not_tried_again_unless_it_is_said() -> None:
 
 
 def test_a_program_has_only_so_much_time() -> None:
-    """The answer says so, before the job's own deadline would end everything."""
-    assert run({"script": "sleep 300 & wait"}, timeout=0.2).failed_for_good("ended after 0.2 s")
+    """The answer names the limit, before the job's own deadline would end everything."""
+    said = run({"script": "echo begun; echo oops >&2; sleep 300 & wait"}, timeout=0.5)
+    assert said.failed_for_good("ended after 0.5 s, by its timeout of 0.5 s")
+    assert said.stderr == "stdout:\nbegun\nstderr:\noops\n"
+
+
+def test_a_failure_keeps_stdout() -> None:
+    said = run({"script": "echo begun; exit 3"})
+    assert said.failed_for_good("it ended with 3: begun")
+    assert said.stderr == "stdout:\nbegun\nstderr:\n"
 
 
 def test_output_is_kept_up_to_a_limit() -> None:

@@ -106,7 +106,7 @@ def state_file(snapshot: Snapshot) -> Path:
 def _compile(loaded: LoadedConfig, environ: Mapping[str, str]) -> OpenedConfiguration:
     allow_symlinks = loaded.model.service.allow_symlinks
     discovery = add_scripts(
-        discover(loaded.plugin_roots, allow_symlinks=allow_symlinks),
+        discover(_searched_roots(loaded), allow_symlinks=allow_symlinks),
         loaded.model.plugins,
         loaded.directory,
         search_path=environ.get("PATH"),
@@ -115,6 +115,14 @@ def _compile(loaded: LoadedConfig, environ: Mapping[str, str]) -> OpenedConfigur
     return OpenedConfiguration(
         loaded=loaded, discovery=discovery, snapshot=compile_snapshot(loaded, discovery)
     )
+
+
+def _searched_roots(loaded: LoadedConfig) -> tuple[Path, ...]:
+    """The plugin roots; without the default one, if it does not exist and all plugins are scripts."""
+    model, roots = loaded.model, loaded.plugin_roots
+    named = model.plugin_roots or model.plugins_dir is not None
+    scripts_only = bool(model.plugins) and all(each.run is not None for each in model.plugins.values())
+    return roots if named or not scripts_only else tuple(root for root in roots if root.is_dir())
 
 
 def check_configuration(config_path: str | Path | None, environ: Mapping[str, str]) -> ConfigCheck:

@@ -59,8 +59,8 @@ NOUNS = (
     Noun(
         "plugin",
         "run, inspect, write and test plugins",
-        "run:run list:inspect show:inspect stats:inspect check:inspect test:develop new:develop "
-        "disable:switch enable:switch lock:inspect state:inspect facts:inspect",
+        "run:run exec:execute list:inspect show:inspect stats:inspect check:inspect test:develop "
+        "new:develop disable:switch enable:switch lock:inspect state:inspect facts:inspect",
     ),
     Noun("pipeline", "see, run, check, draw and explain pipelines", "list show run check graph explain"),
     Noun(
@@ -80,6 +80,7 @@ VERSION_COMMAND = ShortForm("version", "", "version", "show the version")
 
 SHORT_FORMS = (
     ShortForm("run", "plugin", "run", "run a plugin and show its result"),
+    ShortForm("exec", "plugin", "exec", "run any command once as a job"),
     ShortForm("start", "system", "start", "run the daemon in the foreground"),
     ShortForm("stop", "system", "stop", "stop the daemon cleanly and wait until it has stopped"),
     ShortForm("status", "system", "status", "show the daemon, the queue and every plugin"),

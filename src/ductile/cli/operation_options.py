@@ -24,6 +24,14 @@ OPTIONS = {
         Option("-n, --limit NUMBER", "change at most this many, the newest that match, from 1 to 10000 (default 1000)", "limit", "integer"),
         Option("--dry-run", "show what would be done, and do nothing", "dry_run"),
     ),
+    "job.exec": (
+        Option("--argv ARGV", "the program and its arguments (separated by commas)", "argv", "list"),
+        Option("--cwd CWD", "the directory it runs in, absolute", "cwd"),
+        Option("--name NAME", "its name in lists; that of the program if it is absent", "name"),
+        Option("--timeout DURATION", "end it after this long, such as 30m (default 24h)", "timeout"),
+        Option("--retry", "retry it if it fails, up to 4 attempts", "retry"),
+        Option("--dry-run", "show what would be done, and do nothing", "dry_run"),
+    ),
     "job.explain": (Option("--job-id ID", "the job's id, at least four of its first or last digits, `last`, `last:NAME` (of a plugin or a pipeline) or `last:failed`", "job_id"),),
     "job.list": (
         Option("--plugin NAME", "only jobs of this plugin", "plugin"),

@@ -121,9 +121,18 @@ def _parse_action(parsed: ParsedCommand, rest: list[str]) -> ParsedCommand:
     action = parsed.action
     if action is None:
         return parsed
+    taking_rest = next((argument.name for argument in action.arguments if argument.rest), None)
+    words: tuple[str, ...] = ()
+    if taking_rest is not None:
+        rest, words = _split_rest(rest, action)
     if parsed.help or any(flag in options_before_dashes(rest) for flag in HELP.flags):
         return parsed._replace(help=True)
+    if taking_rest is not None and not words:
+        see = f"ductile {parsed.words} --help"
+        raise _usage_error(f"ductile {parsed.words} needs {taking_rest}", hint=f"see `{see}`")
     found = vars(_build_parser(action, parsed.words).parse_args(rest))
+    if taking_rest is not None:
+        found[taking_rest] = list(words)
     names = [argument.name for argument in action.arguments]
     options = [option.destination for option in action.options]
     return parsed._replace(
@@ -132,6 +141,19 @@ def _parse_action(parsed: ParsedCommand, rest: list[str]) -> ParsedCommand:
         json=found[JSON.destination] or parsed.json,
         verbose=found[VERBOSE.destination] or parsed.verbose,
     )
+
+
+def _split_rest(words: list[str], action: Action) -> tuple[list[str], tuple[str, ...]]:
+    """The options of a command, and the words after them: from `--`, or from the first that is no option."""
+    takes_value = {
+        flag for option in (*action.options, CONFIG) if option.metavar is not None for flag in option.flags
+    }
+    position = 0
+    while position < len(words) and words[position].startswith("-"):
+        if words[position] == "--":
+            return words[:position], tuple(words[position + 1 :])
+        position += 2 if words[position] in takes_value else 1
+    return words[:position], tuple(words[position:])
 
 
 def _build_parser(action: Action, words: str) -> argparse.ArgumentParser:
@@ -149,6 +171,8 @@ def _build_parser(action: Action, words: str) -> argparse.ArgumentParser:
 
     parser = Parser(prog=f"ductile {words}", add_help=False, allow_abbrev=False)
     for argument in action.arguments:
+        if argument.rest:
+            continue
         several = "+" if argument.required else "*"
         one = None if argument.required else "?"
         parser.add_argument(argument.name, nargs=several if argument.many else one)

@@ -62,10 +62,13 @@ def result_without_waiting(invocation: Invocation, what: Callable[[Document], st
     return CommandResult(submitted, submitted["job_id"])
 
 
-def wait_for(invocation: Invocation, submitted: Document) -> AwaitedJob:
-    """The job when it has ended, or at the end of --timeout."""
+def wait_for(
+    invocation: Invocation, submitted: Document, *, timeout_option: str | None = "timeout"
+) -> AwaitedJob:
+    """The job when it has ended, or at the end of --timeout, if that limits the waiting."""
     job_id = str(submitted["job_id"])
-    fields: JsonObject = {"job_id": job_id, "timeout": invocation.optional("timeout")}
+    limit = None if timeout_option is None else invocation.optional(timeout_option)
+    fields: JsonObject = {"job_id": job_id, "timeout": limit}
     with hint_on_interrupt(job_id):
         try:
             job = request_daemon(invocation, "job.wait", fields, timeout=None)
@@ -89,18 +92,22 @@ def hint_on_interrupt(job_id: str) -> Iterator[None]:
 
 
 def run_in_process(
-    invocation: Invocation, on_end: Callable[[JsonObject], None] = lambda _job: None
+    invocation: Invocation,
+    on_end: Callable[[JsonObject], None] = lambda _job: None,
+    *,
+    fields: JsonObject | None = None,
 ) -> AwaitedJob:
-    """Submit the job of this command and run it, and the jobs it leads to, in this process."""
+    """Submit the job of this command and run it, and the jobs it leads to, in this process.
+
+    With `fields` for its request, --timeout is one of them and does not limit the time here.
+    """
     import asyncio
 
     from ductile.offline import run_offline
 
-    operation, fields, limit = (
-        invocation.action.operation,
-        invocation.request_fields(),
-        invocation.duration("timeout"),
-    )
+    operation = invocation.action.operation
+    limit = invocation.duration("timeout") if fields is None else None
+    fields = invocation.request_fields() if fields is None else fields
     ran = asyncio.run(
         run_offline(invocation.config, invocation.environ, operation, fields, time_limit=limit, ended=on_end)
     )

@@ -29,6 +29,8 @@ class Argument(NamedTuple):
     field: str | None = None
     #: Whether it takes all further words; it is the last one then.
     many: bool = False
+    #: Whether it takes all words from the first one that is no option, or from `--`.
+    rest: bool = False
 
 
 class Option(NamedTuple):

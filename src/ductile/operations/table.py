@@ -148,6 +148,8 @@ _JOBS = (
             statuses=(*_ONE_JOB, 410),
         ),
     ),
+    # Without a route over HTTP, where it would let every caller execute anything: see its module.
+    _exclusive("job.exec", "jobs.exec:execute_command", "Run any command once as a job", SYSTEM_RW),
     _exclusive("job.rerun", "runs.start:retry_from_step", "Start a run again from one of its steps", JOBS_RW),
     _exclusive(
         "job.retry_many",

@@ -15,6 +15,7 @@ from typing import Self
 from ductile.config.snapshot import PluginInstance, Snapshot
 from ductile.core.ids import make_id, make_trace_id
 from ductile.core.jobs.model import JobReason, NewJob, SubmittedBy
+from ductile.core.scripts import EXEC_PLUGIN
 from ductile.engine.clock import STORE_UNAVAILABLE
 from ductile.engine.deps import EngineDeps
 from ductile.engine.dispatcher import Dispatcher
@@ -229,7 +230,7 @@ class Reloader:
         try:
             while more and not self._is_stopping():
                 sweep = await self._deps.store.end_queued(
-                    JobReason.PLUGIN_REMOVED, snapshot.policy, plugins=list(active), keep=True
+                    JobReason.PLUGIN_REMOVED, snapshot.policy, plugins=[*active, EXEC_PLUGIN], keep=True
                 )
                 self._job_signals.ended(sweep.jobs)
                 ended.update(job.plugin for job in sweep.jobs if job.reason is JobReason.PLUGIN_REMOVED)

@@ -7,6 +7,7 @@ from typing import Annotated
 
 from ductile.config.snapshot import PluginInstance, Snapshot
 from ductile.core.runs.graph import RUN_PLUGIN
+from ductile.core.scripts import EXEC_PLUGIN
 from ductile.core.suggest import did_you_mean
 from ductile.errors import NotFoundError, RefusedError
 from ductile.operations.context import OperationContext
@@ -26,7 +27,7 @@ async def refuse_unknown_plugin(context: OperationContext, plugin: str | None) -
 
     An empty list would read as if it had run nothing.
     """
-    if plugin is None or plugin == RUN_PLUGIN or plugin in context.snapshot().plugins:
+    if plugin is None or plugin in (RUN_PLUGIN, EXEC_PLUGIN) or plugin in context.snapshot().plugins:
         return
     jobs = await context.store.list_jobs(JobFilter(plugin=plugin), limit=1)
     if not jobs.rows and not (await context.store.list_log(LogFilter(plugin=plugin), limit=1)).rows:

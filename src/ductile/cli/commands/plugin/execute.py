@@ -1,0 +1,92 @@
+"""`ductile exec`: any command, once, as a job."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ductile.cli.client import connect_to_daemon, exchange
+from ductile.cli.invocation import CommandResult, Invocation
+from ductile.cli.spec import Argument, Example, Option, action
+
+if TYPE_CHECKING:
+    from ductile.cli.run_job import AwaitedJob
+    from ductile.core.json import JsonObject, JsonValue
+
+
+@action(
+    "exec",
+    "run any command once as a job and show what it prints",
+    "job.exec",
+    arguments=(
+        Argument("COMMAND", "the program and its arguments; `--` before it ends the options", rest=True),
+    ),
+    options=(Option("--no-wait", "print the id of the job and do not wait for it; needs the daemon"),),
+    usage={"argv": None, "cwd": None},
+    about="The command runs in this directory, with the environment of a plugin and an empty standard input, "
+    "in the daemon, or here if none runs. One attempt, unless --retry is given. Its words, its directory and "
+    "its output are stored with the job: do not write secrets on the line. Exit status 0 if it succeeded, 1 "
+    "if it did not, 75 if it has not ended.",
+    examples=(
+        Example("ductile exec -- ./backup.sh --full", "once, with the queue, the log and `job explain`"),
+        Example("ductile exec --name dump --timeout 1h -- sh -c 'pg_dump db | gzip > db.gz'", "with a name"),
+    ),
+)
+def execute(invocation: Invocation) -> CommandResult:
+    from ductile.cli import run_job
+    from ductile.cli.console.console import show_waiting
+
+    fields = _request_fields(invocation)
+    connection = connect_to_daemon(invocation)
+    if invocation.switch("dry_run") or (invocation.switch("no_wait") and connection is not None):
+        from ductile.cli.client import request
+
+        if connection is not None:
+            connection.close()
+        done = request(invocation, "job.exec", fields)
+        text = f"Would run {done['command']}." if invocation.switch("dry_run") else str(done["job_id"])
+        return CommandResult(done, text)
+    if invocation.switch("no_wait"):
+        from ductile.control.client import not_running_error
+
+        advice = "Start it with `ductile system start`, or leave out --no-wait to run it here."
+        raise not_running_error(advice)
+    name = invocation.words("COMMAND")[0]
+    if connection is None:
+        with show_waiting(invocation, name):
+            return _result(run_job.run_in_process(invocation, fields=fields))
+    submitted = exchange(invocation, connection, "job.exec", fields)
+    with show_waiting(invocation, f"{name}, job {submitted['job_id']}"):
+        ran = run_job.wait_for(invocation, submitted, timeout_option=None)
+    return _result(ran)
+
+
+def _result(ran: AwaitedJob) -> CommandResult:
+    """As of `ductile run`; what a command that succeeded wrote to stderr is shown there."""
+    from ductile.cli.run_job import job_result
+
+    result = job_result(ran)
+    stderr = str(ran.job["stderr"] or "").rstrip("\n")
+    return result if result.note is not None or not stderr else result._replace(note=stderr)
+
+
+def _request_fields(invocation: Invocation) -> JsonObject:
+    """The command with its program as a path: the daemon may have another PATH than the caller."""
+    import os
+    import shutil
+    from pathlib import Path
+
+    from ductile.errors import UsageError
+
+    program, *arguments = invocation.words("COMMAND")
+    if "/" not in program:
+        found = shutil.which(program, path=invocation.environ.get("PATH"))
+        if found is None:
+            hint = f"write ./{program} for the file in this directory" if Path(program).is_file() else None
+            raise UsageError(f"no program {program} was found in PATH", hint=hint)
+        program = found
+    elif not Path(program).is_file():
+        raise UsageError(f"there is no file {program}", hint=f"it is looked for in {Path.cwd()}")
+    elif not os.access(program, os.X_OK):
+        raise UsageError(f"{program} is not executable", hint=f"chmod +x {program}")
+    argv: list[JsonValue] = [os.path.abspath(program), *arguments]  # noqa: PTH100 - links stay as they are
+    return invocation.request_fields() | {"argv": argv, "cwd": str(Path.cwd())}
