@@ -41,7 +41,7 @@ READING = {
     *("job list", "job show", "job explain", "job tree", "job logs", "job wait"),
     *("queue status", "queue list", "plugin stats"),
     *("schedule list", "schedule next", "schedule history", "schedule explain"),
-    *("event tail", "webhook list", "webhook deliveries", "token list"),
+    *("event tail", "event explain", "webhook list", "webhook deliveries", "token list"),
 }
 #: Shapes with a name. The first command prints it, under the keys that follow.
 NAMED = {
@@ -72,6 +72,7 @@ SAME = {
     "job cancel": "CancelledJob",
     "job retry": "RetriedJob",
     "event send": "Published",
+    "event explain": "ExplainedEvent",
     "schedule list": "ScheduleList",
     "schedule pause": "ScheduleSwitched",
     "schedule resume": "ScheduleSwitched",
@@ -86,13 +87,15 @@ SAME = {
 FORMS = ("--plugin", "--dry-run", "--no-wait", "--verify", "--from-step")
 #: Null or empty in all that is done here, and what else it may be.
 KNOWN = {
-    **dict.fromkeys(("event_context_id", "probe_job_id", "compared_with"), "id"),
+    **dict.fromkeys(("event_context_id", "probe_job_id", "compared_with", "duplicate_of"), "id"),
     **dict.fromkeys(("cancel_requested_at", "opened_at", "next_attempt_at"), "instant"),
     **dict.fromkeys(("column", "late_ms"), "number"),
     **dict.fromkeys(("idempotent", "retry_safe"), "true or false"),
     **dict.fromkeys(("input_schema", "output_schema", "context"), "any JSON"),
     **dict.fromkeys(("build", "on_hook", "from_plugin", "because", "skip", "about", "preset"), "text"),
-    **dict.fromkeys(("delivery_header", "event", "errors", "offenders", "damage", "removed"), "text"),
+    **dict.fromkeys(
+        ("delivery_header", "event", "warning", "errors", "offenders", "damage", "removed"), "text"
+    ),
     **dict.fromkeys(("changed", "settings", "would_reset", "required_config", "instances", "added"), "text"),
     "refusals": "{id: id, code: text, message: text, hint: text or null}",
     "on_disk": "{added: [text], changed: [text], removed: [text], error: text or null}",
@@ -329,6 +332,7 @@ def ask_about_the_rest(ask: Asker, place: Place) -> None:
     ask("schedule list")
     ask("schedule resume", "broken", tried=True)
     ask("event send", "order.placed", "--payload", "{}", tried=True)
+    ask("event explain", "order.placed", "--payload", "{}")
     ask("event tail")
     ask("plugin show", "maker")
     ask("plugin stats")

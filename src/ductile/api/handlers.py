@@ -41,7 +41,7 @@ async def run_operation(request: ApiRequest) -> Reply | RawResponse:
     http, operation = request.route.endpoint.http, request.route.endpoint.operation
     assert operation is not None  # noqa: S101 - only endpoints of operations have this handler
     context = request.context
-    if http.submits:
+    if http.method == "POST":
         source = Source(submitted_by=SubmittedBy.API, detail=request.token, waits=True)
         context = replace(context, source=source)
     response = await operation.run(context, request.values)

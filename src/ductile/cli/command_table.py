@@ -70,7 +70,7 @@ NOUNS = (
     ),
     Noun("queue", "see what is running and waiting; empty the queue", "status list purge"),
     Noun("schedule", "see, pause and run what is scheduled", "list next history explain pause resume run"),
-    Noun("event", "publish events, and follow what happens", "send tail"),
+    Noun("event", "publish and explain events, and follow what happens", "send explain tail"),
     Noun("webhook", "see and test incoming webhooks, follow outgoing ones", "list send deliveries resend"),
     Noun("token", "create, list and revoke API tokens and shared secrets", "create list revoke"),
 )

@@ -7,9 +7,18 @@ from __future__ import annotations
 from ductile.cli.spec import Option
 
 OPTIONS = {
+    "event.explain": (
+        Option("--type TYPE", "the event's type", "type"),
+        Option("--from FROM", "where it comes from: a plugin that emits it, `api`, `cli` or `webhook`; for hooks, the plugin or pipeline whose job ends. The source of this request if absent", "from"),
+        Option("--payload JSON", "its payload: a JSON object, @FILE, or - for standard input", "payload", "json"),
+        Option("--context JSON", "the baggage that it carries: a JSON object, @FILE, or - for standard input", "context", "json"),
+        Option("--dedupe-key KEY", "its dedupe key", "dedupe_key"),
+        Option("--hops NUMBER", "the hops of the job that emits it, if a plugin does, from 0 to 2147483648 (default 0)", "hops", "integer"),
+    ),
     "event.send": (
         Option("--payload JSON", "its payload: a JSON object, @FILE, or - for standard input", "payload", "json"),
         Option("--dedupe-key KEY", "start nothing if a job with this key has succeeded within its TTL", "dedupe_key"),
+        Option("--dry-run", "explain what it would start, and start nothing", "dry_run"),
         Option("--type TYPE", "the event's type", "type"),
     ),
     "job.cancel_many": (

@@ -85,7 +85,19 @@ _RUNS = (
         "runs.publish:publish_event",
         "Publish an event into routing",
         EVENTS_RW,
-        post("/event", tag="run", statuses=(202, 422, 503), submits=True),
+        post("/event", tag="run", statuses=(202, 200, 422, 503), submits=True),
+    ),
+    _read(
+        "event.explain",
+        "runs.explain_event:explain_event",
+        "What an event would start and what not, and why; nothing is run or stored",
+        EVENTS_RO,
+        post(
+            "/event/explain",
+            tag="run",
+            message="Nothing was run or stored.",
+            statuses=(200, 404, 422),
+        ),
     ),
 )
 _ONE_JOB = (200, 404, 409)

@@ -147,6 +147,7 @@ class Store(ABC):
     check_retry = _read(retry_verbs.check_retry)
     rerun = _write(Priority.ENQUEUE, retry_verbs.rerun)
     check_rerun = _read(retry_verbs.check_rerun)
+    find_duplicates = _read(insert_verbs.find_duplicates)
     release_due = _write(Priority.CLAIM, insert_verbs.release_due)
     shorten_waits = _write(Priority.CLAIM, insert_verbs.shorten_waits)
     recover = _write(Priority.SETTLE, cancel_verbs.recover)

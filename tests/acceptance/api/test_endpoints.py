@@ -96,6 +96,13 @@ CASES = (
         status=202,
         body={"type": "a.b", "payload": {}},
     ),
+    Case(
+        method="POST",
+        path="/event/explain",
+        scopes=("events:ro", "events:rw", "read:events"),
+        template="/event/explain",
+        body={"type": "a.b", "payload": {}},
+    ),
     Case(method="GET", path=f"/job/{MISSING}", scopes=READS_JOBS, template="/job/{job_id}", status=404),
     Case(method="GET", path=f"/jobs/{MISSING}", scopes=READS_JOBS, template="/jobs/{job_id}", status=404),
     Case(

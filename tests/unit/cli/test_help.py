@@ -110,7 +110,7 @@ def test_every_example_can_be_typed(words: str, example: Example) -> None:
     if not given.get("payload", "@").startswith("@"):
         assert isinstance(json.loads(given["payload"]), dict)
     assert not any(suggest_scope(scope, []) for scope in given.get("scopes", "*").split(","))
-    if "from" in given:
+    if "from" in given and words != "event explain":  # there it is a source
         decode_instant("from", given["from"])  # raises if it is refused
 
 

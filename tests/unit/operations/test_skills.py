@@ -58,7 +58,7 @@ def test_runnable_commands_and_fixed_skills_are_listed(skills: dict[str, Any]) -
     assert [*skills] == [*own, *(fixed.name for fixed in FIXED_SKILLS)]
     for wanted in ("inspect", "explain", "cancel", "retry"):
         assert skills[f"jobs.{wanted}"]["kind"] == "operation"
-    assert skills["events.publish"]["body"].keys() == {"type", "payload", "dedupe_key"}
+    assert skills["events.publish"]["body"].keys() == {"type", "payload", "dedupe_key", "dry_run"}
     assert "job_id" in skills["events.follow"]["query"]
     for fixed in FIXED_SKILLS:  # no plugin can have the same name
         assert fixed.name.partition(".")[0] in RESERVED

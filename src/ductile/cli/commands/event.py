@@ -6,7 +6,7 @@ from ductile.cli.client import Document, follow, request
 from ductile.cli.console import format as fmt
 from ductile.cli.console.console import Console, printable
 from ductile.cli.invocation import CommandResult, Invocation
-from ductile.cli.spec import DRY_RUN, Argument, Example, Option, action
+from ductile.cli.spec import Argument, Example, Option, action, renders
 
 _JOB_ID_WIDTH = 36
 
@@ -16,7 +16,6 @@ _JOB_ID_WIDTH = 36
     "publish an event: start the routes and pipelines that wait for it",
     "event.send",
     arguments=(Argument("TYPE", "type of the event, such as order.placed", field="type"),),
-    options=(DRY_RUN,),
     about="Its source is `cli`. Everything that it starts is put on the queue together, or nothing; "
     "without a daemon it waits there for one.",
     examples=(
@@ -24,7 +23,7 @@ _JOB_ID_WIDTH = 36
             'ductile event send echo.said --payload \'{"message": "hello"}\'',
             "to every route and pipeline that waits for it",
         ),
-        Example("ductile event send echo.said --dry-run", "which ones are these?"),
+        Example("ductile event send echo.said --dry-run", "which ones are these, and why?"),
     ),
 )
 def send(invocation: Invocation) -> CommandResult:
@@ -36,18 +35,58 @@ def send(invocation: Invocation) -> CommandResult:
 
     def text(_: Console) -> str:
         if done.get("dry_run"):
-            lines = [f"Would start {target}." for target in done["would_start"]]
-        else:
-            lines = []
-            for one in done["started"]:  # an older daemon does not say the status
-                error = f": {one['error']}" if one.get("error") else ""
-                status = one.get("status", "queued").capitalize()
-                lines.append(f"{status} {one['target']}: {one['job_id']}{error}")
-            lines += [f"Already accepted {one['target']}: {one['job_id']}" for one in done["deduplicated"]]
-            lines += [f"Not started {one['target']}: {one['reason']}" for one in done["dropped"]]
+            return _explanation(done)
+        lines = []
+        for one in done["started"]:  # an older daemon does not say the status
+            error = f": {one['error']}" if one.get("error") else ""
+            status = one.get("status", "queued").capitalize()
+            lines.append(f"{status} {one['target']}: {one['job_id']}{error}")
+        lines += [f"Already accepted {one['target']}: {one['job_id']}" for one in done["deduplicated"]]
+        lines += [f"Not started {one['target']}: {one['reason']}" for one in done["dropped"]]
         return printable("\n".join(lines) or f"No route or pipeline matches {done['type']} from `cli`.")
 
     return CommandResult(done, text)
+
+
+@renders(
+    "explain",
+    "show what an event would start and what not, and why",
+    "event.explain",
+    arguments=(Argument("TYPE", "type of the event, such as order.placed", field="type"),),
+    about="Runs and stores nothing. Without --from it is an event that you send yourself. For a hook, "
+    "TYPE is job.completed, job.failed or job.timed_out, and --from the plugin or pipeline whose job ends. "
+    "Targets that take other events are only counted; --json has them all.",
+    examples=(
+        Example(
+            "ductile event explain order.placed --payload '{\"total\": 35}'",
+            "which pipelines would start, and which comparison decided",
+        ),
+        Example("ductile event explain echo.said --from echo", "as if the plugin echo emitted it"),
+    ),
+)
+def explain(found: Document, _console: Console) -> str:
+    return _explanation(found)
+
+
+def _explanation(found: Document) -> str:
+    if "targets" not in found:  # a daemon of an earlier version
+        return printable("\n".join(f"Would start {target}." for target in found["would_start"]))
+    lines, others = [], 0
+    for one in found["targets"]:
+        if one["starts"]:
+            warning = f" But it would fail: {one['warning']}." if one["warning"] else ""
+            lines.append(f"Would start {one['target']}: {one['reason']}.{warning}")
+        elif one["outcome"] == "other_type":
+            others += 1
+        else:
+            lines.append(f"Would not start {one['target']}: {one['reason']}.")
+    if not lines:
+        lines.append(f"No route or pipeline matches {found['type']} from `{found['source']}`.")
+    if others:
+        lines.append(
+            f"{fmt.count(others, 'other target')} {'takes' if others == 1 else 'take'} other events."
+        )
+    return printable("\n".join(lines))
 
 
 @action(

@@ -9,6 +9,7 @@ from random import Random
 from ductile.core.events.model import EventRoute, Hook, IndexedEvent, NewEvent, Pipeline, visible_event
 from ductile.core.expressions.conditions import (
     ConditionError,
+    ConditionResult,
     condition_result_to_json,
     evaluate_condition,
     explain_condition,
@@ -65,7 +66,7 @@ def fan_out(
         pipelines = policy.pipelines.started_by(event.type, event.source)
         if not routes and not pipelines:
             continue
-        if producer.hops > policy.max_hops:
+        if exceeds_hops(producer, policy):
             ledger.append(dropped_event_entry(producer, event, routes, pipelines))
             continue
         for route in routes:
@@ -106,8 +107,32 @@ def start_refusal(
     pipeline: Pipeline, event: NewEvent, producer: EventProducer, policy: Policy
 ) -> JsonObject | None:
     """Return why the pipeline's own `if` prevents a start, as ledger data; None if it does not."""
-    if pipeline.condition is None:
+    verdict = judge_start(pipeline, event, producer, policy)
+    if verdict.error is not None:
+        return {"error": verdict.error}
+    if verdict.result is None or verdict.result.is_true:
         return None
+    return {
+        "explanation": explain_condition(verdict.result),
+        "verdict": condition_result_to_json(verdict.result),
+    }
+
+
+class StartVerdict(Value):
+    """Whether the `if` of a pipeline lets a run start. Without an `if` there is no result and no error."""
+
+    result: ConditionResult | None = None
+    error: str | None = None
+
+    @property
+    def starts(self) -> bool:
+        return self.error is None and (self.result is None or self.result.is_true)
+
+
+def judge_start(pipeline: Pipeline, event: NewEvent, producer: EventProducer, policy: Policy) -> StartVerdict:
+    """Evaluate the `if` of a pipeline for an event."""
+    if pipeline.condition is None:
+        return StartVerdict()
     context = EvalContext(
         payload=event.payload,
         context=producer.baggage,
@@ -119,10 +144,13 @@ def start_refusal(
             pipeline.condition, context, is_secret=policy.is_secret, budget=policy.budget
         )
     except ConditionError as error:
-        return {"error": str(error)}
-    if result.is_true:
-        return None
-    return {"explanation": explain_condition(result), "verdict": condition_result_to_json(result)}
+        return StartVerdict(error=str(error))
+    return StartVerdict(result=result)
+
+
+def exceeds_hops(producer: EventProducer, policy: Policy) -> bool:
+    """Return whether what the event starts would be too many hops from the first submission."""
+    return producer.hops > policy.max_hops
 
 
 def _new_job(
@@ -210,7 +238,7 @@ def fire_hooks(
         trace_id=job.trace_id,
     )
     payload = _payload(job, ending)
-    if producer.hops > policy.max_hops:
+    if exceeds_hops(producer, policy):
         event = NewEvent(id=make_id(now, rng), type=hook, source=source, payload=payload)
         return Fanout(ledger=(dropped_event_entry(producer, event, (), pipelines),))
     runs: list[NewRun] = []
@@ -236,10 +264,19 @@ def _fires_hooks(job: Job, policy: Policy) -> bool:
     if job.submitted_by in (SubmittedBy.HOOK, SubmittedBy.CORE):
         return False
     if job.plugin == RUN_PLUGIN:
-        pipeline = policy.pipelines.by_name.get(job.command)
-        return pipeline is not None and pipeline.notify_on_complete
+        return _run_notifies(job.command, policy)
     is_root = job.parent_job_id is None and job.run_id is None
     return is_root and policy.plugin(job.plugin).notify_on_complete
+
+
+def sends_hooks(source: str, policy: Policy) -> bool:
+    """Return whether jobs of the plugin, or runs of the pipeline, of this name can fire hooks."""
+    return policy.plugin(source).notify_on_complete or _run_notifies(source, policy)
+
+
+def _run_notifies(name: str, policy: Policy) -> bool:
+    pipeline = policy.pipelines.by_name.get(name)
+    return pipeline is not None and pipeline.notify_on_complete
 
 
 def _payload(job: Job, ending: HookInput) -> JsonObject:

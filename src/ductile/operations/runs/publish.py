@@ -9,11 +9,17 @@ from msgspec import Meta
 from ductile.core.events.model import IndexedEvent, NewEvent
 from ductile.core.events.routing import EventProducer, fan_out
 from ductile.core.jobs.model import JobStatus, LedgerKind, NewJob
-from ductile.core.runs.graph import RUN_PLUGIN
 from ductile.core.suggest import did_you_mean
 from ductile.operations.context import OperationContext
-from ductile.operations.request import local, refused
+from ductile.operations.request import local
 from ductile.operations.response import Id, Response
+from ductile.operations.runs.explain_event import (
+    MAX_TYPE_LENGTH,
+    ExplainedEvent,
+    explain_start,
+    read_event_type,
+    target_of,
+)
 from ductile.operations.runs.start import make_event, with_regex_time_limit
 from ductile.operations.submission import (
     BaseSubmissionRequest,
@@ -22,12 +28,7 @@ from ductile.operations.submission import (
     refuse_reused_key,
 )
 from ductile.store.model.jobs import Accepted, Deduplicated, EnqueueResult, Submission
-from ductile.struct import Value, about, replace
-
-#: Types of Ductile's own events; they cannot be published.
-RESERVED_TYPES = "ductile."
-MAX_TYPE_LENGTH = 255
-_MAX_QUOTED = 100
+from ductile.struct import Value, about, asdict, replace
 
 
 class PublishEvent(BaseSubmissionRequest, kw_only=True):
@@ -38,6 +39,7 @@ class PublishEvent(BaseSubmissionRequest, kw_only=True):
             extra_json_schema={"minLength": 1, "maxLength": MAX_TYPE_LENGTH},
         ),
     ]
+    dry_run: Annotated[bool, about("Explain what it would start, and start nothing.")] = False
     headers: Annotated[dict[str, Any] | None, local("Headers of a webhook that the event was made from.")] = (
         None
     )
@@ -74,14 +76,12 @@ class Published(Response):
     message: str
 
 
-class PlannedEvent(Response):
+class PlannedEvent(ExplainedEvent):
     """What a dry run would start."""
 
-    CLI_ONLY = True
+    STATUS = 200
 
-    event_id: Id
-    type: str
-    would_start: list[str]
+    event_id: Annotated[Id, about("Of no stored event: nothing was published.")]
     dry_run: bool = True
 
 
@@ -91,17 +91,15 @@ async def publish_event(context: OperationContext, request: PublishEvent) -> Pub
     Raises `RefusedError` for a type that cannot be published.
     """
     snapshot, source = context.snapshot(), context.source
-    kind = request.type.strip()
-    if len(kind) > MAX_TYPE_LENGTH:
-        raise refused("type", f"an event type has at most {MAX_TYPE_LENGTH} characters")
-    if not kind or kind.startswith(RESERVED_TYPES):
-        hint = f"Types that begin with {RESERVED_TYPES} are reserved."
-        raise refused("type", f"an event cannot be of type {kind[:_MAX_QUOTED]!r}", hint)
+    kind = read_event_type(request.type)
     options = await read_submission_options(context, request)
     event = make_event(context, kind, request)
     producer = EventProducer(
         submitted_by=source.submitted_by, detail=source.detail, hops=options.hops, trace_id=options.trace_id
     )
+    if request.dry_run:
+        explained = await explain_start(context, event, producer, options.dedupe_key, options.dedupe_ttl)
+        return PlannedEvent(**asdict(explained), event_id=event.id)
     policy = with_regex_time_limit(snapshot.policy)
     started = fan_out(producer, (IndexedEvent(event=event),), policy, context.now(), context.rng)
 
@@ -117,8 +115,6 @@ async def publish_event(context: OperationContext, request: PublishEvent) -> Pub
         dedupe_window=snapshot.service.dedupe_ttl,
     )
     jobs = [*submission.jobs, *(run.job for run in submission.runs)]
-    if request.dry_run:
-        return PlannedEvent(event_id=event.id, type=kind, would_start=[_target(job) for job in jobs])
     await refuse_reused_key(context, options, jobs)
     results = await context.enqueue(submission)
     if options.idempotent and results and all(isinstance(each, Deduplicated) for each in results):
@@ -134,7 +130,7 @@ def _published(
     started: list[StartedTarget] = []
     deduplicated: list[DuplicateTarget] = []
     for job, result in zip(jobs, results, strict=True):
-        job_id, target = result.job_id, _target(job)
+        job_id, target = result.job_id, target_of(job)
         if isinstance(result, Deduplicated):
             deduplicated.append(DuplicateTarget(job_id=job_id, target=target))
             continue
@@ -159,10 +155,6 @@ def _published(
         ],
         message="",
     )
-
-
-def _target(job: NewJob) -> str:
-    return f"pipeline:{job.command}" if job.plugin == RUN_PLUGIN else f"{job.plugin}.{job.command}"
 
 
 def _message(context: OperationContext, published: Published) -> str:

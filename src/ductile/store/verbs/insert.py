@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
 
 from ductile.core.events.model import NewContext, NewEvent
@@ -73,7 +74,15 @@ def submit_job(session: Session, job: NewJob, window: timedelta) -> EnqueueResul
     return Accepted(job_id=job.id, plugin=job.plugin, command=job.command, seq=seq, ready=hold is None)
 
 
-def _find_duplicate(session: Session, job: NewJob, dedupe_key: str, window: timedelta) -> Deduplicated | None:
+def find_duplicates(session: Session, jobs: Sequence[NewJob], window: timedelta) -> tuple[str | None, ...]:
+    """Return for each job the one that it would be a duplicate of now; None if it would be accepted."""
+    return tuple(_matching_job(session, job, window) for job in jobs)
+
+
+def _matching_job(session: Session, job: NewJob, window: timedelta) -> str | None:
+    """Return the job that makes this one a duplicate."""
+    if job.dedupe_key is None:
+        return None
     key = _key_columns(job)
     matches = []
     if job.dedupe_ttl is not None and (live := session.value("live_match", **key)) is not None:
@@ -86,11 +95,16 @@ def _find_duplicate(session: Session, job: NewJob, dedupe_key: str, window: time
         has_own_window=job.dedupe_ttl is not None,
         now=session.now,
     )
+    return None if found is None else found.job_id
+
+
+def _find_duplicate(session: Session, job: NewJob, dedupe_key: str, window: timedelta) -> Deduplicated | None:
+    found = _matching_job(session, job, window)
     if found is None:
         return None
     data: JsonObject = {"dedupe_key": bare_key(dedupe_key), "plugin": job.plugin, "command": job.command}
-    append_ledger(session, LedgerKind.JOB_DEDUPLICATED, data, job_id=found.job_id)
-    return Deduplicated(job_id=found.job_id, plugin=job.plugin, command=job.command, dedupe_key=dedupe_key)
+    append_ledger(session, LedgerKind.JOB_DEDUPLICATED, data, job_id=found)
+    return Deduplicated(job_id=found, plugin=job.plugin, command=job.command, dedupe_key=dedupe_key)
 
 
 def _insert_job(session: Session, job: NewJob, hold: Hold | None) -> int | None:

@@ -1,0 +1,143 @@
+"""What an event would start and what not, with the comparison that decided. Pure.
+
+Tables, conditions and limits are those of publishing, by the same functions (`ductile.core.events.routing`),
+so an explanation cannot disagree with what happens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from enum import StrEnum
+
+from ductile.core.events.model import EventRoute, Hook, NewEvent, Pipeline
+from ductile.core.events.routing import EventProducer, exceeds_hops, judge_start, sends_hooks
+from ductile.core.expressions.conditions import ComparisonResult, explain_condition, quote_redacted
+from ductile.core.expressions.operators import Operator
+from ductile.core.policy import Policy
+from ductile.struct import Value
+
+
+class TargetKind(StrEnum):
+    ROUTE = "route"
+    PIPELINE = "pipeline"
+    HOOK = "hook"
+
+
+class StartOutcome(StrEnum):
+    """Whether a target starts, and otherwise what prevents it."""
+
+    STARTS = "starts"
+    DUPLICATE = "duplicate"
+    CONDITION = "condition"
+    CONDITION_ERROR = "condition_error"
+    HOP_LIMIT = "hop_limit"
+    NOT_NOTIFIED = "not_notified"
+    OTHER_SOURCE = "other_source"
+    OTHER_TYPE = "other_type"
+
+
+class TargetExplanation(Value):
+    kind: TargetKind
+    #: `PLUGIN.COMMAND` or `pipeline:NAME`.
+    target: str
+    outcome: StartOutcome
+    reason: str
+    #: The comparisons that decided, of the event's type and source and of the pipeline's `if`.
+    deciding: tuple[ComparisonResult, ...] = ()
+
+
+def explain_event(
+    producer: EventProducer, event: NewEvent, routes: Sequence[EventRoute], policy: Policy
+) -> tuple[TargetExplanation, ...]:
+    """Explain every route, pipeline and hook for one event, in the order of the configuration.
+
+    A hook is explained as if a job of the event's source had ended so, with the event's payload.
+    """
+    return tuple(_explain(producer, event, routes, policy))
+
+
+def _explain(
+    producer: EventProducer, event: NewEvent, routes: Sequence[EventRoute], policy: Policy
+) -> Iterator[TargetExplanation]:
+    matching_routes = policy.routes.matching(event.source, event.type)
+    for route in routes:
+        of_type, of_source = (
+            _compared("event.type", route.event_type, event.type, policy),
+            _compared("event.source", route.source, event.source, policy),
+        )
+        if route in matching_routes:
+            outcome, reason = StartOutcome.STARTS, f"the route from {route.source} takes {route.event_type}"
+            if exceeds_hops(producer, policy):
+                outcome, reason = StartOutcome.HOP_LIMIT, _hop_reason(producer)
+            deciding: tuple[ComparisonResult, ...] = (of_type, of_source)
+        else:
+            outcome, reason, deciding = _mismatch((of_type, of_source), route.event_type, route.source)
+        yield TargetExplanation(
+            kind=TargetKind.ROUTE, target=route.target, outcome=outcome, reason=reason, deciding=deciding
+        )
+    started = policy.pipelines.started_by(event.type, event.source)
+    hook = next((each for each in Hook if each == event.type), None)
+    hooked = () if hook is None else policy.pipelines.hooked(hook, event.source)
+    for pipeline in policy.pipelines.by_name.values():
+        if pipeline.on is not None:
+            yield _explain_pipeline(producer, event, pipeline, policy, matches=pipeline in started)
+        elif pipeline.on_hook is not None:
+            yield _explain_pipeline(producer, event, pipeline, policy, matches=pipeline in hooked)
+
+
+def _explain_pipeline(
+    producer: EventProducer, event: NewEvent, pipeline: Pipeline, policy: Policy, *, matches: bool
+) -> TargetExplanation:
+    kind = TargetKind.PIPELINE if pipeline.on is not None else TargetKind.HOOK
+    trigger = pipeline.on or str(pipeline.on_hook)
+    compared = [_compared("event.type", trigger, event.type, policy)]
+    if pipeline.from_plugin is not None:
+        compared.append(_compared("event.source", pipeline.from_plugin, event.source, policy))
+    deciding = tuple(compared)
+    if not matches:
+        outcome, reason, deciding = _mismatch(deciding, trigger, pipeline.from_plugin)
+    elif kind is TargetKind.HOOK and not sends_hooks(event.source, policy):
+        outcome = StartOutcome.NOT_NOTIFIED
+        reason = (
+            f"a hook starts when a job ends, and only if its plugin or pipeline has notify_on_complete; "
+            f"{event.source} has not"
+        )
+        deciding = (_compared("notify_on_complete", True, False, policy),)
+    elif exceeds_hops(producer, policy):
+        outcome, reason = StartOutcome.HOP_LIMIT, _hop_reason(producer)
+    else:
+        verdict = judge_start(pipeline, event, producer, policy)
+        outcome, reason = StartOutcome.STARTS, f"it starts on {trigger}"
+        if verdict.result is not None:
+            deciding = verdict.result.deciding
+            reason = explain_condition(verdict.result)
+        if not verdict.starts:
+            outcome = StartOutcome.CONDITION
+        if verdict.error is not None:
+            outcome, reason = StartOutcome.CONDITION_ERROR, verdict.error
+    target = f"pipeline:{pipeline.name}"
+    return TargetExplanation(kind=kind, target=target, outcome=outcome, reason=reason, deciding=deciding)
+
+
+def _mismatch(
+    compared: tuple[ComparisonResult, ...], wanted_type: str, wanted_source: str | None
+) -> tuple[StartOutcome, str, tuple[ComparisonResult, ...]]:
+    """Return the first comparison that is false: the type, else the source."""
+    first = next(one for one in compared if not one.is_true)
+    if first.path == "event.type":
+        return StartOutcome.OTHER_TYPE, f"it takes {wanted_type}", (first,)
+    return StartOutcome.OTHER_SOURCE, f"it takes {wanted_type} of {wanted_source} only", (first,)
+
+
+def _compared(path: str, expected: str | bool, found: str | bool, policy: Policy) -> ComparisonResult:
+    return ComparisonResult(
+        path=path,
+        op=Operator.EQ,
+        expected=quote_redacted(expected, policy.is_secret),
+        found=quote_redacted(found, policy.is_secret),
+        is_true=expected == found,
+    )
+
+
+def _hop_reason(producer: EventProducer) -> str:
+    return f"the event has crossed {producer.hops - 1} hops, the limit (service.max_hops)"

@@ -1,0 +1,199 @@
+"""Explaining an event before it is sent: what it would start, what not, and why. Nothing is run or stored."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from msgspec import Meta
+
+from ductile.config.names import EXTERNAL_SOURCES
+from ductile.config.snapshot import Snapshot
+from ductile.core.events.explain import StartOutcome, TargetExplanation, TargetKind
+from ductile.core.events.explain import explain_event as explain_targets
+from ductile.core.events.model import IndexedEvent, NewEvent
+from ductile.core.events.routing import EventProducer, fan_out
+from ductile.core.ids import make_id
+from ductile.core.jobs.admission import KeyNamespace, namespaced_key
+from ductile.core.jobs.model import NewJob, SubmittedBy
+from ductile.core.json import nests_too_deep
+from ductile.core.runs.graph import RUN_PLUGIN
+from ductile.core.suggest import did_you_mean
+from ductile.errors import NotFoundError
+from ductile.operations.context import OperationContext
+from ductile.operations.request import refused
+from ductile.operations.response import Id, Response
+from ductile.operations.runs.start import with_regex_time_limit
+from ductile.struct import Value, about, field, replace
+
+#: Types of Ductile's own events; they cannot be published.
+RESERVED_TYPES = "ductile."
+MAX_TYPE_LENGTH = 255
+_MAX_QUOTED = 100
+_MAX_HOPS = 1 << 31
+
+
+class DecidingComparison(Value):
+    """Values are quoted as JSON, shortened, and masked under keys that look secret."""
+
+    path: str
+    op: str
+    expected: str
+    found: Annotated[str | None, about("Null if there is no value at the path.")]
+    holds: bool
+
+
+class EventTarget(Value):
+    """A route, pipeline or hook, and what the event does to it."""
+
+    target: Annotated[str, about("`PLUGIN.COMMAND` or `pipeline:NAME`.")]
+    kind: TargetKind
+    starts: bool
+    outcome: Annotated[StartOutcome, about("`starts`, or what prevents it.")]
+    reason: str
+    comparisons: Annotated[list[DecidingComparison], about("Those that decided.")]
+    duplicate_of: Annotated[Id | None, about("The job with the same key, if it is a duplicate.")]
+    warning: Annotated[str | None, about("Why it would fail after its start: its plugin cannot run.")]
+
+
+class ExplainedEvent(Response):
+    type: str
+    source: str
+    would_start: Annotated[list[str], about("The targets that start.")]
+    targets: Annotated[list[EventTarget], about("Every route, pipeline and hook; those that start first.")]
+    hops: Annotated[int, about("The hops of what it starts.")]
+    max_hops: int
+
+
+class ExplainEvent(Value, kw_only=True):
+    type: Annotated[
+        str,
+        Meta(
+            description="The event's type.",
+            extra_json_schema={"minLength": 1, "maxLength": MAX_TYPE_LENGTH},
+        ),
+    ]
+    source: Annotated[
+        str | None,
+        about(
+            "Where it comes from: a plugin that emits it, `api`, `cli` or `webhook`; for hooks, the plugin "
+            "or pipeline whose job ends. The source of this request if absent."
+        ),
+    ] = field(name="from", default=None)
+    payload: Annotated[dict[str, Any] | None, about("Its payload.")] = None
+    context: Annotated[dict[str, Any] | None, about("The baggage that it carries.")] = None
+    dedupe_key: Annotated[str | None, about("Its dedupe key.")] = None
+    hops: Annotated[
+        int, Meta(ge=0, le=_MAX_HOPS, description="The hops of the job that emits it, if a plugin does.")
+    ] = 0
+
+
+async def explain_event(context: OperationContext, request: ExplainEvent) -> ExplainedEvent:
+    """Explain what the event would start. Raises `NotFoundError` for an unknown source."""
+    snapshot = context.snapshot()
+    source = request.source if request.source is not None else str(context.source.submitted_by)
+    is_external = source in EXTERNAL_SOURCES or source == context.source.submitted_by
+    if not is_external and source not in snapshot.plugins and source not in snapshot.pipelines:
+        known = {*snapshot.plugins, *snapshot.pipelines, *EXTERNAL_SOURCES}
+        hint = did_you_mean(source, known) or "A plugin, a pipeline, or one of api, cli and webhook."
+        raise NotFoundError(f"there is no source {source}", hint=hint)
+    kind = read_event_type(request.type) if is_external else request.type.strip()
+    for name, value in (("payload", request.payload), ("context", request.context)):
+        if value is not None and nests_too_deep(value):
+            raise refused(name, f"{name} nests too deep")
+    event = NewEvent(
+        id=make_id(context.now(), context.rng), type=kind, source=source, payload=request.payload or {}
+    )
+    producer = EventProducer(
+        submitted_by=SubmittedBy.API if is_external else SubmittedBy.ROUTE,
+        baggage=request.context or {},
+        hops=0 if is_external else request.hops + 1,
+    )
+    return await explain_start(
+        context, event, producer, namespaced_key(KeyNamespace.EXPLICIT, request.dedupe_key)
+    )
+
+
+def read_event_type(text: str) -> str:
+    """Return the type of an event from outside. Raises `RefusedError` if it cannot be published."""
+    kind = text.strip()
+    if len(kind) > MAX_TYPE_LENGTH:
+        raise refused("type", f"an event type has at most {MAX_TYPE_LENGTH} characters")
+    if not kind or kind.startswith(RESERVED_TYPES):
+        hint = f"Types that begin with {RESERVED_TYPES} are reserved."
+        raise refused("type", f"an event cannot be of type {kind[:_MAX_QUOTED]!r}", hint)
+    return kind
+
+
+async def explain_start(
+    context: OperationContext,
+    event: NewEvent,
+    producer: EventProducer,
+    dedupe_key: str | None,
+    dedupe_ttl: float | None = None,
+) -> ExplainedEvent:
+    """Explain what the event would start now, with the functions that publish it. Reads the store."""
+    snapshot = context.snapshot()
+    policy = with_regex_time_limit(snapshot.policy)
+    explained = explain_targets(producer, event, snapshot.routes, policy)
+    policy = with_regex_time_limit(snapshot.policy)
+    planned = fan_out(producer, (IndexedEvent(event=event),), policy, context.now(), context.rng)
+    jobs = [
+        replace(job, dedupe_key=dedupe_key, dedupe_ttl=dedupe_ttl)
+        for job in (*planned.jobs, *(run.job for run in planned.runs))
+    ]
+    found = await context.store.find_duplicates(jobs, snapshot.service.dedupe_ttl)
+    duplicates = {target_of(job): existing for job, existing in zip(jobs, found, strict=True) if existing}
+    targets = [_target(each, duplicates, snapshot) for each in explained]
+    ranks = list(StartOutcome)
+    return ExplainedEvent(
+        type=event.type,
+        source=event.source,
+        would_start=[each.target for each in targets if each.starts],
+        targets=sorted(targets, key=lambda each: ranks.index(each.outcome)),
+        hops=producer.hops,
+        max_hops=policy.max_hops,
+    )
+
+
+def target_of(job: NewJob) -> str:
+    return f"pipeline:{job.command}" if job.plugin == RUN_PLUGIN else f"{job.plugin}.{job.command}"
+
+
+def _target(each: TargetExplanation, duplicates: dict[str, str], snapshot: Snapshot) -> EventTarget:
+    outcome, reason, duplicate_of = each.outcome, each.reason, None
+    # A hook's run has no key.
+    if outcome is StartOutcome.STARTS and each.kind is not TargetKind.HOOK:
+        duplicate_of = duplicates.get(each.target)
+        if duplicate_of is not None:
+            outcome, reason = StartOutcome.DUPLICATE, f"the job {duplicate_of} has the same dedupe key"
+    starts = outcome is StartOutcome.STARTS
+    return EventTarget(
+        target=each.target,
+        kind=each.kind,
+        starts=starts,
+        outcome=outcome,
+        reason=reason,
+        comparisons=[
+            DecidingComparison(
+                path=one.path, op=one.op, expected=one.expected, found=one.found, holds=one.is_true
+            )
+            for one in each.deciding
+        ],
+        duplicate_of=duplicate_of,
+        warning=_warning(each.target, snapshot) if starts else None,
+    )
+
+
+def _warning(target: str, snapshot: Snapshot) -> str | None:
+    """Why what starts would fail: a plugin that is disabled or refused."""
+    name = target.removeprefix("pipeline:")
+    if name == target:
+        used = [target.partition(".")[0]]
+    else:
+        used = sorted(snapshot.policy.pipelines.by_name[name].graph.plugins)
+    for plugin in (snapshot.plugins[each] for each in used if each in snapshot.plugins):
+        if not plugin.enabled:
+            return f"the plugin {plugin.name} is disabled"
+        if plugin.refused is not None:
+            return f"the plugin {plugin.name} cannot run: {plugin.refused.reason}"
+    return None
