@@ -43,12 +43,24 @@ class PluginPolicy(Value):
 DEFAULT_PLUGIN_POLICY = PluginPolicy()
 
 
+class FailureReceiver(Value):
+    """The receiver of failure notices: a pipeline, or the command of a plugin."""
+
+    pipeline: str | None = None
+    plugin: str = ""
+    command: str = "handle"
+    #: Whether it accepts jobs now. Failures are kept until it does.
+    accepts: bool = True
+
+
 class Policy(Value):
     plugins: Mapping[str, PluginPolicy] = field(default_factory=dict)
     routes: EventRouteTable = EventRouteTable()
     pipelines: PipelineTable = field(default_factory=PipelineTable)
     dedupe_ttl: timedelta = timedelta(hours=24)
     max_hops: int = 20
+    #: None: failures are not recorded for notices.
+    on_failure: FailureReceiver | None = None
     #: Decides by the name of a key whether its value is masked.
     is_secret: Callable[[str], bool] = lambda _key: False
     #: The CPU time for all conditions of one transaction. None: each match has its own limit.

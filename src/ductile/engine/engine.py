@@ -28,6 +28,7 @@ from ductile.errors import StoreFailedError, TooBusyError
 from ductile.runner.orphans import make_identity
 from ductile.store.notifier import (
     DeadlineSet,
+    FailureRecorded,
     JobEnded,
     JobsEnqueued,
     JobsReady,
@@ -36,6 +37,7 @@ from ductile.store.notifier import (
     SchedulesChanged,
     StoreFailed,
 )
+from ductile.struct import replace
 from ductile.telemetry.signals import Signal
 
 T = TypeVar("T")
@@ -82,10 +84,11 @@ class Engine:
             self._drain,
             self.job_signals,
             is_stopping=self._stop_requested.is_set,
-            on_switched=self.scheduler.wake,
+            on_switched=self._on_switched,
         )
         self._retries = TimerLoop(clock, self._release_due)
         self._deadlines = TimerLoop(clock, self._cancel_overdue)
+        self._notices = TimerLoop(clock, self._send_failure_notice)
         self._sender = WebhookSender(store, deps.webhook_client, clock, self.snapshot, signals, deps.rng)
         self._subscribe()
 
@@ -99,6 +102,7 @@ class Engine:
         notifier.subscribe(JobEnded, self.scheduler.on_job_ended)
         notifier.subscribe(RetryScheduled, lambda change: self._retries.notify_due_at(change.due_at))
         notifier.subscribe(DeadlineSet, lambda change: self._deadlines.notify_due_at(change.due_at))
+        notifier.subscribe(FailureRecorded, lambda change: self._notices.notify_due_at(change.due_at))
         notifier.subscribe(SchedulesChanged, lambda _: self.scheduler.wake())
         notifier.subscribe(LedgerAppended, lambda _: self.waiters.on_ledger_advanced())
         notifier.subscribe(StoreFailed, lambda change: self._fail(change.error))
@@ -193,6 +197,7 @@ class Engine:
                 ("dispatcher", self.dispatcher.run()),
                 ("retries", self._retries.run()),
                 ("deadlines", self._deadlines.run()),
+                ("failure notices", self._notices.run()),
                 ("scheduler", self.scheduler.run()),
                 ("pruning", prune_forever(store, clock, self.snapshot, self._deps.signals)),
                 ("indexing", index_forever(store, clock)),
@@ -277,6 +282,14 @@ class Engine:
             self.job_signals.ended(cancelled.ended)
         return overdue.next_due_at
 
+    async def _send_failure_notice(self) -> datetime | None:
+        """Report recorded failures to `service.on_failure` if a notice is due."""
+        policy = self.snapshot().policy
+        receiver = policy.on_failure
+        if receiver is not None and receiver.plugin in self.draining:
+            policy = replace(policy, on_failure=replace(receiver, accepts=False))
+        return await self._deps.store.send_failure_notice(policy)
+
     async def _stop_cancelled(self, job_id: str) -> None:
         """Stop the cancelled execution of a job, if it still runs, and no later execution."""
         job = await self._cancelled_execution(job_id)
@@ -295,5 +308,10 @@ class Engine:
 
     def _on_clock_set(self) -> None:
         self._deps.signals.emit(Signal.CLOCK_JUMPED)
-        for service in (self._retries, self._deadlines, self._sender):
+        for service in (self._retries, self._deadlines, self._notices, self._sender):
             service.wake()
+
+    def _on_switched(self) -> None:
+        """Look again after a reload: schedules and the receiver of failure notices may have changed."""
+        self.scheduler.wake()
+        self._notices.wake()

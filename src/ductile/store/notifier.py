@@ -80,6 +80,12 @@ class DeliveriesDue(Change):
     """At least one state webhook became due."""
 
 
+class FailureRecorded(Change):
+    """A failure was recorded that a notice reports at this instant."""
+
+    due_at: datetime
+
+
 class LedgerAppended(Change):
     """At least one ledger entry was appended."""
 

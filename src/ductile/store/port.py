@@ -27,6 +27,7 @@ from ductile.store.verbs import insert as insert_verbs
 from ductile.store.verbs import jobs as job_verbs
 from ductile.store.verbs import ledger as ledger_verbs
 from ductile.store.verbs import maintenance as maintenance_verbs
+from ductile.store.verbs import notices as notice_verbs
 from ductile.store.verbs import outbox as outbox_verbs
 from ductile.store.verbs import plugins as plugin_verbs
 from ductile.store.verbs import queue as queue_verbs
@@ -206,6 +207,11 @@ class Store(ABC):
     list_deliveries = _read(outbox_verbs.list_deliveries)
     count_deliveries = _read(outbox_verbs.count_deliveries)
     lost_deliveries = _read(outbox_verbs.lost_deliveries)
+
+    # -- failure notices
+
+    send_failure_notice = _write(Priority.CLAIM, notice_verbs.send_failure_notice)
+    notice_health = _read(notice_verbs.notice_health)
 
     # -- ledger, configurations, maintenance
 

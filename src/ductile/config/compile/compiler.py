@@ -6,7 +6,7 @@ A missing or refused plugin is not an error; the snapshot carries the reason.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from ductile.config.compile.pipelines import compile_pipelines
@@ -35,8 +35,8 @@ from ductile.config.snapshot import (
 )
 from ductile.config.validate.manifests import validate_against_manifests, warn_about_events
 from ductile.config.validate.report import ValidationReport
-from ductile.core.events.model import EventRoute, EventRouteTable, PipelineTable
-from ductile.core.policy import Policy
+from ductile.core.events.model import EventRoute, EventRouteTable, Pipeline, PipelineTable
+from ductile.core.policy import FailureReceiver, Policy
 from ductile.core.webhooks.signatures import GITHUB, SLACK, STANDARD, STRIPE, SignatureScheme
 from ductile.errors import ConfigError
 from ductile.protocol.yaml_tree import MapNode
@@ -126,6 +126,7 @@ def compile_snapshot(loaded: LoadedConfig, discovery: Discovery) -> Snapshot:
             pipelines=PipelineTable.of(pipelines),
             dedupe_ttl=config.service.dedupe_ttl,
             max_hops=config.service.max_hops,
+            on_failure=_failure_receiver(config.service.on_failure, pipelines, plugins),
             is_secret=looks_secret,
         ),
         fingerprint=_fingerprint(loaded, plugins),
@@ -146,6 +147,17 @@ def _sealed_plugins(plugins: Mapping[str, PluginInstance], discovery: Discovery)
         for name, plugin in sorted(found, key=lambda pair: pair[0])
         if isinstance(plugin, InstalledPlugin) and plugin.sealed
     }
+
+
+def _failure_receiver(
+    name: str | None, pipelines: Sequence[Pipeline], plugins: Mapping[str, PluginInstance]
+) -> FailureReceiver | None:
+    if name is None:
+        return None
+    if any(pipeline.name == name for pipeline in pipelines):
+        return FailureReceiver(pipeline=name)
+    plugin, command = parse_target(name)
+    return FailureReceiver(plugin=plugin, command=command, accepts=plugins[plugin].enabled)
 
 
 def _fingerprint(loaded: LoadedConfig, plugins: Mapping[str, PluginInstance]) -> str:

@@ -97,6 +97,13 @@ class ServiceSettings(Section, frozen=True, kw_only=True):
     shutdown_grace: Annotated[
         Duration, setting("How long running jobs may take to finish when the service stops.")
     ] = timedelta(seconds=30)
+    on_failure: Annotated[
+        str | None,
+        setting(
+            "Told of every job and run that fails for good, several in one notice: `plugin` for its `handle` "
+            "command, `plugin.command`, or the name of a pipeline."
+        ),
+    ] = None
     plugin_env_passthrough: Annotated[
         tuple[str, ...], setting("Further variables of the service's environment that plugins get.")
     ] = ()

@@ -87,6 +87,9 @@ def _targets(config: Config) -> Iterator[tuple[KeyPath, str, str]]:
         for path, step in steps_of(pipeline, ("pipelines", index)):
             if step.uses is not None:
                 yield (*path, "uses"), *parse_target(step.uses)
+    receiver = config.service.on_failure
+    if receiver is not None and all(pipeline.name != receiver for pipeline in config.pipelines):
+        yield ("service", "on_failure"), *parse_target(receiver)
     for index, endpoint in enumerate(config.webhooks.endpoints):
         if endpoint.plugin is not None:
             yield ("webhooks", "endpoints", index, "plugin"), endpoint.plugin, endpoint.command or "handle"

@@ -236,6 +236,27 @@ def validate_references(config: Config, report: ValidationReport) -> None:
             if step.call is not None:
                 validate_pipeline_name(step.call, (*step_path, "call"), config, report)
     _check_call_cycles(config, report)
+    _check_failure_receiver(config, report)
+
+
+def _check_failure_receiver(config: Config, report: ValidationReport) -> None:
+    """`service.on_failure` names one plugin or one pipeline."""
+    path, name = ("service", "on_failure"), config.service.on_failure
+    if name is None:
+        return
+    pipelines = [pipeline.name for pipeline in config.pipelines]
+    plugin = parse_target(name)[0]
+    if name in pipelines and name in config.plugins:
+        hint = f"write {name}.handle for the plugin, or rename the pipeline"
+        report.error(path, f"{report.quote(path)} names both a plugin and a pipeline", hint=hint)
+    elif name not in pipelines and plugin not in config.plugins:
+        known = [*set(config.plugins).difference(report.missing_plugins()), *pipelines]
+        hint = did_you_mean(name, known) or did_you_mean(plugin, known) or "add it to the configuration"
+        message = f"{report.quote(path)} names no configured plugin and no pipeline"
+        report.error(path, message, hint=hint)
+    elif name not in pipelines and not config.plugins[plugin].enabled:
+        hint = f"set plugins.{plugin}.enabled to true, or name another receiver"
+        report.warn(path, f"{plugin} is disabled: failures are kept until it is enabled", hint=hint)
 
 
 def validate_plugin_name(name: str, path: KeyPath, config: Config, report: ValidationReport) -> None:

@@ -13,6 +13,7 @@ from random import Random
 from ductile.core.events.model import IndexedEvent, NewEvent
 from ductile.core.events.routing import EMPTY_FANOUT, EventProducer, Fanout, HookInput, fan_out, fire_hooks
 from ductile.core.ids import make_id
+from ductile.core.jobs.failure_notices import is_reported
 from ductile.core.jobs.failures import (
     Breaker,
     BreakerReason,
@@ -158,6 +159,8 @@ class Settlement(Value):
     #: Occurrences of that schedule that fell due while the job ran and have no row yet.
     skipped: tuple[Skip, ...] = ()
     callback: StateChange | None = None
+    #: Whether a failure notice reports this end.
+    is_reported: bool = False
     ledger: tuple[LedgerEntry, ...] = ()
 
     @property
@@ -185,7 +188,8 @@ def decide_settlement(
     progress = settlement.progress
     if progress is None and view.run is not None and settlement.is_terminal:
         progress = fail_token(view.run, view.job, settlement.last_error, policy, now, rng)
-    if hooked is EMPTY_FANOUT and not (breaker or next_occurrence or callback or progress):
+    reported = policy.on_failure is not None and is_reported(view.job, settlement.status, settlement.reason)
+    if hooked is EMPTY_FANOUT and not (breaker or next_occurrence or callback or progress or reported):
         return settlement
     return replace(
         settlement,
@@ -194,6 +198,7 @@ def decide_settlement(
         next_occurrence=next_occurrence,
         skipped=skipped,
         callback=callback,
+        is_reported=reported,
         progress=progress,
         runs=settlement.runs + hooked.runs,
         ledger=settlement.ledger + hooked.ledger,

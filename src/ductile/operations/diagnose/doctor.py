@@ -34,6 +34,7 @@ from ductile.operations.plugins.health import CheckHealth, check_health, last_he
 from ductile.operations.schedules.audit import audit_history
 from ductile.store.model.jobs import InitRecord
 from ductile.store.model.maintenance import FailingReceiver, RecentFailures, StoreStats
+from ductile.store.model.notices import NoticeHealth
 from ductile.store.model.records import BreakerRow
 from ductile.store.model.schedules import ScheduleEntry
 from ductile.struct import Value
@@ -145,9 +146,32 @@ async def _store_findings(context: OperationContext) -> list[DoctorFinding]:
             *init_findings(await unhealthy_plugins(context)),
             *orphan_findings(await context.count_orphaned()),
             *failure_findings(failures, snapshot.state_webhooks.allow),
+            *notice_findings(await context.store.notice_health(), snapshot),
         ]
     except StoreError as error:
         return [DoctorCheck.STORE.raised(error)]
+
+
+def notice_findings(health: NoticeHealth, snapshot: Snapshot) -> Iterator[DoctorFinding]:
+    name, receiver = snapshot.service.on_failure, snapshot.policy.on_failure
+    if name is None or receiver is None:
+        return
+    if health.failed:
+        times = "the last time" if health.failed == 1 else f"{health.failed} times in a row"
+        yield DoctorCheck.NOTICES.warn(
+            f"{name}, which is told of failures, failed {times}: {health.error}",
+            where=f"job {health.failed_job_id}",
+            fix=f"fix the cause (ductile job explain {health.failed_job_id}), "
+            f"then send the notice again: ductile job retry {health.failed_job_id}",
+        )
+    if not receiver.accepts:
+        yield DoctorCheck.NOTICES.warn(
+            f"{receiver.plugin}, which is told of failures, is disabled; {health.waiting} failures wait",
+            where="service.on_failure",
+            fix=f"ductile plugin enable {receiver.plugin}",
+        )
+    if not health.failed and receiver.accepts:
+        yield DoctorCheck.NOTICES.ok(f"{name} is told of failures")
 
 
 def store_findings(stats: StoreStats) -> Iterator[DoctorFinding]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from ductile.config.secrets import redact
+from ductile.core.jobs.failure_notices import is_notice
 from ductile.core.jobs.model import TERMINAL, Hold, Job, JobReason, JobStatus, SubmittedBy
 from ductile.core.jobs.settlement import LogStatus
 from ductile.core.runs.graph import RUN_PLUGIN
@@ -237,7 +238,8 @@ async def _origin_chain(context: OperationContext, job: Job) -> tuple[ChainLink,
         links.append(_link(parent))
         at = parent
     detail = f" ({at.submitted_detail})" if at.submitted_detail else ""
-    source = f"{_SOURCES[at.submitted_by]}{detail}, at {time_text(at.created_at)}"
+    origin = "failures of other jobs" if is_notice(at) else _SOURCES[at.submitted_by]
+    source = f"{origin}{detail}, at {time_text(at.created_at)}"
     links.append(ChainLink(job_id=None, what=source, status=None))
     return tuple(reversed(links))
 

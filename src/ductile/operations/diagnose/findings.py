@@ -39,6 +39,7 @@ class DoctorCheck(DescribedEnum):
     SCHEDULES = "schedules", "No schedule is paused or overdue, and none has a gap in its history."
     JOBS = "jobs", "No job has failed for good within a day."
     RECEIVERS = "receivers", "Receivers of state webhooks accept their deliveries."
+    NOTICES = "notices", "The receiver of failure notices (`service.on_failure`) succeeds."
 
     def ok(self, message: str, where: str | None = None) -> DoctorFinding:
         return DoctorFinding(check=self, level=FindingLevel.OK, message=message, where=where, fix=None)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import timedelta
 
+from ductile.core.jobs.failure_notices import is_notice
 from ductile.core.jobs.model import (
     Completed,
     EndedEarly,
@@ -62,6 +63,7 @@ from ductile.store.rows import (
     to_json,
 )
 from ductile.store.session import Session, SqlValue
+from ductile.store.verbs.failures import record_failure, report_notice
 from ductile.store.verbs.insert import insert_event, release_waiters, submit_job
 from ductile.store.verbs.ledger import append_ledger, write_ledger, write_transition
 from ductile.store.verbs.outbox import write_state_webhooks
@@ -146,6 +148,10 @@ def _settle_if_unchanged(session: Session, job: Job, outcome: Outcome, policy: P
         consequences.started.append(result)
         consequences.add(first_steps)
     write_ledger(session, settlement.ledger)
+    if settlement.is_reported:
+        record_failure(session, job, settlement)
+    if settlement.is_terminal and is_notice(job):
+        report_notice(session, job, settlement)
     if settlement.progress is not None and job.run_id is not None:
         consequences.add(write_steps(session, job.run_id, settlement.progress, policy))
     release_waiters(session, job, has_waiters=has_waiters and settlement.is_terminal)

@@ -1,0 +1,30 @@
+"""Failure notices as they are stored, and the health of their receiver."""
+
+from __future__ import annotations
+
+import msgspec
+
+from ductile.core.jobs.failure_notices import Failure
+from ductile.struct import Value
+
+_encoder = msgspec.json.Encoder()
+_decoder = msgspec.json.Decoder(tuple[Failure, ...])
+
+
+def encode_failures(failures: tuple[Failure, ...]) -> str:
+    return _encoder.encode(failures).decode()
+
+
+def decode_failures(text: str) -> tuple[Failure, ...]:
+    return _decoder.decode(text)
+
+
+class NoticeHealth(Value):
+    """How the receiver of failure notices does."""
+
+    #: Notices that failed in a row, with the latest of them and its error.
+    failed: int = 0
+    failed_job_id: str | None = None
+    error: str | None = None
+    #: Failures that wait to be reported.
+    waiting: int = 0

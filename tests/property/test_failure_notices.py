@@ -1,0 +1,148 @@
+"""Failure notices: no failure is left out, none is told twice, and notices get rarer in a storm."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from builders.jobs import a_job
+from ductile.core.jobs.failure_notices import (
+    FIRST_WINDOW,
+    LONGEST_WINDOW,
+    MAX_EXAMPLES,
+    NOTICE_DETAIL,
+    Failure,
+    FailureGroup,
+    NoticeWindow,
+    choose_examples,
+    is_reported,
+    notice_due_at,
+    notice_payload,
+    window_after,
+)
+from ductile.core.jobs.model import EARLY_END_REASONS, JobReason, JobStatus, SubmittedBy
+
+START = datetime(2026, 3, 1, tzinfo=UTC)
+BAD = (JobStatus.FAILED, JobStatus.DEAD)
+
+
+def instants(seconds: list[float]) -> list[datetime]:
+    return [START + timedelta(seconds=each) for each in sorted(seconds)]
+
+
+def simulate(failures: list[datetime]) -> list[tuple[datetime, list[datetime]]]:
+    """The notices of failures at these instants, each with the failures that it tells."""
+    window: NoticeWindow | None = None
+    notices: list[tuple[datetime, list[datetime]]] = []
+    waiting: list[datetime] = []
+    for index, at in enumerate(failures):
+        waiting.append(at)
+        following = failures[index + 1] if index + 1 < len(failures) else datetime.max.replace(tzinfo=UTC)
+        due = max(notice_due_at(window, waiting[0], at), at)
+        if due < following or (due == following == at):
+            notices.append((due, waiting))
+            window = window_after(window, waiting[0], due)
+            waiting = []
+    assert not waiting
+    return notices
+
+
+@given(st.lists(st.floats(min_value=0, max_value=200_000), min_size=1, max_size=200))
+def test_every_failure_is_told_once(seconds: list[float]) -> None:
+    failures = instants(seconds)
+    assert [each for _, told in simulate(failures) for each in told] == failures
+
+
+@given(st.lists(st.floats(min_value=0, max_value=200_000), min_size=1, max_size=200, unique=True))
+def test_a_failure_waits_at_most_for_the_longest_window_and_notices_keep_a_distance(
+    seconds: list[float],
+) -> None:
+    notices = simulate(instants(seconds))
+    for at, told in notices:
+        assert told[0] <= at <= told[0] + LONGEST_WINDOW
+    for (earlier, _), (later, _) in pairwise(notices):
+        assert later - earlier >= FIRST_WINDOW
+
+
+def test_windows_double_while_failures_continue_and_end_after_a_quiet_one() -> None:
+    every_second = [START + timedelta(seconds=second) for second in range(8 * 3600)]
+    sent = [at for at, _ in simulate(every_second)]
+    gaps = [later - earlier for earlier, later in pairwise(sent)]
+    minutes = [round(gap.total_seconds() / 60) for gap in gaps]
+    assert sent[0] == START
+    assert minutes[:8] == [1, 2, 4, 8, 16, 32, 60, 60]
+    quiet = sent[-1] + 2 * LONGEST_WINDOW
+    assert simulate([*every_second, quiet])[-1] == (quiet, [quiet])
+
+
+@given(st.floats(min_value=0.001, max_value=1e8))
+def test_a_clock_that_was_set_back_delays_no_notice(seconds: float) -> None:
+    window = NoticeWindow(begins_at=START, length=LONGEST_WINDOW)
+    now = START - timedelta(seconds=seconds)
+    assert notice_due_at(window, START + timedelta(seconds=1), now) <= now
+
+
+def a_failure(name: str, number: int, reason: JobReason) -> Failure:
+    return Failure(
+        job_id=f"{name}-{reason}-{number}",
+        plugin=name,
+        command="poll",
+        pipeline=None,
+        status=JobStatus.FAILED,
+        reason=reason,
+        error=f"line\nnumber {number}",
+        attempts=1,
+        ended_at=START + timedelta(seconds=number),
+    )
+
+
+groups = st.lists(
+    st.tuples(
+        st.sampled_from(["one", "two", "three"]),
+        st.sampled_from([JobReason.BAD_EXIT, JobReason.PLUGIN_ERROR]),
+        st.integers(min_value=1, max_value=30),
+    ),
+    min_size=1,
+    max_size=6,
+    unique_by=lambda each: each[:2],
+).map(
+    lambda listed: [
+        FailureGroup(
+            plugin=name,
+            command="poll",
+            reason=reason,
+            count=count,
+            first_at=START,
+            last_at=START + timedelta(seconds=count),
+            examples=tuple(a_failure(name, number, reason) for number in range(min(count, MAX_EXAMPLES))),
+        )
+        for name, reason, count in listed
+    ]
+)
+
+
+@given(groups)
+def test_counts_are_exact_and_every_group_has_an_example(listed: list[FailureGroup]) -> None:
+    payload, examples = notice_payload(listed), choose_examples(listed)
+    total = sum(group.count for group in listed)
+    by_plugin = payload["by_plugin"]
+    assert payload["count"] == total
+    assert isinstance(by_plugin, dict)
+    assert sum(each["count"] for each in by_plugin.values()) == total  # type: ignore[index,call-overload,misc]
+    assert len(examples) == min(total, MAX_EXAMPLES)
+    assert {(each.plugin, each.reason) for each in examples} == {(g.plugin, g.reason) for g in listed}
+    assert isinstance(payload["text"], str)
+    assert all(group.plugin in payload["text"] for group in listed)
+
+
+@given(st.sampled_from(list(JobStatus)), st.sampled_from(list(JobReason)))
+def test_only_bad_ends_that_nobody_asked_for_are_told(status: JobStatus, reason: JobReason) -> None:
+    told = status in BAD and reason not in EARLY_END_REASONS
+    assert is_reported(a_job(), status, reason) is told
+    assert not is_reported(a_job(run_id="run"), status, reason)
+    notice = a_job(submitted_by=SubmittedBy.HOOK, submitted_detail=NOTICE_DETAIL)
+    assert not is_reported(notice, status, reason)
+    assert not is_reported(a_job(command="health", submitted_by=SubmittedBy.CORE), status, reason)
