@@ -39,7 +39,7 @@ READING = {
     *("plugin list", "plugin show", "plugin check", "plugin test", "plugin state", "plugin facts"),
     *("pipeline list", "pipeline show", "pipeline check", "pipeline graph", "pipeline explain"),
     *("job list", "job show", "job explain", "job tree", "job logs", "job wait"),
-    *("queue status", "queue list", "plugin stats"),
+    *("queue status", "queue list", "plugin stats", "system digest"),
     *("schedule list", "schedule next", "schedule history", "schedule explain"),
     *("event tail", "event explain", "webhook list", "webhook deliveries", "token list"),
 }
@@ -97,6 +97,8 @@ KNOWN = {
         ("delivery_header", "event", "warning", "errors", "offenders", "damage", "removed"), "text"
     ),
     **dict.fromkeys(("changed", "settings", "would_reset", "required_config", "instances", "added"), "text"),
+    "skipped": "{plugin: text, schedule: text, reason: text or null, count: number, first: text, last: text}",
+    "deliveries": "{receiver: text, dropped: number, gone: number, example: id, error: text or null}",
     "refusals": "{id: id, code: text, message: text, hint: text or null}",
     "on_disk": "{added: [text], changed: [text], removed: [text], error: text or null}",
     **dict.fromkeys(("compared", "not_compared"), "text"),
@@ -336,6 +338,7 @@ def ask_about_the_rest(ask: Asker, place: Place) -> None:
     ask("event tail")
     ask("plugin show", "maker")
     ask("plugin stats")
+    ask("system digest")
     ask("plugin state", "maker")
     ask("plugin facts", "maker")
     ask("system breaker", "broken")

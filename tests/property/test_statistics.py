@@ -16,6 +16,7 @@ from ductile.core.jobs.settlement import LogStatus
 from ductile.core.jobs.statistics import (
     BadEnding,
     ExecutionSample,
+    fit_lists,
     group_endings,
     percentile,
     percentiles,
@@ -96,3 +97,13 @@ def test_batches_keep_order_and_leave_what_is_apart_alone(alone: list[bool], siz
     for batch in found:
         assert 1 <= len(batch) <= size
         assert len(batch) == 1 or not any(each.alone for each in batch)
+
+
+@given(st.dictionaries(st.sampled_from("abc"), st.lists(st.integers(1, 50))), st.integers(0, 200))
+def test_lists_are_cut_only_as_far_as_they_must(sizes: dict[str, list[int]], room: int) -> None:
+    kept = fit_lists(sizes, room)
+    assert kept.keys() == sizes.keys()
+    taken = sum(sum(items[: kept[name]]) for name, items in sizes.items())
+    assert taken <= room
+    if sum(map(sum, sizes.values())) <= room:
+        assert kept == {name: len(items) for name, items in sizes.items()}

@@ -48,8 +48,8 @@ NOUNS = (
         "system",
         "start, stop and watch over the daemon",
         "start:daemon stop:daemon status:daemon reload:daemon reset:daemon breaker:daemon logs:monitor "
-        "doctor:doctor selfcheck:doctor sweep:doctor backup:backup restore:backup watch:monitor unit:setup "
-        "completion:setup",
+        "doctor:doctor digest:digest selfcheck:doctor sweep:doctor backup:backup restore:backup "
+        "watch:monitor unit:setup completion:setup",
     ),
     Noun(
         "config",

@@ -335,6 +335,13 @@ _SYSTEM = (
         get("/system/doctor"),
     ),
     _read(
+        "system.digest",
+        "system.digest:show_digest",
+        "What ran, failed, was skipped, waits and was changed since an instant",
+        SYSTEM_RO,
+        get("/system/digest"),
+    ),
+    _read(
         "system.selfcheck",
         "system.maintenance:selfcheck",
         "Whether the store keeps its invariants",

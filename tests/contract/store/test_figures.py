@@ -6,7 +6,9 @@ from datetime import timedelta
 
 from builders.jobs import Clock, a_new_job, failed, ok
 from builders.stores import accept, claim_one, run_next, settle
+from ductile.core.jobs.model import JobReason, JobStatus
 from ductile.core.jobs.settlement import LogStatus
+from ductile.store.model.records import JobFilter, JobSort
 from ductile.store.port import Store
 
 
@@ -67,3 +69,45 @@ async def test_times_of_executions(store: Store, clock: Clock) -> None:
     assert (row.executions, row.failures, row.retries, row.timeouts) == (2, 2, 1, 0)
     assert row.wait is not None
     assert row.wait.p99 == timedelta(seconds=3)
+
+
+async def test_a_digest_has_what_ended_badly_and_what_waits_since_an_instant(
+    store: Store, clock: Clock
+) -> None:
+    await accept(store, a_new_job("a"))
+    await run_next(store, failed(permanent=True))
+    clock.advance(hours=2)
+    since = clock() - timedelta(hours=1)
+    bad = await accept(store, a_new_job("a"))
+    await run_next(store, failed(permanent=True))
+    await accept(store, a_new_job("a"))
+    await run_next(store, ok())
+    waiting = await accept(store, a_new_job("b"))
+    found = await store.read_digest(since=since, latest=100)
+    assert [ending.job_id for ending in found.endings] == [bad]
+    assert found.endings_complete
+    assert [(group.plugin, group.jobs, group.oldest_id) for group in found.waiting] == [("b", 1, waiting)]
+    assert [each.executions for each in found.executions.plugins] == [2]
+    assert (found.skipped, found.lost, found.loads) == ((), (), ())
+
+
+async def test_jobs_are_counted_and_listed_by_reason_and_duration(store: Store, clock: Clock) -> None:
+    """In every order each job is on one page, whatever comes in between."""
+    took = {}
+    for seconds in (5, 1, 9):
+        job_id = await accept(store, a_new_job("a"))
+        job = await claim_one(store)
+        clock.advance(seconds=seconds)
+        await settle(store, job, failed(permanent=True))
+        took[job_id] = seconds
+    where = JobFilter(status=JobStatus.FAILED)
+    assert await store.count_jobs(where, limit=100) == 3
+    assert await store.count_jobs(where, limit=2) == 2
+    assert await store.count_jobs(JobFilter(reason=JobReason.PLUGIN_ERROR), limit=9) == 3
+    assert await store.count_jobs(JobFilter(reason=JobReason.KILLED), limit=9) == 0
+    assert await store.count_jobs(JobFilter(reason=JobReason.SUBMITTED), limit=9) == 0
+    first = await store.list_jobs(where, limit=2, sort=JobSort.DURATION)
+    await accept(store, a_new_job("a"))
+    second = await store.list_jobs(where, limit=2, cursor=first.next_cursor, sort=JobSort.DURATION)
+    assert [took[job.id] for job in (*first.rows, *second.rows)] == [9, 5, 1]
+    assert second.next_cursor is None

@@ -1,0 +1,282 @@
+"""`system digest`: what happened since an instant, on one screen, with the commands that show more."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from itertools import pairwise
+from typing import Annotated, Any
+
+import msgspec
+
+from ductile.core.jobs.failures import BreakerState
+from ductile.core.jobs.model import JobReason, JobStatus
+from ductile.core.jobs.settlement import LogStatus
+from ductile.core.jobs.statistics import EndingGroup, fit_lists, group_endings
+from ductile.core.runs.graph import RUN_PLUGIN
+from ductile.core.webhooks.url_policy import redact_url
+from ductile.engine.maintenance import retention_of
+from ductile.operations.context import OperationContext
+from ductile.operations.diagnose.remedies import working_remedy
+from ductile.operations.diagnose.waiting import why_waiting
+from ductile.operations.diagnose.wording import first_line, time_text
+from ductile.operations.jobs.queue import MAX_EXECUTIONS
+from ductile.operations.request import OptionalMoment, instant_of
+from ductile.operations.response import Id, Response
+from ductile.store.model.digest import ConfigLoad, DigestRows, SkippedRuns
+from ductile.store.model.maintenance import ConfigOrigin
+from ductile.struct import Value, about
+
+_DEFAULT_SPAN = timedelta(hours=24)
+#: Items of each list that are looked at more closely.
+_MAX_ITEMS = 8
+#: Characters of all lists as JSON: with the rest of the response, less than 1,500 tokens of a language model.
+_ROOM = 3_600
+_MAX_TEXT = 120
+#: Ends that an operator chose.
+_CHOSEN = frozenset({JobReason.CANCELLED, JobReason.PURGED})
+
+
+class ShowDigest(Value):
+    since: Annotated[
+        OptionalMoment, about("What happened since, such as 24h (the default), 2026-02-08 or an instant.")
+    ] = None
+
+
+class RanPlugin(Value):
+    plugin: str
+    executions: int
+    failed: Annotated[int, about("Executions that failed or timed out; some were retried.")]
+
+
+class FailedGroup(Value):
+    """Jobs, or runs of a pipeline, that ended badly for the same reason."""
+
+    plugin: str
+    command: str
+    reason: JobReason
+    jobs: int
+    first: str
+    last: str
+    example: Annotated[Id, about("The latest: ductile job explain ID.")]
+    error: str | None
+    fix: str
+
+
+class SkippedGroup(Value):
+    plugin: str
+    schedule: str
+    reason: str | None
+    count: int
+    first: str
+    last: str
+
+
+class WaitingGroupReport(Value):
+    plugin: str
+    jobs: int
+    oldest: Id
+    why: str
+
+
+class OpenBreaker(Value):
+    plugin: str
+    command: str
+    state: BreakerState
+    since: str
+    fix: str
+
+
+class LostGroup(Value):
+    receiver: str
+    dropped: int
+    gone: int
+    example: Id
+    error: str | None
+
+
+class ConfigChange(Value):
+    at: str
+    origin: ConfigOrigin
+    plugins: Annotated[list[str], about("Plugins that are new, gone or changed.")]
+
+
+class Digest(Response):
+    """Lists are cut so that all fits on one screen; `more` counts what was left out of each."""
+
+    since: str
+    until: str
+    complete: Annotated[bool, about("Whether everything was counted: retention and limits left nothing out.")]
+    executions: int
+    ran: list[RanPlugin]
+    failed_jobs: int
+    cancelled_jobs: Annotated[int, about("Jobs that were cancelled or purged.")]
+    failed: list[FailedGroup]
+    skipped: list[SkippedGroup]
+    waiting_jobs: int
+    waiting: list[WaitingGroupReport]
+    breakers: list[OpenBreaker]
+    deliveries: list[LostGroup]
+    config: list[ConfigChange]
+    starts: Annotated[list[str], about("When the daemon was started.")]
+    interrupted: Annotated[int, about("Executions that ended because the daemon died.")]
+    more: Annotated[dict[str, int], about("How many entries each list has besides.")]
+    next: Annotated[list[str], about("Commands that show more.")]
+
+
+async def show_digest(context: OperationContext, request: ShowDigest) -> Digest:
+    """What ran, failed, was skipped, waits, was dropped and was changed since an instant."""
+    now = context.now()
+    since = instant_of(request.since, now) or now - _DEFAULT_SPAN
+    rows = await context.store.read_digest(since=since, latest=MAX_EXECUTIONS)
+    groups = group_endings(each for each in rows.endings if each.reason not in _CHOSEN)
+    statistics = sorted(rows.executions.plugins, key=lambda each: -each.executions)
+    counts = await context.store.queue_counts()
+    lists: dict[str, Sequence[Value | str]] = {
+        "ran": [
+            RanPlugin(plugin=each.plugin, executions=each.executions, failed=each.failures)
+            for each in statistics
+        ],
+        "failed": [await _failed(context, group) for group in groups[:_MAX_ITEMS]],
+        "skipped": skipped_groups(rows.skipped),
+        "waiting": await _waiting(context, rows),
+        "breakers": await _breakers(context),
+        "deliveries": [
+            LostGroup(
+                receiver=redact_url(each.receiver),
+                dropped=each.dropped,
+                gone=each.gone,
+                example=each.latest_id,
+                error=_short(each.last_error),
+            )
+            for each in rows.lost
+        ],
+        "config": config_changes(rows.loads, since),
+        "starts": [
+            time_text(load.loaded_at)
+            for load in rows.loads
+            if load.origin is ConfigOrigin.START and load.loaded_at >= since
+        ],
+    }
+    totals = {name: len(items) for name, items in lists.items()} | {
+        "failed": len(groups),
+        "waiting": len(rows.waiting),
+    }
+    kept = fit_lists(
+        {name: [len(msgspec.json.encode(each)) for each in items] for name, items in lists.items()}, _ROOM
+    )
+    shown: dict[str, Any] = {name: list(items[: kept[name]]) for name, items in lists.items()}
+    return Digest(
+        since=time_text(since),
+        until=time_text(now),
+        complete=rows.executions.complete
+        and rows.endings_complete
+        and since >= now - retention_of(context.snapshot()).job_log,
+        executions=sum(each.executions for each in statistics),
+        failed_jobs=sum(group.jobs for group in groups),
+        cancelled_jobs=sum(each.reason in _CHOSEN for each in rows.endings),
+        waiting_jobs=counts.ready + counts.waiting,
+        interrupted=sum(each.by_status.get(LogStatus.ORPHANED, 0) for each in statistics),
+        more={name: totals[name] - kept[name] for name in totals if totals[name] > kept[name]},
+        next=_next_commands(shown),
+        **shown,
+    )
+
+
+async def _failed(context: OperationContext, group: EndingGroup) -> FailedGroup:
+    job = await context.store.get_job(group.latest.job_id)
+    fix = f"ductile job explain {group.latest.job_id}"
+    if job is not None:
+        run = await context.store.get_run(job.id) if job.plugin == RUN_PLUGIN else None
+        fix = await working_remedy(context, job, group.reason, run)
+    return FailedGroup(
+        plugin=group.plugin,
+        command=group.command,
+        reason=group.reason,
+        jobs=group.jobs,
+        first=time_text(group.first_at),
+        last=time_text(group.last_at),
+        example=group.latest.job_id,
+        error=_short(group.latest.error),
+        fix=fix,
+    )
+
+
+def skipped_groups(rows: Sequence[SkippedRuns]) -> list[SkippedGroup]:
+    """Skipped runs by schedule and reason, the most first."""
+    grouped: dict[tuple[str, str, str | None], list[SkippedRuns]] = {}
+    for row in rows:
+        grouped.setdefault((row.plugin, row.schedule_id, row.reason), []).append(row)
+    found = [
+        SkippedGroup(
+            plugin=plugin,
+            schedule=schedule,
+            reason=reason,
+            count=sum(row.count for row in own),
+            first=time_text(min(row.first_at for row in own)),
+            last=time_text(max(row.last_at for row in own)),
+        )
+        for (plugin, schedule, reason), own in grouped.items()
+    ]
+    return sorted(found, key=lambda each: (-each.count, each.plugin, each.schedule))
+
+
+async def _waiting(context: OperationContext, rows: DigestRows) -> list[WaitingGroupReport]:
+    found = []
+    for group in rows.waiting[:_MAX_ITEMS]:
+        job = await context.store.get_job(group.oldest_id)
+        if job is not None and job.status is JobStatus.QUEUED:
+            why = (await why_waiting(context, job)).why
+            found.append(
+                WaitingGroupReport(
+                    plugin=group.plugin, jobs=group.jobs, oldest=group.oldest_id, why=_short(why) or ""
+                )
+            )
+    return found
+
+
+async def _breakers(context: OperationContext) -> list[OpenBreaker]:
+    return [
+        OpenBreaker(
+            plugin=row.plugin,
+            command=row.command,
+            state=row.breaker.state,
+            since=time_text(row.breaker.opened_at),
+            fix=f"Fix the cause, then: ductile system reset {row.plugin}",
+        )
+        for row in await context.store.list_breakers()
+        if row.breaker.state is not BreakerState.CLOSED
+    ]
+
+
+def config_changes(loads: Sequence[ConfigLoad], since: datetime) -> list[ConfigChange]:
+    """The loads since an instant that brought another configuration than the one before, newest first."""
+    found = []
+    for load, before in pairwise(loads):
+        if load.loaded_at >= since and load.hash != before.hash:
+            new: Mapping[str, object] = load.plugins or {}
+            old: Mapping[str, object] = before.plugins or {}
+            changed = sorted(name for name in new.keys() | old.keys() if new.get(name) != old.get(name))
+            found.append(
+                ConfigChange(at=time_text(load.loaded_at), origin=load.origin, plugins=changed[:_MAX_ITEMS])
+            )
+    return found
+
+
+def _next_commands(shown: Mapping[str, Sequence[Any]]) -> list[str]:
+    commands = []
+    if shown["failed"]:
+        commands.append(f"ductile job explain {shown['failed'][0].example}")
+    if shown["skipped"]:
+        first = shown["skipped"][0]
+        commands.append(f"ductile schedule explain {first.plugin} {first.schedule}")
+    if shown["waiting"]:
+        commands.append(f"ductile job explain {shown['waiting'][0].oldest}")
+    if shown["deliveries"]:
+        commands.append("ductile webhook resend --status dropped --dry-run")
+    return commands
+
+
+def _short(text: str | None) -> str | None:
+    line = first_line(text)
+    return line if line is None or len(line) <= _MAX_TEXT else f"{line[: _MAX_TEXT - 1]}…"
