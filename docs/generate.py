@@ -37,7 +37,7 @@ from ductile.config.schema.fields import (
 from ductile.config.schema.model import Config
 from ductile.core.schedules.admission import ScheduleCause
 from ductile.operations.diagnose.findings import DoctorCheck
-from ductile.operations.request import RequestField, decode_duration, decode_moment
+from ductile.operations.request import RequestField, decode_duration
 from ductile.operations.table import OPERATIONS
 from ductile.store.model.maintenance import Invariant
 
@@ -286,12 +286,12 @@ def _option(field: RequestField) -> Option:
         metavar = " NAME"
     elif field.decode is decode_duration:
         metavar = " DURATION"
-    elif field.decode is decode_moment or field.schema.get("format") == "date-time":
+    elif field.instant:
         metavar = " TIME"
     short = "-n, " if field.name in ("limit", "count") else ""
     types = {"integer": "integer", "object": "json", "array": "list"}
     usage = f"{short}--{field.name.replace('_', '-')}{metavar}"
-    return Option(usage, meaning, field.name, types.get(str(kind), "text"))
+    return Option(usage, meaning, field.name, "instant" if field.instant else types.get(str(kind), "text"))
 
 
 def operation_options_module() -> str:

@@ -99,7 +99,7 @@ def test_a_running_job_is_cancelled(tmp_path: Path) -> None:
     with a_daemon(place) as daemon:
         job_id = place.ductile("run", "slow", "--no-wait").out.strip()
         daemon.wait_until_started(job_id)
-        assert job_id in place.ductile("queue").out
+        assert job_id[-8:] in place.ductile("queue").out
         assert place.said("job", "cancel", job_id, "--dry-run")["status"] == "running"
         assert place.said("job", "cancel", job_id)["cancel"] == "requested"
         waited = place.ductile("job", "wait", job_id)
@@ -155,7 +155,7 @@ def test_the_main_facts_are_visible_on_a_narrow_terminal(tmp_path: Path) -> None
         (row,) = [line for line in jobs if " weak " in line]
         assert "attempts_exhausted" in row
         (job,) = place.said("job", "list", "--plugin", "weak")["jobs"]
-        assert row.startswith(job["job_id"][-12:])
+        assert row.startswith(job["job_id"][-8:])
         assert place.said("job", "show", job["job_id"][-12:])["job_id"] == job["job_id"]
         schedules = place.terminal.on_screen("schedule", "list", "--config", "demo")
         assert any("every 1h" in line and "breaker open" in line for line in schedules)
@@ -286,7 +286,7 @@ def test_a_paused_schedule_has_no_next_run(tmp_path: Path) -> None:
 
     with a_daemon(place):
         assert standing()[:2] == (True, False)
-        assert standing()[2].startswith("20")
+        assert standing()[2] in ("in", "now")
         place.said("schedule", "pause", "twice", "hourly")
         assert standing()[:2] == (True, False)
         place.said("schedule", "pause", "twice", "daily")

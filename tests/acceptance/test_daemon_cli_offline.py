@@ -512,5 +512,5 @@ def test_numbers_are_numbers(tmp_path: Path) -> None:
     place = a_place(tmp_path)
     assert "--limit needs a whole number, not 'many'" in place.ductile("job", "list", "-n", "many").err
     assert place.ductile("job", "list", "-n", "201").status == 2
-    assert place.ductile("job", "list", "--from", "yesterday").status == 2
+    assert place.ductile("job", "list", "--from", "once").status == 2
     assert place.ductile("job", "list", "--status", "sleepy").status == 2

@@ -15,7 +15,7 @@ from builders.terminal import Terminal
 
 pytestmark = pytest.mark.skipif(TMUX is None, reason="there is no tmux here")
 COLOUR = "\x1b["
-JOB_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}")
+JOB_ID = re.compile(r"\b[0-9a-f]{8}\b")
 
 
 #: Continues when the test writes into its pipe.

@@ -21,6 +21,8 @@ _TOKEN = re.compile(r"dtl_[A-Za-z0-9_-]{43}")
 _PARALLELISM = re.compile(r'(?<=parallelism {6})[0-9]+|(?<="parallelism": )[0-9]+')
 _JOB_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}")
 _INSTANT = re.compile(r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
+#: An instant as people see it: its distance from now varies with the speed of the machine.
+_MOMENT = re.compile(r"20\d\d-\d\d-\d\d \d\d:\d\d:\d\d \((now|in \d+ \w+|\d+ \w+ ago)\)")
 _STYLE = re.compile(r"\x1b\[[0-9;]*m")
 _HASH = re.compile(r"blake3:[0-9a-f]{64}")
 
@@ -45,6 +47,7 @@ class Terminal:
             "PATH": os.environ["PATH"],
             "HOME": str(self.directory / "home"),
             "LANG": "C.UTF-8",
+            "TZ": "UTC",
             **self.variables,
         }
         done = subprocess.run(
@@ -65,6 +68,7 @@ class Terminal:
         errors = "".join(f"stderr: {text}".rstrip() + "\n" for text in ran.err.splitlines())
         text = f"$ {line}\n{ran.out}{errors}exit status {ran.status}\n"
         text = text.replace(str(self.directory), "/home/you")
+        text = _MOMENT.sub("2026-01-02 03:04:05 (3 min ago)", text)
         text = _PARALLELISM.sub("<number>", text)
         # As wide as what they stand for, so that tables stay tables.
         text = _INSTANT.sub("2026-01-02T03:04:05Z", _JOB_ID.sub("01a1e1b0-0000-7000-8000-000000000000", text))

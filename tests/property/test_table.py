@@ -31,14 +31,14 @@ def test_a_table_that_fits_is_left_alone(rows: list[tuple[str, ...]]) -> None:
 
 def test_ids_shrink_before_columns_are_left_out() -> None:
     """Ids and instants are shortened, then columns are spared in order, then the widest is cut."""
-    row = ("01a1e748-4305-7000-8000-0123456789ab", "fail", "2026-11-17T02:17:00Z", "scheduler", "x" * 30)
+    row = ("01a1e748-4305-7000-8000-0123456789ab", "fail", "2026-11-17 02:17:00", "scheduler", "x" * 30)
     assert fit_table(Table(HEADERS, [row]), 90, SPARE, "2026-11-17").rows == [
-        ["0123456789ab", "fail", "02:17:00Z", "scheduler", "x" * 30]
+        ["0123456789ab", "fail", "02:17:00", "scheduler", "x" * 30]
     ]
-    assert fit_table(Table(HEADERS, [row]), 90, SPARE, "2026-11-18").rows[0][2] == "11-17 02:17Z"
+    assert fit_table(Table(HEADERS, [row]), 90, SPARE, "2026-11-18").rows[0][2] == "11-17 02:17"
     narrow = fit_table(Table(HEADERS, [row]), 55, SPARE, "2026-11-17")
     assert narrow.headers == ["JOB", "NAME", "WHEN", "ABOUT"]
-    assert narrow.rows == [["0123456789ab", "fail", "02:17:00Z", "x" * 23 + "…"]]
+    assert narrow.rows == [["0123456789ab", "fail", "02:17:00", "x" * 24 + "…"]]
 
 
 @given(st.lists(st.tuples(cells, cells, cells, cells, words), max_size=4), st.integers(40, 200))

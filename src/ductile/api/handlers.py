@@ -79,7 +79,7 @@ class FollowEvents(Value):
 
 
 async def events(request: ApiRequest) -> Stream:
-    wanted = decode_request(FollowEvents, request.values)
+    wanted = decode_request(FollowEvents, request.values, request.context.now_and_zone)
     header = request.headers.get(b"last-event-id")
     after = wanted.after if header is None else header.decode("latin-1")
     job = None if wanted.job_id is None else await resolve_job(request.context, wanted.job_id)
@@ -133,7 +133,9 @@ async def openapi(request: ApiRequest) -> RawResponse:
 
 
 async def send_artifact(request: ApiRequest) -> Stream:
-    opened = await open_artifact(request.context, decode_request(OpenArtifact, request.values))
+    opened = await open_artifact(
+        request.context, decode_request(OpenArtifact, request.values, request.context.now_and_zone)
+    )
 
     async def run(send: ASGISendCallable) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": _headers(opened)})

@@ -118,7 +118,7 @@ class ShowSkills(Value):
 async def show_skills(request: ApiRequest) -> Reply | RawResponse:
     snapshot = request.context.snapshot()
     skills = [*all_skills(snapshot)]
-    if decode_request(ShowSkills, request.values).format is SkillFormat.JSON:
+    if decode_request(ShowSkills, request.values, request.context.now_and_zone).format is SkillFormat.JSON:
         return Reply(response=Skills(skills=skills, how=HOW))
     text = skill_file(snapshot.service.name, address_of(request), skills)
     return RawResponse(content=text.encode(), media_type=MARKDOWN)

@@ -100,12 +100,31 @@ class Invocation(NamedTuple):
 
                     raise UsageError(f"{option.flags[-1]} needs a whole number, not {text!r}")
                 return int(text)
+            case "instant":
+                return self._instant(option, text)
             case "json":
                 return self.json_object(option.destination)
             case "list":
                 return [word.strip() for word in text.split(",")]
             case _:
                 return text
+
+    def _instant(self, option: Option, text: str) -> str:
+        """The instant in UTC. It is read here, because the user's time zone can differ from the daemon's."""
+        from datetime import UTC, datetime
+        from zoneinfo import ZoneInfo
+
+        from ductile.config.timezones import system_timezone
+        from ductile.core.instants import InstantError, parse_instant
+        from ductile.errors import UsageError
+
+        zone = ZoneInfo(system_timezone(self.environ))
+        try:
+            return f"{parse_instant(text, now=datetime.now(UTC), zone=zone):%Y-%m-%dT%H:%M:%S.%fZ}"
+        except InstantError as error:
+            raise UsageError(
+                f"{option.field}: {error}", hint=f"write {error.expected}", details={"field": option.field}
+            ) from None
 
 
 class CommandResult(NamedTuple):

@@ -172,7 +172,12 @@ def _show_result(result: CommandResult, invocation: Invocation, err: TextIO) -> 
             if isinstance(part, str):
                 _print_text(part, stream)
             elif part is not None:
-                _print_text(part(console_for(stream, invocation.environ, invocation.config)), stream)
+                _print_text(
+                    part(
+                        console_for(stream, invocation.environ, invocation.config, verbose=invocation.verbose)
+                    ),
+                    stream,
+                )
     return int(result.exit_status)
 
 

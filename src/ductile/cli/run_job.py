@@ -173,14 +173,16 @@ def job_result(ran: AwaitedJob) -> CommandResult:
             exit_status=status if pending else Exit.FAILURE,
             note=lambda console: _failure_text(ran, console),
         )
-    completed = fmt.time(job["completed_at"])
-    duplicate = f"Not run again: job {job['job_id']} succeeded under this key at {completed}."
 
     def text(console: Console) -> str:
         """The plugin's `result`, or its whole answer without one. Unchanged unless it goes to a terminal."""
         answer: dict[str, Any] = job["result"] or {}
         text = fmt.value(answer.get("result", answer))
         return text if console.width is None else printable(text)
+
+    def duplicate(console: Console) -> str:
+        completed = fmt.moment(job["completed_at"], console)
+        return f"Not run again: job {job['job_id']} succeeded under this key at {completed}."
 
     return CommandResult(data, text, note=duplicate if ran.deduplicated else None)
 
@@ -209,7 +211,7 @@ def _failure_text(ran: AwaitedJob, console: Console) -> str:
     elif ran.daemon_runs:
         hint = f"ductile job wait {job_id}"
     else:
-        when = f" at {fmt.time(job['next_retry_at'])}" if job["next_retry_at"] else ""
+        when = f" at {fmt.moment(job['next_retry_at'], console)}" if job["next_retry_at"] else ""
         hint = (
             f"it will be retried{when} when the daemon runs (`ductile system start`). "
             f"To cancel: `ductile job cancel {job_id}`"

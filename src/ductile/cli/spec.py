@@ -40,7 +40,8 @@ class Option(NamedTuple):
     help: str
     #: The field of the operation's request that it fills, if any.
     field: str | None = None
-    #: How its text is read: `text`, `integer`, `json` (an object, @FILE or -) or `list` (with commas).
+    #: How its text is read: `text`, `integer`, `instant` (`2h`, `yesterday`: in the local time zone), `json`
+    #: (an object, @FILE or -) or `list` (with commas).
     type: str = "text"
 
     @property

@@ -1,16 +1,13 @@
-"""Time zones, and cron expressions: their accepted forms and when they are due across clock changes."""
+"""Cron expressions: their accepted forms and when they are due across clock changes."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import cache
-from pathlib import Path
 from zoneinfo import ZoneInfo
 
 from ductile.struct import Value
 
-_LOCALTIME = Path("/etc/localtime")
 CRON_ALIASES = {
     "@hourly": "0 * * * *",
     "@daily": "0 0 * * *",
@@ -23,22 +20,6 @@ CRON_ALIASES = {
 CRON_EXPECTED = "five fields such as `*/15 8-18 * * mon-fri`, or @hourly, @daily, @weekly, @monthly, @yearly"
 _FIELDS = 5
 _HOURS_OF_A_DAY = 24
-
-
-def find_timezone(name: str) -> ZoneInfo | None:
-    try:
-        return ZoneInfo(name)
-    except (OSError, ValueError, KeyError):  # unknown, a directory of the database, or not a name
-        return None
-
-
-def system_timezone(environ: Mapping[str, str], *, localtime: Path = _LOCALTIME) -> str:
-    """Return the TZ variable if it is valid, else the target of the localtime link, else UTC."""
-    named = environ.get("TZ", "").removeprefix(":")
-    if named and find_timezone(named):
-        return named
-    _, found, linked = str(localtime.resolve()).rpartition("/zoneinfo/")
-    return linked if found and find_timezone(linked) else "UTC"
 
 
 def parse_cron(text: str) -> str:

@@ -14,7 +14,6 @@ from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 
-from ductile.config.cron import system_timezone
 from ductile.config.find_config import resolve_path
 from ductile.config.read.environment import EnvironmentFiles, load_environment_files
 from ductile.config.read.includes import ConfigFiles, load_config_files
@@ -35,6 +34,7 @@ from ductile.config.seal import (
     read_checksums,
     sealed_file,
 )
+from ductile.config.timezones import system_timezone
 from ductile.config.validate.access import validate_api_has_token
 from ductile.config.validate.pipelines import find_unquoted
 from ductile.config.validate.report import ValidationReport

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from datetime import datetime
+from datetime import datetime, tzinfo
 from random import Random
 from typing import TYPE_CHECKING
+from zoneinfo import ZoneInfo
 
 from ductile.config.snapshot import Snapshot
 from ductile.core.jobs.model import Job, JobStatus, SubmittedBy
@@ -45,6 +46,10 @@ class OperationContext(Value):
     #: Reads and compiles the configuration on disk; blocking. Only where an engine runs.
     load: Callable[[], Snapshot] | None = None
     source: Source = Source(submitted_by=SubmittedBy.CLI)
+
+    def now_and_zone(self) -> tuple[datetime, tzinfo]:
+        """Now, and the time zone of the service, which times such as `yesterday` are relative to."""
+        return self.now(), ZoneInfo(self.snapshot().timezone)
 
     def is_orphaned(self, job: Job) -> bool:
         """Whether the job counts as running although the process that ran it has died.

@@ -50,8 +50,8 @@ Rules:
 - The types are found from the function's annotations, so their modules are imported at run time, not under
   `TYPE_CHECKING`.
 - A request field is `str`, `bool`, `int` (with `ge`, `le`), a `StrEnum` (with `extra={"aliases": {...}}` for
-  synonyms), `datetime` (RFC 3339 or a date), `timedelta` (`5m`) or `dict` (a JSON object), and any of them
-  or None. Another type needs `extra={"decode": function}` and `extra_json_schema={...}`.
+  synonyms), `datetime` (as `core/instants.py` reads it), `timedelta` (`5m`) or `dict` (a JSON object),
+  and any of them or None. Another type needs `extra={"decode": function}` and `extra_json_schema={...}`.
 - A field whose JSON name is a Python keyword: `since: ... = field(name="from", default=None)`.
 - Over HTTP, a field named in the path comes from the path; others come from the query (GET) or the body
   (POST), unless `in_query`, `in_header` or `local` says otherwise (see `operations/request.py`).
@@ -156,7 +156,7 @@ class Operation(Value, dict=True):
 
     async def run(self, context: OperationContext, values: JsonObject) -> Any:
         """Decode the request, call the function, return its response."""
-        return await self.function(context, decode_request(self.request_type, values))
+        return await self.function(context, decode_request(self.request_type, values, context.now_and_zone))
 
     async def run_to_json(self, context: OperationContext, values: JsonObject) -> JsonObject:
         """As `run`; the response as decoded JSON."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta, tzinfo
 from enum import StrEnum
 from functools import cache, partial
 from types import MappingProxyType, NoneType, UnionType
@@ -18,6 +18,7 @@ from msgspec import NODEFAULT, Meta
 from msgspec.structs import fields
 
 from ductile.core.durations import QuantityError, parse_duration
+from ductile.core.instants import InstantError, parse_instant
 from ductile.core.json import JsonObject, JsonValue
 from ductile.errors import RefusedError, UsageError
 from ductile.store.model.records import LARGEST_PAGE
@@ -28,8 +29,6 @@ EnumType = TypeVar("EnumType", bound=StrEnum)
 #: Makes the field's value from its name and its JSON value, or raises an error that names the field.
 Decode = Callable[[str, JsonValue], Any]
 
-#: A date means midnight UTC.
-_DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 #: A blank before the offset: a `+` that URL decoding has replaced.
 _SPACE_FROM_PLUS = re.compile(r"(?<=\d) (?=\d\d:?\d\d$)", re.ASCII)
 _MAX_QUOTED = 100
@@ -41,31 +40,6 @@ _MAX_DIGITS = 18
 DryRun: TypeAlias = Annotated[bool, about("Show what would be done, and do nothing.")]
 PageLimit: TypeAlias = Annotated[int, Meta(ge=1, le=LARGEST_PAGE, description="At most this many.")]
 Cursor: TypeAlias = Annotated[str | None, about("Continue after the previous page: its `next_cursor`.")]
-
-
-#: A time that a caller chooses: an instant, or how long ago. `instant_of` makes an instant of both.
-Moment: TypeAlias = timedelta | datetime
-
-
-def decode_moment(name: str, value: JsonValue) -> Moment:
-    """An RFC 3339 instant, a date, or a duration such as `1h`, which means so long ago."""
-    text = decode_text(name, value)
-    try:
-        return parse_duration(text)
-    except QuantityError:
-        pass
-    try:
-        return decode_instant(name, value)
-    except UsageError as error:
-        error.hint = f"{error.hint}, or as a time span: 1h" if error.hint else None
-        raise
-
-
-def instant_of(moment: Moment | None, now: datetime) -> datetime | None:
-    return now - moment if isinstance(moment, timedelta) else moment
-
-
-OptionalMoment: TypeAlias = Annotated[Moment | None, Meta(extra={"decode": decode_moment})]
 
 
 class NoFields(Value):
@@ -112,6 +86,8 @@ class RequestField(Value):
     #: None where the route decides.
     source: FieldSource | None
     header: str | None
+    #: Whether it is an instant, which may be relative to now.
+    instant: bool = False
 
     def parse_text(self, text: str) -> JsonValue:
         """The JSON value of a text in a query. Raises `UsageError`."""
@@ -151,13 +127,17 @@ def request_fields(request_type: type[Value]) -> Mapping[str, RequestField]:
             default=None if default is NODEFAULT else default,
             source=extra.get("source"),
             header=extra.get("header"),
+            instant=types[0] is datetime,
         )
     return MappingProxyType(found)
 
 
-def decode_request(request_type: type[RequestType], values: JsonObject) -> RequestType:
+def decode_request(
+    request_type: type[RequestType], values: JsonObject, when: Callable[[], tuple[datetime, tzinfo]]
+) -> RequestType:
     """Build the request from named values. Unknown names are ignored: surfaces refuse them.
 
+    `when` returns now and the time zone, for times such as `yesterday`; it is called only for those.
     Raises `RefusedError` for a missing field or a wrong JSON type, `UsageError` for bad_value text.
     """
     known = request_fields(request_type)
@@ -165,7 +145,11 @@ def decode_request(request_type: type[RequestType], values: JsonObject) -> Reque
     for name, value in values.items():
         field = known.get(name)
         if field is not None and (value is not None or field.schema.get("type") == "boolean"):
-            arguments[field.attribute] = field.decode(name, value)
+            if field.instant:
+                now, zone = when()
+                arguments[field.attribute] = decode_instant(name, value, now=now, zone=zone)
+            else:
+                arguments[field.attribute] = field.decode(name, value)
     try:
         return request_type(**arguments)
     except TypeError:
@@ -212,7 +196,7 @@ def _codec(kind: Any, metas: list[Meta], extra: dict[Any, Any]) -> tuple[Decode,
             {"type": "integer", "minimum": least, "maximum": most},
         )
     elif kind is datetime:
-        decode, schema = decode_instant, {"type": "string", "format": "date-time"}
+        decode, schema = decode_text, {"type": "string"}  # `decode_request` knows what it is relative to
     elif kind is timedelta:
         decode, schema = decode_duration, {"type": "string"}
     elif isinstance(kind, type) and issubclass(kind, StrEnum):
@@ -279,16 +263,13 @@ def decode_duration(name: str, value: JsonValue) -> timedelta:
         raise bad_value(name, f"{name}: {error}", f"expected {error.expected}") from None
 
 
-def decode_instant(name: str, value: JsonValue) -> datetime:
-    """An RFC 3339 instant, or a date, which means midnight UTC."""
+def decode_instant(name: str, value: JsonValue, *, now: datetime, zone: tzinfo) -> datetime:
+    """An instant as `parse_instant` reads it."""
     text = decode_text(name, value)
     try:
-        instant = datetime.fromisoformat(f"{text}T00:00Z" if _DATE.fullmatch(text) else text)
-        if instant.tzinfo is not None:
-            return instant.astimezone(UTC)  # raises OverflowError on the calendar's first and last day
-    except (ValueError, OverflowError):
-        pass
-    hint = "write it as 2026-02-08T10:00:00Z, or as a date"
-    if _SPACE_FROM_PLUS.search(text):
-        hint = f"in an address a + is written %2B: {_SPACE_FROM_PLUS.sub('%2B', text)}"
-    raise bad_value(name, f"{name}: {text[:_MAX_QUOTED]!r} is not a time", hint)
+        return parse_instant(text, now=now, zone=zone)
+    except InstantError as error:
+        hint = f"write {error.expected}"
+        if _SPACE_FROM_PLUS.search(text):
+            hint = f"in an address a + is written %2B: {_SPACE_FROM_PLUS.sub('%2B', text)}"
+        raise bad_value(name, f"{name}: {text[:_MAX_QUOTED]!r} is not a time", hint) from None

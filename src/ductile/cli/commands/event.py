@@ -8,8 +8,6 @@ from ductile.cli.console.console import Console, printable
 from ductile.cli.invocation import CommandResult, Invocation
 from ductile.cli.spec import Argument, Example, Option, action, renders
 
-_JOB_ID_WIDTH = 36
-
 
 @action(
     "send",
@@ -127,6 +125,6 @@ def _line(row: Document, console: Console, kind_width: int = 0) -> str:
         for name, value in row["data"].items()
         if name != "verdict" and value is not None
     )
-    job = (row["job_id"] or "-").ljust(_JOB_ID_WIDTH if kind_width else 0)
+    job = fmt.short_id(row["job_id"], console).ljust(fmt.SHORT_ID if kind_width else 0)
     kind = console.style("bold", row["kind"]) + " " * max(0, kind_width - len(row["kind"]))
-    return f"{fmt.time(row['at'])}  {kind}  {job}  {data}".rstrip()
+    return f"{fmt.time(row['at'], console)}  {kind}  {job}  {data}".rstrip()

@@ -32,7 +32,7 @@ _MAX_INPUT = 300
     },
     examples=(
         Example("ductile job list --status dead", "jobs that exhausted their retries"),
-        Example("ductile job list --plugin echo --since 2026-02-08T06:00:00Z", "one plugin, since 06:00"),
+        Example("ductile job list --plugin echo --since 06:00", "one plugin, since six in the morning"),
         Example("ductile job list --query 'connection refused' --since 1d", "whatever they said"),
         Example("ductile job list --sort duration -n 5", "those that ran longest"),
     ),
@@ -55,7 +55,7 @@ def list_jobs(found: Document, console: Console) -> str:
 def show(job: Document, console: Console) -> str:
     note = fmt.ORPHANED if job.get("orphaned") else job["reason"]
     title = f"{job['plugin']} {job['command']}: {fmt.status(job['status'], console)} ({note})"
-    lines = [title, *fmt.fields(_job_fields(job))]
+    lines = [title, *fmt.fields(_job_fields(job, console))]
     if job["payload"] is not None:
         lines += fmt.section("Payload", fmt.indent(fmt.value(job["payload"])), console)
     answer: Any = job["result"] or {}
@@ -74,7 +74,7 @@ def show(job: Document, console: Console) -> str:
     if job["executions"]:
         lines += fmt.section("Executions", _executions_table(job["executions"], console), console)
     rows = [
-        (fmt.time(row["at"]), f"{row['from'] or '-'} → {row['to']}", row["reason"])
+        (fmt.time(row["at"], console), f"{row['from'] or '-'} → {row['to']}", row["reason"])
         for row in job["transitions"]
     ]
     lines += fmt.section("History", console.table(("AT", "CHANGE", "REASON"), rows), console)
@@ -95,14 +95,18 @@ def explain(found: Document, console: Console) -> str:
     lines = [console.style("bold", indent_continuation(found["verdict"]))]
     chain = []
     for depth, link in enumerate(found["chain"]):
-        known = ", ".join(part for part in (link["status"], link["job_id"]) if part)
+        known = ", ".join(
+            part
+            for part in (link["status"], link["job_id"] and fmt.short_id(link["job_id"], console))
+            if part
+        )
         note = f" ({known})" if known else ""
         branch = f"{'  ' * (depth - 1)}└ " if depth else ""
         chain.append(f"  {branch}{printable(link['what'])}{note}")
     lines += fmt.section("Where it comes from", "\n".join(chain), console)
     lines += fmt.list_section("What happened", found["evidence"], console)
     saw, event = found["saw"], found["saw"]["event"]
-    loaded = f" (loaded {fmt.time(saw['config_loaded_at'])})" if saw["config_loaded_at"] else ""
+    loaded = f" (loaded {fmt.moment(saw['config_loaded_at'], console)})" if saw["config_loaded_at"] else ""
     given = fmt.fields(
         (
             ("payload", _short(saw["payload"])),
@@ -139,7 +143,7 @@ def logs(found: Document, console: Console) -> str:
     parts = []
     for row in found["executions"]:
         word, took = fmt.status(row["status"], console), fmt.ms(row["duration_ms"])
-        lines = [f"{row['id']}  {word}  {fmt.time(row['started_at'])}  {took}"]
+        lines = [f"{row['id']}  {word}  {fmt.time(row['started_at'], console)}  {took}"]
         for name in ("error", "stdout", "stderr"):
             if row[name]:
                 lines += [console.style("bold", f"{name}:"), fmt.indent(row[name])]
@@ -268,11 +272,11 @@ def _one_job(invocation: Invocation) -> Document:
 def _matched_table(done: Document, console: Console) -> str:
     rows = [
         (
-            row["job_id"],
+            fmt.short_id(row["job_id"], console),
             row["plugin"],
             row["command"],
             row["status"],
-            fmt.time(row["completed_at"] or row["created_at"]),
+            fmt.when(row["completed_at"] or row["created_at"], console),
             f"{row['reason']}: {row['error']}" if row["error"] else row["reason"],
         )
         for row in done["jobs"]
@@ -281,11 +285,11 @@ def _matched_table(done: Document, console: Console) -> str:
     return console.table(headers, rows, optional=("STATUS", "COMMAND")) if rows else ""
 
 
-def _job_fields(job: Document) -> list[tuple[str, str | None]]:
+def _job_fields(job: Document, console: Console) -> list[tuple[str, str | None]]:
     detail = f" ({job['submitted_detail']})" if job["submitted_detail"] else ""
 
     def time(name: str) -> str | None:
-        return fmt.time(job[name]) if job[name] else None
+        return fmt.moment(job[name], console) if job[name] else None
 
     return [
         ("job", job["job_id"]),
@@ -310,7 +314,7 @@ def _executions_table(executions: list[Document], console: Console) -> str:
     for row in executions:
         code = "-" if row["exit_code"] is None else str(row["exit_code"])
         end = code if row["signal"] is None else f"signal {row['signal']}"
-        started, took = fmt.time(row["started_at"]), fmt.ms(row["duration_ms"])
+        started, took = fmt.time(row["started_at"], console), fmt.ms(row["duration_ms"])
         rows.append((str(row["execution"]), row["status"], started, took, end, row["error"] or ""))
     headers = ("NO", "STATUS", "STARTED", "TOOK", "EXIT", "ERROR")
     return console.table(headers, rows, optional=("STARTED",), prose=True)
@@ -320,13 +324,15 @@ def _tree_lines(node: Document, console: Console, before: str = "", child_before
     """The job and the jobs below it. The depth of the response is limited, so recursion is safe."""
     word, error = fmt.status(node["status"], console), fmt.informative_error(node)
     step = f"[{printable(node['step'])}] " if node["step"] else ""
-    line = f"{before}{step}{node['plugin']} {node['command']}  {word}  {node['job_id']}"
+    line = (
+        f"{before}{step}{node['plugin']} {node['command']}  {word}  {fmt.short_id(node['job_id'], console)}"
+    )
     lines = [f"{line}  {one_line(error)}" if error else line]
     for number, child in enumerate(node["children"], start=1):
         branch, below = ("└─", "   ") if number == len(node["children"]) else ("├─", "│  ")
         # A tree that is too deep lists later jobs beside the one that led to them: name that one.
         parent = child["parent_job_id"]
-        origin = "" if parent == node["job_id"] else f"after {parent}: "
+        origin = "" if parent == node["job_id"] else f"after {fmt.short_id(parent, console)}: "
         lines += _tree_lines(child, console, f"{child_before}{branch} {origin}", f"{child_before}{below}")
     return lines
 

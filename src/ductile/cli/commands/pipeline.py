@@ -23,11 +23,12 @@ def list_pipelines(found: Document, console: Console) -> str:
     rows = []
     for row in found["pipelines"]:
         run = row["last_run"]
-        last = "-" if run is None else f"{fmt.time(run['created_at'])} {run['status']} {run['job_id']}"
-        rows.append((row["name"], row["trigger"] or "-", row["execution_mode"], str(row["steps"]), last))
+        job = fmt.short_id(None if run is None else run["job_id"], console)
+        last = "-" if run is None else f"{run['status']} {fmt.when(run['created_at'], console)}"
+        rows.append((row["name"], row["trigger"] or "-", row["execution_mode"], str(row["steps"]), last, job))
     if not rows:
         return _NO_PIPELINES
-    return console.table(("NAME", "STARTS", "MODE", "STEPS", "LAST RUN"), rows)
+    return console.table(("NAME", "STARTS", "MODE", "STEPS", "LAST RUN", "JOB"), rows)
 
 
 @action(
@@ -121,7 +122,7 @@ def _follow_steps(invocation: Invocation, run_id: str) -> None:
 
 
 def _print_step(invocation: Invocation, job: Document) -> None:
-    console = console_for(invocation.out, invocation.environ)
+    console = console_for(invocation.out, invocation.environ, verbose=invocation.verbose)
     what = f"{job['step'] or '-'}  {job['plugin']} {job['command']}"
     line = f"{console.style('dim', '·')} {printable(what)}  {fmt.status(job['status'], console)}"
     if error := fmt.informative_error(job):

@@ -24,8 +24,8 @@ def list_schedules(found: Document, console: Console) -> str:
         zone = "" if row["timezone"] == "UTC" else f" {row['timezone']}"
         notes = [] if row["breaker"] == "closed" else [f"breaker {row['breaker']}"]
         if row["waiting_since"]:
-            notes.append(f"waits for other polls since {fmt.time(row['waiting_since'])}")
-        coming = _AT_START if row["at_start"] else fmt.time(row["next_at"])
+            notes.append(f"waits for other polls since {fmt.when(row['waiting_since'], console)}")
+        coming = _AT_START if row["at_start"] else fmt.when(row["next_at"], console)
         cells = (
             row["plugin"],
             row["id"],
@@ -33,8 +33,8 @@ def list_schedules(found: Document, console: Console) -> str:
             "no longer configured" if row["rule"] is None else f"{row['rule']}{zone}",
             "paused" if row["paused_at"] else coming,
             row["next_local"] or "-",
-            fmt.time(row["last_fired_at"]),
-            row["last_job_id"] or "-",
+            fmt.when(row["last_fired_at"], console),
+            fmt.short_id(row["last_job_id"], console),
             ", ".join(notes),
         )
         rows.append(cells)
@@ -57,14 +57,14 @@ def upcoming(found: Document, console: Console) -> str:
         return "No upcoming runs."
     rows = []
     for row in found["occurrences"]:
-        until = f" until {fmt.time(row['skipped_until'])}" if row["skipped_until"] else ""
+        until = f" until {fmt.time(row['skipped_until'], console)}" if row["skipped_until"] else ""
         rows.append(
             (
-                _AT_START if row["at_start"] else fmt.time(row["start_at"]),
+                _AT_START if row["at_start"] else fmt.time(row["start_at"], console),
                 row["local"] or "-",
                 row["plugin"],
                 row["id"],
-                fmt.time(row["nominal_at"]),
+                fmt.time(row["nominal_at"], console),
                 f"skipped: {row['skip']}{until}" if row["skip"] else "",
             )
         )
@@ -86,8 +86,8 @@ def history(found: Document, console: Console) -> str:
         if row["late_ms"]:
             notes.append(f"{fmt.ms(row['late_ms'])} late")
         if row["count"] > 1:
-            notes.append(f"{row['count']} times, until {fmt.time(row['until_at'])}")
-        due, job = fmt.time(row["nominal_at"]), row["job_id"] or "-"
+            notes.append(f"{row['count']} times, until {fmt.time(row['until_at'], console)}")
+        due, job = fmt.time(row["nominal_at"], console), fmt.short_id(row["job_id"], console)
         rows.append((due, row["outcome"], job, ", ".join(notes)))
     table = console.table(("DUE", "OUTCOME", "JOB", "ABOUT"), rows)
     return fmt.with_next_page(f"{table}\n\n{_audit_text(found['account'], console)}", found)
@@ -150,12 +150,12 @@ def _audit_text(audit: Document, console: Console) -> str:
     """Whether an outcome is recorded for every due time in this range."""
     if audit["complete"] is None:
         return f"Not checked for gaps: {audit['about']}."
-    period = f"from {fmt.time(audit['from'])} to {fmt.time(audit['to'])}"
+    period = f"from {fmt.time(audit['from'], console)} to {fmt.time(audit['to'], console)}"
     if audit["complete"]:
         return f"Accounted without a gap {period}."
     lines = [console.style("red", f"There are gaps {period}:")]
     for gap in audit["gaps"]:
-        times = dict.fromkeys(fmt.time(gap[end]) for end in ("from", "to"))
+        times = dict.fromkeys(fmt.time(gap[end], console) for end in ("from", "to"))
         expected = fmt.count(gap["expected"], "occurrence")
         lines.append(f"  {' to '.join(times)}: {expected} due, {gap['found']} accounted for")
     return "\n".join(lines)

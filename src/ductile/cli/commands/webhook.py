@@ -98,9 +98,15 @@ def deliveries(found: Document, console: Console) -> str:
         if row["status"] == "delivered":
             note = str(row["last_status"])
         elif row["status"] == "pending" and row["attempts"]:
-            note = f"{note or 'being sent'}; next try {fmt.time(row['next_attempt_at'])}"
-        begin = (row["id"], row["job_id"], row["state"], row["status"], str(row["attempts"]))
-        rows.append((*begin, fmt.time(row["created_at"]), row["url"], note))
+            note = f"{note or 'being sent'}; next try {fmt.when(row['next_attempt_at'], console)}"
+        begin = (
+            row["id"],
+            fmt.short_id(row["job_id"], console),
+            row["state"],
+            row["status"],
+            str(row["attempts"]),
+        )
+        rows.append((*begin, fmt.when(row["created_at"], console), row["url"], note))
     headers = ("DELIVERY", "JOB", "STATE", "STATUS", "TRIES", "CREATED", "TO", "ABOUT")
     table = console.table(headers, rows, optional=("CREATED", "TRIES", "JOB"), prose=True)
     return fmt.with_next_page(table, found)
@@ -135,7 +141,7 @@ def _matched_table(done: Document, console: Console) -> str:
             row["job_id"],
             row["state"],
             row["status"],
-            fmt.time(row["created_at"]),
+            fmt.when(row["created_at"], console),
             row["url"],
             row["last_error"] or "",
         )

@@ -17,6 +17,7 @@ from ductile.cli.spec import CONFIG
 from ductile.core.terminal_text import escape_controls as printable
 
 if TYPE_CHECKING:
+    from datetime import datetime, tzinfo
     from threading import Event
 
     from ductile.cli.invocation import Invocation
@@ -33,8 +34,11 @@ _CLEAR = "\r\x1b[K"
 class Console(NamedTuple):
     """Where text is printed. `width` is None if that is not a terminal: nothing is cut off then.
 
-    Files below `directory`, the working directory, are shown relative to it. Times of `today` (UTC) are shown
+    Files below `directory`, the working directory, are shown relative to it. Times of `today` are shown
     without their date if there is little room. `config` is the value of --config.
+
+    Times are shown in `zone` (UTC without one), and relative to `now` if it is known; if `verbose`, exactly
+    and in UTC, and ids as a whole.
     """
 
     colour: bool = False
@@ -42,6 +46,9 @@ class Console(NamedTuple):
     directory: str = ""
     today: str = ""
     config: str | None = None
+    verbose: bool = False
+    now: datetime | None = None
+    zone: tzinfo | None = None
 
     def path(self, path: str) -> str:
         inside = self.directory and path.startswith(f"{self.directory}/")
@@ -117,18 +124,26 @@ def add_config_option(text: str, config: str | None) -> str:
     return re.sub(rf"(?<![`\w/-])ductile (?=(?:{words})\b)", lambda _: f"ductile {option} ", begin) + end
 
 
-def console_for(stream: TextIO, environ: Mapping[str, str], config: str | None = None) -> Console:
+def console_for(
+    stream: TextIO, environ: Mapping[str, str], config: str | None = None, *, verbose: bool = False
+) -> Console:
+    from datetime import UTC, datetime
+    from zoneinfo import ZoneInfo
+
+    from ductile.config.timezones import system_timezone
+
+    now, zone = datetime.now(UTC), ZoneInfo(system_timezone(environ))
     directory = os.getcwd()  # noqa: PTH109 - pathlib is slow to import
+    plain = Console(directory=directory, config=config, verbose=verbose, now=now, zone=zone)
     if not stream.isatty():
-        return Console(directory=directory, config=config)
-    from time import gmtime, strftime
+        return plain
 
     try:
         width = os.get_terminal_size(stream.fileno()).columns
     except OSError:
         width = 80
     colour = not environ.get("NO_COLOR") and environ.get("TERM") != "dumb"
-    return Console(colour, width, directory, strftime("%Y-%m-%d", gmtime()), config)
+    return plain._replace(colour=colour, width=width, today=f"{now.astimezone(zone):%Y-%m-%d}")
 
 
 @contextmanager

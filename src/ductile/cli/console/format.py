@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from ductile.cli.invocation import Invocation
     from ductile.core.json import JsonValue
 
+#: Two ids of a million jobs share this many last digits with a chance of one in four thousand for each job.
+SHORT_ID = 8
 _SECOND = 1000
 _MINUTE = 60 * _SECOND
 _HOUR = 60 * _MINUTE
@@ -51,14 +53,43 @@ def print_rows(
     invocation: Invocation, rows: Iterable[Document], line: Callable[[Document, Console], str]
 ) -> None:
     """Print rows as they come: one JSON object, or one text, each."""
-    console = console_for(invocation.out, invocation.environ)
+    console = console_for(invocation.out, invocation.environ, verbose=invocation.verbose)
     for row in rows:
         print(to_json(row) if invocation.json else line(row, console), file=invocation.out, flush=True)
 
 
-def time(instant: str | None) -> str:
-    """`2026-02-08T10:00:00Z`: to the second."""
-    return f"{instant[:19]}Z" if instant else "-"
+def time(instant: str | None, console: Console) -> str:
+    """The time in the local zone, to the second: `2026-02-08 10:00:00`. If verbose, exactly and in UTC."""
+    if not instant or console.verbose:
+        return instant or "-"
+    from datetime import UTC, datetime
+
+    return f"{datetime.fromisoformat(instant).astimezone(console.zone or UTC):%Y-%m-%d %H:%M:%S}"
+
+
+def when(instant: str | None, console: Console) -> str:
+    """The time relative to now: `3 min ago`, `in 2 h`; without the seconds if it is over a day away."""
+    if not instant or console.verbose or console.now is None:
+        return time(instant, console)
+    from datetime import datetime, timedelta
+
+    from ductile.core.instants import format_relative
+
+    at = datetime.fromisoformat(instant)
+    if abs(console.now - at) < timedelta(days=1):
+        return format_relative(at, console.now)
+    return time(instant, console)[:-3]
+
+
+def moment(instant: str | None, console: Console) -> str:
+    """The local time, and its distance from now."""
+    exact, relative = time(instant, console), when(instant, console)
+    return exact if exact.startswith(relative) else f"{exact} ({relative})"
+
+
+def short_id(job_id: str | None, console: Console) -> str:
+    """The end of an id, in which jobs of the same minute differ; the whole one if verbose."""
+    return (job_id or "-") if console.verbose else (job_id or "-")[-SHORT_ID:]
 
 
 def ms(milliseconds: float | None) -> str:
@@ -121,14 +152,14 @@ def with_next_page(text: str, response: Document) -> str:
 def jobs_table(jobs: Sequence[Document], console: Console) -> str:
     rows = [
         (
-            job["job_id"],
+            short_id(job["job_id"], console),
             job["plugin"],
             job["command"],
             job["status"],
             f"{job['attempt']}/{job['max_attempts']}",
             job["submitted_by"],
-            time(job["created_at"]),
-            job_note(job),
+            when(job["created_at"], console),
+            job_note(job, console),
         )
         for job in jobs
     ]
@@ -137,10 +168,10 @@ def jobs_table(jobs: Sequence[Document], console: Console) -> str:
     return console.table(headers, rows, optional=("BY", "ATTEMPT", "CREATED"))
 
 
-def job_note(job: Document) -> str:
+def job_note(job: Document, console: Console) -> str:
     """Why a job is in its status, in one line."""
     if job["next_retry_at"] and job["status"] == "queued":
-        return f"{job['last_error'] or job['reason']}; next try {time(job['next_retry_at'])}"
+        return f"{job['last_error'] or job['reason']}; next try {when(job['next_retry_at'], console)}"
     if job.get("orphaned"):
         return ORPHANED
     if job["status"] in ("failed", "dead"):
@@ -197,7 +228,7 @@ class _StepRow(NamedTuple):
 
 
 def steps_table(steps: list[Document], console: Console) -> str:
-    rows = [row for step in steps for row in _step_rows(step)]
+    rows = [row for step in steps for row in _step_rows(step, console)]
     table = console.table(("STEP", "RUNS", "OUTCOME", "ATTEMPT", "TOOK", "JOB"), [row.cells for row in rows])
     header, *lines = table.split("\n")
     shown = [header]
@@ -206,7 +237,7 @@ def steps_table(steps: list[Document], console: Console) -> str:
     return "\n".join(shown)
 
 
-def _step_rows(step: Document) -> list[_StepRow]:
+def _step_rows(step: Document, console: Console) -> list[_StepRow]:
     """A row for each job, up to a limit; one row for a step without jobs."""
     made = [job for job in step["jobs"] if job["reason"] not in _NOT_MADE_REASONS]
     bypassed = tuple(bypass["explanation"] for bypass in step["bypasses"][:1])
@@ -217,7 +248,7 @@ def _step_rows(step: Document) -> list[_StepRow]:
     rows = []
     for job in made[:_MAX_JOBS]:
         attempt = f"{job['attempt']}/{job['max_attempts']}"
-        cells = (*name, job["status"], attempt, ms(job["duration_ms"]), job["job_id"])
+        cells = (*name, job["status"], attempt, ms(job["duration_ms"]), short_id(job["job_id"], console))
         failed = job["status"] in ("failed", "dead") or (job["error"] and job["status"] != "succeeded")
         reason = f"{job['reason']}: {job['error']}" if job["error"] else str(job["reason"])
         rows.append(_StepRow(cells, (reason,) if failed else ()))

@@ -15,7 +15,7 @@ _MIN_COLUMN = 20
 #: The same for a column of prose.
 _MIN_PROSE = 30
 _ID = r"\b[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[0-9a-f]{4}-([0-9a-f]{12})\b"
-_TIME = r"\b(\d{4}-\d\d-\d\d)T(\d\d:\d\d)(:\d\d)Z"
+_TIME = r"\b(\d{4}-\d\d-\d\d) (\d\d:\d\d)(:\d\d)\b"
 
 
 class Table(NamedTuple):
@@ -75,7 +75,7 @@ def _shorten(cell: str, today: str) -> str:
 
     def shorten_time(found: re.Match[str]) -> str:
         day, minute, seconds = found.groups()
-        return f"{minute}{seconds}Z" if day == today else f"{day[5:]} {minute}Z"
+        return f"{minute}{seconds}" if day == today else f"{day[5:]} {minute}"
 
     return re.sub(_TIME, shorten_time, re.sub(_ID, r"\1", cell))
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 from zoneinfo import available_timezones
 
-from ductile.config.cron import CRON_EXPECTED, find_timezone, parse_cron
+from ductile.config.cron import CRON_EXPECTED, parse_cron
 from ductile.config.find_config import is_url
 from ductile.config.names import NAME, VARIABLE, name_error, parse_target
 from ductile.config.schema.model import Config
 from ductile.config.schema.plugins import PluginSettings, ScheduleSettings
+from ductile.config.timezones import find_timezone
 from ductile.config.validate.access import (
     validate_access_references,
     validate_literal_secrets,

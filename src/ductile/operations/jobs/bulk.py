@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from datetime import datetime
 from functools import partial
 from typing import Annotated, TypeAlias, TypeVar
 
@@ -29,7 +30,7 @@ from ductile.operations.jobs.filters import (
 )
 from ductile.operations.jobs.lookup import resolve_filter
 from ductile.operations.plugins.lookup import refuse_unknown_plugin
-from ductile.operations.request import DryRun, OptionalMoment, instant_of
+from ductile.operations.request import DryRun
 from ductile.operations.response import Id, Response, Timestamp, WasDryRun, from_record
 from ductile.store.model.deliveries import Delivery, DeliveryFilter, DeliveryStatus
 from ductile.store.model.jobs import CancelStatus
@@ -236,10 +237,10 @@ class DeliveryFilters(Value):
     reason: Annotated[JobReason | None, about("Only those about jobs that changed for this reason.")] = None
     query: Annotated[str | None, about("Only those with this text in their last error.")] = None
     since: Annotated[
-        OptionalMoment,
+        datetime | None,
         about("Written at or after this time, such as 2026-02-08T10:00:00Z, 2026-02-08 or 1h."),
     ] = None
-    until: Annotated[OptionalMoment, about("Written before this time.")] = None
+    until: Annotated[datetime | None, about("Written before this time.")] = None
 
 
 class ResendDeliveries(DeliveryFilters):
@@ -259,7 +260,6 @@ async def resend_deliveries(context: OperationContext, request: ResendDeliveries
     await refuse_unknown_pipeline(context, request.pipeline)
     if request.status is DeliveryStatus.PENDING:
         raise UsageError("pending deliveries will be sent anyway", hint="Choose dropped, gone or delivered.")
-    now = context.now()
     where = DeliveryFilter(
         job_id=await resolve_filter(context, request.job_id),
         plugin=request.plugin,
@@ -267,8 +267,8 @@ async def resend_deliveries(context: OperationContext, request: ResendDeliveries
         pipeline=request.pipeline,
         reason=request.reason,
         query=request.query,
-        created_from=instant_of(request.since, now),
-        created_before=instant_of(request.until, now),
+        created_from=request.since,
+        created_before=request.until,
     )
     matched, found = 0, list[Delivery]()
     for status in _UNDELIVERED if request.status is None else (request.status,):

@@ -14,7 +14,6 @@ from ductile.errors import NotFoundError, UsageError
 from ductile.operations.context import OperationContext
 from ductile.operations.jobs.log import index_pending_logs
 from ductile.operations.plugins.lookup import refuse_unknown_plugin
-from ductile.operations.request import OptionalMoment, instant_of
 from ductile.store.model.records import JobFilter
 from ductile.struct import Value, about
 
@@ -43,10 +42,10 @@ class JobFilters(Value):
         None
     )
     since: Annotated[
-        OptionalMoment,
+        datetime | None,
         about("Created at or after this time, such as 2026-02-08T10:00:00Z, 2026-02-08 or 1h."),
     ] = None
-    until: Annotated[OptionalMoment, about("Created before this time.")] = None
+    until: Annotated[datetime | None, about("Created before this time.")] = None
 
 
 def given_filters(request: Value, kind: type[Value]) -> list[str]:
@@ -69,8 +68,7 @@ async def resolve_filters(context: OperationContext, request: JobFilters) -> Job
     await refuse_unknown_pipeline(context, request.pipeline)
     if request.query is not None:
         await index_pending_logs(context)
-    now = context.now()
-    since, until = instant_of(request.since, now), instant_of(request.until, now)
+    since, until = request.since, request.until
     _refuse_empty_span(since, until)
     return JobFilter(
         plugin=request.plugin if request.pipeline is None else RUN_PLUGIN,

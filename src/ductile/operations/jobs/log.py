@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Annotated, TypeAlias
 
 from msgspec import Meta
@@ -24,7 +24,7 @@ from ductile.operations.jobs.documents import (
 )
 from ductile.operations.jobs.lookup import resolve_filter
 from ductile.operations.plugins.lookup import refuse_unknown_plugin
-from ductile.operations.request import Cursor, OptionalMoment, PageLimit, decode_enum, instant_of, local
+from ductile.operations.request import Cursor, PageLimit, decode_enum, local
 from ductile.operations.response import NextCursor, Response, ResponseType
 from ductile.store.model.records import DEFAULT_PAGE, LARGEST_PAGE, LogFilter, LogRow, LogSort
 from ductile.struct import Value, about, field
@@ -51,13 +51,13 @@ class LogFilters(Value):
     command: Annotated[str | None, about("Only executions of this command.")] = None
     submitted_by: Annotated[SubmittedBy | None, about("Only jobs of this source.")] = None
     since: Annotated[
-        OptionalMoment, about("Ended at or after this time, such as 2026-02-08T10:00:00Z, 2026-02-08 or 1h.")
+        datetime | None, about("Ended at or after this time, such as 2026-02-08T10:00:00Z, 2026-02-08 or 1h.")
     ] = None
-    until: Annotated[OptionalMoment, about("Ended before this time.")] = None
-    completed_from: Annotated[OptionalMoment, about("The same as `since`.")] = field(
+    until: Annotated[datetime | None, about("Ended before this time.")] = None
+    completed_from: Annotated[datetime | None, about("The same as `since`.")] = field(
         name="from", default=None
     )
-    completed_before: Annotated[OptionalMoment, about("The same as `until`.")] = field(
+    completed_before: Annotated[datetime | None, about("The same as `until`.")] = field(
         name="to", default=None
     )
     reason: Annotated[JobReason | None, about("Only executions that ended for this reason.")] = None
@@ -125,7 +125,6 @@ async def _executions(context: OperationContext, rows: Iterable[LogRow], *, outp
 
 async def _filter(context: OperationContext, request: LogFilters) -> LogFilter:
     await refuse_unknown_plugin(context, request.plugin)
-    now = context.now()
     return LogFilter(
         job_id=await resolve_filter(context, request.job_id),
         plugin=request.plugin,
@@ -133,8 +132,8 @@ async def _filter(context: OperationContext, request: LogFilters) -> LogFilter:
         status=None if request.status is None else LogStatus(request.status),
         reason=request.reason,
         submitted_by=request.submitted_by,
-        completed_from=instant_of(request.since or request.completed_from, now),
-        completed_before=instant_of(request.until or request.completed_before, now),
+        completed_from=request.since or request.completed_from,
+        completed_before=request.until or request.completed_before,
         query=request.query,
     )
 

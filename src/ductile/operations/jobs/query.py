@@ -7,7 +7,7 @@ import mimetypes
 import os
 import re
 from collections.abc import Mapping
-from datetime import timedelta
+from datetime import datetime, timedelta
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -39,7 +39,7 @@ from ductile.operations.jobs.documents import (
 )
 from ductile.operations.jobs.filters import JobFilters, resolve_filters
 from ductile.operations.jobs.lookup import OneJob, find_job, resolve_filter, resolve_job
-from ductile.operations.request import Cursor, OptionalMoment, PageLimit
+from ductile.operations.request import Cursor, PageLimit
 from ductile.operations.response import Id, NextCursor, Response, from_record
 from ductile.store.model.records import DEFAULT_PAGE, JobSort, ShortPayload
 from ductile.struct import Value, about, field, replace
@@ -60,8 +60,8 @@ _MEDIA_TYPE = re.compile(
 class ListJobs(JobFilters):
     job_id: Annotated[str | None, about("Only this job.")] = None
     submitted_by: Annotated[SubmittedBy | None, about("Only jobs submitted by this source.")] = None
-    created_from: Annotated[OptionalMoment, about("The same as `since`.")] = field(name="from", default=None)
-    created_before: Annotated[OptionalMoment, about("The same as `until`.")] = field(name="to", default=None)
+    created_from: Annotated[datetime | None, about("The same as `since`.")] = field(name="from", default=None)
+    created_before: Annotated[datetime | None, about("The same as `until`.")] = field(name="to", default=None)
     parent_job_id: Annotated[str | None, about("Only jobs started by this job.")] = field(
         name="parent", default=None
     )

@@ -14,7 +14,7 @@ from ductile.errors import UsageError
 from ductile.operations.context import OperationContext
 from ductile.operations.jobs.documents import ListedJob, listed_job
 from ductile.operations.plugins.lookup import refuse_unknown_plugin
-from ductile.operations.request import DryRun, NoFields, OptionalMoment, PageLimit, instant_of
+from ductile.operations.request import DryRun, NoFields, PageLimit
 from ductile.operations.response import (
     Id,
     Response,
@@ -180,7 +180,7 @@ async def execution_figures(context: OperationContext, request: SummariseRuns) -
 class PluginStats(Value):
     plugin: Annotated[str | None, about("Only this plugin.")] = None
     since: Annotated[
-        OptionalMoment, about("Executions that ended since, such as 24h (the default) or 2026-02-08.")
+        datetime | None, about("Executions that ended since, such as 24h (the default) or 2026-02-08.")
     ] = None
 
 
@@ -188,7 +188,7 @@ async def plugin_figures(context: OperationContext, request: PluginStats) -> Run
     """Executions, failures, retries, times and stderr, plugin by plugin. Raises `NotFoundError`."""
     await refuse_unknown_plugin(context, request.plugin)
     now = context.now()
-    since = instant_of(request.since, now)
+    since = request.since
     return await figures_since(context, now - _DEFAULT_SPAN if since is None else since, request.plugin)
 
 

@@ -122,7 +122,7 @@ def show(invocation: Invocation) -> CommandResult:
 )
 def stats(found: Document, console: Console) -> str:
     if not found["plugins"]:
-        return f"Nothing has run since {fmt.time(found['since'])}."
+        return f"Nothing has run since {fmt.moment(found['since'], console)}."
     rows = [
         (
             row["plugin"],
@@ -138,7 +138,7 @@ def stats(found: Document, console: Console) -> str:
         *("WAIT P50", "WAIT P95", "WAIT P99", "STDERR"),
     )
     table = console.table(headers, rows, optional=("STDERR", "WAIT P99", "WAIT P50", "TIMED OUT"))
-    since = f"Since {fmt.time(found['since'])}"
+    since = f"Since {fmt.moment(found['since'], console)}"
     return f"{table}\n\n{since}{'.' if found['complete'] else ', of these the latest 50,000 executions.'}"
 
 
@@ -292,7 +292,12 @@ def facts(found: Document, console: Console) -> str:
         return f"{found['plugin']} has no facts."
     parts = []
     for fact in found["facts"]:
-        head = (fact["seq"], fact["fact_type"], fmt.time(fact["created_at"]), fact["job_id"] or "-")
+        head = (
+            fact["seq"],
+            fact["fact_type"],
+            fmt.time(fact["created_at"], console),
+            fmt.short_id(fact["job_id"], console),
+        )
         parts.append(f"{'  '.join(str(each) for each in head)}\n{fmt.indent(fmt.value(fact['fact']))}")
     if found["next_cursor"]:
         parts.append(console.style("dim", f"There are more: --cursor {found['next_cursor']}"))

@@ -59,7 +59,8 @@ def backup(invocation: Invocation) -> CommandResult:
             store = f", store of schema version {found['schema_version']}" if found["schema_version"] else ""
             return (
                 f"{console.style('green', 'ok:')} {fmt.count(found['files'], 'file')}{store}, "
-                f"made {fmt.time(found['created_at'])} by Ductile {found['ductile']} of {found['directory']}."
+                f"made {fmt.moment(found['created_at'], console)} by Ductile {found['ductile']} "
+                f"of {found['directory']}."
             )
 
         return CommandResult(found, verified_text)

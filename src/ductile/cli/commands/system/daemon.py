@@ -185,12 +185,17 @@ def breaker(found: Document, console: Console) -> str:
         return f"{found['plugin']} has no breaker yet: the scheduler has not run it."
     rows = []
     for name, row in found["breakers"].items():
-        opened, failed = fmt.time(row["opened_at"]), fmt.time(row["last_failure_at"])
+        opened, failed = fmt.when(row["opened_at"], console), fmt.when(row["last_failure_at"], console)
         rows.append((name, row["state"], str(row["failures"]), opened, failed))
     parts = [console.table(("COMMAND", "STATE", "FAILURES", "OPENED", "LAST FAILURE"), rows)]
     if found["history"]:
         changes = [
-            (fmt.time(row["at"]), row["command"], f"{row['from'] or '-'} → {row['to']}", row["reason"])
+            (
+                fmt.time(row["at"], console),
+                row["command"],
+                f"{row['from'] or '-'} → {row['to']}",
+                row["reason"],
+            )
             for row in found["history"]
         ]
         parts.append(console.table(("AT", "COMMAND", "CHANGE", "REASON"), changes))
@@ -213,7 +218,9 @@ def _running_text(running: list[Document], console: Console) -> str:
         step = f" ({job['pipeline']}/{job['step']})" if job["step"] else ""
         what, attempt = f"{job['plugin']} {job['command']}{step}", f"{job['attempt']}/{job['max_attempts']}"
         time = fmt.ORPHANED if job["orphaned"] else fmt.ms(job["running_ms"])
-        rows.append((job["job_id"], what, fmt.time(job["started_at"]), time, attempt))
+        rows.append(
+            (fmt.short_id(job["job_id"], console), what, fmt.when(job["started_at"], console), time, attempt)
+        )
     table = console.table(("RUNNING", "WHAT", "SINCE", "FOR", "ATTEMPT"), rows)
     more = len(running) - _MAX_RUNNING
     return table if more <= 0 else f"{table}\n{console.hint(f'and {more} more: `ductile queue list`')}"
@@ -231,10 +238,14 @@ def _plugins_text(found: Document, console: Console) -> str:
             status = "draining" if plugin["enabled"] else "disabled"
         last = plugin["last_run"]
         # Only the daemon starts scheduled runs.
-        coming = fmt.time(plugin["next_run"]) if daemon_runs and plugin["next_run"] else ""
+        coming = fmt.when(plugin["next_run"], console) if daemon_runs and plugin["next_run"] else ""
         breakers = plugin["breakers"]
         open_ones = [f"{name} {row['state']}" for name, row in breakers.items() if row["state"] != "closed"]
-        ran = f"{fmt.time(last['completed_at'])} {last['command']} {last['status']}" if last else "never"
+        ran = (
+            f"{last['command']} {last['status']} {fmt.when(last['completed_at'], console)}"
+            if last
+            else "never"
+        )
         cells = {
             "PLUGIN": plugin["name"],
             "STATUS": status,

@@ -31,6 +31,7 @@ from ductile.cli.spec import OPTIONAL_PLUGIN, Example, Option, action
         Example("ductile logs --query 'connection refused' --since 1d", "everything that said so"),
         Example("ductile logs --sort duration -n 5", "what took the longest"),
         Example("ductile logs --follow", "every execution that ends from now on"),
+        Example("ductile logs --since 10:30", "what ran since half past ten"),
         Example("ductile logs echo -n 5 -v", "the last five executions of one plugin, with their stderr"),
     ),
 )
@@ -86,7 +87,8 @@ def _line(row: Document, console: Console, widths: Sequence[int] = (), *, stderr
     if widths:
         what, took = what.ljust(widths[0]), took.rjust(widths[2])
         word += " " * (widths[1] - len(status))
-    line = f"{fmt.time(row['completed_at'])}  {what}  {word}  {took}  {row['job_id']}"
+    at, job = fmt.time(row["completed_at"], console), fmt.short_id(row["job_id"], console)
+    line = f"{at}  {what}  {word}  {took}  {job}"
     if stderr_size:
         line = f"{line}  {fmt.count(row['stderr_bytes'], 'byte')} on stderr"
     if row["error"]:

@@ -1,0 +1,63 @@
+"""Times are shown in the local zone and relative to now, ids by their end; exactly with -v and in JSON."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from pathlib import Path
+from zoneinfo import ZoneInfo
+
+from builders.daemons import a_place
+from builders.terminal import Terminal
+from ductile.cli.console import format as fmt
+from ductile.cli.console.console import Console
+
+INSTANT = "2026-11-18T09:30:12.123456Z"
+VIENNA = Console(now=datetime(2026, 11, 18, 9, 33, 13, tzinfo=UTC), zone=ZoneInfo("Europe/Vienna"))
+
+
+def test_an_instant_as_people_see_it() -> None:
+    """The console has the clock and the zone."""
+    assert fmt.time(INSTANT, VIENNA) == "2026-11-18 10:30:12"
+    assert fmt.when(INSTANT, VIENNA) == "3 min ago"
+    assert fmt.moment(INSTANT, VIENNA) == "2026-11-18 10:30:12 (3 min ago)"
+    assert fmt.when("2026-11-18T11:34:00Z", VIENNA) == "in 2 h"
+    assert fmt.when("2026-11-10T11:34:00Z", VIENNA) == "2026-11-10 12:34"
+    exact = VIENNA._replace(verbose=True)
+    assert {show(INSTANT, exact) for show in (fmt.time, fmt.when, fmt.moment)} == {INSTANT}
+    assert fmt.time(None, VIENNA) == "-"
+
+
+def test_lists_of_jobs_are_short_and_exact_if_asked(tmp_path: Path) -> None:
+    place = a_place(tmp_path)
+    assert place.ductile("run", "echo").status == 0
+    (job,) = place.said("job", "list")["jobs"]
+    row = place.ductile("job", "list").out.splitlines()[1]
+    assert row.startswith(f"{job['job_id'][-8:]}  echo")
+    assert re.search(r" (now|\d+ s ago)$", row)
+    exact = place.ductile("job", "list", "-v").out.splitlines()[1]
+    assert exact.startswith(job["job_id"])
+    assert exact.endswith(job["created_at"])
+    assert place.said("job", "show", row.split()[0])["job_id"] == job["job_id"]
+
+
+def test_the_time_zone_of_the_user_counts(tmp_path: Path) -> None:
+    """For what is shown, and for what is typed."""
+    place = a_place(tmp_path)
+    place.ductile("run", "echo")
+    (job,) = place.said("job", "list")["jobs"]
+    zone = "Pacific/Kiritimati"
+    there = Terminal(directory=tmp_path, variables={"TZ": zone})
+    local = datetime.fromisoformat(job["created_at"]).astimezone(ZoneInfo(zone))
+    assert f"created       {local:%Y-%m-%d %H:%M:%S} (" in there.ductile("job", "show", "last").out
+    since = there.ductile("job", "list", "--since", f"{local:%Y-%m-%d %H:%M:%S}").out
+    assert job["job_id"][-8:] in since
+    assert there.ductile("job", "list", "--until", "1h").out == "No jobs found.\n"
+    assert (
+        job["job_id"][-8:]
+        in there.ductile("job", "list", "--from", "today").out
+        + there.ductile("job", "list", "--since", "yesterday").out
+    )
+    assert "echo poll" in there.ductile("logs", "--since", "5m").out
+    wrong = there.ductile("logs", "--since", "whenever")
+    assert (wrong.status, "yesterday" in wrong.err) == (2, True)
