@@ -177,7 +177,7 @@ OPTIONS = {
         Option("--dry-run", "show what would be done, and do nothing", "dry_run"),
     ),
     "system.breaker": (Option("--plugin NAME", "name of the plugin, as it is configured", "plugin"),),
-    "system.digest": (Option("--since TIME", "what happened since, such as 24h (the default), 2026-02-08 or an instant", "since"),),
+    "system.digest": (Option("--since TIME", "what happened since, such as 24h (the default), 2026-02-08 or an instant", "since", "instant"),),
     "system.reload": (
         Option("--drain", "let plugins that are removed or disabled finish their accepted work first", "drain"),
         Option("--drain-timeout DURATION", "how long a drain may take, such as 10m (default 1h). After that nothing is changed", "drain_timeout"),

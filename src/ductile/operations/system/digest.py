@@ -21,7 +21,6 @@ from ductile.operations.diagnose.remedies import working_remedy
 from ductile.operations.diagnose.waiting import why_waiting
 from ductile.operations.diagnose.wording import first_line, time_text
 from ductile.operations.jobs.queue import MAX_EXECUTIONS
-from ductile.operations.request import OptionalMoment, instant_of
 from ductile.operations.response import Id, Response
 from ductile.store.model.digest import ConfigLoad, DigestRows, SkippedRuns
 from ductile.store.model.maintenance import ConfigOrigin
@@ -39,7 +38,7 @@ _CHOSEN = frozenset({JobReason.CANCELLED, JobReason.PURGED})
 
 class ShowDigest(Value):
     since: Annotated[
-        OptionalMoment, about("What happened since, such as 24h (the default), 2026-02-08 or an instant.")
+        datetime | None, about("What happened since, such as 24h (the default), 2026-02-08 or an instant.")
     ] = None
 
 
@@ -127,7 +126,7 @@ class Digest(Response):
 async def show_digest(context: OperationContext, request: ShowDigest) -> Digest:
     """What ran, failed, was skipped, waits, was dropped and was changed since an instant."""
     now = context.now()
-    since = instant_of(request.since, now) or now - _DEFAULT_SPAN
+    since = request.since or now - _DEFAULT_SPAN
     rows = await context.store.read_digest(since=since, latest=MAX_EXECUTIONS)
     groups = group_endings(each for each in rows.endings if each.reason not in _CHOSEN)
     statistics = sorted(rows.executions.plugins, key=lambda each: -each.executions)
