@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ductile.admin.config import open_configuration, state_file
+from ductile.config.load import SealMode
 from ductile.config.snapshot import Snapshot
 from ductile.control.client import CONFIG_PATH_OPERATION
 from ductile.control.server import ControlServer, config_path_operation
@@ -80,6 +81,7 @@ async def serve(
         environ=environ,
         load=lambda: open_configuration(config_path, environ).snapshot,
         listeners=listeners,
+        load_unsealed=lambda: open_configuration(config_path, environ, seal=SealMode.IGNORE).snapshot,
         renew_lock=lock.renew,
     )
     engine = Engine(deps, snapshot)

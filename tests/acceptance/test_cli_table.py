@@ -154,6 +154,7 @@ def test_a_dry_run_changes_nothing(tmp_path: Path) -> None:
             "system restore": [str(saved), "--to", str(tmp_path / "back")],
             "config lock": [],
             "config set": ["service.log_level", "info"],
+            "config apply": [],
             "config unset": ["service.log_level"],
             "config edit": None,  # needs an editor
             "config init": [str(tmp_path / "fresh")],

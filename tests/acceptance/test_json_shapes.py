@@ -346,6 +346,7 @@ def ask_about_the_rest(ask: Asker, place: Place) -> None:
     place.plugin("added", BROKEN)
     place.config.write_text(place.config.read_text().replace("  slow: {}", "  slow: {}\n  added: {}"))
     ask("config lock")
+    ask("config apply", tried=True)
     ask("system reload", tried=True)
     ask("plugin disable", "added", tried=True)
     ask("plugin enable", "added", tried=True)

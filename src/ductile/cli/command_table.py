@@ -54,7 +54,8 @@ NOUNS = (
     Noun(
         "config",
         "check, seal, read and change the configuration",
-        "check:files lock:files show:files get:files set:files unset:files edit:edit schema:files init:files",
+        "check:files apply:apply lock:files show:files get:files set:files unset:files edit:edit "
+        "schema:files init:files",
     ),
     Noun(
         "plugin",
@@ -90,6 +91,9 @@ SHORT_FORMS = (
     ShortForm("retry", "job", "retry", "run a job again that failed"),
     ShortForm("logs", "system", "logs", "list executions, from the job log"),
     ShortForm("queue", "queue", "list", "list running and waiting jobs"),
+    ShortForm(
+        "apply", "config", "apply", "put the configuration on disk in force: check, show, seal, reload"
+    ),
     ShortForm("reload", "system", "reload", "apply the changed configuration"),
     ShortForm("init", "config", "init", "write a working, sealed starter configuration"),
     ShortForm("plugins", "plugin", "list", "list the plugins"),

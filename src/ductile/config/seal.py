@@ -14,11 +14,11 @@ from enum import StrEnum
 from pathlib import Path
 from types import MappingProxyType
 
-from ductile.config.file_io import hash_bytes, read_regular_file, write_atomically
+from ductile.config.file_io import hash_bytes, lock_config_directory, read_regular_file, write_atomically
 from ductile.config.find_config import CHECKSUMS_FILE
 from ductile.config.kept_files import compare_with_kept, keep_file, remove_oldest
 from ductile.config.read.interpolate import variables_in
-from ductile.errors import IntegrityError, Problem
+from ductile.errors import ConflictError, IntegrityError, Problem
 from ductile.protocol.yaml import parse_yaml
 from ductile.protocol.yaml_tree import MapNode, node_at
 from ductile.struct import Value, field, replace
@@ -199,6 +199,19 @@ def write_checksums(directory: Path, checksums: Checksums) -> None:
             if hash_bytes(data) == file.hash:
                 keep_file(directory, data)
     remove_oldest(directory, {file.hash for file in checksums.files.values()})
+
+
+def write_shown_seal(directory: Path, checksums: Checksums) -> None:
+    """Write a seal if every file still has the hash in it: only what was checked and shown is authorised.
+
+    Raises ConflictError if a file was changed meanwhile, OSError if it cannot be read or written.
+    """
+    with lock_config_directory(directory):
+        for file in checksums.files.values():
+            if hash_bytes(read_regular_file(directory / file.name)) != file.hash:
+                message = f"{file.name} was changed meanwhile; nothing was sealed or reloaded"
+                raise ConflictError(message, hint="Run `ductile apply` again.")
+        write_checksums(directory, checksums)
 
 
 def build_checksums(files: Iterable[FileHash], plugins: Mapping[str, str], *, strict: bool) -> Checksums:

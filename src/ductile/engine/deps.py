@@ -44,6 +44,8 @@ class EngineDeps(Value):
     #: Reads and compiles the configuration on disk. Blocks; raises `ConfigError`.
     load: Callable[[], Snapshot]
     listeners: NetworkListeners
+    #: The same without verifying the seal: only to show what sealing the files and a reload would change.
+    load_unsealed: Callable[[], Snapshot] | None = None
     webhook_client: WebhookClient = field(default_factory=HttpWebhookClient)
     #: Takes the store's lock file again if it was removed; returns whether it was.
     renew_lock: Callable[[], bool] = lambda: False

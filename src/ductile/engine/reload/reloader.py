@@ -92,14 +92,15 @@ class Reloader:
             await self._activate(self.snapshot, ConfigOrigin.START)
             await self._end_removed()
 
-    async def reload(self, drain: timedelta | None = None) -> ReloadResult:
+    async def reload(self, drain: timedelta | None = None, *, expected: str | None = None) -> ReloadResult:
         """Switch to the configuration on disk, or raise and change nothing.
 
+        `expected` is the fingerprint that it must have: it is what the caller was shown, or nothing changes.
         With `drain`, plugins that it removes finish their accepted work first, within this time. A caller
         that is cancelled meanwhile abandons the drain and the reload.
         """
         if drain is None:
-            return await asyncio.shield(self._start_switch())
+            return await asyncio.shield(self._start_switch(expected=expected))
         with self._drain.exclusive():
             until = self._deps.clock.now() + drain
             drained: frozenset[str] = frozenset()
@@ -111,7 +112,7 @@ class Reloader:
             except BaseException:
                 self._drain.abandon()
                 raise
-            switch = self._start_switch(drained)
+            switch = self._start_switch(drained, expected=expected)
             switch.add_done_callback(lambda _: self._drain.abandon())
             try:
                 return await asyncio.shield(switch)
@@ -125,9 +126,12 @@ class Reloader:
         # Without a reader of its exception, asyncio would report the task as a bug.
         self._start_switch().add_done_callback(lambda task: task.cancelled() or task.exception())
 
-    async def preview(self) -> ReloadResult:
-        """Return what a reload would change. Raises what the reload would raise."""
-        new, planned = await self._plan()
+    async def preview(self, *, unsealed: bool = False) -> ReloadResult:
+        """Return what a reload would change. Raises what the reload would raise.
+
+        With `unsealed`, as if the files on disk were sealed.
+        """
+        new, planned = await self._plan(unsealed=unsealed)
         await self._deps.listeners.check(new)
         work = await self._deps.store.pending_work(planned.removed)
         jobs, runs = {one.plugin: one.queued for one in work}, {one.plugin: one.runs for one in work}
@@ -143,22 +147,26 @@ class Reloader:
                 raise
             self._drain.abandon_later()
 
-    async def _plan(self) -> tuple[Snapshot, ReloadResult]:
+    async def _plan(self, *, unsealed: bool = False) -> tuple[Snapshot, ReloadResult]:
         """Return the configuration on disk, and what a reload to it changes."""
-        new = await asyncio.to_thread(self._deps.load)
+        load = (self._deps.load_unsealed if unsealed else None) or self._deps.load
+        new = await asyncio.to_thread(load)
         return new, plan_reload(self.snapshot, new)
 
-    def _start_switch(self, drained: frozenset[str] | None = None) -> asyncio.Task[ReloadResult]:
+    def _start_switch(
+        self, drained: frozenset[str] | None = None, *, expected: str | None = None
+    ) -> asyncio.Task[ReloadResult]:
         # A task of its own: a cancelled caller must not stop it between the store and the engine.
-        task = asyncio.create_task(self._switch(drained), name="reload")
+        task = asyncio.create_task(self._switch(drained, expected), name="reload")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
 
-    async def _switch(self, drained: frozenset[str] | None) -> ReloadResult:
+    async def _switch(self, drained: frozenset[str] | None, expected: str | None) -> ReloadResult:
         async with self._switching:
             try:
                 new, planned = await self._plan()
+                _refuse_unexpected(new, expected)
                 self._check_drained(frozenset(planned.removed), drained)
                 work = await self._deps.store.pending_work(planned.removed)
                 async with self._deps.listeners.switched_to(new):
@@ -238,6 +246,14 @@ class Reloader:
         except STORE_UNAVAILABLE as error:
             self._deps.signals.emit(unavailable_signal(error), error.message)
         return ended
+
+
+def _refuse_unexpected(new: Snapshot, expected: str | None) -> None:
+    """Raise `ConflictError` if a configuration is not the one that the caller was shown."""
+    if expected is not None and new.fingerprint != expected:
+        raise ConflictError(
+            "the configuration was changed after it was shown", hint="Run `ductile apply` again."
+        )
 
 
 def plan_reload(old: Snapshot, new: Snapshot) -> ReloadResult:

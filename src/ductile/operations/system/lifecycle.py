@@ -14,7 +14,7 @@ from ductile.engine.reload.reloader import RemovedPluginWork
 from ductile.errors import Problem
 from ductile.operations.context import OperationContext
 from ductile.operations.plugins.lookup import OnePlugin, find_plugin
-from ductile.operations.request import DryRun, NoFields
+from ductile.operations.request import DryRun, NoFields, local
 from ductile.operations.response import Response, WasDryRun, from_record
 from ductile.store.model.maintenance import PluginWork
 from ductile.struct import Value, about
@@ -47,6 +47,8 @@ class ReloadConfig(Value):
         timedelta | None,
         about("How long a drain may take, such as 10m (default 1h). After that nothing is changed."),
     ] = None
+    unsealed: Annotated[bool, local("In a dry run: as if the files on disk were sealed.")] = False
+    expected: Annotated[str | None, local("The fingerprint that the configuration must have.")] = None
     dry_run: DryRun = False
 
 
@@ -111,7 +113,10 @@ async def reload(context: OperationContext, request: ReloadConfig) -> ConfigRelo
     """Switch to the configuration on disk; with `drain`, after the plugins it removes have no work left."""
     reloader = context.require_engine().reloader
     drain = (request.drain_timeout or DEFAULT_DRAIN_TIMEOUT) if request.drain else None
-    result = await (reloader.preview() if request.dry_run else reloader.reload(drain))
+    if request.dry_run:
+        result = await reloader.preview(unsealed=request.unsealed)
+    else:
+        result = await reloader.reload(drain, expected=request.expected)
     warnings = _problems(result.warnings)
     return from_record(ConfigReloaded, result, warnings=warnings, dry_run=request.dry_run or UNSET)
 

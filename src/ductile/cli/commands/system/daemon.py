@@ -145,7 +145,7 @@ def status(invocation: Invocation) -> CommandResult:
     "reload",
     "apply the changed configuration",
     "system.reload",
-    usage={"drain_timeout": "--timeout DURATION"},
+    usage={"drain_timeout": "--timeout DURATION", "unsealed": None, "expected": None},
     about="Checked as a whole first. If anything is wrong the old configuration stays in force and "
     "the problem is reported. Running jobs keep the configuration they were started with. Queued "
     "jobs of a plugin that is removed or disabled end as dead (plugin_removed): --dry-run counts "
