@@ -21,6 +21,7 @@ from ductile.engine.clock import SystemClock
 from ductile.engine.dispatcher import LEASE
 from ductile.engine.executor import Executor, ResultNotStoredError
 from ductile.engine.job_signals import JobSignals
+from ductile.engine.live_output import LiveOutput, OutputPiece
 from ductile.engine.reload.reloader import init_of, record_config
 from ductile.engine.store_lock import LockPurpose, find_holder, lock_store
 from ductile.errors import ConfigError, ConflictError, DeniedError, StoreBusyError, StoreError, StoreFullError
@@ -173,8 +174,8 @@ class OfflineRunResult(Value):
 
     #: The document that `job.show` returns.
     job: JsonObject
-    #: Nothing was run: another job had succeeded under the same dedupe key.
-    deduplicated: bool
+    #: The response of the operation that submitted it.
+    submitted: JsonObject
     stopped: OfflineStopCause | None
 
 
@@ -186,14 +187,19 @@ async def run_offline(
     *,
     time_limit: timedelta | None = None,
     ended: Callable[[JsonObject], None] = lambda _job: None,
+    on_output: Callable[[OutputPiece], None] | None = None,
 ) -> OfflineRunResult:
     """Submit one job with `operation` and run it here, with every job it leads to.
 
-    `ended` is called with the document of each job that has ended. After `time_limit`, or at the first stop
-    signal, running processes are ended and their jobs go back to the queue.
+    `ended` is called with the document of each job that has ended, `on_output` with what jobs print as it
+    comes. After `time_limit`, or at the first stop signal, running processes are ended and their jobs go
+    back to the queue.
     """
     async with open_offline(config_path, environ, LockPurpose.RUN) as context:
         runner = WarmRunner()
+        live = LiveOutput(_CLOCK.now)
+        if on_output is not None:
+            live.listen(on_output)
         executor = Executor(
             context.store,
             runner,
@@ -201,6 +207,7 @@ async def run_offline(
             _CLOCK,
             JobSignals(SignalBus()),
             environ,
+            live=live,
             settle_attempts=_SETTLE_ATTEMPTS,
         )
         try:
@@ -215,7 +222,7 @@ async def run_offline(
             await runner.close()
         return OfflineRunResult(
             job=await table.OPERATIONS["job.show"].run_to_json(context, {"job_id": job_id}),
-            deduplicated=bool(submitted["deduplicated"]),
+            submitted=submitted,
             stopped=stopped[0] if stopped else None,
         )
 

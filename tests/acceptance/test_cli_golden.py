@@ -83,7 +83,7 @@ SCENARIOS = {
             "ductile status --config demo",
             "ductile run echo --config demo",
             "ductile run table --config demo",
-            "ductile run broken --config demo",
+            "ductile run broken --retry --config demo",
             "ductile run ecko --config demo",
             "ductile run echo shout --config demo",
             """ductile run echo --payload '{"a": }' --config demo""",

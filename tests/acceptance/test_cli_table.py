@@ -141,7 +141,7 @@ def test_a_dry_run_changes_nothing(tmp_path: Path) -> None:
     with a_daemon(place) as daemon:
         daemon.wait_for("breaker.changed")
         dead = place.said("run", "broken", status=1)["job_id"]
-        waiting = place.said("run", "patient", "--no-wait")["job_id"]
+        waiting = place.said("run", "patient", "--retry", "--no-wait")["job_id"]
         daemon.wait_for("job.retrying", lambda line: line["job_id"] == waiting)
         assert place.ductile("system", "backup", str(saved)).status == 0
         lines = {

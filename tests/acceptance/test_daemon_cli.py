@@ -190,7 +190,7 @@ def test_a_waiting_command_reports_a_failed_attempt(tmp_path: Path) -> None:
     place = a_place(tmp_path, "  broken:\n    retry: {max_attempts: 4, backoff_base: 1h, backoff_max: 1h}\n")
     place.plugin("broken", BROKEN)
     with a_daemon(place):
-        late = place.ductile("run", "broken", "--timeout", "4s")
+        late = place.ductile("run", "broken", "--retry", "--timeout", "4s")
         assert (late.status, late.out) == (75, "")
         first, second, *_ = late.err.splitlines()
         attempt = (
@@ -199,11 +199,13 @@ def test_a_waiting_command_reports_a_failed_attempt(tmp_path: Path) -> None:
         assert re.fullmatch(attempt, first)
         assert second.startswith("error: broken poll has not ended")
         # Before the end, which has not come, and on a terminal above the line that counts.
-        shown = place.terminal.on_screen("run", "broken", "--config", "demo", "--timeout", "4s", both=True)
+        shown = place.terminal.on_screen(
+            "run", "broken", "--retry", "--config", "demo", "--timeout", "4s", both=True
+        )
         flow = "\n".join(shown)
         assert flow.count("attempt 1 of 4 failed") == 1
         assert flow.index("attempt 1 of 4 failed") < flow.index("2.0s")
-        assert place.ductile("run", "broken", "--timeout", "1500ms", "--json").err == ""
+        assert place.ductile("run", "broken", "--retry", "--timeout", "1500ms", "--json").err == ""
 
 
 def test_attempts_that_failed_quickly_are_each_reported_once(tmp_path: Path) -> None:
@@ -212,7 +214,7 @@ def test_attempts_that_failed_quickly_are_each_reported_once(tmp_path: Path) -> 
     )
     place.plugin("broken", BROKEN)
     with a_daemon(place):
-        ran = place.ductile("run", "broken")
+        ran = place.ductile("run", "broken", "--retry")
         assert ran.status == 1
         assert ran.err.splitlines()[:3] == [
             "attempt 1 of 3 failed: it is broken",
@@ -241,7 +243,10 @@ def test_a_plugin_that_is_not_loaded_differs_from_one_that_is_missing(tmp_path: 
         assert place.ductile("run", "salute").out == "hail\n"
         assert place.ductile("pipeline", "run", "hello").status == 0
         place.config.write_text("plugins: [")
-        assert place.said("run", "nobody", status=1)["error"]["message"] == "there is no plugin nobody"
+        assert (
+            place.said("run", "nobody", status=1)["error"]["message"]
+            == "there is no plugin or pipeline nobody"
+        )
 
 
 def test_a_reload_tells_what_changed_besides_plugins(tmp_path: Path) -> None:

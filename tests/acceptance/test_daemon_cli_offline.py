@@ -33,7 +33,7 @@ def a_process_holding(directory: Path) -> Iterator[int]:
 
 
 def a_failed_job(place: Place) -> str:
-    assert place.ductile("run", "broken").status == 1
+    assert place.ductile("run", "broken", "--retry").status == 1
     (job,) = place.said("job", "list", "--plugin", "broken")["jobs"]
     return str(job["job_id"])
 
@@ -182,7 +182,7 @@ def test_a_failing_run_says_that_the_daemon_will_try_again(tmp_path: Path) -> No
     """Exit 1, with the error and the end of stderr, and when the retry is due."""
     place = a_place(tmp_path, "  broken: {}\n")
     place.plugin("broken", BROKEN)
-    ran = place.ductile("run", "broken")
+    ran = place.ductile("run", "broken", "--retry")
     assert ran.status == 1
     assert ran.out == ""
     assert "broken poll has not ended: it is queued (retry): it is broken" in ran.err
@@ -383,7 +383,7 @@ def test_after_a_crash_no_command_says_that_a_job_runs(tmp_path: Path) -> None:
     place = a_place(tmp_path, "  slow: {}\n")
     place.plugin("slow", SLOW)
     with a_daemon(place) as daemon:
-        job_id = place.ductile("run", "slow", "--no-wait").out.strip()
+        job_id = place.ductile("run", "slow", "--retry", "--no-wait").out.strip()
         daemon.wait_until_started(job_id)
         daemon.end(signal.SIGKILL)
     shown = place.said("job", "explain", job_id)

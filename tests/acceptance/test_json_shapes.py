@@ -280,7 +280,7 @@ def ask_about_jobs(ask: Asker, daemon: Daemon, url: str) -> None:
     assert again["job_id"] == good["job_id"]
     bad = ask("plugin run", "broken", status=1)
     told_of = ask("plugin run", "maker", "handle", "--state-webhook-url", url)
-    waiting = ask("plugin run", "patient", "--no-wait")
+    waiting = ask("plugin run", "patient", "--retry", "--no-wait")
     running = ask("plugin run", "slow", "--no-wait")
     daemon.wait_for("breaker.changed")
     daemon.wait_for("job.retrying", lambda line: line["job_id"] == waiting["job_id"])

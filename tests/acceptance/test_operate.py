@@ -252,7 +252,7 @@ def test_why_a_job_waits(tmp_path: Path) -> None:
         daemon.wait_until_started(holder)
         held = place.said("run", "slow", "--dedupe-key", "k", "--no-wait")["job_id"]
         capped = place.said("run", "slow", "--no-wait")["job_id"]
-        retried = place.said("run", "broken", "--no-wait")["job_id"]
+        retried = place.said("run", "broken", "--retry", "--no-wait")["job_id"]
         daemon.wait_for("job.retrying")
         said = {job: place.said("job", "explain", job) for job in (held, capped, retried, holder)}
         text = place.ductile("job", "explain", capped).out

@@ -160,6 +160,7 @@ class EventReader:
     api: Api
     last_id: int | None = None
     query: str = ""
+    scope: str = "events:ro"
     events: list[dict[str, Any]] = field(default_factory=list)
     comments: list[str] = field(default_factory=list)
     _changed: threading.Condition = field(default_factory=threading.Condition)
@@ -168,7 +169,7 @@ class EventReader:
     ended: bool = False
 
     def __enter__(self) -> Self:
-        headers = {"Authorization": f"Bearer {token_for('events:ro')}"}
+        headers = {"Authorization": f"Bearer {token_for(self.scope)}"}
         if self.last_id is not None:
             headers["Last-Event-ID"] = str(self.last_id)
         self._connection = http.client.HTTPConnection("127.0.0.1", self.api.port, timeout=PATIENCE)

@@ -1,24 +1,28 @@
-"""The ledger as server-sent events. The number of an entry is the id of its event."""
+"""The ledger as server-sent events. The number of an entry is the id of its event.
+
+A reader that asks for one job also gets what it prints while it runs, as `job.output` events without an id.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from ductile.errors import TooBusyError, UsageError
-from ductile.operations.jobs.documents import ledger_event
+from ductile.operations.jobs.documents import ledger_event, live_output_text
 from ductile.store.notifier import LedgerAppended
 from ductile.struct import Value
 
 if TYPE_CHECKING:
     from uvicorn._types import ASGISendCallable
 
+    from ductile.engine.live_output import LiveOutput, OutputPiece
     from ductile.store.model.records import LedgerRow
     from ductile.store.port import Store
 
@@ -42,6 +46,8 @@ class EventFilter(Value):
     after: int | None = None
     kinds: frozenset[str] = frozenset()
     job_id: str | None = None
+    #: Whether output of the job comes too. The reader's token may not allow it.
+    output: bool = False
 
     def matches(self, row: LedgerRow) -> bool:
         if self.kinds and row.kind not in self.kinds:
@@ -72,24 +78,25 @@ class StreamSubscriber:
     start_seq: int
     waiting: deque[LedgerRow] = field(default_factory=deque)
     lagging: bool = False
-    _arrived: asyncio.Event = field(default_factory=asyncio.Event)
+    #: Set when there are rows, or something else for the reader.
+    arrived: asyncio.Event = field(default_factory=asyncio.Event)
 
     def push(self, rows: tuple[LedgerRow, ...]) -> None:
         if len(self.waiting) + len(rows) > MAX_WAITING_ROWS:
             self.disconnect()
         elif not self.lagging:
             self.waiting.extend(rows)
-            self._arrived.set()
+            self.arrived.set()
 
     def disconnect(self) -> None:
         self.lagging = True
         self.waiting.clear()
-        self._arrived.set()
+        self.arrived.set()
 
     async def next(self) -> tuple[LedgerRow, ...]:
-        """Wait for rows and return them. Raises `TooFarBehindError`."""
-        await self._arrived.wait()
-        self._arrived.clear()
+        """Wait until `arrived` is set and return the rows. Raises `TooFarBehindError`."""
+        await self.arrived.wait()
+        self.arrived.clear()
         if self.lagging:
             raise TooFarBehindError
         rows = tuple(self.waiting)
@@ -166,8 +173,12 @@ class _TokenRevokedError(Exception):
 class EventStreams:
     """The open event streams."""
 
-    def __init__(self, store: Store, *, keep_alive: float = KEEP_ALIVE_SECONDS) -> None:
+    def __init__(
+        self, store: Store, live: LiveOutput | None = None, *, keep_alive: float = KEEP_ALIVE_SECONDS
+    ) -> None:
+        """`live` has the output of running jobs; without it there are no `job.output` events."""
         self._store = store
+        self._live = live
         self._ledger = LedgerStream(store)
         self._keep_alive = keep_alive
         self._open: set[asyncio.Task[None]] = set()
@@ -202,7 +213,11 @@ class EventStreams:
 
     async def _run(self, writer: _EventWriter) -> None:
         await self._ledger.start_reading()
-        with self._ledger.joined() as subscriber:
+        job_id, live = writer.wanted.job_id, self._live if writer.wanted.output else None
+        with (
+            self._ledger.joined() as subscriber,
+            live.following(job_id, subscriber.arrived) if live and job_id else nullcontext(),
+        ):
             await writer.start()
             # A stream ends by cancellation: the client disconnected, or the daemon stops.
             with suppress(TooFarBehindError, _TokenRevokedError, asyncio.CancelledError):
@@ -244,11 +259,19 @@ class EventStreams:
         """Send new entries, and a keep-alive when none was sent for a while."""
         clock = asyncio.get_running_loop().time
         position, due = subscriber.start_seq, clock() + self._keep_alive
+        output_position: int | None = None
+        subscriber.arrived.set()  # Output of the running execution is sent at once.
         while True:
             rows: tuple[LedgerRow, ...] = ()
             with suppress(TimeoutError):
                 async with asyncio.timeout_at(due):
                     rows = await subscriber.next()
+            if self._live is not None and writer.wanted.output:
+                # Before the rows: the output of an execution is complete before its end is stored.
+                read = self._live.read(writer.wanted.job_id, output_position)
+                output_position = read.position
+                if await writer.write_output(read.pieces):
+                    due = clock() + self._keep_alive
             if rows:
                 await self._report_gap(writer, position, rows[0].seq)
                 position = rows[-1].seq
@@ -278,6 +301,15 @@ class _EventWriter:
             for row in rows
             if self.wanted.matches(row)
         )
+        if text:
+            await self.write(text)
+        return bool(text)
+
+    async def write_output(self, pieces: Iterable[OutputPiece]) -> bool:
+        """Send output of the job; return whether there was any. Without an id, so that a reader that resumes
+        goes on in the ledger.
+        """
+        text = "".join(f"event: job.output\ndata: {_json(live_output_text(piece))}\n\n" for piece in pieces)
         if text:
             await self.write(text)
         return bool(text)

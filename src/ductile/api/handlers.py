@@ -20,6 +20,7 @@ from ductile.http.responses import Header, RawResponse, Stream
 from ductile.operations.context import Source
 from ductile.operations.jobs.lookup import resolve_job
 from ductile.operations.jobs.query import OpenArtifact, OpenedArtifact, open_artifact
+from ductile.operations.operation import JOBS_RO
 from ductile.operations.request import decode_enums, decode_request
 from ductile.operations.response import Response
 from ductile.operations.system import probes
@@ -83,10 +84,16 @@ async def events(request: ApiRequest) -> Stream:
     header = request.headers.get(b"last-event-id")
     after = wanted.after if header is None else header.decode("latin-1")
     job = None if wanted.job_id is None else await resolve_job(request.context, wanted.job_id)
-    chosen = EventFilter(
-        after=parse_last_event_id(after), kinds=wanted.kind, job_id=None if job is None else job.id
-    )
     route, authorization = request.route, request.headers.get(b"authorization")
+    chosen = EventFilter(
+        after=parse_last_event_id(after),
+        kinds=wanted.kind,
+        job_id=None if job is None else job.id,
+        # What a job prints needs the right to read jobs.
+        output=job is not None
+        and not wanted.kind
+        and request.services.authenticator.still_admits(JOBS_RO, {}, authorization),
+    )
     still_admitted = partial(
         request.services.authenticator.still_admits, route.endpoint.access, route.values, authorization
     )

@@ -32,7 +32,9 @@ class ApiServer:
         self._signals = signals
         self._requests = LogRateLimiter(self._report_requests)
         self._unknown_tokens = LogRateLimiter(self._report_unknown_tokens, most=_TOKENS_IN_FULL)
-        self._streams = EventStreams(context.store)
+        self._streams = EventStreams(
+            context.store, None if context.engine is None else context.engine.live_output
+        )
         services = ApiServices(
             authenticator=Authenticator(context.snapshot, time.monotonic, self._report_unknown_token),
             streams=self._streams,

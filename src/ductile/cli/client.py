@@ -73,13 +73,26 @@ def request_daemon(
 
 
 def follow(
-    invocation: Invocation, operation: str, fields: Mapping[str, JsonValue], *, rows: str, after: int
+    invocation: Invocation,
+    operation: str,
+    fields: Mapping[str, JsonValue],
+    *,
+    rows: str,
+    after: int,
+    live: bool = False,
 ) -> Iterator[Document]:
-    """Responses of the daemon with the rows after a `seq`, as they come, until it stops."""
+    """Responses of the daemon with the rows after a `seq`, as they come, until it stops. With `live` they
+    also have what running jobs print.
+    """
+    position = 0 if live else None
     while True:
-        given = {**fields, "after": after, "timeout": FOLLOW_TIMEOUT}
+        given: dict[str, JsonValue] = {**fields, "after": after, "timeout": FOLLOW_TIMEOUT}
+        if position is not None:
+            given |= {"live": True, "position": position or None}
         news = request_daemon(invocation, operation, given, timeout=None)
         yield news
+        if position is not None:
+            position = news.get("position", 0)  # absent in answers of an older daemon
         after = max((row["seq"] for row in news[rows]), default=after)
         if news["stopping"]:
             return

@@ -119,15 +119,6 @@ OPTIONS = {
         Option("-n, --limit NUMBER", "at most this many, from 1 to 200 (default 50)", "limit", "integer"),
         Option("--cursor CURSOR", "continue after the previous page: its `next_cursor`", "cursor"),
     ),
-    "plugin.run": (
-        Option("--payload JSON", "its payload: a JSON object, @FILE, or - for standard input", "payload", "json"),
-        Option("--dedupe-key KEY", "start nothing if a job with this key has succeeded within its TTL", "dedupe_key"),
-        Option("--dedupe-ttl TTL", "how long the key counts, such as 1h, or in seconds; queued and running jobs are duplicates then, too", "dedupe_ttl"),
-        Option("--state-webhook-url URL", "called when the state changes; for a duplicate, by the existing job", "state_webhook_url"),
-        Option("--state-webhook-events EVENTS", "the states that are sent; all of them if it is absent (separated by commas)", "state_webhook_events", "list"),
-        Option("--plugin NAME", "name of the plugin, as it is configured", "plugin"),
-        Option("--command NAME", "its command; `poll` if it has one, else `handle`", "command"),
-    ),
     "plugin.state": (
         Option("--plugin NAME", "name of the plugin, as it is configured", "plugin"),
         Option("--reveal", "show values that look like secrets", "reveal"),
@@ -144,6 +135,16 @@ OPTIONS = {
         Option("--plugin NAME", "only jobs of this plugin", "plugin"),
         Option("--all", "jobs of every plugin", "all"),
         Option("--dry-run", "show what would be done, and do nothing", "dry_run"),
+    ),
+    "run.start": (
+        Option("--payload JSON", "its payload: a JSON object, @FILE, or - for standard input", "payload", "json"),
+        Option("--dedupe-key KEY", "start nothing if a job with this key has succeeded within its TTL", "dedupe_key"),
+        Option("--dedupe-ttl TTL", "how long the key counts, such as 1h, or in seconds; queued and running jobs are duplicates then, too", "dedupe_ttl"),
+        Option("--state-webhook-url URL", "called when the state changes; for a duplicate, by the existing job", "state_webhook_url"),
+        Option("--state-webhook-events EVENTS", "the states that are sent; all of them if it is absent (separated by commas)", "state_webhook_events", "list"),
+        Option("--name NAME", "name of a plugin or, if there is none of this name, of a pipeline", "name"),
+        Option("--command NAME", "the plugin's command: `handle` with a payload, else `poll`, as far as it has them", "command"),
+        Option("--max-attempts NUMBER", "how often it is tried; without it, as the plugin's `retry` says, from 1 to 1000", "max_attempts", "integer"),
     ),
     "schedule.explain": (
         Option("--plugin NAME", "name of the plugin, as it is configured", "plugin"),

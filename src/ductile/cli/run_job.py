@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ductile.cli.client import Document, request, request_daemon
+from ductile.cli.client import (
+    FOLLOW_TIMEOUT,
+    Document,
+    connect_to_daemon,
+    exchange,
+    request,
+    request_daemon,
+)
 from ductile.cli.console import format as fmt
-from ductile.cli.console.console import Console, indent_continuation, one_line, printable
+from ductile.cli.console.console import Console, console_for, indent_continuation, one_line, printable
 from ductile.cli.invocation import CommandResult, Invocation
 from ductile.errors import (
     DaemonNotRunningError,
@@ -21,8 +28,11 @@ from ductile.errors import (
 )
 
 if TYPE_CHECKING:
+    from ductile.cli.console.console import WaitingLine
+    from ductile.cli.live_output import LiveOutputPrinter
     from ductile.config.snapshot import Snapshot
-    from ductile.core.json import JsonObject
+    from ductile.core.json import JsonObject, JsonValue
+    from ductile.engine.live_output import OutputPiece
 
 #: Lines of a failed job's output that are shown; the end of it names the error.
 _OUTPUT_LINES = 20
@@ -31,26 +41,39 @@ _TAIL = "; {} ends with: "
 #: Seconds to wait for an answer about failed attempts: the end of the job must not be reported late.
 _PROGRESS_TIMEOUT = 5.0
 _MINUTE = 60
+#: More executions than a job can have: ended ones are not asked for.
+_ALL = 1 << 31
+_NO_FIELDS: Mapping[str, JsonValue] = {}
 
 
 class AwaitedJob(NamedTuple):
     """A job that was submitted, and waited for."""
 
     job: Document
-    deduplicated: bool
+    #: The response to its submission.
+    submitted: Document
     #: Whether a daemon continues with it.
     daemon_runs: bool
     #: `signal` or `timeout` if that ended the run in this process early.
     stopped: str | None = None
 
 
-def result_without_waiting(invocation: Invocation, what: Callable[[Document], str]) -> CommandResult | None:
+def describe_planned(planned: Document) -> str:
+    """What a dry run would run."""
+    if "pipeline" in planned:
+        return f"the pipeline {planned['pipeline']}"
+    return f"{planned['plugin']} {planned['command']}"
+
+
+def result_without_waiting(
+    invocation: Invocation, what: Callable[[Document], str], fields: Mapping[str, JsonValue] = _NO_FIELDS
+) -> CommandResult | None:
     """The result of --dry-run, which says `what` would run, or of --no-wait; None without these options.
 
     UsageError for `--timeout 0s`. `job wait` accepts it, as a request not to wait.
     """
     if invocation.switch("dry_run"):
-        done = request(invocation)
+        done = request(invocation, fields={**invocation.request_fields(), **fields})
         return CommandResult(done, f"Would run {what(done)}.")
     timeout = invocation.duration("timeout")
     if timeout is not None and not timeout:
@@ -58,26 +81,162 @@ def result_without_waiting(invocation: Invocation, what: Callable[[Document], st
     if not invocation.switch("no_wait"):
         return None
     advice = "Start it with `ductile system start`, or leave out --no-wait to run it here."
-    submitted = request_daemon(invocation, advice=advice)
+    submitted = request_daemon(invocation, fields={**invocation.request_fields(), **fields}, advice=advice)
     return CommandResult(submitted, submitted["job_id"])
 
 
-def wait_for(
-    invocation: Invocation, submitted: Document, *, timeout_option: str | None = "timeout"
-) -> AwaitedJob:
-    """The job when it has ended, or at the end of --timeout, if that limits the waiting."""
+def run_and_show(
+    invocation: Invocation, what: str, fields: Mapping[str, JsonValue] = _NO_FIELDS
+) -> CommandResult:
+    """Run the job or pipeline run of this command and return its result. `fields` are added to the request.
+
+    On a terminal, or with --follow, standard error shows what it prints meanwhile; ended steps of a run are
+    shown if the result goes to a terminal.
+    """
+    import sys
+
+    from ductile.cli.console.console import show_waiting
+    from ductile.cli.live_output import LiveOutputPrinter, step_label
+
+    terminal = sys.stderr.isatty()
+    follows = invocation.switch("follow") or (terminal and not invocation.json)
+    connection = connect_to_daemon(invocation)
+    if connection is None:
+        with show_waiting(invocation, what) as line:
+            output = LiveOutputPrinter(line.write, terminal=terminal, label=step_label)
+            ran = run_in_process(
+                invocation,
+                lambda job: _print_step(invocation, job, line),
+                (lambda piece: output.show([_as_document(piece)])) if follows else None,
+                added=fields,
+            )
+        return job_result(ran, output_shown=follows)
+    given = {**invocation.request_fields(), **fields, "follow": follows}
+    submitted = exchange(invocation, connection, fields=given)
     job_id = str(submitted["job_id"])
-    limit = None if timeout_option is None else invocation.optional(timeout_option)
-    fields: JsonObject = {"job_id": job_id, "timeout": limit}
-    with hint_on_interrupt(job_id):
-        try:
-            job = request_daemon(invocation, "job.wait", fields, timeout=None)
-        except (DaemonNotRunningError, StoreBusyError) as gone:
-            # The job is stored: name it, so that it can be found again.
-            gone.hint = f"The job is on the queue. When the daemon is back: ductile job wait {job_id}"
-            gone.details["job_id"] = job_id
-            raise
-    return AwaitedJob(job, bool(submitted["deduplicated"]), daemon_runs=True)
+    progress = RetryProgress(invocation, job_id)
+    poll = None if "pipeline" in submitted else progress.poll
+    with show_waiting(invocation, f"{what}, job {job_id}", poll) as line, hint_on_interrupt(job_id):
+        output = LiveOutputPrinter(line.write, terminal=terminal, label=step_label)
+        deadline = _deadline(invocation)
+        if "pipeline" in submitted:
+            if follows or _shows_steps(invocation):
+                _follow_run(invocation, job_id, line, output if follows else None, deadline)
+        elif follows:
+            _follow_job(invocation, job_id, output, deadline)
+        ran = wait_for(invocation, submitted, deadline)
+    if not invocation.json and poll is not None:
+        for text in progress.lines(ran.job):
+            print(text, file=sys.stderr)
+    return job_result(ran, output_shown=follows)
+
+
+def _as_document(piece: OutputPiece) -> Document:
+    from ductile.struct import to_builtins
+
+    document: Document = to_builtins(piece)
+    return document
+
+
+def _shows_steps(invocation: Invocation) -> bool:
+    return not invocation.json and invocation.out.isatty()
+
+
+def _deadline(invocation: Invocation) -> float | None:
+    """When --timeout is over, by the monotonic clock."""
+    from time import monotonic
+
+    timeout = invocation.duration("timeout")
+    return None if timeout is None else monotonic() + timeout.total_seconds()
+
+
+def _time_left(deadline: float | None) -> str | None:
+    """The time until the deadline as the operations read it; `0ms` if it has passed."""
+    from time import monotonic
+
+    return None if deadline is None else f"{max(0, round((deadline - monotonic()) * 1000))}ms"
+
+
+def _follow_job(
+    invocation: Invocation, job_id: str, output: LiveOutputPrinter, deadline: float | None
+) -> None:
+    """Show what the job prints until it has ended, the time is up, or the daemon stops."""
+    position = 0
+    while (left := _time_left(deadline)) != "0ms":
+        fields: JsonObject = {"job_id": job_id, "after": position, "executions": _ALL}
+        news = _next(invocation, "job.follow", fields, left)
+        if news is None:
+            return
+        output.show(news["output"])
+        position = news["position"]
+        if news["ended"] or news["stopping"]:
+            return
+
+
+def _follow_run(
+    invocation: Invocation,
+    run_id: str,
+    line: WaitingLine,
+    output: LiveOutputPrinter | None,
+    deadline: float | None,
+) -> None:
+    """Show what steps print, and each step as it ends, until the run is over or the daemon stops."""
+    known: list[str] = []
+    position = 0
+    while (left := _time_left(deadline)) != "0ms":
+        fields: JsonObject = {
+            "job_id": run_id,
+            "known": len(known),
+            "live": output is not None,
+            "position": position,
+        }
+        news = _next(invocation, "pipeline.follow", fields, left)
+        if news is None:
+            return
+        if output is not None:
+            output.show(news.get("live_output", ()))  # absent in answers of an older daemon
+        position = news.get("position", 0)
+        for job in news["ended"]:
+            if job["job_id"] not in known:
+                known.append(job["job_id"])
+                _print_step(invocation, job, line)
+        if news["over"] or news["stopping"]:
+            return
+
+
+def _next(invocation: Invocation, operation: str, fields: JsonObject, left: str | None) -> Document | None:
+    """One request of a follower. None from a daemon that cannot: an older one, or one that has gone."""
+    try:
+        return request_daemon(
+            invocation, operation, fields | {"timeout": left or FOLLOW_TIMEOUT}, timeout=None
+        )
+    except (DaemonNotRunningError, StoreBusyError, UsageError):
+        return None
+
+
+def _print_step(invocation: Invocation, job: JsonObject, line: WaitingLine) -> None:
+    if job["step"] is None or not _shows_steps(invocation):
+        return
+    console = console_for(invocation.out, invocation.environ, verbose=invocation.verbose)
+    what = f"{job['step']}  {job['plugin']} {job['command']}"
+    text = f"{console.style('dim', '·')} {printable(what)}  {fmt.status(str(job['status']), console)}"
+    if error := fmt.informative_error(job):
+        text += f"  {one_line(error)}"
+    line.print(text, invocation.out)
+
+
+def wait_for(invocation: Invocation, submitted: Document, deadline: float | None = None) -> AwaitedJob:
+    """The job when it has ended, or at the deadline."""
+    job_id = str(submitted["job_id"])
+    fields: JsonObject = {"job_id": job_id, "timeout": _time_left(deadline)}
+    try:
+        job = request_daemon(invocation, "job.wait", fields, timeout=None)
+    except (DaemonNotRunningError, StoreBusyError) as gone:
+        # The job is stored: name it, so that it can be found again.
+        gone.hint = f"The job is on the queue. When the daemon is back: ductile job wait {job_id}"
+        gone.details["job_id"] = job_id
+        raise
+    return AwaitedJob(job, submitted, daemon_runs=True)
 
 
 @contextmanager
@@ -94,8 +253,10 @@ def hint_on_interrupt(job_id: str) -> Iterator[None]:
 def run_in_process(
     invocation: Invocation,
     on_end: Callable[[JsonObject], None] = lambda _job: None,
+    on_output: Callable[[OutputPiece], None] | None = None,
     *,
     fields: JsonObject | None = None,
+    added: Mapping[str, JsonValue] = _NO_FIELDS,
 ) -> AwaitedJob:
     """Submit the job of this command and run it, and the jobs it leads to, in this process.
 
@@ -105,13 +266,20 @@ def run_in_process(
 
     from ductile.offline import run_offline
 
-    operation = invocation.action.operation
     limit = invocation.duration("timeout") if fields is None else None
-    fields = invocation.request_fields() if fields is None else fields
+    fields = {**invocation.request_fields(), **added} if fields is None else fields
     ran = asyncio.run(
-        run_offline(invocation.config, invocation.environ, operation, fields, time_limit=limit, ended=on_end)
+        run_offline(
+            invocation.config,
+            invocation.environ,
+            invocation.action.operation,
+            fields,
+            time_limit=limit,
+            ended=on_end,
+            on_output=on_output,
+        )
     )
-    return AwaitedJob(ran.job, ran.deduplicated, daemon_runs=False, stopped=ran.stopped)
+    return AwaitedJob(ran.job, ran.submitted, daemon_runs=False, stopped=ran.stopped)
 
 
 class RetryProgress:
@@ -159,20 +327,30 @@ def _attempt_line(row: Document, job: Document) -> str:
     return f"{line}; next try in {wait} (Ctrl-C leaves it queued)"
 
 
-def job_result(ran: AwaitedJob) -> CommandResult:
+def job_result(ran: AwaitedJob, *, output_shown: bool) -> CommandResult:
     """The result of a job that succeeded; the error of one that did not, and an exit status by its status."""
-    job = ran.job
-    data = job | {"deduplicated": ran.deduplicated}
+    job, deduplicated = ran.job, bool(ran.submitted["deduplicated"])
+    data = job | {"deduplicated": deduplicated}
+    also = ran.submitted.get("note")
+    notes = [console_text(f"note: {also}")] if also else []
     if job["status"] != "succeeded":
         # Not ended is not failed: a script that retries on failure would start the job twice. Without a
         # daemon and not stopped, its attempt here failed, and no process retries it.
         pending = job["status"] not in fmt.TERMINAL_STATUSES and (ran.daemon_runs or ran.stopped)
         status = Exit.INTERRUPTED if ran.stopped == "signal" else Exit.TRY_AGAIN
-        return CommandResult(
-            data,
-            exit_status=status if pending else Exit.FAILURE,
-            note=lambda console: _failure_text(ran, console),
+        notes.append(
+            lambda console: _failure_text(ran, console, with_output=deduplicated or not output_shown)
         )
+        return CommandResult(
+            data, exit_status=status if pending else Exit.FAILURE, note=lambda console: _lines(notes, console)
+        )
+    if deduplicated:
+
+        def duplicate(console: Console) -> str:
+            completed = fmt.moment(job["completed_at"], console)
+            return f"Not run again: job {job['job_id']} succeeded under this key at {completed}."
+
+        notes.append(duplicate)
 
     def text(console: Console) -> str:
         """The plugin's `result`, or its whole answer without one. Unchanged unless it goes to a terminal."""
@@ -180,14 +358,18 @@ def job_result(ran: AwaitedJob) -> CommandResult:
         text = fmt.value(answer.get("result", answer))
         return text if console.width is None else printable(text)
 
-    def duplicate(console: Console) -> str:
-        completed = fmt.moment(job["completed_at"], console)
-        return f"Not run again: job {job['job_id']} succeeded under this key at {completed}."
-
-    return CommandResult(data, text, note=duplicate if ran.deduplicated else None)
+    return CommandResult(data, text, note=(lambda console: _lines(notes, console)) if notes else None)
 
 
-def _failure_text(ran: AwaitedJob, console: Console) -> str:
+def console_text(text: str) -> Callable[[Console], str]:
+    return lambda console: console.hint(text)
+
+
+def _lines(notes: Iterable[Callable[[Console], str]], console: Console) -> str:
+    return "\n".join(note(console) for note in notes)
+
+
+def _failure_text(ran: AwaitedJob, console: Console, *, with_output: bool) -> str:
     job = ran.job
     ended = job["status"] in fmt.TERMINAL_STATUSES
     status = f"{'is ' if job['status'] == 'dead' else ''}{job['status']}"
@@ -202,7 +384,7 @@ def _failure_text(ran: AwaitedJob, console: Console) -> str:
         first += f": {indent_continuation(error)}"
     lines = [first]
     for name, text in printed.items():
-        if text:
+        if text and with_output:
             kept = text.rstrip("\n").split("\n")[-_OUTPUT_LINES:]
             lines += [console.style("bold", f"{name}:"), fmt.indent("\n".join(kept))]
     job_id = job["job_id"]

@@ -99,6 +99,9 @@ GLOBAL_OPTIONS = (CONFIG, JSON, VERBOSE, HELP)
 # Arguments and options that several commands share.
 DRY_RUN = Option("--dry-run", "show what would be done, and do nothing", "dry_run")
 TIMEOUT = Option("--timeout DURATION", "wait no longer than this, such as 30s; without a daemon, end it then")
+FOLLOW_OUTPUT = Option(
+    "--follow", "show on standard error what it prints while it runs; a terminal shows it anyway"
+)
 JOB = Argument("JOB", field="job_id")
 PLUGIN = Argument("PLUGIN", field="plugin")
 OPTIONAL_PLUGIN = PLUGIN._replace(required=False)

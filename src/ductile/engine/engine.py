@@ -17,6 +17,7 @@ from ductile.engine.deps import EngineDeps, EngineStatus
 from ductile.engine.dispatcher import Dispatcher
 from ductile.engine.executor import Executor
 from ductile.engine.job_signals import JobSignals
+from ductile.engine.live_output import LiveOutput
 from ductile.engine.maintenance import index_forever, prune_forever
 from ductile.engine.recovery import recover
 from ductile.engine.reload.drain import Drain
@@ -56,7 +57,10 @@ class Engine:
         store, clock, signals = deps.store, deps.clock, deps.signals
         self.job_signals = JobSignals(signals)
         self.waiters = Waiters()
-        self._executor = Executor(store, deps.runner, self.snapshot, clock, self.job_signals, deps.environ)
+        self.live_output = LiveOutput(clock.now)
+        self._executor = Executor(
+            store, deps.runner, self.snapshot, clock, self.job_signals, deps.environ, live=self.live_output
+        )
         self.dispatcher = Dispatcher(
             store,
             self._executor.execute,

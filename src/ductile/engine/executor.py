@@ -31,6 +31,7 @@ from ductile.core.scripts import EXEC_PLUGIN, ExecCommand, Script, script_enviro
 from ductile.engine.artifact_files import describe_artifacts
 from ductile.engine.clock import STORE_UNAVAILABLE, Clock
 from ductile.engine.job_signals import JobSignals
+from ductile.engine.live_output import LiveOutput
 from ductile.errors import RefusedError
 from ductile.protocol.plugin_messages import (
     PluginRequest,
@@ -44,6 +45,7 @@ from ductile.runner.port import (
     CouldNotStart,
     ForkServerLost,
     Launch,
+    OutputStream,
     Process,
     ResourceLimits,
     Runner,
@@ -88,9 +90,11 @@ class Executor:
         job_signals: JobSignals,
         environ: Mapping[str, str],
         *,
+        live: LiveOutput,
         settle_attempts: int | None = None,
     ) -> None:
-        """Plugin processes start from `environ` and from the working directory that is current now.
+        """Plugin processes start from `environ` and from the working directory that is current now. Their
+        output goes to `live` as it comes.
 
         `settle_attempts` limits how often storing a result is tried; None: no limit.
         """
@@ -102,6 +106,7 @@ class Executor:
         # A copy: os.environ decodes every variable each time it is read.
         self._environ = dict(environ)
         self._directory = str(Path.cwd())
+        self._live = live
         self._settle_attempts = settle_attempts
         #: Processes by job and execution.
         self._processes: dict[tuple[str, int], Process] = {}
@@ -195,6 +200,7 @@ class Executor:
                 processes=plugin.limits.processes,
             ),
             warm=None if plugin.warm is False else WarmStart(preload=plugin.preload),
+            on_output=self._live.callback_for(job),
         )
         if plugin.installed.script is None:
             return _Prepared(launch=launch)
@@ -223,6 +229,7 @@ class Executor:
             environment=self._environment(claim, snapshot, {}),
             directory=command.cwd,
             timeout=timedelta(seconds=command.timeout),
+            on_output=self._live.callback_for(claim.job),
         )
         return _start_script(Script(argv=command.argv, directory=command.cwd), launch)
 
@@ -298,6 +305,7 @@ class Executor:
             return interpret(ended, script)
         finally:
             self._processes.pop(_execution_of(job), None)
+            self._live.end(job)
 
     def _is_stopping(self, job: Job) -> bool:
         return self._stopping or _execution_of(job) in self._stop_requested
@@ -389,6 +397,8 @@ def _start_script(script: Script, launch: Launch) -> _Prepared | Failed:
             return Failed(reason=JobReason.COULD_NOT_START, error=error, permanent=True)
         program = found
     launch = replace(launch, entrypoint=program, arguments=script.argv[1:], directory=script.directory)
+    if script.output is not OutputFormat.PROTOCOL:
+        launch = replace(launch, live_streams=frozenset(OutputStream))
     return _Prepared(launch=launch, script=script)
 
 

@@ -202,6 +202,12 @@ def needed_for(snapshot: Snapshot, plugin: str, command: str) -> tuple[str, ...]
     return (auth_scope(AccessResource.PLUGIN, right), auth_scope(plugin, right))
 
 
+def needed_to_run(snapshot: Snapshot, name: str) -> tuple[str, ...]:
+    """The scopes of which one is needed to run any command of a plugin, or a pipeline."""
+    general = auth_scope(AccessResource.PLUGIN, AccessLevel.WRITE)
+    return (general, auth_scope(name, AccessLevel.WRITE)) if name in snapshot.plugins else (general,)
+
+
 def needed_to_see(snapshot: Snapshot, plugin: str) -> tuple[str, ...]:
     """The scopes of which one is needed to read what a plugin takes: also that to call it."""
     general = auth_scope(AccessResource.PLUGIN, AccessLevel.READ)
@@ -246,6 +252,10 @@ ONE_PLUGIN = Access(
 COMMAND = Access(
     doc_text="plugin or {plugin}, :ro for read commands, :rw for write",
     required_scopes=lambda snapshot, path: needed_for(snapshot, path["plugin"], path["command"]),
+)
+RUN = Access(
+    doc_text="plugin:rw, or {name}:rw for a plugin",
+    required_scopes=lambda snapshot, path: needed_to_run(snapshot, path["name"]),
 )
 TRIGGER = Access(
     doc_text="plugin:rw if a pipeline answers, else as for the plugin",

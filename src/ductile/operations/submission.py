@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from datetime import timedelta
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeAlias
 
 from msgspec import UNSET, Meta, UnsetType
 
@@ -46,6 +46,7 @@ _TRACEPARENT = re.compile(
 )
 _NO_TRACE = "0" * 32
 _MAX_QUOTED = 100
+_MAX_ATTEMPTS = 1000
 
 
 def _decode_ttl(name: str, value: JsonValue) -> timedelta:
@@ -119,6 +120,7 @@ class SubmissionRequest(BaseSubmissionRequest):
     state_webhook_url: Annotated[
         str | None, about("Called when the state changes; for a duplicate, by the existing job.")
     ] = None
+    follow: Annotated[bool, local("The caller is about to follow what it prints.")] = False
     state_webhook_events: Annotated[
         tuple[str, ...] | None,
         Meta(
@@ -133,6 +135,12 @@ class SubmissionRequest(BaseSubmissionRequest):
     ] = None
 
 
+def expect_follower(context: OperationContext, request: SubmissionRequest, job_id: str) -> None:
+    """Keep what the job prints, from its first byte on, for the caller who is about to follow it."""
+    if request.follow and context.engine is not None:
+        context.engine.live_output.expect_follower(job_id)
+
+
 class Submitted(Response, kw_only=True):
     """The job is on disk. GET /job/{job_id} tells what becomes of it."""
 
@@ -145,6 +153,7 @@ class Submitted(Response, kw_only=True):
     command: str
     pipeline: Annotated[str | UnsetType, about("The pipeline that answers.")] = UNSET
     deduplicated: Annotated[bool, about("Whether the job existed already, and nothing was started.")]
+    note: Annotated[str | UnsetType, about("What else the name stands for.")] = UNSET
 
     @property
     def http_message(self) -> str | None:
@@ -161,6 +170,7 @@ class PlannedSubmission(Response):
     pipeline: str | UnsetType = UNSET
     job_id: None = None
     dry_run: bool = True
+    note: str | UnsetType = UNSET
 
 
 class SubmissionOptions(Value):
@@ -349,9 +359,20 @@ def parse_trace_id(traceparent: str | None) -> str | None:
     return None if found is None or found["trace"] == _NO_TRACE else found["trace"]
 
 
+MaxAttempts: TypeAlias = Annotated[
+    int | None,
+    Meta(
+        ge=1, le=_MAX_ATTEMPTS, description="How often it is tried; without it, as the plugin's `retry` says."
+    ),
+]
+
+
 class RunCommand(SubmissionRequest, kw_only=True):
     plugin: Annotated[str, about("Name of the plugin, as it is configured.")]
-    command: Annotated[str | None, about("Its command; `poll` if it has one, else `handle`.")] = None
+    command: Annotated[
+        str | None, about("Its command: `handle` with a payload, else `poll`, as far as it has them.")
+    ] = None
+    max_attempts: MaxAttempts = None
 
 
 async def run_command(context: OperationContext, request: RunCommand) -> Submitted | PlannedSubmission:
@@ -368,7 +389,8 @@ async def submit_job(
     """
     snapshot = context.snapshot()
     plugin = runnable_plugin(snapshot, request.plugin)
-    command = known_command(plugin, request.command or default_command(plugin))
+    default = default_command(plugin, has_payload=request.payload is not None)
+    command = known_command(plugin, request.command or default)
     options = await read_submission_options(context, request)
     if event is None:
         refuse_invalid_payload(plugin, command, options.payload)
@@ -380,7 +402,7 @@ async def submit_job(
         command=command,
         submitted_by=context.source.submitted_by,
         submitted_detail=context.source.detail,
-        max_attempts=plugin.retry.max_attempts,
+        max_attempts=request.max_attempts or plugin.retry.max_attempts,
         payload=options.payload if event is None else None,
         source_event_id=None if event is None else event.id,
         dedupe_key=options.dedupe_key,
@@ -391,6 +413,7 @@ async def submit_job(
     )
     if options.idempotent:
         await refuse_reused_key(context, options, (job,))
+    expect_follower(context, request, job.id)
     submission = Submission(jobs=(job,), event=event, dedupe_window=snapshot.service.dedupe_ttl)
     (result,) = await context.enqueue(submission)
     status = JobStatus.QUEUED

@@ -214,6 +214,7 @@ def _evidence(output: ProcessOutput) -> Evidence:
         exit_code=output.status.exit_code,
         signal=output.status.signal,
         duration=output.duration,
+        stderr_truncated=output.stderr_truncated,
     )
 
 

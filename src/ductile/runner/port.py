@@ -6,7 +6,7 @@ what that means for the job.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from enum import StrEnum
 from typing import Protocol, TypeAlias
@@ -35,6 +35,17 @@ class WarmStart(Value):
     preload: tuple[str, ...] = ()
 
 
+class OutputStream(StrEnum):
+    STDOUT = "stdout"
+    STDERR = "stderr"
+
+
+#: Takes a piece of output as it is read. It is called on the event loop and must not raise.
+OutputCallback: TypeAlias = Callable[[OutputStream, bytes], None]
+#: The stdout of a plugin is its response, which is read as a whole.
+LIVE_STREAMS = frozenset({OutputStream.STDERR})
+
+
 @hide_in_repr("environment", "arguments")
 class Launch(Value):
     """A request for one process."""
@@ -50,6 +61,9 @@ class Launch(Value):
     arguments: tuple[str, ...] = ()
     limits: ResourceLimits = NO_LIMITS
     warm: WarmStart | None = None
+    #: Gets the output of `live_streams` while the process runs, also what lies beyond the limits.
+    on_output: OutputCallback | None = None
+    live_streams: frozenset[OutputStream] = LIVE_STREAMS
 
 
 #: Variables about session, user and language; no credentials.

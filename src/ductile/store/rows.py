@@ -180,6 +180,7 @@ def read_log(row: tuple[SqlValue, ...]) -> LogRow:
         "completed_at": parse_timestamp(values["completed_at"]),
         "artifacts": list_or_empty(values["artifacts"]),
         "output": OutputFormat(values["output"]),
+        "stderr_truncated": bool(values["stderr_truncated"]),
         "payload": object_or_none(values.get("payload")),
     }
     return LogRow(**values)

@@ -28,7 +28,7 @@ async def test_no_patience_is_not_the_usual_patience(tmp_path: Path) -> None:
         await bench.started()
         async with asyncio.timeout(20):
             assert await follow_log(bench.context, FollowLog(timeout=AT_ONCE)) == NewExecutions(
-                logs=[], stopping=False
+                logs=[], live_output=[], position=0, stopping=False
             )
         await bench.submit()
         await bench.until(Signal.JOB_SUCCEEDED)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from ductile.cli.bulk import change_result, one_of
@@ -18,6 +19,7 @@ _ONE_JOB = Argument(
 )
 #: Characters of a payload or context that `explain` shows.
 _MAX_INPUT = 300
+_TRUNCATED = "more was printed on stderr than is kept: only its beginning is shown"
 
 
 @renders(
@@ -71,6 +73,8 @@ def show(job: Document, console: Console) -> str:
         lines += fmt.section("Stderr", fmt.indent(job["stderr"].rstrip("\n")), console)
     if job.get("steps"):
         lines += fmt.section("Steps", fmt.steps_table(job["steps"], console), console)
+    if any(row.get("stderr_truncated") for row in job["executions"]):
+        lines += ["", _TRUNCATED[0].upper() + _TRUNCATED[1:] + "."]
     if job["executions"]:
         lines += fmt.section("Executions", _executions_table(job["executions"], console), console)
     rows = [
@@ -138,17 +142,114 @@ def tree(found: Document, console: Console) -> str:
     return "\n".join(lines)
 
 
-@renders("logs", "show what each execution of a job printed", "job.logs", arguments=(JOB,))
-def logs(found: Document, console: Console) -> str:
-    parts = []
-    for row in found["executions"]:
-        word, took = fmt.status(row["status"], console), fmt.ms(row["duration_ms"])
-        lines = [f"{row['id']}  {word}  {fmt.time(row['started_at'], console)}  {took}"]
-        for name in ("error", "stdout", "stderr"):
-            if row[name]:
-                lines += [console.style("bold", f"{name}:"), fmt.indent(row[name])]
-        parts.append("\n".join(lines))
-    return "\n\n".join(parts) or "The job has not run yet."
+@action(
+    "logs",
+    "show what each execution of a job printed",
+    "job.logs",
+    arguments=(JOB,),
+    options=(Option("-f, --follow", "go on with what it prints, until it has ended; needs the daemon"),),
+    about="With --follow the exit status is that of `job wait`; of a pipeline run, the output of its steps "
+    "is shown. What was printed before is shown as far as it is still held. With --follow and --json "
+    "together, each line is a JSON object: `output`, `execution` and, at the end, `job`.",
+    examples=(Example("ductile job logs -f 8000a1b2c3d4", "what it prints, as it prints it"),),
+)
+def logs(invocation: Invocation) -> CommandResult:
+    if invocation.switch("follow"):
+        return _follow_logs(invocation)
+    found = request(invocation)
+
+    def text(console: Console) -> str:
+        parts = [_execution_text(row, console) for row in found["executions"]]
+        return "\n\n".join(parts) or "The job has not run yet."
+
+    return CommandResult(found, text)
+
+
+def _execution_text(row: Document, console: Console, *, with_output: bool = True) -> str:
+    word, took = fmt.status(row["status"], console), fmt.ms(row["duration_ms"])
+    lines = [f"{row['id']}  {word}  {fmt.time(row['started_at'], console)}  {took}"]
+    for name in ("error", "stdout", "stderr") if with_output else ("error",):
+        if row[name]:
+            lines += [console.style("bold", f"{name}:"), fmt.indent(row[name])]
+    if row.get("stderr_truncated"):  # absent in answers of an older daemon
+        lines.append(f"({_TRUNCATED})")
+    return "\n".join(lines)
+
+
+def _follow_logs(invocation: Invocation) -> CommandResult:
+    """Print output as it comes and executions as they end, until the job has ended or the daemon stops."""
+    from ductile.cli.client import FOLLOW_TIMEOUT, request_daemon
+
+    view = _LogView(invocation)
+    connection = connect_to_daemon(invocation)
+    if connection is None:
+        for row in request(invocation)["executions"]:
+            view.show_execution(row)
+        job = request(invocation, "job.wait")
+        return view.end(job)
+    connection.close()
+    position: int | None = None
+    while True:
+        fields = invocation.request_fields() | {"after": position, "executions": view.known}
+        fields["timeout"] = FOLLOW_TIMEOUT
+        news = request_daemon(invocation, "job.follow", fields, timeout=None)
+        position = news["position"]
+        view.show(news["output"], news["executions"])
+        if news["ended"] or news["stopping"]:
+            return view.end(news["job"])
+
+
+class _LogView:
+    """Prints what a job prints, and its executions when they have ended."""
+
+    def __init__(self, invocation: Invocation) -> None:
+        from ductile.cli.console.console import console_for
+        from ductile.cli.live_output import LiveOutputPrinter, step_label
+
+        self._out, self._json = invocation.out, invocation.json
+        self._console = console_for(
+            invocation.out, invocation.environ, invocation.config, verbose=invocation.verbose
+        )
+        terminal = self._console.width is not None
+        self._printer = LiveOutputPrinter(self._write, terminal=terminal, label=step_label)
+        #: The number of the last execution that was shown.
+        self.known = 0
+
+    def show(self, output: list[Document], executions: list[Document]) -> None:
+        for row in executions:
+            # Output of a later execution comes after the end of this one.
+            self._show_output(each for each in output if each["execution"] <= row["execution"])
+            output = [each for each in output if each["execution"] > row["execution"]]
+            self.show_execution(row)
+        self._show_output(output)
+
+    def show_execution(self, row: Document) -> None:
+        self.known = max(self.known, row["execution"])
+        if self._json:
+            self._write(f"{fmt.to_json({'execution': row})}\n")
+            return
+        self._printer.end_line()
+        seen = self._printer.has_shown(row["job_id"], row["execution"])
+        self._write(f"{_execution_text(row, self._console, with_output=not seen)}\n")
+
+    def end(self, job: Document) -> CommandResult:
+        """The outcome of the job."""
+        if not self._json:
+            self._printer.end_line()
+            return _outcome(job)
+        self._write(f"{fmt.to_json({'job': job})}\n")
+        return _outcome(job)._replace(data=None, text=None)
+
+    def _show_output(self, pieces: Iterable[Document]) -> None:
+        if not self._json:
+            self._printer.show(pieces)
+            return
+        for piece in pieces:
+            self._write(f"{fmt.to_json({'output': piece})}\n")
+
+    def _write(self, text: str) -> None:
+        self._out.write(text)
+        self._out.flush()
 
 
 @action(
@@ -160,7 +261,6 @@ def logs(found: Document, console: Console) -> str:
 )
 def wait(invocation: Invocation) -> CommandResult:
     from ductile.cli.console.console import show_waiting
-    from ductile.errors import Exit
 
     connection = connect_to_daemon(invocation)
     if connection is None:
@@ -168,6 +268,13 @@ def wait(invocation: Invocation) -> CommandResult:
     else:
         with show_waiting(invocation, f"job {invocation.text('JOB')}"):
             job = exchange(invocation, connection, timeout=None)
+    return _outcome(job)
+
+
+def _outcome(job: Document) -> CommandResult:
+    """The line about a job that was waited for, and the exit status by its status."""
+    from ductile.errors import Exit
+
     ended = job["status"] in fmt.TERMINAL_STATUSES
     status = Exit.OK if job["status"] == "succeeded" else Exit.FAILURE if ended else Exit.TRY_AGAIN
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ductile.cli.client import FOLLOW_TIMEOUT, Document, connect_to_daemon, exchange, request_daemon
+from ductile.cli.client import Document
 from ductile.cli.console import format as fmt
-from ductile.cli.console.console import Console, console_for, one_line, printable
+from ductile.cli.console.console import Console, printable
 from ductile.cli.invocation import CommandResult, Invocation
-from ductile.cli.spec import DRY_RUN, TIMEOUT, Argument, Example, Option, action, renders
+from ductile.cli.spec import DRY_RUN, FOLLOW_OUTPUT, TIMEOUT, Argument, Example, Option, action, renders
 
 if TYPE_CHECKING:
     from ductile.config.snapshot import Snapshot
@@ -67,6 +67,7 @@ def show(invocation: Invocation) -> CommandResult:
     arguments=(_NAME,),
     options=(
         TIMEOUT,
+        FOLLOW_OUTPUT,
         Option("--no-wait", "print the id of the run and do not wait for it; needs the daemon"),
         DRY_RUN,
     ),
@@ -85,49 +86,9 @@ def run(invocation: Invocation) -> CommandResult:
 
         return known_pipeline(snapshot, invocation.text("NAME"))
 
-    show_steps = not invocation.json and invocation.out.isatty()
-
-    def on_end(job: Document) -> None:
-        if show_steps and job["step"] is not None:
-            _print_step(invocation, job)
-
     with run_job.hint_reload(invocation, find_pipeline):
-        result = run_job.result_without_waiting(invocation, lambda done: f"the pipeline {done['pipeline']}")
-        if result is not None:
-            return result
-        connection = connect_to_daemon(invocation)
-        if connection is None:
-            return run_job.job_result(run_job.run_in_process(invocation, on_end))
-        submitted = exchange(invocation, connection)
-        # Not with --timeout: following the steps has no time limit.
-        if show_steps and invocation.optional("timeout") is None:
-            run_id = str(submitted["job_id"])
-            with run_job.hint_on_interrupt(run_id):
-                _follow_steps(invocation, run_id)
-        return run_job.job_result(run_job.wait_for(invocation, submitted))
-
-
-def _follow_steps(invocation: Invocation, run_id: str) -> None:
-    """Print each step as it ends, until the run is over or the daemon stops."""
-    known: list[str] = []
-    while True:
-        fields: JsonObject = {"job_id": run_id, "known": len(known), "timeout": FOLLOW_TIMEOUT}
-        news = request_daemon(invocation, "pipeline.follow", fields, timeout=None)
-        for job in news["ended"]:
-            if job["job_id"] not in known:
-                known.append(job["job_id"])
-                _print_step(invocation, job)
-        if news["over"] or news["stopping"]:
-            return
-
-
-def _print_step(invocation: Invocation, job: Document) -> None:
-    console = console_for(invocation.out, invocation.environ, verbose=invocation.verbose)
-    what = f"{job['step'] or '-'}  {job['plugin']} {job['command']}"
-    line = f"{console.style('dim', '·')} {printable(what)}  {fmt.status(job['status'], console)}"
-    if error := fmt.informative_error(job):
-        line += f"  {one_line(error)}"
-    print(line, file=invocation.out, flush=True)
+        result = run_job.result_without_waiting(invocation, run_job.describe_planned)
+        return result or run_job.run_and_show(invocation, invocation.text("NAME"))
 
 
 @action(

@@ -22,7 +22,15 @@ if TYPE_CHECKING:
 
     from ductile.cli.invocation import Invocation
 
-__all__ = ["Console", "console_for", "indent_continuation", "one_line", "printable", "show_waiting"]
+__all__ = [
+    "Console",
+    "WaitingLine",
+    "console_for",
+    "indent_continuation",
+    "one_line",
+    "printable",
+    "show_waiting",
+]
 
 _STYLES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33"}
 _MIN_WIDTH = 40
@@ -146,42 +154,82 @@ def console_for(
     return plain._replace(colour=colour, width=width, today=f"{now.astimezone(zone):%Y-%m-%d}")
 
 
+class WaitingLine:
+    """The line on standard error that says what is waited for, and text that is shown meanwhile and stays."""
+
+    def __init__(self, what: str | None) -> None:
+        """`what` is None where no line is shown."""
+        from threading import Lock
+
+        self._what = what
+        self._lock = Lock()
+        self._shown = False
+        self._at_line_start = True
+
+    def write(self, text: str) -> None:
+        with self._lock:
+            self._replace(text)
+
+    def print(self, text: str, out: TextIO) -> None:
+        """Print a line of the result, which may go to the same terminal."""
+        with self._lock:
+            self._replace("" if self._at_line_start else "\n")
+            self._at_line_start = True
+            print(text, file=out, flush=True)
+
+    def update(self, lines: list[str], seconds: int) -> None:
+        from ductile.cli.console.format import ms
+
+        with self._lock:
+            if lines:
+                line_end = "" if self._at_line_start else "\n"
+                self._replace(line_end + "".join(f"{line}\n" for line in lines))
+            # A line that a job has begun is not overwritten.
+            if self._what is not None and self._at_line_start:
+                sys.stderr.write(f"{_CLEAR}waiting for {self._what}, {ms(seconds * 1000)}")
+                sys.stderr.flush()
+                self._shown = True
+
+    def end(self) -> None:
+        with self._lock:
+            self._replace("" if self._at_line_start else "\n")
+
+    def _replace(self, text: str) -> None:
+        sys.stderr.write(f"{_CLEAR if self._shown else ''}{text}")
+        sys.stderr.flush()
+        self._shown = False
+        self._at_line_start = text.endswith("\n") if text else self._at_line_start
+
+
 @contextmanager
 def show_waiting(
     invocation: Invocation, what: str, poll: Callable[[], list[str]] | None = None
-) -> Iterator[None]:
+) -> Iterator[WaitingLine]:
     """Show on a terminal what the block waits for, and how long, in a line on standard error.
 
     Lines of `poll` are printed meanwhile and stay, on a terminal or not.
     """
-    terminal = sys.stderr.isatty()
+    terminal = sys.stderr.isatty() and not invocation.json
+    line = WaitingLine(one_line(what) if terminal else None)
     if invocation.json or not (terminal or poll):
-        yield
+        yield line
+        line.end()
         return
     from threading import Event, Thread
 
     over = Event()
-    what_line = one_line(what) if terminal else None
-    thread = Thread(target=_show, args=(what_line, poll or list, over), name="ductile-progress", daemon=True)
+    thread = Thread(target=_show, args=(line, poll or list, over), name="ductile-progress", daemon=True)
     thread.start()
     try:
-        yield
+        yield line
     finally:
         over.set()
         thread.join()
+        line.end()
 
 
-def _show(what: str | None, poll: Callable[[], list[str]], over: Event) -> None:
-    from ductile.cli.console.format import ms
-
+def _show(line: WaitingLine, poll: Callable[[], list[str]], over: Event) -> None:
     seconds = 0
-    clear = "" if what is None else _CLEAR
     while not over.wait(_INTERVAL_SECONDS):
         seconds += _INTERVAL_SECONDS
-        lines = "".join(f"{clear}{line}\n" for line in poll())
-        status = "" if what is None else f"{clear}waiting for {what}, {ms(seconds * 1000)}"
-        sys.stderr.write(lines + status)
-        sys.stderr.flush()
-    if seconds:
-        sys.stderr.write(clear)
-        sys.stderr.flush()
+        line.update(poll(), seconds)

@@ -286,6 +286,8 @@ class Evidence(Value):
     signal: int | None = None
     duration: timedelta = timedelta(0)
     output: OutputFormat = OutputFormat.PROTOCOL
+    #: More was printed on stderr than is kept.
+    stderr_truncated: bool = False
 
 
 NO_EVIDENCE = Evidence()

@@ -14,9 +14,11 @@ from ductile.core.jobs.settlement import LogStatus
 from ductile.core.json import JsonObject, JsonValue
 from ductile.core.runs.graph import RUN_PLUGIN
 from ductile.core.scripts import EXEC_PLUGIN, done_event
+from ductile.engine.live_output import OutputPiece
 from ductile.operations.context import OperationContext
 from ductile.operations.response import Id, Orphaned, Timestamp, from_record, milliseconds, timestamp
 from ductile.protocol.plugin_messages import normalise_response, result_in
+from ductile.runner.port import OutputStream
 from ductile.store.model.records import LedgerRow, LogRow, TransitionRow
 from ductile.struct import Value, about, field
 
@@ -135,6 +137,7 @@ class Execution(Value):
     trace_id: str | None
     artifacts: list[Artifact]
     stderr_bytes: int
+    stderr_truncated: Annotated[bool, about("Whether more was printed on stderr than is kept.")]
 
 
 class LoggedExecution(Execution):
@@ -203,6 +206,28 @@ def job_output(job: Job, row: LogRow) -> JsonObject | None:
         "exit_code": row.exit_code,
         "output_files": list(row.artifacts),
     }
+
+
+class LiveOutputText(Value):
+    """Output of a running execution: the `data` of the server-sent event `job.output`."""
+
+    job_id: Id
+    run_id: Annotated[Id | None, about("The run of which the job is a step.")]
+    step: str | None
+    plugin: str
+    command: str
+    execution: int
+    stream: OutputStream
+    offset: Annotated[
+        int,
+        about("Bytes of the stream before this text. Beyond the `end` of the text before it: some is lost."),
+    ]
+    end: Annotated[int, about("Bytes of the stream up to the end of this text.")]
+    text: str
+
+
+def live_output_text(piece: OutputPiece) -> LiveOutputText:
+    return from_record(LiveOutputText, piece)
 
 
 class JobTransition(Value):

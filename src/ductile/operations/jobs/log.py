@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from datetime import datetime, timedelta
 from typing import Annotated, TypeAlias
 
@@ -13,13 +13,16 @@ from msgspec import Meta
 from ductile.core.jobs.model import JobReason, SubmittedBy
 from ductile.core.jobs.settlement import LogStatus
 from ductile.core.json import JsonValue
+from ductile.engine.live_output import NOTHING_READ
 from ductile.errors import StoreError
 from ductile.operations.context import OperationContext
 from ductile.operations.jobs.documents import (
     Execution,
     LedgerEvent,
+    LiveOutputText,
     ledger_event,
     listed_execution,
+    live_output_text,
     logged_execution,
 )
 from ductile.operations.jobs.lookup import resolve_filter
@@ -150,8 +153,10 @@ async def follow(
     context: OperationContext,
     timeout: timedelta | None,  # noqa: ASYNC109 - a field of the request
     look: Callable[[bool, bool], Awaitable[ResponseType | None]],
+    also: Callable[[asyncio.Event], AbstractContextManager[None]] = lambda _: nullcontext(),
 ) -> ResponseType:
-    """Call `look` at once and after each change of the ledger, until it returns a response.
+    """Call `look` at once and after each change of the ledger, until it returns a response. Also whenever the
+    event is set that `also` is called with.
 
     Its arguments are `last` (the time is up or the daemon stops: it must return a response) and `stopping`
     (the daemon stops). Raises `DaemonNotRunningError` without a daemon.
@@ -159,7 +164,7 @@ async def follow(
     engine = context.require_engine()
     clock = asyncio.get_running_loop().time
     deadline = clock() + min(MAX_FOLLOW if timeout is None else timeout, MAX_FOLLOW).total_seconds()
-    with engine.waiters.ledger_changes() as changed:
+    with engine.waiters.ledger_changes() as changed, also(changed):
         while True:
             changed.clear()  # before the store is read: a change in between is not missed
             stopping = engine.stopping
@@ -174,25 +179,40 @@ async def follow(
 class FollowLog(LogFilters):
     timeout: FollowTimeout = None
     after: Annotated[int, about("Executions after this `seq`.")] = 0
+    live: Annotated[bool, about("Also what running executions print.")] = False
+    position: Annotated[int | None, about("Output after this position.")] = None
 
 
 class NewExecutions(Response):
     logs: list[Execution]
+    live_output: list[LiveOutputText]
+    position: int
     stopping: Annotated[bool, about("Whether the daemon stops.")]
 
 
 async def follow_log(context: OperationContext, request: FollowLog) -> NewExecutions:
     """Executions after a number, oldest first; waits for one if there is none."""
     where = await _filter(context, request)
+    live = context.require_engine().live_output
 
     async def look(last: bool, stopping: bool) -> NewExecutions | None:
+        # The executions first: the output of one is complete before its end is stored.
         rows = await _after(context, where, request.after)
-        if not rows and not last:
+        read = live.read(None, request.position) if request.live else NOTHING_READ
+        output = [
+            live_output_text(piece)
+            for piece in read.pieces
+            if request.plugin in (None, piece.plugin) and request.command in (None, piece.command)
+        ]
+        if not (rows or output or last):
             return None
         logs = await _executions(context, rows, output=request.output)
-        return NewExecutions(logs=logs, stopping=stopping)
+        return NewExecutions(logs=logs, live_output=output, position=read.position, stopping=stopping)
 
-    return await follow(context, request.timeout, look)
+    def also(changed: asyncio.Event) -> AbstractContextManager[None]:
+        return live.following(None, changed) if request.live else nullcontext()
+
+    return await follow(context, request.timeout, look, also)
 
 
 async def _after(context: OperationContext, where: LogFilter, after: int) -> list[LogRow]:

@@ -71,8 +71,12 @@ def runnable_plugin(snapshot: Snapshot, name: str) -> PluginInstance:
     return plugin
 
 
-def default_command(plugin: PluginInstance) -> str:
-    return "poll" if "poll" in commands_of(plugin) else "handle"
+def default_command(plugin: PluginInstance, *, has_payload: bool) -> str:
+    """The command that runs if none is named: one that takes the payload, if there is one."""
+    commands = commands_of(plugin)
+    if has_payload and "handle" in commands:
+        return "handle"
+    return "poll" if "poll" in commands else "handle"
 
 
 def commands_of(plugin: PluginInstance) -> Mapping[str, Command]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from enum import StrEnum
 from typing import Annotated, Any
 
@@ -17,8 +19,9 @@ from ductile.core.expressions.conditions import MASK
 from ductile.core.jobs.model import TERMINAL, JobReason, JobStatus
 from ductile.core.json import JsonObject, JsonValue
 from ductile.core.runs.graph import RUN_PLUGIN, Graph, UseNode, graph_to_json
+from ductile.engine.live_output import NOTHING_READ
 from ductile.operations.context import OperationContext
-from ductile.operations.jobs.documents import ListedJob, listed_job
+from ductile.operations.jobs.documents import ListedJob, LiveOutputText, listed_job, live_output_text
 from ductile.operations.jobs.log import FollowTimeout, follow
 from ductile.operations.jobs.lookup import find_job, resolve_run
 from ductile.operations.request import NoFields
@@ -140,10 +143,14 @@ class FollowRun(Value):
     job_id: Annotated[str, about("The run.")]
     known: Annotated[int, Meta(ge=0, le=1 << 31, description="Ended steps that the caller knows of.")] = 0
     timeout: FollowTimeout = None
+    live: Annotated[bool, about("Also what running steps print.")] = False
+    position: Annotated[int | None, about("Output after this position.")] = None
 
 
 class RunProgressReport(Response):
     ended: list[ListedJob]
+    live_output: list[LiveOutputText]
+    position: int
     over: Annotated[bool, about("Whether the run has ended.")]
     stopping: Annotated[bool, about("Whether the daemon stops.")]
 
@@ -154,18 +161,29 @@ async def follow_run(context: OperationContext, request: FollowRun) -> RunProgre
     Returns also when the run has ended, the time is up, or the daemon stops. Looks at the latest steps only.
     """
     run = await resolve_run(context, request.job_id)
+    live = context.require_engine().live_output
 
     async def look(last: bool, stopping: bool) -> RunProgressReport | None:
         # The run first: steps that ended before it are then seen.
         over = (await find_job(context, run.id)).status in TERMINAL
         latest = (await context.store.list_jobs(JobFilter(run_id=run.id), limit=LARGEST_PAGE)).rows
         ended = [job for job in latest[::-1] if job.status in TERMINAL]
-        if not over and not last and len(ended) <= request.known:
+        # Then the output, which is complete before the end of a step is stored.
+        read = live.read(run.id, request.position) if request.live else NOTHING_READ
+        if not (over or last or read.pieces or len(ended) > request.known):
             return None
-        shown = [listed_job(context, job) for job in ended]
-        return RunProgressReport(ended=shown, over=over, stopping=stopping)
+        return RunProgressReport(
+            ended=[listed_job(context, job) for job in ended],
+            live_output=[live_output_text(piece) for piece in read.pieces],
+            position=read.position,
+            over=over,
+            stopping=stopping,
+        )
 
-    return await follow(context, request.timeout, look)
+    def also(changed: asyncio.Event) -> AbstractContextManager[None]:
+        return live.following(run.id, changed) if request.live else nullcontext()
+
+    return await follow(context, request.timeout, look, also)
 
 
 def trigger_of(pipeline: Pipeline) -> str | None:

@@ -42,6 +42,7 @@ from ductile.operations.submission import (
     SubmissionOptions,
     SubmissionRequest,
     Submitted,
+    expect_follower,
     find_calling_job,
     read_submission_options,
     refuse_changed_payload,
@@ -165,6 +166,7 @@ async def _start(
         deadline_at=wait.until if wait is not None and wait.cancel_on_timeout else None,
     )
     await refuse_reused_key(context, options, (run.job,))
+    expect_follower(context, request, run.job.id)
     submission = Submission(
         runs=(run,), event=event, policy=snapshot.policy, dedupe_window=snapshot.service.dedupe_ttl
     )

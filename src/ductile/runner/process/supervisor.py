@@ -20,6 +20,7 @@ import os
 from collections.abc import Callable, Iterable
 from datetime import timedelta
 from enum import Enum, auto
+from functools import partial
 from signal import Signals
 
 from ductile.runner.port import (
@@ -33,6 +34,7 @@ from ductile.runner.port import (
     GracePeriods,
     Launch,
     OutputLimitExceeded,
+    OutputStream,
     ProcessOutput,
     ProcessResult,
     StartedBy,
@@ -145,13 +147,17 @@ class BoundedReader:
         loop: asyncio.AbstractEventLoop,
         on_end: Callable[[], None],
         on_truncated: Callable[[], None] | None = None,
+        on_data: Callable[[bytes], None] | None = None,
     ) -> None:
-        """`on_end` is called at the end of a watched pipe, `on_truncated` at a byte beyond the cap."""
+        """`on_end` is called at the end of a watched pipe, `on_truncated` at a byte beyond the cap,
+        `on_data` with everything that is read.
+        """
         self._descriptor: int | None = descriptor
         self._cap = cap
         self._loop = loop
         self._on_end = on_end
         self._on_truncated = on_truncated
+        self._on_data = on_data
         self._chunks: list[bytes] = []
         self._kept = 0
         self._watched = False
@@ -200,6 +206,8 @@ class BoundedReader:
         if not chunk:
             self.close()
             return False
+        if self._on_data is not None:
+            self._on_data(chunk)
         room = self._cap - self._kept
         if room > 0:
             self._chunks.append(chunk[:room])
@@ -217,6 +225,12 @@ class _TerminationCause(Enum):
     DEADLINE = auto()
     OUTPUT = auto()
     STOP = auto()
+
+
+def _publisher(launch: Launch, stream: OutputStream) -> Callable[[bytes], None] | None:
+    if launch.on_output is None or stream not in launch.live_streams:
+        return None
+    return partial(launch.on_output, stream)
 
 
 class SupervisedProcess:
@@ -266,8 +280,15 @@ class SupervisedProcess:
             on_end=self._maybe_finish,
             # The attempt has failed already; otherwise the process would run until its deadline.
             on_truncated=lambda: self._terminate(_TerminationCause.OUTPUT),
+            on_data=_publisher(launch, OutputStream.STDOUT),
         )
-        self._stderr = BoundedReader(stderr, cap=MAX_STDERR, loop=loop, on_end=self._maybe_finish)
+        self._stderr = BoundedReader(
+            stderr,
+            cap=MAX_STDERR,
+            loop=loop,
+            on_end=self._maybe_finish,
+            on_data=_publisher(launch, OutputStream.STDERR),
+        )
         self._timer: asyncio.TimerHandle | None = None
         active.add(self)
         if launch.timeout.total_seconds() < QUICK_EXIT_SECONDS:

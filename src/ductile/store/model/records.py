@@ -123,6 +123,8 @@ class LogRow(Value):
     artifacts: tuple[JsonValue, ...] = ()
     output: OutputFormat = OutputFormat.PROTOCOL
     stderr_bytes: int = 0
+    #: More was printed on stderr than is kept.
+    stderr_truncated: bool = False
     #: The output, which lists omit.
     result: str | None = None
     stderr: str | None = None

@@ -212,12 +212,13 @@ UPDATE job_queue SET cancel_requested_at = coalesce(cancel_requested_at, :at) WH
 INSERT INTO job_log (
   job_id, execution, attempt, max_attempts, plugin, command, status, reason, job_status, job_reason, result,
   stderr, exit_code, signal, last_error, duration_ms, submitted_by, submitted_detail, dedupe_key, created_at, started_at,
-  completed_at, parent_job_id, source_event_id, event_context_id, run_id, step_path, trace_id, artifacts, output
+  completed_at, parent_job_id, source_event_id, event_context_id, run_id, step_path, trace_id, artifacts, output,
+  stderr_truncated
 ) VALUES (
   :job_id, :execution, :attempt, :max_attempts, :plugin, :command, :status, :reason, :job_status, :job_reason,
   :result, :stderr, :exit_code, :signal, :error, :duration_ms, :submitted_by, :submitted_detail, :dedupe_key,
   :created_at, :started_at, :at, :parent_job_id, :source_event_id, :event_context_id, :run_id, :step_path, :trace_id,
-  :artifacts, :output
+  :artifacts, :output, :stderr_truncated
 )
 ON CONFLICT DO NOTHING
 

@@ -116,7 +116,7 @@ WHERE result.run_id = :run_id AND (scope.split_path IS NULL OR scope.state = 'br
 ORDER BY result.position, result.line_order
 
 -- name: last_output
-SELECT result, output, stderr, exit_code, signal FROM job_log
+SELECT result, output, stderr, exit_code, signal, stderr_truncated FROM job_log
 WHERE job_id = :job_id AND status <> 'superseded' ORDER BY execution DESC LIMIT 1
 
 -- name: artifacts_of_members

@@ -276,7 +276,7 @@ def _with_last_result(session: Session, ended: RunEnded, last: str | None, job: 
     row = None if last is None else session.fetch_one("last_output", job_id=last)
     if row is None:
         return replace(ended, artifacts=artifacts, evidence=evidence)
-    stdout, output, stderr, exit_code, signal = row
+    stdout, output, stderr, exit_code, signal, truncated = row
     evidence = replace(
         evidence,
         stdout=stdout,
@@ -284,6 +284,7 @@ def _with_last_result(session: Session, ended: RunEnded, last: str | None, job: 
         stderr=stderr,
         exit_code=exit_code,
         signal=signal,
+        stderr_truncated=bool(truncated),
     )
     result = result_in(stdout, evidence.output)
     return replace(ended, artifacts=artifacts, evidence=evidence, result=result)
@@ -403,6 +404,7 @@ def _log_row(
         "result": storable(evidence.stdout),
         "output": evidence.output,
         "stderr": storable(evidence.stderr),
+        "stderr_truncated": int(evidence.stderr_truncated),
         "exit_code": evidence.exit_code,
         "signal": evidence.signal,
         "error": storable(log.error),

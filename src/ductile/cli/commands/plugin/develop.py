@@ -146,7 +146,7 @@ def run_request(invocation: Invocation) -> CommandResult:
         if invocation.arguments.get(option):
             name = option if option.isupper() else f"--{option.replace('_', '-')}"
             raise UsageError(f"{name} has no effect with --request: the request holds everything")
-    target, file = invocation.text("PLUGIN"), invocation.text("request")
+    target, file = invocation.text("NAME"), invocation.text("request")
     if invocation.switch("dry_run"):
         found = run_once.find_runnable_plugin(invocation.config, invocation.environ, target)
         would = f"Would run {found.name} with the request in {file}, outside any queue."

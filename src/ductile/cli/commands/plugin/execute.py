@@ -55,8 +55,9 @@ def execute(invocation: Invocation) -> CommandResult:
         with show_waiting(invocation, name):
             return _result(run_job.run_in_process(invocation, fields=fields))
     submitted = exchange(invocation, connection, "job.exec", fields)
-    with show_waiting(invocation, f"{name}, job {submitted['job_id']}"):
-        ran = run_job.wait_for(invocation, submitted, timeout_option=None)
+    job_id = str(submitted["job_id"])
+    with show_waiting(invocation, f"{name}, job {job_id}"), run_job.hint_on_interrupt(job_id):
+        ran = run_job.wait_for(invocation, submitted)
     return _result(ran)
 
 
@@ -64,7 +65,7 @@ def _result(ran: AwaitedJob) -> CommandResult:
     """As of `ductile run`; what a command that succeeded wrote to stderr is shown there."""
     from ductile.cli.run_job import job_result
 
-    result = job_result(ran)
+    result = job_result(ran, output_shown=False)
     stderr = str(ran.job["stderr"] or "").rstrip("\n")
     return result if result.note is not None or not stderr else result._replace(note=stderr)
 

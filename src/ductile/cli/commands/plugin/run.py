@@ -1,12 +1,11 @@
-"""`ductile run`: one job of a plugin, with a daemon or without, and its result."""
+"""`ductile run`: one job of a plugin, or one run of a pipeline, with a daemon or without, and its result."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ductile.cli.client import connect_to_daemon, exchange
 from ductile.cli.invocation import CommandResult, Invocation
-from ductile.cli.spec import DRY_RUN, PLUGIN, TIMEOUT, Argument, Example, Option, action
+from ductile.cli.spec import DRY_RUN, FOLLOW_OUTPUT, TIMEOUT, Argument, Example, Option, action
 
 if TYPE_CHECKING:
     from ductile.config.snapshot import Snapshot
@@ -14,26 +13,31 @@ if TYPE_CHECKING:
 
 @action(
     "run",
-    "run a plugin and show its result",
-    "plugin.run",
+    "run a plugin or a pipeline and show its result",
+    "run.start",
     arguments=(
-        PLUGIN,
-        Argument("COMMAND", "poll if not given, or else handle", required=False, field="command"),
+        Argument("NAME", "name of a plugin or, if there is none of this name, of a pipeline", field="name"),
+        Argument(
+            "COMMAND", "if not given: handle with a payload, else poll", required=False, field="command"
+        ),
     ),
     options=(
         TIMEOUT,
+        Option("--retry", "retry it as its configuration says; without it, it is tried once"),
+        FOLLOW_OUTPUT,
         Option("--no-wait", "print the id of the job and do not wait for it; needs the daemon"),
         Option("--request FILE", "for authors: run it with exactly this request, outside any queue"),
         DRY_RUN,
     ),
+    usage={"max_attempts": None},
     about="Works with and without a daemon: without one the job, and what it leads to, is run here and now. "
-    "Exit status 0 if the job succeeded, 1 if it did not, 75 if it has not ended in time. With --request, "
-    "PLUGIN may be a directory.",
+    "Standard output is the result alone. Exit status 0 if the job succeeded, 1 if it did not, 75 if it has "
+    "not ended in time. With --request, NAME may be a directory. Steps of a pipeline are retried as their "
+    "plugins say.",
     examples=(
         Example("ductile run echo", "its poll, or else its handle"),
-        Example(
-            'ductile run echo handle --payload \'{"message": "hello"}\'', "one command, with its payload"
-        ),
+        Example('ductile run echo --payload \'{"message": "hello"}\'', "its handle, with a payload"),
+        Example("ductile run hello", "a pipeline"),
         Example(
             "ductile run echo handle --payload @request.json --no-wait",
             "leave it to the daemon, and do not wait",
@@ -45,35 +49,19 @@ def run(invocation: Invocation) -> CommandResult:
         from ductile.cli.commands.plugin.develop import run_request
 
         return run_request(invocation)
-    import sys
-
     from ductile.cli import run_job
-    from ductile.cli.console.console import show_waiting
 
-    plugin, command = invocation.text("PLUGIN"), invocation.optional("COMMAND")
+    name, command = invocation.text("NAME"), invocation.optional("COMMAND")
 
-    def find_command(snapshot: Snapshot) -> object:
-        from ductile.operations.plugins.lookup import default_command, known_command, runnable_plugin
+    def find(snapshot: Snapshot) -> None:
+        from ductile.operations.runs.by_name import check_name
 
-        found = runnable_plugin(snapshot, plugin)
-        return known_command(found, command or default_command(found))
+        check_name(snapshot, name, command, has_payload=invocation.optional("payload") is not None)
 
-    name = " ".join(part for part in (plugin, command) if part)
-    with run_job.hint_reload(invocation, find_command):
-        result = run_job.result_without_waiting(
-            invocation, lambda done: f"{done['plugin']} {done['command']}"
-        )
+    fields = {} if invocation.switch("retry") else {"max_attempts": 1}
+    with run_job.hint_reload(invocation, find):
+        result = run_job.result_without_waiting(invocation, run_job.describe_planned, fields)
         if result is not None:
             return result
-        connection = connect_to_daemon(invocation)
-        if connection is None:
-            with show_waiting(invocation, name):
-                return run_job.job_result(run_job.run_in_process(invocation))
-        submitted = exchange(invocation, connection)
-        progress = run_job.RetryProgress(invocation, str(submitted["job_id"]))
-        with show_waiting(invocation, f"{name}, job {submitted['job_id']}", progress.poll):
-            ran = run_job.wait_for(invocation, submitted)
-        if not invocation.json:
-            for line in progress.lines(ran.job):
-                print(line, file=sys.stderr)
-        return run_job.job_result(ran)
+        what = " ".join(part for part in (name, command) if part)
+        return run_job.run_and_show(invocation, what, fields)

@@ -7,8 +7,9 @@ from typing import Any, cast
 
 from ductile.cli.client import Document, follow, request, request_daemon
 from ductile.cli.console import format as fmt
-from ductile.cli.console.console import Console, one_line
+from ductile.cli.console.console import Console, console_for, one_line
 from ductile.cli.invocation import CommandResult, Invocation
+from ductile.cli.live_output import LiveOutputPrinter, job_label
 from ductile.cli.spec import OPTIONAL_PLUGIN, Example, Option, action
 
 
@@ -17,7 +18,7 @@ from ductile.cli.spec import OPTIONAL_PLUGIN, Example, Option, action
     "list executions, from the job log",
     "log.list",
     arguments=(OPTIONAL_PLUGIN,),
-    options=(Option("-f, --follow", "keep showing executions as they end, until Ctrl-C"),),
+    options=(Option("-f, --follow", "keep showing what running jobs print, and executions as they end"),),
     usage={
         "job_id": "--job JOB",
         "submitted_by": "--by SOURCE",
@@ -26,7 +27,8 @@ from ductile.cli.spec import OPTIONAL_PLUGIN, Example, Option, action
         **dict.fromkeys(("from", "to")),
     },
     about="One line for each execution, the latest at the end; with -v also its output on stderr. "
-    "With --sort, the largest comes first. With --follow and --json together, each line is a JSON object.",
+    "With --sort, the largest comes first. --follow goes on until Ctrl-C. With --follow and --json together, "
+    "each line is a JSON object, one for each execution.",
     examples=(
         Example("ductile logs --query 'connection refused' --since 1d", "everything that said so"),
         Example("ductile logs --sort duration -n 5", "what took the longest"),
@@ -62,7 +64,20 @@ def logs(invocation: Invocation) -> CommandResult:
     fmt.print_rows(invocation, oldest_first, _line)
     fields.pop("limit", None)
     after = max((row["seq"] for row in oldest_first), default=0)
-    for news in follow(invocation, "log.follow", fields, rows="logs", after=after):
+    console, out = console_for(invocation.out, invocation.environ, verbose=invocation.verbose), invocation.out
+
+    def write(text: str) -> None:
+        out.write(text)
+        out.flush()
+
+    printer = LiveOutputPrinter(write, terminal=console.width is not None, label=job_label)
+    live = not invocation.json
+    for news in follow(invocation, "log.follow", fields, rows="logs", after=after, live=live):
+        printer.show(news.get("live_output", ()))
+        printer.end_line()
+        for row in news["logs"]:
+            if printer.has_shown(row["job_id"], row["execution"]):
+                row["stderr"] = None  # It is above.
         fmt.print_rows(invocation, news["logs"], _line)
     return CommandResult(None)
 
