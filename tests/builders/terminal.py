@@ -23,6 +23,9 @@ _JOB_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]
 _INSTANT = re.compile(r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
 #: An instant as people see it: its distance from now varies with the speed of the machine.
 _MOMENT = re.compile(r"20\d\d-\d\d-\d\d \d\d:\d\d:\d\d \((now|in \d+ \w+|\d+ \w+ ago)\)")
+_AGO = re.compile(r"\bnow    |\bnow$|\b\d+ s ago", re.MULTILINE)
+_AHEAD = re.compile(r"\bin \d+ s\b")
+_SHORT_ID = re.compile(r"^[0-9a-f]{8}(?=  )", re.MULTILINE)
 _STYLE = re.compile(r"\x1b\[[0-9;]*m")
 _HASH = re.compile(r"blake3:[0-9a-f]{64}")
 
@@ -69,6 +72,7 @@ class Terminal:
         text = f"$ {line}\n{ran.out}{errors}exit status {ran.status}\n"
         text = text.replace(str(self.directory), "/home/you")
         text = _MOMENT.sub("2026-01-02 03:04:05 (3 min ago)", text)
+        text = _SHORT_ID.sub("00000000", _AHEAD.sub("in 42 s", _AGO.sub("1 s ago", text)))
         text = _PARALLELISM.sub("<number>", text)
         # As wide as what they stand for, so that tables stay tables.
         text = _INSTANT.sub("2026-01-02T03:04:05Z", _JOB_ID.sub("01a1e1b0-0000-7000-8000-000000000000", text))
