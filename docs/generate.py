@@ -37,7 +37,7 @@ from ductile.config.schema.fields import (
 from ductile.config.schema.model import Config
 from ductile.core.schedules.admission import ScheduleCause
 from ductile.operations.diagnose.findings import DoctorCheck
-from ductile.operations.request import RequestField, decode_duration
+from ductile.operations.request import FieldSource, RequestField, decode_duration
 from ductile.operations.table import OPERATIONS
 from ductile.store.model.maintenance import Invariant
 
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from ductile.api.endpoint import Endpoint
 
 DOCS = Path(__file__).parent
+ROUTES_MODULE = DOCS.parent / "src" / "ductile" / "cli" / "operation_routes.py"
 OPTIONS_MODULE = DOCS.parent / "src" / "ductile" / "cli" / "operation_options.py"
 
 
@@ -316,7 +317,49 @@ def operation_options_module() -> str:
     return "\n".join([*lines, "}", ""])
 
 
+def operation_routes_module() -> str:
+    """The text of the module that the command line finds the HTTP route of an operation in."""
+    lines = [
+        "# ruff: noqa: COM819, E501",
+        "# fmt: off",
+        '"""The HTTP routes of operations, for --url. Written by `make docs` from the table: do not edit."""',
+        "",
+        "from __future__ import annotations",
+        "",
+        "from typing import NamedTuple",
+        "",
+        "",
+        "class Route(NamedTuple):",
+        "    method: str",
+        "    #: The one with the most parameters first.",
+        "    paths: tuple[str, ...]",
+        "    #: The fields that a POST has in its query; the others are in the body.",
+        "    query: tuple[str, ...] = ()",
+        "    #: Whether `message` is part of the response. HTTP adds one to all others.",
+        "    own_message: bool = False",
+        "",
+        "",
+        "ROUTES = {",
+    ]
+    for name, operation in sorted(OPERATIONS.items()):
+        http = operation.http
+        if http is None:
+            continue
+        paths = sorted((http.path, *http.aliases), key=lambda path: -path.count("{"))
+        texts = [json.dumps(http.method), f"({''.join(f'{json.dumps(path)}, ' for path in paths)})"]
+        in_query = [field.name for field in operation.fields.values() if field.source is FieldSource.QUERY]
+        if in_query and http.method != "GET":
+            texts.append(f"query=({''.join(f'{json.dumps(each)}, ' for each in in_query)})")
+        if any("message" in each.__struct_fields__ for each in operation.response_types):
+            texts.append("own_message=True")
+        lines.append(f'    "{name}": Route({", ".join(texts)}),')
+    return "\n".join([*lines, "}", ""])
+
+
 def main() -> None:
+    routes = operation_routes_module()
+    if not ROUTES_MODULE.exists() or routes != ROUTES_MODULE.read_text(encoding="utf-8"):
+        ROUTES_MODULE.write_text(routes, encoding="utf-8")
     options = operation_options_module()
     if options != OPTIONS_MODULE.read_text(encoding="utf-8"):
         # The commands of this process have been declared with the old options.

@@ -139,6 +139,8 @@ async def _serve_with(
         rng=deps.rng,
         engine=engine,
         load=deps.load,
+        config_file=config_file,
+        environ=deps.environ,
     )
     operations = {**table.bind_operations(context), CONFIG_PATH_OPERATION: config_path_operation(config_file)}
     control = ControlServer(socket, operations, deps.signals, waiting=table.WAITING)

@@ -30,6 +30,10 @@ class ListenerServer(Protocol):
         """Accept connections, including those made since `bind`."""
         ...
 
+    def on_switched(self) -> None:
+        """Apply a new configuration to what is open: end streams that it no longer admits."""
+        ...
+
     async def stop(self) -> None:
         """Finish the requests under way and release the address, also if it never started."""
         ...
@@ -82,6 +86,8 @@ class Listeners:
             await server.start()
         for name in self._open.keys() - _wanted(snapshot).keys():
             self._close(name)
+        for server in self._open.values():
+            server.on_switched()
 
     async def check(self, snapshot: Snapshot) -> None:
         """Raise what entering `switched_to` would raise."""

@@ -137,6 +137,7 @@ def test_a_dry_run_changes_nothing(tmp_path: Path) -> None:
         place.plugin(name, BROKEN)
     place.config.write_text(place.config.read_text() + "tokens: [{name: spare, key: literal}]\n")
     assert place.ductile("config", "lock").status == 0
+    assert place.ductile("token", "create", "robot", "--scopes", "jobs:ro").status == 0
     saved = tmp_path / "saved.tar.gz"
     with a_daemon(place) as daemon:
         daemon.wait_for("breaker.changed")
@@ -175,6 +176,7 @@ def test_a_dry_run_changes_nothing(tmp_path: Path) -> None:
             "webhook send": None,  # needs an endpoint
             "webhook resend": None,  # needs a delivery
             "token create": ["fresh"],
+            "token rotate": ["robot"],
             "token revoke": ["spare"],
         }
         assert set(lines) == set(MUTATIONS)

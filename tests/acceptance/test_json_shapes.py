@@ -41,7 +41,7 @@ READING = {
     *("job list", "job show", "job explain", "job tree", "job logs", "job wait"),
     *("queue status", "queue list", "plugin stats", "system digest"),
     *("schedule list", "schedule next", "schedule history", "schedule explain"),
-    *("event tail", "event explain", "webhook list", "webhook deliveries", "token list"),
+    *("event tail", "event explain", "webhook list", "webhook deliveries", "token list", "token show"),
 }
 #: Shapes with a name. The first command prints it, under the keys that follow.
 NAMED = {
@@ -219,6 +219,17 @@ def a_busy_place(directory: Path) -> Place:
     return place
 
 
+def ask_about_tokens(ask: Asker) -> None:
+    """A token that was rotated has an old secret for a time, or at once no more."""
+    ask("token show", "agent")
+    ask("token rotate", "agent", tried=True)
+    ask("token rotate", "agent", "--keep-old", "0s")
+    ask("token rotate", "agent")
+    ask("token rotate", "agent")
+    ask("token show", "agent")
+    ask("token list")
+
+
 def ask_without_a_daemon(ask: Asker, place: Place) -> None:
     """Commands on files, and commands on the store alone."""
     directory = place.directory
@@ -234,7 +245,7 @@ def ask_without_a_daemon(ask: Asker, place: Place) -> None:
     place.append(HOOK)
     ask("config lock")
     ask("token create", "agent", "--scopes", "jobs:ro,nobody:ro", tried=True)
-    ask("token list")
+    ask_about_tokens(ask)
     ask("token revoke", "agent", tried=True)
     ask("config check", status=78)
     ask("config show", "service")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from datetime import UTC, datetime
 
 import pytest
 from hypothesis import given, settings
@@ -17,6 +18,7 @@ from ductile.http.authentication import Authenticator
 from ductile.operations.operation import Access
 from ductile.struct import replace
 
+NOW = datetime(2026, 2, 8, tzinfo=UTC)
 SCOPES = ("echo:ro", "echo:rw", "plugin:rw", "jobs:ro")
 NAMES = st.sampled_from(["echo", "fetch", "poll"])
 PATHS = st.fixed_dictionaries({"plugin": NAMES, "command": NAMES})
@@ -68,7 +70,7 @@ def test_earlier_requests_decide_nothing(
 
 
 def _authenticator(in_force: list[Snapshot]) -> Authenticator:
-    return Authenticator(lambda: in_force[0], lambda: 0.0, lambda *_: None)
+    return Authenticator(lambda: in_force[0], lambda: 0.0, lambda: NOW, lambda *_: None)
 
 
 def _passes(authenticator: Authenticator, route: Route, shown: bytes) -> bool:

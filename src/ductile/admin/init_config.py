@@ -6,7 +6,6 @@ The files are in `starter_files` and in the shipped plugins.
 from __future__ import annotations
 
 import os
-import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,11 +34,6 @@ class StarterConfig(Value):
     files: tuple[str, ...]
     token: str | None
     written: bool
-
-
-def generate_token() -> str:
-    """A new API token: 256 bits, with a prefix that identifies a leaked one."""
-    return f"dtl_{secrets.token_urlsafe(32)}"
 
 
 def create_starter_config(

@@ -37,6 +37,8 @@ class ApiExchange(Exchange):
     route: MatchedEndpoint | None = None
     #: The name of the caller's token.
     token: str | None = None
+    #: Its scopes.
+    scopes: tuple[str, ...] = ()
 
     @property
     def path(self) -> str:
@@ -98,16 +100,24 @@ class ApiApplication(HttpApplication[ApiExchange]):
             headers=headers,
             route=route,
             token=exchange.token,
+            scopes=exchange.scopes,
             peer=exchange.peer,
         )
         work = endpoint.handler(request)
-        response = await (unless_disconnected(exchange.receive, work) if endpoint.http.waits else work)
+        if endpoint.http.waits:
+            response = await unless_disconnected(exchange.receive, work)
+            # A token that was revoked meanwhile gets no news. A submission is answered: it was accepted.
+            if not endpoint.http.submits:
+                self._admit(exchange, route, headers)
+        else:
+            response = await work
         return _render(endpoint, response) if isinstance(response, Reply) else response
 
     def _admit(self, exchange: ApiExchange, route: MatchedEndpoint, headers: Mapping[bytes, bytes]) -> None:
         access = route.endpoint.access
         token = self._authenticator.identify(access, headers, exchange.peer)
-        exchange.token = None if token is None else token.name
+        if token is not None:
+            exchange.token, exchange.scopes = token.name, token.scopes
         self._authenticator.authorize(token, access, route.values)
 
     def maybe_stored(self, exchange: ApiExchange) -> bool:

@@ -49,6 +49,8 @@ class ApiRequest(Value):
     headers: Mapping[bytes, bytes]
     route: MatchedEndpoint
     token: str | None = None
+    #: The scopes of that token.
+    scopes: tuple[str, ...] = ()
     peer: str | None = None
 
 

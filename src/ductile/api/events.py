@@ -181,7 +181,8 @@ class EventStreams:
         self._live = live
         self._ledger = LedgerStream(store)
         self._keep_alive = keep_alive
-        self._open: set[asyncio.Task[None]] = set()
+        #: The open streams, and whether the token of each is still good.
+        self._open: dict[asyncio.Task[None], Callable[[], bool]] = {}
 
     @property
     def count(self) -> int:
@@ -191,6 +192,12 @@ class EventStreams:
         """End all streams: the daemon stops. Readers resume at the next one with their last id."""
         for stream in list(self._open):
             stream.cancel()
+
+    def end_refused(self) -> None:
+        """End the streams whose token is gone or may no longer read events: the configuration changed."""
+        for stream, admitted in list(self._open.items()):
+            if not admitted():
+                stream.cancel()
 
     async def opened(
         self, wanted: EventFilter, admitted: Callable[[], bool] = lambda: True
@@ -205,8 +212,8 @@ class EventStreams:
 
         def run(send: ASGISendCallable) -> asyncio.Future[None]:
             task = asyncio.ensure_future(self._run(_EventWriter(send, admitted, wanted)))
-            self._open.add(task)
-            task.add_done_callback(self._open.discard)
+            self._open[task] = admitted
+            task.add_done_callback(self._open.pop)
             return task
 
         return run

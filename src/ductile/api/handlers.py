@@ -41,12 +41,11 @@ async def run_operation(request: ApiRequest) -> Reply | RawResponse:
     """
     http, operation = request.route.endpoint.http, request.route.endpoint.operation
     assert operation is not None  # noqa: S101 - only endpoints of operations have this handler
-    context = request.context
-    if http.method == "POST":
-        source = Source(submitted_by=SubmittedBy.API, detail=request.token, waits=True)
-        context = replace(context, source=source)
-    response = await operation.run(context, request.values)
-    if not http.sends_status_header:
+    source = Source(
+        submitted_by=SubmittedBy.API, detail=request.token, waits=http.submits, scopes=request.scopes
+    )
+    response = await operation.run(replace(request.context, source=source), request.values)
+    if not http.sends_status_header or not hasattr(response, "status"):  # a dry run has no job
         return Reply(response=response)
     headers: tuple[Header, ...] = ((b"x-ductile-status", str(response.status).encode()),)
     if not hasattr(response, "result"):

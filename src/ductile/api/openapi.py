@@ -15,11 +15,11 @@ from ductile.operations.operation import right_of
 from ductile.operations.plugins.lookup import commands_of, find_plugin
 from ductile.operations.plugins.skills import input_schema_of, summarise_pipeline
 from ductile.operations.request import FieldSource, RequestField
-from ductile.operations.submission import SubmissionRequest, Submitted
+from ductile.operations.submission import PlannedSubmission, SubmissionRequest, Submitted
 from ductile.protocol.manifest.model import ExecutionMode
 from ductile.struct import replace
 
-_DONE, _FAILED = 200, 502
+_ACCEPTED, _FAILED = 202, 502
 _PATH_PARAMETER: JsonObject = {"in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
 
 
@@ -133,10 +133,13 @@ def _pipeline_paths(snapshot: Snapshot) -> Iterator[tuple[str, JsonValue]]:
         endpoint,
         http=replace(
             endpoint.http,
-            statuses=tuple(each for each in endpoint.http.statuses if each not in (_DONE, _FAILED)),
+            statuses=(
+                _ACCEPTED,
+                *(each for each in endpoint.http.statuses if each not in (_ACCEPTED, _FAILED)),
+            ),
         ),
         request_type=SubmissionRequest,
-        response_types=(Submitted,),
+        response_types=(Submitted, PlannedSubmission),
     )
     for name, pipeline in snapshot.pipelines.items():
         waits = pipeline.execution_mode is ExecutionMode.SYNCHRONOUS

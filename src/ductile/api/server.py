@@ -36,7 +36,9 @@ class ApiServer:
             context.store, None if context.engine is None else context.engine.live_output
         )
         services = ApiServices(
-            authenticator=Authenticator(context.snapshot, time.monotonic, self._report_unknown_token),
+            authenticator=Authenticator(
+                context.snapshot, time.monotonic, context.now, self._report_unknown_token
+            ),
             streams=self._streams,
             metrics=metrics,
         )
@@ -58,6 +60,9 @@ class ApiServer:
         await self._listener.stop(_CLOSE_SECONDS)
         self._requests.close()
         self._unknown_tokens.close()
+
+    def on_switched(self) -> None:
+        self._streams.end_refused()
 
     def _report_unknown_token(self, peer: str, too_many: bool) -> None:
         """Count every unknown token; log the first ones only, so that a flood does not fill the log."""

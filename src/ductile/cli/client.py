@@ -1,4 +1,5 @@
-"""How a command reaches an operation: through the running daemon's socket, or else in the store itself.
+"""How a command reaches an operation: through the running daemon's socket, or else in the store itself; with
+--url over HTTP.
 
 Help imports this module and needs none of what its functions import. A request to a running daemon has to be
 quick: it imports neither asyncio nor the configuration.
@@ -14,10 +15,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ductile.cli.invocation import Invocation
+    from ductile.cli.remote import RemoteDaemon
     from ductile.core.json import JsonObject, JsonValue
 
 #: The response of an operation, decoded from JSON.
 Document: TypeAlias = dict[str, Any]
+
+#: To the daemon of this machine, or to one elsewhere.
+Connection: TypeAlias = "socket.socket | RemoteDaemon"
 
 #: Seconds to wait for an answer of the daemon.
 DAEMON_TIMEOUT = 60.0
@@ -113,17 +118,22 @@ def request_if_available(invocation: Invocation, operation: str, fields: JsonObj
 
 def exchange(
     invocation: Invocation,
-    connection: socket.socket,
+    connection: Connection,
     operation: str | None = None,
     fields: Mapping[str, JsonValue] | None = None,
     *,
     timeout: float | None = DAEMON_TIMEOUT,
 ) -> Document:
     """Send one request over a connection of `connect_to_daemon`, and return the response."""
+    name = operation or invocation.action.operation
+    given = _fields(invocation, fields)
+    import socket
+
+    if not isinstance(connection, socket.socket):
+        return connection.call(name, given, timeout=timeout)
     from ductile.control import client
 
-    name = operation or invocation.action.operation
-    return client.exchange(connection, name, _fields(invocation, fields), timeout=timeout)
+    return client.exchange(connection, name, given, timeout=timeout)
 
 
 def _request_store(invocation: Invocation, operation: str, fields: JsonObject) -> Document:
@@ -140,8 +150,13 @@ def _fields(invocation: Invocation, fields: Mapping[str, JsonValue] | None) -> J
     return {name: value for name, value in given.items() if value is not None and value is not False}
 
 
-def connect_to_daemon(invocation: Invocation) -> socket.socket | None:
-    """A connection to the daemon of this configuration; None if none listens."""
+def connect_to_daemon(invocation: Invocation) -> Connection | None:
+    """A connection to the daemon of this configuration, or to the one of --url; None if none listens.
+
+    Whether a remote daemon listens is found out with the request.
+    """
+    if invocation.remote is not None:
+        return invocation.remote
     from ductile.config.find_config import find_config
     from ductile.control.client import FrozenDaemonError, connect, is_daemon_of
     from ductile.control.socket_files import (

@@ -73,7 +73,11 @@ NOUNS = (
     Noun("schedule", "see, pause and run what is scheduled", "list next history explain pause resume run"),
     Noun("event", "publish and explain events, and follow what happens", "send explain tail"),
     Noun("webhook", "see and test incoming webhooks, follow outgoing ones", "list send deliveries resend"),
-    Noun("token", "create, list and revoke API tokens and shared secrets", "create list revoke"),
+    Noun(
+        "token",
+        "create, list, rotate and revoke API tokens and shared secrets",
+        "create list show rotate revoke",
+    ),
 )
 
 #: The only command without a noun.

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
     from ductile.cli.console.console import Console
+    from ductile.cli.remote import RemoteDaemon
     from ductile.cli.spec import Action, Option
     from ductile.core.json import JsonObject, JsonValue
 
@@ -24,6 +25,10 @@ class Invocation(NamedTuple):
     json: bool
     #: For output that comes piece by piece. Output that is known at once belongs into the `CommandResult`.
     out: TextIO
+    #: The daemon on another machine that the command is for.
+    remote: RemoteDaemon | None = None
+    #: The options that say where the daemon is, as hints repeat them.
+    where: str | None = None
 
     def text(self, name: str) -> str:
         """An argument that is required."""

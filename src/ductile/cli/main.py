@@ -9,12 +9,13 @@ import sys
 from typing import TYPE_CHECKING, TextIO
 
 from ductile.cli import help as help_texts
-from ductile.cli.parser import ParsedCommand, config_option, parse, wants_json
+from ductile.cli.parser import ParsedCommand, parse, repeated_options, wants_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from ductile.cli.invocation import CommandResult, Invocation
+    from ductile.cli.remote import RemoteDaemon
     from ductile.cli.spec import Action
     from ductile.errors import DuctileError
 
@@ -60,6 +61,8 @@ def run(words: Sequence[str], environ: Mapping[str, str], out: TextIO, err: Text
             environ=environ,
             json=parsed.json,
             out=out,
+            remote=_remote(parsed, environ),
+            where=repeated_options(words),
         )
         if (
             parsed.verbose
@@ -70,9 +73,9 @@ def run(words: Sequence[str], environ: Mapping[str, str], out: TextIO, err: Text
         return _show_result(parsed.action.run(invocation), invocation, err)
     except KeyboardInterrupt as interrupt:
         if interrupt.args:  # a hint at the job that continues
-            from ductile.cli.console.console import add_config_option
+            from ductile.cli.console.console import add_where
 
-            print(add_config_option(interrupt.args[0], config_option(words)), file=err)
+            print(add_where(interrupt.args[0], repeated_options(words)), file=err)
         return _INTERRUPTED
     except BrokenPipeError:
         raise
@@ -108,6 +111,40 @@ def _used_config(config: str | None, environ: Mapping[str, str], *, verbose: boo
     lines = [f"configuration: {shown} ({found.origin})"]
     lines += [f"  {reason}" for reason in found.passed_over if verbose]
     return "\n".join(escape_controls(line).replace("\n", " ") for line in lines)
+
+
+def _remote(parsed: ParsedCommand, environ: Mapping[str, str]) -> RemoteDaemon | None:
+    """The daemon on another machine that is meant; None for the one of this machine.
+
+    An option counts more than DUCTILE_URL. UsageError if the command does not work from elsewhere.
+    """
+    action = parsed.action
+    url = parsed.url if parsed.config or parsed.url is not None else environ.get("DUCTILE_URL")
+    if not url:
+        if parsed.token_env or parsed.ca:
+            from ductile.errors import UsageError
+
+            raise UsageError("--token-env and --ca go with --url", hint="such as --url https://HOST")
+        return None
+    from ductile.cli.spec import NO_DAEMON
+    from ductile.errors import UsageError
+
+    if parsed.config and parsed.url:
+        hint = "--config is for the daemon of this machine, --url for one elsewhere"
+        raise UsageError("--config and --url cannot be used together", hint=hint)
+    if action is not None and action.local:
+        if action.local == NO_DAEMON and not parsed.url:
+            return None
+        where = "--url" if parsed.url else "DUCTILE_URL"
+        raise UsageError(
+            f"ductile {parsed.words} does not work with {where}: {action.local}",
+            hint="Run it there, without --url; for a daemon of this machine: --config PATH."
+            if parsed.url
+            else "For the daemon of this machine: --config PATH, or unset DUCTILE_URL.",
+        )
+    from ductile.cli.remote import find_remote
+
+    return find_remote(url, parsed.token_env, parsed.ca, environ)
 
 
 def _as_error(exception: Exception, words: Sequence[str], err: TextIO) -> DuctileError:
@@ -174,7 +211,7 @@ def _show_result(result: CommandResult, invocation: Invocation, err: TextIO) -> 
             elif part is not None:
                 _print_text(
                     part(
-                        console_for(stream, invocation.environ, invocation.config, verbose=invocation.verbose)
+                        console_for(stream, invocation.environ, invocation.where, verbose=invocation.verbose)
                     ),
                     stream,
                 )
@@ -188,11 +225,11 @@ def _show_error(
     from ductile.cli.console.errors import error_as_json, error_as_text
     from ductile.cli.console.format import to_json
 
-    config = config_option(words)
+    where = repeated_options(words)
     if wants_json(words):
-        print(to_json(error_as_json(error, config), indent=2), file=out)
+        print(to_json(error_as_json(error, where), indent=2), file=out)
     else:
-        _print_text(error_as_text(error, console_for(err, environ, config)), err)
+        _print_text(error_as_text(error, console_for(err, environ, where)), err)
     return error.exit_status
 
 

@@ -5,7 +5,7 @@ Only the parser of the one action that was named is built.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from ductile.cli.command_table import (
     NOUNS,
@@ -16,7 +16,7 @@ from ductile.cli.command_table import (
     first_words,
     load_action,
 )
-from ductile.cli.spec import CONFIG, GLOBAL_OPTIONS, HELP, JSON, VERBOSE, VERSION, Action
+from ductile.cli.spec import CONFIG, GLOBAL_OPTIONS, HELP, JSON, VERBOSE, VERSION, WHERE, Action, Option
 
 if TYPE_CHECKING:
     import argparse
@@ -33,6 +33,9 @@ class ParsedCommand(NamedTuple):
     words: str = ""
     arguments: Mapping[str, str | bool | list[str] | None] = {}
     config: str | None = None
+    url: str | None = None
+    token_env: str | None = None
+    ca: str | None = None
     json: bool = False
     verbose: bool = False
     help: bool = False
@@ -48,9 +51,21 @@ def wants_json(words: Sequence[str]) -> bool:
     return JSON.flags[0] in options_before_dashes(words)
 
 
-def config_option(words: Sequence[str]) -> str | None:
-    """The value of --config; works for a line that cannot be parsed, too."""
-    flag = CONFIG.flags[0]
+def repeated_options(words: Sequence[str]) -> str | None:
+    """The options that say where the daemon is, to be repeated in hints; None without one of them.
+
+    Works for a line that cannot be parsed, too.
+    """
+    given = [(option.flags[0], value) for option in WHERE if (value := _last_value(option, words))]
+    if not given:
+        return None
+    import shlex
+
+    return " ".join(f"{flag} {shlex.quote(value)}" for flag, value in given)
+
+
+def _last_value(option: Option, words: Sequence[str]) -> str | None:
+    flag = option.flags[0]
     options = options_before_dashes(words)
     found = None
     for word, after in zip(options, [*options[1:], None], strict=True):
@@ -105,10 +120,12 @@ def _take_options(rest: list[str], parsed: ParsedCommand) -> ParsedCommand:
         if option is None:
             flags = (*known, *VERSION.flags)
             raise _usage_error(f"unknown option {flag!r}", hint=_suggest(flag, flags, "ductile --help"))
-        if option is CONFIG:
+        if option in WHERE:
             if not given and not rest:
-                raise _usage_error(f"{flag} needs a path", hint=f"write {flag} PATH")
-            parsed = parsed._replace(config=value if given else rest.pop(0))
+                what = "a path" if option is CONFIG else "a value"
+                raise _usage_error(f"{flag} needs {what}", hint=f"write {option.usage}")
+            changed: dict[str, Any] = {option.destination: value if given else rest.pop(0)}
+            parsed = parsed._replace(**changed)
         parsed = parsed._replace(
             json=parsed.json or option is JSON,
             verbose=parsed.verbose or option is VERBOSE,
@@ -137,7 +154,12 @@ def _parse_action(parsed: ParsedCommand, rest: list[str]) -> ParsedCommand:
     options = [option.destination for option in action.options]
     return parsed._replace(
         arguments={name: found[name] for name in (*names, *options)},
-        config=found[CONFIG.destination] or parsed.config,
+        **{
+            option.destination: getattr(parsed, option.destination)
+            if found[option.destination] is None
+            else found[option.destination]
+            for option in WHERE
+        },
         json=found[JSON.destination] or parsed.json,
         verbose=found[VERBOSE.destination] or parsed.verbose,
     )
@@ -159,7 +181,7 @@ def _split_rest(words: list[str], action: Action) -> tuple[list[str], tuple[str,
 def _build_parser(action: Action, words: str) -> argparse.ArgumentParser:
     import argparse
 
-    options = (*action.options, CONFIG, JSON, VERBOSE)
+    options = (*action.options, *WHERE, JSON, VERBOSE)
 
     class Parser(argparse.ArgumentParser):
         def error(self, message: str) -> NoReturn:

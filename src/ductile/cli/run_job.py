@@ -411,6 +411,8 @@ def hint_reload(invocation: Invocation, find: Callable[[Snapshot], object]) -> I
     try:
         yield
     except NotFoundError as missing:
+        if invocation.remote is not None:
+            raise
         from ductile.admin.config import open_configuration
 
         try:

@@ -77,6 +77,8 @@ class Action(NamedTuple):
     options: tuple[Option, ...] = ()
     about: str = ""
     examples: tuple[Example, ...] = ()
+    #: Why it works only on the machine of the daemon; empty for a command that works with --url.
+    local: str = ""
 
 
 class ShortForm(NamedTuple):
@@ -89,12 +91,24 @@ class ShortForm(NamedTuple):
 
 
 CONFIG = Option("--config PATH", "configuration file, or the directory of config.yaml")
+URL = Option("--url URL", "the daemon on another machine, such as https://ductile.example.org")
+TOKEN_ENV = Option("--token-env NAME", "with --url: the variable that holds the token (DUCTILE_TOKEN)")
+CA = Option("--ca FILE", "with --url: trust only the authorities in this file, in PEM format")
+#: Where the daemon is: on this machine, or elsewhere.
+WHERE = (CONFIG, URL, TOKEN_ENV, CA)
 JSON = Option("--json", "answer in JSON, errors too")
 VERBOSE = Option("-v, --verbose", "show more; for an unexpected error, the traceback")
 HELP = Option("-h, --help", "show this help")
 VERSION = Option("--version", "show the version")
 #: Accepted by every command, before the noun, before the action and after it.
-GLOBAL_OPTIONS = (CONFIG, JSON, VERBOSE, HELP)
+GLOBAL_OPTIONS = (*WHERE, JSON, VERBOSE, HELP)
+
+# Why commands work only on the machine of the daemon (see `Action.local`).
+#: Such a command ignores DUCTILE_URL.
+NO_DAEMON = "it is about files of this machine and needs no daemon"
+CONFIG_FILES = "it reads or changes the files of the configuration, which are sealed on their machine"
+PLUGIN_FILES = "it works with the files of plugins, which are on the machine of the daemon"
+DAEMON_PROCESS = "it starts or ends the process of the daemon, which is done on its machine"
 
 # Arguments and options that several commands share.
 DRY_RUN = Option("--dry-run", "show what would be done, and do nothing", "dry_run")
@@ -118,9 +132,11 @@ def action(
     usage: Mapping[str, str | None] = MappingProxyType({}),
     about: str = "",
     examples: tuple[Example, ...] = (),
+    local: str = "",
 ) -> Callable[[CommandHandler], Action]:
     """Declare the decorated function as a command of its module's noun.
 
+    `local` is the reason of a command that does not work with --url.
     The fields of the operation's request become options of the command, unless an argument or another option
     fills them. `usage` says how such an option is written if not as the field is, or None for no option.
     """
@@ -139,7 +155,9 @@ def action(
             for field, each in fields.items()
             if field not in filled and usage.get(field, each.usage) is not None
         ]
-        return Action(name, summary, run, operation, tuple(described), (*options, *derived), about, examples)
+        return Action(
+            name, summary, run, operation, tuple(described), (*options, *derived), about, examples, local
+        )
 
     return declare
 

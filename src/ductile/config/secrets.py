@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import secrets
 from collections.abc import Mapping
 from copy import deepcopy
 from typing import Generic, NoReturn, TypeVar
@@ -161,6 +162,11 @@ class SecretMap(Generic[Item]):
     def __reduce__(self) -> NoReturn:
         message = "a map that may hold secrets must not be pickled or copied to another process"
         raise TypeError(message)
+
+
+def generate_token() -> str:
+    """Return a new API token: 256 bits, with a prefix that identifies a leaked one."""
+    return f"dtl_{secrets.token_urlsafe(32)}"
 
 
 def digest_of(secret: bytes) -> bytes:

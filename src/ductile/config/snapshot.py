@@ -7,7 +7,7 @@ another one. `ductile.plugins.discovery`, above this package, produces the `Disc
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from types import MappingProxyType
 from typing import Literal, TypeAlias
@@ -165,6 +165,8 @@ class AccessToken(Value):
     name: str
     digest: bytes
     scopes: tuple[str, ...]
+    #: Until when it is accepted: the secret that `token rotate` has replaced. None for a current secret.
+    expires_at: datetime | None = None
 
 
 class PluginTarget(Value):

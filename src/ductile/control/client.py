@@ -79,7 +79,7 @@ def exchange(
         )
     response: dict[str, Any] = json.loads(line)
     if "error" in response:
-        raise _decode_error(response["error"])
+        raise decode_error(response["error"])
     result: JsonObject = response["answer"]
     return result
 
@@ -189,7 +189,7 @@ _ERRORS_BY_CODE: dict[str, type[DuctileError]] = {
 }
 
 
-def _decode_error(encoded: dict[str, Any]) -> DuctileError:
+def decode_error(encoded: dict[str, Any]) -> DuctileError:
     """Return the daemon's error as an instance of the same class, so that the exit status is the same."""
     kind = _ERRORS_BY_CODE.get(encoded["code"], DuctileError)
     message, hint, details = encoded["message"], encoded.get("hint"), dict(encoded.get("details") or {})

@@ -38,6 +38,17 @@ def expand_scopes(granted: tuple[str, ...]) -> frozenset[str]:
     return frozenset(written | {f"{each.removesuffix(':rw')}:ro" for each in written if each.endswith(":rw")})
 
 
+def covers(granted: tuple[str, ...], scope: str) -> bool:
+    """Return whether a token with these scopes may give this scope to another one: it can do as much itself.
+
+    The right over all plugins covers that over one.
+    """
+    scope = _OLDER.get(scope, scope)
+    subject, _, right = scope.partition(":")
+    general = () if subject in tuple(AccessResource) else (f"{AccessResource.PLUGIN}:{right}",)
+    return allows(granted, (scope, *general)) if scope != EVERYTHING else EVERYTHING in granted
+
+
 def allows(granted: tuple[str, ...], needed: tuple[str, ...]) -> bool:
     """Return whether one of the needed scopes is granted; never without a needed scope."""
     have = expand_scopes(granted)

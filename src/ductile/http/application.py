@@ -200,8 +200,14 @@ async def unless_disconnected(receive: ASGIReceiveCallable, work: Awaitable[Resu
     """Return the result of `work`. If the client disconnects first, cancel it and raise
     `ClientDisconnectedError`.
     """
+
+    async def disconnected() -> None:
+        # A request whose body was not read has a message for it first.
+        while (await receive())["type"] != "http.disconnect":
+            pass
+
     task = asyncio.ensure_future(work)
-    gone = asyncio.ensure_future(receive())
+    gone = asyncio.ensure_future(disconnected())
     try:
         await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
         if not task.done():

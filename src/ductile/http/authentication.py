@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from datetime import datetime
 from hmac import compare_digest
 
 from ductile.config.secrets import digest_of
 from ductile.config.snapshot import AccessToken, Snapshot
 from ductile.core.auth_scopes import allows
 from ductile.core.host_names import is_loopback_listener, is_meant_for
+from ductile.core.timestamps import format_timestamp
 from ductile.errors import DeniedError, MisdirectedError, TooManyError, UnauthorizedError
 from ductile.operations.operation import Access
 from ductile.operations.system.probes import is_forwarded
@@ -68,9 +70,11 @@ class Authenticator:
         self,
         snapshot: Callable[[], Snapshot],
         clock: Callable[[], float],
+        now: Callable[[], datetime],
         on_failure: Callable[[str, bool], None],
     ) -> None:
         """`on_failure(peer, too_many)` is called for each unknown token."""
+        self._now = now
         self._snapshot = snapshot
         self._known: Snapshot | None = None
         self._tokens = TokenTable(())
@@ -91,8 +95,10 @@ class Authenticator:
             return None
         authorization = headers.get(b"authorization")
         token = self._find(snapshot, authorization)
-        if token is not None:
+        if token is not None and not self._is_expired(token):
             return token
+        if token is not None:
+            raise _expired(token)
         if authorization is not None:
             raise self._unknown_token(peer or "")
         if needs_none:
@@ -122,8 +128,10 @@ class Authenticator:
         if access.required_scopes is None or (access.discovery and is_discovery_open(snapshot)):
             return True
         token = self._find(snapshot, authorization)
-        if token is None or access.discovery:
-            return token is not None
+        if token is None or self._is_expired(token):
+            return False
+        if access.discovery:
+            return True
         return allows(token.scopes, access.required_scopes(snapshot, path))
 
     def _find(self, snapshot: Snapshot, authorization: bytes | None) -> AccessToken | None:
@@ -132,6 +140,9 @@ class Authenticator:
         if authorization is None or authorization[: len(_SCHEME)].lower() != _SCHEME:
             return None
         return self._tokens.find(authorization[len(_SCHEME) :].strip())
+
+    def _is_expired(self, token: AccessToken) -> bool:
+        return token.expires_at is not None and token.expires_at <= self._now()
 
     def _unknown_token(self, peer: str) -> UnauthorizedError | TooManyError:
         """Only unknown tokens are limited: behind a proxy, all callers have the same address."""
@@ -147,6 +158,16 @@ class Authenticator:
             hint=f"Try again in {seconds} seconds.",
             details={"retry_after_seconds": seconds},
         )
+
+
+def _expired(token: AccessToken) -> UnauthorizedError:
+    """Who has the old secret of a token may know that there is a new one."""
+    assert token.expires_at is not None  # noqa: S101 - only an expiry makes a token expired
+    return UnauthorizedError(
+        f"this secret of the token {token.name} has expired: it was replaced, and valid until "
+        f"{format_timestamp(token.expires_at)}",
+        hint="Use the new secret, which `ductile token rotate` has shown.",
+    )
 
 
 def is_discovery_open(snapshot: Snapshot) -> bool:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, tzinfo
+from pathlib import Path
 from random import Random
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo
 
 from ductile.config.snapshot import Snapshot
+from ductile.core.auth_scopes import allows
 from ductile.core.jobs.model import Job, JobStatus, SubmittedBy
 from ductile.core.runs.graph import Graph
 from ductile.engine.reload.drain import draining_error
-from ductile.errors import DaemonNotRunningError, TooBusyError
+from ductile.errors import DaemonNotRunningError, DeniedError, TooBusyError
 from ductile.store.model.jobs import EnqueueResult, JobStatusChange, Submission
 from ductile.store.port import Store
 from ductile.struct import Value
@@ -30,6 +33,8 @@ class Source(Value):
     owner: str | None = None
     #: Whether it waits for the response of a synchronous pipeline.
     waits: bool = False
+    #: The scopes of the caller's token; None for a local caller, who may do everything.
+    scopes: tuple[str, ...] | None = None
 
 
 class OperationContext(Value):
@@ -45,6 +50,9 @@ class OperationContext(Value):
     offline_runner_pid: int | None = None
     #: Reads and compiles the configuration on disk; blocking. Only where an engine runs.
     load: Callable[[], Snapshot] | None = None
+    #: The file that the daemon was started with, and its environment. Only where an engine runs.
+    config_file: Path | None = None
+    environ: Mapping[str, str] = MappingProxyType({})
     source: Source = Source(submitted_by=SubmittedBy.CLI)
 
     def now_and_zone(self) -> tuple[datetime, tzinfo]:
@@ -68,6 +76,16 @@ class OperationContext(Value):
         if self.engine is None:
             raise DaemonNotRunningError("no daemon is running", hint="Start it with `ductile system start`.")
         return self.engine
+
+    def require_scope(self, *needed: str) -> None:
+        """Raise `DeniedError` if the caller has none of these scopes. A local caller needs none."""
+        scopes = self.source.scopes
+        if scopes is not None and not allows(scopes, needed):
+            raise DeniedError(
+                "the token may not do this",
+                hint=f"It needs the scope {' or '.join(needed)}.",
+                details={"needed": list(needed)},
+            )
 
     def report_ended(self, jobs: Sequence[JobStatusChange]) -> None:
         if self.engine is not None:

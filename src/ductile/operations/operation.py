@@ -192,12 +192,16 @@ def right_of(command: Command) -> AccessLevel:
     return AccessLevel.READ if command.type is CommandType.READ else AccessLevel.WRITE
 
 
-def needed_for(snapshot: Snapshot, plugin: str, command: str) -> tuple[str, ...]:
-    """The scopes of which one is needed to run a command. An unknown one needs the least: it is a 404."""
+def needed_for(snapshot: Snapshot, plugin: str, command: str | None) -> tuple[str, ...]:
+    """The scopes of which one is needed to run a command. An unknown one needs the least: it is a 404.
+
+    Without a command it is the one that runs then: `poll` if the plugin has it, else `handle`.
+    """
     instance = snapshot.plugins.get(plugin)
     if instance is None:
         return (auth_scope(AccessResource.PLUGIN, AccessLevel.READ),)
-    declared = instance.installed.manifest.commands.get(command) if instance.installed else None
+    commands = instance.installed.manifest.commands if instance.installed else {}
+    declared = commands.get(command or ("poll" if "poll" in commands else "handle"))
     right = AccessLevel.READ if declared is None else right_of(declared)
     return (auth_scope(AccessResource.PLUGIN, right), auth_scope(plugin, right))
 
@@ -251,7 +255,7 @@ ONE_PLUGIN = Access(
 )
 COMMAND = Access(
     doc_text="plugin or {plugin}, :ro for read commands, :rw for write",
-    required_scopes=lambda snapshot, path: needed_for(snapshot, path["plugin"], path["command"]),
+    required_scopes=lambda snapshot, path: needed_for(snapshot, path["plugin"], path.get("command")),
 )
 RUN = Access(
     doc_text="plugin:rw, or {name}:rw for a plugin",

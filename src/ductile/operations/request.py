@@ -38,6 +38,9 @@ _MAX_DIGITS = 18
 
 #: Fields that several requests have.
 DryRun: TypeAlias = Annotated[bool, about("Show what would be done, and do nothing.")]
+Reveal: TypeAlias = Annotated[
+    bool, about("Show values that look like secrets; over HTTP with a right to write.")
+]
 PageLimit: TypeAlias = Annotated[int, Meta(ge=1, le=LARGEST_PAGE, description="At most this many.")]
 Cursor: TypeAlias = Annotated[str | None, about("Continue after the previous page: its `next_cursor`.")]
 

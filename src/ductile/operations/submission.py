@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from datetime import timedelta
+from http import HTTPStatus
 from typing import Annotated, Any, TypeAlias
 
 from msgspec import UNSET, Meta, UnsetType
@@ -33,7 +34,7 @@ from ductile.core.webhooks.url_policy import url_fault
 from ductile.errors import RefusedError
 from ductile.operations.context import OperationContext
 from ductile.operations.plugins.lookup import default_command, known_command, runnable_plugin
-from ductile.operations.request import in_header, local, refused
+from ductile.operations.request import DryRun, in_header, local, refused
 from ductile.operations.response import Id, Response
 from ductile.protocol.manifest.model import ExecutionMode
 from ductile.protocol.manifest.schema import UnusableSchemaError, find_schema_violations
@@ -102,7 +103,7 @@ class BaseSubmissionRequest(Value):
         str | None, in_header("X-Ductile-Job", "The job inside which this call is made.")
     ] = None
     delivery_id: Annotated[str | None, local("The sender's id of a webhook delivery: its key.")] = None
-    dry_run: Annotated[bool, local("Show what would be done, and do nothing.")] = False
+    dry_run: DryRun = False
 
 
 class SubmissionRequest(BaseSubmissionRequest):
@@ -163,7 +164,7 @@ class Submitted(Response, kw_only=True):
 class PlannedSubmission(Response):
     """What a dry run would submit."""
 
-    CLI_ONLY = True
+    STATUS = HTTPStatus.OK
 
     plugin: str
     command: str

@@ -49,6 +49,9 @@ _SYNCHRONOUS: dict[str, Any] = {
     "waits": True,
     "sends_status_header": True,
 }
+_ONE_JOB = (200, 404, 409)
+#: A response that comes when something has happened, or when the `timeout` of the request is over.
+_LONG_POLL: dict[str, Any] = {"tag": "jobs", "waits": True}
 _RUNS = (
     _exclusive(
         "plugin.run",
@@ -57,9 +60,10 @@ _RUNS = (
         COMMAND,
         post(
             "/plugin/{plugin}/{command}",
+            aliases=("/plugin/{plugin}",),
             message="The job is on the queue.",
             tag="run",
-            statuses=(202, 404, 422, 503),
+            statuses=(202, 200, 404, 422, 503),
             submits=True,
         ),
     ),
@@ -90,9 +94,34 @@ _RUNS = (
         TRIGGER,
         post("/trigger/{plugin}/{command}", message="The job is on the queue.", **_SYNCHRONOUS),
     ),
-    _read("pipeline.list", "runs.pipelines:list_pipelines", "Every pipeline, with its latest run", PLUGIN_RO),
+    _read(
+        "pipeline.list",
+        "runs.pipelines:list_pipelines",
+        "Every pipeline, with its latest run",
+        PLUGIN_RO,
+        get("/pipelines", tag="catalogue"),
+    ),
+    _read(
+        "pipeline.show",
+        "runs.pipelines:show_pipeline",
+        "One pipeline: what starts it, its steps and its graph",
+        PLUGIN_RO,
+        get("/pipeline/{pipeline}", message="The pipeline.", tag="catalogue", statuses=(200, 404)),
+    ),
+    _read(
+        "pipeline.graph",
+        "runs.pipelines:graph_of_pipeline",
+        "A drawing of a pipeline",
+        PLUGIN_RO,
+        get("/pipeline/{pipeline}/graph", tag="catalogue", statuses=(200, 404)),
+    ),
     _exclusive(
-        "pipeline.follow", "runs.pipelines:follow_run", "Wait for steps of a run to end", JOBS_RO, waits=True
+        "pipeline.follow",
+        "runs.pipelines:follow_run",
+        "Wait for steps of a run to end",
+        JOBS_RO,
+        get("/run/{job_id}/follow", statuses=_ONE_JOB, **_LONG_POLL),
+        waits=True,
     ),
     _exclusive(
         "event.send",
@@ -114,7 +143,6 @@ _RUNS = (
         ),
     ),
 )
-_ONE_JOB = (200, 404, 409)
 _JOBS = (
     _read("job.list", "jobs.query:list_jobs", "Jobs, newest first", JOBS_RO, get("/jobs", tag="jobs")),
     _read(
@@ -145,7 +173,11 @@ _JOBS = (
         get("/job/{job_id}/explain", message="Why it is as it is.", tag="jobs", statuses=_ONE_JOB),
     ),
     _read(
-        "pipeline.explain", "diagnose.explain_run:explain_run", "What became of every step of a run", JOBS_RO
+        "pipeline.explain",
+        "diagnose.explain_run:explain_run",
+        "What became of every step of a run",
+        JOBS_RO,
+        get("/run/{job_id}/explain", tag="jobs", statuses=_ONE_JOB),
     ),
     _read(
         "job.logs",
@@ -159,9 +191,17 @@ _JOBS = (
         "jobs.live:follow_job",
         "Wait for output of a running job, or for its end",
         JOBS_RO,
+        get("/job/{job_id}/follow", statuses=_ONE_JOB, **_LONG_POLL),
         waits=True,
     ),
-    _read("job.wait", "jobs.query:wait_for_job", "Wait until a job has ended", JOBS_RO, waits=True),
+    _read(
+        "job.wait",
+        "jobs.query:wait_for_job",
+        "Wait until a job has ended",
+        JOBS_RO,
+        get("/job/{job_id}/wait", message="The job, as it is now.", statuses=_ONE_JOB, **_LONG_POLL),
+        waits=True,
+    ),
     _exclusive(
         "job.cancel",
         "jobs.change:cancel_job",
@@ -183,7 +223,6 @@ _JOBS = (
     ),
     # Without a route over HTTP, where it would let every caller execute anything: see its module.
     _exclusive("job.exec", "jobs.exec:execute_command", "Run any command once as a job", SYSTEM_RW),
-    _exclusive("job.rerun", "runs.start:retry_from_step", "Start a run again from one of its steps", JOBS_RW),
     _exclusive(
         "job.retry_many",
         "jobs.bulk:retry_jobs",
@@ -198,15 +237,59 @@ _JOBS = (
         JOBS_RW,
         post("/jobs/cancel", tag="jobs", statuses=(200, 400, 404, 422)),
     ),
-    _read("log.list", "jobs.log:list_log", "Executions, newest first", JOBS_RO, get("/job-logs", tag="jobs")),
-    _exclusive("log.follow", "jobs.log:follow_log", "Wait for executions", JOBS_RO, waits=True),
-    _read("ledger.tail", "jobs.log:tail_ledger", "The latest entries of the ledger", EVENTS_RO),
     _exclusive(
-        "ledger.follow", "jobs.log:follow_ledger", "Wait for entries of the ledger", EVENTS_RO, waits=True
+        "job.rerun",
+        "runs.start:retry_from_step",
+        "Start a run again from one of its steps",
+        JOBS_RW,
+        post(
+            "/run/{job_id}/retry",
+            message="The new run is on the queue.",
+            tag="jobs",
+            statuses=(202, *_ONE_JOB, 422),
+        ),
     ),
-    _read("queue.status", "jobs.queue:queue_status", "How deep the queue is", JOBS_RO),
-    _read("queue.list", "jobs.queue:queue_list", "Running and queued jobs", JOBS_RO),
-    _exclusive("queue.purge", "jobs.queue:queue_purge", "End queued jobs", JOBS_RW),
+    _read("log.list", "jobs.log:list_log", "Executions, newest first", JOBS_RO, get("/job-logs", tag="jobs")),
+    _exclusive(
+        "log.follow",
+        "jobs.log:follow_log",
+        "Wait for executions",
+        JOBS_RO,
+        get("/job-logs/follow", **_LONG_POLL),
+        waits=True,
+    ),
+    _read(
+        "ledger.tail",
+        "jobs.log:tail_ledger",
+        "The latest entries of the ledger",
+        EVENTS_RO,
+        get("/ledger", tag="events"),
+    ),
+    _exclusive(
+        "ledger.follow",
+        "jobs.log:follow_ledger",
+        "Wait for entries of the ledger",
+        EVENTS_RO,
+        get("/ledger/follow", tag="events", waits=True),
+        waits=True,
+    ),
+    _read(
+        "queue.status",
+        "jobs.queue:queue_status",
+        "How deep the queue is",
+        JOBS_RO,
+        get("/queue/status", tag="queue"),
+    ),
+    _read(
+        "queue.list", "jobs.queue:queue_list", "Running and queued jobs", JOBS_RO, get("/queue", tag="queue")
+    ),
+    _exclusive(
+        "queue.purge",
+        "jobs.queue:queue_purge",
+        "End queued jobs",
+        JOBS_RW,
+        post("/queue/purge", message="The queued jobs were ended.", tag="queue", statuses=(200, 404)),
+    ),
 )
 _CATALOGUE = (
     _read(
@@ -262,15 +345,33 @@ _FIGURES = (
     ),
 )
 _PLUGIN_RECORDS = (
-    _read("plugin.state", "plugins.catalogue:plugin_state", "The stored state of a plugin", PLUGIN_RO),
     _read(
-        "plugin.facts", "plugins.catalogue:plugin_facts", "The facts that a plugin has recorded", PLUGIN_RO
+        "plugin.state",
+        "plugins.catalogue:plugin_state",
+        "The stored state of a plugin",
+        ONE_PLUGIN,
+        get("/plugin/{plugin}/state", tag="catalogue", statuses=(200, 404)),
     ),
     _read(
-        "plugin.health", "plugins.health:list_unhealthy_plugins", "Plugins whose last init failed", PLUGIN_RO
+        "plugin.facts",
+        "plugins.catalogue:plugin_facts",
+        "The facts that a plugin has recorded",
+        ONE_PLUGIN,
+        get("/plugin/{plugin}/facts", tag="catalogue", statuses=(200, 404)),
     ),
     _read(
-        "plugin.pending", "system.lifecycle:pending_work", "Work of a plugin that has not ended", PLUGIN_RO
+        "plugin.health",
+        "plugins.health:list_unhealthy_plugins",
+        "Plugins whose last init failed",
+        PLUGIN_RO,
+        get("/plugins/unhealthy", tag="catalogue"),
+    ),
+    _read(
+        "plugin.pending",
+        "system.lifecycle:pending_work",
+        "Work of a plugin that has not ended",
+        ONE_PLUGIN,
+        get("/plugin/{plugin}/pending", tag="catalogue"),
     ),
     _exclusive(
         "plugin.drain",
@@ -280,7 +381,16 @@ _PLUGIN_RECORDS = (
         waits=True,
     ),
 )
-_ONE_SCHEDULE: dict[str, Any] = {"message": "Done.", "tag": "schedules"}
+
+
+def _of_schedule(method: Callable[..., HttpRoute], word: str, **options: Any) -> HttpRoute:
+    """The routes of one schedule. Its id may be left out, as on the command line."""
+    options = {"tag": "schedules", "statuses": (200, 404, 409)} | options
+    return method(
+        f"/schedule/{{plugin}}/{{schedule}}/{word}", aliases=(f"/schedule/{{plugin}}/{word}",), **options
+    )
+
+
 _SCHEDULES = (
     _read(
         "schedule.list",
@@ -289,52 +399,76 @@ _SCHEDULES = (
         JOBS_RO,
         get("/schedules", tag="schedules"),
     ),
-    _read("schedule.next", "schedules.manage:preview", "The next runs of schedules", JOBS_RO),
+    _read(
+        "schedule.next",
+        "schedules.manage:preview",
+        "The next runs of schedules",
+        JOBS_RO,
+        get("/schedules/next", tag="schedules", statuses=(200, 404)),
+    ),
     _read(
         "schedule.history",
         "schedules.audit:show_history",
         "Past occurrences of a schedule, and whether there is a gap",
         JOBS_RO,
+        _of_schedule(get, "history"),
     ),
     _read(
         "schedule.explain",
         "diagnose.explain_schedule:explain_schedule",
         "Why a schedule does not run, and what to do",
         JOBS_RO,
+        _of_schedule(get, "explain"),
     ),
     _exclusive(
         "schedule.pause",
         "schedules.manage:pause_schedule",
         "Pause a schedule; it survives a restart",
         JOBS_RW,
-        post("/schedule/{plugin}/{schedule}/pause", statuses=(200, 404, 409), **_ONE_SCHEDULE),
+        _of_schedule(post, "pause", message="Done."),
     ),
     _exclusive(
         "schedule.resume",
         "schedules.manage:resume_schedule",
         "Resume a paused schedule",
         JOBS_RW,
-        post("/schedule/{plugin}/{schedule}/resume", statuses=(200, 404, 409), **_ONE_SCHEDULE),
+        _of_schedule(post, "resume", message="Done."),
     ),
     _exclusive(
         "schedule.run",
         "schedules.manage:run_schedule",
         "Run a schedule now",
         JOBS_RW,
-        post(
-            "/schedule/{plugin}/{schedule}/run", statuses=(202, 200, 404, 409), submits=True, **_ONE_SCHEDULE
-        ),
+        _of_schedule(post, "run", message="Done.", statuses=(202, 200, 404, 409), submits=True),
     ),
 )
 _WEBHOOKS = (
-    _read("webhook.list", "webhooks.manage:list_webhooks", "The webhook endpoints", SYSTEM_RO),
+    _read(
+        "webhook.list",
+        "webhooks.manage:list_webhooks",
+        "The webhook endpoints",
+        SYSTEM_RO,
+        get("/webhooks", tag="webhooks"),
+    ),
     _read(
         "webhook.deliveries",
         "webhooks.manage:list_deliveries",
         "State webhooks that were sent or are due",
         JOBS_RO,
+        get("/webhooks/deliveries", tag="webhooks", statuses=(200, 404, 409)),
     ),
-    _exclusive("webhook.resend", "webhooks.manage:resend_delivery", "Send a state webhook again", JOBS_RW),
+    _exclusive(
+        "webhook.resend",
+        "webhooks.manage:resend_delivery",
+        "Send a state webhook again",
+        JOBS_RW,
+        post(
+            "/webhooks/deliveries/{delivery_id}/resend",
+            message="It is sent again.",
+            tag="webhooks",
+            statuses=(200, 404, 409),
+        ),
+    ),
     _exclusive(
         "webhook.resend_many",
         "jobs.bulk:resend_deliveries",
@@ -344,9 +478,19 @@ _WEBHOOKS = (
     ),
 )
 _SYSTEM = (
-    _read("system.status", "system.status:show_status", "The daemon, the queue and every plugin", SYSTEM_RO),
+    _read(
+        "system.status",
+        "system.status:show_status",
+        "The daemon, the queue and every plugin",
+        SYSTEM_RO,
+        get("/system/status"),
+    ),
     _exclusive(
-        "system.health", "plugins.health:check_health", "Run the health command of plugins", SYSTEM_RW
+        "system.health",
+        "plugins.health:check_health",
+        "Run the health command of plugins",
+        SYSTEM_RW,
+        post("/system/health", message="The plugins were asked.", statuses=(200, 404)),
     ),
     _read(
         "system.doctor",
@@ -386,7 +530,13 @@ _SYSTEM = (
         waits=True,
     ),
     _exclusive("system.stop", "system.lifecycle:stop", "Stop the daemon", SYSTEM_RW),
-    _read("system.breaker", "system.breakers:show_breakers", "The circuit breakers of a plugin", SYSTEM_RO),
+    _read(
+        "system.breaker",
+        "system.breakers:show_breakers",
+        "The circuit breakers of a plugin",
+        SYSTEM_RO,
+        get("/system/breaker/{plugin}", statuses=(200, 404)),
+    ),
     _exclusive(
         "system.reset",
         "system.breakers:reset_breakers",
@@ -398,9 +548,65 @@ _SYSTEM = (
     ),
 )
 
+_ONE_TOKEN: dict[str, Any] = {"tag": "tokens", "statuses": (200, 403, 404, 409, 422)}
+_TOKENS = (
+    _exclusive(
+        "token.list",
+        "tokens.manage:list_tokens",
+        "Tokens and shared secrets, without their values",
+        SYSTEM_RO,
+        get("/tokens", tag="tokens"),
+    ),
+    _exclusive(
+        "token.show",
+        "tokens.manage:show_token",
+        "One token or shared secret, without its value",
+        SYSTEM_RO,
+        get("/tokens/{name}", message="The token.", tag="tokens", statuses=(200, 404)),
+    ),
+    _exclusive(
+        "token.create",
+        "tokens.manage:create_token",
+        "Create a token, in force at once; its value is returned only once",
+        SYSTEM_RW,
+        post("/tokens", message="The token is in force.", tag="tokens", statuses=(200, 403, 409, 422)),
+    ),
+    _exclusive(
+        "token.rotate",
+        "tokens.manage:rotate_token",
+        "Give a token a new secret; the old one stays valid for a time",
+        SYSTEM_RW,
+        post("/tokens/{name}/rotate", message="The new secret is in force.", **_ONE_TOKEN),
+    ),
+    _exclusive(
+        "token.revoke",
+        "tokens.manage:revoke_token",
+        "Revoke a token: it is refused from now on",
+        SYSTEM_RW,
+        post("/tokens/{name}/revoke", message="The token is refused from now on.", **_ONE_TOKEN),
+    ),
+    # For the command line of the same machine, which has changed the files itself.
+    _exclusive(
+        "token.refresh",
+        "tokens.manage:refresh_token",
+        "Take one token from the configuration on disk, and nothing else",
+        SYSTEM_RW,
+    ),
+)
+
 OPERATIONS: Mapping[str, Operation] = {
     each.name: each
-    for each in (*_RUNS, *_JOBS, *_CATALOGUE, *_PLUGIN_RECORDS, *_SCHEDULES, *_WEBHOOKS, *_FIGURES, *_SYSTEM)
+    for each in (
+        *_RUNS,
+        *_JOBS,
+        *_CATALOGUE,
+        *_PLUGIN_RECORDS,
+        *_SCHEDULES,
+        *_WEBHOOKS,
+        *_FIGURES,
+        *_SYSTEM,
+        *_TOKENS,
+    )
 }
 
 #: Names of the operations that are cancelled when their client on the control socket disconnects.

@@ -181,6 +181,9 @@ class WebhookServer:
         for address in await self._listener.start():
             self._signals.emit(Signal.WEBHOOK_LISTENING, data={"address": address})
 
+    def on_switched(self) -> None:
+        """Nothing is open that a configuration could refuse: the secret is checked with each request."""
+
     async def stop(self) -> None:
         await self._listener.stop(CLOSING_SECONDS)
         self._application.close()

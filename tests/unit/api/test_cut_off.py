@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -60,7 +61,9 @@ async def test_a_commit_in_progress_at_shutdown_is_answered_as_uncertain(tmp_pat
     clock = Clock()
     store = open_sqlite_store(tmp_path / "state.db", clock=clock, rng=Random(1))
     context = OperationContext(store=store, snapshot=lambda: snapshot, now=clock, rng=Random(2))
-    authenticator = Authenticator(lambda: snapshot, time.monotonic, lambda _peer, _too_many: None)
+    authenticator = Authenticator(
+        lambda: snapshot, time.monotonic, lambda: datetime.now(UTC), lambda _peer, _too_many: None
+    )
     services: Any = ApiServices(authenticator=authenticator, streams=None, metrics=None)  # type: ignore[arg-type]
     application = ApiApplication(context, services, Router(ENDPOINTS), SignalBus(), time.perf_counter)
     disk, stuck = threading.Event(), threading.Event()

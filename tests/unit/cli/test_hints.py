@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ductile.cli.console.console import add_config_option
-from ductile.cli.parser import config_option
+from ductile.cli.console.console import add_where
+from ductile.cli.parser import repeated_options
 
 
 @pytest.mark.parametrize(
@@ -35,20 +35,21 @@ from ductile.cli.parser import config_option
 def test_a_hint_with_the_configuration_that_was_named(hint: str, shown: str | None) -> None:
     """At the end of a command where that is known; else at its beginning, which means the same."""
     expected = hint if shown is None else shown.replace("my\\ demo", "'my demo'")
-    assert add_config_option(hint, "my demo") == expected
-    assert add_config_option(hint, None) == hint
+    assert add_where(hint, "--config 'my demo'") == expected
+    assert add_where(hint, None) == hint
 
 
 @pytest.mark.parametrize(
-    ("words", "config"),
+    ("words", "where"),
     [
-        ("job list --config demo", "demo"),
-        ("--config=demo job list", "demo"),
-        ("--config a job list --config b", "b"),
+        ("job list --config demo", "--config demo"),
+        ("--config=demo job list", "--config demo"),
+        ("--config a job list --config b", "--config b"),
+        ("--url https://a job list --token-env T", "--url https://a --token-env T"),
         ("job list", None),
         ("job list --config", None),
         ("run echo -- --config demo", None),
     ],
 )
-def test_the_config_option_is_found_anywhere_on_the_line(words: str, config: str | None) -> None:
-    assert config_option(words.split()) == config
+def test_where_the_daemon_is_is_found_anywhere_on_the_line(words: str, where: str | None) -> None:
+    assert repeated_options(words.split()) == where

@@ -8,7 +8,17 @@ from ductile.cli.client import Document
 from ductile.cli.console import format as fmt
 from ductile.cli.console.console import Console, printable
 from ductile.cli.invocation import CommandResult, Invocation
-from ductile.cli.spec import DRY_RUN, FOLLOW_OUTPUT, TIMEOUT, Argument, Example, Option, action, renders
+from ductile.cli.spec import (
+    CONFIG_FILES,
+    DRY_RUN,
+    FOLLOW_OUTPUT,
+    TIMEOUT,
+    Argument,
+    Example,
+    Option,
+    action,
+    renders,
+)
 
 if TYPE_CHECKING:
     from ductile.config.snapshot import Snapshot
@@ -34,13 +44,20 @@ def list_pipelines(found: Document, console: Console) -> str:
 @action(
     "show",
     "show a pipeline: what starts it, and its steps",
+    "pipeline.show",
     arguments=(_NAME,),
-    about="Read from the configuration on disk. With --json, the compiled graph as well.",
+    about="Read from the configuration on disk; with --url from the one in force. With --json, the compiled "
+    "graph as well.",
 )
 def show(invocation: Invocation) -> CommandResult:
     from ductile.operations.runs.pipelines import describe_pipeline
+    from ductile.struct import to_builtins
 
-    shown: Document = describe_pipeline(_snapshot(invocation), invocation.text("NAME"))
+    shown: Document
+    if invocation.remote is not None:
+        shown = request_daemon(invocation)
+    else:
+        shown = to_builtins(describe_pipeline(_snapshot(invocation), invocation.text("NAME")))
 
     def text(console: Console) -> str:
         synchronous = shown["execution_mode"] == "synchronous"
@@ -94,6 +111,7 @@ def run(invocation: Invocation) -> CommandResult:
 @action(
     "check",
     "check the pipelines; with a payload, show what it would start",
+    local=CONFIG_FILES,
     arguments=(Argument("NAME", "only this pipeline", required=False),),
     options=(Option("--payload JSON", "try this: a JSON object, @FILE, or - for standard input"),),
     about="Reads the configuration on disk and runs nothing. With --payload, which needs NAME, the "
@@ -162,12 +180,14 @@ def check(invocation: Invocation) -> CommandResult:
 @action(
     "graph",
     "draw a pipeline",
+    "pipeline.graph",
     arguments=(_NAME,),
     options=(
-        Option("--format FORMAT", "mermaid (default) or svg"),
+        Option("--format FORMAT", "mermaid (default) or svg", "format"),
         Option("-o, --output FILE", "write it to this file instead of standard output"),
     ),
-    about="Drawn here, from the configuration on disk: neither a browser nor the network is needed.",
+    about="Drawn here, from the configuration on disk: neither a browser nor the network is needed. With "
+    "--url, the pipeline of the configuration in force.",
 )
 def graph(invocation: Invocation) -> CommandResult:
     from pathlib import Path
@@ -179,7 +199,10 @@ def graph(invocation: Invocation) -> CommandResult:
     if chosen not in tuple(Drawing):
         raise UsageError(f"there is no format {chosen!r}", hint=f"one of {', '.join(Drawing)}")
     name, output = invocation.text("NAME"), invocation.optional("output")
-    drawn = draw_pipeline(_snapshot(invocation), name, Drawing(chosen))
+    if invocation.remote is not None:
+        drawn = str(request_daemon(invocation)["drawing"])
+    else:
+        drawn = draw_pipeline(_snapshot(invocation), name, Drawing(chosen))
     data: JsonObject = {"pipeline": name, "format": chosen, "output": output}
     if output is None:
         return CommandResult(data | {"drawing": drawn}, drawn.rstrip("\n"))

@@ -2,27 +2,43 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from ductile.cli.client import Document, connect_to_daemon, exchange, request_daemon
+from ductile.cli.console import format as fmt
 from ductile.cli.console.console import Console, printable
 from ductile.cli.invocation import CommandResult, Invocation
 from ductile.cli.spec import DRY_RUN, Argument, Example, Option, action
+
+if TYPE_CHECKING:
+    from ductile.core.json import JsonObject
+
+_NAME = Argument("NAME", "name of the token", field="name")
+_STDIN = Option("--stdin", "read the value from standard input instead of generating one")
 
 
 @action(
     "create",
     "create a token, and show its value only once",
-    arguments=(Argument("NAME", "its name in logs and in `secret_ref`"),),
+    "token.create",
+    arguments=(Argument("NAME", "its name in logs and in `secret_ref`", field="name"),),
     options=(
         Option(
             "--scopes LIST",
             "its permissions, such as jobs:ro,plugin:rw; without scopes it is a secret for "
             "signatures and opens nothing",
+            "scopes",
+            "list",
         ),
-        Option("--stdin", "read the value from standard input instead of generating one"),
+        _STDIN,
         DRY_RUN,
     ),
+    usage={"value": None},
     about="The value goes to the env file, a reference to it and the scopes to tokens.yaml and "
     "scopes/NAME.json, and the seal of these files is renewed; they have to be as they were sealed. "
-    "The daemon accepts it from the next `ductile reload`.",
+    "A running daemon accepts it at once; other changes of the configuration wait for `ductile reload`.",
     examples=(
         Example(
             "ductile token create ci --scopes jobs:ro,plugin:rw",
@@ -35,90 +51,233 @@ from ductile.cli.spec import DRY_RUN, Argument, Example, Option, action
     ),
 )
 def create(invocation: Invocation) -> CommandResult:
-    import sys
-    from dataclasses import asdict
+    value, dry_run = _given_value(invocation), invocation.switch("dry_run")
+    if invocation.remote is not None:
+        created = request_daemon(invocation, fields={**_fields(invocation), "value": value})
+    else:
+        from ductile.config.edit.tokens import create_token
+        from ductile.operations.tokens.manage import created_response
+        from ductile.struct import to_builtins
 
-    from ductile.admin.tokens import create_token
-
-    scopes = tuple(part.strip() for part in (invocation.optional("scopes") or "").split(",") if part.strip())
-    given = sys.stdin.read() if invocation.switch("stdin") else None
-    created = create_token(
-        invocation.config,
-        invocation.environ,
-        invocation.text("NAME"),
-        scopes,
-        value=given,
-        dry_run=invocation.switch("dry_run"),
-    )
-    # A value that was read from standard input is not shown again.
-    shown = created.value if given is None else None
+        name = invocation.text("NAME")
+        scopes = tuple(str(scope) for scope in _fields(invocation).get("scopes") or ())
+        with _in_force(invocation, name):
+            done = create_token(
+                invocation.config, invocation.environ, name, scopes, value=value, dry_run=dry_run
+            )
+        created = to_builtins(created_response(done, shows_value=value is None, dry_run=dry_run))
 
     def note(console: Console) -> str:
-        warnings = "".join(
-            f"{console.style('yellow', 'warning:')} {printable(warning.message)}"
-            f"{f'; {printable(warning.hint)}' if warning.hint else ''}\n"
-            for warning in created.warnings
-        )
-        kind, files = "token" if created.scopes else "secret", ", ".join(created.files)
-        if not created.written:
-            return f"{warnings}Would create the {kind} {created.name} and write {files}."
-        once = " Its value is shown only once." if shown is not None else ""
-        line = f"Created the {kind} {created.name} and wrote {files}.{once}"
-        hint = console.hint("A running daemon accepts it after `ductile reload`.")
-        return f"{warnings}{line}\n{hint}"
+        warnings = ""
+        for warning in created["warnings"]:
+            parts = [printable(text) for text in (warning["message"], warning["hint"]) if text]
+            warnings += f"{console.style('yellow', 'warning:')} {'; '.join(parts)}\n"
+        kind, name, files = created["kind"], created["name"], ", ".join(created["files"])
+        if not created["written"]:
+            return f"{warnings}Would create the {kind} {name} and write {files}."
+        once = " Its value is shown only once." if created["token"] is not None else ""
+        return f"{warnings}Created the {kind} {name} and wrote {files}.{once}"
 
-    return CommandResult(
-        {
-            "name": created.name,
-            "kind": "token" if created.scopes else "secret",
-            "scopes": list(created.scopes),
-            "token": shown,
-            "variable": created.variable,
-            "files": list(created.files),
-            "written": created.written,
-            "warnings": [asdict(warning) for warning in created.warnings],
-        },
-        text=shown,
-        note=note,
-    )
+    return CommandResult(created, text=created["token"], note=note)
 
 
-@action("list", "list tokens and secrets, without their values")
+@action(
+    "list",
+    "list tokens and secrets, without their values",
+    "token.list",
+    about="Read from the files of this machine; with --url, those of the daemon.",
+)
 def list_tokens(invocation: Invocation) -> CommandResult:
-    from ductile.admin import tokens
-
-    rows = tokens.list_tokens(invocation.config, invocation.environ)
-    names = ("name", "kind", "scopes", "variable", "file", "line")
+    found = _found(invocation)
 
     def text(console: Console) -> str:
-        if not rows:
+        if not found["tokens"]:
             return "There are no tokens. Create one with `ductile token create`."
-        table = [
-            (row.name or "-", row.kind, " ".join(row.scopes) or "-", console.path(f"{row.file}:{row.line}"))
-            for row in rows
+        rows = [
+            [
+                row["name"] or "-",
+                row["kind"],
+                " ".join(row["scopes"]) or "-",
+                _old_secret(row, console) or "-",
+                console.path(f"{row['file']}:{row['line']}"),
+            ]
+            for row in found["tokens"]
         ]
-        return console.table(("NAME", "KIND", "SCOPES", "WHERE"), table)
+        headers = ["NAME", "KIND", "SCOPES", "OLD SECRET", "WHERE"]
+        if all(row[3] == "-" for row in rows):
+            for cells in (headers, *rows):
+                del cells[3]
+        return console.table(headers, rows)
 
-    return CommandResult({"tokens": [{name: getattr(row, name) for name in names} for row in rows]}, text)
+    return CommandResult(found, text)
+
+
+@action("show", "show one token or secret, without its value", "token.show", arguments=(_NAME,))
+def show(invocation: Invocation) -> CommandResult:
+    if invocation.remote is not None:
+        row = request_daemon(invocation)
+    else:
+        from ductile.config.edit.token_entries import find_row
+        from ductile.config.edit.token_entries import list_tokens as list_rows
+
+        wanted = find_row(list_rows(invocation.config, invocation.environ), invocation.text("NAME"))
+        row = next(each for each in _found(invocation)["tokens"] if each["name"] == wanted.name)
+
+    def text(console: Console) -> str:
+        lines = fmt.fields(
+            [
+                ("kind", row["kind"]),
+                ("scopes", " ".join(row["scopes"])),
+                ("old secret", _old_secret(row, console)),
+                ("variable", row["variable"]),
+                ("where", console.path(f"{row['file']}:{row['line']}")),
+                ("in force", None if row.get("in_force", True) else "no: `ductile reload`"),
+            ]
+        )
+        return "\n".join([console.style("bold", printable(row["name"])), *lines])
+
+    return CommandResult(row, text)
+
+
+@action(
+    "rotate",
+    "give a token a new secret; the old one stays valid for a time",
+    "token.rotate",
+    arguments=(_NAME,),
+    options=(_STDIN, DRY_RUN),
+    usage={"value": None},
+    about="Both secrets have the same name and scopes. When the time is over the daemon refuses the old one "
+    "by itself, also after a restart. A running daemon accepts the new one at once. Rotated again before, "
+    "the oldest secret is refused at once.",
+    examples=(
+        Example("ductile token rotate ci", "and give the new value to its user within a day"),
+        Example("ductile token rotate ci --keep-old 0s", "the old value has leaked: refuse it now"),
+    ),
+)
+def rotate(invocation: Invocation) -> CommandResult:
+    value, dry_run = _given_value(invocation), invocation.switch("dry_run")
+    if invocation.remote is not None:
+        rotated = request_daemon(invocation, fields={**_fields(invocation), "value": value})
+    else:
+        from datetime import UTC, datetime
+
+        from ductile.config.edit.tokens import rotate_token
+        from ductile.operations.tokens.manage import DEFAULT_KEEP_OLD, rotated_response
+        from ductile.struct import to_builtins
+
+        name, keep_old = invocation.text("NAME"), invocation.duration("keep_old")
+        with _in_force(invocation, name):
+            done = rotate_token(
+                invocation.config,
+                invocation.environ,
+                name,
+                keep_old=DEFAULT_KEEP_OLD if keep_old is None else keep_old,
+                now=datetime.now(UTC),
+                value=value,
+                dry_run=dry_run,
+            )
+        rotated = to_builtins(rotated_response(done, shows_value=value is None, dry_run=dry_run))
+
+    def note(console: Console) -> str:
+        until = rotated["previous_expires_at"]
+        old = "is refused at once" if until is None else f"is accepted until {fmt.time(until, console)}"
+        files = ", ".join(rotated["files"])
+        if not rotated["written"]:
+            return f"Would give {rotated['name']} a new secret and write {files}. The old one {old}."
+        once = " Its value is shown only once." if rotated["token"] is not None else ""
+        line = f"Gave {rotated['name']} a new secret and wrote {files}.{once} The old one {old}."
+        if rotated["dropped_expires_at"] is not None:
+            line += " The one before that is refused from now on."
+        return line
+
+    return CommandResult(rotated, text=rotated["token"], note=note)
 
 
 @action(
     "revoke",
     "revoke a token: remove its entry, its value and its scopes",
-    arguments=(Argument("NAME", "name of the token"),),
+    "token.revoke",
+    arguments=(_NAME,),
     options=(DRY_RUN,),
     about="Refused while a webhook needs it, or if no token could use the API any more. "
-    "A running daemon accepts it until `ductile reload`.",
+    "A running daemon refuses it from that moment, and ends event streams that were opened with it.",
 )
 def revoke(invocation: Invocation) -> CommandResult:
-    from ductile.admin.tokens import revoke_token
+    if invocation.remote is not None:
+        done = request_daemon(invocation)
+    else:
+        from ductile.config.edit.tokens import revoke_token
+        from ductile.struct import to_builtins
+
+        name, dry_run = invocation.text("NAME"), invocation.switch("dry_run")
+        with _in_force(invocation, name, revoked=True):
+            done = to_builtins(revoke_token(invocation.config, invocation.environ, name, dry_run=dry_run))
+    files = ", ".join(done["files"])
+    text = f"Would revoke {done['name']}: remove it from {files}."
+    return CommandResult(done, f"Revoked {done['name']} in {files}." if done["written"] else text)
+
+
+@contextmanager
+def _in_force(invocation: Invocation, name: str, *, revoked: bool = False) -> Iterator[None]:
+    """Have the daemon of this machine take the token that the block writes, if one runs.
+
+    Asked before as well: nothing is written if the daemon could not load it.
+    """
+    from ductile.errors import ConfigError, DuctileError
+
+    fields: JsonObject = {"name": name, "revoked": revoked}
+    try:
+        connection = connect_to_daemon(invocation)
+    except ConfigError:  # no daemon was found; the block reports what is wrong with the configuration
+        connection = None
+    if connection is None:
+        yield
+        return
+    exchange(invocation, connection, "token.refresh", {**fields, "dry_run": True})
+    yield
+    if invocation.switch("dry_run"):
+        return
+    try:
+        request_daemon(invocation, "token.refresh", fields)
+    except DuctileError as error:
+        error.message = f"the files were written, but the daemon has not taken the change: {error.message}"
+        error.hint = "ductile reload"
+        raise
+
+
+def _fields(invocation: Invocation) -> Document:
+    """The fields of the request; an empty list of scopes is none."""
+    fields = invocation.request_fields()
+    scopes = fields.get("scopes")
+    if isinstance(scopes, list):
+        fields["scopes"] = [scope for scope in scopes if scope]
+    return fields
+
+
+def _given_value(invocation: Invocation) -> str | None:
+    """The value from standard input, which is not shown again; None if one is to be generated."""
+    import sys
+
+    return sys.stdin.read() if invocation.switch("stdin") else None
+
+
+def _found(invocation: Invocation) -> Document:
+    if invocation.remote is not None:
+        return request_daemon(invocation, "token.list", {})
+    from datetime import UTC, datetime
+
+    from ductile.config.edit.token_entries import list_tokens as list_rows
+    from ductile.operations.tokens.manage import listed_token
     from ductile.struct import to_builtins
 
-    done = revoke_token(
-        invocation.config, invocation.environ, invocation.text("NAME"), dry_run=invocation.switch("dry_run")
-    )
-    files = ", ".join(done.files)
-    text = f"Would revoke {done.name}: remove it from {files}."
-    if done.written:
-        text = f"Revoked {done.name} in {files}.\nA running daemon still accepts it until `ductile reload`."
-    return CommandResult(to_builtins(done), lambda console: console.hint(text))
+    now = datetime.now(UTC)
+    rows = list_rows(invocation.config, invocation.environ)
+    return {"tokens": [to_builtins(listed_token(row, now)) for row in rows]}
+
+
+def _old_secret(row: Document, console: Console) -> str | None:
+    """Until when the secret before a rotation is valid; None without one."""
+    if row["previous_expires_at"] is None:
+        return None
+    word = "valid until" if row["previous_valid"] else "expired"
+    return f"{word} {fmt.time(row['previous_expires_at'], console)}"

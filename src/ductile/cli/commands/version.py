@@ -6,10 +6,10 @@ import sys
 
 import ductile
 from ductile.cli.invocation import CommandResult, Invocation
-from ductile.cli.spec import action
+from ductile.cli.spec import NO_DAEMON, action
 
 
-@action("version", "show the version")
+@action("version", "show the version", local=NO_DAEMON)
 def show(invocation: Invocation) -> CommandResult:
     python = ".".join(str(part) for part in sys.version_info[:3])
     more = f" (Python {python}, {sys.platform})" if invocation.verbose else ""

@@ -7,7 +7,7 @@ from ductile.cli.client import Document, connect_to_daemon, request
 from ductile.cli.console import format as fmt
 from ductile.cli.console.console import Console
 from ductile.cli.invocation import CommandResult, Invocation
-from ductile.cli.spec import DRY_RUN, Argument, Example, Option, action, renders
+from ductile.cli.spec import CONFIG_FILES, DRY_RUN, Argument, Example, Option, action, renders
 
 #: A reload opens a listener, and does not move one that is open.
 _NOT_LISTENING = (
@@ -53,6 +53,7 @@ def list_endpoints(found: Document, console: Console) -> str:
             "a recorded delivery; sent again, it runs nothing twice",
         ),
     ),
+    local=CONFIG_FILES,
 )
 def send(invocation: Invocation) -> CommandResult:
     """Send it over HTTP and not over the daemon's socket, so that the whole path is tested."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, TextIO
 
 from ductile.cli.command_table import first_words
 from ductile.cli.console.table import GAP, Table, fit_table, wrap_hanging
-from ductile.cli.spec import CONFIG
+from ductile.cli.spec import CONFIG, URL
 from ductile.core.terminal_text import escape_controls as printable
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class Console(NamedTuple):
     """Where text is printed. `width` is None if that is not a terminal: nothing is cut off then.
 
     Files below `directory`, the working directory, are shown relative to it. Times of `today` are shown
-    without their date if there is little room. `config` is the value of --config.
+    without their date if there is little room. `where` are the options that say where the daemon is.
 
     Times are shown in `zone` (UTC without one), and relative to `now` if it is known; if `verbose`, exactly
     and in UTC, and ids as a whole.
@@ -53,7 +53,7 @@ class Console(NamedTuple):
     width: int | None = None
     directory: str = ""
     today: str = ""
-    config: str | None = None
+    where: str | None = None
     verbose: bool = False
     now: datetime | None = None
     zone: tzinfo | None = None
@@ -64,7 +64,7 @@ class Console(NamedTuple):
 
     def hint(self, text: str) -> str:
         """A hint whose commands can be copied."""
-        return add_config_option(printable(text), self.config)
+        return add_where(printable(text), self.where)
 
     def style(self, name: str, text: str) -> str:
         return f"\x1b[{_STYLES[name]}m{text}\x1b[0m" if self.colour and text else text
@@ -109,31 +109,29 @@ def indent_continuation(text: str, indent: str = "  ") -> str:
     return printable(text).rstrip("\n").replace("\n", f"\n{indent}")
 
 
-def add_config_option(text: str, config: str | None) -> str:
-    """The text with `--config` in its commands, which can be copied then; unchanged if it has one already.
+def add_where(text: str, where: str | None) -> str:
+    """The text with --config or --url in its commands, which can be copied then; unchanged if it has one.
 
-    Hints come from every layer, and only the command line knows whether `--config` was given.
+    Hints come from every layer, and only the command line knows how the daemon was named.
     """
-    if config is None or CONFIG.flags[0] in text:
+    if where is None or any(f"{option.flags[0]} " in text for option in (CONFIG, URL)):
         return text
     import re
-    import shlex
 
     words = "|".join(word for word in first_words() if word not in ("init", "version"))
-    option = f"{CONFIG.flags[0]} {shlex.quote(config)}"
 
     def append(found: re.Match[str]) -> str:
-        return found[0] if "--help" in found[1] else f"`ductile {found[1]} {option}`"
+        return found[0] if "--help" in found[1] else f"`ductile {found[1]} {where}`"
 
     # The end of a command is known in backticks and at the end of the text; elsewhere its beginning only.
     text = re.sub(rf"`ductile ((?:{words})\b[^`]*)`", append, text)
     last = re.search(rf"(?<![`\w/-])ductile (?:{words})(?:\b[^`,;()]*[^`,;().])?$", text)
-    begin, end = (text, "") if last is None else (text[: last.start()], f"{last[0]} {option}")
-    return re.sub(rf"(?<![`\w/-])ductile (?=(?:{words})\b)", lambda _: f"ductile {option} ", begin) + end
+    begin, end = (text, "") if last is None else (text[: last.start()], f"{last[0]} {where}")
+    return re.sub(rf"(?<![`\w/-])ductile (?=(?:{words})\b)", lambda _: f"ductile {where} ", begin) + end
 
 
 def console_for(
-    stream: TextIO, environ: Mapping[str, str], config: str | None = None, *, verbose: bool = False
+    stream: TextIO, environ: Mapping[str, str], where: str | None = None, *, verbose: bool = False
 ) -> Console:
     from datetime import UTC, datetime
     from zoneinfo import ZoneInfo
@@ -142,7 +140,7 @@ def console_for(
 
     now, zone = datetime.now(UTC), ZoneInfo(system_timezone(environ))
     directory = os.getcwd()  # noqa: PTH109 - pathlib is slow to import
-    plain = Console(directory=directory, config=config, verbose=verbose, now=now, zone=zone)
+    plain = Console(directory=directory, where=where, verbose=verbose, now=now, zone=zone)
     if not stream.isatty():
         return plain
 

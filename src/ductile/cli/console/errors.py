@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from ductile.cli.console.console import Console, add_config_option, indent_continuation, printable
+from ductile.cli.console.console import Console, add_where, indent_continuation, printable
 from ductile.errors import ConfigError, DuctileError, Problem
 
 if TYPE_CHECKING:
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 _HINTS = ("hint:", "fix:")
 
 
-def error_as_json(error: DuctileError, config: str | None = None) -> JsonObject:
+def error_as_json(error: DuctileError, where: str | None = None) -> JsonObject:
     details: JsonObject = dict(error.details)  # type: ignore[arg-type]  # values are JSON by contract
     if isinstance(error, ConfigError):
         details["problems"] = [asdict(problem) for problem in error.problems]
     body: JsonObject = {
         "code": error.code,
         "message": error.message,
-        "hint": None if error.hint is None else add_config_option(error.hint, config),
+        "hint": None if error.hint is None else add_where(error.hint, where),
         "details": details,
     }
     return {"error": body, "message": error.message}

@@ -6,7 +6,7 @@ A missing or refused plugin is not an error; the snapshot carries the reason.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 from ductile.config.compile.pipelines import compile_pipelines
@@ -16,7 +16,12 @@ from ductile.config.find_config import resolve_path
 from ductile.config.load import LoadedConfig, SealMode
 from ductile.config.names import parse_target
 from ductile.config.redaction import hidden_values
-from ductile.config.schema.model import ApiAuthSettings, WebhookEndpointSettings, WebhookPreset
+from ductile.config.schema.model import (
+    ApiAuthSettings,
+    TokenSettings,
+    WebhookEndpointSettings,
+    WebhookPreset,
+)
 from ductile.config.seal import Tier, build_checksums, check_changes, find_plugin_violations
 from ductile.config.secrets import Secret, looks_secret
 from ductile.config.snapshot import (
@@ -89,9 +94,10 @@ def compile_snapshot(loaded: LoadedConfig, discovery: Discovery) -> Snapshot:
             if token.scopes
         ),
         *(
-            AccessToken(name=entry.name, digest=entry.key.digest(), scopes=granted[entry.name])
+            token
             for entry in config.tokens
             if granted.get(entry.name)
+            for token in _access_tokens(entry, granted[entry.name])
         ),
     )
     used = {plugin.uses for plugin in plugins.values() if not plugin.is_script}
@@ -158,6 +164,18 @@ def _failure_receiver(
         return FailureReceiver(pipeline=name)
     plugin, command = parse_target(name)
     return FailureReceiver(plugin=plugin, command=command, accepts=plugins[plugin].enabled)
+
+
+def _access_tokens(entry: TokenSettings, scopes: tuple[str, ...]) -> Iterator[AccessToken]:
+    """The current secret of an entry, and the one before it, which counts until it expires."""
+    yield AccessToken(name=entry.name, digest=entry.key.digest(), scopes=scopes)
+    if entry.previous_key is not None:
+        yield AccessToken(
+            name=entry.name,
+            digest=entry.previous_key.digest(),
+            scopes=scopes,
+            expires_at=entry.previous_expires_at,
+        )
 
 
 def _fingerprint(loaded: LoadedConfig, plugins: Mapping[str, PluginInstance]) -> str:

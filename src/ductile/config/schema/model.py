@@ -13,7 +13,7 @@ from typing import Annotated
 
 import msgspec
 
-from ductile.config.schema.fields import Duration, ListenAddress, SecretText, Section, Size, setting
+from ductile.config.schema.fields import Duration, Instant, ListenAddress, SecretText, Section, Size, setting
 from ductile.config.schema.pipelines import PipelineSettings
 from ductile.config.schema.plugins import PluginSettings
 
@@ -210,6 +210,13 @@ class TokenSettings(Section, frozen=True, kw_only=True):
     scopes_hash: Annotated[str | None, setting("`blake3:` and the hash that the scopes file must have.")] = (
         None
     )
+    previous_key: Annotated[
+        SecretText | None,
+        setting("The secret before a rotation, valid until `previous_expires_at`; `token rotate` sets both."),
+    ] = None
+    previous_expires_at: Annotated[
+        Instant | None, setting("Until when `previous_key` is accepted as well.")
+    ] = None
 
 
 class StateWebhookSettings(Section, frozen=True, kw_only=True):

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Mapping
 from ductile.config.names import NAME, RESERVED
 from ductile.config.read.interpolate import has_default
 from ductile.config.redaction import literal_urls, secret_scalars
-from ductile.config.schema.model import Config, WebhookEndpointSettings
+from ductile.config.schema.model import Config, TokenSettings, WebhookEndpointSettings
 from ductile.config.secrets import Secret
 from ductile.config.validate.pipelines import validate_pipeline_name, validate_plugin_name
 from ductile.config.validate.report import ValidationReport
@@ -80,11 +80,28 @@ def validate_tokens(config: Config, report: ValidationReport) -> None:
             report.error((*path, "name"), "the name is empty")
         if entry.scopes_hash is not None and entry.scopes_file is None:
             report.error((*path, "scopes_hash"), "`scopes_hash` needs a `scopes_file`")
+        if entry.previous_key is not None:
+            keys.append((entry.previous_key, (*path, "previous_key")))
+        _check_previous(entry, path, report)
     seen: set[Secret] = set()
     for key, at in keys:
         if key in seen:  # the log could not tell the two callers apart
             report.error(at, "another token has the same key", hint="give each token a key of its own")
         seen.add(key)
+
+
+def _check_previous(entry: TokenSettings, path: KeyPath, report: ValidationReport) -> None:
+    """A replaced secret without an end would be valid for ever; a shared secret has only one value."""
+    given = [
+        key
+        for key in ("previous_key", "previous_expires_at")
+        if getattr(entry, key) is not None or report.is_written((*path, key))
+    ]
+    if len(given) == 1:
+        report.error((*path, given[0]), "`previous_key` and `previous_expires_at` go together")
+    if given and entry.scopes_file is None:
+        message = "only a token has a previous key, and this entry is a secret: it has no `scopes_file`"
+        report.error((*path, given[0]), message)
 
 
 def _token_names(config: Config) -> Iterator[tuple[str, KeyPath]]:

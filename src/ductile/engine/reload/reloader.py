@@ -21,7 +21,8 @@ from ductile.engine.deps import EngineDeps
 from ductile.engine.dispatcher import Dispatcher
 from ductile.engine.job_signals import JobSignals, unavailable_signal
 from ductile.engine.reload.drain import Drain
-from ductile.errors import ConflictError, Problem
+from ductile.engine.reload.tokens import with_token_of, without_token
+from ductile.errors import ConfigError, ConflictError, Problem
 from ductile.store.model.jobs import InitKey, InitResult, InitStatus, NewInit
 from ductile.store.model.maintenance import ConfigOrigin, PluginVersion
 from ductile.store.port import Store
@@ -85,6 +86,7 @@ class Reloader:
         self._on_switched = on_switched
         self._switching = asyncio.Lock()
         self._tasks: set[asyncio.Task[ReloadResult]] = set()
+        self._token_tasks: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
         """Store the configuration that the daemon starts with, and end jobs of plugins it does not have."""
@@ -136,6 +138,38 @@ class Reloader:
         work = await self._deps.store.pending_work(planned.removed)
         jobs, runs = {one.plugin: one.queued for one in work}, {one.plugin: one.runs for one in work}
         return planned.with_work(jobs, runs)
+
+    async def check_disk(self) -> None:
+        """Load the configuration on disk and use nothing of it. Raises `ConfigError` if it cannot be used."""
+        await asyncio.to_thread(self._deps.load)
+
+    async def switch_token(self, name: str, *, revoked: bool = False) -> None:
+        """Take the token of this name from the configuration on disk, and nothing else of it.
+
+        A revoked one is refused from now on, whatever the disk and the store say. Raises `ConfigError` for
+        another one if the configuration on disk cannot be used.
+        """
+        # A task of its own: a cancelled caller must not stop it between the store and the engine.
+        task = asyncio.create_task(self._switch_token(name, revoked=revoked), name="token switch")
+        self._token_tasks.add(task)
+        task.add_done_callback(self._token_tasks.discard)
+        await asyncio.shield(task)
+
+    async def _switch_token(self, name: str, *, revoked: bool) -> None:
+        async with self._switching:
+            if revoked:
+                self.snapshot = without_token(self.snapshot, name)
+            try:
+                disk = await asyncio.to_thread(self._deps.load)
+            except ConfigError:
+                if not revoked:
+                    raise
+                new = self.snapshot
+            else:
+                new = with_token_of(self.snapshot, disk, name)
+                new = disk if is_same(new, disk) else new
+            async with self._deps.listeners.switched_to(new):
+                await self._activate(new, ConfigOrigin.RELOAD)
 
     async def drain(self, plugins: Sequence[str], longest: timedelta) -> None:
         """Let plugins finish their accepted work. They take no new jobs until a reload, or for a minute."""
@@ -287,6 +321,14 @@ def plan_reload(old: Snapshot, new: Snapshot) -> ReloadResult:
         ends=(),
         warnings=(*refused, *new.warnings),
     )
+
+
+def is_same(active: Snapshot, disk: Snapshot) -> bool:
+    """Return whether a reload from one to the other would change nothing."""
+    if _fixed_settings(active, disk):
+        return False
+    planned = plan_reload(active, disk)
+    return not any((planned.added, planned.changed, planned.removed, planned.settings))
 
 
 def _sections(snapshot: Snapshot) -> dict[str, object]:

@@ -27,7 +27,7 @@ from ductile.operations.jobs.documents import (
 )
 from ductile.operations.jobs.lookup import resolve_filter
 from ductile.operations.plugins.lookup import refuse_unknown_plugin
-from ductile.operations.request import Cursor, PageLimit, decode_enum, local
+from ductile.operations.request import Cursor, PageLimit, decode_enum
 from ductile.operations.response import NextCursor, Response, ResponseType
 from ductile.store.model.records import DEFAULT_PAGE, LARGEST_PAGE, LogFilter, LogRow, LogSort
 from ductile.struct import Value, about, field
@@ -75,7 +75,7 @@ class LogFilters(Value):
             extra_json_schema={"enum": [*map(str, LogStatus), *LOG_ALIASES, _PENDING]},
         ),
     ] = None
-    output: Annotated[bool, local("With what each execution printed.")] = False
+    output: Annotated[bool, about("With what each execution printed.")] = False
 
 
 class ListLog(LogFilters):

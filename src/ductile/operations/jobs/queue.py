@@ -28,13 +28,17 @@ from ductile.store.model.records import DEFAULT_PAGE, LARGEST_PAGE, JobFilter
 from ductile.struct import Value, about
 
 
-class QueueStatus(Response):
+class QueueDepth(Value):
     depth: int
     ready: int
     waiting: int
     running: int
     orphaned: int
     workers: int
+
+
+class QueueStatus(QueueDepth, Response):
+    pass
 
 
 async def queue_status(context: OperationContext, _request: NoFields) -> QueueStatus:

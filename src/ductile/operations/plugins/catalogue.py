@@ -8,13 +8,13 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from ductile.config.secrets import redact
-from ductile.core.auth_scopes import auth_scope
+from ductile.core.auth_scopes import AccessLevel, AccessResource, auth_scope
 from ductile.operations.context import OperationContext
 from ductile.operations.jobs.queue import PluginFigures, PluginStats, plugin_figures
 from ductile.operations.operation import right_of
 from ductile.operations.plugins.health import unhealthy_plugins
 from ductile.operations.plugins.lookup import OnePlugin, commands_of, find_plugin
-from ductile.operations.request import Cursor, NoFields, PageLimit
+from ductile.operations.request import Cursor, NoFields, PageLimit, Reveal
 from ductile.operations.response import Id, NextCursor, Response, Timestamp, from_record, milliseconds
 from ductile.plugins.catalogue import PluginEntry, PluginStanding, list_entries
 from ductile.protocol.manifest.model import CommandType
@@ -144,7 +144,7 @@ async def show_plugin(context: OperationContext, request: ShowPlugin) -> PluginD
 
 
 class ShowPluginState(OnePlugin):
-    reveal: Annotated[bool, about("Show values that look like secrets.")] = False
+    reveal: Reveal = False
 
 
 class StoredPluginState(Response):
@@ -173,8 +173,15 @@ class PluginFacts(Response):
     next_cursor: NextCursor
 
 
+def _check_reveal(context: OperationContext, request: ShowPluginState) -> None:
+    if request.reveal:
+        rights = (auth_scope(each, AccessLevel.WRITE) for each in (AccessResource.PLUGIN, request.plugin))
+        context.require_scope(*rights)
+
+
 async def plugin_state(context: OperationContext, request: ShowPluginState) -> StoredPluginState:
     """The state of a plugin; that of one that is no longer configured too."""
+    _check_reveal(context, request)
     stored = await context.store.plugin_state(request.plugin)
     if stored is None:
         find_plugin(context.snapshot(), request.plugin)
@@ -186,6 +193,7 @@ async def plugin_state(context: OperationContext, request: ShowPluginState) -> S
 
 async def plugin_facts(context: OperationContext, request: ListPluginFacts) -> PluginFacts:
     """The facts of a plugin, newest first; those of one that is no longer configured too."""
+    _check_reveal(context, request)
     page = await context.store.list_facts(request.plugin, limit=request.limit, cursor=request.cursor)
     if not page.rows:
         find_plugin(context.snapshot(), request.plugin)

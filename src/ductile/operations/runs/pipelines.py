@@ -36,7 +36,7 @@ from ductile.operations.runs.drawings import (
 from ductile.operations.runs.start import known_pipeline
 from ductile.protocol.manifest.model import ExecutionMode
 from ductile.store.model.records import LARGEST_PAGE, JobFilter
-from ductile.struct import Value, about, asdict, field, to_builtins
+from ductile.struct import Value, about, asdict, field
 
 
 class PipelineSummary(Value):
@@ -91,7 +91,7 @@ class PipelineStep(Value):
     inside: list[PipelineGroup]
 
 
-class PipelineDetail(PipelineSummary):
+class PipelineDetail(PipelineSummary, Response):
     condition: str | None = field(name="if")
     timeout: str
     return_on_timeout: ReturnOnTimeout
@@ -101,7 +101,16 @@ class PipelineDetail(PipelineSummary):
     graph: dict[str, Any]
 
 
-def describe_pipeline(snapshot: Snapshot, name: str) -> JsonObject:
+class ShowPipeline(Value):
+    pipeline: Annotated[str, about("Name of the pipeline.")]
+
+
+async def show_pipeline(context: OperationContext, request: ShowPipeline) -> PipelineDetail:
+    """One pipeline of the configuration in force. Raises `NotFoundError`."""
+    return describe_pipeline(context.snapshot(), request.pipeline)
+
+
+def describe_pipeline(snapshot: Snapshot, name: str) -> PipelineDetail:
     """One pipeline with its compiled graph and, for people, the same steps nested as they are written.
 
     Raises `NotFoundError`.
@@ -109,7 +118,7 @@ def describe_pipeline(snapshot: Snapshot, name: str) -> JsonObject:
     pipeline = known_pipeline(snapshot, name)
     settings = snapshot.pipelines[name]
     is_secret = snapshot.policy.is_secret
-    detail = PipelineDetail(
+    return PipelineDetail(
         **asdict(_summary(snapshot, pipeline)),
         condition=None if pipeline.condition is None else summarise_condition(pipeline.condition, is_secret),
         timeout=format_duration(settings.timeout),
@@ -119,13 +128,27 @@ def describe_pipeline(snapshot: Snapshot, name: str) -> JsonObject:
         tree=[_step(item) for item in build_tree(pipeline.graph, is_secret)],
         graph={**_redacted_graph(pipeline.graph, is_secret), "fingerprint": pipeline.graph.fingerprint},
     )
-    document: JsonObject = to_builtins(detail)
-    return document
 
 
 class Drawing(StrEnum):
     MERMAID = "mermaid"
     SVG = "svg"
+
+
+class DrawPipeline(ShowPipeline):
+    format: Annotated[Drawing, about("How it is drawn.")] = Drawing.MERMAID
+
+
+class PipelineDrawing(Response):
+    pipeline: str
+    format: Drawing
+    drawing: Annotated[str, about("Mermaid text, or an SVG document.")]
+
+
+async def graph_of_pipeline(context: OperationContext, request: DrawPipeline) -> PipelineDrawing:
+    """A drawing of a pipeline of the configuration in force. Raises `NotFoundError`."""
+    drawn = draw_pipeline(context.snapshot(), request.pipeline, request.format)
+    return PipelineDrawing(pipeline=request.pipeline, format=request.format, drawing=drawn)
 
 
 def draw_pipeline(snapshot: Snapshot, name: str, drawing: Drawing) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from http import HTTPStatus
 from typing import Annotated, Any
 
 from msgspec import Meta
@@ -79,7 +80,7 @@ class Published(Response):
 class PlannedEvent(ExplainedEvent):
     """What a dry run would start."""
 
-    STATUS = 200
+    STATUS = HTTPStatus.OK
 
     event_id: Annotated[Id, about("Of no stored event: nothing was published.")]
     dry_run: bool = True

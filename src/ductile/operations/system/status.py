@@ -10,6 +10,7 @@ from msgspec import UNSET, UnsetType
 
 from ductile.config.secrets import redact
 from ductile.config.snapshot import PluginInstance
+from ductile.core.auth_scopes import AccessLevel, AccessResource, auth_scope
 from ductile.core.jobs.failures import BreakerState
 from ductile.core.jobs.model import JobStatus
 from ductile.core.jobs.settlement import LogStatus
@@ -17,9 +18,9 @@ from ductile.core.json import JsonValue
 from ductile.operations.context import OperationContext
 from ductile.operations.jobs.documents import Execution, listed_execution
 from ductile.operations.jobs.lookup import latest_execution
-from ductile.operations.jobs.queue import QueueStatus, queue_status
+from ductile.operations.jobs.queue import QueueDepth, queue_status
 from ductile.operations.plugins.health import FailedInit, failed_init, unhealthy_plugins
-from ductile.operations.request import NoFields
+from ductile.operations.request import NoFields, Reveal
 from ductile.operations.response import Id, Response, Timestamp, from_record, milliseconds, timestamp
 from ductile.operations.schedules.manage import current_schedules
 from ductile.operations.system.breakers import BreakerStatus
@@ -30,7 +31,7 @@ from ductile.struct import Value, about
 
 
 class ShowStatus(Value):
-    reveal: Annotated[bool, about("Show values of state that look like secrets.")] = False
+    reveal: Reveal = False
 
 
 class DaemonStatus(Value):
@@ -81,12 +82,14 @@ class PluginStatus(Value):
 
 class SystemStatus(Response):
     daemon: DaemonStatus
-    queue: QueueStatus
+    queue: QueueDepth
     running: tuple[RunningJob, ...]
     plugins: tuple[PluginStatus, ...]
 
 
 async def show_status(context: OperationContext, request: ShowStatus) -> SystemStatus:
+    if request.reveal:
+        context.require_scope(auth_scope(AccessResource.SYSTEM, AccessLevel.WRITE))
     await context.store.check_files()
     breakers = await context.store.list_breakers()
     schedules = await current_schedules(context)
@@ -103,7 +106,7 @@ async def show_status(context: OperationContext, request: ShowStatus) -> SystemS
     ]
     return SystemStatus(
         daemon=daemon,
-        queue=await queue_status(context, NoFields()),
+        queue=from_record(QueueDepth, await queue_status(context, NoFields())),
         running=await _running_jobs(context),
         plugins=troubled_first(plugins),
     )

@@ -8,7 +8,7 @@ from ductile.cli.client import DAEMON_TIMEOUT, Document, connect_to_daemon, requ
 from ductile.cli.commands.system.daemon import reload_text
 from ductile.cli.console.console import Console, printable, show_waiting
 from ductile.cli.invocation import CommandResult, Invocation
-from ductile.cli.spec import DRY_RUN, Example, Option, action
+from ductile.cli.spec import CONFIG_FILES, DRY_RUN, Example, Option, action
 
 if TYPE_CHECKING:
     from ductile.admin.apply import SealPlan
@@ -21,6 +21,7 @@ _MAX_KEYS = 100
 @action(
     "apply",
     "put the configuration on disk in force: check, show, seal, reload",
+    local=CONFIG_FILES,
     options=(
         Option("--drain", "let plugins that are removed or disabled finish their accepted work first"),
         Option("--timeout DURATION", "how long a drain may take (default 1h)"),

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from ductile.cli.commands.config.files import apply_hint, change_as_json, change_text
 from ductile.cli.invocation import CommandResult, Invocation
-from ductile.cli.spec import DRY_RUN, Argument, Example, Option, action
+from ductile.cli.spec import CONFIG_FILES, DRY_RUN, Argument, Example, Option, action
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 @action(
     "edit",
     "edit a file in your editor; it is checked before it is written",
+    local=CONFIG_FILES,
     arguments=(Argument("FILE", "a file of the configuration (default config.yaml)", required=False),),
     options=(DRY_RUN, Option("--lock", "renew the seal of the file, if it was intact")),
     about="Opens a copy with $VISUAL or $EDITOR. When the editor ends, the whole configuration is checked "

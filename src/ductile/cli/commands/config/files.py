@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from ductile.cli.console import format as fmt
 from ductile.cli.console.console import Console, printable
 from ductile.cli.invocation import CommandResult, Invocation
-from ductile.cli.spec import DRY_RUN, Argument, Example, Option, action
+from ductile.cli.spec import CONFIG_FILES, DRY_RUN, NO_DAEMON, Argument, Example, Option, action
 
 if TYPE_CHECKING:
     from ductile.admin.config import ConfigCheck, SettingChange
@@ -33,6 +33,7 @@ _SEAL_CHANGES = {"same": "as before", "gone": "no longer part of it"}
     "report everything that is wrong with the configuration",
     about="Reads what the daemon would read, verifies the seal and looks at every plugin. "
     "Exit status 78 when something has to be corrected before all of it can run.",
+    local=CONFIG_FILES,
 )
 def check(invocation: Invocation) -> CommandResult:
     """A bad configuration is a result, too, and not an error of this command."""
@@ -81,6 +82,7 @@ def check(invocation: Invocation) -> CommandResult:
         Example("ductile config lock tokens.yaml", "authorise one file, and no other change"),
         Example("ductile config lock --dry-run", "what has changed since it was sealed?"),
     ),
+    local=CONFIG_FILES,
 )
 def lock(invocation: Invocation) -> CommandResult:
     from ductile.admin.seal import seal_configuration
@@ -98,13 +100,21 @@ def lock(invocation: Invocation) -> CommandResult:
 @action(
     "show",
     "show the effective configuration, without secrets",
+    "system.config",
     arguments=(Argument("SECTION", "only this part, for example plugins.echo", required=False),),
+    about="Read from the files of this machine; with --url, the configuration in force there.",
 )
 def show(invocation: Invocation) -> CommandResult:
     from ductile.admin.config import show_configuration
     from ductile.errors import NotFoundError
 
-    shown: JsonValue = show_configuration(invocation.config, invocation.environ)
+    shown: JsonValue
+    if invocation.remote is not None:
+        from ductile.cli.client import request_daemon
+
+        shown = request_daemon(invocation)["config"]
+    else:
+        shown = show_configuration(invocation.config, invocation.environ)
     section = invocation.optional("SECTION")
     for name in section.split(".") if section is not None else ():
         if not isinstance(shown, dict) or name not in shown:
@@ -116,7 +126,12 @@ def show(invocation: Invocation) -> CommandResult:
     return CommandResult(data, lambda _: fmt.to_yaml(shown))
 
 
-@action("get", "show one setting", arguments=(Argument("KEY", "where it is, for example service.log_level"),))
+@action(
+    "get",
+    "show one setting",
+    arguments=(Argument("KEY", "where it is, for example service.log_level"),),
+    local=CONFIG_FILES,
+)
 def get(invocation: Invocation) -> CommandResult:
     from ductile.admin.config import read_setting
 
@@ -151,6 +166,7 @@ def get(invocation: Invocation) -> CommandResult:
         Example("ductile config set plugins.echo.enabled false --dry-run", "what would be changed?"),
         Example("ductile config set 'artifacts.roots[+]' ./out --lock", "one more entry in a list"),
     ),
+    local=CONFIG_FILES,
 )
 def change(invocation: Invocation) -> CommandResult:
     return _change(invocation, invocation.text("VALUE"))
@@ -159,6 +175,7 @@ def change(invocation: Invocation) -> CommandResult:
 @action(
     "unset",
     "remove one setting from its file, keeping comments and order",
+    local=CONFIG_FILES,
     arguments=(Argument("KEY", "where it is, such as service.log_level or routes[0]"),),
     options=(DRY_RUN, Option("--lock", "renew the seal of the changed file, if it was intact")),
     about="Its default applies again. Checked, written and sealed as by `config set`.",
@@ -193,7 +210,7 @@ def apply_hint(invocation: Invocation, *, sealed: bool) -> str:
     return f"Its seal is not renewed. If the change is what you want, run `ductile config lock{config}`."
 
 
-@action("schema", "print the JSON Schema of the configuration")
+@action("schema", "print the JSON Schema of the configuration", local=NO_DAEMON)
 def schema(_call: Invocation) -> CommandResult:
     from ductile.config.schema.jsonschema import config_schema
 
@@ -207,9 +224,11 @@ def schema(_call: Invocation) -> CommandResult:
     arguments=(Argument("DIR", "directory to create"),),
     options=(DRY_RUN,),
     about="With an example plugin, pipeline, schedule and token. Overwrites nothing.",
+    local=NO_DAEMON,
 )
 def init(invocation: Invocation) -> CommandResult:
-    from ductile.admin.init_config import TOKEN_VARIABLE, create_starter_config, generate_token
+    from ductile.admin.init_config import TOKEN_VARIABLE, create_starter_config
+    from ductile.config.secrets import generate_token
 
     directory = invocation.text("DIR")
     token, dry_run = generate_token(), invocation.switch("dry_run")

@@ -6,7 +6,7 @@ from ductile.cli.client import Document
 from ductile.cli.console import format as fmt
 from ductile.cli.console.console import Console, printable
 from ductile.cli.invocation import CommandResult, Invocation
-from ductile.cli.spec import DRY_RUN, Argument, Example, Option, action
+from ductile.cli.spec import DRY_RUN, NO_DAEMON, Argument, Example, Option, action
 
 _COLOURS = {"passed": "green", "warned": "yellow", "failed": "red", "skipped": "dim"}
 
@@ -32,6 +32,7 @@ _COLOURS = {"passed": "green", "warned": "yellow", "failed": "red", "skipped": "
             "one command, with this payload",
         ),
     ),
+    local=NO_DAEMON,
 )
 def test(invocation: Invocation) -> CommandResult:
     import asyncio
@@ -99,6 +100,7 @@ def test(invocation: Invocation) -> CommandResult:
     examples=(
         Example("ductile plugin new greet --lang sh --dir plugins", "in plugins/greet, as a shell script"),
     ),
+    local=NO_DAEMON,
 )
 def new(invocation: Invocation) -> CommandResult:
     from ductile.admin.plugin_dev.scaffold import create_plugin

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     "exec",
     "run any command once as a job and show what it prints",
     "job.exec",
+    local="it would let every holder of a token run anything on the machine of the daemon",
     arguments=(
         Argument("COMMAND", "the program and its arguments; `--` before it ends the options", rest=True),
     ),

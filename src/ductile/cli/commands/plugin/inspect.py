@@ -5,19 +5,22 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING
 
-from ductile.cli.client import Document, request_if_available
+from ductile.cli.client import Document, request_daemon, request_if_available
 from ductile.cli.console import format as fmt
-from ductile.cli.console.console import Console
+from ductile.cli.console.console import Console, printable
 from ductile.cli.invocation import CommandResult, Invocation
-from ductile.cli.spec import DRY_RUN, Argument, Example, action, renders
+from ductile.cli.spec import DRY_RUN, PLUGIN_FILES, Argument, Example, action, renders
 
 if TYPE_CHECKING:
     from ductile.core.json import JsonObject
     from ductile.plugins.catalogue import PluginEntry
 
 
-@action("list", "list the plugins: active, disabled, refused, available")
+@action("list", "list the plugins: active, disabled, refused, available", "plugin.list")
 def list_plugins(invocation: Invocation) -> CommandResult:
+    if invocation.remote is not None:
+        found = request_daemon(invocation)
+        return CommandResult(found, lambda console: _remote_list(found, console))
     from ductile.admin import plugins
 
     entries = plugins.list_plugins(invocation.config, invocation.environ)
@@ -49,9 +52,14 @@ def list_plugins(invocation: Invocation) -> CommandResult:
 @action(
     "show",
     "show one plugin: its commands, configuration keys and trust",
-    arguments=(Argument("NAME", "name of the plugin, or of a configured instance"),),
+    "plugin.show",
+    arguments=(Argument("NAME", "name of the plugin, or of a configured instance", field="plugin"),),
+    about="Read from the files of this machine; with --url, what the daemon has loaded.",
 )
 def show(invocation: Invocation) -> CommandResult:
+    if invocation.remote is not None:
+        found = request_daemon(invocation)
+        return CommandResult(found, lambda console: _remote_details(found, console))
     from ductile.admin.plugins import show_plugin
 
     entry = show_plugin(invocation.config, invocation.environ, invocation.text("NAME"))
@@ -167,6 +175,7 @@ def _stats_line(stats: Document) -> str:
     "check",
     "check manifests, files and required configuration",
     arguments=(Argument("NAME|DIR", "one plugin by name, or a directory outside the roots", required=False),),
+    local=PLUGIN_FILES,
 )
 def check(invocation: Invocation) -> CommandResult:
     from dataclasses import asdict
@@ -202,6 +211,42 @@ def check(invocation: Invocation) -> CommandResult:
         text,
         exit_status=Exit.CONFIG if found.refused else Exit.OK,
     )
+
+
+def _remote_list(found: Document, console: Console) -> str:
+    """The plugins that a daemon elsewhere has loaded."""
+    rows = []
+    for row in found["plugins"]:
+        name = row["name"] if row["name"] == row["uses"] else f"{row['name']} ({row['uses']})"
+        status = f"{row['standing']}, unhealthy" if row["unhealthy"] else row["standing"]
+        note = (row["refused"] or row["description"] or "").partition("\n")[0]
+        rows.append((name, status, row["version"] or "-", note))
+    if not rows:
+        return "The daemon has no plugins."
+    return console.table(("NAME", "STATUS", "VERSION", "ABOUT"), rows)
+
+
+def _remote_details(found: Document, console: Console) -> str:
+    fields = [
+        ("status", found["standing"]),
+        ("unhealthy", f"its init failed: {found['init_error']}" if found["unhealthy"] else None),
+        ("reason", (found["refused"] or "").replace("\n", " ")),
+        ("uses", found["uses"] if found["uses"] != found["name"] else None),
+        ("about", found["description"]),
+        ("version", found["version"]),
+        ("required config", ", ".join(found["config_keys"]["required"])),
+        ("optional config", ", ".join(found["config_keys"]["optional"])),
+        ("schedules", ", ".join(found["schedules"])),
+        ("parallelism", str(found["parallelism"])),
+    ]
+    rows = [
+        (name, command["type"], fmt.ms(command["timeout_ms"]), command["description"])
+        for name, command in found["commands"].items()
+    ]
+    lines = [console.style("bold", printable(found["name"])), *fmt.fields(fields)]
+    if rows:
+        lines += ["", console.table(("COMMAND", "TYPE", "TIMEOUT", "ABOUT"), rows, prose=True)]
+    return "\n".join(lines)
 
 
 def _failed_inits(invocation: Invocation) -> Document:
@@ -262,6 +307,7 @@ _NAME = Argument("NAME", field="plugin")
     arguments=(Argument("NAME", "only this plugin", required=False),),
     options=(DRY_RUN,),
     about="The sealed hashes of files are not changed; `config lock` renews all of them.",
+    local=PLUGIN_FILES,
 )
 def lock(invocation: Invocation) -> CommandResult:
     from ductile.admin.seal import seal_plugins

@@ -15,7 +15,7 @@ from ductile.cli.commands.config.files import change_as_json, change_text
 from ductile.cli.console import format as fmt
 from ductile.cli.console.console import Console
 from ductile.cli.invocation import CommandResult, Invocation
-from ductile.cli.spec import DRY_RUN, Argument, Example, Option, action
+from ductile.cli.spec import CONFIG_FILES, DRY_RUN, Argument, Example, Option, action
 
 if TYPE_CHECKING:
     from ductile.admin.config import SettingChange
@@ -44,6 +44,7 @@ _NAME = Argument("NAME", "name of the plugin, as it is configured")
         Example("ductile plugin disable echo --dry-run", "which of its jobs would end?"),
         Example("ductile plugin disable echo --drain --timeout 10m", "run them first"),
     ),
+    local=CONFIG_FILES,
 )
 def disable(invocation: Invocation) -> CommandResult:
     from ductile.admin.plugins import configured_or_available
@@ -79,6 +80,7 @@ def disable(invocation: Invocation) -> CommandResult:
     options=(DRY_RUN,),
     about="Sets plugins.NAME.enabled to true as `config set --lock` does, then reloads the daemon if one "
     "runs. An installed plugin that the configuration does not name yet is added to it.",
+    local=CONFIG_FILES,
 )
 def enable(invocation: Invocation) -> CommandResult:
     from ductile.admin.plugins import configured_or_available

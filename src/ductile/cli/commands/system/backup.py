@@ -9,7 +9,7 @@ from ductile.cli.client import Document, connect_to_daemon, exchange
 from ductile.cli.console import format as fmt
 from ductile.cli.console.console import Console
 from ductile.cli.invocation import CommandResult, Invocation
-from ductile.cli.spec import DRY_RUN, Argument, Example, Option, action
+from ductile.cli.spec import CONFIG_FILES, DRY_RUN, NO_DAEMON, Argument, Example, Option, action
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -40,6 +40,7 @@ _STATUS_TIMEOUT = 5.0
         Example("ductile system backup ductile.tar.gz --scope config,plugins", "without the store"),
         Example("ductile system backup ductile.tar.gz --verify", "is this archive whole?"),
     ),
+    local=CONFIG_FILES,
 )
 def backup(invocation: Invocation) -> CommandResult:
     from datetime import UTC, datetime
@@ -108,6 +109,7 @@ def backup(invocation: Invocation) -> CommandResult:
     "afterwards, or nothing. What was outside of the configuration's directory is put below "
     "`outside`, and its old place is shown; plugin roots that are written as relative paths keep their "
     "place beside the configuration. The restored store gets an id of its own.",
+    local=NO_DAEMON,
 )
 def restore(invocation: Invocation) -> CommandResult:
     from ductile.admin.backup import restore

@@ -7,7 +7,7 @@ from ductile.cli.commands.queue import depth_text
 from ductile.cli.console import format as fmt
 from ductile.cli.console.console import Console, printable, show_waiting
 from ductile.cli.invocation import CommandResult, Invocation
-from ductile.cli.spec import DRY_RUN, PLUGIN, Option, action, renders
+from ductile.cli.spec import DAEMON_PROCESS, DRY_RUN, PLUGIN, Option, action, renders
 
 #: Running jobs that `status` lists; `queue list` has all of them.
 _MAX_RUNNING = 20
@@ -23,6 +23,7 @@ _POLL_INTERVAL = 0.05
     "service.shutdown_grace to finish, then go back to the queue; a second one stops it at once. "
     "SIGHUP reloads. Exit status 78 if the configuration cannot be used, 1 if another daemon has the "
     "store.",
+    local=DAEMON_PROCESS,
 )
 def start(invocation: Invocation) -> CommandResult:
     if invocation.switch("dry_run"):
@@ -62,6 +63,7 @@ def _check_start(invocation: Invocation) -> CommandResult:
     "stop the daemon cleanly and wait until it has stopped",
     "system.stop",
     options=(Option("--no-wait", "return at once instead of waiting for the end"),),
+    local=DAEMON_PROCESS,
 )
 def stop(invocation: Invocation) -> CommandResult:
     advice = "There is nothing to stop. Another configuration's daemon: name it with --config."

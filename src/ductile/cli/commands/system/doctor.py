@@ -21,7 +21,9 @@ _STYLES = {"ok": "green", "warn": "yellow", "error": "red"}
     "status 1 if something is wrong; a warning is 0.",
 )
 def doctor(invocation: Invocation) -> CommandResult:
-    from ductile.errors import ConfigError
+    from contextlib import suppress
+
+    from ductile.errors import ConfigError, DeniedError
 
     try:
         connection = connect_to_daemon(invocation)
@@ -33,6 +35,10 @@ def doctor(invocation: Invocation) -> CommandResult:
         # Plugins report their health, each within its own timeout: there is no limit for all of them.
         with show_waiting(invocation, "the health of the plugins"):
             fields: Document = {"version": __version__, "ask_health": True}
+            if invocation.remote is not None:
+                fields = {}
+                with suppress(DeniedError):  # the token may only read: then it is the latest health
+                    exchange(invocation, connection, "system.health", {}, timeout=None)
             found = exchange(invocation, connection, fields=fields, timeout=None)
     else:
         import asyncio

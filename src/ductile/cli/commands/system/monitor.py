@@ -115,6 +115,8 @@ def _line(row: Document, console: Console, widths: Sequence[int] = (), *, stderr
 @action(
     "watch",
     "watch what runs, waits and happens in the terminal, and step in",
+    "system.status",
+    usage={"reveal": None},
     about="Keys: Tab moves between the tables, Enter shows a job, c cancels it, t retries what ended "
     "badly, r runs a schedule or a plugin now, p pauses or resumes a schedule, q leaves. Needs the "
     "extra `tui`.",

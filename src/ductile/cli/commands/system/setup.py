@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from ductile.cli.command_table import NOUNS, SHORT_FORMS, first_words
 from ductile.cli.invocation import CommandResult, Invocation
-from ductile.cli.spec import GLOBAL_OPTIONS, Argument, Option, action
+from ductile.cli.spec import CONFIG_FILES, GLOBAL_OPTIONS, NO_DAEMON, Argument, Option, action
 
 #: Seconds for `systemctl --version`.
 _SYSTEMCTL_TIMEOUT = 5.0
@@ -86,6 +86,7 @@ end
     about="Put it under /etc/systemd/system. It says what to do before the first start, restarts "
     "after every crash but not for a configuration that cannot be used, and drops rights that a "
     "daemon does not need.",
+    local=CONFIG_FILES,
 )
 def print_unit(invocation: Invocation) -> CommandResult:
     import shutil
@@ -107,6 +108,7 @@ def print_unit(invocation: Invocation) -> CommandResult:
     "completion",
     "print a script that completes commands in your shell",
     arguments=(Argument("SHELL", "bash, zsh or fish"),),
+    local=NO_DAEMON,
 )
 def print_script(invocation: Invocation) -> CommandResult:
     from ductile.errors import UsageError

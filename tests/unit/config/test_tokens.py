@@ -12,8 +12,9 @@ import pytest
 from ductile.admin.config import open_configuration
 from ductile.admin.init_config import create_starter_config
 from ductile.admin.seal import seal_configuration
-from ductile.admin.tokens import create_token, list_tokens, revoke_token
 from ductile.config import seal
+from ductile.config.edit.token_entries import list_tokens
+from ductile.config.edit.tokens import create_token, revoke_token
 from ductile.config.file_io import write_atomically
 from ductile.config.find_config import CHECKSUMS_FILE
 from ductile.config.load import LoadedConfig, load_config

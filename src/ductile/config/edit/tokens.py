@@ -1,4 +1,4 @@
-"""API tokens and shared secrets: created, listed and revoked in the configuration's own files.
+"""API tokens and shared secrets: created, listed, rotated and revoked in the configuration's own files.
 
 A token has four parts: a line in an env file, a scope file, an entry under `tokens`, and their seal. They are
 written in an order that lets the daemon start after every step: the entry refers to the other parts, so it is
@@ -13,58 +13,35 @@ import re
 import stat
 from collections.abc import Mapping
 from contextlib import suppress
+from datetime import datetime, timedelta
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ductile.admin.init_config import generate_token
-from ductile.config.edit.rewrite import with_entry, without_entry
-from ductile.config.file_io import hash_bytes, lock_config_directory, read_regular_file
-from ductile.config.find_config import CONFIG_FILE, find_config, resolve_path
+from ductile.config.edit.rewrite import with_entry, with_value, without_entry
+from ductile.config.edit.token_entries import TokenRow, count_references, find_token, list_rows
+from ductile.config.file_io import hash_bytes, lock_config_directory
+from ductile.config.find_config import CONFIG_FILE, find_config
 from ductile.config.load import LoadedConfig, SealMode, load_config
 from ductile.config.names import NAME
 from ductile.config.read.environment import load_environment_files, parse_environment
 from ductile.config.read.includes import ConfigFiles, load_config_files
 from ductile.config.seal import Tier, remove_sealed, write_new_sealed, write_sealed
+from ductile.config.secrets import generate_token
 from ductile.config.validate.access import suggest_scope
-from ductile.core.suggest import did_you_mean
-from ductile.errors import ConfigError, ConflictError, NotFoundError, Problem, UsageError, file_error
-from ductile.protocol.yaml_tree import ListNode, MapNode, Node, ScalarNode, node_at
+from ductile.errors import ConfigError, ConflictError, Problem, UsageError, file_error
+from ductile.protocol.yaml_tree import MapNode, node_at
 from ductile.struct import Value, hide_in_repr
 
 if TYPE_CHECKING:
     from ductile.core.json import JsonObject
-    from ductile.protocol.yaml_tree import KeyPath
 
 TOKENS_FILE = "tokens.yaml"
 ENV_FILE = ".env"
-#: Where tokens are written: entries with a scope file, and entries with their scopes.
-_TOKENS: KeyPath = ("tokens",)
-_INLINE_TOKENS: KeyPath = ("api", "auth", "tokens")
 
 _GROUP_AND_OTHERS = 0o077
 #: Values that need no quotes in an env file.
 _PLAIN_VALUE = re.compile(r"[A-Za-z0-9_./+=:-]+", re.ASCII)
-_REFERENCE = re.compile(r"\$\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-.*)?\}", re.DOTALL)
-
-
-class TokenRow(Value):
-    """An entry of a token, or of a secret, which has no scopes and signs requests."""
-
-    name: str | None
-    scopes: tuple[str, ...]
-    file: str
-    line: int
-    #: The place of the entry in its file.
-    path: KeyPath
-    #: The environment variable of the value; None for a value in the file itself.
-    variable: str | None
-    scopes_file: str | None
-    #: Whether the entry is under `api.auth.tokens`.
-    inline: bool
-
-    @property
-    def kind(self) -> str:
-        return "token" if self.scopes else "secret"
 
 
 @hide_in_repr("value")
@@ -81,67 +58,26 @@ class CreatedToken(Value):
     warnings: tuple[Problem, ...] = ()
 
 
+@hide_in_repr("value")
+class RotatedToken(Value):
+    """The new secret of a token, or the one that would be made. `value` is returned this once."""
+
+    name: str
+    scopes: tuple[str, ...]
+    variable: str
+    files: tuple[str, ...]
+    value: str | None
+    written: bool
+    #: Until when the secret before it is accepted; None if it is refused at once.
+    previous_expires_at: datetime | None
+    #: Until when a still older secret would have been accepted, which is refused from now on.
+    dropped_expires_at: datetime | None
+
+
 class RevokedToken(Value):
     name: str
     files: tuple[str, ...]
     written: bool
-
-
-# ------------------------------------------------------------------------------------------------ list
-
-
-def list_tokens(config_path: str | None, environ: Mapping[str, str]) -> tuple[TokenRow, ...]:
-    """Every token and secret, in the order of the files, without its value."""
-    return _list_rows(load_config_files(find_config(config_path, environ)))
-
-
-def _list_rows(sources: ConfigFiles) -> tuple[TokenRow, ...]:
-    return tuple(
-        _token_row(entry, (*place, index), sources.directory)
-        for file in sources.files
-        for place in (_TOKENS, _INLINE_TOKENS)
-        for index, entry in enumerate(_items(node_at(file.tree, place)))
-        if isinstance(entry, MapNode)
-    )
-
-
-def _token_row(entry: MapNode, path: KeyPath, directory: Path) -> TokenRow:
-    inline = path[:-1] == _INLINE_TOKENS
-    scopes_file = None if inline else _text(entry.get("scopes_file"))
-    if scopes_file is not None:
-        scopes = _read_scopes(resolve_path(scopes_file, directory))
-    else:
-        listed = _items(entry.get("scopes")) if inline else ()
-        scopes = tuple(item.text for item in listed if isinstance(item, ScalarNode))
-    value = _text(entry.get("token" if inline else "key"))
-    reference = _REFERENCE.fullmatch(value.strip()) if value else None
-    return TokenRow(
-        name=_text(entry.get("name")),
-        scopes=scopes,
-        file=entry.location.file,
-        line=entry.location.line,
-        path=path,
-        variable=reference["name"] if reference else None,
-        scopes_file=scopes_file,
-        inline=inline,
-    )
-
-
-def _items(node: Node | None) -> tuple[Node, ...]:
-    return node.items if isinstance(node, ListNode) else ()
-
-
-def _text(node: Node | None) -> str | None:
-    return node.text if isinstance(node, ScalarNode) else None
-
-
-def _read_scopes(path: Path) -> tuple[str, ...]:
-    """The scopes of a scope file; none if it cannot be read, which `config check` reports."""
-    try:
-        scopes = json.loads(read_regular_file(path))["scopes"]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        return ()
-    return tuple(str(scope) for scope in scopes) if isinstance(scopes, list) else ()
 
 
 # --------------------------------------------------------------------------------------------- create
@@ -164,10 +100,7 @@ def create_token(
     if not NAME.fullmatch(name):
         hint = "letters, digits, - and _, and no digit first"
         raise UsageError(f"{name!r} cannot be the name of a token", hint=hint)
-    secret = generate_token() if value is None else value.strip()
-    if not secret or not secret.isprintable():
-        raise UsageError("the secret has to be one line of printable text")
-    variable = f"DUCTILE_{name.replace('-', '_').upper()}_TOKEN"
+    secret, variable = _usable_secret(value), _variable_of(name)
     with lock_config_directory(config_file.parent):
         sources = load_config_files(config_file)
         _check_new(sources, name, scopes, variable, environ)
@@ -191,10 +124,10 @@ def _check_new(
     sources: ConfigFiles, name: str, scopes: tuple[str, ...], variable: str, environ: Mapping[str, str]
 ) -> None:
     """ConflictError for a name or variable that is taken; UsageError for a misspelt scope."""
-    if any(row.name == name for row in _list_rows(sources)):
+    if any(row.name == name for row in list_rows(sources)):
         raise ConflictError(f"there already is a token {name}", hint=f"ductile token revoke {name}")
     # A line of an env file without a reference was left by a crash, and is replaced.
-    if variable in environ or _count_references(sources, variable):
+    if variable in environ or count_references(sources, variable):
         raise ConflictError(
             f"the variable {variable} is already set", hint="choose another name, or unset the variable"
         )
@@ -216,12 +149,7 @@ def _plan_files(
         content = json.dumps({"scopes": list(scopes)}, indent=2).encode() + b"\n"
         entry |= {"scopes_file": f"scopes/{name}.json", "scopes_hash": hash_bytes(content)}
         files[directory / "scopes" / f"{name}.json"] = content
-    env_files = load_environment_files(sources.root, sources.directory).files
-    if env_files:
-        env_file = env_files[0].path
-    else:
-        env_file = _new_file(directory / ENV_FILE, "add it to `environment_vars.include`")
-        config = with_entry(config, ("environment_vars", "include"), ENV_FILE, config_file)
+    env_file, config = _env_file(config_file, sources, config)
     files[env_file] = _with_variable(env_file, variable, secret)
     # New tokens go to `tokens.yaml`, or else to the first file that has tokens.
     named = [file.path for file in sources.files if file.path.name == TOKENS_FILE]
@@ -238,6 +166,27 @@ def _plan_files(
     if tokens_file not in files:
         files[tokens_file] = with_entry(tokens_file.read_bytes(), ("tokens",), entry, tokens_file)
     return files
+
+
+def _usable_secret(value: str | None) -> str:
+    """The value that was given, or a new one. UsageError for one that cannot be sent or written."""
+    secret = generate_token() if value is None else value.strip()
+    if not secret or not secret.isprintable():
+        raise UsageError("the secret has to be one line of printable text")
+    return secret
+
+
+def _variable_of(name: str) -> str:
+    return f"DUCTILE_{name.replace('-', '_').upper()}_TOKEN"
+
+
+def _env_file(config_file: Path, sources: ConfigFiles, config: bytes) -> tuple[Path, bytes]:
+    """The env file for a new value, and `config.yaml`, which names it if it is a new file."""
+    env_files = load_environment_files(sources.root, sources.directory).files
+    if env_files:
+        return env_files[0].path, config
+    env_file = _new_file(config_file.parent / ENV_FILE, "add it to `environment_vars.include`")
+    return env_file, with_entry(config, ("environment_vars", "include"), ENV_FILE, config_file)
 
 
 def _new_file(path: Path, hint: str) -> Path:
@@ -258,6 +207,102 @@ def _with_variable(env_file: Path, variable: str, secret: str) -> bytes:
     return after
 
 
+# --------------------------------------------------------------------------------------------- rotate
+
+
+def rotate_token(
+    config_path: str | None,
+    environ: Mapping[str, str],
+    name: str,
+    *,
+    keep_old: timedelta,
+    now: datetime,
+    value: str | None = None,
+    dry_run: bool = False,
+) -> RotatedToken:
+    """Give a token a new secret. The old one stays valid for `keep_old`; not at all if that is zero.
+
+    The new value gets a variable of its own. So a crash before the entry is written leaves the old secret in
+    force, and never both without one: the entry is the only place that decides.
+    NotFoundError for an unknown name; ConflictError for an entry that cannot be rotated.
+    """
+    config_file = find_config(config_path, environ)
+    secret = _usable_secret(value)
+    expires_at = (now + keep_old).replace(microsecond=0) if keep_old else None
+    with lock_config_directory(config_file.parent):
+        sources = load_config_files(config_file)
+        row = find_token(sources, name)
+        _check_rotation(row)
+        variable = _free_variable(sources, name, environ)
+        config = config_file.read_bytes()
+        env_file, new_config = _env_file(config_file, sources, config)
+        files = {env_file: _with_variable(env_file, variable, secret)}
+        if new_config != config:
+            files[config_file] = new_config
+        file = Path(row.file)
+        files[file] = _rotated_entry(files.get(file, file.read_bytes()), row, variable, expires_at)
+        loaded = _check_result(config_file, environ, files)
+        replaced = {row.previous_variable} if expires_at else {row.previous_variable, row.variable}
+        cleaned = _without_unused(sources, files[env_file], replaced)
+        if not dry_run:
+            _write(sources, files, loaded.tiers)
+            if cleaned != files[env_file]:
+                _write(sources, {env_file: cleaned}, loaded.tiers)
+    dropped = row.previous_expires_at
+    return RotatedToken(
+        name=name,
+        scopes=row.scopes,
+        variable=variable,
+        files=_names(config_file.parent, files),
+        value=None if dry_run else secret,
+        written=not dry_run,
+        previous_expires_at=expires_at,
+        dropped_expires_at=dropped if dropped is not None and dropped > now else None,
+    )
+
+
+def _check_rotation(row: TokenRow) -> None:
+    if not row.scopes:
+        raise ConflictError(
+            f"{row.name} is a secret that another service signs with, and has one value at a time",
+            hint="Create another secret, name it in `secret_ref`, and revoke this one.",
+        )
+    if row.variable is None:
+        raise ConflictError(
+            f"the value of {row.name} is written in the file itself",
+            hint=f"Put it into a variable and refer to it as ${{NAME}}: {row.file}:{row.line}",
+        )
+
+
+def _free_variable(sources: ConfigFiles, name: str, environ: Mapping[str, str]) -> str:
+    """The first of `DUCTILE_NAME_TOKEN`, `DUCTILE_NAME_TOKEN_2`, ... that nothing refers to."""
+    base = _variable_of(name)
+    names = (base if number == 1 else f"{base}_{number}" for number in count(1))
+    return next(each for each in names if each not in environ and not count_references(sources, each))
+
+
+def _rotated_entry(data: bytes, row: TokenRow, variable: str, expires_at: datetime | None) -> bytes:
+    """The file with the new key in the entry. The old one becomes the previous key, or goes."""
+    file = Path(row.file)
+    data = with_value(data, (*row.path, "key"), f"${{{variable}}}", file)
+    if expires_at is not None:
+        data = with_value(data, (*row.path, "previous_key"), f"${{{row.variable}}}", file)
+        written = expires_at.isoformat().replace("+00:00", "Z")
+        return with_value(data, (*row.path, "previous_expires_at"), written, file)
+    if row.previous_variable is not None or row.previous_expires_at is not None:
+        for key in ("previous_key", "previous_expires_at"):
+            data = without_entry(data, (*row.path, key), file)
+    return data
+
+
+def _without_unused(sources: ConfigFiles, env_data: bytes, variables: set[str | None]) -> bytes:
+    """The env file without those of an entry's variables that nothing else refers to."""
+    for variable in variables:
+        if variable is not None and count_references(sources, variable) == 1:
+            env_data = _line_of(variable).sub(b"", env_data)
+    return env_data
+
+
 # --------------------------------------------------------------------------------------------- revoke
 
 
@@ -271,8 +316,8 @@ def revoke_token(
     config_file = find_config(config_path, environ)
     with lock_config_directory(config_file.parent):
         sources = load_config_files(config_file)
-        row = _find_row(sources, name)
-        others = [other for other in _list_rows(sources) if other != row]
+        row = find_token(sources, name)
+        others = [other for other in list_rows(sources) if other != row]
         file = Path(row.file)
         files = {file: without_entry(file.read_bytes(), row.path, file)}
         loaded = _check_result(config_file, environ, files)
@@ -286,30 +331,18 @@ def revoke_token(
     return RevokedToken(name=name, files=_names(config_file.parent, changed), written=not dry_run)
 
 
-def _find_row(sources: ConfigFiles, name: str) -> TokenRow:
-    rows = _list_rows(sources)
-    for row in rows:
-        if row.name == name and not row.inline:
-            return row
-        if row.name == name:
-            raise ConflictError(
-                f"{name} is written under `api.auth.tokens`", hint=f"remove it there: {row.file}:{row.line}"
-            )
-    raise NotFoundError(
-        f"there is no token {name}",
-        hint=did_you_mean(name, [row.name for row in rows if row.name]) or "See `ductile token list`.",
-    )
-
-
 def _without_variable(sources: ConfigFiles, row: TokenRow, others: list[TokenRow]) -> dict[Path, bytes]:
-    """The env files without the token's value, unless something else refers to it."""
-    if row.variable is None or any(other.variable == row.variable for other in others):
-        return {}
-    if _count_references(sources, row.variable) > 1:
-        return {}
-    line = _line_of(row.variable)
-    files = load_environment_files(sources.root, sources.directory).files
-    return {file.path: line.sub(b"", file.data) for file in files if line.search(file.data)}
+    """The env files without the token's values, unless something else refers to them."""
+    shared = {variable for other in others for variable in other.variables}
+    gone = [each for each in row.variables if each not in shared and count_references(sources, each) == 1]
+    found = {}
+    for file in load_environment_files(sources.root, sources.directory).files:
+        data = file.data
+        for variable in gone:
+            data = _line_of(variable).sub(b"", data)
+        if data != file.data:
+            found[file.path] = data
+    return found
 
 
 def _unshared_scopes_file(directory: Path, row: TokenRow, others: list[TokenRow]) -> Path | None:
@@ -321,11 +354,6 @@ def _unshared_scopes_file(directory: Path, row: TokenRow, others: list[TokenRow]
 
 
 # --------------------------------------------------------------------------------------------- shared
-
-
-def _count_references(sources: ConfigFiles, variable: str) -> int:
-    reference = re.compile(rb"\$\{%s[}:]" % variable.encode())
-    return sum(len(reference.findall(file.data)) for file in sources.files)
 
 
 def _line_of(variable: str) -> re.Pattern[bytes]:

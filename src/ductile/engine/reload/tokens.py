@@ -1,0 +1,54 @@
+"""Take one token from the configuration on disk into the active one, and nothing else. Pure."""
+
+from __future__ import annotations
+
+import json
+from types import MappingProxyType
+
+from ductile.config.file_io import hash_bytes
+from ductile.config.snapshot import Snapshot
+from ductile.core.json import JsonValue
+from ductile.struct import replace
+
+
+def without_token(active: Snapshot, name: str) -> Snapshot:
+    """Return the active configuration without the token or secret of this name."""
+    return _with_parts(active, None, name)
+
+
+def with_token_of(active: Snapshot, disk: Snapshot, name: str) -> Snapshot:
+    """Return the active configuration with the token of this name as it is on disk; without it if it is not
+    there.
+    """
+    return _with_parts(active, disk, name)
+
+
+def _with_parts(active: Snapshot, disk: Snapshot | None, name: str) -> Snapshot:
+    tokens = tuple(token for token in active.tokens if token.name != name)
+    secrets = {known: secret for known, secret in active.secrets.items() if known != name}
+    entries = [entry for entry in _entries(active) if _name_of(entry) != name]
+    if disk is not None:
+        tokens += tuple(token for token in disk.tokens if token.name == name)
+        secrets |= {known: secret for known, secret in disk.secrets.items() if known == name}
+        entries += [entry for entry in _entries(disk) if _name_of(entry) == name]
+    redacted = active.redacted
+    if isinstance(redacted, dict):
+        redacted = {**redacted, "tokens": entries}
+    # Neither the configuration that was loaded nor the one on disk: it has a fingerprint of its own.
+    content = json.dumps([active.fingerprint, entries], sort_keys=True)
+    return replace(
+        active,
+        tokens=tokens,
+        secrets=MappingProxyType(secrets),
+        redacted=redacted,
+        fingerprint=hash_bytes(content.encode()),
+    )
+
+
+def _entries(snapshot: Snapshot) -> list[JsonValue]:
+    entries = snapshot.redacted.get("tokens") if isinstance(snapshot.redacted, dict) else None
+    return entries if isinstance(entries, list) else []
+
+
+def _name_of(entry: JsonValue) -> JsonValue:
+    return entry.get("name") if isinstance(entry, dict) else None
