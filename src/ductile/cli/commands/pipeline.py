@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ductile.cli.client import Document
+from ductile.cli.client import Document, request_daemon
 from ductile.cli.console import format as fmt
 from ductile.cli.console.console import Console, printable
 from ductile.cli.invocation import CommandResult, Invocation
