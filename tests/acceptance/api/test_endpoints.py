@@ -477,6 +477,13 @@ CASES = (
         status=404,
         body=None,
     ),
+    Case(
+        method="GET",
+        path=f"/job/{MISSING}/follow",
+        scopes=READS_JOBS,
+        template="/job/{job_id}/follow",
+        status=404,
+    ),
 )
 OPEN = (
     "/",

@@ -59,6 +59,7 @@ CHECKS = (
 LEFT_OUT = (
     "/events",
     "/job-logs/follow",
+    "/job/{job_id}/follow",
     "/job/{job_id}/wait",
     "/ledger/follow",
     "/run/{job_id}/follow",
