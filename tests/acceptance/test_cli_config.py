@@ -96,7 +96,7 @@ def test_set_refuses_a_change_without_effect(terminal: Terminal) -> None:
     assert config.read_text() == before
 
 
-@pytest.mark.parametrize("key", ["service.max_workers", "plugins.echo.parallelism"])
+@pytest.mark.parametrize("key", ["service.max_hops", "plugins.echo.parallelism"])
 def test_get_of_a_computed_default_is_a_number(terminal: Terminal, key: str) -> None:
     answer = json.loads(terminal.ductile("config", "get", key, "--json").out)
     assert isinstance(answer["value"], int)
@@ -247,14 +247,13 @@ def test_lock_with_names_leaves_other_changes_unsealed(terminal: Terminal) -> No
 
 
 def test_an_unsealed_change_is_reported_key_by_key_without_secrets(terminal: Terminal) -> None:
-    """Names of variables are shown, their values are not."""
+    """Of an environment file no copy is kept, so only the change is told."""
     demo = terminal.directory / "demo"
     config = demo / "config.yaml"
     config.write_text(config.read_text().replace("every: 5m", "every: 10m"))
     (demo / ".env").write_text("DUCTILE_ADMIN_TOKEN=hunter2-hunter2\nMORE=hunter3\n")
     seen = terminal.ductile("config", "check").out
-    assert "~ DUCTILE_ADMIN_TOKEN: ******** (its value has changed)" in seen
-    assert "+ MORE: ********" in seen
+    assert ".env has changed since it was sealed" in seen
     assert "hunter" not in seen
     assert terminal.ductile("config", "lock", ".env").status == 0
     seen = terminal.ductile("config", "check").out
@@ -264,7 +263,7 @@ def test_an_unsealed_change_is_reported_key_by_key_without_secrets(terminal: Ter
 def test_kept_copies_are_private(terminal: Terminal) -> None:
     kept = terminal.directory / "demo" / ".ductile" / "files"
     copies = list(kept.iterdir())
-    assert len(copies) == 5
+    assert len(copies) == 4  # not of .env, which is made of secrets
     assert {stat.S_IMODE(path.stat().st_mode) for path in copies} == {0o600}
     assert stat.S_IMODE(kept.stat().st_mode) == stat.S_IMODE(kept.parent.stat().st_mode) == 0o700
 

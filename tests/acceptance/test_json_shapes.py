@@ -182,7 +182,7 @@ class Asker:
     def __call__(self, words: str, *more: str, status: int = 0, tried: bool = False) -> dict[str, Any]:
         """The answer to `words`, a noun and an action. With `tried` it is run with --dry-run first."""
         if tried:
-            assert self(words, *more, "--dry-run")["dry_run"] is True
+            assert self(words, "--dry-run", *more)["dry_run"] is True
         ended, answer = self.run(words, *more)
         assert ended == status, (words, more, answer)
         assert words.endswith("check") or "error" not in answer or "status" in answer, answer
@@ -195,7 +195,7 @@ class Asker:
     def run(self, words: str, *more: str) -> tuple[int, dict[str, Any]]:
         environ = {"PATH": os.environ["PATH"], "HOME": str(self.directory / "home"), "EDITOR": "true"}
         out, err = io.StringIO(), io.StringIO()
-        line = [*words.split(), *more, "--config", str(self.directory / "demo"), "--json"]
+        line = [*words.split(), "--config", str(self.directory / "demo"), "--json", *more]
         ended = run(line, environ, out, err)
         assert err.getvalue() == "", line
         answer = json.loads(out.getvalue())
@@ -290,6 +290,8 @@ def ask_about_jobs(ask: Asker, daemon: Daemon, url: str) -> None:
     again = ask("plugin run", "maker", "handle", "--dedupe-key", "once")
     assert again["job_id"] == good["job_id"]
     bad = ask("plugin run", "broken", status=1)
+    ask("plugin exec", "--", "echo", "hello", tried=True)
+    ask("plugin exec", "--no-wait", "--", "true")
     told_of = ask("plugin run", "maker", "handle", "--state-webhook-url", url)
     waiting = ask("plugin run", "patient", "--retry", "--no-wait")
     running = ask("plugin run", "slow", "--no-wait")
@@ -322,9 +324,9 @@ def ask_about_jobs(ask: Asker, daemon: Daemon, url: str) -> None:
     ask("job retry", ran["job_id"], "--from-step", "make", tried=True)
     ask("queue purge", "--all", tried=True)
     ask("queue purge", "patient")
-    for words in ("job retry", "job cancel"):
-        ask(words, "--plugin", "patient", "--dry-run")
-        ask(words, "--plugin", "patient")
+    ask("job retry", "--plugin", "patient", tried=True)
+    daemon.wait_until_started(ask("plugin run", "slow", "--no-wait")["job_id"])
+    ask("job cancel", "--plugin", "slow", tried=True)
     deliveries = ask("webhook deliveries", "--job", told_of["job_id"], "--status", "delivered")
     ask("webhook resend", deliveries["deliveries"][0]["id"], tried=True)
     for more in (("--dry-run",), ()):

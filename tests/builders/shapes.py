@@ -16,7 +16,7 @@ OPEN = frozenset(
     }
 )
 #: Objects whose keys are names, so that every value has the same shape.
-BY_NAME = frozenset({"breakers", "files", "counts"})
+BY_NAME = frozenset({"breakers", "files", "counts", "by_status"})
 
 
 @dataclass(slots=True)

@@ -30,6 +30,8 @@ _ACCESS_SECTIONS = (*_HIGH_SECTIONS, ("state_webhooks",))
 _HIGH_NAMES = frozenset(("tokens.yaml", "webhooks.yaml"))
 _PLUGIN = "plugin "
 AUTHORISE = "review the change; if it is intended, run `ductile config lock`"
+#: Files of which a copy is kept. Not environment files: they hold secrets, which must not outlive them.
+_KEPT_SUFFIXES = (".yaml", ".yml", ".json")
 #: Changed keys that a message about an unsealed file lists.
 _MAX_LISTED = 10
 
@@ -192,9 +194,9 @@ def write_checksums(directory: Path, checksums: Checksums) -> None:
     text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
     write_atomically(directory / CHECKSUMS_FILE, text.encode())
     for file in checksums.files.values():
-        with suppress(
-            OSError
-        ):  # The seal counts without its copies; a change is then shown without its keys.
+        if not file.name.endswith(_KEPT_SUFFIXES):
+            continue
+        with suppress(OSError):  # The seal counts without its copies; changed keys are then not named.
             data = read_regular_file(directory / file.name)
             if hash_bytes(data) == file.hash:
                 keep_file(directory, data)

@@ -201,15 +201,17 @@ async def _change_jobs(
     _require_filter(given_filters(request, JobFilters))
     where = await resolve_filters(context, request)
     statuses = _chosen(where.status, changeable)
-    matched, found = 0, list[Job]()
+    matched, found = 0, dict[str, Job]()
     for status in statuses:
         one: JobFilter = replace(where, status=status)
         rows = await _read_pages(partial(context.store.list_jobs, one, limit=LARGEST_PAGE), request.limit)
         is_all = len(rows) < request.limit
         matched += len(rows) if is_all else await context.store.count_jobs(one, limit=_MAX_COUNTED)
-        found += rows
+        # A job that was claimed between the two reads is in both.
+        matched -= sum(job.id in found for job in rows)
+        found |= {job.id: job for job in rows}
     # A run is older than its steps: it is cancelled before them, and as a whole.
-    selected = sorted(found, key=lambda job: job.seq)[-request.limit :]
+    selected = sorted(found.values(), key=lambda job: job.seq)[-request.limit :]
     progress = await _change_all(selected, change, apart=lambda job: job.plugin == RUN_PLUGIN)
     counts = progress.counts(max(matched, len(selected)))
     if not request.dry_run:
