@@ -191,8 +191,8 @@ async def run_offline(
 ) -> OfflineRunResult:
     """Submit one job with `operation` and run it here, with every job it leads to.
 
-    `ended` is called with the document of each job that has ended, `on_output` with what jobs print as it
-    comes. After `time_limit`, or at the first stop signal, running processes are ended and their jobs go
+    `ended` is called with the document of this job, or of each step of this run, when it has ended, and
+    `on_output` with what jobs print as it comes. After `time_limit`, or at the first stop signal, running processes are ended and their jobs go
     back to the queue.
     """
     async with open_offline(config_path, environ, LockPurpose.RUN) as context:
@@ -298,7 +298,7 @@ class OfflineRunner:
                 await self._initialise(each)
                 await self._run_one(each)
                 job = await self._store.get_job(each)
-                if job is not None and job.status in TERMINAL:
+                if job is not None and job.status in TERMINAL and job_id in (job.id, job.run_id):
                     self._ended(to_builtins(listed_job(self._context, job)))
 
     async def _first_jobs(self, job_id: str) -> list[str]:

@@ -128,7 +128,7 @@ def test_help_is_read_on_the_way(session: TmuxSession) -> None:
     with session.a_pane("you") as you:
         assert "Start with `ductile init DIR`" in plain(you.type("ductile"))
         assert "ductile NOUN ACTION" in plain(you.type("ductile --help"))
-        assert "retry JOB" in plain(you.type("ductile job --help"))
+        assert "retry [JOB]" in plain(you.type("ductile job --help"))
         refused = you.type("ductile status")
         assert "\x1b[31merror:" in refused
         assert "ductile init" in plain(refused)

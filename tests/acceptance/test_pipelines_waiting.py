@@ -402,7 +402,7 @@ def test_a_long_run_is_answered_shown_and_explained(tmp_path: Path) -> None:
         row = row[0]["children"]
     assert [node["step"] for node in row][-1] == f"s{length - 1}"
     assert len(lines) == length + 1
-    assert lines[-1].strip().startswith(f"└─ after {row[-2]['job_id']}: [s{length - 1}] plain handle")
+    assert lines[-1].strip().startswith(f"└─ after {row[-2]['job_id'][-8:]}: [s{length - 1}] plain handle")
     # The way back is long, and is shown to its beginning all the same.
     assert chain[0]["what"].startswith("the HTTP API")
     assert [link["job_id"] for link in (chain[1], chain[-1])] == [run_id, last]
