@@ -35,13 +35,13 @@ def test_the_index_has_every_page() -> None:
 
 
 def test_the_readme_shows_the_product_on_one_screen() -> None:
-    """The summary, a plugin and the first commands come before the list of pages."""
+    """The summary, a script and the first commands come before the list of pages."""
     first, heading, _ = (ROOT / "README.md").read_text(encoding="utf-8").partition("## Documentation\n")
     assert heading
     assert len(first.splitlines()) <= ONE_SCREEN
     for eval_context in (
-        "A shell script is a plugin",
-        "plugins/greet/run.py",
+        "A script of yours is a job",
+        "ductile apply",
         "make run",
         "ductile run echo",
     ):

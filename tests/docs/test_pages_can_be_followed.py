@@ -52,7 +52,7 @@ def test_the_readme_can_be_followed(tmp_path: Path) -> None:
     page = (ROOT / "README.md").read_text(encoding="utf-8")
     printed = a_reader(tmp_path).follow(page)
     promised = re.findall(r"^ductile (?:pipeline )?run .*?  +# (.+)$", page, re.MULTILINE)
-    assert promised == ["hello from Ductile", "hello Ada, good to see you", "hello Ada"]
+    assert promised == ["hello from Ductile", "hello Ada, good to see you", "saved photos"]
     assert [text for text in promised if not any(f"{text}\n" in output for output in printed)] == []
 
 
