@@ -484,6 +484,50 @@ CASES = (
         template="/job/{job_id}/follow",
         status=404,
     ),
+    Case(
+        method="POST",
+        path="/run/echo",
+        scopes=("plugin:rw", "echo:rw"),
+        template="/run/{name}",
+        status=202,
+    ),
+    Case(method="POST", path="/run/chain", scopes=("plugin:rw",), template="/run/{name}", status=202),
+    Case(
+        method="POST",
+        path="/run/reader",
+        scopes=("plugin:rw", "reader:rw"),  # the command is in the body: what it may do is not looked up
+        template="/run/{name}",
+        status=202,
+        body={"command": "look"},
+    ),
+    Case(
+        method="POST",
+        path="/jobs/retry",
+        scopes=("jobs:rw",),
+        template="/jobs/retry",
+        body={"plugin": "echo", "dry_run": True},
+    ),
+    Case(
+        method="POST",
+        path="/jobs/cancel",
+        scopes=("jobs:rw",),
+        template="/jobs/cancel",
+        body={"plugin": "echo", "dry_run": True},
+    ),
+    Case(
+        method="POST",
+        path="/deliveries/resend",
+        scopes=("jobs:rw",),
+        template="/deliveries/resend",
+        body={"status": "dropped", "dry_run": True},
+    ),
+    Case(
+        method="GET",
+        path="/system/digest?since=1h",
+        scopes=("system:ro", "system:rw"),
+        template="/system/digest",
+    ),
+    Case(method="GET", path="/analytics/plugins", scopes=READS_JOBS, template="/analytics/plugins"),
 )
 OPEN = (
     "/",

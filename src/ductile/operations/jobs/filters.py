@@ -69,7 +69,7 @@ async def resolve_filters(context: OperationContext, request: JobFilters) -> Job
     if request.query is not None:
         await index_pending_logs(context)
     since, until = request.since, request.until
-    _refuse_empty_span(since, until)
+    _refuse_reversed_span(since, until)
     return JobFilter(
         plugin=request.plugin if request.pipeline is None else RUN_PLUGIN,
         command=request.command if request.pipeline is None else request.pipeline,
@@ -92,7 +92,7 @@ async def refuse_unknown_pipeline(context: OperationContext, pipeline: str | Non
         raise NotFoundError(f"there is no pipeline {pipeline}", hint=hint)
 
 
-def _refuse_empty_span(since: datetime | None, until: datetime | None) -> None:
+def _refuse_reversed_span(since: datetime | None, until: datetime | None) -> None:
     """Raise `UsageError` if the span ends before it begins: nothing could ever match."""
-    if since is not None and until is not None and until <= since:
-        raise UsageError("until is not after since", hint="since is the earlier of the two times.")
+    if since is not None and until is not None and until < since:
+        raise UsageError("until is before since", hint="since is the earlier of the two times.")
