@@ -31,11 +31,11 @@ WITH RECURSIVE above (parent_job_id, submitted_by, submitted_detail) AS (
 SELECT 1 FROM above WHERE submitted_by = 'hook' AND submitted_detail = :detail LIMIT 1
 
 -- name: failure_notice
-SELECT sent_at, window, job_id, failed, failed_id, error FROM failure_notices WHERE id = 1
+SELECT sent_at, window_seconds, job_id, failed, failed_id, error FROM failure_notices WHERE id = 1
 
 -- name: put_failure_notice
-INSERT INTO failure_notices (id, sent_at, window, job_id) VALUES (1, :at, :window, :job_id)
-ON CONFLICT (id) DO UPDATE SET sent_at = excluded.sent_at, window = excluded.window, job_id = excluded.job_id
+INSERT INTO failure_notices (id, sent_at, window_seconds, job_id) VALUES (1, :at, :window_seconds, :job_id)
+ON CONFLICT (id) DO UPDATE SET sent_at = excluded.sent_at, window_seconds = excluded.window_seconds, job_id = excluded.job_id
 
 -- name: notice_failed
 UPDATE failure_notices SET failed = failed + 1, failed_id = :job_id, error = :error WHERE id = 1

@@ -70,7 +70,7 @@ def send_failure_notice(session: Session, policy: Policy) -> datetime | None:
     session.execute(
         "put_failure_notice",
         at=format_timestamp(begun.begins_at),
-        window=begun.length.total_seconds(),
+        window_seconds=begun.length.total_seconds(),
         job_id=None if result is None else result.job_id,
     )
     if result is not None:

@@ -14,7 +14,7 @@ CREATE TABLE failure_groups (
 CREATE TABLE failure_notices (
   id        INTEGER PRIMARY KEY CHECK (id = 1),
   sent_at   TEXT NOT NULL,
-  window    REAL NOT NULL,                         -- seconds
+  window_seconds REAL NOT NULL,
   job_id    TEXT,                                  -- null if the condition of its pipeline prevented it
   failed    INTEGER NOT NULL DEFAULT 0,            -- notices that failed in a row
   failed_id TEXT,                                  -- the latest of them
