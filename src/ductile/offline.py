@@ -192,8 +192,8 @@ async def run_offline(
     """Submit one job with `operation` and run it here, with every job it leads to.
 
     `ended` is called with the document of this job, or of each step of this run, when it has ended, and
-    `on_output` with what jobs print as it comes. After `time_limit`, or at the first stop signal, running processes are ended and their jobs go
-    back to the queue.
+    `on_output` with what jobs print as it comes. After `time_limit`, or at the first stop signal, running
+    processes are ended and their jobs go back to the queue.
     """
     async with open_offline(config_path, environ, LockPurpose.RUN) as context:
         runner = WarmRunner()
