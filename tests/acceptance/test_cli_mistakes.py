@@ -27,14 +27,14 @@ def typed(place: Path, line: str) -> tuple[int, str, str]:
     """Exit status, output and errors of a line, by the configuration in `demo`."""
     out, err = io.StringIO(), io.StringIO()
     words = [*shlex.split(line), "--config", str(place / "demo")]
-    status = run(words, {"HOME": str(place)}, out, err)
+    status = run(words, {"HOME": str(place), "EDITOR": "true"}, out, err)
     return status, out.getvalue(), err.getvalue()
 
 
 MISTAKES = {
-    "run ecko": ("there is no plugin ecko", "did you mean echo?"),
-    "run zebra": ("there is no plugin zebra", "ductile plugin list"),
-    "run fetch": ("there is no plugin fetch", "ductile plugin list"),
+    "run ecko": ("there is no plugin or pipeline ecko", "did you mean echo?"),
+    "run zebra": ("there is no plugin or pipeline zebra", "ductile plugin list"),
+    "run fetch": ("there is no plugin or pipeline fetch", "ductile plugin list"),
     "run echo hadle": ("echo has no command hadle", "did you mean handle? It has poll, handle, health."),
     "run echo handle --payload '{name: Ada}'": ("the payload is not JSON", '--payload \'{"name": "Ada"}\''),
     "run echo handle --payload '[1]'": ("must be a JSON object", "wrap it"),
@@ -120,11 +120,14 @@ _EXAMPLES = [
 def test_every_example_of_the_help_works_in_a_starter_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Plugins and pipelines that examples name are those that `ductile init` writes."""
+    """Plugins and pipelines in examples are those that `ductile init` writes; `backup.sh` is one's own."""
     terminal = Terminal(directory=tmp_path)
     assert terminal.ductile("init", "demo").status == 0
     monkeypatch.chdir(tmp_path)
     assert typed(tmp_path, "plugin new greet --lang sh")[0] == 0
+    script = tmp_path / "backup.sh"
+    script.write_text("#!/bin/sh\necho saved.tar.gz\n")
+    script.chmod(0o700)
     failed = []
     for line in sorted(_EXAMPLES, key=lambda line: line.endswith("--verify")):
         status, out, err = typed(tmp_path, line.removeprefix("ductile "))

@@ -23,7 +23,10 @@ _JOB_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]
 _INSTANT = re.compile(r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
 #: An instant as people see it: its distance from now varies with the speed of the machine.
 _MOMENT = re.compile(r"20\d\d-\d\d-\d\d \d\d:\d\d:\d\d \((now|in \d+ \w+|\d+ \w+ ago)\)")
-_AGO = re.compile(r"\bnow    |\bnow$|\b\d+ s ago", re.MULTILINE)
+_AGE = re.compile(r"now|\d+ s ago")
+#: At the end of a row of `plugin list` and `status`.
+_ENDED = re.compile(rf"(?<=  poll )(failed|succeeded) (?:{_AGE.pattern})$", re.MULTILINE)
+_CREATED = re.compile(r"(?<=  )CREATED(?: {2,}|$)")
 _AHEAD = re.compile(r"\bin \d+ s\b")
 _SHORT_ID = re.compile(r"^[0-9a-f]{8}(?=  )", re.MULTILINE)
 _STYLE = re.compile(r"\x1b\[[0-9;]*m")
@@ -72,7 +75,8 @@ class Terminal:
         text = f"$ {line}\n{ran.out}{errors}exit status {ran.status}\n"
         text = text.replace(str(self.directory), "/home/you")
         text = _MOMENT.sub("2026-01-02 03:04:05 (3 min ago)", text)
-        text = _SHORT_ID.sub("00000000", _AHEAD.sub("in 42 s", _AGO.sub("1 s ago", text)))
+        text = _ENDED.sub(r"\1 1 s ago", _with_stable_ages(text))
+        text = _SHORT_ID.sub("00000000", _AHEAD.sub("in 42 s", text))
         text = _PARALLELISM.sub("<number>", text)
         # As wide as what they stand for, so that tables stay tables.
         text = _INSTANT.sub("2026-01-02T03:04:05Z", _JOB_ID.sub("01a1e1b0-0000-7000-8000-000000000000", text))
@@ -100,3 +104,22 @@ class Terminal:
         os.close(ours)
         process.wait(60)
         return _STYLE.sub("", shown.decode()).splitlines()
+
+
+def _with_stable_ages(text: str) -> str:
+    """Each age below CREATED is `1 s ago`, and the column as wide as that: `now` elsewhere is a word."""
+    lines: list[str] = []
+    column: slice | None = None
+    for line in text.splitlines():
+        header = _CREATED.search(line)
+        if header is not None:
+            column = slice(header.start(), None if header.end() == len(line) else header.end())
+        elif column is None or not _SHORT_ID.match(line):
+            column = None
+            lines.append(line)
+            continue
+        cell = line[column].rstrip()
+        stable = "1 s ago" if _AGE.fullmatch(cell) else cell
+        rest = "" if column.stop is None else line[column.stop :]
+        lines.append(f"{line[: column.start]}{stable}  {rest}".rstrip())
+    return "".join(f"{line}\n" for line in lines)

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     examples=(
         Example("ductile run echo", "its poll, or else its handle"),
         Example('ductile run echo --payload \'{"message": "hello"}\'', "its handle, with a payload"),
-        Example("ductile run hello", "a pipeline"),
+        Example('ductile run hello --payload \'{"name": "Ada"}\'', "a pipeline"),
         Example(
             "ductile run echo handle --payload @request.json --no-wait",
             "leave it to the daemon, and do not wait",
