@@ -139,6 +139,8 @@ def test_a_name_is_a_plugin_or_a_pipeline(tmp_path: Path) -> None:
     assert (once["status"], once["max_attempts"]) == ("dead", 1)
     with a_daemon(place):
         assert place.said("run", "broken", "--retry", "--no-wait")["status"] == "queued"
+        left_to_the_daemon = place.said("run", "broken", "--no-wait")["job_id"]
+        assert place.said("job", "show", left_to_the_daemon)["max_attempts"] == 4
         ran = place.said("run", "hello")
         assert (ran["plugin"], ran["command"], ran["status"]) == ("pipeline", "hello", "succeeded")
         refused = place.said("run", "hello", "poll", status=2)["error"]

@@ -209,7 +209,7 @@ def test_a_failed_job_is_explained_against_the_last_good_run(tmp_path: Path) -> 
         (bad,) = place.said("job", "list", "--status", "dead")["jobs"]
         said = place.said("job", "explain", bad["job_id"])
         text = place.ductile("job", "explain", bad["job_id"][:18]).out
-    assert said["verdict"].startswith("fragile poll failed in its only attempt, the last time (bad_exit)")
+    assert said["verdict"].startswith("fragile handle failed in its only attempt, the last time (bad_exit)")
     assert said["compared_with"] == good["job_id"]
     differences = {row["what"]: (row["good"], row["now"]) for row in said["differences"]}
     assert differences["plugins.fragile.config.paper"] == ('"A4"', '"A5"')

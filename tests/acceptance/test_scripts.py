@@ -132,7 +132,7 @@ def test_retry_on_decides_which_exit_is_retried(
     line = f"\nretry_on: {rule}" if rule else ""
     place = a_place_with(tmp_path, "bad", f"run: ./bad.sh\nenv: {{STATUS: {status}}}{line}")
     a_script(place, "bad.sh", FAILS)
-    job = place.said("run", "bad", status=1)
+    job = place.said("run", "bad", "--retry", status=1)
     assert (job["status"] == "queued") is retried, job
 
 
@@ -307,7 +307,7 @@ def test_exec_cannot_be_reached_over_http(tmp_path: Path) -> None:
         "run", "exec", "run", "--payload", '{"argv": ["/bin/true"], "cwd": "/", "timeout": 1}'
     )
     assert refused.status != 0
-    assert "there is no plugin exec" in refused.err
+    assert "there is no plugin or pipeline exec" in refused.err
 
 
 def test_a_dry_run_of_exec_runs_nothing(tmp_path: Path) -> None:

@@ -23,9 +23,15 @@ if TYPE_CHECKING:
     ),
     options=(
         TIMEOUT,
-        Option("--retry", "retry it as its configuration says; without it, it is tried once"),
+        Option(
+            "--retry", "retry it as its configuration says; without it, it is tried once, unless --no-wait"
+        ),
         FOLLOW_OUTPUT,
-        Option("--no-wait", "print the id of the job and do not wait for it; needs the daemon"),
+        Option(
+            "--no-wait",
+            "print the id of the job and do not wait for it; it is retried as its configuration says; "
+            "needs the daemon",
+        ),
         Option("--request FILE", "for authors: run it with exactly this request, outside any queue"),
         DRY_RUN,
     ),
@@ -58,7 +64,9 @@ def run(invocation: Invocation) -> CommandResult:
 
         check_name(snapshot, name, command, has_payload=invocation.optional("payload") is not None)
 
-    fields = {} if invocation.switch("retry") else {"max_attempts": 1}
+    # A job that nobody waits for keeps its attempts: with a single one, a crash of the daemon would end it.
+    is_retried = invocation.switch("retry") or invocation.switch("no_wait")
+    fields = {} if is_retried else {"max_attempts": 1}
     with run_job.hint_reload(invocation, find):
         result = run_job.result_without_waiting(invocation, run_job.describe_planned, fields)
         if result is not None:
