@@ -76,7 +76,7 @@ _RUNS = (
             "/run/{name}",
             message="The job is on the queue.",
             tag="run",
-            statuses=(202, 400, 404, 422, 503),
+            statuses=(202, 200, 400, 404, 422, 503),
             submits=True,
         ),
     ),

@@ -12,6 +12,7 @@ import pytest
 from builders.daemons import BROKEN, answering
 from builders.described import Description, assert_holds, holds
 from builders.http import Api, EventReader, Said, an_api, an_api_place
+from builders.receivers import a_receiver
 from ductile.api.endpoints import ENDPOINTS
 from ductile.operations.jobs.documents import MAX_DEPTH
 
@@ -49,6 +50,7 @@ PLUGINS = """\
   ghost: {}
 """
 MORE = """\
+state_webhooks: {allow: [127.0.0.1]}
 routes: [{from: maker, event_type: thing.made, to: echo}]
 tokens: [{name: hook, key: a-shared-secret}]
 webhooks:
@@ -72,6 +74,7 @@ pipelines:
     timeout: 3s
     return_on_timeout: partial
     steps: [{uses: echo}, {uses: gated}]
+  - {name: patient, steps: [{uses: echo}]}
   - {name: told, on-hook: job.failed, steps: [{uses: echo}]}
 """
 #: One step more than is nested.
@@ -138,7 +141,11 @@ def ask(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asker]:
     with an_api(place) as api:
         asker = Asker(api)
         ask_for_runs(asker)
+        ask_with_dry_runs(asker)
         ask_about_jobs(asker)
+        ask_about_many(asker)
+        ask_about_deliveries(asker)
+        ask_to_operate(asker)
         ask_about_the_rest(asker, place.directory)
         yield asker
 
@@ -179,7 +186,7 @@ def ask_for_runs(ask: Asker) -> None:
     ask(422, "POST", "/plugin/resting/poll")
     said = ask.api.ask("DELETE", "/pipeline/soon")  # described with the methods that the path has
     ask.description.schema_of("POST", "/pipeline/soon", said.status, "application/json")
-    assert (said.status, said.headers["allow"]) == (405, "POST")
+    assert (said.status, said.headers["allow"]) == (405, "GET, HEAD, POST")
     ask(400, "POST", "/event", b"{")
 
 
@@ -225,6 +232,110 @@ def ask_about_jobs(ask: Asker) -> None:
     ask(409, "POST", f"/job/{good}/retry")
 
 
+def ask_with_dry_runs(ask: Asker) -> None:
+    """What would be started, and by whose name."""
+    dry = {"dry_run": True}
+    for path in ("/plugin/maker/handle", "/plugin/maker", "/pipeline/soon", "/trigger/maker/poll"):
+        ask(200, "POST", path, dry)
+    ask(200, "POST", "/event", {"type": "go.now", "payload": {}, **dry})
+    ask(200, "POST", "/event/explain", {"type": "go.now", "payload": {}})
+    ask(202, "POST", "/plugin/maker")
+    for name in ("maker", "later"):
+        assert "note" not in ask(200, "POST", f"/run/{name}", dry)
+        assert "note" not in ask(202, "POST", f"/run/{name}")
+    assert ask(200, "POST", "/run/patient", dry)["note"].startswith("patient is also the name of a pipeline")
+    assert ask(202, "POST", "/run/patient", {"command": "poll"})["note"]
+    ask(400, "POST", "/run/later", {"command": "poll"})
+    ask(404, "POST", "/run/nobody")
+    ask(422, "POST", "/run/resting")
+
+
+def ask_about_many(ask: Asker) -> None:
+    """Runs and their steps, the log and the ledger as they grow, the queue; many jobs at once."""
+    api, dry = ask.api, {"dry_run": True}
+    ended = api.post("/pipeline/bad", status=200)["job_id"]
+    ask(200, "GET", f"/run/{ended}/explain")
+    for path in (f"/run/{ended}/follow", f"/job/{ended}/follow", f"/job/{ended}/wait", "/job-logs/follow"):
+        ask(200, "GET", f"{path}?timeout=1ms")
+    ask(200, "GET", "/ledger/follow?timeout=1ms&after=0")
+    assert ask(200, "GET", "/ledger?limit=5")["events"]
+    assert "payload_excerpt" in ask(200, "GET", "/jobs?payload=true")["jobs"][0]
+    assert ask(200, "POST", f"/run/{ended}/retry", {"step": "1", **dry})["job_id"] is None
+    again = ask(202, "POST", f"/run/{ended}/retry", {"step": "1"})
+    assert again["status"] == "queued"
+    api.ended(again["job_id"])
+    ask(200, "GET", "/queue")
+    ask(200, "GET", "/queue/status")
+    failed = {"plugin": "broken", "status": "dead"}
+    tried = ask(200, "POST", "/jobs/retry", {**failed, **dry})
+    assert tried["jobs"]
+    done = ask(200, "POST", "/jobs/retry", {**failed, "limit": 1})
+    assert done["changed"] + done["refused"] == 1
+    waiting = {"plugin": "patient", "status": "queued"}
+    assert ask(200, "POST", "/jobs/cancel", {**waiting, **dry})["jobs"]
+    assert ask(200, "POST", "/jobs/cancel", waiting)["changed"] >= 1
+    for path in ("/jobs/retry", "/jobs/cancel", "/deliveries/resend"):
+        ask(400, "POST", path, {})
+        ask(404, "POST", path, {"plugin": "nobody"})
+        ask(422, "POST", path, {"plugin": 7})
+    assert ask(200, "POST", "/queue/purge", {"all": True, **dry})["purged"] == 0
+    ask(200, "POST", "/queue/purge", {"plugin": "patient"})
+
+
+def ask_about_deliveries(ask: Asker) -> None:
+    """Webhooks of both directions: what comes in, and what became of what was sent."""
+    with a_receiver() as receiver:
+        sent = ask.api.post("/plugin/echo/poll", {"state_webhook_url": receiver.url()})["job_id"]
+        receiver.wait_for(lambda _: "done" in receiver.states())
+        mine = f"/webhooks/deliveries?job_id={sent}&status=delivered"
+        ask.api.daemon.wait_until(lambda: len(ask.api.get(mine)["deliveries"]) == len(receiver.states()))
+        delivered = ask(200, "GET", mine)["deliveries"]
+        one = f"/webhooks/deliveries/{delivered[0]['id']}/resend"
+        assert ask(200, "POST", one, {"dry_run": True})["dry_run"] is True
+        ask(200, "POST", one)
+        all_of_it = {"job_id": sent, "status": "delivered"}
+        assert ask(200, "POST", "/deliveries/resend", {**all_of_it, "dry_run": True})["deliveries"]
+        assert ask(200, "POST", "/deliveries/resend", all_of_it)["changed"] >= 1
+    ask(404, "POST", "/webhooks/deliveries/none/resend")
+
+
+def ask_to_operate(ask: Asker) -> None:
+    """The catalogue, schedules that are the only ones of their plugin, figures and tokens."""
+    for path in (
+        "/pipelines",
+        "/pipeline/soon",
+        "/pipeline/soon/graph",
+        "/plugin/maker/state",
+        "/plugin/maker/facts",
+        "/plugin/maker/pending",
+        "/plugins/unhealthy",
+        "/schedules/next",
+        "/schedule/broken/history",
+        "/schedule/broken/explain",
+        "/schedule/broken/hourly/history",
+        "/schedule/broken/hourly/explain",
+        "/analytics/plugins?since=1h",
+        "/system/status",
+        "/system/digest?since=1h",
+        "/system/breaker/broken",
+        "/tokens",
+        "/tokens/hook",
+    ):
+        ask(200, "GET", path)
+    ask(404, "GET", "/analytics/plugins?plugin=nobody")
+    ask(200, "POST", "/system/health", {"plugin": "maker"})
+    for action in ("pause", "resume"):
+        ask(200, "POST", f"/schedule/broken/{action}")
+    assert ask(200, "POST", "/schedule/broken/run", {"dry_run": True})["job_id"] is None
+    ask.api.ended(ask(202, "POST", "/schedule/broken/run")["job_id"])
+    made = {"name": "robot", "scopes": ["jobs:ro"]}
+    for dry in ({"dry_run": True}, {}):
+        assert (ask(200, "POST", "/tokens", {**made, **dry})["token"] is None) is bool(dry)
+    for action in ("rotate", "revoke"):
+        for body in ({"dry_run": True}, {}):
+            ask(200, "POST", f"/tokens/robot/{action}", body)
+
+
 def ask_about_the_rest(ask: Asker, directory: Path) -> None:
     for path in ("/", "/healthz", "/readyz", "/plugins", "/skills", "/topology", "/openapi.json"):
         ask(200, "GET", path)
@@ -253,7 +364,14 @@ def ask_about_the_rest(ask: Asker, directory: Path) -> None:
     ask(200, "POST", "/system/sweep")
     ask(200, "POST", "/system/reload", {"dry_run": True})
     ask(200, "POST", "/system/reload")
-    (directory / "demo" / "config.yaml").write_text("nonsense: 1\n")
+    assert ask(200, "GET", "/webhooks")["on_disk"] is None
+    config = directory / "demo" / "config.yaml"
+    config.write_text(config.read_text().replace("name: pushed", "name: pushed-too"))
+    assert ask.api.place.ductile("config", "lock").status == 0
+    differs = ask(200, "GET", "/webhooks")["on_disk"]
+    assert (differs["added"], differs["removed"], differs["error"]) == (["pushed-too"], ["pushed"], None)
+    config.write_text("nonsense: 1\n")
+    assert ask(200, "GET", "/webhooks")["on_disk"]["error"]
     ask(422, "POST", "/system/reload")
     ask(401, "GET", "/jobs", token=None)
     ask(403, "GET", "/config/view", token="canary-5d1f-jobs:ro")

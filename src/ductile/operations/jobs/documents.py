@@ -90,13 +90,22 @@ class ListedJob(Value):
     cancel_requested_at: Timestamp | None
     artifacts: list[Artifact]
     orphaned: Orphaned = UNSET
+
+
+class JobRow(ListedJob):
+    """A job in a list."""
+
     payload_excerpt: Annotated[
-        str | UnsetType, about("In a list, on request: the beginning of its payload, secrets masked.")
+        str | UnsetType, about("On request: the beginning of its payload, secrets masked.")
     ] = UNSET
 
 
-def listed_job(context: OperationContext, job: Job, payload_excerpt: str | UnsetType = UNSET) -> ListedJob:
-    return from_record(ListedJob, job, **job_values(context, job), payload_excerpt=payload_excerpt)
+def listed_job(context: OperationContext, job: Job) -> ListedJob:
+    return from_record(ListedJob, job, **job_values(context, job))
+
+
+def job_row(context: OperationContext, job: Job, payload_excerpt: str | UnsetType) -> JobRow:
+    return from_record(JobRow, job, **job_values(context, job), payload_excerpt=payload_excerpt)
 
 
 def job_values(context: OperationContext, job: Job) -> dict[str, Any]:

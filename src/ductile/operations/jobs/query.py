@@ -26,14 +26,15 @@ from ductile.operations.jobs.documents import (
     FLATTENED,
     Execution,
     JobOutput,
+    JobRow,
     JobTransition,
     ListedJob,
     LoggedExecution,
     job_output,
+    job_row,
     job_transition,
     job_values,
     listed_execution,
-    listed_job,
     logged_execution,
     nest_jobs,
 )
@@ -81,7 +82,7 @@ class ListJobs(JobFilters):
 
 
 class JobPage(Response):
-    jobs: list[ListedJob]
+    jobs: list[JobRow]
     next_cursor: NextCursor
 
 
@@ -101,7 +102,7 @@ async def list_jobs(context: OperationContext, request: ListJobs) -> JobPage:
         ids = [job.id for job in page.rows]
         read = await context.store.short_payloads(ids, longest=_LONGEST_PARSED)
         excerpts = {job_id: payload_excerpt(found) for job_id, found in read.items()}
-    jobs = [listed_job(context, job, excerpts.get(job.id, UNSET)) for job in page.rows]
+    jobs = [job_row(context, job, excerpts.get(job.id, UNSET)) for job in page.rows]
     return JobPage(jobs=jobs, next_cursor=page.next_cursor)
 
 

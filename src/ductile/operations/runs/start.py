@@ -9,10 +9,9 @@ from __future__ import annotations
 import asyncio
 from contextlib import nullcontext
 from datetime import datetime, timedelta
+from http import HTTPStatus
 from time import thread_time
 from typing import TYPE_CHECKING, Annotated, Any
-
-from msgspec import UNSET, UnsetType
 
 from ductile.config.schema.pipelines import OnTimeout, ReturnOnTimeout
 from ductile.config.snapshot import PluginInstance, Snapshot
@@ -307,15 +306,28 @@ class RetryFromStep(ChangeJob, kw_only=True):
 
 
 class RetriedRun(Response):
-    job_id: Id | None
+    STATUS = HTTPStatus.ACCEPTED
+
+    job_id: Id
     retries: Id
     pipeline: str
     from_step: str
-    status: JobStatus | UnsetType = UNSET
-    dry_run: WasDryRun = UNSET
+    status: JobStatus
 
 
-async def retry_from_step(context: OperationContext, request: RetryFromStep) -> RetriedRun:
+class PlannedRetry(Response):
+    """The response to a dry run."""
+
+    STATUS = HTTPStatus.OK
+
+    job_id: None
+    retries: Id
+    pipeline: str
+    from_step: str
+    dry_run: WasDryRun
+
+
+async def retry_from_step(context: OperationContext, request: RetryFromStep) -> RetriedRun | PlannedRetry:
     """Begin a new run at a step of an ended one, with the input of that step.
 
     Results of branches beside it are kept. The old run stays as it is; the new one names it.
@@ -329,15 +341,22 @@ async def retry_from_step(context: OperationContext, request: RetryFromStep) -> 
     pipeline = known_pipeline(context.snapshot(), old.command)
     run = await _new_run(context, old, pipeline, request.step)
     context.refuse_draining(pipeline.graph)
-    retried = RetriedRun(job_id=None, retries=old.id, pipeline=pipeline.name, from_step=request.step)
     if request.dry_run:
         refuse_retry(await context.store.check_rerun(old.id, request.step, pipeline.graph), old)
-        return replace(retried, dry_run=True)
+        return PlannedRetry(
+            job_id=None, retries=old.id, pipeline=pipeline.name, from_step=request.step, dry_run=True
+        )
     result = await context.store.rerun(old.id, request.step, run, context.snapshot().policy)
     if isinstance(result, RetryResult):
         refuse_retry(result, old)
         raise ConflictError(f"the run cannot be taken up again: {result}")
-    return replace(retried, job_id=result.job_id, status=JobStatus.QUEUED)
+    return RetriedRun(
+        job_id=result.job_id,
+        retries=old.id,
+        pipeline=pipeline.name,
+        from_step=request.step,
+        status=JobStatus.QUEUED,
+    )
 
 
 async def _new_run(context: OperationContext, old: Job, pipeline: Pipeline, step: str) -> NewRun:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Annotated, Any
 
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, Meta, UnsetType
 
 from ductile.config.secrets import redact
 from ductile.config.snapshot import PluginInstance
@@ -21,7 +21,15 @@ from ductile.operations.jobs.lookup import latest_execution
 from ductile.operations.jobs.queue import QueueDepth, queue_status
 from ductile.operations.plugins.health import FailedInit, failed_init, unhealthy_plugins
 from ductile.operations.request import NoFields, Reveal
-from ductile.operations.response import Id, Response, Timestamp, from_record, milliseconds, timestamp
+from ductile.operations.response import (
+    OFFLINE_ONLY,
+    Id,
+    Response,
+    Timestamp,
+    from_record,
+    milliseconds,
+    timestamp,
+)
 from ductile.operations.schedules.manage import current_schedules
 from ductile.operations.system.breakers import BreakerStatus
 from ductile.store.model.jobs import InitRecord
@@ -46,7 +54,11 @@ class DaemonStatus(Value):
     stopping: bool | UnsetType = UNSET
     waiting_callers: int | UnsetType = UNSET
     run_pid: Annotated[
-        int | UnsetType, about("The process that runs a job of this store without a daemon.")
+        int | UnsetType,
+        Meta(
+            description="The process that runs a job of this store without a daemon.",
+            extra_json_schema={OFFLINE_ONLY: True},
+        ),
     ] = UNSET
 
 
