@@ -89,12 +89,22 @@ def follow(
     """Responses of the daemon with the rows after a `seq`, as they come, until it stops. With `live` they
     also have what running jobs print.
     """
-    position = 0 if live else None
+    from ductile.errors import DaemonNotRunningError, StoreBusyError
+
+    position, answered = 0 if live else None, False
     while True:
         given: dict[str, JsonValue] = {**fields, "after": after, "timeout": FOLLOW_TIMEOUT}
         if position is not None:
             given |= {"live": True, "position": position or None}
-        news = request_daemon(invocation, operation, given, timeout=None)
+        try:
+            news = request_daemon(invocation, operation, given, timeout=None)
+        except (DaemonNotRunningError, StoreBusyError) as error:
+            # The daemon stopped between two requests, or has closed its store and is about to.
+            has_stopped = isinstance(error, DaemonNotRunningError) or "store is clos" in error.message
+            if not (answered and has_stopped):
+                raise
+            return
+        answered = True
         yield news
         if position is not None:
             position = news.get("position", 0)  # absent in answers of an older daemon
