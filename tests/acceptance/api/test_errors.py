@@ -112,7 +112,7 @@ def test_a_plus_that_became_a_blank(api: Api) -> None:
 def test_a_date_alone_is_its_beginning(api: Api) -> None:
     """In the zone of the service, which is UTC here; and so is a time without an offset."""
     job_id = api.post("/plugin/echo/poll")["job_id"]
-    day = api.get(f"/job/{job_id}")["created_at"][:10]
+    day = api.ended(job_id)["created_at"][:10]
     listed = api.get(f"/jobs?from={day}&limit=200")["jobs"]
     assert job_id in {job["job_id"] for job in listed}
     assert all(job["created_at"] >= f"{day}T00:00:00" for job in listed)
