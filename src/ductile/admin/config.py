@@ -234,7 +234,7 @@ def replace_text(
 ) -> SettingChange:
     """Replace the text of one file, if the whole configuration can be used with it. ConfigError if not.
 
-    ConflictError if the file no longer has the hash `original`: somebody else changed it meanwhile.
+    ConflictError if the file no longer has the hash `original`: it was changed meanwhile.
     """
     edit = plan_text(find_config(config_path, environ), file, text, environ)
     if hash_bytes(edit.before) != original:

@@ -26,7 +26,7 @@ from ductile.struct import Value
 
 #: Bytes that each stream of an execution keeps, apart from its last chunk.
 KEPT_BYTES = 128 * 1024
-#: A chunk that nobody has read yet grows to this size, so that single characters do not become chunks.
+#: A chunk that has not been read yet grows to this size, so that single characters do not become chunks.
 _CHUNK_BYTES = 4 * 1024
 #: How long a follower may stay away between two requests and still find all output, also of executions that
 #: have ended meanwhile.

@@ -82,7 +82,7 @@ class HashingReader:
         return piece
 
     def result(self) -> tuple[int, str]:
-        """Size and hash of the whole stream: the bytes that nobody has read yet are read first."""
+        """Size and hash of the whole stream: bytes that have not been read yet are read first."""
         while self.read(CHUNK):
             pass
         return self._size, f"blake3:{self._digest.hexdigest()}"

@@ -64,7 +64,7 @@ def run(invocation: Invocation) -> CommandResult:
 
         check_name(snapshot, name, command, has_payload=invocation.optional("payload") is not None)
 
-    # A job that nobody waits for keeps its attempts: with a single one, a crash of the daemon would end it.
+    # A job without a waiting command keeps its attempts: with one, a crash of the daemon would end it.
     is_retried = invocation.switch("retry") or invocation.switch("no_wait")
     fields = {} if is_retried else {"max_attempts": 1}
     with run_job.hint_reload(invocation, find):
