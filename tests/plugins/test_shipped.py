@@ -12,18 +12,49 @@ import pytest
 
 from builders.shipped import ROOT
 from builders.terminal import Terminal
-from ductile.admin.plugins import load_directory
 from ductile.config.snapshot import InstalledPlugin
-from ductile.plugins.discovery import discover
+from ductile.plugins.discovery import discover, load_directory, load_shipped
+from ductile.plugins.shipped import shipped_names
 
-NAMES = ["echo", "fetch", "file_watch", "folder_watch", "github", "if", "notify", "shell"]
+NAMES = [
+    "echo",
+    "fetch",
+    "file_watch",
+    "folder_watch",
+    "garmin",
+    "github",
+    "google_calendar",
+    "health_analyzer",
+    "if",
+    "mail",
+    "notify",
+    "ollama",
+    "openai_compatible",
+    "rss",
+    "shell",
+    "sqlite_query",
+    "withings",
+]
+GARMIN_URLS = ("sso_url", "auth_url", "api_url")
 #: With which each can do its work.
 SETTINGS = {
     "if": {"rules": [{"when": {"path": "payload.a", "op": "exists"}, "emit": "x"}]},
     "file_watch": {"paths": ["/nowhere/at/all"]},
     "folder_watch": {"path": str(ROOT)},
+    "garmin": {"username": "a", "password": "b", **dict.fromkeys(GARMIN_URLS, "http://127.0.0.1:9")},
+    "mail": {
+        "smtp": {"host": "127.0.0.1", "port": 9, "security": "none"},
+        "from": "a@b.org",
+        "to": "a@b.org",
+    },
+    "google_calendar": {"client_id": "a", "client_secret": "b"},
     "notify": {"secret_urls": ["json://localhost"]},
+    "ollama": {"base_url": "http://127.0.0.1:9", "model": "m"},
+    "openai_compatible": {"base_url": "http://127.0.0.1:9/v1", "model": "m"},
+    "rss": {"feeds": ["http://127.0.0.1:9/"]},
+    "sqlite_query": {"database": "/nowhere/at/all.db"},
     "shell": {"programs": {"text": ["true"]}, "poll": "text"},
+    "withings": {"client_id": "a", "client_secret": "b"},
 }
 
 
@@ -85,7 +116,8 @@ def test_the_example_on_its_page_is_a_configuration(name: str, tmp_path: Path) -
         r"^```yaml\n(.*?)^```$", (ROOT / name / "README.md").read_text(), re.MULTILINE | re.DOTALL
     )
     (tmp_path / "config.yaml").write_text(f"plugin_roots: [{ROOT}]\n{example}")
-    variables = {"DUCTILE_CONFIG_DIR": str(tmp_path), "NOTIFY_URL": "a", "GITHUB_WEBHOOK_SECRET": "b"}
+    secrets = dict.fromkeys(re.findall(r"\$\{(\w+)\}", example), "secret")
+    variables = {"DUCTILE_CONFIG_DIR": str(tmp_path), **secrets}
     terminal = Terminal(directory=tmp_path, variables=variables)
     assert terminal.ductile("config", "lock").status == 0
     checked = terminal.ductile("config", "check", "--json")
@@ -100,17 +132,17 @@ def test_the_example_on_its_page_is_a_configuration(name: str, tmp_path: Path) -
 
 @pytest.mark.parametrize("name", NAMES)
 def test_it_imports_the_standard_library_and_the_sdk(name: str) -> None:
-    """Shipped plugins import only the SDK and packages that their page names."""
-    tree = ast.parse((ROOT / name / "run.py").read_text())
-    imported = {
-        (node.module or "").partition(".")[0] for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)
-    }
+    """Shipped plugins import only their own modules, those of lib/ and packages that their page names."""
+    nodes = [node for file in (ROOT / name).glob("*.py") for node in ast.walk(ast.parse(file.read_text()))]
+    imported = {(node.module or "").partition(".")[0] for node in nodes if isinstance(node, ast.ImportFrom)}
     imported |= {
-        alias.name.partition(".")[0]
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Import)
-        for alias in node.names
+        alias.name.partition(".")[0] for node in nodes if isinstance(node, ast.Import) for alias in node.names
     }
-    assert imported - sys.stdlib_module_names <= {"ductile_sdk"} | (
-        {"apprise"} if name == "notify" else set()
-    )
+    own = {file.stem for file in (*(ROOT / name).glob("*.py"), *(ROOT / "lib").iterdir())}
+    assert imported - sys.stdlib_module_names <= own | ({"apprise"} if name == "notify" else set())
+
+
+def test_a_shipped_plugin_is_in_the_directory_of_its_name() -> None:
+    """By this name it is found without reading all manifests."""
+    assert [each.name for each in load_shipped(shipped_names())] == [*shipped_names()]
+    assert shipped_names()

@@ -1,0 +1,243 @@
+"""`ductile plugin authorize`: connect a plugin to an account, by the commands that the plugin has for it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ductile.cli.client import connect_to_daemon, exchange
+from ductile.cli.console.console import printable
+from ductile.cli.invocation import CommandResult, Invocation
+from ductile.cli.spec import Argument, Example, Option, action
+
+if TYPE_CHECKING:
+    from ductile.cli.client import Document
+    from ductile.cli.commands.plugin.redirect import Returned
+    from ductile.core.json import JsonObject
+
+_START, _CALLBACK = "oauth_start", "oauth_callback"
+
+
+@action(
+    "authorize",
+    "connect a plugin to an account (OAuth)",
+    arguments=(Argument("NAME", "the plugin, as it is configured"),),
+    options=(
+        Option("--port NUMBER", "listen for the browser on this port of 127.0.0.1; if not given, a free one"),
+        Option("--no-browser", "print the address and do not open a browser"),
+        Option("--device", "with a code that you enter on another device, if the service has that"),
+        Option(
+            "--code ADDRESS",
+            "complete what was begun: the address that the browser was sent to, or - to read it from "
+            "standard input",
+        ),
+        Option("--dry-run", "print the address that would be opened, and store nothing"),
+    ),
+    about="Runs the plugin's command oauth_start, has you agree in a browser, and completes it with "
+    "oauth_callback, which keeps the grant in the plugin's state. The browser returns to a port of this "
+    "machine; from another machine, paste the address that it ends at. An authorisation has ten minutes.",
+    examples=(
+        Example("ductile plugin authorize withings", "open a browser and wait until you have agreed"),
+        Example(
+            "ductile plugin authorize withings --no-browser",
+            "on a server: paste the address that a browser elsewhere ends at",
+        ),
+        Example("ductile plugin authorize withings --dry-run", "only see which address it would be"),
+    ),
+)
+def authorize(invocation: Invocation) -> CommandResult:
+    from ductile.errors import UsageError
+
+    name = invocation.text("NAME")
+    given = [option for option in ("device", "code", "dry_run") if invocation.arguments.get(option)]
+    if len(given) > 1:
+        names = " and ".join(f"--{each.replace('_', '-')}" for each in given)
+        raise UsageError(f"{names} cannot be combined")
+    if (address := invocation.optional("code")) is not None:
+        return _complete(invocation, name, _read_address(address))
+    if invocation.switch("dry_run"):
+        return _show_address(invocation, name)
+    return _by_device(invocation, name) if invocation.switch("device") else _by_browser(invocation, name)
+
+
+def _by_browser(invocation: Invocation, name: str) -> CommandResult:
+    from contextlib import ExitStack
+    from urllib.parse import parse_qs, urlsplit
+
+    from ductile.cli.commands.plugin import redirect
+
+    with ExitStack() as stack:
+        port = _port(invocation)
+        listener = stack.enter_context(redirect.bound(port))
+        own = f"http://127.0.0.1:{listener.getsockname()[1]}{redirect.PATH}"
+        started = _run(invocation, name, _START, {"redirect_uri": own})
+        url, uri = str(started["url"]), str(started["redirect_uri"])
+        parts = redirect.listens_at(uri)
+        if uri != own:
+            listener.close()
+            if parts is not None:
+                listener = stack.enter_context(redirect.bound(parts.port or 0))
+        _say_where_to_go(invocation, url, uri, listens=parts is not None)
+        state = parse_qs(urlsplit(url).query).get("state", [None])[0]
+        path = (parts.path if parts is not None else "") or "/"
+        waiting = listener if parts is not None else None
+        returned = redirect.wait_for_return(waiting, path, state, float(started["expires_in"]), _note)
+    return _complete(invocation, name, returned)
+
+
+def _by_device(invocation: Invocation, name: str) -> CommandResult:
+    """Run the second command until the user has confirmed: each job asks for as long as it may run."""
+    from time import monotonic
+
+    from ductile.errors import TooSlowError
+
+    started = _run(invocation, name, _START, {"flow": "device"})
+    _note(f"Open {started['url']} on any device and enter the code {started['user_code']}")
+    deadline = monotonic() + float(started["expires_in"])
+    while monotonic() < deadline:
+        job = _run_job(invocation, name, _CALLBACK, {"flow": "device"})
+        if job["status"] == "succeeded":
+            return _connected(name, job)
+        if "has not confirmed yet" not in str(job["last_error"]):
+            raise _failed(job)
+    raise TooSlowError("the code was not entered in time", hint="Run the command again.")
+
+
+def _complete(invocation: Invocation, name: str, returned: Returned) -> CommandResult:
+    job = _run_job(invocation, name, _CALLBACK, dict(returned))
+    if job["status"] != "succeeded":
+        raise _failed(job)
+    return _connected(name, job)
+
+
+def _connected(name: str, job: Document) -> CommandResult:
+    data = {"plugin": name, "connected": True, "job_id": job["job_id"]}
+    return CommandResult(data, f"{name} is connected.")
+
+
+def _read_address(text: str) -> Returned:
+    import sys
+
+    from ductile.cli.commands.plugin.redirect import read_returned
+
+    return read_returned(sys.stdin.readline() if text == "-" else text, None)
+
+
+def _port(invocation: Invocation) -> int:
+    from ductile.errors import UsageError
+
+    text = invocation.optional("port") or "0"
+    if not (text.isascii() and text.isdigit() and int(text) < 1 << 16):
+        raise UsageError(f"--port needs a number up to 65535, not {text!r}")
+    return int(text)
+
+
+def _say_where_to_go(invocation: Invocation, url: str, redirect_uri: str, *, listens: bool) -> None:
+    opened = not invocation.switch("no_browser") and listens and _open_browser(invocation, url)
+    _note(f"{'Your browser opens' if opened else 'Open'} this address and agree:\n\n  {url}\n")
+    if listens:
+        _note(
+            f"Waiting for the browser at {redirect_uri}. If it runs on another machine, paste the address "
+            "that it ends at:"
+        )
+    else:
+        _note(
+            f"Then paste the address that the browser ends at, which begins with {redirect_uri}. If a "
+            "webhook endpoint receives it there, you are done: press Ctrl-C."
+        )
+
+
+def _open_browser(invocation: Invocation, url: str) -> bool:
+    """Open a window, if there is a screen: a browser in this terminal would take it over."""
+    import sys
+    import webbrowser
+
+    has_screen = sys.platform == "darwin" or any(map(invocation.environ.get, ("DISPLAY", "WAYLAND_DISPLAY")))
+    return bool(has_screen and sys.stderr.isatty() and webbrowser.open(url))
+
+
+def _note(text: str) -> None:
+    """Print to standard error. Addresses and codes come from the service: they may hold escape sequences."""
+    import sys
+
+    print(printable(text), file=sys.stderr, flush=True)
+
+
+# -- the jobs
+
+
+def _run(invocation: Invocation, name: str, command: str, payload: JsonObject) -> dict[str, Any]:
+    """The result of a job, which is an object. Raises an error that says why it failed."""
+    job = _run_job(invocation, name, command, payload)
+    result = (job["result"] or {}).get("result")
+    if job["status"] != "succeeded" or not isinstance(result, dict):
+        raise _failed(job)
+    return result
+
+
+def _run_job(invocation: Invocation, name: str, command: str, payload: JsonObject) -> Document:
+    """Run one job, in the daemon or here."""
+    from ductile.cli import run_job
+    from ductile.errors import NotFoundError
+
+    fields: JsonObject = {"name": name, "command": command, "payload": payload, "max_attempts": 1}
+    connection = connect_to_daemon(invocation)
+    try:
+        if connection is None:
+            return run_job.run_in_process(invocation, operation="run.start", fields=fields).job
+        submitted = exchange(invocation, connection, "run.start", fields)
+    except NotFoundError as missing:
+        if command in missing.message:
+            missing.hint = f"{name} does not connect to accounts by OAuth."
+        raise
+    with run_job.hint_on_interrupt(str(submitted["job_id"])):
+        return run_job.wait_for(invocation, submitted).job
+
+
+def _failed(job: Document) -> Exception:
+    from ductile.errors import RefusedError
+
+    return RefusedError(
+        f"{job['plugin']} {job['command']} failed: {job['last_error'] or job['reason']}",
+        hint=f"ductile job show {job['job_id']}",
+        details={"job_id": job["job_id"]},
+    )
+
+
+def _show_address(invocation: Invocation, name: str) -> CommandResult:
+    """Ask the plugin outside the queue, so that nothing is stored."""
+    import asyncio
+    from datetime import UTC, datetime
+
+    from ductile.admin.plugin_dev import run_once
+    from ductile.cli.commands.plugin.redirect import PATH, bound
+    from ductile.core.jobs.model import Completed
+    from ductile.errors import RefusedError, UsageError
+    from ductile.protocol.plugin_messages import PluginRequest, encode_request
+
+    if invocation.remote is not None:
+        raise UsageError(
+            "--dry-run is for the machine of the daemon: the plugin's configuration is there",
+            hint="Without --dry-run it works from here.",
+        )
+    found = run_once.find_runnable_plugin(invocation.config, invocation.environ, name)
+    with bound(_port(invocation)) as listener:
+        port = listener.getsockname()[1]
+    request = PluginRequest(
+        job_id="dry-run",
+        command=_START,
+        instance=name,
+        config=found.config,
+        state={},
+        context={},
+        deadline_at=datetime.now(UTC) + found.timeout_for(_START),
+        payload={"redirect_uri": f"http://127.0.0.1:{port}{PATH}"},
+        event=None,
+    )
+    ran = asyncio.run(
+        run_once.run_request(invocation.config, invocation.environ, name, encode_request(request))
+    )
+    outcome = ran.interpretation.outcome
+    if not isinstance(outcome, Completed) or not isinstance(outcome.response.result, dict):
+        raise RefusedError(f"{name} {_START} failed: {ran.error or 'it gives no address'}")
+    url = str(outcome.response.result.get("url"))
+    return CommandResult({"plugin": name, "url": url, "dry_run": True}, printable(url))

@@ -1,0 +1,138 @@
+"""Language models as jobs: the ollama plugin in a real daemon, against a server that speaks its protocol."""
+
+from __future__ import annotations
+
+import email
+import json
+import os
+import shlex
+import subprocess
+import threading
+from collections.abc import Iterator
+from email import policy
+from pathlib import Path
+
+from builders.daemons import PATIENCE, Place, a_daemon, a_place
+from builders.feeds import rss_of
+from builders.mail import PASSWORD, USER, PostOffice, listening
+from builders.models import LLAMA, an_ollama
+from builders.receivers import Received, a_receiver
+from builders.services import Asked, Reply, a_service
+from builders.shipped import ROOT
+from builders.terminal import DUCTILE
+
+
+def a_place_with_models(directory: Path, url: str) -> Place:
+    place = a_place(directory)
+    place.config.write_text(
+        f"""\
+plugin_roots: [{ROOT}]
+service: {{log_level: debug}}
+state_webhooks: {{allow: [127.0.0.1]}}
+plugins:
+  ollama: {{config: {{base_url: "{url}", model: "{LLAMA}"}}}}
+"""
+    )
+    return place
+
+
+def is_over(requests: list[Received]) -> bool:
+    return any(request.body["state"] in ("done", "failed") for request in requests)
+
+
+def test_state_webhooks_name_the_model_and_end_with_ollama_s_own_response(tmp_path: Path) -> None:
+    """The model of the payload, else that of the configuration; `result` in Ollama's shape when done."""
+    with an_ollama() as service:
+        place = a_place_with_models(tmp_path, service.url)
+        with a_daemon(place):
+            for given in ({}, {"model": "missing"}):
+                with a_receiver() as receiver:
+                    payload = json.dumps({"prompt": "Why?", **given})
+                    words = ("run", "ollama", "handle", "--no-wait", "--payload", payload)
+                    place.said(*words, "--state-webhook-url", receiver.url())
+                    sent = [request.body for request in receiver.wait_for(is_over)]
+                assert {body["model"] for body in sent} == {given.get("model", LLAMA)}
+                last = next(body for body in sent if body["state"] in ("done", "failed"))
+                if given:
+                    assert (last["state"], last["attempt"]) == ("failed", 1), "a missing model is not retried"
+                    assert "ductile run ollama pull --payload" in last["error"]
+                else:
+                    assert last["result"]["response"] == "Because of Why?"
+                    assert (last["result"]["done"], last["result"]["eval_count"]) == (True, 3)
+
+
+def test_the_advice_for_a_missing_model_can_be_typed(tmp_path: Path) -> None:
+    """The command in the error downloads the model, by the configured name of the plugin."""
+    with an_ollama() as service:
+        place = a_place_with_models(tmp_path, service.url)
+        failed = place.said(
+            "run", "ollama", "generate", "--payload", '{"prompt": "x", "model": "new"}', status=1
+        )
+        advice = str(failed["result"]["error"]).partition("Download it: ductile ")[2].partition(". See")[0]
+        typed = place.ductile(*shlex.split(advice))
+    assert (typed.status, "success" in typed.out) == (0, True), typed
+
+
+def test_the_progress_of_a_download_is_shown_while_it_runs(tmp_path: Path) -> None:
+    """`job logs -f` prints each line as it comes."""
+    go = threading.Event()
+
+    def pulling(_: Asked) -> Reply:
+        def parts() -> Iterator[bytes]:
+            yield b'{"status": "pulling manifest"}\n'
+            go.wait(PATIENCE)
+            yield b'{"status": "success"}\n'
+
+        return Reply(chunks=parts())
+
+    with a_service(pulling) as service:
+        place = a_place_with_models(tmp_path, service.url)
+        with a_daemon(place) as daemon:
+            job_id = place.said("run", "ollama", "pull", "--no-wait")["job_id"]
+            daemon.wait_until_started(job_id)
+            with subprocess.Popen(
+                [DUCTILE, "job", "logs", "-f", job_id, "--config", "demo"],
+                cwd=tmp_path,
+                env={"PATH": os.environ["PATH"], "HOME": str(tmp_path)},
+                stdout=subprocess.PIPE,
+                text=True,
+            ) as follower:
+                assert follower.stdout is not None
+                assert follower.stdout.readline() == "pulling manifest\n"
+                go.set()
+                rest, _ = follower.communicate(timeout=PATIENCE)
+    lines = rest.splitlines()
+    assert (lines[0], lines[-1]) == ("success", f"{job_id} succeeded (completed)")
+
+
+def test_the_how_to_summarises_a_feed_and_mails_it(tmp_path: Path) -> None:
+    """The configuration of the page as it is, with the addresses of the three servers replaced."""
+    page = (ROOT.parent / "docs" / "how-to" / "summarise-with-a-local-model.md").read_text()
+    example = page.partition("```yaml\n")[2].partition("```")[0]
+    titles, office, place = ["old"], PostOffice(), a_place(tmp_path)
+
+    def feed(_: Asked) -> Reply:
+        return Reply(body=rss_of(*titles).encode())
+
+    with a_service(feed) as news, an_ollama() as models, listening(office.serve) as port:
+        smtp = f"host: 127.0.0.1, port: {port}, security: none, user: {USER}"
+        replaced = {
+            "https://example.org/feed.xml": news.url,
+            "http://localhost:11434": models.url,
+            "llama3.2": LLAMA,
+            "host: smtp.example.org, user: ductile@example.org": smtp,
+        }
+        for theirs, ours in replaced.items():
+            assert theirs in example
+            example = example.replace(theirs, ours)
+        place.config.write_text(f"plugin_roots: [{ROOT}]\n{example}")
+        with a_daemon(place, {"MAIL_PASSWORD": PASSWORD}) as daemon:
+            place.said("run", "news")
+            titles.insert(0, "New things")
+            place.said("run", "news")
+            daemon.wait_for("job.succeeded", lambda line: line.get("plugin") == "mail")
+    ((sender, recipients, raw),) = office.taken
+    message = email.message_from_bytes(raw, policy=policy.default)
+    assert (sender, recipients) == ("ductile@example.org", ["you@example.org"])
+    assert message["Subject"] == "New things"
+    assert "Because of Summarise this in three sentences." in str(message)

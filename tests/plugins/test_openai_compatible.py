@@ -1,0 +1,271 @@
+"""openai_compatible against a server with a /v1 API: JSON, server-sent events, refusals as they are sent."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from typing import Any
+
+import pytest
+
+from builders.services import Asked, Reply, Service, a_service
+from builders.shipped import Said, ask
+
+JSON = {"Content-Type": "application/json"}
+EVENTS = {"Content-Type": "text/event-stream; charset=utf-8"}
+USAGE = {
+    "prompt_tokens": 1000,
+    "completion_tokens": 500,
+    "total_tokens": 1500,
+    "prompt_tokens_details": {"cached_tokens": 400},
+}
+MESSAGE = {"role": "assistant", "content": "Hello"}
+COMPLETION: dict[str, Any] = {
+    "id": "chatcmpl-1",
+    "object": "chat.completion",
+    "created": 1770544800,
+    "model": "m-2026-01-01",
+    "choices": [{"index": 0, "message": MESSAGE, "finish_reason": "stop"}],
+    "usage": USAGE,
+}
+PROMPT = {"prompt": "Hi"}
+
+
+def ok(value: Any) -> Reply:
+    return Reply(body=json.dumps(value).encode(), headers=JSON)
+
+
+def refused(status: int, headers: dict[str, str] | None = None, **error: str) -> Reply:
+    return Reply(
+        status=status, body=json.dumps({"error": error}).encode(), headers={**JSON, **(headers or {})}
+    )
+
+
+def chunk(choices: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
+    head = {
+        "id": "chatcmpl-1",
+        "object": "chat.completion.chunk",
+        "created": 1770544800,
+        "model": "m-2026-01-01",
+    }
+    return {**head, "choices": choices, "usage": None, **more}
+
+
+def events(*parts: dict[str, Any], end: bool = True) -> list[bytes]:
+    lines = [b": keep-alive\n\n", *(f"data: {json.dumps(part)}\n\n".encode() for part in parts)]
+    return [*lines, b"data: [DONE]\n\n"] if end else lines
+
+
+def call(
+    answer: Callable[[Asked], Reply], command: str = "chat", payload: Any = None, **config: Any
+) -> tuple[Said, Service]:
+    with a_service(answer) as service:
+        settings = {"base_url": service.url + "/v1", "api_key": "canary", "model": "m", **config}
+        said = ask("openai_compatible", command, config=settings, payload=payload or PROMPT)
+    assert "canary" not in said.stderr + json.dumps(said.answer)
+    return said, service
+
+
+def test_a_prompt_becomes_a_conversation_and_the_response_is_the_result() -> None:
+    """The key goes into its header, fields of the payload win over configured ones."""
+    payload = {"prompt": "Hi", "system": "Be brief", "temperature": 1, "title": "no field of the API",
+               "parameters": {"min_p": 0.1}}  # fmt: skip
+    said, service = call(
+        lambda _: ok(COMPLETION), "handle", payload, parameters={"temperature": 0, "seed": 7}
+    )
+    assert said.answer["result"] == COMPLETION
+    assert said.events[0]["payload"] == {
+        "text": "Hello",
+        "model": "m-2026-01-01",
+        "usage": USAGE,
+        "cost": None,
+    }
+    (asked,) = service.asked
+    assert (asked.method, asked.path) == ("POST", "/v1/chat/completions")
+    assert asked.headers["authorization"] == "Bearer canary"
+    assert json.loads(asked.body) == {
+        "model": "m", "temperature": 1, "seed": 7, "min_p": 0.1,
+        "messages": [{"role": "system", "content": "Be brief"}, {"role": "user", "content": "Hi"}],
+    }  # fmt: skip
+
+
+def test_a_stream_is_joined_to_the_same_response() -> None:
+    """Contents, calls of tools in pieces, several choices, and the tokens that come last."""
+    begun = {"index": 0, "id": "c1", "type": "function", "function": {"name": "look", "arguments": ""}}
+    first = {"role": "assistant", "content": None, "tool_calls": [begun]}
+    rest = [{"tool_calls": [{"index": 0, "function": {"arguments": text}}]} for text in ('{"a"', ": 1}")]
+    parts = [
+        chunk([{"index": 1, "delta": {"role": "assistant", "content": "Hel"}, "finish_reason": None}]),
+        *(chunk([{"index": 0, "delta": delta, "finish_reason": None}]) for delta in (first, *rest)),
+        chunk([{"index": 1, "delta": {"content": "lo"}, "finish_reason": None}]),
+        chunk([{"index": 1, "delta": {}, "finish_reason": "stop"}]),
+        chunk([{"index": 0, "delta": {}, "finish_reason": "tool_calls"}]),
+        chunk([], usage=USAGE),
+    ]
+    said, service = call(lambda _: Reply(chunks=events(*parts), headers=EVENTS), stream=True)
+    calls = [{"id": "c1", "type": "function", "function": {"name": "look", "arguments": '{"a": 1}'}}]
+    tools = {"role": "assistant", "content": None, "tool_calls": calls}
+    assert said.answer["result"] == {
+        **COMPLETION,
+        "choices": [
+            {"index": 0, "message": tools, "finish_reason": "tool_calls"},
+            {"index": 1, "message": MESSAGE, "finish_reason": "stop"},
+        ],
+    }
+    assert json.loads(service.asked[0].body)["stream_options"] == {"include_usage": True}
+
+
+@pytest.mark.parametrize("cut", [True, False])
+def test_a_stream_that_ends_early_is_tried_again(cut: bool) -> None:
+    parts = events(chunk([{"index": 0, "delta": {"content": "Hel"}, "finish_reason": None}]), end=False)
+    said, _ = call(lambda _: Reply(chunks=parts, headers=EVENTS, cut=cut), stream=True)
+    assert said.may_be_tried_again("cut off")
+
+
+def test_an_error_within_a_stream_is_a_failure() -> None:
+    broken = {"error": {"message": "the engine is overloaded", "type": "server_error"}}
+    said, _ = call(lambda _: Reply(chunks=events(broken), headers=EVENTS), stream=True)
+    assert said.may_be_tried_again("the engine is overloaded")
+
+
+def test_a_server_without_streaming_is_understood() -> None:
+    said, _ = call(lambda _: ok(COMPLETION), stream=True)
+    assert said.answer["result"] == COMPLETION
+
+
+def test_an_answer_in_one_piece_that_is_cut_off_is_tried_again() -> None:
+    headers = {**JSON, "Content-Length": "100000"}
+    said, _ = call(lambda _: Reply(body=b'{"id": 1}', headers=headers))
+    assert said.may_be_tried_again("")
+
+
+def test_prices_give_a_cost_in_the_result_and_in_the_answer() -> None:
+    """By the model that was asked for; tokens that the server had in its cache have a price of their own."""
+    prices = {"m": {"input": 2, "output": 10, "cached_input": 0.5}}
+    said, _ = call(lambda _: ok(COMPLETION), "handle", prices=prices)
+    cost = (600 * 2 + 400 * 0.5 + 500 * 10) / 1_000_000
+    assert said.answer["cost"] == said.answer["result"]["cost"] == pytest.approx(cost)
+    assert said.events[0]["payload"]["cost"] == pytest.approx(cost)
+
+
+@pytest.mark.parametrize(
+    ("prices", "answer", "words"),
+    [
+        ({"other": {"input": 1}}, COMPLETION, "`prices` has no m"),
+        ({"m": {"input": 1}}, {**COMPLETION, "usage": None}, "reports no tokens"),
+    ],
+)
+def test_a_cost_that_is_not_known_is_not_guessed(prices: Any, answer: Any, words: str) -> None:
+    said, _ = call(lambda _: ok(answer), prices=prices)
+    assert "cost" not in said.answer
+    assert words in said.answer["logs"][0]["message"]
+
+
+def test_vectors_older_completions_and_models() -> None:
+    data = {
+        "object": "list",
+        "data": [{"index": 0, "embedding": [0.5]}],
+        "model": "e",
+        "usage": {"prompt_tokens": 2},
+    }
+    config = {"embed_model": "e", "prices": {"e": {"input": 1}}}
+    embedded, service = call(lambda _: ok(data), "embed", {"input": ["a"], "dimensions": 1}, **config)
+    assert embedded.answer["result"] == {**data, "cost": pytest.approx(2e-6)}
+    assert json.loads(service.asked[0].body) == {"model": "e", "input": ["a"], "dimensions": 1}
+    text = {"object": "text_completion", "choices": [{"index": 0, "text": "x", "finish_reason": "stop"}]}
+    completed, service = call(lambda _: ok(text), "complete", {"prompt": "a", "max_tokens": 1})
+    assert (completed.answer["result"], service.asked[0].path) == (text, "/v1/completions")
+    listed, service = call(lambda _: ok({"object": "list", "data": [{"id": "m"}]}), "models")
+    assert listed.answer["result"]["data"] == [{"id": "m"}]
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_an_expired_or_revoked_key_is_permanent_and_not_shown(status: int) -> None:
+    """A fault of the configuration, even if the server repeats the key."""
+    reply = refused(status, message="Incorrect API key provided: canary.", code="invalid_api_key")
+    said, service = call(lambda _: reply)
+    assert said.failed_for_good("check `api_key`")
+    assert "provided: ***." in said.answer["error"]
+    assert (said.exit_code, len(service.asked)) == (78, 1)
+
+
+@pytest.mark.parametrize(
+    ("reply", "retry"),
+    [
+        (refused(400, message="Unrecognized request argument", type="invalid_request_error"), False),
+        (refused(404, message="The model `m` does not exist", code="model_not_found"), False),
+        (refused(429, message="Rate limit reached", type="requests", code="rate_limit_exceeded"), True),
+        (refused(429, message="You exceeded your quota", code="insufficient_quota"), False),
+        (refused(500, message="The server had an error"), True),
+        (Reply(status=502, body=b"<html>Bad gateway</html>"), True),
+        (Reply(status=529, body=b"overloaded"), True),
+        (Reply(status=307, headers={"Location": "http://127.0.0.1:9/"}), False),
+    ],
+)
+def test_a_refusal_is_tried_again_only_if_that_may_help(reply: Reply, retry: bool) -> None:
+    """A rate limit passes, used-up credit does not; a redirect would get the key, so it is not followed."""
+    said, service = call(lambda _: reply)
+    assert said.kind == "error"
+    assert said.answer["retry"] is retry
+    assert len(service.asked) == 1
+
+
+def after(value: str, date: str | None = None) -> dict[str, str]:
+    return {"Retry-After": value, **({"Date": date} if date else {})}
+
+
+THERE = datetime.now(UTC) + timedelta(hours=9)
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [after("0"), {"retry-after-ms": "1"}, after(format_datetime(THERE), format_datetime(THERE))],
+)
+def test_a_short_wait_that_the_server_asks_for_is_kept_within_the_job(headers: dict[str, str]) -> None:
+    """In seconds, in milliseconds, or until an instant of the server's clock, which may be far from ours."""
+    replies = iter([refused(429, headers, message="slow down"), refused(503, headers, message="busy")])
+    said, service = call(lambda _: next(replies, ok(COMPLETION)))
+    assert said.answer["result"] == COMPLETION
+    assert len(service.asked) == 3
+    assert said.stderr.count("as the server asks") == 2
+
+
+def test_a_long_wait_is_left_to_the_job_s_retries() -> None:
+    said, service = call(lambda _: refused(429, after("3600"), message="slow down"))
+    assert said.may_be_tried_again("to be tried again in 3600 s")
+    assert len(service.asked) == 1
+
+
+def test_a_server_that_never_stops_asking_to_wait_is_given_up() -> None:
+    said, service = call(lambda _: refused(429, after("0"), message="slow down"))
+    assert said.may_be_tried_again("slow down")
+    assert len(service.asked) == 3
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"base_url": None},
+        {"model": None},
+        {"prices": [1]},
+        {"prices": {"m": 5}},
+        {"prices": {"m": {"input": "cheap"}}},
+        {"prices": {"m": {"typo": 1}}},
+        {"parameters": 5},
+        {"timeout": -1},
+    ],
+)
+def test_faults_of_the_configuration_end_with_status_78(config: dict[str, Any]) -> None:
+    """Before anything is sent, and so before anything is paid."""
+    settings = {"base_url": "http://127.0.0.1:9/v1", "model": "m", **config}
+    said = ask("openai_compatible", "chat", config=settings, payload=PROMPT)
+    assert said.failed_for_good("`")
+    assert said.exit_code == 78
+
+
+@pytest.mark.parametrize("body", [b"<html>", b"[1]", b'{"error": "no"}'])
+def test_an_answer_that_is_no_completion_is_a_failure(body: bytes) -> None:
+    said, _ = call(lambda _: Reply(body=body))
+    assert said.kind == "error"
