@@ -9,6 +9,8 @@ from ductile.config.snapshot import Discovery, InstalledPlugin, PluginInstance, 
 from ductile.core.scripts import Script
 from ductile.core.suggest import did_you_mean
 from ductile.errors import NotFoundError
+from ductile.plugins.discovery import load_shipped
+from ductile.plugins.shipped import shipped_names
 from ductile.protocol.manifest.model import Manifest
 from ductile.struct import Value, replace
 
@@ -34,6 +36,8 @@ class PluginEntry(Value):
     fingerprint: str | None = None
     #: Whether `config lock` seals it.
     sealed: bool = True
+    #: Whether it is part of Ductile.
+    shipped: bool = False
     script: Script | None = None
     instance: PluginInstance | None = None
     #: The configured names under which it is used, besides its own.
@@ -70,13 +74,13 @@ def find_entry(snapshot: Snapshot, name: str, discovery: Discovery | None = None
     entries = list_entries(snapshot, discovery)
     used_by = [each for each in entries if each.configured and each.uses == name and each.name != name]
     instances = tuple(each.name for each in used_by)
-    for entry in entries:
+    for entry in (*entries, *map(found_entry, load_shipped([name]))):
         if entry.name == name:
             return replace(entry, instances=instances)
     if used_by:
         best = next((each for each in used_by if each.standing is PluginStanding.ACTIVE), used_by[0])
         return replace(best, name=name, uses=name, instance=None, instances=instances)
-    known = [each.name for each in entries]
+    known = [*dict.fromkeys((*(each.name for each in entries), *shipped_names()))]
     hint = did_you_mean(name, known) or (f"there are {', '.join(known)}" if known else "no plugin was found")
     raise NotFoundError(f"there is no plugin {name!r}", hint=hint)
 
@@ -89,9 +93,10 @@ def found_entry(found: InstalledPlugin | RefusedPlugin) -> PluginEntry:
         standing=PluginStanding.AVAILABLE,
         configured=False,
         directory=found.directory,
+        shipped=found.shipped,
     )
     if isinstance(found, InstalledPlugin):
-        return replace(entry, manifest=found.manifest, fingerprint=found.fingerprint)
+        return replace(entry, manifest=found.manifest, fingerprint=found.fingerprint, sealed=found.sealed)
     refused = PluginStanding.REFUSED
     return replace(entry, standing=refused, code=found.code, reason=found.reason, hint=found.hint)
 
@@ -109,6 +114,7 @@ def _configured_entry(instance: PluginInstance, discovery: Discovery | None) -> 
         manifest=found.manifest if found else None,
         fingerprint=found.fingerprint if found else None,
         sealed=found is None or found.sealed,
+        shipped=place is not None and place.shipped,
         script=found.script if found else None,
         instance=instance,
         code=refusal.code if refusal else None,

@@ -1,13 +1,14 @@
 """Finds plugins: every directory under a root that has a manifest, loaded or refused with the reason.
 
 A plugin that cannot be loaded never keeps another from loading. The first root with a loadable plugin of a
-name wins, so that an operator's own copy can replace a shipped one.
+name wins. The shipped plugins come last, and only those in use are loaded: an operator's own plugin replaces
+the shipped one of the same name, also if it is refused.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
@@ -16,6 +17,7 @@ from blake3 import blake3
 from ductile.config.file_io import find_symlinks, read_regular_file
 from ductile.config.snapshot import Discovery, InstalledPlugin, RefusedPlugin
 from ductile.errors import ConfigError, Problem
+from ductile.plugins.shipped import shipped_names, shipped_root
 from ductile.plugins.trust import (
     NotTrustedError,
     RefusalCode,
@@ -30,40 +32,80 @@ from ductile.protocol.manifest.model import MANIFEST_FILE, PROTOCOL, Manifest
 from ductile.protocol.manifest.read import declared_name, declared_protocol, parse_manifest
 from ductile.protocol.yaml import parse_yaml
 from ductile.protocol.yaml_tree import Node
+from ductile.struct import replace
 
 #: Directories in a root with code that plugins share; they are not plugins.
-_SHARED = frozenset({"lib", "_lib", "__pycache__", "node_modules"})
+SHARED_DIRECTORIES = frozenset({"lib", "_lib", "__pycache__", "node_modules"})
 #: Names of files that only occur in a directory that is meant to be a plugin.
 _PLUGIN_LIKE_NAMES = frozenset({"run", "main", "plugin", "index", "manifest"})
 #: Part of the hashed bytes, so that no other hash of this program can equal a fingerprint.
 _DOMAIN = b"ductile plugin 1\n"
+#: Refusals because another user can change the plugin.
+_CHANGEABLE = frozenset((RefusalCode.WORLD_WRITABLE, RefusalCode.FOREIGN_OWNER))
 
 
-def discover(roots: Sequence[Path], *, allow_symlinks: bool = False) -> Discovery:
-    """Return the plugins of the roots, in order."""
-    policy = TrustPolicy(roots=tuple(dict.fromkeys(roots)), allow_symlinks=allow_symlinks)
+def discover(
+    roots: Sequence[Path], *, allow_symlinks: bool = False, shipped: Collection[str] = ()
+) -> Discovery:
+    """Return the plugins of the roots, in order, and the named ones of the shipped plugins."""
+    own_roots, last = tuple(dict.fromkeys(roots)), shipped_root()
+    allowed = own_roots if last is None else (*own_roots, last)
+    policy = TrustPolicy(roots=allowed, allow_symlinks=allow_symlinks)
     found = _FoundPlugins()
-    for root in policy.roots:
-        shared_refusal = _check_shared(root, policy.owners)
+    for root in own_roots:
+        candidates = []
         for directory in _subdirectories(root, found.warnings):
-            if not os.path.lexists(directory / MANIFEST_FILE):
+            if os.path.lexists(directory / MANIFEST_FILE):
+                candidates.append(directory)
+            else:
                 found.warnings += _missing_manifest(directory)
-                continue
-            plugin = load_plugin(directory, root=root, policy=policy)
-            if shared_refusal is not None and isinstance(plugin, InstalledPlugin):
-                plugin = _refused(plugin.name, directory, shared_refusal)
+        for plugin in _load_all(candidates, root, policy):
             found.add(plugin, root)
+    for plugin in load_shipped([name for name in shipped if name not in found], policy):
+        found.add(plugin, plugin.directory.parent)
     return Discovery(
         installed=MappingProxyType(found.installed),
         refused=MappingProxyType(found.refused),
+        shipped=shipped_names(),
         warnings=tuple(found.warnings),
     )
+
+
+def load_shipped(
+    names: Iterable[str], policy: TrustPolicy | None = None
+) -> tuple[InstalledPlugin | RefusedPlugin, ...]:
+    """Load the shipped plugins of these names, as far as there are such."""
+    root, known = shipped_root(), shipped_names()
+    if root is None:
+        return ()
+    directories = [root / name for name in dict.fromkeys(names) if name in known]
+    return tuple(_load_all(directories, root, policy or TrustPolicy(roots=(root,))))
+
+
+def _load_all(
+    directories: Sequence[Path], root: Path, policy: TrustPolicy
+) -> Iterator[InstalledPlugin | RefusedPlugin]:
+    """Load plugins of one root. All are refused if their shared code is."""
+    shared_refusal = _check_shared(root, policy.owners) if directories else None
+    for directory in directories:
+        plugin = load_plugin(directory, root=root, policy=policy)
+        if shared_refusal is not None and isinstance(plugin, InstalledPlugin):
+            plugin = _refused(plugin.name, directory, shared_refusal)
+        yield plugin if root != shipped_root() else _as_shipped(plugin)
+
+
+def _as_shipped(plugin: InstalledPlugin | RefusedPlugin) -> InstalledPlugin | RefusedPlugin:
+    """Mark it. Another user who can change it can change Ductile as well: the installation is at fault."""
+    if isinstance(plugin, RefusedPlugin) and plugin.code in _CHANGEABLE:
+        hint = "install Ductile as root or as the user who runs it, where no other user can write"
+        plugin = replace(plugin, hint=hint)
+    return replace(plugin, shipped=True)
 
 
 def _check_shared(root: Path, owners: Collection[int]) -> NotTrustedError | None:
     """Return the refusal for the shared code of a root, which any of its plugins may load."""
     try:
-        for directory in sorted(root / name for name in _SHARED):
+        for directory in sorted(root / name for name in SHARED_DIRECTORIES):
             if directory.is_dir():
                 check_path_permissions(directory, owners)
                 check_directory_contents(directory, owners)
@@ -109,6 +151,12 @@ def load_plugin(directory: Path, *, root: Path, policy: TrustPolicy) -> Installe
         return _refused(name, directory, _unreadable(error))
 
 
+def load_directory(directory: Path) -> InstalledPlugin | RefusedPlugin:
+    """Load the plugin in a directory, which does not have to be under a plugin root."""
+    place = directory.absolute()
+    return load_plugin(place, root=place.parent, policy=TrustPolicy(roots=(place.parent,)))
+
+
 class _FoundPlugins:
     """The plugins found so far; the first loadable one of a name wins."""
 
@@ -116,6 +164,9 @@ class _FoundPlugins:
         self.installed: dict[str, InstalledPlugin] = {}
         self.refused: dict[str, RefusedPlugin] = {}
         self.warnings: list[Problem] = []
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.installed or name in self.refused
 
     def add(self, plugin: InstalledPlugin | RefusedPlugin, root: Path) -> None:
         first: InstalledPlugin | RefusedPlugin | None = self.installed.get(plugin.name)
@@ -146,10 +197,12 @@ def _subdirectories(root: Path, warnings: list[Problem]) -> Iterator[Path]:
         message, hint = f"the plugin root cannot be read: {error.strerror}", None
         if isinstance(error, FileNotFoundError):
             message, hint = "the plugin root does not exist", "create it, or correct plugin_roots"
+            if root.name == "shipped_plugins":  # of another version of Python, or an earlier installation
+                hint = "remove it from plugin_roots: shipped plugins are found without it"
         warnings.append(Problem(message=message, file=str(root), key="plugin_roots", hint=hint))
         return
     for entry in entries:
-        if not entry.name.startswith(".") and entry.name not in _SHARED and entry.is_dir():
+        if not entry.name.startswith(".") and entry.name not in SHARED_DIRECTORIES and entry.is_dir():
             yield entry
 
 

@@ -1,0 +1,157 @@
+"""`ductile plugin add`: a plugin of a source into the first own plugin root, and into the configuration.
+
+The steps are the files, their seal, the configuration with its seal. A process that is killed between two of
+them leaves a configuration that loads, and the same command does the rest.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ductile.admin.config import SettingChange, change_setting, open_configuration
+from ductile.admin.plugin_install.candidate import Candidate, PluginRights, file_hashes, rights_of
+from ductile.admin.plugin_install.files import finish_interrupted, put_in_place, stage_plugin
+from ductile.admin.plugin_install.sealing import locked, seal_fingerprint
+from ductile.admin.plugin_install.tree import read_directory
+from ductile.config.load import SealMode
+from ductile.config.names import name_error
+from ductile.config.seal import read_checksums
+from ductile.errors import ConflictError, RefusedError, UsageError
+from ductile.plugins.shipped import shipped_names, shipped_root
+from ductile.plugins.source_record import RECORD_FILE, hash_files, read_record
+from ductile.struct import Value, hide_in_repr, replace
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ductile.admin.config import OpenedConfiguration
+    from ductile.core.json import JsonObject
+
+
+@hide_in_repr("value")
+class AddPlan(Value):
+    """What adding a plugin would do. `name` is its name in the configuration."""
+
+    name: str
+    candidate: Candidate
+    directory: Path
+    rights: PluginRights
+    #: Where its files go; None for a shipped plugin.
+    place: Path | None
+    #: Whether these files are there already.
+    present: bool
+    replaces_shipped: bool
+    #: The change of the configuration; None if it names the plugin already. `value` is written then.
+    change: SettingChange | None
+    value: str
+    #: Required keys of its configuration that are still to be set.
+    missing: tuple[str, ...]
+    sealed: bool
+
+
+def plan_addition(
+    config_path: str | None,
+    environ: Mapping[str, str],
+    candidate: Candidate,
+    *,
+    alias: str | None,
+    settings: JsonObject | None,
+) -> AddPlan:
+    """Check everything that can be checked before a file is written. Raises a DuctileError that says what."""
+    opened = open_configuration(config_path, environ, seal=SealMode.IGNORE)
+    directory, name = opened.loaded.directory, alias or candidate.name
+    if (fault := name_error(name)) is not None:
+        raise UsageError(f'"{name}" {fault}', hint="choose another name with --as NAME")
+    place = None if candidate.tree is None else _place(opened, candidate)
+    sealed = read_checksums(directory) is not None
+    known = opened.loaded.model.plugins.get(name)
+    change, given = None, settings or {}
+    value = _entry(name, candidate, given)
+    if known is None:
+        change = change_setting(config_path, environ, f"plugins.{name}", value, dry_run=True, lock=sealed)
+    elif (known.uses or name) != candidate.name or known.run is not None:
+        raise ConflictError(
+            f"the configuration has another plugin under the name {name}", hint="choose one with --as NAME"
+        )
+    elif settings is not None:
+        raise ConflictError(
+            f"{name} is configured already",
+            hint=f"change it with `ductile config set plugins.{name}.config.KEY VALUE --lock`",
+        )
+    else:
+        given = dict.fromkeys(known.config.names())
+    return AddPlan(
+        name=name,
+        candidate=candidate,
+        directory=directory,
+        rights=rights_of(opened.snapshot),
+        place=place,
+        present=place is not None and place.is_dir(),
+        replaces_shipped=place is not None and candidate.name in shipped_names(),
+        change=change,
+        value=value,
+        missing=tuple(key for key in candidate.manifest.required_config if key not in given),
+        sealed=sealed,
+    )
+
+
+def _entry(name: str, candidate: Candidate, settings: JsonObject) -> str:
+    """The value of the plugin's key, as YAML. Required keys are not made up: without them it does not run."""
+    entry: JsonObject = {} if name == candidate.name else {"uses": candidate.name}
+    return json.dumps(entry | ({"config": settings} if settings else {}))
+
+
+def _place(opened: OpenedConfiguration, candidate: Candidate) -> Path:
+    """The directory of the plugin. ConflictError if another plugin has its name or its place."""
+    place = own_root(opened) / candidate.name
+    found = opened.discovery.installed.get(candidate.name) or opened.discovery.refused.get(candidate.name)
+    if found is not None and not found.shipped and found.directory != place:
+        raise ConflictError(
+            f"there is a plugin {candidate.name} in {found.directory}",
+            hint="remove it first, or use that one",
+        )
+    if os.path.lexists(place) and not has_files(place, candidate):
+        hint = f"replace it with `ductile plugin update {candidate.name} SOURCE`"
+        if read_record(place) is None:
+            hint = "it was not added by this command: move it away first"
+        raise ConflictError(f"{place} holds other files than {candidate.source}", hint=hint)
+    return place
+
+
+def own_root(opened: OpenedConfiguration) -> Path:
+    """The first plugin root that is the operator's own. RefusedError if there is none."""
+    for root in opened.loaded.plugin_roots:
+        if root != shipped_root():
+            return Path(os.path.normpath(root))
+    raise RefusedError(
+        "plugin_roots names no directory of your own",
+        hint="add one: `ductile config set plugin_roots[+] ./plugins --lock`",
+    )
+
+
+def has_files(place: Path, candidate: Candidate) -> bool:
+    """Whether a directory holds exactly the files of a candidate."""
+    if candidate.record is None or not place.is_dir() or place.is_symlink():
+        return False
+    present = read_directory(place, ignore=frozenset((RECORD_FILE,)))
+    return not present.special and hash_files(file_hashes(present)) == candidate.record.hash
+
+
+def add_plugin(plan: AddPlan, config_path: str | None, environ: Mapping[str, str]) -> AddPlan:
+    """Do what was planned. Returns the plan with the change that was written."""
+    candidate = plan.candidate
+    if plan.place is not None and candidate.tree is not None and candidate.record is not None:
+        root, name = plan.place.parent, plan.place.name
+        with locked(plan.directory):
+            finish_interrupted(root, name)
+            if not plan.present:
+                stage_plugin(root, name, candidate.tree, candidate.record)
+                put_in_place(root, name)
+            seal_fingerprint(plan.directory, candidate.name, candidate.fingerprint)
+    if plan.change is None:
+        return plan
+    done = change_setting(config_path, environ, plan.change.key, plan.value, lock=plan.sealed)
+    return replace(plan, change=done)

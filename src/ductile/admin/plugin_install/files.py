@@ -1,0 +1,138 @@
+"""The directory of an added plugin: written beside its place and renamed, so that it is whole or not there.
+
+Names with a dot at the beginning are not searched for plugins: `.NAME.new` is being written, `.NAME.old` is
+kept until the new files are in force. All functions are called while the configuration's directory is locked,
+so that whatever is found there was left by a command that was killed.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import stat
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ductile.config.file_io import make_private_directory, sync_directory
+from ductile.errors import file_error
+from ductile.plugins.source_record import RECORD_FILE
+
+if TYPE_CHECKING:
+    from ductile.admin.plugin_install.tree import SourceTree
+    from ductile.plugins.source_record import SourceRecord
+
+_AT_FDCWD = -100
+_RENAME_EXCHANGE = 2
+
+
+def stage_plugin(root: Path, name: str, tree: SourceTree, record: SourceRecord) -> Path:
+    """Write the files to `.NAME.new` in a root, which is made if it is missing. Returns that directory.
+
+    Who can read the root can read the files; only their owner can change them.
+    """
+    staged = _staged(root, name)
+    try:
+        make_private_directory(root)
+        shared = root.stat().st_mode & 0o055
+        _remove(staged)
+        staged.mkdir(mode=stat.S_IRWXU)
+        directories = {staged}
+        contents = {each: (file.data, file.executable) for each, file in tree.files.items()}
+        contents[RECORD_FILE] = (record.encode(), False)
+        for relative, (data, executable) in contents.items():
+            path = staged / relative
+            for parent in [each for each in path.parents if each.is_relative_to(staged)]:
+                directories.add(parent)
+            path.parent.mkdir(mode=stat.S_IRWXU, parents=True, exist_ok=True)
+            _write(path, data, (0o700 | shared) if executable else (0o600 | shared & 0o044))
+        for directory in sorted(directories, reverse=True):
+            directory.chmod(stat.S_IRWXU | shared)
+            sync_directory(directory)
+        sync_directory(root)
+    except OSError as error:
+        raise file_error(f"cannot write {error.filename or staged}", error) from error
+    return staged
+
+
+def put_in_place(root: Path, name: str) -> None:
+    """Give the staged files the name of the plugin; files that have it become `.NAME.old`, in one step."""
+    staged, place, old = _staged(root, name), root / name, _kept(root, name)
+    try:
+        if not os.path.lexists(place):
+            staged.rename(place)
+        else:
+            _remove(old)
+            if _exchange(staged, place):
+                staged.rename(old)
+            else:  # two steps; `finish_interrupted` completes them
+                place.rename(old)
+                staged.rename(place)
+        sync_directory(root)
+    except OSError as error:
+        raise file_error(f"cannot write {place}", error) from error
+
+
+def restore_previous(root: Path, name: str) -> None:
+    """Put the files back that the last `put_in_place` has replaced, if there are any."""
+    if _kept(root, name).is_dir():
+        _remove(_staged(root, name))
+        _kept(root, name).rename(_staged(root, name))
+        put_in_place(root, name)
+        _remove(_kept(root, name))
+
+
+def take_away(root: Path, name: str) -> None:
+    """Remove the plugin: first its name, so that it is never there in part."""
+    try:
+        _remove(_kept(root, name))
+        (root / name).rename(_kept(root, name))
+        sync_directory(root)
+    except OSError as error:
+        raise file_error(f"cannot remove {root / name}", error) from error
+    discard_leftovers(root, name)
+
+
+def finish_interrupted(root: Path, name: str) -> None:
+    """Repair what a killed command left: a plugin whose files had been moved away gets them back."""
+    with suppress(OSError):
+        if _kept(root, name).is_dir() and _staged(root, name).is_dir() and not os.path.lexists(root / name):
+            _kept(root, name).rename(root / name)
+    discard_leftovers(root, name)
+
+
+def discard_leftovers(root: Path, name: str) -> None:
+    """Remove what is kept of earlier files, and what was not put in place."""
+    for leftover in (_staged(root, name), _kept(root, name)):
+        _remove(leftover)
+
+
+def _staged(root: Path, name: str) -> Path:
+    return root / f".{name}.new"
+
+
+def _kept(root: Path, name: str) -> Path:
+    return root / f".{name}.old"
+
+
+def _remove(directory: Path) -> None:
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+def _write(path: Path, data: bytes, mode: int) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    with os.fdopen(descriptor, "wb") as file:
+        os.fchmod(descriptor, mode)
+        file.write(data)
+        file.flush()
+        os.fsync(descriptor)
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Exchange two names at once. False where the system cannot."""
+    rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    if rename is None:
+        return False
+    done: int = rename(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE)
+    return done == 0

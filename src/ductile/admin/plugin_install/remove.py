@@ -1,0 +1,106 @@
+"""`ductile plugin remove`: a plugin out of the configuration and, if it was added, its files."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ductile.admin.config import SettingChange, change_setting, open_configuration
+from ductile.admin.plugin_install.files import finish_interrupted, take_away
+from ductile.admin.plugin_install.sealing import locked, seal_fingerprint
+from ductile.admin.plugin_install.update import AddedPlugin, find_added
+from ductile.config.edit.change import parse_key
+from ductile.config.load import SealMode
+from ductile.config.seal import read_checksums
+from ductile.errors import ConfigError, RefusedError
+from ductile.plugins.catalogue import find_entry
+from ductile.protocol.yaml_tree import problem_at
+from ductile.struct import Value, replace
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from ductile.admin.config import OpenedConfiguration
+
+
+class RemovalPlan(Value):
+    name: str
+    #: The change of the configuration; None if it does not name the plugin.
+    change: SettingChange | None
+    schedules: tuple[str, ...]
+    #: The added plugin whose files go; None if they stay, for the reason in `kept`.
+    added: AddedPlugin | None
+    kept: str | None
+    directory: Path
+    sealed: bool
+
+
+def plan_plugin_removal(
+    config_path: str | None, environ: Mapping[str, str], name: str, *, discard_changes: bool
+) -> RemovalPlan:
+    """Check what can be removed. ConfigError, with every place, while something else names the plugin."""
+    opened = open_configuration(config_path, environ, seal=SealMode.IGNORE)
+    entry = find_entry(opened.snapshot, name, opened.discovery)
+    directory = opened.loaded.directory
+    sealed, change = read_checksums(directory) is not None, None
+    if name in opened.snapshot.plugins:
+        try:
+            change = change_setting(config_path, environ, f"plugins.{name}", None, dry_run=True, lock=sealed)
+        except ConfigError as error:
+            if not error.problems or type(error) is not ConfigError:
+                raise
+            # The configuration was valid with it: what is wrong without it names it.
+            # Their lines are those of the text without the plugin, so they are looked up again.
+            paths = [parse_key(each.key) if each.key else () for each in error.problems]
+            places = [problem_at(opened.loaded.location(*path), path, f"this names {name}") for path in paths]
+            raise ConfigError(
+                f"{name} is still in use, so nothing was removed",
+                hint="remove what names it first",
+                problems=tuple(places),
+            ) from error
+    added, kept = _files(opened, name, entry.uses)
+    if added is not None:
+        added.refuse_changes(discard=discard_changes)
+    if change is None and added is None:
+        raise RefusedError(f"{name} is not configured, and {kept}", hint="see `ductile plugin list`")
+    instance = opened.snapshot.plugins.get(name)
+    return RemovalPlan(
+        name=name,
+        change=change,
+        schedules=tuple(schedule.id for schedule in instance.schedules) if instance else (),
+        added=added,
+        kept=kept,
+        directory=directory,
+        sealed=sealed,
+    )
+
+
+def _files(opened: OpenedConfiguration, name: str, plugin: str) -> tuple[AddedPlugin | None, str | None]:
+    """The added plugin whose files are removed with the last name it is used under, or why they stay."""
+    others = [
+        each.name for each in opened.snapshot.plugins.values() if each.uses == plugin and each.name != name
+    ]
+    if others:
+        return None, f"its files stay: {', '.join(others)} uses them"
+    try:
+        return find_added(opened, name), None
+    except RefusedError as refused:
+        return None, f"no files are removed: {refused.message}"
+
+
+def remove_from_config(plan: RemovalPlan, config_path: str | None, environ: Mapping[str, str]) -> RemovalPlan:
+    """Remove the entry of the plugin. Its files go after the daemon has let go of them."""
+    if plan.change is None:
+        return plan
+    done = change_setting(config_path, environ, plan.change.key, None, lock=plan.sealed)
+    return replace(plan, change=done)
+
+
+def remove_files(plan: RemovalPlan) -> None:
+    """Remove the files and their seal. State and facts are in the store, and stay there."""
+    if plan.added is not None:
+        place = plan.added.place
+        with locked(plan.directory):
+            finish_interrupted(place.parent, place.name)
+            take_away(place.parent, place.name)
+            seal_fingerprint(plan.directory, plan.added.name, None)

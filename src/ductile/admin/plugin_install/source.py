@@ -1,0 +1,131 @@
+"""Where a plugin is taken from: the words after `plugin add`, read into one of four kinds of source. Pure."""
+
+from __future__ import annotations
+
+import re
+from pathlib import PurePosixPath
+from typing import TypeAlias
+from urllib.parse import parse_qs, urlsplit
+
+from ductile.errors import UsageError
+from ductile.struct import Value, replace
+
+ARCHIVE_SUFFIXES = (".tar.gz", ".tgz", ".zip")
+_GIT = "git+"
+_SCHEMES = ("https", "ssh", "file")
+_REVISION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/+-]*")
+_GIT_EXAMPLE = "git+https://example.org/plugins.git@v1.2#path=plugins/weather"
+
+
+class ShippedSource(Value):
+    """A plugin that is part of Ductile."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class DirectorySource(Value):
+    path: str
+
+    def __str__(self) -> str:
+        return self.path
+
+
+class ArchiveSource(Value):
+    path: str
+
+    def __str__(self) -> str:
+        return self.path
+
+
+class GitSource(Value):
+    """A tag or commit of a repository, and the directory in it to look at."""
+
+    url: str
+    revision: str
+    path: str | None = None
+
+    def __str__(self) -> str:
+        return f"{_GIT}{self.url}@{self.revision}{f'#path={self.path}' if self.path else ''}"
+
+    @property
+    def scheme(self) -> str:
+        return urlsplit(self.url).scheme
+
+
+Source: TypeAlias = ShippedSource | DirectorySource | ArchiveSource | GitSource
+
+
+def parse_source(text: str, *, is_directory: bool, shipped: tuple[str, ...]) -> Source:
+    """Return the source that a text names. UsageError if it is none; `is_directory` is about the text.
+
+    A name without a slash is that of a shipped plugin, if there is one: `./fetch` is the directory.
+    """
+    if text.startswith(_GIT):
+        return _parse_git(text)
+    if text in shipped:
+        return ShippedSource(name=text)
+    if "://" in text:
+        hint = f"download it first, or name a repository: {_GIT_EXAMPLE}"
+        raise UsageError(f"plugins are not added from {text.partition('://')[0]} addresses", hint=hint)
+    if is_directory:
+        return DirectorySource(path=text)
+    if text.endswith(ARCHIVE_SUFFIXES):
+        return ArchiveSource(path=text)
+    raise UsageError(
+        f"{text} is neither a shipped plugin, a directory, an archive nor a repository",
+        hint=f"shipped are {', '.join(shipped)}; archives end with {', '.join(ARCHIVE_SUFFIXES)}; "
+        f"a repository is written {_GIT_EXAMPLE}",
+    )
+
+
+def with_revision(source: GitSource, revision: str) -> GitSource:
+    """Return the source at another tag or commit."""
+    return replace(source, revision=_checked_revision(revision))
+
+
+def _parse_git(text: str) -> GitSource:
+    url, _, fragment = text.removeprefix(_GIT).partition("#")
+    parts = urlsplit(url)
+    if parts.scheme not in _SCHEMES:
+        raise UsageError(
+            f"a repository is reached by {', '.join(_SCHEMES)}, not by {parts.scheme or 'this'}",
+            hint=f"write {_GIT_EXAMPLE}",
+        )
+    # Some services take a token as the name of the user; for ssh it is only a name.
+    if parts.password is not None or (parts.username is not None and parts.scheme != "ssh"):
+        raise UsageError(
+            "the address of a repository must not hold a password or token: it would be stored and shown",
+            hint="let a git credential helper or an ssh key answer for it",
+        )
+    path, at, revision = parts.path.partition("@")
+    if not at or not revision:
+        raise UsageError(
+            "the tag or commit is missing: what a branch points to changes",
+            hint=f"write it after @, as in {_GIT_EXAMPLE}",
+        )
+    return GitSource(
+        url=parts._replace(path=path, query="", fragment="").geturl(),
+        revision=_checked_revision(revision),
+        path=_subdirectory(fragment),
+    )
+
+
+def _checked_revision(revision: str) -> str:
+    if not _REVISION.fullmatch(revision) or ".." in revision:
+        raise UsageError(f"{revision!r} is not the name of a tag or commit")
+    return revision
+
+
+def _subdirectory(fragment: str) -> str | None:
+    if not fragment:
+        return None
+    given = parse_qs(fragment, keep_blank_values=True)
+    if set(given) != {"path"}:
+        raise UsageError(f"#{fragment} is not understood", hint=f"write {_GIT_EXAMPLE}")
+    path = PurePosixPath(given["path"][-1])
+    if path.is_absolute() or ".." in path.parts or path == PurePosixPath():
+        raise UsageError(f"{given['path'][-1]!r} is not a directory of the repository")
+    return str(path)

@@ -1,0 +1,256 @@
+"""The files of a source in memory, with bounds: nothing of an archive is written before it is checked.
+
+Only regular files and directories are taken. A symbolic link, device or hard link in a plugin refuses it.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+import stat
+import tarfile
+import zipfile
+import zlib
+from pathlib import Path, PurePath, PurePosixPath
+from typing import TYPE_CHECKING, BinaryIO
+
+from ductile.admin.backup.archive import HeaderLimiter, is_plain
+from ductile.errors import NotFoundError, RefusedError, UsageError, file_error
+from ductile.plugins.discovery import SHARED_DIRECTORIES
+from ductile.protocol.manifest.model import MANIFEST_FILE
+from ductile.protocol.manifest.read import declared_name
+from ductile.protocol.yaml import parse_yaml
+from ductile.struct import Value, replace
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+_MIB = 1024 * 1024
+MAX_FILES = 5000
+MAX_BYTES = 128 * _MIB
+#: Directories that are never part of a plugin.
+_LEFT_OUT = frozenset((".git", "__pycache__"))
+#: Other methods may need gigabytes of memory to unpack a small file.
+_ZIP_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+#: How deep below a source its plugins may be.
+_MAX_DEPTH = 4
+
+
+class SourceFile(Value):
+    data: bytes
+    executable: bool
+
+
+class SourceTree(Value):
+    """Files by their relative path. `special` are the paths of what is not a file, with what they are."""
+
+    files: Mapping[str, SourceFile]
+    special: Mapping[str, str]
+
+    def without(self, name: str) -> SourceTree:
+        return replace(self, files={each: file for each, file in self.files.items() if each != name})
+
+    def below(self, directory: str) -> SourceTree:
+        """The part below a directory; `.` for all of it."""
+        if directory == ".":
+            return self
+        start = f"{directory}/"
+        return SourceTree(
+            files={
+                name.removeprefix(start): each for name, each in self.files.items() if name.startswith(start)
+            },
+            special={
+                name.removeprefix(start): each
+                for name, each in self.special.items()
+                if name.startswith(start)
+            },
+        )
+
+
+class _Collector:
+    """Adds up what a source holds. RefusedError for a name that leads out of it, and above the bounds."""
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+        self.files: dict[str, SourceFile] = {}
+        self.special: dict[str, str] = {}
+        self._size = 0
+        self._count = 0
+
+    def name(self, written: str) -> str | None:
+        """The relative path of a member; None for one that is left out."""
+        path = PurePosixPath(written)
+        if path.is_absolute() or ".." in path.parts or "\0" in written or "\\" in written:
+            raise RefusedError(f"{self.what} holds {written[:100]!r}, which leads out of it")
+        return None if not _LEFT_OUT.isdisjoint(path.parts) or path == PurePosixPath() else self.text(path)
+
+    def text(self, path: PurePath) -> str:
+        """The name of a file as text. RefusedError if it is none: it could not be recorded."""
+        name = path.as_posix()
+        try:
+            name.encode()
+        except UnicodeEncodeError:
+            raise RefusedError(f"{self.what} holds {name[:100]!r}, a name that is not UTF-8") from None
+        return name
+
+    def count(self, size: int = 0) -> None:
+        """Raise RefusedError if there would be too much, before it is read."""
+        self._count += 1
+        self._size += size
+        if self._count > MAX_FILES or self._size > MAX_BYTES:
+            raise RefusedError(
+                f"{self.what} holds more than {MAX_FILES} files or {MAX_BYTES // _MIB} MiB",
+                hint="name the directory of the plugin itself; for a repository, with #path=DIRECTORY",
+            )
+
+    def add(self, name: str, data: bytes, *, executable: bool) -> None:
+        if name in self.files or name in self.special:
+            raise RefusedError(f"{self.what} holds {name[:100]} twice")
+        self.files[name] = SourceFile(data=data, executable=executable)
+
+    def tree(self) -> SourceTree:
+        for name in (*self.files, *self.special):
+            if any(str(parent) in self.files for parent in PurePosixPath(name).parents):
+                raise RefusedError(f"{self.what} holds a file and a directory of the same name: {name[:100]}")
+        return SourceTree(files=self.files, special=self.special)
+
+
+def read_directory(directory: Path, *, ignore: frozenset[str] = frozenset()) -> SourceTree:
+    """Read a directory. `ignore` are names of files in it that are left out."""
+    found = _Collector(str(directory))
+    try:
+        for path in _walk(directory):
+            name = found.text(path.relative_to(directory))
+            status = path.lstat()
+            if name in ignore:
+                continue
+            if stat.S_ISREG(status.st_mode):
+                found.count(status.st_size)
+                data = path.read_bytes()
+                found.add(name, data, executable=bool(status.st_mode & stat.S_IXUSR))
+            else:
+                found.count()
+                found.special[name] = "a symbolic link" if stat.S_ISLNK(status.st_mode) else "not a file"
+    except OSError as error:
+        raise file_error(f"cannot read {error.filename or directory}", error) from error
+    return found.tree()
+
+
+def _walk(directory: Path) -> Iterator[Path]:
+    for here, directories, names in os.walk(directory, onerror=_raise):
+        links = [name for name in directories if (Path(here) / name).is_symlink()]
+        directories[:] = sorted(name for name in directories if name not in (*_LEFT_OUT, *links))
+        yield from (Path(here) / name for name in sorted((*names, *links)))
+
+
+def _raise(error: OSError) -> None:
+    raise error
+
+
+def read_archive(path: Path) -> SourceTree:
+    """Read a .tar.gz, .tgz or .zip. RefusedError if it is damaged or hostile."""
+    try:
+        with path.open("rb") as stream:
+            if path.name.endswith(".zip"):
+                return _read_zip(stream, path)
+            with gzip.open(stream) as unpacked:
+                return read_tar(unpacked, str(path))
+    except FileNotFoundError:
+        raise NotFoundError(f"there is no file {path}") from None
+    except (
+        OSError,
+        EOFError,
+        ValueError,
+        RuntimeError,
+        tarfile.TarError,
+        zlib.error,
+        zipfile.BadZipFile,
+    ) as error:
+        raise RefusedError(f"{path} cannot be read: {error}", hint="it may be damaged") from error
+
+
+def read_tar(stream: gzip.GzipFile | BinaryIO, what: str) -> SourceTree:
+    found, headers = _Collector(what), HeaderLimiter(stream)
+    with tarfile.open(fileobj=headers, mode="r:") as archive:
+        while (info := headers.next_header(archive)) is not None:
+            found.count(0 if info.isdir() else info.size)
+            name = found.name(info.name)
+            if info.isdir() or name is None:
+                continue
+            content = archive.extractfile(info) if is_plain(info) else None
+            if content is None:
+                found.special[name] = "a symbolic link" if info.issym() else "not a plain file"
+            else:
+                found.add(name, content.read(), executable=bool(info.mode & stat.S_IXUSR))
+    return found.tree()
+
+
+def _read_zip(stream: BinaryIO, path: Path) -> SourceTree:
+    found = _Collector(str(path))
+    with zipfile.ZipFile(stream) as archive:
+        for info in archive.infolist():
+            found.count(info.file_size)
+            name, mode = found.name(info.filename), info.external_attr >> 16
+            if info.is_dir() or name is None:
+                continue
+            if info.compress_type not in _ZIP_METHODS:
+                raise RefusedError(f"{path} is compressed in an uncommon way", hint="pack it with `zip`")
+            if stat.S_IFMT(mode) not in (0, stat.S_IFREG):
+                found.special[name] = "a symbolic link" if stat.S_ISLNK(mode) else "not a plain file"
+                continue
+            with archive.open(info) as content:
+                # The declared size was counted; a member that unpacks to more is not read further.
+                data = content.read(info.file_size + 1)
+            if len(data) != info.file_size:
+                raise RefusedError(f"{path} holds {name[:100]} with a wrong size")
+            # Not every program that writes archives stores the modes of files.
+            is_program = data.startswith((b"#!", b"\x7fELF"))
+            found.add(name, data, executable=is_program or bool(mode & stat.S_IXUSR))
+    return found.tree()
+
+
+def plugin_directories(tree: SourceTree) -> dict[str, str]:
+    """Return the plugins of a tree: their names, and their directories in it (`.` for the tree itself)."""
+    found: dict[str, str] = {}
+    for name in sorted(tree.files, key=lambda each: (each.count("/"), each)):
+        path = PurePosixPath(name)
+        hidden = any(part in SHARED_DIRECTORIES or part.startswith(".") for part in path.parts[:-1])
+        if path.name != MANIFEST_FILE or len(path.parts) > _MAX_DEPTH or hidden:
+            continue
+        directory = str(path.parent)
+        if any(directory.startswith(f"{each}/") or each == "." for each in found.values()):
+            continue  # a file of another plugin
+        node = parse_yaml(tree.files[name].data, file=name)
+        found.setdefault(declared_name(node) or path.parent.name, directory)
+    return found
+
+
+def choose_plugin(tree: SourceTree, wanted: str | None, what: str) -> SourceTree:
+    """Return the files of one plugin. UsageError if there are several, RefusedError if it holds links."""
+    found = plugin_directories(tree)
+    names = ", ".join(sorted(found))
+    if not found:
+        raise RefusedError(f"{what} holds no plugin: no {MANIFEST_FILE} was found", hint="name its directory")
+    if wanted is not None and wanted not in found:
+        raise NotFoundError(f"{what} holds no plugin {wanted}", hint=f"it holds {names}")
+    if wanted is None and len(found) > 1:
+        raise UsageError(f"{what} holds {len(found)} plugins: {names}", hint="choose one with --plugin NAME")
+    chosen = tree.below(found[wanted or next(iter(found))])
+    for name, kind in chosen.special.items():
+        raise RefusedError(
+            f"{name} in the plugin is {kind}; only regular files are added",
+            hint="replace it by what it points to" if "link" in kind else None,
+        )
+    return chosen
+
+
+def shared_code_beside(tree: SourceTree, wanted: str | None) -> str | None:
+    """Return the directory of shared code beside a plugin, which is not added with it; None without one."""
+    found = plugin_directories(tree)
+    directory = found.get(wanted or next(iter(found), ""), ".")
+    if directory == ".":
+        return None
+    parent = str(PurePosixPath(directory).parent)
+    start = "" if parent == "." else f"{parent}/"
+    shared = (f"{start}{each}" for each in ("lib", "_lib"))
+    return next((each for each in shared if any(name.startswith(f"{each}/") for name in tree.files)), None)

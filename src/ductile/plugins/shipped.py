@@ -1,0 +1,23 @@
+"""The plugins that are part of Ductile. Every configuration can use them without a plugin root for them."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+from ductile.protocol.manifest.model import MANIFEST_FILE
+
+#: Inside an installed package, and beside `src` in a checkout of the source.
+_PLACES = (Path(__file__).parents[1] / "shipped_plugins", Path(__file__).parents[3] / "plugins")
+
+
+@cache
+def shipped_root() -> Path | None:
+    """The directory of the shipped plugins; None if this installation lacks them."""
+    return next((place for place in _PLACES if (place / "echo" / MANIFEST_FILE).is_file()), None)
+
+
+def shipped_names() -> tuple[str, ...]:
+    """The names of all shipped plugins, which are those of their directories."""
+    root = shipped_root()
+    return () if root is None else tuple(sorted(each.parent.name for each in root.glob(f"*/{MANIFEST_FILE}")))

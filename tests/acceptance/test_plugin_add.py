@@ -1,0 +1,417 @@
+"""`plugin add`, `update` and `remove`, with real repositories, hostile archives and a running daemon."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import stat
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from builders.daemons import Place, a_daemon, a_place, answering
+from builders.plugins import a_manifest, a_plugin
+
+SAYS = answering({"status": "ok", "result": "{}"})
+CONFIG_KEYS = "config_keys: {required: [city], optional: [unit]}\n"
+
+
+def a_weather_plugin(root: Path, *, says: str = "sunny", manifest: str | None = None) -> Path:
+    return a_plugin(root, "weather", manifest=manifest, script=answering({"status": "ok", "result": says}))
+
+
+def a_sealed_place(directory: Path, more: str = "") -> Place:
+    """In strict mode, so that everything that is not sealed is an error."""
+    place = a_place(directory, more)
+    place.config.write_text(place.config.read_text().replace("service:\n", "service:\n  strict_mode: true\n"))
+    place.said("config", "lock")
+    return place
+
+
+def git(repository: Path, *words: str) -> str:
+    who = ("-c", "user.name=Ada", "-c", "user.email=ada@example.org", "-c", "init.defaultBranch=main")
+    done = subprocess.run(["git", *who, *words], cwd=repository, check=True, capture_output=True, text=True)
+    return done.stdout.strip()
+
+
+def a_repository(directory: Path) -> Path:
+    """With two plugins below `plugins`, a tag for each of two versions, and a hook that must not run."""
+    repository = directory / "repository"
+    a_weather_plugin(repository / "plugins")
+    a_plugin(repository / "plugins", "wind")
+    git(repository, "init", "--quiet")
+    git(repository, "add", "--all")
+    git(repository, "commit", "--quiet", "--message", "first")
+    git(repository, "tag", "v1")
+    manifest = a_manifest("weather").replace("1.0.0", "1.1.0").replace("health]", "health, forecast]")
+    (repository / "plugins" / "weather" / "manifest.yaml").write_text(manifest)
+    git(repository, "commit", "--quiet", "--all", "--message", "second")
+    git(repository, "tag", "--annotate", "v2", "--message", "v2")
+    return repository
+
+
+def listed(place: Place) -> dict[str, Any]:
+    return {each["name"]: each for each in place.said("plugin", "list")["plugins"]}
+
+
+def files_below(directory: Path) -> dict[str, bytes]:
+    return {
+        str(each.relative_to(directory)): each.read_bytes() for each in directory.rglob("*") if each.is_file()
+    }
+
+
+def test_a_shipped_plugin_is_only_named(tmp_path: Path) -> None:
+    """Nothing is copied; comments of the configuration stay."""
+    place = a_sealed_place(tmp_path)
+    place.config.write_text(f"# mine\n{place.config.read_text()}")
+    place.said("config", "lock")
+    added = place.said(
+        "plugin", "add", "fetch", "--as", "web", "--settings", '{"url": "https://example.org"}'
+    )
+    assert (added["name"], added["plugin"], added["source"], added["directory"]) == (
+        "web",
+        "fetch",
+        "shipped",
+        None,
+    )
+    assert place.config.read_text().startswith("# mine\n")
+    assert place.said("config", "check")["warnings"] == []
+    assert listed(place)["web"]["from"] == "shipped"
+
+
+def test_a_directory_is_added_to_a_running_daemon(tmp_path: Path) -> None:
+    """One command copies, seals, configures and reloads; the plugin runs after it."""
+    place = a_sealed_place(tmp_path)
+    source = a_weather_plugin(tmp_path / "elsewhere")
+    with a_daemon(place):
+        added = place.said("plugin", "add", str(source))
+        assert added["reloaded"]["added"] == ["weather"]
+        assert place.said("run", "weather")["result"]["result"] == "sunny"
+    installed = tmp_path / "demo" / "plugins" / "weather"
+    assert stat.S_IMODE((installed / "run.sh").stat().st_mode) & 0o022 == 0
+    record = json.loads((installed / ".ductile-source.json").read_text())
+    assert (record["source"], record["hash"]) == (str(source), added["hash"])
+    assert sorted(record["files"]) == ["manifest.yaml", "run.sh"]
+    assert place.said("config", "check")["warnings"] == []
+    assert place.said("plugin", "show", "weather")["source"] == str(source)
+
+
+def test_a_dry_run_shows_everything_and_changes_nothing(tmp_path: Path) -> None:
+    place = a_sealed_place(tmp_path)
+    source = a_weather_plugin(tmp_path / "elsewhere", manifest=a_manifest("weather", extra=CONFIG_KEYS))
+    before = files_below(tmp_path / "demo")
+    shown = place.ductile("plugin", "add", str(source), "--dry-run").out
+    for text in (
+        "required config  city",
+        "poll",
+        "run.sh (",
+        "unrestricted",
+        "not confined",
+        "+  weather: {}",
+    ):
+        assert text in shown
+    assert "ductile config set plugins.weather.config.city VALUE --lock --config demo" in shown
+    assert files_below(tmp_path / "demo") == before
+
+
+def test_a_required_key_is_asked_for_and_the_advice_works(tmp_path: Path) -> None:
+    """Nothing is made up: the plugin is refused until the key is set, and everything else runs."""
+    place = a_sealed_place(tmp_path)
+    source = a_weather_plugin(tmp_path / "elsewhere", manifest=a_manifest("weather", extra=CONFIG_KEYS))
+    assert place.said("plugin", "add", str(source))["missing_config"] == ["city"]
+    refused = place.said("config", "check", status=78)["refused"]
+    assert [each["code"] for each in refused] == ["missing_config"]
+    assert "ductile config set plugins.weather.config.city VALUE" in refused[0]["hint"]
+    place.said("config", "set", "plugins.weather.config.city", "Wien", "--lock")
+    place.said("apply")
+    assert place.said("run", "weather")["result"]["result"] == "sunny"
+
+
+def test_a_tag_of_a_repository_is_added_updated_and_removed(tmp_path: Path) -> None:
+    place, repository = a_sealed_place(tmp_path), a_repository(tmp_path)
+    source = f"git+file://{repository}@v1"
+    several = place.ductile("plugin", "add", source)
+    assert several.status == 2
+    assert "weather, wind" in several.err
+    assert "--plugin NAME" in several.err
+    unknown = place.ductile("plugin", "add", f"git+file://{repository}@v9").err
+    assert "its tags are v2, v1" in unknown
+    with a_daemon(place):
+        added = place.said("plugin", "add", f"{source}#path=plugins/weather")
+        assert added["commit"] == git(repository, "rev-parse", "v1")
+        place.said("run", "weather")
+        updated = place.said("plugin", "update", "weather", "--to", "v2")
+        assert updated["after"]["commit"] == git(repository, "rev-parse", "v2^{commit}")
+        assert updated["interface"] == ["version 1.0.0 becomes 1.1.0", "command forecast is new (write)"]
+        assert [each["name"] for each in updated["files"]] == ["manifest.yaml"]
+        assert updated["reloaded"]["changed"] == ["weather"]
+        place.said("run", "weather", "forecast")
+        assert place.said("config", "check")["warnings"] == []
+        removed = place.said("plugin", "remove", "weather")
+        assert removed["reloaded"]["removed"] == ["weather"]
+    assert [each.name for each in (tmp_path / "demo" / "plugins").iterdir()] == ["echo"]
+    assert place.said("config", "check")["warnings"] == []
+    assert "weather" not in listed(place)
+
+
+def test_a_commit_is_taken_by_its_id_and_a_branch_is_refused(tmp_path: Path) -> None:
+    place, repository = a_sealed_place(tmp_path), a_repository(tmp_path)
+    commit = git(repository, "rev-parse", "v1")
+    assert (
+        place.said("plugin", "add", f"git+file://{repository}@{commit}", "--plugin", "wind")["commit"]
+        == commit
+    )
+    assert "has no tag or commit main" in place.ductile("plugin", "add", f"git+file://{repository}@main").err
+    assert "the tag or commit is missing" in place.ductile("plugin", "add", f"git+file://{repository}").err
+    secret = place.ductile("plugin", "add", "git+https://ada:canary@example.org/x.git@v1").err
+    assert "must not hold a password" in secret
+    assert "canary" not in secret
+
+
+def test_a_commit_is_not_replaced_by_a_tag_of_its_name(tmp_path: Path) -> None:
+    """Who pins a commit gets that one, also if the repository has a tag with its digits as the name."""
+    place, repository = a_sealed_place(tmp_path), a_repository(tmp_path)
+    commit = git(repository, "rev-parse", "v1")
+    git(repository, "update-ref", f"refs/tags/{commit}", git(repository, "rev-parse", "v2^{commit}"))
+    source = f"git+file://{repository}@{commit}#path=plugins/weather"
+    assert place.said("plugin", "add", source)["version"] == "1.0.0"
+
+
+def test_no_filter_of_the_user_runs_for_a_repository(tmp_path: Path) -> None:
+    """The attributes of a repository name filters, such as that of LFS: none of them starts a program."""
+    place, repository = a_sealed_place(tmp_path), a_repository(tmp_path)
+    (repository / ".gitattributes").write_text("* filter=mine\n")
+    git(repository, "add", "--all")
+    git(repository, "commit", "--quiet", "--message", "third")
+    git(repository, "tag", "v3")
+    home = place.terminal.directory / "home"
+    home.mkdir(exist_ok=True)
+    (home / ".gitconfig").write_text(f'[filter "mine"]\n  smudge = tee {tmp_path}/ran\n  required = true\n')
+    place.said("plugin", "add", f"git+file://{repository}@v3", "--plugin", "wind")
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_token_in_the_address_of_a_repository_is_refused(tmp_path: Path) -> None:
+    """Some services take a token as the name of the user. It would be stored beside the plugin, and shown."""
+    refused = a_sealed_place(tmp_path).ductile("plugin", "add", "git+https://canary@example.org/x.git@v1")
+    assert refused.status == 2
+    assert "must not hold" in refused.err
+    assert "canary" not in refused.err + refused.out
+
+
+def test_names_and_contents_that_cannot_be_read_are_errors_with_a_reason(tmp_path: Path) -> None:
+    place = a_sealed_place(tmp_path)
+    broken = bytearray()
+    with zipfile.ZipFile(tmp_path / "broken.zip", "w", zipfile.ZIP_LZMA) as archive:
+        archive.writestr("manifest.yaml", a_manifest("wind") * 50)
+    broken += (tmp_path / "broken.zip").read_bytes()
+    broken[60:90] = bytes(30)
+    (tmp_path / "broken.zip").write_bytes(broken)
+    tar_with(tmp_path / "odd.tgz", MANIFEST, SCRIPT, plain("weather/\udcff.txt"))
+    for source in ("broken.zip", "odd.tgz"):
+        ran = place.ductile("plugin", "add", str(tmp_path / source))
+        assert ran.status == 1, ran
+        assert "Traceback" not in ran.err
+        assert "unexpected" not in ran.err
+
+
+def tar_with(path: Path, *members: tuple[tarfile.TarInfo, bytes]) -> Path:
+    with tarfile.open(path, "w:gz") as archive:
+        for info, data in members:
+            info.size = len(data)
+            archive.addfile(info, io.BytesIO(data))
+    return path
+
+
+def plain(name: str, data: bytes = b"", mode: int = 0o755) -> tuple[tarfile.TarInfo, bytes]:
+    info = tarfile.TarInfo(name)
+    info.mode = mode
+    return info, data
+
+
+def special(name: str, kind: bytes, target: str = "") -> tuple[tarfile.TarInfo, bytes]:
+    info = tarfile.TarInfo(name)
+    info.type, info.linkname = kind, target
+    return info, b""
+
+
+MANIFEST = plain("weather/manifest.yaml", a_manifest("weather").encode(), 0o644)
+SCRIPT = plain("weather/run.sh", SAYS.encode())
+HOSTILE = {
+    "leads out": (MANIFEST, SCRIPT, plain("weather/../../escaped")),
+    "leads out of it": (MANIFEST, SCRIPT, plain("/etc/escaped")),
+    "is a symbolic link": (MANIFEST, SCRIPT, special("weather/link", tarfile.SYMTYPE, "/etc/passwd")),
+    "is not a plain file": (MANIFEST, SCRIPT, special("weather/hard", tarfile.LNKTYPE, "weather/run.sh")),
+    "weather/device in": (MANIFEST, SCRIPT, special("weather/device", tarfile.CHRTYPE)),
+    "twice": (MANIFEST, SCRIPT, SCRIPT),
+    "more than 5000 files": (MANIFEST, *(plain(f"weather/{number}") for number in range(5001))),
+    "does not exist": (MANIFEST,),
+    "holds no plugin": (SCRIPT,),
+}
+
+
+@pytest.mark.parametrize("words", HOSTILE)
+def test_a_hostile_archive_is_refused_and_leaves_nothing(words: str, tmp_path: Path) -> None:
+    place = a_sealed_place(tmp_path)
+    archive = tar_with(tmp_path / "weather.tar.gz", *HOSTILE[words])
+    before = files_below(tmp_path / "demo")
+    ran = place.ductile("plugin", "add", str(archive))
+    assert ran.status == 1, ran
+    assert words.replace("weather/device in", "not a plain file") in ran.err
+    assert files_below(tmp_path / "demo") == before
+    assert not (tmp_path / "escaped").exists()
+
+
+def test_archives_of_both_kinds_are_added(tmp_path: Path) -> None:
+    """A zip file need not have modes; one that unpacks to too much is refused before that."""
+    place = a_sealed_place(tmp_path)
+    place.said("plugin", "add", str(tar_with(tmp_path / "weather.tgz", MANIFEST, SCRIPT)))
+    with zipfile.ZipFile(tmp_path / "wind.zip", "w") as archive:
+        archive.writestr(zipfile.ZipInfo("manifest.yaml"), a_manifest("wind"))
+        archive.writestr(zipfile.ZipInfo("run.sh"), SAYS)
+    place.said("plugin", "add", str(tmp_path / "wind.zip"))
+    assert place.said("run", "wind")["status"] == "succeeded"
+    with zipfile.ZipFile(tmp_path / "bomb.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("manifest.yaml", b"#" * (129 * 1024 * 1024))
+    assert "128 MiB" in place.ductile("plugin", "add", str(tmp_path / "bomb.zip")).err
+    (tmp_path / "no.zip").write_bytes(b"PK nonsense")
+    assert "cannot be read" in place.ductile("plugin", "add", str(tmp_path / "no.zip")).err
+
+
+def test_local_changes_are_not_lost_unless_asked(tmp_path: Path) -> None:
+    place = a_sealed_place(tmp_path)
+    source = a_weather_plugin(tmp_path / "elsewhere")
+    place.said("plugin", "add", str(source))
+    installed = tmp_path / "demo" / "plugins" / "weather" / "run.sh"
+    installed.write_text(installed.read_text() + "# mine\n")
+    for words in (("update", "weather"), ("remove", "weather")):
+        ran = place.ductile("plugin", *words)
+        assert "were changed since it was added: run.sh" in ran.err
+    assert "# mine" in installed.read_text()
+    place.said("plugin", "update", "weather", "--discard-changes")
+    assert "# mine" not in installed.read_text()
+    assert place.said("config", "check")["warnings"] == []
+
+
+def test_an_update_that_does_not_fit_is_taken_back(tmp_path: Path) -> None:
+    """The new version lacks a command that a route names."""
+    place = a_sealed_place(tmp_path)
+    source = a_weather_plugin(tmp_path / "elsewhere")
+    place.said("plugin", "add", str(source))
+    place.append("routes:\n  - {from: echo, event_type: x, to: weather}\n")
+    place.said("config", "lock")
+    (source / "manifest.yaml").write_text(a_manifest("weather").replace("[poll, handle, health]", "[poll]"))
+    before = files_below(tmp_path / "demo" / "plugins")
+    ran = place.ductile("plugin", "update", "weather")
+    assert "weather has no command handle" in ran.err
+    assert files_below(tmp_path / "demo" / "plugins") == before
+    assert place.said("config", "check")["warnings"] == []
+
+
+def test_a_plugin_in_use_is_not_removed(tmp_path: Path) -> None:
+    """Every place that names it is listed with file and line."""
+    place = a_sealed_place(tmp_path)
+    place.said("plugin", "add", str(a_weather_plugin(tmp_path / "elsewhere")))
+    place.append("routes:\n  - {from: echo, event_type: x, to: weather}\n")
+    line = len(place.config.read_text().splitlines())
+    ran = place.ductile("plugin", "remove", "weather")
+    assert ran.status == 78
+    assert "weather is still in use" in ran.err
+    assert f"demo/config.yaml:{line}:" in ran.err
+    assert "weather" in listed(place)
+
+
+def test_removing_counts_the_jobs_that_would_end(tmp_path: Path) -> None:
+    place = a_sealed_place(tmp_path)
+    place.said("plugin", "add", str(a_weather_plugin(tmp_path / "elsewhere")))
+    place.said("run", "weather")
+    with a_daemon(place):
+        pending = place.said("plugin", "remove", "weather", "--dry-run")["pending"]
+        assert pending["queued"] == 0
+        place.said("plugin", "remove", "weather")
+        assert place.said("job", "list", "--plugin", "weather")["jobs"]
+
+
+def test_files_of_the_operator_are_left_alone(tmp_path: Path) -> None:
+    """A plugin that was not added is taken out of the configuration; its directory stays."""
+    place = a_sealed_place(tmp_path, "  mine: {}\n")
+    own = place.plugin("mine", SAYS)
+    place.said("config", "lock")
+    removed = place.said("plugin", "remove", "mine")
+    assert "was not added" in removed["kept"]
+    assert own.is_dir()
+    assert "was not added" in place.ductile("plugin", "update", "mine", ".").err
+    taken = place.ductile("plugin", "add", str(a_plugin(tmp_path / "elsewhere", "mine")))
+    assert "holds other files" in taken.err
+
+
+#: Kills the process with SIGKILL before the n-th change of the file system that it makes in a directory.
+KILLER = """\
+import os, signal, sys
+place, left = os.environ["KILL_IN"], int(os.environ["KILL_AT"])
+def hook(event, arguments):
+    global left
+    if event in ("os.rename", "os.mkdir", "os.remove", "os.rmdir") and place in str(arguments[0]):
+        left -= 1
+        if left < 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+sys.addaudithook(hook)
+"""
+
+
+def killed_at(place: Place, number: int, *words: str) -> bool:
+    """Run a command that is killed at its n-th step. False if it has fewer steps, and has succeeded."""
+    hooks = place.directory / "hooks"
+    hooks.mkdir(exist_ok=True)
+    (hooks / "sitecustomize.py").write_text(KILLER)
+    done = subprocess.run(
+        [sys.executable, "-m", "ductile", *words, "--config", "demo", "--json"],
+        cwd=place.directory,
+        env={
+            "PATH": os.environ["PATH"],
+            "HOME": str(place.directory),
+            "PYTHONPATH": str(hooks),
+            "KILL_IN": str(place.config.parent),
+            "KILL_AT": str(number),
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode in (0, -9), done
+    return done.returncode == -9
+
+
+@pytest.mark.parametrize("words", ["add", "update", "remove"])
+def test_a_kill_at_any_step_leaves_a_configuration_that_loads(words: str, tmp_path: Path) -> None:
+    """Strict mode accepts it, the plugin is whole or not there, and the command can be repeated."""
+    place = a_sealed_place(tmp_path)
+    source = a_weather_plugin(tmp_path / "elsewhere", says="old")
+    line = ["plugin", words, *([str(source)] if words == "add" else ["weather"])]
+    number = 0
+    while True:
+        if words != "add" and "weather" not in place.config.read_text():
+            place.said("plugin", "add", str(source))
+        if words == "update":
+            (source / "run.sh").write_text(answering({"status": "ok", "result": f"version {number}"}))
+        killed = killed_at(place, number, *line)
+        assert place.said("config", "check")["warnings"] == []
+        known = listed(place).get("weather")
+        assert known is None or known["status"] in ("active", "available")
+        if known is not None and known["status"] == "active":
+            assert place.said("run", "weather")["status"] == "succeeded"
+        if not killed:
+            break
+        if words == "add" or known is not None:
+            place.said(*line)
+            assert not list((tmp_path / "demo" / "plugins").glob(".*"))
+        if words == "add":
+            place.said("plugin", "remove", "weather")
+        number += 1
+    assert number > 3

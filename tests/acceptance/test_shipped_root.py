@@ -1,0 +1,176 @@
+"""Shipped plugins in a configuration whose plugin roots do not name them."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from builders.daemons import Place, a_daemon, a_place, answering
+from builders.plugins import a_plugin
+from builders.shipped import ROOT
+
+CONFIG = "plugins:\n  echo: {config: {message: hello}}\n  again: {uses: echo}\n"
+SOURCE = Path(__file__).parents[2] / "src" / "ductile"
+NOBODY = 65534
+
+
+class Installation:
+    """A copy of the package as a wheel installs it, with the shipped plugins inside."""
+
+    def __init__(self, directory: Path) -> None:
+        self.package = directory / "site" / "ductile"
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(SOURCE, self.package, ignore=ignored)
+        shutil.copytree(ROOT, self.package / "shipped_plugins", ignore=ignored)
+        self.directory = directory
+
+    def said(self, *words: str, status: int = 0) -> dict[str, Any]:
+        done = subprocess.run(
+            [sys.executable, "-m", "ductile", *words, "--config", "demo", "--json"],
+            cwd=self.directory,
+            env={
+                "PATH": os.environ["PATH"],
+                "HOME": str(self.directory),
+                "LANG": "C.UTF-8",
+                "PYTHONPATH": str(self.package.parent),
+            },
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == status, done
+        answer: dict[str, Any] = json.loads(done.stdout)
+        return answer
+
+
+def configured(directory: Path, text: str) -> Path:
+    config = directory / "demo" / "config.yaml"
+    config.parent.mkdir(exist_ok=True)
+    config.write_text(text)
+    return config
+
+
+def test_a_shipped_plugin_runs_without_a_root(tmp_path: Path) -> None:
+    """Naming it is enough, also under another name, and a missing default root is no warning then."""
+    configured(tmp_path, CONFIG)
+    place = Place(directory=tmp_path)
+    place.ductile("config", "lock")
+    with a_daemon(place):
+        ran = place.said("run", "again")
+    assert ran["result"]["status"] == "ok"
+    assert place.said("config", "check")["warnings"] == []
+    listed = place.said("plugin", "list")
+    assert {each["name"]: each["from"] for each in listed["plugins"]} == {
+        "echo": "shipped",
+        "again": "shipped",
+    }
+    assert "fetch" in listed["shipped"]
+    assert "echo" not in listed["shipped"]
+
+
+def test_an_own_plugin_of_that_name_is_used_instead(tmp_path: Path) -> None:
+    place = a_place(tmp_path)
+    place.plugin("fetch", answering({"status": "ok", "result": "my own"}))
+    place.append("  fetch: {}\n")
+    assert place.said("run", "fetch")["result"]["result"] == "my own"
+    listed = place.said("plugin", "list")
+    found = {each["name"]: each["from"] for each in listed["plugins"]}
+    assert found["fetch"] == str(tmp_path / "demo" / "plugins")
+    messages = [each["message"] for each in place.said("config", "check")["warnings"]]
+    assert messages == ["the configuration has never been sealed"]
+
+
+def test_a_refused_own_plugin_is_not_replaced_by_the_shipped_one(tmp_path: Path) -> None:
+    """The shipped one may do something else."""
+    place = a_place(tmp_path, "  fetch: {}\n")
+    a_plugin(tmp_path / "demo" / "plugins", "fetch", mode=0o644)
+    refused = place.said("config", "check", status=78)["refused"]
+    assert [(each["name"], each["code"]) for each in refused] == [("fetch", "entrypoint_not_executable")]
+
+
+def test_an_unused_shipped_plugin_is_described_and_suggested(tmp_path: Path) -> None:
+    place = a_place(tmp_path)
+    assert place.said("plugin", "show", "fetch")["status"] == "available"
+    assert "did you mean fetch?" in place.ductile("plugin", "show", "fetsch").err
+    assert "installed but not active" in place.ductile("run", "fetch").err
+    place.append("  fetsch: {}\n")
+    assert "did you mean fetch?" in place.ductile("config", "check").out
+
+
+def test_an_upgrade_of_ductile_needs_no_new_seal(tmp_path: Path) -> None:
+    """A shipped plugin changes with the program: no refusal in strict mode, and no warning."""
+    configured(tmp_path, f"service: {{strict_mode: true}}\n{CONFIG}")
+    installed = Installation(tmp_path)
+    installed.said("config", "lock")
+    entrypoint = installed.package / "shipped_plugins" / "echo" / "run.py"
+    entrypoint.write_text(f"{entrypoint.read_text()}\n# of the next version\n")
+    assert installed.said("config", "check")["warnings"] == []
+    assert installed.said("run", "echo")["result"]["status"] == "ok"
+
+
+def test_a_root_that_names_the_shipped_plugins_needs_no_new_seal_either(tmp_path: Path) -> None:
+    """As configurations had to until now; such a seal may have their fingerprints."""
+    installed = Installation(tmp_path)
+    root = installed.package / "shipped_plugins"
+    configured(tmp_path, f"service: {{strict_mode: true}}\nplugin_roots: [{root}]\n{CONFIG}")
+    installed.said("config", "lock")
+    seal = tmp_path / "demo" / ".checksums"
+    content = json.loads(seal.read_text())
+    assert content["plugins"] == {}
+    content["plugins"]["echo"] = f"blake3:{'0' * 64}"
+    seal.write_text(json.dumps(content))
+    assert installed.said("config", "check")["warnings"] == []
+
+
+def test_a_sealed_own_plugin_that_vanished_is_reported(tmp_path: Path) -> None:
+    """The shipped one of the same name would take its place unnoticed."""
+    place = a_place(tmp_path)
+    place.ductile("config", "lock")
+    shutil.rmtree(tmp_path / "demo" / "plugins" / "echo")
+    messages = [each["message"] for each in place.said("config", "check")["warnings"]]
+    assert messages == ["plugin echo has changed since it was sealed"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to another user")
+def test_an_installation_that_another_user_can_change_is_refused(tmp_path: Path) -> None:
+    """The hint is about the installation. Plugins that are not in use are no problem of `plugin check`."""
+    configured(tmp_path, CONFIG)
+    installed = Installation(tmp_path)
+    os.chown(installed.package / "shipped_plugins" / "lib" / "README.md", NOBODY, NOBODY)
+    refused = installed.said("config", "check", status=78)["refused"]
+    assert {each["code"] for each in refused} == {"foreign_owner"}
+    assert all("install Ductile as root or as the user who runs it" in each["hint"] for each in refused)
+    configured(tmp_path, "plugins: {}\n")
+    assert installed.said("plugin", "check")["plugins"] == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_an_installation_of_root_serves_another_user() -> None:
+    """A daemon that runs as its own user may use what root has installed."""
+    program = (
+        "import os, sys\n"
+        "from ductile.plugins.discovery import load_shipped\n"
+        "load_shipped(['echo'])  # Python loads what it needs while it may read its own files\n"
+        "os.setuid(int(sys.argv[1]))\n"
+        "print([type(each).__name__ for each in load_shipped(['echo'])])\n"
+    )
+    # The directories of pytest are for one user only.
+    with tempfile.TemporaryDirectory() as directory:
+        Path(directory).chmod(0o755)
+        installed = Installation(Path(directory))
+        done = subprocess.run(
+            [sys.executable, "-c", program, str(NOBODY)],
+            env={"PYTHONPATH": str(installed.package.parent), "PATH": os.environ["PATH"]},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    assert done.stdout == "['InstalledPlugin']\n", done
