@@ -17,7 +17,7 @@ from pathlib import Path
 
 import apsw
 
-from benchmarks import api, jobs, life, pipelines, store_depth, store_throughput
+from benchmarks import api, dashboard, jobs, life, pipelines, store_depth, store_throughput
 from benchmarks.table import Line, render
 
 PAGE = Path(__file__).parent.parent / "docs" / "explanation" / "performance.md"
@@ -30,6 +30,7 @@ SUITES: dict[str, Callable[[Path, int], list[Line]]] = {
     "life": life.measure,
     "api": api.measure,
     "pipelines": pipelines.measure,
+    "dashboard": dashboard.measure,
 }
 
 

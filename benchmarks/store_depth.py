@@ -96,6 +96,11 @@ def _deep() -> list[dict[str, object]]:
 
 
 def open_filled(path: Path, filling: list[tuple[str, dict[str, object]]]) -> SqliteStore:
+    fill_store(path, filling)
+    return open_sqlite_store(path, clock=lambda: datetime.now(UTC), rng=Random(1))
+
+
+def fill_store(path: Path, filling: list[tuple[str, dict[str, object]]]) -> None:
     # The tables are made by opening the store once.
     asyncio.run(open_sqlite_store(path, clock=lambda: datetime.now(UTC), rng=Random(0)).close())
     connection = apsw.Connection(str(path))
@@ -104,7 +109,6 @@ def open_filled(path: Path, filling: list[tuple[str, dict[str, object]]]) -> Sql
         connection.execute(sql, {"at": "2026-01-01T00:00:00.000000Z", **values}).fetchall()
     connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
     connection.close()
-    return open_sqlite_store(path, clock=lambda: datetime.now(UTC), rng=Random(1))
 
 
 async def _measure(

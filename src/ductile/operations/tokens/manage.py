@@ -20,17 +20,30 @@ from ductile.config.edit.token_entries import TokenRow, find_row
 from ductile.config.edit.token_entries import list_tokens as list_rows
 from ductile.core.auth_scopes import covers
 from ductile.core.json import JsonValue
+from ductile.core.token_limits import LimitName, TokenLimits, list_limits
 from ductile.engine.reload.reloader import Reloader
 from ductile.errors import ConfigError, DeniedError, DuctileError
 from ductile.operations.context import OperationContext
 from ductile.operations.request import DryRun, NoFields, refused
 from ductile.operations.response import Response, Timestamp, WasDryRun, from_record, timestamp
 from ductile.operations.system.lifecycle import ConfigProblem
-from ductile.struct import Value, about
+from ductile.struct import Value, about, replace
 
 Changed = TypeVar("Changed")
 #: How long the old secret stays valid after a rotation.
 DEFAULT_KEEP_OLD = timedelta(hours=24)
+
+
+class TokenLimit(Value):
+    """One limit of a token, and how much of it is used."""
+
+    limit: LimitName
+    target: Annotated[str | None, about("The plugin or `pipeline:NAME` that it is for; null for all jobs.")]
+    maximum: float
+    used: float
+    resets_at: Annotated[
+        Timestamp | None, about("When the count starts again at 0; null for jobs that have to end first.")
+    ]
 
 
 class ListedToken(Value):
@@ -46,6 +59,12 @@ class ListedToken(Value):
     previous_valid: Annotated[bool, about("Whether that secret is still accepted.")]
     in_force: Annotated[
         bool | UnsetType, about("Whether the daemon has it. Absent if no daemon was asked.")
+    ] = UNSET
+    limits: Annotated[list[TokenLimit] | UnsetType, about("Its limits. Absent if no daemon was asked.")] = (
+        UNSET
+    )
+    spent_today: Annotated[
+        float | UnsetType, about("The cost of what it started, today (UTC). Absent if no daemon was asked.")
     ] = UNSET
 
 
@@ -140,20 +159,20 @@ class TokenRefreshed(Response):
 
 async def list_tokens(context: OperationContext, _request: NoFields) -> TokenList:
     """The tokens and secrets in the configuration's files, and whether the daemon has them."""
-    return TokenList(tokens=[_listed(context, row) for row in await _rows(context)])
+    return TokenList(tokens=[await _listed(context, row) for row in await _rows(context)])
 
 
 async def show_token(context: OperationContext, request: ShowToken) -> TokenDetail:
     """One token or secret. Raises `NotFoundError`."""
     row = find_row(await _rows(context), request.name)
-    return from_record(TokenDetail, _listed(context, row))
+    return from_record(TokenDetail, await _listed(context, row))
 
 
 async def create_token(context: OperationContext, request: CreateToken) -> TokenCreated:
     """Write a token to the files and put it in force. Raises before anything is written if the configuration
     on disk could not be loaded with it.
     """
-    _check_covered(context, request.scopes)
+    check_covered(context, request.scopes)
     reloader = await _ready(context)
     change = partial(token_files.create_token, name=request.name, scopes=request.scopes, value=request.value)
     created = await _change(context, change, dry_run=request.dry_run)
@@ -164,7 +183,7 @@ async def create_token(context: OperationContext, request: CreateToken) -> Token
 
 async def rotate_token(context: OperationContext, request: RotateToken) -> TokenRotated:
     """Give a token a new secret and put it in force. Raises as `create_token` does."""
-    _check_covered(context, find_row(await _rows(context), request.name).scopes)
+    check_covered(context, find_row(await _rows(context), request.name).scopes)
     reloader = await _ready(context)
     change = partial(
         token_files.rotate_token,
@@ -182,7 +201,7 @@ async def rotate_token(context: OperationContext, request: RotateToken) -> Token
 async def revoke_token(context: OperationContext, request: RevokeToken) -> TokenRevoked:
     """Remove a token from the files; it is refused from the moment the response is sent."""
     reloader = context.require_engine().reloader
-    _check_covered(context, find_row(await _rows(context), request.name).scopes)
+    check_covered(context, find_row(await _rows(context), request.name).scopes)
     change = partial(token_files.revoke_token, name=request.name)
     revoked = await _change(context, change, dry_run=request.dry_run)
     if revoked.written:
@@ -229,12 +248,22 @@ def listed_token(row: TokenRow, now: datetime, *, in_force: bool | UnsetType = U
     )
 
 
-def _listed(context: OperationContext, row: TokenRow) -> ListedToken:
+async def _listed(context: OperationContext, row: TokenRow) -> ListedToken:
     snapshot = context.snapshot()
     known = {token.name for token in snapshot.tokens} | set(snapshot.secrets)
     # A token under `api.auth.tokens` without a name of its own is known by its digest, which is not shown.
     in_force: bool | UnsetType = UNSET if row.name is None else row.name in known
-    return listed_token(row, context.now(), in_force=in_force)
+    listed = listed_token(row, context.now(), in_force=in_force)
+    token = next((each for each in snapshot.tokens if each.name == row.name), None)
+    if token is None:
+        return listed
+    usage = await context.store.token_usage(token.name)
+    states = list_limits(token.limits or TokenLimits(), usage, context.now())
+    return replace(
+        listed,
+        limits=[from_record(TokenLimit, state, resets_at=timestamp(state.resets_at)) for state in states],
+        spent_today=usage.spent_today,
+    )
 
 
 async def _rows(context: OperationContext) -> tuple[TokenRow, ...]:
@@ -242,9 +271,17 @@ async def _rows(context: OperationContext) -> tuple[TokenRow, ...]:
     return await asyncio.to_thread(list_rows, str(context.config_file), context.environ)
 
 
-def _check_covered(context: OperationContext, scopes: Iterable[str]) -> None:
-    """Raise `DeniedError` if the caller's token may not do all that a token with these scopes may do."""
-    own = context.source.scopes
+def check_covered(context: OperationContext, scopes: Iterable[str]) -> None:
+    """Raise `DeniedError` if the caller's token may not do all that a token with these scopes may do.
+
+    One with limits may manage none: it could give itself rights without limits.
+    """
+    own, scopes = context.source.scopes, tuple(scopes)
+    if scopes and context.charge is not None:
+        raise DeniedError(
+            "your token has limits, and may not manage tokens",
+            hint="Use a token without limits, or `ductile token` on the machine of the daemon.",
+        )
     missing = [] if own is None else [scope for scope in scopes if not covers(own, scope)]
     if missing:
         raise DeniedError(
@@ -289,5 +326,5 @@ async def _put_in_force(reloader: Reloader, name: str) -> None:
         await reloader.switch_token(name)
     except DuctileError as error:
         error.message = f"the token was written, but the daemon has not loaded it: {error.message}"
-        error.hint = f"{error.hint or ''} Then: ductile reload".strip()
+        error.hint = f"{error.hint or ''} Then: ductile apply".strip()
         raise

@@ -1,0 +1,101 @@
+"""The files of the page, read once, with the headers that they are sent with."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import mimetypes
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+
+from ductile.http.responses import Header, RawResponse
+from ductile.struct import Value
+
+_DIRECTORY = Path(__file__).parent / "static"
+_PAGE = "index.html"
+#: Stands in the page for the path of the files, which has their digest: a new version has new addresses.
+_BASE_MARK = b"{{assets}}"
+STATIC = "/ui/static/"
+_MEDIA_TYPES = {".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8"}
+_HTML = "text/html; charset=utf-8"
+#: Nothing may be loaded from elsewhere, no script or style may stand in the page, and no text becomes markup.
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'; "
+    "require-trusted-types-for 'script'; trusted-types 'none'"
+)
+_SECURITY: tuple[Header, ...] = (
+    (b"content-security-policy", _POLICY.encode()),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"x-frame-options", b"DENY"),
+)
+_IMMUTABLE = (b"cache-control", b"public, max-age=31536000, immutable")
+_REVALIDATE = (b"cache-control", b"no-cache")
+_NOT_MODIFIED = 304
+
+
+class Asset(Value):
+    content: bytes
+    compressed: bytes
+    media_type: str
+    etag: bytes
+    cache: Header
+
+    def response(self, headers: Mapping[bytes, bytes]) -> RawResponse:
+        """The file for this request: compressed if it may be, without a body if the browser has it."""
+        own: tuple[Header, ...] = (
+            *_SECURITY,
+            self.cache,
+            (b"etag", self.etag),
+            (b"vary", b"accept-encoding"),
+        )
+        if headers.get(b"if-none-match") == self.etag:
+            return self._with(b"", own, status=_NOT_MODIFIED)
+        if b"gzip" in headers.get(b"accept-encoding", b""):
+            return self._with(self.compressed, (*own, (b"content-encoding", b"gzip")))
+        return self._with(self.content, own)
+
+    def _with(self, content: bytes, headers: tuple[Header, ...], status: int = 200) -> RawResponse:
+        return RawResponse(
+            content=content, media_type=self.media_type, status=status, headers=headers, cached=True
+        )
+
+
+class Assets(Value):
+    page: Asset
+    #: By path, such as `/ui/static/0a1b2c3d4e5f/main.js`.
+    files: Mapping[str, Asset]
+
+
+@cache
+def load_assets() -> Assets:
+    """Read all files. A first request takes a few milliseconds, further ones read memory."""
+    paths = sorted(path for path in _DIRECTORY.rglob("*") if path.is_file())
+    contents = {path.relative_to(_DIRECTORY).as_posix(): path.read_bytes() for path in paths}
+    digest = hashlib.sha256(b"".join(name.encode() + contents[name] for name in contents)).hexdigest()[:12]
+    base = f"{STATIC}{digest}"
+    page = contents.pop(_PAGE).replace(_BASE_MARK, base.encode())
+    return Assets(
+        page=_asset(page, _HTML, digest, _REVALIDATE),
+        files={
+            f"{base}/{name}": _asset(content, _media_type(name), digest, _IMMUTABLE)
+            for name, content in contents.items()
+        },
+    )
+
+
+def _asset(content: bytes, media_type: str, digest: str, cache_control: Header) -> Asset:
+    return Asset(
+        content=content,
+        compressed=gzip.compress(content, mtime=0),
+        media_type=media_type,
+        etag=f'"{digest}"'.encode(),
+        cache=cache_control,
+    )
+
+
+def _media_type(name: str) -> str:
+    return _MEDIA_TYPES.get(Path(name).suffix) or mimetypes.guess_type(name)[0] or "application/octet-stream"

@@ -1,0 +1,67 @@
+"""What a session may do, so that the page shows nothing that would be refused."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from ductile import __version__
+from ductile.config.snapshot import Snapshot
+from ductile.core.auth_scopes import allows
+from ductile.core.jobs.model import LedgerKind
+from ductile.http.sessions import Session
+from ductile.operations.operation import EVENTS_RO, PLUGIN_RW, Access, needed_for, needed_to_see
+from ductile.operations.table import OPERATIONS
+from ductile.struct import Value, about
+
+
+class SessionView(Value):
+    token: Annotated[str, about("The name of the access token.")]
+    scopes: tuple[str, ...]
+    csrf: Annotated[str, about("Sent with every change as X-CSRF-Token.")]
+    operations: Annotated[list[str], about("Operations that it may call, whatever they are about.")]
+    events: Annotated[bool, about("Whether it may follow events.")]
+    kinds: Annotated[list[LedgerKind], about("The kinds of events there are.")]
+    plugins: Annotated[list[str], about("Plugins that it may look at.")]
+    commands: Annotated[dict[str, list[str]], about("Commands that it may run, by plugin.")]
+    pipelines: Annotated[list[str], about("Pipelines that it may run.")]
+    service: str
+    timezone: str
+    version: str
+
+
+def session_view(snapshot: Snapshot, session: Session) -> SessionView:
+    scopes = session.token.scopes
+    commands = {
+        name: [
+            command
+            for command in (plugin.installed.manifest.commands if plugin.installed else ())
+            if allows(scopes, needed_for(snapshot, name, command))
+        ]
+        for name, plugin in snapshot.plugins.items()
+    }
+    return SessionView(
+        token=session.token.name,
+        scopes=scopes,
+        csrf=session.csrf,
+        operations=[
+            name
+            for name, operation in OPERATIONS.items()
+            if operation.http is not None and _may(snapshot, scopes, operation.access)
+        ],
+        kinds=list(LedgerKind),
+        events=_may(snapshot, scopes, EVENTS_RO),
+        plugins=[name for name in snapshot.plugins if allows(scopes, needed_to_see(snapshot, name))],
+        commands={name: allowed for name, allowed in commands.items() if allowed},
+        pipelines=list(snapshot.pipelines) if _may(snapshot, scopes, PLUGIN_RW) else [],
+        service=snapshot.service.name,
+        timezone=snapshot.timezone,
+        version=__version__,
+    )
+
+
+def _may(snapshot: Snapshot, scopes: tuple[str, ...], access: Access) -> bool:
+    """Whether the scopes allow it for every plugin and pipeline. Rights over one are told apart."""
+    if access.required_scopes is None or access.discovery:
+        return True
+    anything = {"plugin": "", "command": "", "name": ""}
+    return allows(scopes, access.required_scopes(snapshot, anything))

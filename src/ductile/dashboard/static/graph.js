@@ -1,0 +1,54 @@
+// A pipeline as a graph, drawn with boxes: sequences go down, branches stand side by side and join below.
+
+import { h } from "./dom.js";
+import { duration } from "./format.js";
+import { badge } from "./parts.js";
+
+export function graph({ tree, trigger, steps, chosen, choose }) {
+  const reports = new Map(steps.map((step) => [step.step, step]));
+  const context = { reports, chosen, choose };
+  return h("div", { class: "graph", tabindex: "0", role: "group", "aria-label": "Graph of the pipeline" },
+    h("div", { class: "flow" }, h("div", { class: "node start" }, trigger), sequence(tree, context), h("div", { class: "finish", "aria-hidden": "true" })));
+}
+
+function sequence(steps, context) {
+  return steps.map((step) => h("div", { class: "element", key: step.path }, box(step, context)));
+}
+
+function box(step, context) {
+  const report = context.reports.get(step.path);
+  const inside = step.inside.filter((each) => each.steps.length);
+  const node = h("button", {
+    type: "button", class: `node ${stateOf(report)} ${step.path === context.chosen ? "chosen" : ""}`, "data-step": step.path,
+    "aria-pressed": String(step.path === context.chosen), onclick: () => context.choose(step.path),
+  },
+    h("span", { class: "head" }, h("strong", {}, step.id ?? step.path), report && status(report)),
+    h("span", { class: "soft" }, step.does),
+    step.if && h("span", { class: "condition" }, `if ${step.if}`),
+    report?.bypasses.map((each, index) => h("span", { class: "false", key: index }, each.explanation)),
+    report?.errors.map((text, index) => h("span", { class: "error-text", key: `e${index}` }, text)));
+  if (!inside.length) return node;
+  const isCall = step.does?.startsWith("call ");
+  return [node, h("div", { class: isCall ? "block call" : "block" },
+    h("div", { class: inside.length > 1 ? "branches" : "branches one" }, inside.map((each, index) =>
+      h("div", { class: "branch", key: index }, branchName(each) && h("span", { class: "branch-name" }, branchName(each)), h("div", { class: "flow" }, sequence(each.steps, context))))))];
+}
+
+function status(report) {
+  const job = report.jobs.at(-1);
+  if (report.outcome === "bypassed") return badge("bypassed");
+  if (!job) return null;
+  return [badge(job.status), job.duration_ms !== null && h("span", { class: "soft num" }, duration(job.duration_ms)), report.jobs.length > 1 && h("span", { class: "soft" }, `×${report.jobs.length}`)];
+}
+
+function stateOf(report) {
+  if (!report || report.outcome === "not_reached") return "idle";
+  if (report.outcome === "bypassed") return "bypassed";
+  return report.jobs.at(-1)?.status ?? "";
+}
+
+/** Nothing where the only step of a branch has the same name. */
+function branchName({ kind, name, steps }) {
+  if (!name || (kind === "branch" && steps.length === 1 && steps[0].id === name)) return "";
+  return kind === "branch" ? name : `on ${name}`;
+}

@@ -1,0 +1,62 @@
+// Changes as they happen: server-sent events where the token may follow them, else a slow poll.
+// A page that is not visible follows nothing: browsers allow few connections to one host, and each tab needs one.
+
+import { connection, session, withQuery } from "./api.js";
+
+const POLL_MS = 4000;
+
+/** Call `changed(event)` for each event and whenever the page becomes visible again. Returns a function that ends it. */
+export function follow({ jobId, changed, output }) {
+  let source = null;
+  let timer = null;
+  let seen = null;
+
+  const heard = (event) => {
+    if (event.lastEventId) seen = event.lastEventId;
+    changed(event.data ? JSON.parse(event.data) : {});
+  };
+
+  const start = () => {
+    if (source || timer) return;
+    if (!session.current.events) {
+      timer = setInterval(() => changed({}), POLL_MS);
+      return;
+    }
+    source = new EventSource(withQuery("/events", { job_id: jobId, after: seen }));
+    for (const kind of session.current.kinds) source.addEventListener(kind, heard);
+    source.addEventListener("gap", heard);
+    if (output) source.addEventListener("job.output", (event) => output(JSON.parse(event.data)));
+    source.onopen = () => connection.set(false);
+    source.onerror = () => {
+      connection.set(true);
+      // A refusal ends the source for good: the session may be over, and the next request finds out.
+      if (source?.readyState === EventSource.CLOSED) {
+        stop();
+        changed({});
+        setTimeout(() => document.hidden || ended || start(), POLL_MS);
+      }
+    };
+  };
+
+  const stop = () => {
+    source?.close();
+    clearInterval(timer);
+    source = timer = null;
+  };
+
+  let ended = false;
+  const onVisibility = () => {
+    if (document.hidden) stop();
+    else {
+      changed({});
+      start();
+    }
+  };
+  document.addEventListener("visibilitychange", onVisibility);
+  if (!document.hidden) start();
+  return () => {
+    ended = true;
+    document.removeEventListener("visibilitychange", onVisibility);
+    stop();
+  };
+}

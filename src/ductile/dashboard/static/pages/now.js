@@ -1,0 +1,229 @@
+// What runs, what waits and why, what failed and what to do about it, and what comes next.
+
+import { get, may, path, post } from "../api.js";
+import { attempt, confirm } from "../dialog.js";
+import { h } from "../dom.js";
+import { count, dayName, duration, isToday, jobName, runTime, shortTime, words } from "../format.js";
+import { Page } from "../page.js";
+import { ago, badge, button, empty, jobLink, link, loading, section } from "../parts.js";
+import { commandText } from "../commands.js";
+import { throughput } from "../charts.js";
+
+const SHOWN = 8;
+const DAY = "24h";
+
+export class NowPage extends Page {
+  get title() { return "Now"; }
+
+  start() {
+    this.why = {};
+    this.refresh();
+    this.loadSlow();
+    this.follow(() => this.refresh());
+    this.every(30_000, () => this.loadSlow());
+  }
+
+  async refresh() {
+    this.load("depth", "/queue/status");
+    this.load("queue", "/queue", { limit: 50 }).then(() => this.explainWaiting());
+    if (may("system.digest")) this.load("digest", "/system/digest", { since: DAY });
+    else {
+      this.load("failed", "/jobs", { status: "failed", since: DAY, limit: 20 });
+      this.load("dead", "/jobs", { status: "dead", since: DAY, limit: 20 });
+    }
+  }
+
+  loadSlow() {
+    if (may("schedule.next")) this.load("next", "/schedules/next", { count: 100 });
+    if (may("log.series")) this.load("series", "/analytics/series", { since: DAY, buckets: 48 });
+    if (may("system.status")) this.load("status", "/system/status");
+  }
+
+  /** Ask why the oldest job of each waiting group waits. */
+  async explainWaiting() {
+    for (const group of this.waiting().slice(0, 5)) {
+      if (this.why[group.key] || !may("job.explain")) continue;
+      this.why[group.key] = " ";
+      get(path`/job/${group.oldest.job_id}/explain`).then((found) => {
+        this.why[group.key] = found.verdict;
+        this.render();
+      }, () => {});
+    }
+  }
+
+  waiting() {
+    const groups = new Map();
+    for (const job of this.data.queue?.queued ?? []) {
+      const key = `${job.plugin}/${job.command}/${job.hold ?? ""}/${job.next_retry_at ?? ""}`;
+      const group = groups.get(key) ?? { key, jobs: 0, oldest: job };
+      group.jobs += 1;
+      group.oldest = job; // the list is newest first
+      groups.set(key, group);
+    }
+    return [...groups.values()].sort((a, b) => b.jobs - a.jobs);
+  }
+
+  view() {
+    return [
+      h("div", { class: "page-head" }, h("h1", {}, "Now"), this.daemon()),
+      this.problems("depth", "queue", "digest"),
+      this.summary(),
+      h("div", { class: "columns" },
+        h("div", {}, this.running(), this.waitingPanel(), this.failedPanel()),
+        h("div", {}, this.day(), this.nodes(), this.coming(), this.attention())),
+    ];
+  }
+
+  daemon() {
+    const found = this.data.status?.daemon;
+    return found && h("span", { class: "soft small" }, `Ductile ${found.version}, up for ${duration(found.uptime_seconds * 1000)}`);
+  }
+
+  /** The daemons that share this store, where there is more than one. */
+  nodes() {
+    const found = this.data.status?.nodes;
+    return found?.length > 0 && section("Nodes", { id: "nodes", note: count(found.length, "node") }, h("ul", { class: "list" }, found.map((each) => h("li", { key: each.name },
+      h("div", { class: "grow" }, h("strong", {}, each.name), h("span", { class: "soft" }, `${each.alive ? "" : "silent, "}${each.busy} of ${count(each.workers, "worker")} busy${each.leader ? ", leads" : ""}`)),
+      h("span", { class: "soft num" }, ago(each.started_at))))));
+  }
+
+  summary() {
+    const depth = this.data.depth;
+    if (!depth) return h("div", { class: "tiles" }, loading(1));
+    const failed = this.failedCount();
+    const busy = Math.min(depth.workers, this.busyWorkers());
+    return h("div", { class: "tiles" },
+      tile("Running", depth.running, `${busy} of ${count(depth.workers, "worker")} busy`, workers(busy, depth.workers)),
+      tile("Ready", depth.ready, depth.ready ? "for the next free worker" : "no job waits for a worker"),
+      tile("Waiting", depth.waiting, depth.waiting ? "for a time or another job" : "no job is held"),
+      tile("Failed", failed, "in the last 24 hours", null, failed ? "bad" : "good"));
+  }
+
+  busyWorkers() {
+    return (this.data.queue?.running ?? []).filter((job) => job.plugin !== "pipeline").length;
+  }
+
+  failedCount() {
+    const { digest, failed, dead } = this.data;
+    if (digest) return digest.failed_jobs;
+    return (failed?.jobs.length ?? 0) + (dead?.jobs.length ?? 0);
+  }
+
+  running() {
+    const jobs = [...(this.data.queue?.running ?? [])].reverse();
+    const top = jobs.filter((job) => !job.run_id);
+    return section("Running", { id: "running", note: jobs.length ? "" : null, aside: jobs.length > SHOWN && link("/ui/jobs?status=running", "All") },
+      !this.data.queue ? loading(2)
+      : top.length === 0 && jobs.length === 0 ? empty("Nothing is running.", may("plugin.list") && h("p", {}, link("/ui/plugins", "Run a plugin"), " or wait for the next run."))
+      : h("ul", { class: "list" }, top.slice(0, SHOWN).map((job) => h("li", { key: job.job_id },
+        h("div", { class: "grow" }, badge("running"), jobLink(job), stepsOf(job, jobs)),
+        h("span", { class: "soft num" }, runTime(job)),
+        may("job.cancel") && button("Cancel", () => this.cancel(job), { kind: "small", label: `Cancel ${jobName(job)}` })))));
+  }
+
+  cancel(job) {
+    confirm({
+      title: `Cancel ${jobName(job)}?`, text: "A running process is killed. The job ends as dead and can be retried.",
+      action: "Cancel the job", danger: true,
+      act: async () => { await post(path`/job/${job.job_id}/cancel`); this.refresh(); return "The job was cancelled."; },
+    });
+  }
+
+  waitingPanel() {
+    const groups = this.waiting().filter((group) => group.oldest.hold !== "run");
+    if (this.data.queue && groups.length === 0) return null;
+    return section("Waiting", { id: "waiting", aside: link("/ui/jobs?status=queued", "All") },
+      !this.data.queue ? loading(2) : h("ul", { class: "list" }, groups.slice(0, SHOWN).map((group) => h("li", { key: group.key, class: "tall" },
+        h("div", { class: "grow" },
+          h("div", {}, badge("queued"), group.jobs > 1 ? h("strong", {}, `${group.jobs} × ${jobName(group.oldest)}`) : jobLink(group.oldest)),
+          h("p", { class: "soft" }, commandText(this.why[group.key]?.trim() || waitingFor(group.oldest)))),
+        h("span", { class: "soft num" }, ago(group.oldest.created_at))))));
+  }
+
+  failedPanel() {
+    const digest = this.data.digest;
+    const groups = digest ? digest.failed : this.failedJobs();
+    return section("Failed since yesterday", { id: "failed", aside: groups?.length > 0 && link("/ui/jobs?status=failed", "All") },
+      !groups ? loading(2)
+      : groups.length === 0 ? empty("Nothing failed in the last 24 hours.")
+      : h("ul", { class: "list" }, groups.slice(0, SHOWN).map((group) => h("li", { key: `${group.plugin}${group.command}${group.reason}`, class: "tall" },
+        h("div", { class: "grow" },
+          h("div", {}, badge("failed"), link(`/ui/job/${group.example}`, `${group.plugin} ${group.command}`),
+            group.jobs > 1 && link(listOf(group), `${group.jobs} times`)),
+          h("p", { class: "error-text" }, group.error ?? words(group.reason)),
+          group.fix && h("p", { class: "soft" }, commandText(group.fix))),
+        h("span", { class: "soft num" }, ago(group.last)),
+        may("job.retry_many") && group.jobs > 1 && h("a", { class: "button small", href: listOf(group), "aria-label": `Retry ${group.jobs} jobs of ${group.plugin} ${group.command}` }, `Retry ${group.jobs}…`),
+        may("job.retry") && group.jobs === 1 && button("Retry", () => this.retry(group), { kind: "small", label: `Retry ${group.plugin} ${group.command}` })))));
+  }
+
+  failedJobs() {
+    const { failed, dead } = this.data;
+    if (!failed || !dead) return null;
+    return [...failed.jobs, ...dead.jobs].sort((a, b) => (a.created_at < b.created_at ? 1 : -1)).map((job) =>
+      ({ plugin: job.plugin, command: job.command, reason: job.job_id, jobs: 1, last: job.completed_at, example: job.job_id, error: job.last_error ?? words(job.reason) }));
+  }
+
+  async retry(group) {
+    await attempt(() => post(path`/job/${group.example}/retry`), "The job is on the queue again.");
+    this.refresh();
+  }
+
+  day() {
+    const series = this.data.series;
+    if (!may("log.series")) return null;
+    return section("Last 24 hours", { id: "day", aside: link("/ui/figures", "Figures"), note: series && count(series.executions, "execution") },
+      series ? throughput(series, { height: 90 }) : loading(2));
+  }
+
+  coming() {
+    if (!may("schedule.next")) return null;
+    // The next of each schedule: a frequent one must not hide the others.
+    const first = new Map((this.data.next?.occurrences ?? []).toReversed().map((each) => [`${each.plugin} ${each.id}`, each]));
+    const found = this.data.next && [...first.values()].sort((a, b) => ((a.start_at ?? "") < (b.start_at ?? "") ? -1 : 1)).slice(0, SHOWN);
+    return section("Next runs", { id: "next", aside: link("/ui/schedules", "Calendar") },
+      !found ? loading(2)
+      : found.length === 0 ? empty("No schedule is due.", h("p", {}, "They are configured under ", h("code", {}, "plugins.NAME.schedules"), "."))
+      : h("ul", { class: "list" }, found.map((each) => h("li", { key: each.plugin + each.id + each.nominal_at },
+        h("div", { class: "grow" }, link(`/ui/schedule/${encodeURIComponent(each.plugin)}/${encodeURIComponent(each.id)}`, `${each.plugin} ${each.id}`),
+          each.skip && h("span", { class: "soft" }, `skipped: ${each.skip}`)),
+        each.start_at && h("span", { class: "soft num" }, isToday(each.start_at) ? shortTime(each.start_at) : `${dayName(each.start_at)} ${shortTime(each.start_at)}`),
+        h("span", { class: "num when" }, ago(each.start_at))))));
+  }
+
+  /** Circuit breakers, plugins and deliveries that need attention. */
+  attention() {
+    const { digest, status } = this.data;
+    const items = [
+      ...(digest?.breakers ?? []).map((each) => [`breaker ${each.plugin}`, link(`/ui/plugin/${encodeURIComponent(each.plugin)}`, `${each.plugin} ${each.command}`), `Its circuit breaker is ${words(each.state)}. ${each.fix}`]),
+      ...(status?.plugins ?? []).filter((each) => each.refused || each.unhealthy).map((each) => [`plugin ${each.name}`, link(`/ui/plugin/${encodeURIComponent(each.name)}`, each.name), each.refused ?? `Its init failed: ${each.unhealthy.error ?? ""}`]),
+      ...(digest?.deliveries ?? []).map((each) => [`delivery ${each.receiver}`, link("/ui/webhooks?status=dropped", each.receiver), `${count(each.dropped + each.gone, "state webhook")} did not arrive. ${each.error ?? ""}`]),
+      ...(digest?.skipped ?? []).map((each) => [`skip ${each.plugin} ${each.schedule} ${each.reason}`, link(`/ui/schedule/${encodeURIComponent(each.plugin)}/${encodeURIComponent(each.schedule)}`, `${each.plugin} ${each.schedule}`), `Skipped ${count(each.count, "run")}: ${words(each.reason)}.`]),
+    ];
+    if (items.length === 0) return null;
+    return section("Worth a look", { id: "attention" }, h("ul", { class: "list" }, items.map(([key, what, text]) =>
+      h("li", { key, class: "tall" }, h("div", { class: "grow" }, h("div", {}, what), h("p", { class: "soft" }, commandText(text)))))));
+  }
+}
+
+function tile(name, number, note, extra, kind = "") {
+  return h("div", { class: `tile ${kind}`, key: name }, h("span", { class: "name" }, name), h("span", { class: "number" }, number.toLocaleString()), h("span", { class: "soft" }, note), extra);
+}
+
+/** A square for each worker, filled if it is busy. */
+function workers(busy, all) {
+  if (all > 32) return null;
+  return h("span", { class: "workers", "aria-hidden": "true" }, Array.from({ length: all }, (_, index) => h("i", { class: index < busy ? "busy" : "" })));
+}
+
+const listOf = (group) => `/ui/jobs?plugin=${encodeURIComponent(group.plugin)}&command=${encodeURIComponent(group.command)}&reason=${group.reason}&since=${DAY}`;
+
+function stepsOf(run, jobs) {
+  const steps = jobs.filter((job) => job.run_id === run.job_id).map((job) => job.step);
+  return steps.length > 0 && h("span", { class: "soft" }, `at ${steps.join(", ")}`);
+}
+
+function waitingFor(job) {
+  if (job.next_retry_at) return `Attempt ${job.attempt} of ${job.max_attempts} starts in ${duration(Math.max(0, Date.parse(job.next_retry_at) - Date.now()))}.`;
+  return job.hold ? `Held: ${words(job.hold)}.` : "Waits for a free worker.";
+}

@@ -1,0 +1,81 @@
+// What came in by webhooks and what went out as state webhooks, and sending it again.
+
+import { get, may, path, post } from "../api.js";
+import { attempt, confirm } from "../dialog.js";
+import { h } from "../dom.js";
+import { bytes, count, words } from "../format.js";
+import { Page } from "../page.js";
+import { RowWindow } from "../rows.js";
+import { ago, badge, button, empty, errorBox, idLink, jobLink, link, loading, section } from "../parts.js";
+
+const STATUSES = ["", "pending", "delivered", "dropped", "gone"];
+
+export class WebhooksPage extends Page {
+  get title() { return "Webhooks"; }
+
+  start() {
+    this.rows = new RowWindow({ page: this, fetch: (cursor) => this.fetch(cursor), row: (item) => this.delivery(item) });
+    this.rows.restart();
+    if (may("webhook.list")) this.load("endpoints", "/webhooks");
+    this.loadIncoming();
+    this.follow(() => this.refresh(), { settle: 800 });
+    this.every(5_000, () => this.rows.refresh());
+  }
+
+  refresh() {
+    this.rows.refresh();
+    this.loadIncoming();
+  }
+
+  loadIncoming() {
+    if (may("job.list")) this.load("incoming", "/jobs", { submitted_by: "webhook", limit: 10 });
+  }
+
+  async fetch(cursor) {
+    const found = await get("/webhooks/deliveries", { status: this.query.status, limit: 100, cursor });
+    return { items: found.deliveries, next: found.next_cursor, key: "id" };
+  }
+
+  view() {
+    return [h("h1", {}, "Webhooks"), this.problems("endpoints", "incoming"), h("div", { class: "stack" }, this.outgoing(), h("div", { class: "pairs" }, this.endpoints(), this.incoming()))];
+  }
+
+  outgoing() {
+    const { rows, query } = this;
+    const lost = query.status === "dropped" || query.status === "gone";
+    return section("Sent to receivers", { id: "deliveries", aside: h("span", { class: "row" },
+      h("select", { "aria-label": "Status", value: query.status ?? "", onchange: (event) => { this.setQuery({ status: event.target.value }); rows.restart(); } }, STATUSES.map((each) => h("option", { key: each, value: each, selected: each === (query.status ?? "") }, each || "any status"))),
+      lost && may("webhook.resend_many") && rows.items.length > 0 && button("Send all again…", () => this.resendAll(), { kind: "small" })) },
+      rows.error ? h("div", { class: "body" }, errorBox(rows.error)) : rows.first ? loading(4) : !rows.items.length ? empty("No state webhook was sent.", h("p", {}, "A job that is submitted with ", h("code", {}, "state_webhook_url"), " tells that address how it goes.")) : rows.view());
+  }
+
+  delivery(each) {
+    return h("li", { key: each.id, class: "job-row delivery" }, badge(each.status), h("span", { class: "what", title: each.url }, each.url), h("span", { class: `about ${each.last_error ? "error-text" : "soft"}`, title: each.last_error ?? "" }, `${each.state}${each.last_status ? `, ${each.last_status}` : ""}${each.last_error ? `: ${each.last_error}` : ""}`),
+      h("span", { class: "num right soft" }, count(each.attempts, "attempt")), h("span", { class: "num right soft" }, ago(each.created_at)), h("span", { class: "right row end" }, idLink(each.job_id), may("webhook.resend") && each.status !== "pending" && button("Resend", () => this.resend(each), { kind: "small", label: `Resend ${each.state} to ${each.url}` })));
+  }
+
+  async resend(each) {
+    await attempt(() => post(path`/webhooks/deliveries/${each.id}/resend`), "It is sent again.");
+    this.rows.refresh();
+  }
+
+  async resendAll() {
+    const where = { status: this.query.status };
+    const found = await attempt(() => post("/deliveries/resend", { ...where, dry_run: true }), (said) => `${count(said.matched, "delivery", "deliveries")} found.`);
+    if (!found) return;
+    const many = count(found.matched, "delivery", "deliveries");
+    confirm({ title: `Send ${many} again?`, text: "Receivers get each of them once more.", action: `Send ${many}`, act: async () => { const done = await post("/deliveries/resend", where); this.rows.restart(); return done.message; } });
+  }
+
+  endpoints() {
+    if (!may("webhook.list")) return null;
+    const found = this.data.endpoints;
+    return section("Endpoints", { id: "endpoints", note: found?.listen ?? "" }, !found ? loading(3) : found.endpoints.length === 0 ? empty("No endpoint is configured.", h("p", {}, "An endpoint under ", h("code", {}, "webhooks.endpoints"), " lets other services start jobs.")) : h("ul", { class: "list" }, found.endpoints.map((each) => h("li", { key: each.path }, h("div", { class: "grow" }, h("strong", {}, each.name), h("code", {}, each.path), h("span", { class: "soft" }, each.plugin ? `runs ${each.plugin} ${each.command ?? ""}` : each.pipeline ? `runs pipeline ${each.pipeline}` : `publishes ${each.event}`)), h("span", { class: "soft num" }, `up to ${bytes(each.max_body_size)}`)))));
+  }
+
+  incoming() {
+    const jobs = this.data.incoming?.jobs;
+    if (!may("job.list")) return null;
+    return section("What came in", { id: "incoming", aside: jobs?.length > 0 && link("/ui/jobs", "All jobs") }, !jobs ? loading(3) : jobs.length === 0 ? empty("No webhook has started a job.") : h("ul", { class: "list" }, jobs.map((job) => h("li", { key: job.job_id }, h("div", { class: "grow" }, badge(job.status), jobLink(job), h("span", { class: "soft" }, words(job.submitted_detail ?? ""))), h("span", { class: "soft num" }, ago(job.created_at))))));
+  }
+}

@@ -1,0 +1,92 @@
+// A list of any length: pages are fetched as they are needed, and only the rows near the view are in the document.
+
+import { h } from "./dom.js";
+
+const ROW = 46;
+const NARROW_ROW = 66;
+/** Rows above and below the view that are in the document too. */
+const MARGIN = 20;
+
+export class RowWindow {
+  /** `fetch(cursor)` returns {items, next, key}; `row(item)` draws one, in a fixed height. */
+  constructor({ page, fetch, row }) {
+    Object.assign(this, { page, fetch, row, items: [], next: null, first: true, error: null, from: 0, generation: 0 });
+    const onScroll = () => this.scrolled();
+    addEventListener("scroll", onScroll, { passive: true });
+    addEventListener("resize", onScroll, { passive: true });
+    page.endings.push(() => { removeEventListener("scroll", onScroll); removeEventListener("resize", onScroll); });
+  }
+
+  get height() { return matchMedia("(max-width: 760px)").matches ? NARROW_ROW : ROW; }
+
+  /** Begin again: the filters have changed. Rows stay until the new ones are there. */
+  async restart() {
+    const generation = ++this.generation;
+    this.busy = false;
+    await this.take(async () => {
+      const found = await this.fetch(undefined);
+      if (generation !== this.generation) return;
+      Object.assign(this, { items: found.items, next: found.next, key: found.key, first: false, error: null, from: 0 });
+    }, generation);
+  }
+
+  /** Read the newest page again and put it before what is known. */
+  async refresh() {
+    if (this.busy || this.first) return;
+    const generation = this.generation;
+    await this.take(async () => {
+      const found = await this.fetch(undefined);
+      if (generation !== this.generation) return;
+      const fresh = new Set(found.items.map((item) => item[found.key]));
+      const kept = this.items.filter((item) => !fresh.has(item[found.key]));
+      const joined = found.items.length + kept.length !== this.items.length && found.next && found.items.length === this.items.length - kept.length;
+      // Nothing of the new page was known: what is between is not known either, so the list begins again.
+      if (this.items.length && kept.length === this.items.length && found.next) Object.assign(this, { items: found.items, next: found.next });
+      else Object.assign(this, { items: [...found.items, ...kept], next: joined ? found.next : this.next });
+    }, generation);
+  }
+
+  async more() {
+    if (this.busy || !this.next) return;
+    const generation = this.generation;
+    await this.take(async () => {
+      const found = await this.fetch(this.next);
+      if (generation !== this.generation) return;
+      const known = new Set(this.items.map((item) => item[found.key]));
+      this.items = [...this.items, ...found.items.filter((item) => !known.has(item[found.key]))];
+      this.next = found.next;
+    }, generation);
+  }
+
+  async take(work, generation) {
+    this.busy = true;
+    try {
+      await work();
+    } catch (error) {
+      if (generation === this.generation) Object.assign(this, { error, first: false });
+    }
+    if (generation === this.generation) this.busy = false;
+    this.page.render();
+  }
+
+  scrolled() {
+    const list = this.page.container.querySelector(".rows");
+    if (!list) return;
+    const from = Math.max(0, Math.floor(-list.getBoundingClientRect().top / this.height) - MARGIN);
+    if (Math.abs(from - this.from) >= MARGIN / 2 || from === 0 !== (this.from === 0)) {
+      this.from = from;
+      this.page.render();
+    }
+    if (from + this.shown >= this.items.length - MARGIN) this.more();
+  }
+
+  get shown() { return Math.ceil(innerHeight / this.height) + 2 * MARGIN; }
+
+  view() {
+    const visible = this.items.slice(this.from, this.from + this.shown);
+    return [
+      h("ul", { class: "rows", vars: { "--count": this.items.length, "--from": this.from, "--row": `${this.height}px` } }, visible.map((item) => this.row(item))),
+      this.next ? h("p", { class: "rows-end soft" }, this.busy ? "Loading more…" : `${this.items.length.toLocaleString()} shown, scroll for more`) : h("p", { class: "rows-end soft" }, `${this.items.length.toLocaleString()} in all`),
+    ];
+  }
+}

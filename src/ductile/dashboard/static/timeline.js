@@ -1,0 +1,58 @@
+// When everything happened, to scale: waits are hatched, executions solid, and what runs grows.
+
+import { h } from "./dom.js";
+import { clockTime, duration, words } from "./format.js";
+import { badge, tone } from "./parts.js";
+
+/** A row for each job or step; `choose(row)` is called for the one that is clicked. */
+export function timeline({ rows, start, end, chosen, choose }) {
+  const length = Math.max(1, end - start);
+  const at = (instant) => Math.max(0, Math.min(100, ((instant - start) / length) * 100));
+  return h("div", { class: "timeline" },
+    h("div", { class: "scale", "aria-hidden": "true" }, h("span", {}), h("div", {}, [0, 0.25, 0.5, 0.75, 1].map((part) => h("i", { key: part, vars: { "--at": `${part * 100}%` } }, duration(length * part) || "0")))),
+    h("ol", {}, rows.map((row) => h("li", { key: row.key },
+      h(choose ? "button" : "div", {
+        class: `track-row ${row.step && row.step === chosen ? "chosen" : ""}`, type: choose && "button",
+        "aria-pressed": choose ? String(row.step === chosen) : undefined, onclick: choose && (() => choose(row)), "data-step": row.step,
+      },
+        h("span", { class: "track-name", vars: { "--depth": row.depth } }, h("span", { class: "text", title: row.step ?? row.name }, row.name), row.job ? badge(row.job.status) : row.about && sign(row.about)),
+        h("span", { class: "track" }, row.job ? bars(row, at, end) : row.about && h("span", { class: "remark" }, remark(row.about))))))));
+}
+
+/** What a step without a job of its own does while it is reached. */
+const KINDS = { split: "in parallel", wait: "waits", approve: "waits for an approval", foreach: "for each item" };
+
+function sign(step) {
+  if (step.outcome === "bypassed") return badge("bypassed");
+  if (step.errors.length) return badge("failed");
+  return null;
+}
+
+function remark(step) {
+  if (step.bypasses.length) return step.bypasses.map((each) => each.explanation).join("; ");
+  if (step.errors.length) return step.errors.join("; ");
+  return step.outcome === "not_reached" ? "not reached" : step.kind === "call" ? `calls ${step.does}` : KINDS[step.kind] ?? "";
+}
+
+function bars({ job, executions }, at, end) {
+  const found = [];
+  let before = Date.parse(job.created_at);
+  const bar = (key, kind, from, to, text) => found.push(h("span", { key, class: `seg ${kind}`, title: text, vars: { "--from": `${at(from)}%`, "--to": `${at(to)}%` } }));
+  for (const each of executions) {
+    const from = Date.parse(each.started_at ?? each.completed_at), to = Date.parse(each.completed_at);
+    if (from > before) bar(`w${each.execution}`, "wait", before, from, `waited ${duration(from - before)}`);
+    bar(`x${each.execution}`, tone(each.status), from, to, `execution ${each.execution}: ${words(each.status)} after ${duration(to - from)}, ${clockTime(each.completed_at)}`);
+    before = to;
+  }
+  const known = executions.some((each) => each.execution === job.execution);
+  if (job.status === "running" && !known) {
+    const from = Date.parse(job.started_at);
+    if (from > before) bar("wait", "wait", before, from, `waited ${duration(from - before)}`);
+    bar("now", "running", from, end, `runs for ${duration(end - from)}`);
+  } else if (job.status === "queued") {
+    bar("wait", "wait", before, end, `waits for ${duration(end - before)}`);
+  } else if (!executions.length && job.started_at && job.completed_at) {
+    bar("run", tone(job.status), Date.parse(job.started_at), Date.parse(job.completed_at), words(job.status));
+  }
+  return found;
+}

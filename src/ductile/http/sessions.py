@@ -1,0 +1,175 @@
+"""Sessions of browsers: a cookie in place of the bearer token that a page could not keep from other scripts.
+
+A cookie is signed with a key that is derived from the access token it was made for. It needs no table, is
+valid across restarts, and ends in the moment in which the token is revoked or replaced. The store keeps only
+the sessions that were ended by signing out, until their cookies expire.
+"""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime, timedelta
+
+from ductile.config.snapshot import AccessToken
+from ductile.core.auth_scopes import EVERYTHING
+from ductile.core.host_names import host_of, is_loopback_listener, is_meant_for
+from ductile.errors import DeniedError, MisdirectedError
+from ductile.http.responses import Header
+from ductile.operations.system.probes import is_forwarded
+from ductile.struct import Value
+
+LIFETIME = timedelta(days=7)
+CSRF_HEADER = "X-CSRF-Token"
+#: Methods that change nothing.
+_SAFE_METHODS = ("GET", "HEAD")
+_SIGNED_FOR = b"ductile dashboard session"
+
+
+class Session(Value):
+    """A signed-in browser. It may do what its token may do."""
+
+    token: AccessToken
+    id: str
+    expires_at: datetime
+    #: Sent by the page with every change, in a header that no other page can set.
+    csrf: str
+
+
+class Sessions:
+    """Issues and reads session cookies."""
+
+    def __init__(self, now: Callable[[], datetime]) -> None:
+        self._now = now
+        #: The caller who proved by a link from the control socket to be the user that runs the daemon.
+        #: The key is drawn anew by every daemon, and ends these sessions with it.
+        self.local_user = AccessToken(name="local", digest=secrets.token_bytes(32), scopes=(EVERYTHING,))
+        #: Ids of the sessions that were ended by signing out, as the store has them.
+        self.ended: set[str] = set()
+
+    def issue(self, token: AccessToken) -> str:
+        """Return the value of a new cookie."""
+        expires = int((self._now() + LIFETIME).timestamp())
+        signed = f"{expires}.{secrets.token_urlsafe(16)}"
+        return f"{signed}.{_sign(token, signed)}"
+
+    def read(self, value: str, tokens: Iterable[AccessToken]) -> Session | None:
+        """Return the session of a cookie; None if it is not one of these tokens', expired or ended."""
+        signed, _, signature = value.rpartition(".")
+        expires, _, session_id = signed.partition(".")
+        if not (expires.isascii() and expires.isdigit()) or session_id in self.ended:
+            return None
+        if len(expires) > len(str(2**53)) or int(expires) <= self._now().timestamp():
+            return None
+        found = None
+        for token in (*tokens, self.local_user):
+            if hmac.compare_digest(_sign(token, signed).encode(), signature.encode()):
+                found = token
+        if found is None:
+            return None
+        return Session(
+            token=found,
+            id=session_id,
+            expires_at=datetime.fromtimestamp(int(expires), UTC),
+            csrf=_sign(found, f"csrf.{session_id}"),
+        )
+
+
+def _sign(token: AccessToken, text: str) -> str:
+    key = hmac.digest(token.digest, _SIGNED_FOR, "sha256")
+    return hmac.digest(key, text.encode(), "sha256").hex()
+
+
+def session_cookie(headers: Mapping[bytes, bytes]) -> str | None:
+    """Return the value of the session cookie of a request.
+
+    Cookies of other programs on this host come with it, also ones that `http.cookies` cannot read.
+    """
+    parts = headers.get(b"cookie", b"").decode("latin-1").split(";")
+    cookies = dict(part.strip().partition("=")[::2] for part in parts)
+    return cookies.get(_cookie_name(headers))
+
+
+def set_cookie(headers: Mapping[bytes, bytes], value: str) -> Header:
+    """Return the header that stores the cookie in the browser; an empty value removes it."""
+    age = int(LIFETIME.total_seconds()) if value else 0
+    secure = "; Secure" if headers.get(b"x-forwarded-proto") == b"https" else ""
+    text = f"{_cookie_name(headers)}={value}; Path=/; Max-Age={age}; HttpOnly; SameSite=Strict{secure}"
+    return (b"set-cookie", text.encode())
+
+
+def _cookie_name(headers: Mapping[bytes, bytes]) -> str:
+    """Browsers send a cookie to every port of a host: each daemon of a machine has a name of its own."""
+    port = headers.get(b"host", b"").decode("latin-1").rpartition(":")[2]
+    return f"ductile_{port}" if port.isascii() and port.isdigit() else "ductile_session"
+
+
+def refuse_foreign_host(listen: str, headers: Mapping[bytes, bytes]) -> None:
+    """Raise `MisdirectedError` if the request names a host that is not ours: a page whose name resolves to
+    this machine has sent it. A listener that is not on loopback, or behind a proxy, does not know its names.
+    """
+    host = headers.get(b"host")
+    if host is None or not is_loopback_listener(listen) or is_forwarded(headers):
+        return
+    if not is_meant_for(host.decode("latin-1"), None, listen):
+        raise MisdirectedError(
+            "the Host header names another host than this listener's",
+            hint=f"Open http://{listen}/ui, or let the proxy send X-Forwarded-For.",
+        )
+
+
+def refuse_foreign_page(listen: str, headers: Mapping[bytes, bytes]) -> None:
+    """Raise as `refuse_foreign_host`, and `DeniedError` if a page of another host has sent the request.
+
+    For requests with a token, which programs send: those have no `Origin`.
+    """
+    refuse_foreign_host(listen, headers)
+    origin = headers.get(b"origin")
+    if origin is None or _is_same_origin(origin, headers):
+        return
+    if not is_loopback_listener(listen) or not is_meant_for(None, origin.decode("latin-1"), listen):
+        raise DeniedError(
+            "the Origin header names another host than this listener's",
+            hint="Call it from a program, or from a page of this host.",
+        )
+
+
+def refuse_other_origin(method: str, headers: Mapping[bytes, bytes], csrf: str | None) -> None:
+    """Raise `DeniedError` if a request with a session was not sent by our own page.
+
+    SameSite does not protect from pages on other ports of the same host, so the origin is compared in full,
+    and every change has to carry `csrf`. None where there is no session yet, at sign-in.
+    """
+    site = headers.get(b"sec-fetch-site")
+    if site is not None and site not in (b"same-origin", b"none"):
+        raise _another_page()
+    origin = headers.get(b"origin")
+    if origin is not None and not _is_same_origin(origin, headers):
+        raise _another_page()
+    if method in _SAFE_METHODS:
+        return
+    if origin is None and site is None:
+        raise _another_page()
+    sent = headers.get(CSRF_HEADER.lower().encode(), b"")
+    if csrf is not None and not hmac.compare_digest(sent, csrf.encode()):
+        raise DeniedError(
+            f"the header {CSRF_HEADER} is missing or wrong",
+            hint="GET /ui/session returns its value; scripts use an access token instead of a session.",
+        )
+
+
+def _is_same_origin(origin: bytes, headers: Mapping[bytes, bytes]) -> bool:
+    scheme, _, authority = origin.decode("latin-1").lower().partition("://")
+    names = [headers.get(b"host")]
+    if is_forwarded(headers):
+        names.append(headers.get(b"x-forwarded-host"))
+    known = {name.decode("latin-1").lower() for name in names if name is not None}
+    return scheme in ("http", "https") and host_of(authority) is not None and authority in known
+
+
+def _another_page() -> DeniedError:
+    return DeniedError(
+        "this request of a signed-in browser does not come from the dashboard",
+        hint="Behind a proxy, pass on the Host header or send X-Forwarded-Host.",
+    )

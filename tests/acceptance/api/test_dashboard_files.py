@@ -1,0 +1,90 @@
+"""The page and its files, as a browser fetches them."""
+
+from __future__ import annotations
+
+import gzip
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import ductile.dashboard
+from builders.http import Api, an_api, an_api_place
+
+STATIC = Path(ductile.dashboard.__file__).parent / "static"
+FILES = sorted(path for path in STATIC.rglob("*") if path.is_file())
+#: All that the page loads, without compression.
+MAX_BYTES = 150 * 1024
+
+
+@pytest.fixture(scope="module")
+def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
+    with an_api(an_api_place(tmp_path_factory.mktemp("api"))) as running:
+        yield running
+
+
+def base_of(api: Api) -> str:
+    page = api.ask("GET", "/ui", token=None).content.decode()
+    found = re.search(r'src="(/ui/static/[0-9a-f]+)/main\.js"', page)
+    assert found is not None, page
+    return found[1]
+
+
+def test_every_address_below_ui_is_the_page(api: Api) -> None:
+    """Pages have addresses of their own, which can be sent to a colleague."""
+    for path in ("/ui", "/ui/", "/ui/jobs?status=failed", "/ui/job/0123"):
+        said = api.ask("GET", path, token=None)
+        assert (said.status, said.headers["content-type"]) == (200, "text/html; charset=utf-8")
+    assert api.ask("POST", "/ui/jobs", {}, token=None).code == "method_not_allowed"
+    assert api.ask("GET", "/uikit", token=None).code == "not_found"
+
+
+def test_nothing_but_our_own_files_may_be_loaded(api: Api) -> None:
+    policy = api.ask("GET", "/ui", token=None).headers["content-security-policy"]
+    assert {"default-src 'none'", "script-src 'self'", "frame-ancestors 'none'"} <= set(policy.split("; "))
+    assert "unsafe" not in policy
+    assert "http" not in policy
+
+
+def test_files_are_kept_for_ever_and_the_page_is_asked_for_again(api: Api) -> None:
+    """The address of a file has the digest of all files, so a new version has new addresses."""
+    page = api.ask("GET", "/ui", token=None)
+    assert page.headers["cache-control"] == "no-cache"
+    again = api.ask("GET", "/ui", token=None, headers={"If-None-Match": page.headers["etag"]})
+    assert (again.status, again.content) == (304, b"")
+    for path in FILES:
+        if path.name == "index.html":
+            continue
+        said = api.ask("GET", f"{base_of(api)}/{path.relative_to(STATIC).as_posix()}", token=None)
+        assert said.content == path.read_bytes()
+        assert said.headers["cache-control"] == "public, max-age=31536000, immutable"
+        assert said.headers["x-content-type-options"] == "nosniff"
+    assert api.ask("GET", "/ui/static/0123/main.js", token=None).code == "not_found"
+    assert api.ask("GET", f"{base_of(api)}/../__init__.py", token=None).code == "not_found"
+
+
+def test_files_are_sent_compressed(api: Api) -> None:
+    said = api.ask("GET", f"{base_of(api)}/main.js", token=None, headers={"Accept-Encoding": "br, gzip"})
+    assert said.headers["content-encoding"] == "gzip"
+    assert gzip.decompress(said.content) == (STATIC / "main.js").read_bytes()
+
+
+def test_the_page_is_small() -> None:
+    assert sum(path.stat().st_size for path in FILES) <= MAX_BYTES
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_no_text_can_become_markup_or_script(path: Path) -> None:
+    """What plugins and payloads say is put into text nodes, by one module that knows no other way."""
+    forbidden = (
+        r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|createContextualFragment|DOMParser|srcdoc"
+        r"|\beval\(|new Function|setTimeout\(\s*[\"'`]|javascript:|\sstyle=|\son\w+=[\"']"
+    )
+    assert not re.findall(forbidden, path.read_text())
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_nothing_comes_from_elsewhere(path: Path) -> None:
+    allowed = {"http://www.w3.org/2000/svg"}
+    assert set(re.findall(r"https?://[\w.-]+[\w/.-]*", path.read_text())) <= allowed

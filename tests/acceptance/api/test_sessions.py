@@ -1,0 +1,217 @@
+"""The API with the cookie of a signed-in browser: for our own page only, and only as long as its token."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import pytest
+
+from builders.http import Api, Said, an_api, an_api_place, token_for
+
+
+@pytest.fixture(scope="module")
+def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
+    with an_api(an_api_place(tmp_path_factory.mktemp("api"))) as running:
+        yield running
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignedIn:
+    """A browser with a session, as the API sees it."""
+
+    api: Api
+    cookie: str
+    csrf: str
+
+    @property
+    def origin(self) -> str:
+        return f"http://localhost:{self.api.port}"
+
+    def ask(self, method: str, path: str, headers: Mapping[str, str | None] | None = None) -> Said:
+        """A header that is None is left out."""
+        sent: dict[str, str | None] = {"Host": f"localhost:{self.api.port}", "Cookie": self.cookie}
+        if method == "POST":
+            sent |= {"Origin": self.origin, "X-CSRF-Token": self.csrf}
+        sent |= headers or {}
+        kept = {name: value for name, value in sent.items() if value is not None}
+        return self.api.ask(method, path, {} if method == "POST" else None, token=None, headers=kept)
+
+
+def sign_in(api: Api, body: Mapping[str, str], headers: Mapping[str, str] | None = None) -> Said:
+    own = {"Host": f"localhost:{api.port}", "Origin": f"http://localhost:{api.port}"}
+    return api.ask("POST", "/ui/session", dict(body), token=None, headers=own | dict(headers or {}))
+
+
+def a_session(api: Api, scope: str) -> SignedIn:
+    said = sign_in(api, {"token": token_for(scope)})
+    assert said.status == 200, said
+    cookie = said.headers["set-cookie"].partition(";")[0]
+    return SignedIn(api=api, cookie=cookie, csrf=said.body["csrf"])
+
+
+def test_a_session_may_do_what_its_token_may(api: Api) -> None:
+    reader, operator = a_session(api, "jobs:ro"), a_session(api, "*")
+    assert reader.ask("GET", "/jobs").status == 200
+    assert reader.ask("POST", "/plugin/echo/poll").code == "denied"
+    assert reader.ask("GET", "/config/view").code == "denied"
+    assert operator.ask("POST", "/plugin/echo/poll").status == 202
+
+
+@pytest.mark.parametrize("other", ['theme={"dark": true}', "words=a b", "alone", "a[b]=1", "path=/"])
+def test_cookies_of_other_programs_on_this_host_do_no_harm(api: Api, other: str) -> None:
+    """A browser sends the cookies of a host to each of its ports, in whatever form they were set."""
+    session = a_session(api, "jobs:ro")
+    for cookies in (f"{other}; {session.cookie}", f"{session.cookie}; {other}"):
+        assert session.ask("GET", "/jobs", {"Cookie": cookies}).status == 200
+
+
+def test_the_cookie_is_out_of_reach_of_scripts_and_other_sites(api: Api) -> None:
+    said = sign_in(api, {"token": token_for("*")})
+    assert {"HttpOnly", "SameSite=Strict", "Path=/"} <= set(said.headers["set-cookie"].split("; "))
+    proxied = sign_in(api, {"token": token_for("*")}, {"X-Forwarded-Proto": "https"})
+    assert "Secure" in proxied.headers["set-cookie"].split("; ")
+    assert said.headers["cache-control"] == "no-store"
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Origin": "http://evil.example"},
+        {"Origin": "http://localhost:1"},  # another port: the browser sends the cookie, SameSite or not
+        {"Origin": "null"},
+        {"Origin": None},
+        {"Sec-Fetch-Site": "cross-site"},
+        {"Sec-Fetch-Site": "same-site"},
+        {"X-CSRF-Token": None},
+        {"X-CSRF-Token": "0" * 64},
+    ],
+)
+def test_no_other_page_can_use_it_to_change_something(api: Api, headers: dict[str, str | None]) -> None:
+    before = len(api.get("/jobs")["jobs"])
+    assert a_session(api, "*").ask("POST", "/plugin/echo/poll", headers).code == "denied"
+    assert len(api.get("/jobs")["jobs"]) == before
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_a_name_that_resolves_to_this_machine_is_refused(api: Api, method: str) -> None:
+    """Also with a right cookie, and also for the page itself."""
+    foreign = {"Host": f"evil.example:{api.port}", "Origin": f"http://evil.example:{api.port}"}
+    session = a_session(api, "*")
+    foreign["Cookie"] = session.cookie
+    assert (
+        session.ask(method, "/jobs" if method == "GET" else "/plugin/echo/poll", foreign).code
+        == "misdirected"
+    )
+    for path in ("/ui", "/ui/session", "/ui/static/x/main.js"):
+        assert api.ask("GET", path, token=None, headers={"Host": "evil.example"}).code == "misdirected"
+    assert sign_in(api, {"token": token_for("*")}, {"Host": "evil.example"}).code == "misdirected"
+
+
+def test_it_works_behind_a_proxy(api: Api) -> None:
+    """With the public name in Host, or in X-Forwarded-Host where the proxy replaces Host."""
+    for headers in (
+        {
+            "Host": "ductile.example.org",
+            "Origin": "https://ductile.example.org",
+            "X-Forwarded-For": "192.0.2.1",
+        },
+        {
+            "Host": f"localhost:{api.port}",
+            "Origin": "https://ductile.example.org",
+            "X-Forwarded-Host": "ductile.example.org",
+        },
+    ):
+        said = sign_in(api, {"token": token_for("*")}, headers)
+        assert said.status == 200, said
+        cookie = {"Cookie": said.headers["set-cookie"].partition(";")[0], "X-CSRF-Token": said.body["csrf"]}
+        assert api.ask("POST", "/plugin/echo/poll", {}, token=None, headers=headers | cookie).status == 202
+
+
+def test_a_wrong_token_is_refused_and_guessing_is_limited(tmp_path_factory: pytest.TempPathFactory) -> None:
+    with an_api(an_api_place(tmp_path_factory.mktemp("guess"))) as api:
+        codes = [sign_in(api, {"token": f"guess-{number}"}).code for number in range(12)]
+        assert codes == ["unauthorized"] * 10 + ["too_many"] * 2
+        assert sign_in(api, {"token": token_for("*")}).status == 200
+    assert sign_in_body_codes(api) == []
+
+
+def sign_in_body_codes(api: Api) -> list[str]:
+    """The tokens that stand in the daemon's log: none."""
+    return [
+        line["message"]
+        for line in api.daemon.whole_log()
+        if "guess-" in str(line) or token_for("*") in str(line)
+    ]
+
+
+@pytest.mark.parametrize("body", [{}, {"token": ""}, {"token": 5}, {"code": "never-issued"}])
+def test_a_bad_request_to_sign_in_says_what_is_missing(api: Api, body: dict[str, str]) -> None:
+    said = sign_in(api, body)
+    assert said.code in ("refused", "unauthorized")
+    assert "set-cookie" not in said.headers
+
+
+def test_a_forged_or_changed_cookie_opens_nothing(api: Api) -> None:
+    session = a_session(api, "jobs:ro")
+    name, _, value = session.cookie.partition("=")
+    expires, nonce, signature = value.split(".")
+    for forged in (
+        "x",
+        "..",
+        f"{expires}.{nonce}.{'0' * 64}",
+        f"{int(expires) + 1}.{nonce}.{signature}",
+        f"{expires}.other.{signature}",
+        f"{'9' * 40}.{nonce}.{signature}",
+        f"{expires}.{nonce}.é",
+    ):
+        headers = {"Cookie": f"{name}={forged}".encode().decode("latin-1")}
+        assert session.ask("GET", "/jobs", headers).code == "unauthorized"
+
+
+def test_the_bearer_token_goes_before_the_cookie(api: Api) -> None:
+    """A script that sends both is who its token says, and needs no CSRF token."""
+    session = a_session(api, "jobs:ro")
+    headers = {"Authorization": f"Bearer {token_for('*')}", "X-CSRF-Token": None, "Origin": None}
+    assert session.ask("POST", "/plugin/echo/poll", headers).status == 202
+
+
+def test_revoking_and_signing_out_end_a_session(api: Api) -> None:
+    made = api.place.said("token", "create", "guest", "--scopes", "jobs:ro")
+    said = sign_in(api, {"token": made["token"]})
+    guest = SignedIn(api=api, cookie=said.headers["set-cookie"].partition(";")[0], csrf=said.body["csrf"])
+    assert guest.ask("GET", "/jobs").status == 200
+    api.place.said("token", "revoke", "guest")
+    assert guest.ask("GET", "/jobs").code == "unauthorized"
+    other = a_session(api, "jobs:ro")
+    assert other.ask("POST", "/ui/session/end").status == 200
+    assert other.ask("GET", "/jobs").code == "unauthorized"
+
+
+def test_a_session_outlives_the_daemon_unless_it_was_ended(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """A restart signs no user out. A session that was signed out stays so, also if the daemon is killed as
+    soon as it has answered; a link from the command line ends with the daemon.
+    """
+    place = an_api_place(tmp_path_factory.mktemp("restart"))
+    with an_api(place) as first:
+        kept, left = a_session(first, "*"), a_session(first, "*")
+        code = first.place.said("ui", "open")["url"].partition("#open=")[2]
+        local = sign_in(first, {"code": code}).headers["set-cookie"].partition(";")[0]
+        assert left.ask("POST", "/ui/session/end").status == 200
+        first.daemon.end(signal.SIGKILL)
+    with an_api(place) as second:
+        for cookie, status in ((kept.cookie, 200), (left.cookie, 401), (local, 401)):
+            headers = {
+                "Host": f"localhost:{second.port}",
+                "Cookie": f"ductile_{second.port}={cookie.partition('=')[2]}",
+            }
+            assert second.ask("GET", "/jobs", headers=headers, token=None).status == status
+
+
+def test_the_dashboard_can_be_switched_off(tmp_path_factory: pytest.TempPathFactory) -> None:
+    with an_api(an_api_place(tmp_path_factory.mktemp("off"), api="  ui: false\n")) as api:
+        assert api.ask("GET", "/ui", token=None).code == "not_found"
+        assert sign_in(api, {"token": token_for("*")}).code == "not_found"
+        refused = api.place.said("ui", "open", status=1)
+        assert "switched off" in refused["error"]["message"]
