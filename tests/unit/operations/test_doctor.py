@@ -128,7 +128,9 @@ def test_files_that_others_can_open_are_named(
     for file in ("config.yaml", ".env", "data/state.db"):
         (tmp_path / file).touch(mode=0o600)
     (tmp_path / name).chmod(mode)
-    found = list(permission_findings(tmp_path, [tmp_path / ".env"], tmp_path / "data" / "state.db"))
+    found = list(
+        permission_findings(tmp_path, [tmp_path / ".env", tmp_path / "data", tmp_path / "data/state.db"])
+    )
     if level is None:
         assert [finding.level for finding in found] == [FindingLevel.OK]
     else:

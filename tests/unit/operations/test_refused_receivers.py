@@ -36,4 +36,5 @@ def test_the_remedy_keeps_what_is_listed() -> None:
     recent_failures = RecentFailures(newest_at=None, endings=(), removed=(), receivers=(one,))
     *_, finding = failure_findings(recent_failures, ["a.lan"])
     assert "does not list b.lan; 1 wait, 2 were given up" in finding.message
-    assert """ductile config set state_webhooks.allow '["a.lan","b.lan"]' --lock""" in (finding.fix or "")
+    command = """ductile config set state_webhooks.allow '["a.lan","b.lan"]' && ductile apply"""
+    assert command in (finding.fix or "")

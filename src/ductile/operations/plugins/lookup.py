@@ -11,6 +11,7 @@ from ductile.core.scripts import EXEC_PLUGIN
 from ductile.core.suggest import did_you_mean
 from ductile.errors import NotFoundError, RefusedError
 from ductile.operations.context import OperationContext
+from ductile.plugins.shipped import shipped_names
 from ductile.protocol.manifest.model import Command
 from ductile.store.model.records import JobFilter, LogFilter
 from ductile.struct import Value, about
@@ -57,11 +58,11 @@ def runnable_plugin(snapshot: Snapshot, name: str) -> PluginInstance:
     """The plugin of this name. Raises `NotFoundError`, or `RefusedError` if it cannot run."""
     plugin = snapshot.plugins.get(name)
     if plugin is None:
-        if name in snapshot.available:
+        if name in snapshot.available or name in shipped_names():
             raise NotFoundError(
                 f"the plugin {name} is installed but not active",
-                hint=f"Name it under `plugins`: `ductile config set plugins.{name}.enabled true --lock`. "
-                "A running daemon then needs `ductile reload`.",
+                hint=f"Name it under `plugins`: `ductile config set plugins.{name}.enabled true`, "
+                "then `ductile apply`.",
             )
         raise unknown_plugin(snapshot, name)
     if not plugin.enabled:

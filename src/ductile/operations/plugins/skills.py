@@ -23,7 +23,7 @@ from ductile.protocol.manifest.schema import JsonSchema
 from ductile.struct import Value, about
 
 #: Commands that the core runs itself; agents do not need them.
-_OWN_COMMANDS = frozenset({"init", "health"})
+OWN_COMMANDS = frozenset({"init", "health"})
 _LATER = (
     "202 with `job_id`. Ask for GET /job/{job_id} (scope jobs:ro) until `status` is succeeded, failed or "
     "dead; `result` is then what the plugin answered."
@@ -84,11 +84,25 @@ class Skills(Response):
     how: dict[str, str]
 
 
+def command_id(plugin: str, command: str) -> str:
+    """`run__PLUGIN__COMMAND`: tools make function names of it.
+
+    It is unique, whatever other commands there are: where a name has or touches two underscores, the length
+    of the plugin's name is appended.
+    """
+    name = f"run__{plugin}__{command}"
+    return name if name.split("__") == ["run", plugin, command] else f"{name}__{len(plugin)}"
+
+
+def pipeline_id(pipeline: str) -> str:
+    return f"start__{pipeline}"
+
+
 def skills_of(snapshot: Snapshot) -> Iterator[Skill]:
     """Every command that can run, and every pipeline."""
     for plugin in snapshot.plugins.values():
         for command in commands_of(plugin).values() if plugin.runnable else ():
-            if command.name not in _OWN_COMMANDS:
+            if command.name not in OWN_COMMANDS:
                 yield _of_command(snapshot, plugin, command)
     for name, pipeline in snapshot.pipelines.items():
         yield _of_pipeline(snapshot, name, pipeline)

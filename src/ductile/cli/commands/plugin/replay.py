@@ -1,0 +1,108 @@
+"""`ductile plugin replay`: recorded requests against a changed plugin."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ductile.cli.client import Document, request
+from ductile.cli.console import format as fmt
+from ductile.cli.console.console import Console, printable, show_waiting
+from ductile.cli.invocation import CommandResult, Invocation
+from ductile.cli.spec import PLUGIN, Example, Option, action
+
+if TYPE_CHECKING:
+    from ductile.core.json import JsonObject
+
+_COLOURS = {
+    "same": "green",
+    "drifted": "yellow",
+    "failed_before": "green",
+    "different": "red",
+    "fails_now": "red",
+}
+_MEANINGS = {
+    "same": "answered as recorded",
+    "different": "answered otherwise",
+    "fails_now": "failed, and succeeded before",
+    "failed_before": "succeeded, and failed before",
+    "drifted": "answered otherwise, as the plugin in force does today",
+}
+
+
+@action(
+    "replay",
+    "run recorded requests of past jobs against a changed plugin, and compare the answers",
+    "plugin.replay",
+    arguments=(PLUGIN,),
+    options=(
+        Option(
+            "--candidate DIR",
+            "directory of the changed plugin (default: the plugin and its settings as they are on disk)",
+            "candidate",
+        ),
+    ),
+    usage={"ignore": "--ignore PATHS"},
+    about="The candidate really runs, one request after the other, with the limits of the plugin, and its "
+    "answers change nothing: no state, no events, no jobs, no state webhooks. Only commands of `type: read` "
+    "are replayed, because what a command does outside of Ductile cannot be undone. Where an answer differs, "
+    "the plugin in force is run too, so that a change of the world is not taken for one of the plugin. "
+    "Exit status 0 if no answer is worse, 1 if one differs or fails now, or none could be compared.",
+    examples=(
+        Example("ductile plugin replay echo --candidate ./echo-new", "the last 50 jobs of echo"),
+        Example(
+            "ductile plugin replay echo --ignore events.*.payload.count,state_updates",
+            "after an edit in place or of its settings, without what always differs",
+        ),
+    ),
+)
+def replay(invocation: Invocation) -> CommandResult:
+    fields = invocation.request_fields()
+    candidate = invocation.optional("candidate")
+    if candidate is not None and invocation.remote is None:
+        from pathlib import Path
+
+        fields["candidate"] = str(Path(candidate).absolute())
+    with show_waiting(invocation, f"the replay of {invocation.text('PLUGIN')}"):
+        found = request(invocation, fields=fields, timeout=None)
+
+    def text(console: Console) -> str:
+        return _render(found, console)
+
+    data: JsonObject = found
+    return CommandResult(data, text, exit_status=int(not found["passed"]))
+
+
+def _render(found: Document, console: Console) -> str:
+    lines: list[str] = []
+    for job in found["jobs"]:
+        if job["differences"]:
+            verdict = console.style(_COLOURS[job["verdict"]], job["verdict"])
+            lines.append(f"{fmt.short_id(job['job_id'], console)} {job['command']}: {verdict}")
+            lines += [f"  {_difference(each)}" for each in job["differences"]]
+    if lines:
+        lines.append("")
+    if left_out := found["not_replayed"]:
+        reasons = dict.fromkeys(each["reason"] for each in left_out)
+        for reason in reasons:
+            count = sum(each["reason"] == reason for each in left_out)
+            lines.append(f"{fmt.count(count, 'job')} not replayed: {printable(reason)}")
+        lines.append("")
+    verdicts = [(each, found["counts"][each]) for each in _MEANINGS if each in found["counts"]]
+    word = console.style("green", "ok:") if found["passed"] else console.style("red", "failed:")
+    total = fmt.count(sum(count for _, count in verdicts), "job")
+    summary = f"{word} {printable(found['plugin'])}, {total} replayed with {console.path(found['candidate'])}"
+    lines += [summary, *(f"  {count} {_MEANINGS[each]}" for each, count in verdicts)]
+    if any(each != "same" for each, _ in verdicts):
+        lines += ["", "Not as it was for the recorded jobs:"]
+        lines += [f"  {each}" for each in found["not_reproduced"]]
+    return "\n".join(lines)
+
+
+def _difference(difference: Document) -> str:
+    before, now = difference["before"], difference["now"]
+    path = printable(difference["path"])
+    if before is None:
+        return f"{path}: new, {printable(now)}"
+    if now is None:
+        return f"{path}: was {printable(before)}"
+    return f"{path}: {printable(before)} → {printable(now)}"

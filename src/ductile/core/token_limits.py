@@ -1,0 +1,155 @@
+"""Limits of an access token: how many jobs it may start, have unfinished, and how much they may cost.
+
+What a token submits counts as jobs; the cost of everything that follows from it counts too. Hours and days
+are those of UTC: the same on every node, and all of the same length. See docs/how-to/limit-an-agent.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+
+from ductile.core.runs.graph import RUN_PLUGIN
+from ductile.struct import Value, field
+
+#: The target of the limits that apply to all jobs of a token.
+ALL_JOBS = ""
+_PIPELINE = "pipeline:"
+#: Sums of costs are compared after rounding: ten times 0.1 reaches a limit of 1.
+_COST_DIGITS = 9
+
+
+class Period(StrEnum):
+    HOUR = "hour"
+    DAY = "day"
+
+    @property
+    def length(self) -> timedelta:
+        return timedelta(hours=1) if self is Period.HOUR else timedelta(days=1)
+
+
+class LimitName(StrEnum):
+    JOBS_PER_HOUR = "jobs_per_hour"
+    JOBS_PER_DAY = "jobs_per_day"
+    RUNNING = "running"
+    COST_PER_DAY = "cost_per_day"
+
+
+class JobLimits(Value):
+    """Limits on the jobs of one plugin or pipeline, or on all; None for no limit."""
+
+    jobs_per_hour: int | None = None
+    jobs_per_day: int | None = None
+    #: Jobs that have not ended: queued or running.
+    running: int | None = None
+
+
+class TokenLimits(JobLimits):
+    cost_per_day: float | None = None
+    #: Limits of single plugins and pipelines, by `target_of`.
+    targets: Mapping[str, JobLimits] = field(default_factory=dict)
+
+
+class PeriodUsage(Value):
+    """What was used in one period."""
+
+    jobs: int = 0
+    cost: float = 0.0
+
+
+_UNUSED = PeriodUsage()
+
+
+class TokenUsage(Value):
+    """What a token has used: by target and current period, and its unfinished jobs by target."""
+
+    periods: Mapping[tuple[str, Period], PeriodUsage] = field(default_factory=dict)
+    running: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def spent_today(self) -> float:
+        return round(self.periods.get((ALL_JOBS, Period.DAY), _UNUSED).cost, _COST_DIGITS)
+
+
+class LimitState(Value):
+    """One limit and how much of it is used."""
+
+    limit: LimitName
+    #: A plugin or `pipeline:NAME`; None if the limit applies to all jobs.
+    target: str | None
+    maximum: float
+    used: float
+    #: When the count starts again at 0; None for jobs that have to end first.
+    resets_at: datetime | None
+
+    def refuses(self, more: int) -> bool:
+        """Return whether so many more jobs would exceed the limit. Costs are known only afterwards."""
+        if self.limit is LimitName.COST_PER_DAY:
+            return round(self.used, _COST_DIGITS) >= self.maximum
+        return more > 0 and self.used + more > self.maximum
+
+
+def target_of(plugin: str, command: str) -> str:
+    """Return the target that limits name: the plugin, or `pipeline:NAME` for a run."""
+    return f"{_PIPELINE}{command}" if plugin == RUN_PLUGIN else plugin
+
+
+def period_start(period: Period, now: datetime) -> datetime:
+    """Return the beginning of the hour or day, in UTC, that contains `now`."""
+    hour = now.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
+    return hour if period is Period.HOUR else hour.replace(hour=0)
+
+
+def list_limits(limits: TokenLimits, usage: TokenUsage, now: datetime) -> tuple[LimitState, ...]:
+    """Return every limit with its usage: those of all jobs first."""
+    states = [*_states(limits, ALL_JOBS, usage, now)]
+    if limits.cost_per_day is not None:
+        states.append(
+            LimitState(
+                limit=LimitName.COST_PER_DAY,
+                target=None,
+                maximum=limits.cost_per_day,
+                used=usage.spent_today,
+                resets_at=period_start(Period.DAY, now) + Period.DAY.length,
+            )
+        )
+    for target, own in sorted(limits.targets.items()):
+        states += _states(own, target, usage, now)
+    return tuple(states)
+
+
+def decide_refusal(
+    limits: TokenLimits, usage: TokenUsage, wanted: Mapping[str, int], now: datetime
+) -> LimitState | None:
+    """Return the limit that refuses new jobs, `wanted` by target; None if they are within all limits.
+
+    Of several, the one that resets last: a caller that waits for it is not refused by another one then.
+    """
+    total = sum(wanted.values())
+    if total == 0:
+        return None
+    refusing = [
+        state
+        for state in list_limits(limits, usage, now)
+        if state.refuses(total if state.target is None else wanted.get(state.target, 0))
+    ]
+    return max(refusing, key=lambda state: state.resets_at or now, default=None)
+
+
+def _states(limits: JobLimits, target: str, usage: TokenUsage, now: datetime) -> Iterator[LimitState]:
+    shown = target or None
+    per_period = (
+        (LimitName.JOBS_PER_HOUR, limits.jobs_per_hour, Period.HOUR),
+        (LimitName.JOBS_PER_DAY, limits.jobs_per_day, Period.DAY),
+    )
+    for name, maximum, period in per_period:
+        if maximum is not None:
+            used = usage.periods.get((target, period), _UNUSED).jobs
+            resets_at = period_start(period, now) + period.length
+            yield LimitState(limit=name, target=shown, maximum=maximum, used=used, resets_at=resets_at)
+    if limits.running is not None:
+        used = usage.running.get(target, 0)
+        yield LimitState(
+            limit=LimitName.RUNNING, target=shown, maximum=limits.running, used=used, resets_at=None
+        )

@@ -1,0 +1,236 @@
+"""The server of the Model Context Protocol: translates requests to operations, and responses back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict
+from typing import Any, TypeAlias
+
+import mcp_types as types
+from mcp.server.lowlevel.server import Server
+from mcp.shared.exceptions import MCPError
+
+from ductile import __version__
+from ductile.admin.docs_pages import docs_pages
+from ductile.core.json import JsonObject
+from ductile.errors import ConfigError, DuctileError, Problem
+from ductile.mcp.prompts import PROMPTS, McpPrompt, render_prompt
+from ductile.mcp.resources import (
+    DOCS,
+    DOCS_SECTION,
+    RESOURCES,
+    McpResource,
+    describe_page,
+    find_resource,
+    read_docs,
+)
+from ductile.mcp.tasks import Context, TaskMethods, created_task, declares_tasks
+
+#: Runs an operation by its name with named values, and returns its response as JSON. Raises `DuctileError`.
+CallOperation: TypeAlias = Callable[[str, JsonObject], Awaitable[JsonObject]]
+
+_INSTRUCTIONS = (
+    "Ductile runs plugins and pipelines as durable jobs: what was accepted is run, also after a restart. A "
+    "tool that starts a job waits for its end for the time in `wait`; a client that knows tasks gets a task "
+    "after a moment. An answer with `ended`: false is no failure: ask again with job_wait and the same "
+    "job_id, also after a reconnect. Never call a tool that starts a job again because it took long. Begin "
+    "with last_night or status; job_explain says why a job failed. Configuration: config_plan shows what a "
+    "change does, config_apply with the id of that plan does exactly this."
+)
+_JSON = "application/json"
+_MARKDOWN = "text/markdown"
+_SERVER_ERROR = 500
+#: Problems of a configuration that an error names.
+_MAX_PROBLEMS = 5
+
+
+def make_server(call_of: Callable[[Context], CallOperation]) -> Server[Any]:
+    """A server. `call_of` returns how a request reaches the operations, with the rights of its caller."""
+    handlers = _Handlers(call_of)
+    server: Server[Any] = Server(
+        "ductile",
+        version=__version__,
+        title="Ductile",
+        instructions=_INSTRUCTIONS,
+        # The arguments are checked by the operation, which knows more than the schema.
+        get_tool_input_schema=lambda _name: None,
+        on_list_tools=handlers.list_tools,
+        on_list_resources=handlers.list_resources,
+        on_list_resource_templates=handlers.list_resource_templates,
+        on_read_resource=handlers.read_resource,
+        on_list_prompts=handlers.list_prompts,
+        on_get_prompt=handlers.get_prompt,
+    )
+    # Not an argument of the server, whose type has no result with a task.
+    server.add_request_handler("tools/call", types.CallToolRequestParams, handlers.call_tool)
+    TaskMethods(handlers.call_as_task, _result, _protocol_error).add_to(server)
+    return server
+
+
+class _Handlers:
+    def __init__(self, call_of: Callable[[Context], CallOperation]) -> None:
+        self._call_of = call_of
+
+    async def list_tools(
+        self, context: Context, _params: types.PaginatedRequestParams | None
+    ) -> types.ListToolsResult:
+        return types.ListToolsResult(tools=[_tool(each) for each in await self._tools(context)])
+
+    async def call_tool(
+        self, context: Context, params: types.CallToolRequestParams
+    ) -> types.CallToolResult | dict[str, Any]:
+        call = self.call_as_task if declares_tasks(context) else self._call
+        try:
+            response = await call(context, params.name, params.arguments or {})
+        except DuctileError as error:
+            text = _text(_error(error))
+            return types.CallToolResult(content=[types.TextContent(text=text)], is_error=True)
+        return created_task(response.get("task")) or _result(response["answer"])
+
+    async def list_resources(
+        self, context: Context, _params: types.PaginatedRequestParams | None
+    ) -> types.ListResourcesResult:
+        resources = [
+            types.Resource(name=each.name, title=each.title, uri=each.uri, mime_type=_JSON)
+            for each in await self._resources(context)
+            if not each.is_template
+        ]
+        pages = [
+            types.Resource(
+                name=f"docs/{each.name}",
+                title=each.title,
+                description=describe_page(each),
+                uri=f"{DOCS}{each.name}",
+                mime_type=_MARKDOWN,
+            )
+            for each in docs_pages()
+        ]
+        return types.ListResourcesResult(resources=[*resources, *pages])
+
+    async def list_resource_templates(
+        self, context: Context, _params: types.PaginatedRequestParams | None
+    ) -> types.ListResourceTemplatesResult:
+        templates = [
+            types.ResourceTemplate(name=each.name, title=each.title, uri_template=each.uri, mime_type=_JSON)
+            for each in await self._resources(context)
+            if each.is_template
+        ]
+        section = types.ResourceTemplate(
+            name="docs_section",
+            title="One section of a page of the documentation",
+            uri_template=DOCS_SECTION,
+            mime_type=_MARKDOWN,
+        )
+        return types.ListResourceTemplatesResult(resource_templates=[*templates, section])
+
+    async def read_resource(
+        self, context: Context, params: types.ReadResourceRequestParams
+    ) -> types.ReadResourceResult:
+        try:
+            if params.uri.startswith(DOCS):
+                kind, text = _MARKDOWN, read_docs(params.uri)
+            else:
+                tool, arguments = find_resource(params.uri)
+                kind, text = _JSON, _text(await self._answer(context, tool, {**arguments}))
+        except DuctileError as error:
+            raise _protocol_error(error) from None
+        content = types.TextResourceContents(uri=params.uri, mime_type=kind, text=text)
+        return types.ReadResourceResult(contents=[content])
+
+    async def list_prompts(
+        self, _context: Context, _params: types.PaginatedRequestParams | None
+    ) -> types.ListPromptsResult:
+        return types.ListPromptsResult(prompts=[_prompt(each) for each in PROMPTS])
+
+    async def get_prompt(
+        self, _context: Context, params: types.GetPromptRequestParams
+    ) -> types.GetPromptResult:
+        try:
+            prompt, text = render_prompt(params.name, params.arguments or {})
+        except DuctileError as error:
+            raise _protocol_error(error) from None
+        message = types.PromptMessage(role="user", content=types.TextContent(text=text))
+        return types.GetPromptResult(description=prompt.title, messages=[message])
+
+    async def _tools(self, context: Context) -> list[dict[str, Any]]:
+        try:
+            listed: Any = (await self._call_of(context)("tool.list", {}))["tools"]
+        except DuctileError as error:
+            raise _protocol_error(error) from None
+        tools: list[dict[str, Any]] = listed
+        return tools
+
+    async def _resources(self, context: Context) -> list[McpResource]:
+        """Those whose tool the caller may call."""
+        tools = {each["name"] for each in await self._tools(context)}
+        return [each for each in RESOURCES if each.tool in tools]
+
+    async def call_as_task(self, context: Context, tool: str, arguments: JsonObject) -> dict[str, Any]:
+        return await self._call(context, tool, arguments, as_task=True)
+
+    async def _call(
+        self, context: Context, tool: str, arguments: JsonObject, *, as_task: bool = False
+    ) -> dict[str, Any]:
+        values: JsonObject = {"tool": tool, "arguments": arguments}
+        response: dict[str, Any] = await self._call_of(context)(
+            "tool.call", {**values, "as_task": True} if as_task else values
+        )
+        return response
+
+    async def _answer(self, context: Context, tool: str, arguments: JsonObject) -> dict[str, Any]:
+        answer: dict[str, Any] = (await self._call(context, tool, arguments))["answer"]
+        return answer
+
+
+def _result(answer: dict[str, Any]) -> types.CallToolResult:
+    return types.CallToolResult(content=[types.TextContent(text=_text(answer))], structured_content=answer)
+
+
+def _tool(listed: dict[str, Any]) -> types.Tool:
+    """Without the schema of its answer: an agent has the whole list in its context, and reads the answer."""
+    return types.Tool(
+        name=listed["name"],
+        description=listed["description"],
+        input_schema=listed["input_schema"],
+        annotations=types.ToolAnnotations(
+            read_only_hint=listed["read_only"],
+            destructive_hint=listed["destructive"],
+            idempotent_hint=listed["idempotent"],
+            # A plugin may reach anything; the operations of Ductile reach its own store.
+            open_world_hint=listed["starts_job"],
+        ),
+    )
+
+
+def _prompt(prompt: McpPrompt) -> types.Prompt:
+    arguments = [
+        types.PromptArgument(name=name, description=meaning, required=True)
+        for name, meaning in prompt.arguments.items()
+    ]
+    return types.Prompt(
+        name=prompt.name, title=prompt.title, description=prompt.title, arguments=arguments or None
+    )
+
+
+def _text(document: Any) -> str:
+    return json.dumps(document, ensure_ascii=False, separators=(",", ":"))
+
+
+def _error(error: DuctileError) -> dict[str, Any]:
+    details = dict(error.details)
+    if isinstance(error, ConfigError) and error.problems:
+        details["problems"] = [_problem(each) for each in error.problems[:_MAX_PROBLEMS]]
+    shown = {"code": error.code, "message": error.message, "hint": error.hint, "details": details}
+    return {"error": {name: value for name, value in shown.items() if value}}
+
+
+def _problem(problem: Problem) -> dict[str, Any]:
+    return {name: value for name, value in asdict(problem).items() if value is not None and name != "column"}
+
+
+def _protocol_error(error: DuctileError) -> MCPError:
+    """For requests that, unlike a tool call, have no result that says what is wrong."""
+    code = types.INVALID_PARAMS if error.http_status < _SERVER_ERROR else types.INTERNAL_ERROR
+    hint = f" {error.hint}" if error.hint else ""
+    return MCPError(code=code, message=f"{error.message}.{hint}", data=_error(error)["error"])

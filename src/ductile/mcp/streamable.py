@@ -1,0 +1,77 @@
+"""The MCP server over HTTP, without sessions: each request stands alone, so a restart loses nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+
+from ductile.core.json import JsonObject
+from ductile.errors import DuctileError
+from ductile.mcp.server import CallOperation, make_server
+from ductile.mcp.tasks import Context
+from ductile.operations.context import OperationContext
+from ductile.operations.table import OPERATIONS
+from ductile.telemetry.signals import Signal, SignalBus, describe_error
+
+if TYPE_CHECKING:
+    from uvicorn._types import HTTPScope
+
+#: Where the operation context is in the ASGI scope of a request.
+_CONTEXT = "ductile.context"
+
+
+class StreamableHttp:
+    def __init__(self, signals: SignalBus) -> None:
+        self._signals = signals
+        self._server = make_server(self._call_of)
+        # Log lines of the SDK could contain request data. Faults are reported by a signal instead.
+        logger = logging.getLogger("mcp")
+        logger.propagate = False
+        logger.setLevel(logging.CRITICAL + 1)
+
+    async def handle(self, scope: HTTPScope, body: bytes, send: Any, context: OperationContext) -> None:
+        """Answer one message, with the rights of the context's source.
+
+        An answer that takes long, or has news on the way, becomes a stream of server-sent events.
+        """
+        # One for each request: nothing is kept between them, so there is nothing to stop with the listener.
+        # The body has been read, so its limit is known to be kept.
+        manager = StreamableHTTPSessionManager(
+            self._server, stateless=True, max_request_body_size=len(body) + 1
+        )
+        async with manager.run():
+            # The parser keeps white space at the end of a value, which is no part of it.
+            headers = [(name, value.strip(b" \t")) for name, value in scope["headers"]]
+            given = {**scope, "headers": headers, _CONTEXT: context}
+            await manager.handle_request(given, _Received(body), send)
+
+    def _call_of(self, context: Context) -> CallOperation:
+        assert context.request is not None  # noqa: S101 - every message over HTTP comes with its request
+        found: OperationContext = context.request.scope[_CONTEXT]
+        return partial(self._call, found)
+
+    async def _call(self, context: OperationContext, operation: str, values: JsonObject) -> JsonObject:
+        try:
+            return await OPERATIONS[operation].run_to_json(context, values)
+        except DuctileError:
+            raise
+        except Exception as error:  # noqa: BLE001 - the agent gets an error; its text may hold secrets
+            self._signals.emit(Signal.API_FAULT, data={"path": "/mcp", **describe_error(error)})
+            raise DuctileError(f"an unexpected error in the daemon ({type(error).__name__})") from None
+
+
+class _Received:
+    """The body of a request that was read already, as ASGI receives it."""
+
+    def __init__(self, body: bytes) -> None:
+        self._body: bytes | None = body
+
+    async def __call__(self) -> dict[str, Any]:
+        body, self._body = self._body, None
+        if body is None:
+            await asyncio.Event().wait()  # the request is cancelled when the client disconnects
+        return {"type": "http.request", "body": body, "more_body": False}

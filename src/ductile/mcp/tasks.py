@@ -1,0 +1,121 @@
+"""The Tasks extension of the protocol: a job that takes longer than a moment is a task with the job's id.
+
+Each method is a call of a tool, so the rights of the caller are those of the tool, and nothing is kept here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Any, TypeAlias
+
+import mcp_types as types
+from mcp.server.context import ServerRequestContext
+from mcp.server.lowlevel.server import Server
+from mcp.shared.exceptions import MCPError
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+
+from ductile.core.json import JsonObject
+from ductile.errors import ConflictError, DuctileError
+
+EXTENSION = "io.modelcontextprotocol/tasks"
+Context: TypeAlias = ServerRequestContext[Any, Any]
+#: Calls a tool as a task. Returns the response of the operation `tool.call`. Raises `DuctileError`.
+CallAsTask: TypeAlias = Callable[[Context, str, JsonObject], Awaitable[dict[str, Any]]]
+#: The result of a tool call for its answer.
+MakeResult: TypeAlias = Callable[[dict[str, Any]], types.CallToolResult]
+
+_WORKING, _COMPLETED = "working", "completed"
+_NAMES = {
+    "task_id": "taskId",
+    "status": "status",
+    "status_message": "statusMessage",
+    "created_at": "createdAt",
+    "last_updated_at": "lastUpdatedAt",
+    "ttl_ms": "ttlMs",
+    "poll_interval_ms": "pollIntervalMs",
+}
+
+
+class TaskParams(types.RequestParams):
+    task_id: str
+
+
+class UpdateTaskParams(TaskParams):
+    input_responses: dict[str, Any]
+
+
+def declares_tasks(context: Context) -> bool:
+    """Whether the client of this request understands tasks. It says so with each request."""
+    capabilities = context.session.client_capabilities
+    extensions = (capabilities.extensions or {}) if capabilities is not None else {}
+    return context.protocol_version in MODERN_PROTOCOL_VERSIONS and EXTENSION in extensions
+
+
+def created_task(task: JsonObject | None) -> dict[str, Any] | None:
+    """The result of a call whose job has not ended; None if it has, or there is none."""
+    if task is None or task["status"] != _WORKING:
+        return None
+    return {"resultType": "task", **_wire(task)}
+
+
+class TaskMethods:
+    def __init__(
+        self, call: CallAsTask, result_of: MakeResult, protocol_error: Callable[[DuctileError], MCPError]
+    ) -> None:
+        self._call = call
+        self._result_of = result_of
+        self._protocol_error = protocol_error
+
+    def add_to(self, server: Server[Any]) -> None:
+        server.extensions[EXTENSION] = {}
+        server.add_request_handler("tasks/get", TaskParams, self.get)
+        server.add_request_handler("tasks/update", UpdateTaskParams, self.update)
+        server.add_request_handler("tasks/cancel", TaskParams, self.cancel)
+
+    async def get(self, context: Context, params: TaskParams) -> dict[str, Any]:
+        response = await self._read(context, params.task_id)
+        shown = _wire(response["task"])
+        if shown["status"] == _COMPLETED:
+            result = self._result_of(response["answer"])
+            shown["result"] = result.model_dump(by_alias=True, mode="json", exclude_none=True)
+        return shown
+
+    async def update(self, context: Context, params: UpdateTaskParams) -> dict[str, Any]:
+        """Acknowledge answers to requests for input. No job makes such requests: there are none to match."""
+        await self._read(context, params.task_id)
+        return {}
+
+    async def cancel(self, context: Context, params: TaskParams) -> dict[str, Any]:
+        response = await self._read(context, params.task_id)
+        if response["task"]["status"] == _WORKING:
+            with suppress(ConflictError):  # it ended meanwhile
+                await self._run(context, "job_cancel", {"job_id": params.task_id})
+        return {}
+
+    async def _read(self, context: Context, task_id: str) -> dict[str, Any]:
+        """The task as it is now. Raises `MCPError` if there is none, or the client does not know tasks."""
+        if context.protocol_version not in MODERN_PROTOCOL_VERSIONS:
+            raise MCPError(code=types.METHOD_NOT_FOUND, message="Method not found", data=context.method)
+        if not declares_tasks(context):
+            raise MCPError(
+                code=types.MISSING_REQUIRED_CLIENT_CAPABILITY,
+                message=f"the client has to declare the extension {EXTENSION}",
+                data={"requiredCapabilities": {"extensions": {EXTENSION: {}}}},
+            )
+        response = await self._run(context, "job_wait", {"job_id": task_id, "wait": "0s"})
+        if response["task"]["task_id"] != task_id:  # a job is also found by a part of its id
+            raise MCPError(code=types.INVALID_PARAMS, message=f"there is no task {task_id[:100]}")
+        return response
+
+    async def _run(self, context: Context, tool: str, arguments: JsonObject) -> dict[str, Any]:
+        try:
+            return await self._call(context, tool, arguments)
+        except ConflictError:
+            raise
+        except DuctileError as error:
+            raise self._protocol_error(error) from None
+
+
+def _wire(task: JsonObject) -> dict[str, Any]:
+    return {_NAMES[name]: value for name, value in task.items()}

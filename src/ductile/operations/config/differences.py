@@ -1,0 +1,172 @@
+"""Differences between configurations: on disk, in force, sealed, and in the history."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated
+
+from msgspec import UNSET, Meta, UnsetType
+
+from ductile.config.differences import compare_configs
+from ductile.config.history.compare import compare_file_sets, hashes_on_disk
+from ductile.config.history.restore import find_seal, read_seals
+from ductile.config.seal import read_checksums
+from ductile.config.snapshot import Snapshot
+from ductile.errors import ConfigError, DeniedError, NotFoundError, UsageError
+from ductile.operations.config.history import load_differences
+from ductile.operations.config.plan import MAX_KEYS, ChangedFile, changed_file
+from ductile.operations.context import OperationContext
+from ductile.operations.request import local
+from ductile.operations.response import Response
+from ductile.store.model.maintenance import ConfigRecord
+from ductile.struct import Value, about, replace
+
+#: Loads that are searched for an id.
+_MAX_SEARCHED = 200
+_IN_FORCE, _SEALED, _DISK = "in force", "sealed", "disk"
+
+
+class DiffConfig(Value):
+    before: Annotated[
+        str | None, about("The id of a configuration in the history, or of the earlier one of two.")
+    ] = None
+    after: Annotated[str | None, about("The id of the later one (default: the files on disk).")] = None
+    hashes: Annotated[bool, local("Return the hashes of the files, too.")] = False
+
+
+class Comparison(Value):
+    before: Annotated[str, about("`in force`, `sealed`, or an id.")]
+    after: Annotated[str, about("`disk`, or an id.")]
+    same: bool
+    files: tuple[ChangedFile, ...]
+    keys: Annotated[
+        tuple[str, ...],
+        about("Differences of the merged configurations, where the contents of single files are not known."),
+    ]
+    hashes: Annotated[
+        dict[str, tuple[str | None, str | None]] | UnsetType, Meta(extra_json_schema={"x-offline-only": True})
+    ] = UNSET
+
+
+class ConfigDiff(Response):
+    comparisons: tuple[Comparison, ...]
+    problem: Annotated[str | None, about("Why the configuration on disk cannot be loaded.")]
+
+
+async def show_diff(context: OperationContext, request: DiffConfig) -> ConfigDiff:
+    """Compare the files on disk with what is in force and with what was sealed, or two of the history."""
+    directory = context.snapshot().directory
+    if request.before is not None:
+        loads = await context.store.config_history(limit=_MAX_SEARCHED)
+        found = await asyncio.to_thread(compare_ids, directory, loads, request.before, request.after)
+        return ConfigDiff(comparisons=(_shown(found, request),), problem=None)
+    if request.after is not None:
+        raise UsageError("after needs before", hint="Give two ids, or one that is compared with the disk.")
+    active = context.snapshot()
+    disk: Snapshot | None = None
+    error: ConfigError | None = None
+    try:
+        disk = await context.require_engine().reloader.load_unsealed()
+    except ConfigError as invalid:
+        error = invalid
+    comparisons = await asyncio.to_thread(_with_disk, active, disk)
+    return ConfigDiff(
+        comparisons=tuple(_shown(each, request) for each in comparisons),
+        problem=None if error is None else error.message,
+    )
+
+
+def _with_disk(active: Snapshot, disk: Snapshot | None) -> tuple[Comparison, ...]:
+    directory = active.directory
+    in_force = {name: file.hash for name, file in active.checksums.files.items()}
+    present = None if disk is None else {name: file.hash for name, file in disk.checksums.files.items()}
+    keys = () if disk is None else compare_configs(active.comparable, disk.comparable)
+    first = compare_hashes(directory, (_IN_FORCE, in_force), present)
+    lines = tuple(each.describe() for each in keys[:MAX_KEYS])
+    known = all(file.differences or file.change != "changed" for file in first.files) and bool(first.files)
+    return (
+        Comparison(
+            before=first.before,
+            after=first.after,
+            same=first.same and not lines,
+            files=first.files,
+            keys=() if known else lines,
+            hashes=first.hashes,
+        ),
+        compare_with_sealed(directory, present),
+    )
+
+
+def compare_with_sealed(directory: Path, present: Mapping[str, str] | None) -> Comparison:
+    """Compare the files on disk with the seal; `present` has their hashes, if they could be loaded."""
+    try:
+        sealed = read_checksums(directory)
+    except ConfigError:
+        sealed = None  # nothing is as sealed then
+    hashes = {} if sealed is None else {name: file.hash for name, file in sealed.files.items()}
+    return compare_hashes(directory, (_SEALED, hashes), present)
+
+
+def compare_hashes(
+    directory: Path, before: tuple[str, Mapping[str, str]], present: Mapping[str, str] | None
+) -> Comparison:
+    """Compare a named set of files with the disk; with the files of the same names if `present` is None."""
+    name, hashes = before
+    on_disk = hashes_on_disk(directory, hashes) if present is None else present
+    return _compare((name, hashes), (_DISK, on_disk), directory)
+
+
+def _compare(
+    before: tuple[str, Mapping[str, str]], after: tuple[str, Mapping[str, str]], directory: Path
+) -> Comparison:
+    files = compare_file_sets(directory, before[1], after[1])
+    return Comparison(
+        before=before[0],
+        after=after[0],
+        same=not files,
+        files=tuple(changed_file(each) for each in files),
+        keys=(),
+        hashes={each.name: (before[1].get(each.name), after[1].get(each.name)) for each in files},
+    )
+
+
+def compare_ids(directory: Path, loads: Sequence[ConfigRecord], before: str, after: str | None) -> Comparison:
+    """Compare two configurations of the history, or one with the disk. By their files, if these are kept,
+    else by what was recorded when they were loaded. Raises NotFoundError.
+    """
+    try:
+        seals = read_seals(directory)
+        old = find_seal(seals, before, present=None)
+        if after is None:
+            return compare_hashes(directory, (old.id, old.files), None)
+        new = find_seal(seals, after, present=None)
+        return _compare((old.id, old.files), (new.id, new.files), directory)
+    except (NotFoundError, DeniedError):
+        if after is None:
+            raise
+    first, second = _find_load(loads, before), _find_load(loads, after)
+    lines = tuple(each.describe() for each in load_differences(first, second)[:MAX_KEYS])
+    return Comparison(
+        before=first.files or first.hash,
+        after=second.files or second.hash,
+        same=not lines,
+        files=(),
+        keys=lines,
+    )
+
+
+def _find_load(loads: Sequence[ConfigRecord], wanted: str) -> ConfigRecord:
+    for load in loads:
+        if (load.files or "").startswith(wanted) or load.hash.removeprefix("blake3:").startswith(wanted):
+            return load
+    raise NotFoundError(
+        f"no configuration with the id {wanted} is in the history",
+        hint="`ductile config history` lists what there is.",
+    )
+
+
+def _shown(comparison: Comparison, request: DiffConfig) -> Comparison:
+    """Without the hashes of files: only the command line of the same machine needs them."""
+    return comparison if request.hashes else replace(comparison, hashes=UNSET)

@@ -1,0 +1,219 @@
+"""Plan a change of the configuration without writing anything: keys, scopes of tokens, an earlier one.
+
+The plan is kept in memory. `config.apply` with its id writes, seals and loads exactly this, or refuses.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any
+
+from msgspec import Meta
+
+from ductile.config.edit.edits import ConfigEdits, edit_files
+from ductile.config.history.restore import find_restorable, find_seal, plan_restore, read_seals, sealed_id
+from ductile.config.seal import relative_name
+from ductile.core.auth_scopes import EVERYTHING
+from ductile.core.json import JsonValue
+from ductile.errors import DeniedError, UsageError
+from ductile.operations.config.kept_plans import KeptPlan
+from ductile.operations.config.plan import (
+    ChangedFile,
+    changed_files,
+    check_tokens,
+    config_file,
+    make_plan,
+    new_warnings,
+    refuse_restored_tokens,
+)
+from ductile.operations.context import OperationContext
+from ductile.operations.request import refused
+from ductile.operations.response import Response
+from ductile.operations.system.lifecycle import ReloadEffects, reloaded_response
+from ductile.operations.tokens.manage import check_covered
+from ductile.struct import Value, about, replace
+
+_SEALED, _PREVIOUS = "sealed", "previous"
+#: What a token may not change: which programs run, with which environment, and which files are read; `*` is
+#: any name or index. Tokens have operations of their own.
+_OF_THE_MACHINE = (
+    ("include",),
+    ("environment_vars",),
+    ("state",),
+    ("plugin_roots",),
+    ("plugins_dir",),
+    ("artifacts",),
+    ("tokens",),
+    ("api", "auth"),
+    ("state_webhooks", "allow"),
+    *(("plugins", "*", key) for key in ("run", "cwd", "env", "config", "preload", "uses")),
+    *(("service", key) for key in ("allow_symlinks", "strict_mode", "plugin_env_passthrough")),
+)
+
+
+def _decode_keys(name: str, value: JsonValue) -> tuple[str, ...]:
+    if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+        raise refused(name, f"{name} has to be a list of keys, such as plugins.echo.timeout")
+    return tuple(str(each) for each in value)
+
+
+def _decode_scopes(name: str, value: JsonValue) -> dict[str, tuple[str, ...]]:
+    if not isinstance(value, dict):
+        raise refused(name, f'{name} has to be an object such as {{"agent": ["jobs:ro"]}}')
+    return {token: _decode_keys(name, scopes) for token, scopes in value.items()}
+
+
+_TEXTS: dict[str, Any] = {"type": "array", "items": {"type": "string"}}
+
+
+class PlanConfigChange(Value):
+    """Without fields, the plan is to put the files on disk in force as they are."""
+
+    set: Annotated[
+        dict[str, Any] | None,
+        about(
+            'Values by key: {"plugins.echo.timeout": "5s"}. `routes[0].to` is an entry of a list; '
+            "`routes[+]` adds one."
+        ),
+    ] = None
+    unset: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="Keys and entries of lists to remove, by the indexes that they have now.",
+            extra={"decode": _decode_keys},
+            extra_json_schema=_TEXTS,
+        ),
+    ] = ()
+    token_scopes: Annotated[
+        dict[str, tuple[str, ...]],
+        Meta(
+            description='All scopes that a token has then: {"agent": ["jobs:ro"]}.',
+            extra={"decode": _decode_scopes},
+            extra_json_schema={"type": "object", "additionalProperties": _TEXTS},
+        ),
+    ] = {}  # noqa: RUF012 - a struct copies the default
+    rollback_to: Annotated[
+        str | None,
+        about(
+            "Restore the files of an id of the history, `previous` for those before the present seal, or "
+            "`sealed` to undo changes that were not sealed."
+        ),
+    ] = None
+    keep_env: Annotated[
+        bool, about("For a rollback: use environment files as they are now, if they have changed.")
+    ] = False
+    restore_tokens: Annotated[
+        bool, about("For a rollback: bring back tokens and secrets that were revoked or changed since.")
+    ] = False
+
+
+class PlannedConfigChange(Response):
+    plan: Annotated[str, about("Its id. `config.apply` with it does exactly this, or is refused.")]
+    writes: Annotated[tuple[str, ...], about("Files that would be written or removed.")]
+    files: Annotated[tuple[ChangedFile, ...], about("What would differ from the present seal.")]
+    also: Annotated[
+        tuple[str, ...],
+        about("Files and plugins with unsealed changes on disk, which would be sealed as well."),
+    ]
+    reload: Annotated[ReloadEffects, about("What would start, stop, end or change.")]
+    to: Annotated[str | None, about("The id of the configuration that would be restored.")]
+
+
+async def plan_change(context: OperationContext, request: PlanConfigChange) -> PlannedConfigChange:
+    """Check a change with the whole configuration, keep it as a plan, and say what it would do."""
+    edits = ConfigEdits(set=request.set or {}, unset=request.unset, token_scopes=request.token_scopes)
+    _refuse_for_token(context, edits)
+    kept = await _draft(context, request, edits)
+    planned = await make_plan(context, kept.contents)
+    check_tokens(context, planned)
+    if kept.command == "rollback" and not kept.restores_tokens:
+        refuse_restored_tokens(planned.result.effects.tokens)
+    difference = await asyncio.to_thread(planned.compare)
+    if context.kept_plans is not None:
+        context.kept_plans.keep(planned.id, kept)
+    effects = reloaded_response(planned.result, dry_run=True)
+    return PlannedConfigChange(
+        plan=planned.id,
+        writes=tuple(sorted(kept.contents)),
+        files=changed_files(difference),
+        also=difference.unsealed_besides(planned.change) if kept.contents else (),
+        reload=replace(effects, warnings=new_warnings(context.snapshot(), effects.warnings)),
+        to=kept.to,
+    )
+
+
+async def _draft(context: OperationContext, request: PlanConfigChange, edits: ConfigEdits) -> KeptPlan:
+    file = config_file(context)
+    if request.rollback_to is None:
+        contents: Mapping[str, bytes | None] = {}
+        if not edits.empty:
+            edited = await asyncio.to_thread(edit_files, file, edits)
+            contents = {relative_name(file.parent, path): data for path, data in edited.items()}
+        return KeptPlan(command="apply", contents=contents, edits_keys=bool(edits.set or edits.unset))
+    if not edits.empty:
+        raise UsageError("a rollback and other changes cannot be one plan", hint="Plan one after the other.")
+
+    def find() -> tuple[str, dict[str, bytes | None]]:
+        wanted = None if request.rollback_to == _PREVIOUS else request.rollback_to
+        if wanted == _SEALED:
+            record = find_seal(read_seals(file.parent), sealed_id(file.parent), present=None)
+        else:
+            record = find_restorable(file.parent, wanted)
+        return record.id, plan_restore(file, record, keep_env=request.keep_env)
+
+    to, restored = await asyncio.to_thread(find)
+    return KeptPlan(command="rollback", contents=restored, to=to, restores_tokens=request.restore_tokens)
+
+
+def _refuse_for_token(context: OperationContext, edits: ConfigEdits) -> None:
+    """Raise DeniedError if a caller with a token would set what only the machine's user may."""
+    named = [token for token in context.snapshot().tokens if token.name in edits.token_scopes]
+    check_covered(context, (scope for token in named for scope in token.scopes))
+    if context.source.scopes is None or not (edits.set or edits.unset):
+        return
+    context.require_scope(EVERYTHING)
+    for key in (*edits.set, *edits.unset):
+        value = edits.set.get(key)
+        paths = _paths(_parts(key), value)
+        if any(map(_is_of_the_machine, paths)) or _has_reference(value):
+            raise DeniedError(
+                f"a token may not change {key} in this way: it decides which programs run here, with which "
+                "rights, files and secrets",
+                hint="Change it on the machine of the daemon, then `ductile apply`.",
+                details={"key": key},
+            )
+
+
+def _parts(key: str) -> list[str]:
+    """The parts of a key as texts: `plugins`, `echo`, `schedules`, `0`."""
+    return [part for part in re.split(r"[.\[\]]+", key) if part]
+
+
+def _paths(path: list[str], value: JsonValue) -> Iterator[list[str]]:
+    """The path of a value and of everything inside it."""
+    yield path
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            yield from _paths([*path, *_parts(name)], inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _paths([*path, "*"], inner)
+
+
+def _is_of_the_machine(path: list[str]) -> bool:
+    """Whether the path is one that a token may not change, or inside one."""
+    return any(
+        len(path) >= len(known) and all(want in ("*", part) for want, part in zip(known, path, strict=False))
+        for known in _OF_THE_MACHINE
+    )
+
+
+def _has_reference(value: JsonValue) -> bool:
+    """Whether a text in the value refers to a variable, whose secret it would get."""
+    if isinstance(value, dict):
+        return any(map(_has_reference, value.values()))
+    if isinstance(value, list):
+        return any(map(_has_reference, value))
+    return isinstance(value, str) and "${" in value

@@ -1,0 +1,106 @@
+"""Recorded requests: what past jobs of a plugin were given, and what they answered, as far as it is kept."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from datetime import timedelta
+
+from ductile.config.snapshot import Snapshot
+from ductile.core.jobs.model import Job
+from ductile.core.jobs.plugin_state import SYSTEM_COMMANDS
+from ductile.core.jobs.settlement import LogStatus
+from ductile.core.json import JsonObject
+from ductile.operations.context import OperationContext
+from ductile.store.model.jobs import ClaimedJob, StoredEvent
+from ductile.store.model.records import LARGEST_PAGE, LogFilter, LogRow
+from ductile.struct import Value, replace
+
+#: Ends of an execution that are an answer of the plugin, and not of an operator or a crash.
+_ANSWERED = frozenset((LogStatus.SUCCEEDED, LogStatus.FAILED, LogStatus.TIMED_OUT))
+#: Pages of executions that are searched for jobs that can be used.
+_MAX_PAGES = 10
+
+
+class Recording(Value):
+    """The last execution of a job that ended with an answer: its request and its row in the log."""
+
+    claim: ClaimedJob
+    answer: LogRow
+
+
+class LostRecording(Value):
+    """A job whose input is no longer kept."""
+
+    answer: LogRow
+    lost: str
+
+
+async def find_recordings(
+    context: OperationContext, snapshot: Snapshot, plugin: str, command: str | None, *, limit: int
+) -> AsyncIterator[Recording | LostRecording]:
+    """The latest jobs of a plugin that have ended with an answer, newest first, at most `limit`.
+
+    The state in each request is the plugin's present one: earlier ones are not kept. Time limits of steps are
+    those of `snapshot`.
+    """
+    stored = await context.store.plugin_state(plugin)
+    state = {} if stored is None else stored.state
+    seen: set[str] = set()
+    cursor: str | None = None
+    for _page in range(_MAX_PAGES):
+        page = await context.store.list_log(
+            LogFilter(plugin=plugin, command=command), limit=LARGEST_PAGE, cursor=cursor
+        )
+        for row in page.rows:
+            if row.status not in _ANSWERED or row.command in SYSTEM_COMMANDS or row.job_id in seen:
+                continue
+            if len(seen) == limit:
+                return
+            seen.add(row.job_id)
+            if (found := await _load(context, snapshot, row, state)) is not None:
+                yield found
+        cursor = page.next_cursor
+        if cursor is None:
+            return
+
+
+async def _load(
+    context: OperationContext, snapshot: Snapshot, listed: LogRow, state: JsonObject
+) -> Recording | LostRecording | None:
+    """The recording of an execution, whose output the list does not have; None if it was pruned meanwhile."""
+    rows = await context.store.list_executions(listed.job_id)
+    answer = next((row for row in rows if row.execution == listed.execution), None)
+    job = await context.store.get_job(listed.job_id)
+    if job is None or answer is None:
+        return None
+    event = None if job.source_event_id is None else await context.store.get_event(job.source_event_id)
+    given = (
+        None if job.event_context_id is None else await context.store.get_event_context(job.event_context_id)
+    )
+    if lost := _lost(job, event, has_context=given is not None):
+        return LostRecording(answer=answer, lost=lost)
+    pipeline = None if job.run_id is None else await context.store.get_job(job.run_id)
+    name = None if pipeline is None else pipeline.command
+    known = None if name is None else snapshot.policy.pipelines.by_name.get(name)
+    step = None if known is None else known.graph.step(job.step_path)
+    return Recording(
+        claim=ClaimedJob(
+            job=replace(job, cancel_requested_at=None, owner=None, attempt=answer.attempt),
+            event=event,
+            state=state,
+            baggage={} if given is None else given.baggage,
+            pipeline=name,
+            timeout=None if step is None or step.timeout is None else timedelta(seconds=step.timeout),
+        ),
+        answer=answer,
+    )
+
+
+def _lost(job: Job, event: StoredEvent | None, *, has_context: bool) -> str | None:
+    """What of the job's input retention has removed."""
+    gone = []
+    if job.source_event_id is not None and event is None:
+        gone.append("event")
+    if job.event_context_id is not None and not has_context:
+        gone.append("context")
+    return " and ".join(gone) or None

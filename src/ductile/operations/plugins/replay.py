@@ -1,0 +1,329 @@
+"""Replaying recorded requests against a changed plugin or configuration: which answers differ.
+
+The processes are started as for a job, with the same limits. Nothing is written to the store: no state, no
+jobs, no events, no state webhooks. Each request has a copy of the plugin's present state, and the plugin an
+empty directory for its files.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Annotated
+
+from msgspec import Meta
+
+from ductile.config.snapshot import InstalledPlugin, PluginInstance, RefusedPlugin, Snapshot
+from ductile.core.jobs.model import Completed, Outcome
+from ductile.core.jobs.settlement import LogStatus
+from ductile.core.json import JsonValue
+from ductile.core.json_differences import Path as JsonPath
+from ductile.core.json_differences import parse_pattern
+from ductile.engine.launches import LaunchHost, PreparedLaunch, prepare_launch
+from ductile.errors import DeniedError, NotFoundError, RefusedError
+from ductile.operations.context import OperationContext
+from ductile.operations.plugins.answers import (
+    HARMLESS,
+    AnswerDifference,
+    ReplayVerdict,
+    compare_answers,
+    judge_answers,
+    shown_difference,
+)
+from ductile.operations.plugins.lookup import OnePlugin, commands_of, known_command, runnable_plugin
+from ductile.operations.plugins.recordings import LostRecording, Recording, find_recordings
+from ductile.operations.request import refused
+from ductile.operations.response import Id, Response, Timestamp, milliseconds, timestamp
+from ductile.plugins.discovery import load_directory
+from ductile.protocol.manifest.model import MANIFEST_FILE, CommandType
+from ductile.runner.interpret import interpret, mask_state_secrets
+from ductile.runner.port import CouldNotStart, ForkServerLost
+from ductile.runner.process.spawn import SpawnRunner
+from ductile.store.model.records import LARGEST_PAGE, LogRow
+from ductile.struct import Value, about, replace
+
+DEFAULT_JOBS = 50
+#: In place of the id of a store, so that no daemon takes the processes for those of its jobs.
+_NO_STORE = "none"
+_MAX_DIFFERENCES = 20
+_WRITES = "it writes: running it again would repeat what it does outside"
+
+
+def _decode_paths(name: str, value: JsonValue) -> tuple[JsonPath, ...]:
+    paths = value if isinstance(value, list) else [value]
+    found = [parse_pattern(each) if isinstance(each, str) else None for each in paths]
+    if None in found:
+        example = "Write paths such as result.fetched_at or events.*.payload.at."
+        raise refused(name, f"{name} has to be a list of paths", example)
+    return tuple(path for path in found if path is not None)
+
+
+class ReplayPlugin(OnePlugin):
+    candidate: Annotated[
+        str | None,
+        about(
+            "The directory of the changed plugin, on the machine of the daemon (default: the plugin and its "
+            "settings as they are on disk)."
+        ),
+    ] = None
+    last: Annotated[
+        int, Meta(ge=1, le=LARGEST_PAGE, description="How many of its latest jobs are replayed.")
+    ] = DEFAULT_JOBS
+    command: Annotated[str | None, about("Only jobs of this command.")] = None
+    ignore: Annotated[
+        tuple[JsonPath, ...],
+        Meta(
+            description="Paths that are not compared, such as result.fetched_at or events.*.payload.at.",
+            extra={"decode": _decode_paths},
+            extra_json_schema={"type": "array", "items": {"type": "string"}},
+        ),
+    ] = ()
+    include_writes: Annotated[
+        bool, about("Replay write commands too: what they do outside of Ductile happens again.")
+    ] = False
+
+
+class ReplayedJob(Value):
+    job_id: Id
+    command: str
+    recorded_at: Timestamp
+    verdict: ReplayVerdict
+    differences: Annotated[list[AnswerDifference], about("At most 20.")]
+    duration_ms: Annotated[float | None, about("Of the candidate.")]
+
+
+class JobNotReplayed(Value):
+    job_id: Id
+    command: str
+    reason: str
+
+
+class PluginReplay(Response):
+    plugin: str
+    candidate: Annotated[str, about("The directory or script that was run.")]
+    passed: Annotated[bool, about("Whether no answer is `different` and none `fails_now`.")]
+    counts: Annotated[dict[str, int], about("How many jobs have each verdict.")]
+    jobs: Annotated[list[ReplayedJob], about("Newest first.")]
+    not_replayed: list[JobNotReplayed]
+    not_reproduced: Annotated[
+        list[str], about("What was not as it was for the recorded jobs, and can be why an answer differs.")
+    ]
+
+
+async def replay_plugin(context: OperationContext, request: ReplayPlugin) -> PluginReplay:
+    """Run recorded requests against the candidate and compare the answers. Nothing is stored.
+
+    Raises `RefusedError` for a candidate that cannot run, `NotFoundError` if no job can be replayed.
+    """
+    snapshot = await _with_candidate(context, request)
+    plugin = runnable_plugin(snapshot, request.plugin)
+    if request.command is not None:
+        known_command(plugin, request.command)
+    runner = SpawnRunner()
+    try:
+        with TemporaryDirectory(prefix="ductile-replay-") as scratch:
+            lab = _Lab(context, request, snapshot, runner, scratch)
+            async for each in find_recordings(
+                context, snapshot, request.plugin, request.command, limit=request.last
+            ):
+                await lab.replay(each)
+            lab.refuse_nothing_replayed()
+            return lab.report(plugin)
+    finally:
+        # Ends what still runs, also when the caller has gone.
+        await asyncio.shield(runner.close())
+
+
+class _Lab:
+    """One replay: runs requests, and collects what became of each."""
+
+    def __init__(
+        self,
+        context: OperationContext,
+        request: ReplayPlugin,
+        snapshot: Snapshot,
+        runner: SpawnRunner,
+        scratch: str,
+    ) -> None:
+        self._request = request
+        self._candidate = snapshot
+        self._runner = runner
+        self._host = LaunchHost(
+            store_id=_NO_STORE,
+            environ=dict(context.environ),
+            directory=str(Path.cwd()),
+            now=context.now,
+            data_directory=scratch,
+        )
+        self._baseline = _baseline(context.snapshot(), snapshot, request)
+        self._has_state = False
+        self._jobs: list[ReplayedJob] = []
+        self._left_out: list[JobNotReplayed] = []
+
+    async def replay(self, recording: Recording | LostRecording) -> None:
+        row = recording.answer
+        if (reason := self._reason_against(recording)) is not None:
+            self._left_out.append(JobNotReplayed(job_id=row.job_id, command=row.command, reason=reason))
+            return
+        assert isinstance(recording, Recording)  # noqa: S101 - a lost one has a reason
+        self._has_state |= bool(recording.claim.state)
+        now = await self._run(recording, self._candidate)
+        differences = compare_answers(row, now, self._request.ignore)
+        verdict = judge_answers(row, now, differences)
+        if verdict not in HARMLESS and self._may_run_baseline(row.command):
+            baseline = await self._run(recording, self._baseline or self._candidate)
+            drift = compare_answers(baseline, now, self._request.ignore)
+            if judge_answers(baseline, now, drift) is ReplayVerdict.SAME:
+                verdict = ReplayVerdict.DRIFTED
+        self._jobs.append(
+            ReplayedJob(
+                job_id=row.job_id,
+                command=row.command,
+                recorded_at=timestamp(row.completed_at),
+                verdict=verdict,
+                differences=[shown_difference(each) for each in differences[:_MAX_DIFFERENCES]],
+                duration_ms=milliseconds(now.duration),
+            )
+        )
+
+    def _reason_against(self, recording: Recording | LostRecording) -> str | None:
+        command = commands_of(self._candidate.plugins[self._request.plugin]).get(recording.answer.command)
+        if isinstance(recording, LostRecording):
+            return f"no longer kept: its {recording.lost}"
+        if command is None:
+            return "the candidate has no such command"
+        if command.type is not CommandType.READ and not self._request.include_writes:
+            return _WRITES
+        return None
+
+    def _may_run_baseline(self, command: str) -> bool:
+        if self._baseline is None or self._request.include_writes:
+            return False
+        known = commands_of(self._baseline.plugins[self._request.plugin]).get(command)
+        return known is not None and known.type is CommandType.READ
+
+    async def _run(self, recording: Recording, snapshot: Snapshot) -> LogRow:
+        """The execution, as the log would have it."""
+        prepared = prepare_launch(recording.claim, snapshot, self._host)
+        outcome: Outcome
+        if isinstance(prepared, PreparedLaunch):
+            launch = replace(prepared.launch, warm=None)
+            started = await self._runner.start(launch)
+            ended = started if isinstance(started, CouldNotStart | ForkServerLost) else await started.wait()
+            outcome = mask_state_secrets(interpret(ended, prepared.script).outcome)
+        else:
+            outcome = prepared
+        evidence = outcome.evidence
+        return replace(
+            recording.answer,
+            status=LogStatus.SUCCEEDED if isinstance(outcome, Completed) else LogStatus.FAILED,
+            error=getattr(outcome, "error", None),
+            result=evidence.stdout,
+            exit_code=evidence.exit_code,
+            output=evidence.output,
+            duration=evidence.duration,
+        )
+
+    def refuse_nothing_replayed(self) -> None:
+        """Raise `NotFoundError`: a replay of nothing must not look like a success."""
+        if self._jobs:
+            return
+        name = self._request.plugin
+        if not self._left_out:
+            raise NotFoundError(f"no job of {name} has ended with an answer that is still kept")
+        ((reason, count),) = Counter(each.reason for each in self._left_out).most_common(1)
+        hint = None
+        if reason == _WRITES:
+            hint = "Declare commands without side effects as `type: read`, or use --include-writes."
+        raise NotFoundError(
+            f"none of the last {len(self._left_out)} jobs of {name} can be replayed; of {count}: {reason}",
+            hint=hint,
+        )
+
+    def report(self, plugin: PluginInstance) -> PluginReplay:
+        verdicts = Counter(each.verdict for each in self._jobs)
+        return PluginReplay(
+            plugin=plugin.name,
+            candidate=_described(plugin),
+            passed=all(verdict in HARMLESS for verdict in verdicts),
+            counts={str(verdict): verdicts[verdict] for verdict in ReplayVerdict if verdicts[verdict]},
+            jobs=self._jobs,
+            not_replayed=self._left_out,
+            not_reproduced=[
+                *(["state: each job had a copy of the present one"] if self._has_state else []),
+                "settings and secrets: as configured now",
+                "files: the plugin had an empty data directory",
+                "the time, and the services that the plugin calls",
+            ],
+        )
+
+
+async def _with_candidate(context: OperationContext, request: ReplayPlugin) -> Snapshot:
+    """The configuration on disk, with the candidate in place of the plugin."""
+    active = context.snapshot()
+    disk = active if context.engine is None else await context.engine.reloader.load_unsealed()
+    if request.candidate is None:
+        return disk
+    directory = Path(request.candidate)
+    if not directory.is_absolute():
+        raise refused("candidate", "candidate has to be an absolute path on the machine of the daemon")
+    if context.source.scopes is not None:
+        _refuse_outside_roots(active, directory)
+    plugin = disk.plugins.get(request.plugin) or runnable_plugin(disk, request.plugin)
+    if plugin.is_script:
+        raise refused(
+            "candidate",
+            f"{plugin.name} is a script of the configuration, which has no directory",
+            "Change `run` in the configuration, and replay without a candidate.",
+        )
+    found = await asyncio.to_thread(_load_candidate, directory)
+    instance = replace(plugin, installed=found, refused=None, enabled=True)
+    return replace(disk, plugins={**disk.plugins, plugin.name: instance})
+
+
+def _load_candidate(directory: Path) -> InstalledPlugin:
+    """The plugin in a directory, if it passes the trust checks. Blocks."""
+    if not (directory / MANIFEST_FILE).exists():
+        missing = f"{directory} has no {MANIFEST_FILE}"
+        if not directory.is_dir():
+            missing = f"there is no directory {directory}"
+        raise NotFoundError(missing, hint="Name the directory of a plugin.")
+    found = load_directory(directory)
+    if isinstance(found, RefusedPlugin):
+        raise RefusedError(f"the candidate cannot run: {found.reason}", hint=found.hint)
+    return found
+
+
+def _refuse_outside_roots(snapshot: Snapshot, directory: Path) -> None:
+    """Refuse a caller with a token a directory that no plugin could be loaded from."""
+    installed = (plugin.installed for plugin in snapshot.plugins.values())
+    roots = {each.root.resolve() for each in installed if each is not None and each.script is None}
+    if directory.resolve().parent not in roots:
+        raise DeniedError(
+            "over HTTP a candidate has to lie in a plugin root of the configuration",
+            hint="Put it beside the plugin, or run the replay on the machine of the daemon.",
+        )
+
+
+def _baseline(active: Snapshot, candidate: Snapshot, request: ReplayPlugin) -> Snapshot | None:
+    """The configuration in force, if running its plugin shows how it answers without the change.
+
+    Files that were changed in place are the plugin in force already.
+    """
+    ours, theirs = active.plugins.get(request.plugin), candidate.plugins[request.plugin]
+    if ours is None or ours.installed is None or not ours.enabled or theirs.installed is None:
+        return None
+    if ours.installed.directory != theirs.installed.directory:
+        return active
+    is_same_program = ours.installed.fingerprint == theirs.installed.fingerprint
+    return active if is_same_program and ours.config_hash != theirs.config_hash else None
+
+
+def _described(plugin: PluginInstance) -> str:
+    if plugin.installed is None:
+        return plugin.uses
+    if plugin.installed.script is not None:
+        return " ".join(plugin.installed.script.argv)
+    return str(plugin.installed.directory)

@@ -1,0 +1,182 @@
+"""Calling a tool: check arguments and the caller's scope, run its operation, make a small answer of it."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import Annotated, Any
+
+from msgspec import UNSET, UnsetType
+
+from ductile.core.jobs.model import SubmittedBy
+from ductile.core.json import JsonObject, JsonValue
+from ductile.core.suggest import did_you_mean
+from ductile.errors import DuctileError, NotFoundError, RefusedError
+from ductile.operations.context import OperationContext
+from ductile.operations.operation import Operation
+from ductile.operations.plugins.skills import OWN_COMMANDS, command_id, pipeline_id
+from ductile.operations.request import refused
+from ductile.operations.response import Response
+from ductile.operations.table import OPERATIONS
+from ductile.operations.tools.answers import compact, fit
+from ductile.operations.tools.catalogue import CommandTool, find_configured, needed_scopes
+from ductile.operations.tools.job_answer import AwaitedJob, decode_wait, wait_and_answer
+from ductile.operations.tools.schemas import tool_fields, waits
+from ductile.operations.tools.table import (
+    ANSWER_CHARACTERS,
+    DEFAULT_ROWS,
+    MAX_ROWS,
+    TOOLS,
+    ToolRow,
+    is_read_only,
+    operation_of,
+)
+from ductile.operations.tools.task import MOMENT, JobTask
+from ductile.operations.tools.wording import reworded
+from ductile.struct import Value, about, replace
+
+_MAX_QUOTED = 100
+_SUBMISSION_FIELDS = ("payload", "wait", "dedupe_key")
+#: Operations under way; the event loop itself holds tasks by weak references only.
+_under_way: set[asyncio.Task[Response]] = set()
+
+
+class CallTool(Value):
+    tool: Annotated[str, about("The tool's name, as in the list of tools.")]
+    arguments: Annotated[dict[str, Any] | None, about("Its arguments, as its schema says.")] = None
+    as_task: Annotated[
+        bool, about("Of a tool that waits for a job: wait for a moment only, and answer with its `task` too.")
+    ] = False
+
+
+class ToolAnswer(Response):
+    tool: str
+    answer: Annotated[
+        dict[str, Any],
+        about(
+            "As the tool's output schema says, without fields that are null; `left_out` names what is cut."
+        ),
+    ]
+    task: Annotated[JobTask | UnsetType, about("With `as_task`, of a tool that waits for a job.")] = UNSET
+
+
+async def call_tool(context: OperationContext, request: CallTool) -> ToolAnswer:
+    """Run what a tool stands for. Raises `NotFoundError` for an unknown tool, else as its operation does."""
+    arguments = request.arguments or {}
+    context = replace(context, source=replace(context.source, submitted_by=SubmittedBy.MCP, waits=False))
+    row = TOOLS.get(request.tool)
+    found: Response | AwaitedJob
+    try:
+        if row is None:
+            found, characters = await _run_configured(context, request, arguments), ANSWER_CHARACTERS
+        else:
+            found, characters = await _run_operation(context, row, request, arguments), row.characters
+    except DuctileError as error:
+        raise reworded(error) from error.__cause__
+    omit = frozenset() if row is None else row.omit
+    if not isinstance(found, AwaitedJob):
+        return ToolAnswer(tool=request.tool, answer=fit(compact(found, omit), characters))
+    return ToolAnswer(
+        tool=request.tool,
+        answer=fit(compact(found.answer, omit), characters),
+        task=found.as_task(context) if request.as_task else UNSET,
+    )
+
+
+def _wait(request: CallTool, arguments: JsonObject) -> timedelta:
+    wait = decode_wait(arguments.get("wait"))
+    return min(wait, MOMENT) if request.as_task else wait
+
+
+async def _run_operation(
+    context: OperationContext, row: ToolRow, request: CallTool, arguments: JsonObject
+) -> Response | AwaitedJob:
+    fields, operation = tool_fields(row), operation_of(row)
+    known = (*fields, "wait") if waits(row) else tuple(fields)
+    required = [name for name, each in fields.items() if each.required or name in row.required]
+    _check_names(arguments, known, required)
+    values: JsonObject = {name: value for name, value in arguments.items() if name != "wait"}
+    if "limit" in fields and is_read_only(row):
+        asked = values.get("limit", DEFAULT_ROWS)
+        values["limit"] = min(asked, MAX_ROWS) if isinstance(asked, int) else asked
+    wait = _wait(request, arguments) if waits(row) else timedelta()
+    _check_scope(context, operation, values)
+    if row.operation == "job.wait":
+        job_id = values.get("job_id")
+        if not isinstance(job_id, str):
+            raise refused("job_id", "job_id has to be text")
+        return await wait_and_answer(context, job_id, wait)
+    if row.starts_job:
+        return await _start(context, operation, values, wait)
+    response = await _run_to_its_end(operation, context, {**values, **row.fixed})
+    return response if row.shape is None else row.shape(response)
+
+
+async def _run_configured(context: OperationContext, request: CallTool, arguments: JsonObject) -> AwaitedJob:
+    found = find_configured(context.snapshot(), request.tool)
+    if found is None:
+        raise _unknown_tool(context, request.tool)
+    _check_names(arguments, _SUBMISSION_FIELDS, [])
+    values: JsonObject = {name: value for name, value in arguments.items() if name != "wait"}
+    if isinstance(found, CommandTool):
+        operation = OPERATIONS["plugin.run"]
+        values |= {"plugin": found.plugin, "command": found.command}
+    else:
+        operation = OPERATIONS["pipeline.run"]
+        values["pipeline"] = found.pipeline
+    wait = _wait(request, arguments)
+    _check_scope(context, operation, values)
+    return await _start(context, operation, values, wait)
+
+
+async def _start(
+    context: OperationContext, operation: Operation, values: JsonObject, wait: timedelta
+) -> AwaitedJob:
+    """Run an operation that starts a job, then wait for the job."""
+    started = await _run_to_its_end(operation, context, values)
+    job_id = getattr(started, "job_id", None)
+    if not isinstance(job_id, str):  # a schedule whose run was skipped
+        raise RefusedError("nothing was started", details=compact(started))
+    deduplicated = getattr(started, "deduplicated", False) is True
+    return await wait_and_answer(context, job_id, wait, deduplicated=deduplicated)
+
+
+async def _run_to_its_end(operation: Operation, context: OperationContext, values: JsonObject) -> Response:
+    """Run an operation. A caller that disconnects meanwhile leaves no change half done."""
+    task = asyncio.create_task(operation.run(context, values), name=operation.name)
+    _under_way.add(task)
+    task.add_done_callback(_under_way.discard)
+    return await asyncio.shield(task)
+
+
+def _check_names(arguments: JsonObject, known: tuple[str, ...], required: list[str]) -> None:
+    for name in arguments:
+        if name not in known:
+            listed = f"Known: {', '.join(known)}." if known else "This tool has none."
+            raise refused(
+                name[:_MAX_QUOTED],
+                f"there is no argument {name[:_MAX_QUOTED]}",
+                did_you_mean(name, known) or listed,
+            )
+    for name in required:
+        if arguments.get(name) is None:
+            raise refused(name, f"{name} is missing", f"Required: {', '.join(required)}.")
+
+
+def _check_scope(context: OperationContext, operation: Operation, values: dict[str, JsonValue]) -> None:
+    access = operation.access
+    if context.source.scopes is None or access.required_scopes is None or access.discovery:
+        return
+    path = {name: value for name, value in values.items() if isinstance(value, str)}
+    context.require_scope(*needed_scopes(access, context.snapshot(), {"plugin": "", "name": "", **path}))
+
+
+def _unknown_tool(context: OperationContext, tool: str) -> NotFoundError:
+    snapshot = context.snapshot()
+    known = [*TOOLS, *map(pipeline_id, snapshot.pipelines)]
+    for plugin in snapshot.plugins.values():
+        if plugin.installed is not None:
+            commands = plugin.installed.manifest.commands
+            known += [command_id(plugin.name, each) for each in commands if each not in OWN_COMMANDS]
+    near = did_you_mean(tool, known)
+    return NotFoundError(f"there is no tool {tool[:_MAX_QUOTED]}", hint=near or "List the tools again.")

@@ -1,0 +1,102 @@
+"""The answer of a tool that starts or awaits a job: its result if it has ended, else how to ask again."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Annotated, Any
+
+from msgspec import UNSET, UnsetType
+
+from ductile.core.jobs.model import TERMINAL, JobReason, JobStatus
+from ductile.core.json import JsonValue
+from ductile.core.runs.graph import RUN_PLUGIN
+from ductile.operations.context import OperationContext
+from ductile.operations.diagnose.explain_run import describe_steps
+from ductile.operations.jobs.query import FullJob, WaitForJob, wait_for_job
+from ductile.operations.request import bad_value, decode_duration
+from ductile.operations.response import Id, Response
+from ductile.operations.tools.task import JobTask, describe_progress, job_task
+from ductile.struct import Value, about
+
+DEFAULT_WAIT = timedelta(seconds=20)
+MAX_WAIT = timedelta(minutes=10)
+
+
+class JobAnswer(Response):
+    job_id: Id
+    plugin: Annotated[str, about("`pipeline` for the run of a pipeline.")]
+    command: Annotated[str, about("The pipeline's name, if it is a run.")]
+    status: JobStatus
+    reason: JobReason
+    ended: Annotated[bool, about("Whether it has ended. If not, its outcome is not known yet.")]
+    next: Annotated[list[str], about("Tools that tell more.")]
+    progress: Annotated[str | UnsetType, about("Of a run that has not ended: how far its steps are.")] = UNSET
+    result: Annotated[Any | UnsetType, about("What the plugin or the last step answered.")] = UNSET
+    error: Annotated[str | UnsetType | None, about("The last error, if it did not succeed.")] = UNSET
+    stderr: Annotated[str | UnsetType | None, about("What it printed on stderr, if it did not succeed.")] = (
+        UNSET
+    )
+    deduplicated: Annotated[
+        bool | UnsetType, about("True if the job existed already, and the call started nothing.")
+    ] = UNSET
+
+
+def decode_wait(value: JsonValue) -> timedelta:
+    if value is None:
+        return DEFAULT_WAIT
+    span = decode_duration("wait", value)
+    if not timedelta() <= span <= MAX_WAIT:
+        raise bad_value("wait", "wait has to be a duration up to 10m", "Ask again with job_wait after that.")
+    return span
+
+
+class AwaitedJob(Value):
+    """A job when it had ended or the time was up, and the answer about it."""
+
+    job: FullJob
+    answer: JobAnswer
+
+    def as_task(self, context: OperationContext) -> JobTask:
+        service = context.snapshot().service
+        return job_task(
+            self.job,
+            progress=self.answer.progress or None,
+            retention=min(service.job_queue_retention, service.job_log_retention),
+            now=context.now(),
+        )
+
+
+async def wait_and_answer(
+    context: OperationContext, job_id: str, wait: timedelta, *, deduplicated: bool = False
+) -> AwaitedJob:
+    """The job when it has ended, or as it is when the time is up."""
+    job = await wait_for_job(context, WaitForJob(job_id=job_id, timeout=wait))
+    ended, succeeded = job.status in TERMINAL, job.status is JobStatus.SUCCEEDED
+    answer = JobAnswer(
+        job_id=job.job_id,
+        plugin=job.plugin,
+        command=job.command,
+        status=job.status,
+        reason=job.reason,
+        ended=ended,
+        next=_next(job, ended=ended),
+        progress=UNSET if ended else await _progress(context, job),
+        result=job.result.get("result") if ended and job.result is not None else UNSET,
+        error=UNSET if succeeded else job.last_error,
+        stderr=UNSET if succeeded or not ended else job.stderr or None,
+        deduplicated=deduplicated or UNSET,
+    )
+    return AwaitedJob(job=job, answer=answer)
+
+
+async def _progress(context: OperationContext, job: FullJob) -> str | UnsetType:
+    run = await context.store.get_run(job.job_id) if job.plugin == RUN_PLUGIN else None
+    return UNSET if run is None else describe_progress(describe_steps(run))
+
+
+def _next(job: FullJob, *, ended: bool) -> list[str]:
+    if not ended:
+        return [f"job_wait job_id={job.job_id}", f"job_cancel job_id={job.job_id}"]
+    if job.status is not JobStatus.SUCCEEDED:
+        return [f"job_explain job_id={job.job_id}"]
+    return [f"job_show job_id={job.job_id}"]

@@ -1,0 +1,122 @@
+"""JSON Schemas of tools: of their arguments from request structs, of their answers from response structs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from ductile.core.json import JsonObject, JsonValue
+from ductile.operations.request import FieldSource, RequestField
+from ductile.operations.response import OFFLINE_ONLY, Response
+from ductile.operations.tools.answers import LEFT_OUT
+from ductile.operations.tools.table import DEFAULT_ROWS, MAX_ROWS, ToolRow, is_read_only, operation_of
+from ductile.protocol.manifest.schema import JsonSchema
+
+#: Fields that only shape the reply of HTTP or the output of the CLI.
+_OF_OTHER_SURFACES = frozenset(("result", "strict", "async", "reveal", "state_webhook_events"))
+_SOURCES_OF_OTHERS = (FieldSource.LOCAL, FieldSource.HEADER)
+_DEFINITIONS = "#/$defs/"
+#: Levels of structs that the schema of an answer describes.
+_LEVELS = 2
+#: What a client needs for checking an answer; titles and descriptions are for the reference pages.
+_LEFT_OUT = frozenset(("title", "default", "description", "format", "required", OFFLINE_ONLY))
+LEFT_OUT_FIELD: JsonObject = {"type": "array", "items": {"type": "string"}}
+WAIT_FIELD: JsonObject = {
+    "type": "string",
+    "description": "How long to wait for the end of the job, such as 20s; at most 10m. After that the answer "
+    "has `ended`: false, and job_wait asks again.",
+    "default": "20s",
+}
+_DEDUPE_KEY: JsonObject = {
+    "type": "string",
+    "description": "While a job with this key waits, runs or has succeeded, the call starts nothing and "
+    "names that job.",
+}
+
+
+def tool_fields(row: ToolRow) -> Mapping[str, RequestField]:
+    """The fields of the operation that a caller of the tool may set."""
+    hidden = {*row.fixed, *(("dry_run",) if row.starts_job else ())}
+    if row.operation == "job.wait":
+        hidden.add("timeout")
+    return {
+        name: each
+        for name, each in operation_of(row).fields.items()
+        if each.source not in _SOURCES_OF_OTHERS and name not in _OF_OTHER_SURFACES and name not in hidden
+    }
+
+
+def waits(row: ToolRow) -> bool:
+    return row.starts_job or row.operation == "job.wait"
+
+
+def input_schema(row: ToolRow) -> JsonObject:
+    fields = tool_fields(row)
+    properties: JsonObject = {
+        name: _field_schema(each, pages=is_read_only(row)) for name, each in fields.items()
+    }
+    if waits(row):
+        properties["wait"] = WAIT_FIELD
+    required = [name for name, each in fields.items() if each.required or name in row.required]
+    return _object(properties, required)
+
+
+def payload_schema(schema: JsonSchema | None) -> JsonObject:
+    """The arguments of a tool that runs a command or a pipeline."""
+    needs_payload = isinstance(schema, dict) and bool(schema.get("required"))
+    payload: JsonValue = schema if isinstance(schema, dict) else {"type": "object"}
+    properties: JsonObject = {"payload": payload, "wait": WAIT_FIELD, "dedupe_key": _DEDUPE_KEY}
+    return _object(properties, ["payload"] if needs_payload else [])
+
+
+def _object(properties: JsonObject, required: list[str]) -> JsonObject:
+    schema: JsonObject = {"type": "object", "properties": properties, "additionalProperties": False}
+    return {**schema, "required": [*required]} if required else schema
+
+
+def _field_schema(field: RequestField, *, pages: bool) -> JsonObject:
+    schema: JsonObject = {**field.schema, "description": field.description}
+    kind = schema.get("type")
+    if isinstance(kind, list):  # a field that is not set is left out
+        schema["type"] = kind[0]
+    if field.name == "limit" and pages:
+        return {**schema, "default": DEFAULT_ROWS, "maximum": MAX_ROWS}
+    default: JsonValue = msgspec.to_builtins(field.default, str_keys=True) if field.default else None
+    return schema if default is None else {**schema, "default": default}
+
+
+def output_schema(types: Iterable[type[Response]]) -> JsonObject:
+    """The schema of an answer that is one of these responses.
+
+    Structs are described two levels deep: a client keeps all schemas of all tools in mind. No field is
+    required, because answers are shortened.
+    """
+    listed = [each for each in types if not each.CLI_ONLY]
+    references, found = msgspec.json.schema_components(listed, ref_template=f"{_DEFINITIONS}{{name}}")
+    shown = [_bare(each, found, _LEVELS) for each in references]
+    for each in shown:
+        each["properties"]["left_out"] = LEFT_OUT_FIELD
+    schema: JsonObject = shown[0] if len(shown) == 1 else {"type": "object", "anyOf": shown}
+    return schema
+
+
+def _bare(schema: Any, components: Mapping[str, Any], levels: int) -> Any:
+    """The schema without texts."""
+    if isinstance(schema, list):
+        return [_bare(each, components, levels) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    if "$ref" in schema:
+        target = components[schema["$ref"].removeprefix(_DEFINITIONS)]
+        if "enum" in target:
+            return {"type": "string"}
+        return _bare(target, components, levels - 1) if levels else {"type": "object"}
+    return {
+        key: {name: _bare(each, components, levels) for name, each in value.items() if name not in LEFT_OUT}
+        if key == "properties"
+        else _bare(value, components, levels)
+        for key, value in schema.items()
+        if key not in _LEFT_OUT
+    }

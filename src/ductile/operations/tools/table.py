@@ -1,0 +1,154 @@
+"""Which operations are tools of an agent, under which names, and what a client may assume about each.
+
+One tool for each thing that an operator does, not one for each endpoint. Commands of plugins and pipelines
+are tools too: see `ductile.operations.tools.catalogue`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ductile.core.json import JsonValue
+from ductile.operations.operation import Operation
+from ductile.operations.response import Response
+from ductile.operations.table import OPERATIONS
+from ductile.operations.tools.shapes import problems_only
+from ductile.struct import Value, field
+
+#: Characters of an answer. Four characters are about a token.
+ANSWER_CHARACTERS = 16_000
+#: Of an explanation or a digest, which an agent reads first: about 1,500 tokens.
+SHORT_ANSWER_CHARACTERS = 5_000
+#: Rows of a list, if the call does not say how many, and at most.
+DEFAULT_ROWS = 10
+MAX_ROWS = 20
+
+
+class ToolRow(Value):
+    operation: str
+    #: Whether it starts a job: the call waits for its end for a time.
+    starts_job: bool = False
+    #: Whether it ends or replaces something that cannot be brought back by another call.
+    destructive: bool = False
+    #: Whether a second call with the same arguments changes nothing more.
+    idempotent: bool = False
+    #: Whether it changes nothing although its operation may not run beside a change.
+    reads: bool = False
+    #: Largest answer, in characters.
+    characters: int = ANSWER_CHARACTERS
+    #: Names of fields that are left out of the answer, at any depth.
+    omit: frozenset[str] = frozenset()
+    #: Makes a shorter response of that of the operation.
+    shape: Callable[[Any], Response] | None = None
+    #: Values of fields that the caller does not choose.
+    fixed: Mapping[str, JsonValue] = field(default_factory=dict)
+    #: Fields that the tool requires although the operation does not.
+    required: tuple[str, ...] = ()
+    #: In place of the operation's summary.
+    summary: str = ""
+
+
+#: Of a job or an execution, which `job_show` has.
+_DETAILS = frozenset(
+    (
+        "id",
+        "execution",
+        "attempt",
+        "max_attempts",
+        "submitted_detail",
+        "created_at",
+        "parent_job_id",
+        "artifacts",
+        "exit_code",
+        "job_status",
+        "duration_ms",
+    )
+)
+
+
+def _explains(operation: str, *omit: str, **options: Any) -> ToolRow:
+    return ToolRow(operation=operation, characters=SHORT_ANSWER_CHARACTERS, omit=frozenset(omit), **options)
+
+
+def _reads(operation: str, *omit: str, **options: Any) -> ToolRow:
+    return ToolRow(operation=operation, omit=frozenset(omit), **options)
+
+
+TOOLS: Mapping[str, ToolRow] = {
+    "last_night": _explains("system.digest"),
+    "what_changed": _explains("config.changes", "restorable", "event", "config"),
+    "status": _reads(
+        "system.status", *_DETAILS, "started_at", "submitted_by", "run_id", "step", "state", "config"
+    ),
+    "doctor": _reads("system.doctor", shape=problems_only, summary="Problems here, and how to fix them"),
+    "job_list": _reads("job.list", "execution", "attempt", "max_attempts", "started_at", "parent_job_id"),
+    "job_show": _reads("job.show"),
+    "job_wait": ToolRow(
+        operation="job.wait", summary="Wait until a job has ended, and answer with its result"
+    ),
+    "job_explain": _explains("job.explain", "executions", "compared", "config", "config_loaded_at"),
+    "job_logs": _reads("job.logs"),
+    "job_cancel": ToolRow(operation="job.cancel", destructive=True, idempotent=True),
+    "job_cancel_many": ToolRow(operation="job.cancel_many", destructive=True, idempotent=True),
+    "job_retry": ToolRow(operation="job.retry", starts_job=True),
+    "job_retry_many": ToolRow(operation="job.retry_many"),
+    "job_rerun": ToolRow(operation="job.rerun", starts_job=True),
+    "run": ToolRow(operation="run.start", starts_job=True, summary="Run a plugin or a pipeline by its name"),
+    "run_explain": _explains("pipeline.explain", *(_DETAILS - {"created_at"}), "graph_kept", "kind"),
+    "run_retry": ToolRow(operation="job.retry_from_step", starts_job=True),
+    "queue": _reads("queue.figures", summary="How many jobs wait and run, plugin by plugin"),
+    "plugin_list": _reads("plugin.list"),
+    "plugin_show": _reads("plugin.show"),
+    "plugin_stats": _reads("plugin.stats"),
+    "plugin_replay": ToolRow(
+        operation="plugin.replay",
+        fixed={"include_writes": False},
+        summary="Run recorded requests of past jobs against a changed plugin: which answers differ",
+    ),
+    "pipeline_list": _reads("pipeline.list"),
+    "pipeline_show": _reads("pipeline.show"),
+    "schedule_list": _reads("schedule.list"),
+    "schedule_explain": _explains("schedule.explain"),
+    "schedule_pause": ToolRow(operation="schedule.pause", idempotent=True),
+    "schedule_resume": ToolRow(operation="schedule.resume", idempotent=True),
+    "schedule_run": ToolRow(operation="schedule.run", starts_job=True),
+    "event_send": ToolRow(operation="event.send"),
+    "event_explain": _reads("event.explain"),
+    "breaker_reset": ToolRow(operation="system.reset", idempotent=True),
+    "webhook_list": _reads("webhook.list"),
+    "delivery_list": _reads("webhook.deliveries"),
+    "delivery_resend": ToolRow(operation="webhook.resend"),
+    "delivery_resend_many": ToolRow(operation="webhook.resend_many"),
+    "token_list": _reads("token.list", "file", "line", "variable", "previous_valid"),
+    "config_show": _reads("config.value"),
+    "config_diff": _reads("config.diff"),
+    "config_history": _reads("config.history", "config", "event"),
+    "config_plan": ToolRow(
+        operation="config.plan_change",
+        reads=True,
+        omit=frozenset(("config",)),
+        summary="Plan a change of the configuration and see what it would do; config_apply with the plan "
+        "does it. Without arguments: the files on disk as they are",
+    ),
+    "config_apply": ToolRow(
+        operation="config.apply",
+        destructive=True,
+        omit=frozenset(("config",)),
+        fixed={"dry_run": False},
+        required=("plan",),
+        summary="Write, seal and load exactly what config_plan has shown, or refuse because something has "
+        "changed. Undo it with config_plan rollback_to=previous",
+    ),
+}
+
+
+def operation_of(row: ToolRow) -> Operation:
+    return OPERATIONS[row.operation]
+
+
+def is_read_only(row: ToolRow) -> bool:
+    """Whether the tool changes nothing."""
+    operation = operation_of(row)
+    is_read = operation.read_only or (operation.http is not None and operation.http.method == "GET")
+    return is_read or row.reads

@@ -1,0 +1,88 @@
+"""Jobs as durable tasks of the Model Context Protocol. The id of a task is the id of its job.
+
+A task is read from the store each time: it survives restarts of its client and of the daemon.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Annotated
+
+from ductile.core.jobs.model import TERMINAL, JobReason, JobStatus
+from ductile.core.timestamps import parse_timestamp
+from ductile.operations.diagnose.explain_run import StepOutcome, StepReport
+from ductile.operations.jobs.query import FullJob
+from ductile.operations.response import Id, Timestamp
+from ductile.struct import Value, about
+
+#: A call that takes longer becomes a task.
+MOMENT = timedelta(seconds=2)
+#: How often to ask for a task, by its age.
+_POLL_INTERVALS = ((timedelta(seconds=10), 1_000), (timedelta(minutes=2), 2_000))
+_LONGEST_POLL_INTERVAL = 5_000
+
+
+class TaskStatus(StrEnum):
+    """As the protocol defines them. A job that failed is a completed task: its result says so."""
+
+    WORKING = "working"
+    #: Reserved for jobs that wait for an answer of a person.
+    INPUT_REQUIRED = "input_required"
+    COMPLETED = "completed"
+    CANCELLED = "cancelled"
+
+
+class JobTask(Value):
+    """A job as a task of the Model Context Protocol."""
+
+    task_id: Annotated[Id, about("The id of the job.")]
+    status: TaskStatus
+    status_message: Annotated[str, about("What it does, or why it ended; of a run, how far its steps are.")]
+    created_at: Timestamp
+    last_updated_at: Timestamp
+    ttl_ms: Annotated[int, about("For how long after its creation it is kept, at least.")]
+    poll_interval_ms: Annotated[int, about("How long to wait before asking again.")]
+
+
+def task_status(status: JobStatus, reason: JobReason) -> TaskStatus:
+    if status not in TERMINAL:
+        return TaskStatus.WORKING
+    return TaskStatus.CANCELLED if reason is JobReason.CANCELLED else TaskStatus.COMPLETED
+
+
+def job_task(job: FullJob, *, progress: str | None, retention: timedelta, now: datetime) -> JobTask:
+    """The job as a task. `progress` is how far the steps of a run are, `retention` counts from its end."""
+    last = job.transitions[-1].at if job.transitions else job.created_at
+    created = parse_timestamp(job.created_at)
+    ended = now if job.completed_at is None else parse_timestamp(job.completed_at)
+    return JobTask(
+        task_id=job.job_id,
+        status=task_status(job.status, job.reason),
+        status_message=progress or _message(job),
+        created_at=job.created_at,
+        last_updated_at=last,
+        ttl_ms=int((retention + ended - created).total_seconds() * 1000),
+        poll_interval_ms=poll_interval(now - created),
+    )
+
+
+def poll_interval(age: timedelta) -> int:
+    """Milliseconds between two questions for a task of this age."""
+    return next((interval for limit, interval in _POLL_INTERVALS if age < limit), _LONGEST_POLL_INTERVAL)
+
+
+def describe_progress(steps: tuple[StepReport, ...]) -> str:
+    """How far a run is: `2 of 5 steps have ended, running: fetch`."""
+    own = [each for each in steps if each.outcome is not StepOutcome.ENTERED]
+    running = [each.step for each in own if any(job.status not in TERMINAL for job in each.jobs)]
+    ended = [each for each in own if each.outcome is not StepOutcome.NOT_REACHED and each.step not in running]
+    text = f"{len(ended)} of {len(own)} steps have ended"
+    return f"{text}, running: {', '.join(running)}" if running else text
+
+
+def _message(job: FullJob) -> str:
+    is_running = job.status is JobStatus.RUNNING
+    text = "it is running" if is_running else f"{job.status}: {job.reason.description}"
+    attempt = f" (attempt {job.attempt} of {job.max_attempts})" if job.attempt > 1 else ""
+    return f"{text}{attempt}"

@@ -1,0 +1,170 @@
+"""Every change that an agent makes to the configuration is a plan first, and exactly that is applied."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from urllib.parse import urlencode
+
+import pytest
+
+from builders.http import SCOPES, Api, an_api, an_api_place, token_for
+from builders.mcp import an_agent
+from ductile.operations.tools.schemas import tool_fields, waits
+from ductile.operations.tools.table import TOOLS, operation_of
+
+PLUGINS = """\
+  # When the meter is read.
+  timed:
+    uses: echo
+    schedules:
+      - {id: nightly, cron: "0 3 * * *"}
+      - {id: again, cron: "0 3 * * *"}
+"""
+
+
+@pytest.fixture(scope="module")
+def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
+    with an_api(an_api_place(tmp_path_factory.mktemp("plans"), PLUGINS)) as running:
+        yield running
+
+
+#: Values for fields that are required. None of them changes anything but by running `echo`.
+SAMPLES = {
+    "job_id": "01a1e212-0000-7000-8000-000000000000",
+    "delivery_id": "01a1e212-0000-7000-8000-000000000000",
+    "plugin": "echo",
+    "name": "echo",
+    "pipeline": "nothing",
+    "schedule": "nothing",
+    "step": "nothing",
+    "type": "nothing.listens",
+    "plan": "0000000000000000",
+}
+#: Those that differ in what they allow.
+TOKENS = tuple(scope for scope in SCOPES if not scope.startswith("read:"))
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+def test_a_tool_needs_the_scope_of_its_operation(api: Api, tool: str) -> None:
+    """For every token: what it may not do over HTTP, it may not do through the tool, and the other way round.
+    What it may never do is not listed.
+    """
+    row = TOOLS[tool]
+    operation = operation_of(row)
+    route = operation.http
+    assert route is not None
+    fields = [name for name, each in tool_fields(row).items() if each.required or name in row.required]
+    given = {name: SAMPLES[name] for name in fields}
+    path = route.path.format_map({**SAMPLES, **given})
+    rest = {name: value for name, value in given.items() if f"{{{name}}}" not in route.path}
+    for scope in TOKENS:
+        token = token_for(scope)
+        if route.method == "GET":
+            direct = api.ask("GET", f"{path}?{urlencode(rest)}", token=token)
+        else:
+            direct = api.ask(route.method, path, {**rest, **row.fixed}, token=token)
+        arguments = {**given, "wait": "0s"} if waits(row) else given
+        called = api.ask("POST", f"/tools/{tool}", {"arguments": arguments}, token=token)
+        assert (called.status == 403) == (direct.status == 403), (scope, called, direct)
+        listed = {each["name"] for each in api.get("/tools", token=token)["tools"]}
+        assert tool in listed or called.status == 403
+
+
+async def test_keys_are_set_removed_and_brought_back(api: Api) -> None:
+    """A plan writes nothing. Applied, it is what was shown, in the history with its author; then undone."""
+    before = api.place.config.read_text()
+    async with an_agent(api.place) as agent:
+        pipeline = {"name": "wired", "steps": [{"id": "one", "uses": "echo"}]}
+        plan = await agent.call(
+            "config_plan",
+            set={"plugins.timed.timeout": "5s", "pipelines[+]": pipeline},
+            unset=["plugins.timed.schedules[1]"],
+        )
+        assert api.place.config.read_text() == before
+        assert plan["reload"]["pipelines"]["added"] == ["wired"]
+        assert [(each["id"], each["change"]) for each in plan["reload"]["schedules"]] == [
+            ("again", "removed")
+        ]
+        (file,) = plan["files"]
+        assert any("plugins.timed.timeout" in line for line in file["differences"])
+        applied = await agent.call("config_apply", plan=plan["plan"])
+        assert (applied["plan"], applied["sealed"]) == (plan["plan"], True)
+        assert "# When the meter is read." in api.place.config.read_text()
+        assert (await agent.call("start__wired"))["status"] == "succeeded"
+        newest = api.place.said("config", "history")["history"][0]
+        assert (newest["command"], newest["author"], newest["in_force"]) == ("apply", "mcp", True)
+        ledger = [row["data"] for row in api.get("/ledger")["events"] if row["kind"] == "config.loaded"]
+        assert ("mcp", plan["plan"]) in [(each.get("author"), each.get("plan")) for each in ledger]
+        back = await agent.call("config_plan", rollback_to="previous")
+        assert back["reload"]["pipelines"]["removed"] == ["wired"]
+        await agent.call("config_apply", plan=back["plan"])
+    assert api.place.config.read_text() == before
+    newest = api.place.said("config", "history")["history"][0]
+    assert (newest["command"], newest["author"]) == ("rollback", "mcp")
+
+
+async def test_a_plan_is_refused_after_another_change(api: Api) -> None:
+    """If a file has changed since, nothing is written, and the error says how to go on."""
+    before = api.place.config.read_text()
+    async with an_agent(api.place) as agent:
+        plan = await agent.call("config_plan", set={"plugins.timed.parallelism": 2})
+        api.place.append("  other: {uses: echo}\n")
+        changed = api.place.config.read_text()
+        error = await agent.refused("config_apply", plan=plan["plan"])
+        assert error["code"] == "conflict"
+        assert "config_plan" in error["hint"]
+        assert api.place.config.read_text() == changed
+        undo = await agent.call("config_plan", rollback_to="sealed")
+        await agent.call("config_apply", plan=undo["plan"])
+        assert api.place.config.read_text() == before
+        assert (await agent.refused("config_apply", plan="0000000000000000"))["code"] == "conflict"
+
+
+async def test_an_impossible_change_is_an_error_with_its_place(api: Api) -> None:
+    """What is wrong, at which key, and what was expected; nothing is kept as a plan."""
+    async with an_agent(api.place) as agent:
+        error = await agent.refused("config_plan", set={"plugins.timed.timeot": "5s"})
+        (problem,) = error["details"]["problems"]
+        assert problem["key"] == "plugins.timed.timeot"
+        assert "timeout" in problem["hint"]
+        assert (await agent.refused("config_plan", unset=["plugins.nothing"]))["code"] == "not_found"
+        assert (await agent.refused("config_plan", unset="plugins.timed"))["details"]["field"] == "unset"
+        assert (await agent.refused("config_plan", rollback_to="ffffffff"))["code"] == "not_found"
+
+
+async def test_a_token_is_narrowed(api: Api) -> None:
+    """One in the configuration, and one that the CLI has made with a scope file."""
+    api.place.said("token", "create", "robot", "--scopes", "jobs:rw,system:rw")
+    async with an_agent(api.place) as agent:
+        for name in ("robot", "jobs:rw"):
+            plan = await agent.call("config_plan", token_scopes={name: ["jobs:ro"]})
+            assert plan["reload"]["tokens"]["changed"] == [name]
+            await agent.call("config_apply", plan=plan["plan"])
+            shown = next(each for each in api.get("/tokens")["tokens"] if each["name"] == name)
+            assert (shown["scopes"], shown["in_force"]) == (["jobs:ro"], True)
+        assert (await agent.refused("config_plan", token_scopes={"nobody": ["jobs:ro"]}))[
+            "code"
+        ] == "not_found"
+
+
+async def test_a_token_cannot_plan_itself_more_rights(api: Api) -> None:
+    """Over a token, keys need all rights, and programs, secrets and stronger tokens stay out of reach."""
+    url = f"http://localhost:{api.port}"
+    async with an_agent(api.place, "--url", url, variables={"DUCTILE_TOKEN": token_for("system:rw")}) as some:
+        assert (await some.refused("config_plan", set={"plugins.timed.timeout": "5s"}))["code"] == "denied"
+        for scopes in ({"*": ["jobs:ro"]}, {"system:rw": ["*"]}):
+            assert (await some.refused("config_plan", token_scopes=scopes))["code"] == "denied"
+        async with an_agent(api.place) as local:
+            plan = await local.call("config_plan", set={"plugins.timed.timeout": "5s"})
+        assert (await some.refused("config_apply", plan=plan["plan"]))["code"] == "denied"
+    async with an_agent(api.place, "--url", url, variables={"DUCTILE_TOKEN": token_for("*")}) as every:
+        assert "plan" in await every.call("config_plan", set={"plugins.timed.timeout": "5s"})
+        for changes in (
+            {"plugins.own.run": "id"},
+            {"plugins": {"own": {"run": "id"}}},
+            {"plugins.timed": {"env": {"PATH": "/elsewhere"}}},
+            {"plugin_roots[+]": "/elsewhere"},
+            {"plugins.timed.schedules[0].payload": {"key": "${HOME}"}},
+            {"api.auth.tokens[0].scopes": ["*"]},
+        ):
+            assert (await every.refused("config_plan", set=changes))["code"] == "denied", changes

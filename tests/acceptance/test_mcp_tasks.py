@@ -1,0 +1,169 @@
+"""Jobs as durable tasks of the Model Context Protocol, over both transports, with the client of the SDK."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import TypeAlias
+
+import pytest
+from mcp.shared.exceptions import MCPError
+
+from builders.http import Api, an_api, token_for
+from builders.mcp import (
+    MODERN,
+    Agent,
+    KnowsTasks,
+    a_place_for_agents,
+    an_agent,
+    an_http_agent,
+    ask_task,
+    end_of_task,
+    get_task,
+    start_task,
+)
+
+Connect: TypeAlias = Callable[[Api], AbstractAsyncContextManager[Agent]]
+
+
+@asynccontextmanager
+async def over_stdio(api: Api) -> AsyncIterator[Agent]:
+    async with an_agent(api.place, mode=MODERN, extensions=(KnowsTasks(),)) as agent:
+        yield agent
+
+
+@asynccontextmanager
+async def over_http(api: Api) -> AsyncIterator[Agent]:
+    async with an_http_agent(api, mode=MODERN, extensions=(KnowsTasks(),)) as agent:
+        yield agent
+
+
+both_transports = pytest.mark.parametrize("connect", [over_stdio, over_http])
+
+
+@pytest.fixture(scope="module")
+def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
+    with an_api(a_place_for_agents(tmp_path_factory.mktemp("mcp"))) as running:
+        yield running
+
+
+def let_go(api: Api) -> Path:
+    """Let the plugin `patient` end."""
+    go = api.place.directory / "demo" / "plugins" / "patient" / "go"
+    go.touch()
+    return go
+
+
+@both_transports
+async def test_a_long_call_becomes_a_task_that_survives_a_reconnect(api: Api, connect: Connect) -> None:
+    """The id of the task is that of the job, and another connection gets its result."""
+    async with connect(api) as agent:
+        started = await start_task(agent, "run__patient__handle", wait="0s")
+        assert started.status == "working"
+        job_id = started.task_id
+    go = await asyncio.to_thread(let_go, api)
+    async with connect(api) as agent:
+        ended = await end_of_task(agent, job_id)
+        go.unlink()
+        assert (ended.task_id, ended.status) == (job_id, "completed")
+        assert ended.result is not None
+        answer = ended.result.structured_content
+        assert answer is not None
+        assert (answer["job_id"], answer["status"], answer["result"]) == (job_id, "succeeded", "went")
+        assert answer == await agent.call("job_wait", job_id=job_id)
+
+
+async def test_a_short_call_is_answered_at_once(api: Api) -> None:
+    """No task for what takes no longer than a moment, nor for a tool that waits for no job."""
+    async with over_http(api) as agent:
+        assert (await agent.call("run__echo__handle"))["status"] == "succeeded"
+        assert "jobs" in await agent.call("job_list")
+
+
+@both_transports
+async def test_a_task_is_cancelled(api: Api, connect: Connect) -> None:
+    """The job is cancelled too. A second cancellation, and an answer to no question, change nothing."""
+    async with connect(api) as agent:
+        task_id = (await start_task(agent, "run__patient__handle", wait="0s")).task_id
+        await ask_task(agent, "tasks/update", task_id, input_responses={})
+        await ask_task(agent, "tasks/cancel", task_id)
+        ended = await end_of_task(agent, task_id)
+        assert (ended.status, ended.result) == ("cancelled", None)
+        await ask_task(agent, "tasks/cancel", task_id)
+        assert (await agent.call("job_wait", job_id=task_id))["reason"] == "cancelled"
+
+
+async def test_a_failed_job_is_a_completed_task_whose_result_says_so(api: Api) -> None:
+    """The protocol keeps `failed` for errors of the protocol."""
+    async with over_http(api) as agent:
+        failed = await agent.call("run__broken__handle")
+        ended = await get_task(agent, failed["job_id"])
+        assert ended.status == "completed"
+        assert ended.result is not None
+        assert ended.result.structured_content == failed
+
+
+async def test_progress_is_that_of_the_steps(api: Api) -> None:
+    def started() -> int:
+        lines = api.daemon.lines
+        return sum(line["signal"] == "job.started" and line["plugin"] == "patient" for line in lines)
+
+    async with over_http(api) as agent:
+        before = started()
+        task_id = (await start_task(agent, "start__slow", wait="0s")).task_id
+        await asyncio.to_thread(api.daemon.wait_until, lambda: started() > before)
+        message = (await get_task(agent, task_id)).status_message
+        assert message == "1 of 2 steps have ended, running: second"
+        await ask_task(agent, "tasks/cancel", task_id)
+        assert (await end_of_task(agent, task_id)).status == "cancelled"
+
+
+async def test_without_the_extension_there_are_no_tasks(api: Api) -> None:
+    """The call answers when the time is up, with the job and how to ask again, and claims nothing."""
+    async with an_http_agent(api, mode=MODERN) as agent:
+        started = await agent.call("run__patient__handle", wait="0s")
+        assert started["ended"] is False
+        with pytest.raises(MCPError, match="has to declare"):
+            await get_task(agent, started["job_id"])
+        await agent.call("job_cancel", job_id=started["job_id"])
+
+
+async def test_tasks_of_others_and_of_nobody_are_refused(api: Api) -> None:
+    """A task is read with the rights of its job, and by its whole id."""
+    async with an_http_agent(api) as agent:
+        job_id = (await agent.call("run__echo__handle"))["job_id"]
+    async with over_http(api) as agent:
+        for unknown in ("last", job_id[:-1], "nothing"):
+            with pytest.raises(MCPError):
+                await get_task(agent, unknown)
+    async with an_http_agent(
+        api, token_for("events:ro"), mode=MODERN, extensions=(KnowsTasks(),)
+    ) as stranger:
+        with pytest.raises(MCPError, match="may not"):
+            await get_task(stranger, job_id)
+
+
+async def test_a_task_outlives_the_daemon(tmp_path: Path) -> None:
+    """After kill -9 and a restart the same id answers with the true outcome, over both transports."""
+    place = a_place_for_agents(tmp_path)
+    with an_api(place) as api:
+        async with over_http(api) as agent:
+            task_id = (await start_task(agent, "run__patient__handle", wait="0s")).task_id
+            await asyncio.to_thread(api.daemon.wait_until_started, task_id)
+            await asyncio.to_thread(api.daemon.end, signal.SIGKILL)
+    async with over_stdio(api) as agent:
+        with pytest.raises(MCPError, match="no daemon is running"):
+            await get_task(agent, task_id)
+        with an_api(place) as api:
+            assert (await get_task(agent, task_id)).status == "working"
+            await asyncio.to_thread(let_go, api)
+            ended = await end_of_task(agent, task_id)
+            async with over_http(api) as other:
+                assert await get_task(other, task_id) == ended
+    assert ended.status == "completed"
+    assert ended.result is not None
+    assert ended.result.structured_content is not None
+    assert ended.result.structured_content["result"] == "went"

@@ -1,0 +1,124 @@
+"""Limits of access tokens, over HTTP, tools and the CLI."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from builders.http import Api, an_api, an_api_place, token_for
+
+#: Answers with a cost.
+PRICED = '#!/bin/sh\ncat >/dev/null\necho \'{"status": "ok", "result": "done", "cost": 0.75}\'\n'
+PLUGINS = "  priced: {}\n"
+PIPELINES = "pipelines:\n  - {name: chain, steps: [{uses: priced}]}\n"
+LIMITS = {
+    "two": "{jobs_per_day: 2}",
+    "money": "{cost_per_day: 1.5}",
+    "chains": "{pipelines: {chain: {jobs_per_day: 0}}}",
+}
+
+
+@pytest.fixture(scope="module")
+def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
+    directory: Path = tmp_path_factory.mktemp("limits")
+    tokens = "".join(
+        f'      - {{name: {name}, token: "{token_for(name)}", scopes: ["*"], limits: {limits}}}\n'
+        for name, limits in LIMITS.items()
+    )
+    place = an_api_place(directory, PLUGINS)
+    written = place.config.read_text()
+    head, auth, rest = written.partition("    tokens:\n")
+    place.config.write_text(f"{head}{auth}{tokens}{rest}{PIPELINES}")
+    place.plugin("priced", PRICED)
+    with an_api(place) as running:
+        yield running
+
+
+def test_what_exceeds_a_limit_is_refused_and_starts_nothing(api: Api) -> None:
+    """429 with what was exceeded, when it resets, and how long to wait; the same over the tools of agents."""
+    token = token_for("two")
+    key = {"Idempotency-Key": "same"}
+    first = api.post("/plugin/echo/handle", {"payload": {}}, token=token, headers=key)
+    again = api.post("/plugin/echo/handle", {"payload": {}}, token=token, headers=key, status=202)
+    assert (again["job_id"], again["deduplicated"]) == (first["job_id"], True)
+    api.post("/pipeline/chain", {}, token=token)
+    refused = api.ask("POST", "/plugin/echo/handle", {}, token=token)
+    assert (refused.status, refused.code) == (429, "limit_reached")
+    details = refused.body["error"]["details"]
+    assert (details["limit"], details["used"], details["maximum"]) == ("jobs_per_day", 2, 2)
+    assert int(refused.headers["retry-after"]) == details["retry_after_seconds"] > 0
+    assert details["resets_at"].endswith("T00:00:00.000000Z")
+    tool = api.ask("POST", "/tools/run__echo__handle", {"arguments": {"payload": {}}}, token=token)
+    assert (tool.status, tool.code) == (429, "limit_reached")
+    assert len([job for job in api.get("/jobs?limit=200")["jobs"] if job["submitted_detail"] == "two"]) == 2
+    shown = api.place.said("token", "show", "two")
+    assert [(each["limit"], each["used"], each["maximum"]) for each in shown["limits"]] == [
+        ("jobs_per_day", 2, 2)
+    ]
+    page = api.ask("GET", "/metrics").content.decode()
+    assert 'ductile_token_limit_used{limit="jobs_per_day",target="",token="two"} 2.0' in page
+    assert "jobs_per_day" in api.place.ductile("token", "show", "two").out
+
+
+def test_a_token_with_limits_makes_none_without(api: Api) -> None:
+    """It has every scope, and still cannot get around its limits with another token or configuration."""
+    token = token_for("chains")
+    made = api.ask("POST", "/tokens", {"name": "free", "scopes": ["plugin:rw"]}, token=token)
+    assert (made.status, made.code) == (403, "denied")
+    assert "has limits" in made.body["error"]["message"]
+    rotated = api.ask("POST", "/tokens/two/rotate", {}, token=token)
+    assert (rotated.status, rotated.code) == (403, "denied")
+
+
+def test_the_cost_of_steps_counts_for_the_token(api: Api) -> None:
+    """Nothing starts once the money is spent."""
+    token = token_for("money")
+    runs = []
+    for _ in range(2):
+        runs.append(api.post("/pipeline/chain", {}, token=token)["job_id"])
+        assert api.ended(runs[-1])["token"] == "money"
+    (step,) = api.get(f"/jobs?run={runs[0]}")["jobs"]
+    assert (step["token"], step["cost"]) == ("money", 0.75)
+    refused = api.ask("POST", "/pipeline/chain", {}, token=token)
+    assert (refused.status, refused.body["error"]["details"]["limit"]) == (429, "cost_per_day")
+    assert api.get("/tokens/money")["spent_today"] == 1.5
+
+
+def test_a_limit_of_a_pipeline_leaves_plugins_alone(api: Api) -> None:
+    token = token_for("chains")
+    refused = api.ask("POST", "/run/chain", {}, token=token)
+    assert (refused.status, refused.body["error"]["details"]["target"]) == (429, "pipeline:chain")
+    api.post("/run/priced", {}, token=token)
+
+
+def test_a_limit_of_an_unknown_plugin_is_an_error(api: Api, tmp_path: Path) -> None:
+    """It would limit nothing."""
+    place = an_api_place(tmp_path, PLUGINS)
+    place.plugin("priced", PRICED)
+    written = place.config.read_text().replace(
+        'scopes: ["*"]}', 'scopes: ["*"], limits: {running: -1, cost_per_day: much, plugins: {prced: {}}}}'
+    )
+    place.config.write_text(written)
+    checked = place.ductile("config", "check")
+    assert checked.status == 78
+    for text in ("a whole number, 0 or more", "a number, 0 or more"):
+        assert text in checked.out + checked.err
+    place.config.write_text(written.replace("running: -1, cost_per_day: much, ", ""))
+    checked = place.ductile("config", "check")
+    assert "there is no plugin prced" in checked.out + checked.err
+
+
+def test_a_count_survives_the_death_of_the_daemon(tmp_path: Path) -> None:
+    """It is committed with the job."""
+    place = an_api_place(tmp_path, PLUGINS)
+    place.plugin("priced", PRICED)
+    limited = place.config.read_text().replace('scopes: ["*"]}', 'scopes: ["*"], limits: {jobs_per_day: 1}}')
+    place.config.write_text(limited)
+    with an_api(place) as running:
+        running.post("/plugin/echo/handle", {})
+        running.daemon.end(signal.SIGKILL)
+    with an_api(place) as running:
+        assert running.ask("POST", "/plugin/echo/handle", {}).code == "limit_reached"

@@ -1,0 +1,59 @@
+"""Answers of tools stay within their size, and say what was left out."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ductile.operations.tools.answers import compact, fit
+from ductile.operations.tools.table import TOOLS, operation_of
+from ductile.struct import Value
+
+_LEAVES = st.none() | st.booleans() | st.integers() | st.text(max_size=3000)
+_JSON = st.recursive(
+    _LEAVES,
+    lambda inner: st.lists(inner, max_size=60) | st.dictionaries(st.text(max_size=20), inner, max_size=20),
+)
+
+
+@given(document=st.dictionaries(st.text("abc", min_size=1, max_size=3), _JSON, max_size=5))
+def test_what_fits_is_not_changed(document: dict[str, Any]) -> None:
+    """Nothing is cut, and nothing is said to be."""
+    before = copy.deepcopy(document)
+    assert fit(document, 10_000_000) == before
+
+
+@given(rows=st.integers(0, 400), text=st.integers(0, 5000))
+def test_long_lists_and_texts_are_cut_and_named(rows: int, text: int) -> None:
+    """The size holds, the beginning is kept, and each cut says how much there was."""
+    document: dict[str, Any] = {"id": 7, "rows": [{"n": number, "why": "x" * text} for number in range(rows)]}
+    size = len(msgspec.json.encode(document))
+    shown = fit(document, 5000)
+    assert len(msgspec.json.encode(shown)) <= 5000
+    assert shown["id"] == 7
+    assert ("left_out" in shown) == (size > 5000)
+    listed: Any = shown["rows"]
+    assert [each["n"] for each in listed] == list(range(len(listed)))
+    if len(listed) < rows:
+        assert f"rows: {len(listed)} of {rows} entries" in shown["left_out"]  # type: ignore[operator]
+
+
+def test_nulls_of_structs_are_left_out_and_those_of_plugins_kept() -> None:
+    """A null in a plugin's JSON is what the plugin said."""
+
+    class _Shown(Value):
+        payload: dict[str, Any]
+        error: str | None = None
+
+    assert compact(_Shown(payload={"a": None})) == {"payload": {"a": None}}
+
+
+def test_every_tool_has_an_operation() -> None:
+    """The table names operations that exist, and fields that they have."""
+    for row in TOOLS.values():
+        fields = operation_of(row).fields
+        assert {*row.fixed, *row.required} <= set(fields)
