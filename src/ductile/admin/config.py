@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from ductile.config.compile.compiler import compile_snapshot
@@ -26,12 +27,13 @@ from ductile.config.load import LoadedConfig, SealMode, load_config
 from ductile.config.schema.fields import SectionOf, fill_in_defaults
 from ductile.config.schema.model import Config
 from ductile.config.seal import verify_sealed
-from ductile.config.snapshot import SqliteLocation
 from ductile.core.suggest import did_you_mean
 from ductile.errors import ConfigError, ConflictError, IntegrityError, NotFoundError, Problem, file_error
 from ductile.plugins.discovery import discover
 from ductile.plugins.scripts import add_scripts
+from ductile.plugins.shipped import shipped_names
 from ductile.protocol.yaml_tree import KeyPath, location_of, node_at, problem_at
+from ductile.store.open_store import require_driver
 from ductile.struct import Value, replace
 
 if TYPE_CHECKING:
@@ -39,9 +41,6 @@ if TYPE_CHECKING:
 
     from ductile.config.snapshot import Discovery, PluginInstance, Snapshot
     from ductile.core.json import JsonValue
-
-
-_NO_STATE_URL = "state.url is not supported by this version"
 
 
 class OpenedConfiguration(Value):
@@ -82,31 +81,34 @@ class SettingChange(Value):
 
 
 def open_configuration(
-    config_path: str | Path | None, environ: Mapping[str, str], *, seal: SealMode = SealMode.VERIFY
+    config_path: str | Path | None,
+    environ: Mapping[str, str],
+    *,
+    seal: SealMode = SealMode.VERIFY,
+    overlay: Mapping[Path, bytes | None] = MappingProxyType({}),
 ) -> OpenedConfiguration:
     """Find, load and compile the configuration. ConfigError if it cannot be used.
 
-    A process that starts jobs verifies the seal; one that only reads need not.
+    A process that starts jobs verifies the seal; one that only reads need not. The overlay replaces the
+    contents of files; None removes one.
     """
 
     def plugins_in(roots: tuple[Path, ...], allow_symlinks: bool) -> tuple[str, ...]:
         return discover(roots, allow_symlinks=allow_symlinks).names
 
-    loaded = load_config(find_config(config_path, environ), environ, seal=seal, list_plugins=plugins_in)
+    file = find_config(config_path, environ)
+    loaded = load_config(file, environ, seal=seal, list_plugins=plugins_in, overlay=overlay)
     return _compile(loaded, environ)
-
-
-def state_file(snapshot: Snapshot) -> Path:
-    """The file of the store; the lock and the socket are beside it. ConfigError for another database."""
-    if not isinstance(snapshot.state, SqliteLocation):
-        raise ConfigError(_NO_STATE_URL, hint="Use state.path.")
-    return snapshot.state.path
 
 
 def _compile(loaded: LoadedConfig, environ: Mapping[str, str]) -> OpenedConfiguration:
     allow_symlinks = loaded.model.service.allow_symlinks
     discovery = add_scripts(
-        discover(_searched_roots(loaded), allow_symlinks=allow_symlinks),
+        discover(
+            _searched_roots(loaded),
+            allow_symlinks=allow_symlinks,
+            shipped=[each.uses or name for name, each in loaded.model.plugins.items() if each.run is None],
+        ),
         loaded.model.plugins,
         loaded.directory,
         search_path=environ.get("PATH"),
@@ -118,11 +120,13 @@ def _compile(loaded: LoadedConfig, environ: Mapping[str, str]) -> OpenedConfigur
 
 
 def _searched_roots(loaded: LoadedConfig) -> tuple[Path, ...]:
-    """The plugin roots; without the default one, if it does not exist and all plugins are scripts."""
-    model, roots = loaded.model, loaded.plugin_roots
+    """The plugin roots; without the default one, if it does not exist and no plugin has to be there."""
+    model, roots, known = loaded.model, loaded.plugin_roots, shipped_names()
     named = model.plugin_roots or model.plugins_dir is not None
-    scripts_only = bool(model.plugins) and all(each.run is not None for each in model.plugins.values())
-    return roots if named or not scripts_only else tuple(root for root in roots if root.is_dir())
+    elsewhere = all(
+        each.run is not None or (each.uses or name) in known for name, each in model.plugins.items()
+    )
+    return roots if named or not elsewhere else tuple(root for root in roots if root.is_dir())
 
 
 def check_configuration(config_path: str | Path | None, environ: Mapping[str, str]) -> ConfigCheck:
@@ -157,11 +161,12 @@ def _open_usable(
     config_path: str | Path | None, environ: Mapping[str, str], seal: SealMode
 ) -> OpenedConfiguration:
     opened = open_configuration(config_path, environ, seal=seal)
-    if not isinstance(opened.snapshot.state, SqliteLocation):
-        problem = problem_at(
-            opened.loaded.location("state", "url"), ("state", "url"), _NO_STATE_URL, hint="use state.path"
-        )
-        raise ConfigError("the configuration has a problem", problems=(problem,))
+    try:
+        require_driver(opened.snapshot.state)
+    except ConfigError as error:
+        place = opened.loaded.location("state", "url")
+        problem = problem_at(place, ("state", "url"), error.message, hint=error.hint)
+        raise ConfigError("the configuration has a problem", problems=(problem,)) from error
     return opened
 
 

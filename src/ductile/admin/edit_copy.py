@@ -7,8 +7,7 @@ import tempfile
 from pathlib import Path
 from typing import Self
 
-from ductile.config.file_io import hash_bytes, make_private_directory, read_regular_file
-from ductile.config.kept_files import KEPT_DIRECTORY
+from ductile.config.file_io import KEPT_DIRECTORY, hash_bytes, make_private_directory, read_regular_file
 from ductile.errors import file_error
 from ductile.struct import Value
 

@@ -14,6 +14,7 @@ from ductile.admin.seal import seal_configuration
 from ductile.config.file_io import PRIVATE_DIRECTORY, PRIVATE_FILE, hash_bytes
 from ductile.config.find_config import CHECKSUMS_FILE, CONFIG_FILE
 from ductile.errors import ConflictError, NotFoundError
+from ductile.plugins.shipped import shipped_root
 from ductile.struct import Value
 
 if TYPE_CHECKING:
@@ -23,8 +24,6 @@ TOKEN_VARIABLE = "DUCTILE_ADMIN_TOKEN"  # noqa: S105 - the name of the variable,
 _TEMPLATES = Path(__file__).parent / "starter_files"
 _EXAMPLE_PLUGIN = "echo"
 _PRIVATE_PROGRAM = 0o700
-#: Shipped plugins are inside an installed package, and beside `src` in a checkout of the source.
-_SHIPPED = (Path(__file__).parents[1] / "shipped_plugins", Path(__file__).parents[3] / "plugins")
 
 
 class StarterConfig(Value):
@@ -64,11 +63,11 @@ def _plan_files(token: str) -> dict[str, NewFile]:
         "scopes/admin.json": scopes,
         ".env": template("env").replace(b"@TOKEN@", token.encode()),
     }
-    example = next((root / _EXAMPLE_PLUGIN for root in _SHIPPED if (root / _EXAMPLE_PLUGIN).is_dir()), None)
-    if example is None:
+    root = shipped_root()
+    if root is None:
         message = f"the plugin {_EXAMPLE_PLUGIN} is not part of this installation"
         raise NotFoundError(message, hint="install Ductile again")
-    for path in sorted(example.iterdir()):
+    for path in sorted((root / _EXAMPLE_PLUGIN).iterdir()):
         if path.is_file():
             contents[f"plugins/{_EXAMPLE_PLUGIN}/{path.name}"] = path.read_bytes()
     # A program is recognised by its first line: not every installer keeps the mode of a file.

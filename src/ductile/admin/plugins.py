@@ -10,16 +10,14 @@ from ductile.config.load import SealMode
 from ductile.core.suggest import did_you_mean
 from ductile.errors import NotFoundError, Problem
 from ductile.plugins.catalogue import PluginEntry, PluginStanding, find_entry, found_entry, list_entries
-from ductile.plugins.discovery import load_plugin
-from ductile.plugins.trust import TrustPolicy
+from ductile.plugins.discovery import load_directory
+from ductile.plugins.shipped import shipped_names
 from ductile.protocol.manifest.model import MANIFEST_FILE
 from ductile.runner.process.spawn import shebang
 from ductile.struct import Value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-    from ductile.config.snapshot import InstalledPlugin, RefusedPlugin
 
 
 class PluginCheck(Value):
@@ -34,6 +32,12 @@ class PluginCheck(Value):
 def list_plugins(config_path: str | None, environ: Mapping[str, str]) -> tuple[PluginEntry, ...]:
     opened = open_configuration(config_path, environ, seal=SealMode.IGNORE)
     return list_entries(opened.snapshot, opened.discovery)
+
+
+def unused_shipped(entries: tuple[PluginEntry, ...]) -> tuple[str, ...]:
+    """The names of shipped plugins that are not among these."""
+    known = {name for entry in entries for name in (entry.name, entry.uses)}
+    return tuple(name for name in shipped_names() if name not in known)
 
 
 def show_plugin(config_path: str | None, environ: Mapping[str, str], plugin: str) -> PluginEntry:
@@ -102,9 +106,3 @@ def is_plugin_directory(target: str) -> bool:
     if "/" in target:
         raise NotFoundError(f"{target} has no {MANIFEST_FILE}", hint="name the directory of a plugin")
     return False
-
-
-def load_directory(directory: Path) -> InstalledPlugin | RefusedPlugin:
-    """Load the plugin in a directory, which does not have to be under a plugin root."""
-    place = directory.absolute()
-    return load_plugin(place, root=place.parent, policy=TrustPolicy(roots=(place.parent,)))

@@ -119,15 +119,18 @@ def seal_plugins(
     opened = open_configuration(config_path, environ, seal=SealMode.IGNORE)
     before = read_checksums(opened.loaded.directory)
     if before is None:
-        raise ConflictError(
-            "the configuration was never sealed", hint="look at it, then run `ductile config lock`"
-        )
+        raise ConflictError("the configuration was never sealed", hint="look at it, then run `ductile apply`")
     if plugin is None:
         now = replace(before, plugins=opened.snapshot.checksums.plugins)
         return _write(opened, now, [*_plugin_entries(before, now)], dry_run=dry_run)
     entry = find_entry(opened.snapshot, plugin, opened.discovery)
     if entry.fingerprint is None:
         raise RefusedError(f"{plugin} cannot be sealed: {entry.reason}", hint=entry.hint)
+    if entry.shipped:
+        raise RefusedError(
+            f"{plugin} is part of Ductile, which is not sealed",
+            hint="to have it sealed, copy it, and `lib` beside it, into a plugin root of your own",
+        )
     if not entry.sealed:
         raise RefusedError(
             f"{plugin} runs a program that is found by PATH, which is not sealed",

@@ -6,7 +6,6 @@ from datetime import timedelta
 from pathlib import Path
 from string import Template
 
-from ductile.admin.config import state_file
 from ductile.config.snapshot import Snapshot
 
 #: Added to the grace period of running jobs: time to end those that did not finish, and to store it.
@@ -97,7 +96,7 @@ def systemd_unit(
 ) -> str:
     """The text of the unit, with the keys that this version of systemd knows."""
     known = _OLDEST if version is None else version
-    state = state_file(snapshot).parent.absolute()
+    state = snapshot.state.directory.absolute()
     stop = snapshot.service.shutdown_grace + _STOP_MARGIN
     paths = (state, config.absolute(), command)
     in_home = any(str(path).startswith(("/home/", "/root/")) for path in paths)

@@ -7,10 +7,11 @@ import uuid
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from http.client import HTTPConnection, HTTPException
+from urllib.parse import urlencode
 
 from ductile.admin.config import open_configuration
 from ductile.core.json import JsonObject
-from ductile.core.webhooks.signatures import signed_headers
+from ductile.core.webhooks.signatures import URL_TOKEN, signed_headers
 from ductile.errors import DaemonNotRunningError
 from ductile.operations.webhooks.manage import named_endpoint
 from ductile.struct import Value, hide_in_repr
@@ -21,13 +22,15 @@ _ACCEPTED = range(200, 300)
 _LOOPBACK = {"0.0.0.0": "127.0.0.1", "::": "::1", "*": "127.0.0.1"}  # noqa: S104 - replaced, not bound
 
 
-@hide_in_repr("body")
+@hide_in_repr("body", "query")
 class SignedRequest(Value):
     host: str
     port: int
     path: str
     headers: Mapping[str, str]
     body: bytes
+    #: The secret, for a sender that cannot sign.
+    query: str = ""
 
     @property
     def url(self) -> str:
@@ -51,6 +54,8 @@ def sign_request(
         body=body,
         now=datetime.now(UTC),
     )
+    # Kept out of what is shown: it is the secret itself.
+    token = headers.pop(URL_TOKEN.header, None)
     host, _, port = snapshot.webhooks_listen.rpartition(":")
     bare = host.strip("[]")
     return SignedRequest(
@@ -59,6 +64,7 @@ def sign_request(
         path=endpoint.path,
         headers={"content-type": "application/json", **headers},
         body=body,
+        query="" if token is None else f"?{urlencode({'token': token})}",
     )
 
 
@@ -66,7 +72,7 @@ def send_request(signed: SignedRequest) -> JsonObject:
     """Send the request and return the listener's answer. DaemonNotRunningError if nothing listens."""
     connection = HTTPConnection(signed.host, signed.port, timeout=_TIMEOUT_SECONDS)
     try:
-        connection.request("POST", signed.path, body=signed.body, headers=dict(signed.headers))
+        connection.request("POST", signed.path + signed.query, body=signed.body, headers=dict(signed.headers))
         response = connection.getresponse()
         status, content = response.status, response.read()
     except (OSError, HTTPException) as error:

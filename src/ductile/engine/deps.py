@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
+from pathlib import Path
 from random import Random
 from typing import Protocol
 
 from ductile.config.snapshot import Snapshot
 from ductile.engine.clock import Clock
-from ductile.engine.webhook_client import HttpWebhookClient, WebhookClient
+from ductile.engine.state_webhooks.client import HttpWebhookClient, WebhookClient
 from ductile.runner.port import Runner
 from ductile.store.port import Store
 from ductile.struct import Value, field
@@ -44,8 +45,9 @@ class EngineDeps(Value):
     #: Reads and compiles the configuration on disk. Blocks; raises `ConfigError`.
     load: Callable[[], Snapshot]
     listeners: NetworkListeners
-    #: The same without verifying the seal: only to show what sealing the files and a reload would change.
-    load_unsealed: Callable[[], Snapshot] | None = None
+    #: The same without verifying the seal, with other contents of some files (None removes one): only to show
+    #: what sealing the files and a reload would change.
+    load_unsealed: Callable[[Mapping[Path, bytes | None]], Snapshot] | None = None
     webhook_client: WebhookClient = field(default_factory=HttpWebhookClient)
     #: Takes the store's lock file again if it was removed; returns whether it was.
     renew_lock: Callable[[], bool] = lambda: False

@@ -27,7 +27,8 @@ from typing import Any, TypeAlias, TypeVar
 
 from ductile.config.snapshot import Snapshot
 from ductile.core.jobs.admission import Caps
-from ductile.core.jobs.model import Job, NewJob
+from ductile.core.jobs.model import TERMINAL, Job, NewJob
+from ductile.core.scripts import EXEC_PLUGIN
 from ductile.engine.clock import STORE_RETRY_INTERVAL, STORE_UNAVAILABLE
 from ductile.engine.executor import ResultNotStoredError
 from ductile.store.model.jobs import ClaimedJob
@@ -35,7 +36,8 @@ from ductile.store.notifier import JobEnded, JobsReady
 from ductile.store.port import Store
 from ductile.struct import replace
 
-#: Nothing renews a lease on one machine, where the store's lock proves that the daemon lives.
+#: Nothing renews it: on one machine the store's lock proves that the daemon lives, with several nodes their
+#: heartbeats do.
 LEASE = timedelta(minutes=5)
 POLL_INTERVAL = timedelta(seconds=30)
 #: For how long nothing is claimed after a process could not be started for lack of resources.
@@ -49,6 +51,14 @@ R = TypeVar("R")
 Execute: TypeAlias = Callable[
     [ClaimedJob, Snapshot, Callable[[], None], Callable[[], None]], Awaitable[object]
 ]
+
+
+def plugins_run_here(snapshot: Snapshot) -> tuple[str, ...]:
+    """Return the plugins whose jobs this node claims from a store that it shares with others."""
+    only = snapshot.service.run_only
+    return tuple(
+        name for name, plugin in snapshot.plugins.items() if plugin.enabled and (only is None or name in only)
+    )
 
 
 class Pause(Enum):
@@ -67,13 +77,18 @@ class Dispatcher:
         *,
         owner: str,
         on_failure: Callable[[BaseException], None],
+        may_claim: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`on_failure` is called with an error that no job caused: the store failed, or Ductile has a bug."""
+        """`on_failure` is called with an error that no job caused: the store failed, or Ductile has a bug.
+
+        While `may_claim` is false nothing is claimed; `wake` is called when it may be true again.
+        """
         self._store = store
         self._execute = execute
         self._snapshot = snapshot
         self._owner = owner
         self._on_failure = on_failure
+        self._may_claim = may_claim
         self._is_running = False
         self._stopped = asyncio.Event()
         self._executions: set[asyncio.Task[None]] = set()
@@ -150,6 +165,8 @@ class Dispatcher:
         """
         if self._stopped.is_set() or job.plugin in self._init_jobs or job.plugin in self._paused_plugins:
             return False
+        if not self._may_claim():
+            return False
         # Shielded: a job that was claimed must run, even if the caller is cancelled.
         return await asyncio.shield(self._start_claim(self._claim_outside_queue(job, limit)))
 
@@ -209,6 +226,8 @@ class Dispatcher:
         self._claim_scheduled = False
         if self._stopped.is_set() or Pause.RESOURCES in self._pauses or not self._claim_wanted:
             return
+        if not self._may_claim():
+            return
         for plugin, job_id in self._init_jobs.items():
             if job_id not in self._executing:
                 self._start_claim(self._claim_init(plugin, job_id))
@@ -231,7 +250,10 @@ class Dispatcher:
     async def _claim_init(self, plugin: str, job_id: str) -> None:
         self._launch(await self._store.claim_by_id([job_id], owner=self._owner, lease=LEASE))
         if job_id not in self._executing and self._init_jobs.get(plugin) == job_id:
-            # A cancel or a purge ended it before it was claimed.
+            job = await self._store.get_job(job_id)
+            if job is not None and job.status not in TERMINAL:
+                return  # Another node runs it.
+            # It has ended: on another node, or by a cancel or a purge before it was claimed.
             del self._init_jobs[plugin]
             self.wake()
 
@@ -249,8 +271,11 @@ class Dispatcher:
     def _caps(self) -> Caps:
         snapshot = self._snapshot()
         if self._caps_cache is None or self._caps_cache[0] is not snapshot:
-            each = {name: plugin.parallelism for name, plugin in snapshot.plugins.items()}
-            self._caps_cache = (snapshot, Caps(workers=snapshot.max_workers, plugins=each))
+            each = {name: plugin.cap for name, plugin in snapshot.plugins.items() if plugin.cap is not None}
+            only = (
+                None if self._store.cluster is None else frozenset((*plugins_run_here(snapshot), EXEC_PLUGIN))
+            )
+            self._caps_cache = (snapshot, Caps(workers=snapshot.max_workers, plugins=each, only=only))
         caps = self._caps_cache[1]
         paused = dict.fromkeys((*self._init_jobs, *self._paused_plugins), 0)
         return replace(caps, plugins={**caps.plugins, **paused}) if paused else caps

@@ -5,29 +5,32 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Coroutine, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from typing import Any, TypeVar
 
 from ductile import __version__
 from ductile.config.snapshot import Snapshot
 from ductile.core.jobs.model import Job, JobStatus
-from ductile.engine.clock import TimerLoop, sleep
+from ductile.engine.clock import STORE_UNAVAILABLE, TimerLoop, sleep
 from ductile.engine.deps import EngineDeps, EngineStatus
-from ductile.engine.dispatcher import Dispatcher
+from ductile.engine.dispatcher import Dispatcher, plugins_run_here
 from ductile.engine.executor import Executor
 from ductile.engine.job_signals import JobSignals
 from ductile.engine.live_output import LiveOutput
 from ductile.engine.maintenance import index_forever, prune_forever
+from ductile.engine.membership import Membership, shared_fingerprint, this_machine
 from ductile.engine.recovery import recover
 from ductile.engine.reload.drain import Drain
 from ductile.engine.reload.reloader import Reloader
 from ductile.engine.scheduler import Scheduler
+from ductile.engine.state_webhooks.sender import STOP_GRACE_SECONDS, WebhookSender
 from ductile.engine.waiters import Waiters
-from ductile.engine.webhook_sender import STOP_GRACE_SECONDS, WebhookSender
 from ductile.errors import StoreFailedError, TooBusyError
 from ductile.runner.orphans import make_identity
+from ductile.store.model.nodes import NodeInfo
 from ductile.store.notifier import (
+    CancelRequested,
     DeadlineSet,
     FailureRecorded,
     JobEnded,
@@ -36,7 +39,9 @@ from ductile.store.notifier import (
     LedgerAppended,
     RetryScheduled,
     SchedulesChanged,
+    StoreAvailable,
     StoreFailed,
+    StoreUnavailable,
 )
 from ductile.struct import replace
 from ductile.telemetry.signals import Signal
@@ -54,19 +59,43 @@ class Engine:
         self._ready = False
         self._shared: dict[str, asyncio.Task[Any]] = {}
         self._sync_callers = 0
+        #: Of the snapshot that it was calculated for.
+        self._fingerprint: tuple[Snapshot, str] | None = None
+        self._stops: set[asyncio.Task[None]] = set()
         store, clock, signals = deps.store, deps.clock, deps.signals
         self.job_signals = JobSignals(signals)
         self.waiters = Waiters()
         self.live_output = LiveOutput(clock.now)
+        self._machine = this_machine()
+        self._owner = make_identity(os.uname().nodename)
+        self.membership = Membership(
+            store.cluster,
+            self._describe_node,
+            signals,
+            recover=self._recover,
+            kill_all=lambda: self._executor.kill_all(),  # noqa: PLW0108 - it is made below
+            wait_for_executions=lambda: self.dispatcher.wait_for_executions(None),
+            stop_jobs=self._stop_jobs,
+            on_change=self._on_membership_changed,
+            on_failure=self._fail,
+        )
         self._executor = Executor(
-            store, deps.runner, self.snapshot, clock, self.job_signals, deps.environ, live=self.live_output
+            store,
+            deps.runner,
+            self.snapshot,
+            clock,
+            self.job_signals,
+            deps.environ,
+            live=self.live_output,
+            may_run=self.membership.holds_lease,
         )
         self.dispatcher = Dispatcher(
             store,
             self._executor.execute,
             self.snapshot,
-            owner=make_identity(os.uname().nodename),
+            owner=self._owner,
             on_failure=self._fail,
+            may_claim=self.membership.holds_lease,
         )
         self.scheduler = Scheduler(
             store,
@@ -77,6 +106,7 @@ class Engine:
             stop_job=self._stop_cancelled,
             clock_was_set=self._on_clock_set,
             draining=lambda: self.draining,
+            is_leader=self.membership.is_leader,
         )
         self._drain = Drain(
             store, clock, signals, is_stopping=self._stop_requested.is_set, on_ended=self.scheduler.wake
@@ -89,6 +119,7 @@ class Engine:
             self.job_signals,
             is_stopping=self._stop_requested.is_set,
             on_switched=self._on_switched,
+            started_at=self.scheduler.started_at,
         )
         self._retries = TimerLoop(clock, self._release_due)
         self._deadlines = TimerLoop(clock, self._cancel_overdue)
@@ -104,12 +135,18 @@ class Engine:
         notifier.subscribe(JobEnded, self.dispatcher.on_job_ended)
         notifier.subscribe(JobEnded, self.waiters.on_job_ended)
         notifier.subscribe(JobEnded, self.scheduler.on_job_ended)
+        notifier.subscribe(CancelRequested, self._on_cancel_requested)
         notifier.subscribe(RetryScheduled, lambda change: self._retries.notify_due_at(change.due_at))
         notifier.subscribe(DeadlineSet, lambda change: self._deadlines.notify_due_at(change.due_at))
         notifier.subscribe(FailureRecorded, lambda change: self._notices.notify_due_at(change.due_at))
         notifier.subscribe(SchedulesChanged, lambda _: self.scheduler.wake())
         notifier.subscribe(LedgerAppended, lambda _: self.waiters.on_ledger_advanced())
         notifier.subscribe(StoreFailed, lambda change: self._fail(change.error))
+        signals = self._deps.signals
+        notifier.subscribe(
+            StoreUnavailable, lambda change: signals.emit(Signal.STORE_BUSY, change.error.message)
+        )
+        notifier.subscribe(StoreAvailable, lambda _: signals.emit(Signal.STORE_AVAILABLE))
 
     # -- for operations, which also use the public services above
 
@@ -177,11 +214,15 @@ class Engine:
 
     async def run(self, ready: Callable[[], None]) -> None:
         """Recover, serve until stopped, and shut down. Raises the error that ended the engine, if any."""
+        await self._deps.store.check_files()  # Raises if the store failed before we subscribed.
+        async with self.membership.joined():
+            await self._run_joined(ready)
+        if self._failure is not None:
+            raise self._failure
+
+    async def _run_joined(self, ready: Callable[[], None]) -> None:
         deps = self._deps
-        await deps.store.check_files()  # Raises if the store failed before we subscribed.
-        await recover(
-            deps.store, self.snapshot().policy, deps.signals, is_stopping=self._stop_requested.is_set
-        )
+        await self._recover()
         if not self.stopping:
             await self.reloader.start()
         if self.stopping:
@@ -190,11 +231,16 @@ class Engine:
             self.waiters.close()
         else:
             await self._serve(ready)
-        if self._failure is not None:
-            raise self._failure
+
+    async def _recover(self) -> None:
+        deps = self._deps
+        await recover(
+            deps.store, self.snapshot().policy, deps.signals, is_stopping=self._stop_requested.is_set
+        )
 
     async def _serve(self, ready: Callable[[], None]) -> None:
         store, clock = self._deps.store, self._deps.clock
+        is_leader = self.membership.is_leader
         services = {
             name: asyncio.create_task(service, name=name)
             for name, service in (
@@ -203,8 +249,8 @@ class Engine:
                 ("deadlines", self._deadlines.run()),
                 ("failure notices", self._notices.run()),
                 ("scheduler", self.scheduler.run()),
-                ("pruning", prune_forever(store, clock, self.snapshot, self._deps.signals)),
-                ("indexing", index_forever(store, clock)),
+                ("pruning", prune_forever(store, clock, self.snapshot, self._deps.signals, is_leader)),
+                ("indexing", index_forever(store, clock, is_leader)),
                 ("webhook sender", self._sender.run()),
                 ("waiters", self.waiters.poll_forever(store, clock)),
                 ("store watch", self._watch_store()),
@@ -268,7 +314,8 @@ class Engine:
         """Check the store's files with every tick: an idle daemon makes no commit that would check them."""
         deps = self._deps
         while True:
-            await deps.store.check_files()
+            with suppress(*STORE_UNAVAILABLE):  # A server that is away comes back.
+                await deps.store.check_files()
             if deps.renew_lock():
                 deps.signals.emit(Signal.STORE_LOCK_RENEWED)
             await sleep(deps.clock, self.snapshot().service.tick_interval)
@@ -304,6 +351,19 @@ class Engine:
         if after is None or after.execution != job.execution:
             self._executor.forget_stop(job)
 
+    def _on_cancel_requested(self, change: CancelRequested) -> None:
+        """Stop a job that runs here, whichever node was asked to cancel it."""
+        if self._executor.runs(change.job_id):
+            task = asyncio.create_task(self._stop_jobs((change.job_id,)), name=f"stop {change.job_id}")
+            self._stops.add(task)
+            task.add_done_callback(self._stops.discard)
+
+    async def _stop_jobs(self, job_ids: tuple[str, ...]) -> None:
+        # A store that is unavailable now is asked again with the next heartbeat.
+        with suppress(*STORE_UNAVAILABLE):
+            for job_id in job_ids:
+                await self._stop_cancelled(job_id)
+
     async def _cancelled_execution(self, job_id: str) -> Job | None:
         job = await self._deps.store.get_job(job_id)
         if job is None or job.status is not JobStatus.RUNNING or job.cancel_requested_at is None:
@@ -314,6 +374,28 @@ class Engine:
         self._deps.signals.emit(Signal.CLOCK_JUMPED)
         for service in (self._retries, self._deadlines, self._notices, self._sender):
             service.wake()
+
+    def _describe_node(self) -> NodeInfo:
+        snapshot, host = self.snapshot(), os.uname().nodename
+        return NodeInfo(
+            owner=self._owner,
+            name=snapshot.service.node or host,
+            host=host,
+            machine=self._machine,
+            version=__version__,
+            config=self._shared_fingerprint(snapshot),
+            workers=snapshot.max_workers,
+            plugins=plugins_run_here(snapshot),
+        )
+
+    def _shared_fingerprint(self, snapshot: Snapshot) -> str:
+        if self._fingerprint is None or self._fingerprint[0] is not snapshot:
+            self._fingerprint = (snapshot, shared_fingerprint(snapshot))
+        return self._fingerprint[1]
+
+    def _on_membership_changed(self) -> None:
+        self.dispatcher.wake()
+        self.scheduler.wake()
 
     def _on_switched(self) -> None:
         """Look again after a reload: schedules and the receiver of failure notices may have changed."""

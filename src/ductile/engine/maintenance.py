@@ -21,14 +21,18 @@ INDEX_DELAY = timedelta(seconds=5)
 
 
 async def prune_forever(
-    store: Store, clock: Clock, snapshot: Callable[[], Snapshot], signals: SignalBus
+    store: Store,
+    clock: Clock,
+    snapshot: Callable[[], Snapshot],
+    signals: SignalBus,
+    is_leader: Callable[[], bool] = lambda: True,
 ) -> None:
-    """Prune at every tick. A sweep that finds nothing writes nothing."""
+    """Prune at every tick, on the leader. A sweep that finds nothing writes nothing."""
     while True:
         with suppress(*STORE_UNAVAILABLE):  # The next tick tries again.
             retention = retention_of(snapshot())
             removed = Counter[str]()
-            more = True
+            more = is_leader()
             while more:
                 pruned = await store.prune(retention)
                 removed.update(pruned.rows)
@@ -38,8 +42,8 @@ async def prune_forever(
         await sleep(clock, snapshot().service.tick_interval)
 
 
-async def index_forever(store: Store, clock: Clock) -> None:
-    """Index a few seconds after a job ended: many jobs cost little more than one."""
+async def index_forever(store: Store, clock: Clock, is_leader: Callable[[], bool] = lambda: True) -> None:
+    """Index a few seconds after a job ended, on the leader: many jobs cost little more than one."""
     with store.notifier.watch(JobEnded) as job_ended:
         job_ended.set()  # An earlier daemon may have left logs to index.
         while True:
@@ -47,7 +51,7 @@ async def index_forever(store: Store, clock: Clock) -> None:
             await sleep(clock, INDEX_DELAY)
             job_ended.clear()
             with suppress(*STORE_UNAVAILABLE):  # The next end of a job tries again.
-                while await store.index_log():
+                while is_leader() and await store.index_log():
                     pass
 
 

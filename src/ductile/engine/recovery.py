@@ -1,8 +1,8 @@
-"""Recovery at start: kill the processes that the last daemon left, then requeue or end its running jobs.
+"""Recovery: kill the processes that a dead daemon left here, then requeue or end its running jobs.
 
-A killed daemon leaves its plugins running, each in a session of its own. Requeuing their jobs while they
-still run would run a job twice at the same time. Processes of jobs that have ended are left alone: a plugin
-may have started a background process on purpose.
+At the start, and when another node has ended. A killed daemon leaves its plugins running, each in a session
+of its own. Requeuing their jobs while they still run would run a job twice at the same time. Processes of
+jobs that have ended are left alone: a plugin may have started a background process on purpose.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ async def recover(
     await _kill_orphans(store, signals)
     more = True
     while more and not is_stopping():
-        sweep = await store.recover(policy)
+        sweep = await store.recover(policy, on_node=store.cluster is not None)
         for job in sweep.jobs:
             data: JsonObject = {"status": job.status, "reason": job.reason, "attempt": job.attempt}
             signals.emit(Signal.JOB_RECOVERED, plugin=job.plugin, job_id=job.id, data=data)

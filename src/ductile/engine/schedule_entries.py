@@ -38,6 +38,7 @@ from ductile.core.schedules.rule import (
     move_into_window,
     occurrence_after_edit,
 )
+from ductile.store.model.jobs import TokenCharge
 from ductile.store.model.schedules import Firing, ScheduleEntry
 from ductile.struct import Value, replace
 
@@ -183,12 +184,20 @@ def firing_of_deferred(
     return replace(firing, occurrences=(late,), job=job, conditions=conditions_of(active))
 
 
-def firing_on_demand(active: ActiveSchedule, entry: ScheduleEntry, *, now: datetime, rng: Random) -> Firing:
+def firing_on_demand(
+    active: ActiveSchedule,
+    entry: ScheduleEntry,
+    *,
+    now: datetime,
+    rng: Random,
+    token: str | None = None,
+    charge: TokenCharge | None = None,
+) -> Firing:
     """Return the firing of a run on request: windows, pauses and the breaker do not apply.
 
     The next occurrence of an `every` schedule is counted from it.
     """
-    job = _job(active, now, rng)
+    job = replace(_job(active, now, rng), token=token, charged=charge is not None)
     next_occurrence = next_occurrence_of(entry)
     if isinstance(active.rule.trigger, Every):
         again = move_into_window(active.rule, add_intervals(active.rule, now))
@@ -201,6 +210,7 @@ def firing_on_demand(active: ActiveSchedule, entry: ScheduleEntry, *, now: datet
         conditions=replace(conditions_of(active), breaker=None),
         planned_from=entry,
         on_demand=True,
+        charge=charge,
     )
 
 
@@ -224,7 +234,9 @@ def conditions_of(active: ActiveSchedule, *, is_catch_up: bool = False) -> Start
 
 
 def _job(active: ActiveSchedule, now: datetime, rng: Random) -> NewJob:
-    payload = active.schedule.payload
+    written = active.schedule.payload
+    payload = None if written is None else written.reveal()
+    webhook, config = active.plugin.state_webhook, active.plugin.config.reveal()
     return NewJob(
         id=make_id(now, rng),
         plugin=active.plugin.name,
@@ -233,5 +245,6 @@ def _job(active: ActiveSchedule, now: datetime, rng: Random) -> NewJob:
         submitted_detail=active.schedule.id,
         max_attempts=active.plugin.retry.max_attempts,
         trace_id=make_trace_id(rng),
-        payload=None if payload is None else payload.reveal(),
+        payload=payload,
+        configured_callback=None if webhook is None else webhook.with_model_of(payload, config),
     )

@@ -33,6 +33,7 @@ from ductile.engine.schedule_entries import (
     without_jobs,
 )
 from ductile.errors import ConflictError, RefusedError
+from ductile.store.model.jobs import TokenCharge
 from ductile.store.model.schedules import FireResult, FireStatus, Firing, ScheduleEntry
 from ductile.store.notifier import JobEnded
 from ductile.store.port import Store
@@ -63,10 +64,12 @@ class Scheduler:
         stop_job: Callable[[str], Awaitable[None]],
         clock_was_set: Callable[[], None],
         draining: Callable[[], frozenset[str]] = frozenset,
+        is_leader: Callable[[], bool] = lambda: True,
     ) -> None:
         """`fired` is called after each firing; `stop_job` stops a job without waiting for its end.
 
-        `draining` returns the plugins of which nothing is started; their due occurrences stay due.
+        `draining` returns the plugins of which nothing is started; their due occurrences stay due. Of several
+        nodes only the leader plans; the others take over where it has stopped.
         """
         self._store = store
         self._clock = clock
@@ -76,11 +79,15 @@ class Scheduler:
         self._stop_job = stop_job
         self._clock_was_set = clock_was_set
         self._draining = draining
+        self._is_leader = is_leader
+        #: Whether the stored entries are those of this node's configuration.
+        self._has_stored = False
         self._woken = asyncio.Event()
         self._stopped = False
-        self._started_at = clock.now()
+        #: Schedules that run some time after the start count from here.
+        self.started_at = clock.now()
         #: The last readings of both clocks; they drift apart when the wall clock is set.
-        self._last_readings = (self._started_at, clock.monotonic())
+        self._last_readings = (self.started_at, clock.monotonic())
         self._loaded: Snapshot | None = None
         self._active: dict[ScheduleKey, ActiveSchedule] = {}
         #: Plugins with an occurrence that waits for other polls to end.
@@ -117,9 +124,12 @@ class Scheduler:
     async def _fire_due(self) -> datetime:
         """Fire everything that is due. Returns when to look again."""
         drift = self._clock_drift()
-        if self._loaded is not self._snapshot():
-            await self._load_schedules()
+        is_leader = self._is_leader()
+        if self._loaded is not self._snapshot() or is_leader is not self._has_stored:
+            await self._load_schedules(store=is_leader)
             drift = drift or timedelta()
+        if not is_leader:
+            return self._clock.now() + self._tick
         if drift is not None:
             await self._follow_clock(drift)
         tried: set[ScheduleKey] = set()
@@ -153,13 +163,18 @@ class Scheduler:
                 await self._fire_unless_draining(firing)
         return bool(waiting)
 
-    async def _load_schedules(self) -> None:
-        """Store the entries of the active configuration: at the start, and after every reload."""
+    async def _load_schedules(self, *, store: bool) -> None:
+        """Follow the active configuration, and store its entries as the leader.
+
+        At the start, after every reload, and when the leader changes.
+        """
         snapshot, now = self._snapshot(), self._clock.now()
-        since = self._started_at if self._loaded is None else now
-        known = await self._store.list_schedules()
-        entries = entries_for(snapshot, known, now=since, started_at=self._started_at, rng=self._rng)
-        await self._store.put_schedules(entries)
+        since = self.started_at if self._loaded is None else now
+        if store:
+            known = await self._store.list_schedules()
+            entries = entries_for(snapshot, known, now=since, started_at=self.started_at, rng=self._rng)
+            await self._store.put_schedules(entries)
+        self._has_stored = store
         self._active = active_schedules(snapshot)
         self._active_since = {key: self._active_since.get(key, since) for key in self._active}
         self._loaded = snapshot
@@ -265,17 +280,21 @@ class Scheduler:
         self.wake()
         return found
 
-    async def run_now(self, plugin: str, schedule_id: str) -> str:
-        """Start a run out of turn and return its job.
+    async def run_now(
+        self, plugin: str, schedule_id: str, *, token: str | None = None, charge: TokenCharge | None = None
+    ) -> str:
+        """Start a run out of turn, for the access token `token`, and return its job.
 
         Raises `ConflictError` if the previous run or the poll guard forbids it, if the plugin is being
-        drained, or if the schedule is unknown.
+        drained, or if the schedule is unknown, and `LimitReachedError` if a limit of the token does.
         """
         if plugin in self._draining():
             raise draining_error(plugin)
         while (entry := await self._entry(plugin, schedule_id)) is not None:
             active = self._active[plugin, schedule_id]
-            firing = firing_on_demand(active, entry, now=self._clock.now(), rng=self._rng)
+            firing = firing_on_demand(
+                active, entry, now=self._clock.now(), rng=self._rng, token=token, charge=charge
+            )
             status = await self._fire(firing)
             if status is FireStatus.FIRED and firing.job is not None:
                 self.wake()

@@ -20,6 +20,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from ductile.config.file_io import make_private_directory
+from ductile.config.snapshot import SqliteLocation, StateLocation
 from ductile.errors import ConflictError, DeniedError, file_error
 from ductile.struct import Value
 
@@ -69,10 +70,15 @@ class LockHolder(Value):
 class StoreLock:
     """Held from construction until `release`, or until the process ends in any way."""
 
-    def __init__(self, database: Path, purpose: LockPurpose = LockPurpose.DAEMON) -> None:
-        """Raise `ConflictError` if another process holds the lock file or the database."""
-        make_private_directory(database.parent)
-        self.path = database.with_name(LOCK_FILE)
+    def __init__(
+        self, directory: Path, database: Path | None, purpose: LockPurpose = LockPurpose.DAEMON
+    ) -> None:
+        """Raise `ConflictError` if another process holds the lock file or the database.
+
+        Without `database`, which is then on a server, the lock excludes other daemons of this machine only.
+        """
+        make_private_directory(directory)
+        self.path = directory / LOCK_FILE
         self._purpose = purpose
         self._database_path = database
         self._database: int | None = None
@@ -102,7 +108,7 @@ class StoreLock:
 
     def hold_database(self) -> None:
         """Lock the database too, if it exists. Raise `ConflictError` if another process holds it."""
-        if self._database is not None:
+        if self._database is not None or self._database_path is None:
             return
         try:
             descriptor = os.open(self._database_path, _READ_FLAGS)
@@ -161,19 +167,28 @@ class StoreLock:
                     os.close(descriptor)
 
 
-def lock_store(path: Path, purpose: LockPurpose = LockPurpose.DAEMON) -> StoreLock:
-    """Lock the store at `path`. Raises `ConflictError` if another process holds it."""
+def lock_store(location: StateLocation, purpose: LockPurpose = LockPurpose.DAEMON) -> StoreLock:
+    """Lock the store, or on a server this machine's directory for it.
+
+    Raises `ConflictError` if another process holds it.
+    """
+    database = location.path if isinstance(location, SqliteLocation) else None
     try:
-        return StoreLock(path, purpose)
+        return StoreLock(location.directory, database, purpose)
     except OSError as error:
-        hint = "Check its permissions, or set state.path to another place."
-        raise file_error(f"the store's directory {path.parent} cannot be used", error, hint=hint) from error
+        key = "state.path" if database is not None else "state.directory"
+        hint = f"Check its permissions, or set {key} to another place."
+        message = f"the store's directory {location.directory} cannot be used"
+        raise file_error(message, error, hint=hint) from error
 
 
-def refuse_held(database: Path) -> None:
+def refuse_held(location: StateLocation) -> None:
     """Raise `ConflictError` if a process holds the store. This process must not have the store open."""
-    if (holder := find_holder(database.parent)) is not None:
-        raise _in_use_error(database.with_name(LOCK_FILE), holder)
+    if (holder := find_holder(location.directory)) is not None:
+        raise _in_use_error(location.directory / LOCK_FILE, holder)
+    if not isinstance(location, SqliteLocation):
+        return
+    database = location.path
     try:
         descriptor = os.open(database, _READ_FLAGS)
     except OSError:

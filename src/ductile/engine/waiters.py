@@ -13,7 +13,7 @@ from ductile.store.notifier import JobEnded
 from ductile.store.port import Store
 
 #: How often the jobs of waiting callers are read, in case the change of one was missed.
-POLL_INTERVAL = timedelta(seconds=15)
+POLL_INTERVAL = timedelta(seconds=5)
 
 
 class Waiters:

@@ -9,18 +9,22 @@ webhook sender, the log index, drains and event streams subscribe themselves):
 
 - `JobsReady`: the dispatcher claims; polls every 30 s.
 - `JobsEnqueued`: `job.accepted` and `job.deduplicated` are emitted for logs and metrics.
-- `JobEnded`: waiting callers resume (they re-read the job every 15 s), the scheduler looks if the job was
+- `JobEnded`: waiting callers resume (they re-read the job every 5 s), the scheduler looks if the job was
   scheduled or a poll, a drain counts pending work (every 5 s), job logs are indexed, and the dispatcher stops
   waiting for an init.
+- `CancelRequested`: the engine stops the job if it runs here; with several nodes, polls with every heartbeat.
 - `RetryScheduled`, `DeadlineSet`: the timer loops of retries and of run deadlines wake earlier; they poll
   every minute.
 - `SchedulesChanged`: the scheduler looks again; it polls with every tick.
 - `DeliveriesDue`: the webhook sender claims deliveries; polls every minute.
 - `LedgerAppended`: event streams (`api.events`, polls every 15 s) and commands that follow a
   log or a run read on.
+- `SessionEnded`: every node refuses the cookie of the session; the API reads all of them when it starts.
 - `StoreFailed`: the daemon stops.
+- `StoreUnavailable`, `StoreAvailable`: the log says so.
 
-Subscribers must not rely on changes alone: a change written by another process is not published here.
+With several nodes on one store, the changes of the others are published here as well, except `JobsEnqueued`
+and `StoreFailed`. Subscribers must not rely on changes alone: one that is lost must only cost time.
 """
 
 from __future__ import annotations
@@ -32,7 +36,7 @@ from datetime import datetime
 from typing import Any, TypeVar
 
 from ductile.core.jobs.model import SubmittedBy
-from ductile.errors import StoreFailedError
+from ductile.errors import StoreBusyError, StoreFailedError
 from ductile.store.model.jobs import EnqueueResult
 from ductile.struct import Value
 
@@ -58,6 +62,12 @@ class JobEnded(Change):
     plugin: str
     command: str
     submitted_by: SubmittedBy
+
+
+class CancelRequested(Change):
+    """A running job is to be stopped, by the node that runs it."""
+
+    job_id: str
 
 
 class RetryScheduled(Change):
@@ -90,10 +100,26 @@ class LedgerAppended(Change):
     """At least one ledger entry was appended."""
 
 
+class SessionEnded(Change):
+    """A session of the dashboard was ended by signing out."""
+
+    session_id: str
+
+
 class StoreFailed(Change):
     """The store stopped writing for good."""
 
     error: StoreFailedError
+
+
+class StoreUnavailable(Change):
+    """The store takes no writes now. `StoreAvailable` follows when it does again."""
+
+    error: StoreBusyError
+
+
+class StoreAvailable(Change):
+    """The store takes writes again."""
 
 
 C = TypeVar("C", bound=Change)
@@ -103,6 +129,7 @@ JOBS_READY = JobsReady()
 SCHEDULES_CHANGED = SchedulesChanged()
 DELIVERIES_DUE = DeliveriesDue()
 LEDGER_APPENDED = LedgerAppended()
+STORE_AVAILABLE = StoreAvailable()
 
 
 class Notifier:

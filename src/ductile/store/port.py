@@ -18,6 +18,7 @@ from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from ductile.errors import ContendedError
+from ductile.store.cluster import Cluster
 from ductile.store.model.maintenance import StoreStats
 from ductile.store.notifier import Notifier
 from ductile.store.session import Session
@@ -34,6 +35,7 @@ from ductile.store.verbs import queue as queue_verbs
 from ductile.store.verbs import retry as retry_verbs
 from ductile.store.verbs import schedules as schedule_verbs
 from ductile.store.verbs import settle as settle_verbs
+from ductile.store.verbs import token_usage as token_verbs
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -98,6 +100,8 @@ class Store(ABC):
         #: Differs for every store. Orphan processes of a crashed daemon are recognised by it.
         self.store_id = store_id
         self.notifier = Notifier()
+        #: The nodes that share this store; None if it is for one daemon only.
+        self.cluster: Cluster | None = None
 
     # -- for an adapter to implement
 
@@ -168,6 +172,7 @@ class Store(ABC):
     job_ids_ending = _read(job_verbs.job_ids_ending)
     job_tree = _read(job_verbs.job_tree)
     list_transitions = _read(ledger_verbs.list_transitions)
+    list_job_ledger = _read(ledger_verbs.list_job_ledger)
     list_executions = _read(job_verbs.list_executions)
     list_log = _read(job_verbs.list_log)
     get_event = _read(job_verbs.get_event)
@@ -177,10 +182,15 @@ class Store(ABC):
     queue_counts = _read(job_verbs.queue_counts)
     queue_depths = _read(job_verbs.queue_depths)
     execution_statistics = _read(job_verbs.execution_statistics)
+    sample_executions = _read(job_verbs.sample_executions)
     #: A barrier: as a write of the lowest priority it sees every write that was requested before it.
     pending_work_behind_queued_writes = _write(Priority.MAINTENANCE, job_verbs.pending_work)
     pending_work = _read(job_verbs.pending_work)
     count_outstanding = _read(job_verbs.count_outstanding)
+
+    # -- access tokens
+
+    token_usage = _read(token_verbs.read_token_usage)
 
     # -- plugins
 
@@ -219,6 +229,8 @@ class Store(ABC):
     ledger_range = _read(ledger_verbs.ledger_range)
     record_config = _write(Priority.CONFIGURE, maintenance_verbs.record_config)
     config_history = _read(maintenance_verbs.config_history)
+    end_session = _write(Priority.CONFIGURE, maintenance_verbs.end_session)
+    ended_sessions = _read(maintenance_verbs.ended_sessions)
     index_log = _write(Priority.MAINTENANCE, maintenance_verbs.index_log)
     prune = _write(Priority.MAINTENANCE, maintenance_verbs.prune)
     count_prunable = _read(maintenance_verbs.count_prunable)

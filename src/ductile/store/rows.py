@@ -147,9 +147,9 @@ _read_job = row_reader(
 
 
 def read_job(row: tuple[SqlValue, ...], payload: JsonObject | None = None) -> Job:
-    *own, url, model, states, artifacts = row
+    *own, url, model, states, artifacts, rerun_of, token, cost = row
     callback = None if url is None else StateSubscription(url=url, model=model, events=parse_states(states))
-    return _read_job((*own, callback, payload, list_or_empty(artifacts)))
+    return _read_job((*own, callback, payload, list_or_empty(artifacts), rerun_of, token, cost))
 
 
 def find_job(session: Session, job_id: str) -> Job | None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from functools import cache
 from random import Random
 from typing import Any, Protocol
 
@@ -11,6 +13,15 @@ from ductile.core.expressions.regex import MatchBudget
 from ductile.store.notifier import Change
 
 SqlValue = Any  # a database column's value; verbs convert it where they read it
+
+#: The tables that `insert_buffered` writes to.
+_BUFFERED = re.compile(r"\b(job_queue|job_log|job_transitions|ledger|events)\b")
+
+
+@cache
+def buffered_tables_in(sql: str) -> frozenset[str]:
+    """Return the tables named by a query that may have buffered rows, which have to be written first."""
+    return frozenset(_BUFFERED.findall(sql))
 
 
 class Session(Protocol):
@@ -43,8 +54,8 @@ class Session(Protocol):
     def fetch_all(self, query: str, /, **values: SqlValue) -> Sequence[tuple[SqlValue, ...]]:
         """Return every row of a named query."""
 
-    def insert(self, query: str, /, **values: SqlValue) -> int | None:
-        """Insert one row. Returns its number, or None if a conflict prevented the insert."""
+    def insert(self, query: str, /, **values: SqlValue) -> bool:
+        """Insert one row. Returns False if a conflict prevented it."""
 
     def execute(self, query: str, /, **values: SqlValue) -> None:
         """Run a named query that returns no rows."""

@@ -302,7 +302,7 @@ async def test_a_server_that_hangs_is_lost_and_replaced(tmp_path: Path) -> None:
 async def test_a_server_that_hangs_cannot_hang_a_job(runner: WarmRunner, tmp_path: Path) -> None:
     """The deadline holds whether or not the server reports the exit."""
     os.mkfifo(tmp_path / "ready")
-    launch = a_launch(a_bad_plugin(tmp_path, "sleeps"), timeout=timedelta(seconds=3))
+    launch = a_launch(a_bad_plugin(tmp_path, "sleeps"), timeout=timedelta(seconds=10))
     process = await start(runner, launch)
     await asyncio.to_thread((tmp_path / "ready").read_bytes)
     (server,) = runner.server_pids

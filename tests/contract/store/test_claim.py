@@ -71,15 +71,32 @@ async def test_never_more_than_asked_for(store: Store) -> None:
     assert len(await claim_all(store, limit=9)) == 3
 
 
-async def test_the_pool_is_a_cap_over_everything_that_runs(store: Store) -> None:
-    """Bounded by max_workers for all owners together; a finished job makes room."""
-    for _ in range(5):
+async def test_the_pool_is_a_cap_of_each_node(store: Store) -> None:
+    """Bounded by max_workers for each owner; a finished job makes room."""
+    for _ in range(6):
         await accept(store, a_new_job())
     caps = Caps(workers=2)
     first, _second = await claim_all(store, caps=caps, owner="a")
-    assert await claim_all(store, caps=caps, owner="b") == []
+    assert await claim_all(store, caps=caps, owner="a") == []
+    assert len(await claim_all(store, caps=caps, owner="b")) == 2
     await settle(store, first.job, ok())
-    assert len(await claim_all(store, caps=caps, owner="b")) == 1
+    assert await claim_all(store, caps=caps, owner="b") == []
+    assert len(await claim_all(store, caps=caps, owner="a")) == 1
+
+
+async def test_the_cap_of_a_plugin_is_for_all_nodes_together(store: Store) -> None:
+    for _ in range(4):
+        await accept(store, a_new_job("a"))
+    caps = Caps(workers=9, plugins={"a": 2})
+    assert len(await claim_all(store, caps=caps, owner="one", limit=1)) == 1
+    assert len(await claim_all(store, caps=caps, owner="two")) == 1
+    assert await claim_all(store, caps=caps, owner="one") == []
+
+
+async def test_a_node_claims_only_the_plugins_it_runs(store: Store) -> None:
+    ids = [await accept(store, a_new_job(plugin)) for plugin in ("gpu", "echo")]
+    claims = await claim_all(store, caps=Caps(workers=9, only=frozenset({"echo"})))
+    assert [claim.job.id for claim in claims] == [ids[1]]
 
 
 async def test_a_capped_plugin_is_passed_over_and_not_waited_for(store: Store) -> None:

@@ -86,12 +86,23 @@ EACH_FIELD: dict[str, Any] = {
     "trace_id": "4bf92f",
     "callback": StateSubscription(url="http://receiver.invalid/", model="m"),
     "max_attempts": 7,
+    "token": "agent",
 }
 
 
 def test_each_field_is_tried() -> None:
     """Except fields that every job has, and fields that a job does not show: other tests check them."""
-    others = {"id", "plugin", "command", "dedupe_ttl", "origin", "after_job_id"}
+    others = {
+        "id",
+        "plugin",
+        "command",
+        "dedupe_ttl",
+        "origin",
+        "after_job_id",
+        "configured_callback",
+        "rerun_of",
+        "charged",
+    }
     assert {*EACH_FIELD, *others} == {*NewJob.__struct_fields__}
 
 

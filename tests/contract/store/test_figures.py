@@ -111,3 +111,26 @@ async def test_jobs_are_counted_and_listed_by_reason_and_duration(store: Store, 
     second = await store.list_jobs(where, limit=2, cursor=first.next_cursor, sort=JobSort.DURATION)
     assert [took[job.id] for job in (*first.rows, *second.rows)] == [9, 5, 1]
     assert second.next_cursor is None
+
+
+async def test_executions_over_time(store: Store, clock: Clock) -> None:
+    """Counted by span and plugin; beyond what is counted, the numbers of the log tell how many there are."""
+    begin = clock()
+    for plugin in ("a", "a", "b"):
+        await accept(store, a_new_job(plugin))
+        await run_next(store, ok())
+    clock.advance(hours=1)
+    for _ in range(4):
+        await accept(store, a_new_job("a"))
+        await run_next(store, failed(permanent=True))
+    clock.advance(hours=1)
+    edges = [begin + timedelta(hours=hours, minutes=-30) for hours in range(3)]
+    first, second = await store.sample_executions(edges, counted=100, timed=100)
+    assert [(each.plugin, each.executions, each.failures) for each in first.counted] == [
+        ("a", 2, 0),
+        ("b", 1, 0),
+    ]
+    assert [(each.plugin, each.executions, each.failures) for each in second.counted] == [("a", 4, 4)]
+    assert (first.total, second.total, len(second.times)) == (3, 4, 4)
+    few, last = await store.sample_executions(edges, counted=2, timed=1)
+    assert (few.total, last.total, len(last.times)) == (3, 4, 1)

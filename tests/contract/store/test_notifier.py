@@ -61,7 +61,7 @@ async def test_a_submission_is_published_when_its_caller_was_cancelled(store: St
     caller = asyncio.create_task(store.enqueue(Submission(jobs=(a_new_job(),))))
     await asyncio.sleep(0)  # the submission is handed to the writer
     caller.cancel()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         assert len((await published).results) == 1
     assert caller.cancelled()
 
@@ -73,7 +73,7 @@ async def test_a_claim_is_committed_when_its_caller_was_cancelled(store: Store) 
     caller = asyncio.create_task(store.claim_by_id([job_id], owner="me", lease=LEASE))
     await asyncio.sleep(0)  # the claim is handed to the writer
     caller.cancel()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         await claimed.wait()
     assert caller.cancelled()
     assert await store.claim_by_id([job_id], owner="me", lease=LEASE) == ()

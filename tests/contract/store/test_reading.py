@@ -16,7 +16,7 @@ from ductile.core.jobs.model import JobStatus, LedgerKind, SubmittedBy
 from ductile.core.jobs.settlement import LogStatus
 from ductile.errors import RefusedError, StoreError
 from ductile.store.model.jobs import Submission
-from ductile.store.model.maintenance import ConfigOrigin, PluginVersion, PluginWork
+from ductile.store.model.maintenance import ConfigOrigin, LoadCause, PluginVersion, PluginWork
 from ductile.store.model.records import JobFilter, LedgerRow, LogFilter, Page
 from ductile.store.port import Store
 
@@ -391,6 +391,26 @@ async def test_the_plugins_of_a_configuration_are_recorded_with_it(store: Store)
     await store.record_config("h2", ConfigOrigin.RELOAD, {}, (), plugins)
     newest, first = await store.config_history(limit=9)
     assert (newest.plugins, first.plugins) == (plugins, None)
+
+
+async def test_the_cause_of_a_load_is_recorded_with_it(store: Store) -> None:
+    """Who applied what, in the history and in the ledger; a start has no cause."""
+    cause = LoadCause(command="apply", author="token deploy", plan="aa11", files="bb22")
+    await store.record_config("h1", ConfigOrigin.START, {})
+    await store.record_config("h2", ConfigOrigin.RELOAD, {}, (), None, cause)
+    newest, first = await store.config_history(limit=9)
+    assert (newest.command, newest.author, newest.files) == ("apply", "token deploy", "bb22")
+    assert (first.command, first.author, first.files) == (None, None, None)
+    started, applied = [row.data for row in await whole_ledger(store)]
+    assert started == {"hash": "h1", "origin": "start"}
+    assert applied == {
+        "hash": "h2",
+        "origin": "reload",
+        "command": "apply",
+        "author": "token deploy",
+        "plan": "aa11",
+        "files": "bb22",
+    }
 
 
 async def test_unknown_names_have_no_rows(store: Store) -> None:

@@ -63,6 +63,8 @@ async def test_a_succeeded_job_is_found_in_the_log_with_every_field(store: Store
         parent_job_id=an_id(),
         event_context_id=context.id,
         trace_id="t",
+        rerun_of=an_id(),
+        token="agent",
     )
     await submit(store, new, contexts=(context,))
     await run_next(store, failed())

@@ -45,7 +45,8 @@ from ductile.core.jobs.model import (
     StateSubscription,
     SubmittedBy,
 )
-from ductile.core.jobs.settlement import MAX_EVENTS, MAX_STATE_BYTES, LogStatus
+from ductile.core.jobs.plugin_state import MAX_STATE_BYTES
+from ductile.core.jobs.settlement import MAX_EVENTS, LogStatus
 from ductile.core.json import JsonObject
 from ductile.core.policy import FactRule
 from ductile.errors import RefusedError

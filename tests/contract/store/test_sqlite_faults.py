@@ -28,12 +28,12 @@ from ductile.errors import (
     StoreFullError,
     StoreSchemaError,
 )
+from ductile.store import writer as writer_module
 from ductile.store.model.jobs import Accepted, Deduplicated
 from ductile.store.model.records import JobFilter, LogFilter
 from ductile.store.port import Priority
 from ductile.store.session import Session
 from ductile.store.sqlite import connection as connection_module
-from ductile.store.sqlite import writer as writer_module
 from ductile.store.sqlite.connection import APPLICATION_ID, wal_path
 from ductile.store.sqlite.migrate import _apply, migrations, schema_version
 from ductile.store.sqlite.session import SqliteSession
@@ -76,13 +76,13 @@ class Gate:
         # So large that the batch ends with it: requests that wait behind it share the next one.
         session.written_size += writer_module.MAX_BYTES
         self._reached.set()
-        self._open.wait(timeout=30)
+        self._open.wait(timeout=60)
 
     @contextlib.asynccontextmanager
     async def held(self) -> AsyncIterator[None]:
         """Whatever is submitted inside is committed as one batch when the block is left."""
         waiting = asyncio.ensure_future(self._store.run_write(Priority.SETTLE, self._wait))
-        await asyncio.to_thread(self._reached.wait, 30)
+        await asyncio.to_thread(self._reached.wait, 60)
         try:
             yield
             for _ in range(5):  # the callers inside have put their requests on the queues
@@ -219,7 +219,7 @@ async def test_requests_behind_a_claim_are_not_lost_when_it_fails(
     async def later() -> str:
         return await store.run_write(priority, lambda _session: "done")
 
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         full, done = await together(store, claim(), later())
     assert isinstance(full, StoreFullError)
     assert done == "done"
@@ -1015,7 +1015,7 @@ async def test_a_defect_in_the_writer_fails_every_caller_and_blocks_none(
     def defect(_session: SqliteSession) -> None:
         raise ZeroDivisionError
 
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         monkeypatch.setattr(SqliteSession, "discard", defect)  # a rollback calls it
         others = [submit(store, a_new_job()) for _ in range(3)]
         errors = await together(store, broken_request(store, ValueError()), *others)

@@ -72,6 +72,53 @@ async def test_a_duplicate_of_a_job_that_was_claimed_without_a_url(store: Store)
     assert (row.state, row.sequence, body["result"], body["model"]) == ("done", 1, "hi", "llama")
 
 
+def reporting_to(url: str, *events: str) -> StateSubscription:
+    return StateSubscription(url=url, model="llama", events=events or None)
+
+
+async def test_a_configured_url_gets_the_states_of_a_job(store: Store) -> None:
+    """Also of one whose submission names no URL."""
+    await accept(store, a_new_job(configured_callback=reporting_to(FIRST, "queued", "done")))
+    await run_next(store, ok(result="hi"))
+    queued, done = await sent_to(store, FIRST)
+    assert [json.loads(row.body)["model"] for row in (queued, done)] == ["llama", "llama"]
+    assert (queued.state, done.state, json.loads(done.body)["result"]) == ("queued", "done", "hi")
+
+
+async def test_the_configured_url_and_that_of_the_submission_get_the_same_events(store: Store) -> None:
+    job = a_new_job(callback=reporting_to(FIRST), configured_callback=reporting_to(SECOND))
+    await accept(store, job)
+    await run_next(store, failed(permanent=True))
+    first, second = await sent_to(store, FIRST), await sent_to(store, SECOND)
+    assert [row.state for row in first] == ["queued", "loading", "failed"]
+    assert [(row.sequence, row.body) for row in first] == [(row.sequence, row.body) for row in second]
+
+
+async def test_the_same_url_configured_and_named_is_sent_each_state_once(store: Store) -> None:
+    job = a_new_job(callback=reporting_to(FIRST, "done"), configured_callback=reporting_to(FIRST, "queued"))
+    await accept(store, job)
+    await run_next(store, ok())
+    assert await states(store, FIRST) == ["queued", "done"]
+
+
+async def test_a_duplicate_does_not_subscribe_the_configured_url(store: Store) -> None:
+    """The existing job keeps what it was submitted with."""
+    await accept(store, a_keyed_job())
+    answer = await duplicate(store, a_keyed_job(configured_callback=reporting_to(SECOND)))
+    assert answer.subscribed is None
+    await duplicate(store, a_keyed_job(FIRST, configured_callback=reporting_to(SECOND)))
+    await run_next(store, ok())
+    assert await states(store, FIRST) == ["loading", "done"]
+    assert await states(store, SECOND) == []
+
+
+async def test_a_retry_is_reported_to_the_configured_url(store: Store) -> None:
+    job_id = await accept(store, a_new_job(configured_callback=reporting_to(FIRST)))
+    await run_next(store, failed(permanent=True))
+    await store.retry(job_id, POLICY)
+    assert await states(store, FIRST) == ["queued", "loading", "failed", "queued"]
+
+
 async def test_a_duplicate_without_url_subscribes_nothing(store: Store) -> None:
     await accept(store, a_keyed_job())
     assert (await duplicate(store, a_keyed_job())).subscribed is None
@@ -178,10 +225,8 @@ async def test_subscriptions_go_with_their_job(
     await accept(store, a_new_job("newer"))
     while (await store.prune(Retention())).rows:
         pass
-    await store.close()
-    with apsw.Connection(str(store_factory.place / "state.db")) as connection:
-        assert connection.execute("SELECT count(*) FROM state_subscriptions").fetchall() == [(0,)]
-    await store_factory.open()
+    count = "SELECT count(*) FROM state_subscriptions"
+    assert store_factory.kind.run_sql(store_factory.place, count) == [(0,)]
 
 
 async def test_deliveries_of_an_older_store_are_kept(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
-from typing import IO
+from typing import IO, BinaryIO
 
 from ductile.errors import ConflictError, RefusedError
 from ductile.struct import Value, convert, field, to_builtins
@@ -55,6 +55,8 @@ class BackupManifest(Value):
     #: The name of the member that is the store, if there is one.
     store: str | None
     left_out: tuple[str, ...]
+    #: The database server that the store was on; its copy is an SQLite file.
+    server: str | None = None
     #: The path of the configuration's directory below the directory that is restored, if they differ.
     prefix: str | None = None
     format: int = FORMAT
@@ -143,7 +145,7 @@ def open_archive(
     """
     try:
         with gzip.open(path) as unpacked:
-            stream = _HeaderLimiter(unpacked)
+            stream = HeaderLimiter(unpacked)
             with tarfile.open(fileobj=stream, mode="r:") as archive:
                 manifest = _read_manifest(archive, stream, path)
                 yield manifest, _members(archive, stream, manifest, path)
@@ -155,16 +157,23 @@ def open_archive(
         raise _broken(path, "its headers are not those that Ductile writes") from error
 
 
-class _HeaderLimiter(io.RawIOBase):
+class HeaderLimiter(io.RawIOBase):
     """The unpacked bytes of an archive, with a limit on the bytes before the next file begins.
 
     `tarfile` takes the length of a header from the header, and holds all of it in memory.
     """
 
-    def __init__(self, stream: gzip.GzipFile) -> None:
+    def __init__(self, stream: gzip.GzipFile | BinaryIO) -> None:
         self._stream = stream
         #: Bytes left for headers; None while the bytes of a file are read.
         self.left: int | None = _MAX_HEADER
+
+    def next_header(self, archive: tarfile.TarFile) -> tarfile.TarInfo | None:
+        """The next member of the archive that reads from this stream; None at its end."""
+        self.left = _MAX_HEADER
+        found = archive.next()
+        self.left = None
+        return found
 
     def readable(self) -> bool:
         return True
@@ -186,9 +195,9 @@ class _HeaderLimiter(io.RawIOBase):
         return self._stream.tell()
 
 
-def _read_manifest(archive: tarfile.TarFile, headers: _HeaderLimiter, path: Path) -> BackupManifest:
+def _read_manifest(archive: tarfile.TarFile, headers: HeaderLimiter, path: Path) -> BackupManifest:
     first = archive.next()
-    if first is None or first.name != MANIFEST or not _is_plain(first):
+    if first is None or first.name != MANIFEST or not is_plain(first):
         raise _broken(path, "it does not begin with a manifest")
     if first.size > _MAX_MANIFEST:
         raise _broken(path, f"its manifest is larger than {_MAX_MANIFEST >> 20} MiB")
@@ -215,7 +224,7 @@ def _check_manifest(manifest: BackupManifest) -> BackupManifest:
     return manifest
 
 
-def _is_plain(info: tarfile.TarInfo) -> bool:
+def is_plain(info: tarfile.TarInfo) -> bool:
     """Whether it is a regular file without holes: a sparse one can be of any size."""
     return info.type in (tarfile.REGTYPE, tarfile.AREGTYPE) and not info.issparse()
 
@@ -227,18 +236,16 @@ def _short(text: object) -> str:
 
 
 def _members(
-    archive: tarfile.TarFile, headers: _HeaderLimiter, manifest: BackupManifest, path: Path
+    archive: tarfile.TarFile, headers: HeaderLimiter, manifest: BackupManifest, path: Path
 ) -> Iterator[tuple[ArchiveMember, HashingReader]]:
     """In the order of the archive, which is compressed and can only be read from beginning to end."""
     expected = {member.name: member for member in manifest.members}
     while True:
-        headers.left = _MAX_HEADER
-        info = archive.next()
-        headers.left = None
+        info = headers.next_header(archive)
         if info is None:
             break
         member = expected.pop(info.name, None)
-        stream = archive.extractfile(info) if _is_plain(info) else None
+        stream = archive.extractfile(info) if is_plain(info) else None
         if member is None or stream is None:
             raise _broken(path, f"it holds {_short(info.name)}, which its manifest does not list")
         changed = f"{_short(member.name)} is not what was backed up"

@@ -13,11 +13,15 @@ from pathlib import Path
 
 from ductile import __version__
 from ductile.admin.backup.archive import ArchiveMember, BackupManifest, HashingReader, write_archive
-from ductile.admin.config import OpenedConfiguration, state_file
-from ductile.config.file_io import sync_directory
+from ductile.admin.config import OpenedConfiguration
+from ductile.admin.store_rows import sqlite_file
+from ductile.config.file_io import publish_file, sync_directory
 from ductile.config.find_config import CHECKSUMS_FILE, resolve_path
+from ductile.config.schema.plugins import PluginSettings
 from ductile.config.seal import relative_name
+from ductile.config.snapshot import PostgresLocation, SqliteLocation, StateLocation
 from ductile.core.json import JsonObject
+from ductile.core.scripts import read_command
 from ductile.core.timestamps import format_timestamp
 from ductile.errors import ConflictError, NotFoundError, StoreFailedError, UsageError, file_error
 from ductile.struct import Value
@@ -37,21 +41,21 @@ class BackupPart(StrEnum):
     PLUGINS = "plugins"
 
 
-class StoreFiles(Value):
-    """Functions on the files of a store, whichever database it is."""
+#: Called with the present step, the amount that is done, and the whole amount.
+BackupProgress = Callable[[str, int, int], None]
 
-    #: Copies a store: source, target, and a callback with the pages done and all pages.
-    copy: Callable[[Path, Path, Callable[[int, int], None]], None]
+
+class StoreFiles(Value):
+    """Functions on stores and their copies, which are SQLite files whichever database a store is in."""
+
+    #: Copies a store, as it is at one instant, into a new file.
+    copy: Callable[[StateLocation, Path, BackupProgress], None]
     #: Returns the schema version of a copy; `StoreError` if the copy is damaged.
     inspect: Callable[[Path], int]
     #: Assigns a new store id to a copy.
     assign_new_id: Callable[[Path], None]
     #: Raises `StoreError` if only a part of a store's files is there.
     refuse_incomplete: Callable[[Path], None]
-
-
-#: Called with the present step, the amount that is done, and the whole amount.
-BackupProgress = Callable[[str, int, int], None]
 
 
 class BackupRequest(Value):
@@ -88,7 +92,9 @@ def back_up(
     directory, base = _normalize(opened.loaded.directory), _base(opened, wanted)
     parts, left_out, secrets = _collect(opened, wanted)
     store = _find_store(opened, wanted, files)
-    if store is not None:
+    on_server = opened.snapshot.state.name if isinstance(opened.snapshot.state, PostgresLocation) else None
+    # There is no file of a store on a server until it is copied.
+    if store is not None and not (wanted.dry_run and on_server):
         parts[store] = BackupPart.STATE
     names = {path: _archive_name(path, directory, base) for path in parts}
     sources = {name: path for path, name in names.items()}
@@ -97,7 +103,7 @@ def back_up(
     with beside as scratch:
         if store is not None and scratch is not None:
             sources[names[store]] = scratch / "state"
-            files.copy(store, scratch / "state", lambda done, of: progress("copying the store", done, of))
+            files.copy(opened.snapshot.state, scratch / "state", progress)
         manifest = BackupManifest(
             version=__version__,
             created_at=format_timestamp(wanted.now),
@@ -106,7 +112,8 @@ def back_up(
             scopes=tuple(part.value for part in BackupPart if part in wanted.parts),
             secrets=wanted.secrets and BackupPart.CONFIG in wanted.parts,
             members=tuple(_member(path, name, sources[name], parts[path]) for path, name in names.items()),
-            store=None if store is None else names[store],
+            store=None if store is None else _archive_name(store, directory, base),
+            server=None if store is None else on_server,
             left_out=tuple(str(path) for path in left_out),
             prefix=None if base is None else directory.relative_to(base).as_posix(),
         )
@@ -159,11 +166,10 @@ def _collect(
         names += [CHECKSUMS_FILE] if (directory / CHECKSUMS_FILE).is_file() else []
         found |= {_normalize(directory / name): BackupPart.CONFIG for name in names}
     if BackupPart.PLUGINS in wanted.parts:
-        store = state_file(opened.snapshot)
-        for root in opened.loaded.plugin_roots:
-            for path in _files_below(root, left_out):
-                if path.parent != store.parent or not path.name.startswith(store.name):
-                    found.setdefault(path, BackupPart.PLUGINS)
+        store = sqlite_file(opened.snapshot.state)
+        for path in _plugin_files(opened, left_out):
+            if path.parent != store.parent or not path.name.startswith(store.name):
+                found.setdefault(path, BackupPart.PLUGINS)
     secrets: list[Path] = []
     if not wanted.secrets:
         included = opened.loaded.model.environment_vars.include
@@ -172,6 +178,37 @@ def _collect(
         for path in secrets:
             del found[path]
     return found, [*left_out, *secrets], secrets
+
+
+def _plugin_files(opened: OpenedConfiguration, left_out: list[Path]) -> Iterator[Path]:
+    """All files in the plugin roots, and scripts in the directory of the configuration. Scripts elsewhere,
+    which may be programs of the system, are added to `left_out`.
+    """
+    for root in opened.loaded.plugin_roots:
+        yield from _files_below(root, left_out)
+    directory = _normalize(opened.loaded.directory)
+    scripts = [settings for settings in opened.loaded.model.plugins.values() if settings.run is not None]
+    for file in filter(None, (_script_file(settings, directory) for settings in scripts)):
+        if file.is_relative_to(directory):
+            yield file
+        elif file not in left_out:
+            left_out.append(file)
+
+
+def _script_file(settings: PluginSettings, directory: Path) -> Path | None:
+    """The program of a script if it is named by a path, else the first word that names a file in the
+    configuration's directory, as in `python3 report.py`. None if there is no such file.
+    """
+    run = settings.run or ""
+    cwd = directory if settings.cwd is None else resolve_path(settings.cwd, directory)
+    words: tuple[str, ...]
+    program = read_command(run).program
+    if program is not None and "/" in program:
+        words, base = (program,), Path("/")
+    else:
+        words, base = tuple(run.split() if isinstance(run, str) else run), directory
+    places = (_normalize(place / word) for word in words for place in (cwd, directory))
+    return next((path for path in places if path.is_relative_to(base) and path.is_file()), None)
 
 
 def _base(opened: OpenedConfiguration, wanted: BackupRequest) -> Path | None:
@@ -209,7 +246,10 @@ def _files_below(root: Path, left_out: list[Path]) -> Iterator[Path]:
 def _find_store(opened: OpenedConfiguration, wanted: BackupRequest, files: StoreFiles) -> Path | None:
     if BackupPart.STATE not in wanted.parts:
         return None
-    path = _normalize(state_file(opened.snapshot))
+    state = opened.snapshot.state
+    path = _normalize(sqlite_file(state))
+    if not isinstance(state, SqliteLocation):
+        return path
     files.refuse_incomplete(path)
     if path.is_file():
         return path
@@ -273,20 +313,9 @@ def _write(
             write_archive(stream, manifest, paths, on_written)
             stream.flush()
             os.fsync(stream.fileno())
-        _publish(scratch, target)
+        publish_file(scratch, target)
     except FileExistsError:
         raise _exists_error(target) from None
     except OSError as error:
         raise file_error(f"cannot write {target}", error) from error
     sync_directory(target.parent)
-
-
-def _publish(scratch: Path, target: Path) -> None:
-    """Give the finished archive its name. FileExistsError if a file of that name was created meanwhile."""
-    try:
-        os.link(scratch, target)
-    except FileExistsError:
-        raise
-    except OSError:  # a filesystem without links: reserve the name first
-        os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
-        scratch.replace(target)

@@ -173,6 +173,7 @@ def _shown(target: Path, manifest: BackupManifest, *, dry_run: bool) -> JsonObje
         for member in manifest.members
         if member.origin is not None
     ]
+    store = next((member for member in manifest.members if member.name == manifest.store), None)
     return {
         "directory": str(target),
         "config": str(target / (manifest.prefix or "") / manifest.config_file)
@@ -184,6 +185,8 @@ def _shown(target: Path, manifest: BackupManifest, *, dry_run: bool) -> JsonObje
         "bytes": manifest.size,
         "scopes": list(manifest.scopes),
         "outside": [*outside],
+        "store": None if store is None else str(target / restored_path(store, manifest)),
+        "server": manifest.server,
         "left_out": list(manifest.left_out),
         "created_at": manifest.created_at,
         "ductile": manifest.version,

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ductile.admin.config import open_configuration
-from ductile.admin.plugins import is_plugin_directory, load_directory
+from ductile.admin.plugins import is_plugin_directory
 from ductile.config.snapshot import (
     COMMAND_TIMEOUTS,
     OTHER_TIMEOUT,
@@ -24,6 +24,7 @@ from ductile.core.jobs.model import Completed, Failed, TimedOut
 from ductile.core.json import JsonObject
 from ductile.errors import ConfigError, UsageError
 from ductile.plugins.catalogue import find_entry
+from ductile.plugins.discovery import load_directory
 from ductile.runner.interpret import Interpretation, interpret
 from ductile.runner.port import (
     NO_LIMITS,

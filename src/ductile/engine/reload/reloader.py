@@ -9,9 +9,13 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
+from functools import partial
+from pathlib import Path
 from random import Random
+from types import MappingProxyType
 from typing import Self
 
+from ductile.config.history.seal_log import configuration_id
 from ductile.config.snapshot import PluginInstance, Snapshot
 from ductile.core.ids import make_id, make_trace_id
 from ductile.core.jobs.model import JobReason, NewJob, SubmittedBy
@@ -21,13 +25,23 @@ from ductile.engine.deps import EngineDeps
 from ductile.engine.dispatcher import Dispatcher
 from ductile.engine.job_signals import JobSignals, unavailable_signal
 from ductile.engine.reload.drain import Drain
+from ductile.engine.reload.effects import (
+    Effects,
+    NameChanges,
+    compare_schedules,
+    compare_snapshots,
+    enabled_plugins,
+)
 from ductile.engine.reload.tokens import with_token_of, without_token
+from ductile.engine.schedule_entries import entries_for
 from ductile.errors import ConfigError, ConflictError, Problem
 from ductile.store.model.jobs import InitKey, InitResult, InitStatus, NewInit
-from ductile.store.model.maintenance import ConfigOrigin, PluginVersion
+from ductile.store.model.maintenance import NO_CAUSE, ConfigOrigin, LoadCause, PluginVersion
 from ductile.store.port import Store
 from ductile.struct import Value, replace
 from ductile.telemetry.signals import Signal
+
+_RELOAD = LoadCause(command="reload")
 
 
 class RemovedPluginWork(Value):
@@ -45,12 +59,7 @@ class ReloadResult(Value):
 
     #: The fingerprint of the new configuration.
     config: str
-    #: Names of plugins.
-    added: tuple[str, ...]
-    changed: tuple[str, ...]
-    removed: tuple[str, ...]
-    #: Sections of the configuration, besides `plugins`, that differ.
-    settings: tuple[str, ...]
+    effects: Effects
     ends: tuple[RemovedPluginWork, ...]
     warnings: tuple[Problem, ...]
 
@@ -58,7 +67,7 @@ class ReloadResult(Value):
         """Add the jobs and runs that need a removed plugin, counted by its name."""
         work = (
             RemovedPluginWork(plugin=name, jobs=jobs.get(name, 0), runs=runs.get(name, 0))
-            for name in sorted({*self.removed, *jobs})
+            for name in sorted({*self.effects.plugins.removed, *jobs})
         )
         return replace(self, ends=tuple(each for each in work if each.jobs or each.runs))
 
@@ -74,8 +83,11 @@ class Reloader:
         *,
         is_stopping: Callable[[], bool],
         on_switched: Callable[[], None],
+        started_at: datetime,
     ) -> None:
-        """`on_switched` is called after each reload: schedules may have changed."""
+        """`on_switched` is called after each reload: schedules may have changed. `started_at` is the start
+        that schedules count from.
+        """
         #: The active configuration.
         self.snapshot = snapshot
         self._deps = deps
@@ -84,6 +96,7 @@ class Reloader:
         self._job_signals = job_signals
         self._is_stopping = is_stopping
         self._on_switched = on_switched
+        self._started_at = started_at
         self._switching = asyncio.Lock()
         self._tasks: set[asyncio.Task[ReloadResult]] = set()
         self._token_tasks: set[asyncio.Task[None]] = set()
@@ -94,27 +107,33 @@ class Reloader:
             await self._activate(self.snapshot, ConfigOrigin.START)
             await self._end_removed()
 
-    async def reload(self, drain: timedelta | None = None, *, expected: str | None = None) -> ReloadResult:
-        """Switch to the configuration on disk, or raise and change nothing.
+    async def reload(
+        self,
+        drain: timedelta | None = None,
+        *,
+        expected: str | None = None,
+        cause: LoadCause = _RELOAD,
+    ) -> ReloadResult:
+        """Switch to the configuration on disk, or raise and change nothing. `cause` is recorded with it.
 
         `expected` is the fingerprint that it must have: it is what the caller was shown, or nothing changes.
         With `drain`, plugins that it removes finish their accepted work first, within this time. A caller
         that is cancelled meanwhile abandons the drain and the reload.
         """
         if drain is None:
-            return await asyncio.shield(self._start_switch(expected=expected))
+            return await asyncio.shield(self._start_switch(expected=expected, cause=cause))
         with self._drain.exclusive():
             until = self._deps.clock.now() + drain
             drained: frozenset[str] = frozenset()
             try:
                 # Repeated: the configuration may be changed during the drain and remove more plugins.
-                while removed := frozenset((await self._plan())[1].removed) - drained:
+                while removed := frozenset((await self._plan())[1].effects.plugins.removed) - drained:
                     await self._drain.drain(removed, until=until)
                     drained |= removed
             except BaseException:
                 self._drain.abandon()
                 raise
-            switch = self._start_switch(drained, expected=expected)
+            switch = self._start_switch(drained, expected=expected, cause=cause)
             switch.add_done_callback(lambda _: self._drain.abandon())
             try:
                 return await asyncio.shield(switch)
@@ -126,16 +145,31 @@ class Reloader:
     def reload_in_background(self) -> None:
         """Reload on SIGHUP, which has no caller to answer; `config.refused` is emitted with the error."""
         # Without a reader of its exception, asyncio would report the task as a bug.
-        self._start_switch().add_done_callback(lambda task: task.cancelled() or task.exception())
+        switch = self._start_switch(cause=LoadCause(command="signal"))
+        switch.add_done_callback(lambda task: task.cancelled() or task.exception())
 
-    async def preview(self, *, unsealed: bool = False) -> ReloadResult:
-        """Return what a reload would change. Raises what the reload would raise.
+    async def preview(self) -> ReloadResult:
+        """Return what a reload would change. Raises what the reload would raise."""
+        return await self._preview(await asyncio.to_thread(self._deps.load))
 
-        With `unsealed`, as if the files on disk were sealed.
+    async def preview_unsealed(
+        self, overlay: Mapping[Path, bytes | None] = MappingProxyType({})
+    ) -> tuple[Snapshot, ReloadResult]:
+        """Return the configuration on disk as if it were sealed, with these contents of files, and what a
+        reload to it would change.
         """
-        new, planned = await self._plan(unsealed=unsealed)
+        new = await self.load_unsealed(overlay)
+        return new, await self._preview(new)
+
+    async def load_unsealed(self, overlay: Mapping[Path, bytes | None] = MappingProxyType({})) -> Snapshot:
+        """Return the configuration on disk as if it were sealed. Raises ConfigError."""
+        load = self._deps.load_unsealed
+        return await asyncio.to_thread(self._deps.load if load is None else partial(load, overlay))
+
+    async def _preview(self, new: Snapshot) -> ReloadResult:
+        planned = await self._plan_for(new)
         await self._deps.listeners.check(new)
-        work = await self._deps.store.pending_work(planned.removed)
+        work = await self._deps.store.pending_work(planned.effects.plugins.removed)
         jobs, runs = {one.plugin: one.queued for one in work}, {one.plugin: one.runs for one in work}
         return planned.with_work(jobs, runs)
 
@@ -169,7 +203,7 @@ class Reloader:
                 new = with_token_of(self.snapshot, disk, name)
                 new = disk if is_same(new, disk) else new
             async with self._deps.listeners.switched_to(new):
-                await self._activate(new, ConfigOrigin.RELOAD)
+                await self._activate(new, ConfigOrigin.RELOAD, LoadCause(command="token"))
 
     async def drain(self, plugins: Sequence[str], longest: timedelta) -> None:
         """Let plugins finish their accepted work. They take no new jobs until a reload, or for a minute."""
@@ -181,30 +215,41 @@ class Reloader:
                 raise
             self._drain.abandon_later()
 
-    async def _plan(self, *, unsealed: bool = False) -> tuple[Snapshot, ReloadResult]:
+    async def _plan(self) -> tuple[Snapshot, ReloadResult]:
         """Return the configuration on disk, and what a reload to it changes."""
-        load = (self._deps.load_unsealed if unsealed else None) or self._deps.load
-        new = await asyncio.to_thread(load)
-        return new, plan_reload(self.snapshot, new)
+        new = await asyncio.to_thread(self._deps.load)
+        return new, await self._plan_for(new)
+
+    async def _plan_for(self, new: Snapshot) -> ReloadResult:
+        planned, old = plan_reload(self.snapshot, new), self.snapshot
+        stored = await self._deps.store.list_schedules()
+        entries = entries_for(
+            new, stored, now=self._deps.clock.now(), started_at=self._started_at, rng=self._deps.rng
+        )
+        schedules = compare_schedules(old, new, stored, entries)
+        return replace(planned, effects=replace(planned.effects, schedules=schedules))
 
     def _start_switch(
-        self, drained: frozenset[str] | None = None, *, expected: str | None = None
+        self, drained: frozenset[str] | None = None, *, cause: LoadCause, expected: str | None = None
     ) -> asyncio.Task[ReloadResult]:
         # A task of its own: a cancelled caller must not stop it between the store and the engine.
-        task = asyncio.create_task(self._switch(drained, expected), name="reload")
+        task = asyncio.create_task(self._switch(drained, expected, cause), name="reload")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
 
-    async def _switch(self, drained: frozenset[str] | None, expected: str | None) -> ReloadResult:
+    async def _switch(
+        self, drained: frozenset[str] | None, expected: str | None, cause: LoadCause
+    ) -> ReloadResult:
         async with self._switching:
             try:
                 new, planned = await self._plan()
                 _refuse_unexpected(new, expected)
-                self._check_drained(frozenset(planned.removed), drained)
-                work = await self._deps.store.pending_work(planned.removed)
+                removed = planned.effects.plugins.removed
+                self._check_drained(frozenset(removed), drained)
+                work = await self._deps.store.pending_work(removed)
                 async with self._deps.listeners.switched_to(new):
-                    await self._activate(new, ConfigOrigin.RELOAD)
+                    await self._activate(new, ConfigOrigin.RELOAD, cause)
             except Exception as error:
                 self._deps.signals.emit(Signal.CONFIG_REFUSED, str(error) or type(error).__name__)
                 raise
@@ -227,10 +272,10 @@ class Reloader:
             names = " and ".join(sorted(undrained))
             raise ConflictError(
                 f"the configuration was changed during the drain, and now removes {names} as well",
-                hint="Run `ductile reload --drain` again.",
+                hint="Run the command with --drain again.",
             )
 
-    async def _activate(self, snapshot: Snapshot, origin: ConfigOrigin) -> None:
+    async def _activate(self, snapshot: Snapshot, origin: ConfigOrigin, cause: LoadCause = NO_CAUSE) -> None:
         """Store a configuration with its inits, then use it. Changes nothing if the store cannot take it."""
         deps = self._deps
         found = (init_of(plugin, now=deps.clock.now(), rng=deps.rng) for plugin in snapshot.plugins.values())
@@ -238,7 +283,7 @@ class Reloader:
         # From the commit on, jobs of these plugins must wait for the inits; we resume after the commit.
         self._dispatcher.pause_plugins(init.key.plugin for init in inits)
         try:
-            results = await record_config(deps.store, snapshot, origin, inits)
+            results = await record_config(deps.store, snapshot, origin, inits, cause)
             self.snapshot = snapshot
             for init, result in zip(inits, results, strict=True):
                 if result.status is InitStatus.PENDING and result.job_id is not None:
@@ -266,10 +311,12 @@ class Reloader:
         If the store cannot take it now, the executor ends these jobs when they are claimed.
         """
         snapshot = self.snapshot
-        active = _enabled_plugins(snapshot)
+        active, cluster = set(enabled_plugins(snapshot)), self._deps.store.cluster
         ended = Counter[str]()
         more = True
         try:
+            if cluster is not None:  # Another node may have another configuration, for a moment or for good.
+                active |= {name for node in await cluster.nodes() for name in node.info.plugins}
             while more and not self._is_stopping():
                 sweep = await self._deps.store.end_queued(
                     JobReason.PLUGIN_REMOVED, snapshot.policy, plugins=[*active, EXEC_PLUGIN], keep=True
@@ -301,23 +348,20 @@ def plan_reload(old: Snapshot, new: Snapshot) -> ReloadResult:
             hint="Restart the daemon: ductile system stop, then ductile system start.",
             details={"settings": fixed},
         )
-    before, after = _enabled_plugins(old), _enabled_plugins(new)
-    sections_before, sections_after = _sections(old), _sections(new)
+    before, after = enabled_plugins(old), enabled_plugins(new)
     refused = tuple(
         Problem(
-            message=f"{name} cannot run any more, and its jobs will fail: {plugin.refused.reason}",
+            message=f"{name} cannot run{' any more' if name in before else ''}, and its jobs will fail: "
+            f"{plugin.refused.reason}",
             key=f"plugins.{name}",
             hint=plugin.refused.hint,
         )
         for name, plugin in after.items()
-        if plugin.refused is not None and name in before and before[name].refused is None
+        if plugin.refused is not None and (name not in before or before[name].refused is None)
     )
     return ReloadResult(
         config=new.fingerprint,
-        added=tuple(sorted(after.keys() - before.keys())),
-        changed=tuple(sorted(name for name in after.keys() & before.keys() if after[name] != before[name])),
-        removed=tuple(sorted(before.keys() - after.keys())),
-        settings=tuple(name for name in sections_after if sections_after[name] != sections_before[name]),
+        effects=compare_snapshots(old, new),
         ends=(),
         warnings=(*refused, *new.warnings),
     )
@@ -327,27 +371,8 @@ def is_same(active: Snapshot, disk: Snapshot) -> bool:
     """Return whether a reload from one to the other would change nothing."""
     if _fixed_settings(active, disk):
         return False
-    planned = plan_reload(active, disk)
-    return not any((planned.added, planned.changed, planned.removed, planned.settings))
-
-
-def _sections(snapshot: Snapshot) -> dict[str, object]:
-    """Return the compiled content of each section that a reload may change, in the order of the reference."""
-    return {
-        "service": (snapshot.service, snapshot.timezone, snapshot.max_workers),
-        "plugin_roots": snapshot.plugin_roots,
-        "routes": snapshot.routes,
-        "pipelines": snapshot.pipelines,
-        "api": snapshot.api,
-        "webhooks": (snapshot.webhooks, snapshot.webhooks_enabled),
-        "tokens": (snapshot.tokens, snapshot.secrets),
-        "state_webhooks": (snapshot.state_webhooks, snapshot.state_webhook_secret),
-        "artifacts": snapshot.artifact_roots,
-    }
-
-
-def _enabled_plugins(snapshot: Snapshot) -> dict[str, PluginInstance]:
-    return {name: plugin for name, plugin in snapshot.plugins.items() if plugin.enabled}
+    effects = compare_snapshots(active, disk)
+    return effects.plugins == NameChanges() and not effects.settings
 
 
 def _fixed_settings(old: Snapshot, new: Snapshot) -> list[str]:
@@ -384,7 +409,11 @@ def init_of(plugin: PluginInstance, *, now: datetime, rng: Random) -> NewInit | 
 
 
 async def record_config(
-    store: Store, snapshot: Snapshot, origin: ConfigOrigin, inits: Sequence[NewInit] = ()
+    store: Store,
+    snapshot: Snapshot,
+    origin: ConfigOrigin,
+    inits: Sequence[NewInit] = (),
+    cause: LoadCause = NO_CAUSE,
 ) -> Sequence[InitResult]:
     """Store the configuration and its inits in one transaction. Returns a result for each init."""
     versions = {
@@ -396,4 +425,6 @@ async def record_config(
         for name, plugin in snapshot.plugins.items()
     }
     redacted = snapshot.redacted if isinstance(snapshot.redacted, dict) else {}
-    return await store.record_config(snapshot.fingerprint, origin, redacted, tuple(inits), versions)
+    files = configuration_id({name: file.hash for name, file in snapshot.checksums.files.items()})
+    cause = replace(cause, files=files)
+    return await store.record_config(snapshot.fingerprint, origin, redacted, tuple(inits), versions, cause)

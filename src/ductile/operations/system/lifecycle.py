@@ -8,15 +8,19 @@ from typing import Annotated, Any
 
 from msgspec import UNSET
 
+from ductile.config.differences import ChangeKind
+from ductile.config.edit.change import parse_key
 from ductile.config.schema.fields import SectionOf, fill_in_defaults
 from ductile.config.schema.model import Config
-from ductile.engine.reload.reloader import RemovedPluginWork
-from ductile.errors import Problem
+from ductile.core.suggest import did_you_mean
+from ductile.engine.reload.effects import NameChanges
+from ductile.engine.reload.reloader import ReloadResult, RemovedPluginWork
+from ductile.errors import NotFoundError, Problem
 from ductile.operations.context import OperationContext
 from ductile.operations.plugins.lookup import OnePlugin, find_plugin
-from ductile.operations.request import DryRun, NoFields, local
-from ductile.operations.response import Response, WasDryRun, from_record
-from ductile.store.model.maintenance import PluginWork
+from ductile.operations.request import DryRun, NoFields, local, refused
+from ductile.operations.response import Response, Timestamp, WasDryRun, from_record
+from ductile.store.model.maintenance import LoadCause, PluginWork
 from ductile.struct import Value, about
 
 DEFAULT_DRAIN_TIMEOUT = timedelta(hours=1)
@@ -39,6 +43,17 @@ class ConfigView(Response):
     warnings: tuple[ConfigProblem, ...]
 
 
+class ShowConfigValue(Value):
+    key: Annotated[
+        str | None, about("Only this part, such as plugins.echo or routes[0]. Everything if absent.")
+    ] = None
+
+
+class ConfigValue(Response):
+    key: str | None
+    value: Annotated[Any, about("As it is written, without defaults; secrets masked.")]
+
+
 class ReloadConfig(Value):
     drain: Annotated[
         bool, about("Let plugins that are removed or disabled finish their accepted work first.")
@@ -47,16 +62,33 @@ class ReloadConfig(Value):
         timedelta | None,
         about("How long a drain may take, such as 10m (default 1h). After that nothing is changed."),
     ] = None
-    unsealed: Annotated[bool, local("In a dry run: as if the files on disk were sealed.")] = False
     expected: Annotated[str | None, local("The fingerprint that the configuration must have.")] = None
+    command: Annotated[str, local("The command that is recorded with it.")] = "reload"
+    plan: Annotated[str | None, local("The id of the plan that it applies.")] = None
     dry_run: DryRun = False
 
 
-class ConfigReloaded(Response):
+class ScheduleEffect(Value):
+    plugin: str
+    id: str
+    change: Annotated[ChangeKind, about("`changed`: another rule, or another next run.")]
+    next_run_before: Timestamp | None
+    next_run: Annotated[
+        Timestamp | None,
+        about("Null without a next run, and while it is paused. With jitter, one possibility."),
+    ]
+
+
+class ReloadEffects(Value):
     config: Annotated[str, about("The fingerprint of the configuration that is in force now.")]
     added: Annotated[tuple[str, ...], about("Plugins.")]
     changed: tuple[str, ...]
     removed: tuple[str, ...]
+    schedules: tuple[ScheduleEffect, ...]
+    pipelines: NameChanges
+    routes: Annotated[NameChanges, about("Each as `source event_type -> plugin.command`.")]
+    webhooks: Annotated[NameChanges, about("By path.")]
+    tokens: Annotated[NameChanges, about("Tokens and shared secrets, by name.")]
     settings: Annotated[
         tuple[str, ...], about("Sections of the configuration, besides `plugins`, that changed.")
     ]
@@ -69,6 +101,10 @@ class ConfigReloaded(Response):
     ]
     warnings: tuple[ConfigProblem, ...]
     dry_run: WasDryRun = UNSET
+
+
+class ConfigReloaded(ReloadEffects, Response):
+    pass
 
 
 class StopDaemon(Value):
@@ -109,16 +145,62 @@ async def view_configuration(context: OperationContext, _request: NoFields) -> C
     )
 
 
+async def show_value(context: OperationContext, request: ShowConfigValue) -> ConfigValue:
+    """A part of the configuration in force. Raises `NotFoundError`."""
+    value: Any = context.snapshot().redacted
+    if request.key is not None:
+        for part in parse_key(request.key):
+            found = part if not isinstance(value, list) or isinstance(part, int) else _index(part)
+            try:
+                value = value[found]
+            except (LookupError, TypeError):
+                raise _not_set(request.key, part, value) from None
+    return ConfigValue(key=request.key, value=value)
+
+
+def _index(part: str) -> int:
+    """The index of an entry that is written as in `routes.0`; none that exists for another text."""
+    return int(part) if part.isascii() and part.isdigit() else 1 << 31
+
+
+def _not_set(key: str, part: str | int, value: Any) -> NotFoundError:
+    names = list(value) if isinstance(value, dict) else []
+    entries = f"There are {len(value)} entries." if isinstance(value, list) else None
+    beside = f"There are {', '.join(names)}." if names else entries
+    return NotFoundError(f"{key} is not set", hint=did_you_mean(str(part), names) or beside)
+
+
 async def reload(context: OperationContext, request: ReloadConfig) -> ConfigReloaded:
     """Switch to the configuration on disk; with `drain`, after the plugins it removes have no work left."""
+    if request.drain_timeout is not None and not request.drain:
+        raise refused("drain_timeout", "drain_timeout needs drain: without it nothing is waited for")
     reloader = context.require_engine().reloader
     drain = (request.drain_timeout or DEFAULT_DRAIN_TIMEOUT) if request.drain else None
     if request.dry_run:
-        result = await reloader.preview(unsealed=request.unsealed)
+        result = await reloader.preview()
     else:
-        result = await reloader.reload(drain, expected=request.expected)
-    warnings = _problems(result.warnings)
-    return from_record(ConfigReloaded, result, warnings=warnings, dry_run=request.dry_run or UNSET)
+        cause = LoadCause(command=request.command, author=context.source.author, plan=request.plan)
+        result = await reloader.reload(drain, expected=request.expected, cause=cause)
+    return reloaded_response(result, dry_run=request.dry_run)
+
+
+def reloaded_response(result: ReloadResult, *, dry_run: bool) -> ConfigReloaded:
+    effects = result.effects
+    return ConfigReloaded(
+        config=result.config,
+        added=effects.plugins.added,
+        changed=effects.plugins.changed,
+        removed=effects.plugins.removed,
+        schedules=tuple(from_record(ScheduleEffect, each) for each in effects.schedules),
+        pipelines=effects.pipelines,
+        routes=effects.routes,
+        webhooks=effects.webhooks,
+        tokens=effects.tokens,
+        settings=effects.settings,
+        ends=result.ends,
+        warnings=_problems(result.warnings),
+        dry_run=dry_run or UNSET,
+    )
 
 
 def _problems(problems: Sequence[Problem]) -> tuple[ConfigProblem, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Literal
 
@@ -13,8 +14,11 @@ from ductile.core.jobs.failures import BreakerState
 from ductile.errors import StoreError, StoreFullError, TooBusyError
 from ductile.operations.context import OperationContext
 from ductile.operations.response import Response
+from ductile.operations.system.nodes import list_nodes
 from ductile.struct import about, replace
 
+#: Monitors give up after a few seconds as well.
+_STORE_SECONDS = 5.0
 _FULL = "The disk is full: new work is refused."
 #: Headers by which a proxy says that it forwards the request of another client.
 _PROXY_HEADERS = frozenset((b"forwarded", b"via", b"x-real-ip"))
@@ -30,6 +34,7 @@ class Health(Response):
     plugins_loaded: int | UnsetType = UNSET
     plugins_circuit_open: int | UnsetType = UNSET
     version: str | UnsetType = UNSET
+    nodes: Annotated[int | UnsetType, about("Daemons that use the store.")] = UNSET
 
     @property
     def http_message(self) -> str:
@@ -43,14 +48,15 @@ async def health(context: OperationContext, peer: str | None, headers: Mapping[b
     """
     local = is_local_caller(context, peer, headers)
     try:
-        await context.store.check_files()
-        counts = await context.store.queue_counts()
-        breakers = await context.store.list_breakers()
-        is_full = await context.store.is_full()
-    except StoreError as error:
-        if local:
+        async with asyncio.timeout(_STORE_SECONDS):
+            await context.store.check_files()
+            counts = await context.store.queue_counts()
+            breakers = await context.store.list_breakers()
+            is_full = await context.store.is_full()
+    except (StoreError, TimeoutError) as error:
+        if local and isinstance(error, StoreError):
             raise
-        raise StoreError("the store is down") from error
+        raise StoreError("the store does not answer" if local else "the store is down") from error
     found = Health(status="full", message=_FULL) if is_full else Health(status="ok", message="All is well.")
     if not local:
         return found
@@ -61,6 +67,7 @@ async def health(context: OperationContext, peer: str | None, headers: Mapping[b
         plugins_loaded=sum(plugin.runnable for plugin in context.snapshot().plugins.values()),
         plugins_circuit_open=len({row.plugin for row in breakers if row.breaker.state is BreakerState.OPEN}),
         version=__version__,
+        nodes=max(1, len(await list_nodes(context))),
     )
 
 

@@ -32,6 +32,7 @@ from ductile.operations.response import (
 )
 from ductile.operations.schedules.manage import current_schedules
 from ductile.operations.system.breakers import BreakerStatus
+from ductile.operations.system.nodes import NodeStatus, list_nodes, node_status
 from ductile.store.model.jobs import InitRecord
 from ductile.store.model.records import LARGEST_PAGE, BreakerRow, JobFilter, LogFilter
 from ductile.store.model.schedules import ScheduleEntry
@@ -97,6 +98,10 @@ class SystemStatus(Response):
     queue: QueueDepth
     running: tuple[RunningJob, ...]
     plugins: tuple[PluginStatus, ...]
+    nodes: Annotated[
+        tuple[NodeStatus, ...],
+        about("The daemons that share the store, the leader first; empty if it is for one daemon."),
+    ] = ()
 
 
 async def show_status(context: OperationContext, request: ShowStatus) -> SystemStatus:
@@ -121,6 +126,7 @@ async def show_status(context: OperationContext, request: ShowStatus) -> SystemS
         queue=from_record(QueueDepth, await queue_status(context, NoFields())),
         running=await _running_jobs(context),
         plugins=troubled_first(plugins),
+        nodes=tuple(map(node_status, await list_nodes(context))),
     )
 
 

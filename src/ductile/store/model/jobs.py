@@ -12,7 +12,15 @@ from ductile.core.jobs.settlement import Settlement
 from ductile.core.json import JsonObject
 from ductile.core.policy import EMPTY_POLICY, Policy
 from ductile.core.runs.state import NewRun
+from ductile.core.token_limits import TokenLimits
 from ductile.struct import Value
+
+
+class TokenCharge(Value):
+    """The access token that new jobs are counted for, if it has limits."""
+
+    token: str
+    limits: TokenLimits
 
 
 class Submission(Value):
@@ -28,6 +36,8 @@ class Submission(Value):
     ledger: tuple[LedgerEntry, ...] = ()
     #: How long a success makes later submissions with its key duplicates (`service.dedupe_ttl`).
     dedupe_window: timedelta = timedelta(hours=24)
+    #: None if the submission is not limited.
+    charge: TokenCharge | None = None
 
 
 class JobStatusChange(Value):

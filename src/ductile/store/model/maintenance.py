@@ -16,6 +16,23 @@ class ConfigOrigin(StrEnum):
     RUN = "run"
 
 
+class LoadCause(Value):
+    """Why a configuration was loaded."""
+
+    #: The command: `apply`, `rollback`, `reload`, `token` or `signal`. None at a start.
+    command: str | None = None
+    #: Who gave it: `cli`, or `token NAME` for a caller of the HTTP API.
+    author: str | None = None
+    #: The id of the plan that was applied.
+    plan: str | None = None
+    #: The id of the files; see `ductile.config.history.seal_log`.
+    files: str | None = None
+
+
+#: Of a load whose cause is its origin alone.
+NO_CAUSE = LoadCause()
+
+
 class PluginVersion(Value):
     """A plugin under a configuration. `config` is the hash of its settings, secrets included."""
 
@@ -32,6 +49,10 @@ class ConfigRecord(Value):
     loaded_at: datetime
     #: None if they were not recorded.
     plugins: Mapping[str, PluginVersion] | None = None
+    #: As in `LoadCause`; None if they were not recorded.
+    command: str | None = None
+    author: str | None = None
+    files: str | None = None
 
 
 class Retention(Value):

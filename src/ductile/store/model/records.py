@@ -125,6 +125,12 @@ class LogRow(Value):
     stderr_bytes: int = 0
     #: More was printed on stderr than is kept.
     stderr_truncated: bool = False
+    #: The job that its job runs again.
+    rerun_of: str | None = None
+    #: The access token that its job was started with.
+    token: str | None = None
+    #: As this execution reported it.
+    cost: float | None = None
     #: The output, which lists omit.
     result: str | None = None
     stderr: str | None = None

@@ -10,7 +10,7 @@ from ductile.core.policy import EMPTY_POLICY, Policy
 from ductile.core.schedules.admission import StartConditions
 from ductile.core.schedules.planner import Occurrence
 from ductile.core.schedules.rule import PlannedOccurrence
-from ductile.store.model.jobs import JobStatusChange
+from ductile.store.model.jobs import JobStatusChange, TokenCharge
 from ductile.struct import Value
 
 
@@ -54,6 +54,8 @@ class Firing(Value):
     was_deferred: bool = False
     #: The policy for runs that it ends, with `if_running: cancel`.
     policy: Policy = EMPTY_POLICY
+    #: The access token that requested it, if that has limits.
+    charge: TokenCharge | None = None
 
 
 class FireStatus(StrEnum):

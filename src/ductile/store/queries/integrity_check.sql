@@ -4,7 +4,7 @@
 -- name: check_transitions_chain
 SELECT DISTINCT job_id FROM (
   SELECT job_id, from_status, lag(to_status) OVER (PARTITION BY job_id ORDER BY seq) AS before FROM job_transitions
-) WHERE from_status IS DISTINCT FROM before LIMIT :limit
+) AS change WHERE from_status IS DISTINCT FROM before LIMIT :limit
 
 -- name: check_status_is_last_transition
 SELECT id FROM job_queue AS job WHERE status IS DISTINCT FROM
@@ -150,7 +150,7 @@ WHERE delivery.sequence < 1 OR delivery.sequence > job.callback_sequence
 LIMIT :limit
 
 -- name: check_ledger_never_goes_back
-SELECT seq FROM (SELECT seq, at, lag(at) OVER (ORDER BY seq) AS before FROM ledger) WHERE at < before LIMIT :limit
+SELECT seq FROM (SELECT seq, at, lag(at) OVER (ORDER BY seq) AS before FROM ledger) AS entry WHERE at < before LIMIT :limit
 
 -- name: check_transitions_are_in_the_ledger
 -- Retention removes the oldest entries of the ledger first, and never the newest.

@@ -10,6 +10,8 @@
 
 -- fragment: use_job_queue_by_status
 
+-- fragment: use_job_queue_charged
+
 -- fragment: use_job_queue_dedupe
 
 -- fragment: use_job_queue_key_holder
@@ -20,7 +22,7 @@
 id, seq, plugin, command, status, reason, hold, attempt, max_attempts, execution, submitted_by,
 submitted_detail, dedupe_key, created_at, started_at, completed_at, next_retry_at, last_error, parent_job_id,
 source_event_id, event_context_id, run_id, step_path, hops, trace_id, cancel_requested_at, owner, lease_until,
-claim_seq, suspect, callback_url, callback_model, callback_events, artifacts
+claim_seq, suspect, callback_url, callback_model, callback_events, artifacts, rerun_of, token, cost
 
 -- fragment: same_key
 dedupe_key = :dedupe_key AND plugin = :plugin AND command = :command
@@ -42,12 +44,12 @@ INSERT INTO job_queue (
   seq, id, plugin, command, payload, status, reason, hold, attempt, max_attempts, submitted_by, submitted_detail,
   dedupe_key, created_at, parent_job_id, source_event_id, event_context_id, run_id, step_path, hops, trace_id,
   origin_job_id, origin_execution, origin_event_index, origin_target, after_job_id, callback_url, callback_model,
-  callback_events
+  callback_events, rerun_of, token, charged
 ) VALUES (
   :seq, :id, :plugin, :command, :payload, 'queued', 'submitted', :hold, 1, :max_attempts, :submitted_by, :submitted_detail,
   :dedupe_key, :at, :parent_job_id, :source_event_id, :event_context_id, :run_id, :step_path, :hops, :trace_id,
   :origin_job_id, :origin_execution, :origin_event_index, :origin_target, :after_job_id, :callback_url, :callback_model,
-  :callback_events
+  :callback_events, :rerun_of, :token, :charged
 )
 ON CONFLICT (origin_job_id, origin_execution, origin_event_index, origin_target)
   WHERE origin_job_id IS NOT NULL DO NOTHING
@@ -56,10 +58,10 @@ ON CONFLICT (origin_job_id, origin_execution, origin_event_index, origin_target)
 -- A job without parent and subscription, as most are: half as many columns to bind.
 INSERT INTO job_queue (
   seq, id, plugin, command, payload, status, reason, hold, max_attempts, submitted_by, submitted_detail, dedupe_key,
-  created_at, source_event_id, hops, trace_id
+  created_at, source_event_id, hops, trace_id, token
 ) VALUES (
   :seq, :id, :plugin, :command, :payload, 'queued', 'submitted', :hold, :max_attempts, :submitted_by,
-  :submitted_detail, :dedupe_key, :at, :source_event_id, :hops, :trace_id
+  :submitted_detail, :dedupe_key, :at, :source_event_id, :hops, :trace_id, :token
 )
 
 -- name: child_by_origin
@@ -152,7 +154,8 @@ SELECT after_job_id FROM job_queue WHERE seq = :seq
 UPDATE job_queue SET hold = :hold, next_retry_at = NULL, retry_wait = NULL WHERE seq = :seq
 
 -- name: running_counts
-SELECT plugin, count(*) FROM job_queue
+-- The running jobs of each plugin, and how many of them are of this owner.
+SELECT plugin, count(*), count(*) FILTER (WHERE owner = :owner) FROM job_queue
 WHERE status <> 'succeeded' AND status = 'running' AND plugin <> 'pipeline' GROUP BY plugin
 
 -- name: ready_heads
@@ -192,7 +195,7 @@ SELECT {job_columns} FROM job_queue WHERE id = :id
 UPDATE job_queue SET
   status = :status, reason = :reason, hold = :hold, attempt = :attempt, completed_at = :completed_at,
   next_retry_at = :next_retry_at, retry_wait = :retry_wait, last_error = :last_error, suspect = :suspect,
-  artifacts = :artifacts, owner = NULL, lease_until = NULL
+  artifacts = :artifacts, cost = :cost, owner = NULL, lease_until = NULL
 WHERE seq = :seq AND id = :id AND status = :from_status AND execution = :execution
   AND cancel_requested_at IS NOT DISTINCT FROM :cancel_requested_at AND callback_url IS NOT DISTINCT FROM :callback_url
 RETURNING EXISTS (
@@ -213,12 +216,12 @@ INSERT INTO job_log (
   job_id, execution, attempt, max_attempts, plugin, command, status, reason, job_status, job_reason, result,
   stderr, exit_code, signal, last_error, duration_ms, submitted_by, submitted_detail, dedupe_key, created_at, started_at,
   completed_at, parent_job_id, source_event_id, event_context_id, run_id, step_path, trace_id, artifacts, output,
-  stderr_truncated
+  stderr_truncated, rerun_of, token, cost
 ) VALUES (
   :job_id, :execution, :attempt, :max_attempts, :plugin, :command, :status, :reason, :job_status, :job_reason,
   :result, :stderr, :exit_code, :signal, :error, :duration_ms, :submitted_by, :submitted_detail, :dedupe_key,
   :created_at, :started_at, :at, :parent_job_id, :source_event_id, :event_context_id, :run_id, :step_path, :trace_id,
-  :artifacts, :output, :stderr_truncated
+  :artifacts, :output, :stderr_truncated, :rerun_of, :token, :cost
 )
 ON CONFLICT DO NOTHING
 
@@ -354,9 +357,9 @@ SELECT id, baggage, parent_id, run_id, pipeline, step_path, hops FROM event_cont
 
 -- name: job_ids_between
 -- Each half has its own limit: a short prefix matches weeks of jobs.
-SELECT id FROM (SELECT id FROM job_queue WHERE id >= :low AND id < :high ORDER BY id LIMIT :limit)
+SELECT id FROM (SELECT id FROM job_queue WHERE id >= :low AND id < :high ORDER BY id LIMIT :limit) AS queued
 UNION
 SELECT job_id FROM (
   SELECT DISTINCT job_id FROM job_log WHERE job_id >= :low AND job_id < :high ORDER BY job_id LIMIT :limit
-)
+) AS logged
 ORDER BY 1 LIMIT :limit

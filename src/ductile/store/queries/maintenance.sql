@@ -10,14 +10,14 @@ SELECT coalesce((SELECT min(seq) FROM ledger), 0), coalesce((SELECT max(seq) FRO
 SELECT at FROM ledger ORDER BY seq DESC LIMIT 1
 
 -- name: insert_config
-INSERT INTO config_snapshots (hash, origin, content, plugins, loaded_at)
-VALUES (:hash, :origin, :content, :plugins, :at)
+INSERT INTO config_snapshots (hash, origin, content, plugins, loaded_at, command, author, files)
+VALUES (:hash, :origin, :content, :plugins, :at, :command, :author, :files)
 
 -- name: newest_config
 SELECT hash FROM config_snapshots ORDER BY seq DESC LIMIT 1
 
 -- name: config_history
-SELECT seq, hash, origin, content, loaded_at, plugins FROM config_snapshots ORDER BY seq DESC LIMIT :limit
+SELECT seq, hash, origin, content, loaded_at, plugins, command, author, files FROM config_snapshots ORDER BY seq DESC LIMIT :limit
 
 -- name: get_meta
 SELECT value FROM store_meta WHERE key = :key
@@ -64,14 +64,14 @@ DELETE FROM run_leaves WHERE run_id = :run_id
 
 -- fragment: prunable_log
 -- Rows are written in order of time, so only the oldest are read; likewise for facts and the ledger.
-SELECT seq, job_id FROM (SELECT seq, job_id, completed_at FROM job_log ORDER BY seq LIMIT :limit)
+SELECT seq, job_id FROM (SELECT seq, job_id, completed_at FROM job_log ORDER BY seq LIMIT :limit) AS oldest
 WHERE completed_at < :before AND seq < (SELECT max(seq) FROM job_log)
 
 -- name: prunable_log
 {prunable_log}
 
 -- name: count_job_log
-SELECT count(*) FROM ({prunable_log})
+SELECT count(*) FROM ({prunable_log}) AS due
 
 -- name: delete_log
 DELETE FROM job_log WHERE seq = :seq
@@ -95,7 +95,7 @@ DELETE FROM job_transitions WHERE job_id = :job_id
 DELETE FROM events WHERE id IN ({old_events}) RETURNING 1
 
 -- name: count_events
-SELECT count(*) FROM ({old_events})
+SELECT count(*) FROM ({old_events}) AS due
 
 -- fragment: old_contexts
   SELECT id FROM event_context AS candidate
@@ -109,7 +109,7 @@ SELECT count(*) FROM ({old_events})
 DELETE FROM event_context WHERE id IN ({old_contexts}) RETURNING 1
 
 -- name: count_contexts
-SELECT count(*) FROM ({old_contexts})
+SELECT count(*) FROM ({old_contexts}) AS due
 
 -- fragment: old_versions
 -- A graph that no run follows. A new run inserts it again.
@@ -122,7 +122,7 @@ SELECT count(*) FROM ({old_contexts})
 DELETE FROM pipeline_versions WHERE fingerprint IN ({old_versions}) RETURNING 1
 
 -- name: count_versions
-SELECT count(*) FROM ({old_versions})
+SELECT count(*) FROM ({old_versions}) AS due
 
 -- fragment: old_breaker_transitions
   SELECT id FROM circuit_breaker_transitions WHERE created_at < :before ORDER BY created_at LIMIT :limit
@@ -131,7 +131,7 @@ SELECT count(*) FROM ({old_versions})
 DELETE FROM circuit_breaker_transitions WHERE id IN ({old_breaker_transitions}) RETURNING 1
 
 -- name: count_breaker_transitions
-SELECT count(*) FROM ({old_breaker_transitions})
+SELECT count(*) FROM ({old_breaker_transitions}) AS due
 
 -- fragment: old_occurrences
   SELECT seq FROM occurrences WHERE created_at < :before ORDER BY created_at LIMIT :limit
@@ -140,7 +140,7 @@ SELECT count(*) FROM ({old_breaker_transitions})
 DELETE FROM occurrences WHERE seq IN ({old_occurrences}) RETURNING 1
 
 -- name: count_occurrences
-SELECT count(*) FROM ({old_occurrences})
+SELECT count(*) FROM ({old_occurrences}) AS due
 
 -- fragment: old_deliveries
   SELECT seq FROM state_deliveries WHERE completed_at < :before ORDER BY completed_at LIMIT :limit
@@ -149,7 +149,7 @@ SELECT count(*) FROM ({old_occurrences})
 DELETE FROM state_deliveries WHERE seq IN ({old_deliveries}) RETURNING 1
 
 -- name: count_deliveries
-SELECT count(*) FROM ({old_deliveries})
+SELECT count(*) FROM ({old_deliveries}) AS due
 
 -- fragment: old_configs
 -- A configuration is kept until the next one is old: by then the log has no job that ran under it.
@@ -160,23 +160,32 @@ SELECT count(*) FROM ({old_deliveries})
 DELETE FROM config_snapshots WHERE seq IN ({old_configs}) RETURNING 1
 
 -- name: count_configs
-SELECT count(*) FROM ({old_configs})
+SELECT count(*) FROM ({old_configs}) AS due
 
 -- fragment: old_facts
-  SELECT id FROM (SELECT id, created_at FROM plugin_facts ORDER BY id LIMIT :limit) WHERE created_at < :before
+  SELECT id FROM (SELECT id, created_at FROM plugin_facts ORDER BY id LIMIT :limit) AS oldest WHERE created_at < :before
 
 -- name: prune_facts
 DELETE FROM plugin_facts WHERE id IN ({old_facts}) RETURNING 1
 
 -- name: count_facts
-SELECT count(*) FROM ({old_facts})
+SELECT count(*) FROM ({old_facts}) AS due
 
 -- fragment: old_ledger
-  SELECT seq FROM (SELECT seq, at FROM ledger ORDER BY seq LIMIT :limit)
+  SELECT seq FROM (SELECT seq, at FROM ledger ORDER BY seq LIMIT :limit) AS oldest
   WHERE (at < :before OR seq <= (SELECT max(seq) FROM ledger) - :rows) AND seq < (SELECT max(seq) FROM ledger)
 
 -- name: prune_ledger
 DELETE FROM ledger WHERE seq IN ({old_ledger}) RETURNING 1
 
 -- name: count_ledger
-SELECT count(*) FROM ({old_ledger})
+SELECT count(*) FROM ({old_ledger}) AS due
+
+-- name: insert_ended_session
+INSERT INTO ended_sessions (id, expires_at) VALUES (:id, :expires_at) ON CONFLICT (id) DO NOTHING
+
+-- name: delete_expired_sessions
+DELETE FROM ended_sessions WHERE expires_at <= :now
+
+-- name: ended_sessions
+SELECT id FROM ended_sessions WHERE expires_at > :now

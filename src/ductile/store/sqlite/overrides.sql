@@ -14,6 +14,9 @@ INDEXED BY job_queue_by_reason
 -- fragment: use_job_queue_by_status
 INDEXED BY job_queue_by_status
 
+-- fragment: use_job_queue_charged
+INDEXED BY job_queue_charged
+
 -- fragment: use_job_queue_dedupe
 INDEXED BY job_queue_dedupe
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
-from functools import cache
 from itertools import chain
 from operator import itemgetter
 from random import Random
@@ -22,22 +21,14 @@ from ductile.core.expressions.regex import MatchBudget
 from ductile.core.timestamps import format_timestamp
 from ductile.errors import ContendedError, StoreError
 from ductile.store.notifier import Change
-from ductile.store.session import SqlValue
+from ductile.store.session import SqlValue, buffered_tables_in
 
 #: The first value must be a parameter: with a constant, a padding row would not begin with NULL.
 _INSERT = re.compile(r"(INSERT INTO (\w+) .*?)\bVALUES\s*(\(\s*:[^()]*\))(.*)", re.DOTALL)
-#: The tables that `insert_buffered` writes to.
-_BUFFERED = re.compile(r"\b(job_queue|job_log|job_transitions|ledger|events)\b")
 _PARAMETER = re.compile(r":([a-z_]+)")
 _MAX_ROWS = 64
 #: The columns that count towards the size of a batch. The others are small.
 _SIZE_COLUMNS = ("payload", "result", "stderr")
-
-
-@cache
-def buffered_tables_in(sql: str) -> frozenset[str]:
-    """Return the tables named by a query that may have buffered rows, which have to be written first."""
-    return frozenset(_BUFFERED.findall(sql))
 
 
 class InsertBuffer:
@@ -163,10 +154,10 @@ class SqliteSession:
         sql = self._sql_after_flush(query)
         return cast("list[tuple[SqlValue, ...]]", self._execute(sql, values).fetchall())
 
-    def insert(self, query: str, /, **values: SqlValue) -> int | None:
+    def insert(self, query: str, /, **values: SqlValue) -> bool:
         # RETURNING would build a table for its rows, which doubles the cost of an insert.
         self.execute(query, **values)
-        return self._connection.last_insert_rowid() if self._connection.changes() else None
+        return self._connection.changes() > 0
 
     def execute(self, query: str, /, **values: SqlValue) -> None:
         self._execute(self._sql_after_flush(query), values)

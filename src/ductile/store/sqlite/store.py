@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeVar
 import apsw
 
 from ductile.core.ids import make_id
-from ductile.errors import StoreBusyError, StoreError, StoreFailedError, StoreFullError
+from ductile.errors import StoreBusyError, StoreError, StoreFailedError
 from ductile.store.model.maintenance import PruneResult, Retention, StoreStats
 from ductile.store.named_sql import load_queries
 from ductile.store.port import Priority, Store
@@ -34,9 +34,10 @@ from ductile.store.sqlite.migrate import migrate, migrations, reject_other_versi
 from ductile.store.sqlite.read_pool import ReadPool
 from ductile.store.sqlite.session import SqliteSession
 from ductile.store.sqlite.wal_damage import copy_damaged_wal, damaged_wal_copies, find_wal_damage
-from ductile.store.sqlite.writer import Writer
+from ductile.store.sqlite.write_connection import SqliteWriteConnection
 from ductile.store.verbs import maintenance
 from ductile.store.verbs.insert import BATCH_SIZE
+from ductile.store.writer import Writer, is_still_full
 
 R = TypeVar("R")
 
@@ -95,7 +96,9 @@ class SqliteStore(ReadOnlySqliteStore):
     ) -> None:
         super().__init__(store_id, readers)
         self.connection = connection
-        self.writer = Writer(connection, session, clock, readers.path, self.notifier)
+        write_connection = SqliteWriteConnection(connection, session, clock, readers.path)
+        self.files = write_connection.files
+        self.writer = Writer(write_connection, self.notifier)
         self._indexing: set[asyncio.Task[None]] = set()
         self._is_closed = False
         #: The damaged write-ahead log that was found when the store was opened.
@@ -110,11 +113,7 @@ class SqliteStore(ReadOnlySqliteStore):
         self.writer.check()
 
     async def is_full(self) -> bool:
-        if self.writer.is_full:
-            with suppress(StoreFullError, StoreBusyError):
-                await self.run_write(Priority.ENQUEUE, maintenance.write_probe_row)
-                await self.run_write(Priority.ENQUEUE, maintenance.delete_probe_row)
-        return self.writer.is_full
+        return await is_still_full(self, self.writer)
 
     async def close(self) -> None:
         if self._is_closed:
@@ -130,9 +129,9 @@ class SqliteStore(ReadOnlySqliteStore):
         if self.writer.failure is not None:
             # A checkpoint would remove the log from which a file with a fatal error is recovered.
             self.connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
-            if self.writer.files.is_lost:
+            if self.files.is_lost:
                 try:
-                    self.rescue = await asyncio.to_thread(rescue_store, self.connection, self.writer.files)
+                    self.rescue = await asyncio.to_thread(rescue_store, self.connection, self.files)
                 except (OSError, apsw.Error) as error:
                     self.rescue = error
         self.connection.close()

@@ -21,6 +21,7 @@ from ductile.core.policy import Policy
 from ductile.core.runs.graph import RUN_PLUGIN
 from ductile.core.timestamps import format_timestamp
 from ductile.store.model.jobs import BatchResult, CancelResult, CancelStatus, JobStatusChange, OverdueRuns
+from ductile.store.notifier import CancelRequested
 from ductile.store.rows import find_job, instant_or_none, to_json
 from ductile.store.session import Session, SqlValue
 from ductile.store.verbs.insert import BATCH_SIZE, NO_LIMIT
@@ -43,6 +44,7 @@ def cancel(session: Session, job_id: str, policy: Policy, *, limit: int = BATCH_
         ended = end_job(session, job, _CANCELLED_IN_QUEUE, policy).ended
         return CancelResult(status=CancelStatus.CANCELLED, ended=tuple(ended))
     _request_cancel(session, job)
+    session.publish(CancelRequested(job_id=job.id))
     return CancelResult(status=CancelStatus.REQUESTED, stopping=(job.id,))
 
 
@@ -62,6 +64,8 @@ def _cancel_run(session: Session, run: Job, policy: Policy, limit: int) -> Cance
     queued = session.fetch_all("live_members", run_id=run.id, status=JobStatus.QUEUED, limit=limit)
     batch = _end_all(session, queued, _CANCELLED_IN_QUEUE, policy, limit=limit)
     running = session.fetch_all("live_members", run_id=run.id, status=JobStatus.RUNNING, limit=NO_LIMIT)
+    for row in running:
+        session.publish(CancelRequested(job_id=row[0]))
     over = any(ended.id == run.id for ended in batch.jobs)
     return CancelResult(
         status=CancelStatus.CANCELLED if over else CancelStatus.REQUESTED,
@@ -83,13 +87,22 @@ def cancel_overdue(session: Session, policy: Policy, *, limit: int = BATCH_SIZE)
     return OverdueRuns(cancelled=tuple(cancelled), next_due_at=next_due_at)
 
 
-def recover(session: Session, policy: Policy, *, limit: int = BATCH_SIZE) -> BatchResult:
-    """Recover what a crash left: no other process runs jobs of this store. One batch.
+def recover(
+    session: Session, policy: Policy, *, on_node: bool = False, limit: int = BATCH_SIZE
+) -> BatchResult:
+    """Recover what a crash left. One batch.
 
-    Every running job is orphaned and goes back to the queue. Then queued steps of cancelled runs end, and
-    runs without a live step, of which there should be none.
+    Every running job whose daemon has ended is orphaned and goes back to the queue; without nodes, no other
+    daemon runs jobs of this store. `on_node`: another node can run it at once. Then queued steps of cancelled
+    runs end, and runs without a live step, of which there should be none.
     """
-    found = _end_all(session, session.fetch_all("running_jobs", limit=limit), Orphaned(), policy, limit=limit)
+    found = _end_all(
+        session,
+        session.fetch_all("running_jobs", limit=limit),
+        Orphaned(on_node=on_node),
+        policy,
+        limit=limit,
+    )
     if found.more:
         return found
     rows = session.fetch_all("cancelled_in_queue", limit=limit)

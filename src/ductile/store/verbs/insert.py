@@ -22,12 +22,13 @@ from ductile.core.jobs.settlement import StateChange, WebhookState
 from ductile.core.json import JsonObject
 from ductile.core.runs.graph import RUN_PLUGIN
 from ductile.core.timestamps import format_timestamp, parse_timestamp
+from ductile.core.webhooks.deliveries import merge_subscriptions
 from ductile.store.model.jobs import Accepted, Deduplicated, DuplicateChild, EnqueueResult, ReleaseResult
 from ductile.store.notifier import JOBS_READY
 from ductile.store.rows import find_jobs, instant_or_none, read_job, to_json
 from ductile.store.session import Session, SqlValue
 from ductile.store.verbs.ledger import append_ledger, write_transition
-from ductile.store.verbs.outbox import callback_columns, subscribe, write_state_webhooks
+from ductile.store.verbs.outbox import callback_columns, put_subscription, subscribe, write_state_webhooks
 from ductile.struct import asdict, replace
 
 #: Rows that one transaction changes at most, so that no transaction delays claims for long.
@@ -63,13 +64,16 @@ def submit_job(session: Session, job: NewJob, window: timedelta) -> EnqueueResul
             predecessor_live=is_live(session, job.after_job_id),
             key_taken=_is_key_taken(session, job),
         )
-    seq = _insert_job(session, job, hold)
+    first, *further = merge_subscriptions(job.callback, job.configured_callback) or (None,)
+    seq = _insert_job(session, replace(job, callback=first) if first is not job.callback else job, hold)
     if seq is None:
         return _report_conflict(session, job)
     if hold is None:
         session.publish(JOBS_READY)
     write_transition(session, _SUBMITTED, job, execution=0)
-    if job.callback is not None:
+    if first is not None:
+        for each in further:
+            put_subscription(session, job.id, each)
         write_state_webhooks(session, _QUEUED, job, attempt=1)
     return Accepted(job_id=job.id, plugin=job.plugin, command=job.command, seq=seq, ready=hold is None)
 
@@ -113,15 +117,16 @@ def _insert_job(session: Session, job: NewJob, hold: Hold | None) -> int | None:
     row: dict[str, SqlValue] = asdict(job)  # most columns have the names of the fields
     row["seq"], row["hold"], row["at"] = seq, hold, session.timestamp
     row["payload"] = None if job.payload is None else to_json(job.payload)
+    row["charged"] = int(job.charged)
     has_parent = job.parent_job_id or job.event_context_id or job.run_id or job.origin
-    if not (has_parent or job.step_path or job.after_job_id or job.callback):
+    if not (has_parent or job.step_path or job.after_job_id or job.callback or job.rerun_of or job.charged):
         session.insert_buffered("insert_root_job", row)
         return seq
     row.update(_NO_CALLBACK if job.callback is None else callback_columns(job.callback))
     if job.origin is None:
         session.insert_buffered("insert_job", row | _NO_ORIGIN)
         return seq
-    return session.insert("insert_job", **row, **_origin_columns(job.origin))
+    return seq if session.insert("insert_job", **row, **_origin_columns(job.origin)) else None
 
 
 def _origin_columns(origin: Origin) -> dict[str, SqlValue]:

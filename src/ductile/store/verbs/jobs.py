@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
+from itertools import pairwise
 
 from ductile.core.events.model import NewContext
 from ductile.core.jobs.model import Job, JobReason, JobStatus
 from ductile.core.jobs.settlement import LogStatus
 from ductile.core.jobs.statistics import ExecutionSample, summarise
+from ductile.core.jobs.time_series import PluginCount, SpanSample
 from ductile.core.json import JsonObject
 from ductile.core.runs.graph import RUN_PLUGIN
 from ductile.core.timestamps import format_timestamp, parse_timestamp
@@ -79,7 +81,8 @@ def get_job(session: Session, job_id: str) -> Job | None:
         return None
     last = read_log(logged)
     payload = last.payload if last.payload is not None else _payload(session, None, last.source_event_id)
-    return job_from_log(last, payload)
+    cost = session.value("cost_of_logged_job", job_id=job_id)
+    return replace(job_from_log(last, payload), cost=cost)
 
 
 def latest_with_key(session: Session, plugin: str, command: str, dedupe_key: str) -> Job | None:
@@ -269,6 +272,34 @@ def execution_statistics(
     return ExecutionStatistics(
         plugins=summarise(map(_read_sample, rows[:latest])), complete=len(rows) <= latest
     )
+
+
+def sample_executions(
+    session: Session, edges: Sequence[datetime], *, counted: int, timed: int
+) -> tuple[SpanSample, ...]:
+    """Return the newest executions of each span between two edges: `counted` by plugin, `timed` of them with
+    their times. Reads no more than that, however many there are.
+    """
+    instants = [format_timestamp(edge) for edge in edges]
+    return tuple(
+        _sample_span(session, at, since, until, counted=counted, timed=timed)
+        for at, (since, until) in zip(edges, pairwise(instants), strict=False)
+    )
+
+
+def _sample_span(
+    session: Session, at: datetime, since: str, until: str, *, counted: int, timed: int
+) -> SpanSample:
+    rows = session.fetch_all("span_counts", since=since, until=until, limit=counted)
+    counts = tuple(PluginCount(plugin=row[0], executions=row[1], failures=row[2]) for row in rows)
+    total = sum(each.executions for each in counts)
+    if total >= counted:
+        first = session.fetch_one("first_execution_since", since=since)
+        after = session.fetch_one("first_execution_since", since=until)
+        end = session.value("newest_execution") + 1 if after is None else after[0]
+        total = max(total, end - (end if first is None else first[0]))
+    times = session.fetch_all("span_samples", since=since, until=until, limit=timed) if total else ()
+    return SpanSample(at=at, counted=counts, total=total, times=tuple(map(_read_sample, times)))
 
 
 def _read_sample(row: tuple[SqlValue, ...]) -> ExecutionSample:

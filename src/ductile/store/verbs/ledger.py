@@ -143,6 +143,11 @@ def list_ledger(session: Session, *, after: int, limit: int) -> tuple[LedgerRow,
     return tuple(map(read_ledger, session.fetch_all("ledger_after", after=after, limit=limit)))
 
 
+def list_job_ledger(session: Session, job_id: str, *, limit: int) -> tuple[LedgerRow, ...]:
+    """Return the entries about a job other than its transitions, in order."""
+    return tuple(map(read_ledger, session.fetch_all("notes_of_job", job_id=job_id, limit=limit)))
+
+
 def ledger_range(session: Session) -> tuple[int, int]:
     """Return the lowest and the highest number held; (0, 0) if the ledger is empty."""
     lowest, highest = session.fetch_one("ledger_range") or (0, 0)

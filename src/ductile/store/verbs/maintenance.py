@@ -1,4 +1,6 @@
-"""Retention in small batches, the full-text index, recorded configurations, and checks of the store."""
+"""Retention in small batches, the full-text index, recorded configurations, ended sessions, and checks of the
+store.
+"""
 
 from __future__ import annotations
 
@@ -14,21 +16,25 @@ from ductile.core.runs.state import MAX_RUN_JOBS
 from ductile.core.timestamps import format_timestamp, parse_timestamp
 from ductile.store.model.jobs import InitResult, NewInit
 from ductile.store.model.maintenance import (
+    NO_CAUSE,
     ConfigOrigin,
     ConfigRecord,
     FailingReceiver,
     FailureGroup,
     Invariant,
+    LoadCause,
     PluginVersion,
     PruneResult,
     RecentFailures,
     Retention,
 )
+from ductile.store.notifier import SessionEnded
 from ductile.store.rows import from_json, instant_or_none, row_reader, to_json
 from ductile.store.session import Session, SqlValue
 from ductile.store.verbs.insert import BATCH_SIZE, NO_LIMIT
 from ductile.store.verbs.ledger import append_ledger
 from ductile.store.verbs.plugins import begin_init
+from ductile.struct import to_builtins
 
 _read_failures = row_reader(FailureGroup)
 _read_receiver = row_reader(FailingReceiver)
@@ -48,8 +54,9 @@ _STATUSES = {
 }
 #: The part of an execution's text that is indexed.
 SEARCHABLE_CHARACTERS = 64 * 1024
-_SEARCHABLE = "searchable_until"
-_PROBE_ROW = "filling"
+#: The key of the last execution that is indexed.
+SEARCHABLE_UNTIL = "searchable_until"
+PROBE_ROW = "filling"
 _PROBE_BYTES = 1024 * 1024
 #: Rows of each kind that one request removes. More would delay claims by more than a few milliseconds.
 PRUNE_BATCH = 50
@@ -151,29 +158,41 @@ def _remove_job(session: Session, seq: SqlValue, job_id: SqlValue, payload: SqlV
 
 def index_log(session: Session, *, limit: int = BATCH_SIZE) -> int:
     """Index executions for the full-text search, one batch. Returns how many."""
-    done = session.value("get_meta", key=_SEARCHABLE)
+    done = session.value("get_meta", key=SEARCHABLE_UNTIL)
     rows = session.fetch_all("unindexed_log", after=int(done or 0), limit=limit)
     for seq, *texts in rows:
         body = "\n".join(text for text in texts if text)[:SEARCHABLE_CHARACTERS]
         session.execute("index_text", seq=seq, body=body)
     if rows:
-        session.execute("put_meta", key=_SEARCHABLE, value=str(rows[-1][0]))
+        session.execute("put_meta", key=SEARCHABLE_UNTIL, value=str(rows[-1][0]))
     return len(rows)
 
 
 def write_probe_row(session: Session) -> None:
     """Write as much as a large submission does, to find out whether the disk has room."""
-    session.execute("put_meta", key=_PROBE_ROW, value="0" * _PROBE_BYTES)
+    session.execute("put_meta", key=PROBE_ROW, value="0" * _PROBE_BYTES)
 
 
 def delete_probe_row(session: Session) -> None:
-    session.execute("delete_meta", key=_PROBE_ROW)
+    session.execute("delete_meta", key=PROBE_ROW)
 
 
 def empty_search_index(session: Session) -> None:
     """Empty the full-text index; `index_log` fills it again."""
     session.execute("empty_search_index")
-    session.execute("put_meta", key=_SEARCHABLE, value="0")
+    session.execute("put_meta", key=SEARCHABLE_UNTIL, value="0")
+
+
+def end_session(session: Session, session_id: str, expires_at: datetime) -> None:
+    """Record that a session of the dashboard has ended, until its cookie expires."""
+    session.execute("delete_expired_sessions", now=format_timestamp(session.now))
+    session.execute("insert_ended_session", id=session_id, expires_at=format_timestamp(expires_at))
+    session.publish(SessionEnded(session_id=session_id))
+
+
+def ended_sessions(session: Session) -> frozenset[str]:
+    """Return the sessions that have ended and whose cookies have not expired."""
+    return frozenset(row[0] for row in session.fetch_all("ended_sessions", now=format_timestamp(session.now)))
 
 
 def record_config(
@@ -183,6 +202,7 @@ def record_config(
     content: JsonObject,
     inits: Sequence[NewInit] = (),
     plugins: Mapping[str, PluginVersion] | None = None,
+    cause: LoadCause = NO_CAUSE,
 ) -> tuple[InitResult, ...]:
     """Record a configuration and begin its inits, all or none. Returns the results of the inits.
 
@@ -196,8 +216,12 @@ def record_config(
             content=to_json(content),
             plugins=None if plugins is None else to_json(plugins),
             at=session.timestamp,
+            command=cause.command,
+            author=cause.author,
+            files=cause.files,
         )
-        append_ledger(session, LedgerKind.CONFIG_LOADED, {"hash": config_hash, "origin": origin})
+        known = {name: value for name, value in to_builtins(cause).items() if value is not None}
+        append_ledger(session, LedgerKind.CONFIG_LOADED, {"hash": config_hash, "origin": origin, **known})
     return tuple(begin_init(session, init.key, init.job) for init in inits)
 
 

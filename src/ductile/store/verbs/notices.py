@@ -95,6 +95,7 @@ def _submit(
             max_attempts=policy.plugin(receiver.plugin).retry.max_attempts,
             source_event_id=event.id,
             trace_id=trace_id,
+            configured_callback=policy.state_webhook(receiver.plugin, receiver.command, event.payload),
         )
         return submit_job(session, job, policy.dedupe_ttl)
     producer = EventProducer(submitted_by=SubmittedBy.HOOK, detail=NOTICE_DETAIL, trace_id=trace_id)

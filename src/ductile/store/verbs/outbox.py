@@ -109,6 +109,11 @@ def callback_columns(callback: StateSubscription) -> dict[str, SqlValue]:
     }
 
 
+def put_subscription(session: Session, job_id: str, wanted: StateSubscription) -> None:
+    """Write a subscription besides the first one of a job."""
+    session.execute("put_subscription", job_id=job_id, url=wanted.url, events=format_states(wanted.events))
+
+
 def subscribe(session: Session, job_id: str, wanted: StateSubscription) -> bool:
     """Subscribe the URL of a duplicate to the existing job; an ended job sends its end at once.
 
@@ -133,7 +138,7 @@ def subscribe(session: Session, job_id: str, wanted: StateSubscription) -> bool:
         first = StateSubscription(url=wanted.url, model=model, events=merged)
         session.execute("set_callback", job_id=job.id, **callback_columns(first))
     else:
-        session.execute("put_subscription", job_id=job.id, url=wanted.url, events=format_states(merged))
+        put_subscription(session, job.id, replace(wanted, events=merged))
     if job.status in TERMINAL:
         event = _final_event(session, job)
         if wants(merged, event.state) and not (is_known and wants(before, event.state)):

@@ -7,11 +7,11 @@ from datetime import timedelta
 
 from ductile.core.events.model import NewContext
 from ductile.core.jobs.admission import Caps, choose_next_plugin
-from ductile.core.jobs.model import JobReason, JobStatus, NewJob
+from ductile.core.jobs.model import JobReason, JobStatus, LedgerKind, NewJob
 from ductile.core.jobs.settlement import StateChange, WebhookState
 from ductile.core.timestamps import format_timestamp
 from ductile.errors import ContendedError, StoreError
-from ductile.store.model.jobs import Accepted, ClaimedJob, EnqueueResult, Submission
+from ductile.store.model.jobs import Accepted, ClaimedJob, Deduplicated, EnqueueResult, Submission
 from ductile.store.notifier import JobsEnqueued
 from ductile.store.rows import find_job, object_or_none, read_event, read_job
 from ductile.store.session import Session
@@ -20,12 +20,16 @@ from ductile.store.verbs.ledger import next_ledger_seq, write_ledger, write_tran
 from ductile.store.verbs.outbox import write_state_webhooks
 from ductile.store.verbs.runs import baggage_of, graph_of
 from ductile.store.verbs.settle import CLAIMED, LOADING, mark_run_started, start_run, with_first_steps
+from ductile.store.verbs.token_usage import charge_started
 
 _WORKING = StateChange(state=WebhookState.WORKING, reason=JobReason.CLAIMED)
 
 
 def enqueue(session: Session, submission: Submission) -> tuple[EnqueueResult, ...]:
-    """Enqueue jobs and runs, all or none. Returns a result for each job, then for each run, in order."""
+    """Enqueue jobs and runs, all or none. Returns a result for each job, then for each run, in order.
+
+    Raises `LimitReachedError` if they exceed a limit of the token that submits them.
+    """
     if submission.event is not None:
         insert_event(session, submission.event)
     window = submission.dedupe_window
@@ -37,8 +41,13 @@ def enqueue(session: Session, submission: Submission) -> tuple[EnqueueResult, ..
         results += tuple(
             with_first_steps(*start_run(session, run, submission.policy, window)) for run in submission.runs
         )
+    if submission.charge is not None:
+        charge_started(session, submission.charge, results)
     if submission.ledger:
-        write_ledger(session, submission.ledger)
+        # A rerun that is a duplicate starts no job that an entry could name.
+        started = not any(isinstance(result, Deduplicated) for result in results)
+        entries = (each for each in submission.ledger if started or each.kind is not LedgerKind.JOB_RERUN)
+        write_ledger(session, entries)
     session.publish(JobsEnqueued(results=results))
     return results
 
@@ -62,14 +71,22 @@ def _needed_contexts(submission: Submission, results: tuple[EnqueueResult, ...])
 def claim(
     session: Session, *, owner: str, caps: Caps, limit: int, lease: timedelta
 ) -> tuple[ClaimedJob, ...]:
-    """Claim up to `limit` ready jobs, oldest first. Returns fewer if caps are reached; no key runs twice."""
+    """Claim up to `limit` ready jobs, oldest first. Returns fewer if caps are reached; no key runs twice.
+
+    Raises `ContendedError` if `owner` is a node that has ended.
+    """
     heads: dict[str, int] = dict(session.fetch_all("ready_heads"))
     if not heads:
         return ()
-    running: dict[str, int] = dict(session.fetch_all("running_counts"))
+    counts = session.fetch_all("running_counts", owner=owner)
+    running: dict[str, int] = {plugin: count for plugin, count, _ in counts}
+    busy = sum(own for *_, own in counts)
     until = format_timestamp(session.now + lease)
     claims: list[ClaimedJob] = []
-    while len(claims) < limit and (plugin := choose_next_plugin(heads, running, caps)) is not None:
+    while len(claims) < limit:
+        plugin = choose_next_plugin(heads, running, caps, busy=busy + len(claims))
+        if plugin is None:
+            break
         seq = heads.pop(plugin)
         claims.append(_claim_one(session, seq, owner=owner, until=until))
         running[plugin] = running.get(plugin, 0) + 1
@@ -93,9 +110,10 @@ def enqueue_and_claim(
     session: Session, job: NewJob, *, owner: str, lease: timedelta, limit: int | None
 ) -> tuple[ClaimedJob, ...]:
     """Enqueue and claim one job, whatever else waits; nothing if `limit` jobs of its plugin run already."""
-    running: dict[str, int] = {} if limit is None else dict(session.fetch_all("running_counts"))
-    if limit is not None and running.get(job.plugin, 0) >= limit:
-        return ()
+    if limit is not None:
+        counts = session.fetch_all("running_counts", owner=owner)
+        if any(plugin == job.plugin and count >= limit for plugin, count, _ in counts):
+            return ()
     result = submit_job(session, job, timedelta(0))
     if not isinstance(result, Accepted):
         raise StoreError(f"the job {job.id} was not accepted")

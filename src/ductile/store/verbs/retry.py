@@ -21,7 +21,8 @@ from ductile.core.runs.state import (
     TokenResult,
     TokenStart,
 )
-from ductile.store.model.jobs import Accepted, EnqueueResult, RetryResult
+from ductile.core.token_limits import target_of
+from ductile.store.model.jobs import Accepted, EnqueueResult, RetryResult, TokenCharge
 from ductile.store.notifier import JOBS_READY, JobsEnqueued
 from ductile.store.rows import find_job, find_jobs, from_json, last_result, row_reader
 from ductile.store.session import Session
@@ -41,6 +42,7 @@ from ductile.store.verbs.runs import (
     token_results,
 )
 from ductile.store.verbs.settle import with_first_steps, write_steps
+from ductile.store.verbs.token_usage import charge_jobs, charge_started
 from ductile.struct import replace
 
 #: A step that failed for one of these was never created, and a retry would fail in the same way.
@@ -50,17 +52,32 @@ _QUEUED = StateChange(state=WebhookState.QUEUED, reason=JobReason.MANUAL_RETRY)
 _read_new_event = row_reader(NewEvent, payload=from_json, headers=from_json)
 
 
-def retry(session: Session, job_id: str, policy: Policy, *, ended_at: datetime | None = None) -> RetryResult:
+def retry(
+    session: Session,
+    job_id: str,
+    policy: Policy,
+    *,
+    ended_at: datetime | None = None,
+    charge: TokenCharge | None = None,
+) -> RetryResult:
     """Put a failed or dead job back on the queue with fresh attempts; of a run, its failed steps.
 
-    With `ended_at`, only if the job ended at that instant: a later cancel is kept.
+    With `ended_at`, only if the job ended at that instant: a later cancel is kept. With `charge`, it counts
+    as a new job of that token. Raises `LimitReachedError`.
     """
     found = _retryable(session, job_id, ended_at)
     if isinstance(found, RetryResult):
         return found
-    if found.plugin != RUN_PLUGIN:
+    if found.plugin == RUN_PLUGIN:
+        _reopen_run(session, found, policy)
+    else:
         _requeue(session, found)
-        return RetryResult.QUEUED
+    if charge is not None:
+        charge_jobs(session, charge, {target_of(found.plugin, found.command): 1})
+    return RetryResult.QUEUED
+
+
+def _reopen_run(session: Session, found: Job, policy: Policy) -> None:
     # The run keeps its id and graph; its failed tokens are reopened.
     failed = find_jobs(session, "retryable_members", run_id=found.id)
     stopped = find_jobs(session, "members_stopped_by_cancel", run_id=found.id)
@@ -71,7 +88,6 @@ def retry(session: Session, job_id: str, policy: Policy, *, ended_at: datetime |
         _requeue(session, job)
     for job in stopped:
         _continue_token(session, job, policy)
-    return RetryResult.QUEUED
 
 
 def check_retry(session: Session, job_id: str) -> RetryResult:
@@ -150,9 +166,18 @@ def _continue_token(session: Session, job: Job, policy: Policy) -> None:
 
 
 def rerun(
-    session: Session, run_id: str, step_path: str, run: NewRun, policy: Policy
+    session: Session,
+    run_id: str,
+    step_path: str,
+    run: NewRun,
+    policy: Policy,
+    *,
+    charge: TokenCharge | None = None,
 ) -> EnqueueResult | RetryResult:
-    """Begin `run` at a step of an ended run, with that step's input and the results of its neighbours."""
+    """Begin `run` at a step of an ended run, with that step's input and the results of its neighbours.
+
+    With `charge`, it counts as a new job of that token. Raises `LimitReachedError`.
+    """
     plan = _plan_rerun(session, run_id, step_path, run.graph)
     if isinstance(plan, RetryResult):
         return plan
@@ -169,11 +194,14 @@ def rerun(
         graph=run.graph,
         hops=run.job.hops,
         trace_id=run.job.trace_id,
+        token=run.job.token,
         payload=run.event.payload,
     )
     views, budgeted = tuple(copied.views.values()), replace(policy, budget=session.regex_budget)
     progress = start_tokens(info, views, starts, budgeted, session.now, session.rng)
     result = with_first_steps(accepted, write_steps(session, run.job.id, progress, policy))
+    if charge is not None:
+        charge_started(session, charge, (result,))
     session.publish(JobsEnqueued(results=(result,)))
     return result
 

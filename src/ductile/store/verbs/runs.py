@@ -73,6 +73,7 @@ def read_run_view(session: Session, job: Job, baggage: JsonObject) -> RunView | 
             graph=graph,
             hops=hops,
             trace_id=trace_id,
+            token=job.token,
             payload={} if payload is None else from_json(payload),
         ),
         jobs=jobs,

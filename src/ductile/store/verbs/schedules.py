@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from datetime import timedelta
 
@@ -11,6 +12,7 @@ from ductile.core.schedules.admission import Admitted, FireView, decide_admissio
 from ductile.core.schedules.planner import Occurrence, OccurrenceOutcome, SkipReason
 from ductile.core.schedules.rule import IfRunning, PlannedOccurrence
 from ductile.core.timestamps import format_timestamp
+from ductile.core.token_limits import target_of
 from ductile.store.model.jobs import CancelResult
 from ductile.store.model.records import Page
 from ductile.store.model.schedules import FireResult, FireStatus, Firing, ScheduleEntry
@@ -29,6 +31,7 @@ from ductile.store.verbs.cancel import cancel
 from ductile.store.verbs.insert import submit_job
 from ductile.store.verbs.ledger import append_ledger, has_occurrence, write_occurrence
 from ductile.store.verbs.plugins import begin_probe
+from ductile.store.verbs.token_usage import charge_jobs
 from ductile.struct import asdict, replace
 
 _REFUSALS = {
@@ -96,6 +99,8 @@ def _record(
         # The occurrence is the job's identity, so it needs no dedupe key.
         submit_job(session, replace(new, after_job_id=new.after_job_id or previous), timedelta(0))
         previous = new.id
+    if firing.charge is not None:
+        charge_jobs(session, firing.charge, Counter(target_of(new.plugin, new.command) for new in jobs))
     if jobs and is_probe:
         begin_probe(session, jobs[0].plugin, jobs[0].command, jobs[0].id)
     _advance(session, firing.entry, jobs)  # after the cancels, whose settlements also write the next instant

@@ -78,6 +78,7 @@ from ductile.store.verbs.runs import (
     run_results,
     write_progress,
 )
+from ductile.store.verbs.token_usage import record_cost
 from ductile.struct import asdict, replace
 
 CLAIMED = Transition(from_status=JobStatus.QUEUED, to_status=JobStatus.RUNNING, reason=JobReason.CLAIMED)
@@ -197,6 +198,7 @@ def start_run(
         trace_id=run.job.trace_id,
         payload=run.event.payload,
         after_job_id=predecessor_run(session, run.job),
+        token=run.job.token,
     )
     result = submit_job(session, run.job, window)
     if not isinstance(result, Accepted):
@@ -365,10 +367,12 @@ def _write_end(session: Session, job: Job, settlement: Settlement) -> bool | Non
         last_error=storable(settlement.last_error),
         suspect=int(settlement.suspect),
         artifacts=artifacts,
+        cost=_total_cost(job, settlement),
     )
     if row is None:
         return None
     if settlement.log is not None:
+        record_cost(session, job.token, settlement.log.evidence.cost)
         log_row = _log_row(session, job, settlement.log, settlement.status, settlement.reason)
         log_row["artifacts"] = artifacts
         session.insert_buffered("insert_log", log_row)
@@ -413,8 +417,14 @@ def _log_row(
         "started_at": text_or_none(job.started_at),
         "at": session.timestamp,
         "artifacts": None,
+        "cost": evidence.cost,
     }
     return row
+
+
+def _total_cost(job: Job, settlement: Settlement) -> float | None:
+    cost = None if settlement.log is None else settlement.log.evidence.cost
+    return job.cost if cost is None else (job.cost or 0) + cost
 
 
 def _log_late_result(session: Session, job: Job, execution: int, outcome: Outcome) -> bool:
@@ -426,8 +436,9 @@ def _log_late_result(session: Session, job: Job, execution: int, outcome: Outcom
         evidence=outcome.evidence,
     )
     row = _log_row(session, job, log, job.status, job.reason) | {"execution": execution}
-    if session.insert("insert_log", **row) is None:
+    if not session.insert("insert_log", **row):
         return False
+    record_cost(session, job.token, outcome.evidence.cost)
     kind = LedgerKind.JOB_RESULT_SUPERSEDED
     append_ledger(session, kind, {"execution": execution}, job_id=job.id, run_id=job.run_id)
     return True

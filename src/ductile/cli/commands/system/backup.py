@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 from ductile.cli.client import Document, connect_to_daemon, exchange
 from ductile.cli.console import format as fmt
 from ductile.cli.console.console import Console
+from ductile.cli.console.progress import progress_line
 from ductile.cli.invocation import CommandResult, Invocation
 from ductile.cli.spec import CONFIG_FILES, DRY_RUN, NO_DAEMON, Argument, Example, Option, action
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from ductile.admin.backup.create import BackupProgress
     from ductile.admin.config import OpenedConfiguration
 
 _MIB = 1024 * 1024
@@ -54,7 +54,7 @@ def backup(invocation: Invocation) -> CommandResult:
 
     path = _absolute(invocation.text("FILE|DIR"))
     if invocation.switch("verify"):
-        found: Document = verify(path, store_files(), _progress(invocation))
+        found: Document = verify(path, store_files(), progress_line(invocation.json))
 
         def verified_text(console: Console) -> str:
             store = f", store of schema version {found['schema_version']}" if found["schema_version"] else ""
@@ -76,7 +76,7 @@ def backup(invocation: Invocation) -> CommandResult:
     opened = open_configuration(invocation.config, invocation.environ, seal=SealMode.IGNORE)
     if BackupPart.STATE in wanted.parts:
         wanted = replace(wanted, store_in_use=_is_store_in_use(invocation, opened))
-    done: Document = back_up(opened, wanted, store_files(), _progress(invocation))
+    done: Document = back_up(opened, wanted, store_files(), progress_line(invocation.json))
 
     def text(console: Console) -> str:
         parts = ", ".join(f"{fmt.count(files, 'file')} of {scope}" for scope, files in done["files"].items())
@@ -121,7 +121,7 @@ def restore(invocation: Invocation) -> CommandResult:
         _absolute(invocation.text("FILE")),
         None if target is None else _absolute(target),
         store_files(),
-        _progress(invocation),
+        progress_line(invocation.json),
         known=config_directories(invocation.config, invocation.environ),
         dry_run=invocation.switch("dry_run"),
     )
@@ -138,9 +138,25 @@ def restore(invocation: Invocation) -> CommandResult:
         lines += [f"{missing} {path}; put it back at its place in {directory}" for path in done["left_out"]]
         if done["config"] is not None:
             lines.append(f"Next: ductile config check --config {console.path(done['config'])}")
+        if done["store"] is not None and done["server"] is not None:
+            lines += _steps_for_a_server(done, console)
         return "\n".join(lines)
 
     return CommandResult(done, text)
+
+
+def _steps_for_a_server(done: Document, console: Console) -> list[str]:
+    """Return how to go on with the copy of a store that was on a database server."""
+    import shlex
+
+    config = "" if done["config"] is None else f" --config {shlex.quote(done['config'])}"
+    store = shlex.quote(done["store"])
+    return [
+        f"The store was on {done['server']}; its copy is {console.path(done['store'])}.",
+        "To put it into the database that state.url names, which must be empty:",
+        f"  ductile system move-store --from {store}{config}",
+        f"To go on with the file instead: write `state: {{path: {done['store']}}}` into the configuration.",
+    ]
 
 
 def _absolute(path: str) -> Path:
@@ -168,20 +184,3 @@ def _is_store_in_use(invocation: Invocation, opened: OpenedConfiguration) -> boo
                 exchange(invocation, connection, "system.status", {}, timeout=_STATUS_TIMEOUT)
             return True
     return linked_socket(opened.loaded.path) is not None
-
-
-def _progress(invocation: Invocation) -> BackupProgress:
-    """Show progress in one line on a terminal, and nowhere else."""
-    import sys
-
-    visible = not invocation.json and sys.stderr.isatty()
-
-    def show(what: str, done: int, of: int) -> None:
-        if not visible:
-            return
-        share = 100 if of == 0 else 100 * done // of
-        end = "\r\x1b[K" if done >= of else ""
-        sys.stderr.write(f"\r\x1b[K{what}: {share}%{end}")
-        sys.stderr.flush()
-
-    return show

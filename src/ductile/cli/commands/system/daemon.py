@@ -11,6 +11,8 @@ from ductile.cli.spec import DAEMON_PROCESS, DRY_RUN, PLUGIN, Option, action, re
 
 #: Running jobs that `status` lists; `queue list` has all of them.
 _MAX_RUNNING = 20
+#: Lines of a plugin's state; `plugin state` shows all of it.
+_STATE_LINES = 20
 #: Seconds between two looks at a process, on a system that cannot report its exit.
 _POLL_INTERVAL = 0.05
 
@@ -37,25 +39,25 @@ def start(invocation: Invocation) -> CommandResult:
 
 
 def _check_start(invocation: Invocation) -> CommandResult:
-    from ductile.admin.config import open_configuration, state_file
+    from ductile.admin.config import open_configuration
     from ductile.engine.store_lock import refuse_held
     from ductile.operations.diagnose.doctor_local import refuse_taken_addresses
 
     snapshot = open_configuration(invocation.config, invocation.environ).snapshot
-    store = state_file(snapshot)
-    refuse_held(store)
+    store = snapshot.state.name
+    refuse_held(snapshot.state)
     refuse_taken_addresses(snapshot)
     names = [name for name, plugin in snapshot.plugins.items() if plugin.runnable]
     refused = [plugin.name for plugin in snapshot.refused]
 
     def text(console: Console) -> str:
-        line = f"Would start with {console.path(str(store))} and {fmt.count(len(names), 'plugin')}."
+        line = f"Would start with {console.path(store)} and {fmt.count(len(names), 'plugin')}."
         if not refused:
             return line
         hint = f"Without {', '.join(refused)}, which cannot run: `ductile plugin check`"
         return f"{line}\n{console.hint(hint)}"
 
-    return CommandResult({"store": str(store), "plugins": [*names], "cannot_run": [*refused]}, text)
+    return CommandResult({"store": store, "plugins": [*names], "cannot_run": [*refused]}, text)
 
 
 @action(
@@ -107,7 +109,8 @@ def _wait_for_exit(pid: int) -> None:
     options=(Option("--health", "ask every plugin that has a health command first; needs the daemon"),),
     about="Works without a daemon as well. Running jobs come first, the longest on top; plugins in "
     "trouble come before the others. Values in a plugin's state that look "
-    "like secrets are masked. Health is the result of the latest check.",
+    "like secrets are masked, and of a long state only the beginning is shown. Health is "
+    "the result of the latest check.",
 )
 def status(invocation: Invocation) -> CommandResult:
     if invocation.switch("health"):
@@ -117,6 +120,8 @@ def status(invocation: Invocation) -> CommandResult:
 
     def text(console: Console) -> str:
         parts = [f"{_daemon_text(found['daemon'], console)}\nqueue: {depth_text(found['queue'], console)}"]
+        if found["nodes"]:
+            parts.append(_nodes_text(found["nodes"], console))
         if found["running"]:
             parts.append(_running_text(found["running"], console))
         parts.append(_plugins_text(found, console))
@@ -133,21 +138,27 @@ def status(invocation: Invocation) -> CommandResult:
                 error = printable(plugin["health_error"].partition("\n")[0])
                 unhealthy.append(f"{console.style('red', f'{name} is not healthy:')} {error}")
         parts += ["\n".join(lines) for lines in (refused, failed_init, unhealthy) if lines]
-        parts += [
-            f"{console.style('bold', plugin['name'] + ' keeps')}\n{fmt.indent(fmt.to_yaml(plugin['state']))}"
-            for plugin in found["plugins"]
-            if plugin["state"]
-        ]
+        parts += [_state_text(plugin, console) for plugin in found["plugins"] if plugin["state"]]
         return "\n\n".join(parts)
 
     return CommandResult(found, text)
+
+
+def _state_text(plugin: Document, console: Console) -> str:
+    name = printable(plugin["name"])
+    lines = fmt.indent(fmt.to_yaml(plugin["state"])).split("\n")
+    more = len(lines) - _STATE_LINES
+    if more > 1:  # one line more is as long as the line that stands for it
+        lines = [*lines[:_STATE_LINES], console.hint(f"  … {more} more lines: ductile plugin state {name}")]
+    return "\n".join([console.style("bold", f"State of {name}"), *lines])
 
 
 @action(
     "reload",
     "apply the changed configuration",
     "system.reload",
-    usage={"drain_timeout": "--timeout DURATION", "unsealed": None, "expected": None},
+    options=(Option("--lock", "seal the files as they are now first; `ductile apply` also shows them"),),
+    usage={"drain_timeout": "--timeout DURATION", "expected": None, "command": None, "plan": None},
     about="Checked as a whole first. If anything is wrong the old configuration stays in force and "
     "the problem is reported. Running jobs keep the configuration they were started with. Queued "
     "jobs of a plugin that is removed or disabled end as dead (plugin_removed): --dry-run counts "
@@ -157,6 +168,10 @@ def status(invocation: Invocation) -> CommandResult:
 def reload(invocation: Invocation) -> CommandResult:
     from contextlib import nullcontext
 
+    refuse_lone_timeout(invocation)
+    if invocation.switch("lock"):
+        done = _seal_and_reload(invocation)
+        return CommandResult(done, lambda console: reload_text(done, console))
     drains = invocation.switch("drain") and not invocation.switch("dry_run")
     with show_waiting(invocation, "the queue to run dry") if drains else nullcontext():
         done = request_daemon(
@@ -165,6 +180,29 @@ def reload(invocation: Invocation) -> CommandResult:
             advice="The configuration is read when it starts: `ductile system start`.",
         )
     return CommandResult(done, lambda console: reload_text(done, console))
+
+
+def refuse_lone_timeout(invocation: Invocation) -> None:
+    """Raise UsageError for --timeout without --drain, before anything is done."""
+    if invocation.optional("timeout") is not None and not invocation.switch("drain"):
+        from ductile.errors import UsageError
+
+        raise UsageError("--timeout is how long --drain waits", hint="Add --drain, or leave out --timeout.")
+
+
+def _seal_and_reload(invocation: Invocation) -> Document:
+    from ductile.cli.commands.config.apply import apply_here
+
+    if invocation.remote is not None:
+        fields = invocation.request_fields()
+        drains = invocation.switch("drain")
+        applied = request_daemon(
+            invocation, "config.apply", fields, timeout=None if drains else DAEMON_TIMEOUT
+        )
+    else:
+        applied = apply_here(invocation, "reload", {}, runs=True)
+    reloaded: Document = applied["reload"]
+    return reloaded
 
 
 @renders("reset", "close the circuit breakers of a plugin", "system.reset", arguments=(PLUGIN,))
@@ -204,6 +242,10 @@ def breaker(found: Document, console: Console) -> str:
     return "\n\n".join(parts)
 
 
+#: The latest health check as a word about the plugin.
+_HEALTH = {"succeeded": "healthy", "failed": "unhealthy"}
+
+
 def _daemon_text(daemon: Document, console: Console) -> str:
     if not daemon["running"]:
         run = f", process {pid} runs a job without one" if (pid := daemon.get("run_pid")) else ""
@@ -211,6 +253,24 @@ def _daemon_text(daemon: Document, console: Console) -> str:
     word = console.style("yellow", "stopping") if daemon["stopping"] else console.style("green", "running")
     up = fmt.ms(daemon["uptime_seconds"] * 1000)
     return f"daemon: {word}, process {daemon['pid']}, up {up}, version {daemon['version']}"
+
+
+def _nodes_text(nodes: list[Document], console: Console) -> str:
+    """The leader first. A configuration that is not the leader's is marked."""
+    leading = nodes[0]["config"]
+    rows = [
+        (
+            node["name"],
+            ("leader" if node["leader"] else "alive") if node["alive"] else "silent",
+            node["host"],
+            f"{node['busy']}/{node['workers']}",
+            fmt.when(node["started_at"], console),
+            node["version"],
+            node["config"].removeprefix("blake3:")[:8] + ("" if node["config"] == leading else " differs"),
+        )
+        for node in nodes
+    ]
+    return console.table(("NODE", "STATUS", "HOST", "BUSY", "SINCE", "VERSION", "CONFIG"), rows)
 
 
 def _running_text(running: list[Document], console: Console) -> str:
@@ -243,25 +303,42 @@ def _plugins_text(found: Document, console: Console) -> str:
         coming = fmt.when(plugin["next_run"], console) if daemon_runs and plugin["next_run"] else ""
         breakers = plugin["breakers"]
         open_ones = [f"{name} {row['state']}" for name, row in breakers.items() if row["state"] != "closed"]
-        ran = (
-            f"{last['command']} {last['status']} {fmt.when(last['completed_at'], console)}"
-            if last
-            else "never"
-        )
+        ran = f"{last['status']} {fmt.when(last['completed_at'], console)}" if last else "never"
         cells = {
             "PLUGIN": plugin["name"],
             "STATUS": status,
             "LAST RUN": ran,
             "NEXT RUN": "paused" if plugin["paused"] else coming,
-            "HEALTH": "unhealthy" if plugin["unhealthy"] else plugin["health"] or "",
+            "HEALTH": "unhealthy"
+            if plugin["unhealthy"]
+            else _HEALTH.get(plugin["health"], plugin["health"] or ""),
             "BREAKER": ", ".join(open_ones) or ("closed" if breakers else ""),
         }
         rows.append(cells)
     kept = [name for name in rows[0] if any(cells[name] for cells in rows)]
-    return console.table(kept, [[cells[name] or "-" for name in kept] for cells in rows])
+    optional = [name for name in ("HEALTH",) if name in kept]
+    return console.table(kept, [[cells[name] or "-" for name in kept] for cells in rows], optional=optional)
 
 
-def reload_text(done: Document, console: Console) -> str:
+def _effect_lines(done: Document, console: Console) -> list[str]:
+    """Schedules with their next runs, then the names of pipelines, routes, webhooks and tokens."""
+    lines = []
+    for row in done["schedules"]:
+        name = f"{printable(row['plugin'])}/{printable(row['id'])}"
+        before, after = row["next_run_before"], row["next_run"]
+        coming = f"next run {fmt.when(after, console)}" if after else "no next run"
+        if row["change"] == "changed" and before != after:
+            coming = f"{coming} instead of {fmt.when(before, console) if before else 'none'}"
+        lines.append(
+            f"  schedule {name} {row['change']}{'' if row['change'] == 'removed' else f': {coming}'}"
+        )
+    for noun in ("pipeline", "route", "webhook", "token"):
+        for change, names in done[f"{noun}s"].items():
+            lines += [f"  {noun} {printable(name)} {change}" for name in names]
+    return lines
+
+
+def reload_text(done: Document, console: Console, *, drain: str = "ductile reload --drain") -> str:
     """One line if no plugin changed, a line for each kind of change otherwise; then the ended jobs."""
     dry_run = done.get("dry_run")
     title = "Would reload" if dry_run else "Reloaded"
@@ -274,13 +351,14 @@ def reload_text(done: Document, console: Console) -> str:
         lines = [f"{title}: {', '.join(others)}{' and ' if others else ''}{last} changed."]
     else:
         lines = [f"{title}; nothing changed."]
+    lines += _effect_lines(done, console)
     for row in done["ends"]:  # queued jobs of removed plugins
         verb = "would end" if dry_run else "ended"
         jobs = f"{fmt.count(row['jobs'], 'queued job')} of {printable(row['plugin'])} {verb}"
         runs = f"; needed by {fmt.count(row['runs'], 'pipeline run')} still to end" if row["runs"] else ""
         lines.append(f"  {console.style('yellow', f'{jobs} as dead (plugin_removed)')}{runs}")
     if done["ends"] and dry_run:
-        lines.append(console.hint("  To run them first: `ductile reload --drain`"))
+        lines.append(console.hint(f"  To run them first: `{drain}`"))
     if done["warnings"]:
         from ductile.cli.console.errors import problems_as_text
         from ductile.errors import Problem

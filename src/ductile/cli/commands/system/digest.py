@@ -7,6 +7,9 @@ from ductile.cli.console import format as fmt
 from ductile.cli.console.console import Console
 from ductile.cli.spec import Example, renders
 
+#: Begins a line that belongs to the one above it.
+_BELOW = "\t"
+
 
 @renders(
     "digest",
@@ -19,17 +22,19 @@ from ductile.cli.spec import Example, renders
 def digest(found: Document, console: Console) -> str:
     more = found["more"]
     ran = ", ".join(f"{row['plugin']} {row['executions']}" for row in found["ran"])
-    title = f"{fmt.count(found['executions'], 'execution')} from {found['since']} to {found['until']}"
-    lines = [console.style("bold", f"{title}{'' if found['complete'] else ' (not all are known)'}")]
+    since, until = _time(found["since"], console), _time(found["until"], console)
+    title = f"{fmt.count(found['executions'], 'execution')} from {since} to {until}"
+    title = f"{title}{'' if found['complete'] else ' (not all are known)'}"
+    lines = [console.style("bold", fmt.prose(title, console))]
     if ran:
-        lines.append(f"  {ran}{_rest(more, 'ran')}")
+        lines.append(fmt.prose(f"{ran}{_rest(more, 'ran')}", console, "  "))
     rows = []
     for row in found["failed"]:
         error = f": {row['error']}" if row["error"] else ""
         rows += [
             f"{row['jobs']} x {row['plugin']} {row['command']}, {row['reason']}{error}",
-            f"   {row['first']} to {row['last']}, such as {row['example']}",
-            f"   {console.hint(row['fix'])}",
+            f"{_BELOW}{_period(row, console)}, such as {row['example']}",
+            f"{_BELOW}{console.hint(row['fix'])}",
         ]
     sections = {
         "failed": (f"Failed: {fmt.count(found['failed_jobs'], 'job')}", rows),
@@ -37,7 +42,7 @@ def digest(found: Document, console: Console) -> str:
             "Skipped",
             [
                 f"{row['count']} x {row['plugin']} {row['schedule']}, {row['reason']}, "
-                f"{row['first']} to {row['last']}"
+                f"{_period(row, console)}"
                 for row in found["skipped"]
             ],
         ),
@@ -51,7 +56,7 @@ def digest(found: Document, console: Console) -> str:
         "breakers": (
             "Circuit breakers",
             [
-                f"{row['plugin']} {row['command']} {row['state']} since {row['since']}. "
+                f"{row['plugin']} {row['command']} {row['state']} since {_time(row['since'], console)}. "
                 f"{console.hint(row['fix'])}"
                 for row in found["breakers"]
             ],
@@ -67,17 +72,32 @@ def digest(found: Document, console: Console) -> str:
         "config": (
             "Configuration changed",
             [
-                f"{row['at']} ({row['origin']}): {', '.join(row['plugins']) or 'no plugin'}"
+                f"{_time(row['at'], console)} ({row['origin']}): {', '.join(row['plugins']) or 'no plugin'}"
                 for row in found["config"]
             ],
         ),
-        "starts": ("Daemon started", found["starts"]),
+        "starts": ("Daemon started", [_time(each, console) for each in found["starts"]]),
     }
     for name, (title, items) in sections.items():
         if items:
-            lines += fmt.section(title, "\n".join(f"  {item}" for item in items) + _rest(more, name), console)
+            body = "\n".join(_item(item, console) for item in items)
+            lines += fmt.section(title, body + _rest(more, name), console)
     lines += fmt.list_section("To see more", found["next"], console)
     return "\n".join(lines)
+
+
+def _time(instant: str, console: Console) -> str:
+    return instant if instant == "-" else fmt.time(instant, console)
+
+
+def _period(row: Document, console: Console) -> str:
+    first, last = _time(row["first"], console), _time(row["last"], console)
+    return f"at {first}" if first == last else f"{first} to {last}"
+
+
+def _item(text: str, console: Console) -> str:
+    below = text.startswith(_BELOW)
+    return fmt.prose(text.removeprefix(_BELOW), console, "     " if below else "  ")
 
 
 def _rest(more: Document, name: str) -> str:

@@ -57,9 +57,11 @@ def doctor(invocation: Invocation) -> CommandResult:
         for row in troubled:
             title = f"{console.style(_STYLES[row['level']], row['level'])}  {row['check']}"
             where = None if row["where"] is None else console.path(row["where"])
-            parts.append(paragraph(title, row["message"], (("where", where), ("fix", row["fix"])), console))
+            message = fmt.local_times(row["message"], console)
+            parts.append(paragraph(title, message, (("where", where), ("fix", row["fix"])), console))
         if invocation.verbose or not troubled:
-            rows = [(row["check"], row["message"]) for row in found["findings"] if row["level"] == "ok"]
+            well = [row for row in found["findings"] if row["level"] == "ok"]
+            rows = [(row["check"], fmt.local_times(row["message"], console)) for row in well]
             parts.append(console.table(("OK", "ABOUT"), rows, prose=True))
         counts = found["counts"]
         errors, warnings = fmt.count(counts["error"], "error"), fmt.count(counts["warn"], "warning")
@@ -118,11 +120,11 @@ def sweep(invocation: Invocation) -> CommandResult:
     with show_waiting(invocation, "the sweep"):
         done = request(invocation, timeout=None)
 
-    def text(_: Console) -> str:
+    def text(console: Console) -> str:
         if not done["removed"]:
             return "Nothing is older than its retention."
         title = "Would remove at least:" if done.get("dry_run") else "Removed:"
         rows = ((kind.replace("_", " "), str(number)) for kind, number in done["removed"].items())
-        return "\n".join([title, *fmt.fields(rows)])
+        return "\n".join([title, *fmt.fields(rows, console)])
 
     return CommandResult(done, text)

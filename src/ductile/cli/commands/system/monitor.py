@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any, cast
 
 from ductile.cli.client import Document, follow, request, request_daemon
@@ -49,7 +50,7 @@ def logs(invocation: Invocation) -> CommandResult:
         def text(console: Console) -> str:
             if not oldest_first:
                 return "Nothing has run yet." if fields.keys() <= {"output"} else "No executions found."
-            cells = [] if console.width is None else [_cells(row) for row in oldest_first]
+            cells = [] if console.width is None else [_cells(row, console) for row in oldest_first]
             widths = [max(len(cell) for cell in column) for column in zip(*cells, strict=True)]
             lines = "\n".join(
                 _line(row, console, widths, stderr_size=fields.get("sort") == "stderr")
@@ -91,24 +92,33 @@ def _refuse_with_follow(fields: Mapping[str, object]) -> None:
             raise UsageError(f"--{name} cannot be used with --follow", hint="Leave one of them out.")
 
 
-def _cells(row: Document) -> tuple[str, str, str]:
-    return f"{row['plugin']} {row['command']}", row["status"], fmt.ms(row["duration_ms"])
+def _cells(row: Document, console: Console) -> tuple[str, str, str]:
+    what = one_line(f"{row['plugin']} {row['command']}")
+    if console.width is not None and len(what) > (widest := console.width // 3):
+        what = f"{what[: widest - 1]}…"
+    return what, row["status"], fmt.ms(row["duration_ms"])
 
 
 def _line(row: Document, console: Console, widths: Sequence[int] = (), *, stderr_size: bool = False) -> str:
-    """One execution. Aligned in columns on a terminal, if the widths are known."""
-    what, status, took = _cells(row)
+    """One execution. On a terminal it is aligned in columns if the widths are known, and one line."""
+    what, status, took = _cells(row, console)
     word = fmt.status(status, console)
     if widths:
         what, took = what.ljust(widths[0]), took.rjust(widths[2])
         word += " " * (widths[1] - len(status))
-    at, job = fmt.time(row["completed_at"], console), fmt.short_id(row["job_id"], console)
+    at, job = fmt.clock(row["completed_at"], console), fmt.short_id(row["job_id"], console)
     line = f"{at}  {what}  {word}  {took}  {job}"
     if stderr_size:
         line = f"{line}  {fmt.count(row['stderr_bytes'], 'byte')} on stderr"
     if row["error"]:
         error = one_line(row["error"])
-        line = f"{line}  {error}" if error == row["reason"] else f"{line}  {row['reason']}: {error}"
+        why = error if error == row["reason"] else f"{row['reason']}: {error}"
+        unseen = len(fmt.status(status, console)) - len(status)
+        room = None if console.width is None else console.width - (len(line) - unseen) - 2
+        if room is not None and len(why) > room and not console.verbose:
+            why = one_line(fmt.brief_error(row["reason"], error))
+            why = why if len(why) <= room else f"{why[: max(room - 1, 0)]}…"
+        line = f"{line}  {why}"
     return f"{line}\n{fmt.indent(row['stderr'])}" if row.get("stderr") else line
 
 
@@ -117,9 +127,9 @@ def _line(row: Document, console: Console, widths: Sequence[int] = (), *, stderr
     "watch what runs, waits and happens in the terminal, and step in",
     "system.status",
     usage={"reveal": None},
-    about="Keys: Tab moves between the tables, Enter shows a job, c cancels it, t retries what ended "
-    "badly, r runs a schedule or a plugin now, p pauses or resumes a schedule, q leaves. Needs the "
-    "extra `tui`.",
+    about="Keys: Tab moves between the tables, Enter shows a job and what it prints, c cancels it after "
+    "asking, t retries what ended badly, r runs a schedule or a plugin now, p pauses or resumes a "
+    "schedule, q leaves. Needs the extra `tui`, which `make run` installs.",
 )
 def watch(invocation: Invocation) -> CommandResult:
     import sys
@@ -143,5 +153,12 @@ def watch(invocation: Invocation) -> CommandResult:
         return request_daemon(invocation, operation, cast("dict[str, Any]", fields))
 
     ask("system.status", {})  # reports a missing daemon here and not on the screen
-    WatchApp(ask).run()
+    console = console_for(invocation.out, invocation.environ)._replace(colour=False)
+
+    def show_job(job: Mapping[str, Any], width: int) -> str:
+        from ductile.cli.commands.job.inspect import job_text
+
+        return job_text(dict(job), console._replace(width=width, now=datetime.now(UTC)))
+
+    WatchApp(ask, show_job, console.zone or UTC).run()
     return CommandResult(None)

@@ -32,7 +32,7 @@ from ductile.core.webhooks.signatures import (
     sign_standard,
 )
 from ductile.engine.clock import Clock, retry_until_available
-from ductile.engine.webhook_client import WebhookClient, WebhookRequest
+from ductile.engine.state_webhooks.client import WebhookClient, WebhookRequest
 from ductile.store.model.deliveries import Delivery, DeliveryCapacity, DeliveryReport
 from ductile.store.notifier import DeliveriesDue
 from ductile.store.port import Store

@@ -9,6 +9,8 @@ may therefore run more than once before it is committed, and must have no effect
 
 After COMMIT the thread schedules one call on the event loop, which first publishes the changes of all
 requests to the notifier and then sets the results of their futures.
+
+What is particular to a database is in its `WriteConnection`.
 """
 
 from __future__ import annotations
@@ -19,19 +21,22 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from datetime import datetime
-from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
-import apsw
 import msgspec
 
-from ductile.errors import DuctileError, StoreBusyError, StoreError, StoreFailedError, StoreFullError
-from ductile.store.notifier import Change, Notifier, StoreFailed
-from ductile.store.port import Priority
-from ductile.store.sqlite.connection import is_fatal, translate
-from ductile.store.sqlite.file_identities import FileIdentities
-from ductile.store.sqlite.session import SqliteSession
+from ductile.errors import (
+    ContendedError,
+    DuctileError,
+    StoreBusyError,
+    StoreError,
+    StoreFailedError,
+    StoreFullError,
+)
+from ductile.store.notifier import STORE_AVAILABLE, Change, Notifier, StoreFailed, StoreUnavailable
+from ductile.store.port import Priority, Store
+from ductile.store.session import Session
+from ductile.store.verbs import maintenance
 
 R = TypeVar("R")
 
@@ -46,9 +51,6 @@ CAPACITY = 10_000
 #: the commit. A commit that began earlier would compete with the loop for the GIL.
 BURST = 8
 BURST_ITERATIONS = 2
-#: Pages in the write-ahead log above which it is checkpointed between batches.
-CHECKPOINT_PAGES = 1000
-
 #: Requests that run after the claims of their batch. A claim uses the caps of the old configuration, so it
 #: must not see the jobs that a CONFIGURE request adds.
 _AFTER_CLAIMS = frozenset({Priority.CONFIGURE, Priority.MAINTENANCE})
@@ -58,7 +60,7 @@ class WriteRequest(msgspec.Struct, Generic[R], eq=False):
     """A verb's transaction that waits for its commit."""
 
     priority: Priority
-    work: Callable[[SqliteSession], R]
+    work: Callable[[Session], R]
     future: asyncio.Future[R]
     #: Published after the commit.
     changes: Sequence[Change] = ()
@@ -66,19 +68,68 @@ class WriteRequest(msgspec.Struct, Generic[R], eq=False):
     error: BaseException | None = None
 
 
+class WriteSession(Session, Protocol):
+    """The session of the writing connection, which it has for its whole life."""
+
+    changes: list[Change]
+    #: Characters in the large columns of all rows inserted by `insert_buffered`, in any transaction.
+    written_size: int
+
+    def begin_request(self) -> None:
+        """Begin the next write request of the batch, in the same transaction."""
+
+    def flush(self) -> None:
+        """Write the buffered rows. Must be called before the commit."""
+
+    def discard(self) -> None:
+        """Drop the buffered rows: the transaction, or the savepoint, was rolled back."""
+
+
+class WriteConnection(Protocol):
+    """One database connection, used by the thread of the writer alone."""
+
+    @property
+    def session(self) -> WriteSession: ...
+
+    @property
+    def in_transaction(self) -> bool: ...
+
+    @property
+    def has_written(self) -> bool:
+        """Whether the last transaction has changed something."""
+
+    def begin(self) -> None:
+        """Begin a transaction in which no other process writes."""
+
+    def commit(self, changes: Iterable[Change]) -> None:
+        """Make the transaction durable. Raises if it is not. Other nodes are told of the changes."""
+
+    def roll_back(self) -> None: ...
+
+    def savepoint(self) -> None: ...
+
+    def release_savepoint(self) -> None: ...
+
+    def roll_back_to_savepoint(self) -> None:
+        """Undo what followed the savepoint, and remove it."""
+
+    def is_fatal(self, error: BaseException) -> bool:
+        """Return whether nothing may be written after this error until the store is opened again."""
+
+    def translate(self, error: BaseException) -> BaseException:
+        """Return our error for one of the database."""
+
+    def after_batch(self) -> None:
+        """Maintain the database between two batches."""
+
+    def check(self) -> None:
+        """Raise `StoreFailedError` if the store can no longer be used. Called on the event loop."""
+
+
 class Writer:
-    def __init__(
-        self,
-        connection: apsw.Connection,
-        session: SqliteSession,
-        clock: Callable[[], datetime],
-        path: Path,
-        notifier: Notifier,
-    ) -> None:
+    def __init__(self, connection: WriteConnection, notifier: Notifier) -> None:
         self._connection = connection
-        self._session = session
-        self._clock = clock
-        self._path = path
+        self._session = connection.session
         self._notifier = notifier
         #: The event loop of the latest call. A store is used by one loop at a time.
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -90,16 +141,14 @@ class Writer:
         self.is_idle = False
         #: Why writing has stopped for good.
         self.failure: StoreFailedError | None = None
+        #: Whether the store took no writes when it was used last.
+        self._is_away = False
         #: Whether the disk was full at the last submission.
         self.is_full = False
-        self._has_written = False
-        self._wal_pages = 0
-        self.files = FileIdentities(connection.filename, connection.filename_wal)
-        connection.set_wal_hook(self._on_wal_commit)
         self._thread = threading.Thread(target=self._run, name="ductile-writer", daemon=True)
         self._thread.start()
 
-    def submit(self, priority: Priority, work: Callable[[SqliteSession], R]) -> asyncio.Future[R]:
+    def submit(self, priority: Priority, work: Callable[[Session], R]) -> asyncio.Future[R]:
         """Run `work` in a transaction. The future gets its result once that is on disk.
 
         Raises `StoreBusyError` or `StoreFailedError` if the writer accepts no requests.
@@ -135,11 +184,11 @@ class Writer:
         return len(self._queues[priority])
 
     def check(self) -> None:
-        """Raise `StoreFailedError` if writing has stopped, or a file was removed or replaced."""
+        """Raise `StoreFailedError` if writing has stopped, or has to stop."""
         if self.failure is not None:
             raise self.failure
         try:
-            self.files.check()
+            self._connection.check()
         except StoreFailedError as error:
             self._loop = asyncio.get_running_loop()
             self._stop(error)
@@ -164,7 +213,8 @@ class Writer:
         while self._wait_for_work():
             try:
                 self._write_batch()
-                self._checkpoint_if_large()
+                if self.failure is None:
+                    self._after_batch()
             except Exception as error:  # noqa: BLE001 - if the thread ended, callers would wait for ever
                 stopped = StoreFailedError(
                     f"the store has stopped: {error!r}",
@@ -202,7 +252,7 @@ class Writer:
                 self._begin()
                 self._run_batch(batch)
                 self._session.flush()
-                self._commit()
+                self._connection.commit(_changes_of(batch))
             except Exception as error:  # noqa: BLE001 - the callers of the batch get it
                 self._recover_batch(batch, error)
         except Exception as error:
@@ -214,17 +264,13 @@ class Writer:
     def _begin(self) -> None:
         if self.failure is not None:
             raise self.failure
-        self._has_written = False
-        self._execute("BEGIN IMMEDIATE")
-        self._session.begin_transaction(self._clock())
+        self._connection.begin()
 
-    def _commit(self) -> None:
-        # A commit to an unlinked file succeeds as well. Checked before, so that a refused request is not in
-        # the copy that `rescue_store` makes; and after, so that only what is at its path is acknowledged.
-        self.files.check()
-        self._execute("COMMIT")
-        self.files.check()
-        self._session.committed()
+    def _after_batch(self) -> None:
+        try:
+            self._connection.after_batch()
+        except Exception as error:  # noqa: BLE001 - only a fatal one matters: the batch is committed
+            self._stop_if_fatal(error)
 
     def _run_batch(self, batch: list[WriteRequest[Any]]) -> None:
         """Run the waiting requests, claims after submissions: they see the jobs of the same commit."""
@@ -266,7 +312,7 @@ class Writer:
     def _recover_batch(self, batch: list[WriteRequest[Any]], error: Exception) -> None:
         """Run the requests of a failed batch one by one, unless the error is fatal to the file."""
         self._roll_back()
-        if not batch or is_fatal(error):
+        if not batch or self._connection.is_fatal(error):
             # The transaction could not begin, or the file is damaged: no waiting request can be served.
             batch += self._take_all()
             self._fail(batch, error)
@@ -287,30 +333,29 @@ class Writer:
             self._begin()
             for request in requests:
                 request.error = self._try_request(request)
-                if request.error is not None and is_fatal(request.error):
+                if request.error is not None and self._connection.is_fatal(request.error):
                     self._roll_back()
                     self._fail(requests, request.error)
                     return []
                 if not self._connection.in_transaction:
                     return [other for other in requests if other is not request]
-            self._commit()
+            self._connection.commit(_changes_of(requests))
         except Exception as error:  # noqa: BLE001 - the commit failed, and with it every request
             self._roll_back()
             self._fail([request for request in requests if request.error is None], error)
         return []
 
     def _try_request(self, request: WriteRequest[Any]) -> BaseException | None:
-        self._execute("SAVEPOINT request")
+        self._connection.savepoint()
         try:
             self._run_request(request, [])
             self._session.flush()
         except Exception as error:  # noqa: BLE001 - only this request fails
             self._session.discard()
             if self._connection.in_transaction:
-                self._execute("ROLLBACK TO request")
-                self._execute("RELEASE request")
+                self._connection.roll_back_to_savepoint()
             return error
-        self._execute("RELEASE request")
+        self._connection.release_savepoint()
         return None
 
     def _fail(self, requests: Iterable[WriteRequest[Any]], error: BaseException) -> None:
@@ -321,7 +366,7 @@ class Writer:
     def _stop_if_fatal(self, error: BaseException | None) -> None:
         if isinstance(error, StoreFailedError):
             self._stop(error)
-        elif isinstance(error, apsw.Error) and is_fatal(error):
+        elif error is not None and self._connection.is_fatal(error):
             self._stop(
                 StoreFailedError(
                     f"the store has stopped: {error}",
@@ -332,25 +377,41 @@ class Writer:
     def _roll_back(self) -> None:
         self._session.discard()
         if self._connection.in_transaction:
-            self._execute("ROLLBACK")
-
-    def _execute(self, sql: str) -> None:
-        self._connection.execute(sql).fetchall()
+            self._connection.roll_back()
 
     # -- after the commit
 
     def _notify(self, batch: list[WriteRequest[Any]]) -> None:
         for request in batch:
-            if isinstance(request.error, apsw.Error):
-                request.error = translate(request.error, self._path)
+            if request.error is not None:
+                request.error = self._connection.translate(request.error)
+        self._publish_availability(batch)
         # Only submissions tell whether the disk is full: the end of a job may fit where a new job does not.
         if any(isinstance(request.error, StoreFullError) for request in batch):
             self.is_full = True
-        elif self._has_written and any(
+        elif self._connection.has_written and any(
             request.priority is Priority.ENQUEUE and request.error is None for request in batch
         ):
             self.is_full = False
         self._call_on_loop(self._publish_and_resolve, batch)
+
+    def _publish_availability(self, batch: list[WriteRequest[Any]]) -> None:
+        errors = [request.error for request in batch]
+        if any(error is None for error in errors):
+            self._report_back()
+        elif errors and isinstance(errors[0], StoreBusyError) and not isinstance(errors[0], ContendedError):
+            self.report_away(errors[0])
+
+    def report_away(self, error: StoreBusyError) -> None:
+        """Publish that the store takes no writes, once until it does again. Called on the thread."""
+        if not self._is_away:
+            self._is_away = True
+            self._call_on_loop(self._notifier.publish, (StoreUnavailable(error=error),))
+
+    def _report_back(self) -> None:
+        if self._is_away:
+            self._is_away = False
+            self._call_on_loop(self._notifier.publish, (STORE_AVAILABLE,))
 
     def _call_on_loop(self, callback: Callable[[Any], None], argument: Any) -> None:
         if self._loop is not None:
@@ -359,10 +420,7 @@ class Writer:
 
     def _publish_and_resolve(self, batch: list[WriteRequest[Any]]) -> None:
         """Publish the changes, then resolve the futures. Their callers resume in the next iteration."""
-        changes = {
-            id(change): change for request in batch if request.error is None for change in request.changes
-        }
-        self._notifier.publish(changes.values())
+        self._notifier.publish(_changes_of(batch))
         for request in batch:
             if request.future.done():
                 continue  # the caller was cancelled; its request is on disk
@@ -375,20 +433,18 @@ class Writer:
                 internal.__cause__ = request.error
                 request.future.set_exception(internal)
 
-    # -- the write-ahead log
 
-    def _on_wal_commit(self, _connection: apsw.Connection, _name: str, pages: int) -> int:
-        """SQLite calls this after each commit that has written something."""
-        self._wal_pages = pages
-        self._has_written = True
-        return apsw.SQLITE_OK
+def _changes_of(batch: Iterable[WriteRequest[Any]]) -> Iterable[Change]:
+    """Return what the requests have changed, each change once."""
+    return {
+        id(change): change for request in batch if request.error is None for change in request.changes
+    }.values()
 
-    def _checkpoint_if_large(self) -> None:
-        """Checkpoint between batches, so that no caller waits for it inside a commit."""
-        if self._wal_pages < CHECKPOINT_PAGES or self.failure is not None:
-            return
-        try:
-            self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
-        except apsw.Error as error:
-            self._stop_if_fatal(error)
-        self._wal_pages = 0
+
+async def is_still_full(store: Store, writer: Writer) -> bool:
+    """Return whether the disk is full. If it was, a test row is written and deleted to find out."""
+    if writer.is_full:
+        with suppress(StoreFullError, StoreBusyError):
+            await store.run_write(Priority.ENQUEUE, maintenance.write_probe_row)
+            await store.run_write(Priority.ENQUEUE, maintenance.delete_probe_row)
+    return writer.is_full

@@ -1,0 +1,107 @@
+"""The pages of the documentation that this version was shipped with."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+
+from ductile.core.suggest import did_you_mean
+from ductile.errors import NotFoundError
+from ductile.struct import Value
+
+#: Inside an installed package, and beside `src` in a checkout of the source.
+_PLACES = (Path(__file__).parents[1] / "shipped_docs", Path(__file__).parents[3] / "docs")
+#: What users read. Decisions and the map of the code are for developers.
+_PARTS = ("tutorials", "how-to", "reference", "explanation")
+_SINGLE_PAGES = ("glossary",)
+#: A larger page is better read section by section.
+LARGE_PAGE = 16_000
+_MAX_SUMMARY = 200
+_TITLE = re.compile(r"^# (.+)$", re.MULTILINE)
+_HEADING = re.compile(r"^(#{1,6}) (.+)$")
+_LINK = re.compile(r"\[([^]]*)]\([^)]*\)")
+#: Paragraphs that are no text: comments, tables, code, headings, lists, pictures.
+_NO_TEXT = ("<", "|", "```", "#", "- ", "!")
+#: What a page says about where its commands are run is no summary of it.
+_WHERE_COMMANDS_RUN = "The commands below"
+
+
+class DocsPage(Value):
+    #: The path below `docs/` without its suffix, such as `how-to/diagnose`.
+    name: str
+    path: Path
+    title: str
+    #: The first sentence.
+    summary: str
+    size: int
+
+
+@cache
+def docs_pages() -> tuple[DocsPage, ...]:
+    """Every page, in the order of the parts; none if this installation lacks them."""
+    root = next((place.resolve() for place in _PLACES if (place / "glossary.md").is_file()), None)
+    if root is None:
+        return ()
+    files = [path for part in _PARTS for path in sorted((root / part).glob("*.md"))]
+    files += [root / f"{name}.md" for name in _SINGLE_PAGES]
+    return tuple(_describe(path, root) for path in files)
+
+
+def read_page(name: str, section: str | None = None) -> str:
+    """The text of a page, or of one of its sections, named as links do: `exit-status`.
+
+    Raises `NotFoundError`.
+    """
+    known = {page.name: page for page in docs_pages()}
+    page = known.get(name)
+    if page is None:
+        near = did_you_mean(name, known)
+        raise NotFoundError(f"there is no page {name[:100]}", hint=near or "List the pages again.")
+    text = page.path.read_text(encoding="utf-8")
+    return text if section is None else _section_of(text, name, section)
+
+
+def _section_of(text: str, page: str, section: str) -> str:
+    lines = text.splitlines()
+    slugs = [(at, len(found[1]), _slug(found[2])) for at, found in _headings(lines)]
+    begin, level = next(((at, level) for at, level, slug in slugs if slug == section), (None, 0))
+    if begin is None:
+        near = did_you_mean(section, [slug for _at, _level, slug in slugs])
+        listed = f"There are {', '.join(slug for _at, level, slug in slugs if level == 2)}."  # noqa: PLR2004
+        raise NotFoundError(f"{page} has no section {section[:100]}", hint=near or listed)
+    end = next((at for at, other, _slug in slugs if at > begin and other <= level), len(lines))
+    return "\n".join(lines[begin:end]).rstrip() + "\n"
+
+
+def _headings(lines: list[str]) -> list[tuple[int, re.Match[str]]]:
+    """The headings, without lines of code that look like one."""
+    found = []
+    in_code = False
+    for at, line in enumerate(lines):
+        in_code ^= line.lstrip().startswith("```")
+        if not in_code and (heading := _HEADING.match(line)) is not None:
+            found.append((at, heading))
+    return found
+
+
+def _slug(heading: str) -> str:
+    """The heading as the fragment of a link: lower case, dashes for blanks, no punctuation."""
+    return re.sub(r"[^\w\- ]", "", _LINK.sub(r"\1", heading).lower()).strip().replace(" ", "-")
+
+
+def _describe(path: Path, root: Path) -> DocsPage:
+    text = path.read_text(encoding="utf-8")
+    title = _TITLE.search(text)
+    body = text[title.end() :] if title else text
+    paragraphs = [part.strip() for part in body.split("\n\n")]
+    texts = [" ".join(_LINK.sub(r"\1", part).split()) for part in paragraphs if not part.startswith(_NO_TEXT)]
+    sentences = [sentence for text in texts for sentence in text.split(". ") if sentence]
+    summary = next((each for each in sentences if not each.startswith(_WHERE_COMMANDS_RUN)), "")
+    return DocsPage(
+        name=path.relative_to(root).with_suffix("").as_posix(),
+        path=path,
+        title=title[1] if title else path.stem,
+        summary=summary.rstrip(".:")[:_MAX_SUMMARY],
+        size=len(text),
+    )

@@ -1,0 +1,244 @@
+"""From a claimed job to the process that is started for it: its request, environment and limits."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta
+
+from ductile.config.snapshot import PluginInstance, Snapshot
+from ductile.core.jobs.admission import bare_key
+from ductile.core.jobs.model import EndedEarly, Failed, Job, JobReason, Outcome, OutputFormat
+from ductile.core.json import JsonObject
+from ductile.core.scripts import EXEC_PLUGIN, ExecCommand, Script, script_environment
+from ductile.protocol.plugin_messages import (
+    PluginRequest,
+    RequestEvent,
+    carries_event,
+    encode_payload,
+    encode_request,
+)
+from ductile.runner.port import (
+    Launch,
+    OutputCallback,
+    OutputStream,
+    ResourceLimits,
+    WarmStart,
+    describe_job,
+    plugin_environment,
+)
+from ductile.store.model.jobs import ClaimedJob
+from ductile.struct import Value, hide_in_repr, replace
+
+#: Beside the store: a directory for each plugin that keeps files.
+DATA_DIRECTORY = "plugin-data"
+
+
+def _no_output(_job: Job) -> OutputCallback | None:
+    return None
+
+
+@hide_in_repr("environ")
+class LaunchHost(Value):
+    """Where processes are started: the same for all jobs."""
+
+    store_id: str
+    environ: Mapping[str, str]
+    #: The working directory of plugins.
+    directory: str
+    now: Callable[[], datetime]
+    #: Where a plugin may keep files; None for its directory beside the store.
+    data_directory: str | None = None
+    #: Returns what gets the output of a job while it runs.
+    output_callback: Callable[[Job], OutputCallback | None] = _no_output
+
+
+class PreparedLaunch(Value):
+    """A process to start, and the script that it runs, if it is one."""
+
+    launch: Launch
+    script: Script | None = None
+
+
+def prepare_launch(claim: ClaimedJob, snapshot: Snapshot, host: LaunchHost) -> PreparedLaunch | Outcome:
+    """Return the launch of the job's process, or the outcome of a job that cannot run."""
+    job = claim.job
+    if job.cancel_requested_at is not None:
+        # Its run was cancelled while the job was still queued.
+        return EndedEarly(reason=JobReason.CANCELLED, error="cancelled while it was queued")
+    if job.plugin == EXEC_PLUGIN:
+        return _prepare_exec(claim, snapshot, host)
+    plugin = snapshot.plugins.get(job.plugin)
+    if plugin is None or not plugin.enabled:
+        error = f"the plugin {job.plugin} is not active"
+        return EndedEarly(reason=JobReason.PLUGIN_REMOVED, error=error)
+    if plugin.installed is None:
+        why = plugin.refused.reason if plugin.refused else "it was not found"
+        return _unavailable(f"the plugin {job.plugin} cannot run: {why}")
+    if job.command not in plugin.installed.manifest.commands:
+        return _unavailable(f"{job.plugin} has no command {job.command}")
+    timeout = claim.timeout or plugin.timeout_for(job.command)
+    request = build_request(claim, plugin.config.reveal(), host.now() + timeout)
+    launch = Launch(
+        entrypoint=str(plugin.installed.entrypoint),
+        request=encode_request(request),
+        environment=_environment(claim, snapshot, host, plugin.env.reveal()),
+        directory=host.directory,
+        timeout=timeout,
+        limits=_limits(plugin),
+        warm=None if plugin.warm is False else WarmStart(preload=plugin.preload),
+        on_output=host.output_callback(job),
+    )
+    if plugin.installed.script is None:
+        return PreparedLaunch(launch=launch)
+    payload = request.payload or {}
+    return _prepare_script(claim, snapshot, host, plugin.installed.script, launch, payload)
+
+
+def build_request(claim: ClaimedJob, config: JsonObject, deadline_at: datetime) -> PluginRequest:
+    """Return what the plugin reads on stdin."""
+    job, event, payload = claim.job, claim.event, claim.job.payload
+    if payload is None and event is not None:
+        payload = event.payload
+    described = {
+        "ductile_plugin": job.plugin,
+        "ductile_pipeline": claim.pipeline,
+        "ductile_step_id": job.step_path,
+        "ductile_upstream_plugin": event.source if event is not None and job.parent_job_id else None,
+        "ductile_trace_id": job.trace_id,
+    }
+    return PluginRequest(
+        job_id=job.id,
+        command=job.command,
+        instance=job.plugin,
+        config=config,
+        state=claim.state,
+        context={
+            **claim.baggage,
+            **{name: value for name, value in described.items() if value is not None},
+        },
+        deadline_at=deadline_at,
+        payload=payload,
+        event=_request_event(claim, payload),
+    )
+
+
+def _prepare_script(
+    claim: ClaimedJob,
+    snapshot: Snapshot,
+    host: LaunchHost,
+    script: Script,
+    launch: Launch,
+    payload: JsonObject,
+) -> PreparedLaunch | Outcome:
+    """Start the program of a script, with the payload on its stdin and in its environment."""
+    encoded = encode_payload(payload)
+    # The variables of the job come last: recovery finds its processes by them.
+    environment = {**launch.environment, **script_environment(payload, encoded[:-1])}
+    environment |= _job_variables(claim, snapshot, host)
+    if script.output is not OutputFormat.PROTOCOL:
+        launch = replace(launch, request=encoded)
+    return _start_script(script, replace(launch, environment=environment, warm=None))
+
+
+def _prepare_exec(claim: ClaimedJob, snapshot: Snapshot, host: LaunchHost) -> PreparedLaunch | Outcome:
+    """Start a command of `ductile exec` where its caller was, with an empty stdin."""
+    command = ExecCommand.from_payload(claim.job.payload)
+    if command is None:
+        return _unavailable("its payload is not a command of `ductile exec`")
+    launch = Launch(
+        entrypoint=command.argv[0],
+        request=b"",
+        environment=_environment(claim, snapshot, host, {}),
+        directory=command.cwd,
+        timeout=timedelta(seconds=command.timeout),
+        on_output=host.output_callback(claim.job),
+    )
+    return _start_script(Script(argv=command.argv, directory=command.cwd), launch)
+
+
+def _start_script(script: Script, launch: Launch) -> PreparedLaunch | Failed:
+    """Return the launch of the script's program. One without a slash in its name is looked for in PATH."""
+    program = script.argv[0]
+    if "/" not in program:
+        found = shutil.which(program, path=launch.environment.get("PATH"))
+        if found is None:
+            error = f"{program} could not be started: it was not found in PATH"
+            return Failed(reason=JobReason.COULD_NOT_START, error=error, permanent=True)
+        program = found
+    launch = replace(launch, entrypoint=program, arguments=script.argv[1:], directory=script.directory)
+    if script.output is not OutputFormat.PROTOCOL:
+        launch = replace(launch, live_streams=frozenset(OutputStream))
+    return PreparedLaunch(launch=launch, script=script)
+
+
+def _environment(
+    claim: ClaimedJob, snapshot: Snapshot, host: LaunchHost, own: Mapping[str, str]
+) -> dict[str, str]:
+    return plugin_environment(
+        host.environ,
+        passthrough=snapshot.service.plugin_env_passthrough,
+        own=own,
+        job=_job_variables(claim, snapshot, host),
+    )
+
+
+def _job_variables(claim: ClaimedJob, snapshot: Snapshot, host: LaunchHost) -> dict[str, str]:
+    job = claim.job
+    return describe_job(
+        store_id=host.store_id,
+        daemon=job.owner or "",  # As stored: recovery compares the two.
+        job_id=job.id,
+        plugin=job.plugin,
+        command=job.command,
+        attempt=job.attempt,
+        data_dir=host.data_directory or _data_directory(snapshot, job.plugin),
+        trace_id=job.trace_id,
+    )
+
+
+def _data_directory(snapshot: Snapshot, plugin: str) -> str:
+    """Return where a plugin may keep files: beside the store, or in this machine's directory for it.
+
+    The plugin creates it if it needs it.
+    """
+    return os.path.abspath(snapshot.state.directory / DATA_DIRECTORY / plugin)  # noqa: PTH100 - links stay
+
+
+def _limits(plugin: PluginInstance) -> ResourceLimits:
+    return ResourceLimits(
+        memory=plugin.limits.memory,
+        cpu_seconds=plugin.limits.cpu_seconds,
+        open_files=plugin.limits.open_files,
+        processes=plugin.limits.processes,
+    )
+
+
+def _request_event(claim: ClaimedJob, payload: JsonObject | None) -> RequestEvent | None:
+    """Return the event that led to the job; for a job that was submitted directly, one that says so."""
+    job, event = claim.job, claim.event
+    if not carries_event(job.command, has_payload=payload is not None):
+        return None
+    if event is None:
+        return RequestEvent(
+            type=f"{job.submitted_by}.trigger",
+            payload=payload or {},
+            source=job.submitted_by,
+            timestamp=job.created_at,
+            event_id=job.id,
+            dedupe_key=bare_key(job.dedupe_key),
+        )
+    return RequestEvent(
+        type=event.type,
+        payload=payload or {},  # The step's payload, if `with` has rewritten the event's.
+        source=event.source,
+        timestamp=event.created_at,
+        event_id=event.id,
+        dedupe_key=event.dedupe_key,
+        headers=event.headers,
+    )
+
+
+def _unavailable(error: str) -> Failed:
+    return Failed(reason=JobReason.PLUGIN_UNAVAILABLE, error=error, permanent=True)

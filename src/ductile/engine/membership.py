@@ -1,0 +1,273 @@
+"""Membership: this daemon among the nodes that share its store. Without a shared store it does nothing.
+
+A node renews its lease with every heartbeat. One that has not renewed it for `FENCE_AFTER`, by a clock that
+also counts while the machine sleeps, fences itself: it claims and starts nothing and kills its processes,
+before any other node may take over their jobs. When the server answers again it goes on; the executions that
+were killed go back to the queue, unless another node has recovered them.
+
+The oldest live node is the leader. It ends nodes that are silent for too long, recovers their jobs, plans
+the schedules and removes expired data. It ends others only if it has held its own lease for as long as they
+may be silent: after an outage of the server all heartbeats are old.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+from ductile.config.file_io import hash_bytes
+from ductile.config.snapshot import Snapshot
+from ductile.engine.clock import STORE_UNAVAILABLE
+from ductile.errors import ConflictError
+from ductile.runner.orphans import has_ended
+from ductile.store.cluster import DEAD_AFTER, FENCE_AFTER, HEARTBEAT_INTERVAL, Cluster
+from ductile.store.model.nodes import Heartbeat, Node, NodeInfo
+from ductile.telemetry.signals import Signal, SignalBus
+
+#: How often the lease is looked at, and how soon a failed heartbeat is repeated.
+_WATCH_SECONDS = 1.0
+_BOOTTIME = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+def seconds_since_boot() -> float:
+    """Return elapsed time that does not stand still while the machine sleeps."""
+    return time.clock_gettime(_BOOTTIME)
+
+
+def this_machine() -> str:
+    """Return where processes of this daemon can be seen: the boot of a machine, and a namespace of pids."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        return f"{boot}/{os.readlink('/proc/self/ns/pid')}"  # noqa: PTH115 - it is no path
+    except OSError:  # A system without /proc: nothing is known about other processes.
+        return ""
+
+
+#: Settings that may differ between nodes, by section.
+_OWN_SETTINGS = {
+    "service": ("node", "run_only", "max_workers", "log_level", "log_format"),
+    "api": ("listen",),
+    "webhooks": ("listen",),
+}
+
+
+def shared_fingerprint(snapshot: Snapshot) -> str:
+    """Return a hash of what should be the same on every node: all but the settings of a node's own."""
+    shown = dict(snapshot.redacted) if isinstance(snapshot.redacted, dict) else {}
+    shown.pop("state", None)
+    for name, own in _OWN_SETTINGS.items():
+        if isinstance(section := shown.get(name), dict):
+            shown[name] = {key: value for key, value in section.items() if key not in own}
+    plugins = {
+        name: [plugin.config_hash, plugin.installed.fingerprint if plugin.installed else None]
+        for name, plugin in snapshot.plugins.items()
+    }
+    return hash_bytes(json.dumps([shown, plugins], sort_keys=True, default=str).encode())
+
+
+class Membership:
+    def __init__(
+        self,
+        cluster: Cluster | None,
+        describe: Callable[[], NodeInfo],
+        signals: SignalBus,
+        *,
+        recover: Callable[[], Awaitable[None]],
+        kill_all: Callable[[], None],
+        wait_for_executions: Callable[[], Awaitable[object]],
+        stop_jobs: Callable[[tuple[str, ...]], Awaitable[None]],
+        on_change: Callable[[], None],
+        on_failure: Callable[[BaseException], None],
+        elapsed: Callable[[], float] = seconds_since_boot,
+    ) -> None:
+        """`recover` recovers the jobs of ended nodes; `stop_jobs` stops cancelled jobs that run here.
+        `on_change` is called when the lease is back, or the leader has changed.
+        """
+        self._cluster = cluster
+        self._describe = describe
+        self._signals = signals
+        self._recover = recover
+        self._kill_all = kill_all
+        self._wait_for_executions = wait_for_executions
+        self._stop_jobs = stop_jobs
+        self._on_change = on_change
+        self._on_failure = on_failure
+        self._elapsed = elapsed
+        #: When the last successful heartbeat was sent, and since when the lease is held without a gap.
+        self._renewed_at = float("-inf")
+        self._held_since = float("-inf")
+        self._fenced = False
+        self._is_leader = cluster is None
+        self._recovery_wanted = asyncio.Event()
+
+    def holds_lease(self) -> bool:
+        """Whether jobs may be started. Checked again right before each start."""
+        return self._cluster is None or self._elapsed() < self._renewed_at + FENCE_AFTER.total_seconds()
+
+    def is_leader(self) -> bool:
+        return self._is_leader and self.holds_lease()
+
+    @asynccontextmanager
+    async def joined(self) -> AsyncIterator[None]:
+        """Be a node while the context is open. Raises `ConflictError` if a live node has the name."""
+        cluster = self._cluster
+        if cluster is None:
+            yield
+            return
+        await self._join(cluster)
+        tasks = [
+            asyncio.create_task(service, name=name)
+            for name, service in (
+                ("heartbeats", self._send_heartbeats(cluster)),
+                ("lease", self._watch_lease()),
+                ("recovery", self._recover_forever()),
+                ("listener", cluster.listen()),
+            )
+        ]
+        for task in tasks:
+            task.add_done_callback(self._on_done)
+        try:
+            yield
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            # A server that is away finds out by itself that this node is silent.
+            with suppress(*STORE_UNAVAILABLE):
+                await cluster.end_node(self._describe().owner)
+
+    def _on_done(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._on_failure(error)
+
+    # -- joining
+
+    async def _join(self, cluster: Cluster) -> None:
+        """Join as soon as no live node has our name. One that crashed is dead when its process is known to
+        be, or when it was silent for long enough while we looked.
+        """
+        first: Node | None = None
+        began = self._elapsed()
+        while True:
+            info, sent_at = self._describe(), self._elapsed()
+            other = await cluster.join(info)
+            if other is None:
+                heartbeat = await cluster.renew(info)
+                if heartbeat is not None:
+                    self._on_renewed(heartbeat, sent_at)
+                    return
+                # Jobs of an earlier life of this node still run: they are recovered first.
+                await self._recover()
+            elif first is not None and other.heartbeat_at != first.heartbeat_at:
+                raise _name_is_taken(other)
+            elif _is_dead_here(other, info) or self._elapsed() - began > DEAD_AFTER.total_seconds():
+                await cluster.end_node(other.info.owner)
+            else:
+                first = first or other
+                await asyncio.sleep(_WATCH_SECONDS)
+
+    # -- heartbeats
+
+    async def _send_heartbeats(self, cluster: Cluster) -> None:
+        while True:
+            sent_at = self._elapsed()
+            pause = _WATCH_SECONDS
+            with suppress(*STORE_UNAVAILABLE):
+                heartbeat = await cluster.renew(self._describe())
+                if heartbeat is None:
+                    await self._join_again(cluster)
+                    continue
+                self._on_renewed(heartbeat, sent_at)
+                await self._lead(cluster, heartbeat)
+                if heartbeat.cancelled:
+                    await self._stop_jobs(heartbeat.cancelled)
+                pause = self._until_next(heartbeat)
+            await asyncio.sleep(pause)
+
+    def _until_next(self, heartbeat: Heartbeat) -> float:
+        """The leader looks again when the most silent node would be dead."""
+        usual = HEARTBEAT_INTERVAL.total_seconds()
+        if not self._is_leader or not heartbeat.longest_silence:
+            return usual
+        return min(usual, max(DEAD_AFTER.total_seconds() - heartbeat.longest_silence, 0) + 0.1)
+
+    def _on_renewed(self, heartbeat: Heartbeat, sent_at: float) -> None:
+        had_lease = self.holds_lease() and not self._fenced
+        self._renewed_at = sent_at
+        if not had_lease:
+            self._held_since = sent_at
+        if self._fenced:
+            self._fenced = False
+            self._signals.emit(Signal.NODE_RENEWED)
+        if heartbeat.is_leader != self._is_leader:
+            self._is_leader = heartbeat.is_leader
+            if self._is_leader:
+                self._signals.emit(Signal.NODE_LEADING)
+            self._on_change()
+        elif not had_lease:
+            self._on_change()
+        if heartbeat.has_orphans and self._is_leader:
+            self._recovery_wanted.set()
+
+    async def _lead(self, cluster: Cluster, heartbeat: Heartbeat) -> None:
+        limit = DEAD_AFTER.total_seconds()
+        if not self._is_leader or heartbeat.longest_silence < limit:
+            return
+        if self._elapsed() - self._held_since < limit:
+            return
+        for name in await cluster.end_silent_nodes():
+            self._signals.emit(Signal.NODE_LOST, data={"node": name})
+            self._recovery_wanted.set()
+
+    async def _join_again(self, cluster: Cluster) -> None:
+        """Another node has ended this one: all its jobs have to be recovered before it may claim again."""
+        self._renewed_at = float("-inf")
+        self._fence()
+        await self._wait_for_executions()
+        await self._recover()
+        await self._join(cluster)
+
+    # -- the lease
+
+    async def _watch_lease(self) -> None:
+        while True:
+            if not self.holds_lease():
+                self._fence()
+            await asyncio.sleep(_WATCH_SECONDS)
+
+    def _fence(self) -> None:
+        if not self._fenced:
+            self._fenced = True
+            self._is_leader = False
+            self._signals.emit(Signal.NODE_FENCED)
+            self._kill_all()
+
+    # -- recovery
+
+    async def _recover_forever(self) -> None:
+        while True:
+            await self._recovery_wanted.wait()
+            self._recovery_wanted.clear()
+            try:
+                await self._recover()
+            except (ConflictError, *STORE_UNAVAILABLE):
+                # The next heartbeat finds the jobs again. A process that does not end was reported.
+                continue
+
+
+def _is_dead_here(other: Node, info: NodeInfo) -> bool:
+    """Whether the process of a node is known to be dead: it ran where we would see it."""
+    return other.info.machine == info.machine != "" and has_ended(other.info.owner)
+
+
+def _name_is_taken(other: Node) -> ConflictError:
+    return ConflictError(
+        f"a node named {other.info.name} is running already, on {other.info.host}",
+        hint="Give each node a name of its own: set service.node, or stop the other one.",
+        details={"node": other.info.name, "host": other.info.host},
+    )

@@ -1,0 +1,1 @@
+"""The store on PostgreSQL, for several machines with one queue."""

@@ -1,0 +1,179 @@
+"""Membership of nodes on a PostgreSQL server, and the notifications that they send each other.
+
+Heartbeats have a connection of their own on the event loop: neither the queue of writes nor the lock of the
+store delays them. Another connection listens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from datetime import datetime
+from typing import Any
+
+import psycopg
+from psycopg import errors
+
+from ductile.store.cluster import DEAD_AFTER
+from ductile.store.model.nodes import Heartbeat, Node, NodeInfo
+from ductile.store.notifier import Notifier
+from ductile.store.postgres.connection import AsyncConnection, connect_async, translate
+from ductile.store.postgres.notifications import all_due, decode_changes
+from ductile.store.rows import from_json, to_json
+from ductile.store.session import Session, SqlValue
+from ductile.struct import asdict
+
+#: How long connecting may take, and then a statement: shorter than the time until a node fences itself.
+TIMEOUT_SECONDS = 3
+RECONNECT_SECONDS = 1.0
+
+Read = Callable[[Callable[[Session], tuple[Node, ...]]], Awaitable[tuple[Node, ...]]]
+
+
+class PostgresCluster:
+    """`ductile.store.cluster.Cluster` on a PostgreSQL server."""
+
+    def __init__(
+        self,
+        url: str,
+        queries: Mapping[str, str],
+        notifier: Notifier,
+        *,
+        clock: Callable[[], datetime],
+        read: Read,
+        channel: str,
+        sender: str,
+    ) -> None:
+        """`sender` names the commits of this process, whose changes are published without the server."""
+        self._url = url
+        self._queries = queries
+        self._notifier = notifier
+        self._clock = clock
+        self._read = read
+        self._channel = channel
+        self._sender = sender
+        self._connection: AsyncConnection | None = None
+        #: A statement at a time.
+        self._in_use = asyncio.Lock()
+
+    async def join(self, node: NodeInfo) -> Node | None:
+        await self._fetch("forget_nodes")
+        try:
+            await self._fetch("join_node", **_columns(node))
+        except errors.UniqueViolation:
+            live = [other for other in await self.nodes() if other.info.name == node.name]
+            return live[0] if live else None
+        return None
+
+    async def renew(self, node: NodeInfo) -> Heartbeat | None:
+        rows = await self._fetch("renew_node", **_columns(node), dead_after=DEAD_AFTER.total_seconds())
+        if not rows:
+            return None
+        is_leader, silence, has_orphans, cancelled = rows[0]
+        return Heartbeat(
+            is_leader=is_leader,
+            longest_silence=silence,
+            has_orphans=has_orphans,
+            cancelled=tuple(cancelled),
+        )
+
+    async def end_silent_nodes(self) -> tuple[str, ...]:
+        rows = await self._fetch("end_silent_nodes", dead_after=DEAD_AFTER.total_seconds())
+        return tuple(name for (name,) in rows)
+
+    async def end_node(self, owner: str) -> None:
+        await self._fetch("end_node", owner=owner)
+
+    async def nodes(self) -> tuple[Node, ...]:
+        return await self._read(_read_nodes)
+
+    async def listen(self) -> None:
+        while True:
+            try:
+                connection = await connect_async(self._url, application_name="ductile listener")
+                async with connection:
+                    await connection.execute(f'LISTEN "{self._channel}"'.encode())
+                    self._notifier.publish(all_due(self._clock()))
+                    async for notification in connection.notifies():
+                        sender, changes = decode_changes(notification.payload)
+                        if sender != self._sender:
+                            self._notifier.publish(changes)
+            except psycopg.Error:
+                # The server is away. Meanwhile the loops poll; when it is back, everything is read anew.
+                await asyncio.sleep(RECONNECT_SECONDS)
+
+    async def close(self) -> None:
+        async with self._in_use:
+            await self._drop()
+
+    async def _fetch(self, query: str, **values: SqlValue) -> list[tuple[Any, ...]]:
+        """Run a statement on the connection of the heartbeats; a lost connection is opened again once."""
+        async with self._in_use:
+            try:
+                try:
+                    return await self._fetch_once(query, values)
+                except psycopg.OperationalError:
+                    await self._drop()
+                    return await self._fetch_once(query, values)
+            except errors.UniqueViolation:
+                raise
+            except psycopg.Error as error:
+                raise translate(error) from error
+
+    async def _fetch_once(self, query: str, values: Mapping[str, SqlValue]) -> list[tuple[Any, ...]]:
+        connection = self._connection
+        if connection is None or connection.closed:
+            connection = self._connection = await connect_async(
+                self._url, application_name="ductile node", connect_timeout=TIMEOUT_SECONDS
+            )
+        # Cancelling a statement would wait for the server. Cutting the connection does not.
+        cut = asyncio.get_running_loop().call_later(TIMEOUT_SECONDS, _cut, connection.fileno())
+        try:
+            cursor = await connection.execute(self._queries[query].encode(), values)
+            return await cursor.fetchall() if cursor.description else []
+        finally:
+            cut.cancel()
+
+    async def _drop(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with suppress(psycopg.Error):
+                await connection.close()
+
+
+def _cut(fileno: int) -> None:
+    with suppress(OSError), socket.socket(fileno=os.dup(fileno)) as connection:
+        connection.shutdown(socket.SHUT_RDWR)
+
+
+def _columns(node: NodeInfo) -> dict[str, SqlValue]:
+    return {**asdict(node), "plugins": to_json(list(node.plugins))}
+
+
+def _read_nodes(session: Session) -> tuple[Node, ...]:
+    rows = session.fetch_all("live_nodes", dead_after=DEAD_AFTER.total_seconds())
+    leader = next((row[0] for row in rows if row[12]), None)
+    nodes = [
+        Node(
+            info=NodeInfo(
+                owner=row[0],
+                name=row[1],
+                host=row[2],
+                machine=row[3],
+                version=row[4],
+                config=row[5],
+                workers=row[6],
+                plugins=tuple(from_json(row[7])),
+            ),
+            started_at=row[8],
+            heartbeat_at=row[9],
+            silent_seconds=row[10],
+            is_leader=row[0] == leader,
+            running=row[11],
+        )
+        for row in rows
+    ]
+    return tuple(sorted(nodes, key=lambda node: not node.is_leader))

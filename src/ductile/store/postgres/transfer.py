@@ -1,0 +1,179 @@
+"""A whole PostgreSQL store as rows: one that is copied, and an empty schema that is filled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from datetime import datetime
+from random import Random
+
+import psycopg
+from psycopg import sql
+
+from ductile.errors import StoreBusyError, StoreFailedError, StoreSchemaError
+from ductile.store.postgres.connection import Connection, connect, translate_at_start
+from ductile.store.postgres.migrate import migrate, migrations, schema_version
+from ductile.store.postgres.session import PostgresSession, load_postgres_queries, restored_row, storable_row
+from ductile.store.postgres.users import take_store
+from ductile.store.transfer import Row, Table
+from ductile.store.verbs.maintenance import SEARCHABLE_CHARACTERS, SEARCHABLE_UNTIL
+
+#: A statement reads a whole table.
+_ANSWER_SECONDS = 3600.0
+#: Executions that one statement indexes.
+_INDEXED_ROWS = 5000
+
+
+class PostgresRows:
+    """`ductile.store.transfer.StoreTarget` on one connection; a source uses the reading half."""
+
+    def __init__(self, connection: Connection, queries: Mapping[str, str], now: datetime) -> None:
+        self._connection = connection
+        self.session = PostgresSession(connection, queries, Random(0), now)
+
+    def count(self, table: Table) -> int:
+        query = sql.SQL("SELECT count(*) FROM {}").format(sql.Identifier(table.name))
+        row = self._connection.execute(query).fetchone()
+        return 0 if row is None else int(row[0])
+
+    def read(self, table: Table) -> Iterator[Row]:
+        query = sql.SQL("COPY (SELECT {} FROM {} ORDER BY {}) TO STDOUT").format(
+            _names(table.columns), sql.Identifier(table.name), _names(table.key)
+        )
+        types = self._types(table)
+        with self._connection.cursor() as cursor, cursor.copy(query) as rows:
+            rows.set_types(types)
+            for row in rows.rows():
+                yield restored_row(row)
+
+    def last_numbers(self) -> Mapping[str, int]:
+        found = {}
+        for table, _, sequence in self._numbered():
+            query = sql.SQL("SELECT last_value, is_called FROM {}").format(_qualified(sequence))
+            row = self._connection.execute(query).fetchone()
+            if row is not None and row[1]:
+                found[table] = int(row[0])
+        return found
+
+    def write(self, table: Table, rows: Iterable[Row]) -> None:
+        query = sql.SQL("COPY {} ({}) FROM STDIN").format(sql.Identifier(table.name), _names(table.columns))
+        with self._connection.cursor() as cursor, cursor.copy(query) as target:
+            for row in rows:
+                target.write_row(storable_row(row))
+        # The plans of the checks need to know how many rows there are.
+        self._connection.execute(sql.SQL("ANALYZE {}").format(sql.Identifier(table.name)))
+
+    def continue_numbers(self, last_numbers: Mapping[str, int]) -> None:
+        for table, column, sequence in self._numbered():
+            query = sql.SQL("SELECT max({}) FROM {}").format(sql.Identifier(column), sql.Identifier(table))
+            row = self._connection.execute(query).fetchone()
+            newest = (None if row is None else row[0]) or 0
+            if number := max(last_numbers.get(table, 0), newest):
+                self._connection.execute("SELECT setval(CAST(%s AS regclass), %s)", (sequence, number))
+
+    def build_search_index(self, on_rows: Callable[[int], None]) -> None:
+        """Fill the full-text index from the log."""
+        values = {"characters": SEARCHABLE_CHARACTERS, "limit": _INDEXED_ROWS}
+        last = 0
+        while found := self.session.fetch_one("index_copied_log", after=last, **values):
+            rows, newest = found
+            if not rows:
+                break
+            last = newest
+            on_rows(rows)
+        self.session.execute("put_meta", key=SEARCHABLE_UNTIL, value=str(last))
+
+    def _numbered(self) -> list[tuple[str, str, str]]:
+        """Return the tables with a sequence: table, column and sequence."""
+        return self.session.fetch_all("numbered_tables")
+
+    def _types(self, table: Table) -> list[int]:
+        query = sql.SQL("SELECT {} FROM {} LIMIT 0").format(_names(table.columns), sql.Identifier(table.name))
+        description = self._connection.execute(query).description or ()
+        return [column.type_code for column in description]
+
+
+def _names(names: Iterable[str]) -> sql.Composed:
+    return sql.SQL(", ").join(map(sql.Identifier, names))
+
+
+def _qualified(name: str) -> sql.Identifier:
+    return sql.Identifier(*(part.strip('"') for part in name.split(".")))
+
+
+@contextmanager
+def open_source(url: str, now: datetime, *, exclusive: bool) -> Iterator[PostgresRows]:
+    """Open a store of the newest version for reading; it is seen as it is now.
+
+    `exclusive`: refused with `ConflictError` while a process writes to it, and no process can begin to.
+    """
+    with _connected(url) as (connection, queries):
+        if exclusive:
+            take_store(connection, queries)
+        _reject_other_version(connection)
+        connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        yield PostgresRows(connection, queries, now)
+
+
+@contextmanager
+def open_target(url: str, now: datetime) -> Iterator[PostgresRows]:
+    """Create or migrate a store, in one transaction that is committed at the end.
+
+    Raises `ConflictError` while a process uses the store. If this process dies, the database is as it was.
+    """
+    with _connected(url) as (connection, queries):
+        take_store(connection, queries)
+        connection.execute("BEGIN")
+        migrate(connection)
+        connection.execute(queries["forget_own_meta"])
+        yield PostgresRows(connection, queries, now)
+        try:
+            connection.execute("COMMIT")
+        except psycopg.Error as error:
+            raise StoreFailedError(
+                "the connection was lost while the copy was being committed",
+                hint="If it then says that the target is not empty, the copy is complete.",
+            ) from error
+
+
+@contextmanager
+def look_at_target(url: str, now: datetime) -> Iterator[PostgresRows | None]:
+    """Check that a store can be created there, without doing it. Yields None if there are no tables yet."""
+    with _connected(url) as (connection, queries):
+        take_store(connection, queries)
+        connection.execute("BEGIN READ ONLY")
+        yield PostgresRows(connection, queries, now) if schema_version(connection) else None
+
+
+@contextmanager
+def _connected(url: str) -> Iterator[tuple[Connection, dict[str, str]]]:
+    """Yield a connection and the queries, and translate errors. An open transaction is rolled back."""
+    try:
+        connection = connect(url, application_name="ductile move-store", answer_seconds=_ANSWER_SECONDS)
+        try:
+            # A long copy is no idle transaction, whatever limits the server has for those.
+            connection.execute("SET idle_in_transaction_session_timeout = 0")
+            connection.execute("SET statement_timeout = 0")
+            yield connection, load_postgres_queries()
+        finally:
+            with suppress(psycopg.Error):
+                connection.close()
+    except psycopg.Error as error:
+        translated = translate_at_start(error)
+        if isinstance(translated, StoreBusyError):
+            translated.hint = "Check that the server runs, and that the URL is right."
+        raise translated from error
+
+
+def _reject_other_version(connection: Connection) -> None:
+    found, newest = schema_version(connection), migrations()[-1][0]
+    if found == 0:
+        raise StoreSchemaError(
+            "there is no store of Ductile in this database",
+            hint="Check the database and the schema (search_path).",
+        )
+    if found != newest:
+        raise StoreSchemaError(
+            f"the store has schema version {found}; this Ductile reads version {newest}",
+            hint="Use the Ductile that its nodes run, or start this one on it once: that migrates it.",
+        )

@@ -1,0 +1,245 @@
+"""The connection of the writer: transactions that exclude the writers of other nodes.
+
+A transaction holds one advisory lock from its beginning to its end. So transactions of all nodes follow one
+another: no decision is made on rows that another node changes meanwhile, and the numbers of the ledger
+become visible in their order. Nodes share the cost, because each commits many requests together.
+
+A connection can be lost during COMMIT, and then it is unknown whether the server has committed. The
+transaction's id answers that: the connection is opened again and asks the server.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from datetime import datetime
+from random import Random
+from typing import LiteralString
+
+import psycopg
+from psycopg.pq import TransactionStatus
+
+from ductile.errors import StoreBusyError, StoreFailedError
+from ductile.store.notifier import Change
+from ductile.store.postgres.connection import (
+    WRITE_ANSWER_SECONDS,
+    Connection,
+    connect,
+    is_connection_lost,
+    translate,
+)
+from ductile.store.postgres.notifications import encode_changes
+from ductile.store.postgres.session import PostgresSession
+from ductile.store.postgres.users import share_store
+
+#: How often an unreachable server is asked for the result of a commit.
+ASK_INTERVAL_SECONDS = 0.5
+#: A transaction without statements for this long is ended by the server: its node is stopped or cut off, and
+#: the other nodes wait for the lock that it holds.
+IDLE_MILLISECONDS = 5_000
+#: How long submissions are refused after an attempt to connect has failed.
+RECONNECT_SECONDS = 1.0
+#: A server that has not completed a transaction for this long hangs, and submissions are refused.
+HANGING_SECONDS = 5.0
+
+
+class PostgresWriteConnection:
+    """`ductile.store.writer.WriteConnection` on a PostgreSQL server."""
+
+    def __init__(
+        self,
+        url: str,
+        queries: Mapping[str, str],
+        *,
+        clock: Callable[[], datetime],
+        rng: Random,
+        is_closing: Callable[[], bool],
+        channel: str,
+        sender: str,
+    ) -> None:
+        """Other nodes are told of each commit on `channel`, in the name of `sender`."""
+        self._url = url
+        self._queries = queries
+        self._clock = clock
+        self._is_closing = is_closing
+        self._channel = channel
+        self._sender = sender
+        self.session = PostgresSession(None, queries, rng, clock())
+        #: Of the current transaction.
+        self._transaction_id = ""
+        self.has_written = False
+        #: When the last attempt to connect failed, on the monotonic clock; None after one that did not.
+        self._failed_at: float | None = None
+        #: Called when the server cannot be asked for the result of a commit.
+        self.on_away: Callable[[StoreBusyError], None] = lambda _: None
+        #: Since when the thread of the writer waits for the server.
+        self._busy_since: float | None = None
+
+    @property
+    def is_unreachable(self) -> bool:
+        """Whether connecting has failed, and the next attempt would only make its caller wait."""
+        failed_at, is_trying = self._failed_at, self._busy_since is not None
+        return failed_at is not None and (is_trying or time.monotonic() < failed_at + RECONNECT_SECONDS)
+
+    @property
+    def is_hanging(self) -> bool:
+        """Whether the server has not answered for a while."""
+        busy_since = self._busy_since
+        return busy_since is not None and time.monotonic() > busy_since + HANGING_SECONDS
+
+    @property
+    def in_transaction(self) -> bool:
+        connection = self.session.connection
+        return connection is not None and connection.info.transaction_status in (
+            TransactionStatus.INTRANS,
+            TransactionStatus.INERROR,
+        )
+
+    def begin(self) -> None:
+        self.has_written = False
+        self._busy_since = time.monotonic()
+        self._transaction_id, latest = self._begin_on_open()
+        self.session.begin_transaction(self._clock(), latest)
+
+    def _begin_on_open(self) -> tuple[str, str]:
+        is_new = self.session.connection is None
+        try:
+            return self._begin_on(self._open())
+        except psycopg.Error as error:
+            self._drop_if_lost(error)
+            if is_new or not is_connection_lost(error):
+                raise
+            # The server was restarted, or it ended an idle connection: once more on a new one.
+            return self._begin_on(self._open())
+
+    def _begin_on(self, connection: Connection) -> tuple[str, str]:
+        """Send all statements in one round trip. The last has its own snapshot, taken under the lock."""
+        with connection.pipeline():
+            connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED", prepare=False)
+            connection.execute(self._queries["lock_store"])
+            row = connection.execute(self._queries["transaction_start"]).fetchone()
+        assert row is not None  # noqa: S101 - the query has no FROM
+        return row[0], row[1]
+
+    def commit(self, changes: Iterable[Change]) -> None:
+        connection = self.session.connection
+        assert connection is not None  # noqa: S101 - a transaction has begun
+        try:
+            with connection.pipeline():
+                for payload in encode_changes(self._sender, changes):
+                    connection.execute(
+                        self._queries["notify"], {"channel": self._channel, "payload": payload}
+                    )
+                connection.execute("COMMIT", prepare=False)
+        except psycopg.Error as error:
+            if not is_connection_lost(error):
+                raise
+            self._drop()
+            if not self._was_committed(self._transaction_id):
+                raise
+        self.has_written = True
+
+    def _was_committed(self, transaction_id: str) -> bool:
+        """Ask the server until it answers. Raises `StoreFailedError` if the store is closed meanwhile."""
+        while True:
+            with suppress(psycopg.Error, StoreBusyError):
+                row = (
+                    self._open()
+                    .execute("SELECT pg_xact_status(CAST(%s AS xid8))", (transaction_id,))
+                    .fetchone()
+                )
+                status = None if row is None else row[0]
+                if status != "in progress":  # the server still ends the lost connection
+                    # A server that took over without this transaction does not know it.
+                    return bool(status == "committed")
+            if self._is_closing():
+                # Fatal, so that the batch does not run again: it may have been committed.
+                raise StoreFailedError(
+                    "the connection was lost during a commit, and the server has not answered since",
+                    hint="What was submitted then may be on the queue or not: look before sending it again.",
+                )
+            self.on_away(
+                StoreBusyError("the PostgreSQL server cannot be reached, and is asked for the last commit")
+            )
+            self._drop()
+            time.sleep(ASK_INTERVAL_SECONDS)
+
+    def roll_back(self) -> None:
+        self._try("ROLLBACK")
+
+    def savepoint(self) -> None:
+        self._execute("SAVEPOINT request")
+
+    def release_savepoint(self) -> None:
+        self._execute("RELEASE SAVEPOINT request")
+
+    def roll_back_to_savepoint(self) -> None:
+        self._try("ROLLBACK TO SAVEPOINT request")
+        self._try("RELEASE SAVEPOINT request")
+
+    def is_fatal(self, error: BaseException) -> bool:
+        return isinstance(error, StoreFailedError)
+
+    def translate(self, error: BaseException) -> BaseException:
+        return translate(error)
+
+    def after_batch(self) -> None:
+        """The server maintains itself."""
+        self._busy_since = None
+
+    def check(self) -> None:
+        """Do nothing: a server that is away comes back."""
+
+    def close(self) -> None:
+        self._drop()
+
+    def _open(self) -> Connection:
+        connection = self.session.connection
+        if connection is None or connection.closed:
+            try:
+                connection = self._connect()
+            except (psycopg.Error, StoreBusyError):
+                self._failed_at = time.monotonic()
+                raise
+            self.session.connection = connection
+            self._failed_at = None
+        return connection
+
+    def _connect(self) -> Connection:
+        connection = connect(
+            self._url, application_name="ductile writer", answer_seconds=WRITE_ANSWER_SECONDS
+        )
+        try:
+            connection.execute(
+                self._queries["limit_idle_transactions"], {"milliseconds": str(IDLE_MILLISECONDS)}
+            )
+            share_store(connection, self._queries)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _execute(self, statement: LiteralString) -> None:
+        connection = self.session.connection
+        assert connection is not None  # noqa: S101 - a transaction has begun
+        connection.execute(statement, prepare=False)
+
+    def _try(self, statement: LiteralString) -> None:
+        """Execute a statement that undoes; a lost connection has undone everything already."""
+        try:
+            self._execute(statement)
+        except psycopg.Error as error:
+            self._drop_if_lost(error)
+            if not is_connection_lost(error):
+                raise
+
+    def _drop_if_lost(self, error: BaseException) -> None:
+        if is_connection_lost(error):
+            self._drop()
+
+    def _drop(self) -> None:
+        if self.session.connection is not None:
+            with suppress(psycopg.Error):
+                self.session.connection.close()
+            self.session.connection = None

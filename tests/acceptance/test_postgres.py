@@ -1,0 +1,151 @@
+"""A daemon whose store is a PostgreSQL server: as on a file, and no command shows the URL."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from builders.daemons import Daemon, Place, a_daemon, a_place, answering
+from builders.postgres import server_url, store_url, with_password
+from builders.terminal import Terminal
+from ductile.config.snapshot import describe_server
+
+PASSWORD = "canary-of-the-database"
+#: Prints the directory that it may keep files in.
+KEEPER = '#!/bin/sh\ncat >/dev/null\nprintf \'{"status": "ok", "result": "%s"}\' "$DUCTILE_DATA_DIR"\n'
+
+
+def put_on_postgres(place: Place, url: str) -> None:
+    place.config.write_text(f"state: {{url: '{url}'}}\n" + place.config.read_text())
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
+    directory = tmp_path_factory.mktemp("postgres")
+    place = a_place(directory, "  keeper: {}\n")
+    place.plugin("keeper", KEEPER)
+    put_on_postgres(place, with_password(store_url(directory), PASSWORD))
+    return place
+
+
+@pytest.fixture(scope="module")
+def daemon(place: Place) -> Iterator[Daemon]:
+    with a_daemon(place) as daemon:
+        yield daemon
+        assert daemon.end() == 0
+        assert PASSWORD not in json.dumps(daemon.whole_log())
+
+
+def test_a_daemon_runs_jobs_and_keeps_them_on_the_server(place: Place, daemon: Daemon) -> None:
+    started = daemon.wait_for("service.starting")
+    assert started["store"] == describe_server(server_url())
+    ran = place.ductile("run", "echo")
+    assert (ran.status, ran.out) == (0, "done\n")
+    (job,) = place.said("job", "list", "--plugin", "echo")["jobs"]
+    assert job["status"] == "succeeded"
+    with psycopg.connect(store_url(place.directory)) as connection:
+        rows = connection.execute("SELECT id, status FROM job_queue WHERE plugin = 'echo'").fetchall()
+    assert rows == [(job["job_id"], "succeeded")]
+    assert not (place.config.parent / "data" / "state.db").exists()
+
+
+def test_files_of_plugins_are_in_the_directory_of_this_machine(place: Place, daemon: Daemon) -> None:
+    ran = place.ductile("run", "keeper")
+    assert ran.out.strip() == str(place.config.parent / "data" / "plugin-data" / "keeper")
+
+
+def test_doctor_and_selfcheck_describe_the_server(place: Place, daemon: Daemon) -> None:
+    report = place.said("doctor")
+    (store,) = [each for each in report["findings"] if each["check"] == "store"]
+    assert (store["level"], store["where"]) == ("ok", describe_server(server_url()))
+    assert place.said("system", "selfcheck")["sound"] is True
+
+
+def test_a_second_daemon_of_this_machine_is_refused(place: Place, daemon: Daemon) -> None:
+    second = place.ductile("system", "start")
+    assert second.status == 1
+    assert f"process {daemon.process.pid} uses this store already" in second.err
+
+
+def test_the_url_is_nowhere(place: Place, daemon: Daemon) -> None:
+    for words in (("config", "show"), ("config", "get", "state.url"), ("status",), ("doctor",)):
+        for form in ((), ("--json",), ("-v",)):
+            ran = place.ductile(*words, *form)
+            assert ran.status == 0, ran
+            assert PASSWORD not in ran.out + ran.err, words
+    command = Path(f"/proc/{daemon.process.pid}/cmdline").read_bytes()
+    assert PASSWORD.encode() not in command
+
+
+@pytest.fixture(scope="module")
+def left(tmp_path_factory: pytest.TempPathFactory) -> Place:
+    """A store that a daemon has used and that no daemon runs on."""
+    directory = tmp_path_factory.mktemp("left")
+    place = a_place(directory, "  nightly: {schedule: {every: 1d}}\n")
+    place.plugin("nightly", answering({"status": "ok"}))
+    put_on_postgres(place, store_url(directory))
+    with a_daemon(place) as daemon:
+        assert place.ductile("run", "echo").status == 0
+        assert daemon.end() == 0
+    return place
+
+
+def test_commands_read_the_server_without_a_daemon(left: Place) -> None:
+    (job,) = left.said("job", "list", "--plugin", "echo")["jobs"]
+    assert left.said("job", "show", job["job_id"])["status"] == "succeeded"
+    assert left.said("status")["daemon"] == {"running": False}
+    assert left.ductile("doctor").status == 0
+
+
+def test_short_commands_change_the_server_without_a_daemon(left: Place) -> None:
+    assert left.ductile("schedule", "pause", "nightly").status == 0
+    (entry,) = left.said("schedule", "list")["schedules"]
+    assert entry["paused_at"] is not None
+
+
+def test_no_job_is_run_without_a_daemon(left: Place) -> None:
+    refused = left.ductile("run", "echo")
+    assert refused.status == 69
+    assert "only a daemon runs jobs of a store on PostgreSQL" in refused.err
+    assert "ductile system start" in refused.err
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "status", "words"),
+    [
+        ("/postgres?", "/no_such_database?", 1, 'database "no_such_database" does not exist'),
+        ("//postgres:", "//no_such_user:", 1, 'role "no_such_user" does not exist'),
+        ("host=", "host=/nowhere", 75, "cannot be reached"),
+    ],
+)
+def test_a_start_without_a_usable_server_says_why(
+    tmp_path: Path, old: str, new: str, status: int, words: str
+) -> None:
+    if "DUCTILE_TEST_POSTGRES" in os.environ:
+        pytest.skip("the URL of another server is not known")
+    place = a_place(tmp_path)
+    put_on_postgres(place, with_password(server_url(), PASSWORD).replace(old, new))
+    for command in (("system", "start"), ("status",), ("job", "list")):
+        ran = place.ductile(*command)
+        assert ran.status == status, ran
+        assert words in ran.err
+        assert "hint: " in ran.err
+        assert PASSWORD not in ran.out + ran.err
+    assert words in place.ductile("doctor").out
+
+
+def test_a_missing_driver_is_named_with_what_to_install(tmp_path: Path) -> None:
+    """The driver is an extra; a broken one, without its library, is the same to the user."""
+    place = a_place(tmp_path)
+    put_on_postgres(place, "postgresql://user@127.0.0.1:1/database")
+    (tmp_path / "psycopg.py").write_text("raise ImportError('no pq wrapper available')\n")
+    without = Terminal(directory=tmp_path, variables={"PYTHONPATH": str(tmp_path)})
+    for command in (("system", "start"), ("config", "check"), ("status",)):
+        ran = without.ductile(*command, "--config", "demo")
+        assert ran.status == 78, ran
+        assert "pip install 'ductile-runtime[postgres]'" in ran.out + ran.err

