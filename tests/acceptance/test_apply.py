@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from builders.daemons import a_daemon, a_place
+from builders.daemons import SLOW, a_daemon, a_place
 
 
 def test_apply_shows_seals_and_reloads(tmp_path: Path) -> None:
@@ -57,3 +57,113 @@ def test_a_refused_reload_seals_nothing_that_cannot_be_loaded(tmp_path: Path) ->
         assert ran.status == 1
         assert "a reload cannot change state" in ran.err
         assert (place.config.parent / ".checksums").read_bytes() == before
+
+
+def test_the_daemon_checks_in_its_own_environment(tmp_path: Path) -> None:
+    """A variable that only the daemon has is no error, and one that it lacks is."""
+    place = a_place(tmp_path)
+    assert place.ductile("apply").status == 0
+    with a_daemon(place, {"ONLY_THERE": "./out"}):
+        good = place.config.read_text()
+        place.append("artifacts: {roots: ['${ONLY_THERE}']}\n")
+        done = place.said("apply")
+        assert done["reload"]["settings"] == ["artifacts"]
+        place.config.write_text(good + "artifacts: {roots: ['${NOWHERE}']}\n")
+        ran = place.ductile("apply")
+        assert ran.status == 78
+        assert "NOWHERE" in ran.err
+
+
+def test_apply_shows_schedules_pipelines_routes_and_jobs_that_end(tmp_path: Path) -> None:
+    """What a change does, before it is done; a dry run and the real one say the same."""
+    place = a_place(tmp_path, "  gone: {uses: slow, parallelism: 1, schedule: {id: old, after: 1h}}\n")
+    place.plugin("slow", SLOW)
+    assert place.ductile("apply").status == 0
+    with a_daemon(place) as daemon:
+        running = [place.said("run", "gone", "--no-wait")["job_id"] for _ in range(3)]
+        daemon.wait_until_started(running[0])
+        coming = "  echo2: {uses: echo, schedule: {id: new, every: 2h}}\n#"
+        text = place.config.read_text().replace("  gone:", coming)
+        place.config.write_text(
+            f"{text}routes: [{{from: echo, event_type: seen, to: echo2}}]\n"
+            "pipelines: [{name: greet, steps: [{id: one, uses: echo}]}]\n"
+        )
+        planned = place.said("apply", "--dry-run")["reload"]
+        assert (planned["added"], planned["removed"]) == (["echo2"], ["gone"])
+        assert {(row["plugin"], row["id"], row["change"]) for row in planned["schedules"]} == {
+            ("echo2", "new", "added"),
+            ("gone", "old", "removed"),
+        }
+        assert planned["routes"]["added"] == ["echo seen -> echo2.handle"]
+        assert planned["pipelines"]["added"] == ["greet"]
+        assert [(row["plugin"], row["jobs"] >= 2) for row in planned["ends"]] == [("gone", True)]
+        shown = place.ductile("apply", "--dry-run").out
+        for line in ("schedule gone/old removed", "pipeline greet added", "as dead (plugin_removed)"):
+            assert line in shown
+        assert "ductile apply --drain" in shown
+        assert place.said("apply")["reload"]["pipelines"] == planned["pipelines"]
+
+
+def test_a_plan_is_applied_exactly_or_refused(tmp_path: Path) -> None:
+    """The id of a dry run names what was shown. If anything changed since, nothing is done."""
+    place = a_place(tmp_path)
+    assert place.ductile("apply").status == 0
+    with a_daemon(place):
+        place.append("  again: {uses: echo}\n")
+        plan = place.said("apply", "--dry-run")["plan"]
+        assert place.said("apply", "--dry-run")["plan"] == plan
+        sealed = (place.config.parent / ".checksums").read_bytes()
+        place.append("  more: {uses: echo}\n")
+        refused = place.ductile("apply", "--plan", plan)
+        assert refused.status == 1
+        assert f"the plan {plan} cannot be applied" in refused.err
+        assert (place.config.parent / ".checksums").read_bytes() == sealed
+        plan = place.said("apply", "--dry-run")["plan"]
+        assert place.said("apply", "--plan", plan)["reload"]["added"] == ["again", "more"]
+        (loaded,) = [
+            row["data"] for row in place.said("event", "tail")["events"] if row["data"].get("plan") == plan
+        ]
+        assert (loaded["command"], loaded["author"]) == ("apply", "cli")
+
+
+def test_reload_can_seal_first(tmp_path: Path) -> None:
+    place = a_place(tmp_path)
+    assert place.ductile("config", "lock").status == 0
+    with a_daemon(place):
+        place.append("tokens: [{name: spare, key: hunter2}]\n")
+        assert place.ductile("reload").status == 78
+        assert place.said("reload", "--lock", "--dry-run")["tokens"]["added"] == ["spare"]
+        assert place.ductile("reload").status == 78
+        assert place.said("reload", "--lock")["tokens"]["added"] == ["spare"]
+        assert place.ductile("config", "check").status == 0
+
+
+def test_pipelines_are_checked_beside_an_unsealed_file(tmp_path: Path) -> None:
+    """The file would keep the daemon from starting, but says nothing about a pipeline."""
+    place = a_place(tmp_path)
+    place.append("pipelines: [{name: greet, steps: [{id: one, uses: echo}]}]\ntokens: [{name: a, key: b}]\n")
+    assert place.ductile("config", "lock").status == 0
+    place.config.write_text(place.config.read_text().replace("name: a", "name: c"))
+    ran = place.ductile("pipeline", "check", "greet")
+    assert ran.status == 0, ran
+    assert "ok: greet, 1 step" in ran.out
+    assert "config.yaml has changed since it was sealed" in ran.err
+
+
+def test_apply_says_which_new_plugins_cannot_run(tmp_path: Path) -> None:
+    """A script that is not executable, and a plugin that is not there: told at once, with what to do."""
+    place = a_place(tmp_path)
+    assert place.ductile("config", "lock").status == 0
+    script = place.config.parent / "night.sh"
+    script.write_text("#!/bin/sh\necho saved\n")
+    with a_daemon(place):
+        place.append("  night: {run: ./night.sh}\n  page: {}\n")
+        for words in (("apply", "--dry-run"), ("apply",)):
+            ran = place.ductile(*words)
+            assert ran.status == 0, ran
+            assert f"night cannot run, and its jobs will fail: the program {script} is not" in ran.out
+            assert f"chmod +x {script}" in ran.out
+            assert 'page cannot run, and its jobs will fail: no plugin "page"' in ran.out
+        script.chmod(0o755)
+        assert "night cannot run" not in place.ductile("apply").out
+        assert place.said("run", "night")["status"] == "succeeded"

@@ -22,6 +22,8 @@ from ductile.core.jobs.model import (
     Evidence,
     Failed,
     JobReason,
+    LedgerEntry,
+    LedgerKind,
     NewJob,
     Outcome,
     PluginEvent,
@@ -35,9 +37,13 @@ from ductile.store.model.jobs import Accepted, Settled, Submission
 from ductile.store.port import Store
 from ductile.store.sqlite.store import open_sqlite_store
 
+CONFIGURED = StateSubscription(url="http://configured.invalid/")
 POLICY = Policy(
     plugins={
-        "source": PluginPolicy(retry=RetryPolicy(max_attempts=2, backoff_base=timedelta(0))),
+        "source": PluginPolicy(
+            retry=RetryPolicy(max_attempts=2, backoff_base=timedelta(0)), state_webhook=CONFIGURED
+        ),
+        "sink": PluginPolicy(state_webhook=CONFIGURED),
         "facts": PluginPolicy(facts=(FactRule(command="handle", fact_type="facts.seen"),)),
     },
     routes=EventRouteTable.of(
@@ -54,6 +60,7 @@ def say(*words: object) -> None:
 
 
 async def submit(store: Store, rng: Random) -> None:
+    latest: str | None = None
     while True:
         job = NewJob(
             id=make_id(datetime.now(UTC), rng),
@@ -64,9 +71,17 @@ async def submit(store: Store, rng: Random) -> None:
             payload={"n": rng.randrange(1 << 60)},
             dedupe_key=rng.choice([None, None, f"key:{rng.randrange(5)}"]),
             callback=rng.choice([None, StateSubscription(url="http://receiver.invalid/")]),
+            configured_callback=POLICY.state_webhook("source", "poll", None),
+            rerun_of=rng.choice([None, latest]),
         )
-        (answer,) = await store.enqueue(Submission(jobs=(job,), dedupe_window=timedelta(0)))
+        rerun = LedgerEntry(
+            kind=LedgerKind.JOB_RERUN, job_id=job.rerun_of, run_id=None, data={"rerun_job_id": job.id}
+        )
+        ledger = (rerun,) if job.rerun_of is not None else ()
+        submission = Submission(jobs=(job,), ledger=ledger, dedupe_window=timedelta(0))
+        (answer,) = await store.enqueue(submission)
         if isinstance(answer, Accepted):
+            latest = answer.job_id
             say("accepted", answer.job_id)
 
 

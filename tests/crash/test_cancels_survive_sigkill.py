@@ -141,7 +141,6 @@ def some_requests(directory: Path) -> Requests:
     return Requests(directory=directory)
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("step", STEPS)
 def test_an_acknowledged_cancel_ends_its_job(tmp_path: Path, step: Signal) -> None:
     requests = some_requests(tmp_path)

@@ -164,7 +164,6 @@ def check_every_run(ground: Ground) -> None:
         assert {status for path, status in mine if not path.endswith("bad")} == {"succeeded"}
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("step", STEPS)
 def test_runs_survive_death_at_every_step(tmp_path: Path, step: Signal) -> None:
     """Every accepted run ends, with each step once for each line, and no join missing or doubled."""
@@ -174,7 +173,6 @@ def test_runs_survive_death_at_every_step(tmp_path: Path, step: Signal) -> None:
     check_after_one_more_life(ground)
 
 
-@pytest.mark.timeout(300)
 def test_runs_survive_death_at_random_instants(tmp_path: Path) -> None:
     ground, rng = a_ground(tmp_path), Random(1)
     for _ in range(5):

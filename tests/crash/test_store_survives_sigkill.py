@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import subprocess
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
 
+import apsw
 import pytest
 
 from builders.invariants import violations
@@ -33,6 +35,30 @@ def run_until_killed(path: Path, *, seed: int, lines: int) -> list[list[str]]:
     # only if it is whole.
     whole = b"".join(head) + rest[: rest.rfind(b"\n") + 1]
     return [line.split() for line in whole.decode().splitlines()]
+
+
+def unreported(path: Path) -> list[tuple[object, ...]]:
+    """The jobs whose plugin has a state webhook, and of which it was not sent that they are queued."""
+    with contextlib.closing(apsw.Connection(str(path))) as connection:
+        return connection.execute(
+            """
+            SELECT id FROM job_queue WHERE plugin IN ('source', 'sink') AND NOT EXISTS (
+              SELECT 1 FROM state_deliveries WHERE job_id = job_queue.id AND state = 'queued'
+                AND sequence = 1 AND url = 'http://configured.invalid/'
+            )"""
+        ).fetchall()
+
+
+def unlinked(path: Path) -> list[tuple[object, ...]]:
+    """The reruns that the ledger does not name."""
+    with contextlib.closing(apsw.Connection(str(path))) as connection:
+        return connection.execute(
+            """
+            SELECT id FROM job_queue WHERE rerun_of IS NOT NULL AND NOT EXISTS (
+              SELECT 1 FROM ledger WHERE kind = 'job.rerun' AND job_id = rerun_of
+                AND json_extract(data, '$.rerun_job_id') = job_queue.id
+            )"""
+        ).fetchall()
 
 
 async def check_acknowledged(path: Path, said: list[list[str]]) -> None:
@@ -61,6 +87,8 @@ def test_acknowledged_writes_survive_kill_after_kill(tmp_path: Path, seed: int) 
     for number in range(ROUNDS):
         said += run_until_killed(path, seed=seed * 1000 + number, lines=rng.randrange(1, 120))
         assert violations(path) == []
+        assert unreported(path) == []
+        assert unlinked(path) == []
     kinds = {line[0] for line in said}
     assert {"accepted", "claimed", "settled", "recovered"} <= kinds, "the rounds did not reach every verb"
     asyncio.run(check_acknowledged(path, said))

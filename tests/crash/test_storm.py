@@ -271,7 +271,6 @@ def storm(directory: Path, seed: int, lives: int) -> None:
     check_after_one_more_life(ground, clients)
 
 
-@pytest.mark.timeout(300)
 def test_a_short_storm(tmp_path: Path) -> None:
     """Acknowledged submissions end, acknowledged cancels hold, and every occurrence is accounted for."""
     storm(tmp_path, seed=0, lives=3)

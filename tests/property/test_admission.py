@@ -13,21 +13,29 @@ from ductile.core.jobs.model import Hold
 names = st.sampled_from("abcd")
 queues = st.lists(names, max_size=20)
 caps = st.builds(
-    Caps, workers=st.integers(0, 8), plugins=st.dictionaries(names, st.integers(0, 5), max_size=4)
+    Caps,
+    workers=st.integers(0, 8),
+    plugins=st.dictionaries(names, st.integers(0, 5), max_size=4),
+    only=st.none() | st.frozensets(names),
 )
 runnings = st.dictionaries(names, st.integers(0, 3))
 
 
-def started(queue: list[str], running: dict[str, int], limits: Caps) -> list[int]:
-    """Start from a queue of plugin names until none may; returns the started plugins in order."""
+def started(
+    queue: list[str], running: dict[str, int], limits: Caps, elsewhere: dict[str, int] | None = None
+) -> list[int]:
+    """Start from a queue of plugin names until none may; returns the started plugins in order.
+
+    `running` are the jobs of this node, `elsewhere` those of others.
+    """
     left = dict(enumerate(queue))
-    counts = Counter(running)
+    counts = Counter(running) + Counter(elsewhere or {})
     order: list[int] = []
     while True:
         heads: dict[str, int] = {}
         for place, plugin in left.items():
             heads.setdefault(plugin, place)
-        chosen = choose_next_plugin(heads, counts, limits)
+        chosen = choose_next_plugin(heads, counts, limits, busy=sum(running.values()) + len(order))
         if chosen is None:
             return order
         place = heads[chosen]
@@ -44,6 +52,22 @@ def test_never_above_a_cap(queue: list[str], running: dict[str, int], limits: Ca
         assert counts.total() <= limits.workers
     for plugin in {queue[place] for place in order}:
         assert counts[plugin] <= limits.of(plugin)
+        assert limits.only is None or plugin in limits.only
+
+
+@given(queues, runnings, runnings, caps)
+def test_workers_are_of_a_node_and_caps_of_plugins_of_all(
+    queue: list[str], running: dict[str, int], elsewhere: dict[str, int], limits: Caps
+) -> None:
+    order = started(queue, running, limits, elsewhere)
+    new = Counter(queue[place] for place in order)
+    if order:
+        assert sum(running.values()) + new.total() <= limits.workers
+    for plugin in new:
+        assert running.get(plugin, 0) + elsewhere.get(plugin, 0) + new[plugin] <= limits.of(plugin)
+    if limits.only is None and not limits.plugins:
+        # Without caps of plugins, what runs elsewhere takes no worker of this node.
+        assert order == started(queue, running, limits)
 
 
 @given(queues, runnings, caps)

@@ -37,6 +37,7 @@ SAMPLES: dict[SettingType, Any] = {
     SettingType.TEXT: "a-sample",
     SettingType.ADDRESS: "127.0.0.1:7777",
     SettingType.WHOLE_NUMBER: 77,
+    SettingType.NUMBER: 7.7,
     SettingType.DURATION: "77s",
     SettingType.INTERVAL: "77m",
     SettingType.SIZE: "77KB",

@@ -11,12 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from builders.jobs import START
+from ductile.core.jobs.model import StateSubscription
+from ductile.core.jobs.settlement import WebhookState
 from ductile.core.webhooks.deliveries import (
     MAX_DELIVERY_DELAY,
     DeliveryAttempt,
     may_attempt,
+    merge_subscriptions,
     next_attempt,
     parse_retry_after,
+    wants,
 )
 
 GONE = 410
@@ -97,3 +101,24 @@ def test_only_2xx_is_delivered() -> None:
     delivered = [status for status in range(100, 600) if DeliveryAttempt(http_status=status).delivered]
     assert delivered == list(range(200, 300))
     assert not DeliveryAttempt(error="no connection").delivered
+
+
+choices = st.none() | st.lists(st.sampled_from([*map(str, WebhookState)]), min_size=1, unique=True).map(tuple)
+subscriptions = st.none() | st.builds(
+    StateSubscription, url=st.sampled_from(["https://a.invalid/", "https://b.invalid/"]), events=choices
+)
+
+
+@given(subscriptions, subscriptions)
+def test_a_new_job_reports_every_wanted_state_once_to_each_url(
+    named: StateSubscription | None, configured: StateSubscription | None
+) -> None:
+    """A URL gets a state if the submission or the configuration wants it there, and never twice."""
+    given_ones = [each for each in (named, configured) if each is not None]
+    merged = merge_subscriptions(named, configured)
+    assert len({each.url for each in merged}) == len(merged)
+    assert [each.url for each in merged[:1]] == [each.url for each in given_ones[:1]]
+    for url in {each.url for each in given_ones}:
+        for state in WebhookState:
+            wanted = any(each.url == url and wants(each.events, state) for each in given_ones)
+            assert any(each.url == url and wants(each.events, state) for each in merged) == wanted

@@ -16,7 +16,7 @@ from ductile.core.webhooks.deliveries import (
     SlotAllocator,
     health_after,
 )
-from ductile.engine.webhook_sender import CONCURRENCY_LIMITS, MAX_IN_FLIGHT, MAX_PER_RECEIVER
+from ductile.engine.state_webhooks.sender import CONCURRENCY_LIMITS, MAX_IN_FLIGHT, MAX_PER_RECEIVER
 
 names = st.sampled_from([f"https://{number}:443" for number in range(400)])
 health = st.dictionaries(names, st.sampled_from(ReceiverHealth), max_size=400)

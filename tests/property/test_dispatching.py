@@ -52,6 +52,7 @@ class World:
         self.claims: deque[Request] = deque()
         self.done: deque[list[Request]] = deque()
         self.is_full = False
+        self.cluster = None
         self.running: dict[str, asyncio.Event] = {}
         self.children = 0
         self.started: list[str] = []

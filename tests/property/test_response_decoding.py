@@ -38,6 +38,7 @@ NAMES = [
     "state_updates",
     "logs",
     "artifacts",
+    "cost",
     "type",
     "payload",
 ]
@@ -55,7 +56,7 @@ VALUES = st.recursive(
     max_leaves=12,
 )
 LOOKALIKES = st.fixed_dictionaries(
-    {"status": st.sampled_from(["ok", "error"])}, optional=dict.fromkeys(NAMES[1:8], VALUES)
+    {"status": st.sampled_from(["ok", "error"])}, optional=dict.fromkeys(NAMES[1:9], VALUES)
 ).map(lambda value: json.dumps(value).encode("utf-8", errors="surrogatepass"))
 OUTPUTS = st.one_of(
     st.binary(max_size=200),

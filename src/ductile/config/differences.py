@@ -22,7 +22,7 @@ from ductile.config.secrets import MASK
 from ductile.core.json import JsonValue
 from ductile.errors import ConfigError
 from ductile.protocol.yaml import parse_yaml
-from ductile.protocol.yaml_tree import KeyPath, ListNode, MapNode, Node, ScalarNode
+from ductile.protocol.yaml_tree import KeyPath, ListNode, MapNode, Node, ScalarNode, walk
 from ductile.struct import Value, hide_in_repr, replace
 
 #: Keys that name an entry of a list, so that an entry is compared with itself wherever it stands.
@@ -255,6 +255,13 @@ def _mask_unknown(
             return MASK, hash_bytes(node.text.encode())
         case _:
             return redacted, hidden
+
+
+def unknown_scalars(root: Node) -> Iterator[tuple[KeyPath, ScalarNode]]:
+    """Yield every value of a file whose key the model does not know: a misspelt key can hold a secret."""
+    for path, node in walk(root):
+        if isinstance(node, ScalarNode) and path and not _is_known(path):
+            yield path, node
 
 
 def _is_known(path: KeyPath) -> bool:

@@ -8,9 +8,11 @@ import os
 import re
 import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+
+from ductile.errors import IntegrityError
 
 PRIVATE_FILE = 0o600
 PRIVATE_DIRECTORY = 0o700
@@ -30,18 +32,42 @@ def hash_bytes(data: bytes) -> str:
     return f"blake3:{blake3(data).hexdigest()}"
 
 
+#: Beside `config.yaml`: copies of sealed files, the list of seals, and a change that is being written.
+KEPT_DIRECTORY = ".ductile"
+
+
+def journal_path(directory: Path) -> Path:
+    """Return the file that exists while several files of a configuration are being replaced."""
+    return directory / KEPT_DIRECTORY / "change.json"
+
+
 @contextmanager
-def lock_config_directory(directory: Path) -> Iterator[None]:
+def lock_config_directory(directory: Path, *, resume: bool = False) -> Iterator[None]:
     """Keep other processes from changing the files of a configuration; waits for one that does.
 
-    Two commands at once would each write a seal without the other's entry.
+    Two commands at once would each write a seal without the other's entry. Raises IntegrityError if a command
+    was killed while it replaced several files, unless the caller is the one that resumes it.
     """
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
+        if not resume and journal_path(directory).exists():
+            raise IntegrityError(
+                f"a change of several files in {directory} was interrupted: "
+                "some of them are old and some are new",
+                hint="finish it with `ductile config rollback --finish`, or take it back with "
+                "`ductile config rollback --undo`",
+            )
         yield
     finally:
         os.close(descriptor)
+
+
+def refuse_interrupted_change(directory: Path) -> None:
+    """Raise IntegrityError if a change of several files was interrupted; waits for one under way."""
+    if journal_path(directory).exists():
+        with lock_config_directory(directory):
+            pass
 
 
 def read_regular_file(path: Path) -> bytes:
@@ -56,6 +82,15 @@ def read_regular_file(path: Path) -> bytes:
         data = file.read(MAX_FILE_SIZE + 1)
     if len(data) > MAX_FILE_SIZE:
         raise OSError(errno.EFBIG, f"it is larger than {MAX_FILE_SIZE >> 20} MiB", str(path))
+    return data
+
+
+def read_overlaid(path: Path, overlay: Mapping[Path, bytes | None]) -> bytes:
+    """Return the contents that a file has, or would have: those of the overlay, where None removes it."""
+    if path not in overlay:
+        return read_regular_file(path)
+    if (data := overlay[path]) is None:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
     return data
 
 
@@ -126,6 +161,20 @@ def _replace(path: Path, data: bytes) -> None:
         temporary.unlink(missing_ok=True)
         raise
     sync_directory(path.parent)
+
+
+def publish_file(scratch: Path, target: Path) -> None:
+    """Give a finished file its name. Raises `FileExistsError` if a file of that name was created meanwhile.
+
+    The scratch file may still be there afterwards, as another name of the same file.
+    """
+    try:
+        os.link(scratch, target)
+    except FileExistsError:
+        raise
+    except OSError:  # a filesystem without links: reserve the name first
+        os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_FILE))
+        scratch.replace(target)
 
 
 def sync_directory(directory: Path) -> None:

@@ -14,6 +14,7 @@ from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 
+from ductile.config.file_io import refuse_interrupted_change
 from ductile.config.find_config import resolve_path
 from ductile.config.read.environment import EnvironmentFiles, load_environment_files
 from ductile.config.read.includes import ConfigFiles, load_config_files
@@ -123,15 +124,17 @@ def load_config(
     *,
     seal: SealMode = SealMode.VERIFY,
     machine: Machine | None = None,
-    overlay: Mapping[Path, bytes] = MappingProxyType({}),
+    overlay: Mapping[Path, bytes | None] = MappingProxyType({}),
     list_plugins: Callable[[tuple[Path, ...], bool], Collection[str]] | None = None,
 ) -> LoadedConfig:
     """Load `config.yaml` at `path`. Raises ConfigError or IntegrityError if it must not be used.
 
-    The overlay replaces the contents of files on disk. `list_plugins` is called only if there are errors, to
-    tell a missing plugin from a wrong name. It gets the roots and `allow_symlinks`; discovery is above this
-    package.
+    The overlay replaces the contents of files on disk; None removes one. `list_plugins` is called only if
+    there are errors, to tell a missing plugin from a wrong name. It gets the roots and `allow_symlinks`;
+    discovery is above this package.
     """
+    if seal is SealMode.VERIFY:
+        refuse_interrupted_change(path.absolute().parent)
     sources = load_config_files(path.absolute(), overlay)
     directory = sources.directory
     environment = load_environment_files(sources.root, directory, overlay)
@@ -178,7 +181,7 @@ def load_config(
         strict = config.service.strict_mode or (checksums is not None and checksums.strict)
         changes = check_changes(violations, directory, Tier.OPERATIONAL, refuse=strict)
         if checksums is None:  # one warning instead of one for each file
-            message, hint = "the configuration has never been sealed", "run `ductile config lock`"
+            message, hint = "the configuration has never been sealed", "run `ductile apply`"
             changes = (Problem(message=message, file=str(directory), hint=hint),)
         report.warnings += changes
     return LoadedConfig(

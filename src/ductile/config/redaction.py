@@ -107,6 +107,8 @@ def _compares_secret(node: MapNode, key: str) -> bool:
 
 def _is_secret(path: KeyPath) -> bool:
     pattern = tuple("[]" if isinstance(part, int) else part for part in path)
+    if path[:1] == ("plugins",) and len(path) > 1:
+        pattern = ("plugins", "*", *pattern[2:])
     if pattern in _secret_settings():
         return True
     # Where the model does not name the keys: below a config, a payload, a step.

@@ -14,11 +14,12 @@ from enum import StrEnum
 from pathlib import Path
 from types import MappingProxyType
 
-from ductile.config.file_io import hash_bytes, lock_config_directory, read_regular_file, write_atomically
+from ductile.config.file_io import hash_bytes, read_regular_file, write_atomically
 from ductile.config.find_config import CHECKSUMS_FILE
-from ductile.config.kept_files import compare_with_kept, keep_file, remove_oldest
+from ductile.config.history.kept_files import KEPT_SUFFIXES, compare_with_kept, keep_file, remove_copies
+from ductile.config.history.seal_log import list_seals, record_seal
 from ductile.config.read.interpolate import variables_in
-from ductile.errors import ConflictError, IntegrityError, Problem
+from ductile.errors import IntegrityError, Problem
 from ductile.protocol.yaml import parse_yaml
 from ductile.protocol.yaml_tree import MapNode, node_at
 from ductile.struct import Value, field, replace
@@ -29,9 +30,7 @@ _HIGH_SECTIONS = (("api", "auth"), ("tokens",), ("webhooks",))
 _ACCESS_SECTIONS = (*_HIGH_SECTIONS, ("state_webhooks",))
 _HIGH_NAMES = frozenset(("tokens.yaml", "webhooks.yaml"))
 _PLUGIN = "plugin "
-AUTHORISE = "review the change; if it is intended, run `ductile config lock`"
-#: Files of which a copy is kept. Not environment files: they hold secrets, which must not outlive them.
-_KEPT_SUFFIXES = (".yaml", ".yml", ".json")
+AUTHORISE = "review the change; if it is intended, run `ductile apply`"
 #: Changed keys that a message about an unsealed file lists.
 _MAX_LISTED = 10
 
@@ -61,6 +60,8 @@ class Checksums(Value):
     files: Mapping[str, FileHash] = field(default_factory=lambda: MappingProxyType({}))
     plugins: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     strict: bool = False
+    #: The fingerprints of plugins whose files are being replaced: until it is done, both are valid.
+    pending_plugins: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
 
     def with_files(self, *files: FileHash) -> Checksums:
         """Return the checksums with these entries added or replaced."""
@@ -153,11 +154,11 @@ def find_file_violations(present: Iterable[FileHash], sealed: Checksums | None) 
 
 def find_plugin_violations(present: Mapping[str, str], sealed: Checksums | None) -> tuple[SealViolation, ...]:
     """Return a violation, always of the operational tier, for every plugin with another fingerprint."""
-    known = sealed.plugins if sealed else {}
+    known, pending = (sealed.plugins, sealed.pending_plugins) if sealed else ({}, {})
     return tuple(
         SealViolation(name=f"{_PLUGIN}{name}", changed=name in known, tier=Tier.OPERATIONAL)
         for name, fingerprint in present.items()
-        if known.get(name) != fingerprint
+        if fingerprint not in (known.get(name), pending.get(name))
     )
 
 
@@ -165,7 +166,7 @@ def read_checksums(directory: Path) -> Checksums | None:
     """Return the seal of a directory, None if it was never sealed. Raises IntegrityError if unreadable."""
     path = directory / CHECKSUMS_FILE
     try:
-        return _parse(json.loads(read_regular_file(path)))
+        return decode_checksums(read_regular_file(path))
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -179,8 +180,7 @@ def read_checksums(directory: Path) -> Checksums | None:
     raise IntegrityError(message, problems=(problem,), hint=AUTHORISE) from cause
 
 
-def write_checksums(directory: Path, checksums: Checksums) -> None:
-    """Write the seal, and keep a copy of each file that is as sealed. Raises OSError."""
+def encode_checksums(checksums: Checksums) -> bytes:
     content = {
         "version": _VERSION,
         "strict": checksums.strict,
@@ -191,29 +191,49 @@ def write_checksums(directory: Path, checksums: Checksums) -> None:
         },
         "plugins": dict(sorted(checksums.plugins.items())),
     }
-    text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
-    write_atomically(directory / CHECKSUMS_FILE, text.encode())
+    if checksums.pending_plugins:
+        content["pending_plugins"] = dict(sorted(checksums.pending_plugins.items()))
+    return (json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode()
+
+
+def decode_checksums(data: bytes | str) -> Checksums:
+    """Return checksums from their JSON. Raises ValueError, KeyError, TypeError or AttributeError."""
+    return _parse(json.loads(data))
+
+
+def write_checksums(
+    directory: Path, checksums: Checksums, *, command: str | None = None, author: str | None = None
+) -> None:
+    """Write the seal, keep a copy of each file that is as sealed, and record it. Raises OSError."""
+    with suppress(IntegrityError):  # an unreadable seal is replaced
+        _record(directory, read_checksums(directory))  # it may be older than the records
+    write_atomically(directory / CHECKSUMS_FILE, encode_checksums(checksums))
     for file in checksums.files.values():
-        if not file.name.endswith(_KEPT_SUFFIXES):
+        if not is_kept(file.name):
             continue
         with suppress(OSError):  # The seal counts without its copies; changed keys are then not named.
             data = read_regular_file(directory / file.name)
             if hash_bytes(data) == file.hash:
                 keep_file(directory, data)
-    remove_oldest(directory, {file.hash for file in checksums.files.values()})
+    _record(directory, checksums, command=command, author=author)
+    with suppress(OSError):
+        needed = {content_hash for record in list_seals(directory) for content_hash in record.files.values()}
+        remove_copies(directory, needed | {file.hash for file in checksums.files.values()})
 
 
-def write_shown_seal(directory: Path, checksums: Checksums) -> None:
-    """Write a seal if every file still has the hash in it: only what was checked and shown is authorised.
+def _record(
+    directory: Path, checksums: Checksums | None, *, command: str | None = None, author: str | None = None
+) -> None:
+    if checksums is None or any(file.pending for file in checksums.files.values()):
+        return
+    with suppress(OSError):  # The seal counts without its record.
+        files = {name: file.hash for name, file in checksums.files.items()}
+        record_seal(directory, files, command=command, author=author)
 
-    Raises ConflictError if a file was changed meanwhile, OSError if it cannot be read or written.
-    """
-    with lock_config_directory(directory):
-        for file in checksums.files.values():
-            if hash_bytes(read_regular_file(directory / file.name)) != file.hash:
-                message = f"{file.name} was changed meanwhile; nothing was sealed or reloaded"
-                raise ConflictError(message, hint="Run `ductile apply` again.")
-        write_checksums(directory, checksums)
+
+def is_kept(name: str) -> bool:
+    """Return whether a copy of a sealed file is kept. Not of environment files."""
+    return name.endswith(KEPT_SUFFIXES)
 
 
 def build_checksums(files: Iterable[FileHash], plugins: Mapping[str, str], *, strict: bool) -> Checksums:
@@ -303,4 +323,10 @@ def _parse(content: dict[str, object]) -> Checksums:
         for name, entry in files.items()
     )
     fingerprints = {name: str(fingerprint) for name, fingerprint in plugins.items()}
-    return build_checksums(entries, fingerprints, strict=content["strict"])
+    pending = content.get("pending_plugins", {})
+    if not isinstance(pending, dict):
+        raise TypeError
+    read = build_checksums(entries, fingerprints, strict=content["strict"])
+    return replace(
+        read, pending_plugins=MappingProxyType({name: str(each) for name, each in pending.items()})
+    )

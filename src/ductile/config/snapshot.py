@@ -20,10 +20,12 @@ from ductile.config.seal import Checksums
 from ductile.config.secrets import Secret, SecretMap
 from ductile.core.events.model import EventRoute
 from ductile.core.jobs.failures import BreakerPolicy, RetryPolicy
+from ductile.core.jobs.model import StateSubscription
 from ductile.core.json import JsonValue
 from ductile.core.policy import Policy
 from ductile.core.schedules.rule import ScheduleRule
 from ductile.core.scripts import Script
+from ductile.core.token_limits import TokenLimits
 from ductile.core.webhooks.signatures import SignatureScheme
 from ductile.errors import Problem
 from ductile.protocol.manifest.model import Manifest
@@ -56,11 +58,16 @@ class InstalledPlugin(Value):
     script: Script | None = None
     #: The file of a script's program; None if it is found by PATH.
     program: Path | None = None
+    #: Whether it is part of Ductile.
+    shipped: bool = False
 
     @property
     def sealed(self) -> bool:
-        """Whether its fingerprint belongs into the seal. A program that is found by PATH is not sealed."""
-        return self.script is None or self.program is not None
+        """Whether its fingerprint belongs into the seal.
+
+        A shipped plugin does not: it changes with the program. Nor does a program that is found by PATH.
+        """
+        return not self.shipped and (self.script is None or self.program is not None)
 
 
 class RefusedPlugin(Value):
@@ -71,6 +78,7 @@ class RefusedPlugin(Value):
     code: str
     reason: str
     hint: str | None = None
+    shipped: bool = False
 
 
 class Discovery(Value):
@@ -80,6 +88,8 @@ class Discovery(Value):
     scripts: Mapping[str, InstalledPlugin | RefusedPlugin] = field(
         default_factory=lambda: MappingProxyType({})
     )
+    #: The names of all shipped plugins; those in use are among the installed or refused ones.
+    shipped: tuple[str, ...] = ()
     warnings: tuple[Problem, ...] = ()
 
     def found(self, plugin: PluginInstance) -> InstalledPlugin | RefusedPlugin | None:
@@ -90,8 +100,8 @@ class Discovery(Value):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Every plugin that was found, refused ones included."""
-        return (*self.installed, *self.refused)
+        """Every plugin that was found, refused and shipped ones included."""
+        return tuple(dict.fromkeys((*self.installed, *self.refused, *self.shipped)))
 
 
 class Schedule(Value):
@@ -125,6 +135,8 @@ class PluginInstance(Value):
     env: SecretMap[str]
     schedules: tuple[Schedule, ...]
     parallelism: int
+    #: Jobs that may run at the same time on all nodes together; None: as many as there are workers.
+    cap: int | None
     max_outstanding_polls: int
     timeouts: Mapping[str, timedelta]
     timeout: timedelta | None
@@ -133,6 +145,8 @@ class PluginInstance(Value):
     limits: LimitSettings
     validate_input: bool
     notify_on_complete: bool
+    #: Gets the states of its jobs that are not steps of a run.
+    state_webhook: StateSubscription | None
     warm: bool | Literal["auto"]
     preload: tuple[str, ...]
 
@@ -150,12 +164,34 @@ class PluginInstance(Value):
 class SqliteLocation(Value):
     path: Path
 
+    @property
+    def directory(self) -> Path:
+        """The directory of the control socket, the lock and the files of plugins."""
+        return self.path.parent
+
+    @property
+    def name(self) -> str:
+        """The store as messages name it."""
+        return str(self.path)
+
 
 class PostgresLocation(Value):
     url: Secret
+    #: As that of a SQLite file, on this machine.
+    directory: Path = Path("data")
+
+    @property
+    def name(self) -> str:
+        return describe_server(self.url.reveal())
 
 
 StateLocation: TypeAlias = SqliteLocation | PostgresLocation
+
+
+def describe_server(url: str) -> str:
+    """Return the server and the database of a valid URL, without user, password and parameters."""
+    authority, slash, database = url.partition("://")[2].partition("?")[0].partition("/")
+    return f"postgresql://{authority.rpartition('@')[2]}{slash}{database}"
 
 
 @hide_in_repr("digest")
@@ -167,6 +203,8 @@ class AccessToken(Value):
     scopes: tuple[str, ...]
     #: Until when it is accepted: the secret that `token rotate` has replaced. None for a current secret.
     expires_at: datetime | None = None
+    #: None if it is not limited.
+    limits: TokenLimits | None = None
 
 
 class PluginTarget(Value):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from datetime import timedelta
+from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,7 @@ import pytest
 from builders.configs import a_config, a_config_of, a_discovery, a_manifest, loaded
 from ductile.config.compile.compiler import compile_snapshot
 from ductile.config.cron import CronTable
-from ductile.config.secrets import digest_of
+from ductile.config.secrets import Secret, digest_of
 from ductile.config.snapshot import (
     EventTarget,
     PipelineTarget,
@@ -30,7 +31,6 @@ from ductile.protocol.manifest.model import FactOutput
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from ductile.protocol.manifest.model import Manifest
 
@@ -57,6 +57,23 @@ def test_a_database_url(tmp_path: Path) -> None:
     snapshot = a_snapshot(tmp_path, "state: {url: 'postgresql://u@h/d'}")
     assert isinstance(snapshot.state, PostgresLocation)
     assert snapshot.state.url.reveal() == "postgresql://u@h/d"
+    assert snapshot.state.directory == tmp_path / "data"
+    elsewhere = a_snapshot(tmp_path, "state: {url: 'postgresql://u@h/d', directory: /var/lib/ductile}")
+    assert str(elsewhere.state.directory) == "/var/lib/ductile"
+
+
+@pytest.mark.parametrize(
+    ("url", "name"),
+    [
+        ("postgresql://u:hidden@h/d", "postgresql://h/d"),
+        ("postgresql://u:hidden@h:5433,i/d?password=hidden", "postgresql://h:5433,i/d"),
+        ("postgresql://u:[hidden@[::1]:5432/d", "postgresql://[::1]:5432/d"),
+        ("postgres:///d?host=/run/hidden", "postgresql:///d"),
+        ("postgresql://?password=hidden", "postgresql://"),
+    ],
+)
+def test_a_server_is_named_without_user_and_password(url: str, name: str) -> None:
+    assert PostgresLocation(url=Secret(url), directory=Path()).name == name
 
 
 @pytest.mark.parametrize(

@@ -91,7 +91,7 @@ def test_an_env_file_with_access_variables_is_of_the_high_tier(tmp_path: Path, s
     assert [problem.message for problem in refused.value.problems if ".env" in problem.message] == [
         (
             ".env has changed since it was sealed:\n"
-            "  its sealed content is not kept, so the changed keys are not known"
+            "  the content of environment files is not kept, so the changed variables are not known"
         )
     ]
 
@@ -138,7 +138,7 @@ def test_a_change_of_the_high_tier_refuses_the_start(tmp_path: Path, name: str) 
         loaded(config, ENVIRON, seal=SealMode.VERIFY)
     (problem,) = refused.value.problems
     assert problem.message == f"{name} has changed since it was sealed:\n  only comments or formatting"
-    assert "ductile config lock" in str(problem.hint)
+    assert "ductile apply" in str(problem.hint)
     assert refused.value.exit_status is Exit.CONFIG
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from builders.configs import a_config, a_config_of, loaded, problems_of
 from ductile.config.file_io import hash_bytes
+from ductile.config.redaction import redacted_config
 from ductile.config.secrets import digest_of
 from ductile.webhooks.server import UNVERIFIED_BYTES
 
@@ -28,6 +29,15 @@ STEP = "steps: [{uses: e}]"
         ("state: {path: a.db, url: 'postgresql://h/d'}", "state", "one store"),
         ("state: {path: 'postgresql://h/d'}", "state.path", "URL"),
         ("state: {url: 'mysql://h/d'}", "state.url", "PostgreSQL"),
+        ("state: {url: 'postgresql:h/d'}", "state.url", "PostgreSQL"),
+        ("state: {url: 'postgresql://u:a@b@h/d'}", "state.url", "percent-encoded"),
+        ("state: {url: 'postgresql://u:a/b@h/d'}", "state.url", "percent-encoded"),
+        ("state: {url: 'postgresql://u:a#b@h/d'}", "state.url", "percent-encoded"),
+        ("state: {url: 'postgresql://u:a b@h/d'}", "state.url", "percent-encoded"),
+        ("state: {url: 'postgresql://u:a%b@h/d'}", "state.url", "hexadecimal"),
+        ("state: {url: 'postgresql://u@h:port/d'}", "state.url", "port"),
+        ("state: {directory: here}", "state.directory", "state.url"),
+        ("state: {directory: 'https://x/y', url: 'postgresql://h/d'}", "state.directory", "URL"),
         ("plugin_roots: ['https://x/y']", "plugin_roots[0]", "URL"),
         ("plugin_roots: [a]\nplugins_dir: b", "plugins_dir", "both"),
         ("artifacts: {roots: ['']}", "artifacts.roots[0]", "path"),
@@ -223,6 +233,28 @@ STEP = "steps: [{uses: e}]"
         ("state_webhooks: {secret_ref: x}", "state_webhooks.secret_ref", "no entry"),
         ("state_webhooks: {allow: ['https://x/']}", "state_webhooks.allow[0]", "host"),
         ("state_webhooks: {allow: ['10.0.0.1:80']}", "state_webhooks.allow[0]", "host"),
+        ("plugins: {e: {state_webhook_url: 'ftp://h.org/x'}}", "plugins.e.state_webhook_url", "http"),
+        (
+            "plugins: {e: {state_webhook_url: 'http://127.0.0.1/x'}}",
+            "plugins.e.state_webhook_url",
+            "not a public address",
+        ),
+        (
+            "plugins: {e: {state_webhook_url: 'https://h.org/x'}}\nstate_webhooks: {allow: [i.org]}",
+            "plugins.e.state_webhook_url",
+            "state_webhooks.allow",
+        ),
+        (
+            "pipelines: [{name: p, steps: [{uses: e}], state_webhook_url: 'http://10.0.0.1/'}]",
+            "pipelines[0].state_webhook_url",
+            "not a public address",
+        ),
+        ("plugins: {e: {state_webhook_events: [done]}}", "plugins.e.state_webhook_events", "needs"),
+        (
+            "plugins: {e: {state_webhook_url: 'https://h.org/', state_webhook_events: [ended]}}",
+            "plugins.e.state_webhook_events[0]",
+            "",
+        ),
     ],
 )
 def test_a_broken_rule_is_an_error_at_its_key(tmp_path: Path, yaml: str, key: str, words: str) -> None:
@@ -255,6 +287,8 @@ def test_a_broken_rule_is_an_error_at_its_key(tmp_path: Path, yaml: str, key: st
         ),
         "plugins: {e: {schedules: [{id: a, cron: '*/5 8-18 * * mon-fri'}, {id: b, cron: '@weekly'}]}}",
         "state: {url: 'postgresql://user@host/db'}",
+        "state: {url: 'postgres://user@[::1]:5433,other:5432/db?sslmode=verify-full', directory: ./here}",
+        "state: {url: 'postgresql:///db?host=/run/postgresql'}",
     ],
 )
 def test_valid_configurations_are_accepted(tmp_path: Path, yaml: str) -> None:
@@ -380,6 +414,17 @@ def test_a_token_with_scopes_cannot_be_a_shared_secret(tmp_path: Path) -> None:
     (problem,) = problems_of(scoped(tmp_path, '{"scopes": ["*"]}', more=more), {"T": "t"})
     assert problem.key == "state_webhooks.secret_ref"
     assert "used as a secret as well" in problem.message
+
+
+def test_a_state_webhook_url_is_secret_everywhere(tmp_path: Path) -> None:
+    """It may be written in the clear, and neither an error nor the shown configuration repeats it."""
+    body = "plugins: {e: {state_webhook_url: 'https://h.org/hook/canary-77'}}\n"
+    config = loaded(a_config(tmp_path, body))
+    assert config.warnings == ()
+    assert "canary-77" not in repr(config.model)
+    assert "canary-77" not in str(redacted_config(config.tree))
+    (problem,) = problems_of(a_config(tmp_path, f"{body}state_webhooks: {{allow: [i.org]}}"))
+    assert "canary-77" not in repr(problem)
 
 
 def test_a_secret_in_the_clear_is_a_warning_and_an_error_in_strict_mode(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from types import MappingProxyType
 
 from ductile.config.compile.pipelines import compile_pipelines
@@ -18,6 +19,8 @@ from ductile.config.names import parse_target
 from ductile.config.redaction import hidden_values
 from ductile.config.schema.model import (
     ApiAuthSettings,
+    StateSettings,
+    TokenLimitSettings,
     TokenSettings,
     WebhookEndpointSettings,
     WebhookPreset,
@@ -35,6 +38,7 @@ from ductile.config.snapshot import (
     PostgresLocation,
     Snapshot,
     SqliteLocation,
+    StateLocation,
     WebhookEndpoint,
     WebhookTarget,
 )
@@ -42,12 +46,22 @@ from ductile.config.validate.manifests import validate_against_manifests, warn_a
 from ductile.config.validate.report import ValidationReport
 from ductile.core.events.model import EventRoute, EventRouteTable, Pipeline, PipelineTable
 from ductile.core.policy import FailureReceiver, Policy
-from ductile.core.webhooks.signatures import GITHUB, SLACK, STANDARD, STRIPE, SignatureScheme
+from ductile.core.runs.graph import RUN_PLUGIN
+from ductile.core.token_limits import JobLimits, TokenLimits, target_of
+from ductile.core.webhooks.signatures import (
+    GITHUB,
+    SLACK,
+    STANDARD,
+    STRIPE,
+    URL_TOKEN,
+    SignatureScheme,
+)
 from ductile.errors import ConfigError
 from ductile.protocol.yaml_tree import MapNode
 from ductile.struct import replace
 
 DEFAULT_STATE_PATH = "./data/state.db"
+DEFAULT_STATE_DIRECTORY = "./data"
 _PRESETS = {
     WebhookPreset.GITHUB: GITHUB,
     # GitLab signs as Standard Webhooks defines; its older secret token is not a signature.
@@ -55,6 +69,7 @@ _PRESETS = {
     WebhookPreset.STRIPE: STRIPE,
     WebhookPreset.SLACK: SLACK,
     WebhookPreset.STANDARD_WEBHOOKS: STANDARD,
+    WebhookPreset.URL_TOKEN: URL_TOKEN,
 }
 
 
@@ -75,7 +90,7 @@ def compile_snapshot(loaded: LoadedConfig, discovery: Discovery) -> Snapshot:
     present = {
         found.uses: found.installed.fingerprint
         for found in plugins.values()
-        if found.installed and found.installed.sealed
+        if found.installed and _is_compared(found.installed, loaded)
     }
     # A configuration that was never sealed has a warning already.
     if loaded.seal is SealMode.VERIFY and (loaded.checksums is not None or loaded.strict):
@@ -89,7 +104,12 @@ def compile_snapshot(loaded: LoadedConfig, discovery: Discovery) -> Snapshot:
     granted = {file.token: file.scopes for file in loaded.scope_files}
     tokens = (  # those without scopes do not open the API
         *(
-            AccessToken(name=token.name_in_use, digest=token.token.digest(), scopes=token.scopes)
+            AccessToken(
+                name=token.name_in_use,
+                digest=token.token.digest(),
+                scopes=token.scopes,
+                limits=_token_limits(token.limits),
+            )
             for token in config.api.auth.tokens
             if token.scopes
         ),
@@ -101,15 +121,12 @@ def compile_snapshot(loaded: LoadedConfig, discovery: Discovery) -> Snapshot:
         ),
     )
     used = {plugin.uses for plugin in plugins.values() if not plugin.is_script}
-    state = config.state
     return Snapshot(
         directory=loaded.directory,
         service=config.service,
         timezone=timezone,
         max_workers=max_workers,
-        state=PostgresLocation(url=state.url)
-        if state.url is not None
-        else SqliteLocation(path=resolve_path(state.path or DEFAULT_STATE_PATH, loaded.directory)),
+        state=_locate_state(config.state, loaded.directory),
         plugin_roots=loaded.plugin_roots,
         plugins=MappingProxyType(plugins),
         available=MappingProxyType(
@@ -145,6 +162,25 @@ def compile_snapshot(loaded: LoadedConfig, discovery: Discovery) -> Snapshot:
     )
 
 
+def _locate_state(state: StateSettings, directory: Path) -> StateLocation:
+    if state.url is not None:
+        own = resolve_path(state.directory or DEFAULT_STATE_DIRECTORY, directory)
+        return PostgresLocation(url=state.url, directory=own)
+    return SqliteLocation(path=resolve_path(state.path or DEFAULT_STATE_PATH, directory))
+
+
+def _is_compared(plugin: InstalledPlugin, loaded: LoadedConfig) -> bool:
+    """Whether the fingerprint has to be the sealed one.
+
+    That of a shipped plugin changes with the program, unless it replaces an own plugin that was sealed. A
+    shipped one is sealed only if `plugin_roots` named its directory for an earlier version of Ductile.
+    """
+    if not plugin.shipped:
+        return plugin.sealed
+    sealed = {} if loaded.checksums is None else loaded.checksums.plugins
+    return plugin.name in sealed and plugin.root not in loaded.plugin_roots
+
+
 def _sealed_plugins(plugins: Mapping[str, PluginInstance], discovery: Discovery) -> dict[str, str]:
     """Return the fingerprints of the plugins that a seal covers, also of those that lack a setting."""
     found = ((plugin.uses, discovery.found(plugin)) for plugin in plugins.values())
@@ -168,14 +204,35 @@ def _failure_receiver(
 
 def _access_tokens(entry: TokenSettings, scopes: tuple[str, ...]) -> Iterator[AccessToken]:
     """The current secret of an entry, and the one before it, which counts until it expires."""
-    yield AccessToken(name=entry.name, digest=entry.key.digest(), scopes=scopes)
+    limits = _token_limits(entry.limits)
+    yield AccessToken(name=entry.name, digest=entry.key.digest(), scopes=scopes, limits=limits)
     if entry.previous_key is not None:
         yield AccessToken(
             name=entry.name,
             digest=entry.previous_key.digest(),
             scopes=scopes,
             expires_at=entry.previous_expires_at,
+            limits=limits,
         )
+
+
+def _token_limits(settings: TokenLimitSettings | None) -> TokenLimits | None:
+    if settings is None:
+        return None
+    targets = {target_of(name, ""): own for name, own in settings.plugins.items()}
+    targets |= {target_of(RUN_PLUGIN, name): own for name, own in settings.pipelines.items()}
+    return TokenLimits(
+        jobs_per_hour=settings.jobs_per_hour,
+        jobs_per_day=settings.jobs_per_day,
+        running=settings.running,
+        cost_per_day=settings.cost_per_day,
+        targets={
+            target: JobLimits(
+                jobs_per_hour=own.jobs_per_hour, jobs_per_day=own.jobs_per_day, running=own.running
+            )
+            for target, own in targets.items()
+        },
+    )
 
 
 def _fingerprint(loaded: LoadedConfig, plugins: Mapping[str, PluginInstance]) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from ductile.config.compile.plugins import compile_retry
+from ductile.config.compile.plugins import compile_retry, compile_state_webhook
 from ductile.config.file_io import hash_bytes
 from ductile.config.names import parse_target
 from ductile.config.schema.model import Config
@@ -62,6 +62,7 @@ def compile_pipelines(
                 from_plugin=pipeline.from_plugin,
                 condition=compile_condition(pipeline.condition),
                 notify_on_complete=pipeline.notify_on_complete,
+                state_webhook=compile_state_webhook(pipeline),
             )
         )
     return tuple(compiled)

@@ -7,6 +7,7 @@ from datetime import timedelta
 
 from ductile.config.cron import CronTable, parse_cron
 from ductile.config.file_io import hash_bytes
+from ductile.config.schema.pipelines import PipelineSettings
 from ductile.config.schema.plugins import PluginSettings, RetrySettings, ScheduleSettings
 from ductile.config.snapshot import (
     Discovery,
@@ -17,6 +18,8 @@ from ductile.config.snapshot import (
 )
 from ductile.config.validate.rules import not_installed_message, schedules_of
 from ductile.core.jobs.failures import BreakerPolicy, RetryPolicy
+from ductile.core.jobs.model import StateSubscription
+from ductile.core.jobs.settlement import WebhookState
 from ductile.core.json import JsonObject, JsonValue
 from ductile.core.policy import FactRule, PluginPolicy
 from ductile.core.schedules.rule import After, At, Cron, DailyWindow, Every, ScheduleRule, Trigger
@@ -32,6 +35,7 @@ def compile_plugin(
     uses = settings.uses or name
     refused, installed = _find_installed(name, uses, settings, discovery)
     concurrency_safe = installed is None or installed.manifest.concurrency_safe
+    cap = settings.parallelism or (None if concurrency_safe else 1)
     preload = (*(installed.manifest.preload if installed else ()), *settings.preload)
     return PluginInstance(
         name=name,
@@ -44,7 +48,8 @@ def compile_plugin(
         config_hash=_config_hash(settings, installed),
         env=settings.env,
         schedules=tuple(compile_schedule(schedule, timezone) for _, schedule in schedules_of(name, settings)),
-        parallelism=settings.parallelism or (max_workers if concurrency_safe else 1),
+        parallelism=cap or max_workers,
+        cap=cap,
         max_outstanding_polls=settings.max_outstanding_polls,
         timeouts=settings.timeouts,
         timeout=settings.timeout,
@@ -55,6 +60,7 @@ def compile_plugin(
         limits=settings.limits,
         validate_input=settings.validate_input,
         notify_on_complete=settings.notify_on_complete,
+        state_webhook=compile_state_webhook(settings),
         warm=settings.warm,
         preload=tuple(dict.fromkeys(preload)),
     )
@@ -100,13 +106,22 @@ def _refusal(
         return UnavailableReason(
             code="missing_config",
             reason=f"its configuration lacks {', '.join(missing)}",
-            hint=f"set it under plugins.{name}.config",
+            hint=f"run `ductile config set plugins.{name}.config.{missing[0]} VALUE --lock`",
         )
     if uses in discovery.refused:
         refused = discovery.refused[uses]
         return UnavailableReason(code=refused.code, reason=refused.reason, hint=refused.hint)
     reason, hint = not_installed_message(uses, discovery.names)
     return UnavailableReason(code="not_installed", reason=reason, hint=hint)
+
+
+def compile_state_webhook(settings: PluginSettings | PipelineSettings) -> StateSubscription | None:
+    if settings.state_webhook_url is None:
+        return None
+    chosen = settings.state_webhook_events
+    # In the order of a job's life, each once, as those of a submission are stored.
+    events = tuple(str(state) for state in WebhookState if state in chosen) if chosen else None
+    return StateSubscription(url=settings.state_webhook_url.reveal(), events=events)
 
 
 def compile_retry(
@@ -166,5 +181,6 @@ def plugin_policy(plugin: PluginInstance) -> PluginPolicy:
         ),
         schedules={schedule.id: schedule.rule for schedule in plugin.schedules},
         notify_on_complete=plugin.notify_on_complete,
+        state_webhook=plugin.state_webhook,
         config=config,
     )

@@ -14,13 +14,14 @@ import re
 from collections.abc import Mapping
 from difflib import SequenceMatcher
 from pathlib import Path
+from types import MappingProxyType
 
 from ductile.config.compile.compiler import signature_scheme
 from ductile.config.compile.plugins import compile_retry
-from ductile.config.differences import comparable_file
+from ductile.config.differences import comparable_file, unknown_scalars
 from ductile.config.edit.rewrite import with_entry, with_value, without_value
-from ductile.config.file_io import write_atomically
-from ductile.config.kept_files import compare_contents
+from ductile.config.file_io import read_overlaid, write_atomically
+from ductile.config.history.kept_files import compare_contents
 from ductile.config.load import LoadedConfig, SealMode, load_config
 from ductile.config.read.includes import load_config_files
 from ductile.config.read.interpolate import without_defaults
@@ -58,7 +59,7 @@ from ductile.protocol.yaml_tree import (
 from ductile.struct import Value, hide_in_repr
 
 _PART = re.compile(r"(?:^|\.)(?P<name>[^.\[\]]+)|\[(?P<index>[0-9]{1,6})\]")
-_APPEND = "[+]"
+APPEND = "[+]"
 _CONTEXT_LINES = 3
 #: A default whose description is the value itself.
 _LITERAL = re.compile(r"`([^`]*)`")
@@ -188,15 +189,15 @@ def plan_edit(config_file: Path, key: str, value: str, environ: Mapping[str, str
     # The files as written are enough to find the key, so that an invalid value can be corrected.
     sources = load_config_files(config_file)
     wanted = to_plain(parse_yaml(value, file=f"the value of {key}"))
-    path = resolve_indexes(sources.root, parse_key(key.removesuffix(_APPEND)))
-    if key.endswith(_APPEND):
-        file, local = _find_list_end(sources.root, path, otherwise=config_file)
+    path = resolve_indexes(sources.root, parse_key(key.removesuffix(APPEND)))
+    if key.endswith(APPEND):
+        file, local = find_list_end(sources.root, path, config_file)
         known = node_at(sources.root, path)
         path = (*path, len(known.items) if isinstance(known, ListNode) else 0)
         before = file.read_bytes()
         after = with_entry(before, local, wanted, file)
     else:
-        file, local = _find_definition(sources.root, path, otherwise=config_file)
+        file, local = find_definition(sources.root, path, config_file)
         before = file.read_bytes()
         after = with_value(before, local, wanted, file)
     changed = load_config(config_file, environ, seal=SealMode.IGNORE, overlay={file: after})
@@ -219,7 +220,7 @@ def plan_removal(config_file: Path, key: str, environ: Mapping[str, str]) -> Pla
     if node_at(sources.root, path) is None:
         _key_of_model(sources.root, path)  # raises for a key that does not exist, with a suggestion
         raise NotFoundError(f"{format_path(path)} is not set: its default applies already")
-    file, local = _find_definition(sources.root, path, otherwise=config_file)
+    file, local = find_definition(sources.root, path, config_file)
     before = file.read_bytes()
     after = without_value(before, local, file)
     changed = load_config(config_file, environ, seal=SealMode.IGNORE, overlay={file: after})
@@ -272,19 +273,29 @@ def _refuse_without_effect(root: MapNode, path: KeyPath, wanted: JsonValue, file
     )
 
 
-def _find_list_end(root: MapNode, path: KeyPath, *, otherwise: Path) -> tuple[Path, KeyPath]:
+def find_list_end(
+    root: MapNode,
+    path: KeyPath,
+    otherwise: Path,
+    overlay: Mapping[Path, bytes | None] = MappingProxyType({}),
+) -> tuple[Path, KeyPath]:
     """Return the file with the end of a list, and the path of the list in that file."""
     node = node_at(root, path)
     if isinstance(node, ListNode) and node.items:
-        file, local = _path_in_file(node.items[-1].location)
+        file, local = _path_in_file(node.items[-1].location, overlay)
         if local is not None:
             return file, local[:-1]
     if not isinstance(node, ListNode) and not is_empty(node):
         raise ConfigError(f"{format_path(path)} is not a list")
-    return _find_definition(root, path, otherwise=otherwise)
+    return find_definition(root, path, otherwise, overlay)
 
 
-def _find_definition(root: MapNode, path: KeyPath, *, otherwise: Path) -> tuple[Path, KeyPath]:
+def find_definition(
+    root: MapNode,
+    path: KeyPath,
+    otherwise: Path,
+    overlay: Mapping[Path, bytes | None] = MappingProxyType({}),
+) -> tuple[Path, KeyPath]:
     """Return the file that defines a key, else the one with its list entry, else `config.yaml`.
 
     The lists of several files are joined, so a position in the file may differ from that in the whole.
@@ -296,19 +307,21 @@ def _find_definition(root: MapNode, path: KeyPath, *, otherwise: Path) -> tuple[
             continue
         if length < len(path) and not needed:
             break
-        file, local = _path_in_file(node.location)
+        file, local = _path_in_file(node.location, overlay)
         if local is not None:
             return file, (*local, *path[length:])
     if needed:
-        hint = f"{format_path(path[: needed - 1])}{_APPEND} adds an entry at the end"
+        hint = f"{format_path(path[: needed - 1])}{APPEND} adds an entry at the end"
         raise NotFoundError(f"there is nothing at {format_path(path[:needed])}", hint=hint)
     return otherwise, path
 
 
-def _path_in_file(location: SourceLocation) -> tuple[Path, KeyPath | None]:
+def _path_in_file(
+    location: SourceLocation, overlay: Mapping[Path, bytes | None]
+) -> tuple[Path, KeyPath | None]:
     """Return the file of a location, and the path of its node in that file alone."""
     file = Path(location.file)
-    root = parse_yaml(file.read_bytes(), file=str(file))
+    root = parse_yaml(read_overlaid(file, overlay), file=str(file))
     nodes = () if root is None else walk(root)
     return file, next((path for path, node in nodes if path and node.location == location), None)
 
@@ -343,7 +356,7 @@ def mask_lines(data: bytes, file: str) -> list[str]:
     starts |= {
         key.location.line for _, node in walk(root) if isinstance(node, MapNode) for key, _ in node.entries
     }
-    for _, scalar in secret_scalars(root):
+    for _, scalar in (*secret_scalars(root), *unknown_scalars(root)):
         if _BARE_REFERENCE.fullmatch(scalar.text):
             continue
         line, column = scalar.location.line, scalar.location.column

@@ -138,6 +138,11 @@ def _check_new(
             raise UsageError(f"unknown scope {scope!r}; nothing was written", hint=hint)
 
 
+def scope_file(scopes: tuple[str, ...]) -> bytes:
+    """The content of a scope file."""
+    return json.dumps({"scopes": list(scopes)}, indent=2).encode() + b"\n"
+
+
 def _plan_files(
     config_file: Path, sources: ConfigFiles, name: str, scopes: tuple[str, ...], variable: str, secret: str
 ) -> dict[Path, bytes]:
@@ -146,7 +151,7 @@ def _plan_files(
     entry: JsonObject = {"name": name, "key": f"${{{variable}}}"}
     files: dict[Path, bytes] = {}
     if scopes:
-        content = json.dumps({"scopes": list(scopes)}, indent=2).encode() + b"\n"
+        content = scope_file(scopes)
         entry |= {"scopes_file": f"scopes/{name}.json", "scopes_hash": hash_bytes(content)}
         files[directory / "scopes" / f"{name}.json"] = content
     env_file, config = _env_file(config_file, sources, config)

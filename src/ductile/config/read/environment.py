@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-from ductile.config.file_io import find_symlinks, read_regular_file
+from ductile.config.file_io import find_symlinks, read_overlaid
 from ductile.config.find_config import is_url, resolve_path
 from ductile.config.read.interpolate import has_reference
 from ductile.errors import Problem
@@ -45,7 +45,7 @@ class EnvironmentFiles(Value):
 
 
 def load_environment_files(
-    root: MapNode, directory: Path, overlay: Mapping[Path, bytes] = MappingProxyType({})
+    root: MapNode, directory: Path, overlay: Mapping[Path, bytes | None] = MappingProxyType({})
 ) -> EnvironmentFiles:
     """Read the files that `environment_vars.include` names. The later file's value wins.
 
@@ -68,7 +68,7 @@ def load_environment_files(
             message = "an environment file has to be a local file, not a URL"
         else:
             try:
-                data = overlay[path] if path in overlay else read_regular_file(path)
+                data = read_overlaid(path, overlay)
             except OSError as error:
                 message = f"the environment file {path} cannot be read: {error.strerror}"
                 unread.append(path)

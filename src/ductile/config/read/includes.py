@@ -12,7 +12,7 @@ from functools import reduce
 from pathlib import Path
 from types import MappingProxyType
 
-from ductile.config.file_io import find_symlinks, read_regular_file
+from ductile.config.file_io import find_symlinks, read_overlaid
 from ductile.config.find_config import is_url
 from ductile.config.read.interpolate import has_reference
 from ductile.errors import ConfigError, Problem
@@ -50,7 +50,9 @@ class ConfigFiles(Value):
     links: tuple[Path, ...] = ()
 
 
-def load_config_files(config_file: Path, overlay: Mapping[Path, bytes] = MappingProxyType({})) -> ConfigFiles:
+def load_config_files(
+    config_file: Path, overlay: Mapping[Path, bytes | None] = MappingProxyType({})
+) -> ConfigFiles:
     """Read a configuration file and everything it includes. Raises ConfigError with every problem.
 
     The overlay replaces the contents of files on disk, to try a change before it is written.
@@ -99,7 +101,7 @@ def _merge_maps(earlier: MapNode, later: MapNode) -> MapNode:
 @dataclass(slots=True)
 class _Loader:
     directory: Path
-    overlay: Mapping[Path, bytes]
+    overlay: Mapping[Path, bytes | None]
     files: list[ConfigFile] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
     links: list[Path] = field(default_factory=list)
@@ -128,7 +130,7 @@ class _Loader:
 
     def _read(self, path: Path, included_at: SourceLocation | None) -> ConfigFile | None:
         try:
-            data = self.overlay[path] if path in self.overlay else read_regular_file(path)
+            data = read_overlaid(path, self.overlay)
             tree = parse_yaml(data, file=str(path))
         except OSError as error:
             self._add_problem(included_at, f"{path} cannot be read: {error.strerror}")
@@ -175,16 +177,21 @@ class _Loader:
         """Return the files of an include, which may name a directory."""
         if path.is_dir():
             self.links += find_symlinks(path, self.directory)
+            present = {file for file in path.iterdir() if file.is_file()}
+            present |= {file for file in self.overlay if file.parent == path}
             return sorted(
                 file
-                for file in path.iterdir()
-                if file.suffix in _SUFFIXES and file.name[0] != "." and file.is_file()
+                for file in present
+                if file.suffix in _SUFFIXES and file.name[0] != "." and self._is_there(file)
             )
-        if path.exists() or path in self.overlay:
+        if self._is_there(path):
             return [path]
         hint = f"create it, or remove the include; it is looked for relative to {location.file}"
         self._add_problem(location, f"the included {path} does not exist", hint=hint)
         return []
+
+    def _is_there(self, path: Path) -> bool:
+        return self.overlay[path] is not None if path in self.overlay else path.exists()
 
     def _add_problem(self, location: SourceLocation | None, message: str, *, hint: str | None = None) -> None:
         self.problems.append(problem_at(location, ("include",) if location else (), message, hint=hint))

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-from ductile.config.file_io import find_symlinks, hash_bytes, read_regular_file
+from ductile.config.file_io import find_symlinks, hash_bytes, read_overlaid
 from ductile.config.find_config import is_url, resolve_path
 from ductile.config.schema.model import Config, TokenSettings
 from ductile.config.validate.access import validate_scopes
@@ -32,7 +32,7 @@ def load_scope_files(
     config: Config,
     directory: Path,
     report: ValidationReport,
-    overlay: Mapping[Path, bytes] = MappingProxyType({}),
+    overlay: Mapping[Path, bytes | None] = MappingProxyType({}),
 ) -> tuple[tuple[ScopeFile, ...], tuple[Path, ...]]:
     """Return every scope file that tokens name, and the symbolic links in their paths.
 
@@ -46,7 +46,7 @@ def load_scope_files(
         key = ("tokens", index, "scopes_file")
         path = resolve_path(token.scopes_file, directory)
         try:
-            data = overlay[path] if path in overlay else read_regular_file(path)
+            data = read_overlaid(path, overlay)
         except (OSError, ValueError) as error:
             reason = error.strerror if isinstance(error, OSError) else "not a path"
             report.error(key, f"{path} cannot be read: {reason}")

@@ -28,6 +28,7 @@ class SettingType(StrEnum):
 
     TEXT = "text"
     WHOLE_NUMBER = "whole number"
+    NUMBER = "number"
     TRUTH = "true or false"
     DURATION = "duration"
     INTERVAL = "interval"
@@ -265,6 +266,7 @@ def _field_type(
 _PLAIN_TYPES: dict[type[inspect.Type], SettingType] = {
     inspect.StrType: SettingType.TEXT,
     inspect.IntType: SettingType.WHOLE_NUMBER,
+    inspect.FloatType: SettingType.NUMBER,
     inspect.BoolType: SettingType.TRUTH,
     inspect.AnyType: SettingType.ANYTHING,
 }

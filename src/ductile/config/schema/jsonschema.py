@@ -27,6 +27,7 @@ _DURATION = {
 _TYPES: Mapping[SettingType, dict[str, Any]] = {
     SettingType.TEXT: {"type": "string"},
     SettingType.WHOLE_NUMBER: {"type": "integer"},
+    SettingType.NUMBER: {"type": "number", "minimum": 0},
     SettingType.TRUTH: {"type": "boolean"},
     SettingType.DURATION: _DURATION,
     SettingType.INTERVAL: _DURATION,

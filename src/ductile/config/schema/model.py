@@ -46,10 +46,27 @@ class WebhookPreset(StrEnum):
     STRIPE = "stripe"
     SLACK = "slack"
     STANDARD_WEBHOOKS = "standard-webhooks"
+    URL_TOKEN = "url-token"  # noqa: S105 - a name
 
 
 class ServiceSettings(Section, frozen=True, kw_only=True):
     name: Annotated[str, setting("Name of this service in logs and responses.")] = "ductile"
+    node: Annotated[
+        str | None,
+        setting(
+            "Name of this daemon among those that share a PostgreSQL store. No two that run may have the "
+            "same.",
+            default="the host's name",
+        ),
+    ] = None
+    run_only: Annotated[
+        tuple[str, ...] | None,
+        setting(
+            "The plugins whose jobs this node runs, if it shares its store with others: for a node that has "
+            "something the others lack, or the other way round.",
+            default="all that are enabled",
+        ),
+    ] = None
     tick_interval: Annotated[
         Duration,
         setting(
@@ -82,7 +99,9 @@ class ServiceSettings(Section, frozen=True, kw_only=True):
     max_workers: Annotated[
         int | None,
         setting(
-            "Jobs that run at the same time.", default="one less than the processors, at least 1", at_least=1
+            "Jobs that run at the same time on this node.",
+            default="one less than the processors, at least 1",
+            at_least=1,
         ),
     ] = None
     max_hops: Annotated[
@@ -114,7 +133,14 @@ class StateSettings(Section, frozen=True, kw_only=True):
         str | None, setting("The SQLite file of the embedded store.", default="`./data/state.db`")
     ] = None
     url: Annotated[
-        SecretText | None, setting("Use PostgreSQL instead: `postgresql://user@host/database`.")
+        SecretText | None,
+        setting("A PostgreSQL database instead: `postgresql://user:${PASSWORD}@host/database`."),
+    ] = None
+    directory: Annotated[
+        str | None,
+        setting(
+            "With `url`: where this machine keeps its socket, lock and plugin files.", default="`./data`"
+        ),
     ] = None
 
 
@@ -126,6 +152,31 @@ class RouteSettings(Section, frozen=True, kw_only=True):
     to: Annotated[str, setting("Target: `plugin` for its `handle` command, or `plugin.command`.")]
 
 
+class JobLimitSettings(Section, frozen=True, kw_only=True):
+    jobs_per_hour: Annotated[
+        int | None, setting("Jobs that the token may start in an hour (UTC).", at_least=0)
+    ] = None
+    jobs_per_day: Annotated[
+        int | None, setting("Jobs that the token may start in a day (UTC).", at_least=0)
+    ] = None
+    running: Annotated[
+        int | None, setting("Jobs of the token that may be queued or running at once.", at_least=0)
+    ] = None
+
+
+class TokenLimitSettings(JobLimitSettings, frozen=True, kw_only=True):
+    cost_per_day: Annotated[
+        float | None,
+        setting("What plugins may report as `cost` in a day (UTC); after that the token starts nothing."),
+    ] = None
+    plugins: Annotated[
+        dict[str, JobLimitSettings], setting("Further limits for the jobs of single plugins.")
+    ] = msgspec.field(default_factory=dict)
+    pipelines: Annotated[
+        dict[str, JobLimitSettings], setting("Further limits for the runs of single pipelines.")
+    ] = msgspec.field(default_factory=dict)
+
+
 class ApiTokenSettings(Section, frozen=True, kw_only=True):
     name: Annotated[
         str | None,
@@ -133,6 +184,7 @@ class ApiTokenSettings(Section, frozen=True, kw_only=True):
     ] = None
     token: Annotated[SecretText, setting("The token itself, as a reference such as `${ADMIN_TOKEN}`.")]
     scopes: Annotated[tuple[str, ...], setting("What the token permits.")] = ()
+    limits: Annotated[TokenLimitSettings | None, setting("How much the token may start.")] = None
 
     @property
     def name_in_use(self) -> str:
@@ -152,6 +204,7 @@ class ApiSettings(Section, frozen=True, kw_only=True):
     enabled: Annotated[bool, setting("Whether the HTTP API listens.")] = False
     listen: Annotated[ListenAddress, setting("Where it listens.")] = "localhost:8080"
     auth: Annotated[ApiAuthSettings, setting("Authentication of callers.")] = ApiAuthSettings()
+    ui: Annotated[bool, setting("Whether the dashboard is served at `/ui`.")] = True
     max_concurrent_sync: Annotated[
         int, setting("Callers that may wait for a run at the same time.", at_least=1)
     ] = 10
@@ -188,7 +241,10 @@ class WebhookEndpointSettings(Section, frozen=True, kw_only=True):
         str | None, setting("The header with the delivery's id; a redelivery is then not run twice.")
     ] = None
     preset: Annotated[
-        WebhookPreset | None, setting("Header, format and replay window of a well-known sender.")
+        WebhookPreset | None,
+        setting(
+            "Header, format and replay window of a well-known sender; `url-token` for one that cannot sign."
+        ),
     ] = None
 
     @property
@@ -217,6 +273,7 @@ class TokenSettings(Section, frozen=True, kw_only=True):
     previous_expires_at: Annotated[
         Instant | None, setting("Until when `previous_key` is accepted as well.")
     ] = None
+    limits: Annotated[TokenLimitSettings | None, setting("How much the token may start.")] = None
 
 
 class StateWebhookSettings(Section, frozen=True, kw_only=True):
@@ -253,7 +310,11 @@ class Config(Section, frozen=True, kw_only=True):
     service: Annotated[ServiceSettings, setting("The service as a whole.")] = ServiceSettings()
     state: Annotated[StateSettings, setting("Where jobs and their history are stored.")] = StateSettings()
     plugin_roots: Annotated[
-        tuple[str, ...], setting("Directories that are searched for plugins.", default="`[./plugins]`")
+        tuple[str, ...],
+        setting(
+            "Directories that are searched for plugins; the shipped ones are found anyway.",
+            default="`[./plugins]`",
+        ),
     ] = ()
     plugins_dir: Annotated[str | None, setting("Older name for a single entry of `plugin_roots`.")] = None
     plugins: Annotated[Mapping[str, PluginSettings], setting("The active plugins, by name.")] = {}

@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, time, timedelta
+from math import inf
 
 from ductile.config.read.interpolate import without_defaults
 from ductile.config.schema.fields import SettingType, Weekday
@@ -77,8 +78,10 @@ def parse_scalar(node: Node, setting_type: SettingType, at_least: int | None = N
         raise InvalidValueError(expected, hint=hint) from None
     if at_least is None or not isinstance(value, int | timedelta):
         return value
-    if setting_type is SettingType.WHOLE_NUMBER and isinstance(value, int) and value < at_least:
-        raise InvalidValueError(expected)
+    if setting_type is SettingType.WHOLE_NUMBER and isinstance(value, int):
+        if value < at_least:
+            raise InvalidValueError(expected)
+        return value
     if not value:
         raise InvalidValueError(expected, message="it must be greater than zero")
     return value
@@ -98,6 +101,13 @@ def _whole_number(node: ScalarNode) -> int:
     value = scalar_value(node)
     if isinstance(value, int) and not isinstance(value, bool):
         return value
+    raise ValueError
+
+
+def _number(node: ScalarNode) -> float:
+    value = scalar_value(node)
+    if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < inf:
+        return float(value)
     raise ValueError
 
 
@@ -164,6 +174,7 @@ def _weekday(node: ScalarNode) -> Weekday:
 _PARSERS: Mapping[SettingType, tuple[str, Callable[[ScalarNode], object]]] = {
     SettingType.TEXT: ("text", _text),
     SettingType.WHOLE_NUMBER: ("a whole number", _whole_number),
+    SettingType.NUMBER: ("a number, 0 or more", _number),
     SettingType.TRUTH: ("true or false", _truth),
     SettingType.DURATION: (DURATION_EXPECTED, lambda node: parse_duration(node.text)),
     SettingType.INTERVAL: (DURATION_EXPECTED, lambda node: parse_interval(node.text)),

@@ -9,10 +9,11 @@ from typing import Annotated
 
 import msgspec
 
-from ductile.config.schema.fields import Anything, Duration, SecretObject, Section, setting
+from ductile.config.schema.fields import Anything, Duration, SecretObject, SecretText, Section, setting
 from ductile.config.schema.plugins import RetrySettings
 from ductile.core.events.model import Hook
 from ductile.core.expressions.operators import Operator
+from ductile.core.jobs.settlement import WebhookState
 from ductile.core.runs.graph import JoinPolicy
 from ductile.protocol.manifest.model import ExecutionMode
 
@@ -121,6 +122,13 @@ class PipelineSettings(Section, frozen=True, kw_only=True):
     on_timeout: Annotated[
         OnTimeout, setting("Whether the run continues after that time. `kill` is read as `cancel`.")
     ] = OnTimeout.CONTINUE
+    state_webhook_url: Annotated[
+        SecretText | None,
+        setting("URL that gets the states of its runs, besides one that a caller names."),
+    ] = None
+    state_webhook_events: Annotated[
+        tuple[WebhookState, ...], setting("The states that are sent there.", default="all of them")
+    ] = ()
     notify_on_complete: Annotated[
         bool, setting("Start the pipelines that have `on-hook` when a run of this one ends.")
     ] = False

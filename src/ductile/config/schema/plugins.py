@@ -12,6 +12,7 @@ from ductile.config.schema.fields import (
     Instant,
     ScheduleInterval,
     SecretObject,
+    SecretText,
     Section,
     Size,
     TimeOfDay,
@@ -21,6 +22,7 @@ from ductile.config.schema.fields import (
 )
 from ductile.config.secrets import SecretMap
 from ductile.core.jobs.model import OutputFormat
+from ductile.core.jobs.settlement import WebhookState
 from ductile.core.schedules.rule import CatchUp, IfRunning
 
 
@@ -152,7 +154,7 @@ class PluginSettings(Section, frozen=True, kw_only=True):
     parallelism: Annotated[
         int | None,
         setting(
-            "Jobs of this plugin that may run at the same time.",
+            "Jobs of this plugin that may run at the same time, on all nodes together.",
             default="`service.max_workers`, or 1 for a plugin that is not concurrency-safe",
             at_least=1,
         ),
@@ -186,6 +188,16 @@ class PluginSettings(Section, frozen=True, kw_only=True):
     validate_input: Annotated[
         bool, setting("Refuse a payload that does not satisfy the command's input schema.")
     ] = False
+    state_webhook_url: Annotated[
+        SecretText | None,
+        setting(
+            "URL that gets the states of its jobs, except those of pipeline steps, besides one that a "
+            "caller names."
+        ),
+    ] = None
+    state_webhook_events: Annotated[
+        tuple[WebhookState, ...], setting("The states that are sent there.", default="all of them")
+    ] = ()
     notify_on_complete: Annotated[
         bool, setting("Start the pipelines that have `on-hook` when a job of this plugin ends.")
     ] = False

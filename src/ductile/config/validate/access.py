@@ -8,7 +8,15 @@ from collections.abc import Collection, Iterator, Mapping
 from ductile.config.names import NAME, RESERVED
 from ductile.config.read.interpolate import has_default
 from ductile.config.redaction import literal_urls, secret_scalars
-from ductile.config.schema.model import Config, TokenSettings, WebhookEndpointSettings
+from ductile.config.schema.model import (
+    Config,
+    TokenLimitSettings,
+    TokenSettings,
+    WebhookEndpointSettings,
+    WebhookPreset,
+)
+from ductile.config.schema.pipelines import PipelineSettings
+from ductile.config.schema.plugins import PluginSettings
 from ductile.config.secrets import Secret
 from ductile.config.validate.pipelines import validate_pipeline_name, validate_plugin_name
 from ductile.config.validate.report import ValidationReport
@@ -16,7 +24,7 @@ from ductile.core.auth_scopes import AccessResource
 from ductile.core.durations import format_size
 from ductile.core.expressions.templates import references_in
 from ductile.core.suggest import did_you_mean
-from ductile.core.webhooks.url_policy import parse_literal
+from ductile.core.webhooks.url_policy import parse_literal, url_fault
 from ductile.protocol.yaml_tree import KeyPath, node_at
 
 _SCOPE = re.compile(r"(?P<subject>[A-Za-z_][A-Za-z0-9_-]*):(?P<right>ro|rw)", re.ASCII)
@@ -70,6 +78,7 @@ def validate_tokens(config: Config, report: ValidationReport) -> None:
         at: KeyPath = ("api", "auth", "tokens", index)
         keys.append((token.token, (*at, "token")))
         validate_scopes(token.scopes, (*at, "scopes"), config, report)
+        _check_limits(token.limits, (*at, "limits"), config, report)
         if not token.scopes:
             report.warn(at, "this token has no scopes, so it cannot log in", hint="give it scopes")
     report.refuse_duplicates("token", _token_names(config))
@@ -83,11 +92,32 @@ def validate_tokens(config: Config, report: ValidationReport) -> None:
         if entry.previous_key is not None:
             keys.append((entry.previous_key, (*path, "previous_key")))
         _check_previous(entry, path, report)
+        if entry.limits is not None and entry.scopes_file is None:
+            message = "only a token has limits, and this entry is a secret: it has no `scopes_file`"
+            report.error((*path, "limits"), message)
+        _check_limits(entry.limits, (*path, "limits"), config, report)
     seen: set[Secret] = set()
     for key, at in keys:
         if key in seen:  # the log could not tell the two callers apart
             report.error(at, "another token has the same key", hint="give each token a key of its own")
         seen.add(key)
+
+
+def _check_limits(
+    limits: TokenLimitSettings | None, path: KeyPath, config: Config, report: ValidationReport
+) -> None:
+    """A limit of a plugin or pipeline that does not exist would limit nothing."""
+    if limits is None:
+        return
+    for name in limits.plugins:
+        if name not in config.plugins:
+            message = f"there is no plugin {name}, so this limits nothing"
+            report.error((*path, "plugins", name), message, hint=did_you_mean(name, config.plugins))
+    known = [pipeline.name for pipeline in config.pipelines]
+    for name in limits.pipelines:
+        if name not in known:
+            message = f"there is no pipeline {name}, so this limits nothing"
+            report.error((*path, "pipelines", name), message, hint=did_you_mean(name, known))
 
 
 def _check_previous(entry: TokenSettings, path: KeyPath, report: ValidationReport) -> None:
@@ -199,6 +229,9 @@ def _check_endpoint(endpoint: WebhookEndpointSettings, path: KeyPath, report: Va
         report.error((*path, "event"), message, hint="choose another type")
     for name in ("signature_header", "delivery_header"):
         _check_header(getattr(endpoint, name), (*path, name), report)
+    if endpoint.preset is WebhookPreset.URL_TOKEN and endpoint.signature_header is not None:
+        message = "`url-token` has no signature: the secret is in the address, as `?token=`"
+        report.error((*path, "signature_header"), message, hint="remove this key")
     if endpoint.max_body_size > _UNSIGNED_BYTES:
         message = f"larger than {format_size(_UNSIGNED_BYTES)}, the memory for all unverified bodies together"
         hint = "use a smaller size: a body this large is dropped as soon as another request arrives"
@@ -226,6 +259,23 @@ def validate_state_webhooks(config: Config, report: ValidationReport) -> None:
             path = ("state_webhooks", "allow", index)
             expected = "a host such as hooks.example.org, without a port"
             report.error(path, "this is not a host", expected=expected, found=report.quote(path))
+    for plugin, settings in config.plugins.items():
+        _check_state_webhook(settings, ("plugins", plugin), config, report)
+    for index, pipeline in enumerate(config.pipelines):
+        _check_state_webhook(pipeline, ("pipelines", index), config, report)
+
+
+def _check_state_webhook(
+    settings: PluginSettings | PipelineSettings, path: KeyPath, config: Config, report: ValidationReport
+) -> None:
+    """The URL has to satisfy the same policy as one that a caller names. Errors do not repeat it."""
+    url = settings.state_webhook_url
+    if url is None:
+        if settings.state_webhook_events:
+            message = "`state_webhook_events` needs a `state_webhook_url`"
+            report.error((*path, "state_webhook_events"), message)
+    elif (fault := url_fault(url.reveal(), config.state_webhooks.allow)) is not None:
+        report.error((*path, "state_webhook_url"), f"this URL cannot be used: {fault}")
 
 
 def validate_access_references(config: Config, report: ValidationReport) -> None:
@@ -257,12 +307,13 @@ def validate_literal_secrets(config: Config, report: ValidationReport) -> None:
     found = dict(literal_urls(report.root))
     for path, node in secret_scalars(report.root):
         is_reference = node.written is not None and not has_default(node.written)
-        # `state.url` is secret only if it holds a password, which `literal_urls` finds.
+        # A URL is warned about only if it holds a password, which `literal_urls` finds.
         # A step names the source of a value in `baggage` and in a template, not the value itself.
         is_expression = path[0] == "pipelines" and (
             "baggage" in path or ("with" in path and any(True for _ in references_in(node.text)))
         )
-        if not is_reference and not is_expression and path != ("state", "url"):
+        is_url = path == ("state", "url") or path[-1] == "state_webhook_url"
+        if not is_reference and not is_expression and not is_url:
             found[path] = node
     locations = {
         path: (node.location.file, node.location.line, node.location.column) for path, node in found.items()

@@ -5,13 +5,14 @@ Pure over the decoded model; locations come from the tree it was decoded from.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Iterator
 from zoneinfo import available_timezones
 
 from ductile.config.cron import CRON_EXPECTED, parse_cron
 from ductile.config.find_config import is_url
 from ductile.config.names import NAME, VARIABLE, name_error, parse_target
-from ductile.config.schema.model import Config
+from ductile.config.schema.model import Config, StateSettings
 from ductile.config.schema.plugins import PluginSettings, ScheduleSettings
 from ductile.config.timezones import find_timezone
 from ductile.config.validate.access import (
@@ -39,7 +40,7 @@ def validate_config(config: Config, report: ValidationReport, *, complete: bool)
     `complete` is false if some values could not be read. Names are then not looked up: they may refer to one
     of those values.
     """
-    service, state = config.service, config.state
+    service = config.service
     if service.job_queue_retention < service.dedupe_ttl:
         report.error(
             ("service", "job_queue_retention"),
@@ -51,10 +52,7 @@ def validate_config(config: Config, report: ValidationReport, *, complete: bool)
         if not VARIABLE.fullmatch(variable):
             path = ("service", "plugin_env_passthrough", index)
             report.error(path, f"{report.quote(path)} cannot be the name of a variable")
-    if state.path is not None and state.url is not None:
-        report.error(("state",), "there can be only one store", expected="`path` or `url`", found="both")
-    if state.url is not None and not state.url.reveal().startswith(("postgresql://", "postgres://")):
-        report.error(("state", "url"), "this is not a PostgreSQL URL", expected="postgresql://…")
+    _check_state(config.state, report)
     if config.plugins_dir is not None and config.plugin_roots:
         hint = "move it into `plugin_roots`"
         report.error(("plugins_dir",), "`plugins_dir` and `plugin_roots` are both set", hint=hint)
@@ -73,9 +71,43 @@ def validate_config(config: Config, report: ValidationReport, *, complete: bool)
         validate_access_references(config, report)
 
 
+def _check_state(state: StateSettings, report: ValidationReport) -> None:
+    if state.path is not None and state.url is not None:
+        report.error(("state",), "there can be only one store", expected="`path` or `url`", found="both")
+    if state.url is None:
+        if state.directory is not None:
+            hint = "the directory of a SQLite store is that of `state.path`"
+            report.error(("state", "directory"), "there is no `state.url`", hint=hint)
+        return
+    if (fault := _fault_of_postgres_url(state.url.reveal())) is not None:
+        report.error(("state", "url"), fault, expected="postgresql://user:password@host/database")
+
+
+def _fault_of_postgres_url(url: str) -> str | None:
+    """Return what is wrong with the URL, without any of its text.
+
+    The database driver would quote the parts that it cannot read, which may be parts of the password.
+    """
+    scheme, separator, rest = url.partition("://")
+    if scheme not in ("postgresql", "postgres") or not separator:
+        return "this is not a PostgreSQL URL"
+    authority = re.split(r"[/?#]", rest, maxsplit=1)[0]
+    if authority.count("@") > 1 or ("@" not in authority and "@" in rest):
+        return "characters such as @, / and # in the user or the password must be percent-encoded"
+    if re.search(r"%(?![0-9A-Fa-f]{2})", url):
+        return "a % is not followed by two hexadecimal digits; % itself is written as %25"
+    if re.search(r"[\x00-\x20\x7f#]", url):
+        return "spaces, control characters and # must be percent-encoded"
+    for host in authority.rpartition("@")[2].split(","):
+        if not re.fullmatch(r"(\[[^\]]*\]|[^:]*)(:\d*)?", host):
+            return "the port is not a number"
+    return None
+
+
 def _check_paths(config: Config, report: ValidationReport) -> None:
     paths: list[tuple[KeyPath, str | None]] = [
         (("state", "path"), config.state.path),
+        (("state", "directory"), config.state.directory),
         (("plugins_dir",), config.plugins_dir),
         *((("plugin_roots", index), root) for index, root in enumerate(config.plugin_roots)),
         *((("artifacts", "roots", index), root) for index, root in enumerate(config.artifacts.roots)),

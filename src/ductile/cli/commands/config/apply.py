@@ -1,104 +1,245 @@
-"""`ductile apply`: check, show, seal and reload in one command."""
+"""`ductile apply` and `config rollback`: check, show, seal and reload in one command."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from ductile.cli.client import DAEMON_TIMEOUT, Document, connect_to_daemon, request_daemon
-from ductile.cli.commands.system.daemon import reload_text
+from ductile.cli.commands.system.daemon import refuse_lone_timeout, reload_text
 from ductile.cli.console.console import Console, printable, show_waiting
 from ductile.cli.invocation import CommandResult, Invocation
-from ductile.cli.spec import CONFIG_FILES, DRY_RUN, Example, Option, action
+from ductile.cli.spec import Argument, Example, Option, action
 
 if TYPE_CHECKING:
-    from ductile.admin.apply import SealPlan
-    from ductile.core.json import JsonObject, JsonValue
+    from collections.abc import Mapping
+    from contextlib import AbstractContextManager
 
-#: Changed keys that are listed for one file.
-_MAX_KEYS = 100
+    from ductile.admin.apply import LocalPlan
+    from ductile.core.json import JsonValue
+
+_NO_DAEMON = "No daemon is running; the next start uses this configuration."
 
 
 @action(
     "apply",
     "put the configuration on disk in force: check, show, seal, reload",
-    local=CONFIG_FILES,
-    options=(
-        Option("--drain", "let plugins that are removed or disabled finish their accepted work first"),
-        Option("--timeout DURATION", "how long a drain may take (default 1h)"),
-        DRY_RUN,
-    ),
-    about="Shows the keys that differ from what was sealed, without secrets, and what a reload changes: "
-    "plugins, settings, queued jobs that end. Only what was shown is sealed, and only what was sealed is "
-    "loaded: if a file is changed meanwhile, it is refused. Without a daemon it checks and seals.",
+    "config.apply",
+    usage={"drain_timeout": "--timeout DURATION"},
+    about="The running daemon checks the files in its own environment. Shows the keys that differ from what "
+    "was sealed, without secrets, and what a reload changes: plugins, schedules, pipelines, routes, queued "
+    "jobs that end. Only what was shown is sealed, and only what was sealed is loaded: if a file is changed "
+    "meanwhile, it is refused. Without a daemon it checks and seals. With --url it is done by that daemon, "
+    "with the files on its machine.",
     examples=(
         Example("ductile apply --dry-run", "what would change?"),
         Example("ductile apply", "seal the files and reload the daemon"),
     ),
 )
 def apply(invocation: Invocation) -> CommandResult:
-    from contextlib import nullcontext
+    return apply_files(invocation, "apply")
 
-    from ductile.admin.apply import plan_seal
-    from ductile.errors import DuctileError
 
-    plan = plan_seal(invocation.config, invocation.environ)
-    connection = connect_to_daemon(invocation)
-    runs = connection is not None
+@action(
+    "rollback",
+    "restore the files of an earlier sealed configuration, and apply them",
+    "config.rollback",
+    arguments=(Argument("ID", required=False, field="to"),),
+    usage={"drain_timeout": "--timeout DURATION"},
+    options=(
+        Option("--finish", "complete a rollback that was killed between two files"),
+        Option("--undo", "take back a rollback that was killed between two files"),
+    ),
+    about="`ductile config history` shows the ids. Checked, shown, sealed and loaded as by `ductile apply`. "
+    "Files with changes that were never sealed are replaced too, and can be restored by their own id. The "
+    "content of environment files is not kept: if one has changed, the rollback is refused, and so is one "
+    "that brings back a token. Plugins are not restored.",
+    examples=(
+        Example("ductile config rollback --dry-run", "what would change?"),
+        Example("ductile config rollback", "back to the configuration before the present one"),
+    ),
+)
+def rollback(invocation: Invocation) -> CommandResult:
+    if invocation.switch("finish") or invocation.switch("undo"):
+        return _resume(invocation)
+    if invocation.remote is not None:
+        return apply_files(invocation, "rollback")
+    from ductile.admin.apply import plan_rollback
+
+    to, contents = plan_rollback(
+        invocation.config,
+        invocation.environ,
+        invocation.optional("ID"),
+        keep_env=invocation.switch("keep_env"),
+    )
+    return apply_files(invocation, "rollback", contents, to=to)
+
+
+def apply_files(
+    invocation: Invocation,
+    command: str,
+    contents: Mapping[str, bytes | None] | None = None,
+    *,
+    to: str | None = None,
+) -> CommandResult:
+    """Write these contents, then seal and load what is on disk; with --url the daemon there does it."""
+    dry_run = invocation.switch("dry_run")
+    if invocation.remote is not None:
+        with _waiting(invocation):
+            done = request_daemon(invocation, timeout=None if invocation.switch("drain") else DAEMON_TIMEOUT)
+        return CommandResult(done, lambda console: _text(done, console, dry_run=dry_run, command=command))
+    done = apply_here(invocation, command, contents or {}, runs=daemon_runs(invocation))
+    if to is not None:
+        done["to"] = to
+    return CommandResult(done, lambda console: _text(done, console, dry_run=dry_run, command=command))
+
+
+def daemon_runs(invocation: Invocation) -> bool | None:
+    """Whether a daemon of this configuration listens. None if the files do not even say where its socket is:
+    they cannot be loaded.
+    """
+    from ductile.errors import ConfigError
+
+    try:
+        connection = connect_to_daemon(invocation)
+    except ConfigError:
+        return None
     if connection is not None:
         connection.close()
-    dry_run, drain = invocation.switch("dry_run"), invocation.switch("drain")
-    preview = {"dry_run": True, "unsealed": True}
-    reloaded = request_daemon(invocation, "system.reload", preview) if runs else None
-    sealed = plan.needed and not dry_run
-    if sealed:
-        plan.write()
-    if reloaded is not None and not dry_run:
-        fields = {
-            "expected": reloaded["config"],
-            "drain": drain,
-            "drain_timeout": invocation.optional("timeout"),
+    return connection is not None
+
+
+def apply_here(
+    invocation: Invocation, command: str, contents: Mapping[str, bytes | None], *, runs: bool | None
+) -> Document:
+    """Plan and write on this machine. A running daemon checks the files and loads them."""
+    refuse_lone_timeout(invocation)
+    from ductile.admin.apply import plan_checked, plan_offline
+    from ductile.engine.reload.effects import NameChanges
+    from ductile.operations.config.plan import refuse_other_plan, refuse_restored_tokens
+    from ductile.struct import convert
+
+    reloaded: Document | None = None
+    if runs:
+        texts: dict[str, JsonValue] = {
+            name: None if data is None else data.decode() for name, data in contents.items()
         }
-        try:
-            with show_waiting(invocation, "the queue to run dry") if drain else nullcontext():
-                reloaded = request_daemon(
-                    invocation, "system.reload", fields, timeout=None if drain else DAEMON_TIMEOUT
-                )
-        except DuctileError as error:
-            seal = "The seal was renewed" if sealed else "The seal was not changed"
-            hint = f"{seal}; the daemon keeps the configuration it had. Then: `ductile apply`"
-            error.hint = hint if error.hint is None else f"{error.hint} {hint}"
-            raise
-    files: list[JsonValue] = [
-        {"name": each.name, "change": each.change, "differences": [*each.describe(most=_MAX_KEYS)]}
-        for each in plan.files
-    ]
-    for name in plan.plugins:
-        files.append({"name": f"plugin {name}", "change": "changed", "differences": []})  # noqa: PERF401 - typed
-    data: JsonObject = {
-        "files": files,
+        found = request_daemon(invocation, "config.plan", {"files": texts})
+        plan = plan_checked(invocation.config, invocation.environ, found["checksums"], contents)
+        plan_id, reloaded = found["plan"], found["reload"]
+        tokens: NameChanges | None = convert(found["reload"]["tokens"], NameChanges)
+    else:
+        plan = plan_offline(invocation.config, invocation.environ, contents)
+        plan_id, tokens = plan.id, plan.tokens
+    refuse_other_plan(plan_id, invocation.optional("plan"))
+    if command == "rollback" and tokens is not None and not invocation.switch("restore_tokens"):
+        refuse_restored_tokens(tokens)
+    dry_run = invocation.switch("dry_run")
+    sealed = plan.needed and not dry_run
+    kept = plan.write(command) if sealed else None
+    if not dry_run:
+        config = None if reloaded is None else reloaded["config"]
+        if runs is None:  # the files are in order now, and say where it listens
+            runs = daemon_runs(invocation)
+        if runs:
+            reloaded = _reload(invocation, command, plan_id, config, sealed=sealed)
+    return {
+        "plan": plan_id,
+        "files": _files(plan),
         "sealed": sealed,
-        "daemon": runs,
+        "needed": plan.needed,
+        "daemon": bool(runs),
+        **({"kept": kept} if command == "rollback" else {}),
         "reload": reloaded,
+        **({"dry_run": True} if dry_run else {}),
     }
-    return CommandResult(data, lambda console: _text(plan, reloaded, console, dry_run=dry_run))
 
 
-def _text(plan: SealPlan, reloaded: Document | None, console: Console, *, dry_run: bool) -> str:
+def _files(plan: LocalPlan) -> list[Document]:
+    from ductile.struct import to_builtins
+
+    return [to_builtins(each) for each in plan.files]
+
+
+def _waiting(invocation: Invocation) -> AbstractContextManager[object]:
+    from contextlib import nullcontext
+
+    drains = invocation.switch("drain") and not invocation.switch("dry_run")
+    return show_waiting(invocation, "the queue to run dry") if drains else nullcontext()
+
+
+def _reload(
+    invocation: Invocation, command: str, plan_id: str | None, config: str | None, *, sealed: bool
+) -> Document:
+    from ductile.errors import DuctileError
+
+    drain = invocation.switch("drain")
+    fields: dict[str, JsonValue] = {
+        "expected": config,
+        "command": command,
+        "plan": plan_id,
+        "drain": drain,
+        "drain_timeout": invocation.optional("timeout"),
+    }
+    try:
+        with _waiting(invocation):
+            return request_daemon(
+                invocation, "system.reload", fields, timeout=None if drain else DAEMON_TIMEOUT
+            )
+    except DuctileError as error:
+        seal = "The seal was renewed" if sealed else "The seal was not changed"
+        hint = f"{seal}; the daemon keeps the configuration it had. Then: `ductile apply`"
+        error.hint = hint if error.hint is None else f"{error.hint} {hint}"
+        raise
+
+
+def _resume(invocation: Invocation) -> CommandResult:
+    """Complete or take back what a killed command left, then reload a running daemon."""
+    from ductile.admin.apply import resume_change
+    from ductile.errors import UsageError
+
+    undo = invocation.switch("undo")
+    if invocation.remote is not None or invocation.switch("dry_run"):
+        raise UsageError("--finish and --undo work on the files of this machine, and have no dry run")
+    if undo and invocation.switch("finish"):
+        raise UsageError("--finish and --undo exclude each other")
+    replaced = resume_change(invocation.config, invocation.environ, undo=undo)
+    reloaded: Document | None = None
+    if daemon_runs(invocation):
+        reloaded = request_daemon(invocation, "system.reload", {"command": "rollback"})
+    names = [each.name for each in replaced]
+
+    def text(console: Console) -> str:
+        verb = "Took back" if undo else "Completed"
+        rest = _NO_DAEMON if reloaded is None else reload_text(reloaded, console)
+        return f"{verb} the change of {', '.join(map(printable, names))}.\n{rest}"
+
+    return CommandResult({"files": [*names], "undone": undo, "reload": reloaded}, text)
+
+
+def _text(done: Document, console: Console, *, dry_run: bool, command: str) -> str:
+    name = "apply" if command == "apply" else f"config rollback {done['to']}"
     lines = []
-    for each in plan.files:
-        lines.append(f"{console.style('bold', printable(each.name))} ({each.change})")
-        for line in each.describe(most=_MAX_KEYS):
+    for each in done["files"]:
+        lines.append(f"{console.style('bold', printable(each['name']))} ({each['change']})")
+        for line in each["differences"]:
             style = {"+": "green", "-": "red"}.get(line[:1], "dim")
             lines.append(f"  {console.style(style, printable(line))}")
-    lines += [f"{console.style('bold', f'plugin {name}')} (its files changed)" for name in plan.plugins]
     if lines:
         lines.append("")
-    if not plan.needed:
+    if not done.get("needed", bool(done["files"])):
         lines.append("The files are as sealed.")
+    elif command == "rollback":
+        lines.append(f"{'Would restore' if dry_run else 'Restored'} the files of {done['to']}.")
+        if kept := done.get("kept"):
+            advice = f"`ductile config rollback {kept}` restores them"
+            lines.append(f"They had changes that were never sealed; {advice}.")
     else:
         lines.append("Would seal these files." if dry_run else "Sealed these files.")
-    if reloaded is None:
-        lines.append("No daemon is running; the next start uses this configuration.")
-    else:
-        lines.append(reload_text(reloaded, console))
+    lines.append(
+        _NO_DAEMON
+        if done["reload"] is None
+        else reload_text(done["reload"], console, drain=f"ductile {name} --drain")
+    )
+    if dry_run:
+        lines.append(console.hint(f"To do exactly this: `ductile {name} --plan {done['plan']}`"))
     return "\n".join(lines)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     "with the new text; only then does it replace the file, at once. On a terminal, problems are shown and "
     "you can edit again; otherwise nothing is written and the text is kept where the message says.",
     examples=(
-        Example("ductile config edit", "then `ductile config lock` and `ductile reload`"),
+        Example("ductile config edit", "then `ductile apply`"),
         Example("ductile config edit tokens.yaml --lock", "and renew the seal of that file"),
     ),
 )

@@ -158,11 +158,9 @@ def get(invocation: Invocation) -> CommandResult:
     options=(DRY_RUN, Option("--lock", "renew the seal of the changed file, if it was intact")),
     about="The result is checked before it is written, and refused if other files would keep it "
     "from having an effect. An entry of a list is changed in the file that has it. Without "
-    "--lock the seal is not renewed: run `ductile config lock` when the change is what you want.",
+    "--lock the seal is not renewed: `ductile apply` seals the change and puts it in force.",
     examples=(
-        Example(
-            "ductile config set service.log_level debug --lock", "and seal it; `ductile reload` applies it"
-        ),
+        Example("ductile config set service.log_level debug --lock", "and seal it, to be reloaded later"),
         Example("ductile config set plugins.echo.enabled false --dry-run", "what would be changed?"),
         Example("ductile config set 'artifacts.roots[+]' ./out --lock", "one more entry in a list"),
     ),
@@ -207,7 +205,7 @@ def apply_hint(invocation: Invocation, *, sealed: bool) -> str:
     config = f" --config {shlex.quote(invocation.config)}" if invocation.config else ""
     if sealed:
         return f"A running daemon uses it after `ductile reload{config}`."
-    return f"Its seal is not renewed. If the change is what you want, run `ductile config lock{config}`."
+    return f"Its seal is not renewed. If the change is what you want, run `ductile apply{config}`."
 
 
 @action("schema", "print the JSON Schema of the configuration", local=NO_DAEMON)
@@ -373,11 +371,11 @@ def change_text(done: SettingChange, console: Console, *, hint: str = "") -> str
     """The diff, and what was written. `hint` says how a change takes effect."""
     if not done.diff:
         return f"{done.key} has this value already; nothing was written."
+    file = console.path(str(done.path))
     diff = "".join(
         console.style("green" if line.startswith("+") else "red" if line.startswith("-") else "dim", line)
-        for line in printable(done.diff).splitlines(keepends=True)
+        for line in printable(done.diff).replace(f" {done.path}\n", f" {file}\n").splitlines(keepends=True)
     )
-    file = console.path(str(done.path))
     if not done.written:
         return f"{diff}\nNothing was written."
     wrote = f"Wrote {file} and renewed its seal." if done.sealed else f"Wrote {file}."

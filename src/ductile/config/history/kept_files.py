@@ -6,10 +6,10 @@ directory is for its owner only and a copy is never shown without redaction.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
+from types import MappingProxyType
 
 from ductile.config.differences import (
     ChangeKind,
@@ -19,28 +19,32 @@ from ductile.config.differences import (
     compare_configs,
     describe_lines,
 )
-from ductile.config.file_io import hash_bytes, make_private_directory, read_regular_file, write_atomically
+from ductile.config.file_io import (
+    KEPT_DIRECTORY,
+    hash_bytes,
+    make_private_directory,
+    read_regular_file,
+    write_atomically,
+)
 from ductile.struct import Value
 
-KEPT_DIRECTORY = ".ductile"
 _FILES = "files"
-#: The oldest copies beyond this number are removed, unless the present seal names them.
-MAX_KEPT = 200
+#: Files of which a copy is kept. Not environment files: they hold secrets, which must not outlive them.
+KEPT_SUFFIXES = (".yaml", ".yml", ".json")
+ENVIRONMENT_NOTE = "the content of environment files is not kept, so the changed variables are not known"
 
 
 def kept_path(directory: Path, content_hash: str) -> Path:
     return directory / KEPT_DIRECTORY / _FILES / content_hash.rpartition(":")[2]
 
 
-def keep_file(directory: Path, data: bytes) -> Path:
-    """Keep a copy. Raises OSError. A copy that exists becomes the newest."""
-    path = kept_path(directory, hash_bytes(data))
+def keep_file(directory: Path, data: bytes) -> None:
+    """Keep a copy. Raises OSError."""
+    content_hash = hash_bytes(data)
+    path = kept_path(directory, content_hash)
     make_private_directory(path.parent)
-    try:
-        os.utime(path)
-    except FileNotFoundError:
+    if read_kept(directory, content_hash) is None:
         write_atomically(path, data)
-    return path
 
 
 def read_kept(directory: Path, content_hash: str) -> bytes | None:
@@ -52,18 +56,13 @@ def read_kept(directory: Path, content_hash: str) -> bytes | None:
     return None
 
 
-def remove_oldest(directory: Path, needed: Collection[str]) -> None:
-    """Remove the oldest copies beyond the limit, but none of the needed hashes."""
+def remove_copies(directory: Path, needed: Collection[str]) -> None:
+    """Remove the copies of all hashes but the needed ones."""
     spared = {content_hash.rpartition(":")[2] for content_hash in needed}
     with suppress(OSError):
-        copies = [
-            (path.stat().st_mtime_ns, path)
-            for path in (directory / KEPT_DIRECTORY / _FILES).iterdir()
-            if path.name not in spared
-        ]
-        room = max(0, MAX_KEPT - len(spared))
-        for _, path in sorted(copies, reverse=True)[room:]:
-            path.unlink(missing_ok=True)
+        for path in (directory / KEPT_DIRECTORY / _FILES).iterdir():
+            if path.name not in spared:
+                path.unlink(missing_ok=True)
 
 
 class FileDifference(Value):
@@ -93,14 +92,25 @@ def compare_contents(name: str, before: bytes | None, after: bytes | None) -> Fi
     return FileDifference(name=name, change=change, settings=settings, note=note)
 
 
-def compare_with_kept(directory: Path, name: str, sealed_hash: str | None) -> FileDifference:
-    """Compare a file on disk with the copy that was kept when it was sealed; None for one never sealed."""
+def compare_with_kept(
+    directory: Path,
+    name: str,
+    sealed_hash: str | None,
+    contents: Mapping[str, bytes | None] = MappingProxyType({}),
+) -> FileDifference:
+    """Compare a file with the copy that was kept when it was sealed; None for one never sealed.
+
+    The file has the content that is given for its name, else the one on disk.
+    """
     sealed = None
     if sealed_hash is not None and (sealed := read_kept(directory, sealed_hash)) is None:
-        note = "its sealed content is not kept, so the changed keys are not known"
+        kept = name.endswith(KEPT_SUFFIXES)
+        note = (
+            "its sealed content is not kept, so the changed keys are not known" if kept else ENVIRONMENT_NOTE
+        )
         return FileDifference(name=name, change=ChangeKind.CHANGED, note=note)
     try:
-        present = read_regular_file(directory / name)
+        present = contents[name] if name in contents else read_regular_file(directory / name)
     except FileNotFoundError:
         present = None
     except OSError as error:

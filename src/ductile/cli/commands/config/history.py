@@ -1,0 +1,179 @@
+"""`ductile config history` and `config diff`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ductile.cli.client import Document, request_daemon, request_if_available
+from ductile.cli.commands.config.apply import daemon_runs
+from ductile.cli.console import format as fmt
+from ductile.cli.console.console import Console, printable
+from ductile.cli.invocation import CommandResult, Invocation
+from ductile.cli.spec import Argument, Example, Option, action
+
+if TYPE_CHECKING:
+    from ductile.core.json import JsonValue
+
+_TITLES = {
+    ("in force", "disk"): "Not in force: what the files on disk change",
+    ("sealed", "disk"): "Not sealed: what the files on disk change",
+}
+_COLOURS = {"+": "green", "-": "red", "~": "yellow", "@": "dim"}
+
+
+@action(
+    "history",
+    "list the configurations that were loaded or sealed",
+    "config.history",
+    usage={"limit": "-n, --limit NUMBER"},
+    options=(Option("--diff", "show what each changed, in full"),),
+    about="With the time, the command, who gave it and what changed in short. The id names the files: "
+    "`config diff ID ID` compares two of them, `config rollback ID` restores one. The last 100 sealed "
+    "configurations are kept beside `config.yaml`. Works without a daemon as well.",
+    examples=(Example("ductile config history -n 5", "the last five"),),
+)
+def history(invocation: Invocation) -> CommandResult:
+    if invocation.remote is not None:
+        found: Document | None = request_daemon(invocation)
+    else:
+        found = request_if_available(invocation, "config.history", invocation.request_fields())
+    if found is None:
+        found = _sealed_only(invocation)
+    if invocation.switch("diff"):
+        _add_differences(invocation, found["history"])
+    return CommandResult(found, lambda console: _history_text(found, console))
+
+
+def _sealed_only(invocation: Invocation) -> Document:
+    """Without a store that can be read, the sealed configurations."""
+    from ductile.admin.apply import list_sealed
+    from ductile.struct import to_builtins
+
+    limit = invocation.request_fields().get("limit")
+    entries = list_sealed(invocation.config, invocation.environ, limit if isinstance(limit, int) else None)
+    return {"history": [to_builtins(each) for each in entries], "complete": True}
+
+
+def _add_differences(invocation: Invocation, entries: list[Document]) -> None:
+    for entry, before in zip(entries, [*entries[1:], None], strict=True):
+        entry["differences"] = []
+        if before is None or entry["id"] == before["id"] or None in (entry["id"], before["id"]):
+            continue
+        for comparison in _compare(invocation, before["id"], entry["id"])["comparisons"]:
+            for file in comparison["files"]:
+                entry["differences"] += [f"{file['name']}: {line}" for line in file["differences"]]
+            entry["differences"] += comparison["keys"]
+
+
+def _history_text(found: Document, console: Console) -> str:
+    if not found["history"]:
+        return "Nothing was sealed or loaded yet."
+    rows = []
+    for entry in found["history"]:
+        what = entry["command"] or entry["origin"] or entry["event"]
+        if entry["event"] == "replaced":
+            what = "never sealed"
+        elif entry["event"] == "sealed":
+            what = f"{what} (not loaded)" if entry["command"] else "sealed (not loaded)"
+        mark = "in force" if entry["in_force"] else "" if entry["restorable"] else "not kept"
+        rows.append(
+            (
+                fmt.when(entry["at"], console),
+                entry["id"] or "-",
+                mark,
+                what,
+                entry["author"] or "-",
+                entry["changes"] or "-",
+            )
+        )
+    table = console.table(("WHEN", "ID", "", "COMMAND", "BY", "CHANGED"), rows)
+    parts = [table]
+    for entry in found["history"]:
+        if entry.get("differences"):
+            lines = [_coloured(line, console) for line in entry["differences"]]
+            parts.append("\n".join([console.style("bold", entry["id"]), *(f"  {line}" for line in lines)]))
+    if not found["complete"]:
+        parts.append(console.hint("The daemon may not read the sealed configurations beside config.yaml."))
+    return "\n\n".join(parts)
+
+
+@action(
+    "diff",
+    "show what the files on disk change, or compare two configurations",
+    "config.diff",
+    arguments=(
+        Argument("BEFORE", required=False, field="before"),
+        Argument("AFTER", required=False, field="after"),
+    ),
+    usage={"hashes": None},
+    about="Without ids: the files on disk against what is in force in the daemon, and against what was "
+    "sealed. Line by line, with secrets masked; of an environment file, no line is shown. With one id, that "
+    "configuration against the files on disk.",
+    examples=(
+        Example("ductile config diff", "what would `ductile apply` change?"),
+        Example("ductile config diff 59bfba07 4f32d64a", "two of `ductile config history`"),
+    ),
+)
+def diff(invocation: Invocation) -> CommandResult:
+    found = _compare(invocation, invocation.optional("BEFORE"), invocation.optional("AFTER"))
+    return CommandResult(found, lambda console: _diff_text(found, console))
+
+
+def _compare(invocation: Invocation, before: str | None, after: str | None) -> Document:
+    fields: dict[str, JsonValue] = {"before": before, "after": after}
+    if invocation.remote is not None:
+        return request_daemon(invocation, "config.diff", fields)
+    from ductile.admin.apply import add_changed_lines, compare_offline
+
+    if daemon_runs(invocation):
+        found = request_daemon(invocation, "config.diff", {**fields, "hashes": True})
+    else:
+        found = compare_offline(invocation.config, invocation.environ, before, after)
+    add_changed_lines(invocation.config, invocation.environ, found)
+    return found
+
+
+def _diff_text(found: Document, console: Console) -> str:
+    parts = []
+    shown = [each for each in found["comparisons"] if not each["same"]]
+    if len(shown) == 2 and shown[0]["files"] == shown[1]["files"]:  # noqa: PLR2004 - in force, and sealed
+        parts.append(console.style("bold", "Neither in force nor sealed: what the files on disk change"))
+        parts.append(_comparison_text(shown[0], console))
+        shown = []
+    for each in shown:
+        title = _TITLES.get((each["before"], each["after"]), f"{each['before']} → {each['after']}")
+        parts += [console.style("bold", title), _comparison_text(each, console)]
+    if not parts:
+        parts.append(_same_text(found["comparisons"]))
+    if found["problem"]:
+        warning = console.style("yellow", "The files on disk cannot be loaded:")
+        advice = console.hint("See `ductile config check`.")
+        parts.append(f"{warning} {printable(found['problem'])}\n{advice}")
+    elif found["comparisons"] and found["comparisons"][0]["after"] == "disk" and len(parts) > 1:
+        parts.append(console.hint("To put them in force: `ductile apply`"))
+    return "\n\n".join(parts)
+
+
+def _same_text(comparisons: list[Document]) -> str:
+    names = [each["before"] for each in comparisons]
+    if names == ["in force", "sealed"]:
+        return "The files on disk are sealed and in force."
+    return "The files on disk are as sealed." if names == ["sealed"] else "There is no difference."
+
+
+def _comparison_text(comparison: Document, console: Console) -> str:
+    blocks = []
+    for file in comparison["files"]:
+        lines = file["text"].splitlines() if file.get("text") else []
+        # The head of a unified diff names the file again.
+        lines = [line for line in lines if not line.startswith(("--- ", "+++ "))] or file["differences"]
+        head = f"{console.style('bold', printable(file['name']))} ({file['change']})"
+        blocks.append("\n".join([head, *(f"  {_coloured(line, console)}" for line in lines)]))
+    if comparison["keys"]:
+        blocks.append("\n".join(_coloured(line, console) for line in comparison["keys"]))
+    return "\n\n".join(blocks)
+
+
+def _coloured(line: str, console: Console) -> str:
+    style = _COLOURS.get(line[:1])
+    return console.style(style, printable(line)) if style else printable(line)

@@ -1,0 +1,134 @@
+"""Several changes of keys and of the scopes of tokens, as new contents of files. Nothing is written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from ductile.config.edit.change import APPEND, find_definition, find_list_end, parse_key, resolve_indexes
+from ductile.config.edit.rewrite import with_entry, with_value, without_value
+from ductile.config.edit.token_entries import find_row, list_rows
+from ductile.config.edit.tokens import scope_file
+from ductile.config.file_io import hash_bytes, read_overlaid
+from ductile.config.find_config import resolve_path
+from ductile.config.read.includes import load_config_files
+from ductile.core.json import JsonValue
+from ductile.errors import ConfigError, NotFoundError, UsageError
+from ductile.protocol.yaml_tree import KeyPath, MapNode, format_path, location_of, node_at, to_plain
+from ductile.struct import Value, field
+
+_BY_HAND = "Edit the files by hand."
+
+
+class ConfigEdits(Value):
+    """What to change. Indexes of lists are those before the change."""
+
+    #: New values by key; a key that ends with `[+]` adds an entry at the end of a list.
+    set: Mapping[str, JsonValue] = field(default_factory=dict)
+    #: Keys and entries of lists to remove.
+    unset: tuple[str, ...] = ()
+    #: New scopes of tokens by name.
+    token_scopes: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+    @property
+    def empty(self) -> bool:
+        return not (self.set or self.unset or self.token_scopes)
+
+
+def edit_files(config_file: Path, edits: ConfigEdits) -> dict[Path, bytes]:
+    """Return the new contents of the files that change. The result is not validated.
+
+    Raises NotFoundError for a key or token that does not exist, ConfigError if files cannot be read or
+    another file would override a value.
+    """
+    editor = _Editor(config_file)
+    for key, value in edits.set.items():
+        editor.set_key(key, value)
+    for name, scopes in edits.token_scopes.items():
+        editor.set_scopes(name, tuple(scopes))
+    # The last entry of a list first, so that the others keep their indexes.
+    for path in sorted((editor.path_of(key) for key in edits.unset), key=_order, reverse=True):
+        editor.unset(path)
+    return editor.contents
+
+
+def _order(path: KeyPath) -> list[tuple[int, str]]:
+    return [(part, "") if isinstance(part, int) else (0, part) for part in path]
+
+
+class _Editor:
+    def __init__(self, config_file: Path) -> None:
+        self._config_file = config_file
+        self.contents: dict[Path, bytes] = {}
+        self._root = self._load()
+
+    def _load(self) -> MapNode:
+        return load_config_files(self._config_file, self.contents).root
+
+    def _replace(self, file: Path, content: bytes) -> None:
+        self.contents[file] = content
+        self._root = self._load()
+
+    def path_of(self, key: str) -> KeyPath:
+        path = resolve_indexes(self._root, parse_key(key))
+        if node_at(self._root, path) is None:
+            raise NotFoundError(f"{format_path(path)} is not set")
+        return path
+
+    def set_key(self, key: str, value: JsonValue) -> None:
+        path = resolve_indexes(self._root, parse_key(key.removesuffix(APPEND)))
+        if key.endswith(APPEND):
+            file, local = find_list_end(self._root, path, self._config_file, self.contents)
+            self._replace(file, with_entry(read_overlaid(file, self.contents), local, value, file))
+        else:
+            self._put(*self._place_of(path), value)
+            self._refuse_without_effect(path, value)
+
+    def _place_of(self, path: KeyPath) -> tuple[Path, KeyPath]:
+        """The file for a key and its path there: for a new key, the file of the entry that it is part of."""
+        *parents, last = path
+        is_part = len(parents) > 1 and isinstance(node_at(self._root, tuple(parents)), MapNode)
+        if node_at(self._root, path) is not None or not is_part:
+            return find_definition(self._root, path, self._config_file, self.contents)
+        file, local = find_definition(self._root, tuple(parents), self._config_file, self.contents)
+        return file, (*local, last)
+
+    def unset(self, path: KeyPath) -> None:
+        file, local = find_definition(self._root, path, self._config_file, self.contents)
+        self._replace(file, without_value(read_overlaid(file, self.contents), local, file))
+        if not isinstance(path[-1], int) and node_at(self._root, path) is not None:
+            self._raise_overridden(path)
+
+    def set_scopes(self, name: str, scopes: tuple[str, ...]) -> None:
+        """Give a token other scopes: in its entry, or in its scope file with the hash of that."""
+        rows = list_rows(load_config_files(self._config_file, self.contents))
+        row = find_row(rows, name)
+        file = Path(row.file)
+        if not row.scopes or not scopes:
+            hint = "A token needs a scope; a shared secret has none and signs requests."
+            raise UsageError(f"the scopes of {name} cannot be changed to or from none", hint=hint)
+        if row.inline:
+            self._put(file, (*row.path, "scopes"), list(scopes))
+            return
+        shared = [other.name for other in rows if other is not row and other.scopes_file == row.scopes_file]
+        if shared:
+            raise ConfigError(f"{row.scopes_file} has the scopes of {shared[0]} as well", hint=_BY_HAND)
+        content = scope_file(scopes)
+        self.contents[resolve_path(row.scopes_file or "", self._config_file.parent)] = content
+        self._put(file, (*row.path, "scopes_hash"), hash_bytes(content))
+
+    def _put(self, file: Path, path: KeyPath, value: JsonValue) -> None:
+        """Set a value at a place in one file."""
+        self._replace(file, with_value(read_overlaid(file, self.contents), path, value, file))
+
+    def _refuse_without_effect(self, path: KeyPath, wanted: JsonValue) -> None:
+        node = node_at(self._root, path)
+        if node is None or to_plain(node) != wanted:
+            self._raise_overridden(path)
+
+    def _raise_overridden(self, path: KeyPath) -> None:
+        raise ConfigError(
+            f"{format_path(path)} is also set by {location_of(self._root, path).file}, which adds to it or "
+            "replaces it",
+            hint="Change the single keys or entries.",
+        )

@@ -1,0 +1,75 @@
+"""Compare two sets of files by their hashes: what differs, key by key and line by line, without secrets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from ductile.config.differences import ChangeKind
+from ductile.config.edit.change import masked_diff
+from ductile.config.file_io import hash_bytes, read_regular_file
+from ductile.config.history.file_changes import present_hash
+from ductile.config.history.kept_files import ENVIRONMENT_NOTE, FileDifference, compare_contents, read_kept
+from ductile.config.read.interpolate import without_defaults
+from ductile.config.seal import is_kept
+from ductile.config.secrets import mask_urls
+from ductile.errors import ConfigError
+
+_NOT_KEPT = "an earlier content of it is not kept, so the changed keys are not known"
+
+
+def hashes_on_disk(directory: Path, names: Mapping[str, str]) -> dict[str, str]:
+    """Return the present hashes of files, without those that do not exist. Raises OSError."""
+    present = {name: present_hash(directory, name) for name in names}
+    return {name: known for name, known in present.items() if known is not None}
+
+
+def compare_file_sets(
+    directory: Path, before: Mapping[str, str], after: Mapping[str, str]
+) -> tuple[FileDifference, ...]:
+    """Compare two sets of files, each as hashes by name. Contents are the kept ones, or those on disk."""
+    return tuple(
+        _compare(directory, name, before.get(name), after.get(name))
+        for name in sorted({*before, *after})
+        if before.get(name) != after.get(name)
+    )
+
+
+def changed_lines(directory: Path, name: str, before: str | None, after: str | None) -> str | None:
+    """Return a unified diff of two contents of a file, secrets masked.
+
+    None if a content is not kept, or for an environment file, of which no line is ever shown.
+    """
+    if not is_kept(name):
+        return None
+    old, new = _content(directory, name, before), _content(directory, name, after)
+    if old is None or new is None:
+        return None
+    try:
+        return mask_urls(without_defaults(masked_diff(Path(name), old, new)))
+    except (ConfigError, ValueError):  # it cannot be parsed, so secrets in it cannot be found
+        return None
+
+
+def _compare(directory: Path, name: str, before: str | None, after: str | None) -> FileDifference:
+    old = None if before is None else _content(directory, name, before)
+    new = None if after is None else _content(directory, name, after)
+    if (before is not None and old is None) or (after is not None and new is None):
+        change = ChangeKind.CHANGED
+        if before is None or after is None:
+            change = ChangeKind.ADDED if before is None else ChangeKind.REMOVED
+        return FileDifference(name=name, change=change, note=_NOT_KEPT if is_kept(name) else ENVIRONMENT_NOTE)
+    return compare_contents(name, old, new)
+
+
+def _content(directory: Path, name: str, content_hash: str | None) -> bytes | None:
+    """Return the content with a hash; empty for no file, None if it is neither kept nor on disk."""
+    if content_hash is None:
+        return b""
+    if (kept := read_kept(directory, content_hash)) is not None:
+        return kept
+    try:
+        data = read_regular_file(directory / name)
+    except OSError:
+        return None
+    return data if hash_bytes(data) == content_hash else None

@@ -1,0 +1,337 @@
+"""Replace several files of a configuration and seal the result, as one step that a crash does not tear apart.
+
+Before the first file is replaced, a journal in `.ductile/change.json` names every file with its old and its
+new hash, and copies of both contents are kept. While it exists, the configuration is not loaded and no other
+command writes; `finish_change` or `undo_change` completes it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from types import MappingProxyType
+
+from ductile.config.file_io import (
+    hash_bytes,
+    journal_path,
+    lock_config_directory,
+    make_private_directory,
+    read_regular_file,
+    sync_directory,
+    write_atomically,
+)
+from ductile.config.find_config import CHECKSUMS_FILE
+from ductile.config.history.kept_files import (
+    FileDifference,
+    compare_contents,
+    compare_with_kept,
+    keep_file,
+    read_kept,
+)
+from ductile.config.history.seal_log import UNSEALED, configuration_id, record_seal
+from ductile.config.seal import (
+    Checksums,
+    decode_checksums,
+    encode_checksums,
+    is_kept,
+    read_checksums,
+    write_checksums,
+)
+from ductile.errors import ConflictError, IntegrityError, NotFoundError
+from ductile.struct import Value, field, hide_in_repr
+
+_PLAN_DIGITS = 16
+
+
+class FileReplacement(Value):
+    """A file by its name in the seal, with the hashes before and after; None where it does not exist."""
+
+    name: str
+    before: str | None
+    after: str | None
+
+
+@hide_in_repr("contents")
+class PlannedChange(Value):
+    """What is to be written: new contents of files, None for one to remove, and the seal of the result."""
+
+    directory: Path
+    checksums: Checksums
+    #: The hash of the seal that the change was planned on; None if there was none.
+    sealed_before: str | None
+    contents: Mapping[str, bytes | None] = field(default_factory=dict)
+    #: The hashes that the files to be replaced had when the change was planned.
+    before: Mapping[str, str | None] = field(default_factory=dict)
+
+    def plan_id(self, *, active: str | None, config: str) -> str:
+        """Return the id of the plan: a hash over what is in force, on disk and sealed now, and the result.
+
+        `active` and `config` are fingerprints of the configuration in force, if there is one, and of the new
+        one. If any of it changes, the plan has another id.
+        """
+        base = [active, self.sealed_before, dict(self.before)]
+        content = json.dumps([base, config, encode_checksums(self.checksums).decode()], sort_keys=True)
+        return hash_bytes(content.encode()).rpartition(":")[2][:_PLAN_DIGITS]
+
+
+class SealDifference(Value):
+    """How a configuration differs from what was sealed."""
+
+    files: tuple[FileDifference, ...]
+    #: Plugins whose files are not as sealed, by name.
+    plugins: tuple[str, ...]
+    #: Whether the seal has to be written.
+    needed: bool
+    #: The hashes of the present seal.
+    sealed: Mapping[str, str] = field(default_factory=dict)
+
+    def unsealed_besides(self, change: PlannedChange) -> tuple[str, ...]:
+        """The files and plugins that had unsealed changes before this one, which it would seal as well."""
+        names = [
+            each.name
+            for each in self.files
+            if each.name not in change.contents or change.before[each.name] != self.sealed.get(each.name)
+        ]
+        return (*names, *(f"plugin {name}" for name in self.plugins))
+
+
+class _Journal(Value):
+    command: str
+    author: str | None
+    replacements: tuple[FileReplacement, ...]
+    seal_before: str | None
+    seal_after: str
+
+
+def present_hash(directory: Path, name: str) -> str | None:
+    """Return the hash of a file on disk, None if there is none. Raises OSError."""
+    try:
+        return hash_bytes(read_regular_file(directory / name))
+    except FileNotFoundError:
+        return None
+
+
+def seal_hash(directory: Path) -> str | None:
+    return present_hash(directory, CHECKSUMS_FILE)
+
+
+def plan_change(
+    directory: Path, checksums: Checksums, contents: Mapping[str, bytes | None] = MappingProxyType({})
+) -> PlannedChange:
+    """Plan to write these contents and this seal, on the files as they are now. Raises OSError."""
+    return PlannedChange(
+        directory=directory,
+        checksums=checksums,
+        sealed_before=seal_hash(directory),
+        contents=contents,
+        before={name: present_hash(directory, name) for name in contents},
+    )
+
+
+def compare_with_seal(change: PlannedChange) -> SealDifference:
+    """Compare a planned change with the present seal. A seal that cannot be read counts as none."""
+    directory, now, before = change.directory, change.checksums, None
+    with suppress(IntegrityError):
+        before = read_checksums(directory)
+    sealed = before or Checksums()
+    names = [name for name, file in now.files.items() if sealed.files.get(name) != file]
+    names += [name for name in sealed.files if name not in now.files]
+    hashes = {name: file.hash for name, file in sealed.files.items()}
+    gone = {name: None for name in names if name not in now.files}
+    differences = tuple(
+        compare_with_kept(directory, name, hashes.get(name), {**gone, **change.contents}) for name in names
+    )
+    differences += tuple(
+        compare_contents(name, read_regular_file(directory / name), None)
+        for name, data in change.contents.items()
+        if data is None and name not in sealed.files
+    )
+    plugins = {*now.plugins, *sealed.plugins}
+    plugins = {name for name in plugins if now.plugins.get(name) != sealed.plugins.get(name)}
+    return SealDifference(
+        files=differences,
+        plugins=tuple(sorted(plugins)),
+        needed=before is None or bool(names or plugins) or now.strict != sealed.strict,
+        sealed=hashes,
+    )
+
+
+def write_change(change: PlannedChange, *, command: str, author: str | None = None) -> str | None:
+    """Replace the files and write the seal: only what was checked and shown is authorised.
+
+    Returns the id of the replaced files if they had changes that were never sealed, which are kept.
+
+    Raises ConflictError if a file or the seal was changed meanwhile, OSError if one cannot be written.
+    """
+    directory = change.directory
+    with lock_config_directory(directory):
+        _refuse_changed(change)
+        if not change.contents:
+            write_checksums(directory, change.checksums, command=command, author=author)
+            return None
+        replacements = tuple(
+            FileReplacement(
+                name=name, before=change.before[name], after=None if data is None else hash_bytes(data)
+            )
+            for name, data in change.contents.items()
+        )
+        kept = _keep_contents(change)
+        journal = _Journal(
+            command=command,
+            author=author,
+            replacements=replacements,
+            seal_before=_read_seal(directory),
+            seal_after=encode_checksums(change.checksums).decode(),
+        )
+        make_private_directory(journal_path(directory).parent)
+        write_atomically(journal_path(directory), json.dumps(_to_json(journal)).encode())
+        _complete(directory, journal)
+        return kept
+
+
+def finish_change(directory: Path) -> tuple[FileReplacement, ...]:
+    """Complete an interrupted change. Raises NotFoundError if there is none, ConflictError if a file is
+    neither as it was nor as it was to be.
+    """
+    with lock_config_directory(directory, resume=True):
+        journal = _read_journal(directory)
+        _complete(directory, journal)
+        return journal.replacements
+
+
+def undo_change(directory: Path) -> tuple[FileReplacement, ...]:
+    """Take back an interrupted change. Raises as `finish_change` does."""
+    with lock_config_directory(directory, resume=True):
+        journal = _read_journal(directory)
+        turned = tuple(
+            FileReplacement(name=each.name, before=each.after, after=each.before)
+            for each in journal.replacements
+        )
+        _replace_files(directory, turned)
+        if journal.seal_before is None:
+            (directory / CHECKSUMS_FILE).unlink(missing_ok=True)
+        else:
+            write_atomically(directory / CHECKSUMS_FILE, journal.seal_before.encode())
+        _remove_journal(directory)
+        return turned
+
+
+def _refuse_changed(change: PlannedChange) -> None:
+    directory = change.directory
+    expected = {name: file.hash for name, file in change.checksums.files.items()} | dict(change.before)
+    changed = next((name for name, known in expected.items() if present_hash(directory, name) != known), None)
+    if changed is None and seal_hash(directory) != change.sealed_before:
+        changed = CHECKSUMS_FILE
+    if changed is not None:
+        message = f"{changed} was changed meanwhile; nothing was written, sealed or reloaded"
+        raise ConflictError(message, hint="Look at it again with --dry-run, then repeat the command.")
+
+
+def _keep_contents(change: PlannedChange) -> str | None:
+    """Keep the old and the new contents.
+
+    If the present files have changes that were never sealed, they are recorded and their id is returned:
+    nothing is lost.
+    """
+    directory = change.directory
+    for name, data in change.contents.items():
+        if change.before[name] is not None:
+            keep_file(directory, read_regular_file(directory / name))
+        if data is not None:
+            keep_file(directory, data)
+    text = _read_seal(directory)
+    sealed = {} if text is None else {name: file.hash for name, file in decode_checksums(text).files.items()}
+    # A file that is removed may have no entry in the seal.
+    names = dict.fromkeys((*sealed, *change.contents))
+    present = {name: known for name in names if (known := present_hash(directory, name)) is not None}
+    if any(sealed.get(name) != known for name, known in present.items() if is_kept(name)):
+        for name in present:
+            if is_kept(name):
+                keep_file(directory, read_regular_file(directory / name))
+        if sealed:
+            record_seal(directory, sealed)
+        record_seal(directory, present, command=UNSEALED)
+        return configuration_id(present)
+    return None
+
+
+def _complete(directory: Path, journal: _Journal) -> None:
+    _replace_files(directory, journal.replacements)
+    checksums = decode_checksums(journal.seal_after)
+    write_checksums(directory, checksums, command=journal.command, author=journal.author)
+    _remove_journal(directory)
+
+
+def _replace_files(directory: Path, replacements: tuple[FileReplacement, ...]) -> None:
+    """Give each file its new content, unless it has it already. Checks all before it changes one."""
+    missing = []
+    for each in replacements:
+        known = present_hash(directory, each.name)
+        if known == each.after:
+            continue
+        if known != each.before:
+            raise ConflictError(
+                f"{each.name} was changed after the change of several files was interrupted",
+                hint=f"Restore {each.name}, then repeat the command.",
+            )
+        missing.append((each.name, None if each.after is None else _kept(directory, each.name, each.after)))
+    for name, data in missing:
+        if data is None:
+            (directory / name).unlink(missing_ok=True)
+            sync_directory((directory / name).parent)
+        else:
+            write_atomically(directory / name, data)
+
+
+def _kept(directory: Path, name: str, content_hash: str) -> bytes:
+    data = read_kept(directory, content_hash)
+    if data is None:
+        raise IntegrityError(
+            f"the copy of {name} is missing or damaged", hint=f"Restore {name} from a backup, then try again."
+        )
+    return data
+
+
+def _read_seal(directory: Path) -> str | None:
+    try:
+        return read_regular_file(directory / CHECKSUMS_FILE).decode()
+    except FileNotFoundError:
+        return None
+
+
+def _to_json(journal: _Journal) -> dict[str, object]:
+    return {
+        "command": journal.command,
+        "author": journal.author,
+        "files": [[each.name, each.before, each.after] for each in journal.replacements],
+        "seal_before": journal.seal_before,
+        "seal_after": journal.seal_after,
+    }
+
+
+def _read_journal(directory: Path) -> _Journal:
+    path = journal_path(directory)
+    try:
+        content = json.loads(read_regular_file(path))
+        return _Journal(
+            command=content["command"],
+            author=content["author"],
+            replacements=tuple(
+                FileReplacement(name=name, before=before, after=after)
+                for name, before, after in content["files"]
+            ),
+            seal_before=content["seal_before"],
+            seal_after=content["seal_after"],
+        )
+    except FileNotFoundError:
+        raise NotFoundError("no change was interrupted: there is nothing to finish or to undo") from None
+    except (ValueError, KeyError, TypeError) as error:
+        message = f"the journal {path} is damaged"
+        raise IntegrityError(message, hint="Restore the files from a backup, then remove it.") from error
+
+
+def _remove_journal(directory: Path) -> None:
+    journal_path(directory).unlink(missing_ok=True)
+    sync_directory(journal_path(directory).parent)
