@@ -10,10 +10,11 @@ import gc
 import resource
 import signal
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from ductile.admin.config import open_configuration, state_file
+from ductile.admin.config import open_configuration
 from ductile.config.load import SealMode
 from ductile.config.snapshot import Snapshot
 from ductile.control.client import CONFIG_PATH_OPERATION
@@ -32,11 +33,15 @@ from ductile.engine.engine import Engine
 from ductile.engine.store_lock import lock_store
 from ductile.listeners import Listeners
 from ductile.operations import table
+from ductile.operations.config.kept_plans import KeptPlans
 from ductile.operations.context import OperationContext
+from ductile.operations.tokens.sign_in_links import SignInLinks
+from ductile.operations.webhooks.refusals import WebhookRefusals
 from ductile.random_source import BufferedSystemRandom
 from ductile.runner.warm.pool import WarmRunner
+from ductile.store.open_store import open_store
 from ductile.store.sqlite.file_identities import Rescue
-from ductile.store.sqlite.store import open_sqlite_store
+from ductile.store.sqlite.store import SqliteStore
 from ductile.telemetry.logs import LogWriter
 from ductile.telemetry.signals import Signal, SignalBus, Subscriber
 from ductile.telemetry.systemd import SYSTEMD_SIGNALS, SystemdNotifier
@@ -52,8 +57,8 @@ async def serve(
     """Run the daemon until it is stopped. Raises the error that ended it, if one did."""
     _disable_core_dumps()
     snapshot, config_file = _load_config(config_path, environ)
-    path = state_file(snapshot)
-    lock = lock_store(path)
+    location = snapshot.state
+    lock = lock_store(location)
     clock = SystemClock()
     log = LogWriter(sys.stdout.buffer, clock.now)
     signals = SignalBus()
@@ -64,10 +69,10 @@ async def serve(
     signals.subscribe(systemd, SYSTEMD_SIGNALS)
     watchdog = asyncio.create_task(systemd.keep_alive(), name="watchdog")
     _apply_log_settings(log, snapshot)
-    signals.emit(Signal.SERVICE_STARTING, data={"store": str(path)})
+    signals.emit(Signal.SERVICE_STARTING, data={"store": location.name})
 
-    store = open_sqlite_store(path, clock=clock.now, rng=BufferedSystemRandom(), check_integrity=True)
-    if (damaged := store.damaged_wal) is not None:
+    store = open_store(location, clock=clock.now, rng=BufferedSystemRandom(), check_integrity=True)
+    if isinstance(store, SqliteStore) and (damaged := store.damaged_wal) is not None:
         data: JsonObject = {"kept": str(damaged.path), "transactions_lost": damaged.lost}
         signals.emit(Signal.STORE_LOG_DAMAGED, data=data)
     runner = WarmRunner()
@@ -81,7 +86,9 @@ async def serve(
         environ=environ,
         load=lambda: open_configuration(config_path, environ).snapshot,
         listeners=listeners,
-        load_unsealed=lambda: open_configuration(config_path, environ, seal=SealMode.IGNORE).snapshot,
+        load_unsealed=lambda overlay: (
+            open_configuration(config_path, environ, seal=SealMode.IGNORE, overlay=overlay).snapshot
+        ),
         renew_lock=lock.renew,
     )
     engine = Engine(deps, snapshot)
@@ -89,11 +96,12 @@ async def serve(
     signals.subscribe(lambda _: _apply_log_settings(log, engine.snapshot()), (Signal.CONFIG_LOADED,))
     try:
         lock.hold_database()
-        await _serve_with(engine, deps, listeners, path.parent, config_file)
+        await _serve_with(engine, deps, listeners, location.directory, config_file)
     finally:
         await runner.close()
         await store.close()
-        _emit_rescue(store.rescue, signals)
+        if isinstance(store, SqliteStore):
+            _emit_rescue(store.rescue, signals)
         watchdog.cancel()
         lock.release()
         signals.emit(Signal.SERVICE_STOPPED)
@@ -141,6 +149,9 @@ async def _serve_with(
         load=deps.load,
         config_file=config_file,
         environ=deps.environ,
+        sign_in_links=SignInLinks(time.monotonic),
+        kept_plans=KeptPlans(),
+        webhook_refusals=WebhookRefusals(),
     )
     operations = {**table.bind_operations(context), CONFIG_PATH_OPERATION: config_path_operation(config_file)}
     control = ControlServer(socket, operations, deps.signals, waiting=table.WAITING)

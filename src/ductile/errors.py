@@ -16,6 +16,7 @@
     ├── TooLargeError           the request's body is larger than the limit
     ├── HeadersTooLargeError    the request's headers are larger than the limit
     ├── TooManyError            too many attempts: wait
+    ├── LimitReachedError       the caller's token has used up one of its limits
     ├── TooBusyError            no capacity now: try again
     ├── DaemonNotRunningError   there is no daemon to talk to
     └── StoreError              the job store
@@ -160,6 +161,10 @@ class TooManyError(DuctileError):
     code = "too_many"
 
 
+class LimitReachedError(DuctileError):
+    code = "limit_reached"
+
+
 class TooBusyError(DuctileError):
     code = "too_busy"
 
@@ -210,6 +215,7 @@ STATUSES: dict[str, tuple[int, Exit]] = {
     "too_large": (413, Exit.FAILURE),
     "headers_too_large": (431, Exit.FAILURE),
     "too_many": (429, Exit.TRY_AGAIN),
+    "limit_reached": (429, Exit.TRY_AGAIN),
     "too_busy": (503, Exit.TRY_AGAIN),
     "daemon_not_running": (503, Exit.NOT_RUNNING),
     "store_error": (503, Exit.FAILURE),

@@ -7,14 +7,18 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from ductile.telemetry.signals import Signal, SignalBus
 
 if TYPE_CHECKING:
+    from uvicorn._types import ASGI3Application
+
     from ductile.config.snapshot import Snapshot
+    from ductile.http.authentication import Authenticator
     from ductile.operations.context import OperationContext
     from ductile.telemetry.metrics import Metrics
 
@@ -112,12 +116,19 @@ class Listeners:
 
             return WebhookServer(context, address, self._signals)
         from ductile.api.server import ApiServer  # noqa: PLC0415 - 150 ms of HTTP and metrics
+        from ductile.dashboard import application as dashboard  # noqa: PLC0415
+        from ductile.mcp import http as mcp  # noqa: PLC0415
         from ductile.telemetry.metrics import Metrics  # noqa: PLC0415
 
         if self._metrics is None:
             self._metrics = Metrics(time.monotonic)
             self._metrics.follow(self._signals)
-        return ApiServer(context, address, self._signals, self._metrics)
+        signals, clock = self._signals, time.perf_counter
+        mounts: dict[bytes, Callable[[Authenticator], ASGI3Application]] = {
+            dashboard.SEGMENT: partial(dashboard.DashboardApplication, context, signals=signals, clock=clock),
+            mcp.SEGMENT: partial(mcp.McpApplication, context, signals=signals, clock=clock),
+        }
+        return ApiServer(context, address, self._signals, self._metrics, mounts)
 
     def _close(self, name: str) -> None:
         """Close a listener in the background: it may be the one that answers the request for the reload."""

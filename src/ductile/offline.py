@@ -12,8 +12,9 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ductile.admin.config import open_configuration, state_file
+from ductile.admin.config import open_configuration
 from ductile.config.find_config import find_config
+from ductile.config.snapshot import PostgresLocation, Snapshot, SqliteLocation, StateLocation
 from ductile.core.jobs.model import TERMINAL, JobStatus
 from ductile.core.json import JsonObject
 from ductile.core.runs.graph import RUN_PLUGIN
@@ -24,7 +25,15 @@ from ductile.engine.job_signals import JobSignals
 from ductile.engine.live_output import LiveOutput, OutputPiece
 from ductile.engine.reload.reloader import init_of, record_config
 from ductile.engine.store_lock import LockPurpose, find_holder, lock_store
-from ductile.errors import ConfigError, ConflictError, DeniedError, StoreBusyError, StoreError, StoreFullError
+from ductile.errors import (
+    ConfigError,
+    ConflictError,
+    DaemonNotRunningError,
+    DeniedError,
+    StoreBusyError,
+    StoreError,
+    StoreFullError,
+)
 from ductile.operations import table
 from ductile.operations.context import OperationContext
 from ductile.operations.jobs.documents import listed_job
@@ -33,8 +42,9 @@ from ductile.runner.orphans import make_identity
 from ductile.runner.warm.pool import WarmRunner
 from ductile.store.model.jobs import Accepted, InitStatus, Settled
 from ductile.store.model.maintenance import ConfigOrigin
+from ductile.store.open_store import open_store
 from ductile.store.sqlite.connection import reject_wal_without_database
-from ductile.store.sqlite.store import open_sqlite_store, open_sqlite_store_read_only
+from ductile.store.sqlite.store import open_sqlite_store_read_only
 from ductile.struct import Value, to_builtins
 from ductile.telemetry.signals import SignalBus
 
@@ -47,6 +57,8 @@ _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 #: How often a result is offered to a store that is full or locked, one second apart, before giving up.
 _SETTLE_ATTEMPTS = 2
 _CLOCK = SystemClock()
+_RUN_NEEDS_DAEMON = "no daemon is running here, and only a daemon runs jobs of a store on PostgreSQL"
+_START_DAEMON = "Start it with `ductile system start`, then run this again."
 
 
 @asynccontextmanager
@@ -55,20 +67,27 @@ async def open_offline(
 ) -> AsyncIterator[OperationContext]:
     """Open the store under its lock, without scheduler and listeners.
 
-    Raises `StoreBusyError` if another process holds the store.
+    Raises `StoreBusyError` if another process holds the store. On a server, which several processes use, no
+    lock is taken, and `DaemonNotRunningError` is raised for the purpose of running jobs.
     """
     snapshot = open_configuration(config_path, environ).snapshot
-    path = state_file(snapshot)
+    location = snapshot.state
+    if isinstance(location, PostgresLocation):
+        if purpose is LockPurpose.RUN:
+            raise DaemonNotRunningError(_RUN_NEEDS_DAEMON, hint=_START_DAEMON)
+        async with _open_on_server(snapshot) as context:
+            yield context
+        return
     try:
-        lock = lock_store(path, purpose)
+        lock = lock_store(location, purpose)
     except ConflictError as held:
-        holder, message, hint = find_holder(path.parent), held.message, held.hint
+        holder, message, hint = find_holder(location.directory), held.message, held.hint
         if holder is None or holder.purpose is LockPurpose.DAEMON:
             message = f"{message}, and does not answer"
             hint = "The daemon may just be starting or stopping: try again."
         raise StoreBusyError(message, hint=hint, details=held.details) from held
     try:
-        store = open_sqlite_store(path, clock=_CLOCK.now, rng=BufferedSystemRandom())
+        store = open_store(location, clock=_CLOCK.now, rng=BufferedSystemRandom())
         try:
             lock.hold_database()
             yield OperationContext(
@@ -76,6 +95,7 @@ async def open_offline(
                 snapshot=lambda: snapshot,
                 now=_CLOCK.now,
                 rng=BufferedSystemRandom(),
+                environ=environ,
                 offline_runner_pid=os.getpid() if purpose is LockPurpose.RUN else None,
             )
         finally:
@@ -94,13 +114,17 @@ async def open_read_only(
     asked it, and its store is about to change.
     """
     snapshot = open_configuration(config_path, environ).snapshot
-    path = state_file(snapshot)
-    holder = find_holder(path.parent)
-    if holder is None or holder.purpose is not LockPurpose.RUN or not path.exists():
+    location = snapshot.state
+    if isinstance(location, PostgresLocation):
+        async with _open_on_server(snapshot) as context:
+            yield context
+        return
+    holder = find_holder(location.directory)
+    if holder is None or holder.purpose is not LockPurpose.RUN or not location.path.exists():
         async with open_offline(config_path, environ) as context:
             yield context
         return
-    store = open_sqlite_store_read_only(path, clock=_CLOCK.now)
+    store = open_sqlite_store_read_only(location.path, clock=_CLOCK.now)
     try:
         yield OperationContext(
             store=store,
@@ -108,6 +132,17 @@ async def open_read_only(
             now=_CLOCK.now,
             rng=BufferedSystemRandom(),
             offline_runner_pid=holder.pid,
+        )
+    finally:
+        await store.close()
+
+
+@asynccontextmanager
+async def _open_on_server(snapshot: Snapshot) -> AsyncIterator[OperationContext]:
+    store = open_store(snapshot.state, clock=_CLOCK.now, rng=BufferedSystemRandom())
+    try:
+        yield OperationContext(
+            store=store, snapshot=lambda: snapshot, now=_CLOCK.now, rng=BufferedSystemRandom()
         )
     finally:
         await store.close()
@@ -131,31 +166,42 @@ async def diagnose_offline(config_path: str | None, environ: Mapping[str, str]) 
     try:
         config = find_config(config_path, environ)
         snapshot = open_configuration(config, environ).snapshot
-        path = state_file(snapshot)
     except ConfigError as error:
         return doctor.doctor_without_config(error, None if config is None else config.parent)
+    location = snapshot.state
+    on_server = isinstance(location, PostgresLocation)
     try:
-        reject_wal_without_database(path)
-        if not path.exists():
-            return doctor.doctor_without_store(
-                snapshot, doctor.daemon_not_running(), doctor.store_not_created(path)
-            )
+        if isinstance(location, SqliteLocation):
+            reject_wal_without_database(location.path)
+            if not location.path.exists():
+                return doctor.doctor_without_store(
+                    snapshot, doctor.daemon_not_running(), doctor.store_not_created(location.path)
+                )
         async with open_read_only(config_path, environ) as context:
             return await doctor.doctor(context, doctor.RunDoctor())
     except StoreBusyError as busy:
-        return doctor.doctor_without_store(snapshot, DoctorCheck.DAEMON.raised(busy))
-    except (StoreError, DeniedError) as error:
+        check = DoctorCheck.STORE if on_server else DoctorCheck.DAEMON
+        more = (doctor.daemon_not_running(),) if on_server else ()
+        return doctor.doctor_without_store(snapshot, *more, check.raised(busy))
+    except (StoreError, DeniedError, ConfigError) as error:
         failed = DoctorCheck.STORE.raised(error)
         return doctor.doctor_without_store(snapshot, doctor.daemon_not_running(), failed)
 
 
 def store_files() -> StoreFiles:
     """Return the functions that copy and inspect a store, for `backup` and `restore`."""
-    from ductile.admin.backup.create import StoreFiles  # noqa: PLC0415 - only for backups
+    from ductile.admin.backup.create import BackupProgress, StoreFiles  # noqa: PLC0415 - only for backups
+    from ductile.admin.store_rows import copy_to_file  # noqa: PLC0415
     from ductile.store.sqlite.backup import copy_store, inspect_copy, renew_id  # noqa: PLC0415
 
+    def copy(location: StateLocation, target: Path, progress: BackupProgress) -> None:
+        if isinstance(location, PostgresLocation):
+            copy_to_file(location, target, _CLOCK.now(), progress)
+        else:
+            copy_store(location.path, target, lambda done, of: progress("copying the store", done, of))
+
     return StoreFiles(
-        copy=copy_store,
+        copy=copy,
         inspect=inspect_copy,
         assign_new_id=renew_id,
         refuse_incomplete=reject_wal_without_database,
@@ -188,6 +234,7 @@ async def run_offline(
     time_limit: timedelta | None = None,
     ended: Callable[[JsonObject], None] = lambda _job: None,
     on_output: Callable[[OutputPiece], None] | None = None,
+    on_submitted: Callable[[str], None] = lambda _job_id: None,
 ) -> OfflineRunResult:
     """Submit one job with `operation` and run it here, with every job it leads to.
 
@@ -213,6 +260,7 @@ async def run_offline(
         try:
             submitted = await table.OPERATIONS[operation].run_to_json(context, given)
             job_id = str(submitted["job_id"])
+            on_submitted(job_id)
             with _naming_job_in_errors(job_id):
                 # The job must be traceable to its configuration.
                 await record_config(context.store, context.snapshot(), ConfigOrigin.RUN)

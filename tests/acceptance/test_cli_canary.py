@@ -10,6 +10,7 @@ from typing import NamedTuple
 import pytest
 
 from builders.plugins import a_plugin
+from builders.postgres import store_url, with_password
 from builders.terminal import Ran
 from ductile.cli.command_table import NOUNS
 from ductile.cli.main import run
@@ -30,7 +31,7 @@ CONFIG = f"""\
 environment_vars:
   include: [.env]
 state:
-  url: postgresql://me:{CANARIES["database"]}@host/db
+  url: postgresql://me:{CANARIES["database"]}@127.0.0.1:1/db
 api:
   enabled: true
   auth:
@@ -77,6 +78,10 @@ ARGUMENTS = {
     "DELIVERY": ["01a1e1b0"],
     "TYPE": ["order.placed"],
     "RUN": ["01a1e1b0"],
+    "ID": ["01a1e1b0"],
+    "SOURCE": ["echo"],
+    "BEFORE": ["01a1e1b0"],
+    "AFTER": ["01a1e1b0"],
     "SHELL": ["bash"],
 }
 
@@ -117,14 +122,19 @@ def lines() -> list[list[str]]:
 
 
 @pytest.mark.parametrize("form", [[], ["--json", "-v"]])
-@pytest.mark.parametrize("store", ["a database", "a file"])
+@pytest.mark.parametrize("store", ["a server", "no server", "a file"])
 def test_no_command_shows_a_secret(place: Place, store: str, form: list[str]) -> None:
     """In no output, as text or JSON, good or bad; nor after a job was given all of them."""
+    lines_of_config = CONFIG.splitlines()
     if store == "a file":
-        text = "\n".join(line for line in CONFIG.splitlines() if line.split(":")[0] not in ("state", "  url"))
-        (place.directory / "config.yaml").write_text(f"{text}\n")
+        lines_of_config = [each for each in lines_of_config if each.split(":")[0] not in ("state", "  url")]
+    if store == "a server":
+        url = with_password(store_url(place.directory), CANARIES["database"])
+        lines_of_config = [f"  url: {url}" if "postgresql:" in each else each for each in lines_of_config]
+    (place.directory / "config.yaml").write_text("\n".join(lines_of_config) + "\n")
     assert place.ductile("config", "lock").status == 0
-    assert place.ductile("run", "echo").status == (0 if store == "a file" else 78)
+    assert place.ductile("status").status == (75 if store == "no server" else 0)
+    assert place.ductile("run", "echo").status == (0 if store == "a file" else 69)
     for words in lines():
         ran = place.ductile(*words, *form)
         shown = [name for name, canary in CANARIES.items() if canary in ran.out + ran.err]

@@ -70,7 +70,9 @@ def refused_plugins(place: Path) -> None:
 
 
 def a_broken_plugin(place: Path) -> None:
-    a_config("plugins:\n  echo: {}\n  broken: {}\n  table: {}\n")(place)
+    # The next attempt is still ahead when the last line is typed, however slow the machine.
+    broken = "{retry: {backoff_base: 1h}}"
+    a_config(f"plugins:\n  echo: {{}}\n  broken: {broken}\n  table: {{}}\n")(place)
     root = place / "demo" / "plugins"
     a_plugin(root, "broken", script=BROKEN)
     a_plugin(root, "table", script=answering({"status": "ok", "result": {"rows": 2}}))

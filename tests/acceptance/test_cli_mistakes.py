@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import re
 import shlex
+import shutil
 from pathlib import Path
 
 import pytest
@@ -34,7 +36,7 @@ def typed(place: Path, line: str) -> tuple[int, str, str]:
 MISTAKES = {
     "run ecko": ("there is no plugin or pipeline ecko", "did you mean echo?"),
     "run zebra": ("there is no plugin or pipeline zebra", "ductile plugin list"),
-    "run fetch": ("there is no plugin or pipeline fetch", "ductile plugin list"),
+    "run fetch": ("the plugin fetch is installed but not active", "plugins.fetch.enabled true"),
     "run echo hadle": ("echo has no command hadle", "did you mean handle? It has poll, handle, health."),
     "run echo handle --payload '{name: Ada}'": ("the payload is not JSON", '--payload \'{"name": "Ada"}\''),
     "run echo handle --payload '[1]'": ("must be a JSON object", "wrap it"),
@@ -97,11 +99,19 @@ def test_status_without_plugins_says_so(tmp_path: Path) -> None:
     assert "No plugin is configured. `ductile plugin list --config demo`" in ran.out
 
 
-#: They wait for ever, need an endpoint or the id of a job, or write outside of the test's directory.
+#: They wait for ever, need a daemon, an endpoint, an account, a repository, a database server or an id, or
+#: write elsewhere.
 _NOT_TYPED = (
     "--follow",
     "webhook send",
+    "plugin authorize",
+    "ui open",
+    "mcp serve",
+    "move-store",
+    "plugin update weather",
+    "plugin remove weather",
     "8000a1b2c3d4",
+    "59bfba07",
     "/var/backups",
     "--no-wait",
     "--stdin",
@@ -124,7 +134,11 @@ def test_every_example_of_the_help_works_in_a_starter_directory(
     terminal = Terminal(directory=tmp_path)
     assert terminal.ductile("init", "demo").status == 0
     monkeypatch.chdir(tmp_path)
-    assert typed(tmp_path, "plugin new greet --lang sh")[0] == 0
+    for line in ("new greet --lang sh", "new weather --lang sh"):
+        assert typed(tmp_path, f"plugin {line}")[0] == 0
+    assert typed(tmp_path, "config set service.log_level debug --lock")[0] == 0  # to be rolled back
+    assert typed(tmp_path, "exec -- false")[0] == 1  # to be exported
+    shutil.copytree(tmp_path / "demo" / "plugins" / "echo", tmp_path / "echo-new")
     script = tmp_path / "backup.sh"
     script.write_text("#!/bin/sh\necho saved.tar.gz\n")
     script.chmod(0o700)
@@ -133,4 +147,45 @@ def test_every_example_of_the_help_works_in_a_starter_directory(
         status, out, err = typed(tmp_path, line.removeprefix("ductile "))
         if status != 0:
             failed.append((line, out, err))
-    assert failed == []
+    assert not failed, "\n".join(map(str, failed))
+
+
+def test_the_next_steps_of_a_new_plugin_put_it_to_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each line below `Next:` works as it is printed; the plugin can be run then."""
+    assert Terminal(directory=tmp_path).ductile("init", "demo").status == 0
+    monkeypatch.chdir(tmp_path)
+    _, out, _ = typed(tmp_path, "plugin new greet --lang sh")
+    steps = re.findall(r"^  ductile (.+)$", out.partition("Next:")[2], re.MULTILINE)
+    assert steps == ["plugin test ./greet", "plugin add ./greet"]
+    for step in (*steps, "run greet"):
+        assert typed(tmp_path, step)[0] == 0, step
+
+
+def test_rotate_names_the_variable_that_has_the_new_secret(tmp_path: Path) -> None:
+    """The old secret keeps its variable, which scripts may read, until it is refused."""
+    terminal = Terminal(directory=tmp_path)
+    assert terminal.ductile("init", "demo").status == 0
+    ran = terminal.ductile("token", "rotate", "admin", "--config", "demo")
+    assert ran.status == 0, ran
+    variable = re.search(r"tokens\.yaml, as (\w+)\.", ran.out + ran.err)
+    assert variable is not None, ran
+    value = re.search(r"^dtl_\S+$", ran.out, re.MULTILINE)
+    assert value is not None, ran
+    assert f"{variable[1]}={value[0]}\n" in (tmp_path / "demo" / ".env").read_text()
+
+
+def test_the_hint_for_a_job_that_waits_for_its_next_attempt_runs_it_now(tmp_path: Path) -> None:
+    """The cause is mended, and the next attempt is an hour away: cancel it, retry it."""
+    terminal = Terminal(directory=tmp_path)
+    assert terminal.ductile("init", "demo").status == 0
+    night = '{run: "test -e demo-is-mended", retry: {backoff_base: 1h}}'
+    assert terminal.ductile("config", "set", "plugins.night", night, "--lock", "--config", "demo").status == 0
+    assert "it will be retried" in terminal.ductile("run", "night", "--retry", "--config", "demo").err
+    refused = terminal.ductile("job", "retry", "last:night", "--config", "demo")
+    assert refused.status == 1
+    hinted = re.findall(r"`ductile (job .+?)`", refused.err)
+    assert [line.split()[1] for line in hinted] == ["cancel", "retry"], refused
+    for line in hinted:
+        assert terminal.ductile(*line.split()).status == 0, line

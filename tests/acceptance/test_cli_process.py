@@ -29,6 +29,15 @@ def test_help_imports_nothing_heavy(words: list[str]) -> None:
     assert done.stderr.strip() == "[]"
 
 
+def test_an_mcp_server_without_standard_input_says_so() -> None:
+    done = subprocess.run(
+        ["/bin/sh", "-c", f"exec {DUCTILE} mcp serve <&-"], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "standard input is closed" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_a_reader_that_stops_reading_is_no_error() -> None:
     """`ductile config schema | head -1` ends in silence."""
     process = subprocess.Popen(

@@ -153,7 +153,7 @@ def test_the_main_facts_are_visible_on_a_narrow_terminal(tmp_path: Path) -> None
         jobs = place.terminal.on_screen("job", "list", "--config", "demo")
         assert max(len(line) for line in jobs) <= 80
         (row,) = [line for line in jobs if " weak " in line]
-        assert "attempts_exhausted" in row
+        assert "it is broken" in row
         (job,) = place.said("job", "list", "--plugin", "weak")["jobs"]
         assert row.startswith(job["job_id"][-8:])
         assert place.said("job", "show", job["job_id"][-12:])["job_id"] == job["job_id"]
@@ -200,7 +200,7 @@ def test_a_waiting_command_reports_a_failed_attempt(tmp_path: Path) -> None:
         assert second.startswith("error: broken poll has not ended")
         # Before the end, which has not come, and on a terminal above the line that counts.
         shown = place.terminal.on_screen(
-            "run", "broken", "--retry", "--config", "demo", "--timeout", "4s", both=True
+            "run", "broken", "--retry", "--config", "demo", "--timeout", "4s", both=True, waiting=True
         )
         flow = "\n".join(shown)
         assert flow.count("attempt 1 of 4 failed") == 1
@@ -231,9 +231,10 @@ def test_a_plugin_that_is_not_loaded_differs_from_one_that_is_missing(tmp_path: 
         place.plugin("salute", answering({"status": "ok", "result": "hail"}))
         installed = place.said("run", "salute", status=1)["error"]
         assert installed["message"] == "the plugin salute is installed but not active"
-        assert "`ductile config set plugins.salute.enabled true --lock --config demo`" in installed["hint"]
+        assert "`ductile config set plugins.salute.enabled true --config demo`" in installed["hint"]
+        assert "`ductile apply --config demo`" in installed["hint"]
         place.append(f"  salute: {{}}\n  off: {{uses: echo, enabled: false}}\n{steps}")
-        forgotten = "The configuration on disk has it, but the daemon has not loaded it: ductile reload"
+        forgotten = "The configuration on disk has it, but the daemon has not loaded it: ductile apply"
         for words in (("run", "salute"), ("run", "salute", "--dry-run"), ("pipeline", "run", "hello")):
             shown = place.said(*words, status=1)["error"]
             assert (shown["code"], shown["hint"]) == ("not_found", f"{forgotten} --config demo")

@@ -472,11 +472,6 @@ def test_the_advice_where_no_daemon_runs_fits_what_was_asked(tmp_path: Path) -> 
 def test_a_check_finds_every_cause_that_prevents_the_start(tmp_path: Path) -> None:
     """`config check` and `system start --dry-run` say no where `system start` would."""
     place = a_place(tmp_path)
-    place.config.write_text("state: {url: 'postgresql://host/db'}\n" + place.config.read_text())
-    checked = place.said("config", "check", status=78)
-    (problem,) = checked["problems"]
-    assert (problem["key"], problem["line"]) == ("state.url", 1)
-    place.config.write_text(place.config.read_text().split("\n", 1)[1])
     with socket.create_server(("127.0.0.1", 0)) as taken:
         listen = f"127.0.0.1:{taken.getsockname()[1]}"
         place.config.write_text(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 from builders.daemons import BROKEN, SLOW, a_daemon, a_place
@@ -54,3 +55,6 @@ def test_a_bad_night_fits_on_one_screen(tmp_path: Path) -> None:
         shown = place.ductile("system", "digest").out
         assert len(shown.splitlines()) <= 50
         assert "Failed: 13 jobs" in shown
+        # Times are local, as everywhere; those of the JSON are in UTC.
+        assert re.search(r"\d\d-\d\dT\d\d:\d\d", shown) is None
+        assert worst["first"].endswith("Z")

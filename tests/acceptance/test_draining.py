@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from builders.daemons import PATIENCE, Daemon, Place, a_daemon, a_place, answering
+from builders.http import an_api, an_api_place
 from builders.terminal import DUCTILE
 
 #: Waits until a file `go` lies beside it.
@@ -77,6 +78,17 @@ def typed(place: Place, *words: str) -> Iterator[subprocess.Popen[str]]:
 def statuses(place: Place, jobs: list[str]) -> list[tuple[str, str]]:
     shown = [place.said("job", "show", job) for job in jobs]
     return [(job["status"], job["reason"]) for job in shown]
+
+
+def test_a_timeout_without_a_drain_is_a_mistake(tmp_path: Path) -> None:
+    """It is how long a drain may take; ignored, it would promise something."""
+    place = an_api_place(tmp_path)
+    with an_api(place) as api:
+        ran = place.ductile("reload", "--timeout", "5s")
+        assert (ran.status, ran.out) == (2, "")
+        assert "--timeout is how long --drain waits" in ran.err
+        refused = api.ask("POST", "/system/reload", {"drain_timeout": "5s"})
+        assert (refused.status, refused.code) == (422, "refused")
 
 
 def test_a_dry_run_counts_the_jobs_that_would_end(tmp_path: Path) -> None:

@@ -117,7 +117,7 @@ def test_a_first_run_that_fails_is_not_compared(place: Place) -> None:
     bad = run(place, status=1)
     explained = explain(place, bad["job_id"])
     assert explained["compared_with"] is None
-    assert explained["not_compared"] == ["anything: no earlier run of pipeline welcome succeeded"]
+    assert explained["not_compared"] == ["everything: no earlier run of pipeline welcome succeeded"]
     send = steps(place, bad["job_id"])["send"]
     assert "no earlier run of pipeline welcome succeeded" in " ".join(explain(place, send)["not_compared"])
 

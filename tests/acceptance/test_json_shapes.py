@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from builders.daemons import BROKEN, PATIENCE, SLOW, Daemon, Place, a_daemon, a_place
+from builders.daemons import BROKEN, PATIENCE, SLOW, Daemon, Place, a_daemon, a_place, answering
 from builders.described import assert_holds
 from builders.plugins import a_manifest, a_plugin
 from builders.receivers import a_receiver
@@ -29,16 +29,17 @@ from ductile.cli.main import run
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "json.md"
 BEGIN, END = "<!-- generated: shapes -->\n", "<!-- end of generated -->\n"
 ACTIONS = {f"{noun.name} {action.name}": action for noun in NOUNS for action in noun.actions}
-#: They print lines, not one object; the page describes them in words.
-LINES = {"system watch"}
+#: The page describes them in words: a screen, one that needs the HTTP API, and one that speaks MCP.
+LINES = {"system watch", "ui open", "mcp serve"}
 #: What only looks; `plugin test` runs a plugin outside of any queue, and `pipeline graph` draws.
 READING = {
     *("system status", "system breaker", "system logs", "system doctor", "system selfcheck", "system watch"),
-    *("system unit", "system completion"),
-    *("config check", "config show", "config get", "config schema"),
+    *("system unit", "system completion", "ui open", "mcp serve"),
+    *("config check", "config show", "config get", "config schema", "config diff", "config history"),
     *("plugin list", "plugin show", "plugin check", "plugin test", "plugin state", "plugin facts"),
+    "plugin replay",
     *("pipeline list", "pipeline show", "pipeline check", "pipeline graph", "pipeline explain"),
-    *("job list", "job show", "job explain", "job tree", "job logs", "job wait"),
+    *("job list", "job show", "job explain", "job export", "job tree", "job logs", "job wait"),
     *("queue status", "queue list", "plugin stats", "system digest"),
     *("schedule list", "schedule next", "schedule history", "schedule explain"),
     *("event tail", "event explain", "webhook list", "webhook deliveries", "token list", "token show"),
@@ -69,6 +70,7 @@ SAME = {
     "job tree": "JobTree",
     "job logs": "JobLog",
     "job explain": "JobExplanation",
+    "job export": "JobExport",
     "job cancel": "CancelledJob",
     "job retry": "RetriedJob",
     "event send": "Published",
@@ -80,17 +82,29 @@ SAME = {
     "system doctor": "DoctorReport",
     "system selfcheck": "InvariantReport",
     "system reload": "ConfigReloaded",
+    "config history": "ConfigHistory",
     "system reset": "BreakersReset",
     "system sweep": "StoreSwept",
 }
 #: Options that make another answer of it.
-FORMS = ("--plugin", "--dry-run", "--no-wait", "--verify", "--from-step")
+FORMS = ("--plugin", "--dry-run", "--no-wait", "--verify", "--from-step", "--output")
 #: Null or empty in all that is done here, and what else it may be.
 KNOWN = {
     **dict.fromkeys(("event_context_id", "probe_job_id", "compared_with", "duplicate_of"), "id"),
     **dict.fromkeys(("cancel_requested_at", "opened_at", "next_attempt_at"), "instant"),
-    **dict.fromkeys(("column", "late_ms"), "number"),
+    **dict.fromkeys(("column", "late_ms", "cost"), "number"),
+    **dict.fromkeys(("keys", "kept", "unsealed", "problem", "server"), "text"),
+    "nodes": "{name: text, host: text, alive: true or false, leader: true or false, started_at: instant, "
+    "heartbeat_seconds: number, version: text, config: text, workers: number, busy: number, plugins: [text]}",
+    "broken_invariants": "{invariant: text, ids: [id]}",
+    "schedules": "{plugin: text, id: text, change: text, next_run_before: instant or null, "
+    "next_run: instant or null}",
     **dict.fromkeys(("idempotent", "retry_safe"), "true or false"),
+    **dict.fromkeys(
+        ("commit", "optional_config", "missing_config", "interface", "discarded", "kept", "ended_schedules"),
+        "text",
+    ),
+    **dict.fromkeys(("reloaded", "pending"), "any JSON"),
     **dict.fromkeys(("input_schema", "output_schema", "context"), "any JSON"),
     **dict.fromkeys(("build", "on_hook", "from_plugin", "because", "skip", "about", "preset"), "text"),
     **dict.fromkeys(
@@ -110,6 +124,7 @@ KNOWN = {
     "outside": "{from: text, to: text}",
     "faults": "{step: text, error: text}",
     "differences": "{what: text, good: text or null, now: text or null}",
+    "not_replayed": "{job_id: id, command: text, reason: text}",
     "gaps": "{from: instant, to: instant, expected: number, found: number}",
     "dropped": "{target: text, reason: text}",
     "unhealthy": "{job_id: id or null, error: text or null, at: instant}",
@@ -146,7 +161,12 @@ FACTS = (
     "config_keys: {optional: [api_key]}\n"
     "fact_outputs:\n  - {when: {command: handle}, from: state_updates, fact_type: seen}\n"
 )
+ACCOUNT = (
+    '#!/bin/sh\ncat >/dev/null\necho \'{"status": "ok", "result": {"url": "https://example.org/agree"}}\'\n'
+)
+OAUTH = "oauth_start, oauth_callback"
 MORE = """\
+  account: {}
   maker: {config: {api_key: told-in-the-open}}
   broken:
     retry: {max_attempts: 1}
@@ -188,7 +208,7 @@ class Asker:
         assert words.endswith("check") or "error" not in answer or "status" in answer, answer
         form = next((option for option in FORMS if option in more), None)
         title = f"{words} {form}" if form else words
-        self.shapes[title].add(answer, OPEN_ANSWERS.get(words, ""))
+        self.shapes[title].add(_without_luck(words, answer), OPEN_ANSWERS.get(words, ""))
         self.answers[title].append(answer)
         return answer
 
@@ -203,10 +223,20 @@ class Asker:
         return ended, answer
 
 
+def _without_luck(words: str, answer: dict[str, Any]) -> dict[str, Any]:
+    """Empty the lists that depend on how far the scheduler is: the page has them from `KNOWN`."""
+    if words == "system reload":
+        return {**answer, "schedules": []}
+    if words == "config rollback":
+        return {**answer, "reload": {**answer["reload"], "ends": [], "schedules": []}}
+    return answer
+
+
 def a_busy_place(directory: Path) -> Place:
     place = a_place(directory, MORE)
     root = directory / "demo" / "plugins"
     a_plugin(root, "maker", script=KEEPING, manifest=a_manifest("maker", extra=FACTS))
+    a_plugin(root, "account", script=ACCOUNT, manifest=a_manifest("account").replace("health", OAUTH))
     for name, script in (("broken", BROKEN), ("patient", BROKEN), ("slow", SLOW)):
         place.plugin(name, script)
     (root / "half-done").mkdir()
@@ -228,6 +258,19 @@ def ask_about_tokens(ask: Asker) -> None:
     ask("token rotate", "agent")
     ask("token show", "agent")
     ask("token list")
+
+
+def ask_about_an_added_plugin(ask: Asker, source: Path) -> None:
+    ask("plugin test", str(source))
+    ask("plugin add", str(source), tried=True)
+    ask("plugin show", source.name)
+    ask("plugin update", source.name, tried=True)
+    ask("plugin remove", source.name, tried=True)
+
+
+def ask_to_connect_an_account(ask: Asker) -> None:
+    assert ask("plugin authorize", "account", "--dry-run")["dry_run"] is True
+    ask("plugin authorize", "account", "--code", "http://127.0.0.1/?code=1&state=2")
 
 
 def ask_without_a_daemon(ask: Asker, place: Place) -> None:
@@ -261,10 +304,10 @@ def ask_without_a_daemon(ask: Asker, place: Place) -> None:
     ask("plugin check", status=78)
     ask("plugin check", "echo")
     ask("plugin new", "fresh", "--lang", "sh", "--dir", str(directory), tried=True)
-    ask("plugin test", str(directory / "fresh"))
     ask("plugin lock", "echo", tried=True)
     ask("plugin disable", "echo", tried=True)
     ask("plugin enable", "echo", tried=True)
+    ask_about_an_added_plugin(ask, directory / "fresh")
     ask("pipeline show", "order")
     ask("pipeline check")
     ask("pipeline check", "order", "--payload", '{"total": 5}')
@@ -276,12 +319,18 @@ def ask_without_a_daemon(ask: Asker, place: Place) -> None:
     ask("system doctor", status=1)
     ask("system selfcheck")
     ask("system status")
-    saved = str(directory / "saved.tar.gz")
     ask("plugin run", "maker", "handle", tried=True)
+    ask_about_copies(ask, directory)
+    ask("skill export", str(directory / "skill"), tried=True)
+    ask("event send", "order.nobody", tried=True)
+
+
+def ask_about_copies(ask: Asker, directory: Path) -> None:
+    saved = str(directory / "saved.tar.gz")
     ask("system backup", saved, tried=True)
     ask("system backup", saved, "--verify")
     ask("system restore", saved, "--to", str(directory / "back"), tried=True)
-    ask("event send", "order.nobody", tried=True)
+    ask("system move-store", "--to", str(directory / "moved.db"), tried=True)
 
 
 def ask_about_jobs(ask: Asker, daemon: Daemon, url: str) -> None:
@@ -318,6 +367,10 @@ def ask_about_jobs(ask: Asker, daemon: Daemon, url: str) -> None:
     ask("job wait", running["job_id"], status=1)
     ask("job logs", running["job_id"])
     ask("job cancel", ask("plugin run", "slow", "--no-wait")["job_id"])
+    ask("job rerun", told_of["job_id"], tried=True)
+    ask("job rerun", told_of["job_id"])
+    ask("job export", told_of["job_id"])
+    ask("job export", ran["job_id"], "--output", str(ask.directory / "chain.json"))
     ask("job retry", bad["job_id"], tried=True)
     # Not left under way: as long as a poll is, its schedule may not be run.
     ask("job wait", bad["job_id"], status=1)
@@ -357,14 +410,21 @@ def ask_about_the_rest(ask: Asker, place: Place) -> None:
     ask("system breaker", "broken")
     ask("system reset", "broken", tried=True)
     place.plugin("added", BROKEN)
-    place.config.write_text(place.config.read_text().replace("  slow: {}", "  slow: {}\n  added: {}"))
-    ask("config lock")
+    place.config.write_text(
+        place.config.read_text().replace("  slow: {}", "  slow: {}\n  added: {schedule: {every: 1h}}")
+    )
+    ask("config diff")
     ask("config apply", tried=True)
+    ask("config history")
+    ask("config rollback", "--keep-env", tried=True)
+    ask("config rollback", "--keep-env")  # back again
     ask("system reload", tried=True)
     ask("plugin disable", "added", tried=True)
     ask("plugin enable", "added", tried=True)
     ask("system doctor", status=1)
     ask("system selfcheck")
+    other = a_plugin(place.directory, "other", script=answering({"status": "ok", "result": "other"}))
+    ask("plugin replay", "echo", "--include-writes", "--candidate", str(other), status=1)
     ask("system sweep", tried=True)
     ask("system stop", tried=True)
 
@@ -375,6 +435,7 @@ def asked(tmp_path_factory: pytest.TempPathFactory) -> Asker:
     place = a_busy_place(directory)
     ask = Asker(directory)
     ask_without_a_daemon(ask, place)
+    ask_to_connect_an_account(ask)
     with a_receiver() as receiver, a_daemon(place) as daemon:
         ask_about_jobs(ask, daemon, receiver.url())
         ask_about_the_rest(ask, place)

@@ -174,7 +174,7 @@ def test_a_list_says_what_is_loaded_and_what_is_only_on_disk(place: Place) -> No
         assert listed["on_disk"] == {"added": ["hook"], "changed": [], "removed": [], "error": None}
         assert place.ductile("webhook", "list").out == (
             "The daemon has no webhooks loaded.\n\n"
-            "The configuration on disk differs (new hook): `ductile reload` puts it in force.\n"
+            "The configuration on disk differs (new hook): `ductile apply` puts it in force.\n"
         )
         place.said("reload")
         assert place.said("webhook", "list")["on_disk"] is None

@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from builders.daemons import PATIENCE, Place, a_daemon, a_place
 from builders.http import EventReader, an_api, an_api_place
@@ -159,3 +162,30 @@ def test_the_stdout_of_a_script_is_followed_too(tmp_path: Path) -> None:
     ran = place.ductile("run", "script", "--follow")
     assert (ran.status, ran.out) == (0, "out\n")
     assert sorted(ran.err.splitlines()) == ["err", "out"]
+
+
+@pytest.mark.parametrize("with_daemon", [False, True])
+def test_a_terminal_shows_the_stdout_of_a_script_once(tmp_path: Path, with_daemon: bool) -> None:
+    """It was shown while the script ran, so it is not repeated as the result; a pipe gets the result."""
+    place = a_place(tmp_path, '  script: {run: "echo printed"}\n')
+    with a_daemon(place) if with_daemon else nullcontext():
+        shown = place.terminal.on_screen("run", "script", "--config", "demo", both=True)
+        piped = place.ductile("run", "script")
+    assert [line for line in shown if "printed" in line] == ["printed"]
+    assert piped.out == "printed\n"
+
+
+def test_without_a_daemon_the_output_of_other_jobs_is_labelled(tmp_path: Path) -> None:
+    """The job, its steps and the jobs that it leads to run here; their lines are told apart."""
+    place = a_place(
+        tmp_path, "  source: {}\n  sink: {}\nroutes: [{from: source, event_type: found, to: sink}]\n"
+    )
+    answer = '{"status": "ok", "result": 1, "events": [{"type": "found", "payload": {}}]}'
+    place.plugin("source", f"#!/bin/sh\ncat >/dev/null\necho from the first >&2\necho '{answer}'\n")
+    place.plugin(
+        "sink",
+        '#!/bin/sh\ncat >/dev/null\necho from the second >&2\necho \'{"status": "ok", "result": 2}\'\n',
+    )
+    ran = place.ductile("run", "source", "--follow")
+    other = place.said("job", "show", "last:sink")["job_id"]
+    assert ran.err.splitlines() == ["from the first", f"[sink handle {other[-8:]}] from the second"]

@@ -96,7 +96,7 @@ def test_every_problem_of_a_broken_configuration_is_a_finding(tmp_path: Path) ->
         place.config.write_text(good.replace("max_workers: 4", "max_workers: 3"))
         changed = place.said("system", "doctor")
         assert [row["fix"] for row in findings(changed, "config") if row["level"] == "warn"] == [
-            "ductile reload"
+            "ductile apply"
         ]
     place.config.write_text("plugins: [")
     alone = place.said("system", "doctor", status=1)
@@ -209,7 +209,7 @@ def test_a_failed_job_is_explained_against_the_last_good_run(tmp_path: Path) -> 
         (bad,) = place.said("job", "list", "--status", "dead")["jobs"]
         said = place.said("job", "explain", bad["job_id"])
         text = place.ductile("job", "explain", bad["job_id"][:18]).out
-    assert said["verdict"].startswith("fragile handle failed in its only attempt, the last time (bad_exit)")
+    assert said["verdict"].startswith("fragile handle failed in its only attempt (bad_exit)")
     assert said["compared_with"] == good["job_id"]
     differences = {row["what"]: (row["good"], row["now"]) for row in said["differences"]}
     assert differences["plugins.fragile.config.paper"] == ('"A4"', '"A5"')
@@ -276,6 +276,42 @@ def test_why_a_job_waits(tmp_path: Path) -> None:
         assert alone["advice"] == ["ductile system start"]
 
 
+def waiting_behind_one(tmp_path: Path, settings: str, *, workers: int, safe: bool = True) -> dict[str, Any]:
+    """The explanation of a job that waits while another one of its plugin runs."""
+    place = a_place(tmp_path, f"  slow: {settings}\n")
+    place.config.write_text(place.config.read_text().replace("max_workers: 4", f"max_workers: {workers}"))
+    manifest = place.plugin("slow", SLOW) / "manifest.yaml"
+    if not safe:
+        manifest.write_text(f"{manifest.read_text()}\nconcurrency_safe: false\n")
+    with a_daemon(place) as daemon:
+        daemon.wait_until_started(place.said("run", "slow", "--no-wait")["job_id"])
+        return place.said("job", "explain", place.said("run", "slow", "--no-wait")["job_id"])
+
+
+@pytest.mark.parametrize(
+    ("settings", "workers", "limits"),
+    [
+        ("{parallelism: 1}", 4, ["plugins.slow.parallelism 2"]),
+        # The plugin's limit is that of the workers: its own would change nothing.
+        ("{}", 1, ["service.max_workers 2"]),
+    ],
+)
+def test_the_limit_that_is_advised_to_be_raised_helps(
+    tmp_path: Path, settings: str, workers: int, limits: list[str]
+) -> None:
+    advice = waiting_behind_one(tmp_path, settings, workers=workers)["advice"]
+    found = [
+        each.partition("config set ")[2].removesuffix(" --lock") for each in advice if "config set" in each
+    ]
+    assert found == limits
+
+
+def test_a_plugin_that_is_not_concurrency_safe_is_not_advised_to_run_twice(tmp_path: Path) -> None:
+    explained = waiting_behind_one(tmp_path, "{}", workers=4, safe=False)
+    assert "its manifest says `concurrency_safe: false`" in explained["verdict"]
+    assert [each for each in explained["advice"] if "config set" in each] == []
+
+
 def test_a_run_shows_its_position_and_its_wait(tmp_path: Path) -> None:
     """A run that seems stuck names the step that runs, or the job that holds the slot its step waits for."""
     pipelines = "pipelines:\n  - {name: flow, steps: [{id: nap, uses: slow}]}\n"
@@ -303,7 +339,7 @@ def test_a_run_shows_its_position_and_its_wait(tmp_path: Path) -> None:
     assert (running["job_id"], running["step"], running["attempt"]) == (step, "nap", 1)
     assert running["started_at"] is not None
     assert running["running_ms"] >= 0
-    since = r"(now|\d+ s ago)"
+    since = r"(now|\d+ (?:s|min) ago)"
     assert re.search(rf"^{step[-8:]} +slow handle \(flow/nap\) +{since} +\S+ +1/4$", text, re.MULTILINE), text
 
 

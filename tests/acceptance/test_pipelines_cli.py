@@ -14,6 +14,7 @@ import pytest
 
 from builders.daemons import BROKEN, PATIENCE, Place, a_daemon, a_place, answering
 from builders.pictures import read_svg
+from builders.postgres import keep_in
 from builders.terminal import DUCTILE, Terminal
 
 MADE = answering({"status": "ok", "result": "made", "events": [{"type": "made", "payload": {"total": 35}}]})
@@ -51,6 +52,10 @@ def a_line(directory: Path) -> Place:
     return place
 
 
+#: For tests that a store on a server has to pass as well, where no job runs without a daemon.
+EVERYWHERE = pytest.mark.parametrize("place", ["with a daemon", "without", "on PostgreSQL"], indirect=True)
+
+
 @pytest.fixture(params=["with a daemon", "without"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     """The same commands, and the same answers, whether a daemon runs or not."""
@@ -58,6 +63,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     if request.param == "without":
         yield made
         return
+    keep_in("postgres" if request.param == "on PostgreSQL" else "sqlite", made.config)
     with a_daemon(made):
         yield made
 
@@ -74,6 +80,7 @@ def mend(place: Place) -> None:
     (place.directory / "demo" / "plugins" / "mended" / "mended").touch()
 
 
+@EVERYWHERE
 def test_run_shows_the_result_and_ends_by_the_outcome(place: Place) -> None:
     """Like `ductile run`, with and without a daemon."""
     assert place.ductile("pipeline", "run", "order").out == "done\n"
@@ -106,6 +113,7 @@ def test_mistakes_of_run_commands_are_reported(place: Place) -> None:
     assert place.said("job", "list")["jobs"] == []
 
 
+@EVERYWHERE
 def test_explain_and_retry_in_place(place: Place) -> None:
     """A retry keeps the run's id and what succeeded in it."""
     run = failed_run(place)

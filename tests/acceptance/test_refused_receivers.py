@@ -29,9 +29,9 @@ def test_doctor_tells_how_to_allow_a_receiver(tmp_path: Path) -> None:
         finding = told_of_receivers(place)
         assert "state_webhooks.allow does not list localhost" in finding["message"]
         _, _, command = finding["fix"].partition(": ductile ")
-        command, _, _ = command.partition(" && ductile reload")
+        command, _, _ = command.partition(" && ductile apply")
         place.said(*shlex.split(command))
-        place.said("reload")
+        place.said("apply")
         place.said("webhook", "resend", lost["delivery"])
         receiver.wait_for(lambda requests: len(requests) == 1)
         daemon.wait_for("delivery.delivered")

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from builders.daemons import Place, a_daemon, a_place, answering
+from builders.postgres import STORES, keep_in
 
 #: Tells its process id to the process that opens the pipe beside it, then works for several intervals.
 LONG = """#!/bin/sh
@@ -60,10 +61,12 @@ echo '{"status": "ok", "result": "done"}'
 """
 
 
-def test_two_schedules_of_one_plugin_that_are_due_together_both_run(tmp_path: Path) -> None:
+@pytest.mark.parametrize("store", STORES)
+def test_two_schedules_of_one_plugin_that_are_due_together_both_run(tmp_path: Path, store: str) -> None:
     """The second waits for the first, and list, explain, history and doctor say so."""
     both = "    schedules: [{id: a, every: 1h}, {id: b, every: 1h}]\n"
     place = a_place(tmp_path, f"  long:\n{both}")
+    keep_in(store, place.config)
     pipe = place.plugin("long", WAITING) / "run.sh.pipe"
     os.mkfifo(pipe)
     with a_daemon(place) as daemon:

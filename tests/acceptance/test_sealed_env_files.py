@@ -33,7 +33,7 @@ def test_a_changed_token_value_in_an_env_file_refuses_the_start(tmp_path: Path) 
     ran = place.ductile("system", "start")
     assert ran.status == Exit.CONFIG
     assert ".env has changed since it was sealed" in ran.err
-    assert "ductile config lock" in ran.err
+    assert "ductile apply" in ran.err
     assert "evil" not in ran.err
 
 

@@ -34,7 +34,7 @@ def test_lists_of_jobs_are_short_and_exact_if_asked(tmp_path: Path) -> None:
     (job,) = place.said("job", "list")["jobs"]
     row = place.ductile("job", "list").out.splitlines()[1]
     assert row.startswith(f"{job['job_id'][-8:]}  echo")
-    assert re.search(r" (now|\d+ s ago)$", row)
+    assert re.search(r" (now|\d+ (?:s|min) ago)$", row)
     exact = place.ductile("job", "list", "-v").out.splitlines()[1]
     assert exact.startswith(job["job_id"])
     assert exact.endswith(job["created_at"])

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from builders.daemons import BROKEN, Place, a_daemon, a_place
+from builders.postgres import STORES, keep_in
 from ductile.core.webhooks.signatures import sign_body
 
 SECRET = "canary-shared-secret"
@@ -76,8 +77,11 @@ def hooked(tmp_path: Path) -> Hooked:
     return Hooked(tmp_path)
 
 
-def test_a_webhook_runs_the_plugin(hooked: Hooked) -> None:
+@pytest.mark.parametrize("store", STORES)
+def test_a_webhook_runs_the_plugin(hooked: Hooked, store: str) -> None:
     """The plugin sees `webhook.<name>`, the object and the headers, and no credential."""
+    keep_in(store, hooked.place.config)
+    assert hooked.place.ductile("config", "lock").status == 0
     with a_daemon(hooked.place) as daemon:
         status, said = hooked.post(b'{"action": "opened"}', X_GitHub_Event="issues", X_GitHub_Delivery="d1")
         assert status == 202

@@ -16,6 +16,7 @@ from ductile.http.application import (
     Exchange,
     HttpApplication,
     LogRateLimiter,
+    report_request,
     single_headers,
     unless_disconnected,
 )
@@ -26,18 +27,14 @@ from ductile.telemetry.signals import Signal, SignalBus, SignalLevel, describe_e
 if TYPE_CHECKING:
     from uvicorn._types import ASGIReceiveCallable, ASGISendCallable, HTTPScope
 
-    from ductile.core.json import JsonObject
     from ductile.operations.context import OperationContext
 
 _BAD_REQUEST = 400
 
 
 class ApiExchange(Exchange):
-    started_at: float = 0.0
     route: MatchedEndpoint | None = None
-    #: The name of the caller's token.
-    token: str | None = None
-    #: Its scopes.
+    #: The scopes of the caller's token.
     scopes: tuple[str, ...] = ()
 
     @property
@@ -115,7 +112,7 @@ class ApiApplication(HttpApplication[ApiExchange]):
 
     def _admit(self, exchange: ApiExchange, route: MatchedEndpoint, headers: Mapping[bytes, bytes]) -> None:
         access = route.endpoint.access
-        token = self._authenticator.identify(access, headers, exchange.peer)
+        token = self._authenticator.identify(access, headers, exchange.peer, exchange.scope["method"])
         if token is not None:
             exchange.token, exchange.scopes = token.name, token.scopes
         self._authenticator.authorize(token, access, route.values)
@@ -128,19 +125,15 @@ class ApiApplication(HttpApplication[ApiExchange]):
         return DuctileError(f"an unexpected error in the daemon ({type(error).__name__})")
 
     def on_end(self, exchange: ApiExchange) -> None:
-        seconds = self._clock() - exchange.started_at
-        route, method, path = exchange.route, exchange.scope["method"], exchange.path
-        data: JsonObject = {
-            "method": method,
-            "path": path,
-            "endpoint": None if route is None else route.endpoint.http.path,
-            "status": exchange.status,
-            "duration_ms": int(seconds * 1_000_000) / 1000,  # `round` takes ten times as long
-            "token": exchange.token,
-            "peer": exchange.peer,
-        }
-        level = SignalLevel.DEBUG if self._is_quiet(exchange) else None
-        self._signals.emit(Signal.API_REQUEST, f"{method} {path} {exchange.status}", data=data, level=level)
+        route = exchange.route
+        report_request(
+            self._signals,
+            exchange,
+            path=exchange.path,
+            endpoint=None if route is None else route.endpoint.http.path,
+            seconds=self._clock() - exchange.started_at,
+            level=SignalLevel.DEBUG if self._is_quiet(exchange) else None,
+        )
 
     def _is_quiet(self, exchange: ApiExchange) -> bool:
         """Return whether the line is logged at debug level: successful probes, and most requests of a flood

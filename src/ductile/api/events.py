@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from ductile.engine.clock import STORE_RETRY_INTERVAL, STORE_UNAVAILABLE
 from ductile.errors import TooBusyError, UsageError
 from ductile.operations.jobs.documents import ledger_event, live_output_text
 from ductile.store.notifier import LedgerAppended
@@ -152,7 +153,12 @@ class LedgerStream:
             with self._store.notifier.watch(LedgerAppended) as advanced:
                 while True:
                     advanced.clear()
-                    rows = await self._store.list_ledger(after=self._position, limit=PAGE_ROWS)
+                    try:
+                        rows = await self._store.list_ledger(after=self._position, limit=PAGE_ROWS)
+                    except STORE_UNAVAILABLE:
+                        # The streams stay open; their keep-alives go on.
+                        await asyncio.sleep(STORE_RETRY_INTERVAL.total_seconds())
+                        continue
                     if rows:
                         self._position = rows[-1].seq
                         for subscriber in self._subscribers:
@@ -227,7 +233,8 @@ class EventStreams:
         ):
             await writer.start()
             # A stream ends by cancellation: the client disconnected, or the daemon stops.
-            with suppress(TooFarBehindError, _TokenRevokedError, asyncio.CancelledError):
+            # One whose position cannot be read now is ended as well: the client resumes with its last id.
+            with suppress(TooFarBehindError, _TokenRevokedError, asyncio.CancelledError, *STORE_UNAVAILABLE):
                 after = writer.wanted.after
                 # A new reader gets its position: cut off before its first event, it resumes there.
                 position = f"id: {subscriber.start_seq}\n" if after is None else ""

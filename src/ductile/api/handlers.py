@@ -16,6 +16,7 @@ from ductile import __version__
 from ductile.api.endpoint import ApiRequest, Reply
 from ductile.api.events import EventFilter, parse_last_event_id
 from ductile.core.jobs.model import LedgerKind, SubmittedBy
+from ductile.core.token_limits import LimitState, list_limits
 from ductile.http.responses import Header, RawResponse, Stream
 from ductile.operations.context import Source
 from ductile.operations.jobs.lookup import resolve_job
@@ -24,6 +25,7 @@ from ductile.operations.operation import JOBS_RO
 from ductile.operations.request import decode_enums, decode_request
 from ductile.operations.response import Response
 from ductile.operations.system import probes
+from ductile.operations.system.nodes import list_nodes
 from ductile.struct import Value, about, replace
 from ductile.telemetry.metrics import CONTENT_TYPE
 
@@ -83,7 +85,7 @@ async def events(request: ApiRequest) -> Stream:
     header = request.headers.get(b"last-event-id")
     after = wanted.after if header is None else header.decode("latin-1")
     job = None if wanted.job_id is None else await resolve_job(request.context, wanted.job_id)
-    route, authorization = request.route, request.headers.get(b"authorization")
+    route, headers = request.route, request.headers
     chosen = EventFilter(
         after=parse_last_event_id(after),
         kinds=wanted.kind,
@@ -91,10 +93,10 @@ async def events(request: ApiRequest) -> Stream:
         # What a job prints needs the right to read jobs.
         output=job is not None
         and not wanted.kind
-        and request.services.authenticator.still_admits(JOBS_RO, {}, authorization),
+        and request.services.authenticator.still_admits(JOBS_RO, {}, headers),
     )
     still_admitted = partial(
-        request.services.authenticator.still_admits, route.endpoint.access, route.values, authorization
+        request.services.authenticator.still_admits, route.endpoint.access, route.values, headers
     )
     return Stream(run=await request.services.streams.opened(chosen, still_admitted))
 
@@ -102,11 +104,21 @@ async def events(request: ApiRequest) -> Stream:
 async def show_metrics(request: ApiRequest) -> RawResponse:
     counts = await request.context.store.queue_counts()
     breakers = await request.context.store.list_breakers()
+    context = request.context
+    limits: list[tuple[str, LimitState]] = []
+    for token in context.snapshot().tokens:
+        if token.limits is not None and token.expires_at is None:
+            usage = await context.store.token_usage(token.name)
+            limits += [(token.name, each) for each in list_limits(token.limits, usage, context.now())]
     page = request.services.metrics.render(
         version=__version__,
         queue={"ready": counts.ready, "waiting": counts.waiting, "running": counts.running},
         breakers=[(row.plugin, row.command, row.breaker.state) for row in breakers],
         streams=request.services.streams.count,
+        limits=limits,
+        nodes=[
+            (node.info.name, node.info.workers, node.running) for node in await list_nodes(request.context)
+        ],
     )
     return RawResponse(content=page, media_type=CONTENT_TYPE)
 

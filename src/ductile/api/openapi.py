@@ -13,7 +13,12 @@ from ductile.config.snapshot import PluginInstance, Snapshot
 from ductile.core.json import JsonObject, JsonValue
 from ductile.operations.operation import right_of
 from ductile.operations.plugins.lookup import commands_of, find_plugin
-from ductile.operations.plugins.skills import input_schema_of, summarise_pipeline
+from ductile.operations.plugins.skills import (
+    command_id,
+    input_schema_of,
+    pipeline_id,
+    summarise_pipeline,
+)
 from ductile.operations.request import FieldSource, RequestField
 from ductile.operations.submission import PlannedSubmission, SubmissionRequest, Submitted
 from ductile.protocol.manifest.model import ExecutionMode
@@ -81,20 +86,6 @@ def _operation(endpoint: Endpoint, in_path: tuple[str, ...] = ()) -> JsonObject:
 def fixed_id(method: str, path: str) -> str:
     words = re.findall(r"[A-Za-z0-9_]+", path)
     return "_".join([method.lower(), *words]) if words else f"{method.lower()}_root"
-
-
-def command_id(plugin: str, command: str) -> str:
-    """`run__PLUGIN__COMMAND`: tools make function names of it.
-
-    It is unique, whatever other commands there are: where a name has or touches two underscores, the length
-    of the plugin's name is appended.
-    """
-    name = f"run__{plugin}__{command}"
-    return name if name.split("__") == ["run", plugin, command] else f"{name}__{len(plugin)}"
-
-
-def pipeline_id(pipeline: str) -> str:
-    return f"start__{pipeline}"
 
 
 def _parameter(field: RequestField, place: str) -> JsonObject:

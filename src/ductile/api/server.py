@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from ductile.api.application import ApiApplication
 from ductile.api.endpoint import ApiServices
 from ductile.api.endpoints import ENDPOINTS
 from ductile.api.events import EventStreams
 from ductile.api.router import Router
-from ductile.http.application import LogRateLimiter, described_counts
+from ductile.http.application import LogRateLimiter, MountedApplications, described_counts
 from ductile.http.authentication import Authenticator
 from ductile.http.server import Listener, ListenerLimits
 from ductile.operations.context import OperationContext
+from ductile.store.notifier import SessionEnded
 from ductile.telemetry.metrics import Metrics
 from ductile.telemetry.signals import Signal, SignalBus, SignalLevel
+
+if TYPE_CHECKING:
+    from uvicorn._types import ASGI3Application
 
 #: How long open requests may take when the daemon has stopped.
 _CLOSE_SECONDS = 5.0
@@ -28,34 +34,51 @@ _TOKENS_IN_FULL = 10
 class ApiServer:
     """Implements `ductile.listeners.ListenerServer`."""
 
-    def __init__(self, context: OperationContext, listen: str, signals: SignalBus, metrics: Metrics) -> None:
+    def __init__(
+        self,
+        context: OperationContext,
+        listen: str,
+        signals: SignalBus,
+        metrics: Metrics,
+        mounts: Mapping[bytes, Callable[[Authenticator], ASGI3Application]] = MappingProxyType({}),
+    ) -> None:
+        """`mounts` are the applications of other surfaces, by the first segment of their paths."""
         self._signals = signals
+        self._links = context.sign_in_links
         self._requests = LogRateLimiter(self._report_requests)
         self._unknown_tokens = LogRateLimiter(self._report_unknown_tokens, most=_TOKENS_IN_FULL)
         self._streams = EventStreams(
             context.store, None if context.engine is None else context.engine.live_output
         )
-        services = ApiServices(
-            authenticator=Authenticator(
-                context.snapshot, time.monotonic, context.now, self._report_unknown_token
-            ),
-            streams=self._streams,
-            metrics=metrics,
+        authenticator = Authenticator(
+            context.snapshot, time.monotonic, context.now, self._report_unknown_token
         )
+        self._store, self._sessions = context.store, authenticator.sessions
+        self._unsubscribe = context.store.notifier.subscribe(
+            SessionEnded, lambda change: self._sessions.ended.add(change.session_id)
+        )
+        services = ApiServices(authenticator=authenticator, streams=self._streams, metrics=metrics)
         application = ApiApplication(
             context, services, Router(ENDPOINTS), signals, time.perf_counter, sampler=self._requests
         )
-        self._listener = Listener("api", listen, application, ListenerLimits(), signals)
+        mounted = MountedApplications(
+            application, {prefix: create(authenticator) for prefix, create in mounts.items()}
+        )
+        self._listener = Listener("api", listen, mounted, ListenerLimits(), signals)
 
     async def bind(self) -> None:
         """Take the address. Raises `ConflictError` if it is in use, and other errors for the operator."""
+        self._sessions.ended |= await self._store.ended_sessions()
         await self._listener.bind()
 
     async def start(self) -> None:
         for address in await self._listener.start():
             self._signals.emit(Signal.API_LISTENING, data={"address": address})
+            if self._links is not None:
+                self._links.address = address
 
     async def stop(self) -> None:
+        self._unsubscribe()
         self._streams.close()
         await self._listener.stop(_CLOSE_SECONDS)
         self._requests.close()

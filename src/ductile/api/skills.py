@@ -156,11 +156,15 @@ def _operation(fixed: _FixedSkill, endpoint: Endpoint) -> Skill:
 
 def skill_file(service: str, address: str, skills: Sequence[Skill]) -> str:
     """The skills as a SKILL.md, without the token: the file may be passed on."""
+    return "\n".join([*front_matter(service, skills), skill_page(service, address, skills)])
+
+
+def skill_page(service: str, address: str, skills: Sequence[Skill]) -> str:
+    """The calls of every command, pipeline and operation, as Markdown."""
     own = [skill for skill in skills if skill.kind != "operation"]
     fixed = [skill for skill in skills if skill.kind == "operation"]
     return "\n".join(
         [
-            *_front_matter(service, own),
             f"# {_line(service)}",
             "",
             "Ductile runs the plugins and pipelines of this machine as durable jobs, over HTTP."
@@ -181,14 +185,14 @@ def skill_file(service: str, address: str, skills: Sequence[Skill]) -> str:
     )
 
 
-def _front_matter(service: str, skills: Sequence[Skill]) -> list[str]:
-    """The YAML header. Texts are quoted as JSON, so that no name is read as anything but a text."""
-    names = [skill.name for skill in skills]
+def front_matter(service: str, skills: Sequence[Skill]) -> list[str]:
+    """The YAML header of a SKILL.md. Texts are quoted as JSON: no name is read as anything but a text."""
+    names = [skill.name for skill in skills if skill.kind != "operation"]
     more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
     listed = f": {', '.join(names[:_MAX_NAMED])}{more}" if names else ""
     about = (
-        "Run automations as durable jobs with Ductile over HTTP, look at jobs, find out why one failed, "
-        f"retry, cancel, publish events. What can be run{listed}."
+        "Run automations as durable jobs with Ductile, look at jobs, find out why one failed, retry, cancel, "
+        f"publish events. What can be run{listed}."
     )
     slug = re.sub(r"[^a-z0-9]+", "-", service.lower()).strip("-")[:_MAX_NAME].strip("-")
     return [

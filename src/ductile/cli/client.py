@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 if TYPE_CHECKING:
     import socket
     from collections.abc import Iterator, Mapping
-    from pathlib import Path
 
     from ductile.cli.invocation import Invocation
     from ductile.cli.remote import RemoteDaemon
+    from ductile.config.snapshot import StateLocation
     from ductile.core.json import JsonObject, JsonValue
 
 #: The response of an operation, decoded from JSON.
@@ -67,7 +67,7 @@ def request_daemon(
     from ductile.engine.store_lock import LockPurpose, find_holder
     from ductile.errors import StoreBusyError
 
-    holder = find_holder(_state_file(invocation).parent)
+    holder = find_holder(_state(invocation).directory)
     if holder is None or holder.purpose is not LockPurpose.DAEMON:
         raise not_running_error(advice or START_HINT)
     raise StoreBusyError(
@@ -121,7 +121,8 @@ def request_if_available(invocation: Invocation, operation: str, fields: JsonObj
         connection = connect_to_daemon(invocation)
         if connection is not None:
             return exchange(invocation, connection, operation, fields)
-        return _request_store(invocation, operation, fields) if _state_file(invocation).exists() else None
+        path = getattr(_state(invocation), "path", None)
+        return _request_store(invocation, operation, fields) if path is None or path.exists() else None
     except DuctileError:
         return None
 
@@ -184,22 +185,22 @@ def connect_to_daemon(invocation: Invocation) -> Connection | None:
             ours = is_daemon_of(linked, config_file)
         except FrozenDaemonError:
             # It cannot answer. It is ours if it listens on the socket of this configuration's store.
-            if linked == socket_path(_state_file(invocation).parent, invocation.environ):
+            if linked == socket_path(_state(invocation).directory, invocation.environ):
                 raise
             ours = False
         if ours and (connection := connect(linked)) is not None:
             return connection
-    directory = _state_file(invocation).parent
+    directory = _state(invocation).directory
     path = socket_path(directory, invocation.environ)
     if may_be_foreign(path, directory):
         raise foreign_directory_error(path.parent)
     return connect(path)
 
 
-def _state_file(invocation: Invocation) -> Path:
+def _state(invocation: Invocation) -> StateLocation:
     """Where the store is. Reading that needs no seal: a process that starts jobs verifies it."""
-    from ductile.admin.config import open_configuration, state_file
+    from ductile.admin.config import open_configuration
     from ductile.config.load import SealMode
 
     opened = open_configuration(invocation.config, invocation.environ, seal=SealMode.IGNORE)
-    return state_file(opened.snapshot)
+    return opened.snapshot.state

@@ -49,25 +49,27 @@ NOUNS = (
         "start, stop and watch over the daemon",
         "start:daemon stop:daemon status:daemon reload:daemon reset:daemon breaker:daemon logs:monitor "
         "doctor:doctor digest:digest selfcheck:doctor sweep:doctor backup:backup restore:backup "
-        "watch:monitor unit:setup completion:setup",
+        "move-store:move_store watch:monitor unit:setup completion:setup",
     ),
     Noun(
         "config",
         "check, seal, read and change the configuration",
-        "check:files apply:apply lock:files show:files get:files set:files unset:files edit:edit "
-        "schema:files init:files",
+        "check:files apply:apply rollback:apply history:history diff:history lock:files show:files "
+        "get:files set:files unset:files edit:edit schema:files init:files",
     ),
     Noun(
         "plugin",
         "run, inspect, write and test plugins",
-        "run:run exec:execute list:inspect show:inspect stats:inspect check:inspect test:develop "
-        "new:develop disable:switch enable:switch lock:inspect state:inspect facts:inspect",
+        "run:run exec:execute list:inspect show:inspect add:install update:install remove:install "
+        "stats:inspect check:inspect test:develop replay:replay new:develop disable:switch enable:switch "
+        "lock:inspect state:inspect facts:inspect authorize:authorize",
     ),
     Noun("pipeline", "see, run, check, draw and explain pipelines", "list show run check graph explain"),
     Noun(
         "job",
-        "find, inspect, wait for, cancel and retry jobs",
-        "list show explain tree logs wait cancel retry",
+        "find, inspect, wait for, cancel, retry, rerun and export jobs",
+        "list:inspect show:inspect explain:inspect tree:inspect logs:inspect wait:inspect cancel:change "
+        "retry:change rerun:change export:export",
     ),
     Noun("queue", "see what is running and waiting; empty the queue", "status list purge"),
     Noun("schedule", "see, pause and run what is scheduled", "list next history explain pause resume run"),
@@ -78,6 +80,9 @@ NOUNS = (
         "create, list, rotate and revoke API tokens and shared secrets",
         "create list show rotate revoke",
     ),
+    Noun("ui", "open the dashboard", "open"),
+    Noun("mcp", "let agents operate this daemon (Model Context Protocol)", "serve"),
+    Noun("skill", "write a skill for agents that read files", "export"),
 )
 
 #: The only command without a noun.

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, TypeAlias
 
 from ductile.cli.console.console import printable
+from ductile.cli.console.format import SHORT_ID
 
 if TYPE_CHECKING:
     from ductile.cli.client import Document
@@ -32,12 +33,19 @@ class LiveOutputPrinter:
         self._current: StreamKey | None = None
         #: Bytes of each stream that were shown, or were lost.
         self._ends: dict[StreamKey, int] = {}
+        #: Streams of which something was not shown.
+        self._incomplete: set[StreamKey] = set()
         #: Streams whose last character was a carriage return, which a line break may follow.
         self._returned: set[StreamKey] = set()
 
     def has_shown(self, job_id: str, execution: int, stream: str = "stderr") -> bool:
         """Whether something of this stream was shown."""
         return (job_id, execution, stream) in self._ends
+
+    def has_shown_all(self, job_id: str, execution: int, stream: str) -> bool:
+        """Whether this stream was shown, with nothing lost."""
+        key = (job_id, execution, stream)
+        return key in self._ends and key not in self._incomplete
 
     def show(self, pieces: Iterable[Document]) -> None:
         for piece in pieces:
@@ -50,6 +58,7 @@ class LiveOutputPrinter:
             label = self._label(piece)
             prefix = "" if label is None else f"[{printable(label)}] "
             if lost > 0:
+                self._incomplete.add(key)
                 self.end_line()
                 self._write(f"{prefix}({lost} bytes of its {piece['stream']} are not shown)\n")
             text = self._visible(key, piece["text"])
@@ -88,4 +97,4 @@ def step_label(piece: Document) -> str | None:
 
 def job_label(piece: Document) -> str:
     """Plugin, command and the end of the job's id, as lists show it."""
-    return f"{piece['plugin']} {piece['command']} {piece['job_id'][-12:]}"
+    return f"{piece['plugin']} {piece['command']} {piece['job_id'][-SHORT_ID:]}"

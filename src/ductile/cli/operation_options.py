@@ -7,6 +7,26 @@ from __future__ import annotations
 from ductile.cli.spec import Option
 
 OPTIONS = {
+    "config.apply": (
+        Option("--plan PLAN", "do exactly this plan, which a dry run has shown, or nothing", "plan"),
+        Option("--drain", "let plugins that are removed or disabled finish their accepted work first", "drain"),
+        Option("--drain-timeout DURATION", "how long a drain may take, such as 10m (default 1h)", "drain_timeout"),
+        Option("--dry-run", "show what would be done, and do nothing", "dry_run"),
+    ),
+    "config.diff": (
+        Option("--before BEFORE", "the id of a configuration in the history, or of the earlier one of two", "before"),
+        Option("--after AFTER", "the id of the later one (default: the files on disk)", "after"),
+    ),
+    "config.history": (Option("-n, --limit NUMBER", "at most this many, from 1 to 200 (default 20)", "limit", "integer"),),
+    "config.rollback": (
+        Option("--plan PLAN", "do exactly this plan, which a dry run has shown, or nothing", "plan"),
+        Option("--drain", "let plugins that are removed or disabled finish their accepted work first", "drain"),
+        Option("--drain-timeout DURATION", "how long a drain may take, such as 10m (default 1h)", "drain_timeout"),
+        Option("--dry-run", "show what would be done, and do nothing", "dry_run"),
+        Option("--to TO", "the id of a sealed configuration (default: the one before the present seal)", "to"),
+        Option("--keep-env", "use environment files as they are now, if they have changed since", "keep_env"),
+        Option("--restore-tokens", "bring back tokens and shared secrets that were revoked or changed since", "restore_tokens"),
+    ),
     "event.explain": (
         Option("--type TYPE", "the event's type", "type"),
         Option("--from FROM", "where it comes from: a plugin that emits it, `api`, `cli` or `webhook`; for hooks, the plugin or pipeline whose job ends. The source of this request if absent", "from"),
@@ -42,6 +62,10 @@ OPTIONS = {
         Option("--dry-run", "show what would be done, and do nothing", "dry_run"),
     ),
     "job.explain": (Option("--job-id ID", "the job's id, at least four of its first or last digits, `last`, `last:NAME` (of a plugin or a pipeline) or `last:failed`", "job_id"),),
+    "job.export": (
+        Option("--job-id ID", "the job's id, at least four of its first or last digits, `last`, `last:NAME` (of a plugin or a pipeline) or `last:failed`", "job_id"),
+        Option("--below", "only this job and what it led to, without the jobs before it", "below"),
+    ),
     "job.list": (
         Option("--plugin NAME", "only jobs of this plugin", "plugin"),
         Option("--command NAME", "only jobs of this command", "command"),
@@ -63,6 +87,12 @@ OPTIONS = {
         Option("--cursor CURSOR", "continue after the previous page: its `next_cursor`", "cursor"),
     ),
     "job.logs": (Option("--job-id ID", "the job's id, at least four of its first or last digits, `last`, `last:NAME` (of a plugin or a pipeline) or `last:failed`", "job_id"),),
+    "job.rerun": (
+        Option("--job-id ID", "the job's id, at least four of its first or last digits, `last`, `last:NAME` (of a plugin or a pipeline) or `last:failed`", "job_id"),
+        Option("--payload JSON", "another payload, instead of the one that it had: a JSON object, @FILE, or - for standard input", "payload", "json"),
+        Option("--max-attempts NUMBER", "how often it is tried; without it, as the plugin's `retry` says, from 1 to 1000", "max_attempts", "integer"),
+        Option("--dry-run", "show what would be done, and do nothing", "dry_run"),
+    ),
     "job.retry_many": (
         Option("--plugin NAME", "only jobs of this plugin", "plugin"),
         Option("--command NAME", "only jobs of this command", "command"),
@@ -125,6 +155,14 @@ OPTIONS = {
         Option("--reveal", "show values that look like secrets; over HTTP with a right to write", "reveal"),
         Option("-n, --limit NUMBER", "at most this many, from 1 to 200 (default 50)", "limit", "integer"),
         Option("--cursor CURSOR", "continue after the previous page: its `next_cursor`", "cursor"),
+    ),
+    "plugin.replay": (
+        Option("--plugin NAME", "name of the plugin, as it is configured", "plugin"),
+        Option("--candidate CANDIDATE", "the directory of the changed plugin, on the machine of the daemon (default: the plugin and its settings as they are on disk)", "candidate"),
+        Option("--last NUMBER", "how many of its latest jobs are replayed, from 1 to 200 (default 50)", "last", "integer"),
+        Option("--command NAME", "only jobs of this command", "command"),
+        Option("--ignore IGNORE", "paths that are not compared, such as result.fetched_at or events.*.payload.at (separated by commas)", "ignore", "list"),
+        Option("--include-writes", "replay write commands too: what they do outside of Ductile happens again", "include_writes"),
     ),
     "plugin.show": (Option("--plugin NAME", "the plugin's name under `plugins`", "plugin"),),
     "plugin.state": (

@@ -8,12 +8,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from ductile.cli.command_table import (
-    NOUNS,
     VERSION_COMMAND,
     Noun,
     find_noun,
     find_short_form,
-    first_words,
     load_action,
 )
 from ductile.cli.spec import CONFIG, GLOBAL_OPTIONS, HELP, JSON, VERBOSE, VERSION, WHERE, Action, Option
@@ -95,19 +93,25 @@ def parse(words: Sequence[str]) -> ParsedCommand:
         form = None if follows or not rest[0].startswith("-") else form
     if form is not None:
         noun = find_noun(form.noun)
+        if noun is not None and first == f"{noun.name}s" and rest and rest[0] in noun.modules:
+            from ductile.cli.suggestions import suggest_command
+
+            raise _usage_error(f"unknown command '{first} {rest[0]}'", hint=suggest_command(first, rest))
         action = None if noun is None else noun.action(form.action)
         return _parse_action(parsed._replace(words=first, noun=noun, action=action), rest)
     if noun is None:
-        raise _usage_error(f"unknown command {first!r}", hint=_suggest_command(first))
+        from ductile.cli.suggestions import suggest_command
+
+        raise _usage_error(f"unknown command {first!r}", hint=suggest_command(first, rest))
     parsed = _take_options(rest, parsed)._replace(noun=noun)
     if not rest:
         return parsed
     word = rest.pop(0)
     action = noun.action(word)
     if action is None:
-        before = f"ductile {noun.name} "
-        hint = _suggest(word, tuple(noun.modules), f"{before}--help", before=before)
-        raise _usage_error(f"{noun.name} has no action {word!r}", hint=hint)
+        from ductile.cli.suggestions import suggest_action
+
+        raise _usage_error(f"{noun.name} has no action {word!r}", hint=suggest_action(noun, word))
     return _parse_action(parsed._replace(action=action, words=f"{noun.name} {action.name}"), rest)
 
 
@@ -119,7 +123,9 @@ def _take_options(rest: list[str], parsed: ParsedCommand) -> ParsedCommand:
         option = known.get(flag)
         if option is None:
             flags = (*known, *VERSION.flags)
-            raise _usage_error(f"unknown option {flag!r}", hint=_suggest(flag, flags, "ductile --help"))
+            from ductile.cli.suggestions import suggest_option
+
+            raise _usage_error(f"unknown option {flag!r}", hint=suggest_option(flag, flags, "ductile --help"))
         if option in WHERE:
             if not given and not rest:
                 what = "a path" if option is CONFIG else "a value"
@@ -188,7 +194,9 @@ def _build_parser(action: Action, words: str) -> argparse.ArgumentParser:
             known = [flag for option in (HELP, *options) for flag in option.flags]
             wrong = [word.rstrip(":") for word in message.replace("/", " ").split() if word.startswith("-")]
             see = f"ductile {words} --help"
-            hint = _suggest(wrong[0], known, see) if wrong else f"see `{see}`"
+            from ductile.cli.suggestions import suggest_option
+
+            hint = suggest_option(wrong[0], known, see) if wrong else f"see `{see}`"
             raise _usage_error(_reword(message, words), hint=hint)
 
     parser = Parser(prog=f"ductile {words}", add_help=False, allow_abbrev=False)
@@ -212,7 +220,10 @@ def _reword(message: str, words: str) -> str:
     if kind == "the following arguments are required":
         return f"ductile {words} needs {names.replace(', ', ' and ')}"
     if kind == "unrecognized arguments":
-        return f"unexpected {'option' if names.startswith('-') else 'argument'}: {names}"
+        import re
+
+        shown = re.sub(r"://[^\s@]*@", "://…@", names)  # without user and password
+        return f"unexpected {'option' if names.startswith('-') else 'argument'}: {shown}"
     if names == "expected one argument":
         return f"{kind.removeprefix('argument ').replace('/', ' or ')} needs a value"
     return message
@@ -222,26 +233,3 @@ def _usage_error(message: str, *, hint: str) -> UsageError:
     from ductile.errors import UsageError
 
     return UsageError(message, hint=hint)
-
-
-def _suggest_command(word: str) -> str:
-    """A hint for an unknown first word: an action without its noun, or a misspelt one."""
-    if having := [noun.name for noun in NOUNS if word in noun.modules]:
-        *others, last = [f"`ductile {noun} {word}`" for noun in having]
-        return f"did you mean {', '.join(others)}{' or ' if others else ''}{last}? See `ductile --help`"
-    return _suggest(word, first_words(), "ductile --help", before="ductile ")
-
-
-#: Lower than for names in a configuration: commands and options are few and well apart.
-_SIMILARITY = 0.6
-
-
-def _suggest(word: str, known: Sequence[str], see: str, before: str = "") -> str:
-    from ductile.core.suggest import closest_match
-
-    if word in known:  # the word is right; something else about the line is wrong
-        return f"see `{see}`"
-    # Without the dashes, which make any two options look alike.
-    names = {each.lstrip("-"): each for each in known}
-    found = closest_match(word.lstrip("-").partition("=")[0], names, similarity=_SIMILARITY)
-    return f"see `{see}`" if found is None else f"did you mean `{before}{names[found]}`? See `{see}`"

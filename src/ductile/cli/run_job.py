@@ -96,21 +96,30 @@ def run_and_show(
     import sys
 
     from ductile.cli.console.console import show_waiting
-    from ductile.cli.live_output import LiveOutputPrinter, step_label
+    from ductile.cli.live_output import LiveOutputPrinter, job_label, step_label
 
     terminal = sys.stderr.isatty()
     follows = invocation.switch("follow") or (terminal and not invocation.json)
     connection = connect_to_daemon(invocation)
     if connection is None:
         with show_waiting(invocation, what) as line:
-            output = LiveOutputPrinter(line.write, terminal=terminal, label=step_label)
+            own: list[str] = []
+
+            def label(piece: Document) -> str | None:
+                """Jobs that this one leads to are run here too: their output is told from its own."""
+                if piece["job_id"] in own:
+                    return None
+                return step_label(piece) if piece["run_id"] in own else job_label(piece)
+
+            output = LiveOutputPrinter(line.write, terminal=terminal, label=label)
             ran = run_in_process(
                 invocation,
                 lambda job: _print_step(invocation, job, line),
                 (lambda piece: output.show([_as_document(piece)])) if follows else None,
                 added=fields,
+                on_submitted=own.append,
             )
-        return job_result(ran, output_shown=follows)
+        return job_result(ran, output_shown=follows, result_shown=_result_shown(invocation, ran.job, output))
     given = {**invocation.request_fields(), **fields, "follow": follows}
     submitted = exchange(invocation, connection, fields=given)
     job_id = str(submitted["job_id"])
@@ -128,7 +137,16 @@ def run_and_show(
     if not invocation.json and poll is not None:
         for text in progress.lines(ran.job):
             print(text, file=sys.stderr)
-    return job_result(ran, output_shown=follows)
+    return job_result(ran, output_shown=follows, result_shown=_result_shown(invocation, ran.job, output))
+
+
+def _result_shown(invocation: Invocation, job: Document, output: LiveOutputPrinter) -> bool:
+    """Whether the terminal shows the result already: the stdout of a script, as it was printed."""
+    import sys
+
+    if invocation.json or not (invocation.out.isatty() and sys.stderr.isatty()):
+        return False
+    return output.has_shown_all(job["job_id"], job["execution"], "stdout")
 
 
 def _as_document(piece: OutputPiece) -> Document:
@@ -255,10 +273,12 @@ def run_in_process(
     on_end: Callable[[JsonObject], None] = lambda _job: None,
     on_output: Callable[[OutputPiece], None] | None = None,
     *,
+    operation: str | None = None,
     fields: JsonObject | None = None,
     added: Mapping[str, JsonValue] = _NO_FIELDS,
+    on_submitted: Callable[[str], None] = lambda _job_id: None,
 ) -> AwaitedJob:
-    """Submit the job of this command and run it, and the jobs it leads to, in this process.
+    """Submit the job of this command, or of `operation`, and run it here, with the jobs it leads to.
 
     With `fields` for its request, --timeout is one of them and does not limit the time here.
     """
@@ -272,11 +292,12 @@ def run_in_process(
         run_offline(
             invocation.config,
             invocation.environ,
-            invocation.action.operation,
+            operation or invocation.action.operation,
             fields,
             time_limit=limit,
             ended=on_end,
             on_output=on_output,
+            on_submitted=on_submitted,
         )
     )
     return AwaitedJob(ran.job, ran.submitted, daemon_runs=False, stopped=ran.stopped)
@@ -327,8 +348,11 @@ def _attempt_line(row: Document, job: Document) -> str:
     return f"{line}; next try in {wait} (Ctrl-C leaves it queued)"
 
 
-def job_result(ran: AwaitedJob, *, output_shown: bool) -> CommandResult:
-    """The result of a job that succeeded; the error of one that did not, and an exit status by its status."""
+def job_result(ran: AwaitedJob, *, output_shown: bool, result_shown: bool = False) -> CommandResult:
+    """The result of a job that succeeded; the error of one that did not, and an exit status by its status.
+
+    Without the result if the terminal shows it already.
+    """
     job, deduplicated = ran.job, bool(ran.submitted["deduplicated"])
     data = job | {"deduplicated": deduplicated}
     also = ran.submitted.get("note")
@@ -358,7 +382,9 @@ def job_result(ran: AwaitedJob, *, output_shown: bool) -> CommandResult:
         text = fmt.value(answer.get("result", answer))
         return text if console.width is None else printable(text)
 
-    return CommandResult(data, text, note=(lambda console: _lines(notes, console)) if notes else None)
+    return CommandResult(
+        data, None if result_shown else text, note=(lambda console: _lines(notes, console)) if notes else None
+    )
 
 
 def console_text(text: str) -> Callable[[Console], str]:
@@ -424,7 +450,5 @@ def hint_reload(invocation: Invocation, find: Callable[[Snapshot], object]) -> I
         except DuctileError:  # `config check` and the reload report what is wrong with it
             pass
         else:
-            missing.hint = (
-                "The configuration on disk has it, but the daemon has not loaded it: ductile reload"
-            )
+            missing.hint = "The configuration on disk has it, but the daemon has not loaded it: ductile apply"
         raise

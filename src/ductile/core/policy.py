@@ -8,7 +8,9 @@ from datetime import timedelta
 from ductile.core.events.model import EventRouteTable, PipelineTable
 from ductile.core.expressions.regex import MatchBudget
 from ductile.core.jobs.failures import BreakerPolicy, RetryPolicy
+from ductile.core.jobs.model import StateSubscription
 from ductile.core.json import JsonObject
+from ductile.core.runs.graph import RUN_PLUGIN
 from ductile.core.schedules.rule import ScheduleRule
 from ductile.struct import Value, field, hide_in_repr
 
@@ -33,6 +35,8 @@ class PluginPolicy(Value):
     schedules: Mapping[str, ScheduleRule] = field(default_factory=dict)
     #: Whether the end of its root jobs fires hooks.
     notify_on_complete: bool = False
+    #: Gets the states of its jobs that are not steps of a run.
+    state_webhook: StateSubscription | None = None
     #: What conditions see as `config`. Not shown: it can contain secrets.
     config: JsonObject = field(default_factory=dict)
 
@@ -69,6 +73,17 @@ class Policy(Value):
     def plugin(self, name: str) -> PluginPolicy:
         """Return the policy of a plugin; the defaults if it is no longer configured."""
         return self.plugins.get(name, DEFAULT_PLUGIN_POLICY)
+
+    def state_webhook(
+        self, plugin: str, command: str, payload: JsonObject | None
+    ) -> StateSubscription | None:
+        """Return the configured state webhook of a job that is not a step of a run, or of a run."""
+        if plugin == RUN_PLUGIN:
+            pipeline = self.pipelines.by_name.get(command)
+            found, config = None if pipeline is None else pipeline.state_webhook, {}
+        else:
+            found, config = self.plugin(plugin).state_webhook, self.plugin(plugin).config
+        return None if found is None else found.with_model_of(payload, config)
 
 
 EMPTY_POLICY = Policy()

@@ -1,6 +1,7 @@
 """Authentication and authorization of HTTP requests, for every surface that is reached by HTTP.
 
-Requests carry a bearer token, which is compared by digest with the tokens of the configuration in force.
+Requests carry a bearer token, which is compared by digest with the tokens of the configuration in force, or
+the session cookie of a browser that signed in with one.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from ductile.core.auth_scopes import allows
 from ductile.core.host_names import is_loopback_listener, is_meant_for
 from ductile.core.timestamps import format_timestamp
 from ductile.errors import DeniedError, MisdirectedError, TooManyError, UnauthorizedError
+from ductile.http.sessions import Session, Sessions, refuse_foreign_host, refuse_other_origin, session_cookie
 from ductile.operations.operation import Access
 from ductile.operations.system.probes import is_forwarded
 
@@ -80,37 +82,64 @@ class Authenticator:
         self._tokens = TokenTable(())
         self._failures = UnknownTokenLimiter(clock)
         self._on_failure = on_failure
+        self.sessions = Sessions(now)
 
     def identify(
-        self, access: Access, headers: Mapping[bytes, bytes], peer: str | None
+        self, access: Access, headers: Mapping[bytes, bytes], peer: str | None, method: str = "GET"
     ) -> AccessToken | None:
         """Return the caller's token, or None if the endpoint needs none.
 
-        Raises `UnauthorizedError` without a known token, `TooManyError` after too many unknown ones, and
-        `MisdirectedError` if a page of another host may have sent the request.
+        A session counts as its token, if the request comes from our own page. Raises `UnauthorizedError`
+        without a known token, `TooManyError` after too many unknown ones, and `MisdirectedError` if a page of
+        another host may have sent the request.
         """
         snapshot = self._snapshot()
         needs_none = access.required_scopes is None or (access.discovery and is_discovery_open(snapshot))
         if needs_none and not _is_refused_by_host(snapshot, access, headers):
             return None
         authorization = headers.get(b"authorization")
-        token = self._find(snapshot, authorization)
-        if token is not None and not self._is_expired(token):
-            return token
-        if token is not None:
-            raise _expired(token)
         if authorization is not None:
-            raise self._unknown_token(peer or "")
+            return self._identify_token(self._find(snapshot, authorization), peer)
+        if session_cookie(headers) is not None:
+            return self.identify_session(headers, method).token
         if needs_none:
             raise host_mismatch(snapshot.api.listen, token_helps=True)
         raise UnauthorizedError("there is no token", hint="Send the header Authorization: Bearer TOKEN.")
+
+    def sign_in(self, secret: str, peer: str | None) -> AccessToken:
+        """Return the token with this secret. Raises as `identify`."""
+        return self._identify_token(self._find(self._snapshot(), _SCHEME + secret.encode()), peer)
+
+    def identify_session(self, headers: Mapping[bytes, bytes], method: str) -> Session:
+        """Return the session of a browser. Raises `UnauthorizedError` if it has none, or one that has ended,
+        `DeniedError` and `MisdirectedError` if another page than ours sent the request.
+        """
+        snapshot = self._snapshot()
+        refuse_foreign_host(snapshot.api.listen, headers)
+        session = self._session(snapshot, headers)
+        if session is None:
+            raise UnauthorizedError("there is no session, or it has ended", hint="Sign in at /ui.")
+        refuse_other_origin(method, headers, session.csrf)
+        return session
+
+    def _session(self, snapshot: Snapshot, headers: Mapping[bytes, bytes]) -> Session | None:
+        cookie = session_cookie(headers)
+        session = None if cookie is None else self.sessions.read(cookie, snapshot.tokens)
+        return None if session is None or self._is_expired(session.token) else session
+
+    def _identify_token(self, token: AccessToken | None, peer: str | None) -> AccessToken:
+        if token is None:
+            raise self._unknown_token(peer or "")
+        if self._is_expired(token):
+            raise _expired(token)
+        return token
 
     def authorize(self, token: AccessToken | None, access: Access, path: Mapping[str, str]) -> None:
         """Raise `DeniedError` if the token, as `identify` returned it, lacks the scope.
 
         A step of its own, so that the log can name the token of a request that is denied.
         """
-        if token is None or access.required_scopes is None or access.discovery:
+        if token is None or access.required_scopes is None or access.discovery or access.any_token:
             return
         needed = access.required_scopes(self._snapshot(), path)
         if not allows(token.scopes, needed):
@@ -120,17 +149,19 @@ class Authenticator:
                 details={"needed": list(needed)},
             )
 
-    def still_admits(self, access: Access, path: Mapping[str, str], authorization: bytes | None) -> bool:
+    def still_admits(self, access: Access, path: Mapping[str, str], headers: Mapping[bytes, bytes]) -> bool:
         """Return whether a request that was admitted earlier would be admitted now: a long response
         outlives a reload.
         """
         snapshot = self._snapshot()
         if access.required_scopes is None or (access.discovery and is_discovery_open(snapshot)):
             return True
-        token = self._find(snapshot, authorization)
+        token = self._find(snapshot, headers.get(b"authorization"))
+        if b"authorization" not in headers and (session := self._session(snapshot, headers)) is not None:
+            token = session.token
         if token is None or self._is_expired(token):
             return False
-        if access.discovery:
+        if access.discovery or access.any_token:
             return True
         return allows(token.scopes, access.required_scopes(snapshot, path))
 

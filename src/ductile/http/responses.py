@@ -42,6 +42,8 @@ class RawResponse(Value):
     media_type: str
     status: int = 200
     headers: tuple[Header, ...] = ()
+    #: Whether `headers` say how long it may be kept; otherwise it may not.
+    cached: bool = False
 
 
 class Stream(Value):
@@ -126,7 +128,9 @@ async def send_response(send: ASGISendCallable, receive: ASGIReceiveCallable, re
         case JsonResponse():
             await send_bytes(send, response.status, response.content, [JSON, *response.headers])
         case RawResponse():
-            headers = [(b"content-type", response.media_type.encode()), _NO_SNIFFING, _NO_STORE]
+            headers = [(b"content-type", response.media_type.encode()), _NO_SNIFFING]
+            if not response.cached:
+                headers.append(_NO_STORE)
             await send_bytes(send, response.status, response.content, [*headers, *response.headers])
         case Stream():
             await _send_stream(send, receive, response)

@@ -12,13 +12,16 @@ from zoneinfo import ZoneInfo
 
 from ductile.config.snapshot import Snapshot
 from ductile.core.auth_scopes import allows
-from ductile.core.jobs.model import Job, JobStatus, SubmittedBy
+from ductile.core.jobs.model import Job, JobStatus, NewJob, SubmittedBy
 from ductile.core.runs.graph import Graph
 from ductile.engine.reload.drain import draining_error
 from ductile.errors import DaemonNotRunningError, DeniedError, TooBusyError
-from ductile.store.model.jobs import EnqueueResult, JobStatusChange, Submission
+from ductile.operations.config.kept_plans import KeptPlans
+from ductile.operations.tokens.sign_in_links import SignInLinks
+from ductile.operations.webhooks.refusals import WebhookRefusals
+from ductile.store.model.jobs import EnqueueResult, JobStatusChange, Submission, TokenCharge
 from ductile.store.port import Store
-from ductile.struct import Value
+from ductile.struct import Value, replace
 
 if TYPE_CHECKING:
     from ductile.engine.engine import Engine
@@ -36,6 +39,18 @@ class Source(Value):
     #: The scopes of the caller's token; None for a local caller, who may do everything.
     scopes: tuple[str, ...] | None = None
 
+    @property
+    def token(self) -> str | None:
+        """The name of the caller's access token; None for a local caller."""
+        return None if self.scopes is None else self.detail
+
+    @property
+    def author(self) -> str:
+        """Who asked, for the record of a change: `cli`, or `token NAME`."""
+        if self.submitted_by is SubmittedBy.CLI:
+            return str(SubmittedBy.CLI)
+        return f"token {self.detail}" if self.detail else str(self.submitted_by)
+
 
 class OperationContext(Value):
     """What an operation works with: the store, the configuration in force, and the engine if one runs."""
@@ -50,9 +65,16 @@ class OperationContext(Value):
     offline_runner_pid: int | None = None
     #: Reads and compiles the configuration on disk; blocking. Only where an engine runs.
     load: Callable[[], Snapshot] | None = None
-    #: The file that the daemon was started with, and its environment. Only where an engine runs.
+    #: The file that the daemon was started with. Only where an engine runs.
     config_file: Path | None = None
+    #: The environment that processes of plugins start from.
     environ: Mapping[str, str] = MappingProxyType({})
+    #: Links by which the user of this machine signs in to the dashboard. Only where a daemon runs.
+    sign_in_links: SignInLinks | None = None
+    #: Changes of the configuration that were planned and not applied yet. Only where a daemon runs.
+    kept_plans: KeptPlans | None = None
+    #: Requests that webhook endpoints have refused. Only where a daemon runs.
+    webhook_refusals: WebhookRefusals | None = None
     source: Source = Source(submitted_by=SubmittedBy.CLI)
 
     def now_and_zone(self) -> tuple[datetime, tzinfo]:
@@ -64,12 +86,15 @@ class OperationContext(Value):
 
         The next start of the daemon settles it.
         """
-        return job.status is JobStatus.RUNNING and self.engine is None and self.offline_runner_pid is None
+        return job.status is JobStatus.RUNNING and self._no_process_runs_jobs
 
     async def count_orphaned(self) -> int:
-        if self.engine is not None or self.offline_runner_pid is not None:
-            return 0
-        return (await self.store.queue_counts()).running
+        return (await self.store.queue_counts()).running if self._no_process_runs_jobs else 0
+
+    @property
+    def _no_process_runs_jobs(self) -> bool:
+        """Whether it is known that no daemon uses the store. One on a server may have others elsewhere."""
+        return self.engine is None and self.offline_runner_pid is None and self.store.cluster is None
 
     def require_engine(self) -> Engine:
         """The running engine. Raises `DaemonNotRunningError` if there is none."""
@@ -87,6 +112,15 @@ class OperationContext(Value):
                 details={"needed": list(needed)},
             )
 
+    @property
+    def charge(self) -> TokenCharge | None:
+        """What the jobs that the caller starts count against; None if its token has no limits."""
+        if (name := self.source.token) is None:
+            return None
+        limits = (token.limits for token in self.snapshot().tokens if token.name == name)
+        found = next(limits, None)
+        return None if found is None else TokenCharge(token=name, limits=found)
+
     def report_ended(self, jobs: Sequence[JobStatusChange]) -> None:
         if self.engine is not None:
             self.engine.job_signals.ended(jobs)
@@ -94,10 +128,12 @@ class OperationContext(Value):
     async def enqueue(self, submission: Submission) -> tuple[EnqueueResult, ...]:
         """Write the submission to the store. A caller that is cancelled meanwhile does not take it back.
 
-        Raises `TooBusyError` if the daemon is stopping, and `ConflictError` for a plugin that is being
-        drained. The engine prepares a claim first, so that a job that can start at once is claimed in the
-        same commit.
+        Raises `TooBusyError` if the daemon is stopping, `ConflictError` for a plugin that is being drained,
+        and `LimitReachedError` if the caller's token has used up one of its limits. The engine prepares a
+        claim first, so that a job that can start at once is claimed in the same commit.
         """
+        if self.source.token is not None:
+            submission = _with_token(submission, self.source.token, self.charge)
         if self.engine is None:
             return await self.store.enqueue(submission)
         self.refuse_when_stopping()
@@ -119,3 +155,17 @@ class OperationContext(Value):
     def refuse_when_stopping(self) -> None:
         if self.engine is not None and self.engine.stopping:
             raise TooBusyError("the daemon is stopping", hint="Try again when it has been started again.")
+
+
+def _with_token(submission: Submission, token: str, charge: TokenCharge | None) -> Submission:
+    """The submission with the access token in its jobs, which everything that follows from them inherits."""
+
+    def owned(job: NewJob) -> NewJob:
+        return replace(job, token=token, charged=charge is not None)
+
+    return replace(
+        submission,
+        jobs=tuple([owned(job) for job in submission.jobs]),
+        runs=tuple([replace(run, job=owned(run.job)) for run in submission.runs]),
+        charge=charge,
+    )

@@ -6,7 +6,7 @@ derived from them:
 1. a request struct: its fields are the parameters of the HTTP endpoint and the options of the CLI command;
 2. a response struct: its JSON is the reply;
 3. one async function `(context, request) -> response`;
-4. one row in `operations/table.py`.
+4. one row in `operations/table/`.
 
 The example pauses a schedule. In `operations/schedules/manage.py`:
 
@@ -32,7 +32,7 @@ The example pauses a schedule. In `operations/schedules/manage.py`:
             dry_run=request.dry_run or UNSET,
         )
 
-In `operations/table.py`:
+In `operations/table/`:
 
     Operation(
         name="schedule.pause",
@@ -180,6 +180,8 @@ class Access(Value):
     required_scopes: RequiredScopes | None = None
     #: Needs no token where discovery is open; elsewhere any token is enough.
     discovery: bool = False
+    #: Any token is enough: the operation itself asks for the scopes of what it does.
+    any_token: bool = False
 
 
 def requires_scope(resource: AccessResource, level: AccessLevel) -> Access:
@@ -232,6 +234,11 @@ def pipelines_on(snapshot: Snapshot, event_type: str) -> tuple[str, ...]:
 OPEN = Access(doc_text="none")
 DISCOVERY = Access(
     doc_text="none while open, else any token", required_scopes=lambda _snapshot, _path: (), discovery=True
+)
+ANY_TOKEN = Access(
+    doc_text="any token; a tool needs the scope of its operation",
+    required_scopes=lambda _snapshot, _path: (),
+    any_token=True,
 )
 JOBS_RO, JOBS_RW = (
     requires_scope(AccessResource.JOBS, AccessLevel.READ),

@@ -39,7 +39,7 @@ from ductile.operations.response import Id, Response
 from ductile.protocol.manifest.model import ExecutionMode
 from ductile.protocol.manifest.schema import UnusableSchemaError, find_schema_violations
 from ductile.store.model.jobs import Deduplicated, Submission
-from ductile.struct import Value, about, replace
+from ductile.struct import Value, about
 
 #: W3C Trace Context: version, trace id, parent id, flags. Later versions may append more.
 _TRACEPARENT = re.compile(
@@ -136,9 +136,9 @@ class SubmissionRequest(BaseSubmissionRequest):
     ] = None
 
 
-def expect_follower(context: OperationContext, request: SubmissionRequest, job_id: str) -> None:
-    """Keep what the job prints, from its first byte on, for the caller who is about to follow it."""
-    if request.follow and context.engine is not None:
+def expect_follower(context: OperationContext, job_id: str, *, follow: bool) -> None:
+    """Keep what the job prints, from its first byte on, for a caller who is about to follow it."""
+    if follow and context.engine is not None:
         context.engine.live_output.expect_follower(job_id)
 
 
@@ -236,11 +236,15 @@ def refuse_changed_payload(options: SubmissionOptions, existing: Job | None) -> 
     if not options.idempotent or existing is None:
         return
     if not json_equal(existing.payload or {}, options.payload or {}):
-        raise RefusedError(
-            "this Idempotency-Key was used with another body",
-            hint="Use a new key for a new request.",
-            details={"job_id": existing.id},
-        )
+        raise key_used_error(existing)
+
+
+def key_used_error(existing: Job) -> RefusedError:
+    return RefusedError(
+        "this Idempotency-Key was used with another body",
+        hint="Use a new key for a new request.",
+        details={"job_id": existing.id},
+    )
 
 
 def refuse_without_subscription(answer: Deduplicated) -> None:
@@ -260,13 +264,19 @@ async def refuse_reused_key(
 
     A failed job is no duplicate, so the call would run again.
     """
-    if not options.idempotent or options.dedupe_key is None or options.dedupe_ttl is None:
-        return
-    window = timedelta(seconds=options.dedupe_ttl)
     for job in jobs:
-        latest = await context.store.latest_with_key(job.plugin, job.command, options.dedupe_key)
-        if latest is not None and key_is_taken(latest.completed_at, window=window, now=context.now()):
-            refuse_changed_payload(options, latest)
+        refuse_changed_payload(options, await find_key_holder(context, options, job))
+
+
+async def find_key_holder(context: OperationContext, options: SubmissionOptions, job: NewJob) -> Job | None:
+    """Return the latest job with the `Idempotency-Key` of a submission, also if it has failed."""
+    if not options.idempotent or options.dedupe_key is None or options.dedupe_ttl is None:
+        return None
+    latest = await context.store.latest_with_key(job.plugin, job.command, options.dedupe_key)
+    window = timedelta(seconds=options.dedupe_ttl)
+    if latest is None or not key_is_taken(latest.completed_at, window=window, now=context.now()):
+        return None
+    return latest
 
 
 def subscription_of(
@@ -278,10 +288,7 @@ def subscription_of(
     """
     if options.callback is None:
         return None
-    model = (options.payload or {}).get("model")
-    if not isinstance(model, str) and plugin is not None:
-        model = plugin.config.reveal().get("model")
-    return replace(options.callback, model=model if isinstance(model, str) else None)
+    return options.callback.with_model_of(options.payload, {} if plugin is None else plugin.config.reveal())
 
 
 def refuse_invalid_payload(plugin: PluginInstance, command: str, payload: JsonObject | None) -> None:
@@ -411,10 +418,11 @@ async def submit_job(
         hops=options.hops,
         trace_id=options.trace_id,
         callback=subscription_of(options, plugin),
+        configured_callback=snapshot.policy.state_webhook(plugin.name, command, options.payload),
     )
     if options.idempotent:
         await refuse_reused_key(context, options, (job,))
-    expect_follower(context, request, job.id)
+    expect_follower(context, job.id, follow=request.follow)
     submission = Submission(jobs=(job,), event=event, dedupe_window=snapshot.service.dedupe_ttl)
     (result,) = await context.enqueue(submission)
     status = JobStatus.QUEUED

@@ -26,6 +26,10 @@ EVENT_COMMAND = "handle"
 EVENTLESS_COMMANDS = frozenset({"poll", "health", "init"})
 #: Deeper nesting is refused: every later step must be able to encode it within its own stack.
 MAX_DEPTH = 200
+#: Of one execution. Sums of costs stay exact to a billionth.
+MAX_COST = 1_000_000
+_EXPECTED_COST = "a number from 0 to 1000000"
+_MAX_QUOTED = 60
 
 
 class RequestEvent(Value):
@@ -242,6 +246,7 @@ def _response(body: JsonObject) -> PluginResponse:
         events=_events(body),
         state_updates=_mapping(body, "state_updates", "`state_updates`"),
         artifacts=_artifacts(body),
+        cost=_cost(body),
     )
 
 
@@ -285,6 +290,17 @@ def _artifacts(body: JsonObject) -> tuple[JsonValue, ...]:
         if size is not None and (not isinstance(size, int) or isinstance(size, bool)):
             raise _expected(f"{place}.size", "a whole number", size)
     return tuple(entry for _, entry in artifacts)
+
+
+def _cost(body: JsonObject) -> float | None:
+    cost = body.get("cost")
+    if cost is None:
+        return None
+    if not isinstance(cost, int | float) or isinstance(cost, bool) or not 0 <= cost <= MAX_COST:
+        raise _Violation(
+            f"`cost` is {msgspec.json.encode(cost).decode()[:_MAX_QUOTED]}; expected {_EXPECTED_COST}"
+        )
+    return float(cost)
 
 
 def _objects(body: JsonObject, key: str) -> list[tuple[str, JsonObject]]:

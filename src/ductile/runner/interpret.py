@@ -5,6 +5,9 @@ from __future__ import annotations
 from enum import StrEnum
 from signal import Signals
 
+import msgspec
+
+from ductile.config.secrets import redact
 from ductile.core.jobs.model import (
     Completed,
     Evidence,
@@ -17,6 +20,7 @@ from ductile.core.jobs.model import (
     Requeued,
     TimedOut,
 )
+from ductile.core.json import JsonValue
 from ductile.core.scripts import EXIT_CONFIG, RetryRule, Script
 from ductile.protocol.plugin_messages import (
     PluginLog,
@@ -40,6 +44,7 @@ from ductile.runner.port import (
 from ductile.struct import Value, replace
 
 _MAX_QUOTED = 200
+_STATE_KEY = "state_updates"
 #: Of the output of a script that failed: its end names the error.
 _MAX_LINES = 5
 _MAX_TAIL = 500
@@ -68,6 +73,30 @@ def interpret(result: ProcessResult, script: Script | None = None) -> Interpreta
         return _interpret(result, script)
     found = _interpret(result, script)
     return replace(found, outcome=_as_script(found.outcome, script))
+
+
+def mask_state_secrets(outcome: Outcome) -> Outcome:
+    """Mask values under secret-looking keys in the `state_updates` of the output that is kept in the log.
+
+    The state keeps them. The log is shown to everyone who may read jobs, and it stays when the state changes.
+    """
+    stdout = outcome.evidence.stdout
+    if stdout is None or outcome.evidence.output is not OutputFormat.PROTOCOL or _STATE_KEY not in stdout:
+        return outcome
+    if isinstance(outcome, Completed) and not _has_secrets(outcome.response.state_updates):
+        return outcome
+    try:
+        body = msgspec.json.decode(stdout)
+    except (msgspec.DecodeError, RecursionError):
+        return outcome
+    if not isinstance(body, dict) or not _has_secrets(body.get(_STATE_KEY)):
+        return outcome
+    body[_STATE_KEY] = redact(body[_STATE_KEY])
+    return replace(outcome, evidence=replace(outcome.evidence, stdout=msgspec.json.encode(body).decode()))
+
+
+def _has_secrets(updates: JsonValue) -> bool:
+    return updates is not None and redact(updates) != updates
 
 
 def _as_script(outcome: Outcome, script: Script) -> Outcome:
@@ -170,6 +199,8 @@ def _interpret_output(output: ProcessOutput, *, stopped: bool) -> Interpretation
         )
         return Interpretation(outcome=outcome, warnings=warnings)
     response = decoded.response
+    if response.cost is not None:
+        evidence = replace(evidence, cost=response.cost)
     if response.ok:
         if output.status.exit_code != 0:
             warnings = (ExecutionWarning.EXIT_IGNORED, *warnings)

@@ -107,9 +107,13 @@ def describe_job(
     plugin: str,
     command: str,
     attempt: int,
+    data_dir: str | None = None,
     trace_id: str | None = None,
 ) -> dict[str, str]:
-    """Return the variables that identify the job of a process and the daemon that runs it."""
+    """Return the variables that identify the job of a process and the daemon that runs it.
+
+    `data_dir` is where the plugin may keep files from job to job.
+    """
     described = {
         STORE_VARIABLE: store_id,
         OWNER_VARIABLE: daemon,
@@ -118,6 +122,8 @@ def describe_job(
         "DUCTILE_COMMAND": command,
         "DUCTILE_ATTEMPT": str(attempt),
     }
+    if data_dir is not None:
+        described["DUCTILE_DATA_DIR"] = data_dir
     if trace_id is not None:
         described["DUCTILE_TRACE_ID"] = trace_id
     return described

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     Handler: TypeAlias = "Callable[[Request], Any]"
     Declared = TypeVar("Declared", bound="Callable[[Request], Any]")
 
-__all__ = ["PROTOCOL", "Failure", "Gateway", "GatewayFailure", "Plugin", "Request"]
+__all__ = ["PROTOCOL", "ConfigFailure", "Failure", "Gateway", "GatewayFailure", "Plugin", "Request"]
 
 PROTOCOL = 2
 #: sysexits.h EX_CONFIG: a retry cannot help.
@@ -49,6 +49,13 @@ class Failure(Exception):  # noqa: N818 - a response of the plugin, not a defect
     def __init__(self, message: str, *, retry: bool = True) -> None:
         super().__init__(message)
         self.retry = retry
+
+
+class ConfigFailure(Failure):
+    """The configuration is at fault: the job is not retried, and the exit status is 78."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, retry=False)
 
 
 class GatewayFailure(Failure):
@@ -116,6 +123,10 @@ class Request:
         place = {"path": os.path.abspath(path)} if path is not None else {"url": url}  # noqa: PTH100 - slow to load
         self._answer.setdefault("artifacts", []).append({"name": name, **place, **about})
 
+    def report_cost(self, cost: float) -> None:
+        """Add to what the job has cost, in the currency of the operator's choice."""
+        self._answer["cost"] = self._answer.get("cost", 0) + cost
+
     def gateway(self, url: str, token: str | None = None) -> Gateway:
         """Ductile's own HTTP API, called on behalf of this job."""
         return Gateway(url, token, self.job_id)
@@ -136,6 +147,7 @@ class Plugin:
 
     def __init__(self) -> None:
         self._handlers: dict[str, Handler] = {}
+        self._exit_status = 0
 
     def command(self, function: Declared) -> Declared:
         """Declare a command: the function's name, without a trailing underscore, is the command's."""
@@ -157,7 +169,7 @@ class Plugin:
             data = json.dumps(Request(request.raw).failed(message, retry=False)).encode()
         with os.fdopen(out, "wb") as stdout:
             stdout.write(data)
-        sys.exit(0)
+        sys.exit(self._exit_status)
 
     def answer(self, request: Request) -> dict[str, Any]:
         handler = self._handlers.get(request.command)
@@ -166,6 +178,8 @@ class Plugin:
         try:
             return request.succeeded(handler(request))
         except Failure as failure:
+            if isinstance(failure, ConfigFailure):
+                self._exit_status = EXIT_CONFIG
             return request.failed(str(failure), retry=failure.retry)
         except Exception as error:  # noqa: BLE001 - every exception becomes an error response
             import traceback  # noqa: PLC0415 - rarely needed

@@ -21,6 +21,7 @@ from prometheus_client import (
 )
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 
+from ductile.core.token_limits import LimitState
 from ductile.telemetry.signals import Signal, SignalBus, SignalEvent
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
@@ -103,7 +104,17 @@ class Metrics:
             ("endpoint",),
             buckets=_QUICK,
         )
+        self._node_workers = gauge(
+            "ductile_node_workers",
+            "Workers of each node that shares the store: busy or free.",
+            ("node", "state"),
+        )
         self._unauthorized = counter("ductile_http_unauthorized_total", "Requests with an unknown token.")
+        limit_labels = ("token", "limit", "target")
+        self._limit_used = gauge(
+            "ductile_token_limit_used", "How much of a limit an access token has used.", limit_labels
+        )
+        self._limit_max = gauge("ductile_token_limit_max", "The limit of an access token.", limit_labels)
         self._streams = gauge("ductile_event_streams", "Event streams that are open.")
         self._listener_refused = counter(
             "ductile_listener_refused_total",
@@ -184,10 +195,13 @@ class Metrics:
         queue: Mapping[str, int],
         breakers: Iterable[tuple[str, str, str]],
         streams: int,
+        limits: Iterable[tuple[str, LimitState]] = (),
+        nodes: Iterable[tuple[str, int, int]] = (),
     ) -> bytes:
         """Return the page of all metrics.
 
-        `queue` has the number of jobs by state; a breaker is its plugin, command and state.
+        `queue` has the number of jobs by state; a breaker is its plugin, command and state; `limits` are
+        those of access tokens, each with the token's name; a node is its name, workers and running jobs.
         """
         self._info.labels(version).set(1)
         for state, count in queue.items():
@@ -195,7 +209,17 @@ class Metrics:
         self._breaker.clear()  # A breaker may be gone since the last request.
         for plugin, command, state in breakers:
             self._breaker.labels(plugin, command).set(BREAKER_STATES[state])
+        self._limit_used.clear()  # A reload may have removed a limit.
+        self._limit_max.clear()
+        for token, each in limits:
+            labels = (token, each.limit, each.target or "")
+            self._limit_used.labels(*labels).set(each.used)
+            self._limit_max.labels(*labels).set(each.maximum)
         self._streams.set(streams)
+        self._node_workers.clear()
+        for node, workers, running in nodes:
+            self._node_workers.labels(node, "busy").set(running)
+            self._node_workers.labels(node, "free").set(max(0, workers - running))
         return generate_latest(self.registry)
 
 

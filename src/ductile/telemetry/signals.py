@@ -51,6 +51,14 @@ class Signal(StrEnum):
     SERVICE_STOPPING = "service.stopping", INFO, "Nothing new is started; running jobs get time to finish."
     SERVICE_STOPPED = "service.stopped", INFO, "Everything is on disk and closed."
     SERVICE_FAILED = "service.failed", ERROR, "A part of the daemon failed; it stops, and a start recovers."
+    NODE_LEADING = "node.leading", INFO, "This node now plans the schedules and removes expired data."
+    NODE_LOST = "node.lost", WARN, "Another node was silent for too long; its jobs run elsewhere."
+    NODE_FENCED = (
+        "node.fenced",
+        ERROR,
+        "The store could not be reached: this node has killed its processes and starts nothing.",
+    )
+    NODE_RENEWED = "node.renewed", INFO, "The store answers again; this node starts jobs."
     CONFIG_LOADED = "config.loaded", INFO, "A configuration is in force."
     CONFIG_WARNING = "config.warning", WARN, "A setting is valid but probably a mistake."
     CONFIG_REFUSED = "config.refused", ERROR, "A reload was refused; the old configuration stays in force."
@@ -100,7 +108,12 @@ class Signal(StrEnum):
         "A plugin process of an earlier daemon cannot be killed; the daemon does not start beside it.",
     )
     STORE_FULL = "store.full", ERROR, "The disk is full: no job is accepted, finished results are kept."
-    STORE_BUSY = "store.busy", WARN, "The database is locked: finished results are kept and retried."
+    STORE_BUSY = (
+        "store.busy",
+        WARN,
+        "The database is locked or away: no job is accepted, finished results are kept and retried.",
+    )
+    STORE_AVAILABLE = "store.available", INFO, "The database can be used again."
     STORE_FAILED = "store.failed", ERROR, "The store failed; the daemon exits and recovers when started."
     STORE_LOG_DAMAGED = (
         "store.log_damaged",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from datetime import datetime, timedelta
+from datetime import datetime, timedelta, tzinfo
 from typing import Any, TypeAlias
 
 from ductile.struct import Value
@@ -79,11 +79,16 @@ def failed_rows(jobs: Iterable[JsonDocument], now: datetime) -> list[Row]:
                 short(job["job_id"]),
                 f"{job['plugin']} {job['command']}",
                 f"{job['status']} {age(job['completed_at'], now)} ago",
-                str(job["last_error"] or job["reason"]).splitlines()[0][:60],
+                _why(str(job["last_error"] or job["reason"])),
             ),
         )
         for job in latest
     ]
+
+
+def _why(error: str) -> str:
+    """Return the first line of an error; of a program that failed, its last line on stderr."""
+    return (error.partition("; stderr ends with: ")[2] or error).splitlines()[0][:80]
 
 
 def schedule_rows(schedules: JsonDocument, now: datetime) -> list[Row]:
@@ -123,14 +128,18 @@ def headline(status: JsonDocument) -> str:
         return "no daemon is running"
     word = "stopping" if daemon["stopping"] else "up"
     up = span(timedelta(seconds=float(daemon["uptime_seconds"])))
+    nodes = "".join(
+        f" · {node['name']} " + (f"{node['busy']}/{node['workers']}" if node["alive"] else "silent")
+        for node in status["nodes"]
+    )
     return (
         f"{word} {up} · {queue['running']} running · {queue['ready']} ready · {queue['waiting']} waiting"
-        f" · version {daemon['version']}"
+        f" · version {daemon['version']}{nodes}"
     )
 
 
-def event_line(event: JsonDocument, width: int) -> str:
-    """Return one ledger entry as a line: time, job, plugin, change and reason.
+def event_line(event: JsonDocument, width: int, zone: tzinfo) -> str:
+    """Return one ledger entry as a line: time in `zone`, job, plugin, change and reason.
 
     Narrow lines omit the job, the previous state and usual reasons, which other lines and tables show.
     """
@@ -144,12 +153,13 @@ def event_line(event: JsonDocument, width: int) -> str:
         texts = (data.get("explanation"), data.get("error"), data.get("reason"), data.get("state"))
         what = f"{event['kind']} " + next((str(text) for text in texts if text), "")
     job = short(event["job_id"]) if event["job_id"] and not narrow else ""
-    return f"{event['at'][11:19]} {job} {subject} {what}".replace("  ", " ").strip()
+    at = datetime.fromisoformat(event["at"]).astimezone(zone)
+    return f"{at:%H:%M:%S} {job} {subject} {what}".replace("  ", " ").strip()
 
 
 def short(job_id: str) -> str:
-    """Return the end of an id; its beginning is the time, which jobs of one moment share."""
-    return job_id[-12:]
+    """Return the end of an id, as lists show it. Jobs of one moment have the same beginning."""
+    return job_id[-8:]
 
 
 def age(instant: str | None, now: datetime) -> str:

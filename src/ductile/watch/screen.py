@@ -5,26 +5,31 @@ Keys call operations; the screen is refreshed when the ledger grows.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
-from typing import ClassVar, TypeAlias
+from contextlib import suppress
+from datetime import UTC, datetime, tzinfo
+from typing import ClassVar, ParamSpec, TypeAlias
 
 from textual import work
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
+from textual.css.query import NoMatches
 from textual.screen import ModalScreen
 from textual.widgets import DataTable, Footer, RichLog, Static
 from textual.worker import get_current_worker
 
-from ductile.core.terminal_text import escape_controls, escape_in_json
+from ductile.core.terminal_text import escape_controls
 from ductile.errors import DaemonNotRunningError, DuctileError
 from ductile.watch import rows
 from ductile.watch.rows import JsonDocument, Row
 
+P = ParamSpec("P")
+
 Call: TypeAlias = Callable[[str, Mapping[str, object]], JsonDocument]
+#: The document of a job as text in lines of at most this width.
+ShowJob: TypeAlias = Callable[[JsonDocument, int], str]
 #: Title and columns of each table.
 _TABLES: dict[str, tuple[str, tuple[str, ...]]] = {
     "jobs": ("Running and queued", rows.JOB_COLUMNS),
@@ -39,23 +44,98 @@ _FOLLOW_TIMEOUT = "2s"
 _RETRY_SECONDS = 0.5
 
 
+#: The latest output of a running job that is kept on the screen.
+_MAX_OUTPUT = 50_000
+_ENDED = ("succeeded", "failed", "dead")
+#: Columns beside the text of a job: margin, border, padding and scroll bar.
+_DETAILS_FRAME = 8
+
+
 class Details(ModalScreen[None]):
-    """The document of one job."""
+    """Everything about one job, and what it prints while it runs."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q,enter", "app.pop_screen", "close")]
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, job: JsonDocument, call: Call, show_job: ShowJob) -> None:
         super().__init__()
-        self._text = text
+        self._job = job
+        self._call = call
+        self._show_job = show_job
+        self._output = ""
 
     def compose(self) -> ComposeResult:
-        with VerticalScroll(id="details"):
-            yield Static(self._text, markup=False)
+        with VerticalScroll(id="details") as scroll:
+            scroll.border_subtitle = "Escape closes"
+            yield Static("", id="document", markup=False)
+            yield Static("", id="output", markup=False)
+
+    def on_mount(self) -> None:
+        self._update("")
+        if self._job["status"] not in _ENDED:
+            self.follow_output()
+
+    def on_resize(self) -> None:
+        self._update("")
+
+    @work(thread=True)
+    def follow_output(self) -> None:
+        """Add what the job prints, until it has ended; then show its result."""
+        worker, job_id = get_current_worker(), self._job["job_id"]
+        position, known = None, 0
+        while not worker.is_cancelled:
+            wanted = {"job_id": job_id, "after": position, "executions": known, "timeout": _FOLLOW_TIMEOUT}
+            try:
+                news = self._call("job.follow", wanted)
+                done = news["ended"] or news["stopping"]
+                job = self._call("job.show", {"job_id": job_id}) if done or news["executions"] else self._job
+            except DuctileError as error:
+                self.app.call_from_thread(self.notify, error.message, severity="error")
+                return
+            position = news["position"]
+            known = max([known, *(int(row["execution"]) for row in news["executions"])])
+            self._job = job
+            self.app.call_from_thread(self._update, "".join(piece["text"] for piece in news["output"]))
+            if done:
+                return
+
+    def _update(self, printed: str) -> None:
+        if not self.is_attached:
+            return
+        document, output = self.query_one("#document", Static), self.query_one("#output", Static)
+        document.update(self._show_job(self._job, max(self.app.size.width - _DETAILS_FRAME, 20)))
+        self._output = (self._output + printed)[-_MAX_OUTPUT:]
+        if (
+            self._job["status"] in _ENDED or not self._output
+        ):  # the document has the output of a job that ended
+            output.update("")
+            return
+        lines = self._output.replace("\r\n", "\n").replace("\r", "\n").rstrip("\n").split("\n")
+        output.update("\n".join(("", "Output so far", *(f"  {escape_controls(line)}" for line in lines))))
+        if printed:
+            self.query_one("#details", VerticalScroll).scroll_end(animate=False)
+
+
+class Confirm(ModalScreen[bool]):
+    """A question; only `y` says yes."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("y", "dismiss(True)", "yes"),
+        Binding("n,escape,enter,q", "dismiss(False)", "no"),
+    ]
+
+    def __init__(self, question: str) -> None:
+        super().__init__()
+        self._question = question
+
+    def compose(self) -> ComposeResult:
+        yield Static(f"{self._question} [y/N]", id="question", markup=False)
 
 
 class WatchApp(App[None]):
     TITLE = "ductile"
     ENABLE_COMMAND_PALETTE = False
+    #: Below 100 columns the tables are below each other.
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-wide")]  # noqa: RUF012 - Textual declares it so
     CSS = """
     #head { height: 1; padding: 0 1; background: $primary; color: $text; }
     #left { width: 1fr; } #right { width: 1fr; }
@@ -63,7 +143,14 @@ class WatchApp(App[None]):
     DataTable:focus { border: round $accent; }
     DataTable { height: 1fr; }
     RichLog { height: 2fr; scrollbar-size-vertical: 1; }
-    #details { margin: 2 6; padding: 1 2; background: $surface; border: round $primary; }
+    #details { margin: 1 1; padding: 0 1; background: $surface; border: round $primary; }
+    Confirm { align: center middle; }
+    #question { width: auto; max-width: 90%; height: auto; padding: 1 2; background: $surface;
+                border: round $warning; }
+    .-narrow #columns { layout: vertical; overflow-y: auto; }
+    .-narrow #left, .-narrow #right { width: 100%; height: auto; }
+    .-narrow DataTable { height: auto; min-height: 4; max-height: 9; }
+    .-narrow RichLog { height: 9; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("c", "cancel", "cancel"),
@@ -74,15 +161,16 @@ class WatchApp(App[None]):
         Binding("q", "quit", "quit"),
     ]
 
-    def __init__(self, call: Call, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+    def __init__(self, call: Call, show_job: ShowJob, zone: tzinfo = UTC) -> None:
         super().__init__()
         self._call = call
-        self._now = now
+        self._show_job = show_job
+        self._zone = zone
         self._paused: set[str] = set()
 
     def compose(self) -> ComposeResult:
         yield Static("", id="head", markup=False)
-        with Horizontal():
+        with Horizontal(id="columns"):
             with Vertical(id="left"):
                 yield from (self._table(name) for name in ("jobs", "runs", "failed"))
             with Vertical(id="right"):
@@ -102,7 +190,8 @@ class WatchApp(App[None]):
         return table
 
     def on_mount(self) -> None:
-        self.follow()
+        # Lines of events depend on the width, which is known after the first layout.
+        self.call_after_refresh(self.follow)
 
     # -- show
 
@@ -115,10 +204,10 @@ class WatchApp(App[None]):
             try:
                 after = self._refresh(after)
             except DaemonNotRunningError as error:
-                self.call_from_thread(self._set_headline, error.message)
+                self._update(self._set_headline, error.message)
                 return
             except DuctileError as error:  # Such as a store that closes; the next call finds out more.
-                self.call_from_thread(self._set_headline, error.message)
+                self._update(self._set_headline, error.message)
                 time.sleep(_RETRY_SECONDS)
 
     def _refresh(self, after: int | None) -> int:
@@ -137,7 +226,7 @@ class WatchApp(App[None]):
         ]
         status = self._call("system.status", {})
         schedules = self._call("schedule.list", {})
-        now = self._now()
+        now = datetime.now(UTC)
         tables = {
             "jobs": rows.job_rows(queue, now),
             "runs": rows.run_rows(steps, now),
@@ -148,9 +237,14 @@ class WatchApp(App[None]):
         self._paused = {
             f"{entry['plugin']}\t{entry['id']}" for entry in schedules["schedules"] if entry["paused_at"]
         }
-        self.call_from_thread(self._show, rows.headline(status), tables, tail["events"])
+        self._update(self._show, rows.headline(status), tables, tail["events"])
         seen = [int(event["seq"]) for event in tail["events"]]
         return max(seen, default=after or 0)
+
+    def _update(self, show: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
+        """Change the screen, from the thread that follows. While the program is closed it has no widgets."""
+        with suppress(NoMatches):
+            self.call_from_thread(show, *args, **kwargs)
 
     def _show(self, headline: str, tables: Mapping[str, list[Row]], new_events: list[JsonDocument]) -> None:
         self._set_headline(headline)
@@ -168,7 +262,7 @@ class WatchApp(App[None]):
                 table.move_cursor(row=keys.index(selected))
         events = self.query_one("#events", RichLog)
         for event in new_events:
-            line = rows.event_line(event, events.scrollable_content_region.width)
+            line = rows.event_line(event, events.scrollable_content_region.width, self._zone)
             events.write(escape_controls(line).replace("\n", " "))
 
     def _set_headline(self, text: str) -> None:
@@ -176,8 +270,23 @@ class WatchApp(App[None]):
 
     # -- act
 
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool:  # noqa: ARG002 - of Textual
+        """Keys of the tables have no effect while another screen is above them."""
+        return len(self.screen_stack) == 1 or action in ("pop_screen", "dismiss")
+
     def action_cancel(self) -> None:
-        self._act("job.cancel", ("jobs", "runs"), lambda key: {"job_id": key})
+        """Ask first: a running process is ended."""
+        key = self._selected_key(("jobs", "runs"))
+        if key is None:
+            return
+        table = self.focused
+        what = " ".join(table.get_row(key)[1::-1]) if isinstance(table, DataTable) else key
+
+        def answered(yes: bool | None) -> None:
+            if yes:
+                self._do("job.cancel", {"job_id": key})
+
+        self.push_screen(Confirm(f"Cancel {what}? A running process is ended."), answered)
 
     def action_retry(self) -> None:
         self._act("job.retry", ("failed",), lambda key: {"job_id": key})
@@ -193,29 +302,30 @@ class WatchApp(App[None]):
             self._do("schedule.resume" if key in self._paused else "schedule.pause", _schedule(key))
 
     def action_details(self) -> None:
-        if isinstance(self.screen, Details):
-            self.pop_screen()
-        elif (key := self._key(("jobs", "runs", "failed"))) is not None:
+        if (key := self._key(("jobs", "runs", "failed"))) is not None:
             self.inspect_job(key)
 
     @work(thread=True)
     def inspect_job(self, job_id: str) -> None:
         try:
-            shown = self._call("job.show", {"job_id": job_id})
-            text = escape_in_json(json.dumps(shown, indent=2, ensure_ascii=False))
+            job = self._call("job.show", {"job_id": job_id})
         except DuctileError as error:
             self.call_from_thread(self.notify, error.message, severity="error")
             return
-        self.call_from_thread(self.push_screen, Details(text))
+        self.call_from_thread(self.push_screen, Details(job, self._call, self._show_job))
 
     def _act(
         self, operation: str, tables: tuple[str, ...], given: Callable[[str], Mapping[str, object]]
     ) -> None:
+        if (key := self._selected_key(tables)) is not None:
+            self._do(operation, given(key))
+
+    def _selected_key(self, tables: tuple[str, ...]) -> str | None:
+        """Return the key of the selected row; None, with a note on the screen, if no row is selected."""
         key = self._key(tables)
         if key is None:
             self.notify(f"select a row of {' or '.join(_TABLES[name][0] for name in tables)} first")
-        else:
-            self._do(operation, given(key))
+        return key
 
     @work(thread=True)
     def _do(self, operation: str, given: Mapping[str, object]) -> None:

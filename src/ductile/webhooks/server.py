@@ -8,9 +8,11 @@ little.
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+from urllib.parse import parse_qsl
 
 from msgspec import UNSET
 
+from ductile.core.webhooks.signatures import SignatureForm
 from ductile.errors import DuctileError, MethodNotAllowedError, NotFoundError, TooBusyError
 from ductile.http.application import (
     Exchange,
@@ -24,7 +26,7 @@ from ductile.http.body import BodyBudget, read_body
 from ductile.http.responses import JsonResponse, encode
 from ductile.http.server import Listener, ListenerLimits
 from ductile.operations.system.probes import health, is_forwarded
-from ductile.operations.webhooks.incoming import InvalidSignatureError, receive
+from ductile.operations.webhooks.incoming import InvalidSignatureError, check_signature, receive
 from ductile.operations.webhooks.manage import find_endpoint
 from ductile.telemetry.signals import Signal, SignalBus, SignalLevel, describe_error
 
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
 
     from uvicorn._types import ASGIReceiveCallable, ASGISendCallable, HTTPScope
 
+    from ductile.config.snapshot import WebhookEndpoint
     from ductile.core.json import JsonObject
     from ductile.operations.context import OperationContext
 
@@ -88,7 +91,7 @@ class WebhookApplication(HttpApplication[WebhookExchange]):
             return JsonResponse(content=encode(await health(self._context, exchange.peer, headers)))
         endpoint = find_endpoint(self._context.snapshot(), scope["path"])
         exchange.endpoint = endpoint.name
-        _require_method(scope, "POST")
+        _require_method(scope, *_methods(endpoint))
         self._context.refuse_when_stopping()
         body = await read_body(
             scope,
@@ -101,7 +104,17 @@ class WebhookApplication(HttpApplication[WebhookExchange]):
         # While a slow body arrived, the daemon may have begun to stop, or a reload changed the secret.
         self._context.refuse_when_stopping()
         endpoint = find_endpoint(self._context.snapshot(), scope["path"])
-        result = await receive(self._context, endpoint, _joined_headers(scope), body)
+        request_headers = _joined_headers(scope)
+        if endpoint.scheme.form is SignatureForm.URL_TOKEN:
+            query = dict(parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True))
+            request_headers[endpoint.scheme.header] = query.pop("token", "")
+            if scope["method"] == "HEAD":
+                # Some senders ask first whether the address exists.
+                check_signature(endpoint, request_headers, b"", self._context.now())
+                return JsonResponse(content=b"")
+            if scope["method"] == "GET":
+                body = encode(query)
+        result = await receive(self._context, endpoint, request_headers, body)
         self._signals.emit(
             Signal.WEBHOOK_ACCEPTED,
             job_id=result.job_id or None,
@@ -122,11 +135,14 @@ class WebhookApplication(HttpApplication[WebhookExchange]):
         return DuctileError("an unexpected error in the daemon")
 
     def on_client_error(self, exchange: WebhookExchange, error: DuctileError) -> None:
+        reason = error.why if isinstance(error, InvalidSignatureError) else error.message
+        if exchange.endpoint is not None and self._context.webhook_refusals is not None:
+            self._context.webhook_refusals.add(exchange.endpoint, reason, self._context.now())
         data: JsonObject = {
             "endpoint": exchange.endpoint,
             "path": exchange.scope["path"][:_MAX_LOGGED_PATH],
             "status": error.http_status,
-            "reason": error.why if isinstance(error, InvalidSignatureError) else error.message,
+            "reason": reason,
             "peer": exchange.peer,
         }
         level = SignalLevel.DEBUG if self._is_quiet(exchange, error) else None
@@ -147,6 +163,12 @@ class WebhookApplication(HttpApplication[WebhookExchange]):
             f"The webhooks listener refused more requests: {described_counts(counts)}.",
             data={"listener": "webhooks", "requests": dict(counts), "peer": peer},
         )
+
+
+def _methods(endpoint: WebhookEndpoint) -> tuple[str, ...]:
+    """A browser that is redirected to an endpoint sends GET; it can only have a token in its address."""
+    is_url_token = endpoint.scheme.form is SignatureForm.URL_TOKEN
+    return ("POST", "GET", "HEAD") if is_url_token else ("POST",)
 
 
 def _require_method(scope: HTTPScope, *methods: str) -> None:

@@ -206,7 +206,7 @@ def ask_about_jobs(ask: Asker) -> None:
     for job_id in (good, bad, waiting, running, run, bypassed):
         ask(200, "GET", f"/job/{job_id}")
         ask(200, "GET", f"/jobs/{job_id}")
-        for part in ("tree", "log", "explain"):
+        for part in ("tree", "log", "explain", "export"):
             ask(200, "GET", f"/job/{job_id}/{part}")
     assert ask(200, "GET", f"/job/{good}?result=only")["result"] is not None
     assert ask(502, "POST", "/pipeline/both?strict=true")["ok"] is False
@@ -230,6 +230,8 @@ def ask_about_jobs(ask: Asker) -> None:
     assert ask(200, "POST", f"/job/{run}/retry", {"dry_run": True})["status"] == "failed"
     ask(200, "POST", f"/job/{run}/retry")
     ask(409, "POST", f"/job/{good}/retry")
+    assert ask(200, "POST", f"/job/{good}/rerun", {"dry_run": True})["rerun_of"] == good
+    assert ask(202, "POST", f"/job/{good}/rerun", {"payload": {}})["rerun_of"] == good
 
 
 def ask_with_dry_runs(ask: Asker) -> None:
@@ -239,6 +241,7 @@ def ask_with_dry_runs(ask: Asker) -> None:
         ask(200, "POST", path, dry)
     ask(200, "POST", "/event", {"type": "go.now", "payload": {}, **dry})
     ask(200, "POST", "/event/explain", {"type": "go.now", "payload": {}})
+    ask(200, "POST", "/replay/maker", {"include_writes": True})
     ask(202, "POST", "/plugin/maker")
     for name in ("maker", "later"):
         assert "note" not in ask(200, "POST", f"/run/{name}", dry)
@@ -261,6 +264,10 @@ def ask_about_many(ask: Asker) -> None:
     assert ask(200, "GET", "/ledger?limit=5")["events"]
     assert "payload_excerpt" in ask(200, "GET", "/jobs?payload=true")["jobs"][0]
     assert ask(200, "POST", f"/run/{ended}/retry", {"step": "1", **dry})["job_id"] is None
+    step = api.get(f"/jobs?run={ended}")["jobs"][-1]["job_id"]
+    for job_id, key in ((ended, "pipeline"), (step, "note")):
+        assert key in ask(200, "POST", f"/job/{job_id}/rerun", dry)
+        assert key in ask(202, "POST", f"/job/{job_id}/rerun")
     again = ask(202, "POST", f"/run/{ended}/retry", {"step": "1"})
     assert again["status"] == "queued"
     api.ended(again["job_id"])
@@ -320,6 +327,7 @@ def ask_to_operate(ask: Asker) -> None:
         "/system/breaker/broken",
         "/tokens",
         "/tokens/hook",
+        "/tokens/jobs:ro",
     ):
         ask(200, "GET", path)
     ask(404, "GET", "/analytics/plugins?plugin=nobody")
@@ -336,6 +344,17 @@ def ask_to_operate(ask: Asker) -> None:
             ask(200, "POST", f"/tokens/robot/{action}", body)
 
 
+def ask_about_configurations(ask: Asker, config: Path) -> None:
+    config.write_text(f"{config.read_text()}# a change\n")
+    for path in ("/config/diff", "/config/history", "/config/changes", "/config/value?key=service"):
+        ask(200, "GET", path)
+    ask(404, "GET", "/config/value?key=servcie")
+    ask(200, "POST", "/config/plan", {"set": {"service.name": "other"}})
+    for action in ("apply", "rollback"):
+        for body in ({"dry_run": True}, {}):
+            ask(200, "POST", f"/config/{action}", body)
+
+
 def ask_about_the_rest(ask: Asker, directory: Path) -> None:
     for path in ("/", "/healthz", "/readyz", "/plugins", "/skills", "/topology", "/openapi.json"):
         ask(200, "GET", path)
@@ -349,6 +368,11 @@ def ask_about_the_rest(ask: Asker, directory: Path) -> None:
     ask(404, "GET", "/plugin/nobody")
     for path in ("/analytics/queue", "/analytics/summary?span=1h", "/config/view", "/system/doctor"):
         ask(200, "GET", path)
+    for path in ("/analytics/series", "/tools"):
+        ask(200, "GET", path)
+    ask(200, "POST", "/tools/job_list", {})
+    ask(200, "POST", "/tools/run__echo__handle", {"as_task": True})
+    ask(404, "POST", "/tools/nothing", {})
     ask(200, "GET", "/system/selfcheck")
     ask.api.daemon.wait_for("breaker.changed")  # by the first run of the schedule, which fails
     assert ask(200, "POST", "/system/breaker/broken/reset", {"dry_run": True})["would_reset"] == ["poll"]
@@ -366,6 +390,7 @@ def ask_about_the_rest(ask: Asker, directory: Path) -> None:
     ask(200, "POST", "/system/reload")
     assert ask(200, "GET", "/webhooks")["on_disk"] is None
     config = directory / "demo" / "config.yaml"
+    ask_about_configurations(ask, config)
     config.write_text(config.read_text().replace("name: pushed", "name: pushed-too"))
     assert ask.api.place.ductile("config", "lock").status == 0
     differs = ask(200, "GET", "/webhooks")["on_disk"]

@@ -98,6 +98,13 @@ CASES = (
     ),
     Case(
         method="POST",
+        path="/replay/absent",
+        scopes=("system:rw",),
+        template="/replay/{plugin}",
+        status=404,
+    ),
+    Case(
+        method="POST",
         path="/event/explain",
         scopes=("events:ro", "events:rw", "read:events"),
         template="/event/explain",
@@ -105,6 +112,20 @@ CASES = (
     ),
     Case(method="GET", path=f"/job/{MISSING}", scopes=READS_JOBS, template="/job/{job_id}", status=404),
     Case(method="GET", path=f"/jobs/{MISSING}", scopes=READS_JOBS, template="/jobs/{job_id}", status=404),
+    Case(
+        method="GET",
+        path=f"/job/{MISSING}/export",
+        scopes=READS_JOBS,
+        template="/job/{job_id}/export",
+        status=404,
+    ),
+    Case(
+        method="POST",
+        path=f"/job/{MISSING}/rerun",
+        scopes=("jobs:rw",),
+        template="/job/{job_id}/rerun",
+        status=404,
+    ),
     Case(
         method="GET",
         path=f"/job/{MISSING}/tree",
@@ -192,6 +213,20 @@ CASES = (
         template="/system/selfcheck",
     ),
     Case(method="GET", path="/config/view", scopes=("system:ro", "system:rw"), template="/config/view"),
+    Case(method="GET", path="/config/history", scopes=("system:ro", "system:rw"), template="/config/history"),
+    Case(method="GET", path="/config/diff", scopes=("system:ro", "system:rw"), template="/config/diff"),
+    Case(method="GET", path="/config/value", scopes=("system:ro", "system:rw"), template="/config/value"),
+    Case(method="GET", path="/config/changes", scopes=("system:ro", "system:rw"), template="/config/changes"),
+    Case(method="POST", path="/config/plan", scopes=("system:rw",), template="/config/plan"),
+    Case(method="POST", path="/config/apply", scopes=("system:rw",), template="/config/apply"),
+    Case(
+        method="POST",
+        path="/config/rollback",
+        body={"to": "0000000000000"},
+        scopes=("system:rw",),
+        template="/config/rollback",
+        status=404,
+    ),
     Case(method="POST", path="/system/reload", scopes=("system:rw",), template="/system/reload"),
     Case(method="POST", path="/system/sweep", scopes=("system:rw",), template="/system/sweep"),
     Case(
@@ -528,6 +563,9 @@ CASES = (
         template="/system/digest",
     ),
     Case(method="GET", path="/analytics/plugins", scopes=READS_JOBS, template="/analytics/plugins"),
+    Case(method="GET", path="/analytics/series", scopes=READS_JOBS, template="/analytics/series"),
+    Case(method="GET", path="/tools", scopes=EVERY_SCOPE, template="/tools"),
+    Case(method="POST", path="/tools/job_list", scopes=READS_JOBS, template="/tools/{tool}", body={}),
 )
 OPEN = (
     "/",
@@ -764,9 +802,7 @@ def test_the_cause_of_a_failure_is_served_over_http(tmp_path: Path) -> None:
         job_id = api.post("/plugin/broken/poll")["job_id"]
         api.ended(job_id)
         why = api.get(f"/job/{job_id}/explain", token=token_for("jobs:ro"))
-        assert why["verdict"] == (
-            "broken poll failed in its only attempt, the last time (plugin_error): it is broken."
-        )
+        assert why["verdict"] == ("broken poll failed in its only attempt (plugin_error): it is broken.")
         assert why["advice"]
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from builders.daemons import answering
 from builders.http import Api, Said, an_api, an_api_place, token_for
+from builders.postgres import STORES, keep_in
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 STRICT = """\
@@ -39,13 +40,14 @@ pipelines:
 """
 
 
-@pytest.fixture(scope="module")
-def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
+@pytest.fixture(scope="module", params=STORES)
+def api(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
     plugins = "  strict: {validate_input: true}\n  loose: {uses: strict}\n  broken: {}\n"
     place = an_api_place(tmp_path_factory.mktemp("api"), plugins, more=PIPELINES)
     plugin = place.plugin("strict", '#!/bin/sh\ncat >/dev/null\necho \'{"status": "ok", "result": "hi"}\'\n')
     (plugin / "manifest.yaml").write_text(STRICT)
     place.plugin("broken", answering({"status": "error", "error": "no", "retry": False}))
+    keep_in(request.param, place.config)
     with an_api(place) as running:
         yield running
 

@@ -21,10 +21,18 @@ from builders.jobs import START, Clock, a_new_job, some_rng
 from builders.plugins import a_plugin
 from builders.stores import accept
 from ductile.admin.backup.archive import MANIFEST
-from ductile.admin.backup.create import BackupPart, BackupRequest, StoreFiles, back_up, parse_parts
+from ductile.admin.backup.create import (
+    BackupPart,
+    BackupProgress,
+    BackupRequest,
+    StoreFiles,
+    back_up,
+    parse_parts,
+)
 from ductile.admin.backup.restore import restore, verify
 from ductile.admin.config import OpenedConfiguration, open_configuration
 from ductile.config.load import SealMode
+from ductile.config.snapshot import StateLocation
 from ductile.errors import ConflictError, NotFoundError, RefusedError, StoreError, UsageError
 from ductile.offline import store_files
 from ductile.store.sqlite.store import open_sqlite_store
@@ -75,6 +83,56 @@ def files_below(directory: Path) -> dict[str, bytes]:
         for path in sorted(directory.rglob("*"))
         if path.is_file()
     }
+
+
+def a_script(path: Path) -> Path:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("#!/bin/sh\necho saved\n")
+    path.chmod(0o755)
+    return path
+
+
+def a_home_with_scripts(directory: Path, **runs: str) -> Path:
+    home = a_home(directory)
+    rows = "".join(f"  {name}: {{run: {run}}}\n" for name, run in runs.items())
+    a_config(home, f"environment_vars: {{include: [.env]}}\nplugins:\n  echo: {{}}\n{rows}")
+    return home
+
+
+@pytest.mark.parametrize(
+    ("run", "file"),
+    [
+        ("./backup.sh --full", "backup.sh"),
+        ('"./backup.sh | tee log"', "backup.sh"),
+        ("[sh, backup.sh, config.yaml]", "backup.sh"),
+        ("sh jobs/nightly.sh", "jobs/nightly.sh"),
+        ('"sh jobs/nightly.sh > log"', "jobs/nightly.sh"),
+    ],
+)
+def test_a_backup_has_the_scripts_of_the_configuration(tmp_path: Path, run: str, file: str) -> None:
+    """A script beside the configuration is restored with it, and can be executed as before."""
+    home = a_home_with_scripts(tmp_path, night=run)
+    script = a_script(home / file)
+    done = saved(home, tmp_path / "b.tar.gz")
+    assert done["files"]["plugins"] == 3
+    restore(tmp_path / "b.tar.gz", tmp_path / "new", store_files(), quiet)
+    assert (tmp_path / "new" / file).read_bytes() == script.read_bytes()
+    assert os.access(tmp_path / "new" / file, os.X_OK)
+
+
+def test_a_script_from_elsewhere_is_listed_as_left_out(tmp_path: Path) -> None:
+    """It may be a program of the system. Commands that are found by PATH are not listed."""
+    script = a_script(tmp_path / "elsewhere" / "backup.sh")
+    home = a_home_with_scripts(tmp_path, night=str(script), again=f"{script} --full", day="echo hello")
+    done = saved(home, tmp_path / "b.tar.gz", secrets=True)
+    assert (done["left_out"], done["files"]["plugins"]) == ([str(script)], 2)
+
+
+def test_a_script_that_names_the_store_does_not_have_it_copied_twice(tmp_path: Path) -> None:
+    home = a_home_with_scripts(tmp_path, size="wc -c data/state.db")
+    saved(home, tmp_path / "b.tar.gz")
+    assert names_in(tmp_path / "b.tar.gz").count("inside/data/state.db") == 1
+    assert saved(home, tmp_path / "c.tar.gz")["files"] == {"config": 1, "state": 1, "plugins": 2}
 
 
 def test_a_restore_brings_back_the_same_files(tmp_path: Path) -> None:
@@ -174,9 +232,9 @@ def test_a_file_that_appears_meanwhile_stays(tmp_path: Path) -> None:
     target = tmp_path / "b.tar.gz"
     real = store_files()
 
-    def copy(source: Path, copied: Path, progressed: Callable[[int, int], None]) -> None:
+    def copy(source: StateLocation, copied: Path, progress: BackupProgress) -> None:
         target.write_text("precious")
-        real.copy(source, copied, progressed)
+        real.copy(source, copied, progress)
 
     with pytest.raises(ConflictError, match="not overwritten"):
         saved(home, target, replace(real, copy=copy))
@@ -388,8 +446,8 @@ def test_a_store_that_is_damaged_inside_a_whole_archive_is_found(tmp_path: Path)
     home = a_home(tmp_path)
     real = store_files()
 
-    def copy_badly(source: Path, copied: Path, progressed: Callable[[int, int], None]) -> None:
-        real.copy(source, copied, progressed)
+    def copy_badly(source: StateLocation, copied: Path, progress: BackupProgress) -> None:
+        real.copy(source, copied, progress)
         data = bytearray(copied.read_bytes())
         data[4096:12288] = os.urandom(8192)
         copied.write_bytes(data)

@@ -70,15 +70,15 @@ async def test_a_commit_in_progress_at_shutdown_is_answered_as_uncertain(tmp_pat
 
     def hang(_session: Session) -> None:
         stuck.set()
-        disk.wait(20)
+        disk.wait(60)
 
     commit = store.run_write(Priority.SETTLE, hang)
-    await asyncio.to_thread(stuck.wait, 20)
+    await asyncio.to_thread(stuck.wait, 60)
     whole, half = Call(b'{"payload": {}}'), Call(None)
     answering = [
         asyncio.create_task(application(call.scope, call.receive, call.send)) for call in (whole, half)
     ]
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         await half.waited_for.wait()
         while not store.writer.waiting(Priority.ENQUEUE):  # noqa: ASYNC110 - there is no signal for it
             await asyncio.sleep(0)

@@ -8,8 +8,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ductile.api.endpoints import ENDPOINTS
-from ductile.api.openapi import command_id, fixed_id, pipeline_id
+from ductile.api.openapi import fixed_id
 from ductile.config.names import NAME
+from ductile.operations.plugins.skills import command_id, pipeline_id
 
 #: Few letters and many separators: names that could be taken for one another.
 NAMES = st.from_regex(r"[a_][ab_2-]{0,5}", fullmatch=True) | st.from_regex(NAME, fullmatch=True)

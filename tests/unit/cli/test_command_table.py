@@ -21,6 +21,8 @@ MUTATIONS = [
     "system reset",
     "system backup",
     "system restore",
+    "config apply",
+    "config rollback",
     "config lock",
     "config set",
     "config init",
@@ -88,7 +90,15 @@ def test_a_misspelt_action_of_queue_is_not_taken_for_something_else() -> None:
 
 @pytest.mark.parametrize(
     ("milliseconds", "text"),
-    [(None, "-"), (0.4, "0ms"), (999, "999ms"), (1500, "1.5s"), (61_000, "1m01s"), (3_660_000, "1h01m")],
+    [
+        (None, "-"),
+        (0, "0ms"),
+        (0.4, "<1ms"),
+        (999, "999ms"),
+        (1500, "1.5s"),
+        (61_000, "1m01s"),
+        (3_660_000, "1h01m"),
+    ],
 )
 def test_spans_read_as_people_say_them(milliseconds: float | None, text: str) -> None:
     assert fmt.ms(milliseconds) == text

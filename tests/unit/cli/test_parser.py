@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
-from ductile.cli.command_table import NOUNS, SHORT_FORMS, VERSION_COMMAND
+from ductile.cli.command_table import NOUNS, SHORT_FORMS, VERSION_COMMAND, find_short_form, first_words
 from ductile.cli.parser import ParsedCommand, parse, wants_json
+from ductile.cli.suggestions import SYNONYMS
 from ductile.errors import UsageError
 
 
@@ -88,17 +91,45 @@ def test_a_negative_number_is_a_value(value: str) -> None:
 @pytest.mark.parametrize(
     ("words", "suggestion"),
     [
-        (["confg"], "ductile config"),
-        (["plugn", "list"], "ductile plugin"),
+        (["confg"], "ductile config show"),
+        (["plugn", "list"], "ductile plugin list"),
         (["plugin", "lst"], "ductile plugin list"),
+        (["reset"], "ductile system reset"),
+        (["resett"], "ductile system reset"),
+        (["cancel"], "ductile job cancel"),
+        (["schedules"], "ductile schedule list"),
+        (["events"], "ductile event tail"),
+        (["jobs", "show", "last"], "ductile job show"),
+        (["plugins", "list"], "ductile plugin list"),
+        (["job", "logz"], "ductile job logs"),
+        (["job", "stop"], "ductile job cancel"),
+        (["config", "reload"], "ductile reload"),
+        (["ps"], "ductile queue list"),
         (["--jsn", "plugins"], "--json"),
         (["config", "check", "--jsno"], "--json"),
         (["config", "lock", "--dryrun"], "--dry-run"),
     ],
 )
 def test_near_misses_are_suggested(words: list[str], suggestion: str) -> None:
-    """Did-you-mean for nouns, actions and options."""
+    """Did-you-mean for nouns, actions and options, across levels and by the words of other tools."""
     assert f"did you mean `{suggestion}`?" in (the_error(*words).hint or "")
+
+
+def test_an_action_of_several_nouns_is_suggested_with_each() -> None:
+    hint = the_error("list").hint or ""
+    assert all(f"`ductile {noun.name} list`" in hint for noun in NOUNS if "list" in noun.modules)
+
+
+def test_every_suggested_command_exists() -> None:
+    """What is suggested works when it is typed: the words for other tools, plurals, and actions alone."""
+    words = [line.split() for line in SYNONYMS]
+    words += [[f"{noun.name}s"] for noun in NOUNS if find_short_form(f"{noun.name}s") is None]
+    words += [[action] for noun in NOUNS for action in noun.modules if action not in first_words()]
+    for typed in words:
+        suggested = re.findall(r"`ductile ([^`]*)`", (the_error(*typed).hint or "").partition("? See ")[0])
+        assert suggested, typed
+        for line in suggested:
+            assert parse([*line.split(), "--help"]).action is not None, (typed, line)
 
 
 @pytest.mark.parametrize(
@@ -158,7 +189,7 @@ def test_jobs_are_looked_after_by_short_forms(word: str) -> None:
         ("lock", "did you mean `ductile config lock` or `ductile plugin lock`?"),
         ("cancel", "did you mean `ductile job cancel`?"),
         ("strat", "did you mean `ductile start`?"),
-        ("jobs", "did you mean `ductile job`?"),
+        ("jobs", "did you mean `ductile job list`?"),
     ],
 )
 def test_an_action_without_its_noun_is_completed(word: str, hint: str) -> None:

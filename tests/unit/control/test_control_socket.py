@@ -63,7 +63,7 @@ async def call_through_socket(
     server = ControlServer(path, {"it": operation}, signals or SignalBus(), peer_uid=peer_uid)
     await server.start()
     try:
-        return await asyncio.to_thread(call_daemon, path, "it", given, timeout=10)
+        return await asyncio.to_thread(call_daemon, path, "it", given, timeout=60)
     finally:
         await server.stop()
 
@@ -164,9 +164,9 @@ async def is_cancelled_on_disconnect(path: Path, name: str) -> bool:
         if name not in WAITING:
             # The server answers a later client, so it has been told of the end of this one.
             with pytest.raises(UsageError):
-                await asyncio.to_thread(call_daemon, path, "unknown", {}, timeout=20)
+                await asyncio.to_thread(call_daemon, path, "unknown", {}, timeout=60)
             may_end.set()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             return await cancelled
     finally:
         await server.stop()
@@ -193,7 +193,7 @@ def test_a_daemon_that_does_not_answer_or_disconnects(tmp_path: Path) -> None:
         for _ in range(2):
             listener.accept()[0].close()
         with pytest.raises(DaemonNotRunningError):
-            exchange(connection, "it", {}, timeout=10)
+            exchange(connection, "it", {}, timeout=60)
 
 
 def test_the_link_leads_to_the_daemon_that_wrote_it(tmp_path: Path) -> None:

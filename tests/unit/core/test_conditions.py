@@ -310,10 +310,10 @@ def test_a_verdict_as_json() -> None:
 def test_a_regular_expression_that_takes_too_long_is_an_error() -> None:
     """Time-bounded. The error names the path and shows neither pattern nor text."""
     scope = EvalContext(payload={"x": "a" * 80 + "!"})
-    began = time.perf_counter()
+    began = time.process_time()  # not by the clock on the wall: the machine may be busy with something else
     with pytest.raises(ConditionError, match=r"payload\.x .*longer than") as failed:
         judged(is_("payload.x", "regex", "(a|aa)+$"), scope)
-    assert time.perf_counter() - began < 5
+    assert time.process_time() - began < 5
     assert "aa" not in str(failed.value)
 
 

@@ -34,9 +34,9 @@ from ductile.core.jobs.model import (
     StepNotCreated,
     SubmittedBy,
 )
+from ductile.core.jobs.plugin_state import MAX_STATE_BYTES
 from ductile.core.jobs.settlement import (
     MAX_EVENTS,
-    MAX_STATE_BYTES,
     LogStatus,
     Settlement,
     SettleView,

@@ -15,6 +15,7 @@ from ductile.core.expressions.templates import (
     fill,
 )
 from ductile.core.json import MAX_DEPTH, JsonValue
+from ductile.struct import replace
 
 SCOPE = EvalContext(
     payload={
@@ -112,6 +113,25 @@ def test_a_missing_path_fails_and_names_the_path_and_the_key(path: str, around: 
     with pytest.raises(TemplateError, match=rf"there is no {path}, which with\.to\.who refers to") as failed:
         fill(template, SCOPE)
     assert failed.value.where == ("to", "who")
+
+
+@pytest.mark.parametrize(
+    ("payload", "path", "said"),
+    [
+        ({"result": 1, "exit_code": 0}, "payload.size", "refers to; payload has result, exit_code"),
+        ({"b": [{"id": "x", "n": 1}]}, "payload.b.x.result", "refers to; payload.b.x has id, n"),
+        ({"a": {"b": {}}, "c": 1}, "payload.a.gone.more", "refers to; payload.a has b"),
+        ({"a": "text"}, "payload.a.b", "refers to"),
+        ({}, "payload.a", "refers to"),
+        ({str(at) * 50: at for at in range(9)}, "payload.a", f", {'7' * 40} and 1 more"),
+    ],
+)
+def test_a_missing_path_fails_with_what_there_is(payload: dict[str, object], path: str, said: str) -> None:
+    """The names beside it, a few and none too long, and no values: those may be secret."""
+    template = compile_template({"to": f"{{{path}}}"})
+    with pytest.raises(TemplateError) as failed:
+        fill(template, replace(SCOPE, payload=payload))
+    assert str(failed.value).endswith(said)
 
 
 def test_the_result_of_a_template_has_a_largest_size() -> None:

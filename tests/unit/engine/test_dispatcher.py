@@ -20,10 +20,10 @@ from ductile.config.snapshot import Discovery, Snapshot
 from ductile.core.jobs.model import JobReason, JobStatus, Requeued
 from ductile.core.policy import Policy
 from ductile.engine.dispatcher import FIRST_RESOURCE_PAUSE, Dispatcher
+from ductile.store import writer as writer_module
 from ductile.store.model.jobs import ClaimedJob, Submission
 from ductile.store.notifier import JobEnded, JobsReady
 from ductile.store.port import Priority
-from ductile.store.sqlite import writer as writer_module
 from ductile.store.sqlite.store import SqliteStore, open_sqlite_store
 from ductile.struct import replace
 
@@ -76,7 +76,7 @@ class Pool:
         self.changed.set()
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not condition():
                 self.changed.clear()
                 await self.changed.wait()
@@ -292,7 +292,7 @@ async def test_the_next_claim_shares_the_commit_of_the_result_that_frees_a_worke
     pool.dispatcher.wake()
     await pool.until(lambda: pool.running == {first.id})
     let_go = threading.Event()
-    held = store.run_write(Priority.SETTLE, lambda _session: let_go.wait(20))
+    held = store.run_write(Priority.SETTLE, lambda _session: let_go.wait(60))
     pool.gate.set()
     for _ in range(10):  # turns in which the result, and then the claim, are handed to the store
         await asyncio.sleep(0)

@@ -30,7 +30,7 @@ async def test_no_schedule_fires_while_running_jobs_have_their_time_to_finish(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not even with `if_running: cancel`, which would end the job and queue another that cannot start."""
-    monkeypatch.setattr(engines, "SERVICE", "service: {max_workers: 2, shutdown_grace: 20s}\n")
+    monkeypatch.setattr(engines, "SERVICE", "service: {max_workers: 2, shutdown_grace: 5m}\n")
     go = a_plugin(tmp_path / "plugins", "gated", script=GATED) / "go"
     async with an_engine(tmp_path, "  gated: {schedule: {every: 3s, if_running: cancel}}\n") as bench:
         await bench.started()
@@ -58,7 +58,7 @@ async def test_nothing_is_taken_in_meanwhile_whatever_the_door(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, operation: str, given: JsonObject
 ) -> None:
     """Those of the command line too: the job and its caller would wait for the next start."""
-    monkeypatch.setattr(engines, "SERVICE", "service: {max_workers: 2, shutdown_grace: 20s}\n")
+    monkeypatch.setattr(engines, "SERVICE", "service: {max_workers: 2, shutdown_grace: 5m}\n")
     go = a_plugin(tmp_path / "plugins", "gated", script=GATED) / "go"
     async with an_engine(tmp_path, "  gated: {schedule: {every: 1h}}\n") as bench:
         await bench.started()

@@ -8,16 +8,21 @@ from pathlib import Path
 
 import pytest
 
+from ductile.config.snapshot import SqliteLocation
 from ductile.engine.store_lock import (
     LOCK_FILE,
     PURPOSE_FILE,
     LockHolder,
     LockPurpose,
-    StoreLock,
     find_holder,
+    lock_store,
     refuse_held,
 )
 from ductile.errors import ConflictError, DeniedError
+
+
+def at(path: Path) -> SqliteLocation:
+    return SqliteLocation(path=path)
 
 
 def shared_lock(directory: Path) -> int:
@@ -33,7 +38,7 @@ def test_reading_the_lock_does_not_keep_a_daemon_from_starting(
     """`ductile status` during a start: taking the lock is tried again."""
     descriptor = shared_lock(tmp_path)
     monkeypatch.setattr("ductile.engine.store_lock.time.sleep", lambda _seconds: os.close(descriptor))
-    lock = StoreLock(tmp_path / "state.db")
+    lock = lock_store(at(tmp_path / "state.db"))
     assert find_holder(tmp_path) == LockHolder(pid=os.getpid(), purpose=LockPurpose.DAEMON)
     lock.release()
     assert find_holder(tmp_path) is None
@@ -45,10 +50,10 @@ def test_a_lock_that_is_not_released_is_held(tmp_path: Path) -> None:
     os.pwrite(descriptor, b"4711\n", 0)
     fcntl.flock(descriptor, fcntl.LOCK_EX)
     with pytest.raises(ConflictError) as refused:
-        StoreLock(tmp_path / "state.db")
+        lock_store(at(tmp_path / "state.db"))
     assert refused.value.details == {"pid": 4711}
     os.close(descriptor)
-    StoreLock(tmp_path / "state.db").release()
+    lock_store(at(tmp_path / "state.db")).release()
 
 
 @pytest.mark.parametrize(
@@ -63,9 +68,9 @@ def test_the_error_names_the_purpose_of_the_holder(
     purpose: LockPurpose, says: str, advises: str, tmp_path: Path
 ) -> None:
     """A run without a daemon is not called a daemon, and the hint does not say to stop one."""
-    lock = StoreLock(tmp_path / "state.db", purpose)
+    lock = lock_store(at(tmp_path / "state.db"), purpose)
     with pytest.raises(ConflictError) as refused:
-        refuse_held(tmp_path / "state.db")
+        refuse_held(at(tmp_path / "state.db"))
     assert f"process {os.getpid()}" in refused.value.message
     assert str(tmp_path / LOCK_FILE) in refused.value.message
     assert says in refused.value.message
@@ -86,7 +91,7 @@ def test_a_lock_of_an_earlier_version_is_a_daemon_s(tmp_path: Path) -> None:
 def test_the_lock_file_contains_the_pid_alone(tmp_path: Path) -> None:
     """For every purpose: tools read a pid file as a number."""
     for purpose in LockPurpose:
-        lock = StoreLock(tmp_path / "state.db", purpose)
+        lock = lock_store(at(tmp_path / "state.db"), purpose)
         assert (tmp_path / LOCK_FILE).read_text() == f"{os.getpid()}\n"
         lock.release()
         assert not (tmp_path / PURPOSE_FILE).exists()
@@ -95,14 +100,14 @@ def test_the_lock_file_contains_the_pid_alone(tmp_path: Path) -> None:
 def test_the_purpose_of_an_earlier_process_is_not_taken_for_the_holder_s(tmp_path: Path) -> None:
     """A run that was killed leaves its purpose; a daemon may get the same PID later."""
     (tmp_path / PURPOSE_FILE).write_text(f"{os.getpid()} {LockPurpose.RUN}\n")
-    lock = StoreLock(tmp_path / "state.db")
+    lock = lock_store(at(tmp_path / "state.db"))
     assert find_holder(tmp_path) == LockHolder(pid=os.getpid(), purpose=LockPurpose.DAEMON)
     lock.release()
 
 
 def test_releasing_the_lock_writes_nothing(tmp_path: Path) -> None:
     """The disk may be lost by then, and its error must not hide the one that ended the daemon."""
-    lock = StoreLock(tmp_path / "state.db")
+    lock = lock_store(at(tmp_path / "state.db"))
     os.utime(tmp_path / LOCK_FILE, ns=(0, 0))
     lock.release()
     assert (tmp_path / LOCK_FILE).stat().st_mtime_ns == 0
@@ -117,30 +122,30 @@ def test_a_lock_that_is_a_link_to_another_file_is_left_alone(tmp_path: Path) -> 
     for link in (lock.symlink_to, lock.hardlink_to):
         link(victim)
         with pytest.raises(DeniedError, match="was left alone"):
-            StoreLock(lock.with_name("state.db"))
+            lock_store(at(lock.with_name("state.db")))
         lock.unlink()
     victim.rename(lock)
     with pytest.raises(DeniedError, match="not a lock file of Ductile"):
-        StoreLock(lock.with_name("state.db"))
+        lock_store(at(lock.with_name("state.db")))
     assert lock.read_text() == "x" * 8000
 
 
 def test_a_second_lock_on_the_database_holds_when_the_file_is_removed(tmp_path: Path) -> None:
     database = tmp_path / "state.db"
     database.touch()
-    lock = StoreLock(database)
+    lock = lock_store(at(database))
     (tmp_path / LOCK_FILE).unlink()
     assert find_holder(tmp_path) is None
-    for refused in (lambda: StoreLock(database), lambda: refuse_held(database)):
+    for refused in (lambda: lock_store(at(database)), lambda: refuse_held(at(database))):
         with pytest.raises(ConflictError) as found:
             refused()
         assert found.value.details == {"pid": os.getpid()}
     lock.release()
-    StoreLock(database).release()
+    lock_store(at(database)).release()
 
 
 def test_a_lock_file_that_was_removed_or_replaced_is_made_again(tmp_path: Path) -> None:
-    lock = StoreLock(tmp_path / "state.db")
+    lock = lock_store(at(tmp_path / "state.db"))
     assert not lock.renew()
     (tmp_path / LOCK_FILE).unlink()
     assert lock.renew()
@@ -155,7 +160,7 @@ def test_a_lock_file_that_was_removed_or_replaced_is_made_again(tmp_path: Path) 
 
 
 def test_a_lock_file_that_another_process_has_locked_meanwhile_is_waited_for(tmp_path: Path) -> None:
-    lock = StoreLock(tmp_path / "state.db")
+    lock = lock_store(at(tmp_path / "state.db"))
     (tmp_path / LOCK_FILE).unlink()
     other = shared_lock(tmp_path)
     assert not lock.renew()
@@ -167,7 +172,7 @@ def test_a_lock_file_that_another_process_has_locked_meanwhile_is_waited_for(tmp
 def test_directories_above_the_store_are_private(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
-        StoreLock(tmp_path / "a" / "b" / "c" / "state.db").release()
+        lock_store(at(tmp_path / "a" / "b" / "c" / "state.db")).release()
     finally:
         os.umask(before)
     made = [tmp_path / "a", tmp_path / "a" / "b", tmp_path / "a" / "b" / "c"]

@@ -24,7 +24,7 @@ async def test_a_queued_run_that_a_newer_one_replaces(tmp_path: Path) -> None:
         assert entry.last_job_id is not None
         with bench.engine.waiters.waiting_for(entry.last_job_id) as ended:
             await bench.engine.scheduler.run_now("echo", "default")
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 await ended
         job = await bench.job(entry.last_job_id)
         assert (job.status, job.reason) == (JobStatus.DEAD, JobReason.CANCELLED)
@@ -55,6 +55,6 @@ async def test_a_caller_of_job_wait_is_answered_by_the_end(tmp_path: Path) -> No
             await bench.job(job_id)  # a question to the store, and the other has got further
         assert not waiting.done()
         await cancel_job(bench.context, ChangeJob(job_id=job_id))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             assert (await waiting).status is JobStatus.DEAD
         assert bench.engine.status().waiting_callers == 0

@@ -14,7 +14,7 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 from builders.jobs import START
 from builders.receivers import Reply, a_receiver
 from ductile.core.webhooks.deliveries import DeliveryAttempt
-from ductile.engine.webhook_client import HttpWebhookClient, WebhookRequest
+from ductile.engine.state_webhooks.client import HttpWebhookClient, WebhookRequest
 from ductile.struct import replace
 
 HERE = ("127.0.0.1",)

@@ -28,8 +28,8 @@ from ductile.core.timestamps import format_timestamp
 from ductile.core.webhooks.deliveries import PROMPT
 from ductile.core.webhooks.signatures import sign_body
 from ductile.engine.clock import SystemClock
-from ductile.engine.webhook_client import HttpWebhookClient
-from ductile.engine.webhook_sender import MAX_PER_RECEIVER, WebhookSender
+from ductile.engine.state_webhooks.client import HttpWebhookClient
+from ductile.engine.state_webhooks.sender import MAX_PER_RECEIVER, WebhookSender
 from ductile.store.model.deliveries import DeliveryCapacity, DeliveryStatus
 from ductile.store.port import Store
 from ductile.store.sqlite.store import open_sqlite_store
@@ -51,7 +51,7 @@ class Bench:
         self.changed.set()
 
     async def until(self, signal: Signal, count: int = 1) -> list[SignalEvent]:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while len(found := [each for each in self.emitted if each.signal is signal]) < count:
                 self.changed.clear()
                 await self.changed.wait()
@@ -521,7 +521,7 @@ async def test_a_delivery_claimed_too_late_is_left_for_the_next_start(tmp_path: 
         service = asyncio.create_task(deliveries.run())
         await asyncio.sleep(0)  # it has asked the store, whose answer comes from another thread
         await deliveries.stop(0)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             await service
         assert not [task for task in asyncio.all_tasks() if task.get_name().startswith("delivery")]
         (row,) = (await store.list_deliveries(limit=5)).rows

@@ -22,7 +22,7 @@ from ductile.telemetry.signals import Signal, SignalBus, SignalEvent
 if TYPE_CHECKING:
     from uvicorn._types import ASGIReceiveCallable, ASGISendCallable, HTTPScope, Scope
 
-PATIENCE = 20.0
+PATIENCE = 60.0
 POST = b"POST / HTTP/1.1\r\nHost: x\r\n"
 GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 CLOSING_GET = b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from ductile.http.application import LogRateLimiter, described_counts
 
-PATIENCE = 20.0
+PATIENCE = 60.0
 NEVER = 3600.0
 WINDOW = 0.01
 

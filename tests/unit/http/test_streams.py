@@ -65,7 +65,7 @@ async def test_a_stream_is_closed_if_cancelled_twice() -> None:
     answering = asyncio.create_task(send_response(send, receive, Stream(run=reluctant, close=held.close)))
     await asyncio.sleep(0)
     answering.cancel()
-    await asyncio.wait_for(ending.wait(), 20)
+    await asyncio.wait_for(ending.wait(), 60)
     answering.cancel()
     with pytest.raises(asyncio.CancelledError):
         await answering

@@ -73,6 +73,7 @@ def test_every_field_of_a_response() -> None:
         state_updates={"last": 5},
         logs=[{"level": "debug", "message": "d"}, {"level": "WARNING", "message": "w"}, {"message": "m"}],
         artifacts=[{"name": "f", "path": "/f", "size": 3, "extra": 1}, {"name": "g", "url": "u:"}],
+        cost=2,
         unknown={"deep": []},
     )
     assert found == DecodedResponse(
@@ -88,6 +89,7 @@ def test_every_field_of_a_response() -> None:
                 {"name": "f", "path": "/f", "size": 3, "extra": 1},
                 {"name": "g", "url": "u:"},
             ),
+            cost=2.0,
         ),
         logs=(
             PluginLog(level=PluginLogLevel.DEBUG, message="d"),
@@ -100,7 +102,7 @@ def test_every_field_of_a_response() -> None:
 def test_null_is_the_same_as_absent() -> None:
     """In some languages an empty list or an unset field is written as null."""
     absent: dict[str, JsonValue] = dict.fromkeys(
-        ("error", "retry", "events", "state_updates", "logs", "artifacts")
+        ("error", "retry", "events", "state_updates", "logs", "artifacts", "cost")
     )
     assert ok(**absent) == PluginResponse(ok=True, result="x")
 
@@ -125,6 +127,10 @@ def test_null_is_the_same_as_absent() -> None:
         ({"logs": "x"}, "`logs`"),
         ({"logs": [{"level": "info"}]}, "`logs[0]`.message"),
         ({"logs": [{"level": 3, "message": "m"}]}, "`logs[0]`.level"),
+        ({"cost": "1"}, "`cost`"),
+        ({"cost": True}, "`cost`"),
+        ({"cost": -0.01}, "`cost` is -0.01; expected a number from 0 to 1000000"),
+        ({"cost": 1e7}, "`cost`"),
         ({"artifacts": [{"path": "/f"}]}, "`artifacts[0]`.name"),
         ({"artifacts": [{"name": "f"}]}, "`artifacts[0]`"),
         ({"artifacts": [{"name": "f", "path": "/f", "url": "u:"}]}, "`artifacts[0]`"),

@@ -62,3 +62,7 @@ def test_the_job_is_described() -> None:
         store_id="s", daemon="h:1:2", job_id="j", plugin="mail", command="poll", attempt=2, trace_id="t"
     )
     assert traced["DUCTILE_TRACE_ID"] == "t"
+    kept = describe_job(
+        store_id="s", daemon="h:1:2", job_id="j", plugin="mail", command="poll", attempt=2, data_dir="/d"
+    )
+    assert kept["DUCTILE_DATA_DIR"] == "/d"

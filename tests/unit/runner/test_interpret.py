@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from datetime import timedelta
 
 import pytest
 
 from ductile.core.jobs.model import Failed
-from ductile.runner.interpret import ExecutionWarning, interpret
+from ductile.core.scripts import Script
+from ductile.runner.interpret import ExecutionWarning, interpret, mask_state_secrets
 from ductile.runner.port import Exited, ExitStatus, Launch, ProcessOutput
 
 
@@ -73,3 +75,38 @@ def test_a_launch_does_not_show_its_environment() -> None:
     )
     assert "canary" not in repr(run)
     assert "/bin/true" in repr(run)
+
+
+def kept(stdout: bytes, script: Script | None = None) -> str | None:
+    """The output as the log keeps it."""
+    output = ProcessOutput(status=ExitStatus(exit_code=0), stdout=stdout, stderr=b"")
+    return mask_state_secrets(interpret(Exited(output=output), script).outcome).evidence.stdout
+
+
+@pytest.mark.parametrize("status", ['"ok", "result": 1', '"error", "error": "no"'])
+def test_the_log_has_no_tokens_of_the_state(status: str) -> None:
+    """Many may read the log of a job; the state is masked when it is shown, and so is its copy here."""
+    updates = '{"oauth": {"refresh_token": "canary", "token_expires_at": 12345678901234567890}}'
+    stored = kept(f'{{"status": {status}, "state_updates": {updates}}}'.encode())
+    assert stored is not None
+    assert json.loads(stored)["state_updates"] == {
+        "oauth": {"refresh_token": "********", "token_expires_at": 12345678901234567890}
+    }
+
+
+@pytest.mark.parametrize(
+    "stdout",
+    [
+        b'{"status": "ok",  "result": {"token": "a"}, "state_updates": {"seen": [1]}}',
+        b'{"status": "ok", "result": 1, "state_updates": ["token"]}',
+        b'not JSON with "state_updates"',
+    ],
+)
+def test_other_output_is_kept_as_it_is(stdout: bytes) -> None:
+    assert kept(stdout) == stdout.decode()
+
+
+def test_the_output_of_a_script_is_kept_as_it_is() -> None:
+    """It has no state; what it prints is its result."""
+    printed = b'{"status": "ok", "result": 1, "state_updates": {"token": "a"}}'
+    assert kept(printed, Script(argv=("x",), directory="/")) == printed.decode()

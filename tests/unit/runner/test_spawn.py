@@ -42,17 +42,17 @@ async def test_many_processes_at_once(tmp_path: Path) -> None:
 
 async def test_a_missing_program_is_reported(tmp_path: Path) -> None:
     runner = SpawnRunner()
-    started = await asyncio.wait_for(runner.start(a_launch(tmp_path / "nothing")), 20)
+    started = await asyncio.wait_for(runner.start(a_launch(tmp_path / "nothing")), 60)
     assert isinstance(started, CouldNotStart)
     await runner.close()
 
 
 async def test_a_running_process_can_be_stopped(tmp_path: Path) -> None:
     runner = SpawnRunner()
-    started = await asyncio.wait_for(runner.start(a_launch(an_executable(tmp_path, LASTING))), 20)
+    started = await asyncio.wait_for(runner.start(a_launch(an_executable(tmp_path, LASTING))), 60)
     assert isinstance(started, SupervisedProcess)
     started.stop()
-    await asyncio.wait_for(started.wait(), 20)
+    await asyncio.wait_for(started.wait(), 60)
     await runner.close()
 
 
@@ -78,7 +78,7 @@ async def test_a_process_is_timed_from_its_start(tmp_path: Path) -> None:
     )
     await asyncio.sleep(0)
     ran = let_it_end()
-    started = await asyncio.wait_for(starting, 20)
+    started = await asyncio.wait_for(starting, 60)
     assert isinstance(started, SupervisedProcess)
     assert started.age >= ran
     ending = await started.wait()
@@ -137,7 +137,7 @@ async def test_a_process_whose_caller_is_cancelled_at_the_hand_over_is_killed(tm
     """Cancelled after the process was handed over and before the caller could take it."""
     runner = SpawnRunner()
     starting = asyncio.create_task(runner.start(a_launch(an_executable(tmp_path, LASTING))))
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not starting.done():
             if runner.active:  # this task runs before the caller, which was woken by the hand-over
                 starting.cancel()
@@ -159,9 +159,9 @@ async def test_without_a_thread_nothing_is_started_then_or_later(tmp_path: Path)
         threading.stack_size(usual)
     assert isinstance(refused, CouldNotStart)
     assert refused.resources_exhausted
-    started = await asyncio.wait_for(runner.start(launch), 20)
+    started = await asyncio.wait_for(runner.start(launch), 60)
     assert isinstance(started, SupervisedProcess)
-    await asyncio.wait_for(started.wait(), 20)
-    await asyncio.wait_for(runner.close(), 20)
+    await asyncio.wait_for(started.wait(), 60)
+    await asyncio.wait_for(runner.close(), 60)
     assert not children()
     assert ran.read_text() == "once\n"

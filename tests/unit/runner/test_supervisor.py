@@ -131,7 +131,7 @@ async def test_a_passed_deadline_counts_although_the_status_is_lost() -> None:
     """The process was running at its deadline; its exit status does not matter."""
     handle, pipes = FakeHandle(), open_pipes()
     process = supervised(handle, pipes, GracePeriods(after_terminate=0.0, for_group_members=0.0))
-    await asyncio.wait_for(handle.killed.wait(), 20)
+    await asyncio.wait_for(handle.killed.wait(), 60)
     handle.exited = True
     pipes.close_theirs()
     ending = await process.wait()
@@ -189,7 +189,7 @@ async def test_the_exit_is_noticed_while_others_hold_the_pipes() -> None:
     """Leftover processes cannot hide the exit of the handle."""
     handle, pipes = FakeHandle(), open_pipes()
     process = supervised(handle, pipes, GracePeriods(for_group_members=0), timeout=timedelta(hours=1))
-    await asyncio.wait_for(handle.watched.wait(), 20)
+    await asyncio.wait_for(handle.watched.wait(), 60)
     handle.exit(ExitStatus(exit_code=0))
     ending = await process.wait()
     assert isinstance(ending, Exited)
@@ -216,7 +216,7 @@ async def test_a_stop_within_the_first_moment_is_still_followed_by_a_kill(
     handle, pipes = FakeHandle(), open_pipes()
     process = supervised(handle, pipes, GracePeriods(after_terminate=0.01), timeout=timedelta(hours=1))
     process.stop()
-    await asyncio.wait_for(handle.killed.wait(), 20)
+    await asyncio.wait_for(handle.killed.wait(), 60)
     handle.exit(ExitStatus(signal=signal.SIGKILL))
     pipes.close_theirs()
     assert isinstance(await process.wait(), StoppedOnRequest)

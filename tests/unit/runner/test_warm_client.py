@@ -35,7 +35,7 @@ async def exit_status(handle: ForkedHandle) -> ExitStatus | None:
     """Return the status when the exit is reported."""
     reported = asyncio.Event()
     handle.watch(reported.set)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         await reported.wait()
     return handle.reap()
 
@@ -45,7 +45,7 @@ async def test_lost_before_it_is_watched(process: subprocess.Popen[bytes]) -> No
     handle = ForkedHandle(process.pid, NO_SERVER)
     handle.lost()
     assert await exit_status(handle) is None
-    assert process.wait(20) == -9, "its group is killed"
+    assert process.wait(60) == -9, "its group is killed"
 
 
 async def test_lost_while_it_is_watched(process: subprocess.Popen[bytes]) -> None:

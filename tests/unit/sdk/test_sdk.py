@@ -15,7 +15,10 @@ from builders.services import Reply, a_service
 from builders.shipped import ROOT, Said, ask, ask_raw
 
 PACKAGE = Path(__file__).parents[3] / "src" / "ductile" / "sdk" / "__init__.py"
-HEAD = "#!/usr/bin/env python3\nfrom ductile_sdk import Failure, Plugin\nplugin = Plugin()\n@plugin.command\n"
+HEAD = (
+    "#!/usr/bin/env python3\nfrom ductile_sdk import ConfigFailure, Failure, Plugin\n"
+    "plugin = Plugin()\n@plugin.command\n"
+)
 
 
 def a_plugin_that(directory: Path, body: str) -> Path:
@@ -100,6 +103,19 @@ def test_a_failure_says_whether_to_try_again(tmp_path: Path, retry: bool) -> Non
     said = go(tmp_path, f"raise Failure('no paper', retry={retry})")
     assert said.answer == {"status": "error", "error": "no paper", "retry": retry}
     assert said.stderr == ""
+
+
+def test_a_fault_of_the_configuration_is_an_answer_with_exit_status_78(tmp_path: Path) -> None:
+    """People see the message, and the status says that a retry cannot help."""
+    said = go(tmp_path, "raise ConfigFailure('`url` is missing')")
+    assert said.answer == {"status": "error", "error": "`url` is missing", "retry": False}
+    assert said.exit_code == 78
+
+
+def test_costs_add_up(tmp_path: Path) -> None:
+    """The answer has one number."""
+    said = go(tmp_path, "request.report_cost(0.5)\nrequest.report_cost(1)\nreturn 'done'")
+    assert said.answer == {"status": "ok", "result": "done", "cost": 1.5}
 
 
 def test_an_exception_is_an_error_with_its_traceback_on_stderr(tmp_path: Path) -> None:

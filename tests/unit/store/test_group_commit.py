@@ -20,10 +20,10 @@ from ductile.core.events.model import NewEvent
 from ductile.core.ids import make_id
 from ductile.core.json import JsonObject
 from ductile.errors import StoreError
+from ductile.store import writer as writer_module
 from ductile.store.model.jobs import Submission
 from ductile.store.port import Priority
 from ductile.store.session import Session
-from ductile.store.sqlite import writer as writer_module
 from ductile.store.sqlite.store import SqliteStore, open_sqlite_store
 
 RNG = Random(7)
@@ -44,7 +44,7 @@ def ticking() -> Callable[[], datetime]:
 async def idle_store(directory: Path) -> SqliteStore:
     store = open_sqlite_store(directory / "state.db", clock=ticking(), rng=Random(1))
     await store.enqueue(Submission(jobs=(a_new_job(),)))
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not store.writer.is_idle:  # noqa: ASYNC110 - nothing signals that the thread is idle
             await asyncio.sleep(0)
     return store
@@ -90,7 +90,7 @@ async def test_a_few_submissions_do_not_wait_for_others(tmp_path: Path) -> None:
     began = threading.Event()
     few = [store.run_write(Priority.ENQUEUE, lambda _: began.set()) for _ in range(7)]
     await asyncio.sleep(0)
-    assert began.wait(20)
+    assert began.wait(60)
     await asyncio.gather(*few)
     await store.close()
 

@@ -82,7 +82,7 @@ def test_lines_of_five_milliseconds_are_written_together(monkeypatch: pytest.Mon
     for lines in (12, 1, 1):
         for number in range(lines):
             log(a_line(number))
-        waited.append(waits.get(timeout=20))
+        waited.append(waits.get(timeout=60))
         over.release()
         # They are written: later lines are in another batch.
         assert os.read(reading, 1 << 16).count(b"\n") == lines

@@ -102,7 +102,7 @@ class Bench:
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
         writer.write(data)
         try:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 head = await reader.readuntil(b"\r\n\r\n")
                 first, *rest = head.decode("latin-1").split("\r\n")
                 named = dict(line.lower().split(": ", 1) for line in rest if line)
@@ -499,14 +499,14 @@ async def begun(
         f"POST {path} HTTP/1.1\r\nHost: h\r\n{HEADER}: {sign_body(SECRET, body)}\r\n"
         f"Content-Length: {len(body)}\r\nExpect: 100-continue\r\n\r\n".encode()
     )
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         assert b" 100 " in await reader.readuntil(b"\r\n\r\n")  # from here on the body is being read
     writer.write(body[:sent])
     return reader, writer
 
 
 async def answered(reader: asyncio.StreamReader) -> bytes:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         return await reader.readuntil(b"\r\n\r\n")
 
 
@@ -565,12 +565,12 @@ async def test_a_commit_in_progress_at_shutdown_is_answered_as_uncertain(tmp_pat
 
         def hang(_session: Session) -> None:
             stuck.set()
-            disk.wait(20)
+            disk.wait(60)
 
         commit = bench.store.run_write(Priority.SETTLE, hang)
-        await asyncio.to_thread(stuck.wait, 20)
+        await asyncio.to_thread(stuck.wait, 60)
         asking = asyncio.create_task(bench.signed("/hook/plain", b"{}"))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not bench.store.writer.waiting(Priority.ENQUEUE):  # noqa: ASYNC110 - there is no signal for it
                 await asyncio.sleep(0)
         await bench.listener.stop(0)

@@ -120,11 +120,35 @@ def _line(row: Document, console: Console, kind_width: int = 0) -> str:
     """One event, or a gap. Aligned in columns on a terminal, if the width of the widest kind is known."""
     if row["kind"] == "gap":
         return console.style("yellow", f"Some are missing here: {row['message']}.")
-    data = "  ".join(
-        f"{name}={fmt.inline(value)}"
-        for name, value in row["data"].items()
-        if name != "verdict" and value is not None
-    )
+    data = _data_text(row, console)
     job = fmt.short_id(row["job_id"], console).ljust(fmt.SHORT_ID if kind_width else 0)
     kind = console.style("bold", row["kind"]) + " " * max(0, kind_width - len(row["kind"]))
-    return f"{fmt.time(row['at'], console)}  {kind}  {job}  {data}".rstrip()
+    return f"{fmt.clock(row['at'], console)}  {kind}  {job}  {data}".rstrip()
+
+
+def _data_text(row: Document, console: Console) -> str:
+    """The subject of an event and what it changed, then its other values; if verbose, all by their names."""
+    data = {name: value for name, value in row["data"].items() if name != "verdict" and value is not None}
+    parts: list[str] = []
+    if not console.verbose:
+        subject = [data.pop(name) for name in ("plugin", "command", "schedule_id") if name in data]
+        parts += [fmt.inline(" ".join(map(str, subject)))] if subject else []
+        if "to" in data:
+            before, after = data.pop("from", "new"), data.pop("to")
+            parts.append(f"{fmt.inline(before)} → {fmt.status(fmt.inline(after), console)}")
+        if "reason" in data:
+            before = f"{parts.pop()} " if parts else ""
+            parts.append(f"{before}({fmt.inline(data.pop('reason'))})")
+        hidden = ["execution"] if row["kind"] == "job.transition" else []
+        if fmt.time(data.get("nominal_at"), console) == fmt.time(row["at"], console):
+            hidden.append("nominal_at")
+        if data.get("until_at") == data.get("nominal_at"):  # one occurrence
+            hidden += ["until_at", "count"]
+        data = {name: value for name, value in data.items() if name not in hidden}
+    parts += [f"{name}={_value_text(value, console)}" for name, value in data.items()]
+    return "  ".join(parts)
+
+
+def _value_text(value: object, console: Console) -> str:
+    text = fmt.local_times(fmt.inline(value), console)
+    return fmt.short_hash(text, console) or "" if text.startswith("blake3:") else text

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ductile.cli.client import Document, request_daemon
 from ductile.cli.console import format as fmt
-from ductile.cli.console.console import Console, indent_continuation
+from ductile.cli.console.console import Console
 from ductile.cli.console.table import Table
 from ductile.cli.invocation import CommandResult, Invocation
 from ductile.cli.spec import OPTIONAL_PLUGIN, PLUGIN, SCHEDULE, Example, action, renders
@@ -21,7 +21,7 @@ def list_schedules(found: Document, console: Console) -> str:
         return "There are no schedules. They are configured under `plugins.NAME.schedules`."
     rows = []
     for row in found["schedules"]:
-        zone = "" if row["timezone"] == "UTC" else f" {row['timezone']}"
+        zone = "" if row["timezone"] in ("UTC", str(console.zone)) else f" {row['timezone']}"
         notes = [] if row["breaker"] == "closed" else [f"breaker {row['breaker']}"]
         if row["waiting_since"]:
             notes.append(f"waits for other polls since {fmt.when(row['waiting_since'], console)}")
@@ -32,14 +32,15 @@ def list_schedules(found: Document, console: Console) -> str:
             row["command"] or "-",
             "no longer configured" if row["rule"] is None else f"{row['rule']}{zone}",
             "paused" if row["paused_at"] else coming,
-            row["next_local"] or "-",
+            fmt.time(row["next_at"], console) if row["next_at"] and not row["paused_at"] else "-",
+            (row["next_local"] if zone else None) or "-",
             fmt.when(row["last_fired_at"], console),
             fmt.short_id(row["last_job_id"], console),
             ", ".join(notes),
         )
         rows.append(cells)
-    headers = ("PLUGIN", "ID", "COMMAND", "RULE", "NEXT", "LOCAL", "LAST", "LAST JOB", "ABOUT")
-    return _table(headers, rows, console, optional=("LAST JOB", "COMMAND", "LAST"))
+    headers = ("PLUGIN", "ID", "COMMAND", "RULE", "NEXT", "AT", "LOCAL", "LAST", "LAST JOB", "ABOUT")
+    return _table(headers, rows, console, optional=("LAST JOB", "COMMAND", "AT", "LAST"))
 
 
 @renders(
@@ -60,15 +61,16 @@ def upcoming(found: Document, console: Console) -> str:
         until = f" until {fmt.time(row['skipped_until'], console)}" if row["skipped_until"] else ""
         rows.append(
             (
-                _AT_START if row["at_start"] else fmt.time(row["start_at"], console),
+                _AT_START if row["at_start"] else fmt.moment(row["start_at"], console),
                 row["local"] or "-",
                 row["plugin"],
                 row["id"],
-                fmt.time(row["nominal_at"], console),
+                "-" if row["nominal_at"] == row["start_at"] else fmt.time(row["nominal_at"], console),
                 f"skipped: {row['skip']}{until}" if row["skip"] else "",
             )
         )
-    return _table(("STARTS", "LOCAL", "PLUGIN", "ID", "NOMINAL", "ABOUT"), rows, console)
+    headers = ("STARTS", "LOCAL", "PLUGIN", "ID", "NOMINAL", "ABOUT")
+    return _table(headers, rows, console, left_out=("LOCAL", "NOMINAL"))
 
 
 @renders(
@@ -106,7 +108,7 @@ def history(found: Document, console: Console) -> str:
     ),
 )
 def explain(found: Document, console: Console) -> str:
-    lines = [console.style("bold", indent_continuation(found["verdict"]))]
+    lines = [console.style("bold", fmt.prose(found["verdict"], console))]
     lines += fmt.list_section("Evidence", found["evidence"], console)
     lines += fmt.list_section("What to do", [console.hint(line) for line in found["advice"]], console)
     return "\n".join(lines)
@@ -137,12 +139,20 @@ def _switch_text(done: Document, becomes: str) -> str:
 
 
 def _table(
-    headers: Sequence[str], rows: Sequence[Sequence[str]], console: Console, optional: Sequence[str] = ()
+    headers: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    console: Console,
+    *,
+    optional: Sequence[str] = (),
+    left_out: Sequence[str] = ("LOCAL",),
 ) -> str:
-    """Without local times if all schedules are in UTC."""
-    local = headers.index("LOCAL")
-    if all(row[local] == "-" for row in rows):
-        headers, rows = Table(headers, rows).without("LOCAL")
+    """Without the columns of `left_out` that have no value: local times if all schedules are in UTC, nominal
+    times if no start differs from its own.
+    """
+    for header in left_out:
+        column = headers.index(header)
+        if all(row[column] == "-" for row in rows):
+            headers, rows = Table(headers, rows).without(header)
     return console.table(headers, rows, optional=optional)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from ductile.cli.client import Document, connect_to_daemon, exchange, request_daemon
+from ductile.cli.client import Connection, Document, connect_to_daemon, exchange, request_daemon
 from ductile.cli.console import format as fmt
 from ductile.cli.console.console import Console, printable
 from ductile.cli.invocation import CommandResult, Invocation
@@ -38,7 +38,7 @@ _STDIN = Option("--stdin", "read the value from standard input instead of genera
     usage={"value": None},
     about="The value goes to the env file, a reference to it and the scopes to tokens.yaml and "
     "scopes/NAME.json, and the seal of these files is renewed; they have to be as they were sealed. "
-    "A running daemon accepts it at once; other changes of the configuration wait for `ductile reload`.",
+    "A running daemon accepts it at once; other changes of the configuration wait for `ductile apply`.",
     examples=(
         Example(
             "ductile token create ci --scopes jobs:ro,plugin:rw",
@@ -121,7 +121,11 @@ def show(invocation: Invocation) -> CommandResult:
         from ductile.config.edit.token_entries import list_tokens as list_rows
 
         wanted = find_row(list_rows(invocation.config, invocation.environ), invocation.text("NAME"))
-        row = next(each for each in _found(invocation)["tokens"] if each["name"] == wanted.name)
+        connection = _connection(invocation)
+        if connection is None:
+            row = next(each for each in _found(invocation)["tokens"] if each["name"] == wanted.name)
+        else:  # it knows how much of the limits is used
+            row = exchange(invocation, connection, "token.show", {"name": wanted.name})
 
     def text(console: Console) -> str:
         lines = fmt.fields(
@@ -131,10 +135,15 @@ def show(invocation: Invocation) -> CommandResult:
                 ("old secret", _old_secret(row, console)),
                 ("variable", row["variable"]),
                 ("where", console.path(f"{row['file']}:{row['line']}")),
-                ("in force", None if row.get("in_force", True) else "no: `ductile reload`"),
-            ]
+                ("in force", None if row.get("in_force", True) else "no: `ductile apply`"),
+                ("spent today", f"{row['spent_today']:g}" if row.get("spent_today") else None),
+            ],
+            console,
         )
-        return "\n".join([console.style("bold", printable(row["name"])), *lines])
+        shown = [console.style("bold", printable(row["name"])), *lines]
+        if row.get("limits"):
+            shown += ["", _limits_table(row["limits"], console)]
+        return "\n".join(shown)
 
     return CommandResult(row, text)
 
@@ -185,7 +194,8 @@ def rotate(invocation: Invocation) -> CommandResult:
         if not rotated["written"]:
             return f"Would give {rotated['name']} a new secret and write {files}. The old one {old}."
         once = " Its value is shown only once." if rotated["token"] is not None else ""
-        line = f"Gave {rotated['name']} a new secret and wrote {files}.{once} The old one {old}."
+        line = f"Gave {rotated['name']} a new secret and wrote {files}, as {rotated['variable']}.{once}"
+        line += f" The old one {old}."
         if rotated["dropped_expires_at"] is not None:
             line += " The one before that is refused from now on."
         return line
@@ -223,13 +233,10 @@ def _in_force(invocation: Invocation, name: str, *, revoked: bool = False) -> It
 
     Asked before as well: nothing is written if the daemon could not load it.
     """
-    from ductile.errors import ConfigError, DuctileError
+    from ductile.errors import DuctileError
 
     fields: JsonObject = {"name": name, "revoked": revoked}
-    try:
-        connection = connect_to_daemon(invocation)
-    except ConfigError:  # no daemon was found; the block reports what is wrong with the configuration
-        connection = None
+    connection = _connection(invocation)
     if connection is None:
         yield
         return
@@ -241,8 +248,17 @@ def _in_force(invocation: Invocation, name: str, *, revoked: bool = False) -> It
         request_daemon(invocation, "token.refresh", fields)
     except DuctileError as error:
         error.message = f"the files were written, but the daemon has not taken the change: {error.message}"
-        error.hint = "ductile reload"
+        error.hint = "ductile apply"
         raise
+
+
+def _connection(invocation: Invocation) -> Connection | None:
+    from ductile.errors import ConfigError
+
+    try:
+        return connect_to_daemon(invocation)
+    except ConfigError:  # no daemon was found; reading the files reports what is wrong with them
+        return None
 
 
 def _fields(invocation: Invocation) -> Document:
@@ -273,6 +289,20 @@ def _found(invocation: Invocation) -> Document:
     now = datetime.now(UTC)
     rows = list_rows(invocation.config, invocation.environ)
     return {"tokens": [to_builtins(listed_token(row, now)) for row in rows]}
+
+
+def _limits_table(limits: list[Document], console: Console) -> str:
+    rows = [
+        [
+            each["limit"],
+            each["target"] or "all jobs",
+            f"{each['used']:g}",
+            f"{each['maximum']:g}",
+            "when they end" if each["resets_at"] is None else fmt.time(each["resets_at"], console),
+        ]
+        for each in limits
+    ]
+    return console.table(["LIMIT", "OF", "USED", "ALLOWED", "RESETS"], rows)
 
 
 def _old_secret(row: Document, console: Console) -> str | None:

@@ -11,7 +11,7 @@ from ductile.cli.spec import CONFIG_FILES, DRY_RUN, Argument, Example, Option, a
 
 #: A reload opens a listener, and does not move one that is open.
 _NOT_LISTENING = (
-    "The daemon runs and does not listen there. If `webhooks` is new, run `ductile reload`; if only "
+    "The daemon runs and does not listen there. If `webhooks` is new, run `ductile apply`; if only "
     "`webhooks.listen` has changed, restart it: ductile system stop, then ductile system start."
 )
 
@@ -28,11 +28,22 @@ def list_endpoints(found: Document, console: Console) -> str:
         table = console.table(("NAME", "PATH", "STARTS", "PRESET", "SIGNATURE"), rows)
         listener = "The daemon listens" if found["loaded"] else "No daemon runs; one that is started listens"
         text = f"{table}\n\n{listener} for them at {found['listen']}."
+        text += _refused_text(found["endpoints"], console)
     elif found["on_disk"] is not None:
         text = "The daemon has no webhooks loaded."
     else:
         text = "There are no webhooks. They are configured under `webhooks.endpoints`."
     return text if found["on_disk"] is None else f"{text}\n\n{_differences_text(found['on_disk'])}"
+
+
+def _refused_text(endpoints: list[Document], console: Console) -> str:
+    """One line for each endpoint that has refused requests."""
+    return "".join(
+        f"\n{row['name']} has refused {fmt.count(row['refused']['count'], 'request')}, the latest "
+        f"{fmt.moment(row['refused']['last_at'], console)}: {row['refused']['why']}"
+        for row in endpoints
+        if row.get("refused") is not None
+    )
 
 
 @action(
@@ -183,4 +194,4 @@ def _differences_text(differences: Document) -> str:
         if differences[kind]
     ]
     what = f" ({'; '.join(changes)})" if changes else ""
-    return f"The configuration on disk differs{what}: `ductile reload` puts it in force."
+    return f"The configuration on disk differs{what}: `ductile apply` puts it in force."

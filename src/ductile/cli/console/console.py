@@ -33,6 +33,23 @@ __all__ = [
 ]
 
 _STYLES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33"}
+#: The colours of words for a status.
+STATUS_STYLES = {
+    "succeeded": "green",
+    "failed": "red",
+    "dead": "red",
+    "timed_out": "red",
+    "refused": "red",
+    "unhealthy": "red",
+    "open": "red",
+    "running": "yellow",
+    "half_open": "yellow",
+    "paused": "yellow",
+    "draining": "yellow",
+    "disabled": "dim",
+}
+#: The columns whose cells have such a colour.
+_STATUS_HEADERS = ("STATUS", "STATE", "OUTCOME", "LAST RUN", "NEXT RUN", "NEXT", "HEALTH", "BREAKER")
 _MIN_WIDTH = 40
 #: Shorter waits show no line.
 _INTERVAL_SECONDS = 1
@@ -69,12 +86,16 @@ class Console(NamedTuple):
     def style(self, name: str, text: str) -> str:
         return f"\x1b[{_STYLES[name]}m{text}\x1b[0m" if self.colour and text else text
 
-    def beside(self, left: str, text: str) -> list[str]:
-        """A text on a line that begins with `left`; on a terminal its further lines are aligned below it."""
+    def beside(self, left: str, text: str, *, indent: int = 0) -> list[str]:
+        """A text on a line that begins with `left`; on a terminal its further lines are aligned below it, or
+        indented further.
+
+        No line break falls into a command, which can be copied then.
+        """
         line = one_line(text)
-        return (
-            [f"{left}{line}"] if self.width is None else wrap_hanging(left, line, max(self.width, _MIN_WIDTH))
-        )
+        if self.width is None or len(left) + len(line) <= self.width:
+            return [f"{left}{line}"]
+        return wrap_hanging(left, _words(line), max(self.width, _MIN_WIDTH), indent=indent)
 
     def table(
         self,
@@ -85,18 +106,32 @@ class Console(NamedTuple):
         prose: bool = False,
     ) -> str:
         """Columns as wide as their content. On a terminal they are fitted to its width: `optional` columns
-        are left out if there is no room, in this order, and a last column of `prose` is wrapped.
+        are left out if there is no room, in this order, and a last column of `prose` is wrapped. A last
+        column without any value is left out, and words for a status have their colour.
         """
         table = Table(headers, [[one_line(cell) for cell in row] for row in rows])
         limit = None if self.width is None else max(self.width, _MIN_WIDTH)
         if limit is not None:
+            if not any(row[-1] for row in table.rows):
+                table = table.without(table.headers[-1])
             table = fit_table(table, limit, optional, self.today, prose=prose)
         widths = table.widths
         lines = []
         for cells in (table.headers, *table.rows):
             line = GAP.join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip()
-            lines.append(line if limit is None or len(line) <= limit else f"{line[: limit - 1]}…")
-        return "\n".join([self.style("bold", lines[0]), *lines[1:]])
+            if limit is not None and len(line) > limit:
+                lines.append(f"{line[: limit - 1]}…")
+                continue
+            styled = [self._style_cell(*each) for each in zip(table.headers, cells, widths, strict=True)]
+            lines.append(GAP.join(styled).rstrip())
+        lines[0] = self.style("bold", lines[0])
+        return "\n".join(lines)
+
+    def _style_cell(self, header: str, cell: str, width: int) -> str:
+        words = cell.split() if header in _STATUS_HEADERS else ()
+        style = next((STATUS_STYLES[word] for word in words if word in STATUS_STYLES), None)
+        padding = " " * (width - len(cell))
+        return f"{self.style(style, cell) if style else cell}{padding}"
 
 
 def one_line(text: str) -> str:
@@ -107,6 +142,14 @@ def one_line(text: str) -> str:
 def indent_continuation(text: str, indent: str = "  ") -> str:
     """The text with its further lines indented, so that none of them looks like a line of ours."""
     return printable(text).rstrip("\n").replace("\n", f"\n{indent}")
+
+
+def _words(text: str) -> list[str]:
+    """The words of a text. A command is one of them: in backticks, in brackets or at the end of the text."""
+    import re
+
+    command = rf"ductile (?:{'|'.join(first_words())})\b"
+    return re.findall(rf"[^\s`]*`[^`]+`\S*|\({command}[^()`]*\)\S*|{command}[^`]*$|\S+", text)
 
 
 def add_where(text: str, where: str | None) -> str:
@@ -145,7 +188,7 @@ def console_for(
         return plain
 
     try:
-        width = os.get_terminal_size(stream.fileno()).columns
+        width = os.get_terminal_size(stream.fileno()).columns or 80  # 0 if the terminal does not know it
     except OSError:
         width = 80
     colour = not environ.get("NO_COLOR") and environ.get("TERM") != "dumb"

@@ -35,7 +35,7 @@ def error_as_text(error: DuctileError, console: Console) -> str:
     if isinstance(error, ConfigError) and error.problems:
         lines += ["", problems_as_text(error.problems, console, common_hint=error.hint), ""]
     if error.hint:
-        lines.append(f"{console.style('bold', 'hint:')} {console.hint(error.hint)}")
+        lines.append(_hint("", "hint:", console.style("bold", "hint:"), error.hint, console))
     return "\n".join(lines).rstrip()
 
 
@@ -58,9 +58,20 @@ def paragraph(title: str, message: str, fields: Sequence[tuple[str, str | None]]
     width = max((len(name) for name, _ in known), default=0)
     lines = [f"  {title}"] if title else []
     lines += [f"    {line}" for line in printable(message).split("\n")]
-    lines += [
-        f"    {console.style('dim', name.ljust(width))} "
-        f"{console.hint(text) if name in _HINTS else indent_continuation(text, ' ' * (width + 5))}"
-        for name, text in known
-    ]
+    for name, text in known:
+        padded = name.ljust(width)
+        styled = console.style("dim", padded)
+        if name in _HINTS:
+            lines.append(_hint("    ", padded, styled, text, console))
+        else:
+            lines.append(f"    {styled} {indent_continuation(text, ' ' * (width + 5))}")
     return "\n".join(lines)
+
+
+def _hint(indent: str, name: str, styled: str, text: str, console: Console) -> str:
+    """A hint beside its name, wrapped on a terminal unless it has lines of its own."""
+    hint = console.hint(text)
+    if "\n" in hint:
+        return f"{indent}{styled} {hint}"
+    first, *others = console.beside(f"{indent}{name} ", hint)
+    return "\n".join([f"{indent}{styled}{first[len(indent) + len(name) :]}", *others])

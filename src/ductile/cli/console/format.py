@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ductile.cli.console.console import Console, console_for, indent_continuation, one_line, printable
+from ductile.cli.console.console import (
+    STATUS_STYLES,
+    Console,
+    console_for,
+    one_line,
+    printable,
+)
 
 if TYPE_CHECKING:
     from ductile.cli.client import Document
@@ -14,16 +20,10 @@ if TYPE_CHECKING:
 
 #: Two ids of a million jobs share this many last digits with a chance of one in four thousand for each job.
 SHORT_ID = 8
+_SHORT_HASH = 12
 _SECOND = 1000
 _MINUTE = 60 * _SECOND
 _HOUR = 60 * _MINUTE
-_STATUS_COLOURS = {
-    "succeeded": "green",
-    "failed": "red",
-    "dead": "red",
-    "timed_out": "red",
-    "running": "yellow",
-}
 #: Statuses in which a job has ended.
 TERMINAL_STATUSES = ("succeeded", "failed", "dead")
 ORPHANED = "no process runs it any more"
@@ -67,6 +67,11 @@ def time(instant: str | None, console: Console) -> str:
     return f"{datetime.fromisoformat(instant).astimezone(console.zone or UTC):%Y-%m-%d %H:%M:%S}"
 
 
+def clock(instant: str | None, console: Console) -> str:
+    """The local time, on a terminal without the date of today: `10:00:00`."""
+    return time(instant, console).removeprefix(f"{console.today or '-'} ")
+
+
 def when(instant: str | None, console: Console) -> str:
     """The time relative to now: `3 min ago`, `in 2 h`; without the seconds if it is over a day away."""
     if not instant or console.verbose or console.now is None:
@@ -87,6 +92,25 @@ def moment(instant: str | None, console: Console) -> str:
     return exact if exact.startswith(relative) else f"{exact} ({relative})"
 
 
+def local_times(text: str, console: Console) -> str:
+    """The text with its times in UTC replaced by local ones, on a terminal without the date of today."""
+    import re
+
+    times = r"\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z"
+    return re.sub(times, lambda found: clock(found[0], console), text)
+
+
+def prose(text: str, console: Console, left: str = "") -> str:
+    """A sentence of a response: with local times, and wrapped on a terminal."""
+    return "\n".join(console.beside(left, local_times(text, console), indent=2 if left else 0))
+
+
+def short_hash(text: str | None, console: Console) -> str | None:
+    """The beginning of a hash; the whole one if verbose."""
+    algorithm, colon, digest = (text or "").partition(":")
+    return text if console.verbose or not colon else f"{algorithm}:{digest[:_SHORT_HASH]}"
+
+
 def short_id(job_id: str | None, console: Console) -> str:
     """The end of an id, in which jobs of the same minute differ; the whole one if verbose."""
     return (job_id or "-") if console.verbose else (job_id or "-")[-SHORT_ID:]
@@ -95,6 +119,8 @@ def short_id(job_id: str | None, console: Console) -> str:
 def ms(milliseconds: float | None) -> str:
     if milliseconds is None:
         return "-"
+    if 0 < milliseconds < 1:
+        return "<1ms"
     if milliseconds < _SECOND:
         return f"{milliseconds:.0f}ms"
     if milliseconds < _MINUTE:
@@ -108,11 +134,20 @@ def count(number: int, one: str, many: str | None = None) -> str:
     return f"{number} {one}" if number == 1 else f"{number} {many or one + 's'}"
 
 
-def fields(pairs: Iterable[tuple[str, str | None]]) -> list[str]:
-    """One aligned line for each field that has a value."""
+def fields(pairs: Iterable[tuple[str, str | None]], console: Console) -> list[str]:
+    """One aligned line for each field that has a value; on a terminal a long text is wrapped."""
     known = [(name, text) for name, text in pairs if text]
     width = max((len(name) for name, _ in known), default=0)
-    return [f"  {name.ljust(width)}  {indent_continuation(text, ' ' * (width + 4))}" for name, text in known]
+    lines = []
+    for name, text in known:
+        left = f"  {name.ljust(width)}  "
+        one, *more = printable(text).rstrip("\n").split("\n")
+        lines += (
+            [f"{left}{one}", *(" " * len(left) + line for line in more)]
+            if more
+            else console.beside(left, text)
+        )
+    return lines
 
 
 def value(value: Any) -> str:
@@ -126,7 +161,7 @@ def inline(value: object) -> str:
 
 
 def status(status: str, console: Console) -> str:
-    style = _STATUS_COLOURS.get(status)
+    style = STATUS_STYLES.get(status)
     return console.style(style, status) if style else status
 
 
@@ -140,7 +175,7 @@ def section(title: str, body: str, console: Console) -> list[str]:
 
 def list_section(title: str, rows: Sequence[str], console: Console) -> list[str]:
     """A section with one line for each row; nothing without rows."""
-    return section(title, "\n".join(f"  {one_line(row)}" for row in rows), console) if rows else []
+    return section(title, "\n".join(prose(row, console, "  ") for row in rows), console) if rows else []
 
 
 def with_next_page(text: str, response: Document) -> str:
@@ -164,7 +199,7 @@ def jobs_table(jobs: Sequence[Document], console: Console) -> str:
         for job in jobs
     ]
     headers = ("JOB", "PLUGIN", "COMMAND", "STATUS", "ATTEMPT", "BY", "CREATED", "ABOUT")
-    # Left out first on a narrow terminal: why a job failed matters more.
+    # Left out first on a narrow terminal: why a job failed, and when, matters more.
     return console.table(headers, rows, optional=("BY", "ATTEMPT", "CREATED"))
 
 
@@ -175,8 +210,18 @@ def job_note(job: Document, console: Console) -> str:
     if job.get("orphaned"):
         return ORPHANED
     if job["status"] in ("failed", "dead"):
-        return f"{job['reason']}: {error}" if (error := informative_error(job)) else str(job["reason"])
+        return brief_error(job["reason"], informative_error(job))
     return job["hold"] or ("" if job["reason"] in ("submitted", "claimed", "completed") else job["reason"])
+
+
+def brief_error(reason: str, error: str | None) -> str:
+    """Why a job failed, for a line with little room: what differs from job to job comes first."""
+    if not error:
+        return reason
+    status, _, last_line = error.partition("; stderr ends with: ")
+    if last_line:
+        return f"{status.replace('exited with status', 'exit')}: {last_line}"
+    return error if reason in ("attempts_exhausted", "bad_exit") else f"{reason}: {error}"
 
 
 def informative_error(job: Document) -> str | None:

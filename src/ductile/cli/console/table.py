@@ -1,7 +1,7 @@
 """Fit a table or a text to the width of a terminal. Help needs the word wrap, so nothing slow is imported.
 
-Ids and times are shortened first; then optional columns are left out; then the widest columns are cut. A last
-column of prose is wrapped instead.
+Ids and times are shortened first; then columns without a value and optional columns are left out; then the
+widest columns are cut. A last column of prose is wrapped instead.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 GAP = "  "
 #: Optional columns are left out before another column gets narrower than this.
-_MIN_COLUMN = 20
+_MIN_COLUMN = 16
 #: The same for a column of prose.
 _MIN_PROSE = 30
 _ID = r"\b[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[0-9a-f]{4}-([0-9a-f]{12})\b"
@@ -40,9 +40,17 @@ def fit_table(table: Table, width: int, optional: Sequence[str], today: str, *, 
     if _line_length(table.widths) <= width:
         return table
     table = Table(table.headers, [[_shorten(cell, today) for cell in row] for row in table.rows])
-    for header in optional:
+    wrapped = table.headers[-1] if prose else None  # Stays: another column must not be wrapped in its place.
+    for header, *cells in zip(table.headers, *table.rows, strict=True):
+        is_empty = header != wrapped and all(cell in ("", "-") for cell in cells)
+        if is_empty and _line_length(table.widths) > width:
+            table = table.without(header)
+    for position, header in enumerate(optional, start=1):
+        if header not in table.headers:
+            continue
         *others, last = (max(len(each), _MIN_COLUMN) for each in table.headers)
-        least = [*others, max(last, _MIN_PROSE) if prose else last]
+        # The last column has the reasons. Only for the most important of the optional columns it gets narrow.
+        least = [*others, max(last, _MIN_PROSE) if prose or position < len(optional) else last]
         if _line_length([*map(min, least, table.widths)]) <= width:
             break
         table = table.without(header)
@@ -100,18 +108,25 @@ def _cut_row(row: Sequence[str], widths: Sequence[int]) -> list[str]:
 
 def wrap(text: str, width: int) -> list[str]:
     """The text in lines of at most `width`, broken at spaces; a word that is longer is broken, too."""
+    return _fill(text.split(), width)
+
+
+def _fill(words: Sequence[str], width: int) -> list[str]:
+    """The words in lines of at most `width`. Words that have spaces inside are never broken."""
     lines = [""]
-    for word in text.split():
+    for word in words:
         room = width - len(lines[-1]) - 1
         if lines[-1] and len(word) <= room:
             lines[-1] += f" {word}"
             continue
-        pieces = [word[start : start + width] for start in range(0, len(word), width)]
+        size = len(word) if " " in word else width
+        pieces = [word[start : start + size] for start in range(0, len(word), size)]
         lines = [*lines, *pieces] if lines[-1] else pieces
     return lines
 
 
-def wrap_hanging(left: str, text: str, width: int) -> list[str]:
-    """The text beside `left`, its further lines aligned below its first."""
-    first, *others = wrap(text, width - len(left))
-    return [f"{left}{first}".rstrip(), *(" " * len(left) + line for line in others)]
+def wrap_hanging(left: str, text: str | Sequence[str], width: int, *, indent: int = 0) -> list[str]:
+    """The text, or its words, beside `left`; further lines are below the first one, or indented further."""
+    words = text.split() if isinstance(text, str) else text
+    first, *others = _fill(words, width - len(left) - indent)
+    return [f"{left}{first}".rstrip(), *(" " * (len(left) + indent) + line for line in others)]

@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import TypeVar
 
 from ductile.core.expressions.conditions import Condition
+from ductile.core.jobs.model import StateSubscription
 from ductile.core.json import JsonObject
 from ductile.core.runs.graph import Graph
 from ductile.struct import Value, field
@@ -101,6 +102,8 @@ class Pipeline(Value):
     from_plugin: str | None = None
     condition: Condition | None = None
     notify_on_complete: bool = False
+    #: Gets the states of its runs.
+    state_webhook: StateSubscription | None = None
 
 
 class PipelineTable(Value, kw_only=False):

@@ -40,6 +40,8 @@ class EventProducer(Value):
     #: The hops of the new jobs: one more than the producer's.
     hops: int = 0
     trace_id: str | None = None
+    #: The access token that the producer was started with.
+    token: str | None = None
 
 
 class Fanout(Value):
@@ -69,11 +71,10 @@ def fan_out(
         if exceeds_hops(producer, policy):
             ledger.append(dropped_event_entry(producer, event, routes, pipelines))
             continue
-        for route in routes:
-            attempts = policy.plugin(route.plugin).retry.max_attempts
-            jobs.append(
-                _new_job(producer, outgoing, route.plugin, route.command, route.target, attempts, now, rng)
-            )
+        jobs += [
+            _new_job(producer, outgoing, route.plugin, route.command, route.target, policy, now, rng)
+            for route in routes
+        ]
         for pipeline in pipelines:
             started = start_pipeline(producer, outgoing, pipeline, policy, now, rng)
             if isinstance(started, NewRun):
@@ -99,7 +100,7 @@ def start_pipeline(
             kind=LedgerKind.CONDITION_FALSE, job_id=producer.job_id, run_id=producer.run_id, data=data
         )
     target = f"pipeline:{pipeline.name}"
-    job = _new_job(producer, outgoing, RUN_PLUGIN, pipeline.name, target, 1, now, rng)
+    job = _new_job(producer, outgoing, RUN_PLUGIN, pipeline.name, target, policy, now, rng)
     return NewRun(job=job, graph=pipeline.graph, event=event)
 
 
@@ -159,7 +160,7 @@ def _new_job(
     plugin: str,
     command: str,
     target: str,
-    max_attempts: int,
+    policy: Policy,
     now: datetime,
     rng: Random,
 ) -> NewJob:
@@ -175,14 +176,16 @@ def _new_job(
         command=command,
         submitted_by=producer.submitted_by,
         submitted_detail=producer.detail or f"{event.source}:{event.type}",
-        max_attempts=max_attempts,
+        max_attempts=1 if plugin == RUN_PLUGIN else policy.plugin(plugin).retry.max_attempts,
         dedupe_key=namespaced_key(KeyNamespace.EXPLICIT, event.dedupe_key),
         parent_job_id=producer.job_id,
         source_event_id=event.id,
         event_context_id=producer.context_id,
         hops=producer.hops,
         trace_id=producer.trace_id,
+        token=producer.token,
         origin=origin,
+        configured_callback=policy.state_webhook(plugin, command, event.payload),
     )
 
 
@@ -236,6 +239,7 @@ def fire_hooks(
         baggage=baggage,
         hops=job.hops + 1,
         trace_id=job.trace_id,
+        token=job.token,
     )
     payload = _payload(job, ending)
     if exceeds_hops(producer, policy):

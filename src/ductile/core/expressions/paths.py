@@ -16,6 +16,8 @@ from ductile.core.suggest import closest_match
 from ductile.struct import Value, field
 
 FaultPath: TypeAlias = tuple[str | int, ...]
+#: Names in a message about a missing path, and characters of each.
+_MAX_NAMES, _MAX_NAME = 8, 40
 #: A list index. No list is longer, and Python rejects much longer numbers.
 _INDEX = re.compile(r"0|[1-9][0-9]{0,8}")
 
@@ -87,6 +89,22 @@ def look_up(path: str, context: EvalContext) -> JsonValue | Missing:
             case _:
                 return MISSING
     return found
+
+
+def names_beside(path: str, context: EvalContext) -> str | None:
+    """Say what there is instead of a missing path: the deepest object on the way to it, with its names.
+
+    None if that has none. Values are not told: they may be secret.
+    """
+    at = path
+    while "." in at:
+        at = at.rpartition(".")[0]
+        found = look_up(at, context)
+        if found is not MISSING:
+            names = [name[:_MAX_NAME] for name in found] if isinstance(found, dict) else []
+            more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
+            return f"{at} has {', '.join(names[:_MAX_NAMES])}{more}" if names else None
+    return None
 
 
 def fault_in_path(path: str, roots: Collection[Root] = tuple(Root)) -> str | None:

@@ -20,6 +20,7 @@ from ductile.core.expressions.paths import (
     FaultPath,
     fault_in_path,
     look_up,
+    names_beside,
     suggest_root,
 )
 from ductile.core.json import MAX_DEPTH, JsonValue, encoded_size, nests_too_deep
@@ -197,9 +198,9 @@ class _TemplateFiller:
     def _look_up(self, reference: TemplateReference, where: FaultPath) -> JsonValue:
         value = look_up(reference.path, self.context)
         if value is MISSING:
-            raise TemplateError(
-                f"there is no {reference.path}, which {_key_name(where)} refers to", where=where
-            )
+            message = f"there is no {reference.path}, which {_key_name(where)} refers to"
+            there = names_beside(reference.path, self.context)
+            raise TemplateError(message if there is None else f"{message}; {there}", where=where)
         return value
 
     def _as_text(self, part: str | TemplateReference, where: FaultPath) -> str:

@@ -6,6 +6,7 @@ so the decision depends on the number of plugins, not of jobs.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -13,21 +14,32 @@ from enum import StrEnum
 from ductile.core.jobs.model import Hold
 from ductile.struct import Value, field
 
+_NO_CAP = sys.maxsize
+
 
 class Caps(Value):
-    """Limits of concurrent jobs: in total, and per plugin."""
+    """Limits of concurrent jobs: in total on this node, and per plugin on all nodes together."""
 
     workers: int
     plugins: Mapping[str, int] = field(default_factory=dict)
+    #: The plugins whose jobs this node runs; None: all.
+    only: frozenset[str] | None = None
 
     def of(self, plugin: str) -> int:
-        """Return the cap of a plugin: without its own, the number of workers."""
-        return self.plugins.get(plugin, self.workers)
+        """Return the cap of a plugin. Without its own, only the workers limit it."""
+        if self.only is not None and plugin not in self.only:
+            return 0
+        return self.plugins.get(plugin, _NO_CAP)
 
 
-def choose_next_plugin(oldest_ready: Mapping[str, int], running: Mapping[str, int], caps: Caps) -> str | None:
-    """Return the plugin whose oldest ready job starts next: the oldest among the plugins below their cap."""
-    if sum(running.values()) >= caps.workers:
+def choose_next_plugin(
+    oldest_ready: Mapping[str, int], running: Mapping[str, int], caps: Caps, *, busy: int
+) -> str | None:
+    """Return the plugin whose oldest ready job starts next: the oldest among the plugins below their cap.
+
+    `busy` is the number of workers of this node that have a job.
+    """
+    if busy >= caps.workers:
         return None
     return min(
         (plugin for plugin in oldest_ready if running.get(plugin, 0) < caps.of(plugin)),

@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import TypeAlias
 
 from ductile.core.json import JsonObject, JsonValue
-from ductile.struct import DescribedEnum, Value, field
+from ductile.struct import DescribedEnum, Value, field, hide_in_repr, replace
 
 
 class JobStatus(DescribedEnum):
@@ -129,14 +129,22 @@ class Origin(Value):
     target: str
 
 
+@hide_in_repr("url")
 class StateSubscription(Value):
-    """The subscription of a state webhook to a job."""
+    """The subscription of a state webhook to a job. The URL can contain a secret of its receiver."""
 
     url: str
     #: The `model` of the payload, or of the plugin's configuration. The webhook's body contains it.
     model: str | None = None
     #: The states to send; None for all of them.
     events: tuple[str, ...] | None = None
+
+    def with_model_of(self, payload: JsonObject | None, config: JsonObject) -> StateSubscription:
+        """Return the subscription for a job with this payload, of a plugin with this configuration."""
+        model = (payload or {}).get("model")
+        if not isinstance(model, str):
+            model = config.get("model")
+        return replace(self, model=model if isinstance(model, str) else None)
 
 
 class NewJob(Value):
@@ -160,9 +168,18 @@ class NewJob(Value):
     hops: int = 0
     trace_id: str | None = None
     origin: Origin | None = None
+    #: The state webhook that the submission names. Of a duplicate, it is subscribed to the existing job.
     callback: StateSubscription | None = None
+    #: The state webhook of its plugin or pipeline in the configuration. Of a duplicate, it is ignored.
+    configured_callback: StateSubscription | None = None
     #: The job starts only after this one has ended.
     after_job_id: str | None = None
+    #: The job that this one runs again.
+    rerun_of: str | None = None
+    #: The access token that started it, or the job that it follows from.
+    token: str | None = None
+    #: Whether it counts against the limits of its token.
+    charged: bool = False
 
 
 class Job(Value):
@@ -202,11 +219,18 @@ class Job(Value):
     callback: StateSubscription | None
     payload: JsonObject | None = None
     artifacts: tuple[JsonValue, ...] = ()
+    #: The job that this one runs again.
+    rerun_of: str | None = None
+    #: The access token that started it, or the job that it follows from.
+    token: str | None = None
+    #: What its executions have reported as their cost; None if none did.
+    cost: float | None = None
 
 
 class LedgerKind(DescribedEnum):
     JOB_TRANSITION = "job.transition", "A job went from one state to another."
     JOB_DEDUPLICATED = "job.deduplicated", "A submission was a duplicate; the existing job is named."
+    JOB_RERUN = "job.rerun", "A job was run again as a new one, which is named."
     JOB_CANCEL_REQUESTED = "job.cancel_requested", "Cancellation of a running job was requested."
     JOB_RESULT_SUPERSEDED = (
         "job.result_superseded",
@@ -267,6 +291,7 @@ class PluginResponse(Value):
     events: tuple[PluginEvent, ...] = ()
     state_updates: JsonObject | None = None
     artifacts: tuple[JsonValue, ...] = ()
+    cost: float | None = None
 
 
 class OutputFormat(StrEnum):
@@ -288,6 +313,8 @@ class Evidence(Value):
     output: OutputFormat = OutputFormat.PROTOCOL
     #: More was printed on stderr than is kept.
     stderr_truncated: bool = False
+    #: As the plugin reported it, whether it succeeded or not.
+    cost: float | None = None
 
 
 NO_EVIDENCE = Evidence()
@@ -328,6 +355,9 @@ class Requeued(Value):
 
 class Orphaned(Value):
     """The daemon died while the job ran; detected at the next start."""
+
+    #: Whether it ran on one of several nodes. Another one runs it at once, unless it has happened before.
+    on_node: bool = False
 
     evidence: Evidence = NO_EVIDENCE
 

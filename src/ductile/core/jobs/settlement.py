@@ -32,7 +32,6 @@ from ductile.core.jobs.model import (
     JobReason,
     JobStatus,
     LedgerEntry,
-    LedgerKind,
     NewJob,
     Orphaned,
     Outcome,
@@ -44,7 +43,14 @@ from ductile.core.jobs.model import (
     TimedOut,
     Transition,
 )
-from ductile.core.json import MAX_DEPTH, JsonObject, JsonValue, encoded_size, nests_too_deep
+from ductile.core.jobs.plugin_state import (
+    MAX_STATE_BYTES,
+    SYSTEM_COMMANDS,
+    FactEntry,
+    StateUpdate,
+    apply_state_updates,
+)
+from ductile.core.json import MAX_DEPTH, JsonObject, JsonValue, nests_too_deep
 from ductile.core.policy import Policy
 from ductile.core.runs.progress import advance_run, fail_token
 from ductile.core.runs.state import MAX_RUN_JOBS, NewRun, RunProgress, RunView
@@ -52,9 +58,6 @@ from ductile.core.schedules.planner import Skip, skips_while_running
 from ductile.core.schedules.rule import IfRunning, PlannedOccurrence, occurrence_after_run
 from ductile.struct import Value, field, replace
 
-MAX_STATE_BYTES = 1024 * 1024
-#: Commands that Ductile itself starts: their events are not routed and their state is not stored.
-SYSTEM_COMMANDS = frozenset({"health", "init"})
 #: The most events in one response.
 MAX_EVENTS = 1000
 #: The reasons for which a job is dead that its plugin failed to do.
@@ -98,22 +101,6 @@ class StateChange(Value):
     error: str | None = None
     result: JsonValue = None
     artifacts: tuple[JsonValue, ...] | None = None
-
-
-class FactEntry(Value):
-    fact_type: str
-    body: JsonObject
-
-
-class StateUpdate(Value):
-    state: JsonObject | None = None
-    fact: FactEntry | None = None
-    #: The size of a state that exceeds the limit.
-    too_large: int | None = None
-    ledger: tuple[LedgerEntry, ...] = ()
-
-
-NO_STATE_UPDATE = StateUpdate()
 
 
 class SettleView(Value):
@@ -315,7 +302,8 @@ def _recover(view: SettleView, outcome: Orphaned, policy: Policy, now: datetime,
     if settlement.next_retry_at is None:
         return settlement
     back = Transition(from_status=view.job.status, to_status=JobStatus.QUEUED, reason=JobReason.RECOVERED)
-    retry_at = min(settlement.next_retry_at, now + RECOVERY_DELAY_CAP)
+    at_once = outcome.on_node and not view.job.suspect
+    retry_at = now if at_once else min(settlement.next_retry_at, now + RECOVERY_DELAY_CAP)
     return replace(settlement, transitions=(back,), next_retry_at=retry_at, suspect=True)
 
 
@@ -345,6 +333,7 @@ def _succeed(view: SettleView, outcome: Completed, policy: Policy, now: datetime
             baggage=view.baggage,
             hops=job.hops + 1,
             trace_id=job.trace_id,
+            token=job.token,
         )
         started = fan_out(producer, events, policy, now, rng)
     transition = Transition(from_status=job.status, to_status=JobStatus.SUCCEEDED, reason=JobReason.COMPLETED)
@@ -363,28 +352,6 @@ def _succeed(view: SettleView, outcome: Completed, policy: Policy, now: datetime
         progress=progress,
         ledger=started.ledger + update.ledger,
     )
-
-
-def apply_state_updates(
-    job: Job, updates: JsonObject | None, state: JsonObject, state_claim_seq: int, policy: Policy
-) -> StateUpdate:
-    """Return the new state or fact. `state_claim_seq` is the claim number of the last writer."""
-    if not updates or job.command in SYSTEM_COMMANDS:
-        return NO_STATE_UPDATE
-    rule = policy.plugin(job.plugin).fact_rule(job.command)
-    new = {**state, **updates} if rule is None else updates
-    if (size := encoded_size(new)) > MAX_STATE_BYTES:
-        return StateUpdate(too_large=size)
-    if rule is None:
-        return StateUpdate(state=new)
-    fact = FactEntry(fact_type=rule.fact_type, body=updates)
-    if not rule.replaces_state:
-        return StateUpdate(fact=fact)
-    if state_claim_seq > job.claim_seq:
-        stale: JsonObject = {"plugin": job.plugin, "fact_type": rule.fact_type}
-        entry = LedgerEntry(kind=LedgerKind.STATE_STALE, job_id=job.id, run_id=job.run_id, data=stale)
-        return StateUpdate(fact=fact, ledger=(entry,))
-    return StateUpdate(fact=fact, state=new)
 
 
 def _reject_response(response: PluginResponse, update: StateUpdate) -> tuple[JobReason, str] | None:

@@ -275,6 +275,7 @@ class RunAdvancer:
             step_path=node.path,
             hops=self._info.hops,
             trace_id=self._info.trace_id,
+            token=self._info.token,
             origin=Origin(
                 job_id=job_id,
                 execution=execution,

@@ -93,6 +93,8 @@ class RunInfo(Value):
     payload: JsonObject
     #: The first steps wait for this job: an earlier run with the same key.
     after_job_id: str | None = None
+    #: The access token that the run was started with.
+    token: str | None = None
 
 
 class RunView(Value):

@@ -17,9 +17,10 @@ from random import Random
 from typing import TypeAlias
 
 from ductile.core.jobs.failures import RetryPolicy, plan_delay
+from ductile.core.jobs.model import StateSubscription
 from ductile.core.jobs.settlement import WebhookState
 from ductile.core.timestamps import format_timestamp, parse_timestamp
-from ductile.struct import Value
+from ductile.struct import Value, replace
 
 #: The longest delay between attempts, also if the receiver asks for more.
 MAX_DELIVERY_DELAY = timedelta(hours=1)
@@ -46,6 +47,20 @@ def merge_choices(one: StateChoice, other: StateChoice) -> StateChoice:
     if one is None or other is None:
         return None
     return tuple(state for state in WebhookState if state in one or state in other)
+
+
+def merge_subscriptions(
+    named: StateSubscription | None, configured: StateSubscription | None
+) -> tuple[StateSubscription, ...]:
+    """Return the subscriptions of a new job: the one that its submission names, and the configured one.
+
+    If both have the same URL, it gets the states of both, each once.
+    """
+    if named is None or configured is None:
+        return tuple(each for each in (named, configured) if each is not None)
+    if named.url != configured.url:
+        return (named, configured)
+    return (replace(named, events=merge_choices(named.events, configured.events)),)
 
 
 def event_timestamp(stamp: str, latest: str | None) -> str:

@@ -1,7 +1,8 @@
 """Signatures of webhooks: sign outgoing bodies, and verify incoming ones.
 
-All are HMAC-SHA256. They differ in what is signed (the body alone, or an id and a timestamp before it) and in
-how the result is written. Comparisons take constant time.
+All are HMAC-SHA256, except for senders that cannot sign and have the secret in their address. They differ in
+what is signed (the body alone, or an id and a timestamp before it) and in how the result is written.
+Comparisons take constant time.
 """
 
 from __future__ import annotations
@@ -24,7 +25,10 @@ STANDARD_PREFIX = "whsec_"
 _HEX = re.compile(r"[0-9a-fA-F]{64}")
 #: A shorter secret was not meant as base64 of a key.
 _MIN_KEY_BYTES = 16
+_NO_TOKEN = "there is no `token` in the address"  # noqa: S105 - a message
 _SECONDS = re.compile(r"[0-9]{1,12}", re.ASCII)
+_HEADER_NAME = re.compile(r"[a-z0-9-]{1,60}", re.ASCII)
+_MAX_NAMED = 3
 
 
 class SignatureForm(StrEnum):
@@ -34,6 +38,8 @@ class SignatureForm(StrEnum):
     STRIPE = "stripe"  # `t=<seconds>,v1=<hex>`, over `<seconds>.<body>`
     SLACK = "slack"  # `v0=<hex>`, over `v0:<seconds>:<body>`; the seconds in a header of their own
     STANDARD = "standard"  # `v1,<base64>`, over `<id>.<seconds>.<body>`; Standard Webhooks
+    #: Not signed: the secret itself is in the address, as `?token=<secret>`.
+    URL_TOKEN = "url_token"  # noqa: S105 - a name
 
 
 class SignatureScheme(Value):
@@ -66,6 +72,8 @@ SLACK = SignatureScheme(
 STANDARD = SignatureScheme(
     form=SignatureForm.STANDARD, header=STANDARD_SIGNATURE, delivery_header=STANDARD_ID
 )
+#: For senders that cannot sign. Its header is a name that no request can have; the listener sets it.
+URL_TOKEN = SignatureScheme(form=SignatureForm.URL_TOKEN, header="?token")
 
 
 def sign_body(secret: str, body: bytes) -> str:
@@ -92,6 +100,8 @@ def verify_signature(
     """Return whether a request was signed with the secret, and recently if the timestamp is signed."""
     if not secret:
         return False  # an empty key is no secret
+    if scheme.form is SignatureForm.URL_TOKEN:
+        return hmac.compare_digest(headers.get(scheme.header, "").encode(), secret.encode())
     timestamp, signed, signatures = _read_signature(scheme, headers, body)
     if timestamp is not None and not _is_recent(timestamp, now):
         return False
@@ -125,17 +135,30 @@ def _read_signature(
             parts = [part.removeprefix("v1,") for part in written.split(" ") if part.startswith("v1,")]
             signatures = tuple(_decode_base64(part) for part in parts) if message_id else ()
             return seconds, f"{message_id}.{seconds}.".encode() + body, signatures
+        case SignatureForm.URL_TOKEN:
+            return None, body, ()
 
 
 def explain_bad_signature(scheme: SignatureScheme, headers: Mapping[str, str], now: datetime) -> str:
     """Return why a signature is invalid, for the operator; the sender does not get it."""
+    if scheme.form is SignatureForm.URL_TOKEN:
+        return "the `token` in the address is not the secret" if headers.get(scheme.header) else _NO_TOKEN
     if scheme.header not in headers:
-        return f"there is no header {scheme.header}: no secret at the sender, or it signs in another way"
+        return (
+            f"there is no header {scheme.header}: no secret at the sender, or it signs in another way"
+            f"{_other_signatures(headers)}"
+        )
     timestamp, _, _ = _read_signature(scheme, headers, b"")
     if timestamp is not None and not _is_recent(timestamp, now):
         minutes = int(REPLAY_WINDOW.total_seconds() // 60)
         return f"not signed within {minutes} minutes of now: an old one sent again, or a clock that is wrong"
     return "the signature does not fit: another secret at the sender, or the body was changed on its way"
+
+
+def _other_signatures(headers: Mapping[str, str]) -> str:
+    """The names of headers that may carry the signature. The values are not shown."""
+    found = [name for name in headers if "signature" in name and _HEADER_NAME.fullmatch(name)]
+    return f" (it sent {', '.join(found[:_MAX_NAMED])})" if found else ""
 
 
 def delivery_id(
@@ -179,6 +202,8 @@ def signed_headers(
             signature = sign_standard(secret, message_id=message_id, timestamp=seconds, body=body)
             standard = {STANDARD_ID: message_id, STANDARD_TIMESTAMP: str(seconds)}
             return named | standard | {scheme.header: signature}
+        case SignatureForm.URL_TOKEN:
+            return named | {scheme.header: secret}
 
 
 def _hashed(content: bytes) -> str:

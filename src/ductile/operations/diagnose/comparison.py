@@ -83,7 +83,9 @@ async def compare_with_last_good(
     if good is not None:
         return await _compare_runs(context, job, record, good, configs)
     if job.plugin == RUN_PLUGIN:
-        return RunComparison(not_compared=(f"anything: no earlier run of pipeline {job.command} succeeded",))
+        return RunComparison(
+            not_compared=(f"everything: no earlier run of pipeline {job.command} succeeded",)
+        )
     found = await _compare_jobs(context, job, executions, configs)
     steps = f"the steps of the run: no earlier run of pipeline {record.job.command} succeeded"
     return replace(found, not_compared=(steps, *found.not_compared))
@@ -140,7 +142,7 @@ async def _compare_jobs(
     found = await _last_succeeded(context, job)
     if found is None:
         return RunComparison(
-            not_compared=(f"anything: no earlier job of {job.plugin} {job.command} succeeded",)
+            not_compared=(f"everything: no earlier job of {job.plugin} {job.command} succeeded",)
         )
     with_output = await context.store.list_executions(found.job_id)
     good = next((each for each in with_output if each.execution == found.execution), found)

@@ -32,6 +32,7 @@ from ductile.operations.diagnose.findings import DoctorCheck, DoctorFinding, Doc
 from ductile.operations.diagnose.wording import time_text
 from ductile.operations.plugins.health import CheckHealth, check_health, last_health_checks, unhealthy_plugins
 from ductile.operations.schedules.audit import audit_history
+from ductile.operations.system.nodes import list_nodes, node_findings
 from ductile.store.model.jobs import InitRecord
 from ductile.store.model.maintenance import FailingReceiver, RecentFailures, StoreStats
 from ductile.store.model.notices import NoticeHealth
@@ -83,7 +84,7 @@ def doctor_without_store(snapshot: Snapshot, *more: DoctorFinding) -> DoctorRepo
 
 
 def doctor_without_config(error: ConfigError, directory: Path | None) -> DoctorReport:
-    files = () if directory is None else local.permission_findings(directory, (), None)
+    files = () if directory is None else local.permission_findings(directory, ())
     return build_report([*local.refused_config(error), *files])
 
 
@@ -96,12 +97,15 @@ def store_not_created(path: Path) -> DoctorFinding:
 
 
 def _machine_findings(snapshot: Snapshot, *, daemon_runs: bool) -> Iterator[DoctorFinding]:
-    state = snapshot.state.path if isinstance(snapshot.state, SqliteLocation) else None
-    yield from local.permission_findings(snapshot.directory, local.environment_files(snapshot), state)
+    state = snapshot.state
+    private = [*local.environment_files(snapshot), state.directory]
+    if isinstance(state, SqliteLocation):
+        private.append(state.path)
+    yield from local.permission_findings(snapshot.directory, private)
     yield from local.plugin_findings(snapshot)
     yield from local.listener_findings(snapshot, daemon_runs=daemon_runs)
-    parents = () if state is None else state.parents
-    directory = next((each for each in parents if each.is_dir()), None)
+    places = (state.directory, *state.directory.parents)
+    directory = next((each for each in places if each.is_dir()), None)
     if directory is not None:
         yield local.check_space(os.statvfs(directory), str(directory))
 
@@ -119,7 +123,7 @@ async def _config_findings(context: OperationContext) -> list[DoctorFinding]:
     if on_disk.fingerprint != in_force.fingerprint:
         message = "the configuration on disk is not the one in force"
         where = str(on_disk.directory)
-        found.append(DoctorCheck.CONFIG.warn(message, where=where, fix="ductile reload"))
+        found.append(DoctorCheck.CONFIG.warn(message, where=where, fix="ductile apply"))
     return found
 
 
@@ -141,6 +145,7 @@ async def _store_findings(context: OperationContext) -> list[DoctorFinding]:
         return [
             local.check_clock(now, failures.newest_at, snapshot.timezone),
             *store_findings(await context.store.stats()),
+            *node_findings(await list_nodes(context)),
             *breaker_findings(await context.store.list_breakers()),
             *[finding async for finding in schedule_findings(context)],
             *init_findings(await unhealthy_plugins(context)),
@@ -232,7 +237,8 @@ async def schedule_findings(context: OperationContext) -> AsyncIterator[DoctorFi
             all_ok = False
             yield finding
     if all_ok:
-        yield DoctorCheck.SCHEDULES.ok(f"{len(active)} schedules run as configured, without a gap")
+        run = "1 schedule runs" if len(active) == 1 else f"{len(active)} schedules run"
+        yield DoctorCheck.SCHEDULES.ok(f"{run} as configured, without a gap")
 
 
 def check_schedule(entry: ScheduleEntry, now: datetime, *, daemon_runs: bool) -> DoctorFinding | None:
@@ -340,6 +346,6 @@ def _receiver_finding(receiver: FailingReceiver, allow: Sequence[str]) -> Doctor
         f"state webhooks to {receiver.receiver} are not sent: state_webhooks.allow does not list {host}; "
         f"{counts}",
         where="state_webhooks.allow",
-        fix=f"if it may be called: ductile config set state_webhooks.allow {hosts} --lock && ductile reload "
+        fix=f"if it may be called: ductile config set state_webhooks.allow {hosts} && ductile apply "
         f"(what was given up: ductile webhook resend ID){only}",
     )

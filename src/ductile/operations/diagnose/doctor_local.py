@@ -21,7 +21,7 @@ from ductile.store.model.records import LogRow
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 #: Only problems of the seal have this hint.
-_SEAL_HINT = "ductile config lock"
+_SEAL_HINT = "ductile apply"
 #: Ductile is not older: a clock before this was never set.
 _FIRST_YEAR = datetime(2026, 1, 1, tzinfo=UTC)
 _CLOCK_SLACK = timedelta(seconds=5)
@@ -64,12 +64,9 @@ def environment_files(snapshot: Snapshot) -> tuple[Path, ...]:
             return ()
 
 
-def permission_findings(
-    directory: Path, secret: Iterable[Path], state: Path | None
-) -> Iterator[DoctorFinding]:
-    """Files of the configuration and the store that other users can read or change."""
+def permission_findings(directory: Path, private: Iterable[Path]) -> Iterator[DoctorFinding]:
+    """Files of the configuration and the private ones that other users can read or change."""
     files = sorted((*directory.glob("*.yaml"), *directory.glob("*.yml"), directory / CHECKSUMS_FILE))
-    private = (*secret, *(() if state is None else (state.parent, state)))
     paths = dict.fromkeys((directory, *files), False) | dict.fromkeys(private, True)
     checked = (_check_mode(path, private=is_private) for path, is_private in paths.items())
     found = [finding for finding in checked if finding is not None]

@@ -6,6 +6,7 @@ command, and what to do.
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Annotated, Any
 
 from ductile.config.secrets import redact
@@ -214,7 +215,9 @@ def _verdict(
             error = as_sentence(job.last_error or job.reason.description)
             if job.reason is not JobReason.ATTEMPTS_EXHAUSTED or last is None:
                 return f"{name} {_verb(job.status)} ({job.reason}): {error}"
-            tries = "its only attempt" if job.max_attempts == 1 else f"all of its {job.max_attempts} attempts"
+            if job.max_attempts == 1:
+                return f"{name} failed in its only attempt ({last.reason}): {error}"
+            tries = f"all of its {job.max_attempts} attempts"
             return f"{name} failed in {tries}, the last time ({last.reason}): {error}"
 
 
@@ -252,6 +255,8 @@ def _link(job: Job) -> ChainLink:
 def _evidence(records: _JobRecords) -> list[str]:
     run = records.run
     found = [_execution_text(row) for row in records.executions if run is None]
+    if records.job.rerun_of is not None:
+        found.append(f"It runs job {records.job.rerun_of} again.")
     if records.job.cancel_requested_at is not None:
         found.append(f"Its cancellation was requested at {time_text(records.job.cancel_requested_at)}.")
     if run is not None:
@@ -267,13 +272,19 @@ def _evidence(records: _JobRecords) -> list[str]:
     return found
 
 
+def _seconds(duration: timedelta) -> str:
+    return "less than 1 ms" if duration < timedelta(milliseconds=1) else f"{duration.total_seconds():.3f} s"
+
+
 def _execution_text(row: LogRow) -> str:
     succeeded = row.status is LogStatus.SUCCEEDED
     ended = f"exit status {row.exit_code}" if row.exit_code is not None else None
     ended = f"signal {row.signal}" if row.signal is not None else ended
     error = first_line(row.error) or (None if succeeded else row.reason.description)
-    parts = [part for part in (ended, error) if part]
-    took = "" if row.duration is None else f" after {row.duration.total_seconds():.3f}s"
+    parts = (
+        [error] if error and error.startswith("exited with ") else [part for part in (ended, error) if part]
+    )
+    took = "" if row.duration is None else f" after {_seconds(row.duration)}"
     # Some errors quote the end of stderr already.
     stderr = None if succeeded or "stderr ends with: " in (row.error or "") else first_line(row.stderr)
     tail = f" It wrote to stderr: {stderr}" if stderr else ""

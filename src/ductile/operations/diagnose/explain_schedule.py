@@ -29,14 +29,12 @@ from ductile.struct import Value
 _OCCURRENCES = 5
 _PLACEHOLDER = re.compile(r"{(\w+)}")
 _ADVICE: dict[ScheduleCause, tuple[str, ...]] = {
-    ScheduleCause.NOT_CONFIGURED: ("Add it under plugins.{plugin}.schedules, then: ductile reload",),
-    ScheduleCause.PLUGIN_DISABLED: (
-        "ductile config set plugins.{plugin}.enabled true --lock, then: ductile reload",
-    ),
+    ScheduleCause.NOT_CONFIGURED: ("Add it under plugins.{plugin}.schedules, then: ductile apply",),
+    ScheduleCause.PLUGIN_DISABLED: ("ductile config set plugins.{plugin}.enabled true, then: ductile apply",),
     ScheduleCause.PLUGIN_REFUSED: ("{hint}", "ductile plugin check {plugin}"),
     ScheduleCause.PAUSED: ("ductile schedule resume {plugin} {id}",),
     ScheduleCause.NO_DAEMON: ("ductile system start",),
-    ScheduleCause.NOT_LOADED: ("ductile reload",),
+    ScheduleCause.NOT_LOADED: ("ductile apply",),
     ScheduleCause.OVERDUE: (
         "ductile system doctor",
         "Look for clock.jumped and service.failed in the daemon's log.",

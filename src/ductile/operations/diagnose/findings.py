@@ -31,6 +31,7 @@ class DoctorCheck(DescribedEnum):
         "Plugins with a health command report that they are healthy. Only while the daemon runs.",
     )
     DAEMON = "daemon", "The daemon runs, and is the version that is installed."
+    NODES = "nodes", "Nodes that share the store are alive, of one version, and have the same configuration."
     LISTENERS = "listeners", "The addresses to listen on are free, or the daemon's own."
     CLOCK = "clock", "The clock has not gone back, and is not years off."
     DISK = "disk", "There is room for the store to grow."

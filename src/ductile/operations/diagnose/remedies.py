@@ -131,5 +131,5 @@ async def _rerun_remedy(context: OperationContext, run_id: str, step: Job) -> st
         return None
     return (
         f"{step.reason.description} A retry would fail in the same way: correct the pipeline, "
-        f"`ductile reload`, then: ductile job retry {run_id} --from-step {step.step_path}"
+        f"`ductile apply`, then: ductile job retry {run_id} --from-step {step.step_path}"
     )

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from ductile.config.snapshot import PluginInstance
 from ductile.core.jobs.model import Hold, Job, JobStatus
 from ductile.core.runs.graph import RUN_PLUGIN
+from ductile.core.scripts import EXEC_PLUGIN
 from ductile.operations.context import OperationContext
 from ductile.operations.diagnose.wording import (
     as_sentence,
@@ -15,7 +17,9 @@ from ductile.operations.diagnose.wording import (
     step_text,
     time_text,
 )
+from ductile.operations.system.nodes import list_nodes
 from ductile.store.model.jobs import InitStatus
+from ductile.store.model.nodes import Node
 from ductile.store.model.records import JobFilter, RunRecord
 from ductile.struct import Value
 
@@ -127,27 +131,66 @@ async def _why_not_started(context: OperationContext, job: Job) -> WaitExplanati
     running = [each for each in rows if each.plugin != RUN_PLUGIN]
     own = [each for each in running if each.plugin == job.plugin]
     plugin = context.snapshot().plugins.get(job.plugin)
-    if plugin is not None and len(own) >= plugin.parallelism:
-        key = f"plugins.{job.plugin}.parallelism"
-        jobs = f"1 job of {job.plugin} runs" if len(own) == 1 else f"{len(own)} jobs of {job.plugin} run"
-        return _limit_reached(context, own, f"{jobs}, and no more may ({key})", key)
-    if len(running) >= context.snapshot().max_workers:
+    workers = context.snapshot().max_workers
+    full = len(running) >= workers
+    if nodes := await list_nodes(context):
+        suitable = [node for node in nodes if job.plugin in (*node.info.plugins, EXEC_PLUGIN)]
+        if not suitable:
+            return _no_node(job.plugin, nodes)
+        workers = sum(node.info.workers for node in suitable)
+        full = all(node.running >= node.info.workers for node in suitable)
+    # With the default for a plugin, its limit is that of the workers: raising its own would not help.
+    if plugin is not None and len(own) >= plugin.parallelism and not (full and plugin.parallelism >= workers):
+        return _plugin_is_busy(context, plugin, own, workers=len(running) + 1 if full else None)
+    if full:
         key = "service.max_workers"
         busy = "the only worker is" if len(running) == 1 else f"all {len(running)} workers are"
-        return _limit_reached(context, running, f"{busy} busy ({key})", key)
+        return _limit_reached(
+            context, running, f"{busy} busy ({key})", _raise_limits({key: len(running) + 1})
+        )
     return WaitExplanation(why="it is about to be started.")
 
 
-def _limit_reached(context: OperationContext, running: Sequence[Job], why: str, key: str) -> WaitExplanation:
+def _no_node(plugin: str, nodes: Sequence[Node]) -> WaitExplanation:
+    names = ", ".join(node.info.name for node in nodes)
+    return WaitExplanation(
+        why=f"no live node runs {plugin}: {names} may not (service.run_only), or do not have it.",
+        advice=("Start the node that runs it, or see what each one runs: ductile system status --json",),
+    )
+
+
+def _plugin_is_busy(
+    context: OperationContext, plugin: PluginInstance, own: Sequence[Job], *, workers: int | None
+) -> WaitExplanation:
+    """`workers` is how many are needed for one job more, if all are busy."""
+    key = f"plugins.{plugin.name}.parallelism"
+    jobs = f"1 job of {plugin.name} runs" if len(own) == 1 else f"{len(own)} jobs of {plugin.name} run"
+    if plugin.installed is not None and not plugin.installed.manifest.concurrency_safe:
+        why = f"{jobs}, and no more may: its manifest says `concurrency_safe: false`"
+        return _limit_reached(context, own, why, ())
+    limits = {key: len(own) + 1} | ({} if workers is None else {"service.max_workers": workers})
+    also = "" if workers is None else "; all workers are busy, too (service.max_workers)"
+    return _limit_reached(context, own, f"{jobs}, and no more may ({key}){also}", _raise_limits(limits))
+
+
+def _raise_limits(limits: Mapping[str, int]) -> tuple[str, ...]:
+    settings = [f"ductile config set {key} {value} --lock" for key, value in limits.items()]
+    first, *others = settings
+    return (
+        f"To let more run at once: {first}",
+        *(f"and: {each}" for each in others),
+        "and then: ductile system reload",
+    )
+
+
+def _limit_reached(
+    context: OperationContext, running: Sequence[Job], why: str, advice: tuple[str, ...]
+) -> WaitExplanation:
     longest = min(running, key=lambda each: each.started_at or each.created_at)
     return WaitExplanation(
         why=f"{why}. The longest: {job_text(longest, context.now())}.",
         blocker=longest,
-        advice=(
-            *_ways_past(longest),
-            f"To let more run at once: ductile config set {key} {len(running) + 1} --lock",
-            "and then: ductile system reload",
-        ),
+        advice=(*_ways_past(longest), *advice),
     )
 
 

@@ -165,7 +165,8 @@ async def retry_jobs(context: OperationContext, request: ChangeJobs) -> ChangedJ
     async def retry(job: Job) -> None:
         await refuse_retry_when_draining(context, job)
         policy = context.snapshot().policy
-        refuse_retry(await context.store.retry(job.id, policy, ended_at=job.completed_at), job)
+        retried = await context.store.retry(job.id, policy, ended_at=job.completed_at, charge=context.charge)
+        refuse_retry(retried, job)
 
     return await _change_jobs(context, request, _RETRYABLE, check if request.dry_run else retry)
 

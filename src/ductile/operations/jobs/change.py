@@ -88,7 +88,8 @@ async def retry_job(context: OperationContext, request: ChangeJob) -> RetriedJob
     if job.status not in TERMINAL:
         # Refused before the store is asked: a cancel that ends the job at this moment must not be undone.
         refuse_retry(RetryResult.NOT_ENDED, job)
-    refuse_retry(await context.store.retry(job.id, context.snapshot().policy, ended_at=job.completed_at), job)
+    policy, charge = context.snapshot().policy, context.charge
+    refuse_retry(await context.store.retry(job.id, policy, ended_at=job.completed_at, charge=charge), job)
     # The state right after the retry: read again, the job may run or have ended by now.
     return RetriedJob(job_id=job.id, status=JobStatus.QUEUED, reason=JobReason.MANUAL_RETRY)
 
@@ -112,7 +113,8 @@ def refuse_retry(answer: RetryResult, job: Job) -> None:
         case RetryResult.SUCCEEDED:
             raise ConflictError("the job has succeeded", hint="Submit it as a new job to run it again.")
         case RetryResult.NOT_ENDED:
-            raise ConflictError("the job has not ended", hint="Wait for it, or cancel it first.")
+            then = f"`ductile job cancel {job.id}`, then `ductile job retry {job.id}`"
+            raise ConflictError("the job has not ended", hint=f"Wait for it, or cancel it first: {then}.")
         case RetryResult.NOT_RETRYABLE:
             raise ConflictError(
                 "what failed here could not be made from what it was given, and would fail again",

@@ -48,7 +48,10 @@ JobOutput: TypeAlias = Annotated[
             "properties": {
                 "result": {"description": "What the plugin calls its result."},
                 "events": {"type": "array", "items": {}, "description": "What it emitted."},
-                "stdout": {"type": "string", "description": "The result as text."},
+                "stdout": {
+                    "type": "string",
+                    "description": "The result as text; of a script, the same as `result`.",
+                },
                 "stderr": {"type": "string"},
                 "exit_code": {"type": ["integer", "null"]},
                 "output_files": {"type": "array", "items": {"type": "object", "additionalProperties": True}},
@@ -89,6 +92,9 @@ class ListedJob(Value):
     trace_id: str | None
     cancel_requested_at: Timestamp | None
     artifacts: list[Artifact]
+    rerun_of: Annotated[Id | None, about("The job that it runs again, if `job rerun` made it.")]
+    token: Annotated[str | None, about("The access token that started it, or started what it follows from.")]
+    cost: Annotated[float | None, about("What its executions cost, as its plugin reported it.")]
     orphaned: Orphaned = UNSET
 
 
@@ -147,6 +153,7 @@ class Execution(Value):
     artifacts: list[Artifact]
     stderr_bytes: int
     stderr_truncated: Annotated[bool, about("Whether more was printed on stderr than is kept.")]
+    cost: Annotated[float | None, about("What it cost, as the plugin reported it.")]
 
 
 class LoggedExecution(Execution):

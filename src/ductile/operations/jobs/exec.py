@@ -16,7 +16,7 @@ from msgspec import Meta
 from ductile.core.ids import make_id, make_trace_id
 from ductile.core.jobs.failures import RetryPolicy
 from ductile.core.jobs.model import JobStatus, NewJob
-from ductile.core.jobs.settlement import SYSTEM_COMMANDS
+from ductile.core.jobs.plugin_state import SYSTEM_COMMANDS
 from ductile.core.json import JsonValue
 from ductile.core.scripts import EXEC_PLUGIN, ExecCommand
 from ductile.operations.context import OperationContext

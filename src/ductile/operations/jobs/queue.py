@@ -214,12 +214,12 @@ def _figures(own: PluginStatistics) -> PluginFigures:
         success_ratio=round(own.by_status.get(LogStatus.SUCCEEDED, 0) / own.executions, 4),
         mean_ms=milliseconds(own.mean or timedelta(0)),
         longest_ms=milliseconds(own.longest or timedelta(0)),
-        run_ms=_percentiles(own.run_time),
-        wait_ms=_percentiles(own.wait),
+        run_ms=time_percentiles(own.run_time),
+        wait_ms=time_percentiles(own.wait),
     )
 
 
-def _percentiles(found: Percentiles | None) -> TimePercentiles | None:
+def time_percentiles(found: Percentiles | None) -> TimePercentiles | None:
     if found is None:
         return None
     return TimePercentiles(

@@ -18,6 +18,7 @@ from ductile.operations.submission import (
     Submitted,
     submit_job,
 )
+from ductile.plugins.shipped import shipped_names
 from ductile.struct import about, replace
 
 
@@ -63,7 +64,8 @@ def is_pipeline(snapshot: Snapshot, name: str, command: str | None) -> bool:
                 hint=f"Without {command}: ductile run {name}",
             )
         return True
-    if name in snapshot.available or any(plugin.uses == name for plugin in snapshot.plugins.values()):
+    installed = (*snapshot.available, *shipped_names())
+    if name in installed or any(plugin.uses == name for plugin in snapshot.plugins.values()):
         runnable_plugin(snapshot, name)  # Raises the error that says how to make it active.
     near = did_you_mean(name, (*snapshot.plugins, *snapshot.pipelines))
     raise NotFoundError(

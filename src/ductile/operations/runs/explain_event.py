@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import count
 from typing import Annotated, Any
 
 from msgspec import Meta
@@ -47,6 +48,7 @@ class EventTarget(Value):
 
     target: Annotated[str, about("`PLUGIN.COMMAND` or `pipeline:NAME`.")]
     kind: TargetKind
+    key: Annotated[str | None, about("Of a route: its key in the configuration, such as `routes[0]`.")]
     starts: bool
     outcome: Annotated[StartOutcome, about("`starts`, or what prevents it.")]
     reason: str
@@ -143,7 +145,16 @@ async def explain_start(
     ]
     found = await context.store.find_duplicates(jobs, snapshot.service.dedupe_ttl)
     duplicates = {target_of(job): existing for job, existing in zip(jobs, found, strict=True) if existing}
-    targets = [_target(each, duplicates, snapshot) for each in explained]
+    indexes = count()  # routes are explained in the order of the configuration, each once
+    targets = [
+        _target(
+            each,
+            duplicates,
+            snapshot,
+            key=f"routes[{next(indexes)}]" if each.kind is TargetKind.ROUTE else None,
+        )
+        for each in explained
+    ]
     ranks = list(StartOutcome)
     return ExplainedEvent(
         type=event.type,
@@ -159,7 +170,9 @@ def target_of(job: NewJob) -> str:
     return f"pipeline:{job.command}" if job.plugin == RUN_PLUGIN else f"{job.plugin}.{job.command}"
 
 
-def _target(each: TargetExplanation, duplicates: dict[str, str], snapshot: Snapshot) -> EventTarget:
+def _target(
+    each: TargetExplanation, duplicates: dict[str, str], snapshot: Snapshot, *, key: str | None
+) -> EventTarget:
     outcome, reason, duplicate_of = each.outcome, each.reason, None
     # A hook's run has no key.
     if outcome is StartOutcome.STARTS and each.kind is not TargetKind.HOOK:
@@ -170,6 +183,7 @@ def _target(each: TargetExplanation, duplicates: dict[str, str], snapshot: Snaps
     return EventTarget(
         target=each.target,
         kind=each.kind,
+        key=key,
         starts=starts,
         outcome=outcome,
         reason=reason,

@@ -159,13 +159,14 @@ async def _start(
             hops=options.hops,
             trace_id=options.trace_id,
             callback=subscription_of(options),
+            configured_callback=snapshot.policy.state_webhook(RUN_PLUGIN, pipeline.name, options.payload),
         ),
         graph=pipeline.graph,
         event=event,
         deadline_at=wait.until if wait is not None and wait.cancel_on_timeout else None,
     )
     await refuse_reused_key(context, options, (run.job,))
-    expect_follower(context, request, run.job.id)
+    expect_follower(context, run.job.id, follow=request.follow)
     submission = Submission(
         runs=(run,), event=event, policy=snapshot.policy, dedupe_window=snapshot.service.dedupe_ttl
     )
@@ -346,7 +347,9 @@ async def retry_from_step(context: OperationContext, request: RetryFromStep) -> 
         return PlannedRetry(
             job_id=None, retries=old.id, pipeline=pipeline.name, from_step=request.step, dry_run=True
         )
-    result = await context.store.rerun(old.id, request.step, run, context.snapshot().policy)
+    result = await context.store.rerun(
+        old.id, request.step, run, context.snapshot().policy, charge=context.charge
+    )
     if isinstance(result, RetryResult):
         refuse_retry(result, old)
         raise ConflictError(f"the run cannot be taken up again: {result}")
@@ -371,10 +374,14 @@ async def _new_run(context: OperationContext, old: Job, pipeline: Pipeline, step
         submitted_detail=f"{step} of {old.id}",
         max_attempts=1,
         parent_job_id=old.id,
+        rerun_of=old.id,
         source_event_id=event.id,
         event_context_id=old.event_context_id,
         hops=old.hops,
         trace_id=old.trace_id,
+        token=context.source.token,
+        charged=context.charge is not None,
+        configured_callback=context.snapshot().policy.state_webhook(RUN_PLUGIN, pipeline.name, event.payload),
     )
     begins_with = NewEvent(
         id=event.id, type=event.type, source=event.source, payload=event.payload, headers=event.headers

@@ -149,7 +149,8 @@ async def current_schedules(context: OperationContext) -> tuple[ScheduleEntry, .
     """Every schedule as it stands; without a daemon, as it will stand when one starts."""
     stored = await context.store.list_schedules()
     if context.engine is not None:
-        return stored
+        # After a reload the scheduler removes entries a moment later than the schedules are gone.
+        return tuple(each for each in stored if configured_schedule(context, each.plugin, each.schedule_id))
     now = context.now()
     before = {(entry.plugin, entry.schedule_id): entry for entry in stored}
     computed = []
@@ -286,5 +287,7 @@ async def run_schedule(
     if request.dry_run:
         return ScheduleNotStarted(plugin=entry.plugin, id=entry.schedule_id, job_id=None, dry_run=True)
     context.refuse_when_stopping()
-    job_id = await engine.scheduler.run_now(entry.plugin, entry.schedule_id)
+    job_id = await engine.scheduler.run_now(
+        entry.plugin, entry.schedule_id, token=context.source.token, charge=context.charge
+    )
     return ScheduleStarted(plugin=entry.plugin, id=entry.schedule_id, job_id=job_id)

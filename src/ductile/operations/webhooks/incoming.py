@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from base64 import b64encode
+from datetime import datetime
 from functools import lru_cache
 from typing import Any
 
@@ -72,8 +73,7 @@ async def receive(
     """
     scheme = endpoint.scheme
     now = context.now()
-    if not verify_signature(scheme, endpoint.secret.reveal(), headers, body, now):
-        raise InvalidSignatureError(explain_bad_signature(scheme, headers, now))
+    check_signature(endpoint, headers, body, now)
     payload = payload_from_body(body)
     if scheme.form is SignatureForm.SLACK and payload.get("type") == "url_verification":
         return WebhookReceived(message="verified", challenge=payload.get("challenge"))
@@ -102,6 +102,12 @@ async def receive(
             return await _start_pipeline(context, pipeline, fields)
         case EventTarget(event_type=kind):
             return await _publish(context, kind, {**fields, "payload": payload, "headers": shown})
+
+
+def check_signature(endpoint: WebhookEndpoint, headers: dict[str, str], body: bytes, now: datetime) -> None:
+    """Raise `InvalidSignatureError` if a request does not come from a holder of the endpoint's secret."""
+    if not verify_signature(endpoint.scheme, endpoint.secret.reveal(), headers, body, now):
+        raise InvalidSignatureError(explain_bad_signature(endpoint.scheme, headers, now))
 
 
 def payload_from_body(body: bytes) -> JsonObject:

@@ -22,6 +22,7 @@ from ductile.operations.context import OperationContext
 from ductile.operations.jobs.lookup import resolve_filter
 from ductile.operations.request import Cursor, DryRun, NoFields, PageLimit
 from ductile.operations.response import Id, NextCursor, Response, Timestamp, WasDryRun, from_record
+from ductile.operations.webhooks.refusals import RefusedRequests
 from ductile.store.model.deliveries import DeliveryFilter, DeliveryStatus
 from ductile.store.model.records import DEFAULT_PAGE
 from ductile.struct import Value, about
@@ -40,6 +41,9 @@ class ListedEndpoint(Value):
     signature_header: str
     delivery_header: str | None
     max_body_size: int
+    refused: Annotated[
+        RefusedRequests | None, about("Requests that it has refused; null if there were none.")
+    ]
 
 
 class EndpointChanges(Value):
@@ -75,7 +79,7 @@ def named_endpoint(snapshot: Snapshot, name: str) -> WebhookEndpoint:
 
 
 async def list_webhooks(context: OperationContext, _request: NoFields) -> WebhookList:
-    snapshot = context.snapshot()
+    snapshot, refusals = context.snapshot(), context.webhook_refusals
     return WebhookList(
         loaded=context.engine is not None,
         listen=snapshot.webhooks_listen if snapshot.webhooks_enabled else None,
@@ -86,6 +90,7 @@ async def list_webhooks(context: OperationContext, _request: NoFields) -> Webhoo
                 **target_fields(endpoint.target),
                 signature_header=endpoint.scheme.header,
                 delivery_header=endpoint.scheme.delivery_header,
+                refused=None if refusals is None else refusals.of(endpoint.name),
             )
             for endpoint in snapshot.webhooks
         ),

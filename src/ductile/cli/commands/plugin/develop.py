@@ -87,6 +87,18 @@ def test(invocation: Invocation) -> CommandResult:
     )
 
 
+def _has_configuration(invocation: Invocation) -> bool:
+    """Whether there is a configuration to which a plugin can be added."""
+    from ductile.config.find_config import find_config
+    from ductile.errors import ConfigError
+
+    try:
+        find_config(invocation.config, invocation.environ)
+    except ConfigError:
+        return False
+    return True
+
+
 @action(
     "new",
     "write a new plugin from a template",
@@ -128,7 +140,10 @@ def new(invocation: Invocation) -> CommandResult:
         quoted = shlex.quote(directory)
         # In a subshell, so that the next step starts in the present directory.
         steps = [f"(cd {quoted} && {created.build})"] if created.build else []
-        steps.append(f"ductile plugin test {quoted if '/' in directory else f'./{quoted}'}")
+        place = quoted if "/" in directory else f"./{quoted}"
+        steps.append(f"ductile plugin test {place}")
+        if _has_configuration(invocation):
+            steps.append(f"ductile plugin add {place}")
         return "\n".join([*lines, "", "Next:", "", *(f"  {step}" for step in steps)])
 
     return CommandResult(to_builtins(created, enc_hook=str), text)
@@ -183,7 +198,8 @@ def run_request(invocation: Invocation) -> CommandResult:
                     ("exit", f"signal {data['signal']}" if data["signal"] else fmt.value(data["exit_code"])),
                     ("took", fmt.ms(data["duration_ms"])),
                     ("remarks", ", ".join(data["remarks"])),
-                ]
+                ],
+                console,
             ),
         ]
         for name in ("stdout", "stderr"):

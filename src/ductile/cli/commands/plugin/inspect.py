@@ -12,8 +12,9 @@ from ductile.cli.invocation import CommandResult, Invocation
 from ductile.cli.spec import DRY_RUN, PLUGIN_FILES, Argument, Example, action, renders
 
 if TYPE_CHECKING:
-    from ductile.core.json import JsonObject
+    from ductile.core.json import JsonObject, JsonValue
     from ductile.plugins.catalogue import PluginEntry
+    from ductile.plugins.source_record import SourceRecord
 
 
 @action("list", "list the plugins: active, disabled, refused, available", "plugin.list")
@@ -25,10 +26,13 @@ def list_plugins(invocation: Invocation) -> CommandResult:
 
     entries = plugins.list_plugins(invocation.config, invocation.environ)
     failed = _failed_inits(invocation)
+    unused = plugins.unused_shipped(entries)
 
     def text(console: Console) -> str:
+        others = f"Shipped with Ductile, not in use: {', '.join(unused)}." if unused else ""
+        others = fmt.prose(others, console)
         if not entries:
-            return "No plugins were found. Put one under a plugin root, or see `ductile init`."
+            return f"No plugins are configured.\n\n{others}"
         rows = []
         for entry in entries:
             status, note = str(entry.standing), ""
@@ -41,12 +45,12 @@ def list_plugins(invocation: Invocation) -> CommandResult:
                 note = entry.manifest.description
             name = entry.name if entry.name == entry.uses else f"{entry.name} ({entry.uses})"
             version = (entry.manifest.version if entry.manifest else "") or "-"
-            rows.append((name, status, version, note))
-        return console.table(("NAME", "STATUS", "VERSION", "ABOUT"), rows)
+            rows.append((name, status, version, console.path(_origin(entry) or "-"), note))
+        table = console.table(("NAME", "STATUS", "VERSION", "FROM", "ABOUT"), rows, optional=("FROM",))
+        return f"{table}\n\n{others}" if others else table
 
-    return CommandResult(
-        {"plugins": [_summary(entry) | {"unhealthy": failed.get(entry.name)} for entry in entries]}, text
-    )
+    rows: list[JsonValue] = [_summary(entry) | {"unhealthy": failed.get(entry.name)} for entry in entries]
+    return CommandResult({"plugins": rows, "shipped": [*unused]}, text)
 
 
 @action(
@@ -78,7 +82,7 @@ def show(invocation: Invocation) -> CommandResult:
             ("uses", entry.uses if entry.uses != entry.name else None),
             ("used as", ", ".join(entry.instances)),
         ]
-        manifest, instance = entry.manifest, entry.instance
+        manifest, instance, record = entry.manifest, entry.instance, _record(entry)
         if manifest is not None:
             fields += [
                 ("about", manifest.description),
@@ -94,8 +98,10 @@ def show(invocation: Invocation) -> CommandResult:
                 ("sealed", None if entry.sealed else "no: its program is found by PATH"),
             ]
         fields += [
+            ("from", "shipped with Ductile" if entry.shipped else record.source if record else None),
+            ("commit", record.commit if record else None),
             ("directory", console.path(str(entry.directory)) if entry.directory is not None else None),
-            ("fingerprint", entry.fingerprint),
+            ("fingerprint", fmt.short_hash(entry.fingerprint, console)),
         ]
         if instance is not None and manifest is not None:
             fields += [
@@ -104,7 +110,7 @@ def show(invocation: Invocation) -> CommandResult:
                 ("attempts", str(instance.retry.max_attempts)),
             ]
         fields.append(("last 24h", None if stats is None else _stats_line(stats)))
-        lines = [console.style("bold", entry.name), *fmt.fields(fields)]
+        lines = [console.style("bold", entry.name), *fmt.fields(fields, console)]
         if manifest is not None:
             rows = []
             for command in manifest.commands.values():
@@ -243,7 +249,7 @@ def _remote_details(found: Document, console: Console) -> str:
         (name, command["type"], fmt.ms(command["timeout_ms"]), command["description"])
         for name, command in found["commands"].items()
     ]
-    lines = [console.style("bold", printable(found["name"])), *fmt.fields(fields)]
+    lines = [console.style("bold", printable(found["name"])), *fmt.fields(fields, console)]
     if rows:
         lines += ["", console.table(("COMMAND", "TYPE", "TIMEOUT", "ABOUT"), rows, prose=True)]
     return "\n".join(lines)
@@ -255,8 +261,22 @@ def _failed_inits(invocation: Invocation) -> Document:
     return {} if found is None else found["unhealthy"]
 
 
+def _origin(entry: PluginEntry) -> str | None:
+    """Where a plugin is from: `shipped`, `script`, or its plugin root; None if it was not found."""
+    if entry.shipped or entry.script is not None:
+        return "shipped" if entry.shipped else "script"
+    return None if entry.directory is None else str(entry.directory.parent)
+
+
+def _record(entry: PluginEntry) -> SourceRecord | None:
+    """Where an added plugin is from."""
+    from ductile.plugins.source_record import read_record
+
+    return None if entry.directory is None or entry.script or entry.shipped else read_record(entry.directory)
+
+
 def _summary(entry: PluginEntry) -> JsonObject:
-    manifest = entry.manifest
+    manifest, record = entry.manifest, _record(entry)
     return {
         "name": entry.name,
         "status": entry.standing,
@@ -265,6 +285,9 @@ def _summary(entry: PluginEntry) -> JsonObject:
         "version": manifest.version if manifest else None,
         "description": manifest.description if manifest else None,
         "commands": list(manifest.commands) if manifest else [],
+        "from": _origin(entry),
+        "source": None if record is None else record.source,
+        "commit": None if record is None else record.commit,
         "directory": str(entry.directory) if entry.directory else None,
         "code": entry.code,
         "reason": entry.reason,
@@ -341,10 +364,18 @@ def facts(found: Document, console: Console) -> str:
         head = (
             fact["seq"],
             fact["fact_type"],
-            fmt.time(fact["created_at"], console),
+            fmt.moment(fact["created_at"], console),
             fmt.short_id(fact["job_id"], console),
         )
-        parts.append(f"{'  '.join(str(each) for each in head)}\n{fmt.indent(fmt.value(fact['fact']))}")
+        parts.append(
+            f"{'  '.join(str(each) for each in head)}\n{fmt.indent(_fact_text(fact['fact'], console))}"
+        )
     if found["next_cursor"]:
         parts.append(console.style("dim", f"There are more: --cursor {found['next_cursor']}"))
     return "\n\n".join(parts)
+
+
+def _fact_text(fact: object, console: Console) -> str:
+    """A fact on one line if it fits there."""
+    line = fmt.inline(fact)
+    return line if len(line) < (console.width or 80) - 2 else fmt.value(fact)

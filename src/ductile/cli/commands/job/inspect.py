@@ -1,22 +1,18 @@
-"""`ductile job …`"""
+"""`ductile job list`, `show`, `explain`, `tree`, `logs` and `wait`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Any
 
-from ductile.cli.bulk import change_result, one_of
 from ductile.cli.client import Document, connect_to_daemon, exchange, request
 from ductile.cli.console import format as fmt
 from ductile.cli.console.console import Console, indent_continuation, one_line, printable
 from ductile.cli.invocation import CommandResult, Invocation
-from ductile.cli.spec import JOB, Argument, Example, Option, action, renders
+from ductile.cli.spec import JOB, Example, Option, action, renders
 
 #: Fields of a result that Ductile adds to the answer of the plugin.
 _ADDED_FIELDS = ("stdout", "stderr", "exit_code", "output_files")
-_ONE_JOB = Argument(
-    "JOB", "the job's id, or at least four of its first or last digits; or filters instead", required=False
-)
 #: Characters of a payload or context that `explain` shows.
 _MAX_INPUT = 300
 _TRUNCATED = "more was printed on stderr than is kept: only its beginning is shown"
@@ -53,11 +49,11 @@ def list_jobs(found: Document, console: Console) -> str:
     return fmt.with_next_page(table, found)
 
 
-@renders("show", "show everything about one job", "job.show", arguments=(JOB,), usage={"result": None})
-def show(job: Document, console: Console) -> str:
+def job_text(job: Document, console: Console) -> str:
+    """Everything about one job."""
     note = fmt.ORPHANED if job.get("orphaned") else job["reason"]
     title = f"{job['plugin']} {job['command']}: {fmt.status(job['status'], console)} ({note})"
-    lines = [title, *fmt.fields(_job_fields(job, console))]
+    lines = [title, *fmt.fields(_job_fields(job, console), console)]
     if job["payload"] is not None:
         lines += fmt.section("Payload", fmt.indent(fmt.value(job["payload"])), console)
     answer: Any = job["result"] or {}
@@ -66,7 +62,8 @@ def show(job: Document, console: Console) -> str:
             answer = answer["result"]
         else:
             answer = {name: value for name, value in answer.items() if name not in _ADDED_FIELDS}
-        lines += fmt.section("Result", fmt.indent(fmt.value(answer)), console)
+        if answer not in ("", {}):
+            lines += fmt.section("Result", fmt.indent(fmt.value(answer)), console)
     elif answer.get("stdout"):  # of a script that failed
         lines += fmt.section("Output", fmt.indent(answer["stdout"].rstrip("\n")), console)
     if job["stderr"] and job["status"] != "succeeded":
@@ -85,6 +82,11 @@ def show(job: Document, console: Console) -> str:
     return "\n".join(lines)
 
 
+show = renders("show", "show everything about one job", "job.show", arguments=(JOB,), usage={"result": None})(
+    job_text
+)
+
+
 @renders(
     "explain",
     "say why a job failed or does not run, and what to do",
@@ -96,7 +98,7 @@ def show(job: Document, console: Console) -> str:
     examples=(Example("ductile job explain 8000a1b2c3d4", "by the end of its id, as `job list` shows it"),),
 )
 def explain(found: Document, console: Console) -> str:
-    lines = [console.style("bold", indent_continuation(found["verdict"]))]
+    lines = [console.style("bold", fmt.prose(found["verdict"], console))]
     chain = []
     for depth, link in enumerate(found["chain"]):
         known = ", ".join(
@@ -106,18 +108,19 @@ def explain(found: Document, console: Console) -> str:
         )
         note = f" ({known})" if known else ""
         branch = f"{'  ' * (depth - 1)}└ " if depth else ""
-        chain.append(f"  {branch}{printable(link['what'])}{note}")
+        chain.append(fmt.prose(f"{link['what']}{note}", console, f"  {branch}"))
     lines += fmt.section("Where it comes from", "\n".join(chain), console)
     lines += fmt.list_section("What happened", found["evidence"], console)
     saw, event = found["saw"], found["saw"]["event"]
-    loaded = f" (loaded {fmt.moment(saw['config_loaded_at'], console)})" if saw["config_loaded_at"] else ""
+    loaded = f", loaded {fmt.moment(saw['config_loaded_at'], console)}" if saw["config_loaded_at"] else ""
     given = fmt.fields(
         (
             ("payload", _short(saw["payload"])),
             ("event", f"{event['type']} from {event['source']}" if event else None),
             ("context", _short(saw["context"])),
-            ("config", f"{saw['config']}{loaded}" if saw["config"] else None),
-        )
+            ("config", f"{fmt.short_hash(saw['config'], console)}{loaded}" if saw["config"] else None),
+        ),
+        console,
     )
     if given:
         lines += fmt.section("What it saw", "\n".join(given), console)
@@ -125,7 +128,8 @@ def explain(found: Document, console: Console) -> str:
     if found["compared_with"]:
         title = f"What differs from the last good run, {found['compared_with']}"
         rows = [
-            f"{row['what']}: {row['good'] or 'none'} → {row['now'] or 'none'}" for row in found["differences"]
+            f"{row['what']}: {_difference(row['good'], console)} → {_difference(row['now'], console)}"
+            for row in found["differences"]
         ]
         same = f"Nothing in what was compared: {'; '.join(found['compared'])}."
         lines += fmt.list_section(title, rows or [same], console)
@@ -168,7 +172,12 @@ def logs(invocation: Invocation) -> CommandResult:
 def _execution_text(row: Document, console: Console, *, with_output: bool = True) -> str:
     word, took = fmt.status(row["status"], console), fmt.ms(row["duration_ms"])
     lines = [f"{row['id']}  {word}  {fmt.time(row['started_at'], console)}  {took}"]
-    for name in ("error", "stdout", "stderr") if with_output else ("error",):
+    if row["error"]:
+        # The end of stderr, which some errors quote, follows below.
+        quoted = with_output and row["stderr"] and "\n" not in row["error"]
+        error = row["error"].partition("; stderr ends with: ")[0] if quoted else row["error"]
+        lines += fmt.fields([("error", error)], console)
+    for name in ("stdout", "stderr") if with_output else ():
         if row[name]:
             lines += [console.style("bold", f"{name}:"), fmt.indent(row[name])]
     if row.get("stderr_truncated"):  # absent in answers of an older daemon
@@ -290,108 +299,6 @@ def _outcome(job: Document) -> CommandResult:
     return CommandResult(job, text, exit_status=status)
 
 
-@action(
-    "cancel",
-    "end a job, or all that match a filter; a running one is killed",
-    "job.cancel_many",
-    arguments=(_ONE_JOB,),
-    about="Without JOB, the queued and running jobs that match every filter; at least one filter is needed. "
-    "--dry-run counts and lists them first.",
-    examples=(
-        Example("ductile job cancel 8000a1b2c3d4", "by the end of its id, as `job list` shows it"),
-        Example("ductile job cancel --plugin echo --status queued --dry-run", "all that wait for one plugin"),
-    ),
-)
-def cancel(invocation: Invocation) -> CommandResult:
-    if invocation.optional("JOB") is None:
-        done = request(invocation, timeout=None)
-        return change_result(done, ("Cancelled", "Would cancel"), _matched_table)
-    done = request(invocation, "job.cancel", _one_job(invocation))
-    return CommandResult(done, lambda console: _cancelled_text(done, console))
-
-
-def _cancelled_text(done: Document, console: Console) -> str:
-    job_id = done["job_id"]
-    if done.get("dry_run"):
-        return f"{job_id} would be cancelled; it is {done['status']}."
-    if done.get("orphaned"):
-        return console.hint(
-            f"{job_id} will be cancelled at the next start: {fmt.ORPHANED}. `ductile system start`"
-        )
-    if done["cancel"] == "requested":
-        return f"{job_id} is being ended; it is cancelled when its process is gone."
-    return f"{job_id} is cancelled."
-
-
-@action(
-    "retry",
-    "put a failed or dead job back on the queue, or all that match a filter, with fresh attempts",
-    "job.retry_many",
-    arguments=(_ONE_JOB,),
-    options=(
-        Option(
-            "--from-step PATH",
-            "of a pipeline run: start a new run at this step instead, by the pipeline as it is now",
-        ),
-    ),
-    about="A pipeline run continues where it failed, by the graph that it began with; its steps "
-    "that succeeded are not run again. With --from-step the step gets its input of that run, and "
-    "the results of branches beside it are kept. Without JOB, the failed and dead jobs that match every "
-    "filter; at least one filter is needed. --dry-run counts and lists them first.",
-    examples=(
-        Example("ductile job retry 8000a1b2c3d4", "by the end of its id, as `job list` shows it"),
-        Example(
-            "ductile job retry 8000a1b2c3d4 --from-step greet",
-            "a run of a pipeline, once more from one of its steps",
-        ),
-        Example(
-            "ductile job retry --plugin echo --since 12h --dry-run",
-            "all that failed of one plugin since last night; without --dry-run it is done",
-        ),
-    ),
-)
-def retry(invocation: Invocation) -> CommandResult:
-    step = invocation.optional("from_step")
-    if invocation.optional("JOB") is None:
-        if step is not None:
-            from ductile.errors import UsageError
-
-            raise UsageError("--from-step needs the JOB of a pipeline run")
-        done = request(invocation, timeout=None)
-        return change_result(done, ("Put back on the queue:", "Would put back on the queue:"), _matched_table)
-    fields = _one_job(invocation)
-    if step is None:
-        done = request(invocation, "job.retry", fields)
-        what = "would go back on the queue" if done.get("dry_run") else "is on the queue again"
-        return CommandResult(done, f"{done['job_id']} {what}.")
-    done = request(invocation, "job.rerun", fields | {"step": step})
-    run = f"{done['pipeline']} from {done['from_step']}"
-    if done.get("dry_run"):
-        return CommandResult(done, f"Would run {run} again, with the input of {done['retries']}.")
-    return CommandResult(done, f"{done['job_id']} runs {run}.")
-
-
-def _one_job(invocation: Invocation) -> Document:
-    """The request about the one job that was named. UsageError if filters were given, too."""
-    return one_of(invocation, "JOB", "job_id")
-
-
-def _matched_table(done: Document, console: Console) -> str:
-    rows = [
-        (
-            fmt.short_id(row["job_id"], console),
-            row["plugin"],
-            row["command"],
-            row["status"],
-            fmt.when(row["completed_at"] or row["created_at"], console),
-            f"{row['reason']}: {row['error']}" if row["error"] else row["reason"],
-        )
-        for row in done["jobs"]
-    ]
-    headers = ("JOB", "PLUGIN", "COMMAND", "STATUS", "AT", "WHY")
-    return console.table(headers, rows, optional=("STATUS", "COMMAND")) if rows else ""
-
-
 def _job_fields(job: Document, console: Console) -> list[tuple[str, str | None]]:
     detail = f" ({job['submitted_detail']})" if job["submitted_detail"] else ""
 
@@ -413,6 +320,7 @@ def _job_fields(job: Document, console: Console) -> list[tuple[str, str | None]]
         ("parent", job["parent_job_id"]),
         ("run", job["run_id"]),
         ("step", job["step"]),
+        ("runs again", job["rerun_of"]),
     ]
 
 
@@ -434,7 +342,11 @@ def _tree_lines(node: Document, console: Console, before: str = "", child_before
     line = (
         f"{before}{step}{node['plugin']} {node['command']}  {word}  {fmt.short_id(node['job_id'], console)}"
     )
-    lines = [f"{line}  {one_line(error)}" if error else line]
+    if node["rerun_of"]:
+        line += f"  (runs {fmt.short_id(node['rerun_of'], console)} again)"
+    lines = [line, *(console.beside(f"{child_before}    ", error) if error and console.width else ())]
+    if error and not console.width:
+        lines = [f"{line}  {one_line(error)}"]
     for number, child in enumerate(node["children"], start=1):
         branch, below = ("└─", "   ") if number == len(node["children"]) else ("├─", "│  ")
         # A tree that is too deep lists later jobs beside the one that led to them: name that one.
@@ -442,6 +354,12 @@ def _tree_lines(node: Document, console: Console, before: str = "", child_before
         origin = "" if parent == node["job_id"] else f"after {fmt.short_id(parent, console)}: "
         lines += _tree_lines(child, console, f"{child_before}{branch} {origin}", f"{child_before}{below}")
     return lines
+
+
+def _difference(value: str | None, console: Console) -> str:
+    return (
+        fmt.short_hash(value, console) or "none" if (value or "").startswith("blake3:") else value or "none"
+    )
 
 
 def _short(value: object) -> str | None:

@@ -1,0 +1,158 @@
+"""`ductile job cancel`, `retry` and `rerun`."""
+
+from __future__ import annotations
+
+from ductile.cli.bulk import change_result, one_of
+from ductile.cli.client import Document, request
+from ductile.cli.console import format as fmt
+from ductile.cli.console.console import Console
+from ductile.cli.invocation import CommandResult, Invocation
+from ductile.cli.spec import DRY_RUN, FOLLOW_OUTPUT, JOB, TIMEOUT, Argument, Example, Option, action
+
+_ONE_JOB = Argument(
+    "JOB", "the job's id, or at least four of its first or last digits; or filters instead", required=False
+)
+
+
+@action(
+    "cancel",
+    "end a job, or all that match a filter; a running one is killed",
+    "job.cancel_many",
+    arguments=(_ONE_JOB,),
+    about="Without JOB, the queued and running jobs that match every filter; at least one filter is needed. "
+    "--dry-run counts and lists them first.",
+    examples=(
+        Example("ductile job cancel 8000a1b2c3d4", "by the end of its id, as `job list` shows it"),
+        Example("ductile job cancel --plugin echo --status queued --dry-run", "all that wait for one plugin"),
+    ),
+)
+def cancel(invocation: Invocation) -> CommandResult:
+    if invocation.optional("JOB") is None:
+        done = request(invocation, timeout=None)
+        return change_result(done, ("Cancelled", "Would cancel"), _matched_table)
+    done = request(invocation, "job.cancel", _one_job(invocation))
+    return CommandResult(done, lambda console: _cancelled_text(done, console))
+
+
+def _cancelled_text(done: Document, console: Console) -> str:
+    job_id = done["job_id"]
+    if done.get("dry_run"):
+        return f"{job_id} would be cancelled; it is {done['status']}."
+    if done.get("orphaned"):
+        return console.hint(
+            f"{job_id} will be cancelled at the next start: {fmt.ORPHANED}. `ductile system start`"
+        )
+    if done["cancel"] == "requested":
+        return f"{job_id} is being ended; it is cancelled when its process is gone."
+    return f"{job_id} is cancelled."
+
+
+@action(
+    "retry",
+    "put a failed or dead job back on the queue, or all that match a filter, with fresh attempts",
+    "job.retry_many",
+    arguments=(_ONE_JOB,),
+    options=(
+        Option(
+            "--from-step PATH",
+            "of a pipeline run: start a new run at this step instead, by the pipeline as it is now",
+        ),
+    ),
+    about="A pipeline run continues where it failed, by the graph that it began with; its steps "
+    "that succeeded are not run again. With --from-step the step gets its input of that run, and "
+    "the results of branches beside it are kept. Without JOB, the failed and dead jobs that match every "
+    "filter; at least one filter is needed. --dry-run counts and lists them first.",
+    examples=(
+        Example("ductile job retry 8000a1b2c3d4", "by the end of its id, as `job list` shows it"),
+        Example(
+            "ductile job retry 8000a1b2c3d4 --from-step greet",
+            "a run of a pipeline, once more from one of its steps",
+        ),
+        Example(
+            "ductile job retry --plugin echo --since 12h --dry-run",
+            "all that failed of one plugin since last night; without --dry-run it is done",
+        ),
+    ),
+)
+def retry(invocation: Invocation) -> CommandResult:
+    step = invocation.optional("from_step")
+    if invocation.optional("JOB") is None:
+        if step is not None:
+            from ductile.errors import UsageError
+
+            raise UsageError("--from-step needs the JOB of a pipeline run")
+        done = request(invocation, timeout=None)
+        return change_result(done, ("Put back on the queue:", "Would put back on the queue:"), _matched_table)
+    fields = _one_job(invocation)
+    if step is None:
+        done = request(invocation, "job.retry", fields)
+        what = "would go back on the queue" if done.get("dry_run") else "is on the queue again"
+        return CommandResult(done, f"{done['job_id']} {what}.")
+    done = request(invocation, "job.retry_from_step", fields | {"step": step})
+    run = f"{done['pipeline']} from {done['from_step']}"
+    if done.get("dry_run"):
+        return CommandResult(done, f"Would run {run} again, with the input of {done['retries']}.")
+    return CommandResult(done, f"{done['job_id']} runs {run}.")
+
+
+@action(
+    "rerun",
+    "run a job again as a new one, and show its result",
+    "job.rerun",
+    arguments=(JOB,),
+    options=(
+        TIMEOUT,
+        Option(
+            "--retry", "retry it as its configuration says; without it, it is tried once, unless --no-wait"
+        ),
+        FOLLOW_OUTPUT,
+        Option("--no-wait", "print the id of the new job and do not wait for it; needs the daemon"),
+        DRY_RUN,
+    ),
+    usage={"max_attempts": None},
+    about="The new job has the plugin, command, payload and context of the old one, by the configuration as "
+    "it is now, and no dedupe key. The old job may have succeeded, and stays as it is; `rerun_of` of the new "
+    "one names it. A step of a run is run alone: to continue its run, use `ductile job retry`. Exit status 0 "
+    "if the new job succeeded, 1 if it did not, 75 if it has not ended in time.",
+    examples=(
+        Example("ductile job rerun last:echo", "the latest job of a plugin, once more"),
+        Example('ductile job rerun 8000a1b2c3d4 --payload \'{"message": "hi"}\'', "with another payload"),
+    ),
+)
+def rerun(invocation: Invocation) -> CommandResult:
+    from ductile.cli import run_job
+
+    is_retried = invocation.switch("retry") or invocation.switch("no_wait")
+    fields = {} if is_retried else {"max_attempts": 1}
+    result = run_job.result_without_waiting(invocation, _describe_planned, fields)
+    if result is not None:
+        return result
+    return run_job.run_and_show(invocation, f"job {invocation.text('JOB')} again", fields)
+
+
+def _describe_planned(planned: Document) -> str:
+    from ductile.cli.run_job import describe_planned
+
+    note = f" ({planned['note']})" if "note" in planned else ""
+    return f"{describe_planned(planned)} again, with the input of {planned['rerun_of']}{note}"
+
+
+def _one_job(invocation: Invocation) -> Document:
+    """The request about the one job that was named. UsageError if filters were given, too."""
+    return one_of(invocation, "JOB", "job_id")
+
+
+def _matched_table(done: Document, console: Console) -> str:
+    rows = [
+        (
+            fmt.short_id(row["job_id"], console),
+            row["plugin"],
+            row["command"],
+            row["status"],
+            fmt.when(row["completed_at"] or row["created_at"], console),
+            fmt.brief_error(row["reason"], row["error"]),
+        )
+        for row in done["jobs"]
+    ]
+    headers = ("JOB", "PLUGIN", "COMMAND", "STATUS", "AT", "WHY")
+    return console.table(headers, rows, optional=("STATUS", "COMMAND")) if rows else ""

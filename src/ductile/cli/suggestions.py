@@ -1,0 +1,131 @@
+"""Hints for a command line that makes no sense: which command was probably meant.
+
+Imported only after a mistake. Every suggested command exists; a test parses all of them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ductile.cli.command_table import NOUNS, find_noun, first_words
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from ductile.cli.command_table import Noun
+
+#: Lower than for names in a configuration: commands and options are few and well apart.
+_SIMILARITY = 0.6
+#: For a word that may be an action of any noun: there are many of them.
+_SIMILARITY_OF_ALL = 0.75
+#: Words that other tools have for a command of ours; after a noun, and first on the line.
+SYNONYMS = {
+    "config reload": "reload",
+    "config validate": "config check",
+    "event list": "event tail",
+    "event logs": "event tail",
+    "job kill": "job cancel",
+    "job run": "run",
+    "job status": "job show",
+    "job stop": "job cancel",
+    "pipeline logs": "logs",
+    "pipeline status": "pipeline list",
+    "plugin logs": "logs",
+    "plugin status": "status",
+    "queue cancel": "job cancel",
+    "queue retry": "job retry",
+    "queue show": "queue list",
+    "schedule cancel": "schedule pause",
+    "schedule disable": "schedule pause",
+    "schedule enable": "schedule resume",
+    "schedule show": "schedule explain",
+    "schedule start": "schedule resume",
+    "schedule stop": "schedule pause",
+    "token add": "token create",
+    "token delete": "token revoke",
+    "webhook logs": "webhook deliveries",
+    "daemon": "start",
+    "deploy": "apply",
+    "down": "stop",
+    "health": "doctor",
+    "kill": "job cancel",
+    "log": "logs",
+    "ls": "job list",
+    "ps": "queue list",
+    "serve": "start",
+    "trigger": "run",
+    "up": "start",
+    "validate": "config check",
+}
+
+
+def suggest_command(word: str, rest: Sequence[str] = ()) -> str:
+    """A hint for an unknown first word, with the words after it."""
+    noun = _noun_of_plural(word)
+    if noun is not None:
+        return _hint([_command_of(noun, rest)])
+    if having := [f"{noun.name} {word}" for noun in NOUNS if word in noun.modules]:
+        return _hint(having)
+    if word in SYNONYMS:
+        return _hint([SYNONYMS[word]])
+    if (found := _closest(word, first_words(), _SIMILARITY_OF_ALL)) is None:
+        actions = dict.fromkeys(action for noun in NOUNS for action in noun.modules)
+        found = _closest(word, actions, _SIMILARITY_OF_ALL) or _closest(word, first_words(), _SIMILARITY)
+    if found is None:
+        return "see `ductile --help`"
+    if found not in first_words():
+        return suggest_command(found)
+    noun = find_noun(found)
+    return _hint([found if noun is None else _command_of(noun, rest)])
+
+
+def suggest_action(noun: Noun, word: str) -> str:
+    """A hint for an action that a noun does not have."""
+    see = f"ductile {noun.name} --help"
+    if command := SYNONYMS.get(f"{noun.name} {word}"):
+        return _hint([command], see)
+    if found := _closest(word, noun.modules, _SIMILARITY_OF_ALL):
+        return _hint([f"{noun.name} {found}"], see)
+    # Not of `system`: what stops or resets all of it is not meant for one of its parts.
+    others = [each for each in NOUNS if each.name not in ("system", noun.name)]
+    if having := [f"{each.name} {word}" for each in others if word in each.modules]:
+        return _hint(having, see)
+    found = _closest(word, noun.modules, _SIMILARITY)
+    return f"see `{see}`" if found is None else _hint([f"{noun.name} {found}"], see)
+
+
+def suggest_option(flag: str, known: Sequence[str], see: str) -> str:
+    """A hint for an unknown option."""
+    if flag in known:  # the option is right; something else about the line is wrong
+        return f"see `{see}`"
+    # Without the dashes, which make any two options look alike.
+    names = {each.lstrip("-"): each for each in known}
+    found = _closest(flag.lstrip("-").partition("=")[0], names, _SIMILARITY)
+    return f"see `{see}`" if found is None else f"did you mean `{names[found]}`? See `{see}`"
+
+
+def _noun_of_plural(word: str) -> Noun | None:
+    return find_noun(word.removesuffix("s")) if word.endswith("s") else None
+
+
+def _command_of(noun: Noun, rest: Sequence[str]) -> str:
+    """The noun with the action that follows; without one, the action that shows what there is."""
+    known = noun.modules
+    if rest and not rest[0].startswith("-"):
+        follows = rest[0] if rest[0] in known else _closest(rest[0], known, _SIMILARITY)
+        if follows:
+            return f"{noun.name} {follows}"
+    only = next(iter(known)) if len(known) == 1 else "--help"
+    shows = next((action for action in ("list", "tail", "show", "status") if action in known), only)
+    return f"{noun.name} {shows}"
+
+
+def _hint(commands: Sequence[str], see: str = "ductile --help") -> str:
+    *others, last = [f"`ductile {command}`" for command in commands]
+    return f"did you mean {', '.join(others)}{' or ' if others else ''}{last}? See `{see}`"
+
+
+def _closest(word: str, known: Iterable[str], similarity: float) -> str | None:
+    from ductile.core.suggest import closest_match
+
+    return closest_match(word, known, similarity=similarity)

@@ -1,0 +1,74 @@
+"""Executions over time: counts and percentiles for each span of a period."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+
+from ductile.core.jobs.statistics import ExecutionSample, Percentiles, percentiles
+from ductile.struct import Value
+
+
+class PluginCount(Value):
+    plugin: str
+    executions: int
+    failures: int
+
+
+class SpanSample(Value):
+    """The newest executions of a span, counted by plugin, and how many there are in all."""
+
+    at: datetime
+    counted: tuple[PluginCount, ...]
+    #: About how many there are of all plugins; as many as were counted if all of them were.
+    total: int
+    times: tuple[ExecutionSample, ...]
+
+
+class SeriesPoint(Value):
+    at: datetime
+    executions: int
+    failures: int
+    failures_by_plugin: Mapping[str, int]
+    #: Whether the counts are estimated from the newest executions of the span.
+    sampled: bool
+    run_time: Percentiles | None
+    wait: Percentiles | None
+
+
+def split_period(since: datetime, until: datetime, parts: int) -> tuple[datetime, ...]:
+    """The instants that divide a period into equal parts, with its beginning and its end.
+
+    They are multiples of the length of a part, so that the parts are the same ones a moment later. The last
+    part holds `until`, and the first one begins at `since` or less than the length of a part after it.
+    """
+    length = max(1, round((until - since).total_seconds() / parts))
+    first = math.floor(until.timestamp() / length) + 1 - parts
+    return tuple(datetime.fromtimestamp((first + number) * length, UTC) for number in range(parts + 1))
+
+
+def summarise_span(span: SpanSample, wanted: Iterable[str] | None = None) -> SeriesPoint:
+    """The figures of one span; of all plugins, or of those that are wanted."""
+    names = None if wanted is None else frozenset(wanted)
+    counted = sum(each.executions for each in span.counted)
+    scale = max(1.0, span.total / counted) if counted else 1.0
+    own = [each for each in span.counted if names is None or each.plugin in names]
+    times = [each for each in span.times if names is None or each.plugin in names]
+    return SeriesPoint(
+        at=span.at,
+        executions=_scaled((each.executions for each in own), scale),
+        failures=_scaled((each.failures for each in own), scale),
+        failures_by_plugin={each.plugin: _scaled((each.failures,), scale) for each in own if each.failures},
+        sampled=scale > 1.0,
+        run_time=_percentiles([each.run_time for each in times]),
+        wait=_percentiles([each.wait for each in times]),
+    )
+
+
+def _scaled(counts: Iterable[int], scale: float) -> int:
+    return round(sum(counts) * scale)
+
+
+def _percentiles(values: Sequence[timedelta | None]) -> Percentiles | None:
+    return percentiles(each for each in values if each is not None)

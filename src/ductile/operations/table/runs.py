@@ -1,0 +1,118 @@
+"""Rows: run plugins and pipelines, publish events."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ductile.operations.operation import (
+    COMMAND,
+    EVENTS_RO,
+    EVENTS_RW,
+    JOBS_RO,
+    PLUGIN_RO,
+    PLUGIN_RW,
+    RUN,
+    TRIGGER,
+    get,
+    post,
+)
+from ductile.operations.table.row import LONG_POLL, ONE_JOB, exclusive, read
+
+_SYNCHRONOUS: dict[str, Any] = {
+    "tag": "run",
+    "statuses": (200, 202, 404, 409, 422, 502, 503),
+    "submits": True,
+    "waits": True,
+    "sends_status_header": True,
+}
+RUNS = (
+    exclusive(
+        "plugin.run",
+        "submission:run_command",
+        "Run a command of a plugin",
+        COMMAND,
+        post(
+            "/plugin/{plugin}/{command}",
+            aliases=("/plugin/{plugin}",),
+            message="The job is on the queue.",
+            tag="run",
+            statuses=(202, 200, 404, 422, 503),
+            submits=True,
+        ),
+    ),
+    exclusive(
+        "run.start",
+        "runs.by_name:run_named",
+        "Run a plugin or, if there is none of this name, a pipeline; does not wait for it",
+        RUN,
+        post(
+            "/run/{name}",
+            message="The job is on the queue.",
+            tag="run",
+            statuses=(202, 200, 400, 404, 422, 503),
+            submits=True,
+        ),
+    ),
+    exclusive(
+        "pipeline.run",
+        "runs.start:run_pipeline",
+        "Run a pipeline",
+        PLUGIN_RW,
+        post("/pipeline/{pipeline}", message="The run is on the queue.", **_SYNCHRONOUS),
+    ),
+    exclusive(
+        "pipeline.trigger",
+        "runs.start:trigger_pipeline",
+        "Run the pipeline on `plugin.command`, or the plugin if there is none",
+        TRIGGER,
+        post("/trigger/{plugin}/{command}", message="The job is on the queue.", **_SYNCHRONOUS),
+    ),
+    read(
+        "pipeline.list",
+        "runs.pipelines:list_pipelines",
+        "Every pipeline, with its latest run",
+        PLUGIN_RO,
+        get("/pipelines", tag="catalogue"),
+    ),
+    read(
+        "pipeline.show",
+        "runs.pipelines:show_pipeline",
+        "One pipeline: what starts it, its steps and its graph",
+        PLUGIN_RO,
+        get("/pipeline/{pipeline}", message="The pipeline.", tag="catalogue", statuses=(200, 404)),
+    ),
+    read(
+        "pipeline.graph",
+        "runs.pipelines:graph_of_pipeline",
+        "A drawing of a pipeline",
+        PLUGIN_RO,
+        get("/pipeline/{pipeline}/graph", tag="catalogue", statuses=(200, 404)),
+    ),
+    exclusive(
+        "pipeline.follow",
+        "runs.pipelines:follow_run",
+        "Wait for steps of a run to end",
+        JOBS_RO,
+        get("/run/{job_id}/follow", statuses=ONE_JOB, **LONG_POLL),
+        waits=True,
+    ),
+    exclusive(
+        "event.send",
+        "runs.publish:publish_event",
+        "Publish an event into routing",
+        EVENTS_RW,
+        post("/event", tag="run", statuses=(202, 200, 422, 503), submits=True),
+    ),
+    read(
+        "event.explain",
+        "runs.explain_event:explain_event",
+        "What an event would start and what not, and why; nothing is run or stored",
+        EVENTS_RO,
+        post(
+            "/event/explain",
+            tag="run",
+            message="Nothing was run or stored.",
+            statuses=(200, 404, 422),
+        ),
+    ),
+)

@@ -1,0 +1,153 @@
+"""State webhooks that the configuration gives a plugin or a pipeline: which jobs report, and to which URL."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from builders.daemons import BROKEN, Place, a_daemon, a_place
+from builders.http import Api, an_api, an_api_place
+from builders.receivers import Received, Receiver, a_receiver
+
+SECRET = "canary-3c9e"
+CONFIG = """\
+state_webhooks: {{allow: [127.0.0.1], timeout: 20s}}
+routes: [{{from: api, event_type: thing.found, to: echo}}]
+pipelines:
+  - name: two
+    on: two.wanted
+    state_webhook_url: "{run}"
+    state_webhook_events: [failed, done]
+    steps: [{{id: first, uses: echo}}, {{id: second, uses: echo}}]
+"""
+PLUGINS = """\
+    state_webhook_url: "{url}"
+    schedules: [{{id: yearly, cron: "@yearly", payload: {{model: scheduled}}}}]
+  broken: {{state_webhook_url: "{url}", max_attempts: 1}}
+"""
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    with a_receiver() as listening:
+        yield listening
+
+
+@pytest.fixture
+def api(tmp_path: Path, receiver: Receiver) -> Iterator[Api]:
+    run = receiver.url(f"/run/{SECRET}")
+    place = an_api_place(tmp_path, more=CONFIG.format(run=run))
+    at_plugin = PLUGINS.format(url=receiver.url(f"/plugin/{SECRET}"))
+    place.plugin("broken", BROKEN)
+    place.config.write_text(place.config.read_text().replace("  echo: {}\n", f"  echo:\n{at_plugin}"))
+    place.ductile("config", "lock")
+    with an_api(place) as running:
+        yield running
+
+
+def reported(receiver: Receiver, job_id: str, last: str = "done") -> list[tuple[str, str]]:
+    """Path and state of each request about a job, when its end has come."""
+
+    def about(requests: list[Received]) -> list[Received]:
+        return [each for each in requests if each.body["job_id"] == job_id]
+
+    found = about(
+        receiver.wait_for(lambda requests: any(each.body["state"] == last for each in about(requests)))
+    )
+    return sorted((each.path.split("/")[1], each.body["state"]) for each in found)
+
+
+ALL = [("plugin", "done"), ("plugin", "loading"), ("plugin", "queued"), ("plugin", "working")]
+
+
+def test_jobs_from_every_source_report_to_the_url_of_their_plugin(api: Api, receiver: Receiver) -> None:
+    """Of the API, the command line, a schedule, and a route."""
+    place = api.place
+    by_api = api.post("/plugin/echo/handle", {"payload": {"model": "m"}})["job_id"]
+    by_cli = place.said("run", "echo", "--no-wait")["job_id"]
+    by_schedule = place.said("schedule", "run", "echo")["job_id"]
+    (routed,) = api.post("/event", {"type": "thing.found", "payload": {}})["started"]
+    for job_id in (by_api, by_cli, by_schedule, routed["job_id"]):
+        assert reported(receiver, job_id) == ALL
+    models = {each.body["job_id"]: each.body["model"] for each in receiver.requests}
+    assert (models[by_api], models[by_cli], models[by_schedule]) == ("m", None, "scheduled")
+
+
+def test_a_run_reports_and_its_steps_do_not(api: Api, receiver: Receiver) -> None:
+    """Only the chosen states are sent, for a run by name and for one that an event starts."""
+    named = api.post("/pipeline/two", {"payload": {}})["job_id"]
+    (started,) = api.post("/event", {"type": "two.wanted", "payload": {}})["started"]
+    for run in (named, started["job_id"]):
+        assert reported(receiver, run) == [("run", "done")]
+    assert {each.body["job_id"] for each in receiver.requests} == {named, started["job_id"]}
+
+
+def test_the_url_of_a_submission_is_sent_the_same(api: Api, receiver: Receiver) -> None:
+    body = {"payload": {}, "state_webhook_url": receiver.url("/own"), "state_webhook_events": ["done"]}
+    job_id = api.post("/plugin/echo/handle", body)["job_id"]
+    receiver.wait_for(lambda requests: len(requests) == 5)
+    assert reported(receiver, job_id) == [("own", "done"), *ALL]
+
+
+def test_a_job_keeps_the_url_that_it_was_submitted_with(api: Api, receiver: Receiver, tmp_path: Path) -> None:
+    """A reload changes later jobs only; a retry of an earlier one reports where it did before."""
+    job_id = api.post("/plugin/broken/handle", {"payload": {}})["job_id"]
+    reported(receiver, job_id, "failed")
+    text = api.place.config.read_text().replace(f"/plugin/{SECRET}", f"/later/{SECRET}")
+    api.place.config.write_text(text)
+    assert api.place.ductile("config", "lock").status == 0
+    assert api.place.ductile("reload").status == 0
+    (tmp_path / "demo/plugins/broken/mended").touch()
+    assert api.place.ductile("job", "retry", job_id).status == 0
+    assert {path for path, _ in reported(receiver, job_id)} == {"plugin"}
+    later = api.post("/plugin/broken/handle", {"payload": {}})["job_id"]
+    assert {path for path, _ in reported(receiver, later)} == {"later"}
+
+
+def test_no_output_repeats_the_url(api: Api, receiver: Receiver) -> None:
+    job_id = api.post("/plugin/echo/handle", {"payload": {}})["job_id"]
+    reported(receiver, job_id)
+    for words in (
+        ("config", "show"),
+        ("config", "get", "plugins.echo.state_webhook_url"),
+        ("plugin", "show", "echo"),
+        ("webhook", "deliveries"),
+        ("job", "show", job_id),
+        ("event", "tail"),
+    ):
+        ran = api.place.ductile(*words)
+        assert ran.status == 0, ran
+        assert SECRET not in ran.out + ran.err, words
+    assert SECRET not in json.dumps(api.get("/config/view"))
+    assert SECRET not in json.dumps(api.daemon.whole_log())
+
+
+def test_a_job_without_a_daemon_is_reported_when_there_is_one(tmp_path: Path, receiver: Receiver) -> None:
+    """The states are stored with the job; the next daemon sends them, also after a kill."""
+    place = with_url(a_place(tmp_path), receiver.url("/plugin/x"))
+    assert place.ductile("run", "echo").status == 0
+    assert receiver.requests == []
+    with a_daemon(place):
+        receiver.wait_for(lambda requests: len(requests) == 4)
+    assert sorted(receiver.states()) == ["done", "loading", "queued", "working"]
+
+
+def test_a_url_that_is_not_allowed_is_an_error_with_its_line(tmp_path: Path) -> None:
+    place = with_url(a_place(tmp_path), f"http://127.0.0.1/{SECRET}", allow="")
+    ran = place.ductile("config", "check")
+    assert ran.status == 78
+    assert "config.yaml:6" in ran.out
+    assert "state_webhooks.allow does not list it" in ran.out
+    assert SECRET not in ran.out + ran.err
+
+
+def with_url(
+    place: Place, url: str, *, allow: str = "state_webhooks: {allow: [127.0.0.1], timeout: 20s}\n"
+) -> Place:
+    text = place.config.read_text().replace("  echo: {}\n", f'  echo: {{state_webhook_url: "{url}"}}\n')
+    place.config.write_text(text + allow)
+    place.ductile("config", "lock")
+    return place

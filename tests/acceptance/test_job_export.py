@@ -1,0 +1,128 @@
+"""`job export` and `GET /job/ID/export`: one document about a chain of jobs."""
+
+from __future__ import annotations
+
+import json
+import stat
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from builders.daemons import answering
+from builders.http import Api, an_api, an_api_place
+from builders.receivers import a_receiver
+
+SECRET = "canary-91d0"
+CONFIG = """\
+state_webhooks: {allow: [127.0.0.1], timeout: 20s}
+routes: [{from: source, event_type: thing.found, to: echo}]
+pipelines:
+  - name: two
+    on: two.wanted
+    steps:
+      - {id: first, uses: source, baggage: {who: payload.who}}
+      - {id: second, uses: echo, if: {path: payload.missing, op: exists}}
+      - {id: third, uses: echo, with: {said: "{context.who}"}}
+"""
+EMITTING = answering(
+    {"status": "ok", "result": 1, "events": [{"type": "thing.found", "payload": {"missing": True}}]}
+)
+
+
+@pytest.fixture(scope="module")
+def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
+    place = an_api_place(tmp_path_factory.mktemp("api"), "  source: {}\n", more=CONFIG)
+    place.plugin("source", EMITTING)
+    place.ductile("config", "lock")
+    with an_api(place) as running:
+        yield running
+
+
+def chain(api: Api) -> tuple[str, str]:
+    """A job, and the job that its event led to, when both have ended."""
+    first = api.post("/plugin/source/handle", {"payload": {"n": 1}})["job_id"]
+    api.ended(first)
+    (second,) = api.get(f"/jobs?parent={first}")["jobs"]
+    api.ended(second["job_id"])
+    return first, second["job_id"]
+
+
+def test_the_document_has_the_whole_chain_from_any_of_its_jobs(api: Api) -> None:
+    """Inputs, outputs, timings, attempts, transitions and the configuration of each job."""
+    first, second = chain(api)
+    found = api.place.said("job", "export", second)
+    assert (found["version"], found["root_job_id"], found["requested_job_id"]) == (1, first, second)
+    assert [job["job_id"] for job in found["jobs"]] == [first, second]
+    shown: dict[str, dict[str, Any]] = {job["job_id"]: job for job in found["jobs"]}
+    for job_id, job in shown.items():
+        full = api.get(f"/job/{job_id}")
+        same = set(full) & set(job) - {"executions"}
+        assert {"payload", "transitions", "created_at", "attempt", "parent_job_id"} <= same
+        assert {key: job[key] for key in same} == {key: full[key] for key in same}
+        assert job["executions"] == api.get(f"/job/{job_id}/log")["executions"]
+        assert job["config"] in [config["hash"] for config in found["configs"]]
+    assert shown[first]["executions"][0]["result"]["result"] == 1
+    assert shown[second]["event"]["type"] == "thing.found"
+    assert shown[second]["payload"] == {"missing": True, "result": 1}
+
+
+def test_below_leaves_out_the_jobs_before(api: Api) -> None:
+    first, second = chain(api)
+    assert [job["job_id"] for job in api.get(f"/job/{second}/export?below=true")["jobs"]] == [second]
+    assert [job["job_id"] for job in api.get(f"/job/{first}/export")["jobs"]] == [first, second]
+
+
+def test_a_run_has_its_steps_context_and_ledger(api: Api) -> None:
+    run = api.post("/pipeline/two", {"payload": {"who": "Ada"}})["job_id"]
+    api.ended(run)
+    found = api.get(f"/job/{run}/export")
+    jobs = {job["step"] or job["plugin"]: job for job in found["jobs"]}
+    assert {"pipeline", "first", "second", "third"} <= set(jobs)
+    assert jobs["third"]["context"]["who"] == "Ada"
+    assert jobs["pipeline"]["payload"] == {"who": "Ada"}
+    api.place.said("job", "rerun", run)
+    again = api.get(f"/job/{run}/export")
+    assert [entry["kind"] for job in again["jobs"] if job["job_id"] == run for entry in job["ledger"]] == [
+        "job.rerun"
+    ]
+
+
+def test_deliveries_are_there_without_the_secret_of_their_url(api: Api) -> None:
+    with a_receiver() as receiver:
+        url = receiver.url(f"/{SECRET}")
+        body = {"payload": {}, "state_webhook_url": url}
+        job_id = api.post("/plugin/echo/handle", body)["job_id"]
+        receiver.wait_for(lambda requests: len(requests) == 4)
+    found = api.ask("GET", f"/job/{job_id}/export")
+    assert SECRET.encode() not in found.content
+    (job,) = found.body["jobs"]
+    assert [row["state"] for row in job["deliveries"]] == ["queued", "loading", "working", "done"]
+
+
+def test_a_file_is_written_whole_and_private(api: Api) -> None:
+    first, _ = chain(api)
+    directory = api.place.directory
+    target = directory / "chain.json"
+    target.write_text("old")
+    target.chmod(0o644)
+    ran = api.place.ductile("job", "export", first, "--output", str(target))
+    assert (ran.status, ran.out) == (0, f"Wrote 2 jobs to {target}.\n")
+    assert stat.S_IMODE(target.stat().st_mode) == 0o600
+    assert len(json.loads(target.read_text())["jobs"]) == 2
+    printed = json.loads(api.place.ductile("job", "export", first).out)
+    assert printed["jobs"] == json.loads(target.read_text())["jobs"]
+    for bad in (directory / "missing" / "chain.json", directory):
+        refused = api.place.ductile("job", "export", first, "-o", str(bad))
+        assert refused.status == 2
+        assert "cannot be written" in refused.err
+    assert [path.name for path in directory.iterdir() if path.name.endswith(".tmp")] == []
+
+
+def test_a_large_payload_is_there_as_it_is(api: Api) -> None:
+    text = "x" * 900_000
+    job_id = api.post("/plugin/echo/handle", {"payload": {"text": text}})["job_id"]
+    api.ended(job_id)
+    (job,) = api.get(f"/job/{job_id}/export")["jobs"]
+    assert job["payload"]["text"] == text
+    assert api.ask("GET", "/job/0000ffff/export").status == 404

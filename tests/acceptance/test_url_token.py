@@ -1,0 +1,114 @@
+"""Endpoints with `preset: url-token`: for senders that cannot sign, and for browsers that are sent back."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlencode, urlsplit
+
+import pytest
+
+from builders.daemons import Daemon, Place, a_daemon, a_place
+from builders.shipped import ROOT
+from fakes.withings import FakeWithings
+
+SECRET = "canary-0123456789"
+CONFIG = f"""\
+plugin_roots: [{ROOT}]
+tokens: [{{name: hook, key: {SECRET}}}]
+webhooks:
+  listen: 127.0.0.1:0
+  endpoints:
+    - {{path: /hook/withings, preset: url-token, secret_ref: hook, plugin: withings}}
+    - {{path: /oauth/withings, name: back, preset: url-token, secret_ref: hook, plugin: withings,
+       command: oauth_callback}}
+"""
+
+
+@pytest.fixture
+def service() -> Iterator[FakeWithings]:
+    with FakeWithings() as service:
+        yield service
+
+
+def a_place_with(directory: Path, service: FakeWithings) -> Place:
+    place = a_place(directory)
+    config = {
+        "client_id": service.client_id,
+        "client_secret": service.client_secret,
+        "base_url": service.url,
+        "auth_url": service.url,
+    }
+    place.config.write_text(f"{CONFIG}plugins: {{withings: {{config: {json.dumps(config)}}}}}\n")
+    assert place.ductile("config", "lock").status == 0
+    return place
+
+
+def listening(daemon: Daemon) -> str:
+    return "http://" + str(daemon.wait_for("webhook.listening")["address"])
+
+
+def ask(url: str, method: str = "POST", body: bytes | None = b"") -> tuple[int, str]:
+    request = urllib.request.Request(url, data=body, method=method)  # noqa: S310 - of the daemon
+    try:
+        with urllib.request.urlopen(request) as answer:  # noqa: S310 - as above
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as refused:
+        with refused:
+            return refused.code, refused.read().decode()
+
+
+@pytest.mark.parametrize("query", ["", "?token=", "?token=wrong", "?other=" + SECRET])
+def test_without_the_secret_nothing_is_accepted(query: str, service: FakeWithings, tmp_path: Path) -> None:
+    """Whatever the method; the answer does not say why."""
+    place = a_place_with(tmp_path, service)
+    with a_daemon(place) as daemon:
+        url = listening(daemon) + "/hook/withings" + query
+        for method in ("POST", "GET", "HEAD"):
+            assert ask(url, method, b"" if method == "POST" else None)[0] == 403
+        assert place.said("job", "list")["jobs"] == []
+
+
+def test_a_notification_without_a_signature_becomes_a_job(service: FakeWithings, tmp_path: Path) -> None:
+    """HEAD only checks the address. The secret is neither in the job nor in the log."""
+    place = a_place_with(tmp_path, service)
+    with a_daemon(place) as daemon:
+        url = listening(daemon) + f"/hook/withings?token={SECRET}"
+        assert ask(url, "HEAD", None) == (200, "")
+        assert place.said("job", "list")["jobs"] == []
+        form = urlencode({"userid": 1, "appli": 1})
+        status, answer = ask(url, "POST", form.encode())
+        assert status == 202
+        job = place.said("job", "wait", json.loads(answer)["job_id"])
+        assert job["payload"] == {"body": form}
+        assert "about another user" in job["result"]["result"]
+        assert ask(url, "PUT")[0] == 405
+        shown = json.dumps(job) + place.ductile("webhook", "list").out
+        assert SECRET not in shown + json.dumps(daemon.whole_log())
+
+
+def test_the_redirect_of_an_authorisation_can_be_received(service: FakeWithings, tmp_path: Path) -> None:
+    """At a public address instead of a port of the operator's machine."""
+    place = a_place_with(tmp_path, service)
+    with a_daemon(place) as daemon:
+        back = listening(daemon) + f"/oauth/withings?token={SECRET}"
+        payload = json.dumps({"redirect_uri": back})
+        started = place.said("run", "withings", "oauth_start", "--payload", payload)["result"]["result"]
+        status, answer = ask(started["url"], "GET", None)
+        assert status == 202
+        job = place.said("job", "wait", json.loads(answer)["job_id"])
+        assert (job["status"], set(job["payload"])) == ("succeeded", {"code", "state"})
+        assert "connected to user" in place.said("run", "withings", "health")["result"]["result"]
+
+
+def test_a_request_can_be_tried_and_does_not_show_the_secret(service: FakeWithings, tmp_path: Path) -> None:
+    place = a_place_with(tmp_path, service)
+    with a_daemon(place) as daemon:
+        address = urlsplit(listening(daemon))
+        assert address.port
+        shown = place.ductile("webhook", "send", "withings", "--payload", "{}", "--dry-run", "--json")
+        assert shown.status == 0
+        assert SECRET not in shown.out
