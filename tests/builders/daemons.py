@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from builders.plugins import a_plugin
+from builders.processes import Process, start_with_output
 from builders.terminal import DUCTILE, Ran, Terminal
 
 #: Far more than anything takes: what is waited for here happens, or the test fails.
@@ -84,15 +84,15 @@ def a_place(directory: Path, more: str = "") -> Place:
 
 @dataclass(slots=True)
 class Daemon:
-    process: subprocess.Popen[str]
+    process: Process
+    output: BinaryIO
     lines: list[dict[str, Any]] = field(default_factory=list)
     _changed: threading.Condition = field(default_factory=threading.Condition)
     _ended: bool = False
 
     def read(self) -> None:
         """Runs in a thread of its own until the daemon closes its output."""
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
+        for line in self.output:
             with self._changed:
                 self.lines.append(json.loads(line))
                 self._changed.notify_all()
@@ -152,19 +152,17 @@ def end_plugins_of(home: str) -> None:
 
 
 @contextmanager
-def a_daemon(place: Place, variables: Mapping[str, str] | None = None) -> Iterator[Daemon]:
-    """Ready, and gone at the end, whatever happens."""
+def a_daemon(
+    place: Place, variables: Mapping[str, str] | None = None, *, fresh: bool = False
+) -> Iterator[Daemon]:
+    """Ready, and gone at the end, whatever happens. `fresh`: in an interpreter that has just started."""
     environment = {"PATH": os.environ["PATH"], "HOME": str(place.directory / "home"), "LANG": "C.UTF-8"}
     environment |= variables or {}
-    process = subprocess.Popen(
-        [DUCTILE, "system", "start", "--config", "demo"],
-        cwd=place.directory,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stdin=subprocess.DEVNULL,
-        text=True,
+    words = (DUCTILE, "system", "start", "--config", "demo")
+    process, output = start_with_output(
+        words, directory=place.directory, environment=environment, fresh=fresh
     )
-    daemon = Daemon(process)
+    daemon = Daemon(process, output)
     reader = threading.Thread(target=daemon.read, daemon=True)
     reader.start()
     try:
@@ -176,5 +174,4 @@ def a_daemon(place: Place, variables: Mapping[str, str] | None = None) -> Iterat
         process.wait()
         end_plugins_of(environment["HOME"])
         reader.join(PATIENCE)
-        assert process.stdout is not None
-        process.stdout.close()
+        daemon.output.close()

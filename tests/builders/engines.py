@@ -135,11 +135,11 @@ class Bench:
     async def started(self) -> None:
         """Start it, and go on when it is ready."""
         self.start()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await self.ready.wait()
 
     async def until(self, signal: Signal) -> SignalEvent:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while (event := await self.seen.get()).signal is not signal:
                 pass
         return event
@@ -155,7 +155,7 @@ class Bench:
         return job
 
     async def stopped(self) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             assert self.life is not None
             await self.life
 

@@ -36,7 +36,7 @@ def _identify(candidate: str) -> tuple[str, Path | None]:
     """The version it reports: a name on the path may be a wrapper without an interpreter."""
     try:
         asked = subprocess.run(
-            [candidate, "-I", "-c", _ASK], capture_output=True, text=True, timeout=20, check=True
+            [candidate, "-I", "-c", _ASK], capture_output=True, text=True, timeout=60, check=True
         )
         name, path, version = asked.stdout.split()
     except (OSError, subprocess.SubprocessError, ValueError):

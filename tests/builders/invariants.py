@@ -109,7 +109,8 @@ _RULES = {
         SELECT seq FROM (SELECT seq, at, lag(at) OVER (ORDER BY seq) AS before FROM ledger)
         WHERE at < before""",
     "deliveries of a job are numbered without gaps": """
-        SELECT job_id FROM state_deliveries GROUP BY job_id HAVING max(sequence) <> count(*)""",
+        SELECT job_id FROM state_deliveries GROUP BY job_id
+        HAVING max(sequence) <> count(DISTINCT sequence)""",
 }
 
 

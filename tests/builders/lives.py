@@ -4,30 +4,32 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import threading
 from pathlib import Path
+from typing import BinaryIO
+
+from builders.processes import Process, start_with_output
 
 _DAEMON = Path(__file__).parents[1] / "crash" / "dying_daemon.py"
 
 
 def a_life(directory: Path, dies_at: str = "never", times: int = 1, *, kill_after: int | None = None) -> Life:
     """Start a daemon on a configuration; it dies at the n-th time of a signal, if one is named."""
-    process = subprocess.Popen(
-        [sys.executable, str(_DAEMON), str(directory), dies_at, str(times)],
-        stdout=subprocess.PIPE,
-        env={"PATH": os.environ["PATH"], "HOME": str(directory)},
+    process, output = start_with_output(
+        [_DAEMON, str(directory), dies_at, str(times)],
+        directory=directory,
+        environment={"PATH": os.environ["PATH"], "HOME": str(directory), "LANG": "C.UTF-8"},
     )
-    return Life(process, kill_after=kill_after)
+    return Life(process, output, kill_after=kill_after)
 
 
 class Life:
     """A daemon whose log is read all the time, as a service manager does."""
 
-    def __init__(self, process: subprocess.Popen[bytes], *, kill_after: int | None = None) -> None:
+    def __init__(self, process: Process, output: BinaryIO, *, kill_after: int | None = None) -> None:
         """`kill_after` so many lines of its log: an instant that the daemon knows nothing of."""
         self.process = process
+        self._output = output
         self._kill_after = kill_after
         self._ready_or_over = threading.Event()
         self._is_ready = False
@@ -35,8 +37,7 @@ class Life:
         self._reader.start()
 
     def _read(self) -> None:
-        assert self.process.stdout is not None
-        for number, line in enumerate(self.process.stdout, start=1):
+        for number, line in enumerate(self._output, start=1):
             if number == self._kill_after:
                 self.process.kill()
             if b'"service.ready"' in line:
@@ -54,5 +55,4 @@ class Life:
         self.process.kill()
         assert self.process.wait() == (1 if by_itself else -signal.SIGKILL)
         self._reader.join()
-        assert self.process.stdout is not None
-        self.process.stdout.close()
+        self._output.close()

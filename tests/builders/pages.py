@@ -6,20 +6,42 @@ A block of `sh` is run line by line. A comment before a block says what a reader
     <!-- insert: config.yaml after plugins: -->  the block goes into this file, below this line
     <!-- insert: config.yaml at the top -->
     <!-- before: ductile init home -->           a command that the page presupposes
+
+Each port that a page chooses is replaced by a free one: two pages, or two test runs, may be followed at once.
 """
 
 from __future__ import annotations
 
 import re
+import socket
 import subprocess
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from random import SystemRandom
 
 _STEP = re.compile(
     r"<!-- (?P<doing>file|insert|before): (?P<words>.+?) -->"
     r"|^```(?P<language>\w*)\n(?P<body>.*?)^```$",
     re.MULTILINE | re.DOTALL,
 )
+#: A port that a page chooses, as an address or as an argument of `HTTPServer`.
+_PORT = re.compile(r"""(?:localhost:|127\.0\.0\.1(?::|", ))(\d{4,5})\b""")
+#: The defaults of `ductile init` and of Ollama, which a page does not choose.
+_DEFAULT_PORTS = {"8080", "11434"}
+
+
+def _with_free_ports(page: str) -> str:
+    chosen = {port: str(_free_port()) for port in {*_PORT.findall(page)} - _DEFAULT_PORTS}
+    return re.sub(r"\b\d{4,5}\b", lambda found: chosen.get(found[0], found[0]), page)
+
+
+def _free_port() -> int:
+    """A port below those that the system gives to connections, so that it stays free until it is used."""
+    while True:
+        port = SystemRandom().randrange(10_000, 32_000)
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
 
 
 @dataclass(slots=True)
@@ -32,7 +54,7 @@ class Reader:
     def follow(self, page: str) -> list[str]:
         """Run all steps. Returns what the commands printed. Fails at the first command that fails."""
         pending, printed = None, []
-        for step in _STEP.finditer(page):
+        for step in _STEP.finditer(_with_free_ports(page)):
             if step["doing"] == "before":
                 printed.append(self._run(step["words"]))
             elif step["doing"]:

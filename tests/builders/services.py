@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -22,6 +22,10 @@ class Reply:
     status: int = 200
     body: bytes = b""
     headers: dict[str, str] = field(default_factory=dict)
+    #: Sent one by one as they are produced, with chunked encoding, instead of `body`.
+    chunks: Iterable[bytes] | None = None
+    #: Close the connection without the end that chunked encoding has.
+    cut: bool = False
 
 
 @dataclass(slots=True, kw_only=True)
@@ -41,11 +45,32 @@ def a_service(answer: Callable[[Asked], Reply]) -> Iterator[Service]:
             asked = Asked(method=self.command, path=self.path, headers=headers, body=self.rfile.read(length))
             service.asked.append(asked)
             reply = answer(asked)
+            if reply.chunks is not None:
+                self._stream(reply, reply.chunks)
+                return
             self.send_response(reply.status)
             for name, value in {"Content-Length": str(len(reply.body)), **reply.headers}.items():
                 self.send_header(name, value)
             self.end_headers()
             self.wfile.write(reply.body)
+
+        def _stream(self, reply: Reply, chunks: Iterable[bytes]) -> None:
+            self.protocol_version = "HTTP/1.1"
+            self.close_connection = True
+            self.send_response(reply.status)
+            for name, value in {
+                "Transfer-Encoding": "chunked",
+                "Connection": "close",
+                **reply.headers,
+            }.items():
+                self.send_header(name, value)
+            self.end_headers()
+            with suppress(OSError):  # the client may stop reading at any time
+                for chunk in chunks:
+                    self.wfile.write(f"{len(chunk):x}\r\n".encode() + chunk + b"\r\n")
+                    self.wfile.flush()
+                if not reply.cut:
+                    self.wfile.write(b"0\r\n\r\n")
 
         do_GET = do_POST = do_PUT = do_DELETE = _answer  # noqa: N815 - the names that http.server looks for
 

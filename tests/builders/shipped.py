@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import json
 import os
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -12,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from ductile.admin.plugin_dev.run_once import PluginUnderTest, RunOnceResult, run_once
-from ductile.admin.plugins import load_directory
 from ductile.config.snapshot import InstalledPlugin
+from ductile.plugins.discovery import load_directory
 from ductile.protocol.plugin_messages import PluginRequest, RequestEvent, carries_event, encode_request
 from ductile.runner.process.spawn import SpawnRunner
 
@@ -49,6 +51,21 @@ class Said:
         return self.kind == "error" and self.answer["retry"] is True and words in self.answer["error"]
 
 
+def plugin_module(plugin: str, name: str) -> Any:
+    """Import a module of a plugin as the plugin does, and leave nothing of it behind for other tests."""
+    directory = ROOT / plugin
+    before = set(sys.modules)
+    sys.path[:0] = [str(directory), str(ROOT / "lib")]
+    try:
+        return importlib.import_module(name)
+    finally:
+        del sys.path[:2]
+        for loaded in set(sys.modules) - before:
+            file = getattr(sys.modules[loaded], "__file__", None)
+            if file is not None and ROOT in Path(file).parents:
+                del sys.modules[loaded]
+
+
 def ask(
     plugin: str | Path,
     command: str,
@@ -62,9 +79,8 @@ def ask(
 ) -> Said:
     """One request; `event` replaces fields of the event that goes with the payload."""
     given = dict(payload) if payload is not None else None
-    request_event = RequestEvent(
-        type="test", payload=given or {}, source="test", timestamp=NOW, event_id="e1", **(event or {})
-    )
+    described = {"type": "test", "source": "test", "timestamp": NOW, "event_id": "e1", **(event or {})}
+    request_event = RequestEvent(payload=given or {}, **described)
     request = PluginRequest(
         job_id="j1",
         command=command,

@@ -1,7 +1,6 @@
 """A store with an injected clock and random source, and short names for what tests do with it.
 
-Everything here speaks to `ductile.store.port.Store`; only `SQLITE` knows an adapter. Another database
-joins the contract suite as one more `StoreKind` in `STORE_KINDS`.
+Everything here speaks to `ductile.store.port.Store`; only `SQLITE` and `POSTGRES` know an adapter.
 """
 
 from __future__ import annotations
@@ -12,8 +11,12 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import apsw
+import psycopg
+
 from builders.invariants import violations
 from builders.jobs import Clock, some_policy, some_rng
+from builders.postgres import store_url
 from ductile.core.jobs.admission import Caps
 from ductile.core.jobs.model import Job, NewJob, Outcome
 from ductile.core.policy import Policy
@@ -21,6 +24,7 @@ from ductile.store.model.jobs import Accepted, ClaimedJob, EnqueueResult, Settle
 from ductile.store.model.maintenance import Invariant
 from ductile.store.model.records import LedgerRow
 from ductile.store.port import Store
+from ductile.store.postgres.store import open_postgres_store
 from ductile.store.sqlite.store import open_sqlite_store
 
 #: Rules that compare rows which are kept for different times.
@@ -43,6 +47,8 @@ class StoreKind:
     open: Callable[[Path, Clock, int], Awaitable[Store]]
     #: What a store at rest breaks of the rules for its rows; empty when all is well.
     violations: Callable[[Path], list[str]]
+    #: Runs a statement on a store at rest, past all verbs.
+    run_sql: Callable[[Path, str], list[tuple[Any, ...]]]
 
 
 async def _open_sqlite(place: Path, clock: Clock, seed: int) -> Store:
@@ -53,8 +59,27 @@ def _sqlite_violations(place: Path) -> list[str]:
     return violations(place / "state.db")
 
 
-SQLITE = StoreKind(name="sqlite", open=_open_sqlite, violations=_sqlite_violations)
-STORE_KINDS = (SQLITE,)
+def _run_in_sqlite(place: Path, statement: str) -> list[tuple[Any, ...]]:
+    connection = apsw.Connection(str(place / "state.db"))
+    try:
+        return list(connection.execute(statement).fetchall())
+    finally:
+        connection.close()
+
+
+def _run_in_postgres(place: Path, statement: str) -> list[tuple[Any, ...]]:
+    with psycopg.connect(store_url(place), autocommit=True) as connection:
+        cursor = connection.execute(statement.encode())
+        return cursor.fetchall() if cursor.description else []
+
+
+async def _open_postgres(place: Path, clock: Clock, seed: int) -> Store:
+    return open_postgres_store(store_url(place), clock=clock, rng=some_rng(seed))
+
+
+SQLITE = StoreKind(name="sqlite", open=_open_sqlite, violations=_sqlite_violations, run_sql=_run_in_sqlite)
+POSTGRES = StoreKind(name="postgres", open=_open_postgres, violations=lambda _: [], run_sql=_run_in_postgres)
+STORE_KINDS = (SQLITE, POSTGRES)
 
 
 @dataclass(slots=True)

@@ -8,12 +8,13 @@ import pty
 import re
 import shlex
 import struct
-import subprocess
 import sys
 import termios
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from builders.processes import run_command, start_command
 
 DUCTILE = Path(sys.executable).parent / "ductile"
 _TOKEN = re.compile(r"dtl_[A-Za-z0-9_-]{43}")
@@ -23,14 +24,18 @@ _JOB_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]
 _INSTANT = re.compile(r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
 #: An instant as people see it: its distance from now varies with the speed of the machine.
 _MOMENT = re.compile(r"20\d\d-\d\d-\d\d \d\d:\d\d:\d\d \((now|in \d+ \w+|\d+ \w+ ago)\)")
-_AGE = re.compile(r"now|\d+ s ago")
+_AGE = re.compile(r"now|\d+ (?:s|min) ago")
 #: At the end of a row of `plugin list` and `status`.
-_ENDED = re.compile(rf"(?<=  poll )(failed|succeeded) (?:{_AGE.pattern})$", re.MULTILINE)
+_ENDED = re.compile(r"\b(succeeded|failed) (?:now|\d+ (?:s|min) ago)")
 _CREATED = re.compile(r"(?<=  )CREATED(?: {2,}|$)")
-_AHEAD = re.compile(r"\bin \d+ s\b")
+_AHEAD = re.compile(r"\bin \d+ (?:s|min|h)\b")
 _SHORT_ID = re.compile(r"^[0-9a-f]{8}(?=  )", re.MULTILINE)
 _STYLE = re.compile(r"\x1b\[[0-9;]*m")
-_HASH = re.compile(r"blake3:[0-9a-f]{64}")
+#: A line that a command on a busy machine shows while it waits, and then clears.
+_WAITING = re.compile(r"(\r\x1b\[Kwaiting for [^\r\n]*)+\r\x1b\[K")
+_HASH = re.compile(r"blake3:[0-9a-f]{12,64}")
+#: At the end of `plugin list`: the shipped plugins differ from version to version.
+_SHIPPED = re.compile(r'(?<=^Shipped with Ductile, not in use: ).*|(?<="shipped": \[)[^]]*', re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,24 +54,14 @@ class Terminal:
 
     def ductile(self, *words: str, typed: str = "") -> Ran:
         """`typed` is what it finds on standard input."""
-        environment = {
-            "PATH": os.environ["PATH"],
-            "HOME": str(self.directory / "home"),
-            "LANG": "C.UTF-8",
-            "TZ": "UTC",
-            **self.variables,
-        }
-        done = subprocess.run(
-            [DUCTILE, *words],
-            cwd=self.directory,
-            env=environment,
-            capture_output=True,
-            input=typed,
-            text=True,
-            check=False,
-            timeout=60,
+        environment = self._environment() | {"TZ": "UTC"} | self.variables
+        status, out, err = run_command(
+            [DUCTILE, *words], directory=self.directory, environment=environment, typed=typed, seconds=60
         )
-        return Ran(status=done.returncode, out=done.stdout, err=done.stderr)
+        return Ran(status=status, out=out, err=err)
+
+    def _environment(self) -> dict[str, str]:
+        return {"PATH": os.environ["PATH"], "HOME": str(self.directory / "home"), "LANG": "C.UTF-8"}
 
     def transcript(self, line: str) -> str:
         """The line, what it printed and its exit status, with placeholders for what differs each time."""
@@ -77,25 +72,26 @@ class Terminal:
         text = _MOMENT.sub("2026-01-02 03:04:05 (3 min ago)", text)
         text = _ENDED.sub(r"\1 1 s ago", _with_stable_ages(text))
         text = _SHORT_ID.sub("00000000", _AHEAD.sub("in 42 s", text))
-        text = _PARALLELISM.sub("<number>", text)
+        text = _SHIPPED.sub("<names>", _PARALLELISM.sub("<number>", text))
         # As wide as what they stand for, so that tables stay tables.
         text = _INSTANT.sub("2026-01-02T03:04:05Z", _JOB_ID.sub("01a1e1b0-0000-7000-8000-000000000000", text))
         return _HASH.sub("blake3:<hash>", _TOKEN.sub("<the token>", text))
 
-    def on_screen(self, *words: str, columns: int = 80, both: bool = False) -> list[str]:
-        """The lines that it shows on a terminal of this width, without their colours; of `both`, its output
-        and its errors.
+    def on_screen(
+        self, *words: str, columns: int = 80, both: bool = False, waiting: bool = False
+    ) -> list[str]:
+        """The lines that it leaves on a terminal of this width, without their colours; of `both`, its output
+        and its errors. With `waiting`, also the line that is shown while it waits.
         """
         ours, theirs = pty.openpty()
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
-        process = subprocess.Popen(
-            [DUCTILE, *words],
-            cwd=self.directory,
-            env={"PATH": os.environ["PATH"], "HOME": str(self.directory / "home"), "LANG": "C.UTF-8"},
-            stdin=subprocess.DEVNULL,
-            stdout=theirs,
-            stderr=theirs if both else subprocess.DEVNULL,
-        )
+        with Path(os.devnull).open("r+") as nothing:
+            process = start_command(
+                [DUCTILE, *words],
+                directory=self.directory,
+                environment=self._environment(),
+                streams=(nothing.fileno(), theirs, theirs if both else nothing.fileno()),
+            )
         os.close(theirs)
         shown = b""
         with suppress(OSError):  # a terminal without a writer raises this
@@ -103,7 +99,8 @@ class Terminal:
                 shown += piece
         os.close(ours)
         process.wait(60)
-        return _STYLE.sub("", shown.decode()).splitlines()
+        text = _STYLE.sub("", shown.decode())
+        return (text if waiting else _WAITING.sub("", text)).splitlines()
 
 
 def _with_stable_ages(text: str) -> str:

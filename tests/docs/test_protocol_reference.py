@@ -89,9 +89,8 @@ def test_the_violations_shown_are_violations(line: str) -> None:
 
 def test_the_environment_is_listed() -> None:
     """Every variable that reaches a plugin, and no other."""
-    job = describe_job(
-        store_id="s", daemon="h:1:2", job_id="j", plugin="p", command="c", attempt=1, trace_id="t"
-    )
+    about = {"job_id": "j", "plugin": "p", "command": "c", "data_dir": "/d", "trace_id": "t"}
+    job = describe_job(store_id="s", daemon="h:1:2", attempt=1, **about)
     documented = set(
         re.findall(r"`([A-Z_]+\*?)`", REFERENCE.partition("### Environment")[2].partition("###")[0])
     )

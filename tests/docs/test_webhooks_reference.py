@@ -13,7 +13,7 @@ from ductile.core.jobs.model import JobReason
 from ductile.core.jobs.settlement import StateChange, WebhookState
 from ductile.core.webhooks.deliveries import MAX_DELIVERY_DELAY, PROMPT, ReceiverHealth
 from ductile.core.webhooks.signatures import REPLAY_WINDOW
-from ductile.engine.webhook_sender import CONCURRENCY_LIMITS, MAX_IN_FLIGHT, MAX_PER_RECEIVER
+from ductile.engine.state_webhooks.sender import CONCURRENCY_LIMITS, MAX_IN_FLIGHT, MAX_PER_RECEIVER
 from ductile.protocol.state_webhook import (
     MAX_ERROR_BYTES,
     MAX_MODEL_BYTES,
@@ -37,7 +37,8 @@ def test_every_preset_is_documented_as_it_is() -> None:
     for preset in WebhookPreset:
         scheme = signature_scheme(WebhookEndpointSettings(path="/x", preset=preset))
         assert documented[preset][1].strip("`").lower() == scheme.header
-        named = scheme.delivery_header or f"`{scheme.delivery_field}` in the body"
+        field = f"`{scheme.delivery_field}` in the body" if scheme.delivery_field else "delivery_header"
+        named = scheme.delivery_header or field
         assert documented[preset][4].lower().strip("`").replace("`", "") == named.replace("`", "")
 
 

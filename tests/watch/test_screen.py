@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -12,13 +13,16 @@ from textual.pilot import Pilot
 from textual.widgets import DataTable, RichLog, Static
 
 from builders.daemons import BROKEN, SLOW, Daemon, Place, a_daemon, a_place
+from ductile.cli.commands.job.inspect import job_text
+from ductile.cli.console.console import Console
 from ductile.control.client import call_daemon
 from ductile.errors import DaemonNotRunningError, StoreBusyError
-from ductile.watch.screen import Details, WatchApp
+from ductile.watch.screen import Confirm, Details, WatchApp
 
 PIPELINES = """\
   slow: {}
   broken: {retry: {max_attempts: 1}}
+  talker: {run: "echo half done; read -r _ < gate; echo all done"}
   timed: {uses: echo, schedules: [{id: nightly, cron: "0 3 * * *"}]}
 pipelines:
   - name: report
@@ -49,6 +53,10 @@ def asking(place: Place) -> Callable[[str, Mapping[str, object]], dict[str, Any]
     return lambda operation, given: call_daemon(socket, operation, dict(given))  # type: ignore[arg-type]  # JSON it is
 
 
+def show_job(job: Mapping[str, Any], width: int) -> str:
+    return job_text(dict(job), Console(width=width))
+
+
 def cells(app: WatchApp, table: str) -> str:
     found = app.query_one(f"#{table}", DataTable)
     return "\n".join(" | ".join(map(str, found.get_row_at(at))) for at in range(found.row_count))
@@ -67,10 +75,10 @@ async def test_it_shows_what_runs_and_what_happened(place: Place, daemon: Daemon
     """Running jobs, a pipeline as it advances, what failed and why, schedules, and the stream of events."""
     place.ductile("run", "broken")
     run_id = place.said("pipeline", "run", "report", "--no-wait")["job_id"]
-    app = WatchApp(asking(place))
+    app = WatchApp(asking(place), show_job)
     async with app.run_test(size=(160, 46)) as pilot:
         await until(pilot, lambda: "slow handle (wait) | running" in cells(app, "jobs"))
-        assert re.search(rf"{run_id[-12:]} \| report \| running \| 1/2 \| wait", cells(app, "runs"))
+        assert re.search(rf"{run_id[-8:]} \| report \| running \| 1/2 \| wait", cells(app, "runs"))
         assert "it is broken" in cells(app, "failed")
         assert "timed | nightly" in cells(app, "schedules")
         assert "broken | failed" in cells(app, "plugins")
@@ -83,30 +91,41 @@ async def test_it_shows_what_runs_and_what_happened(place: Place, daemon: Daemon
 
 
 async def test_a_key_cancels_what_is_selected(place: Place, daemon: Daemon) -> None:
+    """Only `y` confirms it; any other answer leaves the job alone."""
     job_id = place.said("run", "slow", "handle", "--no-wait")["job_id"]
-    app = WatchApp(asking(place))
+    app = WatchApp(asking(place), show_job)
     async with app.run_test(size=(160, 46)) as pilot:
-        await until(pilot, lambda: job_id[-12:] in cells(app, "jobs"))
+        await until(pilot, lambda: job_id[-8:] in cells(app, "jobs"))
         app.query_one("#jobs", DataTable).focus()
+        for answer in ("n", "enter", "escape"):
+            await pilot.press("c")
+            await until(pilot, lambda: isinstance(app.screen, Confirm))
+            question = str(app.screen.query_one("#question", Static).render())
+            assert f"Cancel slow handle {job_id[-8:]}?" in question
+            await pilot.press(answer)
+            await until(pilot, lambda: not isinstance(app.screen, Confirm))
+        assert place.said("job", "show", job_id)["cancel_requested_at"] is None
         await pilot.press("c")
-        await until(pilot, lambda: job_id[-12:] not in cells(app, "jobs"))
+        await until(pilot, lambda: isinstance(app.screen, Confirm))
+        await pilot.press("y")
+        await until(pilot, lambda: job_id[-8:] not in cells(app, "jobs"))
     assert place.said("job", "show", job_id)["reason"] == "cancelled"
 
 
 async def test_a_key_retries_what_ended_badly(place: Place, daemon: Daemon) -> None:
     job_id = place.said("run", "broken", status=1)["job_id"]
     (place.config.parent / "plugins" / "broken" / "mended").touch()
-    app = WatchApp(asking(place))
+    app = WatchApp(asking(place), show_job)
     async with app.run_test(size=(160, 46)) as pilot:
-        await until(pilot, lambda: job_id[-12:] in cells(app, "failed"))
+        await until(pilot, lambda: job_id[-8:] in cells(app, "failed"))
         app.query_one("#failed", DataTable).focus()
         await pilot.press("t")
-        await until(pilot, lambda: job_id[-12:] not in cells(app, "failed"))
+        await until(pilot, lambda: job_id[-8:] not in cells(app, "failed"))
     assert place.said("job", "wait", job_id)["status"] == "succeeded"
 
 
 async def test_keys_run_pause_and_resume_a_schedule(place: Place, daemon: Daemon) -> None:
-    app = WatchApp(asking(place))
+    app = WatchApp(asking(place), show_job)
     async with app.run_test(size=(160, 46)) as pilot:
         await until(pilot, lambda: "nightly" in cells(app, "schedules"))
         app.query_one("#schedules", DataTable).focus()
@@ -121,20 +140,44 @@ async def test_keys_run_pause_and_resume_a_schedule(place: Place, daemon: Daemon
 
 
 async def test_enter_shows_everything_about_a_job(place: Place, daemon: Daemon) -> None:
+    """What `job show` prints."""
     job_id = place.said("run", "slow", "handle", "--no-wait")["job_id"]
-    app = WatchApp(asking(place))
+    app = WatchApp(asking(place), show_job)
     async with app.run_test(size=(160, 46)) as pilot:
-        await until(pilot, lambda: job_id[-12:] in cells(app, "jobs"))
+        await until(pilot, lambda: job_id[-8:] in cells(app, "jobs"))
         app.query_one("#jobs", DataTable).focus()
         await pilot.press("enter")
         await until(pilot, lambda: isinstance(app.screen, Details))
-        assert job_id in str(app.screen.query_one(Static).render())
+        shown = str(app.screen.query_one("#document", Static).render())
+        assert shown.startswith("slow handle: running")
+        assert job_id in shown
+        assert re.search(r"queued → running +claimed", shown)
         await pilot.press("escape")
         assert not isinstance(app.screen, Details)
 
 
+async def test_the_output_of_a_running_job_is_shown_as_it_comes(place: Place, daemon: Daemon) -> None:
+    """What it prints is below the document; once it has ended, the document has its result."""
+    gate = place.config.parent / "gate"
+    os.mkfifo(gate)
+    job_id = place.said("run", "talker", "--no-wait")["job_id"]
+    app = WatchApp(asking(place), show_job)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until(pilot, lambda: job_id[-8:] in cells(app, "jobs"))
+        app.query_one("#jobs", DataTable).focus()
+        await pilot.press("enter")
+        await until(pilot, lambda: isinstance(app.screen, Details))
+        output = app.screen.query_one("#output", Static)
+        await until(pilot, lambda: "half done" in str(output.render()))
+        gate.write_text("go on\n")
+        document = app.screen.query_one("#document", Static)
+        await until(pilot, lambda: "talker poll: succeeded" in str(document.render()))
+        assert "all done" in str(document.render())
+        assert str(output.render()) == ""
+
+
 async def test_a_daemon_that_stops_is_told(place: Place, daemon: Daemon) -> None:
-    app = WatchApp(asking(place))
+    app = WatchApp(asking(place), show_job)
     async with app.run_test(size=(160, 46)) as pilot:
         await until(pilot, lambda: "up" in str(app.query_one("#head", Static).render()))
         daemon.end()
@@ -145,7 +188,7 @@ async def test_its_picture_is_in_the_docs(place: Place, daemon: Daemon, tmp_path
     """The SVG names no font from the network, and the one in the docs shows the tables there are today."""
     place.ductile("run", "broken")
     place.said("pipeline", "run", "report", "--no-wait")
-    app = WatchApp(asking(place))
+    app = WatchApp(asking(place), show_job)
     async with app.run_test(size=(160, 46)) as pilot:
         await until(pilot, lambda: "slow handle (wait) | running" in cells(app, "jobs"))
         await pilot.pause()  # until everything is laid out
@@ -172,7 +215,7 @@ async def test_a_momentary_error_does_not_end_the_screen() -> None:
     def ask_one_who_stops(_operation: str, _given: Mapping[str, object]) -> dict[str, Any]:
         raise errors.pop(0)
 
-    app = WatchApp(ask_one_who_stops)
+    app = WatchApp(ask_one_who_stops, show_job)
     async with app.run_test(size=(160, 46)) as pilot:
         await until(pilot, lambda: "daemon" in str(app.query_one("#head", Static).render()))
     assert errors == []
@@ -181,13 +224,31 @@ async def test_a_momentary_error_does_not_end_the_screen() -> None:
 async def test_events_can_be_read_in_a_terminal_of_80_columns(place: Place, daemon: Daemon) -> None:
     """Events with their job fit the screen."""
     place.ductile("run", "broken")
-    app = WatchApp(asking(place))
+    app = WatchApp(asking(place), show_job)
     async with app.run_test(size=(80, 24)) as pilot:
         events = app.query_one("#events", RichLog)
         await until(pilot, lambda: any("broken" in line.text for line in events.lines))
         width = events.scrollable_content_region.width
-        assert max(line.cell_length for line in events.lines) <= width < 40
+        assert max(line.cell_length for line in events.lines) <= width < 80
         shown = [line.text.rstrip() for line in events.lines]
-        assert any(line.endswith(" broken poll → running") for line in shown)
-        assert any(line.endswith(" broken poll → failed") for line in shown)
-        assert "(plugin_error)" in shown
+        assert any(line.endswith(" broken poll queued → running (claimed)") for line in shown)
+        assert any(line.endswith(" broken poll running → failed (plugin_error)") for line in shown)
+        jobs, failed = app.query_one("#jobs", DataTable), app.query_one("#failed", DataTable)
+        assert jobs.region.width == failed.region.width >= 76, "tables use the whole width"
+        assert jobs.region.bottom <= failed.region.y, "and are below each other"
+
+
+async def test_every_table_can_be_reached_in_a_small_terminal(place: Place, daemon: Daemon) -> None:
+    """Tab goes through all tables, and the focused one is scrolled into view."""
+    app = WatchApp(asking(place), show_job)
+    async with app.run_test(size=(60, 20)) as pilot:
+        await until(pilot, lambda: "nightly" in cells(app, "schedules"))
+        app.query_one("#jobs", DataTable).focus()
+        seen = set()
+        for _ in range(6):
+            focused = app.focused
+            assert focused is not None
+            await until(pilot, lambda: focused.region.intersection(app.screen.region).height >= 3)  # noqa: B023
+            seen.add(focused.id)
+            await pilot.press("tab")
+        assert seen == {"jobs", "runs", "failed", "events", "schedules", "plugins"}

@@ -1,0 +1,61 @@
+"""`tools/install.py`, with a pip that only says what the real one says."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+LOCK = (
+    "one==1 \\\n    --hash=sha256:00\ntwo==2 ; sys_platform == 'win32' \\\n    --hash=sha256:00\nthree==3\n"
+)
+PIP = """\
+import sys
+if "--editable" in sys.argv:
+    print("Obtaining file:///checkout")
+    print("Installing collected packages: ductile-runtime")
+else:
+    print("Ignoring two: markers 'sys_platform == \\"win32\\"' don't match your environment")
+    print("Collecting one==1 (from -r some.lock (line 1))")
+    print("Requirement already satisfied: three==3 in /somewhere")
+    {then}
+"""
+
+
+def install(place: Path, then: str) -> subprocess.CompletedProcess[str]:
+    (place / "pip").mkdir()
+    (place / "pip" / "__init__.py").touch()
+    (place / "pip" / "__main__.py").write_text(PIP.format(then=then))
+    (place / "some.lock").write_text(LOCK)
+    return subprocess.run(
+        [sys.executable, ROOT / "tools" / "install.py", "some.lock"],
+        cwd=place,
+        env={"PATH": os.environ["PATH"], "PYTHONPATH": str(place)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+
+def test_each_phase_is_a_line_where_there_is_no_terminal(tmp_path: Path) -> None:
+    done = install(tmp_path, 'print("Installing collected packages: one, three")')
+    assert done.returncode == 0
+    fetching, installing, ours, end = done.stdout.splitlines()
+    assert (fetching, installing, ours) == (
+        "Fetching packages",
+        "Installing 2 packages",
+        "Installing Ductile",
+    )
+    assert end.startswith("Installed 2 packages and Ductile in ")
+    assert done.stderr == ""
+
+
+def test_what_pip_says_is_shown_if_it_fails(tmp_path: Path) -> None:
+    """With its exit status, so that `make` stops."""
+    done = install(tmp_path, 'sys.exit("ERROR: no matching distribution found for one==1")')
+    assert done.returncode == 1
+    assert "ERROR: no matching distribution found for one==1" in done.stderr
+    assert "Installed" not in done.stdout
