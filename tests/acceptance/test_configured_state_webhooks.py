@@ -68,9 +68,10 @@ def test_jobs_from_every_source_report_to_the_url_of_their_plugin(api: Api, rece
     place = api.place
     by_api = api.post("/plugin/echo/handle", {"payload": {"model": "m"}})["job_id"]
     by_cli = place.said("run", "echo", "--no-wait")["job_id"]
+    assert reported(receiver, by_cli) == ALL  # `schedule run` is refused while another poll is unfinished
     by_schedule = place.said("schedule", "run", "echo")["job_id"]
     (routed,) = api.post("/event", {"type": "thing.found", "payload": {}})["started"]
-    for job_id in (by_api, by_cli, by_schedule, routed["job_id"]):
+    for job_id in (by_api, by_schedule, routed["job_id"]):
         assert reported(receiver, job_id) == ALL
     models = {each.body["job_id"]: each.body["model"] for each in receiver.requests}
     assert (models[by_api], models[by_cli], models[by_schedule]) == ("m", None, "scheduled")
