@@ -86,6 +86,10 @@ plugins:
       - {id: nightly, cron: "15 3 * * *"}
   greeter: {}
   printer: {}
+  backup:
+    uses: printer
+    schedules:
+      - {id: weekly, cron: "0 4 * * 1"}
   waits: {}
 pipelines:
   - name: order

@@ -54,6 +54,17 @@ def test_a_schedule_is_paused_and_resumed(tab: Tab, api: Api) -> None:
     expect(tab.page.get_by_role("button", name="Pause echo nightly")).to_be_visible()
 
 
+def test_the_calendar_tells_failed_runs_from_others(tab: Tab, api: Api) -> None:
+    tab.sign_in(TOKEN)
+    tab.open("/ui/schedules")
+    calendar = tab.page.get_by_label("Calendar")
+    expect(calendar.locator(".dot.ran")).to_have_count(1)  # `every` runs when it is first seen
+    tab.page.get_by_role("button", name="Run backup weekly now").click()
+    expect(calendar.locator(".dot.failed")).to_have_count(1)
+    expect(calendar.get_by_text("failed")).to_be_visible()
+    expect(calendar.locator(".dot.ran")).to_have_count(1)
+
+
 #: Begins to read an answer whose body does not end, and gives up.
 ABANDONED = """async () => {
   const main = document.querySelector("script[type=module]").src;

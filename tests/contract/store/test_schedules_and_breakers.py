@@ -34,6 +34,7 @@ from ductile.core.policy import PluginPolicy, Policy
 from ductile.core.schedules.admission import StartConditions
 from ductile.core.schedules.planner import Occurrence, OccurrenceOutcome
 from ductile.core.schedules.rule import Every, IfRunning, PlannedOccurrence, ScheduleRule
+from ductile.store.model.maintenance import Retention
 from ductile.store.model.records import JobFilter
 from ductile.store.model.schedules import FireStatus, Firing, ScheduleEntry
 from ductile.store.port import Store
@@ -243,6 +244,22 @@ async def test_occurrences_page_newest_first(store: Store) -> None:
         cursor = page.next_cursor
     assert [row.nominal_at for row in seen] == [START + hour * HOUR for hour in (4, 3, 2, 1, 0)]
     assert cursor is None
+
+
+async def test_an_occurrence_tells_how_its_job_stands(store: Store, clock: Clock) -> None:
+    """Also when the job has left the queue; then its last execution tells."""
+    await store.put_schedules([an_entry()])
+    await store.fire(a_run(START, a_scheduled_job()))
+    assert [row.job_status for row in await history(store)] == ["queued"]
+    await run_next(store, failed(permanent=True))
+    await store.fire(a_run(START + HOUR, a_scheduled_job()))
+    await run_next(store, ok())
+    await store.fire(a_run(START + 2 * HOUR, a_scheduled_job()))
+    await store.fire(a_skip(START + 3 * HOUR))
+    assert [row.job_status for row in await history(store)] == ["failed", "succeeded", "queued", None]
+    clock.advance(days=2)
+    await store.prune(Retention())
+    assert [row.job_status for row in await history(store)] == ["failed", "succeeded", "queued", None]
 
 
 # ------------------------------------------------------------------------------------------ breakers

@@ -90,8 +90,8 @@ def history(found: Document, console: Console) -> str:
         if row["count"] > 1:
             notes.append(f"{row['count']} times, until {fmt.time(row['until_at'], console)}")
         due, job = fmt.time(row["nominal_at"], console), fmt.short_id(row["job_id"], console)
-        rows.append((due, row["outcome"], job, ", ".join(notes)))
-    table = console.table(("DUE", "OUTCOME", "JOB", "ABOUT"), rows)
+        rows.append((due, row["outcome"], job, row["job_status"], ", ".join(notes)))
+    table = console.table(("DUE", "OUTCOME", "JOB", "STATUS", "ABOUT"), rows)
     return fmt.with_next_page(f"{table}\n\n{_audit_text(found['account'], console)}", found)
 
 

@@ -96,6 +96,8 @@ class Occurrence(Value):
     reason: str | None = None
     job_id: str | None = None
     late: timedelta | None = None
+    #: The present status of its job, in lists of what is stored; null if the job is no longer kept.
+    job_status: str | None = None
 
 
 class DuePlan(Value):

@@ -43,6 +43,10 @@ class PastOccurrence(Value):
     reason: str | None
     job_id: Id | None
     late_ms: float | None
+    job_status: Annotated[
+        str | None,
+        about("The present status of the job; null if none was started, or if it is no longer kept."),
+    ]
 
 
 class HistoryGap(Value):

@@ -66,5 +66,12 @@ WHERE plugin = :plugin AND schedule_id = :schedule_id AND nominal_at <= :nominal
 ORDER BY nominal_at DESC LIMIT 1
 
 -- name: occurrences_of_schedule
-SELECT seq, plugin, schedule_id, nominal_at, outcome, until_at, count, reason, job_id, late_ms FROM occurrences
+-- The status of a job that has left the queue is that of its last execution.
+SELECT seq, plugin, schedule_id, nominal_at, outcome, until_at, count, reason, job_id, late_ms,
+  coalesce(
+    (SELECT status FROM job_queue WHERE job_queue.id = occurrences.job_id),
+    (SELECT status FROM job_log WHERE job_log.job_id = occurrences.job_id AND status <> 'superseded'
+     ORDER BY execution DESC LIMIT 1)
+  ) AS job_status
+FROM occurrences
 WHERE plugin = :plugin AND schedule_id = :schedule_id AND seq < :before ORDER BY seq DESC LIMIT :limit

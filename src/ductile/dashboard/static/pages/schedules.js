@@ -27,6 +27,9 @@ function switches(schedule, done) {
     may("schedule.run") && button("Run now", () => act("run", `${name} is on the queue.`), { kind: "small", label: `Run ${name} now` }));
 }
 
+/** What became of a past occurrence: `failed` if its job failed, else whether it ran, was late or was skipped. */
+const result = (each) => (["failed", "timed_out", "dead"].includes(each.job_status) ? "failed" : each.outcome);
+
 /** What a schedule did or will do several times in a day, one line for each outcome and reason. */
 function joined(entries) {
   const lines = new Map();
@@ -45,7 +48,14 @@ export class SchedulesPage extends Page {
   start() {
     this.past = {};
     this.refresh();
-    this.follow(() => this.refresh(), { settle: 800, when: isSchedule });
+    this.follow(() => this.refresh(), { settle: 800, when: (event) => isSchedule(event) || this.unfinished().includes(event.job_id) });
+    // A job may end between the answer with its status and the moment its events are looked for.
+    this.every(10_000, () => this.unfinished().length && this.refresh());
+  }
+
+  /** Ids of the jobs of past occurrences that are queued or running. */
+  unfinished() {
+    return Object.values(this.past).flat().filter((each) => ["queued", "running"].includes(each.job_status)).map((each) => each.job_id);
   }
 
   async refresh() {
@@ -78,7 +88,7 @@ export class SchedulesPage extends Page {
   /** Days with what happened and will happen on them, today in the middle. */
   calendar() {
     const entries = [
-      ...Object.entries(this.past).flatMap(([name, list]) => list.map((each) => ({ name, at: each.nominal_at, outcome: each.outcome, reason: each.reason, job: each.job_id, count: each.count, until: each.until_at ?? each.nominal_at }))),
+      ...Object.entries(this.past).flatMap(([name, list]) => list.map((each) => ({ name, at: each.nominal_at, outcome: result(each), reason: each.reason, job: each.job_id, count: each.count, until: each.until_at ?? each.nominal_at }))),
       ...(this.data.next?.occurrences ?? []).filter((each) => each.start_at).map((each) => ({ name: `${each.plugin}/${each.id}`, at: each.start_at, outcome: each.skip ? "skipped" : "due", reason: each.skip, count: 1, until: each.start_at })),
     ];
     if (!entries.length) return empty("Nothing has run yet, and nothing is due.");
@@ -123,7 +133,7 @@ export class SchedulePage extends Page {
       this.problems("schedules", "history"),
       h("div", { class: "columns" },
         h("div", {}, section("What became of every due run", { id: "history" }, !history ? loading(5) : history.occurrences.length === 0 ? empty("It has not been due yet.") : h("ul", { class: "list" }, history.occurrences.map((each) => h("li", { key: each.nominal_at + each.outcome },
-          h("div", { class: "grow" }, badge(each.outcome), each.reason && h("span", { class: "soft" }, words(each.reason)), each.count > 1 && h("span", { class: "soft" }, `${each.count} times until ${shortTime(each.until_at)}`), each.late_ms && h("span", { class: "soft" }, `${duration(each.late_ms)} late`)),
+          h("div", { class: "grow" }, badge(each.outcome), each.job_status && badge(each.job_status), each.reason && h("span", { class: "soft" }, words(each.reason)), each.count > 1 && h("span", { class: "soft" }, `${each.count} times until ${shortTime(each.until_at)}`), each.late_ms && h("span", { class: "soft" }, `${duration(each.late_ms)} late`)),
           each.job_id && idLink(each.job_id), h("span", { class: "soft num" }, `${dayName(each.nominal_at)} ${clockTime(each.nominal_at)}`)))))),
         h("div", {},
           explanation && section("How it stands", { id: "why" }, h("div", { class: "body" }, h("p", {}, commandText(explanation.verdict ?? "")), (explanation.advice ?? []).map((text, index) => h("p", { class: "advice", key: index }, commandText(text))))),

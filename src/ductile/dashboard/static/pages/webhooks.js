@@ -70,7 +70,8 @@ export class WebhooksPage extends Page {
   endpoints() {
     if (!may("webhook.list")) return null;
     const found = this.data.endpoints;
-    return section("Endpoints", { id: "endpoints", note: found?.listen ?? "" }, !found ? loading(3) : found.endpoints.length === 0 ? empty("No endpoint is configured.", h("p", {}, "An endpoint under ", h("code", {}, "webhooks.endpoints"), " lets other services start jobs.")) : h("ul", { class: "list" }, found.endpoints.map((each) => h("li", { key: each.path }, h("div", { class: "grow" }, h("strong", {}, each.name), h("code", {}, each.path), h("span", { class: "soft" }, each.plugin ? `runs ${each.plugin} ${each.command ?? ""}` : each.pipeline ? `runs pipeline ${each.pipeline}` : `publishes ${each.event}`)), h("span", { class: "soft num" }, `up to ${bytes(each.max_body_size)}`)))));
+    return section("Endpoints", { id: "endpoints", note: found?.listen ?? "" }, !found ? loading(3) : found.endpoints.length === 0 ? empty("No endpoint is configured.", h("p", {}, "An endpoint under ", h("code", {}, "webhooks.endpoints"), " lets other services start jobs.")) : h("ul", { class: "list" }, found.endpoints.map((each) => h("li", { key: each.path }, h("div", { class: "grow" }, h("strong", {}, each.name), h("code", {}, each.path), h("span", { class: "soft" }, each.plugin ? `runs ${each.plugin} ${each.command ?? ""}` : each.pipeline ? `runs pipeline ${each.pipeline}` : `publishes ${each.event}`),
+      each.refused && h("span", { class: "error-text" }, `refused ${count(each.refused.count, "request")}, the latest `, ago(each.refused.last_at), `: ${each.refused.why}`)), h("span", { class: "soft num" }, `up to ${bytes(each.max_body_size)}`)))));
   }
 
   incoming() {
