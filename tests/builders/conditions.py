@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 from ductile.core.expressions.conditions import (
     AllOf,
     AnyOf,
-    Comparison,
     Condition,
     ConditionResult,
     Not,
+    PathComparison,
     evaluate_condition,
 )
 from ductile.core.expressions.operators import Operator
@@ -44,14 +44,14 @@ def paths(draw: st.DrawFn, roots: tuple[str, ...] = ("payload", "context", "conf
 
 
 @st.composite
-def comparisons(draw: st.DrawFn) -> Comparison:
+def comparisons(draw: st.DrawFn) -> PathComparison:
     op = draw(st.sampled_from(Operator))
     values: st.SearchStrategy[JsonValue] = json_values
     if op is Operator.EXISTS:
         values = st.booleans()
     elif op is Operator.REGEX:
         values = st.sampled_from(["a", "a.*", "[0-9]", ""])
-    return Comparison(path=draw(paths()), op=op, value=draw(values))
+    return PathComparison(path=draw(paths()), op=op, value=draw(values))
 
 
 conditions: st.SearchStrategy[Condition] = st.recursive(

@@ -15,7 +15,7 @@ from builders.configs import a_config, loaded
 from builders.plugins import a_plugin
 from ductile.config.schema.fields import Section
 from ductile.config.schema.pipelines import PipelineSettings, StepSettings
-from ductile.core.expressions.conditions import MASK, MAX_QUOTE_LENGTH, Comparison, explain_condition
+from ductile.core.expressions.conditions import MASK, MAX_QUOTE_LENGTH, PathComparison, explain_condition
 from ductile.core.expressions.operators import Operator, compare
 from ductile.core.expressions.paths import MISSING, PORTABLE_ROOTS, EvalContext, Root
 from ductile.core.expressions.regex import BUDGET_SECONDS
@@ -121,7 +121,7 @@ def test_there_are_templates_in_the_table() -> None:
 
 
 def test_the_documented_sentence_is_the_message() -> None:
-    condition = Comparison(path="payload.total", op=Operator.GTE, value=100)
+    condition = PathComparison(path="payload.total", op=Operator.GTE, value=100)
     assert explain_condition(judged(condition, EvalContext(payload={"total": 35}))) in PAGE
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from builders.conditions import comparisons, json_objects, judged
 from builders.shipped import Said, ask, ask_raw
-from ductile.core.expressions.conditions import Comparison
+from ductile.core.expressions.conditions import PathComparison
 from ductile.core.expressions.operators import Operator
 from ductile.core.expressions.paths import EvalContext
 from ductile.core.json import JsonObject
@@ -104,7 +104,7 @@ def test_conditions_mean_what_they_mean_in_pipelines() -> None:
     assert sort(*wrong, otherwise="end").answer["result"] == "end"
 
 
-def usable(comparison: Comparison) -> bool:
+def usable(comparison: PathComparison) -> bool:
     """Not what the plugin refuses as a mistake in its rules, nor what looks at the rules themselves."""
     if comparison.path.startswith("config"):
         return False
@@ -117,7 +117,7 @@ def usable(comparison: Comparison) -> bool:
 @settings(max_examples=15)
 @given(json_objects, json_objects, st.lists(comparisons(), min_size=30, max_size=60))
 def test_it_judges_as_the_core_does(
-    payload: JsonObject, context: JsonObject, asked: list[Comparison]
+    payload: JsonObject, context: JsonObject, asked: list[PathComparison]
 ) -> None:
     """The same condition means the same in a rule and in a step's `if`."""
     scope = EvalContext(payload=payload, context=context)

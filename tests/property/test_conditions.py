@@ -13,9 +13,9 @@ from builders.conditions import conditions, is_secret, json_values, judged, scop
 from ductile.core.expressions.conditions import (
     AllOf,
     AnyOf,
-    Comparison,
     Condition,
     Not,
+    PathComparison,
     condition_result_to_json,
     explain_condition,
 )
@@ -75,7 +75,7 @@ def naive(condition: Condition, scope: EvalContext) -> bool:
             return any([naive(part, scope) for part in parts])  # noqa: C419 - on purpose without short cut
         case Not(part):
             return not naive(part, scope)
-        case Comparison(path=path, op=op, value=value):
+        case PathComparison(path=path, op=op, value=value):
             return naive_compare(naive_find(path, scope), op, value)
 
 
@@ -140,7 +140,7 @@ def test_the_deciding_comparisons_explain_the_verdict(condition: Condition, scop
                 return any(settled(inner, others=others) for inner in parts)
             case Not(inner):
                 return not settled(inner, others=not others)
-            case Comparison():
+            case PathComparison():
                 (seen,) = judged(part, scope).deciding
                 return decided.get((seen.path, seen.op, seen.expected), others)
 

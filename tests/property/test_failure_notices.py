@@ -14,9 +14,9 @@ from ductile.core.jobs.failure_notices import (
     LONGEST_WINDOW,
     MAX_EXAMPLES,
     NOTICE_DETAIL,
-    Failure,
     FailureGroup,
     NoticeWindow,
+    ReportedFailure,
     choose_examples,
     is_reported,
     notice_due_at,
@@ -85,8 +85,8 @@ def test_a_clock_that_was_set_back_delays_no_notice(seconds: float) -> None:
     assert notice_due_at(window, START + timedelta(seconds=1), now) <= now
 
 
-def a_failure(name: str, number: int, reason: JobReason) -> Failure:
-    return Failure(
+def a_failure(name: str, number: int, reason: JobReason) -> ReportedFailure:
+    return ReportedFailure(
         job_id=f"{name}-{reason}-{number}",
         plugin=name,
         command="poll",

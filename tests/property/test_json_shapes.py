@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from ductile.core.json import JsonValue
 from ductile.core.json_shapes import (
-    ChangeKind,
+    FieldChangeKind,
     breaks_reference,
     closest_changes,
     compare_shapes,
@@ -57,10 +57,10 @@ def test_a_field_that_is_renamed_is_gone_and_new(value: dict[str, Any], data: st
     renamed = {("renamed" if key == old else key): inner for key, inner in value.items()}
     changes = compare_shapes(value, renamed, ("payload",))
     assert {(change.path, change.kind) for change in changes} == {
-        (("payload", old), ChangeKind.REMOVED),
-        (("payload", "renamed"), ChangeKind.NEW),
+        (("payload", old), FieldChangeKind.REMOVED),
+        (("payload", "renamed"), FieldChangeKind.NEW),
     }
-    gone = next(change for change in changes if change.kind is ChangeKind.REMOVED)
+    gone = next(change for change in changes if change.kind is FieldChangeKind.REMOVED)
     found = likely_rename(changes, gone)
     assert found is not None
     assert found.path == ("payload", "renamed")
@@ -74,9 +74,9 @@ def test_a_field_that_is_renamed_is_gone_and_new(value: dict[str, Any], data: st
 def test_a_key_removed_one_way_is_added_the_other_way(one: JsonValue, other: JsonValue) -> None:
     there, back = compare_shapes(one, other), compare_shapes(other, one)
     opposite = {
-        ChangeKind.REMOVED: ChangeKind.NEW,
-        ChangeKind.NEW: ChangeKind.REMOVED,
-        ChangeKind.TYPE_CHANGED: ChangeKind.TYPE_CHANGED,
+        FieldChangeKind.REMOVED: FieldChangeKind.NEW,
+        FieldChangeKind.NEW: FieldChangeKind.REMOVED,
+        FieldChangeKind.TYPE_CHANGED: FieldChangeKind.TYPE_CHANGED,
     }
     assert {(change.path, opposite[change.kind]) for change in there} == {
         (change.path, change.kind) for change in back
@@ -103,10 +103,10 @@ def test_lists_are_compared_by_their_items() -> None:
     now: JsonValue = {"items": [{"id": "1", "title": "a"}]}
     changes = compare_shapes(before, now, ("payload",))
     assert {(written_path(change.path), change.kind, change.before, change.now) for change in changes} == {
-        ("payload.items[].id", ChangeKind.TYPE_CHANGED, "number", "text"),
-        ("payload.items[].name", ChangeKind.REMOVED, "text", None),
-        ("payload.items[].note", ChangeKind.REMOVED, "text", None),
-        ("payload.items[].title", ChangeKind.NEW, None, "text"),
+        ("payload.items[].id", FieldChangeKind.TYPE_CHANGED, "number", "text"),
+        ("payload.items[].name", FieldChangeKind.REMOVED, "text", None),
+        ("payload.items[].note", FieldChangeKind.REMOVED, "text", None),
+        ("payload.items[].title", FieldChangeKind.NEW, None, "text"),
     }
     name = next(change for change in changes if change.path[-1] == "name")
     assert breaks_reference(name, "payload.items.0.name")

@@ -46,7 +46,7 @@ _ALL = 1 << 31
 _NO_FIELDS: Mapping[str, JsonValue] = {}
 
 
-class AwaitedJob(NamedTuple):
+class SubmittedJob(NamedTuple):
     """A job that was submitted, and waited for."""
 
     job: Document
@@ -243,7 +243,7 @@ def _print_step(invocation: Invocation, job: JsonObject, line: WaitingLine) -> N
     line.print(text, invocation.out)
 
 
-def wait_for(invocation: Invocation, submitted: Document, deadline: float | None = None) -> AwaitedJob:
+def wait_for(invocation: Invocation, submitted: Document, deadline: float | None = None) -> SubmittedJob:
     """The job when it has ended, or at the deadline."""
     job_id = str(submitted["job_id"])
     fields: JsonObject = {"job_id": job_id, "timeout": _time_left(deadline)}
@@ -254,7 +254,7 @@ def wait_for(invocation: Invocation, submitted: Document, deadline: float | None
         gone.hint = f"The job is on the queue. When the daemon is back: ductile job wait {job_id}"
         gone.details["job_id"] = job_id
         raise
-    return AwaitedJob(job, submitted, daemon_runs=True)
+    return SubmittedJob(job, submitted, daemon_runs=True)
 
 
 @contextmanager
@@ -277,7 +277,7 @@ def run_in_process(
     fields: JsonObject | None = None,
     added: Mapping[str, JsonValue] = _NO_FIELDS,
     on_submitted: Callable[[str], None] = lambda _job_id: None,
-) -> AwaitedJob:
+) -> SubmittedJob:
     """Submit the job of this command, or of `operation`, and run it here, with the jobs it leads to.
 
     With `fields` for its request, --timeout is one of them and does not limit the time here.
@@ -300,7 +300,7 @@ def run_in_process(
             on_submitted=on_submitted,
         )
     )
-    return AwaitedJob(ran.job, ran.submitted, daemon_runs=False, stopped=ran.stopped)
+    return SubmittedJob(ran.job, ran.submitted, daemon_runs=False, stopped=ran.stopped)
 
 
 class RetryProgress:
@@ -348,7 +348,7 @@ def _attempt_line(row: Document, job: Document) -> str:
     return f"{line}; next try in {wait} (Ctrl-C leaves it queued)"
 
 
-def job_result(ran: AwaitedJob, *, output_shown: bool, result_shown: bool = False) -> CommandResult:
+def job_result(ran: SubmittedJob, *, output_shown: bool, result_shown: bool = False) -> CommandResult:
     """The result of a job that succeeded; the error of one that did not, and an exit status by its status.
 
     Without the result if the terminal shows it already.
@@ -395,7 +395,7 @@ def _lines(notes: Iterable[Callable[[Console], str]], console: Console) -> str:
     return "\n".join(note(console) for note in notes)
 
 
-def _failure_text(ran: AwaitedJob, console: Console, *, with_output: bool) -> str:
+def _failure_text(ran: SubmittedJob, console: Console, *, with_output: bool) -> str:
     job = ran.job
     ended = job["status"] in fmt.TERMINAL_STATUSES
     status = f"{'is ' if job['status'] == 'dead' else ''}{job['status']}"

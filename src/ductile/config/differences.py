@@ -66,12 +66,12 @@ class ComparableConfig(Value):
     hidden: JsonValue = None
 
 
-class _Missing:
+class _AbsentKey:
     """The side of a comparison that does not have the key."""
 
 
-_MISSING: Final = _Missing()
-_Side: TypeAlias = "tuple[JsonValue | _Missing, JsonValue]"
+_ABSENT: Final = _AbsentKey()
+_Side: TypeAlias = "tuple[JsonValue | _AbsentKey, JsonValue]"
 
 
 def compare_configs(before: ComparableConfig, after: ComparableConfig) -> tuple[SettingDifference, ...]:
@@ -96,9 +96,9 @@ def _compare(key: str, before: _Side, after: _Side) -> Iterator[SettingDifferenc
             )
         yield from _compare_members(key, _items(before, names_before), _items(after, names_after), "{}[{}]")
         return
-    if isinstance(old, _Missing):
+    if isinstance(old, _AbsentKey):
         yield SettingDifference(key=key, change=ChangeKind.ADDED, after=_shown(new))
-    elif isinstance(new, _Missing):
+    elif isinstance(new, _AbsentKey):
         yield SettingDifference(key=key, change=ChangeKind.REMOVED, before=_shown(old))
     elif _encode(old) != _encode(new):
         yield SettingDifference(key=key, change=ChangeKind.CHANGED, before=old, after=new)
@@ -110,13 +110,13 @@ def _compare_members(
     key: str, before: dict[str, _Side], after: dict[str, _Side], form: str
 ) -> Iterator[SettingDifference]:
     for name in (*after, *(name for name in before if name not in after)):
-        missing: _Side = (_MISSING, None)
+        missing: _Side = (_ABSENT, None)
         yield from _compare(form.format(key, name), before.get(name, missing), after.get(name, missing))
 
 
-def _is_kind(kind: type, old: JsonValue | _Missing, new: JsonValue | _Missing) -> bool:
+def _is_kind(kind: type, old: JsonValue | _AbsentKey, new: JsonValue | _AbsentKey) -> bool:
     """Whether both are of this kind, or one is and has members, and the other is missing."""
-    return all(isinstance(side, kind | _Missing) for side in (old, new)) and any(
+    return all(isinstance(side, kind | _AbsentKey) for side in (old, new)) and any(
         isinstance(side, kind) and (side or isinstance(other, kind))
         for side, other in ((old, new), (new, old))
     )
@@ -137,13 +137,13 @@ def _items(side: _Side, names: Sequence[str]) -> dict[str, _Side]:
     return {name: (item, mark) for name, item, mark in zip(names, items, marks, strict=True)}
 
 
-def _holds_maps(value: JsonValue | _Missing) -> bool:
-    return isinstance(value, _Missing) or (
+def _holds_maps(value: JsonValue | _AbsentKey) -> bool:
+    return isinstance(value, _AbsentKey) or (
         isinstance(value, list) and all(isinstance(item, dict) for item in value)
     )
 
 
-def _names(value: JsonValue | _Missing) -> list[str] | None:
+def _names(value: JsonValue | _AbsentKey) -> list[str] | None:
     """Return the names of a list's entries by the first key that names all of them, None without one."""
     if not isinstance(value, list):
         return []
@@ -156,12 +156,12 @@ def _names(value: JsonValue | _Missing) -> list[str] | None:
     return None
 
 
-def _positions(value: JsonValue | _Missing) -> list[str]:
+def _positions(value: JsonValue | _AbsentKey) -> list[str]:
     return [str(index) for index in range(len(value))] if isinstance(value, list) else []
 
 
-def _shown(value: JsonValue | _Missing) -> JsonValue:
-    return None if isinstance(value, _Missing) else value
+def _shown(value: JsonValue | _AbsentKey) -> JsonValue:
+    return None if isinstance(value, _AbsentKey) else value
 
 
 def _encode(value: JsonValue) -> str:

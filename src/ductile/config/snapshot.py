@@ -216,11 +216,11 @@ class PipelineTarget(Value):
     pipeline: str
 
 
-class EventTarget(Value):
+class PublishTarget(Value):
     event_type: str
 
 
-WebhookTarget: TypeAlias = PluginTarget | PipelineTarget | EventTarget
+WebhookTarget: TypeAlias = PluginTarget | PipelineTarget | PublishTarget
 
 
 class WebhookEndpoint(Value):

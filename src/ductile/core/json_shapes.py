@@ -33,7 +33,7 @@ _TYPE_NAMES = {
 }
 
 
-class ChangeKind(StrEnum):
+class FieldChangeKind(StrEnum):
     REMOVED = "gone"
     NEW = "new"
     TYPE_CHANGED = "retyped"
@@ -43,7 +43,7 @@ class FieldChange(Value):
     """A field whose presence or type differs. `before` and `now` are names of types."""
 
     path: Path
-    kind: ChangeKind
+    kind: FieldChangeKind
     before: str | None
     now: str | None
 
@@ -73,8 +73,8 @@ def closest_changes(
 def likely_rename(changes: Sequence[FieldChange], gone: FieldChange) -> FieldChange | None:
     """Return the field that probably replaces a gone one: the only new one beside it, of the same type."""
     beside = [change for change in changes if change.path[:-1] == gone.path[:-1]]
-    gone_there = [change for change in beside if change.kind is ChangeKind.REMOVED]
-    new_there = [change for change in beside if change.kind is ChangeKind.NEW]
+    gone_there = [change for change in beside if change.kind is FieldChangeKind.REMOVED]
+    new_there = [change for change in beside if change.kind is FieldChangeKind.NEW]
     if gone_there != [gone] or len(new_there) != 1 or new_there[0].now != gone.before:
         return None
     return new_there[0]
@@ -89,7 +89,7 @@ def reference_path(reference: str) -> Path:
 def breaks_reference(change: FieldChange, reference: str) -> bool:
     """Return whether the change breaks a reference."""
     wanted = reference_path(reference)
-    return change.kind is not ChangeKind.NEW and wanted[: len(change.path)] == change.path
+    return change.kind is not FieldChangeKind.NEW and wanted[: len(change.path)] == change.path
 
 
 def _compare(
@@ -103,7 +103,7 @@ def _compare(
     # Items of a list can have several types; if some of them occur in both values, nothing has changed.
     is_mixed = (len(old) > 1 or len(new) > 1) and bool({*old} & {*new})
     if old != new and not is_mixed:
-        yield FieldChange(path=path, kind=ChangeKind.TYPE_CHANGED, before=_named(old), now=_named(new))
+        yield FieldChange(path=path, kind=FieldChangeKind.TYPE_CHANGED, before=_named(old), now=_named(new))
         return
     if levels == 0:
         return
@@ -126,9 +126,9 @@ def _compare_objects(
         new = [one[key] for one in now if key in one]
         inner = (*path, key)
         if not new:
-            yield FieldChange(path=inner, kind=ChangeKind.REMOVED, before=_named(_types(old)), now=None)
+            yield FieldChange(path=inner, kind=FieldChangeKind.REMOVED, before=_named(_types(old)), now=None)
         elif not old:
-            yield FieldChange(path=inner, kind=ChangeKind.NEW, before=None, now=_named(_types(new)))
+            yield FieldChange(path=inner, kind=FieldChangeKind.NEW, before=None, now=_named(_types(new)))
         else:
             yield from _compare(old, new, inner, levels - 1)
 

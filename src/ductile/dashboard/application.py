@@ -12,7 +12,7 @@ from ductile.http.application import Exchange, HttpApplication, report_request, 
 from ductile.http.authentication import Authenticator
 from ductile.http.body import BODY_SECONDS, decode_object, read_body
 from ductile.http.responses import Header, HttpResponse, JsonResponse, encode
-from ductile.http.sessions import Session, refuse_foreign_host, refuse_other_origin, set_cookie
+from ductile.http.sessions import BrowserSession, refuse_foreign_host, refuse_other_origin, set_cookie
 from ductile.telemetry.signals import Signal, SignalBus, SignalLevel, describe_error
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ class DashboardApplication(HttpApplication[DashboardExchange]):
         content = encode({"message": "Signed out."})
         return JsonResponse(content=content, headers=(set_cookie(headers, ""), _NO_STORE))
 
-    def _show(self, session: Session, *headers: Header) -> JsonResponse:
+    def _show(self, session: BrowserSession, *headers: Header) -> JsonResponse:
         view: SessionView = session_view(self._context.snapshot(), session)
         return JsonResponse(content=encode(view), headers=(*headers, _NO_STORE))
 

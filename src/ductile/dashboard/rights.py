@@ -8,7 +8,7 @@ from ductile import __version__
 from ductile.config.snapshot import Snapshot
 from ductile.core.auth_scopes import allows
 from ductile.core.jobs.model import LedgerKind
-from ductile.http.sessions import Session
+from ductile.http.sessions import BrowserSession
 from ductile.operations.operation import EVENTS_RO, PLUGIN_RW, Access, needed_for, needed_to_see
 from ductile.operations.table import OPERATIONS
 from ductile.struct import Value, about
@@ -29,7 +29,7 @@ class SessionView(Value):
     version: str
 
 
-def session_view(snapshot: Snapshot, session: Session) -> SessionView:
+def session_view(snapshot: Snapshot, session: BrowserSession) -> SessionView:
     scopes = session.token.scopes
     commands = {
         name: [

@@ -17,7 +17,13 @@ from ductile.core.auth_scopes import allows
 from ductile.core.host_names import is_loopback_listener, is_meant_for
 from ductile.core.timestamps import format_timestamp
 from ductile.errors import DeniedError, MisdirectedError, TooManyError, UnauthorizedError
-from ductile.http.sessions import Session, Sessions, refuse_foreign_host, refuse_other_origin, session_cookie
+from ductile.http.sessions import (
+    BrowserSession,
+    Sessions,
+    refuse_foreign_host,
+    refuse_other_origin,
+    session_cookie,
+)
 from ductile.operations.operation import Access
 from ductile.operations.system.probes import is_forwarded
 
@@ -110,7 +116,7 @@ class Authenticator:
         """Return the token with this secret. Raises as `identify`."""
         return self._identify_token(self._find(self._snapshot(), _SCHEME + secret.encode()), peer)
 
-    def identify_session(self, headers: Mapping[bytes, bytes], method: str) -> Session:
+    def identify_session(self, headers: Mapping[bytes, bytes], method: str) -> BrowserSession:
         """Return the session of a browser. Raises `UnauthorizedError` if it has none, or one that has ended,
         `DeniedError` and `MisdirectedError` if another page than ours sent the request.
         """
@@ -122,7 +128,7 @@ class Authenticator:
         refuse_other_origin(method, headers, session.csrf)
         return session
 
-    def _session(self, snapshot: Snapshot, headers: Mapping[bytes, bytes]) -> Session | None:
+    def _session(self, snapshot: Snapshot, headers: Mapping[bytes, bytes]) -> BrowserSession | None:
         cookie = session_cookie(headers)
         session = None if cookie is None else self.sessions.read(cookie, snapshot.tokens)
         return None if session is None or self._is_expired(session.token) else session

@@ -27,7 +27,7 @@ _SAFE_METHODS = ("GET", "HEAD")
 _SIGNED_FOR = b"ductile dashboard session"
 
 
-class Session(Value):
+class BrowserSession(Value):
     """A signed-in browser. It may do what its token may do."""
 
     token: AccessToken
@@ -54,7 +54,7 @@ class Sessions:
         signed = f"{expires}.{secrets.token_urlsafe(16)}"
         return f"{signed}.{_sign(token, signed)}"
 
-    def read(self, value: str, tokens: Iterable[AccessToken]) -> Session | None:
+    def read(self, value: str, tokens: Iterable[AccessToken]) -> BrowserSession | None:
         """Return the session of a cookie; None if it is not one of these tokens', expired or ended."""
         signed, _, signature = value.rpartition(".")
         expires, _, session_id = signed.partition(".")
@@ -68,7 +68,7 @@ class Sessions:
                 found = token
         if found is None:
             return None
-        return Session(
+        return BrowserSession(
             token=found,
             id=session_id,
             expires_at=datetime.fromtimestamp(int(expires), UTC),

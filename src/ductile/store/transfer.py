@@ -35,7 +35,7 @@ _BITS = 128
 _encode = msgspec.msgpack.Encoder().encode
 
 
-class Table(Value):
+class CopiedTable(Value):
     """A table with the columns that are copied, and those that order its rows."""
 
     name: str
@@ -57,9 +57,9 @@ class StoreSource(Protocol):
     def session(self) -> Session:
         """For the queries that check invariants."""
 
-    def count(self, table: Table) -> int: ...
+    def count(self, table: CopiedTable) -> int: ...
 
-    def read(self, table: Table) -> Iterator[Row]:
+    def read(self, table: CopiedTable) -> Iterator[Row]:
         """Return the rows one by one, with text as a verb reads it."""
 
     def last_numbers(self) -> Mapping[str, int]:
@@ -72,7 +72,7 @@ class StoreSource(Protocol):
 class StoreTarget(StoreSource, Protocol):
     """An empty store that is being filled; it is not visible to others before that is done."""
 
-    def write(self, table: Table, rows: Iterable[Row]) -> None: ...
+    def write(self, table: CopiedTable, rows: Iterable[Row]) -> None: ...
 
     def continue_numbers(self, last_numbers: Mapping[str, int]) -> None:
         """Let the numbers of new rows begin after these, and after those of the rows that are there."""
@@ -113,7 +113,7 @@ def reporter(step: str, total: int, progress: TransferProgress) -> Callable[[int
 
 
 def copy_rows(
-    source: StoreSource, target: StoreTarget, tables: Iterable[Table], progress: TransferProgress
+    source: StoreSource, target: StoreTarget, tables: Iterable[CopiedTable], progress: TransferProgress
 ) -> dict[str, TableDigest]:
     """Copy all tables and compare the copy with its source. Returns what was copied, by table.
 
@@ -138,7 +138,7 @@ def copy_rows(
     return copied
 
 
-def is_empty(store: StoreSource, tables: Iterable[Table]) -> bool:
+def is_empty(store: StoreSource, tables: Iterable[CopiedTable]) -> bool:
     """Return whether no table has rows, apart from what a database knows of itself."""
     return not any(store.count(table) for table in tables if table.name != _META_TABLE)
 
@@ -153,7 +153,7 @@ def broken_invariants(session: Session, progress: TransferProgress) -> dict[str,
     return broken
 
 
-def _rows_of_store(source: StoreSource, table: Table) -> Iterator[Row]:
+def _rows_of_store(source: StoreSource, table: CopiedTable) -> Iterator[Row]:
     rows = source.read(table)
     if table.name != _META_TABLE:
         return rows
@@ -161,7 +161,7 @@ def _rows_of_store(source: StoreSource, table: Table) -> Iterator[Row]:
     return (row for row in rows if row[key] not in _OWN_META)
 
 
-def _digest(source: StoreSource, table: Table, on_rows: Callable[[int], None]) -> TableDigest:
+def _digest(source: StoreSource, table: CopiedTable, on_rows: Callable[[int], None]) -> TableDigest:
     counter = RowCounter(on_rows)
     for _ in counter.follow(_rows_of_store(source, table)):
         pass

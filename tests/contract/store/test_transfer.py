@@ -26,7 +26,7 @@ from ductile.config.snapshot import PostgresLocation, SqliteLocation, StateLocat
 from ductile.core.policy import FactRule
 from ductile.engine.store_lock import lock_store
 from ductile.errors import ConflictError, DuctileError, NotFoundError, StoreBusyError, StoreFailedError
-from ductile.store.transfer import Row, Table, copy_rows
+from ductile.store.transfer import CopiedTable, Row, copy_rows
 
 #: The tables that the store of these tests has rows in.
 FILLED = {
@@ -234,10 +234,10 @@ class ForgetfulTarget:
         self._fault = fault
         self._rows: dict[str, list[Row]] = {}
 
-    def count(self, table: Table) -> int:
+    def count(self, table: CopiedTable) -> int:
         return len(self._rows[table.name])
 
-    def read(self, table: Table) -> Iterator[Row]:
+    def read(self, table: CopiedTable) -> Iterator[Row]:
         rows = self._rows[table.name]
         if self._fault == "loses" and table.name == "ledger":
             return iter(rows[1:])
@@ -245,7 +245,7 @@ class ForgetfulTarget:
             return iter([(*rows[0][:-1], "{}"), *rows[1:]])
         return iter(reversed(rows))
 
-    def write(self, table: Table, rows: Iterable[Row]) -> None:
+    def write(self, table: CopiedTable, rows: Iterable[Row]) -> None:
         self._rows[table.name] = list(rows)
 
     def last_numbers(self) -> dict[str, int]:

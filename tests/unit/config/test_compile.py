@@ -15,10 +15,10 @@ from ductile.config.compile.compiler import compile_snapshot
 from ductile.config.cron import CronTable
 from ductile.config.secrets import Secret, digest_of
 from ductile.config.snapshot import (
-    EventTarget,
     PipelineTarget,
     PluginTarget,
     PostgresLocation,
+    PublishTarget,
     Snapshot,
     SqliteLocation,
 )
@@ -278,7 +278,7 @@ def test_routes_tokens_webhooks_and_secrets(tmp_path: Path) -> None:
     assert [(hook.name, hook.target) for hook in snapshot.webhooks] == [
         ("github", PluginTarget(plugin="echo", command="poll")),
         ("bee", PipelineTarget(pipeline="p")),
-        ("c", EventTarget(event_type="x")),
+        ("c", PublishTarget(event_type="x")),
     ]
     assert [(hook.scheme.header, hook.scheme.delivery_header) for hook in snapshot.webhooks] == [
         ("x-hub-signature-256", None),

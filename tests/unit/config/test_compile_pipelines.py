@@ -9,7 +9,7 @@ import pytest
 
 from builders.pipelines import graph_of, policy_of, split, uses
 from ductile.core.events.model import Hook
-from ductile.core.expressions.conditions import AllOf, Comparison
+from ductile.core.expressions.conditions import AllOf, PathComparison
 from ductile.core.jobs.failures import RetryPolicy
 from ductile.core.runs.graph import BlockNode, JoinPolicy, SplitNode, UseNode
 from ductile.errors import ConfigError
@@ -110,7 +110,7 @@ def test_a_called_pipeline_is_inlined() -> None:
     assert isinstance(first, BlockNode)
     assert first.call == "inner"
     assert isinstance(first.condition, AllOf)
-    assert isinstance(second.condition, Comparison)
+    assert isinstance(second.condition, PathComparison)
 
 
 def test_positions_follow_the_written_order() -> None:

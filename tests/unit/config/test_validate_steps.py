@@ -9,7 +9,7 @@ import pytest
 
 from builders.configs import a_config, loaded, problems_of
 from ductile.config.compile.pipelines import compile_condition
-from ductile.core.expressions.conditions import AllOf, AnyOf, Comparison, Not
+from ductile.core.expressions.conditions import AllOf, AnyOf, Not, PathComparison
 from ductile.core.expressions.operators import Operator
 from ductile.struct import to_builtins
 
@@ -172,11 +172,11 @@ def test_a_condition_is_compiled_as_it_is_written(tmp_path: Path) -> None:
     compiled = compile_condition(condition)
     assert compiled == AllOf(
         (
-            Comparison(path="payload.x", op=Operator.EQ, value=None),
+            PathComparison(path="payload.x", op=Operator.EQ, value=None),
             AnyOf(
                 (
-                    Comparison(path="context.y", op=Operator.EXISTS, value=True),
-                    Not(Comparison(path="event.type", op=Operator.IN, value=["a", 1])),
+                    PathComparison(path="context.y", op=Operator.EXISTS, value=True),
+                    Not(PathComparison(path="event.type", op=Operator.IN, value=["a", 1])),
                 )
             ),
         )

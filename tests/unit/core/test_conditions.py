@@ -10,10 +10,10 @@ from builders.conditions import is_secret, judged
 from ductile.core.expressions.conditions import (
     AllOf,
     AnyOf,
-    Comparison,
     Condition,
     ConditionError,
     Not,
+    PathComparison,
     condition_result_to_json,
     evaluate_condition,
     explain_condition,
@@ -48,8 +48,8 @@ SCOPE = EvalContext(
 )
 
 
-def is_(path: str, op: str, value: JsonValue = True) -> Comparison:
-    return Comparison(path=path, op=Operator(op), value=value)
+def is_(path: str, op: str, value: JsonValue = True) -> PathComparison:
+    return PathComparison(path=path, op=Operator(op), value=value)
 
 
 @pytest.mark.parametrize(

@@ -30,12 +30,12 @@ from ductile.config.secrets import Secret, looks_secret
 from ductile.config.snapshot import (
     AccessToken,
     Discovery,
-    EventTarget,
     InstalledPlugin,
     PipelineTarget,
     PluginInstance,
     PluginTarget,
     PostgresLocation,
+    PublishTarget,
     Snapshot,
     SqliteLocation,
     StateLocation,
@@ -248,7 +248,7 @@ def _fingerprint(loaded: LoadedConfig, plugins: Mapping[str, PluginInstance]) ->
 
 
 def compile_endpoint(endpoint: WebhookEndpointSettings, secrets: Mapping[str, Secret]) -> WebhookEndpoint:
-    target: WebhookTarget = EventTarget(event_type=endpoint.event or "")
+    target: WebhookTarget = PublishTarget(event_type=endpoint.event or "")
     if endpoint.plugin is not None:
         target = PluginTarget(plugin=endpoint.plugin, command=endpoint.command or "handle")
     elif endpoint.pipeline is not None:

@@ -16,7 +16,7 @@ from ductile.config.snapshot import PluginInstance
 from ductile.config.validate.report import ValidationReport
 from ductile.core.events.model import Pipeline
 from ductile.core.expressions.baggage import compile_baggage
-from ductile.core.expressions.conditions import AllOf, AnyOf, Comparison, Condition, Not
+from ductile.core.expressions.conditions import AllOf, AnyOf, Condition, Not, PathComparison
 from ductile.core.runs.graph import (
     MAX_GRAPH_STEPS,
     BlockNode,
@@ -82,7 +82,7 @@ def _condition(written: ConditionSettings) -> Condition:
     if written.path is None or written.op is None:
         raise ValueError("a condition is checked before it is compiled")
     value = True if written.value is msgspec.UNSET else written.value
-    return Comparison(path=written.path, op=written.op, value=value)
+    return PathComparison(path=written.path, op=written.op, value=value)
 
 
 def compile_graph(

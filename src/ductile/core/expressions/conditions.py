@@ -30,7 +30,7 @@ class _ConditionPart(Value, tag_field="kind", forbid_unknown_fields=True):
     """Settings of the tagged union `Condition`."""
 
 
-class Comparison(_ConditionPart, tag="comparison"):
+class PathComparison(_ConditionPart, tag="comparison"):
     """Compare the value at `path` with `value`; for `exists`, `value` is whether it is expected to exist."""
 
     path: str
@@ -50,7 +50,7 @@ class Not(_ConditionPart, kw_only=False, tag="not"):
     part: Condition = field(name="not")
 
 
-Condition: TypeAlias = Comparison | AllOf | AnyOf | Not
+Condition: TypeAlias = PathComparison | AllOf | AnyOf | Not
 
 
 class ComparisonResult(Value):
@@ -96,7 +96,7 @@ class _Evaluator(NamedTuple):
 
     def evaluate(self, condition: Condition) -> ConditionResult:
         match condition:
-            case Comparison():
+            case PathComparison():
                 compared = self._compare(condition)
                 return ConditionResult(is_true=compared.is_true, deciding=(compared,), evaluated=(compared,))
             case AllOf(parts):
@@ -121,7 +121,7 @@ class _Evaluator(NamedTuple):
             deciding += result.deciding
         return ConditionResult(is_true=not stop_at, deciding=deciding, evaluated=evaluated)
 
-    def _compare(self, comparison: Comparison) -> ComparisonResult:
+    def _compare(self, comparison: PathComparison) -> ComparisonResult:
         path, op, value = comparison.path, comparison.op, comparison.value
         found = look_up(path, self.context)
         try:
@@ -150,7 +150,7 @@ def is_secret_path(path: str, is_secret: Callable[[str], bool]) -> bool:
 def paths_compared(condition: Condition) -> Iterator[str]:
     """Yield the paths that a condition compares, in the order in which it is written."""
     match condition:
-        case Comparison(path=path):
+        case PathComparison(path=path):
             yield path
         case AllOf(parts) | AnyOf(parts):
             for part in parts:

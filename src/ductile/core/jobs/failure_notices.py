@@ -32,7 +32,7 @@ _BAD_ENDS = frozenset({JobStatus.FAILED, JobStatus.DEAD})
 _MAX_LINE = 200
 
 
-class Failure(Value):
+class ReportedFailure(Value):
     """A job or run that ended badly, as notices describe it."""
 
     job_id: str
@@ -59,7 +59,7 @@ class FailureGroup(Value):
     count: int
     first_at: datetime
     last_at: datetime
-    examples: tuple[Failure, ...]
+    examples: tuple[ReportedFailure, ...]
 
 
 class NoticeWindow(Value):
@@ -106,7 +106,7 @@ def window_after(window: NoticeWindow | None, first_at: datetime, now: datetime)
     return NoticeWindow(begins_at=now, length=min(window.length * 2, LONGEST_WINDOW))
 
 
-def choose_examples(groups: Sequence[FailureGroup]) -> tuple[Failure, ...]:
+def choose_examples(groups: Sequence[FailureGroup]) -> tuple[ReportedFailure, ...]:
     """Return up to `MAX_EXAMPLES` failures, oldest first: the first of every group, then the second, …"""
     ranked = [
         (rank, failure.ended_at, failure.job_id, failure)
@@ -140,7 +140,7 @@ def notice_payload(groups: Sequence[FailureGroup]) -> JsonObject:
     }
 
 
-def _failure_to_json(failure: Failure) -> JsonObject:
+def _failure_to_json(failure: ReportedFailure) -> JsonObject:
     return {
         "job_id": failure.job_id,
         "plugin": failure.plugin,
@@ -154,7 +154,7 @@ def _failure_to_json(failure: Failure) -> JsonObject:
     }
 
 
-def _text(count: int, reasons: dict[str, dict[str, int]], examples: Sequence[Failure]) -> str:
+def _text(count: int, reasons: dict[str, dict[str, int]], examples: Sequence[ReportedFailure]) -> str:
     if count == 1 and len(examples) == 1:
         (only,) = examples
         again = f" after {only.attempts} attempts" if only.attempts > 1 else ""
@@ -170,7 +170,7 @@ def _text(count: int, reasons: dict[str, dict[str, int]], examples: Sequence[Fai
     return "\n".join(lines)
 
 
-def _line(failure: Failure) -> str:
+def _line(failure: ReportedFailure) -> str:
     """Return the error in one line: its first line, and its last, with which the output of a program ends."""
     lines = [line.strip() for line in (failure.error or failure.reason.description).splitlines()]
     lines = [line for line in lines if line] or [failure.reason.description]

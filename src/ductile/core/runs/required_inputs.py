@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from ductile.core.events.model import Pipeline
-from ductile.core.expressions.conditions import AllOf, AnyOf, Comparison, Condition, Not, paths_compared
+from ductile.core.expressions.conditions import AllOf, AnyOf, Condition, Not, PathComparison, paths_compared
 from ductile.core.expressions.operators import compare
 from ductile.core.expressions.paths import MISSING, Root
 from ductile.core.runs.graph import BlockNode, Graph, Node, SequenceKind, UseNode
@@ -96,7 +96,7 @@ def _union(each: Iterable[RequiredInputs]) -> RequiredInputs:
 def _deciding_paths(condition: Condition, *, wanted: bool) -> frozenset[str]:
     """Return the paths each of which, if missing, prevents the result `wanted`."""
     match condition:
-        case Comparison(path=path, op=op, value=value):
+        case PathComparison(path=path, op=op, value=value):
             return _NO_PATHS if compare(MISSING, op, value) is wanted else frozenset((path,))
         case Not(part):
             return _deciding_paths(part, wanted=not wanted)

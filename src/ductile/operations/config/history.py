@@ -30,7 +30,7 @@ class HistoryEvent(StrEnum):
     REPLACED = "replaced"
 
 
-class ShowHistory(Value):
+class ShowConfigHistory(Value):
     limit: PageLimit = DEFAULT_LIMIT
 
 
@@ -55,7 +55,7 @@ class ConfigHistory(Response):
     complete: Annotated[bool, about("Whether the daemon may read the list of sealed configurations.")]
 
 
-async def show_history(context: OperationContext, request: ShowHistory) -> ConfigHistory:
+async def show_history(context: OperationContext, request: ShowConfigHistory) -> ConfigHistory:
     """The configurations that were loaded, and those that were sealed and not loaded, newest first."""
     directory = context.snapshot().directory
     loads = await context.store.config_history(limit=request.limit + 1)

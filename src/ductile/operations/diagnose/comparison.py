@@ -10,7 +10,7 @@ from typing import Annotated
 from ductile.core.jobs.model import Job, JobStatus, OutputFormat
 from ductile.core.jobs.settlement import LogStatus
 from ductile.core.json import JsonObject
-from ductile.core.json_shapes import ChangeKind
+from ductile.core.json_shapes import FieldChangeKind
 from ductile.core.runs.graph import RUN_PLUGIN
 from ductile.core.scripts import done_event
 from ductile.operations.context import OperationContext
@@ -35,7 +35,7 @@ _NEVER_COMPARED = (
 
 class ChangedField(Value):
     name: str = field(name="field")
-    kind: ChangeKind = field(name="change")
+    kind: FieldChangeKind = field(name="change")
     before: str | None = field(name="good")
     now: str | None
 

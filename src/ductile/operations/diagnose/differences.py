@@ -17,8 +17,8 @@ from ductile.core.expressions.paths import MISSING, EvalContext, look_up
 from ductile.core.expressions.templates import references_by_key
 from ductile.core.json import JsonObject, JsonValue
 from ductile.core.json_shapes import (
-    ChangeKind,
     FieldChange,
+    FieldChangeKind,
     breaks_reference,
     closest_changes,
     likely_rename,
@@ -247,7 +247,7 @@ def first_change(changes: Sequence[StepChange], missing: Sequence[MissingReferen
     """The first change that explains a missing reference, else the first that took a field away, else any."""
     for candidates in (
         [change for change in changes if explained_references(change, missing)],
-        [each for each in changes if any(field.kind is not ChangeKind.NEW for field in each.changes)],
+        [each for each in changes if any(field.kind is not FieldChangeKind.NEW for field in each.changes)],
         changes,
     ):
         if candidates:
@@ -266,7 +266,7 @@ def _explains(field: FieldChange, missing: MissingReference) -> bool:
     """Steps in between may have moved a field, so the same name is enough."""
     if breaks_reference(field, missing.reference):
         return True
-    is_field = field.kind is ChangeKind.REMOVED and len(field.path) > 1
+    is_field = field.kind is FieldChangeKind.REMOVED and len(field.path) > 1
     return is_field and field.path[-1] == reference_path(missing.reference)[-1]
 
 
@@ -276,7 +276,7 @@ def describe_change(change: StepChange, missing: Sequence[MissingReference]) -> 
     def rank(field: FieldChange) -> int:
         if any(_explains(field, each) for each in missing):
             return 0
-        return 2 if field.kind is ChangeKind.NEW else 1
+        return 2 if field.kind is FieldChangeKind.NEW else 1
 
     fields = sorted(change.changes, key=rank)[:_MAX_CHANGES]
     described = "; ".join(_describe_field(field, change.changes) for field in fields)
@@ -306,12 +306,12 @@ def change_advice(change: StepChange, missing: Sequence[MissingReference]) -> st
 
 def _describe_field(field: FieldChange, beside: Sequence[FieldChange]) -> str:
     match field.kind:
-        case ChangeKind.REMOVED:
+        case FieldChangeKind.REMOVED:
             renamed = likely_rename(beside, field)
             return f"{field.name} is gone" + (f" (renamed to {renamed.name}?)" if renamed else "")
-        case ChangeKind.NEW:
+        case FieldChangeKind.NEW:
             return f"{field.name} is new"
-        case ChangeKind.TYPE_CHANGED:
+        case FieldChangeKind.TYPE_CHANGED:
             return f"{field.name} is {field.now}, was {field.before}"
 
 
@@ -356,18 +356,18 @@ def _output_changes(good: Sequence[StepTrace], step: StepTrace) -> Iterator[Fiel
     for event_type, payloads in step.emitted.items():
         known = [payload for each in before for payload in each.get(event_type, ())]
         if not known:
-            yield _event_change(event_type, ChangeKind.NEW)
+            yield _event_change(event_type, FieldChangeKind.NEW)
             continue
         for payload in payloads:
             yield from closest_changes(known, payload, _PAYLOAD) or ()
     for event_type in dict.fromkeys(event_type for each in before for event_type in each):
         if event_type not in step.emitted and all(event_type in each for each in before):
-            yield _event_change(event_type, ChangeKind.REMOVED)
+            yield _event_change(event_type, FieldChangeKind.REMOVED)
 
 
-def _event_change(event_type: str, kind: ChangeKind) -> FieldChange:
+def _event_change(event_type: str, kind: FieldChangeKind) -> FieldChange:
     name = f"{_EVENT} {event_type}" if event_type else "the result without an event"
-    is_new = kind is ChangeKind.NEW
+    is_new = kind is FieldChangeKind.NEW
     return FieldChange(
         path=(name,), kind=kind, before=None if is_new else _EVENT, now=_EVENT if is_new else None
     )

@@ -12,7 +12,7 @@ from msgspec import UNSET, UnsetType
 
 from ductile.config.names import parse_target
 from ductile.config.schema.pipelines import PipelineSettings, StepSettings
-from ductile.config.snapshot import EventTarget, PluginInstance, Snapshot, WebhookEndpoint
+from ductile.config.snapshot import PluginInstance, PublishTarget, Snapshot, WebhookEndpoint
 from ductile.core.events.model import Hook
 from ductile.operations.context import OperationContext
 from ductile.operations.plugins.lookup import commands_of
@@ -165,7 +165,7 @@ def _events(snapshot: Snapshot) -> list[TopologyEvent]:
             for event in command.emits:
                 emitters.setdefault(event.type, []).append(f"{name}.{command.name}")
     for endpoint in snapshot.webhooks:
-        if isinstance(endpoint.target, EventTarget):
+        if isinstance(endpoint.target, PublishTarget):
             emitters.setdefault(endpoint.target.event_type, []).append(f"webhook:{endpoint.name}")
     for route in snapshot.routes:
         standing = standing_of(snapshot.plugins[route.plugin])

@@ -18,9 +18,9 @@ from ductile.core.expressions.conditions import (
     MASK,
     AllOf,
     AnyOf,
-    Comparison,
     Condition,
     Not,
+    PathComparison,
     is_secret_path,
     quote_redacted,
 )
@@ -376,9 +376,9 @@ def summarise_condition(condition: Condition, is_secret: Callable[[str], bool]) 
 
 def _describe(condition: Condition, is_secret: Callable[[str], bool]) -> str:
     match condition:
-        case Comparison(path=path, op=op, value=True) if op is Operator.EXISTS:
+        case PathComparison(path=path, op=op, value=True) if op is Operator.EXISTS:
             return f"{path} {op}"
-        case Comparison(path=path, op=op, value=value):
+        case PathComparison(path=path, op=op, value=value):
             hidden = op is not Operator.EXISTS and is_secret_path(path, is_secret)
             return f"{path} {op} {MASK if hidden else quote_redacted(value, is_secret)}"
         case AllOf(parts):
@@ -391,4 +391,4 @@ def _describe(condition: Condition, is_secret: Callable[[str], bool]) -> str:
 
 def _grouped(condition: Condition, is_secret: Callable[[str], bool]) -> str:
     text = _describe(condition, is_secret)
-    return text if isinstance(condition, Comparison | Not) else f"({text})"
+    return text if isinstance(condition, PathComparison | Not) else f"({text})"

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from ductile.config.secrets import looks_secret
-from ductile.config.snapshot import EventTarget, PipelineTarget, PluginTarget, WebhookEndpoint
+from ductile.config.snapshot import PipelineTarget, PluginTarget, PublishTarget, WebhookEndpoint
 from ductile.core.events.model import NewEvent
 from ductile.core.ids import make_id
 from ductile.core.jobs.model import JobStatus, SubmittedBy
@@ -100,7 +100,7 @@ async def receive(
         case PipelineTarget(pipeline=pipeline):
             fields |= {"payload": payload, "headers": shown, "event_type": event_type}
             return await _start_pipeline(context, pipeline, fields)
-        case EventTarget(event_type=kind):
+        case PublishTarget(event_type=kind):
             return await _publish(context, kind, {**fields, "payload": payload, "headers": shown})
 
 

@@ -8,9 +8,9 @@ from typing import Annotated
 from msgspec import UNSET
 
 from ductile.config.snapshot import (
-    EventTarget,
     PipelineTarget,
     PluginTarget,
+    PublishTarget,
     Snapshot,
     WebhookEndpoint,
     WebhookTarget,
@@ -106,7 +106,7 @@ def target_fields(target: WebhookTarget) -> dict[str, str | None]:
             return none | {"plugin": plugin, "command": command}
         case PipelineTarget(pipeline=pipeline):
             return none | {"pipeline": pipeline}
-        case EventTarget(event_type=event_type):
+        case PublishTarget(event_type=event_type):
             return none | {"event": event_type}
 
 

@@ -104,7 +104,7 @@ class StoreStats(Value):
     damaged_wals: tuple[str, ...] = ()
 
 
-class FailureGroup(Value):
+class PluginFailures(Value):
     """Jobs of one command that failed for good."""
 
     plugin: str
@@ -128,9 +128,9 @@ class RecentFailures(Value):
 
     #: When the newest entry of the ledger was written.
     newest_at: datetime | None
-    endings: tuple[FailureGroup, ...]
+    endings: tuple[PluginFailures, ...]
     #: Jobs that ended because their plugin was removed or disabled.
-    removed: tuple[FailureGroup, ...]
+    removed: tuple[PluginFailures, ...]
     receivers: tuple[FailingReceiver, ...]
 
 

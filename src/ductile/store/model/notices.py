@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import msgspec
 
-from ductile.core.jobs.failure_notices import Failure
+from ductile.core.jobs.failure_notices import ReportedFailure
 from ductile.struct import Value
 
 _encoder = msgspec.json.Encoder()
-_decoder = msgspec.json.Decoder(tuple[Failure, ...])
+_decoder = msgspec.json.Decoder(tuple[ReportedFailure, ...])
 
 
-def encode_failures(failures: tuple[Failure, ...]) -> str:
+def encode_failures(failures: tuple[ReportedFailure, ...]) -> str:
     return _encoder.encode(failures).decode()
 
 
-def decode_failures(text: str) -> tuple[Failure, ...]:
+def decode_failures(text: str) -> tuple[ReportedFailure, ...]:
     return _decoder.decode(text)
 
 

@@ -15,7 +15,7 @@ from ductile.store.postgres.connection import Connection, connect, translate_at_
 from ductile.store.postgres.migrate import migrate, migrations, schema_version
 from ductile.store.postgres.session import PostgresSession, load_postgres_queries, restored_row, storable_row
 from ductile.store.postgres.users import take_store
-from ductile.store.transfer import Row, Table
+from ductile.store.transfer import CopiedTable, Row
 from ductile.store.verbs.maintenance import SEARCHABLE_CHARACTERS, SEARCHABLE_UNTIL
 
 #: A statement reads a whole table.
@@ -31,12 +31,12 @@ class PostgresRows:
         self._connection = connection
         self.session = PostgresSession(connection, queries, Random(0), now)
 
-    def count(self, table: Table) -> int:
+    def count(self, table: CopiedTable) -> int:
         query = sql.SQL("SELECT count(*) FROM {}").format(sql.Identifier(table.name))
         row = self._connection.execute(query).fetchone()
         return 0 if row is None else int(row[0])
 
-    def read(self, table: Table) -> Iterator[Row]:
+    def read(self, table: CopiedTable) -> Iterator[Row]:
         query = sql.SQL("COPY (SELECT {} FROM {} ORDER BY {}) TO STDOUT").format(
             _names(table.columns), sql.Identifier(table.name), _names(table.key)
         )
@@ -55,7 +55,7 @@ class PostgresRows:
                 found[table] = int(row[0])
         return found
 
-    def write(self, table: Table, rows: Iterable[Row]) -> None:
+    def write(self, table: CopiedTable, rows: Iterable[Row]) -> None:
         query = sql.SQL("COPY {} ({}) FROM STDIN").format(sql.Identifier(table.name), _names(table.columns))
         with self._connection.cursor() as cursor, cursor.copy(query) as target:
             for row in rows:
@@ -87,7 +87,7 @@ class PostgresRows:
         """Return the tables with a sequence: table, column and sequence."""
         return self.session.fetch_all("numbered_tables")
 
-    def _types(self, table: Table) -> list[int]:
+    def _types(self, table: CopiedTable) -> list[int]:
         query = sql.SQL("SELECT {} FROM {} LIMIT 0").format(_names(table.columns), sql.Identifier(table.name))
         description = self._connection.execute(query).description or ()
         return [column.type_code for column in description]

@@ -18,7 +18,7 @@ from ductile.store.named_sql import load_queries
 from ductile.store.sqlite.connection import BUSY_TIMEOUT_MS, translated
 from ductile.store.sqlite.migrate import migrate, reject_other_version
 from ductile.store.sqlite.session import SqliteSession
-from ductile.store.transfer import Row, Table
+from ductile.store.transfer import CopiedTable, Row
 from ductile.store.verbs.maintenance import index_log
 
 #: Rows that belong to running processes, not to the store.
@@ -27,7 +27,7 @@ _BUILDING_CACHE_KIB = 64 * 1024
 
 
 @cache
-def store_tables() -> tuple[Table, ...]:
+def store_tables() -> tuple[CopiedTable, ...]:
     """Return the tables of a store of the newest version, which have the same columns in every database.
 
     The full-text index is not among them: it is built from the log.
@@ -48,9 +48,9 @@ def store_tables() -> tuple[Table, ...]:
     )
 
 
-def _table(name: str, columns: list[tuple[str, int]]) -> Table:
+def _table(name: str, columns: list[tuple[str, int]]) -> CopiedTable:
     key = sorted((pk, column) for column, pk in columns if pk)
-    return Table(
+    return CopiedTable(
         name=name, columns=tuple(column for column, _ in columns), key=tuple(column for _, column in key)
     )
 
@@ -62,11 +62,11 @@ class SqliteRows:
         self._connection = connection
         self.session = SqliteSession(connection, load_queries("ductile.store.sqlite"), Random(0), now)
 
-    def count(self, table: Table) -> int:
+    def count(self, table: CopiedTable) -> int:
         ((rows,),) = self._connection.execute(f"SELECT count(*) FROM {table.name}").fetchall()  # noqa: S608 - our names
         return int(cast("int", rows))
 
-    def read(self, table: Table) -> Iterator[Row]:
+    def read(self, table: CopiedTable) -> Iterator[Row]:
         sql = f"SELECT {', '.join(table.columns)} FROM {table.name} ORDER BY {', '.join(table.key)}"  # noqa: S608
         return iter(self._connection.execute(sql))
 
@@ -74,7 +74,7 @@ class SqliteRows:
         rows = self._connection.execute("SELECT name, seq FROM sqlite_sequence").fetchall()
         return {str(name): int(cast("int", seq)) for name, seq in rows}
 
-    def write(self, table: Table, rows: Iterable[Row]) -> None:
+    def write(self, table: CopiedTable, rows: Iterable[Row]) -> None:
         places = ", ".join("?" * len(table.columns))
         sql = f"INSERT INTO {table.name} ({', '.join(table.columns)}) VALUES ({places})"  # noqa: S608 - our names
         self._connection.execute("BEGIN").fetchall()

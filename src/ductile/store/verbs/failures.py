@@ -8,8 +8,8 @@ from ductile.core.jobs.failure_notices import (
     MAX_ERROR_LENGTH,
     MAX_EXAMPLES,
     NOTICE_DETAIL,
-    Failure,
     NoticeWindow,
+    ReportedFailure,
     notice_due_at,
 )
 from ductile.core.jobs.model import EARLY_END_REASONS, Job, JobStatus
@@ -32,7 +32,7 @@ def record_failure(session: Session, job: Job, settlement: Settlement) -> None:
     known = session.fetch_one("failure_group", **key)
     count, first_at, stored = known or (0, session.timestamp, "[]")
     if count < MAX_EXAMPLES:
-        failure = Failure(
+        failure = ReportedFailure(
             job_id=job.id,
             plugin=job.plugin,
             command=job.command,

@@ -20,9 +20,9 @@ from ductile.store.model.maintenance import (
     ConfigOrigin,
     ConfigRecord,
     FailingReceiver,
-    FailureGroup,
     Invariant,
     LoadCause,
+    PluginFailures,
     PluginVersion,
     PruneResult,
     RecentFailures,
@@ -36,7 +36,7 @@ from ductile.store.verbs.ledger import append_ledger
 from ductile.store.verbs.plugins import begin_init
 from ductile.struct import to_builtins
 
-_read_failures = row_reader(FailureGroup)
+_read_failures = row_reader(PluginFailures)
 _read_receiver = row_reader(FailingReceiver)
 _read_config = row_reader(
     ConfigRecord,

@@ -9,7 +9,7 @@ from ductile.cli.invocation import CommandResult, Invocation
 from ductile.cli.spec import Argument, Example, Option, action
 
 if TYPE_CHECKING:
-    from ductile.cli.run_job import AwaitedJob
+    from ductile.cli.run_job import SubmittedJob
     from ductile.core.json import JsonObject, JsonValue
 
 
@@ -62,7 +62,7 @@ def execute(invocation: Invocation) -> CommandResult:
     return _result(ran)
 
 
-def _result(ran: AwaitedJob) -> CommandResult:
+def _result(ran: SubmittedJob) -> CommandResult:
     """As of `ductile run`; what a command that succeeded wrote to stderr is shown there."""
     from ductile.cli.run_job import job_result
 
