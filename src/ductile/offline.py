@@ -342,10 +342,10 @@ class OfflineRunner:
         while self._waiting:
             batch, self._waiting = self._waiting, []
             # One by one: after a crash, claimed jobs that had not started would be orphans.
-            for each in batch:
-                await self._initialise(each)
-                await self._run_one(each)
-                job = await self._store.get_job(each)
+            for submission in batch:
+                await self._initialise(submission)
+                await self._run_one(submission)
+                job = await self._store.get_job(submission)
                 if job is not None and job.status in TERMINAL and job_id in (job.id, job.run_id):
                     self._ended(to_builtins(listed_job(self._context, job)))
 
@@ -376,4 +376,6 @@ class OfflineRunner:
         for claim in await self._store.claim_by_id([job_id], owner=self._owner, lease=LEASE):
             result = await self._executor.execute(claim)
             if isinstance(result, Settled):
-                self._waiting += [each.job_id for each in result.started if isinstance(each, Accepted)]
+                self._waiting += [
+                    submitted.job_id for submitted in result.started if isinstance(submitted, Accepted)
+                ]

@@ -107,7 +107,9 @@ def _compile(loaded: LoadedConfig, environ: Mapping[str, str]) -> OpenedConfigur
         discover(
             _searched_roots(loaded),
             allow_symlinks=allow_symlinks,
-            shipped=[each.uses or name for name, each in loaded.model.plugins.items() if each.run is None],
+            shipped=[
+                plugin.uses or name for name, plugin in loaded.model.plugins.items() if plugin.run is None
+            ],
         ),
         loaded.model.plugins,
         loaded.directory,
@@ -124,7 +126,7 @@ def _searched_roots(loaded: LoadedConfig) -> tuple[Path, ...]:
     model, roots, known = loaded.model, loaded.plugin_roots, shipped_names()
     named = model.plugin_roots or model.plugins_dir is not None
     elsewhere = all(
-        each.run is not None or (each.uses or name) in known for name, each in model.plugins.items()
+        file.run is not None or (file.uses or name) in known for name, file in model.plugins.items()
     )
     return roots if named or not elsewhere else tuple(root for root in roots if root.is_dir())
 
@@ -260,7 +262,7 @@ def find_file(config_path: str | None, environ: Mapping[str, str], name: str | N
     for path in (directory / name, Path(name).absolute()):
         if path.is_file():
             return path
-    known = [each.name for each in sorted(directory.iterdir()) if each.is_file()]
+    known = [path.name for path in sorted(directory.iterdir()) if path.is_file()]
     raise NotFoundError(f"there is no file {name} in {directory}", hint=did_you_mean(name, known))
 
 

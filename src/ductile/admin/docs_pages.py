@@ -97,7 +97,7 @@ def _describe(path: Path, root: Path) -> DocsPage:
     paragraphs = [part.strip() for part in body.split("\n\n")]
     texts = [" ".join(_LINK.sub(r"\1", part).split()) for part in paragraphs if not part.startswith(_NO_TEXT)]
     sentences = [sentence for text in texts for sentence in text.split(". ") if sentence]
-    summary = next((each for each in sentences if not each.startswith(_WHERE_COMMANDS_RUN)), "")
+    summary = next((sentence for sentence in sentences if not sentence.startswith(_WHERE_COMMANDS_RUN)), "")
     return DocsPage(
         name=path.relative_to(root).with_suffix("").as_posix(),
         path=path,

@@ -42,6 +42,6 @@ class EditCopy(Value):
 
     def remove(self) -> None:
         """Remove the copy, and what the editor left beside it."""
-        for each in self.path.parent.iterdir():
-            each.unlink(missing_ok=True)
+        for path in self.path.parent.iterdir():
+            path.unlink(missing_ok=True)
         self.path.parent.rmdir()

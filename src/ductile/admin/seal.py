@@ -97,7 +97,14 @@ def _named(opened: OpenedConfiguration, names: Sequence[str]) -> frozenset[str]:
     found = set()
     for name in names:
         candidates = (name, relative_name(directory, Path(name).absolute()), name.removeprefix("./"))
-        known = next((each for each in candidates if each in sealed.files or each in sealed.plugins), None)
+        known = next(
+            (
+                candidate
+                for candidate in candidates
+                if candidate in sealed.files or candidate in sealed.plugins
+            ),
+            None,
+        )
         instance = opened.snapshot.plugins.get(name)
         if known is None and instance is not None:
             known = instance.uses if instance.uses in sealed.plugins else None

@@ -113,10 +113,10 @@ class Endpoint(Value, dict=True):
         types = self.response_types
         if types is None:
             types = () if self.operation is None else self.operation.response_types
-        for each in types:
-            if not each.CLI_ONLY:
-                status = each.STATUS or self.http.statuses[0]
-                found[status] = (*found.get(status, ()), each.__name__)
+        for event_type in types:
+            if not event_type.CLI_ONLY:
+                status = event_type.STATUS or self.http.statuses[0]
+                found[status] = (*found.get(status, ()), event_type.__name__)
         if "result" in self.fields[FieldSource.QUERY]:
             found[HTTPStatus.OK] += (BARE_RESULT,)
         if HTTPStatus.BAD_GATEWAY in self.http.statuses:

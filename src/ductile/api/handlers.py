@@ -109,7 +109,7 @@ async def show_metrics(request: ApiRequest) -> RawResponse:
     for token in context.snapshot().tokens:
         if token.limits is not None and token.expires_at is None:
             usage = await context.store.token_usage(token.name)
-            limits += [(token.name, each) for each in list_limits(token.limits, usage, context.now())]
+            limits += [(token.name, standing) for standing in list_limits(token.limits, usage, context.now())]
     page = request.services.metrics.render(
         version=__version__,
         queue={"ready": counts.ready, "waiting": counts.waiting, "running": counts.running},

@@ -103,7 +103,7 @@ def _parameter(field: RequestField, place: str) -> JsonObject:
 
 
 def _plugin_paths(plugin: PluginInstance) -> Iterator[tuple[str, JsonValue]]:
-    endpoint = next(each for each in ENDPOINTS if each.http.path == "/plugin/{plugin}/{command}")
+    endpoint = next(row for row in ENDPOINTS if row.http.path == "/plugin/{plugin}/{command}")
     manifest = plugin.installed.manifest if plugin.installed else None
     for command in commands_of(plugin).values():
         path, right = f"/plugin/{plugin.name}/{command.name}", right_of(command)
@@ -119,14 +119,14 @@ def _plugin_paths(plugin: PluginInstance) -> Iterator[tuple[str, JsonValue]]:
 
 
 def _pipeline_paths(snapshot: Snapshot) -> Iterator[tuple[str, JsonValue]]:
-    endpoint = next(each for each in ENDPOINTS if each.http.path == "/pipeline/{pipeline}")
+    endpoint = next(row for row in ENDPOINTS if row.http.path == "/pipeline/{pipeline}")
     at_once = replace(
         endpoint,
         http=replace(
             endpoint.http,
             statuses=(
                 _ACCEPTED,
-                *(each for each in endpoint.http.statuses if each not in (_ACCEPTED, _FAILED)),
+                *(status for status in endpoint.http.statuses if status not in (_ACCEPTED, _FAILED)),
             ),
         ),
         request_type=SubmissionRequest,

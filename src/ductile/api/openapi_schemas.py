@@ -75,11 +75,11 @@ def schemas() -> Mapping[str, JsonObject]:
     for endpoint in ENDPOINTS:
         operation = endpoint.operation
         known = endpoint.response_types or (() if operation is None else operation.response_types)
-        types += [each for each in known if each not in types and not each.CLI_ONLY]
+        types += [struct for struct in known if struct not in types and not struct.CLI_ONLY]
     _references, found = msgspec.json.schema_components(
         [*types, LedgerEvent, BareResult], ref_template=f"{SCHEMAS_PATH}{{name}}"
     )
-    named_types = {each.__name__ for each in types}
+    named_types = {struct.__name__ for struct in types}
     described: dict[str, Any] = {"Error": _ERROR_SCHEMA}
     for name, component in found.items():
         if "enum" not in component:
@@ -99,12 +99,14 @@ def schemas() -> Mapping[str, JsonObject]:
 def _without_noise(schema: Any, components: Mapping[str, Any]) -> Any:
     """The schema with enumerations in place of references to them, without titles and defaults."""
     if isinstance(schema, list):
-        return [_without_noise(each, components) for each in schema]
+        return [_without_noise(item, components) for item in schema]
     if not isinstance(schema, dict):
         return schema
     shown = {
         key: {
-            name: _without_noise(each, components) for name, each in value.items() if OFFLINE_ONLY not in each
+            name: _without_noise(inner, components)
+            for name, inner in value.items()
+            if OFFLINE_ONLY not in inner
         }
         if key == "properties"
         else _without_noise(value, components)
@@ -113,7 +115,7 @@ def _without_noise(schema: Any, components: Mapping[str, Any]) -> Any:
     }
     target = components.get(str(schema.get("$ref")).removeprefix(SCHEMAS_PATH), {})
     if "enum" in target:
-        shown = {**{key: each for key, each in shown.items() if key != "$ref"}, "enum": target["enum"]}
+        shown = {**{key: value for key, value in shown.items() if key != "$ref"}, "enum": target["enum"]}
     return shown
 
 
@@ -168,7 +170,7 @@ def self_contained(schema: JsonSchema | None, place: str) -> JsonValue:
 
 def responses(endpoint: Endpoint) -> JsonObject:
     """The responses of an endpoint by status, errors included."""
-    own = [each for each in endpoint.http.statuses if each < _ERROR or each in endpoint.responses]
+    own = [status for status in endpoint.http.statuses if status < _ERROR or status in endpoint.responses]
     errors = {*_ALWAYS, *(status for status in endpoint.http.statuses if status not in own)}
     if endpoint.access.required_scopes is not None:
         errors |= {*_WITH_TOKEN}

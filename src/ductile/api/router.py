@@ -49,7 +49,7 @@ class Router:
         if endpoint.http.takes_rest:
             self._with_rest.add((segments[0], len(segments)))
         patterns = self._patterns.setdefault((segments[0], len(segments)), [])
-        pattern = next((each for each in patterns if each.segments == segments), None)
+        pattern = next((candidate for candidate in patterns if candidate.segments == segments), None)
         if pattern is None:
             patterns.append(pattern := _PathPattern(segments, {}))
             # Words before parameters: `/plugin/x/openapi.json` is not the command `openapi.json`.
@@ -90,7 +90,9 @@ class Router:
                 joined = [*segments[: length - 1], "/".join(segments[length - 1 :])]
                 for pattern in self._patterns[first, length]:
                     values = pattern.match(joined)
-                    if values is not None and any(each.http.takes_rest for each in pattern.methods.values()):
+                    if values is not None and any(
+                        endpoint.http.takes_rest for endpoint in pattern.methods.values()
+                    ):
                         yield pattern, values
 
 

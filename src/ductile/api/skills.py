@@ -133,7 +133,7 @@ def address_of(request: ApiRequest) -> str:
 def all_skills(snapshot: Snapshot) -> Iterator[Skill]:
     from ductile.api.endpoints import ENDPOINTS  # noqa: PLC0415 - the table names the handler above
 
-    table = {(each.http.method, each.http.path): each for each in ENDPOINTS}
+    table = {(endpoint.http.method, endpoint.http.path): endpoint for endpoint in ENDPOINTS}
     yield from skills_of(snapshot)
     yield from (_operation(fixed, table[fixed.method, fixed.path]) for fixed in FIXED_SKILLS)
 
@@ -149,8 +149,8 @@ def _operation(fixed: _FixedSkill, endpoint: Endpoint) -> Skill:
         input_schema=None,
         output_schema=None,
         answer=fixed.answer,
-        query={name: each.description for name, each in endpoint.fields[FieldSource.QUERY].items()},
-        body={name: each.description for name, each in endpoint.fields[FieldSource.BODY].items()},
+        query={name: field.description for name, field in endpoint.fields[FieldSource.QUERY].items()},
+        body={name: field.description for name, field in endpoint.fields[FieldSource.BODY].items()},
     )
 
 

@@ -23,7 +23,7 @@ class Noun(NamedTuple):
     @property
     def modules(self) -> dict[str, str]:
         """The module that declares each action, by the action's name."""
-        pairs = (each.partition(":") for each in self.declared.split())
+        pairs = (pair.partition(":") for pair in self.declared.split())
         return {action: f"{self.name}.{module}" if module else self.name for action, _, module in pairs}
 
     @property
@@ -40,7 +40,7 @@ def load_action(module: str, name: str) -> Action:
     from importlib import import_module
 
     declared = vars(import_module(f"ductile.cli.commands.{module}")).values()
-    return next(each for each in declared if isinstance(each, Action) and each.name == name)
+    return next(item for item in declared if isinstance(item, Action) and item.name == name)
 
 
 NOUNS = (

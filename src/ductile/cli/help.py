@@ -55,7 +55,7 @@ def action_help(words: str, action: Action) -> str:
     arguments = [(argument.name, argument.help) for argument in action.arguments]
     options = [(option.usage, option.help) for option in (*action.options, *GLOBAL_OPTIONS)]
     # Each with its purpose as a comment, so that all of it can be copied into a shell.
-    examples = [f"  {line}" for each in action.examples for line in (f"# {each.does}", each.line)]
+    examples = [f"  {line}" for example in action.examples for line in (f"# {example.does}", example.line)]
     return "\n".join(
         (
             f"Usage: ductile {signature(words, action)} [OPTIONS]",
@@ -73,8 +73,10 @@ def action_help(words: str, action: Action) -> str:
 
 def signature(words: str, action: Action) -> str:
     """`words`, which name the action, and its arguments."""
-    names = ((each, f"{each.name}…" if each.many else each.name) for each in action.arguments)
-    return " ".join((words, *(name if each.required else f"[{name}]" for each, name in names)))
+    names = (
+        (argument, f"{argument.name}…" if argument.many else argument.name) for argument in action.arguments
+    )
+    return " ".join((words, *(name if argument.required else f"[{name}]" for argument, name in names)))
 
 
 def _pairs(rows: list[tuple[str, str]]) -> list[str]:

@@ -171,7 +171,7 @@ def _name_option(error: DuctileError, action: Action | None, words: Sequence[str
         return
     options = [option for option in action.options if name in (option.field, option.destination)]
     flags = [flag for option in options for flag in option.flags]
-    typed = next((word for word in (each.partition("=")[0] for each in words) if word in flags), None)
+    typed = next((word for word in (argument.partition("=")[0] for argument in words) if word in flags), None)
     if typed is not None:
         error.message = f"{typed}{error.message.removeprefix(name)}"
 

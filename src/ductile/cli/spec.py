@@ -144,12 +144,14 @@ def action(
     def declare(run: CommandHandler) -> Action:
         from ductile.cli.operation_options import OPTIONS
 
-        fields = {str(each.field): each for each in OPTIONS.get(operation, ())}
+        fields = {str(option.field): option for option in OPTIONS.get(operation, ())}
         described = [
-            each if each.help or not fields else each._replace(help=fields[str(each.field)].help)
-            for each in arguments
+            argument
+            if argument.help or not fields
+            else argument._replace(help=fields[str(argument.field)].help)
+            for argument in arguments
         ]
-        filled = {each.field for each in arguments} | {each.field for each in options}
+        filled = {argument.field for argument in arguments} | {option.field for option in options}
         derived = [
             each._replace(usage=usage.get(field) or each.usage)
             for field, each in fields.items()

@@ -87,8 +87,8 @@ def suggest_action(noun: Noun, word: str) -> str:
     if found := _closest(word, noun.modules, _SIMILARITY_OF_ALL):
         return _hint([f"{noun.name} {found}"], see)
     # Not of `system`: what stops or resets all of it is not meant for one of its parts.
-    others = [each for each in NOUNS if each.name not in ("system", noun.name)]
-    if having := [f"{each.name} {word}" for each in others if word in each.modules]:
+    others = [other for other in NOUNS if other.name not in ("system", noun.name)]
+    if having := [f"{other.name} {word}" for other in others if word in other.modules]:
         return _hint(having, see)
     found = _closest(word, noun.modules, _SIMILARITY)
     return f"see `{see}`" if found is None else _hint([f"{noun.name} {found}"], see)

@@ -174,7 +174,7 @@ def _inline(value: JsonValue) -> str:
 
 def summarise(differences: Sequence[SettingDifference], *, most: int = 3) -> str:
     """Return one line with the first keys that differ, and how many more there are."""
-    keys = list(dict.fromkeys(_short_key(each.key) for each in differences))
+    keys = list(dict.fromkeys(_short_key(difference.key) for difference in differences))
     more = f" and {len(keys) - most} more" if len(keys) > most else ""
     return ", ".join(keys[:most]) + more
 
@@ -285,5 +285,5 @@ def _known_settings() -> frozenset[tuple[str, ...]]:
 
 def describe_lines(differences: Iterable[SettingDifference], *, most: int) -> list[str]:
     """Return a line for each difference, and the number of those beyond `most`."""
-    lines = [each.describe() for each in differences]
+    lines = [difference.describe() for difference in differences]
     return lines if len(lines) <= most else [*lines[:most], f"… and {len(lines) - most} more"]

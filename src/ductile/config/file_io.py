@@ -115,10 +115,10 @@ def make_private_directory(directory: Path) -> None:
 
     `mkdir(parents=True)` would leave the mode of the parents to the umask.
     """
-    missing = [each for each in (directory, *directory.parents) if not each.exists()]
-    for each in reversed(missing):
+    missing = [parent for parent in (directory, *directory.parents) if not parent.exists()]
+    for parent in reversed(missing):
         with suppress(FileExistsError):  # another process was first
-            each.mkdir(mode=PRIVATE_DIRECTORY)
+            parent.mkdir(mode=PRIVATE_DIRECTORY)
 
 
 def write_atomically(path: Path, data: bytes) -> None:

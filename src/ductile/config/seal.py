@@ -100,13 +100,13 @@ def check_changes(
     violations = [violation for violation in violations if violation.tier is tier]
     problems = [violation.as_problem(directory) for violation in violations if not violation.is_plugin]
     for changed, text in ((True, "have changed since they were sealed"), (False, "are not sealed")):
-        alike = [each for each in violations if each.is_plugin and each.changed is changed]
+        alike = [other for other in violations if other.is_plugin and other.changed is changed]
         if len(alike) > 1:
-            names = ", ".join(each.name.removeprefix(_PLUGIN) for each in alike)
+            names = ", ".join(other.name.removeprefix(_PLUGIN) for other in alike)
             message = f"{len(alike)} plugins {text}: {names}"
             problems.append(Problem(message=message, file=str(directory / CHECKSUMS_FILE), hint=AUTHORISE))
         else:
-            problems += [each.as_problem(directory) for each in alike]
+            problems += [other.as_problem(directory) for other in alike]
     if problems and refuse:
         message = "the configuration is not what was sealed"
         raise IntegrityError(message, hint=AUTHORISE, problems=tuple(problems))
@@ -328,5 +328,5 @@ def _parse(content: dict[str, object]) -> Checksums:
         raise TypeError
     read = build_checksums(entries, fingerprints, strict=content["strict"])
     return replace(
-        read, pending_plugins=MappingProxyType({name: str(each) for name, each in pending.items()})
+        read, pending_plugins=MappingProxyType({name: str(reason) for name, reason in pending.items()})
     )

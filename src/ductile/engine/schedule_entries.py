@@ -79,7 +79,7 @@ def active_schedules(snapshot: Snapshot) -> dict[ScheduleKey, ActiveSchedule]:
         if plugin.runnable
         for schedule in plugin.schedules
     )
-    return {each.key: each for each in active}
+    return {schedule.key: schedule for schedule in active}
 
 
 def entries_for(
@@ -217,8 +217,8 @@ def firing_on_demand(
 def without_jobs(firing: Firing, reason: SkipReason) -> Firing:
     """Return the firing with its runs skipped, for runs that can never be stored."""
     skipped = tuple(
-        replace(each, outcome=OccurrenceOutcome.SKIPPED, reason=reason, job_id=None, late=None)
-        for each in firing.occurrences
+        replace(occurrence, outcome=OccurrenceOutcome.SKIPPED, reason=reason, job_id=None, late=None)
+        for occurrence in firing.occurrences
     )
     return replace(firing, job=None, catch_up_jobs=(), conditions=None, occurrences=skipped)
 

@@ -154,7 +154,7 @@ class Scheduler:
             for entry in entries
             if entry.deferred is not None and key_of(entry) not in tried
         ]
-        for entry, deferred in sorted(waiting, key=lambda each: each[1].start_at):
+        for entry, deferred in sorted(waiting, key=lambda pair: pair[1].start_at):
             tried.add(key_of(entry))
             firing = firing_of_deferred(
                 self._active[key_of(entry)], entry, deferred, now=self._clock.now(), rng=self._rng
@@ -264,7 +264,9 @@ class Scheduler:
     # -- on request
 
     async def _entry(self, plugin: str, schedule_id: str) -> ScheduleEntry | None:
-        return next((each for each in await self._entries() if key_of(each) == (plugin, schedule_id)), None)
+        return next(
+            (entry for entry in await self._entries() if key_of(entry) == (plugin, schedule_id)), None
+        )
 
     async def resume(self, plugin: str, schedule_id: str) -> bool:
         """Continue a paused schedule with its next occurrence. False if there is no such schedule.

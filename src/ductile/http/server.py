@@ -444,8 +444,8 @@ class Listener:
             if unavailable is not None and not bound:
                 raise unavailable
         except OSError:
-            for each in bound:
-                each.close()
+            for listening in bound:
+                listening.close()
             raise
         return bound
 

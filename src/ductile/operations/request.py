@@ -178,8 +178,8 @@ def _unwrap(hint: Any) -> tuple[list[Any], list[Meta]]:
         return types, [*(note for note in notes if isinstance(note, Meta)), *metas]
     if get_origin(hint) in (Union, UnionType):
         parts = [_unwrap(part) for part in get_args(hint)]
-        types = [each for found, _ in parts for each in found]
-        return sorted(types, key=lambda each: each is NoneType), [
+        types = [kind for found, _ in parts for kind in found]
+        return sorted(types, key=lambda kind: kind is NoneType), [
             meta for _, metas in parts for meta in metas
         ]
     return [hint], []
@@ -254,8 +254,8 @@ def decode_enum(
 
 def decode_enums(words: type[EnumType], name: str, value: JsonValue) -> frozenset[EnumType]:
     """Several words, separated by commas."""
-    listed = (each.strip() for each in decode_text(name, value).split(","))
-    return frozenset(decode_enum(words, {}, name, each) for each in listed if each)
+    listed = (word.strip() for word in decode_text(name, value).split(","))
+    return frozenset(decode_enum(words, {}, name, word) for word in listed if word)
 
 
 def decode_duration(name: str, value: JsonValue) -> timedelta:

@@ -72,15 +72,15 @@ def find_entry(snapshot: Snapshot, name: str, discovery: Discovery | None = None
     Raises `NotFoundError`.
     """
     entries = list_entries(snapshot, discovery)
-    used_by = [each for each in entries if each.configured and each.uses == name and each.name != name]
-    instances = tuple(each.name for each in used_by)
+    used_by = [entry for entry in entries if entry.configured and entry.uses == name and entry.name != name]
+    instances = tuple(entry.name for entry in used_by)
     for entry in (*entries, *map(found_entry, load_shipped([name]))):
         if entry.name == name:
             return replace(entry, instances=instances)
     if used_by:
-        best = next((each for each in used_by if each.standing is PluginStanding.ACTIVE), used_by[0])
+        best = next((entry for entry in used_by if entry.standing is PluginStanding.ACTIVE), used_by[0])
         return replace(best, name=name, uses=name, instance=None, instances=instances)
-    known = [*dict.fromkeys((*(each.name for each in entries), *shipped_names()))]
+    known = [*dict.fromkeys((*(entry.name for entry in entries), *shipped_names()))]
     hint = did_you_mean(name, known) or (f"there are {', '.join(known)}" if known else "no plugin was found")
     raise NotFoundError(f"there is no plugin {name!r}", hint=hint)
 

@@ -20,4 +20,8 @@ def shipped_root() -> Path | None:
 def shipped_names() -> tuple[str, ...]:
     """The names of all shipped plugins, which are those of their directories."""
     root = shipped_root()
-    return () if root is None else tuple(sorted(each.parent.name for each in root.glob(f"*/{MANIFEST_FILE}")))
+    return (
+        ()
+        if root is None
+        else tuple(sorted(manifest.parent.name for manifest in root.glob(f"*/{MANIFEST_FILE}")))
+    )

@@ -328,7 +328,7 @@ def read_sorted_page(
         last = (-float(position[0]), -int(position[1]))
     rows = session.fetch_all(query, **values, before=top + 1, limit=MAX_SORTED)
     keyed = sorted((-measure(row, as_of), -row[seq_column], row) for row in rows)
-    left = [each for each in keyed if last is None or each[:2] > last]
+    left = [item for item in keyed if last is None or item[:2] > last]
     next_cursor = None
     if len(left) > size:
         value, seq, _row = left[size - 1]

@@ -211,10 +211,10 @@ class Metrics:
             self._breaker.labels(plugin, command).set(BREAKER_STATES[state])
         self._limit_used.clear()  # A reload may have removed a limit.
         self._limit_max.clear()
-        for token, each in limits:
-            labels = (token, each.limit, each.target or "")
-            self._limit_used.labels(*labels).set(each.used)
-            self._limit_max.labels(*labels).set(each.maximum)
+        for token, limit in limits:
+            labels = (token, limit.limit, limit.target or "")
+            self._limit_used.labels(*labels).set(limit.used)
+            self._limit_max.labels(*labels).set(limit.maximum)
         self._streams.set(streams)
         self._node_workers.clear()
         for node, workers, running in nodes:

@@ -101,7 +101,7 @@ def _target(manifest: BackupManifest, path: Path, known: Sequence[Path]) -> Path
 
 def _refuse_without_room(target: Path, manifest: BackupManifest) -> None:
     """ConflictError, before anything is unpacked, if the disk has less room than the files need."""
-    place = next(each for each in (target, *target.parents) if each.is_dir())
+    place = next(directory for directory in (target, *target.parents) if directory.is_dir())
     free = shutil.disk_usage(place).free
     if manifest.size > free:
         raise ConflictError(

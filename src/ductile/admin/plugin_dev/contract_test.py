@@ -265,7 +265,7 @@ def check_wrong_protocol(ran: RunOnceResult) -> CheckResult:
 
 
 def check_end_of_input(ran: RunOnceResult, first: Iterable[RunOnceResult]) -> CheckResult:
-    if all(each.kind not in _ANSWERED for each in first):
+    if all(mark.kind not in _ANSWERED for mark in first):
         return _skipped(ContractCheck.END_OF_INPUT)
     if ran.kind != "timeout":
         return _passed(ContractCheck.END_OF_INPUT, "ends")

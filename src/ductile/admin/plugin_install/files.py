@@ -39,11 +39,11 @@ def stage_plugin(root: Path, name: str, tree: SourceTree, record: SourceRecord) 
         _remove(staged)
         staged.mkdir(mode=stat.S_IRWXU)
         directories = {staged}
-        contents = {each: (file.data, file.executable) for each, file in tree.files.items()}
+        contents = {path: (file.data, file.executable) for path, file in tree.files.items()}
         contents[RECORD_FILE] = (record.encode(), False)
         for relative, (data, executable) in contents.items():
             path = staged / relative
-            for parent in [each for each in path.parents if each.is_relative_to(staged)]:
+            for parent in [directory for directory in path.parents if directory.is_relative_to(staged)]:
                 directories.add(parent)
             path.parent.mkdir(mode=stat.S_IRWXU, parents=True, exist_ok=True)
             _write(path, data, (0o700 | shared) if executable else (0o600 | shared & 0o044))

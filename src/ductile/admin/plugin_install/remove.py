@@ -51,7 +51,7 @@ def plan_plugin_removal(
                 raise
             # The configuration was valid with it: what is wrong without it names it.
             # Their lines are those of the text without the plugin, so they are looked up again.
-            paths = [parse_key(each.key) if each.key else () for each in error.problems]
+            paths = [parse_key(problem.key) if problem.key else () for problem in error.problems]
             places = [problem_at(opened.loaded.location(*path), path, f"this names {name}") for path in paths]
             raise ConfigError(
                 f"{name} is still in use, so nothing was removed",

@@ -31,8 +31,8 @@ def seal_fingerprint(directory: Path, plugin: str, fingerprint: str | None) -> N
     sealed = read_checksums(directory)
     if sealed is None:
         return
-    known = {name: each for name, each in sealed.plugins.items() if name != plugin}
-    pending = {name: each for name, each in sealed.pending_plugins.items() if name != plugin}
+    known = {name: sums for name, sums in sealed.plugins.items() if name != plugin}
+    pending = {name: entry for name, entry in sealed.pending_plugins.items() if name != plugin}
     now = known if fingerprint is None else known | {plugin: fingerprint}
     write_checksums(
         directory,
@@ -44,6 +44,6 @@ def seal_pending(directory: Path, plugin: str, fingerprint: str | None) -> None:
     """Make this fingerprint, or none, valid beside the sealed one of a plugin until `seal_fingerprint`."""
     sealed = read_checksums(directory)
     if sealed is not None:
-        pending = {name: each for name, each in sealed.pending_plugins.items() if name != plugin}
+        pending = {name: entry for name, entry in sealed.pending_plugins.items() if name != plugin}
         pending |= {} if fingerprint is None else {plugin: fingerprint}
         write_checksums(directory, replace(sealed, pending_plugins=MappingProxyType(pending)))

@@ -48,7 +48,7 @@ class SourceTree(Value):
     special: Mapping[str, str]
 
     def without(self, name: str) -> SourceTree:
-        return replace(self, files={each: file for each, file in self.files.items() if each != name})
+        return replace(self, files={path: file for path, file in self.files.items() if path != name})
 
     def below(self, directory: str) -> SourceTree:
         """The part below a directory; `.` for all of it."""
@@ -57,11 +57,11 @@ class SourceTree(Value):
         start = f"{directory}/"
         return SourceTree(
             files={
-                name.removeprefix(start): each for name, each in self.files.items() if name.startswith(start)
+                name.removeprefix(start): path for name, path in self.files.items() if name.startswith(start)
             },
             special={
-                name.removeprefix(start): each
-                for name, each in self.special.items()
+                name.removeprefix(start): path
+                for name, path in self.special.items()
                 if name.startswith(start)
             },
         )
@@ -212,13 +212,13 @@ def _read_zip(stream: BinaryIO, path: Path) -> SourceTree:
 def plugin_directories(tree: SourceTree) -> dict[str, str]:
     """Return the plugins of a tree: their names, and their directories in it (`.` for the tree itself)."""
     found: dict[str, str] = {}
-    for name in sorted(tree.files, key=lambda each: (each.count("/"), each)):
+    for name in sorted(tree.files, key=lambda path: (path.count("/"), path)):
         path = PurePosixPath(name)
         hidden = any(part in SHARED_DIRECTORIES or part.startswith(".") for part in path.parts[:-1])
         if path.name != MANIFEST_FILE or len(path.parts) > _MAX_DEPTH or hidden:
             continue
         directory = str(path.parent)
-        if any(directory.startswith(f"{each}/") or each == "." for each in found.values()):
+        if any(directory.startswith(f"{parent}/") or parent == "." for parent in found.values()):
             continue  # a file of another plugin
         node = parse_yaml(tree.files[name].data, file=name)
         found.setdefault(declared_name(node) or path.parent.name, directory)

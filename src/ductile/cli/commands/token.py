@@ -123,7 +123,7 @@ def show(invocation: Invocation) -> CommandResult:
         wanted = find_row(list_rows(invocation.config, invocation.environ), invocation.text("NAME"))
         connection = _connection(invocation)
         if connection is None:
-            row = next(each for each in _found(invocation)["tokens"] if each["name"] == wanted.name)
+            row = next(token for token in _found(invocation)["tokens"] if token["name"] == wanted.name)
         else:  # it knows how much of the limits is used
             row = exchange(invocation, connection, "token.show", {"name": wanted.name})
 
@@ -294,13 +294,13 @@ def _found(invocation: Invocation) -> Document:
 def _limits_table(limits: list[Document], console: Console) -> str:
     rows = [
         [
-            each["limit"],
-            each["target"] or "all jobs",
-            f"{each['used']:g}",
-            f"{each['maximum']:g}",
-            "when they end" if each["resets_at"] is None else fmt.time(each["resets_at"], console),
+            limit["limit"],
+            limit["target"] or "all jobs",
+            f"{limit['used']:g}",
+            f"{limit['maximum']:g}",
+            "when they end" if limit["resets_at"] is None else fmt.time(limit["resets_at"], console),
         ]
-        for each in limits
+        for limit in limits
     ]
     return console.table(["LIMIT", "OF", "USED", "ALLOWED", "RESETS"], rows)
 

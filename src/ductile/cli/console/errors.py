@@ -43,7 +43,7 @@ def problems_as_text(problems: Sequence[Problem], console: Console, *, common_hi
     """One paragraph for each problem, by file and line. A hint that is the common one is left out."""
     paragraphs = []
     files = list(dict.fromkeys(problem.file for problem in problems))
-    for problem in sorted(problems, key=lambda each: (files.index(each.file), each.line or 0)):
+    for problem in sorted(problems, key=lambda problem: (files.index(problem.file), problem.line or 0)):
         place = console.style("bold", console.path(problem.location))
         title = "  ".join(part for part in (place, printable(problem.key or "")) if part)
         hint = None if problem.hint == common_hint else problem.hint

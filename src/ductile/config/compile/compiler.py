@@ -98,7 +98,7 @@ def compile_snapshot(loaded: LoadedConfig, discovery: Discovery) -> Snapshot:
         report.warnings += check_changes(violations, loaded.directory, Tier.OPERATIONAL, refuse=loaded.strict)
     routes = tuple(
         EventRoute(source=route.source, event_type=route.event_type, plugin=plugin, command=command)
-        for route, (plugin, command) in ((each, parse_target(each.to)) for each in config.routes)
+        for route, (plugin, command) in ((route, parse_target(route.to)) for route in config.routes)
     )
     secrets = {token.name: token.key for token in config.tokens if token.scopes_file is None}
     granted = {file.token: file.scopes for file in loaded.scope_files}

@@ -160,7 +160,7 @@ def _key_of_model(root: MapNode, path: KeyPath) -> SettingKey:
                 key, field_type = None, inner
             case _:
                 parent = node_at(root, here[:-1])
-                names = [each.text for each, _ in parent.entries] if isinstance(parent, MapNode) else []
+                names = [node.text for node, _ in parent.entries] if isinstance(parent, MapNode) else []
                 beside = f"{format_path(here[:-1])} has {', '.join(names)}" if names else None
                 hint = did_you_mean(str(part), names) or beside
                 raise NotFoundError(f"nothing is set at {format_path(path)}", hint=hint)

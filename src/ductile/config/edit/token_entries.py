@@ -51,7 +51,7 @@ class TokenRow(Value):
 
     @property
     def variables(self) -> tuple[str, ...]:
-        return tuple(each for each in (self.variable, self.previous_variable) if each is not None)
+        return tuple(variable for variable in (self.variable, self.previous_variable) if variable is not None)
 
 
 def list_tokens(config_path: str | None, environ: Mapping[str, str]) -> tuple[TokenRow, ...]:

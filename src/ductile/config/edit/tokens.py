@@ -116,7 +116,9 @@ def create_token(
         files=_names(config_file.parent, files),
         value=None if dry_run else secret,
         written=not dry_run,
-        warnings=tuple(each for each in loaded.warnings if (each.key or "").startswith(f"tokens[{index}].")),
+        warnings=tuple(
+            warning for warning in loaded.warnings if (warning.key or "").startswith(f"tokens[{index}].")
+        ),
     )
 
 
@@ -339,7 +341,11 @@ def revoke_token(
 def _without_variable(sources: ConfigFiles, row: TokenRow, others: list[TokenRow]) -> dict[Path, bytes]:
     """The env files without the token's values, unless something else refers to them."""
     shared = {variable for other in others for variable in other.variables}
-    gone = [each for each in row.variables if each not in shared and count_references(sources, each) == 1]
+    gone = [
+        variable
+        for variable in row.variables
+        if variable not in shared and count_references(sources, variable) == 1
+    ]
     found = {}
     for file in load_environment_files(sources.root, sources.directory).files:
         data = file.data

@@ -90,9 +90,9 @@ class SealDifference(Value):
     def unsealed_besides(self, change: PlannedChange) -> tuple[str, ...]:
         """The files and plugins that had unsealed changes before this one, which it would seal as well."""
         names = [
-            each.name
-            for each in self.files
-            if each.name not in change.contents or change.before[each.name] != self.sealed.get(each.name)
+            file.name
+            for file in self.files
+            if file.name not in change.contents or change.before[file.name] != self.sealed.get(file.name)
         ]
         return (*names, *(f"plugin {name}" for name in self.plugins))
 
@@ -206,8 +206,8 @@ def undo_change(directory: Path) -> tuple[FileReplacement, ...]:
     with lock_config_directory(directory, resume=True):
         journal = _read_journal(directory)
         turned = tuple(
-            FileReplacement(name=each.name, before=each.after, after=each.before)
-            for each in journal.replacements
+            FileReplacement(name=replacement.name, before=replacement.after, after=replacement.before)
+            for replacement in journal.replacements
         )
         _replace_files(directory, turned)
         if journal.seal_before is None:
@@ -267,16 +267,21 @@ def _complete(directory: Path, journal: _Journal) -> None:
 def _replace_files(directory: Path, replacements: tuple[FileReplacement, ...]) -> None:
     """Give each file its new content, unless it has it already. Checks all before it changes one."""
     missing = []
-    for each in replacements:
-        known = present_hash(directory, each.name)
-        if known == each.after:
+    for replacement in replacements:
+        known = present_hash(directory, replacement.name)
+        if known == replacement.after:
             continue
-        if known != each.before:
+        if known != replacement.before:
             raise ConflictError(
-                f"{each.name} was changed after the change of several files was interrupted",
-                hint=f"Restore {each.name}, then repeat the command.",
+                f"{replacement.name} was changed after the change of several files was interrupted",
+                hint=f"Restore {replacement.name}, then repeat the command.",
             )
-        missing.append((each.name, None if each.after is None else _kept(directory, each.name, each.after)))
+        missing.append(
+            (
+                replacement.name,
+                None if replacement.after is None else _kept(directory, replacement.name, replacement.after),
+            )
+        )
     for name, data in missing:
         if data is None:
             (directory / name).unlink(missing_ok=True)
@@ -305,7 +310,9 @@ def _to_json(journal: _Journal) -> dict[str, object]:
     return {
         "command": journal.command,
         "author": journal.author,
-        "files": [[each.name, each.before, each.after] for each in journal.replacements],
+        "files": [
+            [replacement.name, replacement.before, replacement.after] for replacement in journal.replacements
+        ],
         "seal_before": journal.seal_before,
         "seal_after": journal.seal_after,
     }

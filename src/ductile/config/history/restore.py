@@ -36,15 +36,17 @@ def find_seal(records: Sequence[SealRecord], wanted: str | None, *, present: str
     Raises NotFoundError, or UsageError for a prefix of several ids.
     """
     if wanted is None:
-        earlier = [each for each in records if each.id != present and each.command != UNSEALED]
+        earlier = [record for record in records if record.id != present and record.command != UNSEALED]
         if not earlier:
             raise NotFoundError(
                 "there is no earlier sealed configuration",
                 hint="`ductile config history` lists what there is.",
             )
         return earlier[-1]
-    found = [each for each in records if each.id.startswith(wanted)] if len(wanted) >= MIN_ID_DIGITS else []
-    ids = {each.id for each in found}
+    found = (
+        [record for record in records if record.id.startswith(wanted)] if len(wanted) >= MIN_ID_DIGITS else []
+    )
+    ids = {record.id for record in found}
     if len(ids) > 1:
         raise UsageError(f"{wanted} is the beginning of several ids: {', '.join(sorted(ids))}")
     if not found:

@@ -112,7 +112,7 @@ class _Loader:
     def load(self, path: Path, *, included_at: SourceLocation | None) -> None:
         real = path.resolve()
         if real in self._open:
-            cycle = " → ".join(each.name for each in (*self._open[self._open.index(real) :], real))
+            cycle = " → ".join(file.name for file in (*self._open[self._open.index(real) :], real))
             self._add_problem(included_at, f"{path} includes itself: {cycle}")
             return
         if real in self._seen:

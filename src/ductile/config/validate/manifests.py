@@ -123,9 +123,9 @@ def _warn_if_nothing_emits(
     known: set[str] = set()
     for plugin in emitters.values():
         commands = plugin.installed.manifest.commands.values() if plugin.installed else ()
-        if not any(each.declares_events for each in commands):
+        if not any(command.declares_events for command in commands):
             return
-        known |= {event.type for each in commands for event in each.emits}
+        known |= {event.type for command in commands for event in command.emits}
     if source is None:
         known |= {route.event_type for route in config.routes}
         known |= {endpoint.event for endpoint in config.webhooks.endpoints if endpoint.event is not None}

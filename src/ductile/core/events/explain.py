@@ -76,7 +76,7 @@ def _explain(
             kind=TargetKind.ROUTE, target=route.target, outcome=outcome, reason=reason, deciding=deciding
         )
     started = policy.pipelines.started_by(event.type, event.source)
-    hook = next((each for each in Hook if each == event.type), None)
+    hook = next((hook for hook in Hook if hook == event.type), None)
     hooked = () if hook is None else policy.pipelines.hooked(hook, event.source)
     for pipeline in policy.pipelines.by_name.values():
         if pipeline.on is not None:

@@ -161,8 +161,8 @@ def _text(count: int, reasons: dict[str, dict[str, int]], examples: Sequence[Rep
         return f"{only.name} failed{again}: {_line(only)}\nductile job explain {only.job_id}"
     lines = [f"{count} jobs failed"]
     for name, counts in reasons.items():
-        each = ", ".join(f"{reason} {number}" for reason, number in counts.items())
-        lines.append(f"{name}: {sum(counts.values())} ({each})")
+        listed = ", ".join(f"{reason} {number}" for reason, number in counts.items())
+        lines.append(f"{name}: {sum(counts.values())} ({listed})")
     lines.append("")
     lines += [f"{failure.job_id} {failure.name}: {_line(failure)}" for failure in examples]
     if count > len(examples):

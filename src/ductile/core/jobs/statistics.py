@@ -130,7 +130,7 @@ def group_endings(endings: Iterable[BadEnding]) -> tuple[EndingGroup, ...]:
         grouped.setdefault((ending.plugin, ending.command, ending.reason), []).append(ending)
     groups = []
     for (plugin, command, reason), own in grouped.items():
-        own.sort(key=lambda each: (each.completed_at, each.job_id))
+        own.sort(key=lambda ending: (ending.completed_at, ending.job_id))
         groups.append(
             EndingGroup(
                 plugin=plugin,
@@ -142,8 +142,8 @@ def group_endings(endings: Iterable[BadEnding]) -> tuple[EndingGroup, ...]:
                 latest=own[-1],
             )
         )
-    groups.sort(key=lambda each: (each.plugin, each.command, each.reason))
-    groups.sort(key=lambda each: (each.jobs, each.last_at), reverse=True)
+    groups.sort(key=lambda group: (group.plugin, group.command, group.reason))
+    groups.sort(key=lambda group: (group.jobs, group.last_at), reverse=True)
     return tuple(groups)
 
 

@@ -51,18 +51,20 @@ def split_period(since: datetime, until: datetime, parts: int) -> tuple[datetime
 def summarise_span(span: SpanSample, wanted: Iterable[str] | None = None) -> SeriesPoint:
     """The figures of one span; of all plugins, or of those that are wanted."""
     names = None if wanted is None else frozenset(wanted)
-    counted = sum(each.executions for each in span.counted)
+    counted = sum(count.executions for count in span.counted)
     scale = max(1.0, span.total / counted) if counted else 1.0
-    own = [each for each in span.counted if names is None or each.plugin in names]
-    times = [each for each in span.times if names is None or each.plugin in names]
+    own = [count for count in span.counted if names is None or count.plugin in names]
+    times = [time for time in span.times if names is None or time.plugin in names]
     return SeriesPoint(
         at=span.at,
-        executions=_scaled((each.executions for each in own), scale),
-        failures=_scaled((each.failures for each in own), scale),
-        failures_by_plugin={each.plugin: _scaled((each.failures,), scale) for each in own if each.failures},
+        executions=_scaled((count.executions for count in own), scale),
+        failures=_scaled((count.failures for count in own), scale),
+        failures_by_plugin={
+            count.plugin: _scaled((count.failures,), scale) for count in own if count.failures
+        },
         sampled=scale > 1.0,
-        run_time=_percentiles([each.run_time for each in times]),
-        wait=_percentiles([each.wait for each in times]),
+        run_time=_percentiles([time.run_time for time in times]),
+        wait=_percentiles([time.wait for time in times]),
     )
 
 
@@ -71,4 +73,4 @@ def _scaled(counts: Iterable[int], scale: float) -> int:
 
 
 def _percentiles(values: Sequence[timedelta | None]) -> Percentiles | None:
-    return percentiles(each for each in values if each is not None)
+    return percentiles(value for value in values if value is not None)

@@ -223,7 +223,7 @@ def _skip_reasons(
     paused: bool,
 ) -> list[SkipReason | None]:
     """Return for each due occurrence why it is skipped; None if it runs."""
-    reasons = [_reason_from_rule(rule, each, paused=paused) for each in due]
+    reasons = [_reason_from_rule(rule, occurrence, paused=paused) for occurrence in due]
     left = [index for index, reason in enumerate(reasons) if reason is None]
     if rule.preferred_window is not None:
         for index, later in pairwise(left):
@@ -301,9 +301,9 @@ def _to_items(due: Sequence[PlannedOccurrence], reasons: Sequence[SkipReason | N
     """Return one item per run, and one per group of adjacent skips with the same reason."""
     items: list[DueItem] = []
     for reason, group in groupby(zip(due, reasons, strict=True), key=lambda pair: pair[1]):
-        members = [each for each, _ in group]
+        members = [occurrence for occurrence, _ in group]
         if reason is None:
-            items += [DueRun(nominal_at=each.nominal_at, due_at=each.start_at) for each in members]
+            items += [DueRun(nominal_at=member.nominal_at, due_at=member.start_at) for member in members]
         else:
             first, last = members[0].nominal_at, members[-1].nominal_at
             items.append(Skip(nominal_at=first, until_at=last, count=len(members), reason=reason))

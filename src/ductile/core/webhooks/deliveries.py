@@ -57,7 +57,7 @@ def merge_subscriptions(
     If both have the same URL, it gets the states of both, each once.
     """
     if named is None or configured is None:
-        return tuple(each for each in (named, configured) if each is not None)
+        return tuple(url for url in (named, configured) if url is not None)
     if named.url != configured.url:
         return (named, configured)
     return (replace(named, events=merge_choices(named.events, configured.events)),)

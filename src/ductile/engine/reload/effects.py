@@ -59,7 +59,8 @@ def compare_snapshots(old: Snapshot, new: Snapshot) -> Effects:
         pipelines=compare_names(old.pipelines, new.pipelines),
         routes=compare_names(_routes(old), _routes(new)),
         webhooks=compare_names(
-            {each.path: each for each in old.webhooks}, {each.path: each for each in new.webhooks}
+            {webhook.path: webhook for webhook in old.webhooks},
+            {webhook.path: webhook for webhook in new.webhooks},
         ),
         tokens=compare_names(_tokens(old), _tokens(new)),
         settings=tuple(name for name in after if after[name] != before[name]),

@@ -69,7 +69,7 @@ class ReloadResult(Value):
             RemovedPluginWork(plugin=name, jobs=jobs.get(name, 0), runs=runs.get(name, 0))
             for name in sorted({*self.effects.plugins.removed, *jobs})
         )
-        return replace(self, ends=tuple(each for each in work if each.jobs or each.runs))
+        return replace(self, ends=tuple(end for end in work if end.jobs or end.runs))
 
 
 class Reloader:

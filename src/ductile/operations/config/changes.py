@@ -94,4 +94,4 @@ async def _loads(context: OperationContext, since: datetime) -> list[HistoryEntr
         seals = ()
     active = context.snapshot().fingerprint
     entries = await asyncio.to_thread(merge_history, directory, loads, seals, active=active)
-    return [each for each in entries if each.at >= timestamp(since)]
+    return [entry for entry in entries if entry.at >= timestamp(since)]

@@ -73,7 +73,7 @@ async def show_diff(context: OperationContext, request: DiffConfig) -> ConfigDif
         error = invalid
     comparisons = await asyncio.to_thread(_with_disk, active, disk)
     return ConfigDiff(
-        comparisons=tuple(_shown(each, request) for each in comparisons),
+        comparisons=tuple(_shown(comparison, request) for comparison in comparisons),
         problem=None if error is None else error.message,
     )
 
@@ -84,7 +84,7 @@ def _with_disk(active: Snapshot, disk: Snapshot | None) -> tuple[Comparison, ...
     present = None if disk is None else {name: file.hash for name, file in disk.checksums.files.items()}
     keys = () if disk is None else compare_configs(active.comparable, disk.comparable)
     first = compare_hashes(directory, (_IN_FORCE, in_force), present)
-    lines = tuple(each.describe() for each in keys[:MAX_KEYS])
+    lines = tuple(key.describe() for key in keys[:MAX_KEYS])
     known = all(file.differences or file.change != "changed" for file in first.files) and bool(first.files)
     return (
         Comparison(
@@ -126,9 +126,9 @@ def _compare(
         before=before[0],
         after=after[0],
         same=not files,
-        files=tuple(changed_file(each) for each in files),
+        files=tuple(changed_file(file) for file in files),
         keys=(),
-        hashes={each.name: (before[1].get(each.name), after[1].get(each.name)) for each in files},
+        hashes={file.name: (before[1].get(file.name), after[1].get(file.name)) for file in files},
     )
 
 
@@ -147,7 +147,7 @@ def compare_ids(directory: Path, loads: Sequence[ConfigRecord], before: str, aft
         if after is None:
             raise
     first, second = _find_load(loads, before), _find_load(loads, after)
-    lines = tuple(each.describe() for each in load_differences(first, second)[:MAX_KEYS])
+    lines = tuple(difference.describe() for difference in load_differences(first, second)[:MAX_KEYS])
     return Comparison(
         before=first.files or first.hash,
         after=second.files or second.hash,

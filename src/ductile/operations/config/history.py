@@ -129,8 +129,8 @@ def _sealed_entry(directory: Path, seal: SealRecord, before: SealRecord | None) 
     changes = ""
     if before is not None:
         differences = compare_file_sets(directory, before.files, seal.files)
-        settings = [setting for each in differences for setting in each.settings]
-        changes = summarise(settings, most=4) or ", ".join(each.name for each in differences)
+        settings = [setting for difference in differences for setting in difference.settings]
+        changes = summarise(settings, most=4) or ", ".join(difference.name for difference in differences)
     return HistoryEntry(
         id=seal.id,
         at=timestamp(seal.at),

@@ -57,7 +57,7 @@ class PlannedConfig(Value):
 
 
 def _decode_files(name: str, value: JsonValue) -> dict[str, str | None]:
-    if not isinstance(value, dict) or not all(isinstance(each, str | None) for each in value.values()):
+    if not isinstance(value, dict) or not all(isinstance(text, str | None) for text in value.values()):
         raise refused(name, f"{name} has to be an object of texts")
     return {file: None if text is None else str(text) for file, text in value.items()}
 
@@ -128,8 +128,8 @@ def check_tokens(context: OperationContext, planned: PlannedConfig) -> None:
 
 def new_warnings(active: Snapshot, warnings: tuple[ConfigProblem, ...]) -> tuple[ConfigProblem, ...]:
     """The warnings that the configuration in force does not have."""
-    known = {(each.key, each.message) for each in active.warnings}
-    return tuple(each for each in warnings if (each.key, each.message) not in known)
+    known = {(warning.key, warning.message) for warning in active.warnings}
+    return tuple(warning for warning in warnings if (warning.key, warning.message) not in known)
 
 
 def refuse_other_plan(found: str, wanted: str | None) -> None:
@@ -157,7 +157,7 @@ def refuse_restored_tokens(tokens: NameChanges) -> None:
 
 
 def changed_files(difference: SealDifference) -> tuple[ChangedFile, ...]:
-    files = [changed_file(each) for each in difference.files]
+    files = [changed_file(file) for file in difference.files]
     plugins = (
         ChangedFile(name=f"plugin {name}", change="changed", differences=()) for name in difference.plugins
     )

@@ -54,9 +54,9 @@ _OF_THE_MACHINE = (
 
 
 def _decode_keys(name: str, value: JsonValue) -> tuple[str, ...]:
-    if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
         raise refused(name, f"{name} has to be a list of keys, such as plugins.echo.timeout")
-    return tuple(str(each) for each in value)
+    return tuple(str(item) for item in value)
 
 
 def _decode_scopes(name: str, value: JsonValue) -> dict[str, tuple[str, ...]]:

@@ -145,7 +145,7 @@ async def _compare_jobs(
             not_compared=(f"everything: no earlier job of {job.plugin} {job.command} succeeded",)
         )
     with_output = await context.store.list_executions(found.job_id)
-    good = next((each for each in with_output if each.execution == found.execution), found)
+    good = next((execution for execution in with_output if execution.execution == found.execution), found)
     good_job = await context.store.get_job(good.job_id)
     last = executions[-1] if executions else None
     began = job.created_at if last is None else last.started_at
@@ -181,23 +181,23 @@ async def _compare_runs(
     failed = first_failed(record) if job.plugin == RUN_PLUGIN else job
     # The failure can follow from steps that ended before it; its own input and plugin are compared too.
     upstream = [
-        each
-        for each in record.steps
+        step
+        for step in record.steps
         if failed is None
-        or each.id == failed.id
-        or (each.completed_at is not None and each.completed_at <= failed.created_at)
+        or step.id == failed.id
+        or (step.completed_at is not None and step.completed_at <= failed.created_at)
     ]
-    before = [await _trace(context, good, each) for each in good.steps[:MAX_COMPARED_STEPS]]
-    now = [await _trace(context, record, each) for each in upstream[:MAX_COMPARED_STEPS]]
+    before = [await _trace(context, good, step) for step in good.steps[:MAX_COMPARED_STEPS]]
+    now = [await _trace(context, record, step) for step in upstream[:MAX_COMPARED_STEPS]]
     outputs = diff.changed_outputs(before, now)
     missing = await _missing_references(context, record, failed)
     chosen = diff.first_change(outputs, missing)
-    plugins = tuple(dict.fromkeys(each.plugin for each in upstream))
-    good_at, now_at = (each.job.started_at or each.job.created_at for each in (good, record))
+    plugins = tuple(dict.fromkeys(step.plugin for step in upstream))
+    good_at, now_at = (side.job.started_at or side.job.created_at for side in (good, record))
     good_config, now_config = config_at(configs, good_at), config_at(configs, now_at)
     files, unknown_files = await _compare_files(context, plugins, now_config, good_at, now_at)
     left_out = len(upstream) - MAX_COMPARED_STEPS
-    same_step = (each.id for each in good.steps if each.step_path == job.step_path)
+    same_step = (step.id for step in good.steps if step.step_path == job.step_path)
     return RunComparison(
         compared_with=good.job.id if job.plugin == RUN_PLUGIN else next(same_step, good.job.id),
         differences=(
@@ -231,7 +231,7 @@ async def _compare_runs(
             ChangedStep,
             chosen.step,
             step=chosen.step.path,
-            changes=tuple(from_record(ChangedField, each) for each in chosen.changes),
+            changes=tuple(from_record(ChangedField, change) for change in chosen.changes),
             needed_by=diff.explained_references(chosen, missing),
         ),
     )
@@ -239,8 +239,8 @@ async def _compare_runs(
 
 def first_failed(record: RunRecord) -> Job | None:
     """The step that failed first: the failures after it follow from it."""
-    bad = [each for each in record.steps if each.status in (JobStatus.FAILED, JobStatus.DEAD)]
-    return min(bad, key=lambda each: each.completed_at or each.created_at, default=None)
+    bad = [step for step in record.steps if step.status in (JobStatus.FAILED, JobStatus.DEAD)]
+    return min(bad, key=lambda step: step.completed_at or step.created_at, default=None)
 
 
 async def _trace(context: OperationContext, record: RunRecord, member: Job) -> StepTrace:
@@ -298,9 +298,9 @@ def _shape_differences(
     """The chosen change field by field, other outputs by name only; an input only where no output changed."""
     found = [] if chosen is None else [*diff.differences_of(chosen, "output")]
     found += [
-        Difference(what=f"output of step {each.step.path}", good="as it was", now="another shape")
-        for each in outputs
-        if each is not chosen
+        Difference(what=f"output of step {output.step.path}", good="as it was", now="another shape")
+        for output in outputs
+        if output is not chosen
     ]
     for change in inputs[:1] if not outputs else ():
         found += diff.differences_of(change, "input")
@@ -312,9 +312,9 @@ def _execution_differences(good: RunRecord, now: RunRecord, failed: Job | None) 
     row = None if failed is None else now.executions.get(failed.id)
     if failed is None or row is None:
         return []
-    same = [each for each in good.steps if each.step_path == failed.step_path and each.id in good.executions]
+    same = [step for step in good.steps if step.step_path == failed.step_path and step.id in good.executions]
     return [
-        replace(each, what=f"{each.what} of step {failed.step_path}")
+        replace(execution, what=f"{execution.what} of step {failed.step_path}")
         for member in same[:1]
-        for each in diff.compare_executions(good.executions[member.id], row)
+        for execution in diff.compare_executions(good.executions[member.id], row)
     ]

@@ -84,7 +84,7 @@ def compare_configs(
     """Differences between two configurations for jobs of these plugins."""
     if good is None or bad is None or good.hash == bad.hash:
         return
-    changed = [each for plugin in plugins for each in compare_plugin(good, bad, plugin)]
+    changed = [change for plugin in plugins for change in compare_plugin(good, bad, plugin)]
     yield from changed
     if not changed:
         # Without recorded plugin versions a change may be one of the plugins' files, or of a secret.
@@ -212,7 +212,7 @@ def changed_inputs(good: Sequence[StepTrace], now: Sequence[StepTrace]) -> tuple
     """The steps whose input has another shape, in the order of `now`."""
     found = []
     for step in now:
-        inputs = [each.given for each in _same_step(good, step) if each.given is not None]
+        inputs = [other.given for other in _same_step(good, step) if other.given is not None]
         if step.given is not None and (changes := closest_changes(inputs, step.given, _PAYLOAD)):
             found.append(StepChange(step=step, changes=changes))
     return tuple(found)
@@ -247,7 +247,11 @@ def first_change(changes: Sequence[StepChange], missing: Sequence[MissingReferen
     """The first change that explains a missing reference, else the first that took a field away, else any."""
     for candidates in (
         [change for change in changes if explained_references(change, missing)],
-        [each for each in changes if any(field.kind is not FieldChangeKind.NEW for field in each.changes)],
+        [
+            change
+            for change in changes
+            if any(field.kind is not FieldChangeKind.NEW for field in change.changes)
+        ],
         changes,
     ):
         if candidates:
@@ -259,7 +263,9 @@ def explained_references(
     change: StepChange, missing: Sequence[MissingReference]
 ) -> tuple[MissingReference, ...]:
     """The missing references that a change explains."""
-    return tuple(each for each in missing if any(_explains(field, each) for field in change.changes))
+    return tuple(
+        reference for reference in missing if any(_explains(field, reference) for field in change.changes)
+    )
 
 
 def _explains(field: FieldChange, missing: MissingReference) -> bool:
@@ -274,7 +280,7 @@ def describe_change(change: StepChange, missing: Sequence[MissingReference]) -> 
     """One or two sentences: which step, what changed in its output, and which step needs it."""
 
     def rank(field: FieldChange) -> int:
-        if any(_explains(field, each) for each in missing):
+        if any(_explains(field, reference) for reference in missing):
             return 0
         return 2 if field.kind is FieldChangeKind.NEW else 1
 
@@ -283,8 +289,8 @@ def describe_change(change: StepChange, missing: Sequence[MissingReference]) -> 
     more = len(change.changes) - len(fields)
     tail = f"; and {more} more" if more > 0 else ""
     needs = [
-        f" Step {each.step} needs {each.reference} ({each.place})."
-        for each in explained_references(change, missing)
+        f" Step {reference.step} needs {reference.reference} ({reference.place})."
+        for reference in explained_references(change, missing)
     ]
     return f"The first step whose output changed is {change.step.name}: {described}{tail}.{''.join(needs)}"
 
@@ -346,11 +352,11 @@ def _changed_keys(before: Node, after: Node) -> list[str]:
 
 
 def _same_step(good: Sequence[StepTrace], step: StepTrace) -> list[StepTrace]:
-    return [each for each in good if each.path == step.path]
+    return [other for other in good if other.path == step.path]
 
 
 def _output_changes(good: Sequence[StepTrace], step: StepTrace) -> Iterator[FieldChange]:
-    before = [each.emitted for each in good if each.emitted is not None]
+    before = [other.emitted for other in good if other.emitted is not None]
     if step.emitted is None or not before:
         return
     for event_type, payloads in step.emitted.items():
@@ -360,8 +366,8 @@ def _output_changes(good: Sequence[StepTrace], step: StepTrace) -> Iterator[Fiel
             continue
         for payload in payloads:
             yield from closest_changes(known, payload, _PAYLOAD) or ()
-    for event_type in dict.fromkeys(event_type for each in before for event_type in each):
-        if event_type not in step.emitted and all(event_type in each for each in before):
+    for event_type in dict.fromkeys(event_type for payloads in before for event_type in payloads):
+        if event_type not in step.emitted and all(event_type in payloads for payloads in before):
             yield _event_change(event_type, FieldChangeKind.REMOVED)
 
 

@@ -105,7 +105,7 @@ def _machine_findings(snapshot: Snapshot, *, daemon_runs: bool) -> Iterator[Doct
     yield from local.plugin_findings(snapshot)
     yield from local.listener_findings(snapshot, daemon_runs=daemon_runs)
     places = (state.directory, *state.directory.parents)
-    directory = next((each for each in places if each.is_dir()), None)
+    directory = next((place for place in places if place.is_dir()), None)
     if directory is not None:
         yield local.check_space(os.statvfs(directory), str(directory))
 
@@ -324,7 +324,7 @@ def failure_findings(failures: RecentFailures, allow: Sequence[str]) -> Iterator
         )
     if not failures.endings and not failures.removed:
         yield DoctorCheck.JOBS.ok("no job failed for good within a day")
-    yield from (_receiver_finding(each, allow) for each in failures.receivers)
+    yield from (_receiver_finding(receiver, allow) for receiver in failures.receivers)
     if not failures.receivers:
         yield DoctorCheck.RECEIVERS.ok("every receiver accepts its state webhooks")
 

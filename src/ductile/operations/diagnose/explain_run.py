@@ -96,7 +96,7 @@ def describe_steps(record: RunRecord) -> tuple[StepReport, ...]:
         jobs.setdefault(member.step_path or "", []).append(member)
     durations = {job_id: milliseconds(row.duration) for job_id, row in record.executions.items()}
     if record.graph is None:
-        return tuple(_report(path, None, each, (), durations) for path, each in jobs.items())
+        return tuple(_report(path, None, own_jobs, (), durations) for path, own_jobs in jobs.items())
     notes: dict[str, list[LedgerRow]] = {}
     for note in record.ledger_entries:
         step = note.data.get("step")

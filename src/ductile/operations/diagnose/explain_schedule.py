@@ -119,7 +119,7 @@ async def _load_records(context: OperationContext, request: OneSchedule) -> _Sch
         schedule_id = entry.schedule_id
     except NotFoundError:
         # A schedule that no daemon has loaded yet is explained too.
-        own = [] if plugin is None else [each.id for each in plugin.schedules]
+        own = [] if plugin is None else [schedule.id for schedule in plugin.schedules]
         schedule_id = request.schedule or (own[0] if len(own) == 1 else DEFAULT_SCHEDULE)
         if schedule_id not in own:
             raise

@@ -84,7 +84,7 @@ class DoctorReport(Response):
 
 
 def worst_level(findings: Iterable[DoctorFinding]) -> FindingLevel:
-    return max((each.level for each in findings), key=list(FindingLevel).index, default=FindingLevel.OK)
+    return max((finding.level for finding in findings), key=list(FindingLevel).index, default=FindingLevel.OK)
 
 
 def build_report(findings: Sequence[DoctorFinding]) -> DoctorReport:
@@ -92,8 +92,10 @@ def build_report(findings: Sequence[DoctorFinding]) -> DoctorReport:
     checks, levels = list(DoctorCheck), list(FindingLevel)
     return DoctorReport(
         verdict=worst_level(findings),
-        counts=LevelCounts(**{level: sum(each.level is level for each in findings) for level in levels}),
+        counts=LevelCounts(
+            **{level: sum(finding.level is level for finding in findings) for level in levels}
+        ),
         findings=tuple(
-            sorted(findings, key=lambda each: (checks.index(each.check), -levels.index(each.level)))
+            sorted(findings, key=lambda finding: (checks.index(finding.check), -levels.index(finding.level)))
         ),
     )

@@ -128,8 +128,8 @@ async def _why_not_started(context: OperationContext, job: Job) -> WaitExplanati
             why = f"{job_text(found, context.now())} initialises the plugin and has not ended."
             return WaitExplanation(why=why, blocker=found, advice=_ways_past(found))
     rows = (await context.store.list_jobs(JobFilter(status=JobStatus.RUNNING), limit=_PAGE)).rows
-    running = [each for each in rows if each.plugin != RUN_PLUGIN]
-    own = [each for each in running if each.plugin == job.plugin]
+    running = [other for other in rows if other.plugin != RUN_PLUGIN]
+    own = [other for other in running if other.plugin == job.plugin]
     plugin = context.snapshot().plugins.get(job.plugin)
     workers = context.snapshot().max_workers
     full = len(running) >= workers
@@ -178,7 +178,7 @@ def _raise_limits(limits: Mapping[str, int]) -> tuple[str, ...]:
     first, *others = settings
     return (
         f"To let more run at once: {first}",
-        *(f"and: {each}" for each in others),
+        *(f"and: {cause}" for cause in others),
         "and then: ductile system reload",
     )
 
@@ -186,7 +186,7 @@ def _raise_limits(limits: Mapping[str, int]) -> tuple[str, ...]:
 def _limit_reached(
     context: OperationContext, running: Sequence[Job], why: str, advice: tuple[str, ...]
 ) -> WaitExplanation:
-    longest = min(running, key=lambda each: each.started_at or each.created_at)
+    longest = min(running, key=lambda other: other.started_at or other.created_at)
     return WaitExplanation(
         why=f"{why}. The longest: {job_text(longest, context.now())}.",
         blocker=longest,
@@ -195,7 +195,7 @@ def _limit_reached(
 
 
 async def _why_steps_wait(context: OperationContext, run: RunRecord) -> WaitExplanation:
-    live = [each for each in run.steps if each.status in (JobStatus.QUEUED, JobStatus.RUNNING)]
+    live = [step for step in run.steps if step.status in (JobStatus.QUEUED, JobStatus.RUNNING)]
     if not live:
         return WaitExplanation(why="none of its steps is live.", advice=("ductile system selfcheck",))
     sentences, blocker, advice = [], None, []

@@ -282,7 +282,7 @@ async def resend_deliveries(context: OperationContext, request: ResendDeliveries
         is_all = len(rows) < request.limit
         matched += len(rows) if is_all else await context.store.count_deliveries(one, limit=_MAX_COUNTED)
         found += [replace(row, body="") for row in rows]  # bodies may be large
-    selected = sorted(found, key=lambda each: each.seq)[-request.limit :]
+    selected = sorted(found, key=lambda job: job.seq)[-request.limit :]
 
     async def resend(delivery: Delivery) -> None:
         if not request.dry_run and not await context.store.resend(delivery.id):
@@ -336,7 +336,7 @@ async def _change_all(
     changed, refusals, stopped = 0, list[Refusal](), None
     for batch in batches(selected, apart, _BATCH):
         for item, error in zip(
-            batch, await asyncio.gather(*(_try(change, each) for each in batch)), strict=True
+            batch, await asyncio.gather(*(_try(change, target) for target in batch)), strict=True
         ):
             match error:
                 case None:

@@ -99,16 +99,16 @@ async def export_job(context: OperationContext, request: ExportJob) -> JobExport
         size += len(msgspec.json.encode(exported[-1]))
         if size > MAX_EXPORT_BYTES:
             raise _too_large("the chain has more than 64 MiB of input and output", job)
-    used = {each.config for each in exported}
+    used = {document.config for document in exported}
     return JobExport(
         version=EXPORT_VERSION,
         exported_at=timestamp(context.now()),
         requested_job_id=job.id,
         root_job_id=root.id,
         configs=[
-            ExportedConfig(hash=each.hash, loaded_at=timestamp(each.loaded_at))
-            for each in reversed(configs)
-            if each.hash in used
+            ExportedConfig(hash=config.hash, loaded_at=timestamp(config.loaded_at))
+            for config in reversed(configs)
+            if config.hash in used
         ],
         jobs=exported,
     )

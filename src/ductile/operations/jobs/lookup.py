@@ -165,7 +165,7 @@ async def _latest_of(context: OperationContext, name: str) -> Job:
     known = {*snapshot.plugins, *snapshot.pipelines}
     if name in known:
         raise NotFoundError(f"{name} has not run yet", hint=f"Run it with `ductile run {name}`.")
-    hint = did_you_mean(name, (f"{each}" for each in known)) or "See `ductile plugins`."
+    hint = did_you_mean(name, (f"{candidate}" for candidate in known)) or "See `ductile plugins`."
     raise NotFoundError(f"there is no plugin or pipeline {name}", hint=hint)
 
 

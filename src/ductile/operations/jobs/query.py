@@ -235,10 +235,10 @@ async def open_artifact(context: OperationContext, request: OpenArtifact) -> Ope
     """Open a file that a job left behind. Raises `NotFoundError`, also outside of the configured roots."""
     job = await resolve_job(context, request.job_id)
     name = request.name
-    known = [each for each in job.artifacts if isinstance(each, dict)]
-    found = next((each for each in known if each.get("name") == name), None)
+    known = [artifact for artifact in job.artifacts if isinstance(artifact, dict)]
+    found = next((artifact for artifact in known if artifact.get("name") == name), None)
     if found is None:
-        names = ", ".join(str(each.get("name")) for each in known)
+        names = ", ".join(str(artifact.get("name")) for artifact in known)
         raise NotFoundError(f"the job has no artifact {name}", hint=f"It has {names}." if names else None)
     path = found.get("path")
     if not isinstance(path, str):

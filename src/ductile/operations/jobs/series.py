@@ -63,7 +63,7 @@ async def execution_series(context: OperationContext, request: ShowSeries) -> Ex
         raise UsageError("since is not before now", hint="It is a time in the past, such as 24h.")
     edges = split_period(since, until, request.buckets)
     spans = await context.store.sample_executions(edges, counted=COUNTED, timed=TIMED)
-    plugins = {each.plugin for span in spans for each in span.counted}
+    plugins = {count.plugin for span in spans for count in span.counted}
     # A run is counted by the executions of its steps.
     wanted = plugins - {RUN_PLUGIN} if request.plugin is None else {request.plugin}
     points = [summarise_span(span, wanted) for span in spans]

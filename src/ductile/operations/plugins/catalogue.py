@@ -52,7 +52,7 @@ async def list_plugins(context: OperationContext, _request: NoFields) -> Plugins
                 ListedPlugin,
                 entry,
                 **_summary(entry, unhealthy=entry.configured and entry.name in unhealthy),
-                commands={name: each.type for name, each in commands.items()},
+                commands={name: declared.type for name, declared in commands.items()},
             )
         )
     return Plugins(plugins=listed)
@@ -109,7 +109,7 @@ class ShowPlugin(Value):
 async def show_plugin(context: OperationContext, request: ShowPlugin) -> PluginDetail:
     """One plugin: its manifest, and its setup here. Raises `NotFoundError`."""
     plugin = find_plugin(context.snapshot(), request.plugin)
-    entry = next(each for each in list_entries(context.snapshot()) if each.instance is plugin)
+    entry = next(candidate for candidate in list_entries(context.snapshot()) if candidate.instance is plugin)
     manifest = entry.manifest
     failed_init = (await unhealthy_plugins(context)).get(plugin.name)
     figures = await plugin_figures(context, PluginStats(plugin=plugin.name))
@@ -175,7 +175,9 @@ class PluginFacts(Response):
 
 def _check_reveal(context: OperationContext, request: ShowPluginState) -> None:
     if request.reveal:
-        rights = (auth_scope(each, AccessLevel.WRITE) for each in (AccessResource.PLUGIN, request.plugin))
+        rights = (
+            auth_scope(subject, AccessLevel.WRITE) for subject in (AccessResource.PLUGIN, request.plugin)
+        )
         context.require_scope(*rights)
 
 

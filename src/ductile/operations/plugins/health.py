@@ -133,10 +133,12 @@ def decide_failed_init(records: Sequence[InitRecord], key: InitKey) -> InitRecor
     clears it. A version whose init succeeded earlier is healthy when it comes back.
     """
     ended = [
-        each for each in records if each.key.plugin == key.plugin and each.status is not InitStatus.PENDING
+        record
+        for record in records
+        if record.key.plugin == key.plugin and record.status is not InitStatus.PENDING
     ]
-    own = [each for each in ended if each.key == key]
-    last = own[0] if own else max(ended, key=lambda each: each.updated_at, default=None)
+    own = [record for record in ended if record.key == key]
+    last = own[0] if own else max(ended, key=lambda record: record.updated_at, default=None)
     return last if last is not None and last.status is InitStatus.FAILED else None
 
 

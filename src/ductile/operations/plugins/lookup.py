@@ -45,7 +45,7 @@ def find_plugin(snapshot: Snapshot, name: str) -> PluginInstance:
 
 def unknown_plugin(snapshot: Snapshot, name: str) -> NotFoundError:
     """The error for a name that is not under `plugins`, with the names that may be meant."""
-    if instances := [each for each, plugin in snapshot.plugins.items() if plugin.uses == name]:
+    if instances := [instance for instance, plugin in snapshot.plugins.items() if plugin.uses == name]:
         return NotFoundError(
             f"there is no plugin {name} under `plugins`; it is used under other names",
             hint=f"Name one of {', '.join(instances)}.",

@@ -53,7 +53,7 @@ _WRITES = "it writes: running it again would repeat what it does outside"
 
 def _decode_paths(name: str, value: JsonValue) -> tuple[JsonPath, ...]:
     paths = value if isinstance(value, list) else [value]
-    found = [parse_pattern(each) if isinstance(each, str) else None for each in paths]
+    found = [parse_pattern(path) if isinstance(path, str) else None for path in paths]
     if None in found:
         example = "Write paths such as result.fetched_at or events.*.payload.at."
         raise refused(name, f"{name} has to be a list of paths", example)
@@ -125,10 +125,10 @@ async def replay_plugin(context: OperationContext, request: ReplayPlugin) -> Plu
     try:
         with TemporaryDirectory(prefix="ductile-replay-") as scratch:
             lab = _Lab(context, request, snapshot, runner, scratch)
-            async for each in find_recordings(
+            async for recording in find_recordings(
                 context, snapshot, request.plugin, request.command, limit=request.last
             ):
-                await lab.replay(each)
+                await lab.replay(recording)
             lab.refuse_nothing_replayed()
             return lab.report(plugin)
     finally:
@@ -183,7 +183,7 @@ class _Lab:
                 command=row.command,
                 recorded_at=timestamp(row.completed_at),
                 verdict=verdict,
-                differences=[shown_difference(each) for each in differences[:_MAX_DIFFERENCES]],
+                differences=[shown_difference(difference) for difference in differences[:_MAX_DIFFERENCES]],
                 duration_ms=milliseconds(now.duration),
             )
         )
@@ -233,7 +233,7 @@ class _Lab:
         name = self._request.plugin
         if not self._left_out:
             raise NotFoundError(f"no job of {name} has ended with an answer that is still kept")
-        ((reason, count),) = Counter(each.reason for each in self._left_out).most_common(1)
+        ((reason, count),) = Counter(job.reason for job in self._left_out).most_common(1)
         hint = None
         if reason == _WRITES:
             hint = "Declare commands without side effects as `type: read`, or use --include-writes."
@@ -243,7 +243,7 @@ class _Lab:
         )
 
     def report(self, plugin: PluginInstance) -> PluginReplay:
-        verdicts = Counter(each.verdict for each in self._jobs)
+        verdicts = Counter(job.verdict for job in self._jobs)
         return PluginReplay(
             plugin=plugin.name,
             candidate=_described(plugin),
@@ -299,7 +299,7 @@ def _load_candidate(directory: Path) -> InstalledPlugin:
 def _refuse_outside_roots(snapshot: Snapshot, directory: Path) -> None:
     """Refuse a caller with a token a directory that no plugin could be loaded from."""
     installed = (plugin.installed for plugin in snapshot.plugins.values())
-    roots = {each.root.resolve() for each in installed if each is not None and each.script is None}
+    roots = {plugin.root.resolve() for plugin in installed if plugin is not None and plugin.script is None}
     if directory.resolve().parent not in roots:
         raise DeniedError(
             "over HTTP a candidate has to lie in a plugin root of the configuration",

@@ -110,7 +110,7 @@ def _plugin(plugin: PluginInstance) -> TopologyPlugin:
     return TopologyPlugin(
         name=plugin.name,
         standing=standing_of(plugin),
-        schedules=[from_record(TopologySchedule, each) for each in plugin.schedules],
+        schedules=[from_record(TopologySchedule, schedule) for schedule in plugin.schedules],
         commands={
             name: from_record(TopologyCommand, command, emits=[event.type for event in command.emits])
             for name, command in commands_of(plugin).items()
@@ -127,9 +127,9 @@ def _pipeline(snapshot: Snapshot, pipeline: PipelineSettings) -> TopologyPipelin
         uses=uses,
         calls=sorted({step.call for step in steps if step.call is not None}),
         cannot_run=[
-            each
-            for each in uses
-            if standing_of(snapshot.plugins[parse_target(each)[0]]) is not PluginStanding.ACTIVE
+            use
+            for use in uses
+            if standing_of(snapshot.plugins[parse_target(use)[0]]) is not PluginStanding.ACTIVE
         ],
     )
 
@@ -183,12 +183,12 @@ def _events(snapshot: Snapshot) -> list[TopologyEvent]:
 def _hooks(snapshot: Snapshot) -> list[TopologyHook]:
     """Hooks are not events: they cannot be published, and routes do not take them."""
     sources = [
-        *(name for name, each in snapshot.plugins.items() if each.runnable and each.notify_on_complete),
-        *(f"pipeline:{name}" for name, each in snapshot.pipelines.items() if each.notify_on_complete),
+        *(name for name, plugin in snapshot.plugins.items() if plugin.runnable and plugin.notify_on_complete),
+        *(f"pipeline:{name}" for name, pipeline in snapshot.pipelines.items() if pipeline.notify_on_complete),
     ]
     found = []
     for hook in Hook:
-        heard = [_listener(each) for each in snapshot.pipelines.values() if each.on_hook is hook]
+        heard = [_listener(pipeline) for pipeline in snapshot.pipelines.values() if pipeline.on_hook is hook]
         if sources or heard:
             found.append(TopologyHook(hook=hook, emitted_by=sources, heard_by=heard))
     return found

@@ -114,7 +114,9 @@ async def audit_history(
     for job_id in [row.job_id for row in checked if isinstance(rule.trigger, Every) and row.job_id]:
         # An `every` counts from the first end of its run; a retry by hand does not move it.
         changes = await context.store.list_transitions(job_id)
-        if (end := end_before_manual_retry([(each.at, each.transition) for each in changes])) is not None:
+        if (
+            end := end_before_manual_retry([(change.at, change.transition) for change in changes])
+        ) is not None:
             ended[job_id] = end
     gaps = find_gaps(checked, rule, since=since, until=until, ended=ended)
     return HistoryAudit(

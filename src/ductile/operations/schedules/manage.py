@@ -150,7 +150,9 @@ async def current_schedules(context: OperationContext) -> tuple[ScheduleEntry, .
     stored = await context.store.list_schedules()
     if context.engine is not None:
         # After a reload the scheduler removes entries a moment later than the schedules are gone.
-        return tuple(each for each in stored if configured_schedule(context, each.plugin, each.schedule_id))
+        return tuple(
+            entry for entry in stored if configured_schedule(context, entry.plugin, entry.schedule_id)
+        )
     now = context.now()
     before = {(entry.plugin, entry.schedule_id): entry for entry in stored}
     computed = []
@@ -165,7 +167,11 @@ async def current_schedules(context: OperationContext) -> tuple[ScheduleEntry, .
 def configured_schedule(context: OperationContext, plugin: str, schedule_id: str) -> Schedule | None:
     """The schedule in the configuration, whether or not its plugin can run."""
     found = context.snapshot().plugins.get(plugin)
-    return next((each for each in found.schedules if each.id == schedule_id), None) if found else None
+    return (
+        next((schedule for schedule in found.schedules if schedule.id == schedule_id), None)
+        if found
+        else None
+    )
 
 
 async def list_schedules(context: OperationContext, request: ListSchedules) -> ScheduleList:
@@ -210,9 +216,9 @@ async def preview(context: OperationContext, request: PreviewRuns) -> UpcomingRu
         raise NotFoundError(
             f"there is no schedule {request.schedule}", hint=f"There is {others}." if others else None
         )
-    upcoming = [each for entry in selected for each in _upcoming(context, entry, request.count)]
-    upcoming.sort(key=lambda each: each.start_at)
-    runs = [position for position, each in enumerate(upcoming) if each.skip is None]
+    upcoming = [run for entry in selected for run in _upcoming(context, entry, request.count)]
+    upcoming.sort(key=lambda run: run.start_at)
+    runs = [position for position, run in enumerate(upcoming) if run.skip is None]
     end = runs[request.count - 1] + 1 if len(runs) >= request.count else len(upcoming)
     return UpcomingRuns(occurrences=tuple(upcoming[:end]))
 
@@ -233,13 +239,13 @@ def _upcoming(context: OperationContext, entry: ScheduleEntry, count: int) -> li
     return [
         from_record(
             UpcomingRun,
-            each,
+            run,
             plugin=entry.plugin,
             id=entry.schedule_id,
-            local=_local_time(rule, each.start_at),
-            at_start=_waits_for_start(context, each.start_at),
+            local=_local_time(rule, run.start_at),
+            at_start=_waits_for_start(context, run.start_at),
         )
-        for each in found
+        for run in found
     ]
 
 

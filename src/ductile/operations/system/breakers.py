@@ -77,7 +77,7 @@ async def reset_breakers(context: OperationContext, request: ResetBreakers) -> B
         known_command(plugin, command)  # A command that was removed may still have a breaker.
     if request.dry_run:
         not_closed = [row.command for row in rows if row.breaker.state is not BreakerState.CLOSED]
-        would_reset = tuple(each for each in not_closed if command in (None, each))
+        would_reset = tuple(name for name in not_closed if command in (None, name))
         return BreakersReset(plugin=plugin.name, reset=0, would_reset=would_reset, dry_run=True)
     reset = await context.store.reset_breaker(plugin.name, command)
     return BreakersReset(plugin=plugin.name, reset=reset)

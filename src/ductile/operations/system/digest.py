@@ -128,13 +128,13 @@ async def show_digest(context: OperationContext, request: ShowDigest) -> Digest:
     now = context.now()
     since = request.since or now - _DEFAULT_SPAN
     rows = await context.store.read_digest(since=since, latest=MAX_EXECUTIONS)
-    groups = group_endings(each for each in rows.endings if each.reason not in _CHOSEN)
-    statistics = sorted(rows.executions.plugins, key=lambda each: -each.executions)
+    groups = group_endings(ending for ending in rows.endings if ending.reason not in _CHOSEN)
+    statistics = sorted(rows.executions.plugins, key=lambda plugin: -plugin.executions)
     counts = await context.store.queue_counts()
     lists: dict[str, Sequence[Value | str]] = {
         "ran": [
-            RanPlugin(plugin=each.plugin, executions=each.executions, failed=each.failures)
-            for each in statistics
+            RanPlugin(plugin=plugin.plugin, executions=plugin.executions, failed=plugin.failures)
+            for plugin in statistics
         ],
         "failed": [await _failed(context, group) for group in groups[:_MAX_ITEMS]],
         "skipped": skipped_groups(rows.skipped),
@@ -142,13 +142,13 @@ async def show_digest(context: OperationContext, request: ShowDigest) -> Digest:
         "breakers": await _breakers(context),
         "deliveries": [
             LostGroup(
-                receiver=redact_url(each.receiver),
-                dropped=each.dropped,
-                gone=each.gone,
-                example=each.latest_id,
-                error=_short(each.last_error),
+                receiver=redact_url(plugin.receiver),
+                dropped=plugin.dropped,
+                gone=plugin.gone,
+                example=plugin.latest_id,
+                error=_short(plugin.last_error),
             )
-            for each in rows.lost
+            for plugin in rows.lost
         ],
         "config": config_changes(rows.loads, since),
         "starts": [
@@ -162,7 +162,7 @@ async def show_digest(context: OperationContext, request: ShowDigest) -> Digest:
         "waiting": len(rows.waiting),
     }
     kept = fit_lists(
-        {name: [len(msgspec.json.encode(each)) for each in items] for name, items in lists.items()}, _ROOM
+        {name: [len(msgspec.json.encode(item)) for item in items] for name, items in lists.items()}, _ROOM
     )
     shown: dict[str, Any] = {name: list(items[: kept[name]]) for name, items in lists.items()}
     return Digest(
@@ -171,11 +171,11 @@ async def show_digest(context: OperationContext, request: ShowDigest) -> Digest:
         complete=rows.executions.complete
         and rows.endings_complete
         and since >= now - retention_of(context.snapshot()).job_log,
-        executions=sum(each.executions for each in statistics),
+        executions=sum(plugin.executions for plugin in statistics),
         failed_jobs=sum(group.jobs for group in groups),
-        cancelled_jobs=sum(each.reason in _CHOSEN for each in rows.endings),
+        cancelled_jobs=sum(ending.reason in _CHOSEN for ending in rows.endings),
         waiting_jobs=counts.ready + counts.waiting,
-        interrupted=sum(each.by_status.get(LogStatus.ORPHANED, 0) for each in statistics),
+        interrupted=sum(plugin.by_status.get(LogStatus.ORPHANED, 0) for plugin in statistics),
         more={name: totals[name] - kept[name] for name in totals if totals[name] > kept[name]},
         next=_next_commands(shown),
         **shown,
@@ -217,7 +217,7 @@ def skipped_groups(rows: Sequence[SkippedRuns]) -> list[SkippedGroup]:
         )
         for (plugin, schedule, reason), own in grouped.items()
     ]
-    return sorted(found, key=lambda each: (-each.count, each.plugin, each.schedule))
+    return sorted(found, key=lambda skip: (-skip.count, skip.plugin, skip.schedule))
 
 
 async def _waiting(context: OperationContext, rows: DigestRows) -> list[WaitingGroupReport]:

@@ -191,7 +191,7 @@ def reloaded_response(result: ReloadResult, *, dry_run: bool) -> ConfigReloaded:
         added=effects.plugins.added,
         changed=effects.plugins.changed,
         removed=effects.plugins.removed,
-        schedules=tuple(from_record(ScheduleEffect, each) for each in effects.schedules),
+        schedules=tuple(from_record(ScheduleEffect, schedule) for schedule in effects.schedules),
         pipelines=effects.pipelines,
         routes=effects.routes,
         webhooks=effects.webhooks,

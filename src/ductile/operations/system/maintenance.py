@@ -76,7 +76,7 @@ async def selfcheck(context: OperationContext, _request: NoFields) -> InvariantR
         )
     stats = await context.store.stats()
     return InvariantReport(
-        sound=all(each.holds for each in checks) and not stats.damage,
+        sound=all(check.holds for check in checks) and not stats.damage,
         checks=tuple(checks),
         damage=stats.damage,
         # The search index can be built again from the log, so its damage does not count.

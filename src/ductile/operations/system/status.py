@@ -197,7 +197,7 @@ def troubled_first(plugins: Sequence[PluginStatus]) -> tuple[PluginStatus, ...]:
     def rank(plugin: PluginStatus) -> int:
         if not plugin.enabled:
             return 3
-        not_closed = any(each.state is not BreakerState.CLOSED for each in plugin.breakers.values())
+        not_closed = any(breaker.state is not BreakerState.CLOSED for breaker in plugin.breakers.values())
         if plugin.refused is not None or plugin.unhealthy is not None or not_closed:
             return 0
         last = None if plugin.last_run is None else plugin.last_run.status

@@ -19,8 +19,8 @@ from ductile.operations.table.tools import TOOLS
 from ductile.operations.table.webhooks import WEBHOOKS
 
 OPERATIONS: Mapping[str, Operation] = {
-    each.name: each
-    for each in (
+    operation.name: operation
+    for operation in (
         *RUNS,
         *JOBS,
         *CATALOGUE,

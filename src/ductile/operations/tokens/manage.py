@@ -81,9 +81,9 @@ class TokenDetail(ListedToken, Response):
 
 
 def _decode_scopes(name: str, value: JsonValue) -> tuple[str, ...]:
-    if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
         raise refused(name, f"{name} has to be a list of texts, such as jobs:ro")
-    return tuple(str(each) for each in value)
+    return tuple(str(item) for item in value)
 
 
 class CreateToken(Value):
@@ -254,7 +254,7 @@ async def _listed(context: OperationContext, row: TokenRow) -> ListedToken:
     # A token under `api.auth.tokens` without a name of its own is known by its digest, which is not shown.
     in_force: bool | UnsetType = UNSET if row.name is None else row.name in known
     listed = listed_token(row, context.now(), in_force=in_force)
-    token = next((each for each in snapshot.tokens if each.name == row.name), None)
+    token = next((token for token in snapshot.tokens if token.name == row.name), None)
     if token is None:
         return listed
     usage = await context.store.token_usage(token.name)

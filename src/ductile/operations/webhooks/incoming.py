@@ -169,5 +169,5 @@ async def _publish(context: OperationContext, event_type: str, fields: dict[str,
     published = await publish_event(context, PublishEvent(type=event_type, **fields))
     # An event may start several jobs or none; a sender that reads one id gets the first.
     received = from_record(WebhookReceived, published, message="accepted")
-    job_ids = (each.job_id for each in (*received.started, *received.deduplicated))
+    job_ids = (job.job_id for job in (*received.started, *received.deduplicated))
     return replace(received, job_id=next(job_ids, None))

@@ -44,7 +44,7 @@ def store_tables() -> tuple[CopiedTable, ...]:
     fields = cast("list[tuple[str, str, int]]", rows)
     names = sorted({name for name, _, _ in fields} - _NOT_COPIED)
     return tuple(
-        _table(name, [(column, pk) for each, column, pk in fields if each == name]) for name in names
+        _table(name, [(column, pk) for owner, column, pk in fields if owner == name]) for name in names
     )
 
 

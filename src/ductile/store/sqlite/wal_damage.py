@@ -97,8 +97,8 @@ def _checksum(content: bytes, sums: tuple[int, int], *, little: bool) -> tuple[i
     if little != (sys.byteorder == "little"):
         words.byteswap()
     first, second = sums
-    each = iter(words)
-    for one, two in zip(each, each, strict=True):
+    remaining = iter(words)
+    for one, two in zip(remaining, remaining, strict=True):
         first = (first + one + second) & _MASK
         second = (second + two + first) & _MASK
     return first, second

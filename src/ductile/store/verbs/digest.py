@@ -42,7 +42,7 @@ def read_digest(session: Session, *, since: datetime, latest: int) -> DigestRows
         for status in (JobStatus.FAILED, JobStatus.DEAD)
         for row in session.fetch_all("bad_endings", status=status, since=from_at, limit=MAX_ENDINGS + 1)
     ]
-    endings.sort(key=lambda each: each.completed_at, reverse=True)
+    endings.sort(key=lambda ending: ending.completed_at, reverse=True)
     waiting = tuple(map(_read_waiting, session.fetch_all("waiting_groups", limit=_MAX_WAITING)))
     loads = list(map(_read_load, session.fetch_all("config_loads", limit=_MAX_LOADS)))
     before = next((number for number, load in enumerate(loads) if load.loaded_at < since), len(loads))

@@ -72,8 +72,8 @@ def submit_job(session: Session, job: NewJob, window: timedelta) -> EnqueueResul
         session.publish(JOBS_READY)
     write_transition(session, _SUBMITTED, job, execution=0)
     if first is not None:
-        for each in further:
-            put_subscription(session, job.id, each)
+        for event in further:
+            put_subscription(session, job.id, event)
         write_state_webhooks(session, _QUEUED, job, attempt=1)
     return Accepted(job_id=job.id, plugin=job.plugin, command=job.command, seq=seq, ready=hold is None)
 

@@ -292,7 +292,7 @@ def _sample_span(
 ) -> SpanSample:
     rows = session.fetch_all("span_counts", since=since, until=until, limit=counted)
     counts = tuple(PluginCount(plugin=row[0], executions=row[1], failures=row[2]) for row in rows)
-    total = sum(each.executions for each in counts)
+    total = sum(count.executions for count in counts)
     if total >= counted:
         first = session.fetch_one("first_execution_since", since=since)
         after = session.fetch_one("first_execution_since", since=until)

@@ -46,7 +46,7 @@ def enqueue(session: Session, submission: Submission) -> tuple[EnqueueResult, ..
     if submission.ledger:
         # A rerun that is a duplicate starts no job that an entry could name.
         started = not any(isinstance(result, Deduplicated) for result in results)
-        entries = (each for each in submission.ledger if started or each.kind is not LedgerKind.JOB_RERUN)
+        entries = (entry for entry in submission.ledger if started or entry.kind is not LedgerKind.JOB_RERUN)
         write_ledger(session, entries)
     session.publish(JobsEnqueued(results=results))
     return results

@@ -189,7 +189,7 @@ def _decide(session: Session, firing: Firing, chain: Sequence[Job]) -> Admitted 
     if conditions.max_polls is not None:
         outstanding = session.value("outstanding", plugin=job.plugin, command=job.command)
         if conditions.if_running is IfRunning.CANCEL:
-            outstanding -= sum(each.command == job.command for each in chain)
+            outstanding -= sum(other.command == job.command for other in chain)
     breaker = session.fetch_one("breaker", plugin=job.plugin, command=job.command)
     view = FireView(
         previous_live=bool(chain),

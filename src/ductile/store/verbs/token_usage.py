@@ -41,8 +41,8 @@ def record_cost(session: Session, token: str | None, cost: float | None) -> None
 
 def charge_started(session: Session, charge: TokenCharge, results: Iterable[EnqueueResult]) -> None:
     """Count the accepted jobs. Raises `LimitReachedError` if they exceed a limit; duplicates cost nothing."""
-    accepted = (each for each in results if isinstance(each, Accepted))
-    charge_jobs(session, charge, Counter(target_of(each.plugin, each.command) for each in accepted))
+    accepted = (result for result in results if isinstance(result, Accepted))
+    charge_jobs(session, charge, Counter(target_of(result.plugin, result.command) for result in accepted))
 
 
 def charge_jobs(session: Session, charge: TokenCharge, wanted: Mapping[str, int]) -> None:
@@ -55,7 +55,7 @@ def charge_jobs(session: Session, charge: TokenCharge, wanted: Mapping[str, int]
     if total == 0:
         return
     token, limits, periods = charge.token, charge.limits, {}
-    counted = {ALL_JOBS: total, **{each: wanted[each] for each in wanted if each in limits.targets}}
+    counted = {ALL_JOBS: total, **{name: wanted[name] for name in wanted if name in limits.targets}}
     for target, jobs in sorted(counted.items()):
         for period in Period:
             after = _add(session, token, target, period, jobs=jobs)

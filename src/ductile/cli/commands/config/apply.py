@@ -157,7 +157,7 @@ def apply_here(
 def _files(plan: LocalPlan) -> list[Document]:
     from ductile.struct import to_builtins
 
-    return [to_builtins(each) for each in plan.files]
+    return [to_builtins(file) for file in plan.files]
 
 
 def _waiting(invocation: Invocation) -> AbstractContextManager[object]:
@@ -206,7 +206,7 @@ def _resume(invocation: Invocation) -> CommandResult:
     reloaded: Document | None = None
     if daemon_runs(invocation):
         reloaded = request_daemon(invocation, "system.reload", {"command": "rollback"})
-    names = [each.name for each in replaced]
+    names = [file.name for file in replaced]
 
     def text(console: Console) -> str:
         verb = "Took back" if undo else "Completed"
@@ -219,9 +219,9 @@ def _resume(invocation: Invocation) -> CommandResult:
 def _text(done: Document, console: Console, *, dry_run: bool, command: str) -> str:
     name = "apply" if command == "apply" else f"config rollback {done['to']}"
     lines = []
-    for each in done["files"]:
-        lines.append(f"{console.style('bold', printable(each['name']))} ({each['change']})")
-        for line in each["differences"]:
+    for file in done["files"]:
+        lines.append(f"{console.style('bold', printable(file['name']))} ({file['change']})")
+        for line in file["differences"]:
             style = {"+": "green", "-": "red"}.get(line[:1], "dim")
             lines.append(f"  {console.style(style, printable(line))}")
     if lines:

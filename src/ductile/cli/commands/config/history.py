@@ -51,7 +51,7 @@ def _sealed_only(invocation: Invocation) -> Document:
 
     limit = invocation.request_fields().get("limit")
     entries = list_sealed(invocation.config, invocation.environ, limit if isinstance(limit, int) else None)
-    return {"history": [to_builtins(each) for each in entries], "complete": True}
+    return {"history": [to_builtins(entry) for entry in entries], "complete": True}
 
 
 def _add_differences(invocation: Invocation, entries: list[Document]) -> None:
@@ -135,14 +135,16 @@ def _compare(invocation: Invocation, before: str | None, after: str | None) -> D
 
 def _diff_text(found: Document, console: Console) -> str:
     parts = []
-    shown = [each for each in found["comparisons"] if not each["same"]]
+    shown = [comparison for comparison in found["comparisons"] if not comparison["same"]]
     if len(shown) == 2 and shown[0]["files"] == shown[1]["files"]:  # noqa: PLR2004 - in force, and sealed
         parts.append(console.style("bold", "Neither in force nor sealed: what the files on disk change"))
         parts.append(_comparison_text(shown[0], console))
         shown = []
-    for each in shown:
-        title = _TITLES.get((each["before"], each["after"]), f"{each['before']} → {each['after']}")
-        parts += [console.style("bold", title), _comparison_text(each, console)]
+    for comparison in shown:
+        title = _TITLES.get(
+            (comparison["before"], comparison["after"]), f"{comparison['before']} → {comparison['after']}"
+        )
+        parts += [console.style("bold", title), _comparison_text(comparison, console)]
     if not parts:
         parts.append(_same_text(found["comparisons"]))
     if found["problem"]:
@@ -155,7 +157,7 @@ def _diff_text(found: Document, console: Console) -> str:
 
 
 def _same_text(comparisons: list[Document]) -> str:
-    names = [each["before"] for each in comparisons]
+    names = [comparison["before"] for comparison in comparisons]
     if names == ["in force", "sealed"]:
         return "The files on disk are sealed and in force."
     return "The files on disk are as sealed." if names == ["sealed"] else "There is no difference."

@@ -227,8 +227,8 @@ class _LogView:
     def show(self, output: list[Document], executions: list[Document]) -> None:
         for row in executions:
             # Output of a later execution comes after the end of this one.
-            self._show_output(each for each in output if each["execution"] <= row["execution"])
-            output = [each for each in output if each["execution"] > row["execution"]]
+            self._show_output(piece for piece in output if piece["execution"] <= row["execution"])
+            output = [piece for piece in output if piece["execution"] > row["execution"]]
             self.show_execution(row)
         self._show_output(output)
 

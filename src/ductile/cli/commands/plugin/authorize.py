@@ -50,7 +50,7 @@ def authorize(invocation: Invocation) -> CommandResult:
     name = invocation.text("NAME")
     given = [option for option in ("device", "code", "dry_run") if invocation.arguments.get(option)]
     if len(given) > 1:
-        names = " and ".join(f"--{each.replace('_', '-')}" for each in given)
+        names = " and ".join(f"--{option.replace('_', '-')}" for option in given)
         raise UsageError(f"{names} cannot be combined")
     if (address := invocation.optional("code")) is not None:
         return _complete(invocation, name, _read_address(address))

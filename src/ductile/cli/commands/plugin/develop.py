@@ -80,7 +80,7 @@ def test(invocation: Invocation) -> CommandResult:
             "name": report.name,
             "directory": str(report.directory),
             "passed": report.passed,
-            "checks": [{name: getattr(each, name) for name in names} for each in report.findings],
+            "checks": [{name: getattr(finding, name) for name in names} for finding in report.findings],
         },
         text,
         exit_status=int(not report.passed),
@@ -158,7 +158,9 @@ def run_request(invocation: Invocation) -> CommandResult:
     from ductile.core.jobs.model import Completed, Failed
     from ductile.errors import UsageError
 
-    filling = [each.destination for each in invocation.action.options if each.field not in (None, "dry_run")]
+    filling = [
+        option.destination for option in invocation.action.options if option.field not in (None, "dry_run")
+    ]
     for option in ("COMMAND", *filling, "no_wait"):
         if invocation.arguments.get(option):
             name = option if option.isupper() else f"--{option.replace('_', '-')}"

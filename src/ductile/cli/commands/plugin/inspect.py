@@ -368,7 +368,7 @@ def facts(found: Document, console: Console) -> str:
             fmt.short_id(fact["job_id"], console),
         )
         parts.append(
-            f"{'  '.join(str(each) for each in head)}\n{fmt.indent(_fact_text(fact['fact'], console))}"
+            f"{'  '.join(str(cell) for cell in head)}\n{fmt.indent(_fact_text(fact['fact'], console))}"
         )
     if found["next_cursor"]:
         parts.append(console.style("dim", f"There are more: --cursor {found['next_cursor']}"))

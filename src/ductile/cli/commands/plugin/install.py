@@ -144,7 +144,7 @@ def _describe(plan: AddPlan, console: Console) -> str:
         ("environment", ", ".join(rights.environment)),
         ("limits", rights.limits.replace("NAME", plan.name)),
     ]
-    rows = [(each.name, str(each.type), each.description) for each in manifest.commands.values()]
+    rows = [(command.name, str(command.type), command.description) for command in manifest.commands.values()]
     table = console.table(("COMMAND", "TYPE", "ABOUT"), rows, prose=True)
     lines = [
         console.style("bold", printable(found.name)),
@@ -202,7 +202,7 @@ def _next_step(plan: AddPlan, console: Console) -> str:
         ]
         commands.append("ductile apply")
     title = "Next:" if not plan.missing else f"It cannot run before {', '.join(plan.missing)} is set. Next:"
-    return "\n".join([title, "", *(f"  {console.hint(each)}" for each in commands)])
+    return "\n".join([title, "", *(f"  {console.hint(command)}" for command in commands)])
 
 
 def _addition_as_json(plan: AddPlan, *, dry_run: bool) -> JsonObject:
@@ -219,7 +219,7 @@ def _addition_as_json(plan: AddPlan, *, dry_run: bool) -> JsonObject:
         "source": "shipped" if record is None else found.source,
         "commit": record.commit if record else None,
         "hash": record.hash if record else None,
-        "commands": {each.name: str(each.type) for each in manifest.commands.values()},
+        "commands": {command.name: str(command.type) for command in manifest.commands.values()},
         "required_config": [*manifest.required_config],
         "optional_config": [*manifest.optional_config],
         "missing_config": [*plan.missing],
@@ -301,16 +301,16 @@ def _update_text(plan: UpdatePlan, console: Console) -> str:
     if plan.plugin.changed:
         lost = f"changes made here that are lost: {', '.join(plan.plugin.changed)}"
         lines.append(f"  {console.style('yellow', printable(lost))}")
-    lines += [f"  {printable(each)}" for each in plan.interface]
-    lines += [f"  {console.style('yellow', f'cannot run until it is set: {each}')}" for each in plan.missing]
+    lines += [f"  {printable(line)}" for line in plan.interface]
+    lines += [f"  {console.style('yellow', f'cannot run until it is set: {key}')}" for key in plan.missing]
     rows = [
         (
-            each.name,
-            each.change,
-            "-" if each.added_lines is None else f"+{each.added_lines}",
-            "-" if each.removed_lines is None else f"-{each.removed_lines}",
+            file.name,
+            file.change,
+            "-" if file.added_lines is None else f"+{file.added_lines}",
+            "-" if file.removed_lines is None else f"-{file.removed_lines}",
         )
-        for each in plan.files
+        for file in plan.files
     ]
     table = console.table(("FILE", "CHANGE", "LINES", ""), rows) if rows else "No file differs."
     return "\n".join([*lines, "", table])
@@ -336,7 +336,7 @@ def _update_as_json(plan: UpdatePlan, *, dry_run: bool) -> JsonObject:
         "after": None
         if after is None
         else {"source": after.source, "commit": after.commit, "version": after.version, "hash": after.hash},
-        "files": [to_builtins(each) for each in plan.files],
+        "files": [to_builtins(file) for file in plan.files],
         "interface": [*plan.interface],
         "missing_config": [*plan.missing],
         "discarded": [*plan.plugin.changed],

@@ -78,13 +78,13 @@ def _render(found: Document, console: Console) -> str:
         if job["differences"]:
             verdict = console.style(_COLOURS[job["verdict"]], job["verdict"])
             lines.append(f"{fmt.short_id(job['job_id'], console)} {job['command']}: {verdict}")
-            lines += [f"  {_difference(each)}" for each in job["differences"]]
+            lines += [f"  {_difference(difference)}" for difference in job["differences"]]
     if lines:
         lines.append("")
     if left_out := found["not_replayed"]:
-        reasons = dict.fromkeys(each["reason"] for each in left_out)
+        reasons = dict.fromkeys(job["reason"] for job in left_out)
         for reason in reasons:
-            count = sum(each["reason"] == reason for each in left_out)
+            count = sum(job["reason"] == reason for job in left_out)
             lines.append(f"{fmt.count(count, 'job')} not replayed: {printable(reason)}")
         lines.append("")
     verdicts = [(each, found["counts"][each]) for each in _MEANINGS if each in found["counts"]]
@@ -94,7 +94,7 @@ def _render(found: Document, console: Console) -> str:
     lines += [summary, *(f"  {count} {_MEANINGS[each]}" for each, count in verdicts)]
     if any(each != "same" for each, _ in verdicts):
         lines += ["", "Not as it was for the recorded jobs:"]
-        lines += [f"  {each}" for each in found["not_reproduced"]]
+        lines += [f"  {line}" for line in found["not_reproduced"]]
     return "\n".join(lines)
 
 

@@ -76,7 +76,7 @@ def digest(found: Document, console: Console) -> str:
                 for row in found["config"]
             ],
         ),
-        "starts": ("Daemon started", [_time(each, console) for each in found["starts"]]),
+        "starts": ("Daemon started", [_time(instant, console) for instant in found["starts"]]),
     }
     for name, (title, items) in sections.items():
         if items:

@@ -58,7 +58,7 @@ def move_store(invocation: Invocation) -> CommandResult:
 
     def text(console: Console) -> str:
         begin = "Would copy" if done["dry_run"] else "Copied"
-        rows = {each["table"]: each["rows"] for each in done["tables"]}
+        rows = {table["table"]: table["rows"] for table in done["tables"]}
         parts = (
             fmt.count(rows["job_queue"], "job"),
             fmt.count(rows["job_log"], "execution"),
@@ -71,9 +71,9 @@ def move_store(invocation: Invocation) -> CommandResult:
         ]
         warning = console.style("yellow", "warning:")
         lines += [
-            f"{warning} the store breaks a rule, and so does its copy: {each['invariant']} "
-            f"({', '.join(each['ids'])})"
-            for each in done["broken_invariants"]
+            f"{warning} the store breaks a rule, and so does its copy: {table['invariant']} "
+            f"({', '.join(table['ids'])})"
+            for table in done["broken_invariants"]
         ]
         if not done["dry_run"]:
             checked = f"every row was compared, and {done['invariants']} rules hold"
