@@ -228,8 +228,8 @@ def _read_request() -> Request:
     except ValueError as error:
         _refuse(f"stdin holds no request: {error}")
     if not isinstance(raw, dict) or raw.get("protocol") != PROTOCOL:
-        found = raw.get("protocol") if isinstance(raw, dict) else None
-        _refuse(f"this plugin speaks protocol {PROTOCOL}, not {found}")
+        version = raw.get("protocol") if isinstance(raw, dict) else None
+        _refuse(f"this plugin speaks protocol {PROTOCOL}, not {version}")
     return Request(raw)
 
 

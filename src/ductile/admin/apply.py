@@ -166,14 +166,14 @@ def compare_offline(
             comparison = compare_with_sealed(directory, present)
     except OSError as failed:
         raise file_error(f"cannot read {failed.filename or directory}", failed) from failed
-    found: dict[str, Any] = to_builtins(ConfigDiff(comparisons=(comparison,), problem=error))
-    return found
+    document: dict[str, Any] = to_builtins(ConfigDiff(comparisons=(comparison,), problem=error))
+    return document
 
 
-def add_changed_lines(config_path: str | None, environ: Mapping[str, str], found: dict[str, Any]) -> None:
+def add_changed_lines(config_path: str | None, environ: Mapping[str, str], diff: dict[str, Any]) -> None:
     """Add to each file of a diff its changed lines, from the kept copies, and remove the hashes."""
     directory = find_config(config_path, environ).absolute().parent
-    for comparison in found["comparisons"]:
+    for comparison in diff["comparisons"]:
         hashes = comparison.pop("hashes", {})
         for file in comparison["files"]:
             if file["name"] in hashes and (

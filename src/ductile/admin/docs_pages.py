@@ -64,7 +64,7 @@ def read_page(name: str, section: str | None = None) -> str:
 
 def _section_of(text: str, page: str, section: str) -> str:
     lines = text.splitlines()
-    slugs = [(at, len(found[1]), _slug(found[2])) for at, found in _headings(lines)]
+    slugs = [(at, len(heading[1]), _slug(heading[2])) for at, heading in _headings(lines)]
     begin, level = next(((at, level) for at, level, slug in slugs if slug == section), (None, 0))
     if begin is None:
         near = did_you_mean(section, [slug for _at, _level, slug in slugs])
@@ -76,13 +76,13 @@ def _section_of(text: str, page: str, section: str) -> str:
 
 def _headings(lines: list[str]) -> list[tuple[int, re.Match[str]]]:
     """The headings, without lines of code that look like one."""
-    found = []
+    pages = []
     in_code = False
     for at, line in enumerate(lines):
         in_code ^= line.lstrip().startswith("```")
         if not in_code and (heading := _HEADING.match(line)) is not None:
-            found.append((at, heading))
-    return found
+            pages.append((at, heading))
+    return pages
 
 
 def _slug(heading: str) -> str:

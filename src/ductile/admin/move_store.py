@@ -101,9 +101,9 @@ def _copy(
     with _explained(), open_target(wanted.target, wanted.now) as target:
         copied = copy_rows(source, target, store_tables(), progress)
         target.build_search_index(reporter("indexing the log", copied["job_log"].rows, progress))
-        if (found := broken_invariants(target.session, progress)) != broken:
+        if (broken_there := broken_invariants(target.session, progress)) != broken:
             raise StoreFailedError(
-                f"the copy breaks other rules than its source: {', '.join(found) or 'none'} "
+                f"the copy breaks other rules than its source: {', '.join(broken_there) or 'none'} "
                 f"instead of {', '.join(broken) or 'none'}",
                 hint="This is a defect of Ductile: please report it.",
             )

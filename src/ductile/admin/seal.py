@@ -94,7 +94,7 @@ def seal_configuration(
 def _named(opened: OpenedConfiguration, names: Sequence[str]) -> frozenset[str]:
     """Return the names in the seal of files and plugins that were named on the command line."""
     directory, sealed = opened.loaded.directory, opened.snapshot.checksums
-    found = set()
+    matching = set()
     for name in names:
         candidates = (name, relative_name(directory, Path(name).absolute()), name.removeprefix("./"))
         known = next(
@@ -112,8 +112,8 @@ def _named(opened: OpenedConfiguration, names: Sequence[str]) -> frozenset[str]:
             all_names = (*sealed.files, *sealed.plugins)
             hint = did_you_mean(name, all_names) or f"there are {', '.join(all_names)}"
             raise NotFoundError(f"{name} is not a file or plugin of this configuration", hint=hint)
-        found.add(known)
-    return frozenset(found)
+        matching.add(known)
+    return frozenset(matching)
 
 
 def seal_plugins(

@@ -50,8 +50,8 @@ def open_source(location: StateLocation, now: datetime) -> Iterator[StoreSource]
     if not path.is_file():
         raise NotFoundError(f"there is no store at {path}", hint="Check the path, and --config.")
     asyncio.run(_recover(path, now))
-    with sqlite.open_source(path, now) as found:
-        yield found
+    with sqlite.open_source(path, now) as store:
+        yield store
 
 
 def copy_to_file(location: PostgresLocation, path: Path, now: datetime, progress: TransferProgress) -> None:

@@ -88,7 +88,7 @@ class Endpoint(Value, dict=True):
         known = self.operation.fields if self.operation is not None else {}
         if self.request_type is not None:
             known = request_fields(self.request_type)
-        found: dict[FieldSource, dict[str, RequestField]] = {source: {} for source in FieldSource}
+        by_source: dict[FieldSource, dict[str, RequestField]] = {source: {} for source in FieldSource}
         for name, field in known.items():
             if name in self.path_parameters:
                 source = FieldSource.PATH
@@ -96,8 +96,8 @@ class Endpoint(Value, dict=True):
                 source = field.source
             else:
                 source = FieldSource.QUERY if self.http.method == "GET" else FieldSource.BODY
-            found[source][name if field.header is None else field.header.lower()] = field
-        return found
+            by_source[source][name if field.header is None else field.header.lower()] = field
+        return by_source
 
     @cached_property
     def headers(self) -> tuple[tuple[bytes, str], ...]:
@@ -109,19 +109,19 @@ class Endpoint(Value, dict=True):
     @cached_property
     def responses(self) -> Mapping[int, tuple[str, ...]]:
         """The names of the response schemas by status; empty where the reply has another format."""
-        found: dict[int, tuple[str, ...]] = {}
+        by_status: dict[int, tuple[str, ...]] = {}
         types = self.response_types
         if types is None:
             types = () if self.operation is None else self.operation.response_types
-        for event_type in types:
-            if not event_type.CLI_ONLY:
-                status = event_type.STATUS or self.http.statuses[0]
-                found[status] = (*found.get(status, ()), event_type.__name__)
+        for response_type in types:
+            if not response_type.CLI_ONLY:
+                status = response_type.STATUS or self.http.statuses[0]
+                by_status[status] = (*by_status.get(status, ()), response_type.__name__)
         if "result" in self.fields[FieldSource.QUERY]:
-            found[HTTPStatus.OK] += (BARE_RESULT,)
+            by_status[HTTPStatus.OK] += (BARE_RESULT,)
         if HTTPStatus.BAD_GATEWAY in self.http.statuses:
-            found[HTTPStatus.BAD_GATEWAY] = found[HTTPStatus.OK]
-        return found
+            by_status[HTTPStatus.BAD_GATEWAY] = by_status[HTTPStatus.OK]
+        return by_status
 
 
 class MatchedEndpoint:

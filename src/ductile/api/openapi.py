@@ -32,11 +32,11 @@ def describe(snapshot: Snapshot, plugin: str | None = None) -> JsonObject:
     """The document of the whole API, or of the commands of one plugin. Raises `NotFoundError`."""
     paths: dict[str, JsonValue] = {}
     if plugin is not None:
-        found = find_plugin(snapshot, plugin)
-        if found.runnable:
-            paths.update(_plugin_paths(found))
+        named = find_plugin(snapshot, plugin)
+        if named.runnable:
+            paths.update(_plugin_paths(named))
             return _document(snapshot, paths, f"The commands of {plugin}, run as durable jobs.")
-        why = "disabled" if found.refused is None else f"refused: {found.refused.reason}"
+        why = "disabled" if named.refused is None else f"refused: {named.refused.reason}"
         return _document(snapshot, paths, f"The plugin {plugin} is {why}. Nothing of it can be called.")
     for endpoint in ENDPOINTS:
         item = paths.setdefault(endpoint.http.path, {})

@@ -76,14 +76,14 @@ def schemas() -> Mapping[str, JsonObject]:
         operation = endpoint.operation
         known = endpoint.response_types or (() if operation is None else operation.response_types)
         types += [struct for struct in known if struct not in types and not struct.CLI_ONLY]
-    _references, found = msgspec.json.schema_components(
+    _references, schemas_by_name = msgspec.json.schema_components(
         [*types, LedgerEvent, BareResult], ref_template=f"{SCHEMAS_PATH}{{name}}"
     )
     named_types = {struct.__name__ for struct in types}
     described: dict[str, Any] = {"Error": _ERROR_SCHEMA}
-    for name, component in found.items():
+    for name, component in schemas_by_name.items():
         if "enum" not in component:
-            described[name] = _without_noise(component, found)
+            described[name] = _without_noise(component, schemas_by_name)
             if name in named_types:
                 described[name]["properties"].setdefault("message", _TEXT)
                 described[name]["required"] = [
@@ -215,15 +215,13 @@ def components(paths: JsonObject) -> JsonObject:
         if f"{_RESPONSES_PATH}{_name(status)}" in meant
     }
     known = schemas()
-    found: JsonObject = {}
+    used: JsonObject = {}
     wanted = {*meant, *_references(refusals)}
     while wanted:
-        more = {
-            name: known[name] for name in known if f"{SCHEMAS_PATH}{name}" in wanted and name not in found
-        }
-        found |= more
+        more = {name: known[name] for name in known if f"{SCHEMAS_PATH}{name}" in wanted and name not in used}
+        used |= more
         wanted = {*_references({**more})}
-    return {"responses": refusals, "schemas": {name: found[name] for name in known if name in found}}
+    return {"responses": refusals, "schemas": {name: used[name] for name in known if name in used}}
 
 
 def _references(value: JsonValue) -> Iterator[str]:

@@ -23,15 +23,15 @@ class _PathPattern(Value, kw_only=False):
     methods: dict[str, Endpoint]
 
     def match(self, segments: list[str]) -> dict[str, str] | None:
-        found: dict[str, str] = {}
+        values: dict[str, str] = {}
         for pattern, segment in zip(self.segments, segments, strict=True):
             if pattern[0:1] == "{":
                 if not segment:
                     return None
-                found[pattern[1:-1]] = segment
+                values[pattern[1:-1]] = segment
             elif pattern != segment:
                 return None
-        return found
+        return values
 
 
 class Router:

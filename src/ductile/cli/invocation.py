@@ -40,8 +40,8 @@ class Invocation(NamedTuple):
 
     def words(self, name: str) -> tuple[str, ...]:
         """An argument that takes several words."""
-        found = self.arguments.get(name)
-        return tuple(found) if isinstance(found, list) else ()
+        value = self.arguments.get(name)
+        return tuple(value) if isinstance(value, list) else ()
 
     def switch(self, name: str) -> bool:
         return bool(self.arguments.get(name))

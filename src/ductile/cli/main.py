@@ -104,12 +104,12 @@ def _used_config(config: str | None, environ: Mapping[str, str], *, verbose: boo
     from ductile.errors import ConfigError
 
     try:
-        found = locate_config(config, environ)
+        located = locate_config(config, environ)
     except ConfigError:
         return None
-    shown = os.path.relpath(found.path) if found.origin.startswith("found") else str(found.path)
-    lines = [f"configuration: {shown} ({found.origin})"]
-    lines += [f"  {reason}" for reason in found.passed_over if verbose]
+    shown = os.path.relpath(located.path) if located.origin.startswith("found") else str(located.path)
+    lines = [f"configuration: {shown} ({located.origin})"]
+    lines += [f"  {reason}" for reason in located.passed_over if verbose]
     return "\n".join(escape_controls(line).replace("\n", " ") for line in lines)
 
 

@@ -65,13 +65,13 @@ def repeated_options(words: Sequence[str]) -> str | None:
 def _last_value(option: Option, words: Sequence[str]) -> str | None:
     flag = option.flags[0]
     options = options_before_dashes(words)
-    found = None
+    last = None
     for word, after in zip(options, [*options[1:], None], strict=True):
         if word == flag and after is not None:
-            found = after
+            last = after
         elif word.startswith(f"{flag}="):
-            found = word.partition("=")[2]
-    return found
+            last = word.partition("=")[2]
+    return last
 
 
 def parse(words: Sequence[str]) -> ParsedCommand:
@@ -153,21 +153,21 @@ def _parse_action(parsed: ParsedCommand, rest: list[str]) -> ParsedCommand:
     if taking_rest is not None and not words:
         see = f"ductile {parsed.words} --help"
         raise _usage_error(f"ductile {parsed.words} needs {taking_rest}", hint=f"see `{see}`")
-    found = vars(_build_parser(action, parsed.words).parse_args(rest))
+    values = vars(_build_parser(action, parsed.words).parse_args(rest))
     if taking_rest is not None:
-        found[taking_rest] = list(words)
+        values[taking_rest] = list(words)
     names = [argument.name for argument in action.arguments]
     options = [option.destination for option in action.options]
     return parsed._replace(
-        arguments={name: found[name] for name in (*names, *options)},
+        arguments={name: values[name] for name in (*names, *options)},
         **{
             option.destination: getattr(parsed, option.destination)
-            if found[option.destination] is None
-            else found[option.destination]
+            if values[option.destination] is None
+            else values[option.destination]
             for option in WHERE
         },
-        json=found[JSON.destination] or parsed.json,
-        verbose=found[VERBOSE.destination] or parsed.verbose,
+        json=values[JSON.destination] or parsed.json,
+        verbose=values[VERBOSE.destination] or parsed.verbose,
     )
 
 

@@ -272,7 +272,7 @@ def _target(route: Route, fields: JsonObject) -> tuple[str, JsonObject | None]:
         missing = _PATH_PARAMETER.findall(route.paths[0])
         raise UsageError(f"{' and '.join(name for name in missing if name not in fields)} has to be named")
     named = _PATH_PARAMETER.findall(paths[0])
-    path = _PATH_PARAMETER.sub(lambda found: quote(str(fields[found[1]]), safe=""), paths[0])
+    path = _PATH_PARAMETER.sub(lambda match: quote(str(fields[match[1]]), safe=""), paths[0])
     rest = {name: value for name, value in fields.items() if name not in named}
     in_query = (
         rest if route.method == "GET" else {name: rest.pop(name) for name in route.query if name in rest}

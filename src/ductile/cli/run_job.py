@@ -316,8 +316,8 @@ class RetryProgress:
         fields: JsonObject = {"job_id": self._job_id}
         try:
             # The row first, which is small; the job's input and result may be large.
-            found = request_daemon(self._invocation, "job.list", fields, timeout=_PROGRESS_TIMEOUT)
-            if all(job["execution"] <= self._shown or job["status"] == "running" for job in found["jobs"]):
+            response = request_daemon(self._invocation, "job.list", fields, timeout=_PROGRESS_TIMEOUT)
+            if all(job["execution"] <= self._shown or job["status"] == "running" for job in response["jobs"]):
                 return []
             return self.lines(request_daemon(self._invocation, "job.show", fields, timeout=_PROGRESS_TIMEOUT))
         except DuctileError:

@@ -68,15 +68,15 @@ def suggest_command(word: str, rest: Sequence[str] = ()) -> str:
         return _hint(having)
     if word in SYNONYMS:
         return _hint([SYNONYMS[word]])
-    if (found := _closest(word, first_words(), _SIMILARITY_OF_ALL)) is None:
+    if (closest := _closest(word, first_words(), _SIMILARITY_OF_ALL)) is None:
         actions = dict.fromkeys(action for noun in NOUNS for action in noun.modules)
-        found = _closest(word, actions, _SIMILARITY_OF_ALL) or _closest(word, first_words(), _SIMILARITY)
-    if found is None:
+        closest = _closest(word, actions, _SIMILARITY_OF_ALL) or _closest(word, first_words(), _SIMILARITY)
+    if closest is None:
         return "see `ductile --help`"
-    if found not in first_words():
-        return suggest_command(found)
-    noun = find_noun(found)
-    return _hint([found if noun is None else _command_of(noun, rest)])
+    if closest not in first_words():
+        return suggest_command(closest)
+    noun = find_noun(closest)
+    return _hint([closest if noun is None else _command_of(noun, rest)])
 
 
 def suggest_action(noun: Noun, word: str) -> str:
@@ -84,14 +84,14 @@ def suggest_action(noun: Noun, word: str) -> str:
     see = f"ductile {noun.name} --help"
     if command := SYNONYMS.get(f"{noun.name} {word}"):
         return _hint([command], see)
-    if found := _closest(word, noun.modules, _SIMILARITY_OF_ALL):
-        return _hint([f"{noun.name} {found}"], see)
+    if closest := _closest(word, noun.modules, _SIMILARITY_OF_ALL):
+        return _hint([f"{noun.name} {closest}"], see)
     # Not of `system`: what stops or resets all of it is not meant for one of its parts.
     others = [other for other in NOUNS if other.name not in ("system", noun.name)]
     if having := [f"{other.name} {word}" for other in others if word in other.modules]:
         return _hint(having, see)
-    found = _closest(word, noun.modules, _SIMILARITY)
-    return f"see `{see}`" if found is None else _hint([f"{noun.name} {found}"], see)
+    closest = _closest(word, noun.modules, _SIMILARITY)
+    return f"see `{see}`" if closest is None else _hint([f"{noun.name} {closest}"], see)
 
 
 def suggest_option(flag: str, known: Sequence[str], see: str) -> str:
@@ -100,8 +100,8 @@ def suggest_option(flag: str, known: Sequence[str], see: str) -> str:
         return f"see `{see}`"
     # Without the dashes, which make any two options look alike.
     names = {each.lstrip("-"): each for each in known}
-    found = _closest(flag.lstrip("-").partition("=")[0], names, _SIMILARITY)
-    return f"see `{see}`" if found is None else f"did you mean `{names[found]}`? See `{see}`"
+    closest = _closest(flag.lstrip("-").partition("=")[0], names, _SIMILARITY)
+    return f"see `{see}`" if closest is None else f"did you mean `{names[closest]}`? See `{see}`"
 
 
 def _noun_of_plural(word: str) -> Noun | None:

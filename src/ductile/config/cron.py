@@ -55,8 +55,8 @@ class CronTable(Value):
         from cronsim import CronSim  # noqa: PLC0415 - as above
 
         # cronsim compares local times, in which the second pass of an hour equals the first.
-        for found in CronSim(_normalised(self.expression), instant.astimezone(ZoneInfo(self.timezone))):
-            if (following := found.astimezone(UTC)) > instant:
+        for due in CronSim(_normalised(self.expression), instant.astimezone(ZoneInfo(self.timezone))):
+            if (following := due.astimezone(UTC)) > instant:
                 return following
         return None
 

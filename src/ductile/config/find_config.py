@@ -133,7 +133,7 @@ def has_our_keys(content: bytes) -> bool:
     One name in common is no proof, because other programs have `plugins` and `api`, too. A misspelt section
     beside right ones is still reported as our mistake.
     """
-    keys = {found.decode() for found in _TOP_LEVEL_KEY.findall(content)}
+    keys = {key.decode() for key in _TOP_LEVEL_KEY.findall(content)}
     known = len(keys & SECTIONS)
     return known > 0 and 2 * known >= len(keys)
 
@@ -224,8 +224,8 @@ def _permission_hint(path: Path) -> str:
 
 
 def is_url(text: str) -> bool:
-    scheme, found, _ = text.partition("://")
-    return bool(found) and scheme.replace("+", "").replace(".", "").replace("-", "").isalnum()
+    scheme, separator, _ = text.partition("://")
+    return bool(separator) and scheme.replace("+", "").replace(".", "").replace("-", "").isalnum()
 
 
 def resolve_path(text: str, directory: Path) -> Path:

@@ -224,7 +224,7 @@ def _mask_url(url: re.Match[str]) -> str:
     credentials = "" if user is None else user if password is None else f"{user}:{_mask_text(password)}"
     at = "" if user is None else "@"
     rest = _PARAMETER.sub(
-        lambda found: f"{found['name']}={MASK}" if looks_secret(found["name"]) else found[0], url["rest"]
+        lambda match: f"{match['name']}={MASK}" if looks_secret(match["name"]) else match[0], url["rest"]
     )
     return f"{url['scheme']}://{credentials}{at}{place}{rest}"
 

@@ -21,5 +21,5 @@ def system_timezone(environ: Mapping[str, str], *, localtime: Path = _LOCALTIME)
     named = environ.get("TZ", "").removeprefix(":")
     if named and find_timezone(named):
         return named
-    _, found, linked = str(localtime.resolve()).rpartition("/zoneinfo/")
-    return linked if found and find_timezone(linked) else "UTC"
+    _, separator, linked = str(localtime.resolve()).rpartition("/zoneinfo/")
+    return linked if separator and find_timezone(linked) else "UTC"

@@ -42,8 +42,8 @@ def make_socket_directory(socket: Path, state_directory: Path) -> None:
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     if directory == state_directory:
         return
-    found = directory.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
+    entry = directory.lstat()
+    if not stat.S_ISDIR(entry.st_mode) or entry.st_uid != os.geteuid() or entry.st_mode & 0o077:
         raise foreign_directory_error(directory)
 
 

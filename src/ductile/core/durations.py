@@ -69,11 +69,11 @@ def parse_duration(text: str) -> timedelta:
     """Parse a duration. Calendar words have their usual length, a month 30 days. Raises QuantityError."""
     if text in _WORDS:
         return _WORDS[text]
-    found = _DURATION.fullmatch(text)
-    if not text or found is None:
+    match = _DURATION.fullmatch(text)
+    if not text or match is None:
         raise QuantityError(_duration_fault(text), expected=DURATION_EXPECTED)
     try:
-        total = sum((int(count) * _UNITS[unit] for unit, count in found.groupdict("0").items()), timedelta())
+        total = sum((int(count) * _UNITS[unit] for unit, count in match.groupdict("0").items()), timedelta())
     except OverflowError:
         total = timedelta.max
     if total > MAX_DURATION:
@@ -103,10 +103,10 @@ def format_duration(span: timedelta) -> str:
 
 def parse_size(text: str) -> int:
     """Parse a size in bytes: KB, MB, GB are powers of 1000, KiB, MiB, GiB of 1024. Raises QuantityError."""
-    found = _SIZE.fullmatch(text)
-    if found is None or found["unit"].lower() not in _BYTES:
+    match = _SIZE.fullmatch(text)
+    if match is None or match["unit"].lower() not in _BYTES:
         raise QuantityError(f'"{text}" is not a size', expected=SIZE_EXPECTED)
-    return int(found["number"]) * _BYTES[found["unit"].lower()]
+    return int(match["number"]) * _BYTES[match["unit"].lower()]
 
 
 def format_size(count: int) -> str:

@@ -15,8 +15,8 @@ _ORIGIN = re.compile(r"https?://(?P<authority>[^/]+)", re.IGNORECASE)
 
 def host_of(authority: str) -> str | None:
     """Return the host of `host:port` in lower case, without brackets and final dot; None if invalid."""
-    found = _AUTHORITY.fullmatch(authority.strip())
-    return None if found is None else found["host"].strip("[]").removesuffix(".").lower()
+    match = _AUTHORITY.fullmatch(authority.strip())
+    return None if match is None else match["host"].strip("[]").removesuffix(".").lower()
 
 
 def is_loopback_host(host: str) -> bool:

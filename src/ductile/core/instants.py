@@ -54,10 +54,10 @@ def _parse_exact(text: str, zone: tzinfo) -> datetime | None:
     if not _DATE.match(text) or _DATE.fullmatch(text):
         return None
     try:
-        found = datetime.fromisoformat(text)
+        instant = datetime.fromisoformat(text)
     except ValueError:
         return None
-    return (found if found.tzinfo is not None else found.replace(tzinfo=zone)).astimezone(UTC)
+    return (instant if instant.tzinfo is not None else instant.replace(tzinfo=zone)).astimezone(UTC)
 
 
 def _parse_offset(text: str, now: datetime) -> datetime | None:
@@ -102,10 +102,10 @@ def _parse_day(word: str, today: date) -> date | None:
 
 
 def _parse_clock(text: str) -> time | None:
-    found = _CLOCK.fullmatch(text)
-    if found is None:
+    match = _CLOCK.fullmatch(text)
+    if match is None:
         return None
-    hour, minute, second = (int(part or 0) for part in found.groups())
+    hour, minute, second = (int(part or 0) for part in match.groups())
     try:
         return time(hour, minute, second)
     except ValueError:

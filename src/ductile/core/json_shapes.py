@@ -66,8 +66,8 @@ def closest_changes(
     before: Sequence[JsonValue], now: JsonValue, path: Path = ()
 ) -> tuple[FieldChange, ...] | None:
     """Return the differences from the most similar of the values `before`; None if there are none."""
-    found = [compare_shapes(one, now, path) for one in before]
-    return min(found, key=len) if found else None
+    differences = [compare_shapes(one, now, path) for one in before]
+    return min(differences, key=len) if differences else None
 
 
 def likely_rename(changes: Sequence[FieldChange], gone: FieldChange) -> FieldChange | None:

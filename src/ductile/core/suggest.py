@@ -20,11 +20,11 @@ def closest_match(word: str, known: Iterable[str], *, similarity: float = MIN_SI
     # Comparing is slow; by their lengths alone two words are at most this similar.
     size = len(word)
     candidates = (name for name in known if 2 * min(len(name), size) >= similarity * (len(name) + size))
-    found = get_close_matches(word, islice(candidates, _MAX_COMPARED), n=1, cutoff=similarity)
-    return found[0] if found else None
+    matches = get_close_matches(word, islice(candidates, _MAX_COMPARED), n=1, cutoff=similarity)
+    return matches[0] if matches else None
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str | None:
     """Return `did you mean x?` for the closest known word, None if none is similar enough."""
-    found = closest_match(word, known)
-    return None if found is None else f"did you mean {found}?"
+    closest = closest_match(word, known)
+    return None if closest is None else f"did you mean {closest}?"

@@ -26,7 +26,7 @@ def escape_in_json(text: str) -> str:
     r"""Return equal JSON with unsafe characters as `\u` escapes."""
     if text.isascii() and "\x7f" not in text:
         return text
-    return _BEYOND_ASCII.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return _BEYOND_ASCII.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def escape_beyond_ascii(text: str) -> str:
@@ -34,6 +34,6 @@ def escape_beyond_ascii(text: str) -> str:
     return text if text.isascii() else _BEYOND_ASCII.sub(_written_out, text)
 
 
-def _written_out(found: re.Match[str]) -> str:
-    code = ord(found[0])
+def _written_out(match: re.Match[str]) -> str:
+    code = ord(match[0])
     return f"\\x{code:02x}" if code <= _ONE_BYTE else f"\\u{code:04x}"

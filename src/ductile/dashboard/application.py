@@ -149,7 +149,7 @@ def _file(path: str, headers: Mapping[bytes, bytes]) -> HttpResponse:
     assets = load_assets()
     if not path.startswith(STATIC):
         return assets.page.response(headers)
-    found = assets.files.get(path)
-    if found is None:
+    file = assets.files.get(path)
+    if file is None:
         raise NotFoundError("there is no such file", hint="Load the page again: there is a newer version.")
-    return found.response(headers)
+    return file.response(headers)

@@ -162,11 +162,11 @@ def _start_script(script: Script, launch: Launch) -> PreparedLaunch | Failed:
     """Return the launch of the script's program. One without a slash in its name is looked for in PATH."""
     program = script.argv[0]
     if "/" not in program:
-        found = shutil.which(program, path=launch.environment.get("PATH"))
-        if found is None:
+        path = shutil.which(program, path=launch.environment.get("PATH"))
+        if path is None:
             error = f"{program} could not be started: it was not found in PATH"
             return Failed(reason=JobReason.COULD_NOT_START, error=error, permanent=True)
-        program = found
+        program = path
     launch = replace(launch, entrypoint=program, arguments=script.argv[1:], directory=script.directory)
     if script.output is not OutputFormat.PROTOCOL:
         launch = replace(launch, live_streams=frozenset(OutputStream))

@@ -222,19 +222,19 @@ class LiveOutput:
 
         With None as the position: what is kept of the executions that run now.
         """
-        found: list[tuple[int, OutputPiece]] = []
+        pieces: list[tuple[int, OutputPiece]] = []
         for execution in self._executions.values():
             if job_id not in execution.source.topics or (after is None and execution.ended):
                 continue
             for name, stream in execution.streams.items():
-                found += [
+                pieces += [
                     (chunk.position, _piece(execution.source, name, chunk.offset, chunk.data))
                     for chunk in stream.chunks
                     if chunk.position > (after or 0)
                 ]
         self._read_position = self._position
-        found.sort(key=itemgetter(0))
-        return LiveOutputRead(pieces=tuple(piece for _, piece in found), position=self._position)
+        pieces.sort(key=itemgetter(0))
+        return LiveOutputRead(pieces=tuple(piece for _, piece in pieces), position=self._position)
 
     def _is_followed(self, source: _Source) -> bool:
         oldest = self._now() - FOLLOWER_ABSENCE

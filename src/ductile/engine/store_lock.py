@@ -241,13 +241,13 @@ def _open_lock_file(path: Path) -> int:
         if error.errno == errno.ELOOP:
             raise _not_a_lock_error(path, "is a symbolic link") from error
         raise
-    found = os.fstat(descriptor)
+    held = os.fstat(descriptor)
     fault = None
-    if not stat.S_ISREG(found.st_mode):
+    if not stat.S_ISREG(held.st_mode):
         fault = "is not a regular file"
-    elif found.st_nlink > 1:
+    elif held.st_nlink > 1:
         fault = "has another name as well"
-    elif found.st_size > _MAX_FILE_BYTES:
+    elif held.st_size > _MAX_FILE_BYTES:
         fault = "is not a lock file of Ductile"
     if fault is not None:
         os.close(descriptor)

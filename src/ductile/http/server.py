@@ -359,10 +359,12 @@ class Listener:
         """
         host, _, port = self._listen.rpartition(":")
         try:
-            found = await asyncio.get_running_loop().getaddrinfo(
+            addresses = await asyncio.get_running_loop().getaddrinfo(
                 host.strip("[]"), int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
             )
-            self._bound = self._bind_all(dict.fromkeys((family, address) for family, *_, address in found))
+            self._bound = self._bind_all(
+                dict.fromkeys((family, address) for family, *_, address in addresses)
+            )
         except (OSError, ValueError) as error:
             raise self._explain(error) from error
 

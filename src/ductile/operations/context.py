@@ -118,8 +118,8 @@ class OperationContext(Value):
         if (name := self.source.token) is None:
             return None
         limits = (token.limits for token in self.snapshot().tokens if token.name == name)
-        found = next(limits, None)
-        return None if found is None else TokenCharge(token=name, limits=found)
+        limit = next(limits, None)
+        return None if limit is None else TokenCharge(token=name, limits=limit)
 
     def report_ended(self, jobs: Sequence[JobStatusChange]) -> None:
         if self.engine is not None:

@@ -178,7 +178,7 @@ def _unwrap(hint: Any) -> tuple[list[Any], list[Meta]]:
         return types, [*(note for note in notes if isinstance(note, Meta)), *metas]
     if get_origin(hint) in (Union, UnionType):
         parts = [_unwrap(part) for part in get_args(hint)]
-        types = [kind for found, _ in parts for kind in found]
+        types = [kind for kinds, _ in parts for kind in kinds]
         return sorted(types, key=lambda kind: kind is NoneType), [
             meta for _, metas in parts for meta in metas
         ]

@@ -363,8 +363,8 @@ def _next_hop(snapshot: Snapshot, caller: Job) -> int:
 
 def parse_trace_id(traceparent: str | None) -> str | None:
     """The trace id of a W3C `traceparent`; None if it is malformed, as the standard says."""
-    found = _TRACEPARENT.fullmatch(traceparent.strip()) if traceparent is not None else None
-    return None if found is None or found["trace"] == _NO_TRACE else found["trace"]
+    match = _TRACEPARENT.fullmatch(traceparent.strip()) if traceparent is not None else None
+    return None if match is None or match["trace"] == _NO_TRACE else match["trace"]
 
 
 MaxAttempts: TypeAlias = Annotated[

@@ -85,20 +85,20 @@ def find_entry(snapshot: Snapshot, name: str, discovery: Discovery | None = None
     raise NotFoundError(f"there is no plugin {name!r}", hint=hint)
 
 
-def found_entry(found: InstalledPlugin | RefusedPlugin) -> PluginEntry:
+def found_entry(plugin: InstalledPlugin | RefusedPlugin) -> PluginEntry:
     """A plugin on disk that the configuration does not name."""
     entry = PluginEntry(
-        name=found.name,
-        uses=found.name,
+        name=plugin.name,
+        uses=plugin.name,
         standing=PluginStanding.AVAILABLE,
         configured=False,
-        directory=found.directory,
-        shipped=found.shipped,
+        directory=plugin.directory,
+        shipped=plugin.shipped,
     )
-    if isinstance(found, InstalledPlugin):
-        return replace(entry, manifest=found.manifest, fingerprint=found.fingerprint, sealed=found.sealed)
+    if isinstance(plugin, InstalledPlugin):
+        return replace(entry, manifest=plugin.manifest, fingerprint=plugin.fingerprint, sealed=plugin.sealed)
     refused = PluginStanding.REFUSED
-    return replace(entry, standing=refused, code=found.code, reason=found.reason, hint=found.hint)
+    return replace(entry, standing=refused, code=plugin.code, reason=plugin.reason, hint=plugin.hint)
 
 
 def _configured_entry(instance: PluginInstance, discovery: Discovery | None) -> PluginEntry:

@@ -51,23 +51,23 @@ def discover(
     own_roots, last = tuple(dict.fromkeys(roots)), shipped_root()
     allowed = own_roots if last is None else (*own_roots, last)
     policy = TrustPolicy(roots=allowed, allow_symlinks=allow_symlinks)
-    found = _FoundPlugins()
+    plugins = _FoundPlugins()
     for root in own_roots:
         candidates = []
-        for directory in _subdirectories(root, found.warnings):
+        for directory in _subdirectories(root, plugins.warnings):
             if os.path.lexists(directory / MANIFEST_FILE):
                 candidates.append(directory)
             else:
-                found.warnings += _missing_manifest(directory)
+                plugins.warnings += _missing_manifest(directory)
         for plugin in _load_all(candidates, root, policy):
-            found.add(plugin, root)
-    for plugin in load_shipped([name for name in shipped if name not in found], policy):
-        found.add(plugin, plugin.directory.parent)
+            plugins.add(plugin, root)
+    for plugin in load_shipped([name for name in shipped if name not in plugins], policy):
+        plugins.add(plugin, plugin.directory.parent)
     return Discovery(
-        installed=MappingProxyType(found.installed),
-        refused=MappingProxyType(found.refused),
+        installed=MappingProxyType(plugins.installed),
+        refused=MappingProxyType(plugins.refused),
         shipped=shipped_names(),
-        warnings=tuple(found.warnings),
+        warnings=tuple(plugins.warnings),
     )
 
 

@@ -59,18 +59,18 @@ def add_scripts(
     own `env` sets.
     """
     policy = TrustPolicy(roots=(directory,), allow_symlinks=allow_symlinks)
-    found: dict[str, InstalledPlugin | RefusedPlugin] = {}
+    scripts: dict[str, InstalledPlugin | RefusedPlugin] = {}
     warnings: list[Problem] = []
     for name, settings in plugins.items():
         if settings.run is None:
             continue
         path = settings.env.reveal().get("PATH", search_path)
-        found[name] = load_script(name, settings, directory, search_path=path, policy=policy)
+        scripts[name] = load_script(name, settings, directory, search_path=path, policy=policy)
         cwd = _working_directory(settings, directory)
         if not cwd.is_dir():
             message = f"the working directory {cwd} does not exist, so {name} cannot start"
             warnings.append(Problem(message=message, key=f"plugins.{name}.cwd", hint="create it"))
-    return replace(discovery, scripts=MappingProxyType(found), warnings=(*discovery.warnings, *warnings))
+    return replace(discovery, scripts=MappingProxyType(scripts), warnings=(*discovery.warnings, *warnings))
 
 
 def load_script(

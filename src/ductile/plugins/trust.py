@@ -124,16 +124,16 @@ def check_program(program: Path, what: str, hint: str) -> None:
 def check_path_permissions(path: Path, owners: Collection[int]) -> None:
     """Raise NotTrustedError if another user can replace the path or anything on the way to it."""
     steps = list(_steps(path))
-    for number, (step, found) in enumerate(steps, start=1):
+    for number, (step, status) in enumerate(steps, start=1):
         is_last = number == len(steps)
-        if found.st_uid not in owners:
+        if status.st_uid not in owners:
             command = _chown(_user_name(os.geteuid()) if is_last else "root", step)
             hint = command if is_last else f"move the plugins to another directory, or run `{command}`"
-            raise _foreign_owner(step, found, hint)
-        if _is_world_writable(found) and (is_last or not found.st_mode & stat.S_ISVTX):
+            raise _foreign_owner(step, status, hint)
+        if _is_world_writable(status) and (is_last or not status.st_mode & stat.S_ISVTX):
             command = f"chmod o-w {shlex.quote(str(step))}"
             hint = command if is_last else f"run `{command}`, or move the plugins to another directory"
-            raise _world_writable(step, found, hint)
+            raise _world_writable(step, status, hint)
 
 
 def check_directory_contents(directory: Path, owners: Collection[int]) -> None:
@@ -146,17 +146,17 @@ def check_directory_contents(directory: Path, owners: Collection[int]) -> None:
         # A directory that has vanished, or that this process cannot read, is of no use to the plugin.
         with suppress(FileNotFoundError, PermissionError), os.scandir(pending.pop()) as entries:
             for entry in entries:
-                found = entry.stat(follow_symlinks=False)
-                if stat.S_ISDIR(found.st_mode):
+                status = entry.stat(follow_symlinks=False)
+                if stat.S_ISDIR(status.st_mode):
                     pending.append(entry.path)
-                elif not stat.S_ISREG(found.st_mode):
+                elif not stat.S_ISREG(status.st_mode):
                     continue
-                if found.st_uid not in owners:
+                if status.st_uid not in owners:
                     hint = _chown(f"-R {_user_name(os.geteuid())}", directory)
-                    raise _foreign_owner(entry.path, found, hint)
-                if _is_world_writable(found):
+                    raise _foreign_owner(entry.path, status, hint)
+                if _is_world_writable(status):
                     hint = f"chmod -R o-w {shlex.quote(str(directory))}"
-                    raise _world_writable(entry.path, found, hint)
+                    raise _world_writable(entry.path, status, hint)
 
 
 def _steps(path: Path) -> Iterator[tuple[Path, os.stat_result]]:
@@ -166,9 +166,9 @@ def _steps(path: Path) -> Iterator[tuple[Path, os.stat_result]]:
     while left:
         part = left.pop()
         step = here.parent if part == ".." else here / part
-        found = step.lstat()
-        yield step, found
-        if not stat.S_ISLNK(found.st_mode):
+        status = step.lstat()
+        yield step, status
+        if not stat.S_ISLNK(status.st_mode):
             here = step
             continue
         links += 1
@@ -180,28 +180,28 @@ def _steps(path: Path) -> Iterator[tuple[Path, os.stat_result]]:
         left += reversed([part for part in target.parts if part != "/"])
 
 
-def _is_world_writable(found: os.stat_result) -> bool:
-    return bool(found.st_mode & stat.S_IWOTH) and not stat.S_ISLNK(found.st_mode)
+def _is_world_writable(status: os.stat_result) -> bool:
+    return bool(status.st_mode & stat.S_IWOTH) and not stat.S_ISLNK(status.st_mode)
 
 
-def _foreign_owner(path: Path | str, found: os.stat_result, hint: str) -> NotTrustedError:
+def _foreign_owner(path: Path | str, status: os.stat_result, hint: str) -> NotTrustedError:
     names = " or ".join(dict.fromkeys(("root", _user_name(os.geteuid()))))
     reason = (
-        f"the {_file_type(found)} {path} belongs to user {_user_name(found.st_uid)}, who can change it; "
+        f"the {_file_type(status)} {path} belongs to user {_user_name(status.st_uid)}, who can change it; "
         f"it has to belong to {names}"
     )
     return NotTrustedError(RefusalCode.FOREIGN_OWNER, reason, hint)
 
 
-def _world_writable(path: Path | str, found: os.stat_result, hint: str) -> NotTrustedError:
-    reason = f"every user of this machine can change the {_file_type(found)} {path}"
+def _world_writable(path: Path | str, status: os.stat_result, hint: str) -> NotTrustedError:
+    reason = f"every user of this machine can change the {_file_type(status)} {path}"
     return NotTrustedError(RefusalCode.WORLD_WRITABLE, reason, hint)
 
 
-def _file_type(found: os.stat_result) -> str:
-    if stat.S_ISLNK(found.st_mode):
+def _file_type(status: os.stat_result) -> str:
+    if stat.S_ISLNK(status.st_mode):
         return "symbolic link"
-    return "directory" if stat.S_ISDIR(found.st_mode) else "file"
+    return "directory" if stat.S_ISDIR(status.st_mode) else "file"
 
 
 def _chown(owner: str, path: Path) -> str:

@@ -62,8 +62,8 @@ class MapNode(Value, dict=True):
     location: SourceLocation
 
     def get(self, key: str) -> Node | None:
-        found = self.entry(key)
-        return None if found is None else found[1]
+        entry = self.entry(key)
+        return None if entry is None else entry[1]
 
     def entry(self, key: str) -> tuple[ScalarNode, Node] | None:
         """Return a key's own node and its value."""

@@ -145,7 +145,7 @@ def _read_environment(path: Path) -> dict[str, str]:
     except OSError:  # The process has exited, or belongs to another user.
         return {}
     pairs = (part.partition("=") for part in raw.decode(errors="replace").split("\0"))
-    return {name: value for name, found, value in pairs if found}
+    return {name: value for name, separator, value in pairs if separator}
 
 
 async def kill_orphan_processes(

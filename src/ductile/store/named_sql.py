@@ -35,7 +35,7 @@ def parse_queries(text: str, overrides: str = "") -> dict[str, str]:
     fragments |= own_fragments
 
     def fill(sql: str) -> str:
-        return re.sub(r"\{([a-z_]+)\}", lambda found: fill(fragments[found[1]]), sql)
+        return re.sub(r"\{([a-z_]+)\}", lambda match: fill(fragments[match[1]]), sql)
 
     return {name: fill(sql) for name, sql in queries.items()}
 
@@ -48,8 +48,8 @@ def _split(text: str) -> tuple[dict[str, str], dict[str, str]]:
     for head, end in zip(heads, ends, strict=False):
         kind, name = head.groups()
         body = text[head.end() : end].splitlines()
-        found = fragments if kind == "fragment" else queries
-        if name in found:
+        target = fragments if kind == "fragment" else queries
+        if name in target:
             raise ValueError(f"{'fragment' if kind == 'fragment' else 'query'} {name} is defined twice")
-        found[name] = "\n".join(line for line in body if not line.lstrip().startswith("--")).strip()
+        target[name] = "\n".join(line for line in body if not line.lstrip().startswith("--")).strip()
     return queries, fragments

@@ -297,10 +297,10 @@ def encode_sorted_cursor(top: int, as_of: str, value: float, seq: int) -> str:
 
 def decode_sorted_cursor(cursor: str) -> tuple[int, str, float, int]:
     """Return what `encode_sorted_cursor` was given. Raises `RefusedError` for any other text."""
-    found = _SORTED_CURSOR.fullmatch(_decoded(cursor))
-    if found is None:
+    match = _SORTED_CURSOR.fullmatch(_decoded(cursor))
+    if match is None:
         raise _invalid_cursor()
-    top, as_of, value, seq = found.groups()
+    top, as_of, value, seq = match.groups()
     return int(top), as_of.decode(), float(value), int(seq)
 
 

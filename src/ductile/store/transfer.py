@@ -129,10 +129,10 @@ def copy_rows(
     target.continue_numbers(source.last_numbers())
     report = reporter("comparing", sum(counts.values()), progress)
     for table in counts:
-        if (found := _digest(target, table, report)) != copied[table.name]:
+        if (copy := _digest(target, table, report)) != copied[table.name]:
             raise StoreFailedError(
                 f"the copy of {table.name} differs: {copied[table.name].rows} rows were read, the copy has "
-                f"{found.rows}, and their checksums are not equal",
+                f"{copy.rows}, and their checksums are not equal",
                 hint="This is a defect of Ductile or of one of the databases: please report it.",
             )
     return copied

@@ -171,9 +171,9 @@ class HeaderLimiter(io.RawIOBase):
     def next_header(self, archive: tarfile.TarFile) -> tarfile.TarInfo | None:
         """The next member of the archive that reads from this stream; None at its end."""
         self.left = _MAX_HEADER
-        found = archive.next()
+        member = archive.next()
         self.left = None
-        return found
+        return member
 
     def readable(self) -> bool:
         return True

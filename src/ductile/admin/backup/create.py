@@ -73,12 +73,12 @@ def parse_parts(text: str | None) -> frozenset[BackupPart]:
     if text is None:
         return frozenset(BackupPart)
     try:
-        found = frozenset(BackupPart(part.strip()) for part in text.split(",") if part.strip())
+        parts = frozenset(BackupPart(part.strip()) for part in text.split(",") if part.strip())
     except ValueError:
-        found = frozenset()
-    if not found:
+        parts = frozenset()
+    if not parts:
         raise UsageError(f"--scope {text}: there is no such part", hint=f"some of {', '.join(BackupPart)}")
-    return found
+    return parts
 
 
 def back_up(

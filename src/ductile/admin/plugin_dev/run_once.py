@@ -134,10 +134,10 @@ def find_runnable_plugin(config_path: str | None, environ: Mapping[str, str], ta
     return tested
 
 
-def _unconfigured(found: InstalledPlugin | RefusedPlugin) -> PluginUnderTest | RefusedPlugin:
-    if isinstance(found, RefusedPlugin):
-        return found
-    return PluginUnderTest(name=found.name, plugin=found, config={})
+def _unconfigured(plugin: InstalledPlugin | RefusedPlugin) -> PluginUnderTest | RefusedPlugin:
+    if isinstance(plugin, RefusedPlugin):
+        return plugin
+    return PluginUnderTest(name=plugin.name, plugin=plugin, config={})
 
 
 async def run_request(

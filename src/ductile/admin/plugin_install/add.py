@@ -107,10 +107,10 @@ def _entry(name: str, candidate: Candidate, settings: JsonObject) -> str:
 def _place(opened: OpenedConfiguration, candidate: Candidate) -> Path:
     """The directory of the plugin. ConflictError if another plugin has its name or its place."""
     place = own_root(opened) / candidate.name
-    found = opened.discovery.installed.get(candidate.name) or opened.discovery.refused.get(candidate.name)
-    if found is not None and not found.shipped and found.directory != place:
+    plugin = opened.discovery.installed.get(candidate.name) or opened.discovery.refused.get(candidate.name)
+    if plugin is not None and not plugin.shipped and plugin.directory != place:
         raise ConflictError(
-            f"there is a plugin {candidate.name} in {found.directory}",
+            f"there is a plugin {candidate.name} in {plugin.directory}",
             hint="remove it first, or use that one",
         )
     if os.path.lexists(place) and not has_files(place, candidate):

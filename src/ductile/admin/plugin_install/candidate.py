@@ -120,10 +120,10 @@ def file_hashes(tree: SourceTree) -> dict[str, str]:
 def _shipped(name: str, wanted: str | None) -> Candidate:
     if wanted not in (None, name):
         raise UsageError(f"{name} is one shipped plugin: --plugin has no effect")
-    (found,) = load_shipped([name])
-    if isinstance(found, RefusedPlugin):
-        raise RefusedError(f"{name} cannot run: {found.reason}", hint=found.hint)
-    return Candidate(name=name, source=name, manifest=found.manifest, fingerprint=found.fingerprint)
+    (plugin,) = load_shipped([name])
+    if isinstance(plugin, RefusedPlugin):
+        raise RefusedError(f"{name} cannot run: {plugin.reason}", hint=plugin.hint)
+    return Candidate(name=name, source=name, manifest=plugin.manifest, fingerprint=plugin.fingerprint)
 
 
 def _check(tree: SourceTree, record: SourceRecord) -> InstalledPlugin:
@@ -131,10 +131,10 @@ def _check(tree: SourceTree, record: SourceRecord) -> InstalledPlugin:
     with tempfile.TemporaryDirectory(prefix="ductile-plugin-") as scratch:
         root = Path(os.path.realpath(scratch))
         staged = stage_plugin(root, "checked", tree, record)
-        found = load_plugin(staged, root=root, policy=TrustPolicy(roots=(root,)))
-        if isinstance(found, RefusedPlugin):
-            reason = found.reason.replace(f"{staged}/", "")
+        plugin = load_plugin(staged, root=root, policy=TrustPolicy(roots=(root,)))
+        if isinstance(plugin, RefusedPlugin):
+            reason = plugin.reason.replace(f"{staged}/", "")
             raise RefusedError(
-                f"the plugin cannot be added: {reason}", hint=(found.hint or "").replace(f"{staged}/", "")
+                f"the plugin cannot be added: {reason}", hint=(plugin.hint or "").replace(f"{staged}/", "")
             )
-        return found
+        return plugin

@@ -117,23 +117,23 @@ class _Collector:
 
 def read_directory(directory: Path, *, ignore: frozenset[str] = frozenset()) -> SourceTree:
     """Read a directory. `ignore` are names of files in it that are left out."""
-    found = _Collector(str(directory))
+    collector = _Collector(str(directory))
     try:
         for path in _walk(directory):
-            name = found.text(path.relative_to(directory))
+            name = collector.text(path.relative_to(directory))
             status = path.lstat()
             if name in ignore:
                 continue
             if stat.S_ISREG(status.st_mode):
-                found.count(status.st_size)
+                collector.count(status.st_size)
                 data = path.read_bytes()
-                found.add(name, data, executable=bool(status.st_mode & stat.S_IXUSR))
+                collector.add(name, data, executable=bool(status.st_mode & stat.S_IXUSR))
             else:
-                found.count()
-                found.special[name] = "a symbolic link" if stat.S_ISLNK(status.st_mode) else "not a file"
+                collector.count()
+                collector.special[name] = "a symbolic link" if stat.S_ISLNK(status.st_mode) else "not a file"
     except OSError as error:
         raise file_error(f"cannot read {error.filename or directory}", error) from error
-    return found.tree()
+    return collector.tree()
 
 
 def _walk(directory: Path) -> Iterator[Path]:
@@ -170,33 +170,33 @@ def read_archive(path: Path) -> SourceTree:
 
 
 def read_tar(stream: gzip.GzipFile | BinaryIO, what: str) -> SourceTree:
-    found, headers = _Collector(what), HeaderLimiter(stream)
+    collector, headers = _Collector(what), HeaderLimiter(stream)
     with tarfile.open(fileobj=headers, mode="r:") as archive:
         while (info := headers.next_header(archive)) is not None:
-            found.count(0 if info.isdir() else info.size)
-            name = found.name(info.name)
+            collector.count(0 if info.isdir() else info.size)
+            name = collector.name(info.name)
             if info.isdir() or name is None:
                 continue
             content = archive.extractfile(info) if is_plain(info) else None
             if content is None:
-                found.special[name] = "a symbolic link" if info.issym() else "not a plain file"
+                collector.special[name] = "a symbolic link" if info.issym() else "not a plain file"
             else:
-                found.add(name, content.read(), executable=bool(info.mode & stat.S_IXUSR))
-    return found.tree()
+                collector.add(name, content.read(), executable=bool(info.mode & stat.S_IXUSR))
+    return collector.tree()
 
 
 def _read_zip(stream: BinaryIO, path: Path) -> SourceTree:
-    found = _Collector(str(path))
+    collector = _Collector(str(path))
     with zipfile.ZipFile(stream) as archive:
         for info in archive.infolist():
-            found.count(info.file_size)
-            name, mode = found.name(info.filename), info.external_attr >> 16
+            collector.count(info.file_size)
+            name, mode = collector.name(info.filename), info.external_attr >> 16
             if info.is_dir() or name is None:
                 continue
             if info.compress_type not in _ZIP_METHODS:
                 raise RefusedError(f"{path} is compressed in an uncommon way", hint="pack it with `zip`")
             if stat.S_IFMT(mode) not in (0, stat.S_IFREG):
-                found.special[name] = "a symbolic link" if stat.S_ISLNK(mode) else "not a plain file"
+                collector.special[name] = "a symbolic link" if stat.S_ISLNK(mode) else "not a plain file"
                 continue
             with archive.open(info) as content:
                 # The declared size was counted; a member that unpacks to more is not read further.
@@ -205,8 +205,8 @@ def _read_zip(stream: BinaryIO, path: Path) -> SourceTree:
                 raise RefusedError(f"{path} holds {name[:100]} with a wrong size")
             # Not every program that writes archives stores the modes of files.
             is_program = data.startswith((b"#!", b"\x7fELF"))
-            found.add(name, data, executable=is_program or bool(mode & stat.S_IXUSR))
-    return found.tree()
+            collector.add(name, data, executable=is_program or bool(mode & stat.S_IXUSR))
+    return collector.tree()
 
 
 def plugin_directories(tree: SourceTree) -> dict[str, str]:
@@ -227,15 +227,17 @@ def plugin_directories(tree: SourceTree) -> dict[str, str]:
 
 def choose_plugin(tree: SourceTree, wanted: str | None, what: str) -> SourceTree:
     """Return the files of one plugin. UsageError if there are several, RefusedError if it holds links."""
-    found = plugin_directories(tree)
-    names = ", ".join(sorted(found))
-    if not found:
+    directories = plugin_directories(tree)
+    names = ", ".join(sorted(directories))
+    if not directories:
         raise RefusedError(f"{what} holds no plugin: no {MANIFEST_FILE} was found", hint="name its directory")
-    if wanted is not None and wanted not in found:
+    if wanted is not None and wanted not in directories:
         raise NotFoundError(f"{what} holds no plugin {wanted}", hint=f"it holds {names}")
-    if wanted is None and len(found) > 1:
-        raise UsageError(f"{what} holds {len(found)} plugins: {names}", hint="choose one with --plugin NAME")
-    chosen = tree.below(found[wanted or next(iter(found))])
+    if wanted is None and len(directories) > 1:
+        raise UsageError(
+            f"{what} holds {len(directories)} plugins: {names}", hint="choose one with --plugin NAME"
+        )
+    chosen = tree.below(directories[wanted or next(iter(directories))])
     for name, kind in chosen.special.items():
         raise RefusedError(
             f"{name} in the plugin is {kind}; only regular files are added",
@@ -246,8 +248,8 @@ def choose_plugin(tree: SourceTree, wanted: str | None, what: str) -> SourceTree
 
 def shared_code_beside(tree: SourceTree, wanted: str | None) -> str | None:
     """Return the directory of shared code beside a plugin, which is not added with it; None without one."""
-    found = plugin_directories(tree)
-    directory = found.get(wanted or next(iter(found), ""), ".")
+    directories = plugin_directories(tree)
+    directory = directories.get(wanted or next(iter(directories), ""), ".")
     if directory == ".":
         return None
     parent = str(PurePosixPath(directory).parent)

@@ -62,15 +62,15 @@ def send(invocation: Invocation) -> CommandResult:
         Example("ductile event explain echo.said --from echo", "as if the plugin echo emitted it"),
     ),
 )
-def explain(found: Document, _console: Console) -> str:
-    return _explanation(found)
+def explain(response: Document, _console: Console) -> str:
+    return _explanation(response)
 
 
-def _explanation(found: Document) -> str:
-    if "targets" not in found:  # a daemon of an earlier version
-        return printable("\n".join(f"Would start {target}." for target in found["would_start"]))
+def _explanation(response: Document) -> str:
+    if "targets" not in response:  # a daemon of an earlier version
+        return printable("\n".join(f"Would start {target}." for target in response["would_start"]))
     lines, others = [], 0
-    for one in found["targets"]:
+    for one in response["targets"]:
         if one["starts"]:
             warning = f" But it would fail: {one['warning']}." if one["warning"] else ""
             lines.append(f"Would start {one['target']}: {one['reason']}.{warning}")
@@ -79,7 +79,7 @@ def _explanation(found: Document) -> str:
         else:
             lines.append(f"Would not start {one['target']}: {one['reason']}.")
     if not lines:
-        lines.append(f"No route or pipeline matches {found['type']} from `{found['source']}`.")
+        lines.append(f"No route or pipeline matches {response['type']} from `{response['source']}`.")
     if others:
         lines.append(
             f"{fmt.count(others, 'other target')} {'takes' if others == 1 else 'take'} other events."
@@ -97,17 +97,17 @@ def _explanation(found: Document) -> str:
     examples=(Example("ductile event tail --follow", "everything that happens from now on"),),
 )
 def tail(invocation: Invocation) -> CommandResult:
-    found = request(invocation)
+    response = request(invocation)
     if not invocation.switch("follow"):
 
         def text(console: Console) -> str:
-            rows = found["events"]
+            rows = response["events"]
             width = 0 if console.width is None else max((len(row["kind"]) for row in rows), default=0)
             return "\n".join(_line(row, console, width) for row in rows) or "Nothing has happened yet."
 
-        return CommandResult(found, text)
-    fmt.print_rows(invocation, found["events"], _line)
-    after = max((row["seq"] for row in found["events"]), default=found["highest"])
+        return CommandResult(response, text)
+    fmt.print_rows(invocation, response["events"], _line)
+    after = max((row["seq"] for row in response["events"]), default=response["highest"])
     for news in follow(invocation, "ledger.follow", {}, rows="events", after=after):
         gap = news.get("gap")  # absent in answers of an older daemon
         fmt.print_rows(

@@ -21,8 +21,8 @@ def depth_text(queue: Document, console: Console) -> str:
 
 
 @renders("list", "list running and waiting jobs", "queue.list")
-def list_jobs(found: Document, console: Console) -> str:
-    jobs = [*found["running"], *found["queued"]]
+def list_jobs(response: Document, console: Console) -> str:
+    jobs = [*response["running"], *response["queued"]]
     return fmt.jobs_table(jobs, console) if jobs else "The queue is empty."
 
 

@@ -16,11 +16,11 @@ _AT_START = "at the next start"
 
 
 @renders("list", "list the schedules and when they run next", "schedule.list", arguments=(OPTIONAL_PLUGIN,))
-def list_schedules(found: Document, console: Console) -> str:
-    if not found["schedules"]:
+def list_schedules(response: Document, console: Console) -> str:
+    if not response["schedules"]:
         return "There are no schedules. They are configured under `plugins.NAME.schedules`."
     rows = []
-    for row in found["schedules"]:
+    for row in response["schedules"]:
         zone = "" if row["timezone"] in ("UTC", str(console.zone)) else f" {row['timezone']}"
         notes = [] if row["breaker"] == "closed" else [f"breaker {row['breaker']}"]
         if row["waiting_since"]:
@@ -53,11 +53,11 @@ def list_schedules(found: Document, console: Console) -> str:
         Example("ductile schedule next echo", "of one plugin"),
     ),
 )
-def upcoming(found: Document, console: Console) -> str:
-    if not found["occurrences"]:
+def upcoming(response: Document, console: Console) -> str:
+    if not response["occurrences"]:
         return "No upcoming runs."
     rows = []
-    for row in found["occurrences"]:
+    for row in response["occurrences"]:
         until = f" until {fmt.time(row['skipped_until'], console)}" if row["skipped_until"] else ""
         rows.append(
             (
@@ -79,11 +79,11 @@ def upcoming(found: Document, console: Console) -> str:
     "schedule.history",
     arguments=(PLUGIN, SCHEDULE),
 )
-def history(found: Document, console: Console) -> str:
-    if not found["occurrences"]:
+def history(response: Document, console: Console) -> str:
+    if not response["occurrences"]:
         return "It has not been due yet."
     rows = []
-    for row in found["occurrences"]:
+    for row in response["occurrences"]:
         notes = [row["reason"]] if row["reason"] else []
         if row["late_ms"]:
             notes.append(f"{fmt.ms(row['late_ms'])} late")
@@ -92,7 +92,7 @@ def history(found: Document, console: Console) -> str:
         due, job = fmt.time(row["nominal_at"], console), fmt.short_id(row["job_id"], console)
         rows.append((due, row["outcome"], job, row["job_status"], ", ".join(notes)))
     table = console.table(("DUE", "OUTCOME", "JOB", "STATUS", "ABOUT"), rows)
-    return fmt.with_next_page(f"{table}\n\n{_audit_text(found['account'], console)}", found)
+    return fmt.with_next_page(f"{table}\n\n{_audit_text(response['account'], console)}", response)
 
 
 @renders(
@@ -107,10 +107,10 @@ def history(found: Document, console: Console) -> str:
         Example("ductile schedule explain echo greeting", "one of several"),
     ),
 )
-def explain(found: Document, console: Console) -> str:
-    lines = [console.style("bold", fmt.prose(found["verdict"], console))]
-    lines += fmt.list_section("Evidence", found["evidence"], console)
-    lines += fmt.list_section("What to do", [console.hint(line) for line in found["advice"]], console)
+def explain(response: Document, console: Console) -> str:
+    lines = [console.style("bold", fmt.prose(response["verdict"], console))]
+    lines += fmt.list_section("Evidence", response["evidence"], console)
+    lines += fmt.list_section("What to do", [console.hint(line) for line in response["advice"]], console)
     return "\n".join(lines)
 
 

@@ -88,10 +88,10 @@ def create(invocation: Invocation) -> CommandResult:
     about="Read from the files of this machine; with --url, those of the daemon.",
 )
 def list_tokens(invocation: Invocation) -> CommandResult:
-    found = _found(invocation)
+    response = _found(invocation)
 
     def text(console: Console) -> str:
-        if not found["tokens"]:
+        if not response["tokens"]:
             return "There are no tokens. Create one with `ductile token create`."
         rows = [
             [
@@ -101,7 +101,7 @@ def list_tokens(invocation: Invocation) -> CommandResult:
                 _old_secret(row, console) or "-",
                 console.path(f"{row['file']}:{row['line']}"),
             ]
-            for row in found["tokens"]
+            for row in response["tokens"]
         ]
         headers = ["NAME", "KIND", "SCOPES", "OLD SECRET", "WHERE"]
         if all(row[3] == "-" for row in rows):
@@ -109,7 +109,7 @@ def list_tokens(invocation: Invocation) -> CommandResult:
                 del cells[3]
         return console.table(headers, rows)
 
-    return CommandResult(found, text)
+    return CommandResult(response, text)
 
 
 @action("show", "show one token or secret, without its value", "token.show", arguments=(_NAME,))

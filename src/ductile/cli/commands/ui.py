@@ -21,17 +21,17 @@ from ductile.cli.spec import Example, action
     local="the link signs in with all rights, so only the machine of the daemon gets one",
 )
 def open_dashboard(invocation: Invocation) -> CommandResult:
-    found = request_daemon(invocation)
+    response = request_daemon(invocation)
 
     def text(_: Console) -> str:
-        shown = f"{found['url']}\nValid once, within {found['valid_seconds']} seconds."
+        shown = f"{response['url']}\nValid once, within {response['valid_seconds']} seconds."
         if _has_screen() and sys.stdout.isatty():
             import webbrowser
 
-            webbrowser.open(found["url"])
+            webbrowser.open(response["url"])
         return shown
 
-    return CommandResult(found, text)
+    return CommandResult(response, text)
 
 
 def _has_screen() -> bool:

@@ -17,23 +17,25 @@ _NOT_LISTENING = (
 
 
 @renders("list", "list the endpoints: their paths, what they start, how they are signed", "webhook.list")
-def list_endpoints(found: Document, console: Console) -> str:
+def list_endpoints(response: Document, console: Console) -> str:
     rows = []
-    for row in found["endpoints"]:
+    for row in response["endpoints"]:
         target = f"pipeline {row['pipeline']}" if row["pipeline"] else f"event {row['event']}"
         if row["plugin"]:
             target = f"{row['plugin']} {row['command']}"
         rows.append((row["name"], row["path"], target, row["preset"] or "-", row["signature_header"]))
     if rows:
         table = console.table(("NAME", "PATH", "STARTS", "PRESET", "SIGNATURE"), rows)
-        listener = "The daemon listens" if found["loaded"] else "No daemon runs; one that is started listens"
-        text = f"{table}\n\n{listener} for them at {found['listen']}."
-        text += _refused_text(found["endpoints"], console)
-    elif found["on_disk"] is not None:
+        listener = (
+            "The daemon listens" if response["loaded"] else "No daemon runs; one that is started listens"
+        )
+        text = f"{table}\n\n{listener} for them at {response['listen']}."
+        text += _refused_text(response["endpoints"], console)
+    elif response["on_disk"] is not None:
         text = "The daemon has no webhooks loaded."
     else:
         text = "There are no webhooks. They are configured under `webhooks.endpoints`."
-    return text if found["on_disk"] is None else f"{text}\n\n{_differences_text(found['on_disk'])}"
+    return text if response["on_disk"] is None else f"{text}\n\n{_differences_text(response['on_disk'])}"
 
 
 def _refused_text(endpoints: list[Document], console: Console) -> str:
@@ -101,11 +103,11 @@ def send(invocation: Invocation) -> CommandResult:
     about="Of a receiver's URL only the host is shown: the rest may hold a secret.",
     examples=(Example("ductile webhook deliveries --status dropped", "what never arrived, and why"),),
 )
-def deliveries(found: Document, console: Console) -> str:
-    if not found["deliveries"]:
+def deliveries(response: Document, console: Console) -> str:
+    if not response["deliveries"]:
         return "No state webhooks."
     rows = []
-    for row in found["deliveries"]:
+    for row in response["deliveries"]:
         note = row["last_error"] or ""
         if row["status"] == "delivered":
             note = str(row["last_status"])
@@ -121,7 +123,7 @@ def deliveries(found: Document, console: Console) -> str:
         rows.append((*begin, fmt.when(row["created_at"], console), row["url"], note))
     headers = ("DELIVERY", "JOB", "STATE", "STATUS", "TRIES", "CREATED", "TO", "ABOUT")
     table = console.table(headers, rows, optional=("CREATED", "TRIES", "JOB"), prose=True)
-    return fmt.with_next_page(table, found)
+    return fmt.with_next_page(table, response)
 
 
 @action(

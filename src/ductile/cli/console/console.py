@@ -163,8 +163,8 @@ def add_where(text: str, where: str | None) -> str:
 
     words = "|".join(word for word in first_words() if word not in ("init", "version"))
 
-    def append(found: re.Match[str]) -> str:
-        return found[0] if "--help" in found[1] else f"`ductile {found[1]} {where}`"
+    def append(match: re.Match[str]) -> str:
+        return match[0] if "--help" in match[1] else f"`ductile {match[1]} {where}`"
 
     # The end of a command is known in backticks and at the end of the text; elsewhere its beginning only.
     text = re.sub(rf"`ductile ((?:{words})\b[^`]*)`", append, text)

@@ -97,7 +97,7 @@ def local_times(text: str, console: Console) -> str:
     import re
 
     times = r"\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z"
-    return re.sub(times, lambda found: clock(found[0], console), text)
+    return re.sub(times, lambda match: clock(match[0], console), text)
 
 
 def prose(text: str, console: Console, left: str = "") -> str:

@@ -81,8 +81,8 @@ def _shorten(cell: str, today: str) -> str:
     """Ids by their end, in which jobs of the same minute differ; times of today without the date."""
     import re
 
-    def shorten_time(found: re.Match[str]) -> str:
-        day, minute, seconds = found.groups()
+    def shorten_time(match: re.Match[str]) -> str:
+        day, minute, seconds = match.groups()
         return f"{minute}{seconds}" if day == today else f"{day[5:]} {minute}"
 
     return re.sub(_TIME, shorten_time, re.sub(_ID, r"\1", cell))

@@ -130,7 +130,7 @@ def compile_snapshot(loaded: LoadedConfig, discovery: Discovery) -> Snapshot:
         plugin_roots=loaded.plugin_roots,
         plugins=MappingProxyType(plugins),
         available=MappingProxyType(
-            {name: found for name, found in discovery.installed.items() if name not in used}
+            {name: plugin for name, plugin in discovery.installed.items() if name not in used}
         ),
         routes=routes,
         pipelines=MappingProxyType({pipeline.name: pipeline for pipeline in config.pipelines}),

@@ -73,12 +73,12 @@ def _find_installed(
     if settings.run is None:
         refused = _refusal(name, uses, settings, discovery)
         return refused, discovery.installed[uses] if refused is None else None
-    found = discovery.scripts.get(name)
-    if isinstance(found, InstalledPlugin):
-        return None, found
-    if found is None:  # the scripts were not looked at
+    script = discovery.scripts.get(name)
+    if isinstance(script, InstalledPlugin):
+        return None, script
+    if script is None:  # the scripts were not looked at
         return UnavailableReason(code="not_installed", reason="its program was not looked for"), None
-    return UnavailableReason(code=found.code, reason=found.reason, hint=found.hint), None
+    return UnavailableReason(code=script.code, reason=script.reason, hint=script.hint), None
 
 
 def _config_hash(settings: PluginSettings, installed: InstalledPlugin | None) -> str:

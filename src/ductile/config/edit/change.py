@@ -79,11 +79,11 @@ def parse_key(text: str) -> KeyPath:
     """Split `plugins.echo.schedules[0].every`. Raises UsageError if it is not of that form."""
     parts: list[str | int] = []
     end = 0
-    for found in _PART.finditer(text):
-        if found.start() != end:
+    for match in _PART.finditer(text):
+        if match.start() != end:
             break
-        parts.append(found["name"] if found["index"] is None else int(found["index"]))
-        end = found.end()
+        parts.append(match["name"] if match["index"] is None else int(match["index"]))
+        end = match.end()
     if not parts or end != len(text):
         hint = "write it as in service.log_level or routes[0].to; config set adds an entry with routes[+]"
         raise UsageError(f'"{text}" is not a key', hint=hint)

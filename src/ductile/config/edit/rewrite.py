@@ -131,9 +131,9 @@ def _without_lines(text: str, tree: Node, path: KeyPath) -> Iterator[str]:
     yield "".join(left)
     parent = node_at(tree, path[:-1])
     heading = location_of(tree, path[:-1]).line - 1
-    if path[:-1] and heading < start.line - 1 and (found := _HEADING.fullmatch(left[heading])):
+    if path[:-1] and heading < start.line - 1 and (match := _HEADING.fullmatch(left[heading])):
         empty = " []" if isinstance(parent, ListNode) else " {}"
-        left[heading] = f"{found[1]}{empty}{found[2]}"
+        left[heading] = f"{match[1]}{empty}{match[2]}"
         yield "".join(left)
 
 
@@ -267,8 +267,8 @@ def merge_lines(before: str, unchanged: str, after: str, *, shift: int = 0) -> s
         ]
         done = max(done, last)
     # New lines end as the first line of the text does.
-    found = _BREAK.search(before)
-    line_break = found[0] if found else "\n"
+    match = _BREAK.search(before)
+    line_break = match[0] if match else "\n"
     ended = (line if _BREAK.search(line) else line + line_break for line in merged)
     return "".join((*ended, *own[done:]))
 

@@ -108,10 +108,10 @@ def _referred(node: Node | None) -> str | None:
 def _instant(node: Node | None) -> datetime | None:
     """The instant that is written; None if it is not one, which `config check` reports."""
     try:
-        found = datetime.fromisoformat(_text(node) or "")
+        instant = datetime.fromisoformat(_text(node) or "")
     except ValueError:
         return None
-    return found if found.tzinfo is not None else None
+    return instant if instant.tzinfo is not None else None
 
 
 def _read_scopes(path: Path) -> tuple[str, ...]:
@@ -135,13 +135,13 @@ def find_token(sources: ConfigFiles, name: str) -> TokenRow:
 
 def find_row(rows: tuple[TokenRow, ...], name: str) -> TokenRow:
     """The entry of this name. Raises `NotFoundError`."""
-    found = next((row for row in rows if row.name == name), None)
-    if found is None:
+    entry = next((row for row in rows if row.name == name), None)
+    if entry is None:
         raise NotFoundError(
             f"there is no token {name}",
             hint=did_you_mean(name, [row.name for row in rows if row.name]) or "See `ductile token list`.",
         )
-    return found
+    return entry
 
 
 def count_references(sources: ConfigFiles, variable: str) -> int:

@@ -100,14 +100,14 @@ def parse_environment(data: bytes, *, file: str) -> tuple[dict[str, str], tuple[
         line = raw.strip()
         if not line or line.startswith("#"):
             continue
-        found = _LINE.fullmatch(line)
-        value = _value(found["value"]) if found else None
-        if found is None or value is None or "\0" in value:
+        match = _LINE.fullmatch(line)
+        value = _value(match["value"]) if match else None
+        if match is None or value is None or "\0" in value:
             message = "this line of the environment file cannot be read"
             expected = "NAME=value, with any quotes closed on the same line"
             problems.append(Problem(message=message, file=file, line=number, expected=expected))
         else:
-            variables[found["name"]] = value
+            variables[match["name"]] = value
     return variables, tuple(problems)
 
 
@@ -115,7 +115,7 @@ def _value(text: str) -> str | None:
     """Return the value behind the equals sign, None if its quotes do not close."""
     if text.startswith('"'):
         quoted = _DOUBLE_QUOTED.fullmatch(text)
-        return re.sub(r"\\(.)", lambda found: _ESCAPES.get(found[1], found[1]), quoted[1]) if quoted else None
+        return re.sub(r"\\(.)", lambda match: _ESCAPES.get(match[1], match[1]), quoted[1]) if quoted else None
     if text.startswith("'"):
         quoted = _SINGLE_QUOTED.fullmatch(text)
         return quoted[1] if quoted else None

@@ -36,24 +36,24 @@ def interpolate(
 
 
 def has_reference(text: str) -> bool:
-    return any(found["name"] or found["broken"] for found in _REFERENCE.finditer(text))
+    return any(match["name"] or match["broken"] for match in _REFERENCE.finditer(text))
 
 
 def variables_in(root: Node | None) -> frozenset[str]:
     """Return the names of the variables that a tree refers to."""
     nodes = () if root is None else walk(root)
     texts = (node.text for _, node in nodes if isinstance(node, ScalarNode))
-    return frozenset(found["name"] for text in texts for found in _REFERENCE.finditer(text) if found["name"])
+    return frozenset(match["name"] for text in texts for match in _REFERENCE.finditer(text) if match["name"])
 
 
 def has_default(written: str) -> bool:
     """Whether a reference has a default that is not empty: a literal value in the file."""
-    return any(found["default"] for found in _REFERENCE.finditer(written))
+    return any(match["default"] for match in _REFERENCE.finditer(written))
 
 
 def without_defaults(written: str) -> str:
     """Return a scalar as written, with the names of variables but without their defaults, to be shown."""
-    return _REFERENCE.sub(lambda found: f"${{{found['name']}}}" if found["name"] else found[0], written)
+    return _REFERENCE.sub(lambda match: f"${{{match['name']}}}" if match["name"] else match[0], written)
 
 
 class _Interpolator:
@@ -76,25 +76,25 @@ class _Interpolator:
     def _scalar(self, node: ScalarNode, path: KeyPath) -> ScalarNode:
         substituted = False
 
-        def value_of(found: re.Match[str]) -> str:
+        def value_of(match: re.Match[str]) -> str:
             nonlocal substituted
-            name, default = found["name"], found["default"]
-            if found["broken"]:
+            name, default = match["name"], match["default"]
+            if match["broken"]:
                 hint = "write ${NAME} or ${NAME:-default}; for the characters themselves write $${"
                 message = "this is not a reference to a variable"
                 self.problems.append(problem_at(node.location, path, message, hint=hint))
-                return found[0]
+                return match[0]
             if name is None:
                 return "${"
             if name.startswith(_RUNTIME_PREFIX) and path[:1] == ("plugins",) and path[2:3] in _FOR_PLUGINS:
-                return found[0]
+                return match[0]
             value = self._variables.get(name)
             if default is not None and not value:
                 value = default
             if value is None:
                 message, hint = f"the variable {name} is not set", self._how_to_set(name, path)
                 self.problems.append(problem_at(node.location, path, message, hint=hint))
-                return found[0]
+                return match[0]
             substituted = True
             return value
 

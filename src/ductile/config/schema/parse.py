@@ -146,10 +146,10 @@ def _instant(node: ScalarNode) -> datetime:
 
 
 def _clock(text: str) -> time:
-    found = _CLOCK.fullmatch(text.strip())
-    if found is None or (found["hour"] == "24" and found["minute"] != "00"):
+    match = _CLOCK.fullmatch(text.strip())
+    if match is None or (match["hour"] == "24" and match["minute"] != "00"):
         raise ValueError
-    return time(int(found["hour"]) % 24, int(found["minute"]))
+    return time(int(match["hour"]) % 24, int(match["minute"]))
 
 
 def _hours(node: ScalarNode) -> DailyWindow:

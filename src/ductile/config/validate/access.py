@@ -51,8 +51,8 @@ _UNSIGNED_BYTES = 64 * 1024 * 1024
 
 
 def _check_listen(path: KeyPath, listen: str, report: ValidationReport) -> None:
-    found = _HOST_AND_PORT.fullmatch(listen)
-    if found is None or int(found["port"]) > _MAX_PORT:
+    match = _HOST_AND_PORT.fullmatch(listen)
+    if match is None or int(match["port"]) > _MAX_PORT:
         expected = "host and port, such as localhost:8080 or [::1]:8080"
         report.error(path, "this is not an address to listen at", expected=expected, found=report.quote(path))
 
@@ -166,10 +166,10 @@ def scope_subject(scope: str) -> str | None:
     """Return the subject of a scope, a fixed word or a plugin's name; None if it is not a scope."""
     if scope == "*" or scope in _OLDER_SCOPES:
         return scope
-    found = _SCOPE.fullmatch(scope)
-    if found is None or (found["subject"] in RESERVED and found["subject"] not in _SUBJECTS):
+    match = _SCOPE.fullmatch(scope)
+    if match is None or (match["subject"] in RESERVED and match["subject"] not in _SUBJECTS):
         return None
-    return found["subject"]
+    return match["subject"]
 
 
 def suggest_scope(scope: str, plugins: Collection[str]) -> str | None:
@@ -304,7 +304,7 @@ def validate_access_references(config: Config, report: ValidationReport) -> None
 
 def validate_literal_secrets(config: Config, report: ValidationReport) -> None:
     """Add a warning for each secret in the clear, in strict mode an error, in the order of the files."""
-    found = dict(literal_urls(report.root))
+    urls = dict(literal_urls(report.root))
     for path, node in secret_scalars(report.root):
         is_reference = node.written is not None and not has_default(node.written)
         # A URL is warned about only if it holds a password, which `literal_urls` finds.
@@ -314,11 +314,11 @@ def validate_literal_secrets(config: Config, report: ValidationReport) -> None:
         )
         is_url = path == ("state", "url") or path[-1] == "state_webhook_url"
         if not is_reference and not is_expression and not is_url:
-            found[path] = node
+            urls[path] = node
     locations = {
-        path: (node.location.file, node.location.line, node.location.column) for path, node in found.items()
+        path: (node.location.file, node.location.line, node.location.column) for path, node in urls.items()
     }
-    for path in sorted(found, key=locations.__getitem__):
+    for path in sorted(urls, key=locations.__getitem__):
         message = "a secret is written in the clear"
         hint = "put it into a variable and refer to it as ${NAME}"
         if config.service.strict_mode:

@@ -93,16 +93,16 @@ class _PipelineFlow(NamedTuple):
 
 def _follow_pipelines(pipelines: Mapping[str, PipelineSettings]) -> dict[str, _PipelineFlow]:
     """Follow the steps of all pipelines, as if each began with an empty context."""
-    found: dict[str, _PipelineFlow] = {}
+    flows: dict[str, _PipelineFlow] = {}
 
     def follow(name: str) -> Claims:
         """Return what the steps of a pipeline claim. Each is followed once, however often it is called."""
-        if name not in found and name in pipelines:
+        if name not in flows and name in pipelines:
             before: dict[int, Claims] = {}
-            found[name] = _PipelineFlow(before=before, after=_NOTHING)  # ends a circle of calls
+            flows[name] = _PipelineFlow(before=before, after=_NOTHING)  # ends a circle of calls
             after = sequence(pipelines[name].steps, _NOTHING, before)
-            found[name] = _PipelineFlow(before=before, after=after)
-        return found[name].after if name in found else _NOTHING
+            flows[name] = _PipelineFlow(before=before, after=after)
+        return flows[name].after if name in flows else _NOTHING
 
     def sequence(steps: Sequence[StepSettings], known: Claims, before: dict[int, Claims]) -> Claims:
         for step in steps:
@@ -121,7 +121,7 @@ def _follow_pipelines(pipelines: Mapping[str, PipelineSettings]) -> dict[str, _P
 
     for name in pipelines:
         follow(name)
-    return found
+    return flows
 
 
 def _claims(step: StepSettings) -> Claims:
@@ -163,7 +163,7 @@ def _by_trigger(
 ) -> Claims:
     source = pipeline.from_plugin
     if pipeline.on is not None and source not in EXTERNAL_SOURCES:
-        return _NOTHING.union(*(found for name, found in carried.items() if source in (None, name)))
+        return _NOTHING.union(*(keys for name, keys in carried.items() if source in (None, name)))
     if pipeline.on_hook is not None:
         # A job fires hooks only if nothing produced it: its context is empty. A run may have inherited one.
         ended = (each.name for each in config.pipelines if each.notify_on_complete)

@@ -156,10 +156,10 @@ def _check_pipeline(pipeline: PipelineSettings, path: KeyPath, report: Validatio
         report.error((*path, "steps"), "a pipeline needs at least one step")
     if pipeline.condition is not None:
         validate_condition(pipeline.condition, (*path, "if"), report)
-    found = list(steps_of(pipeline, path))
-    for step_path, step in found:
+    steps = list(steps_of(pipeline, path))
+    for step_path, step in steps:
         _check_step(step, step_path, report)
-    ids = ((step.id, (*step_path, "id")) for step_path, step in found if step.id is not None)
+    ids = ((step.id, (*step_path, "id")) for step_path, step in steps if step.id is not None)
     report.refuse_duplicates("step id", ids)
 
 

@@ -73,22 +73,22 @@ class ExpressionFault(Value):
 def look_up(path: str, context: EvalContext) -> JsonValue | Missing:
     """Return the value at a valid path, or MISSING."""
     root, *keys = path.split(".")
-    found: JsonValue = getattr(context, Root(root).value)
+    value: JsonValue = getattr(context, Root(root).value)
     for key in keys:
-        match found:
-            case dict() if key in found:
-                found = found[key]
-            case list() if _INDEX.fullmatch(key) and int(key) < len(found):
-                found = found[int(key)]
+        match value:
+            case dict() if key in value:
+                value = value[key]
+            case list() if _INDEX.fullmatch(key) and int(key) < len(value):
+                value = value[int(key)]
             case list():
-                items = (item for item in found if isinstance(item, dict) and item.get("id") == key)
+                items = (item for item in value if isinstance(item, dict) and item.get("id") == key)
                 item = next(items, MISSING)
                 if item is MISSING:
                     return MISSING
-                found = item
+                value = item
             case _:
                 return MISSING
-    return found
+    return value
 
 
 def names_beside(path: str, context: EvalContext) -> str | None:
@@ -99,9 +99,9 @@ def names_beside(path: str, context: EvalContext) -> str | None:
     at = path
     while "." in at:
         at = at.rpartition(".")[0]
-        found = look_up(at, context)
-        if found is not MISSING:
-            names = [name[:_MAX_NAME] for name in found] if isinstance(found, dict) else []
+        value = look_up(at, context)
+        if value is not MISSING:
+            names = [name[:_MAX_NAME] for name in value] if isinstance(value, dict) else []
             more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
             return f"{at} has {', '.join(names[:_MAX_NAMES])}{more}" if names else None
     return None
@@ -124,5 +124,5 @@ def suggest_root(path: str, roots: Collection[Root] = tuple(Root)) -> str | None
     root, dot, rest = path.partition(".")
     if root in roots:
         return None
-    found = closest_match(root, roots, similarity=0.6)  # short words: one wrong letter of `run` is a third
-    return None if found is None else f"did you mean {found}{dot}{rest}?"
+    closest = closest_match(root, roots, similarity=0.6)  # short words: one wrong letter of `run` is a third
+    return None if closest is None else f"did you mean {closest}{dot}{rest}?"

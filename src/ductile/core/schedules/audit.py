@@ -46,13 +46,13 @@ def preview_runs(rule: ScheduleRule, occurrence: PlannedOccurrence | None, runs:
     """
     if occurrence is None:
         return ()
-    found: list[Upcoming] = []
+    upcoming: list[Upcoming] = []
     for nominal in islice(_instants_with_jumps(rule, occurrence.nominal_at), _MAX_PREVIEWED):
         start = move_into_window(rule, nominal)
         skip = disallowed_reason(rule, start)
-        if skip is not None and found and found[-1].skip is skip:
+        if skip is not None and upcoming and upcoming[-1].skip is skip:
             continue
-        found.append(
+        upcoming.append(
             Upcoming(
                 nominal_at=nominal,
                 start_at=occurrence.start_at if nominal == occurrence.nominal_at else start,
@@ -63,7 +63,7 @@ def preview_runs(rule: ScheduleRule, occurrence: PlannedOccurrence | None, runs:
         runs -= skip is None
         if runs <= 0:
             break
-    return tuple(found)
+    return tuple(upcoming)
 
 
 def _instants_with_jumps(rule: ScheduleRule, first: datetime) -> Iterator[datetime]:

@@ -157,8 +157,8 @@ def explain_bad_signature(scheme: SignatureScheme, headers: Mapping[str, str], n
 
 def _other_signatures(headers: Mapping[str, str]) -> str:
     """The names of headers that may carry the signature. The values are not shown."""
-    found = [name for name in headers if "signature" in name and _HEADER_NAME.fullmatch(name)]
-    return f" (it sent {', '.join(found[:_MAX_NAMED])})" if found else ""
+    candidates = [name for name in headers if "signature" in name and _HEADER_NAME.fullmatch(name)]
+    return f" (it sent {', '.join(candidates[:_MAX_NAMED])})" if candidates else ""
 
 
 def delivery_id(
@@ -172,8 +172,8 @@ def delivery_id(
     if scheme.delivery_header is not None:
         named = headers.get(scheme.delivery_header)
     else:
-        found = None if scheme.delivery_field is None else payload.get(scheme.delivery_field)
-        named = found if isinstance(found, str) else None
+        delivery = None if scheme.delivery_field is None else payload.get(scheme.delivery_field)
+        named = delivery if isinstance(delivery, str) else None
     key = normalise_key(named)
     if key is not None:
         return key if len(key) <= MAX_KEY_LENGTH else _hashed(key.encode(errors="replace"))

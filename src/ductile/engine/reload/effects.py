@@ -104,20 +104,20 @@ def enabled_plugins(snapshot: Snapshot) -> dict[str, PluginInstance]:
 
 def _routes(snapshot: Snapshot) -> dict[str, int]:
     """The routes by their text, with how often each is written."""
-    found: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for route in snapshot.routes:
         text = f"{route.source} {route.event_type} -> {route.target}"
-        found[text] = found.get(text, 0) + 1
-    return found
+        counts[text] = counts.get(text, 0) + 1
+    return counts
 
 
 def _tokens(snapshot: Snapshot) -> dict[str, Hashable]:
     """Tokens and secrets by name; of a token in rotation, both secrets."""
-    found: dict[str, Hashable] = {}
+    parts: dict[str, Hashable] = {}
     for token in snapshot.tokens:
-        known = found.get(token.name, ())
-        found[token.name] = (*(known if isinstance(known, tuple) else ()), token)
-    return {**{name: secret.digest() for name, secret in snapshot.secrets.items()}, **found}
+        known = parts.get(token.name, ())
+        parts[token.name] = (*(known if isinstance(known, tuple) else ()), token)
+    return {**{name: secret.digest() for name, secret in snapshot.secrets.items()}, **parts}
 
 
 def _sections(snapshot: Snapshot) -> dict[str, object]:

@@ -154,7 +154,7 @@ def _make_resolver(lookups: ThreadPoolExecutor) -> AbstractResolver:
             self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
         ) -> list[ResolveResult]:
             find = partial(socket.getaddrinfo, host, port, family, socket.SOCK_STREAM)
-            found = await asyncio.get_running_loop().run_in_executor(lookups, find)
+            addresses = await asyncio.get_running_loop().run_in_executor(lookups, find)
             return [
                 ResolveResult(
                     hostname=host,
@@ -164,7 +164,7 @@ def _make_resolver(lookups: ThreadPoolExecutor) -> AbstractResolver:
                     proto=protocol,
                     flags=socket.AI_NUMERICHOST | socket.AI_NUMERICSERV,
                 )
-                for family, _, protocol, _, address in found
+                for family, _, protocol, _, address in addresses
             ]
 
         async def close(self) -> None:

@@ -136,14 +136,14 @@ async def _write(context: OperationContext, planned: PlannedConfig, command: str
             write_change, planned.change, command=command, author=context.source.author
         )
     except OSError as error:
-        found = file_error(f"cannot write {error.filename or planned.change.directory}", error)
-        if isinstance(found, DeniedError):
+        fault = file_error(f"cannot write {error.filename or planned.change.directory}", error)
+        if isinstance(fault, DeniedError):
             name = "apply" if command == "apply" else "config rollback"
-            found.hint = (
+            fault.hint = (
                 f"The daemon may not write its configuration, as under systemd. Run `ductile {name}` on its "
                 "machine, as a user who may."
             )
-        raise found from error
+        raise fault from error
 
 
 async def _reload(

@@ -60,8 +60,8 @@ async def show_diff(context: OperationContext, request: DiffConfig) -> ConfigDif
     directory = context.snapshot().directory
     if request.before is not None:
         loads = await context.store.config_history(limit=_MAX_SEARCHED)
-        found = await asyncio.to_thread(compare_ids, directory, loads, request.before, request.after)
-        return ConfigDiff(comparisons=(_shown(found, request),), problem=None)
+        comparison = await asyncio.to_thread(compare_ids, directory, loads, request.before, request.after)
+        return ConfigDiff(comparisons=(_shown(comparison, request),), problem=None)
     if request.after is not None:
         raise UsageError("after needs before", hint="Give two ids, or one that is compared with the disk.")
     active = context.snapshot()

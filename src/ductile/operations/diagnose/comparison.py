@@ -86,9 +86,9 @@ async def compare_with_last_good(
         return RunComparison(
             not_compared=(f"everything: no earlier run of pipeline {job.command} succeeded",)
         )
-    found = await _compare_jobs(context, job, executions, configs)
+    compared = await _compare_jobs(context, job, executions, configs)
     steps = f"the steps of the run: no earlier run of pipeline {record.job.command} succeeded"
-    return replace(found, not_compared=(steps, *found.not_compared))
+    return replace(compared, not_compared=(steps, *compared.not_compared))
 
 
 async def _last_succeeded(context: OperationContext, job: Job) -> LogRow | None:
@@ -139,13 +139,15 @@ def _config_gaps(before: ConfigRecord | None, now: ConfigRecord | None) -> tuple
 async def _compare_jobs(
     context: OperationContext, job: Job, executions: Sequence[LogRow], configs: Sequence[ConfigRecord]
 ) -> RunComparison:
-    found = await _last_succeeded(context, job)
-    if found is None:
+    succeeded = await _last_succeeded(context, job)
+    if succeeded is None:
         return RunComparison(
             not_compared=(f"everything: no earlier job of {job.plugin} {job.command} succeeded",)
         )
-    with_output = await context.store.list_executions(found.job_id)
-    good = next((execution for execution in with_output if execution.execution == found.execution), found)
+    with_output = await context.store.list_executions(succeeded.job_id)
+    good = next(
+        (execution for execution in with_output if execution.execution == succeeded.execution), succeeded
+    )
     good_job = await context.store.get_job(good.job_id)
     last = executions[-1] if executions else None
     began = job.created_at if last is None else last.started_at
@@ -265,10 +267,10 @@ def _emitted(row: LogRow) -> dict[str, tuple[JsonObject, ...]] | None:
     if not isinstance(decoded, DecodedResponse):
         return None
     result: JsonObject = {"result": decoded.response.result}
-    found: dict[str, tuple[JsonObject, ...]] = {}
+    emitted: dict[str, tuple[JsonObject, ...]] = {}
     for event in decoded.response.events:
-        found[event.type] = (*found.get(event.type, ()), {**result, **event.payload})
-    return found or {"": (result,)}
+        emitted[event.type] = (*emitted.get(event.type, ()), {**result, **event.payload})
+    return emitted or {"": (result,)}
 
 
 async def _missing_references(
@@ -296,15 +298,15 @@ def _shape_differences(
     outputs: Sequence[StepChange], inputs: Sequence[StepChange], chosen: StepChange | None
 ) -> list[Difference]:
     """The chosen change field by field, other outputs by name only; an input only where no output changed."""
-    found = [] if chosen is None else [*diff.differences_of(chosen, "output")]
-    found += [
+    differences = [] if chosen is None else [*diff.differences_of(chosen, "output")]
+    differences += [
         Difference(what=f"output of step {output.step.path}", good="as it was", now="another shape")
         for output in outputs
         if output is not chosen
     ]
     for change in inputs[:1] if not outputs else ():
-        found += diff.differences_of(change, "input")
-    return found
+        differences += diff.differences_of(change, "input")
+    return differences
 
 
 def _execution_differences(good: RunRecord, now: RunRecord, failed: Job | None) -> list[Difference]:

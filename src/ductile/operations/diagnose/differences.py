@@ -210,12 +210,12 @@ def changed_outputs(good: Sequence[StepTrace], now: Sequence[StepTrace]) -> tupl
 
 def changed_inputs(good: Sequence[StepTrace], now: Sequence[StepTrace]) -> tuple[StepChange, ...]:
     """The steps whose input has another shape, in the order of `now`."""
-    found = []
+    differences = []
     for step in now:
         inputs = [other.given for other in _same_step(good, step) if other.given is not None]
         if step.given is not None and (changes := closest_changes(inputs, step.given, _PAYLOAD)):
-            found.append(StepChange(step=step, changes=changes))
-    return tuple(found)
+            differences.append(StepChange(step=step, changes=changes))
+    return tuple(differences)
 
 
 def step_gaps(
@@ -332,16 +332,16 @@ def compare_graphs(good: Graph, now: Graph) -> Iterator[Difference]:
     """Differences of the pipeline, step by step. A `with` may hold secrets, so its contents are not shown."""
     if good.fingerprint == now.fingerprint:
         return
-    found = []
+    differences = []
     for path in dict.fromkeys((*good.nodes, *now.nodes)):
         before, after = good.nodes.get(path), now.nodes.get(path)
         if before is None or after is None:
             there = ["there" if node else None for node in (before, after)]
-            found.append(Difference(what=f"step {path}", good=there[0], now=there[1]))
+            differences.append(Difference(what=f"step {path}", good=there[0], now=there[1]))
         elif keys := _changed_keys(before, after):
             changed = f"changed: {', '.join(keys)}"
-            found.append(Difference(what=f"step {path}", good="as it was", now=changed))
-    yield from found or [Difference(what="pipeline", good=good.fingerprint, now=now.fingerprint)]
+            differences.append(Difference(what=f"step {path}", good="as it was", now=changed))
+    yield from differences or [Difference(what="pipeline", good=good.fingerprint, now=now.fingerprint)]
 
 
 def _changed_keys(before: Node, after: Node) -> list[str]:

@@ -55,26 +55,26 @@ class RunDoctor(Value):
 
 
 async def doctor(context: OperationContext, request: RunDoctor) -> DoctorReport:
-    found = await _config_findings(context)
+    findings = await _config_findings(context)
     try:
         await context.store.check_files()
     except StoreError as error:
         # The files of the store are gone and the daemon stops: other checks would describe a lost store.
-        return build_report([*found, DoctorCheck.STORE.raised(error)])
-    found += _machine_findings(context.snapshot(), daemon_runs=context.engine is not None)
+        return build_report([*findings, DoctorCheck.STORE.raised(error)])
+    findings += _machine_findings(context.snapshot(), daemon_runs=context.engine is not None)
     if context.engine is not None:
-        found.append(_daemon_finding(context.engine.status(), request.version))
+        findings.append(_daemon_finding(context.engine.status(), request.version))
         try:
             # A caller with read access starts no plugin: it gets the results of the latest health commands.
             if request.ask_health:
-                found += local.health_findings((await check_health(context, CheckHealth())).health)
+                findings += local.health_findings((await check_health(context, CheckHealth())).health)
             else:
-                found += local.past_health_findings(await last_health_checks(context))
+                findings += local.past_health_findings(await last_health_checks(context))
         except DuctileError as error:
-            found.append(DoctorCheck.HEALTH.raised(error))
+            findings.append(DoctorCheck.HEALTH.raised(error))
     else:
-        found.append(daemon_not_running())
-    return build_report(found + await _store_findings(context))
+        findings.append(daemon_not_running())
+    return build_report(findings + await _store_findings(context))
 
 
 def doctor_without_store(snapshot: Snapshot, *more: DoctorFinding) -> DoctorReport:
@@ -119,12 +119,12 @@ async def _config_findings(context: OperationContext) -> list[DoctorFinding]:
         on_disk = await asyncio.to_thread(context.load)
     except ConfigError as error:
         return [*local.refused_config(error)]
-    found = [*local.config_findings(on_disk), *local.newly_refused(in_force, on_disk)]
+    findings = [*local.config_findings(on_disk), *local.newly_refused(in_force, on_disk)]
     if on_disk.fingerprint != in_force.fingerprint:
         message = "the configuration on disk is not the one in force"
         where = str(on_disk.directory)
-        found.append(DoctorCheck.CONFIG.warn(message, where=where, fix="ductile apply"))
-    return found
+        findings.append(DoctorCheck.CONFIG.warn(message, where=where, fix="ductile apply"))
+    return findings
 
 
 def _daemon_finding(status: EngineStatus, installed: str | None) -> DoctorFinding:

@@ -69,21 +69,21 @@ def permission_findings(directory: Path, private: Iterable[Path]) -> Iterator[Do
     files = sorted((*directory.glob("*.yaml"), *directory.glob("*.yml"), directory / CHECKSUMS_FILE))
     paths = dict.fromkeys((directory, *files), False) | dict.fromkeys(private, True)
     checked = (_check_mode(path, private=is_private) for path, is_private in paths.items())
-    found = [finding for finding in checked if finding is not None]
-    yield from found
-    if not found:
+    findings = [finding for finding in checked if finding is not None]
+    yield from findings
+    if not findings:
         yield DoctorCheck.PERMISSIONS.ok("only their owner can read and change the files", str(directory))
 
 
 def _check_mode(path: Path, *, private: bool) -> DoctorFinding | None:
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:
         return None  # A missing file is reported by the check that needs it.
-    open_to_others = stat.S_IMODE(found.st_mode) & _OTHERS
-    fix = f"chmod {0o700 if stat.S_ISDIR(found.st_mode) else 0o600:o} {path}"
-    if found.st_uid not in (os.geteuid(), 0):
-        message = f"it belongs to user {found.st_uid}, not to the user who runs this"
+    open_to_others = stat.S_IMODE(status.st_mode) & _OTHERS
+    fix = f"chmod {0o700 if stat.S_ISDIR(status.st_mode) else 0o600:o} {path}"
+    if status.st_uid not in (os.geteuid(), 0):
+        message = f"it belongs to user {status.st_uid}, not to the user who runs this"
         return DoctorCheck.PERMISSIONS.warn(message, where=str(path), fix=f"chown {os.geteuid()} {path}")
     if open_to_others & _OTHERS_WRITE:
         return DoctorCheck.PERMISSIONS.error("other users can change it", where=str(path), fix=fix)
@@ -220,10 +220,10 @@ def _bind_error(address: str) -> str | None:
     """Bind the address and release it at once. Returns the error, None if there was none."""
     host, _, port = address.rpartition(":")
     try:
-        found = socket.getaddrinfo(
+        addresses = socket.getaddrinfo(
             host.strip("[]"), int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
-        family, _kind, _protocol, _name, resolved = found[0]
+        family, _kind, _protocol, _name, resolved = addresses[0]
         with socket.socket(family, socket.SOCK_STREAM) as bound:
             bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             bound.bind(resolved)

@@ -254,22 +254,22 @@ def _link(job: Job) -> ChainLink:
 
 def _evidence(records: _JobRecords) -> list[str]:
     run = records.run
-    found = [_execution_text(row) for row in records.executions if run is None]
+    lines = [_execution_text(row) for row in records.executions if run is None]
     if records.job.rerun_of is not None:
-        found.append(f"It runs job {records.job.rerun_of} again.")
+        lines.append(f"It runs job {records.job.rerun_of} again.")
     if records.job.cancel_requested_at is not None:
-        found.append(f"Its cancellation was requested at {time_text(records.job.cancel_requested_at)}.")
+        lines.append(f"Its cancellation was requested at {time_text(records.job.cancel_requested_at)}.")
     if run is not None:
-        found += [
+        lines += [
             f"Step {job.step_path} ({job.plugin} {job.command}): {job.status} ({job.reason})."
             for job in run.steps
         ]
-        found += [
+        lines += [
             f"Bypassed: {note.data.get('step') or note.data.get('pipeline')}: {note.data['explanation']}"
             for note in run.ledger_entries
             if "explanation" in note.data
         ]
-    return found
+    return lines
 
 
 def _seconds(duration: timedelta) -> str:

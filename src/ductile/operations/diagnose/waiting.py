@@ -123,10 +123,10 @@ async def _why_not_started(context: OperationContext, job: Job) -> WaitExplanati
     for init in await context.store.list_inits():
         if init.key.plugin != job.plugin or init.status is not InitStatus.PENDING:
             continue
-        found = None if init.job_id in (None, job.id) else await context.store.get_job(init.job_id or "")
-        if found is not None and found.completed_at is None:
-            why = f"{job_text(found, context.now())} initialises the plugin and has not ended."
-            return WaitExplanation(why=why, blocker=found, advice=_ways_past(found))
+        init_job = None if init.job_id in (None, job.id) else await context.store.get_job(init.job_id or "")
+        if init_job is not None and init_job.completed_at is None:
+            why = f"{job_text(init_job, context.now())} initialises the plugin and has not ended."
+            return WaitExplanation(why=why, blocker=init_job, advice=_ways_past(init_job))
     rows = (await context.store.list_jobs(JobFilter(status=JobStatus.RUNNING), limit=_PAGE)).rows
     running = [other for other in rows if other.plugin != RUN_PLUGIN]
     own = [other for other in running if other.plugin == job.plugin]

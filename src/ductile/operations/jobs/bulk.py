@@ -273,7 +273,7 @@ async def resend_deliveries(context: OperationContext, request: ResendDeliveries
         created_from=request.since,
         created_before=request.until,
     )
-    matched, found = 0, list[Delivery]()
+    matched, deliveries = 0, list[Delivery]()
     for status in _UNDELIVERED if request.status is None else (request.status,):
         one: DeliveryFilter = replace(where, status=status)
         rows = await _read_pages(
@@ -281,8 +281,8 @@ async def resend_deliveries(context: OperationContext, request: ResendDeliveries
         )
         is_all = len(rows) < request.limit
         matched += len(rows) if is_all else await context.store.count_deliveries(one, limit=_MAX_COUNTED)
-        found += [replace(row, body="") for row in rows]  # bodies may be large
-    selected = sorted(found, key=lambda job: job.seq)[-request.limit :]
+        deliveries += [replace(row, body="") for row in rows]  # bodies may be large
+    selected = sorted(deliveries, key=lambda delivery: delivery.seq)[-request.limit :]
 
     async def resend(delivery: Delivery) -> None:
         if not request.dry_run and not await context.store.resend(delivery.id):
@@ -318,15 +318,15 @@ def _chosen(status: JobStatus | None, changeable: tuple[JobStatus, ...]) -> tupl
 
 async def _read_pages(read: Callable[..., Awaitable[Page[T]]], limit: int) -> list[T]:
     """Read pages until there are `limit` rows or no more."""
-    found: list[T] = []
+    selected: list[T] = []
     cursor: str | None = None
-    while len(found) < limit:
+    while len(selected) < limit:
         page = await read(cursor=cursor)
-        found += page.rows
+        selected += page.rows
         cursor = page.next_cursor
         if cursor is None:
             break
-    return found[:limit]
+    return selected[:limit]
 
 
 async def _change_all(
@@ -362,13 +362,13 @@ async def _try(change: Callable[[T], Awaitable[None]], item: T) -> DuctileError 
 
 def batches(items: Sequence[T], apart: Callable[[T], bool], size: int) -> list[list[T]]:
     """The items in order, in batches of at most `size`; each that is `apart` is a batch of its own."""
-    found: list[list[T]] = []
+    pages: list[list[T]] = []
     is_open = False
     for item in items:
         alone = apart(item)
-        if is_open and not alone and len(found[-1]) < size:
-            found[-1].append(item)
+        if is_open and not alone and len(pages[-1]) < size:
+            pages[-1].append(item)
         else:
-            found.append([item])
+            pages.append([item])
         is_open = not alone
-    return found
+    return pages

@@ -153,13 +153,13 @@ async def _export_one(context: OperationContext, job: Job, configs: Sequence[Con
 
 
 async def _deliveries(context: OperationContext, job: Job) -> list[ListedDelivery]:
-    found: list[ListedDelivery] = []
+    deliveries: list[ListedDelivery] = []
     cursor: str | None = None
     while True:
         page = await context.store.list_deliveries(
             DeliveryFilter(job_id=job.id), limit=LARGEST_PAGE, cursor=cursor
         )
-        found += [from_record(ListedDelivery, row, url=redact_url(row.url)) for row in page.rows]
+        deliveries += [from_record(ListedDelivery, row, url=redact_url(row.url)) for row in page.rows]
         cursor = page.next_cursor
         if cursor is None:
-            return found[::-1]
+            return deliveries[::-1]

@@ -217,14 +217,14 @@ async def follow_log(context: OperationContext, request: FollowLog) -> NewExecut
 
 async def _after(context: OperationContext, where: LogFilter, after: int) -> list[LogRow]:
     """Executions after a number, oldest first. Pages go from the newest back, so all of them are read."""
-    found: list[LogRow] = []
+    rows: list[LogRow] = []
     cursor: str | None = None
     while True:
         page = await context.store.list_log(where, limit=LARGEST_PAGE, cursor=cursor)
-        found += [row for row in page.rows if row.seq > after]
+        rows += [row for row in page.rows if row.seq > after]
         cursor = page.next_cursor
         if cursor is None or page.rows[-1].seq <= after:
-            return found[::-1]
+            return rows[::-1]
 
 
 class TailLedger(Value):

@@ -101,16 +101,16 @@ async def list_jobs(context: OperationContext, request: ListJobs) -> JobPage:
     if request.payload:
         ids = [job.id for job in page.rows]
         read = await context.store.short_payloads(ids, longest=_LONGEST_PARSED)
-        excerpts = {job_id: payload_excerpt(found) for job_id, found in read.items()}
+        excerpts = {job_id: payload_excerpt(payload) for job_id, payload in read.items()}
     jobs = [job_row(context, job, excerpts.get(job.id, UNSET)) for job in page.rows]
     return JobPage(jobs=jobs, next_cursor=page.next_cursor)
 
 
-def payload_excerpt(found: ShortPayload) -> str:
+def payload_excerpt(payload: ShortPayload) -> str:
     """The beginning of a payload as JSON, with secrets masked; of one that is too long, only its size."""
-    if found.payload is None:
-        return f"({found.length} characters)"
-    text = msgspec.json.encode(redact(found.payload)).decode()
+    if payload.payload is None:
+        return f"({payload.length} characters)"
+    text = msgspec.json.encode(redact(payload.payload)).decode()
     return text if len(text) <= _EXCERPT else f"{text[: _EXCERPT - 1]}…"
 
 
@@ -236,17 +236,17 @@ async def open_artifact(context: OperationContext, request: OpenArtifact) -> Ope
     job = await resolve_job(context, request.job_id)
     name = request.name
     known = [artifact for artifact in job.artifacts if isinstance(artifact, dict)]
-    found = next((artifact for artifact in known if artifact.get("name") == name), None)
-    if found is None:
+    named = next((artifact for artifact in known if artifact.get("name") == name), None)
+    if named is None:
         names = ", ".join(str(artifact.get("name")) for artifact in known)
         raise NotFoundError(f"the job has no artifact {name}", hint=f"It has {names}." if names else None)
-    path = found.get("path")
+    path = named.get("path")
     if not isinstance(path, str):
         raise NotFoundError(
-            f"the artifact {name} is not a file here", hint="It has a url.", details={"url": found.get("url")}
+            f"the artifact {name} is not a file here", hint="It has a url.", details={"url": named.get("url")}
         )
     descriptor = open_artifact_file(path, context.snapshot().artifact_roots)
-    media_type = found.get("media_type")
+    media_type = named.get("media_type")
     if not isinstance(media_type, str) or not _MEDIA_TYPE.fullmatch(media_type):  # not valid in a header
         media_type = mimetypes.guess_type(path)[0] or _ANY_TYPE
     size = os.fstat(descriptor).st_size

@@ -197,12 +197,12 @@ async def plugin_figures(context: OperationContext, request: PluginStats) -> Run
 
 
 async def figures_since(context: OperationContext, since: datetime, plugin: str | None = None) -> RunFigures:
-    found = await context.store.execution_statistics(since=since, latest=MAX_EXECUTIONS, plugin=plugin)
+    statistics = await context.store.execution_statistics(since=since, latest=MAX_EXECUTIONS, plugin=plugin)
     return RunFigures(
         since=timestamp(since),
-        executions=sum(each.executions for each in found.plugins),
-        complete=found.complete,
-        plugins=[_figures(each) for each in found.plugins],
+        executions=sum(each.executions for each in statistics.plugins),
+        complete=statistics.complete,
+        plugins=[_figures(each) for each in statistics.plugins],
     )
 
 
@@ -219,9 +219,9 @@ def _figures(own: PluginStatistics) -> PluginFigures:
     )
 
 
-def time_percentiles(found: Percentiles | None) -> TimePercentiles | None:
-    if found is None:
+def time_percentiles(times: Percentiles | None) -> TimePercentiles | None:
+    if times is None:
         return None
     return TimePercentiles(
-        p50=milliseconds(found.p50), p95=milliseconds(found.p95), p99=milliseconds(found.p99)
+        p50=milliseconds(times.p50), p95=milliseconds(times.p95), p99=milliseconds(times.p99)
     )

@@ -86,7 +86,7 @@ async def rerun_job(context: OperationContext, request: RerunJob) -> RerunSubmit
     """
     old = await resolve_job(context, request.job_id)
     _refuse_unfit(context, old, request.payload)
-    found = await _find_input(context, old, given=request.payload)
+    old_input = await _find_input(context, old, given=request.payload)
     described: dict[str, Any] = {"plugin": old.plugin, "command": old.command, "rerun_of": old.id}
     if old.plugin == RUN_PLUGIN:
         described["pipeline"] = old.command
@@ -96,17 +96,17 @@ async def rerun_job(context: OperationContext, request: RerunJob) -> RerunSubmit
         )
     call = BaseSubmissionRequest(idempotency_key=request.idempotency_key)
     options = await read_submission_options(context, call)
-    submission = _new_submission(context, request, old, found, options)
+    submission = _new_submission(context, request, old, old_input, options)
     if request.dry_run:
         return PlannedRerun(**described)
     job = _job_in(submission)
-    _refuse_key_of_another(await find_key_holder(context, options, job), old, found)
+    _refuse_key_of_another(await find_key_holder(context, options, job), old, old_input)
     expect_follower(context, job.id, follow=request.follow)
     (result,) = await context.enqueue(submission)
     status = JobStatus.QUEUED
     if duplicate := isinstance(result, Deduplicated):
         existing = await context.store.get_job(result.job_id)
-        _refuse_key_of_another(existing, old, found)
+        _refuse_key_of_another(existing, old, old_input)
         status = status if existing is None else existing.status
     return RerunSubmitted(
         **described,
@@ -117,10 +117,10 @@ async def rerun_job(context: OperationContext, request: RerunJob) -> RerunSubmit
     )
 
 
-def _refuse_key_of_another(existing: Job | None, old: Job, found: _OldInput) -> None:
+def _refuse_key_of_another(existing: Job | None, old: Job, old_input: _OldInput) -> None:
     """Refuse an `Idempotency-Key` whose job is a rerun of another job, or has another payload."""
     if existing is not None and not (
-        existing.rerun_of == old.id and json_equal(existing.payload or {}, found.payload or {})
+        existing.rerun_of == old.id and json_equal(existing.payload or {}, old_input.payload or {})
     ):
         raise key_used_error(existing)
 
@@ -185,12 +185,12 @@ def _job_in(submission: Submission) -> NewJob:
 
 
 def _new_submission(
-    context: OperationContext, request: RerunJob, old: Job, found: _OldInput, options: SubmissionOptions
+    context: OperationContext, request: RerunJob, old: Job, old_input: _OldInput, options: SubmissionOptions
 ) -> Submission:
     snapshot, is_run = context.snapshot(), old.plugin == RUN_PLUGIN
     event: NewEvent | None = None
     if is_run:
-        event = _event_of_run(context, request, old, found)
+        event = _event_of_run(context, request, old, old_input)
     job = NewJob(
         id=make_id(context.now(), context.rng),
         plugin=old.plugin,
@@ -201,13 +201,13 @@ def _new_submission(
         dedupe_key=options.dedupe_key,
         dedupe_ttl=options.dedupe_ttl,
         # A copy: retention may remove the event before the new job has run.
-        payload=None if is_run else found.payload,
-        source_event_id=_event_id(old, found) if event is None else event.id,
+        payload=None if is_run else old_input.payload,
+        source_event_id=_event_id(old, old_input) if event is None else event.id,
         event_context_id=old.event_context_id,
         hops=old.hops,
         trace_id=old.trace_id or make_trace_id(context.rng),
         rerun_of=old.id,
-        configured_callback=snapshot.policy.state_webhook(old.plugin, old.command, found.payload),
+        configured_callback=snapshot.policy.state_webhook(old.plugin, old.command, old_input.payload),
     )
     ledger = LedgerEntry(
         kind=LedgerKind.JOB_RERUN, job_id=old.id, run_id=old.run_id, data={"rerun_job_id": job.id}
@@ -215,7 +215,7 @@ def _new_submission(
     if event is None:
         return Submission(jobs=(job,), ledger=(ledger,), dedupe_window=snapshot.service.dedupe_ttl)
     run = NewRun(job=job, graph=known_pipeline(snapshot, old.command).graph, event=event)
-    is_new = found.event is None or event.id != found.event.id
+    is_new = old_input.event is None or event.id != old_input.event.id
     return Submission(
         runs=(run,),
         event=event if is_new else None,
@@ -225,20 +225,20 @@ def _new_submission(
     )
 
 
-def _event_id(old: Job, found: _OldInput) -> str | None:
-    return None if found.event is None else old.source_event_id
+def _event_id(old: Job, old_input: _OldInput) -> str | None:
+    return None if old_input.event is None else old.source_event_id
 
 
-def _event_of_run(context: OperationContext, request: RerunJob, old: Job, found: _OldInput) -> NewEvent:
+def _event_of_run(context: OperationContext, request: RerunJob, old: Job, old_input: _OldInput) -> NewEvent:
     """The event that the new run begins with: that of the old one, or a new one with another payload."""
-    stored = found.event
+    stored = old_input.event
     keeps = stored is not None and request.payload is None
     pipeline = known_pipeline(context.snapshot(), old.command)
     return NewEvent(
         id=stored.id if stored is not None and keeps else make_id(context.now(), context.rng),
         type=(pipeline.on or f"{context.source.submitted_by}.trigger") if stored is None else stored.type,
         source=context.source.submitted_by if stored is None else stored.source,
-        payload=found.payload or {},
+        payload=old_input.payload or {},
         headers=None if stored is None else stored.headers,
     )
 

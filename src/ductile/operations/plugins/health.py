@@ -105,12 +105,12 @@ async def _check_one(context: OperationContext, engine: Engine, plugin: PluginIn
         if not await engine.dispatcher.start_outside_queue(job, limit=None if safe else plugin.parallelism):
             return PluginHealth(plugin=plugin.name, job_id=None, status=NOT_CHECKED, error=None)
         await asyncio.wait({ended}, timeout=plugin.timeout_for("health").total_seconds() + _KILL_SECONDS)
-    found = await context.store.get_job(job.id)
+    stored = await context.store.get_job(job.id)
     return PluginHealth(
         plugin=plugin.name,
         job_id=job.id,
-        status="unknown" if found is None else found.status.value,
-        error=None if found is None else found.last_error,
+        status="unknown" if stored is None else stored.status.value,
+        error=None if stored is None else stored.last_error,
     )
 
 
@@ -148,5 +148,5 @@ def failed_init(record: InitRecord) -> FailedInit:
 
 async def list_unhealthy_plugins(context: OperationContext, _request: NoFields) -> UnhealthyPlugins:
     """The plugins whose last `init` failed."""
-    found = await unhealthy_plugins(context)
-    return UnhealthyPlugins(unhealthy={name: failed_init(record) for name, record in found.items()})
+    unhealthy = await unhealthy_plugins(context)
+    return UnhealthyPlugins(unhealthy={name: failed_init(record) for name, record in unhealthy.items()})

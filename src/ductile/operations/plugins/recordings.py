@@ -57,8 +57,8 @@ async def find_recordings(
             if len(seen) == limit:
                 return
             seen.add(row.job_id)
-            if (found := await _load(context, snapshot, row, state)) is not None:
-                yield found
+            if (recording := await _load(context, snapshot, row, state)) is not None:
+                yield recording
         cursor = page.next_cursor
         if cursor is None:
             return

@@ -53,11 +53,11 @@ _WRITES = "it writes: running it again would repeat what it does outside"
 
 def _decode_paths(name: str, value: JsonValue) -> tuple[JsonPath, ...]:
     paths = value if isinstance(value, list) else [value]
-    found = [parse_pattern(path) if isinstance(path, str) else None for path in paths]
-    if None in found:
+    patterns = [parse_pattern(path) if isinstance(path, str) else None for path in paths]
+    if None in patterns:
         example = "Write paths such as result.fetched_at or events.*.payload.at."
         raise refused(name, f"{name} has to be a list of paths", example)
-    return tuple(path for path in found if path is not None)
+    return tuple(path for path in patterns if path is not None)
 
 
 class ReplayPlugin(OnePlugin):
@@ -290,10 +290,10 @@ def _load_candidate(directory: Path) -> InstalledPlugin:
         if not directory.is_dir():
             missing = f"there is no directory {directory}"
         raise NotFoundError(missing, hint="Name the directory of a plugin.")
-    found = load_directory(directory)
-    if isinstance(found, RefusedPlugin):
-        raise RefusedError(f"the candidate cannot run: {found.reason}", hint=found.hint)
-    return found
+    plugin = load_directory(directory)
+    if isinstance(plugin, RefusedPlugin):
+        raise RefusedError(f"the candidate cannot run: {plugin.reason}", hint=plugin.hint)
+    return plugin
 
 
 def _refuse_outside_roots(snapshot: Snapshot, directory: Path) -> None:

@@ -166,10 +166,10 @@ async def current_schedules(context: OperationContext) -> tuple[ScheduleEntry, .
 
 def configured_schedule(context: OperationContext, plugin: str, schedule_id: str) -> Schedule | None:
     """The schedule in the configuration, whether or not its plugin can run."""
-    found = context.snapshot().plugins.get(plugin)
+    instance = context.snapshot().plugins.get(plugin)
     return (
-        next((schedule for schedule in found.schedules if schedule.id == schedule_id), None)
-        if found
+        next((schedule for schedule in instance.schedules if schedule.id == schedule_id), None)
+        if instance
         else None
     )
 
@@ -231,11 +231,11 @@ def _upcoming(context: OperationContext, entry: ScheduleEntry, count: int) -> li
         return []
     rule, next_occurrence = schedule.rule, next_occurrence_of(entry)
     if context.engine is not None or next_occurrence is None:
-        found = preview_runs(rule, next_occurrence, count)
+        runs = preview_runs(rule, next_occurrence, count)
     else:  # Overdue occurrences are caught up by the next start, as `catch_up` says.
         caught_up, following = preview_catch_up(rule, next_occurrence, now=context.now(), rng=context.rng)
         left = count - len(caught_up)
-        found = (*caught_up, *preview_runs(rule, following, left)) if left > 0 else caught_up[:count]
+        runs = (*caught_up, *preview_runs(rule, following, left)) if left > 0 else caught_up[:count]
     return [
         from_record(
             UpcomingRun,
@@ -245,7 +245,7 @@ def _upcoming(context: OperationContext, entry: ScheduleEntry, count: int) -> li
             local=_local_time(rule, run.start_at),
             at_start=_waits_for_start(context, run.start_at),
         )
-        for run in found
+        for run in runs
     ]
 
 

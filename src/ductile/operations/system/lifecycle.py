@@ -216,8 +216,8 @@ async def stop(context: OperationContext, request: StopDaemon) -> DaemonStopping
 
 
 async def pending_work(context: OperationContext, request: OnePlugin) -> PendingPluginWork:
-    found = await context.store.pending_work((request.plugin,))
-    return from_record(PendingPluginWork, found[0] if found else PluginWork(plugin=request.plugin))
+    work = await context.store.pending_work((request.plugin,))
+    return from_record(PendingPluginWork, work[0] if work else PluginWork(plugin=request.plugin))
 
 
 async def drain_plugin(context: OperationContext, request: DrainPlugin) -> PluginDrained:

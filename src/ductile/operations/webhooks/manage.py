@@ -183,13 +183,13 @@ async def list_deliveries(context: OperationContext, request: ListDeliveries) ->
 
 async def resend_delivery(context: OperationContext, request: ResendDelivery) -> DeliveryResent:
     """Send a delivery again, unchanged. Raises `ConflictError` if it is still pending."""
-    found = await context.store.get_delivery(request.delivery_id)
-    if found is None:
+    delivery = await context.store.get_delivery(request.delivery_id)
+    if delivery is None:
         raise NotFoundError(
             f"there is no delivery {request.delivery_id}", hint="ductile webhook deliveries lists them."
         )
-    if found.status is DeliveryStatus.PENDING:
+    if delivery.status is DeliveryStatus.PENDING:
         raise ConflictError("the delivery is pending: it will be sent anyway")
     if not request.dry_run:
-        await context.store.resend(found.id)
-    return from_record(DeliveryResent, found, dry_run=request.dry_run or UNSET)
+        await context.store.resend(delivery.id)
+    return from_record(DeliveryResent, delivery, dry_run=request.dry_run or UNSET)

@@ -151,16 +151,16 @@ class FieldReader(Value):
 
 def declared_protocol(node: Node | None) -> int | None:
     """Return the protocol a manifest names. It is read first: the rest depends on it."""
-    found = node.get("protocol") if isinstance(node, MapNode) else None
-    if isinstance(found, ScalarNode) and re.fullmatch(r"[0-9]{1,9}", found.text):
-        return int(found.text)
+    version = node.get("protocol") if isinstance(node, MapNode) else None
+    if isinstance(version, ScalarNode) and re.fullmatch(r"[0-9]{1,9}", version.text):
+        return int(version.text)
     return None
 
 
 def declared_name(node: Node | None) -> str | None:
     """Return the name in a manifest if it is well-formed, even where the manifest cannot be loaded."""
-    found = node.get("name") if isinstance(node, MapNode) else None
-    return found.text if isinstance(found, ScalarNode) and NAME.fullmatch(found.text) else None
+    name = node.get("name") if isinstance(node, MapNode) else None
+    return name.text if isinstance(name, ScalarNode) and NAME.fullmatch(name.text) else None
 
 
 def parse_manifest(node: Node | None, *, file: str) -> Manifest:

@@ -87,10 +87,10 @@ class PidfdHandle:
         return on_exit
 
     def _wait(self, flags: int) -> ExitStatus | None:
-        found = os.waitid(os.P_PIDFD, self._pidfd, os.WEXITED | flags)
-        if found is None:
+        ended = os.waitid(os.P_PIDFD, self._pidfd, os.WEXITED | flags)
+        if ended is None:
             return None
-        return read_status(exited=found.si_code == os.CLD_EXITED, number=found.si_status)
+        return read_status(exited=ended.si_code == os.CLD_EXITED, number=ended.si_status)
 
 
 class ThreadHandle:

@@ -81,9 +81,9 @@ def plan_warm_start(launch: Launch) -> WarmPlan | ColdStart:
     if launch.arguments:
         return ColdStart(reason="a fork server passes no arguments")
     # The first line decides for most plugins that start cold.
-    found = _interpreter_of(launch.entrypoint, launch.environment.get("PATH"))
-    if isinstance(found, ColdStart):
-        return found
+    interpreter = _interpreter_of(launch.entrypoint, launch.environment.get("PATH"))
+    if isinstance(interpreter, ColdStart):
+        return interpreter
     if changing := sorted(name for name in launch.environment if name.startswith(_STARTUP_VARIABLES)):
         return ColdStart(reason=f"{changing[0]} is set, which changes how an interpreter starts")
     if any("\0" in word for pair in launch.environment.items() for word in pair):
@@ -91,7 +91,7 @@ def plan_warm_start(launch: Launch) -> WarmPlan | ColdStart:
     if not os.access(f"{launch.directory}/", os.X_OK):  # the slash: it has to be a directory
         return ColdStart(reason="its working directory cannot be entered")
     key = ServerKey(
-        interpreter=found.path,
+        interpreter=interpreter.path,
         preload=tuple(sorted(set(launch.warm.preload))),
         environment=tuple(
             (name, value)
@@ -99,15 +99,15 @@ def plan_warm_start(launch: Launch) -> WarmPlan | ColdStart:
             if name in _SERVER_VARIABLES or name.startswith("LC_")
         ),
     )
-    return WarmPlan(key=key, argv0=found.argv0)
+    return WarmPlan(key=key, argv0=interpreter.argv0)
 
 
 def _interpreter_of(entrypoint: str, search_path: str | None) -> Interpreter | ColdStart:
     try:
-        found = os.stat(entrypoint)  # noqa: PTH116 - hot path
+        status = os.stat(entrypoint)  # noqa: PTH116 - hot path
     except OSError:
         return ColdStart(reason="the entrypoint cannot be run")
-    first_line = _read_first_line(entrypoint, _METADATA(found))
+    first_line = _read_first_line(entrypoint, _METADATA(status))
     return first_line if isinstance(first_line, ColdStart) else find_interpreter(first_line, search_path)
 
 

@@ -28,10 +28,10 @@ _KEY_BYTES = 32
 def file_signature(path: str) -> tuple[int, ...] | None:
     """Return what changes when the file does; None if there is no such file."""
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except OSError:
         return None
-    return (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+    return (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
 
 def files_to_watch(server: str) -> set[str]:
@@ -144,8 +144,8 @@ class RngTracker:
         if name != "random":
             return None
         sys.meta_path.remove(self)
-        found = (finder.find_spec(name, path, target) for finder in sys.meta_path)
-        spec = next((spec for spec in found if spec is not None), None)
+        specs = (finder.find_spec(name, path, target) for finder in sys.meta_path)
+        spec = next((spec for spec in specs if spec is not None), None)
         loader: Any = spec and spec.loader
         if loader is not None and not isinstance(loader, type):
 

@@ -197,12 +197,12 @@ class ForkServer:
             while os.read(self.wake_read, 512):
                 pass
         for pid in sorted(self.running):
-            found = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-            if found is not None:
+            ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            if ended is not None:
                 self.running.discard(pid)
                 self.exited.add(pid)
-                exited = found.si_code == os.CLD_EXITED
-                self.send({"event": "exited", "pid": pid, "exited": exited, "number": found.si_status})
+                exited = ended.si_code == os.CLD_EXITED
+                self.send({"event": "exited", "pid": pid, "exited": exited, "number": ended.si_status})
 
     def reap(self, pid: int) -> None:
         if pid in self.exited:

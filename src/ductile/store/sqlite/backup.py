@@ -41,8 +41,8 @@ def inspect_copy(path: Path) -> int:
     # Immutable: nothing is locked, and no file is created beside it.
     uri, flags = f"{path.absolute().as_uri()}?immutable=1", apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
     with translated(path), closing(apsw.Connection(uri, flags=flags)) as reader:
-        if (found := str(reader.pragma("quick_check"))) != "ok":
-            raise StoreFailedError(f"the copy of the store is damaged: {found.partition(chr(10))[0]}")
+        if (damage := str(reader.pragma("quick_check"))) != "ok":
+            raise StoreFailedError(f"the copy of the store is damaged: {damage.partition(chr(10))[0]}")
         if reader.pragma("application_id") != APPLICATION_ID:
             raise StoreSchemaError("the copy is not a Ductile store")
         hint = "It was written by a newer Ductile: restore it with that one."

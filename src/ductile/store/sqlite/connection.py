@@ -235,7 +235,7 @@ def filesystem_of(path: Path, mountinfo: str) -> str | None:
         fields, kinds = before.split(), after.split()
         if len(fields) < 5 or not kinds:  # noqa: PLR2004 - the mount point is the fifth field
             continue
-        point = Path(_OCTAL.sub(lambda found: chr(int(found[1], 8)), fields[4]))
+        point = Path(_OCTAL.sub(lambda match: chr(int(match[1], 8)), fields[4]))
         # A later mount on the same point hides the earlier one.
         if target.is_relative_to(point) and (best is None or len(point.parts) >= best[0]):
             best = (len(point.parts), kinds[0])

@@ -42,14 +42,14 @@ class FileIdentities:
     def __init__(self, database: str, wal: str) -> None:
         self.database, self.wal, self.shared_memory = database, wal, f"{database}-shm"
         paths = (self.database, self.wal, self.shared_memory)
-        self._known = [(path, found) for path in paths if (found := _identity(path)) is not None]
+        self._known = [(path, identity) for path in paths if (identity := _identity(path)) is not None]
 
     def state_at(self, path: str) -> PathState:
         """Return what is at the path of one of the files now."""
-        found = _identity(path)
-        if found is None:
+        identity = _identity(path)
+        if identity is None:
             return PathState.MISSING
-        return PathState.SAME if (path, found) in self._known else PathState.OTHER
+        return PathState.SAME if (path, identity) in self._known else PathState.OTHER
 
     @property
     def device(self) -> int:
@@ -69,21 +69,21 @@ class FileIdentities:
         """Raise `StoreFailedError` if one of the files was removed or replaced. Costs a `stat` for each."""
         for path, known in self._known:
             try:
-                found = _identity(path)
+                identity = _identity(path)
             except PermissionError:
                 continue  # it may exist: permissions of a directory were changed
             except OSError as error:
                 raise _lost(f"{path} cannot be found any more: {error.strerror}") from error
-            if found != known:
+            if identity != known:
                 raise _lost(f"{path} was removed or replaced while it was in use")
 
 
 def _identity(path: str) -> _Identity | None:
     try:
-        found = os.stat(path)  # noqa: PTH116 - runs with every commit, and is twice as fast
+        status = os.stat(path)  # noqa: PTH116 - runs with every commit, and is twice as fast
     except (FileNotFoundError, NotADirectoryError):
         return None
-    return found.st_dev, found.st_ino
+    return status.st_dev, status.st_ino
 
 
 def _lost(message: str) -> StoreFailedError:

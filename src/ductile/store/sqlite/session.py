@@ -39,10 +39,10 @@ class InsertBuffer:
     """
 
     def __init__(self, sql: str) -> None:
-        found = _INSERT.fullmatch(sql)
-        if found is None:
+        match = _INSERT.fullmatch(sql)
+        if match is None:
             raise StoreError(f"not an INSERT of one row: {sql}")
-        self._sql_prefix, self.table, row, self._sql_suffix = found.groups()
+        self._sql_prefix, self.table, row, self._sql_suffix = match.groups()
         names = tuple(_PARAMETER.findall(row))
         self._row_placeholders = _PARAMETER.sub("?", row)
         self._padding_row: tuple[SqlValue, ...] = (None,) * len(names)

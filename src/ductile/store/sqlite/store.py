@@ -250,9 +250,9 @@ def _find_damage(session: Session) -> tuple[tuple[str, ...], tuple[str, ...]]:
     Needs a new connection: one that has searched before may cache parts of the full-text index from an
     earlier snapshot, and report the difference as damage.
     """
-    found = [line for (line,) in session.fetch_all("check_damage") if line != "ok"]
-    in_search = tuple(line for line in found if _FTS_MARKER in line.lower())
-    return tuple(line for line in found if line not in in_search), in_search
+    damage = [line for (line,) in session.fetch_all("check_damage") if line != "ok"]
+    in_search = tuple(line for line in damage if _FTS_MARKER in line.lower())
+    return tuple(line for line in damage if line not in in_search), in_search
 
 
 def _read_stats(session: Session, path: Path) -> StoreStats:

@@ -134,9 +134,9 @@ def create_target(path: Path, now: datetime) -> Iterator[SqliteRows]:
                 connection.execute(f"PRAGMA {pragma}").fetchall()
             migrate(connection, path)
             yield SqliteRows(connection, now)
-            if (found := str(connection.pragma("quick_check"))) != "ok":
+            if (damage := str(connection.pragma("quick_check"))) != "ok":
                 raise StoreFailedError(
-                    f"the new file is damaged: {found.partition(chr(10))[0]}", hint="Check the disk."
+                    f"the new file is damaged: {damage.partition(chr(10))[0]}", hint="Check the disk."
                 )
         descriptor = os.open(path, os.O_RDONLY)
         try:

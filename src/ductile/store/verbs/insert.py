@@ -93,13 +93,13 @@ def _matching_job(session: Session, job: NewJob, window: timedelta) -> str | Non
         matches.append(KeyMatch(job_id=live, succeeded_at=None))
     if (succeeded := session.fetch_one("succeeded_match", **key)) is not None:
         matches.append(KeyMatch(job_id=succeeded[0], succeeded_at=parse_timestamp(succeeded[1])))
-    found = find_duplicate(
+    duplicate = find_duplicate(
         tuple(matches),
         window=window if job.dedupe_ttl is None else timedelta(seconds=job.dedupe_ttl),
         has_own_window=job.dedupe_ttl is not None,
         now=session.now,
     )
-    return None if found is None else found.job_id
+    return None if duplicate is None else duplicate.job_id
 
 
 def _find_duplicate(session: Session, job: NewJob, dedupe_key: str, window: timedelta) -> Deduplicated | None:

@@ -74,8 +74,8 @@ def get_job(session: Session, job_id: str) -> Job | None:
     """Return the job with its payload; from the log if retention has removed its row."""
     row = session.fetch_one("job_with_payload", id=job_id)
     if row is not None:
-        found = read_job(row[:-1])
-        return replace(found, payload=_payload(session, row[-1], found.source_event_id))
+        job = read_job(row[:-1])
+        return replace(job, payload=_payload(session, row[-1], job.source_event_id))
     logged = session.fetch_one("last_execution", job_id=job_id)
     if logged is None:
         return None

@@ -203,8 +203,8 @@ def claim_deliveries(
 
 def report_delivery(session: Session, report: DeliveryReport) -> None:
     """Record the result of one attempt. An unknown delivery is ignored."""
-    found = get_delivery(session, report.id)
-    if found is None:
+    delivery = get_delivery(session, report.id)
+    if delivery is None:
         return
     status, retry_at = DeliveryStatus.PENDING, report.retry_at
     if report.attempt.delivered:
@@ -213,7 +213,7 @@ def report_delivery(session: Session, report: DeliveryReport) -> None:
         status = DeliveryStatus.GONE if report.attempt.gone else DeliveryStatus.DROPPED
     session.execute(
         "report_delivery",
-        seq=found.seq,
+        seq=delivery.seq,
         status=status,
         next_attempt_at=text_or_none(retry_at),
         retry_wait=None if retry_at is None else _seconds_until(session, retry_at),
@@ -224,8 +224,8 @@ def report_delivery(session: Session, report: DeliveryReport) -> None:
     )
     if (kind := _LEDGER_KINDS.get(status)) is not None:
         # Without the URL, which may hold a secret: job and state identify the delivery.
-        data: JsonObject = {"delivery": found.id, "state": found.state, "attempts": found.attempts}
-        append_ledger(session, kind, data, job_id=found.job_id)
+        data: JsonObject = {"delivery": delivery.id, "state": delivery.state, "attempts": delivery.attempts}
+        append_ledger(session, kind, data, job_id=delivery.job_id)
 
 
 def _seconds_until(session: Session, instant: datetime) -> float:
@@ -234,10 +234,12 @@ def _seconds_until(session: Session, instant: datetime) -> float:
 
 def resend(session: Session, delivery_id: str) -> bool:
     """Make a completed delivery due again, with fresh attempts. Returns False if there is none."""
-    found = session.fetch_one("resend_delivery", id=delivery_id, at=format_timestamp(session.now)) is not None
-    if found:
+    resent = (
+        session.fetch_one("resend_delivery", id=delivery_id, at=format_timestamp(session.now)) is not None
+    )
+    if resent:
         session.publish(DELIVERIES_DUE)
-    return found
+    return resent
 
 
 def get_delivery(session: Session, delivery_id: str) -> Delivery | None:

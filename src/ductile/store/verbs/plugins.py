@@ -136,8 +136,8 @@ def begin_probe(session: Session, plugin: str, command: str, job_id: str) -> Non
 
 def begin_init(session: Session, key: InitKey, job: NewJob) -> InitResult:
     """Enqueue `job` if this version was never initialised. Otherwise return the earlier result."""
-    found = session.fetch_one("init_record", **asdict(key))
-    status, tries, job_id, error = found or (InitStatus.PENDING, 0, None, None)
+    row = session.fetch_one("init_record", **asdict(key))
+    status, tries, job_id, error = row or (InitStatus.PENDING, 0, None, None)
     if status != InitStatus.PENDING:
         return InitResult(status=InitStatus(status), job_id=job_id, error=error)
     if is_live(session, job_id):

@@ -102,8 +102,8 @@ def claim_by_id(
 ) -> tuple[ClaimedJob, ...]:
     """Claim those of these jobs that are ready, in the order given, without regard to caps."""
     until = format_timestamp(session.now + lease)
-    found = [session.value("ready_job", id=job_id) for job_id in dict.fromkeys(job_ids)]
-    return tuple(_claim_one(session, seq, owner=owner, until=until) for seq in found if seq is not None)
+    ready = [session.value("ready_job", id=job_id) for job_id in dict.fromkeys(job_ids)]
+    return tuple(_claim_one(session, seq, owner=owner, until=until) for seq in ready if seq is not None)
 
 
 def enqueue_and_claim(

@@ -65,15 +65,15 @@ def retry(
     With `ended_at`, only if the job ended at that instant: a later cancel is kept. With `charge`, it counts
     as a new job of that token. Raises `LimitReachedError`.
     """
-    found = _retryable(session, job_id, ended_at)
-    if isinstance(found, RetryResult):
-        return found
-    if found.plugin == RUN_PLUGIN:
-        _reopen_run(session, found, policy)
+    job = _retryable(session, job_id, ended_at)
+    if isinstance(job, RetryResult):
+        return job
+    if job.plugin == RUN_PLUGIN:
+        _reopen_run(session, job, policy)
     else:
-        _requeue(session, found)
+        _requeue(session, job)
     if charge is not None:
-        charge_jobs(session, charge, {target_of(found.plugin, found.command): 1})
+        charge_jobs(session, charge, {target_of(job.plugin, job.command): 1})
     return RetryResult.QUEUED
 
 
@@ -92,29 +92,29 @@ def _reopen_run(session: Session, found: Job, policy: Policy) -> None:
 
 def check_retry(session: Session, job_id: str) -> RetryResult:
     """Return what `retry` would return now. Changes nothing."""
-    found = _retryable(session, job_id, None)
-    return found if isinstance(found, RetryResult) else RetryResult.QUEUED
+    job = _retryable(session, job_id, None)
+    return job if isinstance(job, RetryResult) else RetryResult.QUEUED
 
 
 def _retryable(session: Session, job_id: str, ended_at: datetime | None) -> Job | RetryResult:
     """Return the job, or why it cannot be retried."""
-    found = _ended_job(session, job_id)
-    if isinstance(found, RetryResult):
-        return found
-    if ended_at is not None and found.completed_at != ended_at:
+    job = _ended_job(session, job_id)
+    if isinstance(job, RetryResult):
+        return job
+    if ended_at is not None and job.completed_at != ended_at:
         return RetryResult.CHANGED_SINCE_READ
-    if found.plugin == RUN_PLUGIN:
-        failed = session.fetch_all("retryable_members", run_id=found.id)
-        stopped = () if failed else session.fetch_all("members_stopped_by_cancel", run_id=found.id)
-        return found if failed or stopped else RetryResult.NOT_RETRYABLE
-    if found.run_id is None:
-        return found
-    run = find_job(session, found.run_id)
+    if job.plugin == RUN_PLUGIN:
+        failed = session.fetch_all("retryable_members", run_id=job.id)
+        stopped = () if failed else session.fetch_all("members_stopped_by_cancel", run_id=job.id)
+        return job if failed or stopped else RetryResult.NOT_RETRYABLE
+    if job.run_id is None:
+        return job
+    run = find_job(session, job.run_id)
     if run is None or run.status in TERMINAL:
         return RetryResult.RUN_ENDED
     if run.cancel_requested_at is not None:
         return RetryResult.RUN_CANCELLED
-    return RetryResult.NOT_RETRYABLE if found.reason in _PERMANENT else found
+    return RetryResult.NOT_RETRYABLE if job.reason in _PERMANENT else job
 
 
 def _ended_job(session: Session, job_id: str) -> Job | RetryResult:
@@ -216,9 +216,9 @@ def _plan_rerun(
     session: Session, run_id: str, step_path: str, graph: Graph
 ) -> tuple[_CopiedScopes, tuple[TokenStart, ...]] | RetryResult:
     """Return the scopes and tokens that a new run begins with, or why it is refused."""
-    found = _ended_job(session, run_id)
-    if isinstance(found, RetryResult):
-        return found
+    run = _ended_job(session, run_id)
+    if isinstance(run, RetryResult):
+        return run
     jobs = find_jobs(session, "members_at_step", run_id=run_id, step_path=step_path)
     if not jobs or graph.step(step_path) is None:
         return RetryResult.UNKNOWN_STEP
@@ -247,11 +247,11 @@ def _start_at(session: Session, job: Job, path: str, copied: _CopiedScopes) -> T
 
 def _context_before(session: Session, job: Job) -> str | None:
     """Return the context that the step was given. Its own may hold what the step itself has claimed."""
-    found = None if job.event_context_id is None else get_event_context(session, job.event_context_id)
-    if found is None:
+    context = None if job.event_context_id is None else get_event_context(session, job.event_context_id)
+    if context is None:
         return None
-    is_own = found.run_id == job.run_id and found.step_path == job.step_path
-    return found.parent_id if is_own else found.id
+    is_own = context.run_id == job.run_id and context.step_path == job.step_path
+    return context.parent_id if is_own else context.id
 
 
 @dataclass(slots=True)

@@ -229,18 +229,18 @@ def _advance(session: Session, entry: ScheduleEntry, jobs: Sequence[NewJob]) -> 
 
 def pause_schedule(session: Session, plugin: str, schedule_id: str, *, paused: bool) -> bool:
     """Pause or resume a schedule. Returns False if there is no such schedule."""
-    found = session.fetch_one(
+    row = session.fetch_one(
         "pause_schedule",
         plugin=plugin,
         schedule_id=schedule_id,
         paused_at=session.timestamp if paused else None,
         at=session.timestamp,
     )
-    if found is not None:
+    if row is not None:
         kind = LedgerKind.SCHEDULE_PAUSED if paused else LedgerKind.SCHEDULE_RESUMED
         append_ledger(session, kind, {"plugin": plugin, "schedule_id": schedule_id})
         session.publish(SCHEDULES_CHANGED)
-    return found is not None
+    return row is not None
 
 
 def list_schedules(session: Session) -> tuple[ScheduleEntry, ...]:

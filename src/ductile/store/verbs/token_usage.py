@@ -98,11 +98,11 @@ def _add(
 
 def _unfinished(session: Session, token: str) -> dict[str, int]:
     """Return the unfinished jobs by target, and all of them."""
-    found: Counter[str] = Counter()
+    targets: Counter[str] = Counter()
     for plugin, command, count in session.fetch_all("unfinished_of_token", token=token):
-        found[target_of(plugin, command)] += count
-        found[ALL_JOBS] += count
-    return found
+        targets[target_of(plugin, command)] += count
+        targets[ALL_JOBS] += count
+    return targets
 
 
 def _limit_reached(token: str, state: LimitState, now: datetime) -> LimitReachedError:

@@ -43,27 +43,27 @@ def check(invocation: Invocation) -> CommandResult:
     from ductile.cli.console.errors import error_as_json, error_as_text
     from ductile.errors import ConfigError
 
-    found: ConfigCheck | None = None
+    check: ConfigCheck | None = None
     try:
-        found = check_configuration(invocation.config, invocation.environ)
-        error = _refused_error(found)
-        problems = found.broken.problems if found.broken else ()
+        check = check_configuration(invocation.config, invocation.environ)
+        error = _refused_error(check)
+        problems = check.broken.problems if check.broken else ()
     except ConfigError as invalid:
         error, problems = invalid, invalid.problems
     data: JsonObject = {
         "valid": error is None,
-        "path": str(found.loaded.path) if found else None,
-        "files": [file.name for file in found.loaded.files] if found else [],
+        "path": str(check.loaded.path) if check else None,
+        "files": [file.name for file in check.loaded.files] if check else [],
         "problems": [asdict(problem) for problem in problems],
-        "warnings": [asdict(warning) for warning in found.warnings] if found else [],
-        "refused": [_refused_as_json(plugin, found) for plugin in found.snapshot.refused] if found else [],
+        "warnings": [asdict(warning) for warning in check.warnings] if check else [],
+        "refused": [_refused_as_json(plugin, check) for plugin in check.snapshot.refused] if check else [],
     }
     if error is not None:
         data |= error_as_json(error)
 
     def text(console: Console) -> str:
-        if found is not None:
-            return _check_text(found, error, console, verbose=invocation.verbose)
+        if check is not None:
+            return _check_text(check, error, console, verbose=invocation.verbose)
         return "" if error is None else error_as_text(error, console)
 
     return CommandResult(data, text, exit_status=0 if error is None else error.exit_status)
@@ -135,17 +135,17 @@ def show(invocation: Invocation) -> CommandResult:
 def get(invocation: Invocation) -> CommandResult:
     from ductile.admin.config import read_setting
 
-    found = read_setting(invocation.config, invocation.environ, invocation.text("KEY"))
+    setting = read_setting(invocation.config, invocation.environ, invocation.text("KEY"))
     data: JsonObject = {
-        "key": found.key,
-        "value": found.value,
-        "default": found.location is None,
-        "file": found.location.file if found.location else None,
-        "line": found.location.line if found.location else None,
+        "key": setting.key,
+        "value": setting.value,
+        "default": setting.location is None,
+        "file": setting.location.file if setting.location else None,
+        "line": setting.location.line if setting.location else None,
     }
     # A text unchanged, so that a script can use it; anything larger as YAML.
-    text = "" if found.value is None else fmt.to_yaml(found.value)
-    return CommandResult(data, printable(found.value) if isinstance(found.value, str) else text)
+    text = "" if setting.value is None else fmt.to_yaml(setting.value)
+    return CommandResult(data, printable(setting.value) if isinstance(setting.value, str) else text)
 
 
 @action(
@@ -276,23 +276,23 @@ def init(invocation: Invocation) -> CommandResult:
     )
 
 
-def _refused_error(found: ConfigCheck) -> ConfigError | None:
+def _refused_error(check: ConfigCheck) -> ConfigError | None:
     """An error for plugins that are configured and cannot run, although the daemon starts without them."""
     from ductile.errors import ConfigError, IntegrityError
 
-    if not found.snapshot.refused:
-        return found.broken
-    names = ", ".join(plugin.name for plugin in found.snapshot.refused)
-    count = len(found.snapshot.refused)
+    if not check.snapshot.refused:
+        return check.broken
+    names = ", ".join(plugin.name for plugin in check.snapshot.refused)
+    count = len(check.snapshot.refused)
     what = "a configured plugin cannot run" if count == 1 else f"{count} configured plugins cannot run"
-    if found.broken is None:
+    if check.broken is None:
         return ConfigError(f"{what}: {names}")
-    broken = found.broken
+    broken = check.broken
     return IntegrityError(f"{broken.message}, and {what}: {names}", problems=broken.problems)
 
 
-def _refused_as_json(plugin: PluginInstance, found: ConfigCheck) -> JsonObject:
-    problem = found.refusal_of(plugin)
+def _refused_as_json(plugin: PluginInstance, check: ConfigCheck) -> JsonObject:
+    problem = check.refusal_of(plugin)
     return {
         "name": plugin.name,
         "code": plugin.refused.code if plugin.refused else None,
@@ -301,30 +301,30 @@ def _refused_as_json(plugin: PluginInstance, found: ConfigCheck) -> JsonObject:
     }
 
 
-def _check_text(found: ConfigCheck, error: ConfigError | None, console: Console, *, verbose: bool) -> str:
+def _check_text(check: ConfigCheck, error: ConfigError | None, console: Console, *, verbose: bool) -> str:
     from ductile.cli.console.errors import error_as_text, problems_as_text
 
     parts = []
-    if found.warnings:
-        title = console.style("yellow", f"{fmt.count(len(found.warnings), 'warning')}:")
-        parts += [title, problems_as_text(found.warnings, console)]
+    if check.warnings:
+        title = console.style("yellow", f"{fmt.count(len(check.warnings), 'warning')}:")
+        parts += [title, problems_as_text(check.warnings, console)]
     if error is not None:
         parts.append(error_as_text(error, console))
-        if found.snapshot.refused:
-            refused = [found.refusal_of(plugin) for plugin in found.snapshot.refused]
+        if check.snapshot.refused:
+            refused = [check.refusal_of(plugin) for plugin in check.snapshot.refused]
             parts.append(problems_as_text(refused, console))
         return "\n\n".join(parts)
-    snapshot = found.snapshot
+    snapshot = check.snapshot
     counts = {
-        "file": len(found.loaded.files),
+        "file": len(check.loaded.files),
         "plugin": len(snapshot.plugins),
         "schedule": sum(len(plugin.schedules) for plugin in snapshot.plugins.values()),
         "pipeline": len(snapshot.pipelines),
         "route": len(snapshot.routes),
     }
     counted = ", ".join(fmt.count(number, name) for name, number in counts.items())
-    files = [f"  {file.name}" for file in found.loaded.files] if verbose else []
-    ok = f"{console.style('green', 'ok:')} {console.path(str(found.loaded.path))} ({counted})"
+    files = [f"  {file.name}" for file in check.loaded.files] if verbose else []
+    ok = f"{console.style('green', 'ok:')} {console.path(str(check.loaded.path))} ({counted})"
     return "\n\n".join([*parts, "\n".join([ok, *files])])
 
 

@@ -34,14 +34,14 @@ _COLOURS = {"+": "green", "-": "red", "~": "yellow", "@": "dim"}
 )
 def history(invocation: Invocation) -> CommandResult:
     if invocation.remote is not None:
-        found: Document | None = request_daemon(invocation)
+        response: Document | None = request_daemon(invocation)
     else:
-        found = request_if_available(invocation, "config.history", invocation.request_fields())
-    if found is None:
-        found = _sealed_only(invocation)
+        response = request_if_available(invocation, "config.history", invocation.request_fields())
+    if response is None:
+        response = _sealed_only(invocation)
     if invocation.switch("diff"):
-        _add_differences(invocation, found["history"])
-    return CommandResult(found, lambda console: _history_text(found, console))
+        _add_differences(invocation, response["history"])
+    return CommandResult(response, lambda console: _history_text(response, console))
 
 
 def _sealed_only(invocation: Invocation) -> Document:
@@ -65,11 +65,11 @@ def _add_differences(invocation: Invocation, entries: list[Document]) -> None:
             entry["differences"] += comparison["keys"]
 
 
-def _history_text(found: Document, console: Console) -> str:
-    if not found["history"]:
+def _history_text(response: Document, console: Console) -> str:
+    if not response["history"]:
         return "Nothing was sealed or loaded yet."
     rows = []
-    for entry in found["history"]:
+    for entry in response["history"]:
         what = entry["command"] or entry["origin"] or entry["event"]
         if entry["event"] == "replaced":
             what = "never sealed"
@@ -88,11 +88,11 @@ def _history_text(found: Document, console: Console) -> str:
         )
     table = console.table(("WHEN", "ID", "", "COMMAND", "BY", "CHANGED"), rows)
     parts = [table]
-    for entry in found["history"]:
+    for entry in response["history"]:
         if entry.get("differences"):
             lines = [_coloured(line, console) for line in entry["differences"]]
             parts.append("\n".join([console.style("bold", entry["id"]), *(f"  {line}" for line in lines)]))
-    if not found["complete"]:
+    if not response["complete"]:
         parts.append(console.hint("The daemon may not read the sealed configurations beside config.yaml."))
     return "\n\n".join(parts)
 
@@ -115,8 +115,8 @@ def _history_text(found: Document, console: Console) -> str:
     ),
 )
 def diff(invocation: Invocation) -> CommandResult:
-    found = _compare(invocation, invocation.optional("BEFORE"), invocation.optional("AFTER"))
-    return CommandResult(found, lambda console: _diff_text(found, console))
+    response = _compare(invocation, invocation.optional("BEFORE"), invocation.optional("AFTER"))
+    return CommandResult(response, lambda console: _diff_text(response, console))
 
 
 def _compare(invocation: Invocation, before: str | None, after: str | None) -> Document:
@@ -126,16 +126,16 @@ def _compare(invocation: Invocation, before: str | None, after: str | None) -> D
     from ductile.admin.apply import add_changed_lines, compare_offline
 
     if daemon_runs(invocation):
-        found = request_daemon(invocation, "config.diff", {**fields, "hashes": True})
+        response = request_daemon(invocation, "config.diff", {**fields, "hashes": True})
     else:
-        found = compare_offline(invocation.config, invocation.environ, before, after)
-    add_changed_lines(invocation.config, invocation.environ, found)
-    return found
+        response = compare_offline(invocation.config, invocation.environ, before, after)
+    add_changed_lines(invocation.config, invocation.environ, response)
+    return response
 
 
-def _diff_text(found: Document, console: Console) -> str:
+def _diff_text(response: Document, console: Console) -> str:
     parts = []
-    shown = [comparison for comparison in found["comparisons"] if not comparison["same"]]
+    shown = [comparison for comparison in response["comparisons"] if not comparison["same"]]
     if len(shown) == 2 and shown[0]["files"] == shown[1]["files"]:  # noqa: PLR2004 - in force, and sealed
         parts.append(console.style("bold", "Neither in force nor sealed: what the files on disk change"))
         parts.append(_comparison_text(shown[0], console))
@@ -146,12 +146,12 @@ def _diff_text(found: Document, console: Console) -> str:
         )
         parts += [console.style("bold", title), _comparison_text(comparison, console)]
     if not parts:
-        parts.append(_same_text(found["comparisons"]))
-    if found["problem"]:
+        parts.append(_same_text(response["comparisons"]))
+    if response["problem"]:
         warning = console.style("yellow", "The files on disk cannot be loaded:")
         advice = console.hint("See `ductile config check`.")
-        parts.append(f"{warning} {printable(found['problem'])}\n{advice}")
-    elif found["comparisons"] and found["comparisons"][0]["after"] == "disk" and len(parts) > 1:
+        parts.append(f"{warning} {printable(response['problem'])}\n{advice}")
+    elif response["comparisons"] and response["comparisons"][0]["after"] == "disk" and len(parts) > 1:
         parts.append(console.hint("To put them in force: `ductile apply`"))
     return "\n\n".join(parts)
 

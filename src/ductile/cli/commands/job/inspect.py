@@ -35,18 +35,18 @@ _TRUNCATED = "more was printed on stderr than is kept: only its beginning is sho
         Example("ductile job list --sort duration -n 5", "those that ran longest"),
     ),
 )
-def list_jobs(found: Document, console: Console) -> str:
-    if not found["jobs"]:
+def list_jobs(response: Document, console: Console) -> str:
+    if not response["jobs"]:
         return "No jobs found."
-    table = fmt.jobs_table(found["jobs"], console)
-    if any("payload_excerpt" in job for job in found["jobs"]):
+    table = fmt.jobs_table(response["jobs"], console)
+    if any("payload_excerpt" in job for job in response["jobs"]):
         header, *lines = table.split("\n")
-        excerpts = (job.get("payload_excerpt") for job in found["jobs"])
+        excerpts = (job.get("payload_excerpt") for job in response["jobs"])
         shown = [header]
         for line, excerpt in zip(lines, excerpts, strict=True):
             shown += [line, *([f"    {one_line(excerpt)}"] if excerpt else [])]
         table = "\n".join(shown)
-    return fmt.with_next_page(table, found)
+    return fmt.with_next_page(table, response)
 
 
 def job_text(job: Document, console: Console) -> str:
@@ -97,10 +97,10 @@ show = renders("show", "show everything about one job", "job.show", arguments=(J
     "duration, input.",
     examples=(Example("ductile job explain 8000a1b2c3d4", "by the end of its id, as `job list` shows it"),),
 )
-def explain(found: Document, console: Console) -> str:
-    lines = [console.style("bold", fmt.prose(found["verdict"], console))]
+def explain(response: Document, console: Console) -> str:
+    lines = [console.style("bold", fmt.prose(response["verdict"], console))]
     chain = []
-    for depth, link in enumerate(found["chain"]):
+    for depth, link in enumerate(response["chain"]):
         known = ", ".join(
             part
             for part in (link["status"], link["job_id"] and fmt.short_id(link["job_id"], console))
@@ -110,8 +110,8 @@ def explain(found: Document, console: Console) -> str:
         branch = f"{'  ' * (depth - 1)}└ " if depth else ""
         chain.append(fmt.prose(f"{link['what']}{note}", console, f"  {branch}"))
     lines += fmt.section("Where it comes from", "\n".join(chain), console)
-    lines += fmt.list_section("What happened", found["evidence"], console)
-    saw, event = found["saw"], found["saw"]["event"]
+    lines += fmt.list_section("What happened", response["evidence"], console)
+    saw, event = response["saw"], response["saw"]["event"]
     loaded = f", loaded {fmt.moment(saw['config_loaded_at'], console)}" if saw["config_loaded_at"] else ""
     given = fmt.fields(
         (
@@ -124,24 +124,24 @@ def explain(found: Document, console: Console) -> str:
     )
     if given:
         lines += fmt.section("What it saw", "\n".join(given), console)
-    lines += fmt.list_section("Likely cause", [found["cause"]] if found["cause"] else [], console)
-    if found["compared_with"]:
-        title = f"What differs from the last good run, {found['compared_with']}"
+    lines += fmt.list_section("Likely cause", [response["cause"]] if response["cause"] else [], console)
+    if response["compared_with"]:
+        title = f"What differs from the last good run, {response['compared_with']}"
         rows = [
             f"{row['what']}: {_difference(row['good'], console)} → {_difference(row['now'], console)}"
-            for row in found["differences"]
+            for row in response["differences"]
         ]
-        same = f"Nothing in what was compared: {'; '.join(found['compared'])}."
+        same = f"Nothing in what was compared: {'; '.join(response['compared'])}."
         lines += fmt.list_section(title, rows or [same], console)
-    lines += fmt.list_section("What was not compared", found["not_compared"], console)
-    lines += fmt.list_section("What to do", [console.hint(line) for line in found["advice"]], console)
+    lines += fmt.list_section("What was not compared", response["not_compared"], console)
+    lines += fmt.list_section("What to do", [console.hint(line) for line in response["advice"]], console)
     return "\n".join(lines)
 
 
 @renders("tree", "show a job and all that it led to", "job.tree", arguments=(JOB,))
-def tree(found: Document, console: Console) -> str:
-    lines = _tree_lines(found["tree"], console)
-    if found.get("truncated"):  # absent in answers of an older daemon
+def tree(response: Document, console: Console) -> str:
+    lines = _tree_lines(response["tree"], console)
+    if response.get("truncated"):  # absent in answers of an older daemon
         lines.append("The tree is larger than shown. `ductile job tree JOB` shows the part below a job.")
     return "\n".join(lines)
 
@@ -160,13 +160,13 @@ def tree(found: Document, console: Console) -> str:
 def logs(invocation: Invocation) -> CommandResult:
     if invocation.switch("follow"):
         return _follow_logs(invocation)
-    found = request(invocation)
+    response = request(invocation)
 
     def text(console: Console) -> str:
-        parts = [_execution_text(row, console) for row in found["executions"]]
+        parts = [_execution_text(row, console) for row in response["executions"]]
         return "\n\n".join(parts) or "The job has not run yet."
 
-    return CommandResult(found, text)
+    return CommandResult(response, text)
 
 
 def _execution_text(row: Document, console: Console, *, with_output: bool = True) -> str:

@@ -219,17 +219,17 @@ def _show_address(invocation: Invocation, name: str) -> CommandResult:
             "--dry-run is for the machine of the daemon: the plugin's configuration is there",
             hint="Without --dry-run it works from here.",
         )
-    found = run_once.find_runnable_plugin(invocation.config, invocation.environ, name)
+    plugin = run_once.find_runnable_plugin(invocation.config, invocation.environ, name)
     with bound(_port(invocation)) as listener:
         port = listener.getsockname()[1]
     request = PluginRequest(
         job_id="dry-run",
         command=_START,
         instance=name,
-        config=found.config,
+        config=plugin.config,
         state={},
         context={},
-        deadline_at=datetime.now(UTC) + found.timeout_for(_START),
+        deadline_at=datetime.now(UTC) + plugin.timeout_for(_START),
         payload={"redirect_uri": f"http://127.0.0.1:{port}{PATH}"},
         event=None,
     )

@@ -167,9 +167,9 @@ def run_request(invocation: Invocation) -> CommandResult:
             raise UsageError(f"{name} has no effect with --request: the request holds everything")
     target, file = invocation.text("NAME"), invocation.text("request")
     if invocation.switch("dry_run"):
-        found = run_once.find_runnable_plugin(invocation.config, invocation.environ, target)
-        would = f"Would run {found.name} with the request in {file}, outside any queue."
-        return CommandResult({"plugin": found.name, "request": file}, would)
+        plugin = run_once.find_runnable_plugin(invocation.config, invocation.environ, target)
+        would = f"Would run {plugin.name} with the request in {file}, outside any queue."
+        return CommandResult({"plugin": plugin.name, "request": file}, would)
     request = sys.stdin.buffer.read() if file == "-" else run_once.read_request(file)
     limit = invocation.duration("timeout")
     ran = asyncio.run(

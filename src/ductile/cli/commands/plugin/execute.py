@@ -81,11 +81,11 @@ def _request_fields(invocation: Invocation) -> JsonObject:
 
     program, *arguments = invocation.words("COMMAND")
     if "/" not in program:
-        found = shutil.which(program, path=invocation.environ.get("PATH"))
-        if found is None:
+        path = shutil.which(program, path=invocation.environ.get("PATH"))
+        if path is None:
             hint = f"write ./{program} for the file in this directory" if Path(program).is_file() else None
             raise UsageError(f"no program {program} was found in PATH", hint=hint)
-        program = found
+        program = path
     elif not Path(program).is_file():
         raise UsageError(f"there is no file {program}", hint=f"it is looked for in {Path.cwd()}")
     elif not os.access(program, os.X_OK):

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 @action("list", "list the plugins: active, disabled, refused, available", "plugin.list")
 def list_plugins(invocation: Invocation) -> CommandResult:
     if invocation.remote is not None:
-        found = request_daemon(invocation)
-        return CommandResult(found, lambda console: _remote_list(found, console))
+        response = request_daemon(invocation)
+        return CommandResult(response, lambda console: _remote_list(response, console))
     from ductile.admin import plugins
 
     entries = plugins.list_plugins(invocation.config, invocation.environ)
@@ -62,8 +62,8 @@ def list_plugins(invocation: Invocation) -> CommandResult:
 )
 def show(invocation: Invocation) -> CommandResult:
     if invocation.remote is not None:
-        found = request_daemon(invocation)
-        return CommandResult(found, lambda console: _remote_details(found, console))
+        response = request_daemon(invocation)
+        return CommandResult(response, lambda console: _remote_details(response, console))
     from ductile.admin.plugins import show_plugin
 
     entry = show_plugin(invocation.config, invocation.environ, invocation.text("NAME"))
@@ -134,9 +134,9 @@ def show(invocation: Invocation) -> CommandResult:
         Example("ductile plugin stats echo --since 7d", "one plugin, a week"),
     ),
 )
-def stats(found: Document, console: Console) -> str:
-    if not found["plugins"]:
-        return f"Nothing has run since {fmt.moment(found['since'], console)}."
+def stats(response: Document, console: Console) -> str:
+    if not response["plugins"]:
+        return f"Nothing has run since {fmt.moment(response['since'], console)}."
     rows = [
         (
             row["plugin"],
@@ -145,27 +145,27 @@ def stats(found: Document, console: Console) -> str:
             *_times(row["wait_ms"]),
             str(row["stderr_bytes"]),
         )
-        for row in found["plugins"]
+        for row in response["plugins"]
     ]
     headers = (
         *("PLUGIN", "RUNS", "FAILED", "TIMED OUT", "RETRIES", "P50", "P95", "P99"),
         *("WAIT P50", "WAIT P95", "WAIT P99", "STDERR"),
     )
     table = console.table(headers, rows, optional=("STDERR", "WAIT P99", "WAIT P50", "TIMED OUT"))
-    since = f"Since {fmt.moment(found['since'], console)}"
-    return f"{table}\n\n{since}{'.' if found['complete'] else ', of these the latest 50,000 executions.'}"
+    since = f"Since {fmt.moment(response['since'], console)}"
+    return f"{table}\n\n{since}{'.' if response['complete'] else ', of these the latest 50,000 executions.'}"
 
 
-def _times(found: Document | None) -> tuple[str, str, str]:
-    if found is None:
+def _times(percentiles: Document | None) -> tuple[str, str, str]:
+    if percentiles is None:
         return "-", "-", "-"
-    return fmt.ms(found["p50"]), fmt.ms(found["p95"]), fmt.ms(found["p99"])
+    return fmt.ms(percentiles["p50"]), fmt.ms(percentiles["p95"]), fmt.ms(percentiles["p99"])
 
 
 def _stats(invocation: Invocation, plugin: str) -> Document | None:
     """The figures of the last day. They are in the store; None without one, and if nothing has run."""
-    found = request_if_available(invocation, "plugin.stats", {"plugin": plugin})
-    return found["plugins"][0] if found is not None and found["plugins"] else None
+    response = request_if_available(invocation, "plugin.stats", {"plugin": plugin})
+    return response["plugins"][0] if response is not None and response["plugins"] else None
 
 
 def _stats_line(stats: Document) -> str:
@@ -189,7 +189,7 @@ def check(invocation: Invocation) -> CommandResult:
     from ductile.admin.plugins import check_plugins
     from ductile.errors import Exit
 
-    found = check_plugins(invocation.config, invocation.environ, invocation.optional("NAME|DIR"))
+    checked = check_plugins(invocation.config, invocation.environ, invocation.optional("NAME|DIR"))
 
     def text(console: Console) -> str:
         from ductile.cli.console.errors import paragraph, problems_as_text
@@ -197,32 +197,32 @@ def check(invocation: Invocation) -> CommandResult:
         ok = console.style("green", "ok:")
         good = [
             f"{ok} {entry.name} {entry.manifest.version if entry.manifest else ''}".rstrip()
-            for entry in found.plugins
-            if entry not in found.refused
+            for entry in checked.plugins
+            if entry not in checked.refused
         ]
         parts = ["\n".join(good)] if good else []
-        for entry in found.refused:
+        for entry in checked.refused:
             title = f"{console.style('red', 'refused:')} {console.style('bold', entry.name)}"
             parts.append(f"{title}\n{paragraph('', entry.reason or '', (('hint', entry.hint),), console)}")
-        if found.warnings:
-            parts += [console.style("yellow", "also:"), problems_as_text(found.warnings, console)]
+        if checked.warnings:
+            parts += [console.style("yellow", "also:"), problems_as_text(checked.warnings, console)]
         return "\n\n".join(parts) or "No plugins were found."
 
     return CommandResult(
         {
-            "valid": not found.refused,
-            "plugins": [_summary(entry) for entry in found.plugins],
-            "warnings": [asdict(warning) for warning in found.warnings],
+            "valid": not checked.refused,
+            "plugins": [_summary(entry) for entry in checked.plugins],
+            "warnings": [asdict(warning) for warning in checked.warnings],
         },
         text,
-        exit_status=Exit.CONFIG if found.refused else Exit.OK,
+        exit_status=Exit.CONFIG if checked.refused else Exit.OK,
     )
 
 
-def _remote_list(found: Document, console: Console) -> str:
+def _remote_list(response: Document, console: Console) -> str:
     """The plugins that a daemon elsewhere has loaded."""
     rows = []
-    for row in found["plugins"]:
+    for row in response["plugins"]:
         name = row["name"] if row["name"] == row["uses"] else f"{row['name']} ({row['uses']})"
         status = f"{row['standing']}, unhealthy" if row["unhealthy"] else row["standing"]
         note = (row["refused"] or row["description"] or "").partition("\n")[0]
@@ -232,24 +232,24 @@ def _remote_list(found: Document, console: Console) -> str:
     return console.table(("NAME", "STATUS", "VERSION", "ABOUT"), rows)
 
 
-def _remote_details(found: Document, console: Console) -> str:
+def _remote_details(response: Document, console: Console) -> str:
     fields = [
-        ("status", found["standing"]),
-        ("unhealthy", f"its init failed: {found['init_error']}" if found["unhealthy"] else None),
-        ("reason", (found["refused"] or "").replace("\n", " ")),
-        ("uses", found["uses"] if found["uses"] != found["name"] else None),
-        ("about", found["description"]),
-        ("version", found["version"]),
-        ("required config", ", ".join(found["config_keys"]["required"])),
-        ("optional config", ", ".join(found["config_keys"]["optional"])),
-        ("schedules", ", ".join(found["schedules"])),
-        ("parallelism", str(found["parallelism"])),
+        ("status", response["standing"]),
+        ("unhealthy", f"its init failed: {response['init_error']}" if response["unhealthy"] else None),
+        ("reason", (response["refused"] or "").replace("\n", " ")),
+        ("uses", response["uses"] if response["uses"] != response["name"] else None),
+        ("about", response["description"]),
+        ("version", response["version"]),
+        ("required config", ", ".join(response["config_keys"]["required"])),
+        ("optional config", ", ".join(response["config_keys"]["optional"])),
+        ("schedules", ", ".join(response["schedules"])),
+        ("parallelism", str(response["parallelism"])),
     ]
     rows = [
         (name, command["type"], fmt.ms(command["timeout_ms"]), command["description"])
-        for name, command in found["commands"].items()
+        for name, command in response["commands"].items()
     ]
-    lines = [console.style("bold", printable(found["name"])), *fmt.fields(fields, console)]
+    lines = [console.style("bold", printable(response["name"])), *fmt.fields(fields, console)]
     if rows:
         lines += ["", console.table(("COMMAND", "TYPE", "TIMEOUT", "ABOUT"), rows, prose=True)]
     return "\n".join(lines)
@@ -257,8 +257,8 @@ def _remote_details(found: Document, console: Console) -> str:
 
 def _failed_inits(invocation: Invocation) -> Document:
     """The failed inits by plugin. They are in the store, so there are none without a daemon and a store."""
-    found = request_if_available(invocation, "plugin.health", {})
-    return {} if found is None else found["unhealthy"]
+    response = request_if_available(invocation, "plugin.health", {})
+    return {} if response is None else response["unhealthy"]
 
 
 def _origin(entry: PluginEntry) -> str | None:
@@ -347,20 +347,20 @@ def lock(invocation: Invocation) -> CommandResult:
     arguments=(_NAME,),
     about="Values under keys that look secret are masked.",
 )
-def state(found: Document, _: Console) -> str:
-    if found["updated_at"] is None:
-        return f"{found['plugin']} has no stored state."
-    return fmt.value(found["state"])
+def state(response: Document, _: Console) -> str:
+    if response["updated_at"] is None:
+        return f"{response['plugin']} has no stored state."
+    return fmt.value(response["state"])
 
 
 @renders(
     "facts", "show the facts that a plugin has recorded, newest first", "plugin.facts", arguments=(_NAME,)
 )
-def facts(found: Document, console: Console) -> str:
-    if not found["facts"]:
-        return f"{found['plugin']} has no facts."
+def facts(response: Document, console: Console) -> str:
+    if not response["facts"]:
+        return f"{response['plugin']} has no facts."
     parts = []
-    for fact in found["facts"]:
+    for fact in response["facts"]:
         head = (
             fact["seq"],
             fact["fact_type"],
@@ -370,8 +370,8 @@ def facts(found: Document, console: Console) -> str:
         parts.append(
             f"{'  '.join(str(cell) for cell in head)}\n{fmt.indent(_fact_text(fact['fact'], console))}"
         )
-    if found["next_cursor"]:
-        parts.append(console.style("dim", f"There are more: --cursor {found['next_cursor']}"))
+    if response["next_cursor"]:
+        parts.append(console.style("dim", f"There are more: --cursor {response['next_cursor']}"))
     return "\n\n".join(parts)
 
 

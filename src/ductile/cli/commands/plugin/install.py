@@ -127,13 +127,13 @@ def _force_text(reloaded: Document | None, *, runs: bool, console: Console, invo
 
 def _describe(plan: AddPlan, console: Console) -> str:
     """What the plugin is, and what it may do."""
-    found = plan.candidate
-    manifest, record = found.manifest, found.record
+    candidate = plan.candidate
+    manifest, record = candidate.manifest, candidate.record
     rights = plan.rights
     fields = [
         ("about", manifest.description),
         ("version", manifest.version),
-        ("source", "shipped with Ductile" if record is None else found.source),
+        ("source", "shipped with Ductile" if record is None else candidate.source),
         ("commit", record.commit if record else None),
         ("hash", record.hash if record else None),
         ("files", _files_text(plan)),
@@ -147,7 +147,7 @@ def _describe(plan: AddPlan, console: Console) -> str:
     rows = [(command.name, str(command.type), command.description) for command in manifest.commands.values()]
     table = console.table(("COMMAND", "TYPE", "ABOUT"), rows, prose=True)
     lines = [
-        console.style("bold", printable(found.name)),
+        console.style("bold", printable(candidate.name)),
         *fmt.fields(fields, console),
     ]
     return "\n".join([*lines, "", table])
@@ -208,15 +208,15 @@ def _next_step(plan: AddPlan, console: Console) -> str:
 def _addition_as_json(plan: AddPlan, *, dry_run: bool) -> JsonObject:
     from ductile.struct import to_builtins
 
-    found = plan.candidate
-    manifest, record, tree = found.manifest, found.record, found.tree
+    candidate = plan.candidate
+    manifest, record, tree = candidate.manifest, candidate.record, candidate.tree
     rights: JsonObject = to_builtins(plan.rights)
     return {
         "name": plan.name,
-        "plugin": found.name,
+        "plugin": candidate.name,
         "version": manifest.version,
         "description": manifest.description,
-        "source": "shipped" if record is None else found.source,
+        "source": "shipped" if record is None else candidate.source,
         "commit": record.commit if record else None,
         "hash": record.hash if record else None,
         "commands": {command.name: str(command.type) for command in manifest.commands.values()},

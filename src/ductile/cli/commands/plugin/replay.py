@@ -63,38 +63,40 @@ def replay(invocation: Invocation) -> CommandResult:
 
         fields["candidate"] = str(Path(candidate).absolute())
     with show_waiting(invocation, f"the replay of {invocation.text('PLUGIN')}"):
-        found = request(invocation, fields=fields, timeout=None)
+        response = request(invocation, fields=fields, timeout=None)
 
     def text(console: Console) -> str:
-        return _render(found, console)
+        return _render(response, console)
 
-    data: JsonObject = found
-    return CommandResult(data, text, exit_status=int(not found["passed"]))
+    data: JsonObject = response
+    return CommandResult(data, text, exit_status=int(not response["passed"]))
 
 
-def _render(found: Document, console: Console) -> str:
+def _render(response: Document, console: Console) -> str:
     lines: list[str] = []
-    for job in found["jobs"]:
+    for job in response["jobs"]:
         if job["differences"]:
             verdict = console.style(_COLOURS[job["verdict"]], job["verdict"])
             lines.append(f"{fmt.short_id(job['job_id'], console)} {job['command']}: {verdict}")
             lines += [f"  {_difference(difference)}" for difference in job["differences"]]
     if lines:
         lines.append("")
-    if left_out := found["not_replayed"]:
+    if left_out := response["not_replayed"]:
         reasons = dict.fromkeys(job["reason"] for job in left_out)
         for reason in reasons:
             count = sum(job["reason"] == reason for job in left_out)
             lines.append(f"{fmt.count(count, 'job')} not replayed: {printable(reason)}")
         lines.append("")
-    verdicts = [(each, found["counts"][each]) for each in _MEANINGS if each in found["counts"]]
-    word = console.style("green", "ok:") if found["passed"] else console.style("red", "failed:")
+    verdicts = [(each, response["counts"][each]) for each in _MEANINGS if each in response["counts"]]
+    word = console.style("green", "ok:") if response["passed"] else console.style("red", "failed:")
     total = fmt.count(sum(count for _, count in verdicts), "job")
-    summary = f"{word} {printable(found['plugin'])}, {total} replayed with {console.path(found['candidate'])}"
+    summary = (
+        f"{word} {printable(response['plugin'])}, {total} replayed with {console.path(response['candidate'])}"
+    )
     lines += [summary, *(f"  {count} {_MEANINGS[each]}" for each, count in verdicts)]
     if any(each != "same" for each, _ in verdicts):
         lines += ["", "Not as it was for the recorded jobs:"]
-        lines += [f"  {line}" for line in found["not_reproduced"]]
+        lines += [f"  {line}" for line in response["not_reproduced"]]
     return "\n".join(lines)
 
 

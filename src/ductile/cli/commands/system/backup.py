@@ -54,17 +54,21 @@ def backup(invocation: Invocation) -> CommandResult:
 
     path = _absolute(invocation.text("FILE|DIR"))
     if invocation.switch("verify"):
-        found: Document = verify(path, store_files(), progress_line(invocation.json))
+        response: Document = verify(path, store_files(), progress_line(invocation.json))
 
         def verified_text(console: Console) -> str:
-            store = f", store of schema version {found['schema_version']}" if found["schema_version"] else ""
+            store = (
+                f", store of schema version {response['schema_version']}"
+                if response["schema_version"]
+                else ""
+            )
             return (
-                f"{console.style('green', 'ok:')} {fmt.count(found['files'], 'file')}{store}, "
-                f"made {fmt.moment(found['created_at'], console)} by Ductile {found['ductile']} "
-                f"of {found['directory']}."
+                f"{console.style('green', 'ok:')} {fmt.count(response['files'], 'file')}{store}, "
+                f"made {fmt.moment(response['created_at'], console)} by Ductile {response['ductile']} "
+                f"of {response['directory']}."
             )
 
-        return CommandResult(found, verified_text)
+        return CommandResult(response, verified_text)
     wanted = BackupRequest(
         target=path,
         parts=parse_parts(invocation.optional("scope")),

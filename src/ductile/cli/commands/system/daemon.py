@@ -116,17 +116,19 @@ def status(invocation: Invocation) -> CommandResult:
     if invocation.switch("health"):
         with show_waiting(invocation, "the health of the plugins"):
             request_daemon(invocation, "system.health", {}, timeout=None)
-    found = request(invocation)
+    response = request(invocation)
 
     def text(console: Console) -> str:
-        parts = [f"{_daemon_text(found['daemon'], console)}\nqueue: {depth_text(found['queue'], console)}"]
-        if found["nodes"]:
-            parts.append(_nodes_text(found["nodes"], console))
-        if found["running"]:
-            parts.append(_running_text(found["running"], console))
-        parts.append(_plugins_text(found, console))
+        parts = [
+            f"{_daemon_text(response['daemon'], console)}\nqueue: {depth_text(response['queue'], console)}"
+        ]
+        if response["nodes"]:
+            parts.append(_nodes_text(response["nodes"], console))
+        if response["running"]:
+            parts.append(_running_text(response["running"], console))
+        parts.append(_plugins_text(response, console))
         refused, failed_init, unhealthy = [], [], []
-        for plugin in found["plugins"]:
+        for plugin in response["plugins"]:
             name = printable(plugin["name"])
             if plugin["enabled"] and plugin["refused"]:  # `plugin check` shows the whole reason
                 reason = printable(plugin["refused"].partition("\n")[0])
@@ -138,10 +140,10 @@ def status(invocation: Invocation) -> CommandResult:
                 error = printable(plugin["health_error"].partition("\n")[0])
                 unhealthy.append(f"{console.style('red', f'{name} is not healthy:')} {error}")
         parts += ["\n".join(lines) for lines in (refused, failed_init, unhealthy) if lines]
-        parts += [_state_text(plugin, console) for plugin in found["plugins"] if plugin["state"]]
+        parts += [_state_text(plugin, console) for plugin in response["plugins"] if plugin["state"]]
         return "\n\n".join(parts)
 
-    return CommandResult(found, text)
+    return CommandResult(response, text)
 
 
 def _state_text(plugin: Document, console: Console) -> str:
@@ -220,15 +222,15 @@ def reset(done: Document, _: Console) -> str:
     "system.breaker",
     arguments=(PLUGIN,),
 )
-def breaker(found: Document, console: Console) -> str:
-    if not found["breakers"]:
-        return f"{found['plugin']} has no breaker yet: the scheduler has not run it."
+def breaker(response: Document, console: Console) -> str:
+    if not response["breakers"]:
+        return f"{response['plugin']} has no breaker yet: the scheduler has not run it."
     rows = []
-    for name, row in found["breakers"].items():
+    for name, row in response["breakers"].items():
         opened, failed = fmt.when(row["opened_at"], console), fmt.when(row["last_failure_at"], console)
         rows.append((name, row["state"], str(row["failures"]), opened, failed))
     parts = [console.table(("COMMAND", "STATE", "FAILURES", "OPENED", "LAST FAILURE"), rows)]
-    if found["history"]:
+    if response["history"]:
         changes = [
             (
                 fmt.time(row["at"], console),
@@ -236,7 +238,7 @@ def breaker(found: Document, console: Console) -> str:
                 f"{row['from'] or '-'} → {row['to']}",
                 row["reason"],
             )
-            for row in found["history"]
+            for row in response["history"]
         ]
         parts.append(console.table(("AT", "COMMAND", "CHANGE", "REASON"), changes))
     return "\n\n".join(parts)
@@ -288,9 +290,9 @@ def _running_text(running: list[Document], console: Console) -> str:
     return table if more <= 0 else f"{table}\n{console.hint(f'and {more} more: `ductile queue list`')}"
 
 
-def _plugins_text(found: Document, console: Console) -> str:
+def _plugins_text(response: Document, console: Console) -> str:
     """Without columns that are empty for every plugin."""
-    plugins, daemon_runs = found["plugins"], found["daemon"]["running"]
+    plugins, daemon_runs = response["plugins"], response["daemon"]["running"]
     if not plugins:
         return console.hint("No plugin is configured. `ductile plugin list` shows those that could be.")
     rows = []
@@ -363,7 +365,7 @@ def reload_text(done: Document, console: Console, *, drain: str = "ductile reloa
         from ductile.cli.console.errors import problems_as_text
         from ductile.errors import Problem
 
-        found = [Problem(**warning) for warning in done["warnings"]]
-        title = console.style("yellow", f"{fmt.count(len(found), 'warning')}:")
-        lines += [title, problems_as_text(found, console)]
+        warnings = [Problem(**warning) for warning in done["warnings"]]
+        title = console.style("yellow", f"{fmt.count(len(warnings), 'warning')}:")
+        lines += [title, problems_as_text(warnings, console)]
     return "\n".join(lines)

@@ -19,17 +19,17 @@ _BELOW = "\t"
     "Only what the store knows is reported: `complete` is false if retention or a limit left something out.",
     examples=(Example("ductile system digest --since 12h", "what happened last night"),),
 )
-def digest(found: Document, console: Console) -> str:
-    more = found["more"]
-    ran = ", ".join(f"{row['plugin']} {row['executions']}" for row in found["ran"])
-    since, until = _time(found["since"], console), _time(found["until"], console)
-    title = f"{fmt.count(found['executions'], 'execution')} from {since} to {until}"
-    title = f"{title}{'' if found['complete'] else ' (not all are known)'}"
+def digest(response: Document, console: Console) -> str:
+    more = response["more"]
+    ran = ", ".join(f"{row['plugin']} {row['executions']}" for row in response["ran"])
+    since, until = _time(response["since"], console), _time(response["until"], console)
+    title = f"{fmt.count(response['executions'], 'execution')} from {since} to {until}"
+    title = f"{title}{'' if response['complete'] else ' (not all are known)'}"
     lines = [console.style("bold", fmt.prose(title, console))]
     if ran:
         lines.append(fmt.prose(f"{ran}{_rest(more, 'ran')}", console, "  "))
     rows = []
-    for row in found["failed"]:
+    for row in response["failed"]:
         error = f": {row['error']}" if row["error"] else ""
         rows += [
             f"{row['jobs']} x {row['plugin']} {row['command']}, {row['reason']}{error}",
@@ -37,20 +37,20 @@ def digest(found: Document, console: Console) -> str:
             f"{_BELOW}{console.hint(row['fix'])}",
         ]
     sections = {
-        "failed": (f"Failed: {fmt.count(found['failed_jobs'], 'job')}", rows),
+        "failed": (f"Failed: {fmt.count(response['failed_jobs'], 'job')}", rows),
         "skipped": (
             "Skipped",
             [
                 f"{row['count']} x {row['plugin']} {row['schedule']}, {row['reason']}, "
                 f"{_period(row, console)}"
-                for row in found["skipped"]
+                for row in response["skipped"]
             ],
         ),
         "waiting": (
-            f"Waiting: {fmt.count(found['waiting_jobs'], 'job')}",
+            f"Waiting: {fmt.count(response['waiting_jobs'], 'job')}",
             [
                 f"{row['jobs']} x {row['plugin']}, the oldest {row['oldest']}: {row['why']}"
-                for row in found["waiting"]
+                for row in response["waiting"]
             ],
         ),
         "breakers": (
@@ -58,7 +58,7 @@ def digest(found: Document, console: Console) -> str:
             [
                 f"{row['plugin']} {row['command']} {row['state']} since {_time(row['since'], console)}. "
                 f"{console.hint(row['fix'])}"
-                for row in found["breakers"]
+                for row in response["breakers"]
             ],
         ),
         "deliveries": (
@@ -66,23 +66,23 @@ def digest(found: Document, console: Console) -> str:
             [
                 f"{row['receiver']}: {row['dropped']} dropped, {row['gone']} gone, such as {row['example']}"
                 f"{': ' + row['error'] if row['error'] else ''}"
-                for row in found["deliveries"]
+                for row in response["deliveries"]
             ],
         ),
         "config": (
             "Configuration changed",
             [
                 f"{_time(row['at'], console)} ({row['origin']}): {', '.join(row['plugins']) or 'no plugin'}"
-                for row in found["config"]
+                for row in response["config"]
             ],
         ),
-        "starts": ("Daemon started", [_time(instant, console) for instant in found["starts"]]),
+        "starts": ("Daemon started", [_time(instant, console) for instant in response["starts"]]),
     }
     for name, (title, items) in sections.items():
         if items:
             body = "\n".join(_item(item, console) for item in items)
             lines += fmt.section(title, body + _rest(more, name), console)
-    lines += fmt.list_section("To see more", found["next"], console)
+    lines += fmt.list_section("To see more", response["next"], console)
     return "\n".join(lines)
 
 

@@ -39,20 +39,20 @@ def doctor(invocation: Invocation) -> CommandResult:
                 fields = {}
                 with suppress(DeniedError):  # the token may only read: then it is the latest health
                     exchange(invocation, connection, "system.health", {}, timeout=None)
-            found = exchange(invocation, connection, fields=fields, timeout=None)
+            response = exchange(invocation, connection, fields=fields, timeout=None)
     else:
         import asyncio
 
         from ductile.offline import diagnose_offline
         from ductile.struct import to_builtins
 
-        found = to_builtins(asyncio.run(diagnose_offline(invocation.config, invocation.environ)))
+        response = to_builtins(asyncio.run(diagnose_offline(invocation.config, invocation.environ)))
 
     def text(console: Console) -> str:
         """Findings with a problem in full; the others, one line each, with -v or if there is no problem."""
         from ductile.cli.console.errors import paragraph
 
-        troubled = [row for row in found["findings"] if row["level"] != "ok"]
+        troubled = [row for row in response["findings"] if row["level"] != "ok"]
         parts = []
         for row in troubled:
             title = f"{console.style(_STYLES[row['level']], row['level'])}  {row['check']}"
@@ -60,15 +60,15 @@ def doctor(invocation: Invocation) -> CommandResult:
             message = fmt.local_times(row["message"], console)
             parts.append(paragraph(title, message, (("where", where), ("fix", row["fix"])), console))
         if invocation.verbose or not troubled:
-            well = [row for row in found["findings"] if row["level"] == "ok"]
+            well = [row for row in response["findings"] if row["level"] == "ok"]
             rows = [(row["check"], fmt.local_times(row["message"], console)) for row in well]
             parts.append(console.table(("OK", "ABOUT"), rows, prose=True))
-        counts = found["counts"]
+        counts = response["counts"]
         errors, warnings = fmt.count(counts["error"], "error"), fmt.count(counts["warn"], "warning")
         summary = f"{errors}, {warnings}, {counts['ok']} ok."
-        return "\n\n".join([*parts, console.style(_STYLES[found["verdict"]], summary)])
+        return "\n\n".join([*parts, console.style(_STYLES[response["verdict"]], summary)])
 
-    return CommandResult(found, text, exit_status=int(found["verdict"] == "error"))
+    return CommandResult(response, text, exit_status=int(response["verdict"] == "error"))
 
 
 @action(
@@ -80,13 +80,13 @@ def doctor(invocation: Invocation) -> CommandResult:
     "store.",
 )
 def selfcheck(invocation: Invocation) -> CommandResult:
-    found = request(invocation)
+    response = request(invocation)
 
     def text(console: Console) -> str:
         lines = [
-            f"{console.style('red', 'damaged')}  {indent_continuation(line)}" for line in found["damage"]
+            f"{console.style('red', 'damaged')}  {indent_continuation(line)}" for line in response["damage"]
         ]
-        for check in found["checks"]:
+        for check in response["checks"]:
             if not check["holds"]:
                 more = ", ..." if check["more"] else ""
                 lines += [
@@ -95,17 +95,17 @@ def selfcheck(invocation: Invocation) -> CommandResult:
                 ]
             elif invocation.verbose:
                 lines.append(f"{console.style('green', 'holds')}   {check['name']}: {check['rule']}")
-        if found["search_rebuilt"]:
+        if response["search_rebuilt"]:
             note = "the search index of the log was damaged and is rebuilt; no job is affected"
             lines.append(f"{console.style('yellow', 'note:')} {note}")
-        if found["sound"]:
-            lines.append(f"All {len(found['checks'])} rules of the store hold.")
+        if response["sound"]:
+            lines.append(f"All {len(response['checks'])} rules of the store hold.")
         else:
             hint = "Make a backup before anything else, and report it: ductile system backup FILE"
             lines.append(f"{console.style('bold', 'hint:')} {console.hint(hint)}")
         return "\n".join(lines)
 
-    return CommandResult(found, text, exit_status=int(not found["sound"]))
+    return CommandResult(response, text, exit_status=int(not response["sound"]))
 
 
 @action(

@@ -42,9 +42,9 @@ def logs(invocation: Invocation) -> CommandResult:
     fields = invocation.request_fields() | {"output": invocation.verbose}
     if invocation.switch("follow"):
         _refuse_with_follow(fields)
-    found = request(invocation, fields=fields)
+    response = request(invocation, fields=fields)
     is_sorted = fields.get("sort", "completed") != "completed"
-    oldest_first = found["logs"] if is_sorted else found["logs"][::-1]
+    oldest_first = response["logs"] if is_sorted else response["logs"][::-1]
     if not invocation.switch("follow"):
 
         def text(console: Console) -> str:
@@ -58,10 +58,12 @@ def logs(invocation: Invocation) -> CommandResult:
             )
             # Without filters this is a tail of the log, and says nothing of what came before.
             return (
-                fmt.with_next_page(lines, found) if fields.keys() - {"output", "plugin", "limit"} else lines
+                fmt.with_next_page(lines, response)
+                if fields.keys() - {"output", "plugin", "limit"}
+                else lines
             )
 
-        return CommandResult(found, text)
+        return CommandResult(response, text)
     fmt.print_rows(invocation, oldest_first, _line)
     fields.pop("limit", None)
     after = max((row["seq"] for row in oldest_first), default=0)

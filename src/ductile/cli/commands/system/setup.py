@@ -133,16 +133,16 @@ def print_script(invocation: Invocation) -> CommandResult:
 
 def _following() -> dict[str, list[str]]:
     """The words that may follow each beginning of a command."""
-    found = {"": [*first_words()]}
+    words = {"": [*first_words()]}
     for noun in NOUNS:
-        found[noun.name] = [*noun.modules]
+        words[noun.name] = [*noun.modules]
         for each in noun.actions:
             options = (*each.options, *GLOBAL_OPTIONS)
-            found[f"{noun.name} {each.name}"] = [flag for option in options for flag in option.flags]
+            words[f"{noun.name} {each.name}"] = [flag for option in options for flag in option.flags]
     for form in SHORT_FORMS:
         # `queue` is a noun and a short form: the words of both may follow.
-        found[form.name] = [*found.get(form.name, ()), *found[f"{form.noun} {form.action}"]]
-    return found
+        words[form.name] = [*words.get(form.name, ()), *words[f"{form.noun} {form.action}"]]
+    return words
 
 
 def _systemd_version() -> int | None:
@@ -156,5 +156,5 @@ def _systemd_version() -> int | None:
         ).stdout
     except (OSError, subprocess.SubprocessError):
         return None
-    found = re.match(r"systemd (\d+)", output)
-    return None if found is None else int(found[1])
+    match = re.match(r"systemd (\d+)", output)
+    return None if match is None else int(match[1])
