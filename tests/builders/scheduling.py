@@ -17,7 +17,7 @@ from ductile.config.compile.compiler import compile_snapshot
 from ductile.config.snapshot import Snapshot
 from ductile.core.jobs.model import Job, Outcome
 from ductile.core.schedules.planner import Occurrence
-from ductile.engine.scheduler import Scheduler
+from ductile.engine.schedules.scheduler import Scheduler
 from ductile.store.model.jobs import Settled
 from ductile.store.model.schedules import FireResult, FireStatus, Firing, ScheduleEntry
 from ductile.store.port import Store

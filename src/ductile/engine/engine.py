@@ -23,7 +23,7 @@ from ductile.engine.membership import Membership, shared_fingerprint, this_machi
 from ductile.engine.recovery import recover
 from ductile.engine.reload.drain import Drain
 from ductile.engine.reload.reloader import Reloader
-from ductile.engine.scheduler import Scheduler
+from ductile.engine.schedules.scheduler import Scheduler
 from ductile.engine.state_webhooks.sender import STOP_GRACE_SECONDS, WebhookSender
 from ductile.engine.waiters import Waiters
 from ductile.errors import StoreFailedError, TooBusyError

@@ -15,7 +15,7 @@ from builders.stores import accept, path_of, stored
 from ductile.core.jobs.failures import Breaker, BreakerState
 from ductile.core.jobs.model import EndedEarly, Hold, JobReason, JobStatus
 from ductile.core.schedules.planner import plan_due
-from ductile.engine.schedule_entries import active_schedules, firing_of, next_occurrence_of
+from ductile.engine.schedules.entries import active_schedules, firing_of, next_occurrence_of
 from ductile.store.model.schedules import FireStatus, Firing
 from ductile.struct import replace
 

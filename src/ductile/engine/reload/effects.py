@@ -7,7 +7,7 @@ from datetime import datetime
 
 from ductile.config.differences import ChangeKind
 from ductile.config.snapshot import PluginInstance, Snapshot
-from ductile.engine.schedule_entries import ScheduleKey, active_schedules, key_of
+from ductile.engine.schedules.entries import ScheduleKey, active_schedules, key_of
 from ductile.store.model.schedules import ScheduleEntry
 from ductile.struct import Value
 

@@ -33,7 +33,7 @@ from ductile.engine.reload.effects import (
     enabled_plugins,
 )
 from ductile.engine.reload.tokens import with_token_of, without_token
-from ductile.engine.schedule_entries import entries_for
+from ductile.engine.schedules.entries import entries_for
 from ductile.errors import ConfigError, ConflictError, Problem
 from ductile.store.model.jobs import InitKey, InitResult, InitStatus, NewInit
 from ductile.store.model.maintenance import NO_CAUSE, ConfigOrigin, LoadCause, PluginVersion

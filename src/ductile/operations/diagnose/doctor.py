@@ -23,7 +23,7 @@ from ductile.core.schedules.admission import OVERDUE_AFTER
 from ductile.core.schedules.planner import OccurrenceOutcome, SkipReason
 from ductile.core.webhooks.url_policy import refused_host
 from ductile.engine.deps import EngineStatus
-from ductile.engine.schedule_entries import active_schedules
+from ductile.engine.schedules.entries import active_schedules
 from ductile.errors import ConfigError, DuctileError, StoreError
 from ductile.operations import request
 from ductile.operations.context import OperationContext

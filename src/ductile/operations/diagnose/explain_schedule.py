@@ -10,7 +10,7 @@ from ductile.core.jobs.failures import Breaker, BreakerState
 from ductile.core.jobs.model import TERMINAL, Job, JobStatus
 from ductile.core.schedules.admission import FireView, ScheduleCause, ScheduleFacts, decide_cause
 from ductile.core.schedules.planner import Occurrence, OccurrenceOutcome, SkipReason, disallowed_reason
-from ductile.engine.schedule_entries import ActiveSchedule, conditions_of
+from ductile.engine.schedules.entries import ActiveSchedule, conditions_of
 from ductile.errors import NotFoundError
 from ductile.operations.context import OperationContext
 from ductile.operations.diagnose.wording import time_text

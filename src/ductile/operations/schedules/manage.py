@@ -19,7 +19,7 @@ from ductile.core.schedules.audit import preview_catch_up, preview_runs
 from ductile.core.schedules.planner import SkipReason
 from ductile.core.schedules.rule import ScheduleRule, describe_rule
 from ductile.core.suggest import did_you_mean
-from ductile.engine.schedule_entries import ScheduleKey, entries_for, next_occurrence_of
+from ductile.engine.schedules.entries import ScheduleKey, entries_for, next_occurrence_of
 from ductile.errors import NotFoundError, UsageError
 from ductile.operations.context import OperationContext
 from ductile.operations.plugins.lookup import refuse_unknown_plugin, unknown_plugin

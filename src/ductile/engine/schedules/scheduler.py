@@ -19,7 +19,7 @@ from ductile.core.schedules.planner import SkipReason, plan_due
 from ductile.core.schedules.rule import CLOCK_SLACK, occurrence_after_clock_set_back
 from ductile.engine.clock import STORE_RETRY_INTERVAL, STORE_UNAVAILABLE, Clock
 from ductile.engine.reload.drain import draining_error
-from ductile.engine.schedule_entries import (
+from ductile.engine.schedules.entries import (
     ActiveSchedule,
     ScheduleKey,
     active_schedules,
