@@ -92,7 +92,7 @@ async def serve(
         renew_lock=lock.renew,
     )
     engine = Engine(deps, snapshot)
-    # The active configuration, not one that a reload has rejected.
+    # The active configuration, not one that a reload has refused.
     signals.subscribe(lambda _: _apply_log_settings(log, engine.snapshot()), (Signal.CONFIG_LOADED,))
     try:
         lock.hold_database()

@@ -43,7 +43,7 @@ from ductile.runner.warm.pool import WarmRunner
 from ductile.store.model.jobs import Accepted, InitStatus, Settled
 from ductile.store.model.maintenance import ConfigOrigin
 from ductile.store.open_store import open_store
-from ductile.store.sqlite.connection import reject_wal_without_database
+from ductile.store.sqlite.connection import refuse_wal_without_database
 from ductile.store.sqlite.store import open_sqlite_store_read_only
 from ductile.struct import Value, to_builtins
 from ductile.telemetry.signals import SignalBus
@@ -172,7 +172,7 @@ async def diagnose_offline(config_path: str | None, environ: Mapping[str, str]) 
     on_server = isinstance(location, PostgresLocation)
     try:
         if isinstance(location, SqliteLocation):
-            reject_wal_without_database(location.path)
+            refuse_wal_without_database(location.path)
             if not location.path.exists():
                 return doctor.doctor_without_store(
                     snapshot, doctor.daemon_not_running(), doctor.store_not_created(location.path)
@@ -204,7 +204,7 @@ def store_files() -> StoreFiles:
         copy=copy,
         inspect=inspect_copy,
         assign_new_id=renew_id,
-        refuse_incomplete=reject_wal_without_database,
+        refuse_incomplete=refuse_wal_without_database,
     )
 
 

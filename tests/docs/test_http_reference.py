@@ -13,7 +13,7 @@ from builders.metrics import described
 from ductile.api.endpoints import ENDPOINTS
 from ductile.api.openapi_schemas import schema_ref, schemas
 from ductile.core.auth_scopes import AccessLevel, AccessResource, auth_scope
-from ductile.http.server import RejectionReason
+from ductile.http.server import RefusalReason
 from ductile.operations.request import FieldSource, request_fields
 from ductile.operations.submission import SubmissionRequest
 from ductile.telemetry.metrics import Metrics
@@ -81,4 +81,4 @@ def test_every_metric_reads_as_in_the_code() -> None:
 def test_every_reason_of_a_listener_is_described() -> None:
     """Each label value has a row."""
     part = METRICS_PAGE.partition("| reason | the client |")[2].partition("\n\n")[0]
-    assert re.findall(r"^\| `(\w+)` \|", part, re.MULTILINE) == [str(reason) for reason in RejectionReason]
+    assert re.findall(r"^\| `(\w+)` \|", part, re.MULTILINE) == [str(reason) for reason in RefusalReason]

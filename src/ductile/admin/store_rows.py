@@ -18,7 +18,7 @@ from ductile.errors import ConflictError, NotFoundError, file_error
 from ductile.random_source import BufferedSystemRandom
 from ductile.store.open_store import require_driver
 from ductile.store.sqlite import transfer as sqlite
-from ductile.store.sqlite.connection import reject_wal_without_database
+from ductile.store.sqlite.connection import refuse_wal_without_database
 from ductile.store.sqlite.store import open_sqlite_store
 from ductile.store.transfer import StoreSource, StoreTarget, TransferProgress, copy_rows, is_empty
 
@@ -46,7 +46,7 @@ def open_source(location: StateLocation, now: datetime) -> Iterator[StoreSource]
             yield rows
         return
     path = location.path
-    reject_wal_without_database(path)
+    refuse_wal_without_database(path)
     if not path.is_file():
         raise NotFoundError(f"there is no store at {path}", hint="Check the path, and --config.")
     asyncio.run(_recover(path, now))
@@ -113,7 +113,7 @@ def refuse_used(location: StateLocation, now: datetime) -> None:
 
 def refuse_existing(path: Path) -> None:
     """Raise `ConflictError` if there is a file."""
-    reject_wal_without_database(path)
+    refuse_wal_without_database(path)
     if os.path.lexists(path):
         raise ConflictError(
             f"{path} already exists, and is not overwritten",

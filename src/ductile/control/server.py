@@ -89,7 +89,7 @@ class ControlServer:
             writer.write(await self._respond(reader, writer) + b"\n")
             await writer.drain()
         except (OSError, asyncio.IncompleteReadError, TimeoutError):
-            pass  # The client has disconnected; its request is done or was rejected.
+            pass  # The client has disconnected; its request is done or was refused.
         finally:
             self._connections.discard(task)
             writer.close()

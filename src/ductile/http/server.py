@@ -51,7 +51,7 @@ _ACCEPTED_PER_TURN = 32
 _UNAVAILABLE = frozenset((EADDRNOTAVAIL, EAFNOSUPPORT))
 #: Seconds for written responses to leave when the listener closes.
 _FLUSH_SECONDS = 0.5
-_REJECTION_REPORT_SECONDS = 10.0
+_REFUSAL_REPORT_SECONDS = 10.0
 
 
 class ListenerLimits(Value):
@@ -71,8 +71,8 @@ class ListenerLimits(Value):
     probes: frozenset[str] = frozenset(("/healthz", "/readyz"))
 
 
-class RejectionReason(StrEnum):
-    """Why a listener rejected a request or closed a connection without asking the application."""
+class RefusalReason(StrEnum):
+    """Why a listener refused a request or closed a connection without asking the application."""
 
     MALFORMED = "malformed"
     HEAD_TOO_LARGE = "head_too_large"
@@ -86,12 +86,12 @@ class ListenerState(ServerState):
     def __init__(
         self,
         limits: ListenerLimits,
-        on_rejection: Callable[[RejectionReason, str | None], None] = lambda *_: None,
+        on_refusal: Callable[[RefusalReason, str | None], None] = lambda *_: None,
     ) -> None:
-        """`on_rejection(reason, peer)` is called for each rejection."""
+        """`on_refusal(reason, peer)` is called for each refusal."""
         super().__init__()
         self.limits = limits
-        self.on_rejection = on_rejection
+        self.on_refusal = on_refusal
         #: Set when the last connection has closed.
         self.emptied = asyncio.Event()
 
@@ -167,7 +167,7 @@ class BoundedProtocol(HttpToolsProtocol):
         super().connection_made(transport)
         limit = self._limits.connections
         if len(self.connections) > 2 * limit:
-            self._report_rejection(RejectionReason.TOO_MANY_CONNECTIONS)
+            self._report_refusal(RefusalReason.TOO_MANY_CONNECTIONS)
             transport.abort()
             return
         if len(self.connections) > limit:
@@ -178,7 +178,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_head_timer()
         if isinstance(exc, TimeoutError):  # TCP_USER_TIMEOUT, see `ductile.http.server`
-            self._report_rejection(RejectionReason.UNREAD)
+            self._report_refusal(RefusalReason.UNREAD)
         super().connection_lost(exc)
         # uvicorn notifies only the newest of several pipelined requests.
         for cycle in self._unanswered():
@@ -238,7 +238,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:
         self._send_error_and_close(
-            UsageError("this is not an HTTP request", hint=msg), RejectionReason.MALFORMED
+            UsageError("this is not an HTTP request", hint=msg), RefusalReason.MALFORMED
         )
 
     def _unsupported_upgrade_warning(self) -> None:
@@ -258,19 +258,19 @@ class BoundedProtocol(HttpToolsProtocol):
         if scope["type"] == "http" and scope["path"] in self._limits.probes:
             await self.config.loaded_app(scope, receive, send)
             return
-        self._report_rejection(RejectionReason.TOO_MANY_CONNECTIONS)
+        self._report_refusal(RefusalReason.TOO_MANY_CONNECTIONS)
         await send_error(send, TooBusyError("too many connections", hint="Try again in a moment."))
 
     def _check_head(self, size: int) -> None:
         limit = self._limits.head_bytes
         if size > limit:
             error = HeadersTooLargeError(f"the request's head is larger than {limit} bytes")
-            self._send_error_and_close(error, RejectionReason.HEAD_TOO_LARGE)
+            self._send_error_and_close(error, RefusalReason.HEAD_TOO_LARGE)
 
-    def _send_error_and_close(self, error: DuctileError, reason: RejectionReason) -> None:
+    def _send_error_and_close(self, error: DuctileError, reason: RefusalReason) -> None:
         if self._ignores_input or self.transport.is_closing():
             return
-        self._report_rejection(reason)
+        self._report_refusal(reason)
         if self._close_after_pending():
             return
         current = self._current
@@ -278,8 +278,8 @@ class BoundedProtocol(HttpToolsProtocol):
             self.transport.write(raw_error(error))
         self.transport.close()
 
-    def _report_rejection(self, reason: RejectionReason) -> None:
-        self._state.on_rejection(reason, None if self.client is None else self.client[0])
+    def _report_refusal(self, reason: RefusalReason) -> None:
+        self._state.on_refusal(reason, None if self.client is None else self.client[0])
 
     def _close_after_pending(self) -> bool:
         """Ignore further input. If requests that were received completely wait for their responses, close
@@ -331,8 +331,8 @@ class Listener:
         self._name = name
         self._listen = listen
         self._signals = signals or SignalBus()
-        self._sampler = LogRateLimiter(self._report_rejections, seconds=_REJECTION_REPORT_SECONDS)
-        self._state = ListenerState(limits, self._rejected)
+        self._sampler = LogRateLimiter(self._report_refusals, seconds=_REFUSAL_REPORT_SECONDS)
+        self._state = ListenerState(limits, self._refused)
         self._config = Config(
             application,
             http=BoundedProtocol,
@@ -412,11 +412,11 @@ class Listener:
             connection.transport.abort()
         self._sampler.close()
 
-    def _rejected(self, reason: RejectionReason, peer: str | None) -> None:
+    def _refused(self, reason: RefusalReason, peer: str | None) -> None:
         if self._sampler.should_log(reason, peer):
-            self._report_rejections({reason: 1}, peer)
+            self._report_refusals({reason: 1}, peer)
 
-    def _report_rejections(self, counts: Mapping[str, int], peer: str | None) -> None:
+    def _report_refusals(self, counts: Mapping[str, int], peer: str | None) -> None:
         words = ", ".join(f"{count} {str(reason).replace('_', ' ')}" for reason, count in counts.items())
         self._signals.emit(
             Signal.LISTENER_REFUSED,

@@ -399,7 +399,7 @@ async def test_state_of_health_and_init_is_not_kept(store: Store) -> None:
 
 
 async def test_oversized_state_fails_the_job_for_good(store: Store) -> None:
-    """Above 1 MiB the update is rejected and the job fails, permanently."""
+    """Above 1 MiB the update is refused and the job fails, permanently."""
     job_id = await accept(store, a_new_job())
     await run_next(
         store, ok(emitted(), state={"x": "y" * MAX_STATE_BYTES}), some_policy(a_route(source="echo"))

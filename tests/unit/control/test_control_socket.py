@@ -101,7 +101,7 @@ async def test_an_unexpected_error_is_reported_to_both_sides_without_its_text(tm
 
 @pytest.mark.parametrize("kind", [ConfigError, IntegrityError])
 async def test_the_problems_of_a_configuration_arrive(kind: type[ConfigError], tmp_path: Path) -> None:
-    """A rejected reload reports every problem with its location."""
+    """A refused reload reports every problem with its location."""
     problem = Problem(message="no", file="config.yaml", line=3, key="service.name", found="1")
     with pytest.raises(kind) as caught:
         await call_through_socket(tmp_path / "s", raising(kind("bad", problems=(problem,))), {})

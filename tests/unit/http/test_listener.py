@@ -112,8 +112,8 @@ class Caller:
         self._writer.transport.abort()
 
 
-class Rejections:
-    """Collects the rejections that a listener reports."""
+class Refusals:
+    """Collects the refusals that a listener reports."""
 
     def __init__(self) -> None:
         self.signals = SignalBus()
@@ -173,8 +173,8 @@ async def test_a_refusal_reaches_a_client_that_is_still_sending() -> None:
 @pytest.mark.parametrize(("size", "more"), [(100_000, True), (30_000_000, True), (30_000_000, False)])
 async def test_clients_that_do_not_read_are_disconnected(size: int, more: bool) -> None:
     """Whether the rest of the response waits in our kernel or in our process, and whether it is complete."""
-    rejections, disconnected, loop = Rejections(), asyncio.Event(), asyncio.get_running_loop()
-    rejections.signals.subscribe(lambda _event: disconnected.set(), (Signal.LISTENER_REFUSED,))
+    refusals, disconnected, loop = Refusals(), asyncio.Event(), asyncio.get_running_loop()
+    refusals.signals.subscribe(lambda _event: disconnected.set(), (Signal.LISTENER_REFUSED,))
 
     async def send_much(_scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})
@@ -182,7 +182,7 @@ async def test_clients_that_do_not_read_are_disconnected(size: int, more: bool) 
         await send({"type": "http.response.body", "body": b"x" * size, "more_body": more})
         await receive()
 
-    async with a_listener(send_much, rejections.signals, unread_seconds=0.3) as port:
+    async with a_listener(send_much, refusals.signals, unread_seconds=0.3) as port:
         with socket.socket() as deaf:
             deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
             deaf.setblocking(False)
@@ -190,7 +190,7 @@ async def test_clients_that_do_not_read_are_disconnected(size: int, more: bool) 
             await loop.sock_sendall(deaf, CLOSING_GET)
             async with asyncio.timeout(PATIENCE):
                 await disconnected.wait()
-    assert rejections.counts() == {"unread": 1}
+    assert refusals.counts() == {"unread": 1}
 
 
 async def test_heads_are_limited() -> None:
@@ -312,8 +312,8 @@ async def test_idle_connections_are_closed() -> None:
 
 async def test_connections_beyond_the_limit_are_answered_503() -> None:
     """Idle connections count. When one closes, the next connection is served."""
-    rejections = Rejections()
-    async with a_listener(say_hello, rejections.signals, connections=2) as port:
+    refusals = Refusals()
+    async with a_listener(say_hello, refusals.signals, connections=2) as port:
         served, idle = await Caller.of(port), await Caller.of(port)
         assert (await served.ask()).startswith(b"HTTP/1.1 200 ")
         refused = await exchange(port, GET)
@@ -325,37 +325,37 @@ async def test_connections_beyond_the_limit_are_answered_503() -> None:
         while not (await exchange(port, CLOSING_GET)).startswith(b"HTTP/1.1 200 "):
             pass  # until the listener has noticed the close
         served.go()
-    assert rejections.counts()["too_many_connections"] >= 1
+    assert refusals.counts()["too_many_connections"] >= 1
 
 
 async def test_connections_beyond_twice_the_limit_are_closed() -> None:
     """Refused connections that send nothing do not accumulate."""
-    rejections = Rejections()
-    async with a_listener(say_hello, rejections.signals, connections=1) as port:
+    refusals = Refusals()
+    async with a_listener(say_hello, refusals.signals, connections=1) as port:
         silent = [await Caller.of(port) for _ in range(3)]
         assert await silent[2].is_closed()
         for caller in silent:
             caller.go()
-    assert rejections.counts() == {"too_many_connections": 1}
+    assert refusals.counts() == {"too_many_connections": 1}
 
 
-async def test_rejections_are_reported() -> None:
+async def test_refusals_are_reported() -> None:
     """The application does not see them: the first of each reason is reported at once, the rest together."""
-    rejections = Rejections()
-    async with a_listener(signals=rejections.signals, head_bytes=1000) as port:
+    refusals = Refusals()
+    async with a_listener(signals=refusals.signals, head_bytes=1000) as port:
         await exchange(port, b"HELLO\r\n\r\n")
-        (first,) = rejections.events
+        (first,) = refusals.events
         assert first.data == {"listener": "test", "refused": {"malformed": 1}, "peer": "127.0.0.1"}
         for _ in range(4):
             await exchange(port, b"GET / HTTP/1.1\r\nX: " + b"y" * 2000 + b"\r\n\r\n")
-        assert [event.data["refused"] for event in rejections.events[1:]] == [{"head_too_large": 1}]
-    assert rejections.events[2].data["refused"] == {"head_too_large": 3}
-    assert rejections.events[2].message == "The test listener refused callers: 3 head too large."
+        assert [event.data["refused"] for event in refusals.events[1:]] == [{"head_too_large": 1}]
+    assert refusals.events[2].data["refused"] == {"head_too_large": 3}
+    assert refusals.events[2].message == "The test listener refused callers: 3 head too large."
 
 
 async def test_probes_are_answered_when_the_listener_is_full() -> None:
     """Health checks succeed while every connection is in use; other paths are answered 503."""
-    entered, released, rejections = asyncio.Event(), asyncio.Event(), Rejections()
+    entered, released, refusals = asyncio.Event(), asyncio.Event(), Refusals()
 
     async def slow(scope: Scope, _receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
         assert scope["type"] == "http"
@@ -364,7 +364,7 @@ async def test_probes_are_answered_when_the_listener_is_full() -> None:
             await released.wait()
         await send_json(send, 200, {"path": scope["path"]})
 
-    async with a_listener(slow, rejections.signals, connections=1) as port:
+    async with a_listener(slow, refusals.signals, connections=1) as port:
         inside = await Caller.of(port)
         served = asyncio.create_task(inside.ask(b"GET /slow HTTP/1.1\r\nHost: x\r\n\r\n"))
         await entered.wait()
@@ -372,10 +372,10 @@ async def test_probes_are_answered_when_the_listener_is_full() -> None:
             answer = await exchange(port, b"GET %s HTTP/1.1\r\nHost: x\r\n\r\n" % path)
             assert answer.startswith(b"HTTP/1.1 200 ")
             assert b"connection: close\r\n" in answer
-        assert rejections.counts() == {}
+        assert refusals.counts() == {}
         answer = await exchange(port, GET)
         assert answer.startswith(b"HTTP/1.1 503 ")
-        assert rejections.counts() == {"too_many_connections": 1}
+        assert refusals.counts() == {"too_many_connections": 1}
         released.set()
         await served
         inside.go()

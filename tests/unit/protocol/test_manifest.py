@@ -282,5 +282,5 @@ def test_a_manifest_has_to_be_a_mapping(text: str) -> None:
     ],
 )
 def test_schemas_become_json_schema(written: dict[str, JsonValue] | bool, schema: JsonValue) -> None:
-    """A JSON Schema stays, the compact form is translated; an unclear form never rejects a payload."""
+    """A JSON Schema stays, the compact form is translated; an unclear form never refuses a payload."""
     assert to_json_schema(written) == schema

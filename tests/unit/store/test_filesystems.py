@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ductile.errors import StoreError
-from ductile.store.sqlite.connection import NETWORK_FILESYSTEMS, filesystem_of, reject_network_filesystem
+from ductile.store.sqlite.connection import NETWORK_FILESYSTEMS, filesystem_of, refuse_network_filesystem
 
 MOUNTS = r"""22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw
 30 22 0:26 / /home rw,relatime shared:13 - btrfs /dev/vdb rw
@@ -46,7 +46,7 @@ def test_a_symlink_does_not_hide_a_network_filesystem(tmp_path: Path) -> None:
     (tmp_path / "near").symlink_to(tmp_path / "far")
     mounts = f"1 0 0:1 / / rw - ext4 x rw\n2 1 0:2 / {tmp_path}/far rw - nfs4 server:/x rw\n"
     with pytest.raises(StoreError):
-        reject_network_filesystem(tmp_path / "near" / "state.db", mounts)
+        refuse_network_filesystem(tmp_path / "near" / "state.db", mounts)
 
 
 def test_without_a_list_of_mounts_nothing_is_known() -> None:
@@ -56,11 +56,11 @@ def test_without_a_list_of_mounts_nothing_is_known() -> None:
 @pytest.mark.parametrize("kind", sorted(NETWORK_FILESYSTEMS))
 def test_every_network_filesystem_is_refused_with_a_way_out(kind: str) -> None:
     with pytest.raises(StoreError) as refused:
-        reject_network_filesystem(Path("/data/state.db"), f"1 0 0:1 / / rw - {kind} server rw")
+        refuse_network_filesystem(Path("/data/state.db"), f"1 0 0:1 / / rw - {kind} server rw")
     assert kind in refused.value.message
     assert "state.path" in (refused.value.hint or "")
 
 
 @pytest.mark.parametrize("kind", ["ext4", "xfs", "btrfs", "tmpfs", "overlay", "zfs", "fuseblk"])
 def test_local_ones_are_fine(kind: str) -> None:
-    reject_network_filesystem(Path("/data/state.db"), f"1 0 0:1 / / rw - {kind} /dev/x rw")
+    refuse_network_filesystem(Path("/data/state.db"), f"1 0 0:1 / / rw - {kind} /dev/x rw")

@@ -18,7 +18,7 @@ from ductile.struct import Value, field
 FaultPath: TypeAlias = tuple[str | int, ...]
 #: Names in a message about a missing path, and characters of each.
 _MAX_NAMES, _MAX_NAME = 8, 40
-#: A list index. No list is longer, and Python rejects much longer numbers.
+#: A list index. No list is longer, and Python refuses much longer numbers.
 _INDEX = re.compile(r"0|[1-9][0-9]{0,8}")
 
 

@@ -313,8 +313,8 @@ def _recover(view: SettleView, outcome: Orphaned, policy: Policy, now: datetime,
 def _succeed(view: SettleView, outcome: Completed, policy: Policy, now: datetime, rng: Random) -> Settlement:
     job, response = view.job, outcome.response
     update = apply_state_updates(job, response.state_updates, view.state, view.state_claim_seq, policy)
-    if (rejected := _reject_response(response, update)) is not None:
-        return _fail_permanently(job, outcome, *rejected)
+    if (refused := _refuse_response(response, update)) is not None:
+        return _fail_permanently(job, outcome, *refused)
     events = () if job.command in SYSTEM_COMMANDS else _number_events(job, response, now, rng)
     progress = None
     if view.run is not None:
@@ -354,7 +354,7 @@ def _succeed(view: SettleView, outcome: Completed, policy: Policy, now: datetime
     )
 
 
-def _reject_response(response: PluginResponse, update: StateUpdate) -> tuple[JobReason, str] | None:
+def _refuse_response(response: PluginResponse, update: StateUpdate) -> tuple[JobReason, str] | None:
     """Return why a well-formed response cannot be applied; None if it can."""
     if len(response.events) > MAX_EVENTS:
         error = f"the plugin emitted {len(response.events)} events; at most {MAX_EVENTS} are allowed"

@@ -141,7 +141,7 @@ class ReceiverHealth(StrEnum):
 
 
 def health_after(attempt: DeliveryAttempt, took: timedelta) -> ReceiverHealth:
-    """Return the health after an attempt. Any response in time counts as prompt, also a rejection."""
+    """Return the health after an attempt. Any response in time counts as prompt, also a refusal."""
     is_prompt = attempt.http_status is not None and took <= PROMPT
     return ReceiverHealth.PROMPT if is_prompt else ReceiverHealth.SLOW
 

@@ -114,7 +114,7 @@ class PluginFailures(Value):
 
 
 class FailingReceiver(Value):
-    """A receiver of state webhooks that rejects them or does not respond."""
+    """A receiver of state webhooks that refuses them or does not respond."""
 
     receiver: str
     #: Deliveries that failed and will be tried again.

@@ -177,7 +177,7 @@ WHERE status = 'dead' AND completed_at >= :since AND reason = 'plugin_removed'
 GROUP BY plugin, command ORDER BY count(*) DESC, plugin, command LIMIT :limit
 
 -- name: check_receivers
--- Receivers of state webhooks that rejected deliveries.
+-- Receivers of state webhooks that refused deliveries.
 SELECT receiver, count(*) FILTER (WHERE status = 'pending'), count(*) FILTER (WHERE status = 'dropped'), max(last_error) FROM state_deliveries
 WHERE (status = 'pending' AND (last_status IS NOT NULL OR last_error IS NOT NULL))
   OR (status = 'dropped' AND completed_at >= :since)

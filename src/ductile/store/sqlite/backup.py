@@ -14,7 +14,7 @@ import apsw
 from ductile.errors import StoreFailedError, StoreSchemaError
 from ductile.store.named_sql import load_queries
 from ductile.store.sqlite.connection import APPLICATION_ID, open_reader, translated
-from ductile.store.sqlite.migrate import reject_newer_version
+from ductile.store.sqlite.migrate import refuse_newer_version
 
 _PAGES = 1024
 
@@ -46,7 +46,7 @@ def inspect_copy(path: Path) -> int:
         if reader.pragma("application_id") != APPLICATION_ID:
             raise StoreSchemaError("the copy is not a Ductile store")
         hint = "It was written by a newer Ductile: restore it with that one."
-        return reject_newer_version(reader, "the store", hint=hint)
+        return refuse_newer_version(reader, "the store", hint=hint)
 
 
 def renew_id(path: Path) -> None:

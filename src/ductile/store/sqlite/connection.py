@@ -37,10 +37,10 @@ NETWORK_FILESYSTEMS = frozenset(
 
 def open_writer(path: Path) -> apsw.Connection:
     """Open the connection that writes; creates the file, private to its owner, if there is none."""
-    reject_network_filesystem(path, read_mounts())
+    refuse_network_filesystem(path, read_mounts())
     with translated(path):
         make_private_directory(path.parent)
-        reject_wal_without_database(path)
+        refuse_wal_without_database(path)
         has_wal = wal_path(path).exists()
         with contextlib.suppress(FileExistsError):
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
@@ -48,7 +48,7 @@ def open_writer(path: Path) -> apsw.Connection:
         _configure(connection)
         # If the store is refused, closing it must not change a log. See `checkpoint_on_close`.
         connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, int(has_wal))
-        _reject_foreign(connection, path)
+        _refuse_foreign(connection, path)
         for pragma in (
             "journal_mode = WAL",
             "synchronous = FULL",
@@ -76,7 +76,7 @@ def checkpoint_on_close(connection: apsw.Connection) -> None:
 RESCUED = "rescued-"
 
 
-def reject_wal_without_database(path: Path) -> None:
+def refuse_wal_without_database(path: Path) -> None:
     """Raise `StoreFailedError` for a write-ahead log, or a rescued copy, whose database is missing or empty.
 
     SQLite removes the log when it creates the database, and with it the jobs accepted last.
@@ -115,7 +115,7 @@ def _configure(connection: apsw.Connection) -> None:
     connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
 
 
-def _reject_foreign(connection: apsw.Connection, path: Path) -> None:
+def _refuse_foreign(connection: apsw.Connection, path: Path) -> None:
     """Raise `StoreSchemaError` for an SQLite file of another program, which stays unchanged."""
     ((application_id,),) = connection.execute("PRAGMA application_id").fetchall()
     ((tables,),) = connection.execute("SELECT count(*) FROM sqlite_schema").fetchall()
@@ -216,7 +216,7 @@ def read_mounts() -> str:
         return ""  # not Linux: SQLite's own checks must do
 
 
-def reject_network_filesystem(path: Path, mountinfo: str) -> None:
+def refuse_network_filesystem(path: Path, mountinfo: str) -> None:
     # Resolved, because a link may lead to a network filesystem.
     kind = filesystem_of(path.resolve(), mountinfo)
     if kind in NETWORK_FILESYSTEMS:

@@ -25,13 +25,13 @@ def migrate(connection: apsw.Connection, path: Path) -> None:
     """Migrate the file to the newest version. Each migration is one transaction with its version."""
     with translated(path):
         hint = "It was written by a newer Ductile. Run that one, or restore a backup made before."
-        current = reject_newer_version(connection, str(path), hint=hint)
+        current = refuse_newer_version(connection, str(path), hint=hint)
         for version, sql in migrations():
             if version > current:
                 _apply(connection, version, sql)
 
 
-def reject_newer_version(connection: apsw.Connection, name: str, *, hint: str) -> int:
+def refuse_newer_version(connection: apsw.Connection, name: str, *, hint: str) -> int:
     """Return the file's version. Raises `StoreSchemaError` if no migration leads to it."""
     version, newest = schema_version(connection), migrations()[-1][0]
     if version > newest:
@@ -40,7 +40,7 @@ def reject_newer_version(connection: apsw.Connection, name: str, *, hint: str) -
     return version
 
 
-def reject_other_version(connection: apsw.Connection, path: Path) -> None:
+def refuse_other_version(connection: apsw.Connection, path: Path) -> None:
     """Raise `StoreSchemaError` if the file has another version than our queries read."""
     newest = migrations()[-1][0]
     with translated(path):

@@ -30,7 +30,7 @@ from ductile.store.sqlite.connection import (
     wal_path,
 )
 from ductile.store.sqlite.file_identities import Rescue, rescue_store
-from ductile.store.sqlite.migrate import migrate, migrations, reject_other_version
+from ductile.store.sqlite.migrate import migrate, migrations, refuse_other_version
 from ductile.store.sqlite.read_pool import ReadPool
 from ductile.store.sqlite.session import SqliteSession
 from ductile.store.sqlite.wal_damage import copy_damaged_wal, damaged_wal_copies, find_wal_damage
@@ -186,7 +186,7 @@ def open_sqlite_store_read_only(path: Path, *, clock: Callable[[], datetime]) ->
     queries = load_queries("ductile.store.sqlite")
     connection = open_reader(path)
     try:
-        reject_other_version(connection, path)
+        refuse_other_version(connection, path)
         with translated(path):
             session = SqliteSession(connection, queries, Random(0), clock())
             store_id = session.value("get_meta", key="store_id") or ""

@@ -16,7 +16,7 @@ import apsw
 from ductile.errors import StoreFailedError
 from ductile.store.named_sql import load_queries
 from ductile.store.sqlite.connection import BUSY_TIMEOUT_MS, translated
-from ductile.store.sqlite.migrate import migrate, reject_other_version
+from ductile.store.sqlite.migrate import migrate, refuse_other_version
 from ductile.store.sqlite.session import SqliteSession
 from ductile.store.transfer import CopiedTable, Row
 from ductile.store.verbs.maintenance import index_log
@@ -116,7 +116,7 @@ def open_source(path: Path, now: datetime) -> Iterator[SqliteRows]:
     with translated(path), closing(apsw.Connection(str(path), flags=flags)) as connection:
         connection.set_busy_timeout(BUSY_TIMEOUT_MS)
         connection.execute("PRAGMA query_only = ON").fetchall()
-        reject_other_version(connection, path)
+        refuse_other_version(connection, path)
         connection.execute("BEGIN").fetchall()
         yield SqliteRows(connection, now)
 
