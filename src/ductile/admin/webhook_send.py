@@ -85,12 +85,12 @@ def send_request(signed: SignedRequest) -> JsonObject:
         decoded = json.loads(content)
     except ValueError:
         decoded = None
-    answer: JsonObject = decoded if isinstance(decoded, dict) else {}
+    document: JsonObject = decoded if isinstance(decoded, dict) else {}
     return {
         "url": signed.url,
         "status": status,
         "accepted": status in _ACCEPTED,
-        "job_id": answer.get("job_id"),
-        "message": answer.get("message"),
-        "answer": answer,
+        "job_id": document.get("job_id"),
+        "message": document.get("message"),
+        "answer": document,
     }

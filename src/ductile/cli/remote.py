@@ -104,10 +104,10 @@ class RemoteDaemon(NamedTuple):
                 f"{operation} is not offered over HTTP", hint="Run it on the machine of the daemon."
             )
         path, body = _target(route, fields)
-        answer = self._exchange(route.method, f"{self.prefix}{path}", body, timeout)
+        response = self._exchange(route.method, f"{self.prefix}{path}", body, timeout)
         if not route.own_message:
-            answer.pop("message", None)
-        return answer
+            response.pop("message", None)
+        return response
 
     def _exchange(
         self, method: str, target: str, body: JsonObject | None, timeout: float | None
@@ -183,21 +183,21 @@ class RemoteDaemon(NamedTuple):
                 hint="If you trust that address, give it as --url.",
             )
         try:
-            answer: Any = json.loads(received)
+            document: Any = json.loads(received)
         except ValueError:
-            answer = None
-        if not isinstance(answer, dict):
+            document = None
+        if not isinstance(document, dict):
             kind = (response.getheader("content-type") or "no content type")[:_MAX_QUOTED]
             raise DuctileError(
                 f"{self.url} is not the API of Ductile: it answered {status} with {kind}",
                 hint="Check host, port and path of --url; a proxy on the way may have answered.",
             )
-        error = answer.get("error")
+        error = document.get("error")
         if isinstance(error, dict) and isinstance(error.get("code"), str):
             raise self._told(decode_error({"message": "", **error}))
         if status >= http.client.BAD_REQUEST:
             raise self._foreign_error(status)
-        return answer
+        return document
 
     def _told(self, error: DuctileError) -> DuctileError:
         """The error of the daemon, with a hint for a caller who is not on its machine."""

@@ -377,9 +377,9 @@ def job_result(ran: SubmittedJob, *, output_shown: bool, result_shown: bool = Fa
         notes.append(duplicate)
 
     def text(console: Console) -> str:
-        """The plugin's `result`, or its whole answer without one. Unchanged unless it goes to a terminal."""
-        answer: dict[str, Any] = job["result"] or {}
-        text = fmt.value(answer.get("result", answer))
+        """The plugin's `result`, or its whole response without one. Escaped for a terminal."""
+        result: dict[str, Any] = job["result"] or {}
+        text = fmt.value(result.get("result", result))
         return text if console.width is None else printable(text)
 
     return CommandResult(

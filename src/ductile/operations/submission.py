@@ -247,13 +247,13 @@ def key_used_error(existing: Job) -> RefusedError:
     )
 
 
-def refuse_without_subscription(answer: Deduplicated) -> None:
+def refuse_without_subscription(existing: Deduplicated) -> None:
     """Refuse a duplicate whose state webhook URL could not be subscribed to the existing job."""
-    if answer.subscribed is False:
+    if existing.subscribed is False:
         raise RefusedError(
             f"this job has {MAX_SUBSCRIPTIONS} state webhook URLs already; this one was not added",
-            hint=f"Ask for its state instead: GET /job/{answer.job_id}",
-            details={"job_id": answer.job_id, "field": "state_webhook_url"},
+            hint=f"Ask for its state instead: GET /job/{existing.job_id}",
+            details={"job_id": existing.job_id, "field": "state_webhook_url"},
         )
 
 

@@ -89,9 +89,9 @@ def send(invocation: Invocation) -> CommandResult:
             error.hint = _NOT_LISTENING
         raise
     text = f"{done['status']}: {done['message']}"
-    answer = done.get("answer")
-    if isinstance(answer, dict) and answer.get("job_id") is not None:
-        text += f", job {answer['job_id']}" + (" (as before)" if answer.get("deduplicated") else "")
+    response = done.get("answer")
+    if isinstance(response, dict) and response.get("job_id") is not None:
+        text += f", job {response['job_id']}" + (" (as before)" if response.get("deduplicated") else "")
     return CommandResult(done, text, Exit.OK if done["accepted"] else Exit.FAILURE)
 
 

@@ -93,19 +93,19 @@ async def working_remedy(
         return await _rerun_remedy(context, job.run_id, job) or plain
     if _RETRY not in REMEDIES[reason]:
         return plain
-    answer = RetryResult.UNKNOWN_JOB
+    result = RetryResult.UNKNOWN_JOB
     # The retry of a step is that of its run, or the step's own while the run is live.
     for job_id in (job.run_id, job.id):
         if job_id is not None:
-            answer = await context.store.check_retry(job_id)
-            if answer is RetryResult.QUEUED:
+            result = await context.store.check_retry(job_id)
+            if result is RetryResult.QUEUED:
                 return remedy_for(reason, plugin=job.plugin, command=job.command, job_id=job_id)
     not_created = [member for member in run.steps if member.reason in NOT_CREATED] if run else []
     if not_created:
         first = min(not_created, key=lambda member: member.completed_at or member.created_at)
         again = await _rerun_remedy(context, job.id, first)
         return again or "Correct the pipeline, then start it again."
-    if answer in (RetryResult.UNKNOWN_JOB, RetryResult.PRUNED):
+    if result in (RetryResult.UNKNOWN_JOB, RetryResult.PRUNED):
         return "Only its log is left, so that it cannot be retried: submit it again."
     return "It cannot be retried: fix the cause, then submit it again."
 

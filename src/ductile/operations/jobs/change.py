@@ -105,9 +105,9 @@ async def refuse_retry_when_draining(context: OperationContext, job: Job) -> Non
         raise draining_error(closed[0], None if job.plugin != RUN_PLUGIN else f"the run {job.id}")
 
 
-def refuse_retry(answer: RetryResult, job: Job) -> None:
+def refuse_retry(result: RetryResult, job: Job) -> None:
     """Raise the error of a retry that the store refuses."""
-    match answer:
+    match result:
         case RetryResult.UNKNOWN_JOB | RetryResult.PRUNED:
             raise GoneError("only the log of this job is left", hint="Submit it again.")
         case RetryResult.SUCCEEDED:

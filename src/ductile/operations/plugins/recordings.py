@@ -25,13 +25,13 @@ class Recording(Value):
     """The last execution of a job that ended with an answer: its request and its row in the log."""
 
     claim: ClaimedJob
-    answer: LogRow
+    execution: LogRow
 
 
 class LostRecording(Value):
     """A job whose input is no longer kept."""
 
-    answer: LogRow
+    execution: LogRow
     lost: str
 
 
@@ -69,30 +69,30 @@ async def _load(
 ) -> Recording | LostRecording | None:
     """The recording of an execution, whose output the list does not have; None if it was pruned meanwhile."""
     rows = await context.store.list_executions(listed.job_id)
-    answer = next((row for row in rows if row.execution == listed.execution), None)
+    execution = next((row for row in rows if row.execution == listed.execution), None)
     job = await context.store.get_job(listed.job_id)
-    if job is None or answer is None:
+    if job is None or execution is None:
         return None
     event = None if job.source_event_id is None else await context.store.get_event(job.source_event_id)
     given = (
         None if job.event_context_id is None else await context.store.get_event_context(job.event_context_id)
     )
     if lost := _lost(job, event, has_context=given is not None):
-        return LostRecording(answer=answer, lost=lost)
+        return LostRecording(execution=execution, lost=lost)
     pipeline = None if job.run_id is None else await context.store.get_job(job.run_id)
     name = None if pipeline is None else pipeline.command
     known = None if name is None else snapshot.policy.pipelines.by_name.get(name)
     step = None if known is None else known.graph.step(job.step_path)
     return Recording(
         claim=ClaimedJob(
-            job=replace(job, cancel_requested_at=None, owner=None, attempt=answer.attempt),
+            job=replace(job, cancel_requested_at=None, owner=None, attempt=execution.attempt),
             event=event,
             state=state,
             baggage={} if given is None else given.baggage,
             pipeline=name,
             timeout=None if step is None or step.timeout is None else timedelta(seconds=step.timeout),
         ),
-        answer=answer,
+        execution=execution,
     )
 
 

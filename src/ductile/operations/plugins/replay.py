@@ -24,7 +24,9 @@ from ductile.core.json_differences import parse_pattern
 from ductile.engine.launches import LaunchHost, PreparedLaunch, prepare_launch
 from ductile.errors import DeniedError, NotFoundError, RefusedError
 from ductile.operations.context import OperationContext
-from ductile.operations.plugins.answers import (
+from ductile.operations.plugins.lookup import OnePlugin, commands_of, known_command, runnable_plugin
+from ductile.operations.plugins.recordings import LostRecording, Recording, find_recordings
+from ductile.operations.plugins.replay_verdict import (
     HARMLESS,
     AnswerDifference,
     ReplayVerdict,
@@ -32,8 +34,6 @@ from ductile.operations.plugins.answers import (
     judge_answers,
     shown_difference,
 )
-from ductile.operations.plugins.lookup import OnePlugin, commands_of, known_command, runnable_plugin
-from ductile.operations.plugins.recordings import LostRecording, Recording, find_recordings
 from ductile.operations.request import refused
 from ductile.operations.response import Id, Response, Timestamp, milliseconds, timestamp
 from ductile.plugins.discovery import load_directory
@@ -124,20 +124,20 @@ async def replay_plugin(context: OperationContext, request: ReplayPlugin) -> Plu
     runner = SpawnRunner()
     try:
         with TemporaryDirectory(prefix="ductile-replay-") as scratch:
-            lab = _Lab(context, request, snapshot, runner, scratch)
+            replayer = _Replayer(context, request, snapshot, runner, scratch)
             async for recording in find_recordings(
                 context, snapshot, request.plugin, request.command, limit=request.last
             ):
-                await lab.replay(recording)
-            lab.refuse_nothing_replayed()
-            return lab.report(plugin)
+                await replayer.replay(recording)
+            replayer.refuse_nothing_replayed()
+            return replayer.report(plugin)
     finally:
         # Ends what still runs, also when the caller has gone.
         await asyncio.shield(runner.close())
 
 
-class _Lab:
-    """One replay: runs requests, and collects what became of each."""
+class _Replayer:
+    """Runs recorded requests and collects the verdicts."""
 
     def __init__(
         self,
@@ -163,33 +163,35 @@ class _Lab:
         self._left_out: list[JobNotReplayed] = []
 
     async def replay(self, recording: Recording | LostRecording) -> None:
-        row = recording.answer
+        recorded = recording.execution
         if (reason := self._reason_against(recording)) is not None:
-            self._left_out.append(JobNotReplayed(job_id=row.job_id, command=row.command, reason=reason))
+            self._left_out.append(
+                JobNotReplayed(job_id=recorded.job_id, command=recorded.command, reason=reason)
+            )
             return
         assert isinstance(recording, Recording)  # noqa: S101 - a lost one has a reason
         self._has_state |= bool(recording.claim.state)
-        now = await self._run(recording, self._candidate)
-        differences = compare_answers(row, now, self._request.ignore)
-        verdict = judge_answers(row, now, differences)
-        if verdict not in HARMLESS and self._may_run_baseline(row.command):
+        replayed = await self._run(recording, self._candidate)
+        differences = compare_answers(recorded, replayed, self._request.ignore)
+        verdict = judge_answers(recorded, replayed, differences)
+        if verdict not in HARMLESS and self._may_run_baseline(recorded.command):
             baseline = await self._run(recording, self._baseline or self._candidate)
-            drift = compare_answers(baseline, now, self._request.ignore)
-            if judge_answers(baseline, now, drift) is ReplayVerdict.SAME:
+            drift = compare_answers(baseline, replayed, self._request.ignore)
+            if judge_answers(baseline, replayed, drift) is ReplayVerdict.SAME:
                 verdict = ReplayVerdict.DRIFTED
         self._jobs.append(
             ReplayedJob(
-                job_id=row.job_id,
-                command=row.command,
-                recorded_at=timestamp(row.completed_at),
+                job_id=recorded.job_id,
+                command=recorded.command,
+                recorded_at=timestamp(recorded.completed_at),
                 verdict=verdict,
                 differences=[shown_difference(difference) for difference in differences[:_MAX_DIFFERENCES]],
-                duration_ms=milliseconds(now.duration),
+                duration_ms=milliseconds(replayed.duration),
             )
         )
 
     def _reason_against(self, recording: Recording | LostRecording) -> str | None:
-        command = commands_of(self._candidate.plugins[self._request.plugin]).get(recording.answer.command)
+        command = commands_of(self._candidate.plugins[self._request.plugin]).get(recording.execution.command)
         if isinstance(recording, LostRecording):
             return f"no longer kept: its {recording.lost}"
         if command is None:
@@ -217,7 +219,7 @@ class _Lab:
             outcome = prepared
         evidence = outcome.evidence
         return replace(
-            recording.answer,
+            recording.execution,
             status=LogStatus.SUCCEEDED if isinstance(outcome, Completed) else LogStatus.FAILED,
             error=getattr(outcome, "error", None),
             result=evidence.stdout,
@@ -278,8 +280,8 @@ async def _with_candidate(context: OperationContext, request: ReplayPlugin) -> S
             f"{plugin.name} is a script of the configuration, which has no directory",
             "Change `run` in the configuration, and replay without a candidate.",
         )
-    found = await asyncio.to_thread(_load_candidate, directory)
-    instance = replace(plugin, installed=found, refused=None, enabled=True)
+    installed = await asyncio.to_thread(_load_candidate, directory)
+    instance = replace(plugin, installed=installed, refused=None, enabled=True)
     return replace(disk, plugins={**disk.plugins, plugin.name: instance})
 
 

@@ -79,9 +79,9 @@ def cancel_overdue(session: Session, policy: Policy, *, limit: int = BATCH_SIZE)
     """Cancel the runs whose deadline has passed; one batch."""
     cancelled: list[CancelResult] = []
     for (run_id,) in session.fetch_all("overdue_runs", now=format_timestamp(session.now), limit=limit):
-        answer = cancel(session, run_id, policy)
-        cancelled.append(answer)
-        if not answer.more:
+        result = cancel(session, run_id, policy)
+        cancelled.append(result)
+        if not result.more:
             session.execute("clear_deadline", run_id=run_id)
     next_due_at = instant_or_none(session.value("next_deadline"))
     return OverdueRuns(cancelled=tuple(cancelled), next_due_at=next_due_at)

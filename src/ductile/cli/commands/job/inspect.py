@@ -56,16 +56,16 @@ def job_text(job: Document, console: Console) -> str:
     lines = [title, *fmt.fields(_job_fields(job, console), console)]
     if job["payload"] is not None:
         lines += fmt.section("Payload", fmt.indent(fmt.value(job["payload"])), console)
-    answer: Any = job["result"] or {}
-    if "status" in answer:  # the plugin answered
-        if "result" in answer:
-            answer = answer["result"]
+    result: Any = job["result"] or {}
+    if "status" in result:  # the plugin answered
+        if "result" in result:
+            result = result["result"]
         else:
-            answer = {name: value for name, value in answer.items() if name not in _ADDED_FIELDS}
-        if answer not in ("", {}):
-            lines += fmt.section("Result", fmt.indent(fmt.value(answer)), console)
-    elif answer.get("stdout"):  # of a script that failed
-        lines += fmt.section("Output", fmt.indent(answer["stdout"].rstrip("\n")), console)
+            result = {name: value for name, value in result.items() if name not in _ADDED_FIELDS}
+        if result not in ("", {}):
+            lines += fmt.section("Result", fmt.indent(fmt.value(result)), console)
+    elif result.get("stdout"):  # of a script that failed
+        lines += fmt.section("Output", fmt.indent(result["stdout"].rstrip("\n")), console)
     if job["stderr"] and job["status"] != "succeeded":
         lines += fmt.section("Stderr", fmt.indent(job["stderr"].rstrip("\n")), console)
     if job.get("steps"):
