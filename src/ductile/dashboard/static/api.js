@@ -1,6 +1,6 @@
 // The JSON API, called with the cookie of the session.
 
-export class ApiError extends Error {
+class ApiError extends Error {
   constructor(status, body) {
     super(body?.error?.message ?? body?.message ?? `the gateway answered ${status}`);
     this.status = status;
@@ -26,7 +26,6 @@ export const session = { current: null, onEnded: () => {} };
 /** Whether the session's token may call an operation, such as `job.cancel`. */
 export const may = (operation) => session.current?.operations.includes(operation) ?? false;
 export const mayRun = (plugin, command) => session.current?.commands[plugin]?.includes(command) ?? false;
-export const mayRunPipeline = (name) => session.current?.pipelines.includes(name) ?? false;
 export const maySee = (plugin) => session.current?.plugins.includes(plugin) ?? false;
 
 /** A path with encoded parts and a query without empty values: path`/job/${id}`, {limit: 5}. */

@@ -8,32 +8,32 @@ const WIDTH = 600;
 /** Executions over time as bars, the failed ones at their foot. */
 export function throughput(series, { height = 120 } = {}) {
   const { buckets } = series;
-  const most = Math.max(1, ...buckets.map((each) => each.executions));
+  const most = Math.max(1, ...buckets.map((bucket) => bucket.executions));
   const step = WIDTH / buckets.length;
   const scale = (number) => (number / most) * (height - 4);
-  return plot(series, height, most.toLocaleString(), `Executions over time, at most ${most} in ${duration(series.bucket_ms)}`, buckets.map((each, index) => {
-    const whole = scale(each.executions), bad = each.failures && Math.max(3, scale(each.failures));
+  return plot(series, height, most.toLocaleString(), `Executions over time, at most ${most} in ${duration(series.bucket_ms)}`, buckets.map((bucket, index) => {
+    const whole = scale(bucket.executions), bad = bucket.failures && Math.max(3, scale(bucket.failures));
     const x = index * step + step * 0.12, width = step * 0.76;
-    return h("g", { key: each.at },
+    return h("g", { key: bucket.at },
       whole > 0 && h("rect", { class: "bar ok", x, y: height - whole, width, height: Math.max(1.5, whole) }),
       bad > 0 && h("rect", { class: "bar bad", x, y: height - bad, width, height: bad }),
-      hover(index * step, step, height, `${clock(each.at, series)}: ${each.sampled ? "about " : ""}${count(each.executions, "execution")}, ${each.failures} failed`));
+      hover(index * step, step, height, `${clock(bucket.at, series)}: ${bucket.sampled ? "about " : ""}${count(bucket.executions, "execution")}, ${bucket.failures} failed`));
   }));
 }
 
 /** Lines over time, one for each name: `drawn` are [class, label, value of a bucket]. */
 export function lines(series, drawn, { height = 120, label, format = duration } = {}) {
   const { buckets } = series;
-  const most = Math.max(1, ...buckets.flatMap((each) => drawn.map(([, , value]) => value(each) ?? 0)));
+  const most = Math.max(1, ...buckets.flatMap((bucket) => drawn.map(([, , value]) => value(bucket) ?? 0)));
   const step = WIDTH / buckets.length;
   const y = (value) => height - 2 - (value / most) * (height - 6);
   const shown = (value) => (value === null || value === undefined ? "none" : format(value));
   return plot(series, height, format(most), `${label}, at most ${format(most)}`, [
-    drawn.map(([name, , value]) => h("path", { key: name, class: `line ${name}`, d: trace(buckets.map((each, index) => {
-      const found = value(each);
-      return found === null || found === undefined ? null : [index * step + step / 2, y(found)];
+    drawn.map(([name, , value]) => h("path", { key: name, class: `line ${name}`, d: trace(buckets.map((bucket, index) => {
+      const figure = value(bucket);
+      return figure === null || figure === undefined ? null : [index * step + step / 2, y(figure)];
     })) })),
-    buckets.map((each, index) => hover(index * step, step, height, `${clock(each.at, series)}: ${drawn.map(([, text, value]) => `${text} ${shown(value(each))}`).join(", ")}`)),
+    buckets.map((bucket, index) => hover(index * step, step, height, `${clock(bucket.at, series)}: ${drawn.map(([, text, value]) => `${text} ${shown(value(bucket))}`).join(", ")}`)),
   ]);
 }
 
@@ -41,7 +41,7 @@ export function lines(series, drawn, { height = 120, label, format = duration } 
 function trace(points) {
   return points.map((point, index) => {
     if (!point) return "";
-    const [x, y] = point.map((each) => each.toFixed(1));
+    const [x, y] = point.map((coordinate) => coordinate.toFixed(1));
     const alone = !points[index - 1] && !points[index + 1];
     return points[index - 1] ? `L${x} ${y}` : alone ? `M${x} ${y}h0.01` : `M${x} ${y}`;
   }).join("");
@@ -49,7 +49,7 @@ function trace(points) {
 
 /** A tiny line without axes, beside a name. */
 export function sparkline(values, label, kind = "ok") {
-  const most = Math.max(1, ...values.map((each) => each ?? 0));
+  const most = Math.max(1, ...values.map((value) => value ?? 0));
   const step = 100 / Math.max(1, values.length - 1);
   return h("svg", { class: "spark", viewBox: "0 0 100 24", preserveAspectRatio: "none", role: "img", "aria-label": label },
     h("path", { class: `line ${kind}`, d: trace(values.map((value, index) => (value === null || value === undefined ? null : [index * step, 22 - (value / most) * 20]))) }));
@@ -69,7 +69,7 @@ function plot(series, height, most, label, children) {
   return h("figure", { class: "plot" },
     h("span", { class: "most" }, most),
     h("svg", { viewBox: `0 0 ${WIDTH} ${height}`, preserveAspectRatio: "none", role: "img", "aria-label": label, vars: { "--height": `${height}px` } }, children),
-    h("div", { class: "ticks", "aria-hidden": "true" }, buckets.filter((_, index) => index % every === 0).map((each) => h("span", { key: each.at }, clock(each.at, series)))));
+    h("div", { class: "ticks", "aria-hidden": "true" }, buckets.filter((_, index) => index % every === 0).map((bucket) => h("span", { key: bucket.at }, clock(bucket.at, series)))));
 }
 
 function hover(x, width, height, text) {

@@ -1,9 +1,11 @@
 // Questions before something is changed, and a line that says what was done.
 
+import { path, post } from "./api.js";
 import { h, patch } from "./dom.js";
+import { jobName } from "./format.js";
 import { errorBox } from "./parts.js";
 
-/** Ask before `act` is called. The dialog stays open, with the error, if it fails. */
+/** Ask before `act` is called, and announce the message it returns. The dialog stays open, with the error, if it fails. */
 export function confirm({ title, text, action, act, danger = false }) {
   const host = document.createElement("dialog");
   host.className = "dialog";
@@ -18,9 +20,9 @@ export function confirm({ title, text, action, act, danger = false }) {
     busy = true;
     draw();
     try {
-      const said = await act();
+      const message = await act();
       close();
-      if (said) announce(said);
+      if (message) announce(message);
     } catch (problem) {
       error = problem;
       busy = false;
@@ -39,22 +41,31 @@ export function confirm({ title, text, action, act, danger = false }) {
   host.showModal();
 }
 
+/** Ask, then cancel a job. `done` is called when it is cancelled. */
+export function confirmCancel(job, done) {
+  confirm({
+    title: `Cancel ${jobName(job)}?`, text: "A running process is killed. The job ends as dead and can be retried.",
+    action: "Cancel the job", danger: true,
+    act: async () => { await post(path`/job/${job.job_id}/cancel`); done(); return "The job was cancelled."; },
+  });
+}
+
 /** Say what was done, to eyes and to screen readers. */
 export function announce(text, { bad = false } = {}) {
-  const place = document.getElementById("messages");
-  if (!place) return;
+  const container = document.getElementById("messages");
+  if (!container) return;
   const line = document.createElement("p");
   line.textContent = text;
   line.className = bad ? "message bad" : "message";
-  place.replaceChildren(line);
+  container.replaceChildren(line);
   setTimeout(() => line.remove(), 6000);
 }
 
-/** Do something at once, and say what became of it. */
-export async function attempt(action, said) {
+/** Do something at once, and announce `message`, or what it returns for the result; on failure the error. */
+export async function attempt(action, message) {
   try {
     const result = await action();
-    announce(typeof said === "function" ? said(result) : said);
+    announce(typeof message === "function" ? message(result) : message);
     return result;
   } catch (error) {
     announce(error.hint ? `${error.message}. ${error.hint}` : error.message, { bad: true });

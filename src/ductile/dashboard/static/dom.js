@@ -9,12 +9,12 @@ export function h(tag, props, ...children) {
   return { tag, props: props ?? {}, key: props?.key, children: flat(children) };
 }
 
-function flat(children, found = []) {
+function flat(children, views = []) {
   for (const child of children) {
-    if (Array.isArray(child)) flat(child, found);
-    else if (child === 0 || child) found.push(typeof child === "object" ? child : String(child));
+    if (Array.isArray(child)) flat(child, views);
+    else if (child === 0 || child) views.push(typeof child === "object" ? child : String(child));
   }
-  return found;
+  return views;
 }
 
 /** Make the children of an element equal to these views. */
@@ -37,10 +37,10 @@ export function patch(parent, views) {
     return { view, node: create(view, parent) };
   });
   for (const entry of [...keyed.values(), ...loose]) entry.node.remove();
-  let place = parent.firstChild;
+  let following = parent.firstChild;
   for (const { node } of next) {
-    if (node === place) place = place.nextSibling;
-    else parent.insertBefore(node, place);
+    if (node === following) following = following.nextSibling;
+    else parent.insertBefore(node, following);
   }
   parent.$views = next;
 }

@@ -8,7 +8,7 @@ export function relative(iso, now = Date.now()) {
   const apart = now - Date.parse(iso);
   const size = Math.abs(apart);
   if (size < 5 * SECOND) return apart >= 0 ? "just now" : "in a moment";
-  const [unit, name] = UNITS.find(([each]) => size >= each);
+  const [unit, name] = UNITS.find(([length]) => size >= length);
   const text = `${Math.floor(size / unit)} ${name}`;
   return apart >= 0 ? `${text} ago` : `in ${text}`;
 }

@@ -17,7 +17,7 @@ function sequence(steps, context) {
 
 function box(step, context) {
   const report = context.reports.get(step.path);
-  const inside = step.inside.filter((each) => each.steps.length);
+  const inside = step.inside.filter((branch) => branch.steps.length);
   const node = h("button", {
     type: "button", class: `node ${stateOf(report)} ${step.path === context.chosen ? "chosen" : ""}`, "data-step": step.path,
     "aria-pressed": String(step.path === context.chosen), onclick: () => context.choose(step.path),
@@ -25,13 +25,13 @@ function box(step, context) {
     h("span", { class: "head" }, h("strong", {}, step.id ?? step.path), report && status(report)),
     h("span", { class: "soft" }, step.does),
     step.if && h("span", { class: "condition" }, `if ${step.if}`),
-    report?.bypasses.map((each, index) => h("span", { class: "false", key: index }, each.explanation)),
+    report?.bypasses.map((bypass, index) => h("span", { class: "false", key: index }, bypass.explanation)),
     report?.errors.map((text, index) => h("span", { class: "error-text", key: `e${index}` }, text)));
   if (!inside.length) return node;
   const isCall = step.does?.startsWith("call ");
   return [node, h("div", { class: isCall ? "block call" : "block" },
-    h("div", { class: inside.length > 1 ? "branches" : "branches one" }, inside.map((each, index) =>
-      h("div", { class: "branch", key: index }, branchName(each) && h("span", { class: "branch-name" }, branchName(each)), h("div", { class: "flow" }, sequence(each.steps, context))))))];
+    h("div", { class: inside.length > 1 ? "branches" : "branches one" }, inside.map((branch, index) =>
+      h("div", { class: "branch", key: index }, branchName(branch) && h("span", { class: "branch-name" }, branchName(branch)), h("div", { class: "flow" }, sequence(branch.steps, context))))))];
 }
 
 function status(report) {

@@ -3,7 +3,7 @@
 import { connection, get, may, post, session } from "./api.js";
 import { announce } from "./dialog.js";
 import { h, patch } from "./dom.js";
-import { icon } from "./parts.js";
+import { icon, logo } from "./parts.js";
 import { ROUTES } from "./routes.js";
 import { openSignIn } from "./pages/sign_in.js";
 import { moveRow, showKeys } from "./keys.js";
@@ -143,7 +143,7 @@ function findPage(parts) {
   for (const [pattern, page] of ROUTES) {
     if (pattern.length !== parts.length) continue;
     const parameters = {};
-    if (pattern.every((each, index) => each[0] === ":" ? (parameters[each.slice(1)] = parts[index]) : each === parts[index])) return [page, parameters];
+    if (pattern.every((part, index) => part[0] === ":" ? (parameters[part.slice(1)] = parts[index]) : part === parts[index])) return [page, parameters];
   }
   return [ROUTES.at(-1)[1], {}];
 }
@@ -151,13 +151,6 @@ function findPage(parts) {
 function isCurrent(href, here) {
   if (href === "/ui") return here === "/ui" || here === "";
   return here === href || here.startsWith(`${href.replace(/s$/, "")}/`) || here.startsWith(`${href}/`);
-}
-
-function logo() {
-  return h("svg", { viewBox: "0 0 32 32", class: "logo", "aria-hidden": "true" },
-    h("rect", { width: 32, height: 32, rx: 8 }),
-    h("path", { d: "M7 21c5 0 5-10 9-10s4 10 9 10" }),
-    h("circle", { cx: 7, cy: 21, r: 2.6 }), h("circle", { cx: 25, cy: 21, r: 2.6 }));
 }
 
 new Shell().start();

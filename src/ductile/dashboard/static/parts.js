@@ -1,5 +1,6 @@
 // Pieces that several pages have. Everything that comes from the gateway is put into text nodes.
 
+import { path } from "./api.js";
 import { h } from "./dom.js";
 import { fullTime, json, jobName, moment, relative, shortId, words } from "./format.js";
 
@@ -51,7 +52,17 @@ export const instant = (iso) => h("time", { datetime: iso, title: fullTime(iso) 
 
 export const link = (href, ...children) => h("a", { href }, ...children);
 export const jobLink = (job, text = jobName(job)) => h("a", { class: "job-link", href: `/ui/job/${job.job_id}` }, text);
+export const pluginLink = (name, text = name) => link(path`/ui/plugin/${name}`, text);
+export const scheduleLink = (plugin, id) => link(path`/ui/schedule/${plugin}/${id}`, `${plugin} ${id}`);
 export const idLink = (id) => h("a", { class: "mono id", href: `/ui/job/${id}`, title: id }, shortId(id));
+
+/** The mark of Ductile, as in icon.svg. */
+export function logo() {
+  return h("svg", { viewBox: "0 0 32 32", class: "logo", "aria-hidden": "true" },
+    h("rect", { width: 32, height: 32, rx: 8 }),
+    h("path", { d: "M7 21c5 0 5-10 9-10s4 10 9 10" }),
+    h("circle", { cx: 7, cy: 21, r: 2.6 }), h("circle", { cx: 25, cy: 21, r: 2.6 }));
+}
 
 export function section(title, { aside, id, note } = {}, ...children) {
   return h("section", { class: "panel", "aria-labelledby": id && `${id}-title`, key: id },
@@ -90,14 +101,14 @@ export function copyButton(text, label) {
   return h("button", {
     type: "button", class: "button small", "data-copy": label,
     onclick: async (event) => {
-      const own = event.currentTarget;
+      const pressed = event.currentTarget;
       try {
-        await navigator.clipboard.writeText(typeof text === "function" ? text(own) : text);
-        own.dataset.done = "Copied";
+        await navigator.clipboard.writeText(typeof text === "function" ? text(pressed) : text);
+        pressed.dataset.done = "Copied";
       } catch {
-        own.dataset.done = "Not allowed here";
+        pressed.dataset.done = "Not allowed here";
       }
-      setTimeout(() => delete own.dataset.done, 1500);
+      setTimeout(() => delete pressed.dataset.done, 1500);
     },
   }, label);
 }

@@ -24,9 +24,9 @@ export class RowWindow {
     const generation = ++this.generation;
     this.busy = false;
     await this.take(async () => {
-      const found = await this.fetch(undefined);
+      const fetched = await this.fetch(undefined);
       if (generation !== this.generation) return;
-      Object.assign(this, { items: found.items, next: found.next, key: found.key, first: false, error: null, from: 0 });
+      Object.assign(this, { items: fetched.items, next: fetched.next, key: fetched.key, first: false, error: null, from: 0 });
     }, generation);
   }
 
@@ -35,14 +35,13 @@ export class RowWindow {
     if (this.busy || this.first) return;
     const generation = this.generation;
     await this.take(async () => {
-      const found = await this.fetch(undefined);
+      const fetched = await this.fetch(undefined);
       if (generation !== this.generation) return;
-      const fresh = new Set(found.items.map((item) => item[found.key]));
-      const kept = this.items.filter((item) => !fresh.has(item[found.key]));
-      const joined = found.items.length + kept.length !== this.items.length && found.next && found.items.length === this.items.length - kept.length;
+      const fresh = new Set(fetched.items.map((item) => item[fetched.key]));
+      const kept = this.items.filter((item) => !fresh.has(item[fetched.key]));
       // Nothing of the new page was known: what is between is not known either, so the list begins again.
-      if (this.items.length && kept.length === this.items.length && found.next) Object.assign(this, { items: found.items, next: found.next });
-      else Object.assign(this, { items: [...found.items, ...kept], next: joined ? found.next : this.next });
+      if (this.items.length && kept.length === this.items.length && fetched.next) Object.assign(this, { items: fetched.items, next: fetched.next });
+      else this.items = [...fetched.items, ...kept];
     }, generation);
   }
 
@@ -50,11 +49,11 @@ export class RowWindow {
     if (this.busy || !this.next) return;
     const generation = this.generation;
     await this.take(async () => {
-      const found = await this.fetch(this.next);
+      const fetched = await this.fetch(this.next);
       if (generation !== this.generation) return;
-      const known = new Set(this.items.map((item) => item[found.key]));
-      this.items = [...this.items, ...found.items.filter((item) => !known.has(item[found.key]))];
-      this.next = found.next;
+      const known = new Set(this.items.map((item) => item[fetched.key]));
+      this.items = [...this.items, ...fetched.items.filter((item) => !known.has(item[fetched.key]))];
+      this.next = fetched.next;
     }, generation);
   }
 

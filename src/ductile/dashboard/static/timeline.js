@@ -29,22 +29,22 @@ function sign(step) {
 }
 
 function remark(step) {
-  if (step.bypasses.length) return step.bypasses.map((each) => each.explanation).join("; ");
+  if (step.bypasses.length) return step.bypasses.map((bypass) => bypass.explanation).join("; ");
   if (step.errors.length) return step.errors.join("; ");
   return step.outcome === "not_reached" ? "not reached" : step.kind === "call" ? `calls ${step.does}` : KINDS[step.kind] ?? "";
 }
 
 function bars({ job, executions }, at, end) {
-  const found = [];
+  const segments = [];
   let before = Date.parse(job.created_at);
-  const bar = (key, kind, from, to, text) => found.push(h("span", { key, class: `seg ${kind}`, title: text, vars: { "--from": `${at(from)}%`, "--to": `${at(to)}%` } }));
-  for (const each of executions) {
-    const from = Date.parse(each.started_at ?? each.completed_at), to = Date.parse(each.completed_at);
-    if (from > before) bar(`w${each.execution}`, "wait", before, from, `waited ${duration(from - before)}`);
-    bar(`x${each.execution}`, tone(each.status), from, to, `execution ${each.execution}: ${words(each.status)} after ${duration(to - from)}, ${clockTime(each.completed_at)}`);
+  const bar = (key, kind, from, to, text) => segments.push(h("span", { key, class: `seg ${kind}`, title: text, vars: { "--from": `${at(from)}%`, "--to": `${at(to)}%` } }));
+  for (const execution of executions) {
+    const from = Date.parse(execution.started_at ?? execution.completed_at), to = Date.parse(execution.completed_at);
+    if (from > before) bar(`w${execution.execution}`, "wait", before, from, `waited ${duration(from - before)}`);
+    bar(`x${execution.execution}`, tone(execution.status), from, to, `execution ${execution.execution}: ${words(execution.status)} after ${duration(to - from)}, ${clockTime(execution.completed_at)}`);
     before = to;
   }
-  const known = executions.some((each) => each.execution === job.execution);
+  const known = executions.some((execution) => execution.execution === job.execution);
   if (job.status === "running" && !known) {
     const from = Date.parse(job.started_at);
     if (from > before) bar("wait", "wait", before, from, `waited ${duration(from - before)}`);
@@ -54,5 +54,5 @@ function bars({ job, executions }, at, end) {
   } else if (!executions.length && job.started_at && job.completed_at) {
     bar("run", tone(job.status), Date.parse(job.started_at), Date.parse(job.completed_at), words(job.status));
   }
-  return found;
+  return segments;
 }

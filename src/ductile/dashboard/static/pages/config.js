@@ -35,32 +35,53 @@ export class ConfigPage extends Page {
   }
 
   doctor() {
-    const found = this.data.doctor;
+    const report = this.data.doctor;
     if (!may("system.doctor")) return null;
-    const worth = found?.findings.filter((each) => each.level !== "ok").sort((a, b) => (a.level < b.level ? -1 : 1));
-    return section("Doctor", { id: "doctor", note: found && `${found.counts.ok} checks are fine` }, this.errors.doctor ? h("div", { class: "body" }, errorBox(this.errors.doctor)) : !found ? loading(4) : worth.length === 0 ? empty("Nothing is wrong.") : h("ul", { class: "list" }, worth.map((each, index) => h("li", { key: index, class: "tall" }, h("div", { class: "grow" }, h("div", {}, h("span", { class: `badge ${each.level}` }, each.level), h("strong", {}, commandText(each.message))), each.where && h("p", { class: "mono soft" }, commandText(each.where)), each.fix && h("p", {}, commandText(each.fix)))))));
+    const faults = report?.findings.filter((finding) => finding.level !== "ok").sort((a, b) => (a.level < b.level ? -1 : 1));
+    return section("Doctor", { id: "doctor", note: report && `${report.counts.ok} checks are fine` },
+      this.errors.doctor ? h("div", { class: "body" }, errorBox(this.errors.doctor))
+      : !report ? loading(4)
+      : faults.length === 0 ? empty("Nothing is wrong.")
+      : h("ul", { class: "list" }, faults.map((finding, index) => h("li", { key: index, class: "tall" }, findingView(finding)))));
   }
 
   disk() {
-    const changed = this.data.disk?.comparisons.filter((each) => !each.same) ?? [];
-    if (!this.data.disk?.problem && !changed.length) return null;
-    return section("On disk, not in force", { id: "disk" }, h("div", { class: "body" }, this.data.disk.problem && h("p", { class: "error-text" }, this.data.disk.problem), changed.map((each, index) => h("div", { key: index }, h("h3", {}, `${words(each.before)} → ${words(each.after)}`), diff(each)))));
+    const { comparisons = [], problem } = this.data.disk ?? {};
+    const changed = comparisons.filter((comparison) => !comparison.same);
+    if (!problem && !changed.length) return null;
+    return section("On disk, not in force", { id: "disk" }, h("div", { class: "body" },
+      problem && h("p", { class: "error-text" }, problem),
+      changed.map((comparison, index) => h("div", { key: index },
+        h("h3", {}, `${words(comparison.before)} → ${words(comparison.after)}`), comparisonView(comparison)))));
   }
 
   history() {
-    const found = this.data.history?.history;
+    const entries = this.data.history?.history;
     if (!may("config.history")) return null;
-    return section("History", { id: "history" }, !found ? loading(3) : found.length === 0 ? empty("No configuration was loaded yet.") : h("ul", { class: "list" }, found.map((each, index) => h("li", { key: each.id + each.at, class: "tall" },
-      h("div", { class: "grow" }, h("div", {}, h("strong", {}, words(each.event)), each.in_force && h("span", { class: "badge succeeded" }, "in force"), h("span", { class: "soft" }, [each.command ?? each.origin, each.author && `by ${each.author}`].filter(Boolean).join(" "))), each.changes && h("p", { class: "soft" }, each.changes), this.compared?.id === each.id && diffView(this.compared)),
-      h("span", { class: "soft num" }, ago(each.at)), may("config.diff") && found[index + 1] && button("Difference", () => this.compare(found[index + 1].id, each.id), { kind: "small", label: `Difference of ${each.id} to the one before` })))));
+    return section("History", { id: "history" },
+      !entries ? loading(3)
+      : entries.length === 0 ? empty("No configuration was loaded yet.")
+      : h("ul", { class: "list" }, entries.map((entry, index) => this.historyRow(entry, entries[index + 1]))));
+  }
+
+  /** `earlier` is the entry before this one in time, with which it can be compared. */
+  historyRow(entry, earlier) {
+    const origin = [entry.command ?? entry.origin, entry.author && `by ${entry.author}`].filter(Boolean).join(" ");
+    return h("li", { key: entry.id + entry.at, class: "tall" },
+      h("div", { class: "grow" },
+        h("div", {}, h("strong", {}, words(entry.event)), entry.in_force && h("span", { class: "badge succeeded" }, "in force"), h("span", { class: "soft" }, origin)),
+        entry.changes && h("p", { class: "soft" }, entry.changes),
+        this.compared?.id === entry.id && comparedView(this.compared)),
+      h("span", { class: "soft num" }, ago(entry.at)),
+      may("config.diff") && earlier && button("Difference", () => this.compare(earlier.id, entry.id), { kind: "small", label: `Difference of ${entry.id} to the one before` }));
   }
 
   async compare(before, id) {
-    this.compared = this.compared?.id === id ? null : { id, found: null };
+    this.compared = this.compared?.id === id ? null : { id, diff: null };
     this.render();
     if (!this.compared) return;
     try {
-      this.compared = { id, found: await get(withQuery("/config/diff", { before, after: id })) };
+      this.compared = { id, diff: await get(withQuery("/config/diff", { before, after: id })) };
     } catch (error) {
       this.compared = { id, error };
     }
@@ -68,18 +89,31 @@ export class ConfigPage extends Page {
   }
 }
 
-function diffView({ found, error }) {
-  if (error) return errorBox(error);
-  if (!found) return h("p", { class: "soft" }, "Loading");
-  return h("div", {}, found.comparisons.map((each, index) => h("div", { key: index }, diff(each))));
+function findingView({ level, message, where, fix }) {
+  return h("div", { class: "grow" },
+    h("div", {}, h("span", { class: `badge ${level}` }, level), h("strong", {}, commandText(message))),
+    where && h("p", { class: "mono soft" }, commandText(where)),
+    fix && h("p", {}, commandText(fix)));
 }
 
-function diff({ files = [], keys = [], same }) {
+function comparedView({ diff, error }) {
+  if (error) return errorBox(error);
+  if (!diff) return h("p", { class: "soft" }, "Loading");
+  return h("div", {}, diff.comparisons.map((comparison, index) => h("div", { key: index }, comparisonView(comparison))));
+}
+
+/** The changed lines of each file; the changed keys where the files are not known. */
+function comparisonView({ files = [], keys = [], same }) {
   if (same) return h("p", { class: "soft" }, "They are the same.");
   return [
-    files.map((file) => h("div", { key: file.name }, h("p", { class: "mono" }, `${file.name}: ${file.change}`), (file.text ?? file.differences)?.length > 0 && lines(Array.isArray(file.text ?? file.differences) ? (file.text ?? file.differences) : String(file.text).split("\n")))),
-    !files.length && keys?.length > 0 && lines(keys.map((each) => (typeof each === "string" ? each : json(each)))),
+    files.map((file) => h("div", { key: file.name }, h("p", { class: "mono" }, `${file.name}: ${file.change}`), changedLines(file))),
+    !files.length && keys?.length > 0 && lines(keys.map((key) => (typeof key === "string" ? key : json(key)))),
   ];
+}
+
+function changedLines({ text, differences }) {
+  const changed = text ?? differences;
+  return changed?.length > 0 && lines(Array.isArray(changed) ? changed : changed.split("\n"));
 }
 
 /** Lines of a difference; added and removed ones stand out. */

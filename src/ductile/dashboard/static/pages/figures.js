@@ -1,11 +1,11 @@
 // How much ran, failed and waited, over a day or a week.
 
-import { may } from "../api.js";
+import { may, path } from "../api.js";
 import { heat, lines, throughput } from "../charts.js";
 import { h } from "../dom.js";
 import { count, duration } from "../format.js";
 import { Page } from "../page.js";
-import { empty, link, loading, section, tabs } from "../parts.js";
+import { empty, link, loading, pluginLink, section, tabs } from "../parts.js";
 
 const SPANS = { day: ["24h", 48, "Last 24 hours"], week: ["7d", 42, "Last 7 days"] };
 
@@ -46,13 +46,17 @@ export class FiguresPage extends Page {
     return section("Plugins", { id: "plugins", note: SPANS[this.span][2] }, rows.length === 0 ? empty("Nothing ran in this time.") : h("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": "Figures of plugins" }, h("table", {},
       h("thead", {}, h("tr", {}, ["Plugin", "Executions", "Failed", "Retries", "Run time p50", "p95", "Wait p95"].map((name, index) => h("th", { key: name, class: index ? "right" : "", scope: "col" }, name)))),
       h("tbody", {}, rows.map((row) => h("tr", { key: row.plugin },
-        h("th", { scope: "row" }, row.plugin === "pipeline" ? "pipeline" : link(`/ui/plugin/${encodeURIComponent(row.plugin)}`, row.plugin)),
-        [row.executions.toLocaleString(), row.failures.toLocaleString(), row.retries.toLocaleString(), duration(row.run_ms?.p50), duration(row.run_ms?.p95), duration(row.wait_ms?.p95)].map((text, index) => h("td", { key: index, class: index === 1 && row.failures ? "right error-text" : "right" }, text))))))));
+        h("th", { scope: "row" }, row.plugin === "pipeline" ? "pipeline" : pluginLink(row.plugin)),
+        figures(row).map((text, index) => h("td", { key: index, class: index === 1 && row.failures ? "right error-text" : "right" }, text))))))));
   }
 }
 
+function figures({ executions, failures, retries, run_ms: run, wait_ms: wait }) {
+  return [executions.toLocaleString(), failures.toLocaleString(), retries.toLocaleString(), duration(run?.p50), duration(run?.p95), duration(wait?.p95)];
+}
+
 function percentiles(name) {
-  return [["p95", "95 % within", (each) => each[name]?.p95], ["p50", "median", (each) => each[name]?.p50]];
+  return [["p95", "95 % within", (bucket) => bucket[name]?.p95], ["p50", "median", (bucket) => bucket[name]?.p50]];
 }
 
 function legend() {
@@ -60,11 +64,13 @@ function legend() {
 }
 
 function failures(series) {
-  const names = [...new Set(series.buckets.flatMap((each) => Object.keys(each.failures_by_plugin)))].sort();
+  const names = [...new Set(series.buckets.flatMap((bucket) => Object.keys(bucket.failures_by_plugin)))].sort();
   if (!names.length) return empty("Nothing failed in this time.");
   return h("ul", { class: "list" }, names.map((name) => {
-    const total = series.buckets.reduce((sum, each) => sum + (each.failures_by_plugin[name] ?? 0), 0);
-    return h("li", { key: name }, h("span", { class: "name-cell" }, link(`/ui/jobs?plugin=${encodeURIComponent(name)}&status=failed`, name)),
-      heat(series.buckets.map((each) => [each.failures_by_plugin[name] ?? 0, `${new Date(each.at).toLocaleString()}: ${each.failures_by_plugin[name] ?? 0} failed`]), `Failures of ${name}: ${total}`), h("span", { class: "num right" }, total.toLocaleString()));
+    const total = series.buckets.reduce((sum, bucket) => sum + (bucket.failures_by_plugin[name] ?? 0), 0);
+    const cells = series.buckets.map(({ at, failures_by_plugin: failed }) => [failed[name] ?? 0, `${new Date(at).toLocaleString()}: ${failed[name] ?? 0} failed`]);
+    return h("li", { key: name },
+      h("span", { class: "name-cell" }, link(path`/ui/jobs?plugin=${name}&status=failed`, name)),
+      heat(cells, `Failures of ${name}: ${total}`), h("span", { class: "num right" }, total.toLocaleString()));
   }));
 }

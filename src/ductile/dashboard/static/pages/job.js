@@ -2,17 +2,17 @@
 
 import { get, may, path, post } from "../api.js";
 import { commandText, curl } from "../commands.js";
-import { attempt, confirm } from "../dialog.js";
+import { attempt, confirmCancel } from "../dialog.js";
 import { h } from "../dom.js";
 import { bytes, clockTime, duration, jobName, runTime, words } from "../format.js";
 import { graph } from "../graph.js";
 import { Page } from "../page.js";
-import { ago, badge, button, copyButton, empty, errorBox, facts, idLink, jobLink, link, loading, output, section, tabs } from "../parts.js";
+import { ago, badge, button, copyButton, empty, errorBox, facts, idLink, jobLink, link, loading, output, pluginLink, section, tabs } from "../parts.js";
 import { timeline } from "../timeline.js";
 
 const ENDED = new Set(["succeeded", "failed", "dead"]);
-/** Characters of live output that are kept; the whole is in the log when the execution has ended. */
-const KEPT = 200_000;
+/** Of live output; the whole is in the log when the execution has ended. */
+const MAX_LIVE_CHARACTERS = 200_000;
 
 export class JobPage extends Page {
   get title() { return this.job ? jobName(this.job) : "Job"; }
@@ -27,7 +27,7 @@ export class JobPage extends Page {
     this.live = new Map();
     this.logs = new Map();
     this.refresh();
-    this.stopFollowing = this.follow(() => this.refresh(), { jobId: this.id, output: (piece) => this.hear(piece) });
+    this.stopFollowing = this.follow(() => this.refresh(), { jobId: this.id, output: (piece) => this.addLiveOutput(piece) });
   }
 
   async refresh() {
@@ -53,34 +53,34 @@ export class JobPage extends Page {
   async loadLog(id) {
     if (!may("job.logs") || this.logs.get(id)?.final) return;
     try {
-      const [log, whole] = await Promise.all([get(path`/job/${id}/log`), id === this.id ? this.job : get(path`/job/${id}`)]);
-      this.logs.set(id, { executions: log.executions, job: whole, final: ENDED.has(whole.status) && whole.status !== "failed" });
+      const [log, job] = await Promise.all([get(path`/job/${id}/log`), id === this.id ? this.job : get(path`/job/${id}`)]);
+      this.logs.set(id, { executions: log.executions, job, final: ENDED.has(job.status) && job.status !== "failed" });
       this.render();
     } catch (error) {
       this.logs.set(id, { error, executions: [] });
     }
   }
 
-  hear(piece) {
+  addLiveOutput(piece) {
     const key = `${piece.job_id}-${piece.execution}-${piece.stream}`;
-    const text = ((this.live.get(key)?.text ?? "") + piece.text).slice(-KEPT);
+    const text = ((this.live.get(key)?.text ?? "") + piece.text).slice(-MAX_LIVE_CHARACTERS);
     this.live.set(key, { ...piece, text });
     this.render();
   }
 
   /** The jobs of the steps, flat, in the order in which they were created. */
   stepJobs() {
-    const found = [];
-    const walk = (node) => { for (const child of node.children) { found.push(child); walk(child); } };
+    const jobs = [];
+    const walk = (node) => { for (const child of node.children) { jobs.push(child); walk(child); } };
     if (this.data.tree) walk(this.data.tree.tree);
-    return found.filter((job) => job.run_id === this.id);
+    return jobs.filter((job) => job.run_id === this.id);
   }
 
   /** The job whose input and output is shown: that of the chosen step, or the job itself. */
   chosenJob() {
     if (!this.isRun) return this.id;
     if (this.query.job) return this.query.job;
-    const step = this.query.step && this.job.steps?.find((each) => each.step === this.query.step);
+    const step = this.query.step && this.job.steps?.find((step) => step.step === this.query.step);
     return step?.jobs.at(-1)?.job_id;
   }
 
@@ -114,7 +114,7 @@ export class JobPage extends Page {
     const { job } = this;
     const ended = ENDED.has(job.status);
     return [
-      !ended && may("job.cancel") && button("Cancel", () => this.cancel(), { kind: "danger" }),
+      !ended && may("job.cancel") && button("Cancel", () => confirmCancel(job, () => this.refresh()), { kind: "danger" }),
       ended && job.status !== "succeeded" && may("job.retry") && button("Retry", () => this.act("retry", "The job is on the queue again."), { kind: "primary" }),
       ended && may("job.rerun") && button("Run again", () => this.rerun()),
       copyButton(curl("GET", path`/job/${job.job_id}`), "Copy as curl"),
@@ -122,40 +122,32 @@ export class JobPage extends Page {
     ];
   }
 
-  async act(verb, said) {
-    await attempt(() => post(path`/job/${this.id}/${verb}`), said);
+  async act(verb, message) {
+    await attempt(() => post(path`/job/${this.id}/${verb}`), message);
     this.refresh();
   }
 
-  cancel() {
-    confirm({
-      title: `Cancel ${jobName(this.job)}?`, text: "A running process is killed. The job ends as dead and can be retried.",
-      action: "Cancel the job", danger: true,
-      act: async () => { await post(path`/job/${this.id}/cancel`); this.refresh(); return "The job was cancelled."; },
-    });
-  }
-
   async rerunFrom(step) {
-    const found = await attempt(() => post(path`/run/${this.id}/retry`, { step }), "The new run is on the queue.");
-    if (found) this.shell.navigate(`/ui/job/${found.job_id}`);
+    const run = await attempt(() => post(path`/run/${this.id}/retry`, { step }), "The new run is on the queue.");
+    if (run) this.shell.navigate(`/ui/job/${run.job_id}`);
   }
 
   async rerun() {
-    const found = await attempt(() => post(path`/job/${this.id}/rerun`), "The new job is on the queue.");
-    if (found) this.shell.navigate(`/ui/job/${found.job_id}`);
+    const job = await attempt(() => post(path`/job/${this.id}/rerun`), "The new job is on the queue.");
+    if (job) this.shell.navigate(`/ui/job/${job.job_id}`);
   }
 
   explanation() {
-    const found = this.data.explanation;
-    if (!found || (this.job.status === "succeeded" && !found.differences.length)) return null;
+    const { explanation } = this.data;
+    if (!explanation || (this.job.status === "succeeded" && !explanation.differences.length)) return null;
     const bad = ENDED.has(this.job.status) && this.job.status !== "succeeded";
     return section(bad ? "Why it failed" : "Where it is", { id: "explanation" }, h("div", { class: "body" },
-      h("p", { class: bad ? "verdict bad" : "verdict" }, commandText(found.verdict)),
-      found.first_change && h("p", {}, `First change: ${textOf(found.first_change)}`),
-      found.differences.length > 0 && h("div", {}, h("h3", {}, "What is different from the last success"),
-        h("ul", { class: "dots" }, found.differences.map((each) => h("li", { key: textOf(each) }, textOf(each))))),
-      found.advice.map((text) => h("p", { class: "advice", key: text }, commandText(text))),
-      found.evidence.length > 0 && h("details", {}, h("summary", {}, "How this is known"), h("ul", { class: "dots" }, found.evidence.map((text, index) => h("li", { key: index }, commandText(text)))))));
+      h("p", { class: bad ? "verdict bad" : "verdict" }, commandText(explanation.verdict)),
+      explanation.first_change && h("p", {}, `First change: ${textOf(explanation.first_change)}`),
+      explanation.differences.length > 0 && h("div", {}, h("h3", {}, "What is different from the last success"),
+        h("ul", { class: "dots" }, explanation.differences.map((difference) => h("li", { key: textOf(difference) }, textOf(difference))))),
+      explanation.advice.map((text) => h("p", { class: "advice", key: text }, commandText(text))),
+      explanation.evidence.length > 0 && h("details", {}, h("summary", {}, "How this is known"), h("ul", { class: "dots" }, explanation.evidence.map((text, index) => h("li", { key: index }, commandText(text)))))));
   }
 
   runPanels() {
@@ -192,7 +184,7 @@ export class JobPage extends Page {
   }
 
   choose(step, jobId) {
-    const several = this.job.steps?.find((each) => each.step === step)?.jobs.length > 1;
+    const several = this.job.steps?.find((report) => report.step === step)?.jobs.length > 1;
     this.setQuery({ step, job: several ? jobId : "" });
     const chosen = this.chosenJob();
     if (chosen) this.loadLog(chosen);
@@ -202,7 +194,7 @@ export class JobPage extends Page {
   /** Input, output and logs of one job. */
   detail(id) {
     if (this.isRun && !this.query.step) return this.detailOf(this.id, `Run ${this.job.command}`);
-    const step = this.job.steps?.find((each) => each.step === this.query.step);
+    const step = this.job.steps?.find((step) => step.step === this.query.step);
     if (this.isRun && !id) return section(`Step ${this.query.step}`, { id: "detail", aside: this.rerunButton() }, this.unrun(step));
     return this.detailOf(id, this.isRun ? `Step ${this.query.step}` : "Input and output");
   }
@@ -210,7 +202,7 @@ export class JobPage extends Page {
   unrun(step) {
     if (!step) return empty("The run has no such step.");
     return h("div", { class: "body" }, badge(step.outcome === "bypassed" ? "bypassed" : "queued"),
-      step.bypasses.map((each, index) => h("p", { key: index }, textOf(each))),
+      step.bypasses.map((bypass, index) => h("p", { key: index }, textOf(bypass))),
       step.errors.map((text, index) => h("p", { class: "error-text", key: `e${index}` }, text)),
       !step.bypasses.length && !step.errors.length && h("p", { class: "soft" }, OUTCOMES[step.outcome] ?? words(step.outcome)));
   }
@@ -222,12 +214,12 @@ export class JobPage extends Page {
     const { job } = log;
     const latest = log.executions.at(-1);
     const number = Number(this.query.execution) || latest?.execution || job.execution;
-    const execution = log.executions.find((each) => each.execution === number);
+    const execution = log.executions.find((execution) => execution.execution === number);
     const stderr = execution ? execution.stderr : this.liveText(id, number, "stderr");
     const result = execution ? execution.result ?? execution.stdout : this.liveText(id, number, "stdout");
-    const all = [...new Set([...log.executions.map((each) => each.execution), ...(job.status === "running" ? [job.execution] : [])])];
+    const numbers = [...new Set([...log.executions.map((execution) => execution.execution), ...(job.status === "running" ? [job.execution] : [])])];
     return section(title, { id: "detail", aside: id !== this.id && h("span", { class: "row" }, this.rerunButton(), idLink(id)) },
-      all.length > 1 && tabs("Executions", `x${number}`, all.map((each) => [`x${each}`, `Execution ${each}`]), (name) => { this.setQuery({ execution: name.slice(1) }); this.render(); }),
+      numbers.length > 1 && tabs("Executions", `x${number}`, numbers.map((choice) => [`x${choice}`, `Execution ${choice}`]), (name) => { this.setQuery({ execution: name.slice(1) }); this.render(); }),
       h("div", { class: "body" },
         h("div", { class: "row soft" }, badge(execution?.status ?? job.status), execution && h("span", { class: "num" }, duration(execution.duration_ms)),
           job.plugin !== "pipeline" && execution?.exit_code !== null && execution?.exit_code !== undefined && h("span", {}, `exit ${execution.exit_code}`),
@@ -257,8 +249,8 @@ export class JobPage extends Page {
       ["Submitted by", `${job.submitted_by}${job.submitted_detail ? ` (${job.submitted_detail})` : ""}`],
       ["Attempt", `${job.attempt} of ${job.max_attempts}`],
       ["Next attempt", job.next_retry_at && ago(job.next_retry_at)],
-      ["Plugin", job.plugin !== "pipeline" && link(`/ui/plugin/${encodeURIComponent(job.plugin)}`, job.plugin)],
-      ["Step", job.run_id && link(`/ui/job/${job.run_id}?step=${encodeURIComponent(job.step)}`, job.step)],
+      ["Plugin", job.plugin !== "pipeline" && pluginLink(job.plugin)],
+      ["Step", job.run_id && link(path`/ui/job/${job.run_id}?step=${job.step}`, job.step)],
       ["Started by job", job.parent_job_id && idLink(job.parent_job_id)],
       ["Dedupe key", job.dedupe_key && h("span", { class: "mono" }, job.dedupe_key)],
       ["Trace", job.trace_id && h("span", { class: "mono small" }, job.trace_id)],
@@ -266,9 +258,9 @@ export class JobPage extends Page {
   }
 
   happened() {
-    return section("History", { id: "history" }, h("ol", { class: "list history" }, this.job.transitions.map((each, index) =>
-      h("li", { key: index }, h("div", { class: "grow" }, badge(each.to), h("span", { class: "soft" }, words(each.reason))),
-        h("time", { class: "num soft", datetime: each.at, title: each.at }, clockTime(each.at))))));
+    return section("History", { id: "history" }, h("ol", { class: "list history" }, this.job.transitions.map((transition, index) =>
+      h("li", { key: index }, h("div", { class: "grow" }, badge(transition.to), h("span", { class: "soft" }, words(transition.reason))),
+        h("time", { class: "num soft", datetime: transition.at, title: transition.at }, clockTime(transition.at))))));
   }
 
   ledTo() {
@@ -293,10 +285,10 @@ function pluginLogs(logs) {
 
 function artifacts(job) {
   if (!job.artifacts?.length) return null;
-  return pair("Artifacts", h("ul", { class: "dots" }, job.artifacts.map((each, index) => h("li", { key: index },
-    each.path ? h("a", { href: path`/job/${job.job_id}/artifact/${each.name}`, download: each.name }, each.name)
-      : isWeb(each.url) ? h("a", { href: each.url, rel: "noopener noreferrer", target: "_blank" }, each.name) : each.name,
-    each.size !== undefined && each.size !== null && h("span", { class: "soft" }, ` ${bytes(each.size)}`)))));
+  return pair("Artifacts", h("ul", { class: "dots" }, job.artifacts.map(({ name, path: file, url, size }, index) => h("li", { key: index },
+    file ? h("a", { href: path`/job/${job.job_id}/artifact/${name}`, download: name }, name)
+      : isWeb(url) ? h("a", { href: url, rel: "noopener noreferrer", target: "_blank" }, name) : name,
+    size !== undefined && size !== null && h("span", { class: "soft" }, ` ${bytes(size)}`)))));
 }
 
 /** Only addresses of web pages become links: a plugin chooses the text. */
@@ -306,5 +298,7 @@ const isWeb = (url) => typeof url === "string" && /^https?:\/\//i.test(url);
 function textOf(value) {
   if (typeof value === "string") return value;
   if (value.what && "good" in value) return `${value.what}: ${value.good ?? "none"} then, ${value.now ?? "none"} now`;
-  return value.explanation ?? value.text ?? value.message ?? value.why ?? value.reason ?? value.what ?? Object.entries(value).filter(([, each]) => each !== null).map(([name, each]) => `${words(name)}: ${typeof each === "object" ? JSON.stringify(each) : each}`).join(", ");
+  return value.explanation ?? value.text ?? value.message ?? value.why ?? value.reason ?? value.what ?? Object.entries(value)
+    .filter(([, part]) => part !== null)
+    .map(([name, part]) => `${words(name)}: ${typeof part === "object" ? JSON.stringify(part) : part}`).join(", ");
 }

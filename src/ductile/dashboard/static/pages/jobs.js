@@ -1,6 +1,6 @@
 // All jobs, newest first: searched as you type, filtered by the address, changed many at once after a count.
 
-import { get, may, path, post } from "../api.js";
+import { get, may, post } from "../api.js";
 import { confirm } from "../dialog.js";
 import { h } from "../dom.js";
 import { count, quoted, runTime, words } from "../format.js";
@@ -39,8 +39,8 @@ export class JobsPage extends Page {
 
   async fetch(cursor) {
     const query = { ...this.filters(), limit: 100, cursor };
-    const found = await get(this.isLog ? "/job-logs" : "/jobs", query);
-    return { items: this.isLog ? found.logs : found.jobs, next: found.next_cursor, key: this.isLog ? "id" : "job_id" };
+    const page = await get(this.isLog ? "/job-logs" : "/jobs", query);
+    return { items: this.isLog ? page.logs : page.jobs, next: page.next_cursor, key: this.isLog ? "id" : "job_id" };
   }
 
   filters(names = FILTERS) {
@@ -72,14 +72,14 @@ export class JobsPage extends Page {
 
   filterBar() {
     const { query } = this;
-    const plugins = this.data.plugins?.plugins.map((each) => each.name) ?? [];
+    const plugins = this.data.plugins?.plugins.map((plugin) => plugin.name) ?? [];
     const statuses = this.isLog ? EXECUTIONS : STATUSES;
     return h("form", { class: "filters", role: "search", onsubmit: (event) => event.preventDefault() },
       h("span", { class: "search" }, icon("search"),
         h("input", { type: "search", "data-search": true, "aria-label": "Search results, errors and stderr", placeholder: "Search results, errors, stderr", value: query.query ?? "", oninput: (event) => this.type(event.target.value), oncreate: (input) => query.focus && input.focus() })),
-      select("Status", query.status, statuses.map((each) => [each, each ? words(each) : "any status"]), (value) => this.change({ status: value })),
-      select("Plugin", query.plugin, [["", "any plugin"], ...known(["pipeline", ...plugins], query.plugin)], (value) => this.change({ plugin: value, command: "" })),
-      select("Since", query.since, known2(SPANS, query.since), (value) => this.change({ since: value })),
+      select("Status", query.status, statuses.map((status) => [status, status ? words(status) : "any status"]), (value) => this.change({ status: value })),
+      select("Plugin", query.plugin, [["", "any plugin"], ...namesWith(["pipeline", ...plugins], query.plugin)], (value) => this.change({ plugin: value, command: "" })),
+      select("Since", query.since, choicesWith(SPANS, query.since), (value) => this.change({ since: value })),
       ["command", "reason", "pipeline", "run", "parent"].filter((name) => query[name]).map((name) =>
         h("button", { type: "button", class: "chip", key: name, onclick: () => this.change({ [name]: "" }), title: "Remove this filter" }, `${name}: ${words(query[name])} ×`)));
   }
@@ -103,15 +103,15 @@ export class JobsPage extends Page {
   /** Count first, then ask, then do it. */
   async bulk(verb) {
     const where = this.filters(BULK);
-    let found;
+    let counted;
     try {
-      found = await post(`/jobs/${verb}`, { ...where, dry_run: true });
+      counted = await post(`/jobs/${verb}`, { ...where, dry_run: true });
     } catch (error) {
       this.rows.error = error;
       this.render();
       return;
     }
-    const matched = found.matched ?? found.count ?? found.jobs?.length ?? 0;
+    const matched = counted.matched ?? counted.count ?? counted.jobs?.length ?? 0;
     confirm({
       title: `${verb === "retry" ? "Retry" : "Cancel"} ${count(matched, "job")}?`,
       text: verb === "retry" ? "Each is put on the queue again, with fresh attempts." : "Queued jobs end as dead, running processes are killed.",
@@ -128,7 +128,9 @@ export class JobsPage extends Page {
   }
 
   heads() {
-    return h("div", { class: "job-row heads", "aria-hidden": "true" }, h("span", {}, "Status"), h("span", {}, this.isLog ? "Execution" : "Job"), h("span", {}, "About"), h("span", { class: "right" }, "Ran"), h("span", { class: "right" }, this.isLog ? "Ended" : "Created"), h("span", { class: "right" }, "Id"));
+    return h("div", { class: "job-row heads", "aria-hidden": "true" },
+      h("span", {}, "Status"), h("span", {}, this.isLog ? "Execution" : "Job"), h("span", {}, "About"),
+      h("span", { class: "right" }, "Ran"), h("span", { class: "right" }, this.isLog ? "Ended" : "Created"), h("span", { class: "right" }, "Id"));
   }
 
   nothing() {
@@ -163,8 +165,9 @@ function openRow(event) {
 
 function select(label, value, choices, change) {
   return h("select", { key: label, "aria-label": label, value: value ?? "", onchange: (event) => change(event.target.value) },
-    choices.map(([each, text]) => h("option", { key: each, value: each, selected: each === (value ?? "") }, text)));
+    choices.map(([choice, text]) => h("option", { key: choice, value: choice, selected: choice === (value ?? "") }, text)));
 }
 
-const known = (names, chosen) => [...new Set([...names, ...(chosen ? [chosen] : [])])].map((name) => [name, name]);
-const known2 = (choices, chosen) => (chosen && !choices.some(([each]) => each === chosen) ? [...choices, [chosen, chosen]] : choices);
+/** Choices of a filter, and the chosen one if it is not among them: the address may name any. */
+const namesWith = (names, chosen) => [...new Set([...names, ...(chosen ? [chosen] : [])])].map((name) => [name, name]);
+const choicesWith = (choices, chosen) => (chosen && !choices.some(([choice]) => choice === chosen) ? [...choices, [chosen, chosen]] : choices);

@@ -1,15 +1,16 @@
 // What runs, what waits and why, what failed and what to do about it, and what comes next.
 
-import { get, may, path, post } from "../api.js";
-import { attempt, confirm } from "../dialog.js";
+import { get, may, path, post, withQuery } from "../api.js";
+import { attempt, confirmCancel } from "../dialog.js";
 import { h } from "../dom.js";
 import { count, dayName, duration, isToday, jobName, runTime, shortTime, words } from "../format.js";
 import { Page } from "../page.js";
-import { ago, badge, button, empty, jobLink, link, loading, section } from "../parts.js";
+import { ago, badge, button, empty, jobLink, link, loading, pluginLink, scheduleLink, section } from "../parts.js";
 import { commandText } from "../commands.js";
 import { throughput } from "../charts.js";
 
-const SHOWN = 8;
+/** Entries of a list. */
+const MAX_SHOWN = 8;
 const DAY = "24h";
 
 export class NowPage extends Page {
@@ -44,8 +45,8 @@ export class NowPage extends Page {
     for (const group of this.waiting().slice(0, 5)) {
       if (this.why[group.key] || !may("job.explain")) continue;
       this.why[group.key] = " ";
-      get(path`/job/${group.oldest.job_id}/explain`).then((found) => {
-        this.why[group.key] = found.verdict;
+      get(path`/job/${group.oldest.job_id}/explain`).then((explanation) => {
+        this.why[group.key] = explanation.verdict;
         this.render();
       }, () => {});
     }
@@ -75,8 +76,8 @@ export class NowPage extends Page {
   }
 
   daemon() {
-    const found = this.data.status?.daemon;
-    return found && h("span", { class: "soft small" }, `Ductile ${found.version}, up for ${duration(found.uptime_seconds * 1000)}`);
+    const daemon = this.data.status?.daemon;
+    return daemon && h("span", { class: "soft small" }, `Ductile ${daemon.version}, up for ${duration(daemon.uptime_seconds * 1000)}`);
   }
 
   /** The daemons that share this store, where there is more than one. */
@@ -112,28 +113,20 @@ export class NowPage extends Page {
   running() {
     const jobs = [...(this.data.queue?.running ?? [])].reverse();
     const top = jobs.filter((job) => !job.run_id);
-    return section("Running", { id: "running", note: jobs.length ? "" : null, aside: jobs.length > SHOWN && link("/ui/jobs?status=running", "All") },
+    return section("Running", { id: "running", note: jobs.length ? "" : null, aside: jobs.length > MAX_SHOWN && link("/ui/jobs?status=running", "All") },
       !this.data.queue ? loading(2)
       : top.length === 0 && jobs.length === 0 ? empty("Nothing is running.", may("plugin.list") && h("p", {}, link("/ui/plugins", "Run a plugin"), " or wait for the next run."))
-      : h("ul", { class: "list" }, top.slice(0, SHOWN).map((job) => h("li", { key: job.job_id },
+      : h("ul", { class: "list" }, top.slice(0, MAX_SHOWN).map((job) => h("li", { key: job.job_id },
         h("div", { class: "grow" }, badge("running"), jobLink(job), stepsOf(job, jobs)),
         h("span", { class: "soft num" }, runTime(job)),
-        may("job.cancel") && button("Cancel", () => this.cancel(job), { kind: "small", label: `Cancel ${jobName(job)}` })))));
-  }
-
-  cancel(job) {
-    confirm({
-      title: `Cancel ${jobName(job)}?`, text: "A running process is killed. The job ends as dead and can be retried.",
-      action: "Cancel the job", danger: true,
-      act: async () => { await post(path`/job/${job.job_id}/cancel`); this.refresh(); return "The job was cancelled."; },
-    });
+        may("job.cancel") && button("Cancel", () => confirmCancel(job, () => this.refresh()), { kind: "small", label: `Cancel ${jobName(job)}` })))));
   }
 
   waitingPanel() {
     const groups = this.waiting().filter((group) => group.oldest.hold !== "run");
     if (this.data.queue && groups.length === 0) return null;
     return section("Waiting", { id: "waiting", aside: link("/ui/jobs?status=queued", "All") },
-      !this.data.queue ? loading(2) : h("ul", { class: "list" }, groups.slice(0, SHOWN).map((group) => h("li", { key: group.key, class: "tall" },
+      !this.data.queue ? loading(2) : h("ul", { class: "list" }, groups.slice(0, MAX_SHOWN).map((group) => h("li", { key: group.key, class: "tall" },
         h("div", { class: "grow" },
           h("div", {}, badge("queued"), group.jobs > 1 ? h("strong", {}, `${group.jobs} × ${jobName(group.oldest)}`) : jobLink(group.oldest)),
           h("p", { class: "soft" }, commandText(this.why[group.key]?.trim() || waitingFor(group.oldest)))),
@@ -146,7 +139,7 @@ export class NowPage extends Page {
     return section("Failed since yesterday", { id: "failed", aside: groups?.length > 0 && link("/ui/jobs?status=failed", "All") },
       !groups ? loading(2)
       : groups.length === 0 ? empty("Nothing failed in the last 24 hours.")
-      : h("ul", { class: "list" }, groups.slice(0, SHOWN).map((group) => h("li", { key: `${group.plugin}${group.command}${group.reason}`, class: "tall" },
+      : h("ul", { class: "list" }, groups.slice(0, MAX_SHOWN).map((group) => h("li", { key: `${group.plugin}${group.command}${group.reason}`, class: "tall" },
         h("div", { class: "grow" },
           h("div", {}, badge("failed"), link(`/ui/job/${group.example}`, `${group.plugin} ${group.command}`),
             group.jobs > 1 && link(listOf(group), `${group.jobs} times`)),
@@ -179,30 +172,29 @@ export class NowPage extends Page {
   coming() {
     if (!may("schedule.next")) return null;
     // The next of each schedule: a frequent one must not hide the others.
-    const first = new Map((this.data.next?.occurrences ?? []).toReversed().map((each) => [`${each.plugin} ${each.id}`, each]));
-    const found = this.data.next && [...first.values()].sort((a, b) => ((a.start_at ?? "") < (b.start_at ?? "") ? -1 : 1)).slice(0, SHOWN);
+    const first = new Map((this.data.next?.occurrences ?? []).toReversed().map((occurrence) => [`${occurrence.plugin} ${occurrence.id}`, occurrence]));
+    const upcoming = this.data.next && [...first.values()].sort((a, b) => ((a.start_at ?? "") < (b.start_at ?? "") ? -1 : 1)).slice(0, MAX_SHOWN);
     return section("Next runs", { id: "next", aside: link("/ui/schedules", "Calendar") },
-      !found ? loading(2)
-      : found.length === 0 ? empty("No schedule is due.", h("p", {}, "They are configured under ", h("code", {}, "plugins.NAME.schedules"), "."))
-      : h("ul", { class: "list" }, found.map((each) => h("li", { key: each.plugin + each.id + each.nominal_at },
-        h("div", { class: "grow" }, link(`/ui/schedule/${encodeURIComponent(each.plugin)}/${encodeURIComponent(each.id)}`, `${each.plugin} ${each.id}`),
-          each.skip && h("span", { class: "soft" }, `skipped: ${each.skip}`)),
-        each.start_at && h("span", { class: "soft num" }, isToday(each.start_at) ? shortTime(each.start_at) : `${dayName(each.start_at)} ${shortTime(each.start_at)}`),
-        h("span", { class: "num when" }, ago(each.start_at))))));
+      !upcoming ? loading(2)
+      : upcoming.length === 0 ? empty("No schedule is due.", h("p", {}, "They are configured under ", h("code", {}, "plugins.NAME.schedules"), "."))
+      : h("ul", { class: "list" }, upcoming.map(({ plugin, id, nominal_at: nominal, start_at: start, skip }) => h("li", { key: plugin + id + nominal },
+        h("div", { class: "grow" }, scheduleLink(plugin, id), skip && h("span", { class: "soft" }, `skipped: ${skip}`)),
+        start && h("span", { class: "soft num" }, isToday(start) ? shortTime(start) : `${dayName(start)} ${shortTime(start)}`),
+        h("span", { class: "num when" }, ago(start))))));
   }
 
   /** Circuit breakers, plugins and deliveries that need attention. */
   attention() {
     const { digest, status } = this.data;
     const items = [
-      ...(digest?.breakers ?? []).map((each) => [`breaker ${each.plugin}`, link(`/ui/plugin/${encodeURIComponent(each.plugin)}`, `${each.plugin} ${each.command}`), `Its circuit breaker is ${words(each.state)}. ${each.fix}`]),
-      ...(status?.plugins ?? []).filter((each) => each.refused || each.unhealthy).map((each) => [`plugin ${each.name}`, link(`/ui/plugin/${encodeURIComponent(each.name)}`, each.name), each.refused ?? `Its init failed: ${each.unhealthy.error ?? ""}`]),
-      ...(digest?.deliveries ?? []).map((each) => [`delivery ${each.receiver}`, link("/ui/webhooks?status=dropped", each.receiver), `${count(each.dropped + each.gone, "state webhook")} did not arrive. ${each.error ?? ""}`]),
-      ...(digest?.skipped ?? []).map((each) => [`skip ${each.plugin} ${each.schedule} ${each.reason}`, link(`/ui/schedule/${encodeURIComponent(each.plugin)}/${encodeURIComponent(each.schedule)}`, `${each.plugin} ${each.schedule}`), `Skipped ${count(each.count, "run")}: ${words(each.reason)}.`]),
+      ...(digest?.breakers ?? []).map(({ plugin, command, state, fix }) => [`breaker ${plugin}`, pluginLink(plugin, `${plugin} ${command}`), `Its circuit breaker is ${words(state)}. ${fix}`]),
+      ...(status?.plugins ?? []).filter((plugin) => plugin.refused || plugin.unhealthy).map(({ name, refused, unhealthy }) => [`plugin ${name}`, pluginLink(name), refused ?? `Its init failed: ${unhealthy.error ?? ""}`]),
+      ...(digest?.deliveries ?? []).map(({ receiver, dropped, gone, error }) => [`delivery ${receiver}`, link("/ui/webhooks?status=dropped", receiver), `${count(dropped + gone, "state webhook")} did not arrive. ${error ?? ""}`]),
+      ...(digest?.skipped ?? []).map(({ plugin, schedule, reason, count: runs }) => [`skip ${plugin} ${schedule} ${reason}`, scheduleLink(plugin, schedule), `Skipped ${count(runs, "run")}: ${words(reason)}.`]),
     ];
     if (items.length === 0) return null;
-    return section("Worth a look", { id: "attention" }, h("ul", { class: "list" }, items.map(([key, what, text]) =>
-      h("li", { key, class: "tall" }, h("div", { class: "grow" }, h("div", {}, what), h("p", { class: "soft" }, commandText(text)))))));
+    return section("Worth a look", { id: "attention" }, h("ul", { class: "list" }, items.map(([key, subject, text]) =>
+      h("li", { key, class: "tall" }, h("div", { class: "grow" }, h("div", {}, subject), h("p", { class: "soft" }, commandText(text)))))));
   }
 }
 
@@ -216,7 +208,7 @@ function workers(busy, all) {
   return h("span", { class: "workers", "aria-hidden": "true" }, Array.from({ length: all }, (_, index) => h("i", { class: index < busy ? "busy" : "" })));
 }
 
-const listOf = (group) => `/ui/jobs?plugin=${encodeURIComponent(group.plugin)}&command=${encodeURIComponent(group.command)}&reason=${group.reason}&since=${DAY}`;
+const listOf = ({ plugin, command, reason }) => withQuery("/ui/jobs", { plugin, command, reason, since: DAY });
 
 function stepsOf(run, jobs) {
   const steps = jobs.filter((job) => job.run_id === run.job_id).map((job) => job.step);

@@ -8,7 +8,7 @@ import { h } from "../dom.js";
 import { count, duration, quoted, runTime, words } from "../format.js";
 import { fieldViews, fields, parse, readFields } from "../form.js";
 import { Page } from "../page.js";
-import { ago, badge, button, copyButton, empty, errorBox, facts, jobLink, link, loading, output, section } from "../parts.js";
+import { ago, badge, button, copyButton, empty, errorBox, facts, jobLink, link, loading, output, pluginLink, section } from "../parts.js";
 
 export class PluginsPage extends Page {
   get title() { return "Plugins"; }
@@ -25,24 +25,36 @@ export class PluginsPage extends Page {
   }
 
   view() {
-    const found = this.data.plugins?.plugins;
+    const plugins = this.data.plugins?.plugins;
     return [h("h1", {}, "Plugins"), this.problems("plugins"),
-      section("All plugins", { id: "all", note: found && count(found.length, "plugin") }, !found ? loading(4) : found.length === 0 ? empty("No plugin is configured.", h("p", {}, "Add one: ", h("code", {}, "ductile plugin add SOURCE"))) : h("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": "Plugins" }, h("table", { class: "stacked" },
-        h("thead", {}, h("tr", {}, ["Plugin", "Last run", "Health", "Executions", "Failed", "p95"].map((name, index) => h("th", { key: name, scope: "col", class: index > 2 ? "right" : "" }, name)))),
-        h("tbody", {}, found.map((each) => this.row(each))))))];
+      section("All plugins", { id: "all", note: plugins && count(plugins.length, "plugin") },
+        !plugins ? loading(4)
+        : plugins.length === 0 ? empty("No plugin is configured.", h("p", {}, "Add one: ", h("code", {}, "ductile plugin add SOURCE")))
+        : h("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": "Plugins" }, this.table(plugins)))];
+  }
+
+  table(plugins) {
+    const names = ["Plugin", "Last run", "Health", "Executions", "Failed", "p95"];
+    return h("table", { class: "stacked" },
+      h("thead", {}, h("tr", {}, names.map((name, index) => h("th", { key: name, scope: "col", class: index > 2 ? "right" : "" }, name)))),
+      h("tbody", {}, plugins.map((plugin) => this.row(plugin))));
   }
 
   row(plugin) {
-    const stats = this.data.stats?.plugins.find((each) => each.plugin === plugin.name);
-    const status = this.data.status?.plugins.find((each) => each.name === plugin.name);
-    const open = Object.values(status?.breakers ?? {}).find((each) => each.state !== "closed");
+    const stats = this.data.stats?.plugins.find((figures) => figures.plugin === plugin.name);
+    const status = this.data.status?.plugins.find((known) => known.name === plugin.name);
+    const open = Object.values(status?.breakers ?? {}).find((breaker) => breaker.state !== "closed");
     const figure = (name, value, kind = "") => h("td", { key: name, class: `right ${kind}`, "data-name": name }, value);
     return h("tr", { key: plugin.name },
-      h("th", { scope: "row", class: "wraps" }, maySee(plugin.name) ? link(`/ui/plugin/${encodeURIComponent(plugin.name)}`, plugin.name) : h("strong", {}, plugin.name), " ", h("span", { class: "soft small" }, plugin.description), " ",
-        plugin.standing !== "active" && h("span", { class: "badge warn" }, words(plugin.standing)), plugin.unhealthy && h("span", { class: "badge failed" }, "unhealthy"), open && h("span", { class: "badge failed" }, `breaker ${words(open.state)}`)),
+      h("th", { scope: "row", class: "wraps" }, maySee(plugin.name) ? pluginLink(plugin.name) : h("strong", {}, plugin.name), " ", h("span", { class: "soft small" }, plugin.description), " ",
+        plugin.standing !== "active" && h("span", { class: "badge warn" }, words(plugin.standing)),
+        plugin.unhealthy && h("span", { class: "badge failed" }, "unhealthy"),
+        open && h("span", { class: "badge failed" }, `breaker ${words(open.state)}`)),
       h("td", {}, status?.last_run ? [badge(status.last_run.status), " ", h("span", { class: "soft small" }, ago(status.last_run.completed_at))] : h("span", { class: "soft" }, "never")),
       h("td", {}, status?.health ? badge(status.health, status.health_error) : h("span", { class: "soft" }, "not checked")),
-      figure("executions", (stats?.executions ?? 0).toLocaleString()), figure("failed", (stats?.failures ?? 0).toLocaleString(), stats?.failures ? "error-text" : ""), figure("p95", duration(stats?.run_ms?.p95)));
+      figure("executions", (stats?.executions ?? 0).toLocaleString()),
+      figure("failed", (stats?.failures ?? 0).toLocaleString(), stats?.failures ? "error-text" : ""),
+      figure("p95", duration(stats?.run_ms?.p95)));
   }
 }
 
@@ -82,7 +94,10 @@ export class PluginPage extends Page {
     if (this.errors.plugin) return [h("h1", {}, this.title), errorBox(this.errors.plugin)];
     if (!plugin) return [h("h1", {}, this.title), section("", {}, loading(5))];
     return [
-      h("div", { class: "page-head" }, h("div", {}, h("nav", { class: "crumbs", "aria-label": "Place" }, link("/ui/plugins", "Plugins")), h("h1", {}, plugin.name), h("p", { class: "soft" }, plugin.description)),
+      h("div", { class: "page-head" },
+        h("div", {},
+          h("nav", { class: "crumbs", "aria-label": "Place" }, link("/ui/plugins", "Plugins")),
+          h("h1", {}, plugin.name), h("p", { class: "soft" }, plugin.description)),
         h("div", { class: "row actions" }, copyButton(`ductile plugin show ${quoted(plugin.name)}`, "Copy command"))),
       (plugin.refused || plugin.init_error) && errorBox({ message: plugin.refused ?? plugin.init_error }),
       h("div", { class: "columns" },
@@ -96,23 +111,30 @@ export class PluginPage extends Page {
     if (!commands.length) return null;
     const chosen = commands.includes(this.query.command) ? this.query.command : commands.find((name) => name === "handle") ?? commands[0];
     const command = plugin.commands[chosen];
-    const found = fields(command.input_schema);
-    return section("Run", { id: "run" }, h("form", { class: "body", key: chosen, novalidate: false, onsubmit: (event) => this.run(event, chosen, found) },
-      h("div", { class: "field" }, h("label", { for: "command" }, "Command"), h("select", { id: "command", onchange: (event) => { this.setQuery({ command: event.target.value }); this.render(); } }, commands.map((name) => h("option", { key: name, value: name, selected: name === chosen }, name)))),
+    const described = fields(command.input_schema);
+    return section("Run", { id: "run" }, h("form", { class: "body", key: chosen, novalidate: false, onsubmit: (event) => this.run(event, chosen, described) },
+      h("div", { class: "field" },
+        h("label", { for: "command" }, "Command"),
+        h("select", { id: "command", onchange: (event) => { this.setQuery({ command: event.target.value }); this.render(); } },
+          commands.map((name) => h("option", { key: name, value: name, selected: name === chosen }, name)))),
       command.description && h("p", { class: "soft" }, command.description),
-      found ? fieldViews(found) : h("div", { class: "field" }, h("label", { for: "payload" }, "Payload (JSON)"), h("textarea", { id: "payload", name: "payload", spellcheck: "false", placeholder: "{}" })),
+      described ? fieldViews(described) : h("div", { class: "field" },
+        h("label", { for: "payload" }, "Payload (JSON)"),
+        h("textarea", { id: "payload", name: "payload", spellcheck: "false", placeholder: "{}" })),
       this.problem && errorBox(this.problem),
-      h("div", { class: "row" }, h("button", { type: "submit", class: "button primary" }, `Run ${plugin.name} ${chosen}`), copyButton((own) => curl("POST", path`/plugin/${plugin.name}/${chosen}`, { payload: entered(own.form, found) }), "Copy as curl")),
+      h("div", { class: "row" },
+        h("button", { type: "submit", class: "button primary" }, `Run ${plugin.name} ${chosen}`),
+        copyButton((pressed) => curl("POST", path`/plugin/${plugin.name}/${chosen}`, { payload: entered(pressed.form, described) }), "Copy as curl")),
       this.started && this.result()));
   }
 
-  async run(event, command, found) {
+  async run(event, command, described) {
     event.preventDefault();
     this.problem = null;
     try {
-      const payload = entered(event.target, found);
-      const said = await post(path`/plugin/${this.parameters.name}/${command}`, { payload });
-      this.started = { id: said.job_id, job: null };
+      const payload = entered(event.target, described);
+      const submitted = await post(path`/plugin/${this.parameters.name}/${command}`, { payload });
+      this.started = { id: submitted.job_id, job: null };
       this.refreshJobs();
     } catch (error) {
       this.problem = error;
@@ -122,49 +144,82 @@ export class PluginPage extends Page {
 
   result() {
     const { id, job } = this.started;
-    return h("div", { class: "started", role: "status" }, h("div", { class: "row" }, badge(job?.status ?? "queued"), link(`/ui/job/${id}`, "Open the job"), job && h("span", { class: "soft num" }, runTime(job))),
-      job?.result && output(job.result.result ?? job.result, { label: "Result" }), job?.last_error && h("p", { class: "error-text" }, job.last_error));
+    return h("div", { class: "started", role: "status" },
+      h("div", { class: "row" }, badge(job?.status ?? "queued"), link(`/ui/job/${id}`, "Open the job"), job && h("span", { class: "soft num" }, runTime(job))),
+      job?.result && output(job.result.result ?? job.result, { label: "Result" }),
+      job?.last_error && h("p", { class: "error-text" }, job.last_error));
   }
 
   recent() {
     const jobs = this.data.jobs?.jobs;
     if (!may("job.list")) return null;
-    return section("Recent jobs", { id: "recent", aside: link(`/ui/jobs?plugin=${encodeURIComponent(this.parameters.name)}`, "All") }, !jobs ? loading(3) : jobs.length === 0 ? empty("It has not run yet.") : h("ul", { class: "list" }, jobs.map((job) => h("li", { key: job.job_id }, h("div", { class: "grow" }, badge(job.status), jobLink(job), job.last_error && h("span", { class: "soft clip" }, job.last_error)), h("span", { class: "soft num" }, runTime(job)), h("span", { class: "soft num when" }, ago(job.created_at))))));
+    return section("Recent jobs", { id: "recent", aside: link(path`/ui/jobs?plugin=${this.parameters.name}`, "All") },
+      !jobs ? loading(3)
+      : jobs.length === 0 ? empty("It has not run yet.")
+      : h("ul", { class: "list" }, jobs.map((job) => h("li", { key: job.job_id },
+        h("div", { class: "grow" }, badge(job.status), jobLink(job), job.last_error && h("span", { class: "soft clip" }, job.last_error)),
+        h("span", { class: "soft num" }, runTime(job)), h("span", { class: "soft num when" }, ago(job.created_at))))));
   }
 
   health(plugin) {
     const { series } = this.data;
     const stats = plugin.stats;
     return section("Last 24 hours", { id: "health", note: stats ? count(stats.executions, "execution") : "" }, h("div", { class: "body" },
-      series && [labelled("Run time (p95)", sparkline(series.buckets.map((each) => each.run_ms?.p95), "Run time over the last day")), labelled("Failures", sparkline(series.buckets.map((each) => each.failures), "Failures over the last day", "bad"))],
-      stats && facts([["Success", `${(stats.success_ratio * 100).toFixed(1)} %`], ["Run time p50", duration(stats.run_ms?.p50)], ["Run time p95", duration(stats.run_ms?.p95)], ["Wait p95", duration(stats.wait_ms?.p95)], ["Retries", stats.retries]])));
+      series && [
+        labelled("Run time (p95)", sparkline(series.buckets.map((bucket) => bucket.run_ms?.p95), "Run time over the last day")),
+        labelled("Failures", sparkline(series.buckets.map((bucket) => bucket.failures), "Failures over the last day", "bad")),
+      ],
+      stats && facts([
+        ["Success", `${(stats.success_ratio * 100).toFixed(1)} %`],
+        ["Run time p50", duration(stats.run_ms?.p50)], ["Run time p95", duration(stats.run_ms?.p95)],
+        ["Wait p95", duration(stats.wait_ms?.p95)], ["Retries", stats.retries],
+      ])));
   }
 
   breakers() {
-    const found = this.data.breaker;
-    if (!found || !Object.keys(found.breakers).length) return null;
-    const open = Object.values(found.breakers).some((each) => each.state !== "closed");
-    return section("Circuit breakers", { id: "breakers", aside: open && may("system.reset") && button("Reset", async () => { await attempt(() => post(path`/system/breaker/${this.parameters.name}/reset`), "Its circuit breakers are closed."); this.refresh(); }, { kind: "small" }) },
+    const { breakers, history } = this.data.breaker ?? {};
+    if (!breakers || !Object.keys(breakers).length) return null;
+    const open = Object.values(breakers).some((breaker) => breaker.state !== "closed");
+    return section("Circuit breakers", { id: "breakers", aside: open && may("system.reset") && button("Reset", () => this.resetBreakers(), { kind: "small" }) },
       h("ul", { class: "list" },
-        Object.entries(found.breakers).map(([command, each]) => h("li", { key: command }, h("div", { class: "grow" }, h("strong", {}, command), h("span", { class: `badge ${each.state === "closed" ? "succeeded" : "failed"}` }, words(each.state)), each.failures > 0 && h("span", { class: "soft" }, count(each.failures, "failure"))), each.opened_at && ago(each.opened_at))),
-        found.history.slice(0, 8).map((each) => h("li", { key: each.at + each.command }, h("div", { class: "grow soft" }, `${each.command}: ${words(each.from ?? "new")} to ${words(each.to)}, ${words(each.reason)}`), h("span", { class: "soft num" }, ago(each.at))))));
+        Object.entries(breakers).map(([command, { state, failures, opened_at: opened }]) => h("li", { key: command },
+          h("div", { class: "grow" }, h("strong", {}, command),
+            h("span", { class: `badge ${state === "closed" ? "succeeded" : "failed"}` }, words(state)),
+            failures > 0 && h("span", { class: "soft" }, count(failures, "failure"))),
+          opened && ago(opened))),
+        history.slice(0, 8).map(({ at, command, from, to, reason }) => h("li", { key: at + command },
+          h("div", { class: "grow soft" }, `${command}: ${words(from ?? "new")} to ${words(to)}, ${words(reason)}`), h("span", { class: "soft num" }, ago(at))))));
+  }
+
+  async resetBreakers() {
+    await attempt(() => post(path`/system/breaker/${this.parameters.name}/reset`), "Its circuit breakers are closed.");
+    this.refresh();
   }
 
   state() {
     const { state } = this.data;
     if (!state) return null;
-    return section("State", { id: "state", note: state.updated_at && ago(state.updated_at) }, h("div", { class: "body" }, output(Object.keys(state.state ?? {}).length ? state.state : "", { label: "State", empty: "It has stored nothing." })));
+    const stored = Object.keys(state.state ?? {}).length ? state.state : "";
+    return section("State", { id: "state", note: state.updated_at && ago(state.updated_at) },
+      h("div", { class: "body" }, output(stored, { label: "State", empty: "It has stored nothing." })));
   }
 
   about(plugin) {
-    return section("About", { id: "about" }, h("div", { class: "body" }, facts([["Uses", plugin.uses], ["Version", plugin.version], ["Standing", words(plugin.standing)], ["At once", plugin.parallelism], ["Schedules", plugin.schedules.length > 0 && link("/ui/schedules", count(plugin.schedules.length, "schedule"))], ["Commands", Object.keys(plugin.commands).join(", ")]].filter(([, value]) => value))));
+    return section("About", { id: "about" }, h("div", { class: "body" }, facts([
+      ["Uses", plugin.uses],
+      ["Version", plugin.version],
+      ["Standing", words(plugin.standing)],
+      ["At once", plugin.parallelism],
+      ["Schedules", plugin.schedules.length > 0 && link("/ui/schedules", count(plugin.schedules.length, "schedule"))],
+      ["Commands", Object.keys(plugin.commands).join(", ")],
+    ].filter(([, value]) => value))));
   }
 }
 
 /** The payload in a form, by its fields or as JSON. */
-function entered(form, found) {
+function entered(form, described) {
   const data = new FormData(form);
-  return found ? readFields(found, data) : parse(data.get("payload").trim() || "{}", "The payload");
+  return described ? readFields(described, data) : parse(data.get("payload").trim() || "{}", "The payload");
 }
 
 function labelled(name, plot) {

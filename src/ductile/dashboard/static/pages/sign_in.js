@@ -2,9 +2,9 @@
 
 import { post } from "../api.js";
 import { h, patch } from "../dom.js";
-import { errorBox } from "../parts.js";
+import { errorBox, logo } from "../parts.js";
 
-export function openSignIn(place, { message, code, done }) {
+export function openSignIn(container, { message, code, done }) {
   let error = null;
   let busy = false;
 
@@ -18,7 +18,7 @@ export function openSignIn(place, { message, code, done }) {
       error = problem;
       busy = false;
       draw();
-      place.querySelector("input")?.focus();
+      container.querySelector("input")?.focus();
     }
   };
 
@@ -27,11 +27,9 @@ export function openSignIn(place, { message, code, done }) {
     enter({ token: new FormData(event.target).get("token") });
   };
 
-  const draw = () => patch(place, h("main", { class: "sign-in" },
+  const draw = () => patch(container, h("main", { class: "sign-in" },
     h("form", { onsubmit: submit },
-      h("svg", { viewBox: "0 0 32 32", class: "logo", "aria-hidden": "true" },
-        h("rect", { width: 32, height: 32, rx: 8 }), h("path", { d: "M7 21c5 0 5-10 9-10s4 10 9 10" }),
-        h("circle", { cx: 7, cy: 21, r: 2.6 }), h("circle", { cx: 25, cy: 21, r: 2.6 })),
+      logo(),
       h("h1", {}, "Sign in to Ductile"),
       message && h("p", { class: "soft", role: "status" }, message),
       error && errorBox(error),

@@ -14,7 +14,7 @@ export class WebhooksPage extends Page {
   get title() { return "Webhooks"; }
 
   start() {
-    this.rows = new RowWindow({ page: this, fetch: (cursor) => this.fetch(cursor), row: (item) => this.delivery(item) });
+    this.rows = new RowWindow({ page: this, fetch: (cursor) => this.fetch(cursor), row: (item) => this.row(item) });
     this.rows.restart();
     if (may("webhook.list")) this.load("endpoints", "/webhooks");
     this.loadIncoming();
@@ -32,8 +32,8 @@ export class WebhooksPage extends Page {
   }
 
   async fetch(cursor) {
-    const found = await get("/webhooks/deliveries", { status: this.query.status, limit: 100, cursor });
-    return { items: found.deliveries, next: found.next_cursor, key: "id" };
+    const page = await get("/webhooks/deliveries", { status: this.query.status, limit: 100, cursor });
+    return { items: page.deliveries, next: page.next_cursor, key: "id" };
   }
 
   view() {
@@ -44,39 +44,54 @@ export class WebhooksPage extends Page {
     const { rows, query } = this;
     const lost = query.status === "dropped" || query.status === "gone";
     return section("Sent to receivers", { id: "deliveries", aside: h("span", { class: "row" },
-      h("select", { "aria-label": "Status", value: query.status ?? "", onchange: (event) => { this.setQuery({ status: event.target.value }); rows.restart(); } }, STATUSES.map((each) => h("option", { key: each, value: each, selected: each === (query.status ?? "") }, each || "any status"))),
+      h("select", { "aria-label": "Status", value: query.status ?? "", onchange: (event) => { this.setQuery({ status: event.target.value }); rows.restart(); } }, STATUSES.map((status) => h("option", { key: status, value: status, selected: status === (query.status ?? "") }, status || "any status"))),
       lost && may("webhook.resend_many") && rows.items.length > 0 && button("Send all again…", () => this.resendAll(), { kind: "small" })) },
       rows.error ? h("div", { class: "body" }, errorBox(rows.error)) : rows.first ? loading(4) : !rows.items.length ? empty("No state webhook was sent.", h("p", {}, "A job that is submitted with ", h("code", {}, "state_webhook_url"), " tells that address how it goes.")) : rows.view());
   }
 
-  delivery(each) {
-    return h("li", { key: each.id, class: "job-row delivery" }, badge(each.status), h("span", { class: "what", title: each.url }, each.url), h("span", { class: `about ${each.last_error ? "error-text" : "soft"}`, title: each.last_error ?? "" }, `${each.state}${each.last_status ? `, ${each.last_status}` : ""}${each.last_error ? `: ${each.last_error}` : ""}`),
-      h("span", { class: "num right soft" }, count(each.attempts, "attempt")), h("span", { class: "num right soft" }, ago(each.created_at)), h("span", { class: "right row end" }, idLink(each.job_id), may("webhook.resend") && each.status !== "pending" && button("Resend", () => this.resend(each), { kind: "small", label: `Resend ${each.state} to ${each.url}` })));
+  row(delivery) {
+    return h("li", { key: delivery.id, class: "job-row delivery" },
+      badge(delivery.status), h("span", { class: "what", title: delivery.url }, delivery.url),
+      h("span", { class: `about ${delivery.last_error ? "error-text" : "soft"}`, title: delivery.last_error ?? "" }, `${delivery.state}${delivery.last_status ? `, ${delivery.last_status}` : ""}${delivery.last_error ? `: ${delivery.last_error}` : ""}`),
+      h("span", { class: "num right soft" }, count(delivery.attempts, "attempt")), h("span", { class: "num right soft" }, ago(delivery.created_at)), h("span", { class: "right row end" }, idLink(delivery.job_id), may("webhook.resend") && delivery.status !== "pending" && button("Resend", () => this.resend(delivery), { kind: "small", label: `Resend ${delivery.state} to ${delivery.url}` })));
   }
 
-  async resend(each) {
-    await attempt(() => post(path`/webhooks/deliveries/${each.id}/resend`), "It is sent again.");
+  async resend(delivery) {
+    await attempt(() => post(path`/webhooks/deliveries/${delivery.id}/resend`), "It is sent again.");
     this.rows.refresh();
   }
 
   async resendAll() {
     const where = { status: this.query.status };
-    const found = await attempt(() => post("/deliveries/resend", { ...where, dry_run: true }), (said) => `${count(said.matched, "delivery", "deliveries")} found.`);
-    if (!found) return;
-    const many = count(found.matched, "delivery", "deliveries");
+    const counted = await attempt(() => post("/deliveries/resend", { ...where, dry_run: true }), ({ matched }) => `${count(matched, "delivery", "deliveries")} found.`);
+    if (!counted) return;
+    const many = count(counted.matched, "delivery", "deliveries");
     confirm({ title: `Send ${many} again?`, text: "Receivers get each of them once more.", action: `Send ${many}`, act: async () => { const done = await post("/deliveries/resend", where); this.rows.restart(); return done.message; } });
   }
 
   endpoints() {
     if (!may("webhook.list")) return null;
-    const found = this.data.endpoints;
-    return section("Endpoints", { id: "endpoints", note: found?.listen ?? "" }, !found ? loading(3) : found.endpoints.length === 0 ? empty("No endpoint is configured.", h("p", {}, "An endpoint under ", h("code", {}, "webhooks.endpoints"), " lets other services start jobs.")) : h("ul", { class: "list" }, found.endpoints.map((each) => h("li", { key: each.path }, h("div", { class: "grow" }, h("strong", {}, each.name), h("code", {}, each.path), h("span", { class: "soft" }, each.plugin ? `runs ${each.plugin} ${each.command ?? ""}` : each.pipeline ? `runs pipeline ${each.pipeline}` : `publishes ${each.event}`),
-      each.refused && h("span", { class: "error-text" }, `refused ${count(each.refused.count, "request")}, the latest `, ago(each.refused.last_at), `: ${each.refused.why}`)), h("span", { class: "soft num" }, `up to ${bytes(each.max_body_size)}`)))));
+    const { listen, endpoints } = this.data.endpoints ?? {};
+    return section("Endpoints", { id: "endpoints", note: listen ?? "" },
+      !endpoints ? loading(3)
+      : endpoints.length === 0 ? empty("No endpoint is configured.", h("p", {}, "An endpoint under ", h("code", {}, "webhooks.endpoints"), " lets other services start jobs."))
+      : h("ul", { class: "list" }, endpoints.map((endpoint) => endpointRow(endpoint))));
   }
 
   incoming() {
     const jobs = this.data.incoming?.jobs;
     if (!may("job.list")) return null;
-    return section("What came in", { id: "incoming", aside: jobs?.length > 0 && link("/ui/jobs", "All jobs") }, !jobs ? loading(3) : jobs.length === 0 ? empty("No webhook has started a job.") : h("ul", { class: "list" }, jobs.map((job) => h("li", { key: job.job_id }, h("div", { class: "grow" }, badge(job.status), jobLink(job), h("span", { class: "soft" }, words(job.submitted_detail ?? ""))), h("span", { class: "soft num" }, ago(job.created_at))))));
+    return section("What came in", { id: "incoming", aside: jobs?.length > 0 && link("/ui/jobs", "All jobs") },
+      !jobs ? loading(3)
+      : jobs.length === 0 ? empty("No webhook has started a job.")
+      : h("ul", { class: "list" }, jobs.map((job) => h("li", { key: job.job_id }, h("div", { class: "grow" }, badge(job.status), jobLink(job), h("span", { class: "soft" }, words(job.submitted_detail ?? ""))), h("span", { class: "soft num" }, ago(job.created_at))))));
   }
+}
+
+function endpointRow({ name, path: address, plugin, command, pipeline, event, refused, max_body_size: limit }) {
+  const target = plugin ? `runs ${plugin} ${command ?? ""}` : pipeline ? `runs pipeline ${pipeline}` : `publishes ${event}`;
+  return h("li", { key: address },
+    h("div", { class: "grow" }, h("strong", {}, name), h("code", {}, address), h("span", { class: "soft" }, target),
+      refused && h("span", { class: "error-text" }, `refused ${count(refused.count, "request")}, the latest `, ago(refused.last_at), `: ${refused.why}`)),
+    h("span", { class: "soft num" }, `up to ${bytes(limit)}`));
 }
