@@ -19,7 +19,7 @@ pipelines:
     on: gated.wanted
     steps: [{id: first, uses: gated}, {id: second, uses: echo}]
 """
-#: Ends when the file in its payload is there.
+#: Ends when the file in its payload is there, which any number of executions may wait for.
 GATED = """\
 #!/usr/bin/env python3
 import json, os, sys, time

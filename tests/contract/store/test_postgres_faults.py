@@ -173,7 +173,7 @@ async def test_a_server_that_hangs_counts_as_away(
 ) -> None:
     """The network acknowledges every packet, and no answer comes: callers are refused, not kept waiting."""
     monkeypatch.setattr(write_connection, "WRITE_ANSWER_SECONDS", 0.3)
-    monkeypatch.setattr(connection, "_OPTIONS", {**connection._OPTIONS, "connect_timeout": 2})
+    monkeypatch.setattr(connection, "CONNECT_OPTIONS", {**connection.CONNECT_OPTIONS, "connect_timeout": 2})
     async with opened(tmp_path) as store:
         await accept(store, a_new_job())
         proxy.flows.clear()

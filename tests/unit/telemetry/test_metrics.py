@@ -101,11 +101,13 @@ def test_requests_that_a_listener_refused_are_counted_by_reason() -> None:
 
 
 def test_the_number_of_timed_jobs_is_bounded() -> None:
-    """Jobs that never end do not use more and more memory."""
+    """Jobs that never end do not use more and more memory: the oldest are no longer timed."""
     metrics, signals = metered()
     for number in range(MAX_TIMED_JOBS + 10):
-        signals.emit(Signal.JOB_CLAIMED, job_id=str(number))
-    assert len(metrics._step_began) == MAX_TIMED_JOBS
+        signals.emit(Signal.JOB_CLAIMED, plugin="echo", job_id=str(number))
+    for number in (MAX_TIMED_JOBS + 9, 10, 9):
+        signals.emit(Signal.JOB_STARTED, plugin="echo", job_id=str(number))
+    assert metrics.registry.get_sample_value("ductile_job_spawn_seconds_count", {"plugin": "echo"}) == 2
 
 
 def test_clients_cannot_create_labels() -> None:

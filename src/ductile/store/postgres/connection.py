@@ -30,7 +30,7 @@ OLDEST_SERVER = 140000
 #: How long the server may take to answer a statement that reads, and one that writes.
 READ_ANSWER_SECONDS = 60.0
 WRITE_ANSWER_SECONDS = 15.0
-#: What the server says when it rejects a connection for a reason that waiting does not remove, and the hint.
+#: What the server says when it refuses a connection for a reason that waiting does not remove, and the hint.
 _REJECTIONS = (
     ("password authentication failed", "Check the password in state.url, PGPASSWORD or the password file."),
     ("no password supplied", "Put the password into state.url, PGPASSWORD or the password file."),
@@ -39,7 +39,7 @@ _REJECTIONS = (
     ('database ".*" does not exist', "Create the database (createdb), or name another one in state.url."),
 )
 #: Keepalives find a cut network within half a minute: without them a connection waits for hours.
-_OPTIONS: dict[str, Any] = {
+CONNECT_OPTIONS: dict[str, Any] = {
     "connect_timeout": CONNECT_TIMEOUT_SECONDS,
     "keepalives_idle": 10,
     "keepalives_interval": 5,
@@ -97,7 +97,7 @@ def _until(gen: PQGen[R], deadline: float) -> PQGen[R]:
 async def connect_async(url: str, *, application_name: str, **options: Any) -> AsyncConnection:
     """Open a connection for the event loop that begins no transaction by itself."""
     return await psycopg.AsyncConnection.connect(
-        url, autocommit=True, application_name=application_name, **{**_OPTIONS, **options}
+        url, autocommit=True, application_name=application_name, **{**CONNECT_OPTIONS, **options}
     )
 
 
@@ -106,8 +106,10 @@ def connect(url: str, *, application_name: str, answer_seconds: float = READ_ANS
 
     Raises `psycopg.Error`, or `StoreError` if the URL or the server cannot be used.
     """
-    reject_unreadable_url(url)
-    connection = Connection.connect(url, autocommit=True, application_name=application_name, **_OPTIONS)
+    refuse_unreadable_url(url)
+    connection = Connection.connect(
+        url, autocommit=True, application_name=application_name, **CONNECT_OPTIONS
+    )
     connection.answer_seconds = answer_seconds
     if connection.info.server_version < OLDEST_SERVER:
         version = connection.info.server_version // 10000
@@ -119,7 +121,7 @@ def connect(url: str, *, application_name: str, answer_seconds: float = READ_ANS
     return connection
 
 
-def reject_unreadable_url(url: str) -> None:
+def refuse_unreadable_url(url: str) -> None:
     """Raise `StoreFailedError` for a URL that libpq cannot read; its own message has parts of the URL."""
     try:
         conninfo_to_dict(url)
@@ -141,12 +143,12 @@ def is_connection_lost(error: BaseException) -> bool:
 
 
 def translate_at_start(error: psycopg.Error) -> BaseException:
-    """As `translate`, but a server that rejects the connection for good is a failure."""
+    """As `translate`, but a server that refuses the connection for good is a failure."""
     text = _first_line(error)
     if error.sqlstate is None:
         for pattern, hint in _REJECTIONS:
             if re.search(pattern, text):
-                return StoreFailedError(f"the PostgreSQL server rejects the connection: {text}", hint=hint)
+                return StoreFailedError(f"the PostgreSQL server refuses the connection: {text}", hint=hint)
     translated = translate(error)
     if isinstance(translated, StoreBusyError):
         translated.hint = "Check that the server runs, and that state.url is right. Then try again."

@@ -110,7 +110,7 @@ def open_source(url: str, now: datetime, *, exclusive: bool) -> Iterator[Postgre
     with _connected(url) as (connection, queries):
         if exclusive:
             take_store(connection, queries)
-        _reject_other_version(connection)
+        _refuse_other_version(connection)
         connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
         yield PostgresRows(connection, queries, now)
 
@@ -165,7 +165,7 @@ def _connected(url: str) -> Iterator[tuple[Connection, dict[str, str]]]:
         raise translated from error
 
 
-def _reject_other_version(connection: Connection) -> None:
+def _refuse_other_version(connection: Connection) -> None:
     found, newest = schema_version(connection), migrations()[-1][0]
     if found == 0:
         raise StoreSchemaError(
