@@ -14,8 +14,8 @@ READER = "canary-dashboard-5d1f-reader"
 #: Does something if it ever becomes markup.
 HOSTILE = '<img src=x onerror="window.hacked=1"><script>window.hacked=1</script>'
 
-#: Waits until its payload's `until` exists, printing a line as soon as it runs. A file is looked for, and no pipe
-#: read, because any number of executions may wait for it.
+#: Waits until its payload's `until` exists, printing a line as soon as it runs. A file is looked for, and no
+#: pipe read, because any number of executions may wait for it.
 WAITS = """#!/usr/bin/env python3
 import json, pathlib, sys, time
 payload = json.load(sys.stdin).get("event", {}).get("payload", {})
