@@ -88,7 +88,7 @@ class Listeners:
         for name, server in new.items():
             self._open[name] = server
             await server.start()
-        for name in self._open.keys() - _wanted(snapshot).keys():
+        for name in self._open.keys() - _configured_addresses(snapshot).keys():
             self._close(name)
         for server in self._open.values():
             server.on_switched()
@@ -101,7 +101,7 @@ class Listeners:
     async def _bind_new(self, snapshot: Snapshot, context: OperationContext) -> dict[str, ListenerServer]:
         new: dict[str, ListenerServer] = {}
         try:
-            for name, address in _wanted(snapshot).items():
+            for name, address in _configured_addresses(snapshot).items():
                 if name not in self._open:
                     new[name] = self._create(name, address, context)
                     await new[name].bind()
@@ -141,7 +141,7 @@ class Listeners:
         self._signals.emit(Signal.LISTENER_CLOSED, data={"listener": name})
 
 
-def _wanted(snapshot: Snapshot) -> dict[str, str]:
+def _configured_addresses(snapshot: Snapshot) -> dict[str, str]:
     """Return the addresses of the listeners of a configuration."""
     wanted = {}
     if snapshot.webhooks_enabled:

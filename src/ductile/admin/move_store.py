@@ -98,7 +98,7 @@ def _copy(
     wanted: MoveRequest, source: StoreSource, broken: dict[str, tuple[str, ...]], progress: TransferProgress
 ) -> dict[str, int]:
     """Fill the target, which becomes visible if everything holds. Returns the rows by table."""
-    with _explained(), open_target(wanted.target, wanted.now) as target:
+    with _errors_explained(), open_target(wanted.target, wanted.now) as target:
         copied = copy_rows(source, target, store_tables(), progress)
         target.build_search_index(reporter("indexing the log", copied["job_log"].rows, progress))
         if (broken_there := broken_invariants(target.session, progress)) != broken:
@@ -111,7 +111,7 @@ def _copy(
 
 
 @contextmanager
-def _explained() -> Iterator[None]:
+def _errors_explained() -> Iterator[None]:
     """Say in every error of a database what it means for this command."""
     try:
         yield

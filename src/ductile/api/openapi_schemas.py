@@ -183,22 +183,22 @@ def responses(endpoint: Endpoint) -> JsonObject:
     if endpoint.fields[FieldSource.QUERY]:
         errors |= {404, 422}  # an unknown plugin, a cursor that is not ours
     return {
-        **{str(status): _good(endpoint, status) for status in own},
-        **{str(status): {"$ref": f"{_RESPONSES_PATH}{_name(status)}"} for status in sorted(errors)},
+        **{str(status): _success_response(endpoint, status) for status in own},
+        **{str(status): {"$ref": f"{_RESPONSES_PATH}{_response_name(status)}"} for status in sorted(errors)},
     }
 
 
-def _good(endpoint: Endpoint, status: int) -> JsonObject:
+def _success_response(endpoint: Endpoint, status: int) -> JsonObject:
     about = _ABOUT.get(status, HTTPStatus(status).phrase)
     shown: JsonObject = {"description": about, "content": _content(endpoint, status)}
     return {**shown, "headers": _STATUS} if endpoint.http.sends_status_header else shown
 
 
-def _name(status: int) -> str:
+def _response_name(status: int) -> str:
     return f"Error{int(status)}"  # the words for a status differ from one version of Python to another
 
 
-def _refusal(status: HTTPStatus) -> JsonObject:
+def _error_response(status: HTTPStatus) -> JsonObject:
     return {
         "description": _ABOUT.get(status, status.phrase),
         "content": {"application/json": {"schema": schema_ref("Error")}},
@@ -210,9 +210,9 @@ def components(paths: JsonObject) -> JsonObject:
     """The components that the paths refer to, and no others: agents read the whole document."""
     meant = {*_references(paths)}
     refusals: JsonObject = {
-        _name(status): _refusal(status)
+        _response_name(status): _error_response(status)
         for status in HTTPStatus
-        if f"{_RESPONSES_PATH}{_name(status)}" in meant
+        if f"{_RESPONSES_PATH}{_response_name(status)}" in meant
     }
     known = schemas()
     used: JsonObject = {}

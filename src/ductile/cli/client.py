@@ -67,7 +67,7 @@ def request_daemon(
     from ductile.engine.store_lock import LockPurpose, find_holder
     from ductile.errors import StoreBusyError
 
-    holder = find_holder(_state(invocation).directory)
+    holder = find_holder(_state_location(invocation).directory)
     if holder is None or holder.purpose is not LockPurpose.DAEMON:
         raise not_running_error(advice or START_HINT)
     raise StoreBusyError(
@@ -121,7 +121,7 @@ def request_if_available(invocation: Invocation, operation: str, fields: JsonObj
         connection = connect_to_daemon(invocation)
         if connection is not None:
             return exchange(invocation, connection, operation, fields)
-        path = getattr(_state(invocation), "path", None)
+        path = getattr(_state_location(invocation), "path", None)
         return _request_store(invocation, operation, fields) if path is None or path.exists() else None
     except DuctileError:
         return None
@@ -185,19 +185,19 @@ def connect_to_daemon(invocation: Invocation) -> Connection | None:
             ours = is_daemon_of(linked, config_file)
         except FrozenDaemonError:
             # It cannot answer. It is ours if it listens on the socket of this configuration's store.
-            if linked == socket_path(_state(invocation).directory, invocation.environ):
+            if linked == socket_path(_state_location(invocation).directory, invocation.environ):
                 raise
             ours = False
         if ours and (connection := connect(linked)) is not None:
             return connection
-    directory = _state(invocation).directory
+    directory = _state_location(invocation).directory
     path = socket_path(directory, invocation.environ)
     if may_be_foreign(path, directory):
         raise foreign_directory_error(path.parent)
     return connect(path)
 
 
-def _state(invocation: Invocation) -> StateLocation:
+def _state_location(invocation: Invocation) -> StateLocation:
     """Where the store is. Reading that needs no seal: a process that starts jobs verifies it."""
     from ductile.admin.config import open_configuration
     from ductile.config.load import SealMode

@@ -194,12 +194,12 @@ class RemoteDaemon(NamedTuple):
             )
         error = document.get("error")
         if isinstance(error, dict) and isinstance(error.get("code"), str):
-            raise self._told(decode_error({"message": "", **error}))
+            raise self._with_remote_hint(decode_error({"message": "", **error}))
         if status >= http.client.BAD_REQUEST:
             raise self._foreign_error(status)
         return document
 
-    def _told(self, error: DuctileError) -> DuctileError:
+    def _with_remote_hint(self, error: DuctileError) -> DuctileError:
         """The error of the daemon, with a hint for a caller who is not on its machine."""
         if isinstance(error, UnauthorizedError):
             error.message = f"{self.url} refused the token: {error.message}"

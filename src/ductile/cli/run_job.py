@@ -182,7 +182,7 @@ def _follow_job(
     position = 0
     while (left := _time_left(deadline)) != "0ms":
         fields: JsonObject = {"job_id": job_id, "after": position, "executions": _ALL}
-        news = _next(invocation, "job.follow", fields, left)
+        news = _follow_once(invocation, "job.follow", fields, left)
         if news is None:
             return
         output.show(news["output"])
@@ -208,7 +208,7 @@ def _follow_run(
             "live": output is not None,
             "position": position,
         }
-        news = _next(invocation, "pipeline.follow", fields, left)
+        news = _follow_once(invocation, "pipeline.follow", fields, left)
         if news is None:
             return
         if output is not None:
@@ -222,7 +222,9 @@ def _follow_run(
             return
 
 
-def _next(invocation: Invocation, operation: str, fields: JsonObject, left: str | None) -> Document | None:
+def _follow_once(
+    invocation: Invocation, operation: str, fields: JsonObject, left: str | None
+) -> Document | None:
     """One request of a follower. None from a daemon that cannot: an older one, or one that has gone."""
     try:
         return request_daemon(

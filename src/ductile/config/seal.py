@@ -144,7 +144,7 @@ def find_file_violations(present: Iterable[FileHash], sealed: Checksums | None) 
     for file in present:
         entry = known.get(file.name)
         if entry is None or file.hash not in (entry.hash, entry.pending):
-            tier = _higher(entry.tier, file.tier) if entry else file.tier
+            tier = _higher_tier(entry.tier, file.tier) if entry else file.tier
             sealed_hash = entry.hash if entry else None
             violations.append(
                 SealViolation(name=file.name, changed=entry is not None, tier=tier, sealed_hash=sealed_hash)
@@ -259,7 +259,7 @@ def write_sealed(
     sealed, entry = verify_sealed(directory, path)
     sealed = sealed.with_files(
         *(
-            replace(each, tier=_higher(each.tier, tiers.get(name, each.tier)))
+            replace(each, tier=_higher_tier(each.tier, tiers.get(name, each.tier)))
             for name, each in sealed.files.items()
         )
     )
@@ -308,7 +308,7 @@ def remove_sealed(directory: Path, path: Path) -> None:
         write_checksums(directory, replace(sealed, files=MappingProxyType(left)))
 
 
-def _higher(one: Tier, other: Tier) -> Tier:
+def _higher_tier(one: Tier, other: Tier) -> Tier:
     return Tier.HIGH if Tier.HIGH in (one, other) else Tier.OPERATIONAL
 
 

@@ -103,7 +103,9 @@ def _compare(
     # Items of a list can have several types; if some of them occur in both values, nothing has changed.
     is_mixed = (len(old) > 1 or len(new) > 1) and bool({*old} & {*new})
     if old != new and not is_mixed:
-        yield FieldChange(path=path, kind=FieldChangeKind.TYPE_CHANGED, before=_named(old), now=_named(new))
+        yield FieldChange(
+            path=path, kind=FieldChangeKind.TYPE_CHANGED, before=_type_text(old), now=_type_text(new)
+        )
         return
     if levels == 0:
         return
@@ -126,9 +128,11 @@ def _compare_objects(
         new = [one[key] for one in now if key in one]
         inner = (*path, key)
         if not new:
-            yield FieldChange(path=inner, kind=FieldChangeKind.REMOVED, before=_named(_types(old)), now=None)
+            yield FieldChange(
+                path=inner, kind=FieldChangeKind.REMOVED, before=_type_text(_types(old)), now=None
+            )
         elif not old:
-            yield FieldChange(path=inner, kind=FieldChangeKind.NEW, before=None, now=_named(_types(new)))
+            yield FieldChange(path=inner, kind=FieldChangeKind.NEW, before=None, now=_type_text(_types(new)))
         else:
             yield from _compare(old, new, inner, levels - 1)
 
@@ -141,5 +145,5 @@ def _types(values: Sequence[JsonValue]) -> tuple[str, ...]:
     return tuple(sorted({_TYPE_NAMES[type(value)] for value in values}))
 
 
-def _named(types: tuple[str, ...]) -> str:
+def _type_text(types: tuple[str, ...]) -> str:
     return " or ".join(types)

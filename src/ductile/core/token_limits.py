@@ -103,7 +103,7 @@ def period_start(period: Period, now: datetime) -> datetime:
 
 def list_limits(limits: TokenLimits, usage: TokenUsage, now: datetime) -> tuple[LimitState, ...]:
     """Return every limit with its usage: those of all jobs first."""
-    states = [*_states(limits, ALL_JOBS, usage, now)]
+    states = [*_limit_states(limits, ALL_JOBS, usage, now)]
     if limits.cost_per_day is not None:
         states.append(
             LimitState(
@@ -115,7 +115,7 @@ def list_limits(limits: TokenLimits, usage: TokenUsage, now: datetime) -> tuple[
             )
         )
     for target, own in sorted(limits.targets.items()):
-        states += _states(own, target, usage, now)
+        states += _limit_states(own, target, usage, now)
     return tuple(states)
 
 
@@ -137,7 +137,7 @@ def decide_refusal(
     return max(refusing, key=lambda state: state.resets_at or now, default=None)
 
 
-def _states(limits: JobLimits, target: str, usage: TokenUsage, now: datetime) -> Iterator[LimitState]:
+def _limit_states(limits: JobLimits, target: str, usage: TokenUsage, now: datetime) -> Iterator[LimitState]:
     shown = target or None
     per_period = (
         (LimitName.JOBS_PER_HOUR, limits.jobs_per_hour, Period.HOUR),

@@ -75,9 +75,9 @@ def prepare_launch(claim: ClaimedJob, snapshot: Snapshot, host: LaunchHost) -> P
         return EndedEarly(reason=JobReason.PLUGIN_REMOVED, error=error)
     if plugin.installed is None:
         why = plugin.refused.reason if plugin.refused else "it was not found"
-        return _unavailable(f"the plugin {job.plugin} cannot run: {why}")
+        return _unavailable_plugin(f"the plugin {job.plugin} cannot run: {why}")
     if job.command not in plugin.installed.manifest.commands:
-        return _unavailable(f"{job.plugin} has no command {job.command}")
+        return _unavailable_plugin(f"{job.plugin} has no command {job.command}")
     timeout = claim.timeout or plugin.timeout_for(job.command)
     request = build_request(claim, plugin.config.reveal(), host.now() + timeout)
     launch = Launch(
@@ -146,7 +146,7 @@ def _prepare_exec(claim: ClaimedJob, snapshot: Snapshot, host: LaunchHost) -> Pr
     """Start a command of `ductile exec` where its caller was, with an empty stdin."""
     command = ExecCommand.from_payload(claim.job.payload)
     if command is None:
-        return _unavailable("its payload is not a command of `ductile exec`")
+        return _unavailable_plugin("its payload is not a command of `ductile exec`")
     launch = Launch(
         entrypoint=command.argv[0],
         request=b"",
@@ -240,5 +240,5 @@ def _request_event(claim: ClaimedJob, payload: JsonObject | None) -> RequestEven
     )
 
 
-def _unavailable(error: str) -> Failed:
+def _unavailable_plugin(error: str) -> Failed:
     return Failed(reason=JobReason.PLUGIN_UNAVAILABLE, error=error, permanent=True)

@@ -181,7 +181,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self._report_refusal(RefusalReason.UNREAD)
         super().connection_lost(exc)
         # uvicorn notifies only the newest of several pipelined requests.
-        for cycle in self._unanswered():
+        for cycle in self._open_requests():
             cycle.disconnected = True
             cycle.message_event.set()
         self.pipeline.clear()
@@ -287,7 +287,7 @@ class BoundedProtocol(HttpToolsProtocol):
         """
         self._ignores_input = True
         self._stop_head_timer()
-        complete = self._unanswered()
+        complete = self._open_requests()
         if complete and complete[-1].more_body:
             partial = complete.pop()
             self.pipeline = deque(entry for entry in self.pipeline if entry[0] is not partial)
@@ -295,7 +295,7 @@ class BoundedProtocol(HttpToolsProtocol):
             complete[-1].keep_alive = False
         return bool(complete)
 
-    def _unanswered(self) -> list[RequestResponseCycle]:
+    def _open_requests(self) -> list[RequestResponseCycle]:
         """Return the requests without a complete response, oldest first."""
         queued = [cycle for cycle, _ in reversed(self.pipeline)]
         if self._current is not None and not self._current.response_complete:
@@ -332,7 +332,7 @@ class Listener:
         self._listen = listen
         self._signals = signals or SignalBus()
         self._sampler = LogRateLimiter(self._report_refusals, seconds=_REFUSAL_REPORT_SECONDS)
-        self._state = ListenerState(limits, self._refused)
+        self._state = ListenerState(limits, self._on_refusal)
         self._config = Config(
             application,
             http=BoundedProtocol,
@@ -386,7 +386,9 @@ class Listener:
             bound.listen(
                 _BACKLOG
             )  # asyncio uses one number for both; this is the length of the kernel's queue
-        return tuple(_shown(bound.getsockname()) for server in self._servers for bound in server.sockets)
+        return tuple(
+            _address_text(bound.getsockname()) for server in self._servers for bound in server.sockets
+        )
 
     async def stop(self, grace: float) -> None:
         """Accept nothing more; let requests finish for up to `grace` seconds, then cancel them."""
@@ -412,7 +414,7 @@ class Listener:
             connection.transport.abort()
         self._sampler.close()
 
-    def _refused(self, reason: RefusalReason, peer: str | None) -> None:
+    def _on_refusal(self, reason: RefusalReason, peer: str | None) -> None:
         if self._sampler.should_log(reason, peer):
             self._report_refusals({reason: 1}, peer)
 
@@ -488,6 +490,6 @@ class Listener:
         )
 
 
-def _shown(address: tuple[object, ...]) -> str:
+def _address_text(address: tuple[object, ...]) -> str:
     host, port = str(address[0]), address[1]
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

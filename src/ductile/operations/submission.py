@@ -213,7 +213,7 @@ async def read_submission_options(
                 "Use a shorter one, or raise service.job_queue_retention.",
             )
     if request.dedupe_key or request.idempotency_key or request.delivery_id:
-        key, ttl = _key(context, request, ttl)
+        key, ttl = _stored_key(context, request, ttl)
     caller = None if request.inside_job is None else await find_calling_job(context, request)
     trace_id = (caller and caller.trace_id) or parse_trace_id(request.traceparent)
     return SubmissionOptions(
@@ -311,7 +311,7 @@ def refuse_invalid_payload(plugin: PluginInstance, command: str, payload: JsonOb
         )
 
 
-def _key(
+def _stored_key(
     context: OperationContext, request: BaseSubmissionRequest, ttl: timedelta | None
 ) -> tuple[str | None, timedelta | None]:
     """The key as it is stored, and how long it holds if that is not the configured time."""

@@ -85,7 +85,11 @@ def load_script(
         fingerprint = script_fingerprint(program.argv, program.file)
     except NotTrustedError as why:
         return RefusedPlugin(
-            name=name, directory=cwd, code=why.refusal.value, reason=why.reason, hint=_in_config(why, name)
+            name=name,
+            directory=cwd,
+            code=why.refusal.value,
+            reason=why.reason,
+            hint=_hint_with_key(why, name),
         )
     except OSError as error:
         return RefusedPlugin(
@@ -158,7 +162,7 @@ def _check_file(file: Path, name: str, directory: Path, policy: TrustPolicy) -> 
     check_path_permissions(file, policy.owners)
 
 
-def _in_config(why: NotTrustedError, name: str) -> str:
+def _hint_with_key(why: NotTrustedError, name: str) -> str:
     if why.refusal is RefusalCode.ENTRYPOINT_MISSING and name not in why.hint:
         return f"{why.hint} (plugins.{name}.run)"
     return why.hint

@@ -198,18 +198,18 @@ class _TreeBuilder:
         next(self._events)  # document end
         following = next(self._events)
         if not isinstance(following, yaml.StreamEndEvent):
-            self._complain("a second document begins here", following, hint="keep one document per file")
+            self._add_problem("a second document begins here", following, hint="keep one document per file")
         return built.node
 
     def _build(self, event: yaml.Event, depth: int) -> _Built:
         if (tag := getattr(event, "tag", None)) is not None:
             written = f"!!{tag.removeprefix(_STANDARD_TAG)}" if tag.startswith(_STANDARD_TAG) else tag
             hint = "remove the tag; quote a value to keep it text"
-            self._complain(f"the tag {written} is not supported", event, hint=hint)
+            self._add_problem(f"the tag {written} is not supported", event, hint=hint)
         if isinstance(event, yaml.AliasEvent):
             if event.anchor not in self._anchors:
                 message = f"the alias *{event.anchor} is not defined before this line"
-                raise self._fatal(message, event, hint="quote a value that begins with *")
+                raise self._invalid_error(message, event, hint="quote a value that begins with *")
             built = self._anchors[event.anchor]
         elif isinstance(event, yaml.ScalarEvent):
             node = ScalarNode(text=event.value, plain=not event.style, location=self._location(event))
@@ -225,9 +225,9 @@ class _TreeBuilder:
 
     def _check_bounds(self, event: yaml.Event, depth: int, height: int = 1, size: int = 1) -> None:
         if depth + height > MAX_DEPTH + 1:
-            raise self._fatal(f"nested deeper than {MAX_DEPTH} levels", event)
+            raise self._invalid_error(f"nested deeper than {MAX_DEPTH} levels", event)
         if size > MAX_EXPANDED_NODES:
-            raise self._fatal(f"aliases expand to more than {MAX_EXPANDED_NODES} values", event)
+            raise self._invalid_error(f"aliases expand to more than {MAX_EXPANDED_NODES} values", event)
 
     def _list(self, event: yaml.Event, depth: int) -> _Built:
         items: list[_Built] = []
@@ -236,7 +236,7 @@ class _TreeBuilder:
             items.append(self._build(following, depth + 1))
             self._path.pop()
         node = ListNode(items=tuple(item.node for item in items), location=self._location(event))
-        return _around(node, items)
+        return _built(node, items)
 
     def _map(self, event: yaml.Event, depth: int) -> _Built:
         inner: list[_Built] = []
@@ -263,7 +263,7 @@ class _TreeBuilder:
             else:
                 own[name.text] = (name, value.node)
         entries = tuple((own | {name: merged[name] for name in merged if name not in own}).values())
-        return _around(MapNode(entries=entries, location=self._location(event)), inner)
+        return _built(MapNode(entries=entries, location=self._location(event)), inner)
 
     def _merge(self, value: Node, merged: dict[str, tuple[ScalarNode, Node]]) -> None:
         """Add the entries of a merge key; of several mappings the first one to name a key wins."""
@@ -277,18 +277,18 @@ class _TreeBuilder:
                 problem = problem_at(source.location, ("<<",), message, expected=expected, found=found)
                 self.problems.append(problem)
 
-    def _complain(self, message: str, event: yaml.Event, *, hint: str | None = None) -> None:
+    def _add_problem(self, message: str, event: yaml.Event, *, hint: str | None = None) -> None:
         self.problems.append(problem_at(self._location(event), (), message, hint=hint))
 
-    def _fatal(self, message: str, event: yaml.Event, *, hint: str | None = None) -> ConfigError:
-        self._complain(message, event, hint=hint)
+    def _invalid_error(self, message: str, event: yaml.Event, *, hint: str | None = None) -> ConfigError:
+        self._add_problem(message, event, hint=hint)
         return invalid_yaml(self.file, *self.problems)
 
     def _location(self, event: yaml.Event) -> SourceLocation:
         return _location_of(event.start_mark, self.file)
 
 
-def _around(node: Node, inner: list[_Built]) -> _Built:
+def _built(node: Node, inner: list[_Built]) -> _Built:
     size = 1 + sum(part.size for part in inner)
     return _Built(node=node, size=size, height=1 + max((part.height for part in inner), default=0))
 

@@ -236,14 +236,14 @@ class Writer:
             self.is_idle = False
         return True
 
-    def _take(self) -> WriteRequest[Any] | None:
+    def _take_batch(self) -> WriteRequest[Any] | None:
         for queue in self._queues:
             if queue:
                 return queue.popleft()
         return None
 
     def _take_all(self) -> list[WriteRequest[Any]]:
-        return list(iter(self._take, None))
+        return list(iter(self._take_batch, None))
 
     def _write_batch(self) -> None:
         batch: list[WriteRequest[Any]] = []
@@ -288,7 +288,7 @@ class Writer:
                 and self._session.written_size < largest
                 and (not batch or time.monotonic() < deadline)
             ):
-                request = self._take()
+                request = self._take_batch()
                 if request is None:
                     break
                 if request.priority is Priority.CLAIM:
@@ -398,7 +398,7 @@ class Writer:
     def _publish_availability(self, batch: list[WriteRequest[Any]]) -> None:
         errors = [request.error for request in batch]
         if any(error is None for error in errors):
-            self._report_back()
+            self._report_available()
         elif errors and isinstance(errors[0], StoreBusyError) and not isinstance(errors[0], ContendedError):
             self.report_away(errors[0])
 
@@ -408,7 +408,7 @@ class Writer:
             self._is_away = True
             self._call_on_loop(self._notifier.publish, (StoreUnavailable(error=error),))
 
-    def _report_back(self) -> None:
+    def _report_available(self) -> None:
         if self._is_away:
             self._is_away = False
             self._call_on_loop(self._notifier.publish, (STORE_AVAILABLE,))

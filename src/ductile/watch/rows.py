@@ -79,14 +79,14 @@ def failed_rows(jobs: Iterable[JsonDocument], now: datetime) -> list[Row]:
                 short(job["job_id"]),
                 f"{job['plugin']} {job['command']}",
                 f"{job['status']} {age(job['completed_at'], now)} ago",
-                _why(str(job["last_error"] or job["reason"])),
+                _short_error(str(job["last_error"] or job["reason"])),
             ),
         )
         for job in latest
     ]
 
 
-def _why(error: str) -> str:
+def _short_error(error: str) -> str:
     """Return the first line of an error; of a program that failed, its last line on stderr."""
     return (error.partition("; stderr ends with: ")[2] or error).splitlines()[0][:80]
 

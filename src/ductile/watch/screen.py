@@ -284,22 +284,24 @@ class WatchApp(App[None]):
 
         def answered(yes: bool | None) -> None:
             if yes:
-                self._do("job.cancel", {"job_id": key})
+                self._call_operation("job.cancel", {"job_id": key})
 
         self.push_screen(Confirm(f"Cancel {what}? A running process is ended."), answered)
 
     def action_retry(self) -> None:
-        self._act("job.retry", ("failed",), lambda key: {"job_id": key})
+        self._call_for_selected("job.retry", ("failed",), lambda key: {"job_id": key})
 
     def action_run(self) -> None:
         if self.focused is not None and self.focused.id == "plugins":
-            self._act("plugin.run", ("plugins",), lambda key: {"plugin": key})
+            self._call_for_selected("plugin.run", ("plugins",), lambda key: {"plugin": key})
         else:
-            self._act("schedule.run", ("schedules",), _schedule)
+            self._call_for_selected("schedule.run", ("schedules",), _schedule)
 
     def action_pause(self) -> None:
         if (key := self._key(("schedules",))) is not None:
-            self._do("schedule.resume" if key in self._paused else "schedule.pause", _schedule(key))
+            self._call_operation(
+                "schedule.resume" if key in self._paused else "schedule.pause", _schedule(key)
+            )
 
     def action_details(self) -> None:
         if (key := self._key(("jobs", "runs", "failed"))) is not None:
@@ -314,11 +316,11 @@ class WatchApp(App[None]):
             return
         self.call_from_thread(self.push_screen, Details(job, self._call, self._show_job))
 
-    def _act(
+    def _call_for_selected(
         self, operation: str, tables: tuple[str, ...], given: Callable[[str], Mapping[str, object]]
     ) -> None:
         if (key := self._selected_key(tables)) is not None:
-            self._do(operation, given(key))
+            self._call_operation(operation, given(key))
 
     def _selected_key(self, tables: tuple[str, ...]) -> str | None:
         """Return the key of the selected row; None, with a note on the screen, if no row is selected."""
@@ -328,7 +330,7 @@ class WatchApp(App[None]):
         return key
 
     @work(thread=True)
-    def _do(self, operation: str, given: Mapping[str, object]) -> None:
+    def _call_operation(self, operation: str, given: Mapping[str, object]) -> None:
         """Call an operation in a thread, so that the screen does not block."""
         try:
             self._call(operation, given)

@@ -91,7 +91,7 @@ class WebhookApplication(HttpApplication[WebhookExchange]):
             return JsonResponse(content=encode(await health(self._context, exchange.peer, headers)))
         endpoint = find_endpoint(self._context.snapshot(), scope["path"])
         exchange.endpoint = endpoint.name
-        _require_method(scope, *_methods(endpoint))
+        _require_method(scope, *_allowed_methods(endpoint))
         self._context.refuse_when_stopping()
         body = await read_body(
             scope,
@@ -165,7 +165,7 @@ class WebhookApplication(HttpApplication[WebhookExchange]):
         )
 
 
-def _methods(endpoint: WebhookEndpoint) -> tuple[str, ...]:
+def _allowed_methods(endpoint: WebhookEndpoint) -> tuple[str, ...]:
     """A browser that is redirected to an endpoint sends GET; it can only have a token in its address."""
     is_url_token = endpoint.scheme.form is SignatureForm.URL_TOKEN
     return ("POST", "GET", "HEAD") if is_url_token else ("POST",)

@@ -89,7 +89,7 @@ def back_up(
     ConflictError if the target exists or a file changes meanwhile; StoreError for a missing or damaged store.
     """
     target = _target(opened, wanted)
-    directory, base = _normalize(opened.loaded.directory), _base(opened, wanted)
+    directory, base = _normalize(opened.loaded.directory), _base_directory(opened, wanted)
     parts, left_out, secrets = _collect(opened, wanted)
     store = _find_store(opened, wanted, files)
     on_server = opened.snapshot.state.name if isinstance(opened.snapshot.state, PostgresLocation) else None
@@ -211,7 +211,7 @@ def _script_file(settings: PluginSettings, directory: Path) -> Path | None:
     return next((path for path in places if path.is_relative_to(base) and path.is_file()), None)
 
 
-def _base(opened: OpenedConfiguration, wanted: BackupRequest) -> Path | None:
+def _base_directory(opened: OpenedConfiguration, wanted: BackupRequest) -> Path | None:
     """The directory that holds the configuration's directory and its relative plugin roots; None if that is
     the configuration's directory.
     """

@@ -36,13 +36,13 @@ def sample_payload(schema: JsonSchema | None) -> JsonObject:
 def _value(schema: JsonValue, root: JsonObject, depth: int) -> JsonValue:
     if not isinstance(schema, dict) or depth > _MAX_DEPTH:
         return None
-    if (given := _given(schema)) is not None:
+    if (given := _declared_value(schema)) is not None:
         return given
     for word in ("anyOf", "oneOf"):
         if isinstance(choices := schema.get(word), list) and choices:
-            return _value({**_without(schema, word), **_object(choices[0])}, root, depth + 1)
+            return _value({**_without_key(schema, word), **_object(choices[0])}, root, depth + 1)
     if isinstance(parts := schema.get("allOf"), list):
-        return _value(_merge_all([_without(schema, "allOf"), *map(_object, parts)]), root, depth + 1)
+        return _value(_merge_all([_without_key(schema, "allOf"), *map(_object, parts)]), root, depth + 1)
     if isinstance(reference := schema.get("$ref"), str):
         found: JsonValue = root
         for name in reference.removeprefix("#").strip("/").split("/"):
@@ -51,7 +51,7 @@ def _value(schema: JsonValue, root: JsonObject, depth: int) -> JsonValue:
     return _of_type(schema, root, depth)
 
 
-def _given(schema: JsonObject) -> JsonValue:
+def _declared_value(schema: JsonObject) -> JsonValue:
     """A value that the schema itself gives."""
     for word in ("const", "default", "example"):
         if word in schema:
@@ -72,7 +72,7 @@ def _of_type(schema: JsonObject, root: JsonObject, depth: int) -> JsonValue:
         case "object":
             return _fields(schema, root, depth)
         case "array":
-            count = max(_whole(schema.get("minItems")), 1 if "items" in schema else 0)
+            count = max(_count_or_zero(schema.get("minItems")), 1 if "items" in schema else 0)
             return [_value(schema.get("items"), root, depth + 1) for _ in range(count)]
         case "integer":
             return _bounded(schema)
@@ -84,7 +84,7 @@ def _of_type(schema: JsonObject, root: JsonObject, depth: int) -> JsonValue:
             return None
         case _:
             text = _TEXTS.get(str(schema.get("format")), "text")
-            text = text.ljust(_whole(schema.get("minLength")), "x")
+            text = text.ljust(_count_or_zero(schema.get("minLength")), "x")
             longest = schema.get("maxLength")
             return text[:longest] if isinstance(longest, int) else text
 
@@ -127,7 +127,7 @@ def _merge_all(parts: list[JsonObject]) -> JsonObject:
     return merged
 
 
-def _without(schema: JsonObject, word: str) -> JsonObject:
+def _without_key(schema: JsonObject, word: str) -> JsonObject:
     return {name: value for name, value in schema.items() if name != word}
 
 
@@ -139,5 +139,5 @@ def _list(value: JsonValue) -> list[JsonValue]:
     return value if isinstance(value, list) else []
 
 
-def _whole(value: JsonValue) -> int:
+def _count_or_zero(value: JsonValue) -> int:
     return value if isinstance(value, int) and value > 0 else 0

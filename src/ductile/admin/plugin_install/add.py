@@ -69,7 +69,7 @@ def plan_addition(
     sealed = read_checksums(directory) is not None
     known = opened.loaded.model.plugins.get(name)
     change, given = None, settings or {}
-    value = _entry(name, candidate, given)
+    value = _plugin_entry(name, candidate, given)
     if known is None:
         change = change_setting(config_path, environ, f"plugins.{name}", value, dry_run=True, lock=sealed)
     elif (known.uses or name) != candidate.name or known.run is not None:
@@ -98,7 +98,7 @@ def plan_addition(
     )
 
 
-def _entry(name: str, candidate: Candidate, settings: JsonObject) -> str:
+def _plugin_entry(name: str, candidate: Candidate, settings: JsonObject) -> str:
     """The value of the plugin's key, as YAML. Required keys are not made up: without them it does not run."""
     entry: JsonObject = {} if name == candidate.name else {"uses": candidate.name}
     return json.dumps(entry | ({"config": settings} if settings else {}))

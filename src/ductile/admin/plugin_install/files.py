@@ -32,7 +32,7 @@ def stage_plugin(root: Path, name: str, tree: SourceTree, record: SourceRecord) 
 
     Who can read the root can read the files; only their owner can change them.
     """
-    staged = _staged(root, name)
+    staged = _staged_path(root, name)
     try:
         make_private_directory(root)
         shared = root.stat().st_mode & 0o055
@@ -58,7 +58,7 @@ def stage_plugin(root: Path, name: str, tree: SourceTree, record: SourceRecord) 
 
 def put_in_place(root: Path, name: str) -> None:
     """Give the staged files the name of the plugin; files that have it become `.NAME.old`, in one step."""
-    staged, place, old = _staged(root, name), root / name, _kept(root, name)
+    staged, place, old = _staged_path(root, name), root / name, _kept_path(root, name)
     try:
         if not os.path.lexists(place):
             staged.rename(place)
@@ -76,18 +76,18 @@ def put_in_place(root: Path, name: str) -> None:
 
 def restore_previous(root: Path, name: str) -> None:
     """Put the files back that the last `put_in_place` has replaced, if there are any."""
-    if _kept(root, name).is_dir():
-        _remove(_staged(root, name))
-        _kept(root, name).rename(_staged(root, name))
+    if _kept_path(root, name).is_dir():
+        _remove(_staged_path(root, name))
+        _kept_path(root, name).rename(_staged_path(root, name))
         put_in_place(root, name)
-        _remove(_kept(root, name))
+        _remove(_kept_path(root, name))
 
 
 def take_away(root: Path, name: str) -> None:
     """Remove the plugin: first its name, so that it is never there in part."""
     try:
-        _remove(_kept(root, name))
-        (root / name).rename(_kept(root, name))
+        _remove(_kept_path(root, name))
+        (root / name).rename(_kept_path(root, name))
         sync_directory(root)
     except OSError as error:
         raise file_error(f"cannot remove {root / name}", error) from error
@@ -97,22 +97,26 @@ def take_away(root: Path, name: str) -> None:
 def finish_interrupted(root: Path, name: str) -> None:
     """Repair what a killed command left: a plugin whose files had been moved away gets them back."""
     with suppress(OSError):
-        if _kept(root, name).is_dir() and _staged(root, name).is_dir() and not os.path.lexists(root / name):
-            _kept(root, name).rename(root / name)
+        if (
+            _kept_path(root, name).is_dir()
+            and _staged_path(root, name).is_dir()
+            and not os.path.lexists(root / name)
+        ):
+            _kept_path(root, name).rename(root / name)
     discard_leftovers(root, name)
 
 
 def discard_leftovers(root: Path, name: str) -> None:
     """Remove what is kept of earlier files, and what was not put in place."""
-    for leftover in (_staged(root, name), _kept(root, name)):
+    for leftover in (_staged_path(root, name), _kept_path(root, name)):
         _remove(leftover)
 
 
-def _staged(root: Path, name: str) -> Path:
+def _staged_path(root: Path, name: str) -> Path:
     return root / f".{name}.new"
 
 
-def _kept(root: Path, name: str) -> Path:
+def _kept_path(root: Path, name: str) -> Path:
     return root / f".{name}.old"
 
 

@@ -88,7 +88,7 @@ def create(invocation: Invocation) -> CommandResult:
     about="Read from the files of this machine; with --url, those of the daemon.",
 )
 def list_tokens(invocation: Invocation) -> CommandResult:
-    response = _found(invocation)
+    response = _list_tokens(invocation)
 
     def text(console: Console) -> str:
         if not response["tokens"]:
@@ -123,7 +123,7 @@ def show(invocation: Invocation) -> CommandResult:
         wanted = find_row(list_rows(invocation.config, invocation.environ), invocation.text("NAME"))
         connection = _connection(invocation)
         if connection is None:
-            row = next(token for token in _found(invocation)["tokens"] if token["name"] == wanted.name)
+            row = next(token for token in _list_tokens(invocation)["tokens"] if token["name"] == wanted.name)
         else:  # it knows how much of the limits is used
             row = exchange(invocation, connection, "token.show", {"name": wanted.name})
 
@@ -277,7 +277,7 @@ def _given_value(invocation: Invocation) -> str | None:
     return sys.stdin.read() if invocation.switch("stdin") else None
 
 
-def _found(invocation: Invocation) -> Document:
+def _list_tokens(invocation: Invocation) -> Document:
     if invocation.remote is not None:
         return request_daemon(invocation, "token.list", {})
     from datetime import UTC, datetime

@@ -83,10 +83,10 @@ def _token_row(entry: MapNode, path: KeyPath, directory: Path) -> TokenRow:
         file=entry.location.file,
         line=entry.location.line,
         path=path,
-        variable=_referred(entry.get("token" if inline else "key")),
+        variable=_referenced_variable(entry.get("token" if inline else "key")),
         scopes_file=scopes_file,
         inline=inline,
-        previous_variable=None if inline else _referred(entry.get("previous_key")),
+        previous_variable=None if inline else _referenced_variable(entry.get("previous_key")),
         previous_expires_at=None if inline else _instant(entry.get("previous_expires_at")),
     )
 
@@ -99,7 +99,7 @@ def _text(node: Node | None) -> str | None:
     return node.text if isinstance(node, ScalarNode) else None
 
 
-def _referred(node: Node | None) -> str | None:
+def _referenced_variable(node: Node | None) -> str | None:
     """The variable that a value refers to; None for a value in the file itself."""
     reference = _REFERENCE.fullmatch((_text(node) or "").strip())
     return reference["name"] if reference else None

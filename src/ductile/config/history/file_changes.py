@@ -279,7 +279,9 @@ def _replace_files(directory: Path, replacements: tuple[FileReplacement, ...]) -
         missing.append(
             (
                 replacement.name,
-                None if replacement.after is None else _kept(directory, replacement.name, replacement.after),
+                None
+                if replacement.after is None
+                else _require_kept(directory, replacement.name, replacement.after),
             )
         )
     for name, data in missing:
@@ -290,7 +292,7 @@ def _replace_files(directory: Path, replacements: tuple[FileReplacement, ...]) -
             write_atomically(directory / name, data)
 
 
-def _kept(directory: Path, name: str, content_hash: str) -> bytes:
+def _require_kept(directory: Path, name: str, content_hash: str) -> bytes:
     data = read_kept(directory, content_hash)
     if data is None:
         raise IntegrityError(

@@ -59,9 +59,9 @@ def _check(
     reference: str, path: KeyPath, known: Claims, everything: Claims, report: ValidationReport
 ) -> None:
     keys = tuple(reference.removeprefix(_CONTEXT).split("."))
-    if keys[0] in CONTEXT_NAMES or _covers(known, keys):
+    if keys[0] in CONTEXT_NAMES or _may_give(known, keys):
         return
-    if _covers(everything, keys):
+    if _may_give(everything, keys):
         message = f"nothing that runs before this claims {reference}"
         hint = (
             "claim it with `baggage` in an earlier step, not in a later one or inside a branch of a split, "
@@ -76,7 +76,7 @@ def _check(
     report.error(path, message, hint=hint)
 
 
-def _covers(claims: Claims, keys: tuple[str, ...]) -> bool:
+def _may_give(claims: Claims, keys: tuple[str, ...]) -> bool:
     """Whether a claim may give the reference a value: one of the two paths begins with the other."""
     return any(all(one == other for one, other in zip(keys, target, strict=False)) for target in claims)
 

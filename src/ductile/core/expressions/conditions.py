@@ -100,16 +100,16 @@ class _Evaluator(NamedTuple):
                 compared = self._compare(condition)
                 return ConditionResult(is_true=compared.is_true, deciding=(compared,), evaluated=(compared,))
             case AllOf(parts):
-                return self._until(parts, stop_at=False)
+                return self._evaluate_parts(parts, stop_at=False)
             case AnyOf(parts):
-                return self._until(parts, stop_at=True)
+                return self._evaluate_parts(parts, stop_at=True)
             case Not(part):
                 inner = self.evaluate(part)
                 return ConditionResult(
                     is_true=not inner.is_true, deciding=inner.deciding, evaluated=inner.evaluated
                 )
 
-    def _until(self, parts: tuple[Condition, ...], *, stop_at: bool) -> ConditionResult:
+    def _evaluate_parts(self, parts: tuple[Condition, ...], *, stop_at: bool) -> ConditionResult:
         """The first part with the result `stop_at` decides alone; without one all parts decide together."""
         deciding: tuple[ComparisonResult, ...] = ()
         evaluated: tuple[ComparisonResult, ...] = ()

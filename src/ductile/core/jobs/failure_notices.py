@@ -47,7 +47,7 @@ class ReportedFailure(Value):
 
     @property
     def name(self) -> str:
-        return _name(self.plugin, self.command)
+        return _target_name(self.plugin, self.command)
 
 
 class FailureGroup(Value):
@@ -122,7 +122,7 @@ def notice_payload(groups: Sequence[FailureGroup]) -> JsonObject:
     count = sum(group.count for group in groups)
     reasons: dict[str, dict[str, int]] = {}
     for group in groups:
-        of_plugin = reasons.setdefault(_key(group), {})
+        of_plugin = reasons.setdefault(_plugin_key(group), {})
         of_plugin[group.reason] = of_plugin.get(group.reason, 0) + group.count
     by_plugin: JsonObject = {
         name: {"count": sum(counts.values()), "reasons": {**counts}} for name, counts in reasons.items()
@@ -178,9 +178,9 @@ def _line(failure: ReportedFailure) -> str:
     return shown if len(shown) <= _MAX_LINE else f"{shown[:_MAX_LINE]}…"
 
 
-def _name(plugin: str, command: str) -> str:
+def _target_name(plugin: str, command: str) -> str:
     return f"pipeline {command}" if plugin == RUN_PLUGIN else f"{plugin} {command}"
 
 
-def _key(group: FailureGroup) -> str:
+def _plugin_key(group: FailureGroup) -> str:
     return f"pipeline:{group.command}" if group.plugin == RUN_PLUGIN else group.plugin

@@ -133,15 +133,15 @@ def describe_rule(rule: ScheduleRule) -> str:
     if rule.jitter:
         parts.append(f"±{format_duration(rule.jitter / 2)}")
     if rule.preferred_window is not None:
-        parts.append(f"within {_hours(rule.preferred_window)}")
+        parts.append(f"within {_window_text(rule.preferred_window)}")
     if rule.only_between is not None:
-        parts.append(f"only {_hours(rule.only_between)}")
+        parts.append(f"only {_window_text(rule.only_between)}")
     if rule.not_on:
         parts.append(f"not on {', '.join(_WEEKDAYS[day] for day in sorted(rule.not_on))}")
     return " ".join(parts)
 
 
-def _hours(hours: DailyWindow) -> str:
+def _window_text(hours: DailyWindow) -> str:
     return f"{hours.start:%H:%M}-{hours.end:%H:%M}"
 
 
@@ -331,22 +331,22 @@ def window_around(window: DailyWindow, instant: datetime, zone: ZoneInfo) -> tup
     crosses = window.end <= window.start
     begin = local.date() - _DAY if crosses and local.time() < window.end else local.date()
     end = begin + _DAY if crosses else begin
-    return _at(begin, window.start, zone), _at(end, window.end, zone)
+    return _instant_at(begin, window.start, zone), _instant_at(end, window.end, zone)
 
 
 def day_around(instant: datetime, zone: ZoneInfo) -> tuple[datetime, datetime]:
     """Return begin and end (excluded) of the calendar day of the zone around an instant."""
     today = instant.astimezone(zone).date()
-    return _at(today, time(), zone), _at(today + _DAY, time(), zone)
+    return _instant_at(today, time(), zone), _instant_at(today + _DAY, time(), zone)
 
 
 def window_start_after(window: DailyWindow, instant: datetime, zone: ZoneInfo) -> datetime:
     """Return the first start of the window after the instant."""
     day = instant.astimezone(zone).date()
-    while (opening := _at(day, window.start, zone)) <= instant:
+    while (opening := _instant_at(day, window.start, zone)) <= instant:
         day += _DAY
     return opening
 
 
-def _at(day: date, moment: time, zone: ZoneInfo) -> datetime:
+def _instant_at(day: date, moment: time, zone: ZoneInfo) -> datetime:
     return instant_of_wall_time(datetime.combine(day, moment), zone)

@@ -189,8 +189,8 @@ async def _compare_runs(
         or step.id == failed.id
         or (step.completed_at is not None and step.completed_at <= failed.created_at)
     ]
-    before = [await _trace(context, good, step) for step in good.steps[:MAX_COMPARED_STEPS]]
-    now = [await _trace(context, record, step) for step in upstream[:MAX_COMPARED_STEPS]]
+    before = [await _trace_step(context, good, step) for step in good.steps[:MAX_COMPARED_STEPS]]
+    now = [await _trace_step(context, record, step) for step in upstream[:MAX_COMPARED_STEPS]]
     outputs = diff.changed_outputs(before, now)
     missing = await _missing_references(context, record, failed)
     chosen = diff.first_change(outputs, missing)
@@ -245,7 +245,7 @@ def first_failed(record: RunRecord) -> Job | None:
     return min(bad, key=lambda step: step.completed_at or step.created_at, default=None)
 
 
-async def _trace(context: OperationContext, record: RunRecord, member: Job) -> StepTrace:
+async def _trace_step(context: OperationContext, record: RunRecord, member: Job) -> StepTrace:
     whole = await context.store.get_job(member.id)
     row = record.executions.get(member.id)
     return StepTrace(

@@ -185,7 +185,7 @@ def check_space(filesystem: os.statvfs_result, where: str) -> DoctorFinding:
 
 
 def listener_findings(snapshot: Snapshot, *, daemon_runs: bool) -> Iterator[DoctorFinding]:
-    listeners = _listeners(snapshot)
+    listeners = _listen_addresses(snapshot)
     for key, address in listeners:
         error = None if daemon_runs else _bind_error(address)
         if error is None:
@@ -201,7 +201,7 @@ def listener_findings(snapshot: Snapshot, *, daemon_runs: bool) -> Iterator[Doct
 
 def refuse_taken_addresses(snapshot: Snapshot) -> None:
     """Raise `ConflictError` if a daemon could not start because an address cannot be listened on."""
-    for key, address in _listeners(snapshot):
+    for key, address in _listen_addresses(snapshot):
         if (error := _bind_error(address)) is not None:
             raise ConflictError(
                 f"{address} cannot be listened on: {error}",
@@ -210,7 +210,7 @@ def refuse_taken_addresses(snapshot: Snapshot) -> None:
             )
 
 
-def _listeners(snapshot: Snapshot) -> list[tuple[str, str]]:
+def _listen_addresses(snapshot: Snapshot) -> list[tuple[str, str]]:
     """The configuration key and the address of each listener."""
     api = [("api.listen", snapshot.api.listen)] if snapshot.api.enabled else []
     return api + ([("webhooks.listen", snapshot.webhooks_listen)] if snapshot.webhooks_enabled else [])

@@ -272,7 +272,7 @@ def _evidence(records: _JobRecords) -> list[str]:
     return lines
 
 
-def _seconds(duration: timedelta) -> str:
+def _duration_text(duration: timedelta) -> str:
     return "less than 1 ms" if duration < timedelta(milliseconds=1) else f"{duration.total_seconds():.3f} s"
 
 
@@ -284,7 +284,7 @@ def _execution_text(row: LogRow) -> str:
     parts = (
         [error] if error and error.startswith("exited with ") else [part for part in (ended, error) if part]
     )
-    took = "" if row.duration is None else f" after {_seconds(row.duration)}"
+    took = "" if row.duration is None else f" after {_duration_text(row.duration)}"
     # Some errors quote the end of stderr already.
     stderr = None if succeeded or "stderr ends with: " in (row.error or "") else first_line(row.stderr)
     tail = f" It wrote to stderr: {stderr}" if stderr else ""

@@ -65,12 +65,12 @@ async def _why_held(context: OperationContext, job: Job) -> WaitExplanation | No
             due = time_text(job.next_retry_at)
             return WaitExplanation(why=f"{attempt_text(job)} is due at {due}. The one before: {error}")
         case Hold.KEY:
-            return await _behind(context, job, "has the same dedupe key and has not ended")
+            return await _explain_blocker(context, job, "has the same dedupe key and has not ended")
         case Hold.PREDECESSOR:
-            return await _behind(context, job, "goes first and has not ended")
+            return await _explain_blocker(context, job, "goes first and has not ended")
         case Hold.SUSPECT:
             why = "ran when the daemon died too, and such jobs are tried one at a time"
-            return await _behind(context, job, why)
+            return await _explain_blocker(context, job, why)
         case Hold.RUN:
             record = await context.store.get_run(job.id)
             if record is None:
@@ -80,7 +80,7 @@ async def _why_held(context: OperationContext, job: Job) -> WaitExplanation | No
             return None
 
 
-async def _behind(context: OperationContext, job: Job, why: str) -> WaitExplanation:
+async def _explain_blocker(context: OperationContext, job: Job, why: str) -> WaitExplanation:
     """The job in the way, and the first of the jobs that this one waits for in turn."""
     direct = await context.store.blocking_job(job.id)
     if direct is None:

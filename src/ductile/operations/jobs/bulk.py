@@ -201,7 +201,7 @@ async def _change_jobs(
 ) -> ChangedJobs:
     _require_filter(given_filters(request, JobFilters))
     where = await resolve_filters(context, request)
-    statuses = _chosen(where.status, changeable)
+    statuses = _require_changeable(where.status, changeable)
     matched, found = 0, dict[str, Job]()
     for status in statuses:
         one: JobFilter = replace(where, status=status)
@@ -307,7 +307,7 @@ def _require_filter(given: Sequence[str]) -> None:
         )
 
 
-def _chosen(status: JobStatus | None, changeable: tuple[JobStatus, ...]) -> tuple[JobStatus, ...]:
+def _require_changeable(status: JobStatus | None, changeable: tuple[JobStatus, ...]) -> tuple[JobStatus, ...]:
     if status is None:
         return changeable
     if status not in changeable:
@@ -336,7 +336,7 @@ async def _change_all(
     changed, refusals, stopped = 0, list[Refusal](), None
     for batch in batches(selected, apart, _BATCH):
         for item, error in zip(
-            batch, await asyncio.gather(*(_try(change, target) for target in batch)), strict=True
+            batch, await asyncio.gather(*(_change_one(change, target) for target in batch)), strict=True
         ):
             match error:
                 case None:
@@ -352,7 +352,7 @@ async def _change_all(
     return _Progress(changed=changed, refusals=refusals, stopped=stopped)
 
 
-async def _try(change: Callable[[T], Awaitable[None]], item: T) -> DuctileError | None:
+async def _change_one(change: Callable[[T], Awaitable[None]], item: T) -> DuctileError | None:
     try:
         await change(item)
     except DuctileError as error:

@@ -197,7 +197,7 @@ async def follow_log(context: OperationContext, request: FollowLog) -> NewExecut
 
     async def look(last: bool, stopping: bool) -> NewExecutions | None:
         # The executions first: the output of one is complete before its end is stored.
-        rows = await _after(context, where, request.after)
+        rows = await _executions_after(context, where, request.after)
         read = live.read(None, request.position) if request.live else NOTHING_READ
         output = [
             live_output_text(piece)
@@ -215,7 +215,7 @@ async def follow_log(context: OperationContext, request: FollowLog) -> NewExecut
     return await follow(context, request.timeout, look, also)
 
 
-async def _after(context: OperationContext, where: LogFilter, after: int) -> list[LogRow]:
+async def _executions_after(context: OperationContext, where: LogFilter, after: int) -> list[LogRow]:
     """Executions after a number, oldest first. Pages go from the newest back, so all of them are read."""
     rows: list[LogRow] = []
     cursor: str | None = None

@@ -99,7 +99,7 @@ async def rerun_job(context: OperationContext, request: RerunJob) -> RerunSubmit
     submission = _new_submission(context, request, old, old_input, options)
     if request.dry_run:
         return PlannedRerun(**described)
-    job = _job_in(submission)
+    job = _new_job(submission)
     _refuse_key_of_another(await find_key_holder(context, options, job), old, old_input)
     expect_follower(context, job.id, follow=request.follow)
     (result,) = await context.enqueue(submission)
@@ -151,10 +151,10 @@ def _refuse_unfit(context: OperationContext, old: Job, payload: JsonObject | Non
             refuse_invalid_payload(plugin, old.command, payload)
     if payload is not None:
         # Another payload is a new call, which needs the right to make it.
-        context.require_scope(*_needed(snapshot, old))
+        context.require_scope(*_required_scopes(snapshot, old))
 
 
-def _needed(snapshot: Snapshot, old: Job) -> tuple[str, ...]:
+def _required_scopes(snapshot: Snapshot, old: Job) -> tuple[str, ...]:
     if old.plugin == RUN_PLUGIN:
         return needed_to_run(snapshot, RUN_PLUGIN)
     return needed_for(snapshot, old.plugin, old.command)
@@ -180,7 +180,7 @@ async def _find_input(context: OperationContext, old: Job, given: JsonObject | N
     return _OldInput(payload=old.payload if given is None else given, event=event)
 
 
-def _job_in(submission: Submission) -> NewJob:
+def _new_job(submission: Submission) -> NewJob:
     return submission.jobs[0] if submission.jobs else submission.runs[0].job
 
 

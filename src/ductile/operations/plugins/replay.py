@@ -248,7 +248,7 @@ class _Replayer:
         verdicts = Counter(job.verdict for job in self._jobs)
         return PluginReplay(
             plugin=plugin.name,
-            candidate=_described(plugin),
+            candidate=_candidate_text(plugin),
             passed=all(verdict in HARMLESS for verdict in verdicts),
             counts={str(verdict): verdicts[verdict] for verdict in ReplayVerdict if verdicts[verdict]},
             jobs=self._jobs,
@@ -323,7 +323,7 @@ def _baseline(active: Snapshot, candidate: Snapshot, request: ReplayPlugin) -> S
     return active if is_same_program and ours.config_hash != theirs.config_hash else None
 
 
-def _described(plugin: PluginInstance) -> str:
+def _candidate_text(plugin: PluginInstance) -> str:
     if plugin.installed is None:
         return plugin.uses
     if plugin.installed.script is not None:

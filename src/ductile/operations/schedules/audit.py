@@ -102,10 +102,10 @@ async def audit_history(
     # The one instant of an `after` depends on the start of the daemon, so its fingerprint does too.
     is_after = rule is not None and isinstance(rule.trigger, After)
     if rule is None or not (is_after or fingerprint_of(rule, context.now()) == entry.fingerprint):
-        return _unproven("the schedule was changed after these were due")
+        return _unproven_audit("the schedule was changed after these were due")
     checked = _rows_under_rule(rule, entry, [*rows, *_deferred(entry, rows)])
     if not checked:
-        return _unproven("nothing has been due since the schedule was last changed")
+        return _unproven_audit("nothing has been due since the schedule was last changed")
     since = checked[0].nominal_at
     last = until = max(row.until_at or row.nominal_at for row in checked)
     if newest and entry.nominal_at is not None:
@@ -128,7 +128,7 @@ async def audit_history(
     )
 
 
-def _unproven(about: str) -> HistoryAudit:
+def _unproven_audit(about: str) -> HistoryAudit:
     return HistoryAudit(complete=None, from_at=None, to_at=None, gaps=(), about=about)
 
 

@@ -146,7 +146,7 @@ async def show_digest(context: OperationContext, request: ShowDigest) -> Digest:
                 dropped=plugin.dropped,
                 gone=plugin.gone,
                 example=plugin.latest_id,
-                error=_short(plugin.last_error),
+                error=_short_error(plugin.last_error),
             )
             for plugin in rows.lost
         ],
@@ -196,7 +196,7 @@ async def _failed(context: OperationContext, group: EndingGroup) -> FailedGroup:
         first=time_text(group.first_at),
         last=time_text(group.last_at),
         example=group.latest.job_id,
-        error=_short(group.latest.error),
+        error=_short_error(group.latest.error),
         fix=fix,
     )
 
@@ -228,7 +228,7 @@ async def _waiting(context: OperationContext, rows: DigestRows) -> list[WaitingG
             why = (await why_waiting(context, job)).why
             found.append(
                 WaitingGroupReport(
-                    plugin=group.plugin, jobs=group.jobs, oldest=group.oldest_id, why=_short(why) or ""
+                    plugin=group.plugin, jobs=group.jobs, oldest=group.oldest_id, why=_short_error(why) or ""
                 )
             )
     return found
@@ -276,6 +276,6 @@ def _next_commands(shown: Mapping[str, Sequence[Any]]) -> list[str]:
     return commands
 
 
-def _short(text: str | None) -> str | None:
+def _short_error(text: str | None) -> str | None:
     line = first_line(text)
     return line if line is None or len(line) <= _MAX_TEXT else f"{line[: _MAX_TEXT - 1]}…"

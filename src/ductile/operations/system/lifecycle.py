@@ -150,7 +150,7 @@ async def show_value(context: OperationContext, request: ShowConfigValue) -> Con
     value: Any = context.snapshot().redacted
     if request.key is not None:
         for part in parse_key(request.key):
-            found = part if not isinstance(value, list) or isinstance(part, int) else _index(part)
+            found = part if not isinstance(value, list) or isinstance(part, int) else _list_index(part)
             try:
                 value = value[found]
             except (LookupError, TypeError):
@@ -158,7 +158,7 @@ async def show_value(context: OperationContext, request: ShowConfigValue) -> Con
     return ConfigValue(key=request.key, value=value)
 
 
-def _index(part: str) -> int:
+def _list_index(part: str) -> int:
     """The index of an entry that is written as in `routes.0`; none that exists for another text."""
     return int(part) if part.isascii() and part.isdigit() else 1 << 31
 

@@ -173,7 +173,7 @@ async def create_token(context: OperationContext, request: CreateToken) -> Token
     on disk could not be loaded with it.
     """
     check_covered(context, request.scopes)
-    reloader = await _ready(context)
+    reloader = await _require_loadable(context)
     change = partial(token_files.create_token, name=request.name, scopes=request.scopes, value=request.value)
     created = await _change(context, change, dry_run=request.dry_run)
     if created.written:
@@ -184,7 +184,7 @@ async def create_token(context: OperationContext, request: CreateToken) -> Token
 async def rotate_token(context: OperationContext, request: RotateToken) -> TokenRotated:
     """Give a token a new secret and put it in force. Raises as `create_token` does."""
     check_covered(context, find_row(await _rows(context), request.name).scopes)
-    reloader = await _ready(context)
+    reloader = await _require_loadable(context)
     change = partial(
         token_files.rotate_token,
         name=request.name,
@@ -291,7 +291,7 @@ def check_covered(context: OperationContext, scopes: Iterable[str]) -> None:
         )
 
 
-async def _ready(context: OperationContext) -> Reloader:
+async def _require_loadable(context: OperationContext) -> Reloader:
     """The reloader, if what is on disk can be loaded: a token that is written must come into force."""
     reloader = context.require_engine().reloader
     await _check_disk(reloader)

@@ -172,12 +172,12 @@ class ForkServerClient:
         """Let the server reap a process that it has reported as exited."""
         del self._running[pid]
         self._send({"do": "reap", "pid": pid})
-        self._changed()
+        self._on_changed()
 
     def retire(self) -> None:
         """Request no more processes; the server ends when the last of its processes has ended."""
         self._usable = False
-        self._changed()
+        self._on_changed()
 
     def kill(self) -> None:
         """Kill a server that does not respond. Its processes are lost."""
@@ -193,7 +193,7 @@ class ForkServerClient:
             self.kill()
             await asyncio.wait(waiting)
 
-    def _changed(self) -> None:
+    def _on_changed(self) -> None:
         if self.idle and not self._usable:
             self._disconnect()
         self._on_change(self)

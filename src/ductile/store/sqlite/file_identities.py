@@ -73,9 +73,9 @@ class FileIdentities:
             except PermissionError:
                 continue  # it may exist: permissions of a directory were changed
             except OSError as error:
-                raise _lost(f"{path} cannot be found any more: {error.strerror}") from error
+                raise _lost_error(f"{path} cannot be found any more: {error.strerror}") from error
             if identity != known:
-                raise _lost(f"{path} was removed or replaced while it was in use")
+                raise _lost_error(f"{path} was removed or replaced while it was in use")
 
 
 def _identity(path: str) -> _Identity | None:
@@ -86,7 +86,7 @@ def _identity(path: str) -> _Identity | None:
     return status.st_dev, status.st_ino
 
 
-def _lost(message: str) -> StoreFailedError:
+def _lost_error(message: str) -> StoreFailedError:
     return StoreFailedError(
         message,
         hint="Nothing more is accepted. The daemon writes the store back from what it still has open, and "

@@ -60,7 +60,7 @@ def charge_jobs(session: Session, charge: TokenCharge, wanted: Mapping[str, int]
         for period in Period:
             after = _add(session, token, target, period, jobs=jobs)
             periods[target, period] = PeriodUsage(jobs=after.jobs - jobs, cost=after.cost)
-    running = _unfinished(session, token)
+    running = _unfinished_by_target(session, token)
     before = {target: running.get(target, 0) - jobs for target, jobs in counted.items()}
     usage = TokenUsage(periods=periods, running=before)
     refusal = decide_refusal(limits, usage, wanted, parse_timestamp(session.timestamp))
@@ -75,7 +75,7 @@ def read_token_usage(session: Session, token: str) -> TokenUsage:
         period = Period(name)
         if parse_timestamp(started_at) == period_start(period, session.now):
             periods[target, period] = PeriodUsage(jobs=jobs, cost=cost)
-    return TokenUsage(periods=periods, running=_unfinished(session, token))
+    return TokenUsage(periods=periods, running=_unfinished_by_target(session, token))
 
 
 def _add(
@@ -96,7 +96,7 @@ def _add(
     return PeriodUsage(jobs=row[0], cost=row[1])
 
 
-def _unfinished(session: Session, token: str) -> dict[str, int]:
+def _unfinished_by_target(session: Session, token: str) -> dict[str, int]:
     """Return the unfinished jobs by target, and all of them."""
     targets: Counter[str] = Counter()
     for plugin, command, count in session.fetch_all("unfinished_of_token", token=token):

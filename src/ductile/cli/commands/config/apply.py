@@ -60,7 +60,7 @@ def apply(invocation: Invocation) -> CommandResult:
 )
 def rollback(invocation: Invocation) -> CommandResult:
     if invocation.switch("finish") or invocation.switch("undo"):
-        return _resume(invocation)
+        return _finish_or_undo(invocation)
     if invocation.remote is not None:
         return apply_files(invocation, "rollback")
     from ductile.admin.apply import plan_rollback
@@ -84,7 +84,7 @@ def apply_files(
     """Write these contents, then seal and load what is on disk; with --url the daemon there does it."""
     dry_run = invocation.switch("dry_run")
     if invocation.remote is not None:
-        with _waiting(invocation):
+        with _waiting_shown(invocation):
             done = request_daemon(invocation, timeout=None if invocation.switch("drain") else DAEMON_TIMEOUT)
         return CommandResult(done, lambda console: _text(done, console, dry_run=dry_run, command=command))
     done = apply_here(invocation, command, contents or {}, runs=daemon_runs(invocation))
@@ -160,7 +160,7 @@ def _files(plan: LocalPlan) -> list[Document]:
     return [to_builtins(file) for file in plan.files]
 
 
-def _waiting(invocation: Invocation) -> AbstractContextManager[object]:
+def _waiting_shown(invocation: Invocation) -> AbstractContextManager[object]:
     from contextlib import nullcontext
 
     drains = invocation.switch("drain") and not invocation.switch("dry_run")
@@ -181,7 +181,7 @@ def _reload(
         "drain_timeout": invocation.optional("timeout"),
     }
     try:
-        with _waiting(invocation):
+        with _waiting_shown(invocation):
             return request_daemon(
                 invocation, "system.reload", fields, timeout=None if drain else DAEMON_TIMEOUT
             )
@@ -192,7 +192,7 @@ def _reload(
         raise
 
 
-def _resume(invocation: Invocation) -> CommandResult:
+def _finish_or_undo(invocation: Invocation) -> CommandResult:
     """Complete or take back what a killed command left, then reload a running daemon."""
     from ductile.admin.apply import resume_change
     from ductile.errors import UsageError

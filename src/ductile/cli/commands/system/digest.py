@@ -22,12 +22,12 @@ _BELOW = "\t"
 def digest(response: Document, console: Console) -> str:
     more = response["more"]
     ran = ", ".join(f"{row['plugin']} {row['executions']}" for row in response["ran"])
-    since, until = _time(response["since"], console), _time(response["until"], console)
+    since, until = _instant(response["since"], console), _instant(response["until"], console)
     title = f"{fmt.count(response['executions'], 'execution')} from {since} to {until}"
     title = f"{title}{'' if response['complete'] else ' (not all are known)'}"
     lines = [console.style("bold", fmt.prose(title, console))]
     if ran:
-        lines.append(fmt.prose(f"{ran}{_rest(more, 'ran')}", console, "  "))
+        lines.append(fmt.prose(f"{ran}{_more_text(more, 'ran')}", console, "  "))
     rows = []
     for row in response["failed"]:
         error = f": {row['error']}" if row["error"] else ""
@@ -56,7 +56,7 @@ def digest(response: Document, console: Console) -> str:
         "breakers": (
             "Circuit breakers",
             [
-                f"{row['plugin']} {row['command']} {row['state']} since {_time(row['since'], console)}. "
+                f"{row['plugin']} {row['command']} {row['state']} since {_instant(row['since'], console)}. "
                 f"{console.hint(row['fix'])}"
                 for row in response["breakers"]
             ],
@@ -72,33 +72,33 @@ def digest(response: Document, console: Console) -> str:
         "config": (
             "Configuration changed",
             [
-                f"{_time(row['at'], console)} ({row['origin']}): {', '.join(row['plugins']) or 'no plugin'}"
+                f"{_instant(row['at'], console)} ({row['origin']}): {', '.join(row['plugins']) or 'no plugin'}"
                 for row in response["config"]
             ],
         ),
-        "starts": ("Daemon started", [_time(instant, console) for instant in response["starts"]]),
+        "starts": ("Daemon started", [_instant(instant, console) for instant in response["starts"]]),
     }
     for name, (title, items) in sections.items():
         if items:
-            body = "\n".join(_item(item, console) for item in items)
-            lines += fmt.section(title, body + _rest(more, name), console)
+            body = "\n".join(_item_text(item, console) for item in items)
+            lines += fmt.section(title, body + _more_text(more, name), console)
     lines += fmt.list_section("To see more", response["next"], console)
     return "\n".join(lines)
 
 
-def _time(instant: str, console: Console) -> str:
+def _instant(instant: str, console: Console) -> str:
     return instant if instant == "-" else fmt.time(instant, console)
 
 
 def _period(row: Document, console: Console) -> str:
-    first, last = _time(row["first"], console), _time(row["last"], console)
+    first, last = _instant(row["first"], console), _instant(row["last"], console)
     return f"at {first}" if first == last else f"{first} to {last}"
 
 
-def _item(text: str, console: Console) -> str:
+def _item_text(text: str, console: Console) -> str:
     below = text.startswith(_BELOW)
     return fmt.prose(text.removeprefix(_BELOW), console, "     " if below else "  ")
 
 
-def _rest(more: Document, name: str) -> str:
+def _more_text(more: Document, name: str) -> str:
     return f" and {more[name]} more" if name in more else ""

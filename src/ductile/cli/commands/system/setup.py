@@ -114,7 +114,7 @@ def print_script(invocation: Invocation) -> CommandResult:
     from ductile.errors import UsageError
 
     shell = invocation.text("SHELL")
-    following = _following()
+    following = _words_after()
     cases = "\n".join(f'    "{typed}") echo "{" ".join(after)}" ;;' for typed, after in following.items())
     words = _WORDS.format(cases=cases)
     lines = [f"complete -c ductile -n __ductile_first -f -a '{' '.join(following.pop(''))}'"]
@@ -131,7 +131,7 @@ def print_script(invocation: Invocation) -> CommandResult:
     return CommandResult({"shell": shell, "script": script}, script.rstrip("\n"))
 
 
-def _following() -> dict[str, list[str]]:
+def _words_after() -> dict[str, list[str]]:
     """The words that may follow each beginning of a command."""
     words = {"": [*first_words()]}
     for noun in NOUNS:
