@@ -35,7 +35,6 @@ plugins:
   google_calendar: {retry: {backoff_base: 10ms}}
   tell: {retry: {backoff_base: 10ms}}
 """
-TODAY = date.today()  # noqa: DTZ011 - plugins take the day of this machine, too
 
 
 def run(place: Place, *words: str) -> str:
@@ -65,7 +64,7 @@ def reports(place: Place) -> dict[str, Any]:
 
 
 def expected_week(
-    garmin: FakeGarmin, withings: FakeWithings, google: FakeGoogleCalendar, monday: date
+    garmin: FakeGarmin, withings: FakeWithings, google: FakeGoogleCalendar, monday: date, today: date
 ) -> dict[str, Any]:
     """What the report has to say, from what the watch recorded."""
     week = [monday + timedelta(days=n) for n in range(7)]
@@ -73,7 +72,7 @@ def expected_week(
     window = [week[-1] - timedelta(days=27 - n) for n in range(28)]
     steps = {day: float(found.steps) for day, found in garmin.days.items() if found.steps is not None}
     sleep = {day: found.sleep_seconds / 60 for day, found in garmin.days.items() if found.sleep_seconds}
-    there = [day for day in window if day in steps and day <= TODAY]
+    there = [day for day in window if day in steps and day <= today]
     trend = linear_regression([day.toordinal() for day in there], [steps[day] for day in there])
     runs = [each for each in garmin.activities if each.day in week]
     return {
@@ -163,12 +162,13 @@ def kill_in_job(daemon: Daemon, plugin: str, number: int) -> None:
 @pytest.mark.timeout(300)  # thirty commands, and four starts of the daemon
 def test_a_week_is_reported_as_it_was_lived_also_if_the_daemon_is_killed(tmp_path: Path) -> None:
     """Partial days, corrections, a deleted activity and a cancelled meeting, with SIGKILL in between."""
-    week = [TODAY - timedelta(days=7 - n) for n in range(7)]
+    today = date.today()  # noqa: DTZ011 - plugins take the day of this machine, too
+    week = [today - timedelta(days=7 - n) for n in range(7)]
     with FakeGarmin() as garmin, FakeWithings() as withings, FakeGoogleCalendar() as google:
-        plan_meetings(google, TODAY)
-        weigh_in(withings, TODAY)
-        with_example_days(garmin, TODAY)
-        final = {day: garmin.days.pop(day) for day in [*week, TODAY]}
+        plan_meetings(google, today)
+        weigh_in(withings, today)
+        with_example_days(garmin, today)
+        final = {day: garmin.days.pop(day) for day in [*week, today]}
         garmin.activities = [each for each in garmin.activities if each.day < week[0]]
         place = an_example(tmp_path, garmin, withings, google)
         with a_daemon(place) as daemon:
@@ -202,7 +202,7 @@ def test_a_week_is_reported_as_it_was_lived_also_if_the_daemon_is_killed(tmp_pat
             monday = day - timedelta(days=day.weekday())
             year, number, _ = monday.isocalendar()
             assert told_week(found[f"{year}-W{number:02d}"]) == expected_week(
-                garmin, withings, google, monday
+                garmin, withings, google, monday, today
             )
     told = (tmp_path / "demo" / "messages.txt").read_text()
     assert told.count("id: health.report:") == len(found)

@@ -15,7 +15,10 @@ from fakes.service import Call, Reply
 
 TOKEN = "/di-oauth2-service/oauth/token"
 SUMMARY = "/usersummary-service"
-TODAY = datetime.now(UTC).date()
+#: A zone in which it is morning now, so that the day does not change while the tests run.
+HOURS_BEHIND = min(datetime.now(UTC).hour - 6, 12)
+ZONE = f"Etc/GMT{HOURS_BEHIND:+d}"
+TODAY = (datetime.now(UTC) - timedelta(hours=HOURS_BEHIND)).date()
 
 
 class Watch:
@@ -31,7 +34,7 @@ class Watch:
             "sso_url": garmin.url + "/sso",
             "auth_url": garmin.url,
             "api_url": garmin.url,
-            "timezone": "UTC",
+            "timezone": ZONE,
             "history_days": 5,
         }
 
