@@ -22,7 +22,7 @@ _BELOW = "\t"
 def digest(response: Document, console: Console) -> str:
     more = response["more"]
     ran = ", ".join(f"{row['plugin']} {row['executions']}" for row in response["ran"])
-    since, until = _instant(response["since"], console), _instant(response["until"], console)
+    since, until = _time(response["since"], console), _time(response["until"], console)
     title = f"{fmt.count(response['executions'], 'execution')} from {since} to {until}"
     title = f"{title}{'' if response['complete'] else ' (not all are known)'}"
     lines = [console.style("bold", fmt.prose(title, console))]
@@ -56,7 +56,7 @@ def digest(response: Document, console: Console) -> str:
         "breakers": (
             "Circuit breakers",
             [
-                f"{row['plugin']} {row['command']} {row['state']} since {_instant(row['since'], console)}. "
+                f"{row['plugin']} {row['command']} {row['state']} since {_time(row['since'], console)}. "
                 f"{console.hint(row['fix'])}"
                 for row in response["breakers"]
             ],
@@ -72,11 +72,11 @@ def digest(response: Document, console: Console) -> str:
         "config": (
             "Configuration changed",
             [
-                f"{_instant(row['at'], console)} ({row['origin']}): {', '.join(row['plugins']) or 'no plugin'}"
+                f"{_time(row['at'], console)} ({row['origin']}): {', '.join(row['plugins']) or 'no plugin'}"
                 for row in response["config"]
             ],
         ),
-        "starts": ("Daemon started", [_instant(instant, console) for instant in response["starts"]]),
+        "starts": ("Daemon started", [_time(instant, console) for instant in response["starts"]]),
     }
     for name, (title, items) in sections.items():
         if items:
@@ -86,12 +86,12 @@ def digest(response: Document, console: Console) -> str:
     return "\n".join(lines)
 
 
-def _instant(instant: str, console: Console) -> str:
+def _time(instant: str, console: Console) -> str:
     return instant if instant == "-" else fmt.time(instant, console)
 
 
 def _period(row: Document, console: Console) -> str:
-    first, last = _instant(row["first"], console), _instant(row["last"], console)
+    first, last = _time(row["first"], console), _time(row["last"], console)
     return f"at {first}" if first == last else f"{first} to {last}"
 
 
