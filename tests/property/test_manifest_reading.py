@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from ductile.errors import Problem
     from ductile.protocol.manifest.model import Manifest
 
-TEXT = st.text(st.characters(codec="utf-8", exclude_categories=["C"]), max_size=10)
+#: Without line and paragraph separators: libyaml ends a line at them, and a key cannot go on over a line.
+TEXT = st.text(st.characters(codec="utf-8", exclude_categories=["C", "Zl", "Zp"]), max_size=10)
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | TEXT,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
