@@ -149,12 +149,12 @@ async def _open_on_server(snapshot: Snapshot) -> AsyncIterator[OperationContext]
 
 
 async def call_offline(
-    config_path: str | None, environ: Mapping[str, str], operation: str, given: JsonObject
+    config_path: str | None, environ: Mapping[str, str], operation: str, fields: JsonObject
 ) -> JsonObject:
     """Call an operation on the store of a daemon that does not run."""
     opened = open_read_only if table.OPERATIONS[operation].read_only else open_offline
     async with opened(config_path, environ) as context:
-        return await table.OPERATIONS[operation].run_to_json(context, given)
+        return await table.OPERATIONS[operation].run_to_json(context, fields)
 
 
 async def diagnose_offline(config_path: str | None, environ: Mapping[str, str]) -> DoctorReport:
@@ -229,7 +229,7 @@ async def run_offline(
     config_path: str | None,
     environ: Mapping[str, str],
     operation: str,
-    given: JsonObject,
+    fields: JsonObject,
     *,
     time_limit: timedelta | None = None,
     ended: Callable[[JsonObject], None] = lambda _job: None,
@@ -258,7 +258,7 @@ async def run_offline(
             settle_attempts=_SETTLE_ATTEMPTS,
         )
         try:
-            submitted = await table.OPERATIONS[operation].run_to_json(context, given)
+            submitted = await table.OPERATIONS[operation].run_to_json(context, fields)
             job_id = str(submitted["job_id"])
             on_submitted(job_id)
             with _naming_job_in_errors(job_id):

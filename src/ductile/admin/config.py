@@ -66,8 +66,8 @@ class ConfigCheck(Value):
         if node_at(self.loaded.tree, (*path, "uses")) is not None:
             path = (*path, "uses")
         why = plugin.refused
-        place = location_of(self.loaded.tree, path)
-        return problem_at(place, path, why.reason if why else "", hint=why.hint if why else None)
+        location = location_of(self.loaded.tree, path)
+        return problem_at(location, path, why.reason if why else "", hint=why.hint if why else None)
 
 
 class SettingChange(Value):
@@ -166,8 +166,8 @@ def _open_usable(
     try:
         require_driver(opened.snapshot.state)
     except ConfigError as error:
-        place = opened.loaded.location("state", "url")
-        problem = problem_at(place, ("state", "url"), error.message, hint=error.hint)
+        location = opened.loaded.location("state", "url")
+        problem = problem_at(location, ("state", "url"), error.message, hint=error.hint)
         raise ConfigError("the configuration has a problem", problems=(problem,)) from error
     return opened
 

@@ -40,7 +40,7 @@ class DocsPage(Value):
 @cache
 def docs_pages() -> tuple[DocsPage, ...]:
     """Every page, in the order of the parts; none if this installation lacks them."""
-    root = next((place.resolve() for place in _PLACES if (place / "glossary.md").is_file()), None)
+    root = next((directory.resolve() for directory in _PLACES if (directory / "glossary.md").is_file()), None)
     if root is None:
         return ()
     files = [path for part in _PARTS for path in sorted((root / part).glob("*.md"))]

@@ -88,14 +88,14 @@ def fixed_id(method: str, path: str) -> str:
     return "_".join([method.lower(), *words]) if words else f"{method.lower()}_root"
 
 
-def _parameter(field: RequestField, place: str) -> JsonObject:
+def _parameter(field: RequestField, location: str) -> JsonObject:
     schema = field_schema(field)
     kind = schema.get("type")
     if isinstance(kind, list):  # text cannot be null
         schema["type"] = kind[0]
     return {
         "name": field.header or field.name,
-        "in": place,
+        "in": location,
         "required": field.required,
         "description": schema.pop("description"),
         "schema": schema,

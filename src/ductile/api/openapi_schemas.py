@@ -156,7 +156,7 @@ def request_body(endpoint: Endpoint, payload: JsonValue = None) -> JsonObject:
     return {"required": bool(required), "content": {"application/json": {"schema": schema}}}
 
 
-def self_contained(schema: JsonSchema | None, place: str) -> JsonValue:
+def self_contained(schema: JsonSchema | None, schema_path: str) -> JsonValue:
     """The schema with an id of its own, if it has references: they are to itself, not to this document."""
     if (
         schema is None
@@ -165,7 +165,7 @@ def self_contained(schema: JsonSchema | None, place: str) -> JsonValue:
         or not ({"$defs", "definitions", "$ref"} & schema.keys())
     ):
         return schema
-    return {"$id": f"ductile:{place}", **schema}
+    return {"$id": f"ductile:{schema_path}", **schema}
 
 
 def responses(endpoint: Endpoint) -> JsonObject:
@@ -227,8 +227,8 @@ def components(paths: JsonObject) -> JsonObject:
 def _references(value: JsonValue) -> Iterator[str]:
     match value:
         case dict():
-            if isinstance(place := value.get("$ref"), str):
-                yield place
+            if isinstance(reference := value.get("$ref"), str):
+                yield reference
             for inner in value.values():
                 yield from _references(inner)
         case list():

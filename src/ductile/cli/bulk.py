@@ -16,16 +16,16 @@ if TYPE_CHECKING:
 
 def one_of(invocation: Invocation, argument: str, field: str) -> Document:
     """The request about the one that an argument names. UsageError if filters were given, too."""
-    given = {
+    filters = {
         option.flags[-1]
         for option in invocation.action.options
         if option.field not in (None, "dry_run") and invocation.arguments.get(option.destination)
     }
-    if given:
+    if filters:
         from ductile.errors import UsageError
 
         raise UsageError(
-            f"{argument} and {', '.join(sorted(given))} contradict each other",
+            f"{argument} and {', '.join(sorted(filters))} contradict each other",
             hint=f"Name one {argument}, or leave it out and give filters.",
         )
     return {field: invocation.text(argument), "dry_run": invocation.switch("dry_run")}

@@ -93,11 +93,11 @@ def follow(
 
     position, answered = 0 if live else None, False
     while True:
-        given: dict[str, JsonValue] = {**fields, "after": after, "timeout": FOLLOW_TIMEOUT}
+        fields_sent: dict[str, JsonValue] = {**fields, "after": after, "timeout": FOLLOW_TIMEOUT}
         if position is not None:
-            given |= {"live": True, "position": position or None}
+            fields_sent |= {"live": True, "position": position or None}
         try:
-            news = request_daemon(invocation, operation, given, timeout=None)
+            news = request_daemon(invocation, operation, fields_sent, timeout=None)
         except (DaemonNotRunningError, StoreBusyError) as error:
             # The daemon stopped between two requests, or has closed its store and is about to.
             has_stopped = isinstance(error, DaemonNotRunningError) or "store is clos" in error.message
@@ -137,14 +137,14 @@ def exchange(
 ) -> Document:
     """Send one request over a connection of `connect_to_daemon`, and return the response."""
     name = operation or invocation.action.operation
-    given = _fields(invocation, fields)
+    values = _fields(invocation, fields)
     import socket
 
     if not isinstance(connection, socket.socket):
-        return connection.call(name, given, timeout=timeout)
+        return connection.call(name, values, timeout=timeout)
     from ductile.control import client
 
-    return client.exchange(connection, name, given, timeout=timeout)
+    return client.exchange(connection, name, values, timeout=timeout)
 
 
 def _request_store(invocation: Invocation, operation: str, fields: JsonObject) -> Document:
@@ -157,8 +157,8 @@ def _request_store(invocation: Invocation, operation: str, fields: JsonObject) -
 
 def _fields(invocation: Invocation, fields: Mapping[str, JsonValue] | None) -> JsonObject:
     """Without what is not set, so that the operation's defaults hold."""
-    given = invocation.request_fields() if fields is None else fields
-    return {name: value for name, value in given.items() if value is not None and value is not False}
+    values = invocation.request_fields() if fields is None else fields
+    return {name: value for name, value in values.items() if value is not None and value is not False}
 
 
 def connect_to_daemon(invocation: Invocation) -> Connection | None:

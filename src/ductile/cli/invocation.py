@@ -57,7 +57,7 @@ class Invocation(NamedTuple):
 
         source, content = _read_text(text, name)
         try:
-            given = json.loads(content)
+            payload = json.loads(content)
         except json.JSONDecodeError as error:
             raise UsageError(
                 f"{source} is not JSON: {error.msg} at line {error.lineno}, column {error.colno}",
@@ -65,9 +65,9 @@ class Invocation(NamedTuple):
             ) from None
         except RecursionError:
             raise UsageError(f"{source} nests too deep") from None
-        if not isinstance(given, dict):
+        if not isinstance(payload, dict):
             raise UsageError(f"{source} must be a JSON object", hint='wrap it: {"value": ...}')
-        return given
+        return payload
 
     def duration(self, name: str) -> timedelta | None:
         """The duration that an option gives. UsageError if it is not one."""

@@ -54,12 +54,12 @@ def repeated_options(words: Sequence[str]) -> str | None:
 
     Works for a line that cannot be parsed, too.
     """
-    given = [(option.flags[0], value) for option in WHERE if (value := _last_value(option, words))]
-    if not given:
+    written = [(option.flags[0], value) for option in WHERE if (value := _last_value(option, words))]
+    if not written:
         return None
     import shlex
 
-    return " ".join(f"{flag} {shlex.quote(value)}" for flag, value in given)
+    return " ".join(f"{flag} {shlex.quote(value)}" for flag, value in written)
 
 
 def _last_value(option: Option, words: Sequence[str]) -> str | None:
@@ -119,7 +119,7 @@ def _take_options(rest: list[str], parsed: ParsedCommand) -> ParsedCommand:
     """Take the common options from the front of the words."""
     known = {flag: option for option in GLOBAL_OPTIONS for flag in option.flags}
     while rest and rest[0].startswith("-") and rest[0] not in VERSION.flags:
-        flag, given, value = rest.pop(0).partition("=")
+        flag, equals, value = rest.pop(0).partition("=")
         option = known.get(flag)
         if option is None:
             flags = (*known, *VERSION.flags)
@@ -127,10 +127,10 @@ def _take_options(rest: list[str], parsed: ParsedCommand) -> ParsedCommand:
 
             raise _usage_error(f"unknown option {flag!r}", hint=suggest_option(flag, flags, "ductile --help"))
         if option in WHERE:
-            if not given and not rest:
+            if not equals and not rest:
                 what = "a path" if option is CONFIG else "a value"
                 raise _usage_error(f"{flag} needs {what}", hint=f"write {option.usage}")
-            changed: dict[str, Any] = {option.destination: value if given else rest.pop(0)}
+            changed: dict[str, Any] = {option.destination: value if equals else rest.pop(0)}
             parsed = parsed._replace(**changed)
         parsed = parsed._replace(
             json=parsed.json or option is JSON,

@@ -78,12 +78,12 @@ class RemoteDaemon(NamedTuple):
         """
         if operation == "job.wait":
             return self._wait_for_job(dict(fields))
-        given = dict(fields)
+        values = dict(fields)
         if operation.endswith(".follow"):
-            given["timeout"], timeout = f"{_POLL_SECONDS}s", _POLL_SECONDS + _POLL_MARGIN_SECONDS
+            values["timeout"], timeout = f"{_POLL_SECONDS}s", _POLL_SECONDS + _POLL_MARGIN_SECONDS
         if operation == "pipeline.run":
-            given["async"] = True  # the run is waited for by `job.wait`, as on the same machine
-        return self._send(operation, given, timeout)
+            values["async"] = True  # the run is waited for by `job.wait`, as on the same machine
+        return self._send(operation, values, timeout)
 
     def _wait_for_job(self, fields: JsonObject) -> JsonObject:
         """Long polling: one request after the other, until the job has ended or the time is up."""
@@ -92,8 +92,8 @@ class RemoteDaemon(NamedTuple):
         while True:
             left = _POLL_SECONDS if deadline is None else max(0.0, deadline - time.monotonic())
             wait = min(left, _POLL_SECONDS)
-            given = {**fields, "timeout": f"{round(wait * 1000)}ms"}
-            job = self._send("job.wait", given, wait + _POLL_MARGIN_SECONDS)
+            values = {**fields, "timeout": f"{round(wait * 1000)}ms"}
+            job = self._send("job.wait", values, wait + _POLL_MARGIN_SECONDS)
             if job["status"] in _ENDED or (deadline is not None and time.monotonic() >= deadline):
                 return job
 

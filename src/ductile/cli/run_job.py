@@ -120,8 +120,8 @@ def run_and_show(
                 on_submitted=own.append,
             )
         return job_result(ran, output_shown=follows, result_shown=_result_shown(invocation, ran.job, output))
-    given = {**invocation.request_fields(), **fields, "follow": follows}
-    submitted = exchange(invocation, connection, fields=given)
+    values = {**invocation.request_fields(), **fields, "follow": follows}
+    submitted = exchange(invocation, connection, fields=values)
     job_id = str(submitted["job_id"])
     progress = RetryProgress(invocation, job_id)
     poll = None if "pipeline" in submitted else progress.poll

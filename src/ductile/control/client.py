@@ -30,7 +30,9 @@ class FrozenDaemonError(StoreBusyError):
     """The daemon's process is stopped (SIGSTOP) and cannot answer."""
 
 
-def call_daemon(path: Path, operation: str, given: JsonObject, *, timeout: float | None = None) -> JsonObject:
+def call_daemon(
+    path: Path, operation: str, fields: JsonObject, *, timeout: float | None = None
+) -> JsonObject:
     """Call an operation and return its result.
 
     Raises `DaemonNotRunningError` if no daemon listens at `path`, otherwise as `exchange` does.
@@ -38,7 +40,7 @@ def call_daemon(path: Path, operation: str, given: JsonObject, *, timeout: float
     connection = connect(path)
     if connection is None:
         raise not_running_error()
-    return exchange(connection, operation, given, timeout=timeout)
+    return exchange(connection, operation, fields, timeout=timeout)
 
 
 def connect(path: Path) -> socket.socket | None:
@@ -54,7 +56,7 @@ def connect(path: Path) -> socket.socket | None:
 
 
 def exchange(
-    connection: socket.socket, operation: str, given: JsonObject, *, timeout: float | None
+    connection: socket.socket, operation: str, fields: JsonObject, *, timeout: float | None
 ) -> JsonObject:
     """Send one request, return its result, and close the connection.
 
@@ -64,7 +66,7 @@ def exchange(
     with connection:
         daemon = DaemonConnection(connection, timeout)
         try:
-            daemon.send(json.dumps({"operation": operation, "given": given}).encode() + b"\n")
+            daemon.send(json.dumps({"operation": operation, "given": fields}).encode() + b"\n")
             line = daemon.receive_line()
         except TimeoutError:
             raise StoreBusyError(

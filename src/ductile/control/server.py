@@ -122,12 +122,12 @@ class ControlServer:
             raise DeniedError("this daemon belongs to another user")
         try:
             request = msgspec.json.decode(line)
-            operation, given = str(request["operation"]), dict(request["given"])
+            operation, fields = str(request["operation"]), dict(request["given"])
         except (msgspec.DecodeError, KeyError, TypeError, ValueError, RecursionError):
             raise UsageError("the request cannot be read") from None
         if operation not in self._operations:
             raise UsageError(f"the daemon has no operation {operation}", hint="Is it an older version?")
-        result = self._operations[operation](given)
+        result = self._operations[operation](fields)
         if operation not in self._waiting:
             return await result
         call = asyncio.ensure_future(result)

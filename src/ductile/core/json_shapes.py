@@ -66,7 +66,7 @@ def closest_changes(
     before: Sequence[JsonValue], now: JsonValue, path: Path = ()
 ) -> tuple[FieldChange, ...] | None:
     """Return the differences from the most similar of the values `before`; None if there are none."""
-    differences = [compare_shapes(one, now, path) for one in before]
+    differences = [compare_shapes(example, now, path) for example in before]
     return min(differences, key=len) if differences else None
 
 
@@ -110,8 +110,8 @@ def _compare(
     if levels == 0:
         return
     yield from _compare_objects(
-        [one for one in before if isinstance(one, dict)],
-        [one for one in now if isinstance(one, dict)],
+        [value for value in before if isinstance(value, dict)],
+        [value for value in now if isinstance(value, dict)],
         path,
         levels,
     )
@@ -123,9 +123,9 @@ def _compare_objects(
 ) -> Iterator[FieldChange]:
     if not before or not now:
         return
-    for key in dict.fromkeys(key for one in (*before, *now) for key in one):
-        old = [one[key] for one in before if key in one]
-        new = [one[key] for one in now if key in one]
+    for key in dict.fromkeys(key for example in (*before, *now) for key in example):
+        old = [example[key] for example in before if key in example]
+        new = [example[key] for example in now if key in example]
         inner = (*path, key)
         if not new:
             yield FieldChange(

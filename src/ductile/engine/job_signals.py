@@ -185,8 +185,8 @@ class JobSignals:
             self._signals.emit(signal, plugin=occurrence.plugin, job_id=job_id, data=data)
 
     def _emit(self, signal: Signal, job: Job | NewJob | JobStatusChange, **data: str | float | None) -> None:
-        given = {name: value for name, value in data.items() if value is not None}
-        self._signals.emit(signal, plugin=job.plugin, job_id=job.id, data={"command": job.command, **given})
+        known = {name: value for name, value in data.items() if value is not None}
+        self._signals.emit(signal, plugin=job.plugin, job_id=job.id, data={"command": job.command, **known})
 
 
 def unavailable_signal(error: DuctileError) -> Signal:

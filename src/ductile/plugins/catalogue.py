@@ -102,19 +102,19 @@ def found_entry(plugin: InstalledPlugin | RefusedPlugin) -> PluginEntry:
 
 
 def _configured_entry(instance: PluginInstance, discovery: Discovery | None) -> PluginEntry:
-    place = instance.installed if discovery is None else discovery.found(instance)
-    found = place if isinstance(place, InstalledPlugin) else None
+    installed = instance.installed if discovery is None else discovery.found(instance)
+    found = installed if isinstance(installed, InstalledPlugin) else None
     refusal = instance.refused
     return PluginEntry(
         name=instance.name,
         uses=instance.uses,
         standing=standing_of(instance),
         configured=True,
-        directory=place.directory if place else None,
+        directory=installed.directory if installed else None,
         manifest=found.manifest if found else None,
         fingerprint=found.fingerprint if found else None,
         sealed=found is None or found.sealed,
-        shipped=place is not None and place.shipped,
+        shipped=installed is not None and installed.shipped,
         script=found.script if found else None,
         instance=instance,
         code=refusal.code if refusal else None,

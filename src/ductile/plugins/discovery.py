@@ -153,8 +153,8 @@ def load_plugin(directory: Path, *, root: Path, policy: TrustPolicy) -> Installe
 
 def load_directory(directory: Path) -> InstalledPlugin | RefusedPlugin:
     """Load the plugin in a directory, which does not have to be under a plugin root."""
-    place = directory.absolute()
-    return load_plugin(place, root=place.parent, policy=TrustPolicy(roots=(place.parent,)))
+    path = directory.absolute()
+    return load_plugin(path, root=path.parent, policy=TrustPolicy(roots=(path.parent,)))
 
 
 class _FoundPlugins:

@@ -142,10 +142,14 @@ def _find_program(line: CommandLine, cwd: Path, directory: Path, search_path: st
     word = line.argv[0]
     if "/" in word:
         places = [cwd / word, directory / word]
-        file = Path(os.path.normpath(next((place for place in places if place.exists()), places[0])))
+        file = Path(
+            os.path.normpath(next((candidate for candidate in places if candidate.exists()), places[0]))
+        )
         return _Program(argv=(str(file), *line.argv[1:]), file=file)
     if shutil.which(word, path=search_path) is None:
-        beside = next((place for place in (cwd / word, directory / word) if place.is_file()), None)
+        beside = next(
+            (candidate for candidate in (cwd / word, directory / word) if candidate.is_file()), None
+        )
         hint = "install it, or write its path" if beside is None else f"for {beside}, write ./{word}"
         reason = f"no program {word} was found in PATH"
         raise NotTrustedError(RefusalCode.ENTRYPOINT_MISSING, reason, hint)

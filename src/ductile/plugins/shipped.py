@@ -14,7 +14,7 @@ _PLACES = (Path(__file__).parents[1] / "shipped_plugins", Path(__file__).parents
 @cache
 def shipped_root() -> Path | None:
     """The directory of the shipped plugins; None if this installation lacks them."""
-    return next((place for place in _PLACES if (place / "echo" / MANIFEST_FILE).is_file()), None)
+    return next((directory for directory in _PLACES if (directory / "echo" / MANIFEST_FILE).is_file()), None)
 
 
 def shipped_names() -> tuple[str, ...]:

@@ -252,25 +252,25 @@ def _response(body: JsonObject) -> PluginResponse:
 
 def _events(body: JsonObject) -> tuple[PluginEvent, ...]:
     events = []
-    for place, entry in _objects(body, "events"):
-        kind = _text(entry, "type", place)
+    for path, entry in _objects(body, "events"):
+        kind = _text(entry, "type", path)
         if kind is None or not kind.strip():
-            raise _expected(f"{place}.type", "a text", kind)
-        payload = _mapping(entry, "payload", f"{place}.payload")
-        key = _text(entry, "dedupe_key", place)
+            raise _expected(f"{path}.type", "a text", kind)
+        payload = _mapping(entry, "payload", f"{path}.payload")
+        key = _text(entry, "dedupe_key", path)
         if key is not None and len(key) > MAX_KEY_LENGTH:
-            raise _Violation(f"{place}.dedupe_key is longer than {MAX_KEY_LENGTH} characters")
+            raise _Violation(f"{path}.dedupe_key is longer than {MAX_KEY_LENGTH} characters")
         events.append(PluginEvent(type=kind, payload={} if payload is None else payload, dedupe_key=key))
     return tuple(events)
 
 
 def _logs(body: JsonObject) -> tuple[PluginLog, ...]:
     lines = []
-    for place, entry in _objects(body, "logs"):
-        level = _text(entry, "level", place)
-        message = _text(entry, "message", place)
+    for path, entry in _objects(body, "logs"):
+        level = _text(entry, "level", path)
+        message = _text(entry, "message", path)
         if message is None:
-            raise _expected(f"{place}.message", "a text", message)
+            raise _expected(f"{path}.message", "a text", message)
         lines.append(
             PluginLog(level=_LEVELS.get((level or "").lower(), PluginLogLevel.INFO), message=message)
         )
@@ -279,16 +279,16 @@ def _logs(body: JsonObject) -> tuple[PluginLog, ...]:
 
 def _artifacts(body: JsonObject) -> tuple[JsonValue, ...]:
     artifacts = _objects(body, "artifacts")
-    for place, entry in artifacts:
-        if not _text(entry, "name", place):
-            raise _expected(f"{place}.name", "a text", entry.get("name"))
-        if (_text(entry, "path", place) is None) == (_text(entry, "url", place) is None):
-            raise _Violation(f"{place} needs either `path` or `url`, as a text")
-        _text(entry, "media_type", place)
-        _text(entry, "sha256", place)
+    for path, entry in artifacts:
+        if not _text(entry, "name", path):
+            raise _expected(f"{path}.name", "a text", entry.get("name"))
+        if (_text(entry, "path", path) is None) == (_text(entry, "url", path) is None):
+            raise _Violation(f"{path} needs either `path` or `url`, as a text")
+        _text(entry, "media_type", path)
+        _text(entry, "sha256", path)
         size = entry.get("size")
         if size is not None and (not isinstance(size, int) or isinstance(size, bool)):
-            raise _expected(f"{place}.size", "a whole number", size)
+            raise _expected(f"{path}.size", "a whole number", size)
     return tuple(entry for _, entry in artifacts)
 
 
@@ -312,29 +312,29 @@ def _objects(body: JsonObject, key: str) -> list[tuple[str, JsonObject]]:
         raise _expected(f"`{key}`", "a list", entries)
     objects = []
     for index, entry in enumerate(entries):
-        place = f"`{key}[{index}]`"
+        path = f"`{key}[{index}]`"
         if not isinstance(entry, dict):
-            raise _expected(place, "an object", entry)
-        objects.append((place, entry))
+            raise _expected(path, "an object", entry)
+        objects.append((path, entry))
     return objects
 
 
-def _mapping(body: JsonObject, key: str, place: str) -> JsonObject | None:
+def _mapping(body: JsonObject, key: str, path: str) -> JsonObject | None:
     value = body.get(key)
     if value is not None and not isinstance(value, dict):
-        raise _expected(place, "an object", value)
+        raise _expected(path, "an object", value)
     return value
 
 
-def _text(body: JsonObject, key: str, place: str = "") -> str | None:
+def _text(body: JsonObject, key: str, path: str = "") -> str | None:
     value = body.get(key)
     if value is not None and not isinstance(value, str):
-        raise _expected(f"{place}.{key}" if place else f"`{key}`", "a text", value)
+        raise _expected(f"{path}.{key}" if path else f"`{key}`", "a text", value)
     return value
 
 
-def _expected(place: str, expected: str, found: JsonValue) -> _Violation:
-    return _Violation(f"{place} is {_describe(found)}; expected {expected}")
+def _expected(path: str, expected: str, found: JsonValue) -> _Violation:
+    return _Violation(f"{path} is {_describe(found)}; expected {expected}")
 
 
 def _describe(value: JsonValue) -> str:

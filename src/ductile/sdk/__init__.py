@@ -120,8 +120,8 @@ class Request:
 
     def attach(self, name: str, *, path: str | None = None, url: str | None = None, **about: Any) -> None:
         """Declare a file as an artifact; `about` may be media_type, size and sha256."""
-        place = {"path": os.path.abspath(path)} if path is not None else {"url": url}  # noqa: PTH100 - slow to load
-        self._answer.setdefault("artifacts", []).append({"name": name, **place, **about})
+        location = {"path": os.path.abspath(path)} if path is not None else {"url": url}  # noqa: PTH100 - slow to load
+        self._answer.setdefault("artifacts", []).append({"name": name, **location, **about})
 
     def report_cost(self, cost: float) -> None:
         """Add to what the job has cost, in the currency of the operator's choice."""

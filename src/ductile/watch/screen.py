@@ -317,10 +317,10 @@ class WatchApp(App[None]):
         self.call_from_thread(self.push_screen, Details(job, self._call, self._show_job))
 
     def _call_for_selected(
-        self, operation: str, tables: tuple[str, ...], given: Callable[[str], Mapping[str, object]]
+        self, operation: str, tables: tuple[str, ...], fields_of: Callable[[str], Mapping[str, object]]
     ) -> None:
         if (key := self._selected_key(tables)) is not None:
-            self._call_operation(operation, given(key))
+            self._call_operation(operation, fields_of(key))
 
     def _selected_key(self, tables: tuple[str, ...]) -> str | None:
         """Return the key of the selected row; None, with a note on the screen, if no row is selected."""
@@ -330,10 +330,10 @@ class WatchApp(App[None]):
         return key
 
     @work(thread=True)
-    def _call_operation(self, operation: str, given: Mapping[str, object]) -> None:
+    def _call_operation(self, operation: str, fields: Mapping[str, object]) -> None:
         """Call an operation in a thread, so that the screen does not block."""
         try:
-            self._call(operation, given)
+            self._call(operation, fields)
         except DuctileError as error:
             self.call_from_thread(self.notify, error.message, severity="error")
         else:

@@ -207,7 +207,7 @@ def _script_file(settings: PluginSettings, directory: Path) -> Path | None:
         words, base = (program,), Path("/")
     else:
         words, base = tuple(run.split() if isinstance(run, str) else run), directory
-    places = (_normalize(place / word) for word in words for place in (cwd, directory))
+    places = (_normalize(base / word) for word in words for base in (cwd, directory))
     return next((path for path in places if path.is_relative_to(base) and path.is_file()), None)
 
 

@@ -73,8 +73,8 @@ def restore(
         if store is not None:
             files.inspect(store)
             files.assign_new_id(store)
-        for place, _directories, _files in os.walk(scratch, topdown=False):
-            sync_directory(Path(place))
+        for directory, _directories, _files in os.walk(scratch, topdown=False):
+            sync_directory(Path(directory))
         try:
             # Replaces an empty directory, and fails for one that is not empty.
             scratch.rename(target)
@@ -90,7 +90,7 @@ def _target(manifest: BackupManifest, path: Path, known: Sequence[Path]) -> Path
     for _ in Path(manifest.prefix or "").parts:
         named = named.parent
     resolved = Path(os.path.realpath(named))
-    if any(resolved.is_relative_to(Path(os.path.realpath(place))) for place in known):
+    if any(resolved.is_relative_to(Path(os.path.realpath(directory))) for directory in known):
         return named
     command = f"ductile system restore {shlex.quote(str(path))} --to"
     raise RefusedError(
@@ -101,12 +101,12 @@ def _target(manifest: BackupManifest, path: Path, known: Sequence[Path]) -> Path
 
 def _refuse_without_room(target: Path, manifest: BackupManifest) -> None:
     """ConflictError, before anything is unpacked, if the disk has less room than the files need."""
-    place = next(directory for directory in (target, *target.parents) if directory.is_dir())
-    free = shutil.disk_usage(place).free
+    existing = next(directory for directory in (target, *target.parents) if directory.is_dir())
+    free = shutil.disk_usage(existing).free
     if manifest.size > free:
         raise ConflictError(
             f"unpacked it takes {manifest.size / _MIB:.1f} MiB, "
-            f"and there are {free / _MIB:.1f} MiB free at {place}",
+            f"and there are {free / _MIB:.1f} MiB free at {existing}",
             hint="Free some space, or name another place with --to.",
         )
 
@@ -153,18 +153,18 @@ def restored_path(member: ArchiveMember, manifest: BackupManifest) -> str:
     return rest if first == BESIDE else member.name
 
 
-def _write(stream: HashingReader, place: Path, member: ArchiveMember, scratch: Path) -> None:
+def _write(stream: HashingReader, path: Path, member: ArchiveMember, scratch: Path) -> None:
     try:
-        make_private_directory(place.parent)
+        make_private_directory(path.parent)
         # Never for other users, whatever mode the archive has.
         mode = int(member.mode, 8) & 0o700
-        descriptor = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
         with os.fdopen(descriptor, "wb") as target:
             shutil.copyfileobj(stream, target, CHUNK)
             target.flush()
             os.fsync(descriptor)
     except OSError as error:
-        raise file_error(f"cannot unpack {place.relative_to(scratch)} in {scratch.parent}", error) from error
+        raise file_error(f"cannot unpack {path.relative_to(scratch)} in {scratch.parent}", error) from error
 
 
 def _shown(target: Path, manifest: BackupManifest, *, dry_run: bool) -> JsonObject:

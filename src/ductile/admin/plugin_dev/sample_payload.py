@@ -36,8 +36,8 @@ def sample_payload(schema: JsonSchema | None) -> JsonObject:
 def _value(schema: JsonValue, root: JsonObject, depth: int) -> JsonValue:
     if not isinstance(schema, dict) or depth > _MAX_DEPTH:
         return None
-    if (given := _declared_value(schema)) is not None:
-        return given
+    if (declared := _declared_value(schema)) is not None:
+        return declared
     for word in ("anyOf", "oneOf"):
         if isinstance(choices := schema.get(word), list) and choices:
             return _value({**_without_key(schema, word), **_object(choices[0])}, root, depth + 1)

@@ -68,8 +68,8 @@ def plan_addition(
     place = None if candidate.tree is None else _place(opened, candidate)
     sealed = read_checksums(directory) is not None
     known = opened.loaded.model.plugins.get(name)
-    change, given = None, settings or {}
-    value = _plugin_entry(name, candidate, given)
+    change, config = None, settings or {}
+    value = _plugin_entry(name, candidate, config)
     if known is None:
         change = change_setting(config_path, environ, f"plugins.{name}", value, dry_run=True, lock=sealed)
     elif (known.uses or name) != candidate.name or known.run is not None:
@@ -82,7 +82,7 @@ def plan_addition(
             hint=f"change it with `ductile config set plugins.{name}.config.KEY VALUE --lock`",
         )
     else:
-        given = dict.fromkeys(known.config.names())
+        config = dict.fromkeys(known.config.names())
     return AddPlan(
         name=name,
         candidate=candidate,
@@ -93,7 +93,7 @@ def plan_addition(
         replaces_shipped=place is not None and candidate.name in shipped_names(),
         change=change,
         value=value,
-        missing=tuple(key for key in candidate.manifest.required_config if key not in given),
+        missing=tuple(key for key in candidate.manifest.required_config if key not in config),
         sealed=sealed,
     )
 
@@ -106,19 +106,19 @@ def _plugin_entry(name: str, candidate: Candidate, settings: JsonObject) -> str:
 
 def _place(opened: OpenedConfiguration, candidate: Candidate) -> Path:
     """The directory of the plugin. ConflictError if another plugin has its name or its place."""
-    place = own_root(opened) / candidate.name
+    directory = own_root(opened) / candidate.name
     plugin = opened.discovery.installed.get(candidate.name) or opened.discovery.refused.get(candidate.name)
-    if plugin is not None and not plugin.shipped and plugin.directory != place:
+    if plugin is not None and not plugin.shipped and plugin.directory != directory:
         raise ConflictError(
             f"there is a plugin {candidate.name} in {plugin.directory}",
             hint="remove it first, or use that one",
         )
-    if os.path.lexists(place) and not has_files(place, candidate):
+    if os.path.lexists(directory) and not has_files(directory, candidate):
         hint = f"replace it with `ductile plugin update {candidate.name} SOURCE`"
-        if read_record(place) is None:
+        if read_record(directory) is None:
             hint = "it was not added by this command: move it away first"
-        raise ConflictError(f"{place} holds other files than {candidate.source}", hint=hint)
-    return place
+        raise ConflictError(f"{directory} holds other files than {candidate.source}", hint=hint)
+    return directory
 
 
 def own_root(opened: OpenedConfiguration) -> Path:
@@ -132,11 +132,11 @@ def own_root(opened: OpenedConfiguration) -> Path:
     )
 
 
-def has_files(place: Path, candidate: Candidate) -> bool:
+def has_files(directory: Path, candidate: Candidate) -> bool:
     """Whether a directory holds exactly the files of a candidate."""
-    if candidate.record is None or not place.is_dir() or place.is_symlink():
+    if candidate.record is None or not directory.is_dir() or directory.is_symlink():
         return False
-    present = read_directory(place, ignore=frozenset((RECORD_FILE,)))
+    present = read_directory(directory, ignore=frozenset((RECORD_FILE,)))
     return not present.special and hash_files(file_hashes(present)) == candidate.record.hash
 
 

@@ -58,20 +58,20 @@ def stage_plugin(root: Path, name: str, tree: SourceTree, record: SourceRecord) 
 
 def put_in_place(root: Path, name: str) -> None:
     """Give the staged files the name of the plugin; files that have it become `.NAME.old`, in one step."""
-    staged, place, old = _staged_path(root, name), root / name, _kept_path(root, name)
+    staged, directory, old = _staged_path(root, name), root / name, _kept_path(root, name)
     try:
-        if not os.path.lexists(place):
-            staged.rename(place)
+        if not os.path.lexists(directory):
+            staged.rename(directory)
         else:
             _remove(old)
-            if _exchange(staged, place):
+            if _exchange(staged, directory):
                 staged.rename(old)
             else:  # two steps; `finish_interrupted` completes them
-                place.rename(old)
-                staged.rename(place)
+                directory.rename(old)
+                staged.rename(directory)
         sync_directory(root)
     except OSError as error:
-        raise file_error(f"cannot write {place}", error) from error
+        raise file_error(f"cannot write {directory}", error) from error
 
 
 def restore_previous(root: Path, name: str) -> None:

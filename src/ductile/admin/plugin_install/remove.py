@@ -99,8 +99,8 @@ def remove_from_config(plan: RemovalPlan, config_path: str | None, environ: Mapp
 def remove_files(plan: RemovalPlan) -> None:
     """Remove the files and their seal. State and facts are in the store, and stay there."""
     if plan.added is not None:
-        place = plan.added.place
+        directory = plan.added.place
         with locked(plan.directory):
-            finish_interrupted(place.parent, place.name)
-            take_away(place.parent, place.name)
+            finish_interrupted(directory.parent, directory.name)
+            take_away(directory.parent, directory.name)
             seal_fingerprint(plan.directory, plan.added.name, None)

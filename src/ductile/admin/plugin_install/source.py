@@ -122,10 +122,10 @@ def _checked_revision(revision: str) -> str:
 def _subdirectory(fragment: str) -> str | None:
     if not fragment:
         return None
-    given = parse_qs(fragment, keep_blank_values=True)
-    if set(given) != {"path"}:
+    parameters = parse_qs(fragment, keep_blank_values=True)
+    if set(parameters) != {"path"}:
         raise UsageError(f"#{fragment} is not understood", hint=f"write {_GIT_EXAMPLE}")
-    path = PurePosixPath(given["path"][-1])
+    path = PurePosixPath(parameters["path"][-1])
     if path.is_absolute() or ".." in path.parts or path == PurePosixPath():
-        raise UsageError(f"{given['path'][-1]!r} is not a directory of the repository")
+        raise UsageError(f"{parameters['path'][-1]!r} is not a directory of the repository")
     return str(path)

@@ -35,12 +35,15 @@ def send(invocation: Invocation) -> CommandResult:
         if done.get("dry_run"):
             return _explanation(done)
         lines = []
-        for one in done["started"]:  # an older daemon does not say the status
-            error = f": {one['error']}" if one.get("error") else ""
-            status = one.get("status", "queued").capitalize()
-            lines.append(f"{status} {one['target']}: {one['job_id']}{error}")
-        lines += [f"Already accepted {one['target']}: {one['job_id']}" for one in done["deduplicated"]]
-        lines += [f"Not started {one['target']}: {one['reason']}" for one in done["dropped"]]
+        for started in done["started"]:  # an older daemon does not say the status
+            error = f": {started['error']}" if started.get("error") else ""
+            status = started.get("status", "queued").capitalize()
+            lines.append(f"{status} {started['target']}: {started['job_id']}{error}")
+        lines += [
+            f"Already accepted {existing['target']}: {existing['job_id']}"
+            for existing in done["deduplicated"]
+        ]
+        lines += [f"Not started {dropped['target']}: {dropped['reason']}" for dropped in done["dropped"]]
         return printable("\n".join(lines) or f"No route or pipeline matches {done['type']} from `cli`.")
 
     return CommandResult(done, text)
@@ -70,14 +73,14 @@ def _explanation(response: Document) -> str:
     if "targets" not in response:  # a daemon of an earlier version
         return printable("\n".join(f"Would start {target}." for target in response["would_start"]))
     lines, others = [], 0
-    for one in response["targets"]:
-        if one["starts"]:
-            warning = f" But it would fail: {one['warning']}." if one["warning"] else ""
-            lines.append(f"Would start {one['target']}: {one['reason']}.{warning}")
-        elif one["outcome"] == "other_type":
+    for target in response["targets"]:
+        if target["starts"]:
+            warning = f" But it would fail: {target['warning']}." if target["warning"] else ""
+            lines.append(f"Would start {target['target']}: {target['reason']}.{warning}")
+        elif target["outcome"] == "other_type":
             others += 1
         else:
-            lines.append(f"Would not start {one['target']}: {one['reason']}.")
+            lines.append(f"Would not start {target['target']}: {target['reason']}.")
     if not lines:
         lines.append(f"No route or pipeline matches {response['type']} from `{response['source']}`.")
     if others:

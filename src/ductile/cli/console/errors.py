@@ -44,8 +44,8 @@ def problems_as_text(problems: Sequence[Problem], console: Console, *, common_hi
     paragraphs = []
     files = list(dict.fromkeys(problem.file for problem in problems))
     for problem in sorted(problems, key=lambda problem: (files.index(problem.file), problem.line or 0)):
-        place = console.style("bold", console.path(problem.location))
-        title = "  ".join(part for part in (place, printable(problem.key or "")) if part)
+        location = console.style("bold", console.path(problem.location))
+        title = "  ".join(part for part in (location, printable(problem.key or "")) if part)
         hint = None if problem.hint == common_hint else problem.hint
         fields = (("expected", problem.expected), ("found", problem.found), ("hint", hint))
         paragraphs.append(paragraph(title, problem.message, fields, console))

@@ -61,10 +61,10 @@ def list_tokens(config_path: str | None, environ: Mapping[str, str]) -> tuple[To
 
 def list_rows(sources: ConfigFiles) -> tuple[TokenRow, ...]:
     return tuple(
-        _token_row(entry, (*place, index), sources.directory)
+        _token_row(entry, (*path, index), sources.directory)
         for file in sources.files
-        for place in (_TOKENS, _INLINE_TOKENS)
-        for index, entry in enumerate(_items(node_at(file.tree, place)))
+        for path in (_TOKENS, _INLINE_TOKENS)
+        for index, entry in enumerate(_items(node_at(file.tree, path)))
         if isinstance(entry, MapNode)
     )
 

@@ -122,16 +122,16 @@ def _check_limits(
 
 def _check_previous(entry: TokenSettings, path: KeyPath, report: ValidationReport) -> None:
     """A replaced secret without an end would be valid for ever; a shared secret has only one value."""
-    given = [
+    written = [
         key
         for key in ("previous_key", "previous_expires_at")
         if getattr(entry, key) is not None or report.is_written((*path, key))
     ]
-    if len(given) == 1:
-        report.error((*path, given[0]), "`previous_key` and `previous_expires_at` go together")
-    if given and entry.scopes_file is None:
+    if len(written) == 1:
+        report.error((*path, written[0]), "`previous_key` and `previous_expires_at` go together")
+    if written and entry.scopes_file is None:
         message = "only a token has a previous key, and this entry is a secret: it has no `scopes_file`"
-        report.error((*path, given[0]), message)
+        report.error((*path, written[0]), message)
 
 
 def _token_names(config: Config) -> Iterator[tuple[str, KeyPath]]:
@@ -219,9 +219,11 @@ def _check_endpoint(endpoint: WebhookEndpointSettings, path: KeyPath, report: Va
         report.error((*path, "path"), "this cannot be the path of an endpoint", expected=expected)
     for keys in (("plugin", "pipeline", "event"), ("secret_ref", "secret")):
         # A key with an unreadable value counts: it has its own error.
-        given = [key for key in keys if getattr(endpoint, key) is not None or report.is_written((*path, key))]
+        written = [
+            key for key in keys if getattr(endpoint, key) is not None or report.is_written((*path, key))
+        ]
         expected = f"exactly one of {', '.join(keys)}"
-        report.require_one(path, given, "this endpoint is not complete", expected=expected)
+        report.require_one(path, written, "this endpoint is not complete", expected=expected)
     if endpoint.command is not None and endpoint.plugin is None:
         report.error((*path, "command"), "`command` goes with `plugin` only")
     if endpoint.event is not None and endpoint.event.startswith("ductile."):

@@ -64,9 +64,9 @@ def validate_condition(condition: ConditionSettings, path: KeyPath, report: Vali
         "any": condition.any_of is not None,
         "not": condition.negated is not None,
     }
-    given = [form for form, present in forms.items() if present]
+    written = [form for form, present in forms.items() if present]
     expected = "path and op, or one of all, any, not"
-    if not report.require_one(path, given, "this is not a condition", expected=expected):
+    if not report.require_one(path, written, "this is not a condition", expected=expected):
         return
     for name, inner in (("all", condition.all_of), ("any", condition.any_of)):
         for index, part in enumerate(inner or ()):
@@ -170,17 +170,17 @@ def refuse_wildcard(event_type: str, path: KeyPath, what: str, report: Validatio
 
 
 def _check_step(step: StepSettings, path: KeyPath, report: ValidationReport) -> None:
-    given = [kind for kind in _STEP_KINDS if getattr(step, kind) is not None]
+    written = [kind for kind in _STEP_KINDS if getattr(step, kind) is not None]
     expected = "exactly one of uses, call, steps and split"
-    report.require_one(path, given, "a step needs exactly one kind of work", expected=expected)
+    report.require_one(path, written, "a step needs exactly one kind of work", expected=expected)
     for kind in ("steps", "split"):
         if getattr(step, kind) == ():
             report.error((*path, kind), f"`{kind}` needs at least one entry")
-    if "uses" not in given:
+    if "uses" not in written:
         for attribute, name in _ONLY_WITH_USES.items():
             if getattr(step, attribute) not in (None, {}):
                 report.error((*path, name), f"`{name}` goes with `uses` only")
-    if step.join is not JoinPolicy.SUCCEEDED and "split" not in given:
+    if step.join is not JoinPolicy.SUCCEEDED and "split" not in written:
         report.error((*path, "join"), "`join` goes with `split` only")
     if step.id is not None and not NAME.fullmatch(step.id):
         report.error((*path, "id"), f"{report.quote((*path, 'id'))} cannot be the id of a step")

@@ -53,11 +53,11 @@ class ValidationReport:
             else:
                 first[name] = path
 
-    def require_one(self, path: KeyPath, given: Sequence[str], message: str, *, expected: str) -> bool:
+    def require_one(self, path: KeyPath, written: Sequence[str], message: str, *, expected: str) -> bool:
         """Add an error unless exactly one key is given. Returns whether it is."""
-        if len(given) != 1:
-            self.error(path, message, expected=expected, found=" and ".join(given) or "none of them")
-        return len(given) == 1
+        if len(written) != 1:
+            self.error(path, message, expected=expected, found=" and ".join(written) or "none of them")
+        return len(written) == 1
 
     def where(self, path: KeyPath) -> str:
         """Return file and line of the value at a path, for a message about another one."""

@@ -196,9 +196,9 @@ def not_installed_message(plugin: str, installed: Iterable[str]) -> tuple[str, s
 
 def _check_schedule(path: KeyPath, schedule: ScheduleSettings, report: ValidationReport) -> None:
     # Counts what is written: a trigger that cannot be read is reported already and is not missing.
-    given = [trigger for trigger in _TRIGGERS if report.is_written((*path, trigger))]
+    written = [trigger for trigger in _TRIGGERS if report.is_written((*path, trigger))]
     expected = "exactly one of every, cron, at and after"
-    report.require_one(path, given, "a schedule needs exactly one trigger", expected=expected)
+    report.require_one(path, written, "a schedule needs exactly one trigger", expected=expected)
     if schedule.command == "handle":
         hint = "schedule `poll`, or a command of your own"
         report.error((*path, "command"), "handle cannot be scheduled: it needs an event", hint=hint)

@@ -123,7 +123,7 @@ def _mismatch(
     compared: tuple[ComparisonResult, ...], wanted_type: str, wanted_source: str | None
 ) -> tuple[StartOutcome, str, tuple[ComparisonResult, ...]]:
     """Return the first comparison that is false: the type, else the source."""
-    first = next(one for one in compared if not one.is_true)
+    first = next(comparison for comparison in compared if not comparison.is_true)
     if first.path == "event.type":
         return StartOutcome.OTHER_TYPE, f"it takes {wanted_type}", (first,)
     return StartOutcome.OTHER_SOURCE, f"it takes {wanted_type} of {wanted_source} only", (first,)

@@ -162,10 +162,14 @@ def paths_compared(condition: Condition) -> Iterator[str]:
 def explain_condition(result: ConditionResult) -> str:
     """Return a sentence: whether the condition holds, and the comparisons that decided with their values."""
     parts = []
-    for one in result.deciding[:_MAX_EXPLAINED]:
-        value = "" if one.op is Operator.EXISTS and one.expected == "true" else f" {one.expected}"
-        found = f"there is no {one.path}" if one.found is None else f"found {one.found}"
-        parts.append(f"{one.path} {one.op}{value} is {'true' if one.is_true else 'false'} ({found})")
+    for compared in result.deciding[:_MAX_EXPLAINED]:
+        value = (
+            "" if compared.op is Operator.EXISTS and compared.expected == "true" else f" {compared.expected}"
+        )
+        found = f"there is no {compared.path}" if compared.found is None else f"found {compared.found}"
+        parts.append(
+            f"{compared.path} {compared.op}{value} is {'true' if compared.is_true else 'false'} ({found})"
+        )
     if len(result.deciding) > _MAX_EXPLAINED:
         parts.append(f"and {len(result.deciding) - _MAX_EXPLAINED} more")
     return f"the condition {'holds' if result.is_true else 'does not hold'}: {'; '.join(parts)}"
@@ -176,8 +180,8 @@ def condition_result_to_json(result: ConditionResult) -> JsonObject:
     return {
         "holds": result.is_true,
         "explanation": explain_condition(result),
-        "because": [_comparison_to_json(one) for one in result.deciding],
-        "looked_at": [_comparison_to_json(one) for one in result.evaluated],
+        "because": [_comparison_to_json(comparison) for comparison in result.deciding],
+        "looked_at": [_comparison_to_json(comparison) for comparison in result.evaluated],
     }
 
 

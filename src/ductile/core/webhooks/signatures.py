@@ -111,7 +111,7 @@ def verify_signature(
         decoded = _decode_base64(_padded(secret))
         if not secret.startswith(STANDARD_PREFIX) and len(decoded) >= _MIN_KEY_BYTES:
             keys.append(decoded)  # some libraries decode a secret without the prefix, too
-    return any(hmac.compare_digest(_hmac(key, signed), one) for key in keys for one in signatures)
+    return any(hmac.compare_digest(_hmac(key, signed), signature) for key in keys for signature in signatures)
 
 
 def _read_signature(

@@ -139,16 +139,18 @@ def is_listed(host: str, allow: Collection[str]) -> bool:
 
 def is_forbidden(address: Address, *, listed: bool = False) -> bool:
     """Return whether an address must not be connected to. A listed host may be private, but not multicast."""
-    for one in unwrap(address):
-        if one.is_multicast or one.is_unspecified:
+    for unwrapped in unwrap(address):
+        if unwrapped.is_multicast or unwrapped.is_unspecified:
             return True
         # `is_global` should suffice; the other checks do not depend on the version of the registries.
         is_public = (
-            one.is_global
-            and not one.is_private
-            and not one.is_loopback
-            and not one.is_link_local
-            and not any(one in network for network in _NOT_PUBLIC if network.version == one.version)
+            unwrapped.is_global
+            and not unwrapped.is_private
+            and not unwrapped.is_loopback
+            and not unwrapped.is_link_local
+            and not any(
+                unwrapped in network for network in _NOT_PUBLIC if network.version == unwrapped.version
+            )
         )
         if not (is_public or listed):
             return True

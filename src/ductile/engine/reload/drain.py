@@ -99,8 +99,8 @@ class Drain:
         )
 
     def _check_deadline(self, work: tuple[PluginWork, ...], until: datetime) -> None:
-        pending = "; ".join(describe_work(one) for one in work)
-        details: dict[str, object] = {"pending": [to_builtins(one) for one in work]}
+        pending = "; ".join(describe_work(pending_work) for pending_work in work)
+        details: dict[str, object] = {"pending": [to_builtins(pending_work) for pending_work in work]}
         if self._is_stopping():
             raise TooBusyError(
                 f"the daemon is stopping, and the drain was abandoned: {pending}",

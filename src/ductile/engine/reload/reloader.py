@@ -170,7 +170,10 @@ class Reloader:
         planned = await self._plan_for(new)
         await self._deps.listeners.check(new)
         work = await self._deps.store.pending_work(planned.effects.plugins.removed)
-        jobs, runs = {one.plugin: one.queued for one in work}, {one.plugin: one.runs for one in work}
+        jobs, runs = (
+            {plugin.plugin: plugin.queued for plugin in work},
+            {plugin.plugin: plugin.runs for plugin in work},
+        )
         return planned.with_work(jobs, runs)
 
     async def check_disk(self) -> None:
@@ -257,7 +260,7 @@ class Reloader:
                 self._drain.complete(drained)
             ended = await self._end_removed()
             self._on_switched()
-            return planned.with_work(ended, {one.plugin: one.runs for one in work})
+            return planned.with_work(ended, {plugin.plugin: plugin.runs for plugin in work})
 
     def _check_drained(self, removed: frozenset[str], drained: frozenset[str] | None) -> None:
         """Raise `ConflictError` if a removed plugin is not drained, or another drain waits for it."""

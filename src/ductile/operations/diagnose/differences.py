@@ -237,8 +237,8 @@ def missing_references(
     references = [] if step.payload is None else [*references_by_key(step.payload.template)]
     references += [(f"baggage.{'.'.join(claim.target)}", claim.source) for claim in step.baggage]
     return tuple(
-        MissingReference(step=step.path, place=place, reference=reference)
-        for place, reference in references
+        MissingReference(step=step.path, place=path, reference=reference)
+        for path, reference in references
         if look_up(reference, context) is MISSING
     )
 

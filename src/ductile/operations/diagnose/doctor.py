@@ -105,7 +105,7 @@ def _machine_findings(snapshot: Snapshot, *, daemon_runs: bool) -> Iterator[Doct
     yield from local.plugin_findings(snapshot)
     yield from local.listener_findings(snapshot, daemon_runs=daemon_runs)
     places = (state.directory, *state.directory.parents)
-    directory = next((place for place in places if place.is_dir()), None)
+    directory = next((candidate for candidate in places if candidate.is_dir()), None)
     if directory is not None:
         yield local.check_space(os.statvfs(directory), str(directory))
 

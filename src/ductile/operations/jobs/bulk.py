@@ -204,10 +204,12 @@ async def _change_jobs(
     statuses = _require_changeable(where.status, changeable)
     matched, found = 0, dict[str, Job]()
     for status in statuses:
-        one: JobFilter = replace(where, status=status)
-        rows = await _read_pages(partial(context.store.list_jobs, one, limit=LARGEST_PAGE), request.limit)
+        of_status: JobFilter = replace(where, status=status)
+        rows = await _read_pages(
+            partial(context.store.list_jobs, of_status, limit=LARGEST_PAGE), request.limit
+        )
         is_all = len(rows) < request.limit
-        matched += len(rows) if is_all else await context.store.count_jobs(one, limit=_MAX_COUNTED)
+        matched += len(rows) if is_all else await context.store.count_jobs(of_status, limit=_MAX_COUNTED)
         # A job that was claimed between the two reads is in both.
         matched -= sum(job.id in found for job in rows)
         found |= {job.id: job for job in rows}
@@ -275,12 +277,14 @@ async def resend_deliveries(context: OperationContext, request: ResendDeliveries
     )
     matched, deliveries = 0, list[Delivery]()
     for status in _UNDELIVERED if request.status is None else (request.status,):
-        one: DeliveryFilter = replace(where, status=status)
+        of_status: DeliveryFilter = replace(where, status=status)
         rows = await _read_pages(
-            partial(context.store.list_deliveries, one, limit=LARGEST_PAGE), request.limit
+            partial(context.store.list_deliveries, of_status, limit=LARGEST_PAGE), request.limit
         )
         is_all = len(rows) < request.limit
-        matched += len(rows) if is_all else await context.store.count_deliveries(one, limit=_MAX_COUNTED)
+        matched += (
+            len(rows) if is_all else await context.store.count_deliveries(of_status, limit=_MAX_COUNTED)
+        )
         deliveries += [replace(row, body="") for row in rows]  # bodies may be large
     selected = sorted(deliveries, key=lambda delivery: delivery.seq)[-request.limit :]
 
@@ -299,8 +303,8 @@ async def resend_deliveries(context: OperationContext, request: ResendDeliveries
 # ------------------------------------------------------------------------------------------------ steps
 
 
-def _require_filter(given: Sequence[str]) -> None:
-    if not given:
+def _require_filter(filters: Sequence[str]) -> None:
+    if not filters:
         raise UsageError(
             "no filter was given, and that would mean everything",
             hint="Give at least one, such as --plugin NAME, --status STATUS or --since 1h.",

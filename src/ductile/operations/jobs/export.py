@@ -135,7 +135,9 @@ async def _first_cause(context: OperationContext, job: Job) -> Job:
 async def _export_one(context: OperationContext, job: Job, configs: Sequence[ConfigRecord]) -> ExportedJob:
     store = context.store
     event = None if job.source_event_id is None else await store.get_event(job.source_event_id)
-    given = None if job.event_context_id is None else await store.get_event_context(job.event_context_id)
+    event_context = (
+        None if job.event_context_id is None else await store.get_event_context(job.event_context_id)
+    )
     config = config_at(configs, job.started_at)
     notes = await store.list_job_ledger(job.id, limit=_LEDGER_ENTRIES)
     return from_record(
@@ -143,7 +145,7 @@ async def _export_one(context: OperationContext, job: Job, configs: Sequence[Con
         job,
         **job_values(context, job),
         event=None if event is None else from_record(ExportedEvent, event),
-        context=None if given is None else dict(given.baggage),
+        context=None if event_context is None else dict(event_context.baggage),
         config=None if config is None else config.hash,
         executions=[logged_execution(row) for row in await store.list_executions(job.id)],
         transitions=[job_transition(row) for row in await store.list_transitions(job.id)],

@@ -86,7 +86,7 @@ async def rerun_job(context: OperationContext, request: RerunJob) -> RerunSubmit
     """
     old = await resolve_job(context, request.job_id)
     _refuse_unfit(context, old, request.payload)
-    old_input = await _find_input(context, old, given=request.payload)
+    old_input = await _find_input(context, old, payload=request.payload)
     described: dict[str, Any] = {"plugin": old.plugin, "command": old.command, "rerun_of": old.id}
     if old.plugin == RUN_PLUGIN:
         described["pipeline"] = old.command
@@ -160,11 +160,11 @@ def _required_scopes(snapshot: Snapshot, old: Job) -> tuple[str, ...]:
     return needed_for(snapshot, old.plugin, old.command)
 
 
-async def _find_input(context: OperationContext, old: Job, given: JsonObject | None) -> _OldInput:
+async def _find_input(context: OperationContext, old: Job, payload: JsonObject | None) -> _OldInput:
     """The payload and event of the old job. Raises `GoneError` for what is no longer kept."""
     event = None if old.source_event_id is None else await context.store.get_event(old.source_event_id)
     gone = []
-    if given is None and old.payload is None and old.source_event_id is not None and event is None:
+    if payload is None and old.payload is None and old.source_event_id is not None and event is None:
         gone.append("payload")
     if (
         old.event_context_id is not None
@@ -177,7 +177,7 @@ async def _find_input(context: OperationContext, old: Job, given: JsonObject | N
             hint="Give it a payload." if gone == ["payload"] else "Submit a new job with `ductile run`.",
             details={"gone": [*gone]},
         )
-    return _OldInput(payload=old.payload if given is None else given, event=event)
+    return _OldInput(payload=old.payload if payload is None else payload, event=event)
 
 
 def _new_job(submission: Submission) -> NewJob:

@@ -74,10 +74,10 @@ async def _load(
     if job is None or execution is None:
         return None
     event = None if job.source_event_id is None else await context.store.get_event(job.source_event_id)
-    given = (
+    event_context = (
         None if job.event_context_id is None else await context.store.get_event_context(job.event_context_id)
     )
-    if lost := _lost(job, event, has_context=given is not None):
+    if lost := _lost(job, event, has_context=event_context is not None):
         return LostRecording(execution=execution, lost=lost)
     pipeline = None if job.run_id is None else await context.store.get_job(job.run_id)
     name = None if pipeline is None else pipeline.command
@@ -88,7 +88,7 @@ async def _load(
             job=replace(job, cancel_requested_at=None, owner=None, attempt=execution.attempt),
             event=event,
             state=state,
-            baggage={} if given is None else given.baggage,
+            baggage={} if event_context is None else event_context.baggage,
             pipeline=name,
             timeout=None if step is None or step.timeout is None else timedelta(seconds=step.timeout),
         ),

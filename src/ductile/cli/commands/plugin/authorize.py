@@ -48,9 +48,9 @@ def authorize(invocation: Invocation) -> CommandResult:
     from ductile.errors import UsageError
 
     name = invocation.text("NAME")
-    given = [option for option in ("device", "code", "dry_run") if invocation.arguments.get(option)]
-    if len(given) > 1:
-        names = " and ".join(f"--{option.replace('_', '-')}" for option in given)
+    chosen = [option for option in ("device", "code", "dry_run") if invocation.arguments.get(option)]
+    if len(chosen) > 1:
+        names = " and ".join(f"--{option.replace('_', '-')}" for option in chosen)
         raise UsageError(f"{names} cannot be combined")
     if (address := invocation.optional("code")) is not None:
         return _complete(invocation, name, _read_address(address))

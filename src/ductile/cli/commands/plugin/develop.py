@@ -140,10 +140,10 @@ def new(invocation: Invocation) -> CommandResult:
         quoted = shlex.quote(directory)
         # In a subshell, so that the next step starts in the present directory.
         steps = [f"(cd {quoted} && {created.build})"] if created.build else []
-        place = quoted if "/" in directory else f"./{quoted}"
-        steps.append(f"ductile plugin test {place}")
+        path = quoted if "/" in directory else f"./{quoted}"
+        steps.append(f"ductile plugin test {path}")
         if _has_configuration(invocation):
-            steps.append(f"ductile plugin add {place}")
+            steps.append(f"ductile plugin add {path}")
         return "\n".join([*lines, "", "Next:", "", *(f"  {step}" for step in steps)])
 
     return CommandResult(to_builtins(created, enc_hook=str), text)

@@ -175,9 +175,9 @@ def _addition_text(plan: AddPlan, console: Console, *, dry_run: bool) -> str:
             console.style("yellow", f"It is used instead of the shipped plugin {plan.candidate.name}.")
         )
     if plan.place is not None:
-        place = console.path(str(plan.place))
+        path = console.path(str(plan.place))
         done = "Would copy it to" if dry_run else "Copied it to"
-        lines.append(f"{'It is already in' if plan.present else done} {place}.")
+        lines.append(f"{'It is already in' if plan.present else done} {path}.")
     if plan.change is None:
         lines.append(f"The configuration names {plan.name} already.")
     else:
