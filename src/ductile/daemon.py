@@ -33,7 +33,7 @@ from ductile.engine.engine import Engine
 from ductile.engine.store_lock import lock_store
 from ductile.listeners import Listeners
 from ductile.operations import table
-from ductile.operations.config.kept_plans import KeptPlans
+from ductile.operations.config.plan_drafts import PlanDrafts
 from ductile.operations.context import OperationContext
 from ductile.operations.tokens.sign_in_links import SignInLinks
 from ductile.operations.webhooks.refusals import WebhookRefusals
@@ -150,7 +150,7 @@ async def _serve_with(
         config_file=config_file,
         environ=deps.environ,
         sign_in_links=SignInLinks(time.monotonic),
-        kept_plans=KeptPlans(),
+        plan_drafts=PlanDrafts(),
         webhook_refusals=WebhookRefusals(),
     )
     operations = {**table.bind_operations(context), CONFIG_PATH_OPERATION: config_path_operation(config_file)}

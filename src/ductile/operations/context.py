@@ -16,7 +16,7 @@ from ductile.core.jobs.model import Job, JobStatus, NewJob, SubmittedBy
 from ductile.core.runs.graph import Graph
 from ductile.engine.reload.drain import draining_error
 from ductile.errors import DaemonNotRunningError, DeniedError, TooBusyError
-from ductile.operations.config.kept_plans import KeptPlans
+from ductile.operations.config.plan_drafts import PlanDrafts
 from ductile.operations.tokens.sign_in_links import SignInLinks
 from ductile.operations.webhooks.refusals import WebhookRefusals
 from ductile.store.model.jobs import EnqueueResult, JobStatusChange, Submission, TokenCharge
@@ -72,7 +72,7 @@ class OperationContext(Value):
     #: Links by which the user of this machine signs in to the dashboard. Only where a daemon runs.
     sign_in_links: SignInLinks | None = None
     #: Changes of the configuration that were planned and not applied yet. Only where a daemon runs.
-    kept_plans: KeptPlans | None = None
+    plan_drafts: PlanDrafts | None = None
     #: Requests that webhook endpoints have refused. Only where a daemon runs.
     webhook_refusals: WebhookRefusals | None = None
     source: Source = Source(submitted_by=SubmittedBy.CLI)

@@ -177,7 +177,7 @@ def write_change(change: PlannedChange, *, command: str, author: str | None = No
             )
             for name, data in change.contents.items()
         )
-        kept = _keep_contents(change)
+        unsealed_id = _keep_contents(change)
         journal = _Journal(
             command=command,
             author=author,
@@ -188,7 +188,7 @@ def write_change(change: PlannedChange, *, command: str, author: str | None = No
         make_private_directory(journal_path(directory).parent)
         write_atomically(journal_path(directory), json.dumps(_to_json(journal)).encode())
         _complete(directory, journal)
-        return kept
+        return unsealed_id
 
 
 def finish_change(directory: Path) -> tuple[FileReplacement, ...]:
@@ -205,17 +205,17 @@ def undo_change(directory: Path) -> tuple[FileReplacement, ...]:
     """Take back an interrupted change. Raises as `finish_change` does."""
     with lock_config_directory(directory, resume=True):
         journal = _read_journal(directory)
-        turned = tuple(
+        reversed_changes = tuple(
             FileReplacement(name=replacement.name, before=replacement.after, after=replacement.before)
             for replacement in journal.replacements
         )
-        _replace_files(directory, turned)
+        _replace_files(directory, reversed_changes)
         if journal.seal_before is None:
             (directory / CHECKSUMS_FILE).unlink(missing_ok=True)
         else:
             write_atomically(directory / CHECKSUMS_FILE, journal.seal_before.encode())
         _remove_journal(directory)
-        return turned
+        return reversed_changes
 
 
 def _refuse_changed(change: PlannedChange) -> None:
@@ -266,25 +266,20 @@ def _complete(directory: Path, journal: _Journal) -> None:
 
 def _replace_files(directory: Path, replacements: tuple[FileReplacement, ...]) -> None:
     """Give each file its new content, unless it has it already. Checks all before it changes one."""
-    missing = []
+    writes: list[tuple[str, bytes | None]] = []
     for replacement in replacements:
-        known = present_hash(directory, replacement.name)
-        if known == replacement.after:
+        present = present_hash(directory, replacement.name)
+        if present == replacement.after:
             continue
-        if known != replacement.before:
+        if present != replacement.before:
             raise ConflictError(
                 f"{replacement.name} was changed after the change of several files was interrupted",
                 hint=f"Restore {replacement.name}, then repeat the command.",
             )
-        missing.append(
-            (
-                replacement.name,
-                None
-                if replacement.after is None
-                else _require_kept(directory, replacement.name, replacement.after),
-            )
-        )
-    for name, data in missing:
+        after = replacement.after
+        content = None if after is None else _require_kept(directory, replacement.name, after)
+        writes.append((replacement.name, content))
+    for name, data in writes:
         if data is None:
             (directory / name).unlink(missing_ok=True)
             sync_directory((directory / name).parent)

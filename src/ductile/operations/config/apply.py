@@ -16,7 +16,6 @@ from ductile.config.history.file_changes import write_change
 from ductile.config.history.restore import find_restorable, plan_restore
 from ductile.core.auth_scopes import EVERYTHING
 from ductile.errors import DeniedError, DuctileError, file_error
-from ductile.operations.config.kept_plans import KeptPlan
 from ductile.operations.config.plan import (
     PLAN,
     ChangedFile,
@@ -29,6 +28,7 @@ from ductile.operations.config.plan import (
     refuse_other_plan,
     refuse_restored_tokens,
 )
+from ductile.operations.config.plan_drafts import PlanDraft
 from ductile.operations.context import OperationContext
 from ductile.operations.request import DryRun, refused
 from ductile.operations.response import Response, WasDryRun, from_record
@@ -79,12 +79,12 @@ class ConfigRolledBack(ConfigApplied, kw_only=True):
 
 async def apply(context: OperationContext, request: ApplyConfig) -> ConfigApplied:
     """Seal the files on disk and load them, if the daemon can use them; or say what that would change."""
-    kept = None if context.kept_plans is None else context.kept_plans.find(request.plan)
-    if kept is None:
-        kept = KeptPlan(command="apply", contents={})
-    elif kept.edits_keys:
+    draft = None if context.plan_drafts is None else context.plan_drafts.find(request.plan)
+    if draft is None:
+        draft = PlanDraft(command="apply", contents={})
+    elif draft.edits_keys:
         context.require_scope(EVERYTHING)
-    done, _ = await _carry_out(context, request, kept)
+    done, _ = await _carry_out(context, request, draft)
     return done
 
 
@@ -97,29 +97,29 @@ async def rollback(context: OperationContext, request: RollbackConfig) -> Config
         return record.id, plan_restore(file, record, keep_env=request.keep_env)
 
     to, contents = await asyncio.to_thread(find)
-    plan = KeptPlan(command="rollback", contents=contents, restores_tokens=request.restore_tokens)
-    done, kept = await _carry_out(context, request, plan)
+    draft = PlanDraft(command="rollback", contents=contents, restores_tokens=request.restore_tokens)
+    done, kept = await _carry_out(context, request, draft)
     return from_record(ConfigRolledBack, done, to=to, kept=kept)
 
 
 async def _carry_out(
-    context: OperationContext, request: ApplyConfig, kept: KeptPlan
+    context: OperationContext, request: ApplyConfig, draft: PlanDraft
 ) -> tuple[ConfigApplied, str | None]:
     """Return the response, and the id of replaced files that were never sealed."""
     if request.drain_timeout is not None and not request.drain:
         raise refused("drain_timeout", "drain_timeout needs drain: without it nothing is waited for")
-    planned = await make_plan(context, kept.contents)
+    planned = await make_plan(context, draft.contents)
     refuse_other_plan(planned.id, request.plan)
     check_tokens(context, planned)
-    if kept.command == "rollback" and not kept.restores_tokens:
+    if draft.command == "rollback" and not draft.restores_tokens:
         refuse_restored_tokens(planned.result.effects.tokens)
     difference = await asyncio.to_thread(planned.compare)
     in_force = context.snapshot()
     reloaded: ReloadEffects = reloaded_response(planned.result, dry_run=request.dry_run)
-    sealed = (difference.needed or bool(kept.contents)) and not request.dry_run
-    replaced = await _write(context, planned, kept.command) if sealed else None
+    sealed = (difference.needed or bool(draft.contents)) and not request.dry_run
+    replaced = await _write(context, planned, draft.command) if sealed else None
     if not request.dry_run:
-        reloaded = await _reload(context, request, planned, kept.command, sealed=sealed)
+        reloaded = await _reload(context, request, planned, draft.command, sealed=sealed)
     done = ConfigApplied(
         plan=planned.id,
         files=changed_files(difference),

@@ -132,14 +132,14 @@ def new_warnings(active: Snapshot, warnings: tuple[ConfigProblem, ...]) -> tuple
     return tuple(warning for warning in warnings if (warning.key, warning.message) not in known)
 
 
-def refuse_other_plan(found: str, wanted: str | None) -> None:
+def refuse_other_plan(plan_id: str, requested: str | None) -> None:
     """Raise ConflictError if a plan is not the one that was shown."""
-    if wanted is not None and wanted != found:
+    if requested is not None and requested != plan_id:
         raise ConflictError(
-            f"the plan {wanted} cannot be applied: the files, the seal or the configuration in force have "
+            f"the plan {requested} cannot be applied: the files, the seal or the configuration in force have "
             "changed since it was made",
             hint="Plan it again and look at it: `ductile apply --dry-run`.",
-            details={"plan": found},
+            details={"plan": plan_id},
         )
 
 

@@ -18,7 +18,6 @@ from ductile.config.seal import relative_name
 from ductile.core.auth_scopes import EVERYTHING
 from ductile.core.json import JsonValue
 from ductile.errors import DeniedError, UsageError
-from ductile.operations.config.kept_plans import KeptPlan
 from ductile.operations.config.plan import (
     ChangedFile,
     changed_files,
@@ -28,6 +27,7 @@ from ductile.operations.config.plan import (
     new_warnings,
     refuse_restored_tokens,
 )
+from ductile.operations.config.plan_drafts import PlanDraft
 from ductile.operations.context import OperationContext
 from ductile.operations.request import refused
 from ductile.operations.response import Response
@@ -125,33 +125,33 @@ async def plan_change(context: OperationContext, request: PlanConfigChange) -> P
     """Check a change with the whole configuration, keep it as a plan, and say what it would do."""
     edits = ConfigEdits(set=request.set or {}, unset=request.unset, token_scopes=request.token_scopes)
     _refuse_for_token(context, edits)
-    kept = await _draft(context, request, edits)
-    planned = await make_plan(context, kept.contents)
+    draft = await _draft(context, request, edits)
+    planned = await make_plan(context, draft.contents)
     check_tokens(context, planned)
-    if kept.command == "rollback" and not kept.restores_tokens:
+    if draft.command == "rollback" and not draft.restores_tokens:
         refuse_restored_tokens(planned.result.effects.tokens)
     difference = await asyncio.to_thread(planned.compare)
-    if context.kept_plans is not None:
-        context.kept_plans.keep(planned.id, kept)
+    if context.plan_drafts is not None:
+        context.plan_drafts.keep(planned.id, draft)
     effects = reloaded_response(planned.result, dry_run=True)
     return PlannedConfigChange(
         plan=planned.id,
-        writes=tuple(sorted(kept.contents)),
+        writes=tuple(sorted(draft.contents)),
         files=changed_files(difference),
-        also=difference.unsealed_besides(planned.change) if kept.contents else (),
+        also=difference.unsealed_besides(planned.change) if draft.contents else (),
         reload=replace(effects, warnings=new_warnings(context.snapshot(), effects.warnings)),
-        to=kept.to,
+        to=draft.to,
     )
 
 
-async def _draft(context: OperationContext, request: PlanConfigChange, edits: ConfigEdits) -> KeptPlan:
+async def _draft(context: OperationContext, request: PlanConfigChange, edits: ConfigEdits) -> PlanDraft:
     file = config_file(context)
     if request.rollback_to is None:
         contents: Mapping[str, bytes | None] = {}
         if not edits.empty:
             edited = await asyncio.to_thread(edit_files, file, edits)
             contents = {relative_name(file.parent, path): data for path, data in edited.items()}
-        return KeptPlan(command="apply", contents=contents, edits_keys=bool(edits.set or edits.unset))
+        return PlanDraft(command="apply", contents=contents, edits_keys=bool(edits.set or edits.unset))
     if not edits.empty:
         raise UsageError("a rollback and other changes cannot be one plan", hint="Plan one after the other.")
 
@@ -164,7 +164,7 @@ async def _draft(context: OperationContext, request: PlanConfigChange, edits: Co
         return record.id, plan_restore(file, record, keep_env=request.keep_env)
 
     to, restored = await asyncio.to_thread(find)
-    return KeptPlan(command="rollback", contents=restored, to=to, restores_tokens=request.restore_tokens)
+    return PlanDraft(command="rollback", contents=restored, to=to, restores_tokens=request.restore_tokens)
 
 
 def _refuse_for_token(context: OperationContext, edits: ConfigEdits) -> None:
