@@ -103,7 +103,7 @@ class ApiApplication(HttpApplication[ApiExchange]):
         work = endpoint.handler(request)
         if endpoint.http.waits:
             response = await unless_disconnected(exchange.receive, work)
-            # A token that was revoked meanwhile gets no news. A submission is answered: it was accepted.
+            # A token that was revoked meanwhile gets no events. A submission is answered: it was accepted.
             if not endpoint.http.submits:
                 self._admit(exchange, route, headers)
         else:

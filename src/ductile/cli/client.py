@@ -97,7 +97,7 @@ def follow(
         if position is not None:
             fields_sent |= {"live": True, "position": position or None}
         try:
-            news = request_daemon(invocation, operation, fields_sent, timeout=None)
+            update = request_daemon(invocation, operation, fields_sent, timeout=None)
         except (DaemonNotRunningError, StoreBusyError) as error:
             # The daemon stopped between two requests, or has closed its store and is about to.
             has_stopped = isinstance(error, DaemonNotRunningError) or "store is clos" in error.message
@@ -105,11 +105,11 @@ def follow(
                 raise
             return
         answered = True
-        yield news
+        yield update
         if position is not None:
-            position = news.get("position", 0)  # absent in answers of an older daemon
-        after = max((row["seq"] for row in news[rows]), default=after)
-        if news["stopping"]:
+            position = update.get("position", 0)  # absent in answers of an older daemon
+        after = max((row["seq"] for row in update[rows]), default=after)
+        if update["stopping"]:
             return
 
 

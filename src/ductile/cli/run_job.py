@@ -182,12 +182,12 @@ def _follow_job(
     position = 0
     while (left := _time_left(deadline)) != "0ms":
         fields: JsonObject = {"job_id": job_id, "after": position, "executions": _ALL}
-        news = _follow_once(invocation, "job.follow", fields, left)
-        if news is None:
+        update = _follow_once(invocation, "job.follow", fields, left)
+        if update is None:
             return
-        output.show(news["output"])
-        position = news["position"]
-        if news["ended"] or news["stopping"]:
+        output.show(update["output"])
+        position = update["position"]
+        if update["ended"] or update["stopping"]:
             return
 
 
@@ -208,17 +208,17 @@ def _follow_run(
             "live": output is not None,
             "position": position,
         }
-        news = _follow_once(invocation, "pipeline.follow", fields, left)
-        if news is None:
+        update = _follow_once(invocation, "pipeline.follow", fields, left)
+        if update is None:
             return
         if output is not None:
-            output.show(news.get("live_output", ()))  # absent in answers of an older daemon
-        position = news.get("position", 0)
-        for job in news["ended"]:
+            output.show(update.get("live_output", ()))  # absent in answers of an older daemon
+        position = update.get("position", 0)
+        for job in update["ended"]:
             if job["job_id"] not in known:
                 known.append(job["job_id"])
                 _print_step(invocation, job, line)
-        if news["over"] or news["stopping"]:
+        if update["over"] or update["stopping"]:
             return
 
 

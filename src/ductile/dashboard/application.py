@@ -129,18 +129,18 @@ class DashboardApplication(HttpApplication[DashboardExchange]):
         return DuctileError(f"an unexpected error in the daemon ({type(error).__name__})")
 
     def on_end(self, exchange: DashboardExchange) -> None:
-        """Log who signs in and out. Files are logged at debug level, as are failures: a flood of them must
-        not fill the log, and wrong tokens are reported by the authenticator.
+        """Log each sign-in and sign-out. Files and failures are logged at debug level: a flood of failures
+        must not fill the log, and the authenticator reports wrong tokens.
         """
         method, status = exchange.scope["method"], exchange.status
-        is_news = method == "POST" and exchange.token is not None and status < _BAD_REQUEST
+        is_sign_in_or_out = method == "POST" and exchange.token is not None and status < _BAD_REQUEST
         report_request(
             self._signals,
             exchange,
             path=exchange.path,
             endpoint="/ui" if method in _METHODS else None,
             seconds=self._clock() - exchange.started_at,
-            level=None if is_news else SignalLevel.DEBUG,
+            level=None if is_sign_in_or_out else SignalLevel.DEBUG,
         )
 
 

@@ -1,8 +1,8 @@
-"""The output of running executions, in memory, for those who follow it while it is printed.
+"""The output of running executions, in memory, for followers that read it while it is printed.
 
 Nothing here is stored: what a process printed is kept in the log when it ends, and what was only shown here
-is lost with the daemon. Each stream of a running execution keeps its latest `KEPT_BYTES`, so that a follower
-who comes late sees the beginning if it is short. A follower reads from a position on; one that is too slow
+is lost with the daemon. Each stream of a running execution keeps its latest `KEPT_BYTES`, so that a late
+follower sees the beginning if it is short. A follower reads from a position on; one that is too slow
 misses the oldest output and finds a gap in the offsets. Output of an ended execution is forgotten unless it
 is followed.
 """

@@ -85,16 +85,18 @@ class Details(ModalScreen[None]):
         while not worker.is_cancelled:
             wanted = {"job_id": job_id, "after": position, "executions": known, "timeout": _FOLLOW_TIMEOUT}
             try:
-                news = self._call("job.follow", wanted)
-                done = news["ended"] or news["stopping"]
-                job = self._call("job.show", {"job_id": job_id}) if done or news["executions"] else self._job
+                update = self._call("job.follow", wanted)
+                done = update["ended"] or update["stopping"]
+                job = (
+                    self._call("job.show", {"job_id": job_id}) if done or update["executions"] else self._job
+                )
             except DuctileError as error:
                 self.app.call_from_thread(self.notify, error.message, severity="error")
                 return
-            position = news["position"]
-            known = max([known, *(int(row["execution"]) for row in news["executions"])])
+            position = update["position"]
+            known = max([known, *(int(row["execution"]) for row in update["executions"])])
             self._job = job
-            self.app.call_from_thread(self._update, "".join(piece["text"] for piece in news["output"]))
+            self.app.call_from_thread(self._update, "".join(piece["text"] for piece in update["output"]))
             if done:
                 return
 

@@ -111,10 +111,10 @@ def tail(invocation: Invocation) -> CommandResult:
         return CommandResult(response, text)
     fmt.print_rows(invocation, response["events"], _line)
     after = max((row["seq"] for row in response["events"]), default=response["highest"])
-    for news in follow(invocation, "ledger.follow", {}, rows="events", after=after):
-        gap = news.get("gap")  # absent in answers of an older daemon
+    for update in follow(invocation, "ledger.follow", {}, rows="events", after=after):
+        gap = update.get("gap")  # absent in answers of an older daemon
         fmt.print_rows(
-            invocation, [{"kind": "gap", **gap}, *news["events"]] if gap else news["events"], _line
+            invocation, [{"kind": "gap", **gap}, *update["events"]] if gap else update["events"], _line
         )
     return CommandResult(None)
 

@@ -201,11 +201,11 @@ def _follow_logs(invocation: Invocation) -> CommandResult:
     while True:
         fields = invocation.request_fields() | {"after": position, "executions": view.known}
         fields["timeout"] = FOLLOW_TIMEOUT
-        news = request_daemon(invocation, "job.follow", fields, timeout=None)
-        position = news["position"]
-        view.show(news["output"], news["executions"])
-        if news["ended"] or news["stopping"]:
-            return view.end(news["job"])
+        update = request_daemon(invocation, "job.follow", fields, timeout=None)
+        position = update["position"]
+        view.show(update["output"], update["executions"])
+        if update["ended"] or update["stopping"]:
+            return view.end(update["job"])
 
 
 class _LogView:

@@ -75,13 +75,13 @@ def logs(invocation: Invocation) -> CommandResult:
 
     printer = LiveOutputPrinter(write, terminal=console.width is not None, label=job_label)
     live = not invocation.json
-    for news in follow(invocation, "log.follow", fields, rows="logs", after=after, live=live):
-        printer.show(news.get("live_output", ()))
+    for update in follow(invocation, "log.follow", fields, rows="logs", after=after, live=live):
+        printer.show(update.get("live_output", ()))
         printer.end_line()
-        for row in news["logs"]:
+        for row in update["logs"]:
             if printer.has_shown(row["job_id"], row["execution"]):
                 row["stderr"] = None  # It is above.
-        fmt.print_rows(invocation, news["logs"], _line)
+        fmt.print_rows(invocation, update["logs"], _line)
     return CommandResult(None)
 
 
