@@ -56,7 +56,7 @@ from ductile.core.webhooks.signatures import (
     URL_TOKEN,
     SignatureScheme,
 )
-from ductile.errors import ConfigError
+from ductile.errors import ConfigError, Problem
 from ductile.protocol.yaml_tree import MapNode
 from ductile.struct import replace
 
@@ -87,39 +87,12 @@ def compile_snapshot(loaded: LoadedConfig, discovery: Discovery) -> Snapshot:
     if report.errors:
         raise ConfigError("the configuration does not fit its plugins", problems=tuple(report.errors))
     warn_about_events(config, plugins, pipelines, report)
-    present = {
-        found.uses: found.installed.fingerprint
-        for found in plugins.values()
-        if found.installed and _is_compared(found.installed, loaded)
-    }
-    # A configuration that was never sealed has a warning already.
-    if loaded.seal is SealMode.VERIFY and (loaded.checksums is not None or loaded.strict):
-        violations = find_plugin_violations(present, loaded.checksums)
-        report.warnings += check_changes(violations, loaded.directory, Tier.OPERATIONAL, refuse=loaded.strict)
+    report.warnings += _check_plugin_seals(loaded, plugins)
     routes = tuple(
         EventRoute(source=route.source, event_type=route.event_type, plugin=plugin, command=command)
         for route, (plugin, command) in ((route, parse_target(route.to)) for route in config.routes)
     )
     secrets = {token.name: token.key for token in config.tokens if token.scopes_file is None}
-    granted = {file.token: file.scopes for file in loaded.scope_files}
-    tokens = (  # those without scopes do not open the API
-        *(
-            AccessToken(
-                name=token.name_in_use,
-                digest=token.token.digest(),
-                scopes=token.scopes,
-                limits=_token_limits(token.limits),
-            )
-            for token in config.api.auth.tokens
-            if token.scopes
-        ),
-        *(
-            token
-            for entry in config.tokens
-            if granted.get(entry.name)
-            for token in _access_tokens(entry, granted[entry.name])
-        ),
-    )
     used = {plugin.uses for plugin in plugins.values() if not plugin.is_script}
     return Snapshot(
         directory=loaded.directory,
@@ -135,7 +108,7 @@ def compile_snapshot(loaded: LoadedConfig, discovery: Discovery) -> Snapshot:
         routes=routes,
         pipelines=MappingProxyType({pipeline.name: pipeline for pipeline in config.pipelines}),
         api=replace(config.api, auth=ApiAuthSettings()),
-        tokens=tokens,
+        tokens=_compile_tokens(loaded),
         secrets=MappingProxyType(secrets),
         webhooks_enabled=isinstance(loaded.tree.get("webhooks"), MapNode),
         webhooks_listen=config.webhooks.listen,
@@ -160,6 +133,43 @@ def compile_snapshot(loaded: LoadedConfig, discovery: Discovery) -> Snapshot:
             loaded.files, _sealed_plugins(plugins, discovery), strict=config.service.strict_mode
         ),
     )
+
+
+def _check_plugin_seals(loaded: LoadedConfig, plugins: Mapping[str, PluginInstance]) -> tuple[Problem, ...]:
+    """Return warnings of plugins that are not as sealed. Raises IntegrityError in strict mode."""
+    # A configuration that was never sealed has a warning already.
+    if loaded.seal is not SealMode.VERIFY or (loaded.checksums is None and not loaded.strict):
+        return ()
+    present = {
+        plugin.uses: plugin.installed.fingerprint
+        for plugin in plugins.values()
+        if plugin.installed and _is_compared(plugin.installed, loaded)
+    }
+    violations = find_plugin_violations(present, loaded.checksums)
+    return check_changes(violations, loaded.directory, Tier.OPERATIONAL, refuse=loaded.strict)
+
+
+def _compile_tokens(loaded: LoadedConfig) -> tuple[AccessToken, ...]:
+    """Return the access tokens. Entries without scopes do not open the API."""
+    config = loaded.model
+    granted = {file.token: file.scopes for file in loaded.scope_files}
+    inline = (
+        AccessToken(
+            name=token.name_in_use,
+            digest=token.token.digest(),
+            scopes=token.scopes,
+            limits=_token_limits(token.limits),
+        )
+        for token in config.api.auth.tokens
+        if token.scopes
+    )
+    referenced = (
+        token
+        for entry in config.tokens
+        if granted.get(entry.name)
+        for token in _access_tokens(entry, granted[entry.name])
+    )
+    return (*inline, *referenced)
 
 
 def _locate_state(state: StateSettings, directory: Path) -> StateLocation:
