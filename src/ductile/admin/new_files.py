@@ -30,11 +30,11 @@ def written_files(directory: Path, files: Mapping[str, NewFile], *, directory_mo
     try:
         for name, file in files.items():
             path = directory / name
-            missing = [each for each in (path.parent, *path.parent.parents) if not each.is_dir()]
-            for each in reversed(missing):
-                each.mkdir(mode=directory_mode)
-                each.chmod(directory_mode)
-                created.append(each)
+            missing = [parent for parent in (path.parent, *path.parent.parents) if not parent.is_dir()]
+            for parent in reversed(missing):
+                parent.mkdir(mode=directory_mode)
+                parent.chmod(directory_mode)
+                created.append(parent)
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, file.mode)
             created.append(path)
             with os.fdopen(descriptor, "wb") as stream:
@@ -43,9 +43,9 @@ def written_files(directory: Path, files: Mapping[str, NewFile], *, directory_mo
         yield
     except BaseException as error:
         # A directory that holds anything else stays.
-        for each in reversed(created):
+        for parent in reversed(created):
             with suppress(OSError):
-                each.rmdir() if each.is_dir() else each.unlink()
+                parent.rmdir() if parent.is_dir() else parent.unlink()
         if isinstance(error, OSError):
             raise file_error(f"cannot write {error.filename or path}", error) from error
         raise

@@ -148,7 +148,9 @@ def seal_plugins(
             f"{plugin} is not configured, so there is nothing to seal", hint="name it under `plugins`"
         )
     now = replace(before, plugins=MappingProxyType({**before.plugins, entry.uses: entry.fingerprint}))
-    entries = [each for each in _plugin_entries(before, now) if each.name == entry.uses]
+    entries = [
+        plugin_entry for plugin_entry in _plugin_entries(before, now) if plugin_entry.name == entry.uses
+    ]
     return _write(opened, now, entries, dry_run=dry_run)
 
 

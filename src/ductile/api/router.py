@@ -53,7 +53,7 @@ class Router:
         if pattern is None:
             patterns.append(pattern := _PathPattern(segments, {}))
             # Words before parameters: `/plugin/x/openapi.json` is not the command `openapi.json`.
-            patterns.sort(key=lambda each: [segment.startswith("{") for segment in each.segments])
+            patterns.sort(key=lambda candidate: [segment.startswith("{") for segment in candidate.segments])
         pattern.methods[endpoint.http.method] = endpoint
         if endpoint.http.method == "GET" and not endpoint.http.streams:
             pattern.methods["HEAD"] = endpoint

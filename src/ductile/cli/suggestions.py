@@ -99,7 +99,7 @@ def suggest_option(flag: str, known: Sequence[str], see: str) -> str:
     if flag in known:  # the option is right; something else about the line is wrong
         return f"see `{see}`"
     # Without the dashes, which make any two options look alike.
-    names = {each.lstrip("-"): each for each in known}
+    names = {known_flag.lstrip("-"): known_flag for known_flag in known}
     closest = _closest(flag.lstrip("-").partition("=")[0], names, _SIMILARITY)
     return f"see `{see}`" if closest is None else f"did you mean `{names[closest]}`? See `{see}`"
 

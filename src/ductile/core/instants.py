@@ -82,8 +82,8 @@ def _parse_day_and_time(text: str, now: datetime, zone: tzinfo) -> datetime | No
     clock = None if second else _parse_clock(first)
     if clock is None:
         return None
-    found = _local(today, clock, zone)
-    return found if found <= now else _local(today - _DAY, clock, zone)
+    today_then = _local(today, clock, zone)
+    return today_then if today_then <= now else _local(today - _DAY, clock, zone)
 
 
 def _parse_day(word: str, today: date) -> date | None:

@@ -271,11 +271,13 @@ class Dispatcher:
     def _caps(self) -> Caps:
         snapshot = self._snapshot()
         if self._caps_cache is None or self._caps_cache[0] is not snapshot:
-            each = {name: plugin.cap for name, plugin in snapshot.plugins.items() if plugin.cap is not None}
+            plugin_caps = {
+                name: plugin.cap for name, plugin in snapshot.plugins.items() if plugin.cap is not None
+            }
             only = (
                 None if self._store.cluster is None else frozenset((*plugins_run_here(snapshot), EXEC_PLUGIN))
             )
-            self._caps_cache = (snapshot, Caps(workers=snapshot.max_workers, plugins=each, only=only))
+            self._caps_cache = (snapshot, Caps(workers=snapshot.max_workers, plugins=plugin_caps, only=only))
         caps = self._caps_cache[1]
         paused = dict.fromkeys((*self._init_jobs, *self._paused_plugins), 0)
         return replace(caps, plugins={**caps.plugins, **paused}) if paused else caps

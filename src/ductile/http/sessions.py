@@ -62,17 +62,17 @@ class Sessions:
             return None
         if len(expires) > len(str(2**53)) or int(expires) <= self._now().timestamp():
             return None
-        found = None
+        signer = None
         for token in (*tokens, self.local_user):
             if hmac.compare_digest(_sign(token, signed).encode(), signature.encode()):
-                found = token
-        if found is None:
+                signer = token
+        if signer is None:
             return None
         return BrowserSession(
-            token=found,
+            token=signer,
             id=session_id,
             expires_at=datetime.fromtimestamp(int(expires), UTC),
-            csrf=_sign(found, f"csrf.{session_id}"),
+            csrf=_sign(signer, f"csrf.{session_id}"),
         )
 
 

@@ -112,7 +112,7 @@ class RequestField(Value):
 def request_fields(request_type: type[Value]) -> Mapping[str, RequestField]:
     """The fields of a request struct by their names on the wire, in the order of the struct."""
     hints = get_type_hints(request_type, include_extras=True)
-    found = {}
+    described = {}
     for field in fields(request_type):
         types, metas = _unwrap(hints[field.name])
         extra = {key: value for meta in metas for key, value in (meta.extra or {}).items()}
@@ -120,7 +120,7 @@ def request_fields(request_type: type[Value]) -> Mapping[str, RequestField]:
         if NoneType in types and isinstance(schema.get("type"), str):
             schema = {**schema, "type": [schema["type"], "null"]}
         default = field.default_factory() if field.default_factory is not NODEFAULT else field.default
-        found[field.encode_name] = RequestField(
+        described[field.encode_name] = RequestField(
             name=field.encode_name,
             attribute=field.name,
             decode=decode,
@@ -132,7 +132,7 @@ def request_fields(request_type: type[Value]) -> Mapping[str, RequestField]:
             header=extra.get("header"),
             instant=types[0] is datetime,
         )
-    return MappingProxyType(found)
+    return MappingProxyType(described)
 
 
 def decode_request(

@@ -71,7 +71,7 @@ def _decode_states(name: str, value: JsonValue) -> tuple[str, ...]:
     if not isinstance(value, list) or not value:
         raise refused(name, f"{name} has to be a list of states: {known}")
     states = [str(state) for state in WebhookState]
-    unknown = [each for each in value if each not in states]
+    unknown = [written for written in value if written not in states]
     if unknown:
         shown = f"{unknown[0]!r}"[:_MAX_QUOTED]
         raise refused(name, f"{name}: {shown} is not a state", f"The states are {known}.")

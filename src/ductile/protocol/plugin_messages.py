@@ -147,8 +147,8 @@ def decode_response(stdout: bytes) -> DecodedResponse | ProtocolViolation:
 def result_in(stdout: str | None, output: OutputFormat = OutputFormat.PROTOCOL) -> JsonValue:
     """Return the `result` in a stored stdout; None if there is none in it."""
     if output is not OutputFormat.PROTOCOL:
-        found = script_result((stdout or "").encode(errors="replace"), output)
-        return None if isinstance(found, ProtocolViolation) else found
+        result = script_result((stdout or "").encode(errors="replace"), output)
+        return None if isinstance(result, ProtocolViolation) else result
     try:
         body: JsonValue = msgspec.json.decode(stdout or "")
     except (msgspec.DecodeError, RecursionError, UnicodeEncodeError):
@@ -221,7 +221,11 @@ def _decode_json(stdout: bytes, expected: str) -> JsonValue:
 def _is_deeper_than(value: JsonValue, limit: int) -> bool:
     level: list[dict[str, JsonValue] | list[JsonValue]] = [value] if isinstance(value, dict | list) else []
     for _ in range(limit):
-        children = (child for each in level for child in (each.values() if isinstance(each, dict) else each))
+        children = (
+            child
+            for container in level
+            for child in (container.values() if isinstance(container, dict) else container)
+        )
         level = [child for child in children if isinstance(child, dict | list)]
     return bool(level)
 

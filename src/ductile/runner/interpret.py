@@ -71,8 +71,8 @@ def interpret(result: ProcessResult, script: Script | None = None) -> Interpreta
     """
     if script is None:
         return _interpret(result, script)
-    found = _interpret(result, script)
-    return replace(found, outcome=_as_script(found.outcome, script))
+    interpretation = _interpret(result, script)
+    return replace(interpretation, outcome=_as_script(interpretation.outcome, script))
 
 
 def mask_state_secrets(outcome: Outcome) -> Outcome:

@@ -159,25 +159,25 @@ def _collect(
 ) -> tuple[dict[Path, BackupPart], list[Path], list[Path]]:
     """The files without the store, the files that are left out, and those of them that hold secrets."""
     directory = _normalize(opened.loaded.directory)
-    found: dict[Path, BackupPart] = {}
+    parts: dict[Path, BackupPart] = {}
     left_out: list[Path] = []
     if BackupPart.CONFIG in wanted.parts:
         names = [file.name for file in opened.loaded.files]
         names += [CHECKSUMS_FILE] if (directory / CHECKSUMS_FILE).is_file() else []
-        found |= {_normalize(directory / name): BackupPart.CONFIG for name in names}
+        parts |= {_normalize(directory / name): BackupPart.CONFIG for name in names}
     if BackupPart.PLUGINS in wanted.parts:
         store = sqlite_file(opened.snapshot.state)
         for path in _plugin_files(opened, left_out):
             if path.parent != store.parent or not path.name.startswith(store.name):
-                found.setdefault(path, BackupPart.PLUGINS)
+                parts.setdefault(path, BackupPart.PLUGINS)
     secrets: list[Path] = []
     if not wanted.secrets:
         included = opened.loaded.model.environment_vars.include
         env_files = {_normalize(resolve_path(name, opened.loaded.directory)) for name in included}
-        secrets = [path for path in found if path in env_files]
+        secrets = [path for path in parts if path in env_files]
         for path in secrets:
-            del found[path]
-    return found, [*left_out, *secrets], secrets
+            del parts[path]
+    return parts, [*left_out, *secrets], secrets
 
 
 def _plugin_files(opened: OpenedConfiguration, left_out: list[Path]) -> Iterator[Path]:

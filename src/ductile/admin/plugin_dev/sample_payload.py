@@ -44,10 +44,10 @@ def _value(schema: JsonValue, root: JsonObject, depth: int) -> JsonValue:
     if isinstance(parts := schema.get("allOf"), list):
         return _value(_merge_all([_without_key(schema, "allOf"), *map(_object, parts)]), root, depth + 1)
     if isinstance(reference := schema.get("$ref"), str):
-        found: JsonValue = root
+        target: JsonValue = root
         for name in reference.removeprefix("#").strip("/").split("/"):
-            found = _object(found).get(name) if name else found
-        return _value(found, root, depth + 1)
+            target = _object(target).get(name) if name else target
+        return _value(target, root, depth + 1)
     return _of_type(schema, root, depth)
 
 

@@ -78,7 +78,9 @@ def plan_plugin_removal(
 def _files(opened: OpenedConfiguration, name: str, plugin: str) -> tuple[AddedPlugin | None, str | None]:
     """The added plugin whose files are removed with the last name it is used under, or why they stay."""
     others = [
-        each.name for each in opened.snapshot.plugins.values() if each.uses == plugin and each.name != name
+        known.name
+        for known in opened.snapshot.plugins.values()
+        if known.uses == plugin and known.name != name
     ]
     if others:
         return None, f"its files stay: {', '.join(others)} uses them"

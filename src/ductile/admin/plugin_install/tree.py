@@ -211,18 +211,18 @@ def _read_zip(stream: BinaryIO, path: Path) -> SourceTree:
 
 def plugin_directories(tree: SourceTree) -> dict[str, str]:
     """Return the plugins of a tree: their names, and their directories in it (`.` for the tree itself)."""
-    found: dict[str, str] = {}
+    directories: dict[str, str] = {}
     for name in sorted(tree.files, key=lambda path: (path.count("/"), path)):
         path = PurePosixPath(name)
         hidden = any(part in SHARED_DIRECTORIES or part.startswith(".") for part in path.parts[:-1])
         if path.name != MANIFEST_FILE or len(path.parts) > _MAX_DEPTH or hidden:
             continue
         directory = str(path.parent)
-        if any(directory.startswith(f"{parent}/") or parent == "." for parent in found.values()):
+        if any(directory.startswith(f"{parent}/") or parent == "." for parent in directories.values()):
             continue  # a file of another plugin
         node = parse_yaml(tree.files[name].data, file=name)
-        found.setdefault(declared_name(node) or path.parent.name, directory)
-    return found
+        directories.setdefault(declared_name(node) or path.parent.name, directory)
+    return directories
 
 
 def choose_plugin(tree: SourceTree, wanted: str | None, what: str) -> SourceTree:
@@ -254,5 +254,8 @@ def shared_code_beside(tree: SourceTree, wanted: str | None) -> str | None:
         return None
     parent = str(PurePosixPath(directory).parent)
     start = "" if parent == "." else f"{parent}/"
-    shared = (f"{start}{each}" for each in ("lib", "_lib"))
-    return next((each for each in shared if any(name.startswith(f"{each}/") for name in tree.files)), None)
+    shared = (f"{start}{directory_name}" for directory_name in ("lib", "_lib"))
+    return next(
+        (candidate for candidate in shared if any(name.startswith(f"{candidate}/") for name in tree.files)),
+        None,
+    )

@@ -94,7 +94,7 @@ def find_added(opened: OpenedConfiguration, name: str) -> AddedPlugin:
         record=record,
         manifest=entry.manifest,
         directory=opened.loaded.directory,
-        changed=tuple(each for each in names if present.get(each) != record.files.get(each)),
+        changed=tuple(file for file in names if present.get(file) != record.files.get(file)),
     )
 
 

@@ -116,7 +116,7 @@ def _without_lost_links(page: Path) -> str:
     """The page, with plain text in place of links to files that the skill does not have."""
     from ductile.admin.docs_pages import docs_pages
 
-    known = {each.path for each in docs_pages()}
+    known = {known_page.path for known_page in docs_pages()}
 
     def keep(link: re.Match[str]) -> str:
         target = link["target"].partition("#")[0]
@@ -163,20 +163,20 @@ def _command_page() -> Iterator[str]:
     yield from ("# Commands", "", "`--config`, `--url`, `--json` and `-v` go with every command.", "")
     for noun in NOUNS:
         yield from (f"## ductile {noun.name}", "")
-        for each in noun.actions:
-            yield from _described(noun.name, each)
+        for declared in noun.actions:
+            yield from _described(noun.name, declared)
     yield from ("## Short forms", "")
     yield from (f"- `ductile {form.name}`: `ductile {form.noun} {form.action}`" for form in SHORT_FORMS)
     yield ""
 
 
-def _described(noun: str, each: Action) -> Iterator[str]:
-    arguments = " ".join(a.name if a.required else f"[{a.name}]" for a in each.arguments)
-    yield from (f"### ductile {noun} {each.name} {arguments}".rstrip(), "")
-    yield from (f"{each.summary[:1].upper()}{each.summary[1:]}. {each.about}".rstrip(), "")
-    yield from (f"- `{option.usage}`: {option.help}" for option in each.options)
-    if each.examples:
-        yield from ("", "```sh", *(example.line for example in each.examples), "```")
+def _described(noun: str, declared: Action) -> Iterator[str]:
+    arguments = " ".join(a.name if a.required else f"[{a.name}]" for a in declared.arguments)
+    yield from (f"### ductile {noun} {declared.name} {arguments}".rstrip(), "")
+    yield from (f"{declared.summary[:1].upper()}{declared.summary[1:]}. {declared.about}".rstrip(), "")
+    yield from (f"- `{option.usage}`: {option.help}" for option in declared.options)
+    if declared.examples:
+        yield from ("", "```sh", *(example.line for example in declared.examples), "```")
     yield ""
 
 
@@ -203,7 +203,7 @@ def _arguments(schema: Mapping[str, object]) -> Iterator[str]:
     needed = required if isinstance(required, list) else []
     if not isinstance(properties, dict):
         return
-    for name, each in properties.items():
-        about = str(each.get("description", "")) if isinstance(each, dict) else ""
+    for name, property_schema in properties.items():
+        about = str(property_schema.get("description", "")) if isinstance(property_schema, dict) else ""
         yield f"- `{name}`{' (required)' if name in needed else ''}: {about}"
     yield ""

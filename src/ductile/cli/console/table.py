@@ -48,7 +48,7 @@ def fit_table(table: Table, width: int, optional: Sequence[str], today: str, *, 
     for position, header in enumerate(optional, start=1):
         if header not in table.headers:
             continue
-        *others, last = (max(len(each), _MIN_COLUMN) for each in table.headers)
+        *others, last = (max(len(text), _MIN_COLUMN) for text in table.headers)
         # The last column has the reasons. Only for the most important of the optional columns it gets narrow.
         least = [*others, max(last, _MIN_PROSE) if prose or position < len(optional) else last]
         if _line_length([*map(min, least, table.widths)]) <= width:
@@ -92,7 +92,7 @@ def _cut(widths: list[int], headers: Sequence[str], width: int) -> list[int]:
     """Narrow the widest column until all fit, but none below its header."""
     least = [len(header) for header in headers]
     while _line_length(widths) > width:
-        shrinkable = [column for column, each in enumerate(widths) if each > least[column]]
+        shrinkable = [column for column, own in enumerate(widths) if own > least[column]]
         if not shrinkable:
             break
         widths[max(shrinkable, key=lambda column: widths[column])] -= 1

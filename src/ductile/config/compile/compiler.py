@@ -193,10 +193,10 @@ def _is_compared(plugin: InstalledPlugin, loaded: LoadedConfig) -> bool:
 
 def _sealed_plugins(plugins: Mapping[str, PluginInstance], discovery: Discovery) -> dict[str, str]:
     """Return the fingerprints of the plugins that a seal covers, also of those that lack a setting."""
-    found = ((plugin.uses, discovery.found(plugin)) for plugin in plugins.values())
+    pairs = ((plugin.uses, discovery.found(plugin)) for plugin in plugins.values())
     return {
         name: plugin.fingerprint
-        for name, plugin in sorted(found, key=lambda pair: pair[0])
+        for name, plugin in sorted(pairs, key=lambda pair: pair[0])
         if isinstance(plugin, InstalledPlugin) and plugin.sealed
     }
 

@@ -151,7 +151,7 @@ def _key_of_model(root: MapNode, path: KeyPath) -> SettingKey:
         here = path[:length]
         match field_type, part:
             case SectionOf(section=section), str():
-                keys = {each.name: each for each in keys_of(section)}
+                keys = {declared.name: declared for declared in keys_of(section)}
                 if part not in keys:
                     raise NotFoundError(f"there is no key {format_path(here)}", hint=did_you_mean(part, keys))
                 key = keys[part]

@@ -285,7 +285,11 @@ def _free_variable(sources: ConfigFiles, name: str, environ: Mapping[str, str]) 
     """The first of `DUCTILE_NAME_TOKEN`, `DUCTILE_NAME_TOKEN_2`, ... that nothing refers to."""
     base = _variable_of(name)
     names = (base if number == 1 else f"{base}_{number}" for number in count(1))
-    return next(each for each in names if each not in environ and not count_references(sources, each))
+    return next(
+        candidate
+        for candidate in names
+        if candidate not in environ and not count_references(sources, candidate)
+    )
 
 
 def _rotated_entry(data: bytes, row: TokenRow, variable: str, expires_at: datetime | None) -> bytes:
@@ -346,14 +350,14 @@ def _without_variable(sources: ConfigFiles, row: TokenRow, others: list[TokenRow
         for variable in row.variables
         if variable not in shared and count_references(sources, variable) == 1
     ]
-    found = {}
+    changed = {}
     for file in load_environment_files(sources.root, sources.directory).files:
         data = file.data
         for variable in gone:
             data = _line_of(variable).sub(b"", data)
         if data != file.data:
-            found[file.path] = data
-    return found
+            changed[file.path] = data
+    return changed
 
 
 def _unshared_scopes_file(directory: Path, row: TokenRow, others: list[TokenRow]) -> Path | None:

@@ -43,18 +43,18 @@ def find_seal(records: Sequence[SealRecord], wanted: str | None, *, present: str
                 hint="`ductile config history` lists what there is.",
             )
         return earlier[-1]
-    found = (
+    matching = (
         [record for record in records if record.id.startswith(wanted)] if len(wanted) >= MIN_ID_DIGITS else []
     )
-    ids = {record.id for record in found}
+    ids = {record.id for record in matching}
     if len(ids) > 1:
         raise UsageError(f"{wanted} is the beginning of several ids: {', '.join(sorted(ids))}")
-    if not found:
+    if not matching:
         raise NotFoundError(
             f"no sealed configuration with the id {wanted} is kept",
             hint="`ductile config history` lists what there is.",
         )
-    return found[-1]
+    return matching[-1]
 
 
 def find_restorable(directory: Path, wanted: str | None) -> SealRecord:

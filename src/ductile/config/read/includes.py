@@ -151,7 +151,7 @@ class _Loader:
         named = file.tree.get("include")
         if not isinstance(named, ListNode):  # the decoder reports any other type
             return []
-        found: list[tuple[Path, SourceLocation]] = []
+        included: list[tuple[Path, SourceLocation]] = []
         for index, item in enumerate(named.items):
             if not isinstance(item, ScalarNode):
                 continue
@@ -168,10 +168,10 @@ class _Loader:
                 continue
             path = file.path.parent / item.text
             try:
-                found += ((each, item.location) for each in self._expand(path, item.location))
+                included += ((child, item.location) for child in self._expand(path, item.location))
             except PermissionError as error:
                 self._add_problem(item.location, f"the included {path} cannot be read: {error.strerror}")
-        return found
+        return included
 
     def _expand(self, path: Path, location: SourceLocation) -> list[Path]:
         """Return the files of an include, which may name a directory."""

@@ -180,7 +180,7 @@ def suggest_scope(scope: str, plugins: Collection[str]) -> str | None:
     if subject in _EVERY_SUBJECT or subject in plugins:
         return None
     right = scope.rpartition(":")[2]
-    known = [f"{each}:{right}" for each in (*_SUBJECTS, *plugins)]
+    known = [f"{resource}:{right}" for resource in (*_SUBJECTS, *plugins)]
     return did_you_mean(scope, known) if did_you_mean(subject, (*_SUBJECTS, *plugins)) else None
 
 

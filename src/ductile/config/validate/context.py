@@ -117,7 +117,7 @@ def _follow_pipelines(pipelines: Mapping[str, PipelineSettings]) -> dict[str, _P
         if step.call is not None:
             known |= follow(step.call)
         known = sequence(step.steps or (), known, before)
-        return known.union(*(sequence(each, known, before) for each in step.on_events.values()))
+        return known.union(*(sequence(branch, known, before) for branch in step.on_events.values()))
 
     for name in pipelines:
         follow(name)
@@ -166,7 +166,7 @@ def _by_trigger(
         return _NOTHING.union(*(keys for name, keys in carried.items() if source in (None, name)))
     if pipeline.on_hook is not None:
         # A job fires hooks only if nothing produced it: its context is empty. A run may have inherited one.
-        ended = (each.name for each in config.pipelines if each.notify_on_complete)
+        ended = (other.name for other in config.pipelines if other.notify_on_complete)
         return _NOTHING.union(*(entry[name] for name in ended if source in (None, name)))
     return _NOTHING
 

@@ -32,8 +32,8 @@ def validate_against_manifests(
     for name, settings in config.plugins.items():
         if (installed := plugins[name].installed) is not None:
             _check_commands(name, settings, installed, report)
-        if settings.run is None and (found := discovery.installed.get(plugins[name].uses)) is not None:
-            _check_config_keys(name, settings, found, report)
+        if settings.run is None and (known := discovery.installed.get(plugins[name].uses)) is not None:
+            _check_config_keys(name, settings, known, report)
         if installed and not installed.manifest.concurrency_safe and (settings.parallelism or 1) > 1:
             message = (
                 f"the manifest of {name} declares it unsafe in parallel; `parallelism` is applied anyway"
@@ -162,7 +162,7 @@ def _warn_if_it_starts_itself(
         emits = command is not None and any(event.type == pipeline.on for event in command.emits)
         parts = node.path.split("/")
         around = {"/".join(parts[:length]) for length in range(1, len(parts) + 1)}
-        conditional = any(each.condition is not None for each in nodes.values() if each.path in around)
+        conditional = any(other.condition is not None for other in nodes.values() if other.path in around)
         if emits and not conditional:
             message = (
                 f"the step {node.path} emits {report.quote(path)}, on which this pipeline starts: "

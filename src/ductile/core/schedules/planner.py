@@ -174,7 +174,7 @@ def skips_while_running(
     due, _ = _collect_due(rule, occurrence, now)
     if len(due) > MAX_PLANNED_AT_ONCE:
         return None
-    reasons = [_reason_from_rule(rule, each, paused=False) or SkipReason.RUNNING for each in due]
+    reasons = [_reason_from_rule(rule, start, paused=False) or SkipReason.RUNNING for start in due]
     return tuple(item for item in _to_items(due, reasons) if isinstance(item, Skip))
 
 

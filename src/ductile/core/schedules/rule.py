@@ -305,15 +305,15 @@ class DailyWindow(Value):
 
 def instant_of_wall_time(wall: datetime, zone: ZoneInfo) -> datetime:
     """Return when the clocks of the zone first show this time, or the end of the gap that skips it."""
-    found = wall.replace(tzinfo=zone, fold=0).astimezone(UTC)
-    if found.astimezone(zone).replace(tzinfo=None, fold=0) == wall.replace(fold=0):
-        return found
+    shown_first = wall.replace(tzinfo=zone, fold=0).astimezone(UTC)
+    if shown_first.astimezone(zone).replace(tzinfo=None, fold=0) == wall.replace(fold=0):
+        return shown_first
     later = wall.replace(second=0, microsecond=0, fold=0) + _MINUTE
-    while (found := later.replace(tzinfo=zone).astimezone(UTC)).astimezone(zone).replace(
+    while (shown_first := later.replace(tzinfo=zone).astimezone(UTC)).astimezone(zone).replace(
         tzinfo=None
     ) != later:
         later += _MINUTE
-    return found
+    return shown_first
 
 
 def weekday_of(instant: datetime, zone: ZoneInfo) -> int:

@@ -278,9 +278,9 @@ class Scheduler:
             if firing is None:
                 break
             await self._fire(firing)
-        found = await self._store.pause_schedule(plugin, schedule_id, paused=False)
+        resumed = await self._store.pause_schedule(plugin, schedule_id, paused=False)
         self.wake()
-        return found
+        return resumed
 
     async def run_now(
         self, plugin: str, schedule_id: str, *, token: str | None = None, charge: TokenCharge | None = None

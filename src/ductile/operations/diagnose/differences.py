@@ -360,7 +360,7 @@ def _output_changes(good: Sequence[StepTrace], step: StepTrace) -> Iterator[Fiel
     if step.emitted is None or not before:
         return
     for event_type, payloads in step.emitted.items():
-        known = [payload for each in before for payload in each.get(event_type, ())]
+        known = [payload for emitted in before for payload in emitted.get(event_type, ())]
         if not known:
             yield _event_change(event_type, FieldChangeKind.NEW)
             continue

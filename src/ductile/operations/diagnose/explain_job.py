@@ -311,15 +311,15 @@ async def _advice(context: OperationContext, records: _JobRecords, wait: WaitExp
     job, last = records.job, records.last
     if wait is not None and job.hold is not Hold.RETRY:
         return [*wait.advice] or ["ductile system status"]
-    found = []
+    remedies = []
     if job.run_id is not None and job.status in TERMINAL and job.status is not JobStatus.SUCCEEDED:
-        found.append(f"It is a step of a run: ductile job explain {job.run_id}")
+        remedies.append(f"It is a step of a run: ductile job explain {job.run_id}")
     by_hand = job.reason in _ENDED_BY_HAND
     # The reason of the last execution says more than that of the job: `attempts_exhausted`.
     of_execution = last is not None and records.failed and records.run is None and not by_hand
     reason = last.reason if last is not None and of_execution else job.reason
-    found.append(await working_remedy(context, job, reason, records.run))
-    return found
+    remedies.append(await working_remedy(context, job, reason, records.run))
+    return remedies
 
 
 def _recovery_text(job: Job) -> str:

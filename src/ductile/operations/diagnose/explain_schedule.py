@@ -192,27 +192,27 @@ def _why_skipped(row: Occurrence) -> str:
 
 def _evidence(records: _ScheduleRecords, cause: ScheduleCause) -> list[str]:
     entry, last, breaker = records.entry, records.last_job, records.breaker
-    found = []
+    lines = []
     if entry is not None and entry.paused_at is not None:
-        found.append(f"Paused since {time_text(entry.paused_at)}.")
+        lines.append(f"Paused since {time_text(entry.paused_at)}.")
     if last is not None:
-        found.append(f"Its latest run is job {last.id}: {last.status} ({last.reason}).")
+        lines.append(f"Its latest run is job {last.id}: {last.status} ({last.reason}).")
     if breaker is not None and breaker.state is not BreakerState.CLOSED:
         since = f" since {time_text(breaker.opened_at)}" if breaker.opened_at else ""
-        found.append(
+        lines.append(
             f"The breaker of {records.command} is {breaker.state}{since}, after {breaker.failures} failures."
         )
     if entry is not None and entry.deferred is not None:
-        found.append(f"The run of {time_text(entry.deferred.nominal_at)} waits for other polls to end.")
+        lines.append(f"The run of {time_text(entry.deferred.nominal_at)} waits for other polls to end.")
     if cause in (ScheduleCause.OUTSTANDING_POLLS, ScheduleCause.WAITING):
-        found.append(f"{records.outstanding} polls of {records.name} are queued or running.")
+        lines.append(f"{records.outstanding} polls of {records.name} are queued or running.")
     if entry is not None and entry.next_at is not None:
-        found.append(f"Next due at {time_text(entry.next_at)}.")
+        lines.append(f"Next due at {time_text(entry.next_at)}.")
         # Its hours may already say that the next run will be skipped.
         rule = None if records.schedule is None else records.schedule.rule
         if rule is not None and (why := disallowed_reason(rule, entry.next_at)) is not None:
-            found.append(f"It will be skipped: {why.description.removeprefix('It was ')}")
-    return found + [line for row in records.occurrences for line in _occurrence_lines(row)]
+            lines.append(f"It will be skipped: {why.description.removeprefix('It was ')}")
+    return lines + [line for row in records.occurrences for line in _occurrence_lines(row)]
 
 
 def _occurrence_lines(row: Occurrence) -> Iterator[str]:

@@ -94,8 +94,8 @@ async def export_job(context: OperationContext, request: ExportJob) -> JobExport
     configs = await context.store.config_history(limit=_CONFIGS)
     exported: list[ExportedJob] = []
     size = 0
-    for each in jobs:
-        exported.append(await _export_one(context, each, configs))
+    for document in jobs:
+        exported.append(await _export_one(context, document, configs))
         size += len(msgspec.json.encode(exported[-1]))
         if size > MAX_EXPORT_BYTES:
             raise _too_large("the chain has more than 64 MiB of input and output", job)

@@ -168,9 +168,9 @@ async def follow(
         while True:
             changed.clear()  # before the store is read: a change in between is not missed
             stopping = engine.stopping
-            found = await look(stopping or clock() >= deadline, stopping)
-            if found is not None:
-                return found
+            response = await look(stopping or clock() >= deadline, stopping)
+            if response is not None:
+                return response
             with suppress(TimeoutError):
                 async with asyncio.timeout_at(deadline):
                     await changed.wait()

@@ -154,13 +154,13 @@ async def _latest(context: OperationContext, where: JobFilter) -> Job | None:
 
 async def _latest_of(context: OperationContext, name: str) -> Job:
     """The newest job of the plugin, or run of the pipeline, with this name."""
-    found = [
+    matching = [
         job
         for where in (JobFilter(plugin=name), JobFilter(plugin=RUN_PLUGIN, command=name))
         if (job := await _latest(context, where)) is not None
     ]
-    if found:
-        return await find_job(context, max(found, key=lambda job: (job.created_at, job.id)).id)
+    if matching:
+        return await find_job(context, max(matching, key=lambda job: (job.created_at, job.id)).id)
     snapshot = context.snapshot()
     known = {*snapshot.plugins, *snapshot.pipelines}
     if name in known:
@@ -186,25 +186,25 @@ async def _latest_failure(context: OperationContext) -> Job | None:
 async def _find_by_part(context: OperationContext, part: PartOfId, typed: str) -> Job:
     if (exact := await context.store.get_job(typed)) is not None:
         return exact
-    found = sorted(
+    matching = sorted(
         {
             *await context.store.job_ids(part.prefix, limit=_SHOWN + 1),
             *await context.store.job_ids_ending(part.suffix, limit=_SHOWN + 1),
         }
     )
-    if not found:
+    if not matching:
         raise NotFoundError(
             f"there is no job {typed}", hint=_hint_for_missing(context, typed, "See `ductile job list`.")
         )
-    if len(found) == 1:
-        return await find_job(context, found[0])
-    many = f"more than {_SHOWN}" if len(found) > _SHOWN else str(len(found))
-    jobs = [await context.store.get_job(job_id) for job_id in found[:_SHOWN]]
+    if len(matching) == 1:
+        return await find_job(context, matching[0])
+    many = f"more than {_SHOWN}" if len(matching) > _SHOWN else str(len(matching))
+    jobs = [await context.store.get_job(job_id) for job_id in matching[:_SHOWN]]
     listed = [f"{job.id} ({job.plugin} {job.command}, {job.status})" for job in jobs if job is not None]
     raise ConflictError(
         f"{many} jobs begin or end with {typed}",
-        hint=f"Which one: {', '.join(listed)}{' ...' if len(found) > _SHOWN else ''}",
-        details={"job_ids": list(found[:_SHOWN])},
+        hint=f"Which one: {', '.join(listed)}{' ...' if len(matching) > _SHOWN else ''}",
+        details={"job_ids": list(matching[:_SHOWN])},
     )
 
 

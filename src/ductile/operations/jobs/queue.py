@@ -200,9 +200,9 @@ async def figures_since(context: OperationContext, since: datetime, plugin: str 
     statistics = await context.store.execution_statistics(since=since, latest=MAX_EXECUTIONS, plugin=plugin)
     return RunFigures(
         since=timestamp(since),
-        executions=sum(each.executions for each in statistics.plugins),
+        executions=sum(row.executions for row in statistics.plugins),
         complete=statistics.complete,
-        plugins=[_figures(each) for each in statistics.plugins],
+        plugins=[_figures(row) for row in statistics.plugins],
     )
 
 

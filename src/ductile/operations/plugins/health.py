@@ -117,13 +117,13 @@ async def _check_one(context: OperationContext, engine: Engine, plugin: PluginIn
 async def unhealthy_plugins(context: OperationContext) -> dict[str, InitRecord]:
     """The failed init of each unhealthy plugin, by plugin name."""
     records = await context.store.list_inits()
-    found = {}
+    unhealthy = {}
     for name, plugin in context.snapshot().plugins.items():
         init = init_of(plugin, now=context.now(), rng=context.rng)
         failed = None if init is None else decide_failed_init(records, init.key)
         if failed is not None:
-            found[name] = failed
-    return found
+            unhealthy[name] = failed
+    return unhealthy
 
 
 def decide_failed_init(records: Sequence[InitRecord], key: InitKey) -> InitRecord | None:

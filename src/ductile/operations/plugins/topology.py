@@ -186,12 +186,12 @@ def _hooks(snapshot: Snapshot) -> list[TopologyHook]:
         *(name for name, plugin in snapshot.plugins.items() if plugin.runnable and plugin.notify_on_complete),
         *(f"pipeline:{name}" for name, pipeline in snapshot.pipelines.items() if pipeline.notify_on_complete),
     ]
-    found = []
+    hooks = []
     for hook in Hook:
         heard = [_listener(pipeline) for pipeline in snapshot.pipelines.values() if pipeline.on_hook is hook]
         if sources or heard:
-            found.append(TopologyHook(hook=hook, emitted_by=sources, heard_by=heard))
-    return found
+            hooks.append(TopologyHook(hook=hook, emitted_by=sources, heard_by=heard))
+    return hooks
 
 
 def _listener(pipeline: PipelineSettings) -> TopologyListener:

@@ -141,7 +141,7 @@ async def find_schedule(context: OperationContext, plugin: str, schedule: str | 
             f"the schedules of {plugin} are not in the store yet",
             hint="The daemon enters them when it starts, or reloads: ductile system start",
         )
-    near = did_you_mean(plugin, {*plugins, *(each.plugin for each in entries)} - {plugin})
+    near = did_you_mean(plugin, {*plugins, *(known.plugin for known in entries)} - {plugin})
     raise NotFoundError(f"{plugin} has no schedule", hint=near or "See `ductile schedule list`.")
 
 

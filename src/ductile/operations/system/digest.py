@@ -206,7 +206,7 @@ def skipped_groups(rows: Sequence[SkippedRuns]) -> list[SkippedGroup]:
     grouped: dict[tuple[str, str, str | None], list[SkippedRuns]] = {}
     for row in rows:
         grouped.setdefault((row.plugin, row.schedule_id, row.reason), []).append(row)
-    found = [
+    skipped = [
         SkippedGroup(
             plugin=plugin,
             schedule=schedule,
@@ -217,21 +217,21 @@ def skipped_groups(rows: Sequence[SkippedRuns]) -> list[SkippedGroup]:
         )
         for (plugin, schedule, reason), own in grouped.items()
     ]
-    return sorted(found, key=lambda skip: (-skip.count, skip.plugin, skip.schedule))
+    return sorted(skipped, key=lambda skip: (-skip.count, skip.plugin, skip.schedule))
 
 
 async def _waiting(context: OperationContext, rows: DigestRows) -> list[WaitingGroupReport]:
-    found = []
+    reports = []
     for group in rows.waiting[:_MAX_ITEMS]:
         job = await context.store.get_job(group.oldest_id)
         if job is not None and job.status is JobStatus.QUEUED:
             why = (await why_waiting(context, job)).why
-            found.append(
+            reports.append(
                 WaitingGroupReport(
                     plugin=group.plugin, jobs=group.jobs, oldest=group.oldest_id, why=_short_error(why) or ""
                 )
             )
-    return found
+    return reports
 
 
 async def _breakers(context: OperationContext) -> list[OpenBreaker]:
@@ -250,16 +250,16 @@ async def _breakers(context: OperationContext) -> list[OpenBreaker]:
 
 def config_changes(loads: Sequence[ConfigLoad], since: datetime) -> list[ConfigChange]:
     """The loads since an instant that brought another configuration than the one before, newest first."""
-    found = []
+    changes = []
     for load, before in pairwise(loads):
         if load.loaded_at >= since and load.hash != before.hash:
             new: Mapping[str, object] = load.plugins or {}
             old: Mapping[str, object] = before.plugins or {}
             changed = sorted(name for name in new.keys() | old.keys() if new.get(name) != old.get(name))
-            found.append(
+            changes.append(
                 ConfigChange(at=time_text(load.loaded_at), origin=load.origin, plugins=changed[:_MAX_ITEMS])
             )
-    return found
+    return changes
 
 
 def _next_commands(shown: Mapping[str, Sequence[Any]]) -> list[str]:

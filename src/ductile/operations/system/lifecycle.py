@@ -150,9 +150,9 @@ async def show_value(context: OperationContext, request: ShowConfigValue) -> Con
     value: Any = context.snapshot().redacted
     if request.key is not None:
         for part in parse_key(request.key):
-            found = part if not isinstance(value, list) or isinstance(part, int) else _list_index(part)
+            key = part if not isinstance(value, list) or isinstance(part, int) else _list_index(part)
             try:
-                value = value[found]
+                value = value[key]
             except (LookupError, TypeError):
                 raise _not_set(request.key, part, value) from None
     return ConfigValue(key=request.key, value=value)

@@ -57,11 +57,11 @@ async def health(context: OperationContext, peer: str | None, headers: Mapping[b
         if local and isinstance(error, StoreError):
             raise
         raise StoreError("the store does not answer" if local else "the store is down") from error
-    found = Health(status="full", message=_FULL) if is_full else Health(status="ok", message="All is well.")
+    verdict = Health(status="full", message=_FULL) if is_full else Health(status="ok", message="All is well.")
     if not local:
-        return found
+        return verdict
     return replace(
-        found,
+        verdict,
         uptime_seconds=None if context.engine is None else context.engine.status().uptime_seconds,
         queue_depth=counts.depth,
         plugins_loaded=sum(plugin.runnable for plugin in context.snapshot().plugins.values()),
@@ -79,10 +79,10 @@ async def ready(context: OperationContext, peer: str | None, headers: Mapping[by
             raise TooBusyError("the daemon is stopping")
         if not status.ready:
             raise TooBusyError("the daemon is starting")
-    found = await health(context, peer, headers)
-    if found.status != "ok":
+    report = await health(context, peer, headers)
+    if report.status != "ok":
         raise StoreFullError(_FULL, hint="Free some space; new work is then accepted again.")
-    return found
+    return report
 
 
 def is_local_caller(context: OperationContext, peer: str | None, headers: Mapping[bytes, bytes]) -> bool:

@@ -87,14 +87,14 @@ class SchemaViolation(Value):
 def find_schema_violations(payload: JsonValue, schema: JsonSchema) -> tuple[SchemaViolation, ...]:
     """Return the violations, up to a limit; empty if the payload is valid. Raises UnusableSchemaError."""
     validator = _compiled(msgspec.json.encode(schema))
-    found = []
+    faults = []
     for error in validator.iter_errors(payload):
         # `payload.items[2].url`
         parts = (f"[{part}]" if isinstance(part, int) else f".{part}" for part in error.instance_path)
-        found.append(SchemaViolation(field="".join(("payload", *parts)), message=error.message))
-        if len(found) == _MAX_VIOLATIONS:
+        faults.append(SchemaViolation(field="".join(("payload", *parts)), message=error.message))
+        if len(faults) == _MAX_VIOLATIONS:
             break
-    return tuple(found)
+    return tuple(faults)
 
 
 @lru_cache(maxsize=_CACHED_SCHEMAS)

@@ -13,12 +13,12 @@ from ductile.store.sqlite.connection import APPLICATION_ID, translated
 
 def migrations() -> list[tuple[int, str]]:
     """Return (version, SQL) of every migration, in order. The file name begins with the version."""
-    found = [
+    numbered = [
         (int(file.name.split("_")[0]), file.read_text(encoding="utf-8"))
         for file in (files("ductile.store.sqlite") / "migrations").iterdir()
         if file.name.endswith(".sql")
     ]
-    return sorted(found)
+    return sorted(numbered)
 
 
 def migrate(connection: apsw.Connection, path: Path) -> None:

@@ -96,25 +96,25 @@ def recover(
     daemon runs jobs of this store. `on_node`: another node can run it at once. Then queued steps of cancelled
     runs end, and runs without a live step, of which there should be none.
     """
-    found = _end_all(
+    ended = _end_all(
         session,
         session.fetch_all("running_jobs", limit=limit),
         Orphaned(on_node=on_node),
         policy,
         limit=limit,
     )
-    if found.more:
-        return found
+    if ended.more:
+        return ended
     rows = session.fetch_all("cancelled_in_queue", limit=limit)
     cancelled = _end_all(session, rows, _CANCELLED_IN_QUEUE, policy, limit=limit)
     if cancelled.more:
-        return BatchResult(jobs=found.jobs + cancelled.jobs, more=True)
+        return BatchResult(jobs=ended.jobs + cancelled.jobs, more=True)
     stalled: list[JobStatusChange] = []
     rows = session.fetch_all("stalled_runs", limit=limit)
     for row in rows:
         append_ledger(session, LedgerKind.RUN_STALLED, job_id=row[0], run_id=row[0])
         stalled += end_run(session, row[0], policy, stalled=True).ended
-    return BatchResult(jobs=(*found.jobs, *cancelled.jobs, *stalled), more=len(rows) == limit)
+    return BatchResult(jobs=(*ended.jobs, *cancelled.jobs, *stalled), more=len(rows) == limit)
 
 
 def end_queued(

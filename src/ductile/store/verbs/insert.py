@@ -103,12 +103,12 @@ def _matching_job(session: Session, job: NewJob, window: timedelta) -> str | Non
 
 
 def _find_duplicate(session: Session, job: NewJob, dedupe_key: str, window: timedelta) -> Deduplicated | None:
-    found = _matching_job(session, job, window)
-    if found is None:
+    existing_id = _matching_job(session, job, window)
+    if existing_id is None:
         return None
     data: JsonObject = {"dedupe_key": bare_key(dedupe_key), "plugin": job.plugin, "command": job.command}
-    append_ledger(session, LedgerKind.JOB_DEDUPLICATED, data, job_id=found)
-    return Deduplicated(job_id=found, plugin=job.plugin, command=job.command, dedupe_key=dedupe_key)
+    append_ledger(session, LedgerKind.JOB_DEDUPLICATED, data, job_id=existing_id)
+    return Deduplicated(job_id=existing_id, plugin=job.plugin, command=job.command, dedupe_key=dedupe_key)
 
 
 def _insert_job(session: Session, job: NewJob, hold: Hold | None) -> int | None:

@@ -165,12 +165,12 @@ def _running_time(row: tuple[SqlValue, ...], as_of: str) -> float:
 
 def short_payloads(session: Session, job_ids: Sequence[str], *, longest: int) -> Mapping[str, ShortPayload]:
     """Return the payloads of jobs; of one with more than `longest` characters, its length."""
-    found = {}
+    payloads = {}
     for job_id in job_ids:
         payload, length = session.fetch_one("short_payload", id=job_id, longest=longest) or (None, None)
         if length is not None:
-            found[job_id] = ShortPayload(payload=object_or_none(payload), length=length)
-    return found
+            payloads[job_id] = ShortPayload(payload=object_or_none(payload), length=length)
+    return payloads
 
 
 def list_log(

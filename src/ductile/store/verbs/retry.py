@@ -77,12 +77,12 @@ def retry(
     return RetryResult.QUEUED
 
 
-def _reopen_run(session: Session, found: Job, policy: Policy) -> None:
+def _reopen_run(session: Session, run: Job, policy: Policy) -> None:
     # The run keeps its id and graph; its failed tokens are reopened.
-    failed = find_jobs(session, "retryable_members", run_id=found.id)
-    stopped = find_jobs(session, "members_stopped_by_cancel", run_id=found.id)
-    earlier = predecessor_run(session, found)
-    _reopen(session, found, Hold.RUN)
+    failed = find_jobs(session, "retryable_members", run_id=run.id)
+    stopped = find_jobs(session, "members_stopped_by_cancel", run_id=run.id)
+    earlier = predecessor_run(session, run)
+    _reopen(session, run, Hold.RUN)
     for job in failed:
         session.execute("set_after", seq=job.seq, after_job_id=earlier)
         _requeue(session, job)

@@ -160,10 +160,10 @@ def _without_repeats(session: Session, firing: Firing) -> Firing:
                 occurrence = replace(occurrence, nominal_at=later)  # noqa: PLW2901
             moved.append(occurrence)
         return replace(firing, occurrences=tuple(moved))
-    fresh = tuple(each for each in firing.occurrences if not has_occurrence(session, each))
+    fresh = tuple(due for due in firing.occurrences if not has_occurrence(session, due))
     if len(fresh) == len(firing.occurrences):
         return firing
-    ids = {each.job_id for each in fresh}
+    ids = {due.job_id for due in fresh}
     jobs = [job for job in (firing.job, *firing.catch_up_jobs) if job is not None and job.id in ids]
     return replace(firing, occurrences=fresh, job=jobs[0] if jobs else None, catch_up_jobs=tuple(jobs[1:]))
 

@@ -183,7 +183,7 @@ def with_first_steps(result: EnqueueResult, consequences: Consequences) -> Enque
     """Return the result of a submitted run for the caller, with the steps that it began with."""
     if not isinstance(result, Accepted):
         return result
-    steps = tuple(each for each in consequences.started if isinstance(each, Accepted))
+    steps = tuple(submitted for submitted in consequences.started if isinstance(submitted, Accepted))
     return replace(result, steps=steps, ended=tuple(consequences.ended))
 
 

@@ -123,10 +123,10 @@ def apply_here(
         texts: dict[str, JsonValue] = {
             name: None if data is None else data.decode() for name, data in contents.items()
         }
-        found = request_daemon(invocation, "config.plan", {"files": texts})
-        plan = plan_checked(invocation.config, invocation.environ, found["checksums"], contents)
-        plan_id, reloaded = found["plan"], found["reload"]
-        tokens: NameChanges | None = convert(found["reload"]["tokens"], NameChanges)
+        response = request_daemon(invocation, "config.plan", {"files": texts})
+        plan = plan_checked(invocation.config, invocation.environ, response["checksums"], contents)
+        plan_id, reloaded = response["plan"], response["reload"]
+        tokens: NameChanges | None = convert(response["reload"]["tokens"], NameChanges)
     else:
         plan = plan_offline(invocation.config, invocation.environ, contents)
         plan_id, tokens = plan.id, plan.tokens

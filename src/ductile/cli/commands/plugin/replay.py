@@ -87,14 +87,14 @@ def _render(response: Document, console: Console) -> str:
             count = sum(job["reason"] == reason for job in left_out)
             lines.append(f"{fmt.count(count, 'job')} not replayed: {printable(reason)}")
         lines.append("")
-    verdicts = [(each, response["counts"][each]) for each in _MEANINGS if each in response["counts"]]
+    verdicts = [(kind, response["counts"][kind]) for kind in _MEANINGS if kind in response["counts"]]
     word = console.style("green", "ok:") if response["passed"] else console.style("red", "failed:")
     total = fmt.count(sum(count for _, count in verdicts), "job")
     summary = (
         f"{word} {printable(response['plugin'])}, {total} replayed with {console.path(response['candidate'])}"
     )
-    lines += [summary, *(f"  {count} {_MEANINGS[each]}" for each, count in verdicts)]
-    if any(each != "same" for each, _ in verdicts):
+    lines += [summary, *(f"  {count} {_MEANINGS[kind]}" for kind, count in verdicts)]
+    if any(kind != "same" for kind, _ in verdicts):
         lines += ["", "Not as it was for the recorded jobs:"]
         lines += [f"  {line}" for line in response["not_reproduced"]]
     return "\n".join(lines)

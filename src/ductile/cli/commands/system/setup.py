@@ -136,9 +136,9 @@ def _words_after() -> dict[str, list[str]]:
     words = {"": [*first_words()]}
     for noun in NOUNS:
         words[noun.name] = [*noun.modules]
-        for each in noun.actions:
-            options = (*each.options, *GLOBAL_OPTIONS)
-            words[f"{noun.name} {each.name}"] = [flag for option in options for flag in option.flags]
+        for declared in noun.actions:
+            options = (*declared.options, *GLOBAL_OPTIONS)
+            words[f"{noun.name} {declared.name}"] = [flag for option in options for flag in option.flags]
     for form in SHORT_FORMS:
         # `queue` is a noun and a short form: the words of both may follow.
         words[form.name] = [*words.get(form.name, ()), *words[f"{form.noun} {form.action}"]]
