@@ -57,12 +57,20 @@ class Agent:
     client: Client
 
     async def tools(self) -> dict[str, Any]:
-        return {each.name: each for each in (await self.client.list_tools()).tools}
+        """The tools of all pages."""
+        found: dict[str, Any] = {}
+        cursor = None
+        while True:
+            page = await self.client.list_tools(cursor=cursor)
+            assert not found.keys() & {each.name for each in page.tools}
+            found |= {each.name: each for each in page.tools}
+            if (cursor := page.next_cursor) is None:
+                return found
 
     async def call(self, tool: str, **arguments: Any) -> dict[str, Any]:
-        """The structured answer, which is also there as text."""
+        """The structured answer, which is also there as text; also that of a job that has failed."""
         result = await self.client.call_tool(tool, arguments, read_timeout_seconds=PATIENCE)
-        assert not result.is_error, result
+        assert not result.is_error or result.structured_content, result
         assert result.structured_content is not None
         answer: dict[str, Any] = result.structured_content
         assert [json.loads(each.text) for each in result.content if each.type == "text"] == [answer]

@@ -26,6 +26,7 @@ from ductile.mcp.resources import (
     read_docs,
 )
 from ductile.mcp.tasks import Context, TaskMethods, created_task, declares_tasks
+from ductile.mcp.waiting import WAIT_TOOL, call_and_report
 
 #: Runs an operation by its name with named values, and returns its response as JSON. Raises `DuctileError`.
 CallOperation: TypeAlias = Callable[[str, JsonObject], Awaitable[JsonObject]]
@@ -35,19 +36,28 @@ _INSTRUCTIONS = (
     "tool that starts a job waits for its end for the time in `wait`; a client that knows tasks gets a task "
     "after a moment. An answer with `ended`: false is no failure: ask again with job_wait and the same "
     "job_id, also after a reconnect. Never call a tool that starts a job again because it took long. Begin "
-    "with last_night or status; job_explain says why a job failed. Configuration: config_plan shows what a "
-    "change does, config_apply with the id of that plan does exactly this."
+    "with last_night or status; job_explain says why a job failed. What plugins and pipelines do: tool_find "
+    "finds commands and pipelines by words; run runs any of them by its name, also those that the list of "
+    "tools does not have. Configuration: config_plan shows what a change does, config_apply with the id of "
+    "that plan does exactly this."
 )
 _JSON = "application/json"
 _MARKDOWN = "text/markdown"
 _SERVER_ERROR = 500
+_SUCCEEDED = "succeeded"
+#: Enough for a list in one part where there are few plugins: some clients read only the first.
+_TOOLS_PER_PAGE = 100
 #: Problems of a configuration that an error names.
 _MAX_PROBLEMS = 5
 
 
-def make_server(call_of: Callable[[Context], CallOperation]) -> Server[Any]:
-    """A server. `call_of` returns how a request reaches the operations, with the rights of its caller."""
-    handlers = _Handlers(call_of)
+def make_server(
+    call_of: Callable[[Context], CallOperation], only_operations: Callable[[Context], bool]
+) -> Server[Any]:
+    """A server. `call_of` returns how a request reaches the operations, with the rights of its caller;
+    `only_operations`, whether commands and pipelines are left out of the list of tools.
+    """
+    handlers = _Handlers(call_of, only_operations)
     server: Server[Any] = Server(
         "ductile",
         version=__version__,
@@ -64,29 +74,45 @@ def make_server(call_of: Callable[[Context], CallOperation]) -> Server[Any]:
     )
     # Not an argument of the server, whose type has no result with a task.
     server.add_request_handler("tools/call", types.CallToolRequestParams, handlers.call_tool)
-    TaskMethods(handlers.call_as_task, _result, _protocol_error).add_to(server)
+    TaskMethods(handlers.call_as_task, _result_of_job, _protocol_error).add_to(server)
     return server
 
 
 class _Handlers:
-    def __init__(self, call_of: Callable[[Context], CallOperation]) -> None:
+    def __init__(
+        self, call_of: Callable[[Context], CallOperation], only_operations: Callable[[Context], bool]
+    ) -> None:
         self._call_of = call_of
+        self._only_operations = only_operations
 
     async def list_tools(
-        self, context: Context, _params: types.PaginatedRequestParams | None
+        self, context: Context, params: types.PaginatedRequestParams | None
     ) -> types.ListToolsResult:
-        return types.ListToolsResult(tools=[_tool(each) for each in await self._tools(context)])
+        cursor = None if params is None else params.cursor
+        page = await self._list(
+            context,
+            cursor=cursor,
+            limit=_TOOLS_PER_PAGE,
+            operations=self._only_operations(context) or None,
+        )
+        return types.ListToolsResult(
+            tools=[_tool(each) for each in page["tools"]], next_cursor=page["next_cursor"]
+        )
 
     async def call_tool(
         self, context: Context, params: types.CallToolRequestParams
     ) -> types.CallToolResult | dict[str, Any]:
-        call = self.call_as_task if declares_tasks(context) else self._call
+        arguments = params.arguments or {}
         try:
-            response = await call(context, params.name, params.arguments or {})
+            if declares_tasks(context):
+                response = await self.call_as_task(context, params.name, arguments)
+                return created_task(response.get("task")) or _result_of(params.name, response["answer"])
+            report = context.session.report_progress
+            answer = await call_and_report(self._call, report, context, params.name, arguments)
+            return _result_of(params.name, answer)
         except DuctileError as error:
             text = _text(_error(error))
             return types.CallToolResult(content=[types.TextContent(text=text)], is_error=True)
-        return created_task(response.get("task")) or _result(response["answer"])
 
     async def list_resources(
         self, context: Context, _params: types.PaginatedRequestParams | None
@@ -153,29 +179,28 @@ class _Handlers:
         message = types.PromptMessage(role="user", content=types.TextContent(text=text))
         return types.GetPromptResult(description=prompt.title, messages=[message])
 
-    async def _tools(self, context: Context) -> list[dict[str, Any]]:
+    async def _list(self, context: Context, **which: Any) -> dict[str, Any]:
         try:
-            listed: Any = (await self._call_of(context)("tool.list", {}))["tools"]
+            listed: dict[str, Any] = await self._call_of(context)(
+                "tool.list", {name: value for name, value in which.items() if value is not None}
+            )
         except DuctileError as error:
             raise _protocol_error(error) from None
-        tools: list[dict[str, Any]] = listed
-        return tools
+        return listed
 
     async def _resources(self, context: Context) -> list[McpResource]:
         """Those whose tool the caller may call."""
-        tools = {each["name"] for each in await self._tools(context)}
+        tools = {each["name"] for each in (await self._list(context, operations=True))["tools"]}
         return [each for each in RESOURCES if each.tool in tools]
 
     async def call_as_task(self, context: Context, tool: str, arguments: JsonObject) -> dict[str, Any]:
         return await self._call(context, tool, arguments, as_task=True)
 
     async def _call(
-        self, context: Context, tool: str, arguments: JsonObject, *, as_task: bool = False
+        self, context: Context, tool: str, arguments: JsonObject, **options: Any
     ) -> dict[str, Any]:
-        values: JsonObject = {"tool": tool, "arguments": arguments}
-        response: dict[str, Any] = await self._call_of(context)(
-            "tool.call", {**values, "as_task": True} if as_task else values
-        )
+        values: JsonObject = {"tool": tool, "arguments": arguments, **options}
+        response: dict[str, Any] = await self._call_of(context)("tool.call", values)
         return response
 
     async def _answer(self, context: Context, tool: str, arguments: JsonObject) -> dict[str, Any]:
@@ -183,8 +208,21 @@ class _Handlers:
         return answer
 
 
-def _result(answer: dict[str, Any]) -> types.CallToolResult:
-    return types.CallToolResult(content=[types.TextContent(text=_text(answer))], structured_content=answer)
+def _result_of(tool: str, answer: dict[str, Any]) -> types.CallToolResult:
+    """The result of a call. Asking for a job that has failed is no error, as starting one is."""
+    return _result(answer) if tool == WAIT_TOOL else _result_of_job(answer)
+
+
+def _result_of_job(answer: dict[str, Any]) -> types.CallToolResult:
+    """The result of a call that may have started a job: an error if the job has ended without success."""
+    is_error = answer.get("ended") is True and answer.get("status", _SUCCEEDED) != _SUCCEEDED
+    return _result(answer, is_error=is_error)
+
+
+def _result(answer: dict[str, Any], *, is_error: bool = False) -> types.CallToolResult:
+    return types.CallToolResult(
+        content=[types.TextContent(text=_text(answer))], structured_content=answer, is_error=is_error
+    )
 
 
 def _tool(listed: dict[str, Any]) -> types.Tool:

@@ -20,12 +20,12 @@ CallBlocking: TypeAlias = Callable[[str, JsonObject], JsonObject]
 _MAX_CALLS = 64
 
 
-def serve_stdio(call: CallBlocking) -> None:
+def serve_stdio(call: CallBlocking, *, only_operations: bool = False) -> None:
     """Serve until the client closes standard input."""
-    anyio.run(_serve, call)
+    anyio.run(_serve, call, only_operations)
 
 
-async def _serve(call: CallBlocking) -> None:
+async def _serve(call: CallBlocking, only_operations: bool) -> None:
     limiter = anyio.CapacityLimiter(_MAX_CALLS)
 
     async def call_in_thread(operation: str, values: JsonObject) -> JsonObject:
@@ -35,6 +35,6 @@ async def _serve(call: CallBlocking) -> None:
         )
 
     found: CallOperation = call_in_thread
-    server = make_server(lambda _context: found)
+    server = make_server(lambda _context: found, lambda _context: only_operations)
     async with stdio_server() as (incoming, outgoing):
         await server.run(incoming, outgoing, server.create_initialization_options())

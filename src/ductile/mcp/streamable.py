@@ -7,7 +7,9 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import mcp_types as types
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+from mcp.shared.exceptions import MCPError
 
 from ductile.core.json import JsonObject
 from ductile.errors import DuctileError
@@ -22,12 +24,14 @@ if TYPE_CHECKING:
 
 #: Where the operation context is in the ASGI scope of a request.
 _CONTEXT = "ductile.context"
+#: In the query of the address: the list of tools has no commands and pipelines.
+_ONLY_OPERATIONS = "operations"
 
 
 class StreamableHttp:
     def __init__(self, signals: SignalBus) -> None:
         self._signals = signals
-        self._server = make_server(self._call_of)
+        self._server = make_server(self._call_of, _wants_only_operations)
         # Log lines of the SDK could contain request data. Faults are reported by a signal instead.
         logger = logging.getLogger("mcp")
         logger.propagate = False
@@ -62,6 +66,17 @@ class StreamableHttp:
         except Exception as error:  # noqa: BLE001 - the agent gets an error; its text may hold secrets
             self._signals.emit(Signal.API_FAULT, data={"path": "/mcp", **describe_error(error)})
             raise DuctileError(f"an unexpected error in the daemon ({type(error).__name__})") from None
+
+
+def _wants_only_operations(context: Context) -> bool:
+    assert context.request is not None  # noqa: S101 - every message over HTTP comes with its request
+    wanted = context.request.query_params.get("tools")
+    if wanted not in (None, _ONLY_OPERATIONS):
+        raise MCPError(
+            code=types.INVALID_PARAMS,
+            message=f"`tools` in the address has to be {_ONLY_OPERATIONS}, or left out.",
+        )
+    return wanted is not None
 
 
 class _Received:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from ductile.cli.client import DAEMON_TIMEOUT, request, request_daemon
 from ductile.cli.invocation import CommandResult, Invocation
-from ductile.cli.spec import Example, action
+from ductile.cli.spec import Example, Option, action
 
 if TYPE_CHECKING:
     from ductile.core.json import JsonObject
@@ -18,7 +18,12 @@ _CALL_SECONDS = 600 + DAEMON_TIMEOUT
 @action(
     "serve",
     "serve operations, plugins and pipelines to an agent on standard input and output",
-    "tool.list",
+    options=(
+        Option(
+            "--only-operations",
+            "leave commands and pipelines out of the list of tools; the tool `run` runs them by name",
+        ),
+    ),
     about="For clients of the Model Context Protocol (MCP), which start this command themselves. On the "
     "machine of the daemon it has all rights; with --url those of the token. It may be started before the "
     "daemon, and stays when the daemon is restarted. Needs the extra `mcp`.",
@@ -50,5 +55,5 @@ def serve(invocation: Invocation) -> CommandResult:
             return request(invocation, operation, values)
         return request_daemon(invocation, operation, values, timeout=_CALL_SECONDS)
 
-    serve_stdio(call)
+    serve_stdio(call, only_operations=invocation.switch("only_operations"))
     return CommandResult(None)

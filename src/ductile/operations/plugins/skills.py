@@ -52,6 +52,10 @@ HOW: dict[str, str] = {
 }
 
 
+#: How names of tools that run a command, or start a pipeline, begin.
+COMMAND_PREFIX, PIPELINE_PREFIX = "run__", "start__"
+
+
 class SkillCall(Value):
     method: str
     path: str
@@ -90,12 +94,12 @@ def command_id(plugin: str, command: str) -> str:
     It is unique, whatever other commands there are: where a name has or touches two underscores, the length
     of the plugin's name is appended.
     """
-    name = f"run__{plugin}__{command}"
+    name = f"{COMMAND_PREFIX}{plugin}__{command}"
     return name if name.split("__") == ["run", plugin, command] else f"{name}__{len(plugin)}"
 
 
 def pipeline_id(pipeline: str) -> str:
-    return f"start__{pipeline}"
+    return f"{PIPELINE_PREFIX}{pipeline}"
 
 
 def skills_of(snapshot: Snapshot) -> Iterator[Skill]:

@@ -19,8 +19,9 @@ from ductile.operations.request import refused
 from ductile.operations.response import Response
 from ductile.operations.table import OPERATIONS
 from ductile.operations.tools.answers import compact, fit
-from ductile.operations.tools.catalogue import CommandTool, find_configured, needed_scopes
-from ductile.operations.tools.job_answer import AwaitedJob, decode_wait, wait_and_answer
+from ductile.operations.tools.catalogue import CommandTool, find_configured, may_ever_call, needed_scopes
+from ductile.operations.tools.job_answer import AwaitedJob, Waiting, decode_wait, wait_and_answer
+from ductile.operations.tools.progress import WaitProgress
 from ductile.operations.tools.schemas import tool_fields, waits
 from ductile.operations.tools.table import (
     ANSWER_CHARACTERS,
@@ -47,6 +48,14 @@ class CallTool(Value):
     as_task: Annotated[
         bool, about("Of a tool that waits for a job: wait for a moment only, and answer with its `task` too.")
     ] = False
+    progress_after: Annotated[
+        int | None,
+        about(
+            "Of a tool that waits for a job: answer with `progress` as soon as the job is further than this; "
+            "with 0, after a moment. To go on waiting, call `job_wait` with `wait_left` as its `wait` and "
+            "`done` as this. Has no effect without the right to read the job."
+        ),
+    ] = None
 
 
 class ToolAnswer(Response):
@@ -58,6 +67,10 @@ class ToolAnswer(Response):
         ),
     ]
     task: Annotated[JobTask | UnsetType, about("With `as_task`, of a tool that waits for a job.")] = UNSET
+    progress: Annotated[
+        WaitProgress | UnsetType,
+        about("With `progress_after`, if the job has not ended and time to wait is left."),
+    ] = UNSET
 
 
 async def call_tool(context: OperationContext, request: CallTool) -> ToolAnswer:
@@ -80,12 +93,17 @@ async def call_tool(context: OperationContext, request: CallTool) -> ToolAnswer:
         tool=request.tool,
         answer=fit(compact(found.answer, omit), characters),
         task=found.as_task(context) if request.as_task else UNSET,
+        progress=found.progress or UNSET,
     )
 
 
-def _wait(request: CallTool, arguments: JsonObject) -> timedelta:
+def _waiting(context: OperationContext, request: CallTool, arguments: JsonObject) -> Waiting:
     wait = decode_wait(arguments.get("wait"))
-    return min(wait, MOMENT) if request.as_task else wait
+    if request.as_task:
+        return Waiting(wait=min(wait, MOMENT))
+    # A caller that may not call `job_wait` cannot go on waiting.
+    goes_on = may_ever_call(context.snapshot(), context.source.scopes, operation_of(TOOLS["job_wait"]))
+    return Waiting(wait=wait, progress_after=request.progress_after if goes_on else None)
 
 
 async def _run_operation(
@@ -99,15 +117,15 @@ async def _run_operation(
     if "limit" in fields and is_read_only(row):
         asked = values.get("limit", DEFAULT_ROWS)
         values["limit"] = min(asked, MAX_ROWS) if isinstance(asked, int) else asked
-    wait = _wait(request, arguments) if waits(row) else timedelta()
+    waiting = _waiting(context, request, arguments) if waits(row) else Waiting(wait=timedelta())
     _check_scope(context, operation, values)
     if row.operation == "job.wait":
         job_id = values.get("job_id")
         if not isinstance(job_id, str):
             raise refused("job_id", "job_id has to be text")
-        return await wait_and_answer(context, job_id, wait)
+        return await wait_and_answer(context, job_id, waiting)
     if row.starts_job:
-        return await _start(context, operation, values, wait)
+        return await _start(context, operation, values, waiting)
     response = await _run_to_its_end(operation, context, {**values, **row.fixed})
     return response if row.shape is None else row.shape(response)
 
@@ -124,13 +142,13 @@ async def _run_configured(context: OperationContext, request: CallTool, argument
     else:
         operation = OPERATIONS["pipeline.run"]
         values["pipeline"] = found.pipeline
-    wait = _wait(request, arguments)
+    waiting = _waiting(context, request, arguments)
     _check_scope(context, operation, values)
-    return await _start(context, operation, values, wait)
+    return await _start(context, operation, values, waiting)
 
 
 async def _start(
-    context: OperationContext, operation: Operation, values: JsonObject, wait: timedelta
+    context: OperationContext, operation: Operation, values: JsonObject, waiting: Waiting
 ) -> AwaitedJob:
     """Run an operation that starts a job, then wait for the job."""
     started = await _run_to_its_end(operation, context, values)
@@ -138,7 +156,7 @@ async def _start(
     if not isinstance(job_id, str):  # a schedule whose run was skipped
         raise RefusedError("nothing was started", details=compact(started))
     deduplicated = getattr(started, "deduplicated", False) is True
-    return await wait_and_answer(context, job_id, wait, deduplicated=deduplicated)
+    return await wait_and_answer(context, job_id, waiting, deduplicated=deduplicated)
 
 
 async def _run_to_its_end(operation: Operation, context: OperationContext, values: JsonObject) -> Response:

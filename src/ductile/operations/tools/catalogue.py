@@ -2,25 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeAlias
 
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, Meta, UnsetType
 
 from ductile.config.snapshot import Snapshot
 from ductile.core.auth_scopes import allows
+from ductile.core.word_search import rank_by_words
 from ductile.operations.context import OperationContext
 from ductile.operations.operation import PLUGIN_RW, Access, Operation, needed_for
 from ductile.operations.plugins.lookup import commands_of
-from ductile.operations.plugins.skills import OWN_COMMANDS, Skill, command_id, pipeline_id, skills_of
-from ductile.operations.request import NoFields
-from ductile.operations.response import Response
+from ductile.operations.plugins.skills import (
+    COMMAND_PREFIX,
+    OWN_COMMANDS,
+    PIPELINE_PREFIX,
+    Skill,
+    command_id,
+    pipeline_id,
+    skills_of,
+)
+from ductile.operations.request import Cursor, bad_value
+from ductile.operations.response import NextCursor, Response
 from ductile.operations.tools.job_answer import JobAnswer
 from ductile.operations.tools.schemas import input_schema, output_schema, payload_schema, waits
 from ductile.operations.tools.table import TOOLS, ToolRow, is_read_only, operation_of
 from ductile.struct import Value, about
 
 _MAX_DESCRIPTION = 500
+
+
+class ListTools(Value):
+    query: Annotated[
+        str | None,
+        about("Only tools whose name or description has one of these words, the best match first."),
+    ] = None
+    operations: Annotated[
+        bool, about("Only the operations of Ductile, without commands of plugins and without pipelines.")
+    ] = False
+    cursor: Cursor = None
+    limit: Annotated[
+        int | None, Meta(ge=1, le=1000, description="At most this many; all if it is not given.")
+    ] = None
 
 
 class ListedTool(Value):
@@ -38,6 +60,7 @@ class ListedTool(Value):
 
 class ToolList(Response):
     tools: list[ListedTool]
+    next_cursor: NextCursor
 
 
 class CommandTool(Value):
@@ -53,16 +76,65 @@ class PipelineTool(Value):
     pipeline: str
 
 
-async def list_tools(context: OperationContext, _request: NoFields) -> ToolList:
-    """Every tool that the caller's scopes allow."""
+#: A tool before it is described: its name, and the operation or what the configuration has.
+_Source: TypeAlias = tuple[str, ToolRow | Skill]
+
+
+async def list_tools(context: OperationContext, request: ListTools) -> ToolList:
+    """The tools that the caller's scopes allow: operations first, then commands and pipelines by their names.
+
+    A cursor is the name of the last tool of a page: a tool that comes or goes meanwhile shifts no other one
+    to another page. Raises `UsageError` for a cursor that is none.
+    """
     snapshot, scopes = context.snapshot(), context.source.scopes
-    tools = [
-        _operation_tool(name, row)
-        for name, row in TOOLS.items()
-        if may_ever_call(snapshot, scopes, operation_of(row))
+    found: list[_Source] = [
+        (name, row) for name, row in TOOLS.items() if may_ever_call(snapshot, scopes, operation_of(row))
     ]
-    tools += _tools_of_configuration(snapshot, scopes)
-    return ToolList(tools=tools)
+    if not request.operations:
+        found += _configured_sources(snapshot, scopes)
+    if request.query is not None:
+        found = rank_by_words(request.query, [(each, _texts(*each)) for each in found])
+    elif request.cursor is not None:
+        found = _after(found, request.cursor)
+    page = found[: request.limit]
+    more = len(page) < len(found) and request.query is None
+    return ToolList(tools=_describe(snapshot, page), next_cursor=page[-1][0] if more else None)
+
+
+def _configured_sources(snapshot: Snapshot, scopes: tuple[str, ...] | None) -> list[_Source]:
+    allowed = [
+        (_tool_name(skill), skill)
+        for skill in skills_of(snapshot)
+        if scopes is None or allows(scopes, _needed(snapshot, skill))
+    ]
+    return sorted(allowed, key=lambda each: each[0])
+
+
+def _after(sources: list[_Source], cursor: str) -> list[_Source]:
+    if cursor in TOOLS:
+        passed = set(list(TOOLS)[: list(TOOLS).index(cursor) + 1])
+        return [each for each in sources if each[0] not in passed]
+    if cursor.startswith((COMMAND_PREFIX, PIPELINE_PREFIX)):
+        return [each for each in sources if each[0] not in TOOLS and each[0] > cursor]
+    raise bad_value(
+        "cursor", "cursor is not one of a list of tools", "Give the `next_cursor` of the page before."
+    )
+
+
+def _texts(name: str, source: ToolRow | Skill) -> tuple[str, str]:
+    if isinstance(source, Skill):
+        return name, source.description
+    return name, source.summary or operation_of(source).summary
+
+
+def _describe(snapshot: Snapshot, page: list[_Source]) -> list[ListedTool]:
+    answer = output_schema((JobAnswer,))
+    return [
+        _operation_tool(name, source)
+        if isinstance(source, ToolRow)
+        else _configured_tool(snapshot, source, answer)
+        for name, source in page
+    ]
 
 
 def may_ever_call(snapshot: Snapshot, scopes: tuple[str, ...] | None, operation: Operation) -> bool:
@@ -102,13 +174,6 @@ def _operation_tool(name: str, row: ToolRow) -> ListedTool:
     )
 
 
-def _tools_of_configuration(snapshot: Snapshot, scopes: tuple[str, ...] | None) -> Iterator[ListedTool]:
-    answer = output_schema((JobAnswer,))
-    for skill in skills_of(snapshot):
-        if scopes is None or allows(scopes, _needed(snapshot, skill)):
-            yield _configured_tool(snapshot, skill, answer)
-
-
 def _needed(snapshot: Snapshot, skill: Skill) -> tuple[str, ...]:
     if skill.kind == "command":
         plugin, _, command = skill.name.partition(".")
@@ -120,19 +185,24 @@ def needed_scopes(access: Access, snapshot: Snapshot, values: dict[str, str]) ->
     return () if access.required_scopes is None else access.required_scopes(snapshot, values)
 
 
+def _tool_name(skill: Skill) -> str:
+    if skill.kind != "command":
+        return pipeline_id(skill.name)
+    plugin, _, command = skill.name.partition(".")
+    return command_id(plugin, command)
+
+
 def _configured_tool(snapshot: Snapshot, skill: Skill, answer: dict[str, Any]) -> ListedTool:
     retry_safe: bool | UnsetType | None = UNSET
-    name = pipeline_id(skill.name)
     about_it = skill.description
     if skill.kind == "command":
         plugin, _, command = skill.name.partition(".")
-        name = command_id(plugin, command)
         retry_safe = commands_of(snapshot.plugins[plugin])[command].retry_safe
         about_it = f"Runs {plugin} {command}. {about_it}"
     else:
         about_it = f"The pipeline {skill.name}. {about_it}"
     return ListedTool(
-        name=name,
+        name=_tool_name(skill),
         description=about_it.strip()[:_MAX_DESCRIPTION],
         input_schema=payload_schema(skill.input_schema),
         output_schema=answer,

@@ -15,7 +15,8 @@ from ductile.operations.diagnose.explain_run import describe_steps
 from ductile.operations.jobs.query import FullJob, WaitForJob, wait_for_job
 from ductile.operations.request import bad_value, decode_duration
 from ductile.operations.response import Id, Response
-from ductile.operations.tools.task import JobTask, describe_progress, job_task
+from ductile.operations.tools.progress import WaitProgress, wait_for_progress
+from ductile.operations.tools.task import JobTask, job_task, measure_progress
 from ductile.struct import Value, about
 
 DEFAULT_WAIT = timedelta(seconds=20)
@@ -50,11 +51,21 @@ def decode_wait(value: JsonValue) -> timedelta:
     return span
 
 
+class Waiting(Value):
+    """How a caller waits for a job."""
+
+    wait: timedelta
+    #: Whether the answer comes as soon as the job is further than this; None: only at the end.
+    progress_after: int | None = None
+
+
 class AwaitedJob(Value):
-    """A job when it had ended or the time was up, and the answer about it."""
+    """A job when it had ended, had news or the time was up, and the answer about it."""
 
     job: FullJob
     answer: JobAnswer
+    #: Set if the caller wants news, and has time left.
+    progress: WaitProgress | None
 
     def as_task(self, context: OperationContext) -> JobTask:
         service = context.snapshot().service
@@ -67,10 +78,14 @@ class AwaitedJob(Value):
 
 
 async def wait_and_answer(
-    context: OperationContext, job_id: str, wait: timedelta, *, deduplicated: bool = False
+    context: OperationContext, job_id: str, waiting: Waiting, *, deduplicated: bool = False
 ) -> AwaitedJob:
-    """The job when it has ended, or as it is when the time is up."""
-    job = await wait_for_job(context, WaitForJob(job_id=job_id, timeout=wait))
+    """The job when it has ended or has news that the caller waits for, or as it is when the time is up."""
+    progress = None
+    if waiting.progress_after is None:
+        job = await wait_for_job(context, WaitForJob(job_id=job_id, timeout=waiting.wait))
+    else:
+        job, progress = await wait_for_progress(context, job_id, waiting.wait, waiting.progress_after)
     ended, succeeded = job.status in TERMINAL, job.status is JobStatus.SUCCEEDED
     answer = JobAnswer(
         job_id=job.job_id,
@@ -86,12 +101,12 @@ async def wait_and_answer(
         stderr=UNSET if succeeded or not ended else job.stderr or None,
         deduplicated=deduplicated or UNSET,
     )
-    return AwaitedJob(job=job, answer=answer)
+    return AwaitedJob(job=job, answer=answer, progress=progress)
 
 
 async def _progress(context: OperationContext, job: FullJob) -> str | UnsetType:
     run = await context.store.get_run(job.job_id) if job.plugin == RUN_PLUGIN else None
-    return UNSET if run is None else describe_progress(describe_steps(run))
+    return UNSET if run is None else measure_progress(job, describe_steps(run)).text or UNSET
 
 
 def _next(job: FullJob, *, ended: bool) -> list[str]:

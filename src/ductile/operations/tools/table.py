@@ -98,6 +98,16 @@ TOOLS: Mapping[str, ToolRow] = {
     "run_explain": _explains("pipeline.explain", *(_DETAILS - {"created_at"}), "graph_kept", "kind"),
     "run_retry": ToolRow(operation="job.retry_from_step", starts_job=True),
     "queue": _reads("queue.figures", summary="How many jobs wait and run, plugin by plugin"),
+    "tool_find": _reads(
+        "tool.list",
+        "output_schema",
+        "starts_job",
+        "next_cursor",
+        fixed={"operations": False, "cursor": None},
+        required=("query",),
+        summary="Tools whose name or description has words of the query, the best first, with their "
+        "arguments: for a command or pipeline among many",
+    ),
     "plugin_list": _reads("plugin.list"),
     "plugin_show": _reads("plugin.show"),
     "plugin_stats": _reads("plugin.stats"),

@@ -59,7 +59,7 @@ def job_task(job: FullJob, *, progress: str | None, retention: timedelta, now: d
     return JobTask(
         task_id=job.job_id,
         status=task_status(job.status, job.reason),
-        status_message=progress or _message(job),
+        status_message=progress or describe_job(job),
         created_at=job.created_at,
         last_updated_at=last,
         ttl_ms=int((retention + ended - created).total_seconds() * 1000),
@@ -72,16 +72,34 @@ def poll_interval(age: timedelta) -> int:
     return next((interval for limit, interval in _POLL_INTERVALS if age < limit), _LONGEST_POLL_INTERVAL)
 
 
-def describe_progress(steps: tuple[StepReport, ...]) -> str:
-    """How far a run is: `2 of 5 steps have ended, running: fetch`."""
+class StepProgress(Value):
+    """How far a job is."""
+
+    #: 1, and how many starts and ends of steps there were; of a job that is no run, of attempts.
+    done: int
+    #: Of a run: what `done` is when each of its steps has ended.
+    total: int | None = None
+    #: `2 of 5 steps have ended, running: fetch`; empty for a job that is no run.
+    text: str = ""
+
+
+def measure_progress(job: FullJob, steps: tuple[StepReport, ...]) -> StepProgress:
+    """How far a job is; `steps` are those of a run."""
     own = [each for each in steps if each.outcome is not StepOutcome.ENTERED]
-    running = [each.step for each in own if any(job.status not in TERMINAL for job in each.jobs)]
+    if not own:
+        return StepProgress(done=2 * job.attempt - (job.status is not JobStatus.RUNNING))
+    running = [each.step for each in own if any(one.status not in TERMINAL for one in each.jobs)]
     ended = [each for each in own if each.outcome is not StepOutcome.NOT_REACHED and each.step not in running]
     text = f"{len(ended)} of {len(own)} steps have ended"
-    return f"{text}, running: {', '.join(running)}" if running else text
+    return StepProgress(
+        done=1 + 2 * len(ended) + len(running),
+        total=1 + 2 * len(own),
+        text=f"{text}, running: {', '.join(running)}" if running else text,
+    )
 
 
-def _message(job: FullJob) -> str:
+def describe_job(job: FullJob) -> str:
+    """What a job does, or why it ended: `it is running (attempt 2 of 4)`."""
     is_running = job.status is JobStatus.RUNNING
     text = "it is running" if is_running else f"{job.status}: {job.reason.description}"
     attempt = f" (attempt {job.attempt} of {job.max_attempts})" if job.attempt > 1 else ""

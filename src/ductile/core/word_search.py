@@ -1,0 +1,55 @@
+"""Finding texts by words, for a few thousand texts in memory."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import TypeVar
+
+T = TypeVar("T")
+
+_WORD = re.compile(r"[^\W_]+")
+#: A longer word of the query also finds a text with its beginning: `images` finds `image`.
+_SHORTEST_STEM = 4
+_EQUAL, _SIMILAR = 2, 1
+#: A word in the first field of a document, its name, counts this many times as much.
+_IN_NAME = 3
+
+
+def rank_by_words(query: str, documents: Iterable[tuple[T, Sequence[str]]]) -> list[T]:
+    """The values of the documents in which a word of the query occurs, the best first.
+
+    A document is a value with its texts, of which the first is its name. Those that contain more words of
+    the query come first, then those with closer matches; equal ones stay in their order.
+    """
+    wanted = tuple(dict.fromkeys(_words(query)))
+    found = [(value, _scores(wanted, texts)) for value, texts in documents]
+    matching = [(value, scores) for value, scores in found if any(scores)]
+    matching.sort(key=lambda each: (-sum(map(bool, each[1])), -sum(each[1])))
+    return [value for value, _ in matching]
+
+
+def _scores(wanted: Sequence[str], texts: Sequence[str]) -> list[int]:
+    fields = [_words(text) for text in texts]
+    return [
+        max(
+            (
+                _similarity(word, other) * (1 if at else _IN_NAME)
+                for at, field in enumerate(fields)
+                for other in field
+            ),
+            default=0,
+        )
+        for word in wanted
+    ]
+
+
+def _similarity(word: str, other: str) -> int:
+    if word == other:
+        return _EQUAL
+    is_stem = len(other) >= _SHORTEST_STEM and word.startswith(other)
+    return _SIMILAR if is_stem or other.startswith(word) else 0
+
+
+def _words(text: str) -> list[str]:
+    return _WORD.findall(text.casefold())

@@ -1,0 +1,83 @@
+"""Waiting for a job with news on the way: how far it is, whenever that changes."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import Annotated, Any
+
+from ductile.core.durations import format_duration
+from ductile.core.jobs.model import TERMINAL
+from ductile.core.runs.graph import RUN_PLUGIN
+from ductile.operations.context import OperationContext
+from ductile.operations.diagnose.explain_run import describe_steps
+from ductile.operations.jobs.query import FullJob, WaitForJob, wait_for_job
+from ductile.operations.tools.task import MOMENT, StepProgress, describe_job, measure_progress
+from ductile.struct import Value, about
+
+#: A caller that goes on waiting asks anew after at most this long: one that has gone is soon forgotten.
+LONGEST_PART = timedelta(seconds=30)
+#: Changes that follow within this time are one.
+_GAP_SECONDS = 0.5
+
+
+class WaitProgress(Value):
+    """How far a job is that has not ended, for a caller that goes on waiting."""
+
+    done: Annotated[
+        int, about("Begins with 1, and grows with the start and the end of each step or attempt.")
+    ]
+    total: Annotated[int | None, about("Of a run: what `done` is when each of its steps has ended.")]
+    message: str
+    wait_left: Annotated[str, about("What is left of the time to wait: the `wait` of the next call.")]
+
+
+async def wait_for_progress(
+    context: OperationContext, job_id: str, wait: timedelta, after: int
+) -> tuple[FullJob, WaitProgress | None]:
+    """Wait until the job has ended or is further than `after`; if that is 0, for a moment.
+
+    The progress is None if there is nothing to go on waiting for: the job has ended, the time is up, or the
+    daemon stops.
+    """
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + wait.total_seconds()
+    job = await _read(context, job_id, min(wait, MOMENT) if after == 0 else timedelta())
+    part_ends = min(deadline, loop.time() + LONGEST_PART.total_seconds())
+    waiters = context.require_engine().waiters
+    with waiters.waiting_for(job.job_id) as ended, waiters.ledger_changes() as changed:
+        while True:
+            changed.clear()
+            job = await _read(context, job.job_id, timedelta())
+            if job.status in TERMINAL or ended.done() or loop.time() >= deadline:
+                return job, None
+            steps = await _progress(context, job)
+            if steps.done > after or loop.time() >= part_ends:
+                left = timedelta(seconds=round(max(deadline - loop.time(), 0), 1))
+                return job, WaitProgress(
+                    done=steps.done,
+                    total=steps.total,
+                    message=steps.text or describe_job(job),
+                    wait_left=format_duration(left),
+                )
+            await _wait_for_change(ended, changed, part_ends - loop.time())
+
+
+async def _wait_for_change(ended: asyncio.Future[None], changed: asyncio.Event, seconds: float) -> None:
+    """Wait until the job has ended or, a moment ago, something was recorded; or until the time is up."""
+    change = asyncio.create_task(changed.wait())
+    either: set[asyncio.Future[Any]] = {ended, change}
+    try:
+        await asyncio.wait(either, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        change.cancel()
+    await asyncio.wait({ended}, timeout=min(seconds, _GAP_SECONDS))
+
+
+async def _read(context: OperationContext, job_id: str, wait: timedelta) -> FullJob:
+    return await wait_for_job(context, WaitForJob(job_id=job_id, timeout=wait))
+
+
+async def _progress(context: OperationContext, job: FullJob) -> StepProgress:
+    run = await context.store.get_run(job.job_id) if job.plugin == RUN_PLUGIN else None
+    return measure_progress(job, () if run is None else describe_steps(run))
