@@ -235,8 +235,8 @@ def _tool(listed: dict[str, Any]) -> types.Tool:
             read_only_hint=listed["read_only"],
             destructive_hint=listed["destructive"],
             idempotent_hint=listed["idempotent"],
-            # A plugin may reach anything; the operations of Ductile reach its own store.
-            open_world_hint=listed["starts_job"],
+            # A plugin may reach anything, which is the default of the protocol.
+            open_world_hint=None if listed["starts_job"] else False,
         ),
     )
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import anyio
-import anyio.to_thread
 from mcp.server.stdio import stdio_server
 
 from ductile.core.json import JsonObject
@@ -30,11 +32,32 @@ async def _serve(call: CallBlocking, only_operations: bool) -> None:
 
     async def call_in_thread(operation: str, values: JsonObject) -> JsonObject:
         # A call whose client has gone is not waited for: the daemon completes what it was asked.
-        return await anyio.to_thread.run_sync(
-            partial(call, operation, values), abandon_on_cancel=True, limiter=limiter
-        )
+        async with limiter:
+            return await _in_daemon_thread(partial(call, operation, values))
 
     found: CallOperation = call_in_thread
     server = make_server(lambda _context: found, lambda _context: only_operations)
     async with stdio_server() as (incoming, outgoing):
         await server.run(incoming, outgoing, server.create_initialization_options())
+
+
+async def _in_daemon_thread(call: Callable[[], JsonObject]) -> JsonObject:
+    """Run a blocking call. The end of the process does not wait for it, as it would for a pool's thread."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[JsonObject] = loop.create_future()
+
+    def settle(setter: Callable[[Any], None], value: object) -> None:
+        if not future.done():  # cancelled
+            setter(value)
+
+    def run() -> None:
+        end: tuple[Callable[[Any], None], object]
+        try:
+            end = future.set_result, call()
+        except BaseException as error:  # noqa: BLE001 - raised where the result is awaited
+            end = future.set_exception, error
+        with suppress(RuntimeError):  # the loop was closed meanwhile
+            loop.call_soon_threadsafe(settle, *end)
+
+    threading.Thread(target=run, daemon=True).start()
+    return await future

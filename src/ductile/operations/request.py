@@ -94,7 +94,8 @@ class RequestField(Value):
 
     def parse_text(self, text: str) -> JsonValue:
         """The JSON value of a text in a query. Raises `UsageError`."""
-        match self.schema.get("type"):
+        kind = self.schema.get("type")
+        match kind[0] if isinstance(kind, list) else kind:
             case "integer":
                 digits = text.removeprefix("-")
                 if not (digits.isascii() and digits.isdigit()) or len(digits) > _MAX_DIGITS:

@@ -32,6 +32,7 @@ class Colour(StrEnum):
 class Example(Value):
     name: Annotated[str, about("A text.")]
     count: Annotated[int, Meta(ge=1, le=9, description="A number.")] = 5
+    most: Annotated[int | None, about("A number, or none.")] = None
     colour: Annotated[
         Colour | None, Meta(description="A word.", extra={"aliases": {"crimson": Colour.RED}})
     ] = None
@@ -119,7 +120,13 @@ def test_fields_have_a_schema_and_a_source() -> None:
 
 @pytest.mark.parametrize(
     ("name", "text", "value"),
-    [("count", "7", 7), ("wait", "", True), ("wait", "no", False), ("name", "1", "1")],
+    [
+        ("count", "7", 7),
+        ("most", "7", 7),
+        ("wait", "", True),
+        ("wait", "no", False),
+        ("name", "1", "1"),
+    ],
 )
 def test_texts_of_a_query_are_read_by_type(name: str, text: str, value: object) -> None:
     assert request_fields(Example)[name].parse_text(text) == value

@@ -183,7 +183,9 @@ def _check_names(arguments: JsonObject, known: tuple[str, ...], required: list[s
 
 def _check_scope(context: OperationContext, operation: Operation, values: dict[str, JsonValue]) -> None:
     access = operation.access
-    if context.source.scopes is None or access.required_scopes is None or access.discovery:
+    if context.source.scopes is None or access.required_scopes is None:
+        return
+    if access.discovery or access.any_token:
         return
     path = {name: value for name, value in values.items() if isinstance(value, str)}
     context.require_scope(*needed_scopes(access, context.snapshot(), {"plugin": "", "name": "", **path}))

@@ -140,7 +140,7 @@ def _describe(snapshot: Snapshot, page: list[_Source]) -> list[ListedTool]:
 def may_ever_call(snapshot: Snapshot, scopes: tuple[str, ...] | None, operation: Operation) -> bool:
     """Whether there is anything for which the scopes allow the operation: for some, one plugin is enough."""
     access = operation.access
-    if scopes is None or access.required_scopes is None or access.discovery:
+    if scopes is None or access.required_scopes is None or access.discovery or access.any_token:
         return True
     subjects = (*snapshot.plugins, "")
     return any(

@@ -29,11 +29,9 @@ WAIT_FIELD: JsonObject = {
     "has `ended`: false, and job_wait asks again.",
     "default": "20s",
 }
-_DEDUPE_KEY: JsonObject = {
-    "type": "string",
-    "description": "While a job with this key waits, runs or has succeeded, the call starts nothing and "
-    "names that job.",
-}
+#: Of commands and pipelines: there may be hundreds of them, so their texts are short.
+_SHORT_WAIT_FIELD: JsonObject = {"type": "string", "description": "As that of run, such as 20s."}
+_DEDUPE_KEY: JsonObject = {"type": "string", "description": "As that of run."}
 
 
 def tool_fields(row: ToolRow) -> Mapping[str, RequestField]:
@@ -67,7 +65,7 @@ def payload_schema(schema: JsonSchema | None) -> JsonObject:
     """The arguments of a tool that runs a command or a pipeline."""
     needs_payload = isinstance(schema, dict) and bool(schema.get("required"))
     payload: JsonValue = schema if isinstance(schema, dict) else {"type": "object"}
-    properties: JsonObject = {"payload": payload, "wait": WAIT_FIELD, "dedupe_key": _DEDUPE_KEY}
+    properties: JsonObject = {"payload": payload, "wait": _SHORT_WAIT_FIELD, "dedupe_key": _DEDUPE_KEY}
     return _object(properties, ["payload"] if needs_payload else [])
 
 
