@@ -27,6 +27,7 @@ from ductile.mcp.resources import (
 )
 from ductile.mcp.tasks import Context, TaskMethods, created_task, declares_tasks
 from ductile.mcp.waiting import WAIT_TOOL, call_and_report
+from ductile.operations.tools.answers import fit
 
 #: Runs an operation by its name with named values, and returns its response as JSON. Raises `DuctileError`.
 CallOperation: TypeAlias = Callable[[str, JsonObject], Awaitable[JsonObject]]
@@ -47,6 +48,8 @@ _SERVER_ERROR = 500
 _SUCCEEDED = "succeeded"
 #: Enough for a list in one part where there are few plugins: some clients read only the first.
 _TOOLS_PER_PAGE = 100
+#: Of an error, which may quote what the caller has sent.
+_ERROR_CHARACTERS = 4_000
 #: Problems of a configuration that an error names.
 _MAX_PROBLEMS = 5
 
@@ -260,7 +263,7 @@ def _error(error: DuctileError) -> dict[str, Any]:
     if isinstance(error, ConfigError) and error.problems:
         details["problems"] = [_problem(each) for each in error.problems[:_MAX_PROBLEMS]]
     shown = {"code": error.code, "message": error.message, "hint": error.hint, "details": details}
-    return {"error": {name: value for name, value in shown.items() if value}}
+    return fit({"error": {name: value for name, value in shown.items() if value}}, _ERROR_CHARACTERS)
 
 
 def _problem(problem: Problem) -> dict[str, Any]:
