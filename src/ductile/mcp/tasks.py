@@ -13,6 +13,7 @@ import mcp_types as types
 from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel.server import Server
 from mcp.shared.exceptions import MCPError
+from mcp.shared.inbound import MCP_NAME_HEADER, decode_header_value
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from ductile.core.json import JsonObject
@@ -103,6 +104,7 @@ class TaskMethods:
                 message=f"the client has to declare the extension {EXTENSION}",
                 data={"requiredCapabilities": {"extensions": {EXTENSION: {}}}},
             )
+        _check_name_header(context, task_id)
         response = await self._run(context, "job_wait", {"job_id": task_id, "wait": "0s"})
         if response["task"]["task_id"] != task_id:  # a job is also found by a part of its id
             raise MCPError(code=types.INVALID_PARAMS, message=f"there is no task {task_id[:100]}")
@@ -115,6 +117,15 @@ class TaskMethods:
             raise
         except DuctileError as error:
             raise self._protocol_error(error) from None
+
+
+def _check_name_header(context: Context, task_id: str) -> None:
+    """Over HTTP the header has the id as well, for proxies. The SDK compares it for its own methods only."""
+    headers = {} if context.request is None else context.request.headers
+    if MCP_NAME_HEADER in headers and decode_header_value(headers[MCP_NAME_HEADER]) != task_id:
+        raise MCPError(
+            code=types.HEADER_MISMATCH, message=f"the header {MCP_NAME_HEADER} does not name the task"
+        )
 
 
 def _wire(task: JsonObject) -> dict[str, Any]:
