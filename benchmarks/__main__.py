@@ -17,7 +17,7 @@ from pathlib import Path
 
 import apsw
 
-from benchmarks import api, dashboard, jobs, life, pipelines, store_depth, store_throughput
+from benchmarks import agents, api, dashboard, jobs, life, pipelines, store_depth, store_throughput
 from benchmarks.table import Line, render
 
 PAGE = Path(__file__).parent.parent / "docs" / "explanation" / "performance.md"
@@ -31,6 +31,7 @@ SUITES: dict[str, Callable[[Path, int], list[Line]]] = {
     "api": api.measure,
     "pipelines": pipelines.measure,
     "dashboard": dashboard.measure,
+    "agents": agents.measure,
 }
 
 
