@@ -25,6 +25,7 @@ from builders.mcp import (
     get_task,
     start_task,
 )
+from ductile.mcp.tasks import EXTENSION
 
 Connect: TypeAlias = Callable[[Api], AbstractAsyncContextManager[Agent]]
 
@@ -144,6 +145,34 @@ async def test_tasks_of_others_and_of_nobody_are_refused(api: Api) -> None:
     ) as stranger:
         with pytest.raises(MCPError, match="may not"):
             await get_task(stranger, job_id)
+
+
+@pytest.mark.parametrize(("header", "status"), [("", 400), ("another", 400), (None, 200)])
+def test_the_header_of_a_task_names_the_same_task(api: Api, header: str | None, status: int) -> None:
+    """A proxy decides by the header, and the daemon by the body: they must not differ."""
+    task_id = api.post("/plugin/echo/handle")["job_id"]
+    meta = {
+        "io.modelcontextprotocol/protocolVersion": MODERN,
+        "io.modelcontextprotocol/clientCapabilities": {"extensions": {EXTENSION: {}}},
+    }
+    message = {
+        "jsonrpc": "2.0",
+        "id": 1,
+        "method": "tasks/get",
+        "params": {"taskId": task_id, "_meta": meta},
+    }
+    headers = {
+        "Accept": "application/json, text/event-stream",
+        "Content-Type": "application/json",
+        "MCP-Protocol-Version": MODERN,
+        "Mcp-Method": "tasks/get",
+        "Mcp-Name": task_id if header is None else header,
+    }
+    said = api.ask("POST", "/mcp", message, headers=headers)
+    assert said.status == status
+    assert (said.body["error"]["code"] if header is not None else said.body["result"]["taskId"]) == (
+        -32020 if header is not None else task_id
+    )
 
 
 async def test_a_task_outlives_the_daemon(tmp_path: Path) -> None:

@@ -118,7 +118,7 @@ async def test_without_the_right_to_read_jobs_the_call_waits_without_progress(ap
     """It could not go on waiting: the whole time is one call."""
     seen: list[float] = []
 
-    async def on_progress(progress: float, _total: float | None, _message: str | None) -> None:
+    async def on_progress(progress: float, total: float | None, message: str | None) -> None:
         seen.append(progress)
 
     async with an_http_agent(api, token_for("plugin:rw")) as agent:
@@ -399,7 +399,7 @@ async def test_a_killed_daemon_is_an_error_that_names_the_job(tmp_path: Path) ->
     with an_api(a_place_for_agents(tmp_path)) as api:
         seen = asyncio.Event()
 
-        async def on_progress(_progress: float, _total: float | None, _message: str | None) -> None:
+        async def on_progress(progress: float, total: float | None, message: str | None) -> None:
             seen.set()
 
         async with over_stdio(api, MODERN) as agent:

@@ -20,6 +20,8 @@ LARGE_PAGE = 16_000
 _MAX_SUMMARY = 200
 _TITLE = re.compile(r"^# (.+)$", re.MULTILINE)
 _HEADING = re.compile(r"^(#{1,6}) (.+)$")
+#: For the tests and generators of the pages.
+_COMMENT = re.compile(r"^<!--.*?-->\n+", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\[([^]]*)]\([^)]*\)")
 #: Paragraphs that are no text: comments, tables, code, headings, lists, pictures.
 _NO_TEXT = ("<", "|", "```", "#", "- ", "!")
@@ -58,7 +60,7 @@ def read_page(name: str, section: str | None = None) -> str:
     if page is None:
         near = did_you_mean(name, known)
         raise NotFoundError(f"there is no page {name[:100]}", hint=near or "List the pages again.")
-    text = page.path.read_text(encoding="utf-8")
+    text = _COMMENT.sub("", page.path.read_text(encoding="utf-8"))
     return text if section is None else _section_of(text, name, section)
 
 

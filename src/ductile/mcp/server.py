@@ -263,7 +263,8 @@ def _error(error: DuctileError) -> dict[str, Any]:
     if isinstance(error, ConfigError) and error.problems:
         details["problems"] = [_problem(each) for each in error.problems[:_MAX_PROBLEMS]]
     shown = {"code": error.code, "message": error.message, "hint": error.hint, "details": details}
-    return fit({"error": {name: value for name, value in shown.items() if value}}, _ERROR_CHARACTERS)
+    given: dict[str, Any] = {name: value for name, value in shown.items() if value}
+    return fit({"error": given}, _ERROR_CHARACTERS)
 
 
 def _problem(problem: Problem) -> dict[str, Any]:

@@ -32,6 +32,10 @@ def test_a_page_is_read_whole_or_by_section() -> None:
     assert page.startswith("## Over MCP\n")
 
 
+def test_comments_for_tests_and_generators_are_left_out() -> None:
+    assert [page.name for page in docs_pages() if "<!--" in read_page(page.name)] == []
+
+
 @pytest.mark.parametrize(
     ("name", "section", "hint"),
     [

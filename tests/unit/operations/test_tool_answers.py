@@ -13,6 +13,18 @@ from ductile.operations.tools.answers import compact, fit
 from ductile.operations.tools.table import TOOLS, operation_of
 from ductile.struct import Value
 
+
+class _Execution(Value):
+    job_id: str
+    said: str
+
+
+class _Job(Value):
+    job_id: str
+    said: str
+    executions: list[_Execution]
+
+
 _LEAVES = st.none() | st.booleans() | st.integers() | st.text(max_size=3000)
 _JSON = st.recursive(
     _LEAVES,
@@ -50,6 +62,13 @@ def test_nulls_of_structs_are_left_out_and_those_of_plugins_kept() -> None:
         error: str | None = None
 
     assert compact(_Shown(payload={"a": None})) == {"payload": {"a": None}}
+
+
+def test_names_are_left_out_everywhere_or_below_a_field_only() -> None:
+    job = _Job(job_id="a", said="b", executions=[_Execution(job_id="a", said="c")])
+    below = {"executions": frozenset({"job_id"})}
+    assert compact(job, frozenset({"said"}), below) == {"job_id": "a", "executions": [{}]}
+    assert compact(job, omit_below=below) == {"job_id": "a", "said": "b", "executions": [{"said": "c"}]}
 
 
 def test_every_tool_has_an_operation() -> None:

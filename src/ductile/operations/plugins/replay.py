@@ -238,7 +238,10 @@ class _Replayer:
         ((reason, count),) = Counter(job.reason for job in self._left_out).most_common(1)
         hint = None
         if reason == _WRITES:
-            hint = "Declare commands without side effects as `type: read`, or use --include-writes."
+            hint = (
+                "Declare commands without side effects as `type: read`. With these effects: "
+                f"ductile plugin replay {name} --include-writes"
+            )
         raise NotFoundError(
             f"none of the last {len(self._left_out)} jobs of {name} can be replayed; of {count}: {reason}",
             hint=hint,

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import msgspec
@@ -40,34 +41,43 @@ _INSTANT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d+Z", re.ASCII)
 _SECONDS = len("2026-01-02T03:04:05")
 
 
+_NONE: frozenset[str] = frozenset()
+_NOTHING: Mapping[str, frozenset[str]] = MappingProxyType({})
+
+
 class _FreeObject(dict[str, Any]):
     """An object whose keys no struct defines, so that some may be left out."""
 
 
-def compact(value: Any, omit: frozenset[str] = frozenset()) -> Any:
+def compact(
+    value: Any, omit: frozenset[str] = frozenset(), omit_below: Mapping[str, frozenset[str]] = _NOTHING
+) -> Any:
     """The response as JSON, without what an agent does not need. Plugins' JSON stays as it is.
 
     Left out of structs are fields that are null, empty lists, objects and texts below the first level, and
-    fields with a name in `omit` or `LEFT_OUT`. Instants have whole seconds, and advice names tools.
+    fields with a name in `omit` or `LEFT_OUT`; `omit_below` has names that are left out only below a field.
+    Instants have whole seconds, and advice names tools.
     """
-    return _compact(value, LEFT_OUT | omit, top=True)
+    return _compact(value, LEFT_OUT | omit, omit_below, top=True)
 
 
-def _compact(value: Any, omit: frozenset[str], *, top: bool = False) -> Any:
+def _compact(
+    value: Any, omit: frozenset[str], below: Mapping[str, frozenset[str]], *, top: bool = False
+) -> Any:
     if isinstance(value, Struct):
         shown = {}
         for each in fields(value):
             found = getattr(value, each.name)
             if each.encode_name in omit or found is None or found is UNSET:
                 continue
-            inner = _compact(found, omit)
+            inner = _compact(found, omit | below.get(each.encode_name, _NONE), below)
             if top or inner not in ([], {}, ""):
                 shown[each.encode_name] = _shown(each.encode_name, inner)
         return shown
     if isinstance(value, list | tuple):
-        return [_compact(each, omit) for each in value]
+        return [_compact(each, omit, below) for each in value]
     if isinstance(value, dict):
-        return _FreeObject({str(key): _compact(each, omit) for key, each in value.items()})
+        return _FreeObject({str(key): _compact(each, omit, below) for key, each in value.items()})
     return to_builtins(value)
 
 

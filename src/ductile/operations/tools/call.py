@@ -86,12 +86,12 @@ async def call_tool(context: OperationContext, request: CallTool) -> ToolAnswer:
             found, characters = await _run_operation(context, row, request, arguments), row.characters
     except DuctileError as error:
         raise reworded(error) from error.__cause__
-    omit = frozenset() if row is None else row.omit
     if not isinstance(found, AwaitedJob):
-        return ToolAnswer(tool=request.tool, answer=fit(compact(found, omit), characters))
+        shown = compact(found) if row is None else compact(found, row.omit, row.omit_below)
+        return ToolAnswer(tool=request.tool, answer=fit(shown, characters))
     return ToolAnswer(
         tool=request.tool,
-        answer=fit(compact(found.answer, omit), characters),
+        answer=fit(compact(found.answer), characters),
         task=found.as_task(context) if request.as_task else UNSET,
         progress=found.progress or UNSET,
     )

@@ -39,6 +39,8 @@ class ToolRow(Value):
     characters: int = ANSWER_CHARACTERS
     #: Names of fields that are left out of the answer, at any depth.
     omit: frozenset[str] = frozenset()
+    #: By the name of a field: names of fields that are left out below it only.
+    omit_below: Mapping[str, frozenset[str]] = field(default_factory=dict)
     #: Makes a shorter response of that of the operation.
     shape: Callable[[Any], Response] | None = None
     #: Values of fields that the caller does not choose.
@@ -67,6 +69,26 @@ _DETAILS = frozenset(
 )
 
 
+#: Of an execution, which its job or the answer as a whole already has.
+_OF_THE_JOB = frozenset(
+    (
+        "id",
+        "job_id",
+        "plugin",
+        "command",
+        "job_status",
+        "max_attempts",
+        "submitted_by",
+        "submitted_detail",
+        "created_at",
+        "parent_job_id",
+        "run_id",
+        "step",
+        "token",
+    )
+)
+
+
 def _explains(operation: str, *omit: str, **options: Any) -> ToolRow:
     return ToolRow(operation=operation, characters=SHORT_ANSWER_CHARACTERS, omit=frozenset(omit), **options)
 
@@ -83,12 +105,13 @@ TOOLS: Mapping[str, ToolRow] = {
     ),
     "doctor": _reads("system.doctor", shape=problems_only, summary="Problems here, and how to fix them"),
     "job_list": _reads("job.list", "execution", "attempt", "max_attempts", "started_at", "parent_job_id"),
-    "job_show": _reads("job.show"),
+    "job_show": _reads("job.show", omit_below={"executions": _OF_THE_JOB}),
     "job_wait": ToolRow(
         operation="job.wait", summary="Wait until a job has ended, and answer with its result"
     ),
     "job_explain": _explains("job.explain", "executions", "compared", "config", "config_loaded_at"),
-    "job_logs": _reads("job.logs"),
+    # What a plugin printed on stdout is its result.
+    "job_logs": _reads("job.logs", omit_below={"executions": _OF_THE_JOB | {"result"}}),
     "job_cancel": ToolRow(operation="job.cancel", destructive=True, idempotent=True),
     "job_cancel_many": ToolRow(operation="job.cancel_many", destructive=True, idempotent=True),
     "job_retry": ToolRow(operation="job.retry", starts_job=True),
@@ -109,7 +132,7 @@ TOOLS: Mapping[str, ToolRow] = {
         "arguments: for a command or pipeline among many",
     ),
     "plugin_list": _reads("plugin.list"),
-    "plugin_show": _reads("plugin.show"),
+    "plugin_show": _reads("plugin.show", "call"),
     "plugin_stats": _reads("plugin.stats"),
     "plugin_replay": ToolRow(
         operation="plugin.replay",
