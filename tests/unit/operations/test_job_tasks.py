@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from types import SimpleNamespace
+from typing import Any, cast
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ductile.core.jobs.model import TERMINAL, JobReason, JobStatus
-from ductile.operations.tools.task import TaskStatus, poll_interval, task_status
+from ductile.operations.diagnose.explain_run import StepJob, StepOutcome, StepReport
+from ductile.operations.tools.task import TaskStatus, measure_progress, poll_interval, task_status
 
 
 @given(st.sampled_from(JobStatus), st.sampled_from(JobReason))
@@ -22,3 +25,78 @@ def test_a_task_has_ended_exactly_when_its_job_has(status: JobStatus, reason: Jo
 def test_older_tasks_are_asked_for_less_often(one: timedelta, other: timedelta) -> None:
     younger, older = sorted((one, other))
     assert 1_000 <= poll_interval(younger) <= poll_interval(older) <= 5_000
+
+
+def a_step(name: str, *statuses: JobStatus, outcome: StepOutcome | None = None) -> StepReport:
+    jobs = tuple(
+        StepJob(
+            job_id="x",
+            plugin="p",
+            command="handle",
+            status=status,
+            reason=JobReason.CLAIMED,
+            attempt=1,
+            max_attempts=1,
+            duration_ms=None,
+            error=None,
+        )
+        for status in statuses
+    )
+    reached = outcome or (StepOutcome.RAN if jobs else StepOutcome.NOT_REACHED)
+    return StepReport(step=name, kind="uses", does=None, outcome=reached, jobs=jobs, bypasses=(), errors=())
+
+
+def test_progress_counts_the_starts_and_ends_of_steps() -> None:
+    """A step that only holds others is none, one that is passed by has ended."""
+    steps = (
+        a_step("holds", outcome=StepOutcome.ENTERED),
+        a_step("first", JobStatus.SUCCEEDED),
+        a_step("second", JobStatus.DEAD, JobStatus.RUNNING),
+        a_step("third", outcome=StepOutcome.BYPASSED),
+        a_step("fourth"),
+    )
+    found = measure_progress(_A_JOB, steps)
+    assert (found.done, found.total) == (1 + 2 * 2 + 1, 1 + 2 * 4)
+    assert found.text == "2 of 4 steps have ended, running: second"
+
+
+@given(st.lists(st.sampled_from([None, *JobStatus]), min_size=1, max_size=6), st.data())
+def test_progress_grows_with_each_step_that_goes_on(
+    statuses: list[JobStatus | None], data: st.DataObject
+) -> None:
+    """It is never more than all, and that only when every step has ended."""
+
+    def measured() -> int:
+        steps = tuple(a_step(str(at), *([] if each is None else [each])) for at, each in enumerate(statuses))
+        found = measure_progress(_A_JOB, steps)
+        assert found.total is not None
+        assert 1 <= found.done <= found.total
+        assert (found.done == found.total) == all(each in TERMINAL for each in statuses)
+        return found.done
+
+    before = measured()
+    at = data.draw(st.integers(0, len(statuses) - 1))
+    if statuses[at] is None:
+        statuses[at] = JobStatus.RUNNING
+    elif statuses[at] not in TERMINAL:
+        statuses[at] = JobStatus.SUCCEEDED
+    else:
+        return
+    assert measured() > before
+
+
+@given(st.integers(1, 20))
+def test_progress_of_a_job_without_steps_is_that_of_its_attempts(attempt: int) -> None:
+    waiting, running, again = (
+        measure_progress(cast("Any", SimpleNamespace(attempt=number, status=status)), ())
+        for number, status in (
+            (attempt, JobStatus.QUEUED),
+            (attempt, JobStatus.RUNNING),
+            (attempt + 1, JobStatus.QUEUED),
+        )
+    )
+    assert 1 <= waiting.done < running.done < again.done
+    assert running.total is None
+
+
+_A_JOB = cast("Any", None)  # the steps of a run decide alone

@@ -117,6 +117,24 @@ async def test_pages_and_finds_have_only_what_the_scopes_allow(tmp_path: Path) -
     assert (found[0].name, cursor) == ("run__plugin-3__change", None)
 
 
+async def test_a_command_says_what_a_call_may_do(tmp_path: Path) -> None:
+    """A command that reads changes nothing; one that may be repeated replaces nothing for good."""
+    commands = "  look: {type: read}\n  set: {retry_safe: true}\n  send: {retry_safe: false}\n  do: {}\n"
+    snapshot = a_snapshot(tmp_path, "plugins: {tool: {}}\n", tool=commands)
+    tools, _ = await Caller(snapshot=snapshot).page(query="tool")
+    said = {
+        each.name: (each.read_only, each.destructive, each.idempotent)
+        for each in tools
+        if each.name not in TOOLS
+    }
+    assert said == {
+        "run__tool__look": (True, False, True),
+        "run__tool__set": (False, False, True),
+        "run__tool__send": (False, True, False),
+        "run__tool__do": (False, True, False),
+    }
+
+
 async def test_one_of_six_hundred_is_found_at_a_hundredth_of_the_price(six_hundred: Caller) -> None:
     """The list is what an agent has in its context; the page `what-an-agent-can-do` names these figures."""
     whole = tokens((await six_hundred.page())[0])
