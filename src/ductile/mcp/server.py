@@ -118,8 +118,9 @@ class _Handlers:
             return types.CallToolResult(content=[types.TextContent(text=text)], is_error=True)
 
     async def list_resources(
-        self, context: Context, _params: types.PaginatedRequestParams | None
+        self, context: Context, params: types.PaginatedRequestParams | None
     ) -> types.ListResourcesResult:
+        _refuse_cursor(params)
         resources = [
             types.Resource(name=each.name, title=each.title, uri=each.uri, mime_type=_JSON)
             for each in await self._resources(context)
@@ -138,8 +139,9 @@ class _Handlers:
         return types.ListResourcesResult(resources=[*resources, *pages])
 
     async def list_resource_templates(
-        self, context: Context, _params: types.PaginatedRequestParams | None
+        self, context: Context, params: types.PaginatedRequestParams | None
     ) -> types.ListResourceTemplatesResult:
+        _refuse_cursor(params)
         templates = [
             types.ResourceTemplate(name=each.name, title=each.title, uri_template=each.uri, mime_type=_JSON)
             for each in await self._resources(context)
@@ -168,8 +170,9 @@ class _Handlers:
         return types.ReadResourceResult(contents=[content])
 
     async def list_prompts(
-        self, _context: Context, _params: types.PaginatedRequestParams | None
+        self, _context: Context, params: types.PaginatedRequestParams | None
     ) -> types.ListPromptsResult:
+        _refuse_cursor(params)
         return types.ListPromptsResult(prompts=[_prompt(each) for each in PROMPTS])
 
     async def get_prompt(
@@ -209,6 +212,12 @@ class _Handlers:
     async def _answer(self, context: Context, tool: str, arguments: JsonObject) -> dict[str, Any]:
         answer: dict[str, Any] = (await self._call(context, tool, arguments))["answer"]
         return answer
+
+
+def _refuse_cursor(params: types.PaginatedRequestParams | None) -> None:
+    """For lists of one page, whose length does not depend on the configuration."""
+    if params is not None and params.cursor is not None:
+        raise MCPError(code=types.INVALID_PARAMS, message="This list has one page, and gives no cursor.")
 
 
 def _result_of(tool: str, answer: dict[str, Any]) -> types.CallToolResult:
