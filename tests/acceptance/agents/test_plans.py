@@ -38,6 +38,7 @@ SAMPLES = {
     "schedule": "nothing",
     "step": "nothing",
     "type": "nothing.listens",
+    "query": "echo",
     "plan": "0000000000000000",
 }
 #: Those that differ in what they allow.
