@@ -242,10 +242,12 @@ async def test_deliveries_of_an_older_store_are_kept(tmp_path: Path) -> None:
     for number in (1, 2, 9):
         connection.execute(row, (number, f"d{number}", number))
     connection.execute("DELETE FROM state_deliveries WHERE seq = 9")
-    before = connection.execute("SELECT * FROM state_deliveries").fetchall()
+    columns = [each[1] for each in connection.execute("PRAGMA table_info(state_deliveries)")]
+    read = f"SELECT {', '.join(columns)} FROM state_deliveries"  # noqa: S608 - names of columns
+    before = connection.execute(read).fetchall()
     for version, sql in known[2:]:
         _apply(connection, version, sql)
-    assert connection.execute("SELECT * FROM state_deliveries").fetchall() == before
+    assert connection.execute(read).fetchall() == before
     connection.execute(row.replace("?, ?, 'j'", "NULL, ?, 'j'"), ("d10", 10))
     assert connection.execute("SELECT max(seq) FROM state_deliveries").fetchall() == [(10,)]
     connection.close()

@@ -108,6 +108,19 @@ async def test_a_late_result_has_cost_what_it_reported(store: Store) -> None:
 # ------------------------------------------------------------------------------------------- limits
 
 
+async def test_a_retried_job_counts_as_unfinished(store: Store) -> None:
+    """Also one from before its token had limits. One of another token counts for its hour only."""
+    own, other = await accept(store, a_new_job(token=AGENT)), await accept(store, a_new_job(token="other"))
+    for _ in (own, other):
+        await run_next(store, failed(permanent=True))
+    assert await store.retry(own, some_policy(), charge=a_charge(running=1)) is RetryResult.QUEUED
+    assert (await store.token_usage(AGENT)).running == {ALL_JOBS: 1, "echo": 1}
+    with pytest.raises(LimitReachedError, match="has 1 unfinished jobs"):
+        await store.retry(other, some_policy(), charge=a_charge(running=1))
+    with pytest.raises(LimitReachedError, match="has 1 unfinished jobs of echo"):
+        await store.retry(other, some_policy(), charge=a_charge(targets={"echo": JobLimits(running=0)}))
+
+
 async def test_a_job_over_the_limit_is_refused_with_everything_around_it(store: Store) -> None:
     """All jobs of a submission are accepted, or none; what was refused is not counted."""
     charge = a_charge(jobs_per_hour=3)

@@ -166,7 +166,8 @@ def append_to_ledger(session: Session) -> int:
     seq = session.next_seq("highest_in_ledger")
     session.insert_buffered(
         "insert_ledger",
-        {"seq": seq, "at": session.timestamp, "kind": "engine", "job_id": None, "run_id": None, "data": "{}"},
+        {"seq": seq, "at": session.timestamp, "kind": "engine", "data": "{}"}
+        | dict.fromkeys(("job_id", "run_id", "token")),
     )
     return seq
 

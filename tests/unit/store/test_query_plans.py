@@ -22,6 +22,7 @@ LARGE = ("job_queue", "job_log", "events", "ledger", "job_transitions", "state_d
 WALKS = {
     "ledger_after": "reads on from a number, so many rows",
     "latest_instant": "the last row",
+    "newest_ledger": "the last rows",
     "jobs_newest": "newest first, one page; other filters are checked on the rows read",
     "log_newest": "newest first, one page",
     "deliveries": "newest first, one page",

@@ -51,6 +51,8 @@ class DeliveryFilter(Value):
     query: str | None = None
     created_from: datetime | None = None
     created_before: datetime | None = None
+    #: Those about jobs that this access token started, and about what follows from them.
+    token: str | None = None
 
 
 ALL_DELIVERIES = DeliveryFilter()

@@ -49,6 +49,8 @@ class JobFilter(Value):
     reason: JobReason | None = None
     #: Words that must all occur in result, error or stderr of one execution.
     query: str | None = None
+    #: Jobs that this access token started, and what follows from them.
+    token: str | None = None
 
 
 class JobSort(StrEnum):
@@ -86,6 +88,8 @@ class LogFilter(Value):
     query: str | None = None
     #: Leave out `health` and `init`, which the daemon submits.
     exclude_internal: bool = False
+    #: Executions of jobs that this access token started, and of what follows from them.
+    token: str | None = None
 
 
 class LogRow(Value):
@@ -167,6 +171,8 @@ class LedgerRow(Value):
     job_id: str | None
     run_id: str | None
     data: JsonObject
+    #: The access token that its job was started with.
+    token: str | None = None
 
 
 class JobDetails(Value):

@@ -33,8 +33,9 @@ UPDATE job_queue SET callback_sequence = callback_sequence + 1, callback_state =
 WHERE id = :job_id RETURNING callback_sequence
 
 -- name: insert_delivery
-INSERT INTO state_deliveries (id, job_id, sequence, state, url, receiver, body, status, next_attempt_at, created_at)
-VALUES (:id, :job_id, :sequence, :state, :url, :receiver, :body, 'pending', :due_at, :at)
+INSERT INTO state_deliveries (
+  id, job_id, sequence, state, url, receiver, body, status, next_attempt_at, created_at, token
+) VALUES (:id, :job_id, :sequence, :state, :url, :receiver, :body, 'pending', :due_at, :at, :token)
 
 -- name: due_receivers
 -- Receivers with a due delivery, the longest waiting first. The index is read receiver by receiver, so the
@@ -96,7 +97,7 @@ WHERE id = :id AND status <> 'pending' RETURNING seq
 
 -- fragment: delivery_page
 -- What a delivery is about is in its body. Words are looked for in the last error.
-seq < :before AND (:job_id IS NULL OR job_id = :job_id) AND (:status IS NULL OR status = :status)
+seq < :before AND (:token IS NULL OR token = :token) AND (:job_id IS NULL OR job_id = :job_id) AND (:status IS NULL OR status = :status)
 AND (:created_from IS NULL OR created_at >= :created_from) AND (:created_before IS NULL OR created_at < :created_before)
 AND (:plugin IS NULL OR {body_plugin} = :plugin) AND (:command IS NULL OR {body_command} = :command)
 AND (:pipeline IS NULL OR {body_pipeline} = :pipeline) AND (:reason IS NULL OR {body_reason} = :reason)
@@ -109,12 +110,18 @@ SELECT {delivery_columns} FROM state_deliveries WHERE {delivery_page}
 -- name: deliveries_of_job
 SELECT {delivery_columns} FROM state_deliveries WHERE job_id = :job_id AND {delivery_page}
 
+-- name: deliveries_of_token
+SELECT {delivery_columns} FROM state_deliveries WHERE token = :token AND {delivery_page}
+
 -- name: deliveries_undelivered
 SELECT {delivery_columns} FROM state_deliveries
 WHERE (status = 'dropped' OR status = 'gone') AND status = :status AND {delivery_page}
 
 -- name: count_deliveries_found
 SELECT count(*) FROM (SELECT 1 FROM state_deliveries WHERE {delivery_page}) AS found
+
+-- name: count_deliveries_of_token
+SELECT count(*) FROM (SELECT 1 FROM state_deliveries WHERE token = :token AND {delivery_page}) AS found
 
 -- name: count_deliveries_undelivered
 SELECT count(*) FROM (

@@ -33,7 +33,7 @@ seq < :before AND (:job_id IS NULL OR id = :job_id) AND (:run_id IS NULL OR run_
 AND (:parent_job_id IS NULL OR parent_job_id = :parent_job_id)
 AND (:plugin IS NULL OR plugin = :plugin) AND (:status IS NULL OR status = :status)
 AND (:command IS NULL OR command = :command) AND (:submitted_by IS NULL OR submitted_by = :submitted_by)
-AND (:reason IS NULL OR reason = :reason)
+AND (:reason IS NULL OR reason = :reason) AND (:token IS NULL OR token = :token)
 AND (:created_from IS NULL OR created_at >= :created_from) AND (:created_before IS NULL OR created_at < :created_before)
 AND (:common_words IS NULL OR {job_has_words})
 ORDER BY seq DESC LIMIT :limit
@@ -74,7 +74,11 @@ INSERT INTO job_transitions (job_id, seq, execution, from_status, to_status, rea
 VALUES (:job_id, :seq, :execution, :from_status, :to_status, :reason, :at)
 
 -- name: insert_ledger
-INSERT INTO ledger (seq, at, kind, job_id, run_id, data) VALUES (:seq, :at, :kind, :job_id, :run_id, :data)
+INSERT INTO ledger (seq, at, kind, job_id, run_id, data, token)
+VALUES (:seq, :at, :kind, :job_id, :run_id, :data, :token)
+
+-- name: token_of_job
+SELECT token FROM job_queue WHERE id = :id
 
 -- name: highest_in_ledger
 SELECT max(seq) FROM ledger
@@ -208,6 +212,9 @@ UPDATE job_queue SET
   cancel_requested_at = NULL, suspect = 0
 WHERE seq = :seq AND status = :from_status
 
+-- name: charge_job
+UPDATE job_queue SET charged = 1 WHERE seq = :seq AND token = :token
+
 -- name: request_cancel
 UPDATE job_queue SET cancel_requested_at = coalesce(cancel_requested_at, :at) WHERE seq = :seq
 
@@ -277,6 +284,9 @@ WHERE reason <> 'submitted' AND reason <> 'claimed' AND reason <> 'completed' AN
 -- name: jobs_of_plugin
 SELECT {job_columns} FROM job_queue WHERE plugin = :plugin AND {job_page}
 
+-- name: jobs_of_token
+SELECT {job_columns} FROM job_queue WHERE token = :token AND {job_page}
+
 -- name: jobs_of_parent
 SELECT {job_columns} FROM job_queue WHERE parent_job_id = :parent_job_id AND {job_page}
 
@@ -303,6 +313,9 @@ SELECT count(*) FROM (
 
 -- name: total_of_plugin
 SELECT count(*) FROM (SELECT 1 FROM job_queue WHERE plugin = :plugin AND {job_page}) AS found
+
+-- name: total_of_token
+SELECT count(*) FROM (SELECT 1 FROM job_queue WHERE token = :token AND {job_page}) AS found
 
 -- name: total_of_parent
 SELECT count(*) FROM (SELECT 1 FROM job_queue WHERE parent_job_id = :parent_job_id AND {job_page}) AS found
@@ -354,6 +367,19 @@ SELECT id, type, source, payload, headers, dedupe_key, created_at FROM events WH
 
 -- name: context_by_id
 SELECT id, baggage, parent_id, run_id, pipeline, step_path, hops FROM event_context WHERE id = :id
+
+-- name: job_ids_beginning_of_token
+-- Reads all ids of a token: few, or as many as it has started.
+SELECT id FROM job_queue WHERE token = :token AND substr(id, 1, length(:beginning)) = :beginning
+UNION
+SELECT job_id FROM job_log WHERE token = :token AND substr(job_id, 1, length(:beginning)) = :beginning
+ORDER BY 1 LIMIT :limit
+
+-- name: job_ids_ending_of_token
+SELECT id FROM job_queue WHERE token = :token AND substr(id, length(id) - length(:ending) + 1) = :ending
+UNION
+SELECT job_id FROM job_log WHERE token = :token AND substr(job_id, length(job_id) - length(:ending) + 1) = :ending
+ORDER BY 1 LIMIT :limit
 
 -- name: job_ids_between
 -- Each half has its own limit: a short prefix matches weeks of jobs.

@@ -9,6 +9,7 @@ coalesce(octet_length(stderr), 0), stderr_truncated, rerun_of, token, cost
 -- fragment: log_filters
 (:job_id IS NULL OR job_id = :job_id) AND (:plugin IS NULL OR plugin = :plugin)
 AND (:status IS NULL OR status = :status) AND (:reason IS NULL OR reason = :reason)
+AND (:token IS NULL OR token = :token)
 AND (:command IS NULL OR command = :command) AND (:submitted_by IS NULL OR submitted_by = :submitted_by)
 AND (:completed_from IS NULL OR completed_at >= :completed_from)
 AND (:completed_before IS NULL OR completed_at < :completed_before)
@@ -37,6 +38,11 @@ ORDER BY seq DESC LIMIT :limit
 -- name: log_of_plugin
 SELECT {log_columns} FROM job_log
 WHERE plugin = :plugin AND seq < :before AND {log_filters}
+ORDER BY seq DESC LIMIT :limit
+
+-- name: log_of_token
+SELECT {log_columns} FROM job_log
+WHERE token = :token AND seq < :before AND {log_filters}
 ORDER BY seq DESC LIMIT :limit
 
 -- name: log_of_job

@@ -1,7 +1,17 @@
 -- The ledger, configurations, and retention.
 
 -- name: ledger_after
-SELECT seq, at, kind, job_id, run_id, data FROM ledger WHERE seq > :after ORDER BY seq LIMIT :limit
+SELECT seq, at, kind, job_id, run_id, data, token FROM ledger WHERE seq > :after ORDER BY seq LIMIT :limit
+
+-- name: ledger_of_token_after
+SELECT seq, at, kind, job_id, run_id, data, token FROM ledger
+WHERE token = :token AND seq > :after ORDER BY seq LIMIT :limit
+
+-- name: newest_ledger
+SELECT seq, at, kind, job_id, run_id, data, token FROM ledger ORDER BY seq DESC LIMIT :limit
+
+-- name: newest_ledger_of_token
+SELECT seq, at, kind, job_id, run_id, data, token FROM ledger WHERE token = :token ORDER BY seq DESC LIMIT :limit
 
 -- name: ledger_range
 SELECT coalesce((SELECT min(seq) FROM ledger), 0), coalesce((SELECT max(seq) FROM ledger), 0)

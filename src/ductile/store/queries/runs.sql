@@ -178,7 +178,7 @@ WHERE run_id = :run_id AND status <> 'superseded' ORDER BY seq LIMIT :limit
 
 -- name: notes_of_job
 -- Ledger entries of a job other than transitions.
-SELECT seq, at, kind, job_id, run_id, data FROM ledger
+SELECT seq, at, kind, job_id, run_id, data, token FROM ledger
 WHERE job_id = :job_id AND kind <> 'job.transition' ORDER BY seq LIMIT :limit
 
 -- name: members_of_run

@@ -51,7 +51,9 @@ def cancel(session: Session, job_id: str, policy: Policy, *, limit: int = BATCH_
 def _request_cancel(session: Session, job: Job) -> None:
     if job.cancel_requested_at is None:
         session.execute("request_cancel", seq=job.seq, at=session.timestamp)
-        append_ledger(session, LedgerKind.JOB_CANCEL_REQUESTED, job_id=job.id, run_id=job.run_id)
+        append_ledger(
+            session, LedgerKind.JOB_CANCEL_REQUESTED, job_id=job.id, run_id=job.run_id, token=job.token
+        )
 
 
 def _cancel_run(session: Session, run: Job, policy: Policy, limit: int) -> CancelResult:

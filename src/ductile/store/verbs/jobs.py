@@ -148,6 +148,7 @@ def _job_query(session: Session, where: JobFilter) -> tuple[str, dict[str, SqlVa
         "of_id": where.job_id,
         "of_run": where.run_id,
         "of_parent": where.parent_job_id,
+        "of_token": where.token,
         "of_reason": reason,
         "of_status": None if status is JobStatus.SUCCEEDED else status,
         "of_plugin": where.plugin,
@@ -192,6 +193,7 @@ def list_log(
     by_selectivity = {
         "log_with_words": words,
         "log_of_job": where.job_id,
+        "log_of_token": where.token,
         "log_of_status": None if where.status is LogStatus.SUCCEEDED else where.status,
         "log_of_plugin": where.plugin,
     }
@@ -217,13 +219,23 @@ def _as_words(query: str | None) -> str | None:
     return " ".join((query or "").replace("\0", " ").split()) or None
 
 
-def job_ids_ending(session: Session, ending: str, *, limit: int) -> tuple[str, ...]:
-    """Return ids that end so, also those in the log. Slower than `job_ids`: no index helps."""
-    return tuple(job_id for (job_id,) in session.fetch_all("job_ids_ending", ending=ending, limit=limit))
+def job_ids_ending(session: Session, ending: str, *, limit: int, token: str | None = None) -> tuple[str, ...]:
+    """Return ids that end so, also those in the log. Slower than `job_ids`: no index helps.
+
+    With `token`, only those of jobs that it started, and of what follows from them.
+    """
+    if token is None:
+        rows = session.fetch_all("job_ids_ending", ending=ending, limit=limit)
+    else:
+        rows = session.fetch_all("job_ids_ending_of_token", ending=ending, limit=limit, token=token)
+    return tuple(job_id for (job_id,) in rows)
 
 
-def job_ids(session: Session, beginning: str, *, limit: int) -> tuple[str, ...]:
-    """Return ids that begin so, in order, also those in the log."""
+def job_ids(session: Session, beginning: str, *, limit: int, token: str | None = None) -> tuple[str, ...]:
+    """Return ids that begin so, in order, also those in the log; with `token`, as `job_ids_ending`."""
+    if token is not None:
+        own = session.fetch_all("job_ids_beginning_of_token", beginning=beginning, limit=limit, token=token)
+        return tuple(job_id for (job_id,) in own)
     # Ids consist of lower-case letters, digits and dashes, which all sort before a tilde.
     rows = session.fetch_all("job_ids_between", low=beginning, high=f"{beginning}~", limit=limit)
     return tuple(job_id for (job_id,) in rows)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 
+from msgspec import UNSET, UnsetType
+
 from ductile.core.jobs.model import Job, JobReason, JobStatus, LedgerEntry, LedgerKind, NewJob, Transition
 from ductile.core.json import JsonObject, JsonValue
 from ductile.core.schedules.planner import Occurrence, OccurrenceOutcome
@@ -25,7 +27,7 @@ def write_transition(
     """Append a transition to the ledger and, with the same number, to the job's own history."""
     seq = next_ledger_seq(session) if seq is None else seq
     data = _transition_data(job.plugin, job.command, transition, execution)
-    _insert(session, seq, LedgerKind.JOB_TRANSITION, job.id, job.run_id, data)
+    _insert(session, seq, LedgerKind.JOB_TRANSITION, job.id, job.run_id, data, job.token)
     session.insert_buffered(
         "insert_transition",
         {
@@ -62,17 +64,31 @@ def append_ledger(
     *,
     job_id: str | None = None,
     run_id: str | None = None,
+    token: str | UnsetType | None = UNSET,
 ) -> None:
-    _insert(session, next_ledger_seq(session), kind, job_id, run_id, to_json(dict(data or {})))
+    """Append an entry. `token` is that of its job, which is read if the caller does not know it."""
+    if token is UNSET:
+        token = None if job_id is None else session.value("token_of_job", id=job_id)
+    seq = next_ledger_seq(session)
+    _insert(session, seq, kind, job_id, run_id, to_json(dict(data or {})), token or None)
 
 
-def write_ledger(session: Session, entries: Iterable[LedgerEntry]) -> None:
+def write_ledger(
+    session: Session, entries: Iterable[LedgerEntry], *, token: str | UnsetType | None = UNSET
+) -> None:
+    """Append entries. `token` is that of their jobs, as of `append_ledger`."""
     for entry in entries:
-        append_ledger(session, entry.kind, entry.data, job_id=entry.job_id, run_id=entry.run_id)
+        append_ledger(session, entry.kind, entry.data, job_id=entry.job_id, run_id=entry.run_id, token=token)
 
 
 def _insert(
-    session: Session, seq: int, kind: LedgerKind, job_id: str | None, run_id: str | None, data: str
+    session: Session,
+    seq: int,
+    kind: LedgerKind,
+    job_id: str | None,
+    run_id: str | None,
+    data: str,
+    token: str | None,
 ) -> None:
     row = {
         "seq": seq,
@@ -81,6 +97,7 @@ def _insert(
         "job_id": job_id,
         "run_id": run_id,
         "data": data,
+        "token": token,
     }
     session.insert_buffered("insert_ledger", row)
     session.publish(LEDGER_APPENDED)
@@ -138,9 +155,19 @@ def list_transitions(session: Session, job_id: str) -> tuple[TransitionRow, ...]
     )
 
 
-def list_ledger(session: Session, *, after: int, limit: int) -> tuple[LedgerRow, ...]:
-    """Return entries with a larger number than `after`, in order."""
-    return tuple(map(read_ledger, session.fetch_all("ledger_after", after=after, limit=limit)))
+def list_ledger(
+    session: Session, *, after: int | None, limit: int, token: str | None = None
+) -> tuple[LedgerRow, ...]:
+    """Return entries with a larger number than `after`, or the newest ones without it, in order.
+
+    With `token`, only entries about jobs that it started, and about what follows from them.
+    """
+    of_token = {} if token is None else {"token": token}
+    if after is not None:
+        query = "ledger_after" if token is None else "ledger_of_token_after"
+        return tuple(map(read_ledger, session.fetch_all(query, after=after, limit=limit, **of_token)))
+    query = "newest_ledger" if token is None else "newest_ledger_of_token"
+    return tuple(map(read_ledger, session.fetch_all(query, limit=limit, **of_token)))[::-1]
 
 
 def list_job_ledger(session: Session, job_id: str, *, limit: int) -> tuple[LedgerRow, ...]:

@@ -77,14 +77,17 @@ def write_state_webhooks(session: Session, event: StateChange, job: NewJob | Job
         event, job, attempt=attempt, timestamp=timestamp, previous_state=state, model=model
     )
     for url in urls:
-        _insert_delivery(session, job.id, sequence, event.state, url, body)
+        _insert_delivery(session, job, sequence, event.state, url, body)
 
 
-def _insert_delivery(session: Session, job_id: str, sequence: int, state: str, url: str, body: str) -> None:
+def _insert_delivery(
+    session: Session, job: NewJob | Job, sequence: int, state: str, url: str, body: str
+) -> None:
     session.execute(
         "insert_delivery",
         id=make_id(session.now, session.rng),
-        job_id=job_id,
+        job_id=job.id,
+        token=job.token,
         sequence=sequence,
         state=state,
         url=url,
@@ -166,7 +169,7 @@ def _write_final(session: Session, job: Job, event: StateChange, wanted: StateSu
     body = encode_state_webhook(
         event, job, attempt=job.attempt, timestamp=at, previous_state=None, model=model
     )
-    _insert_delivery(session, job.id, sequence, event.state, wanted.url, body)
+    _insert_delivery(session, job, sequence, event.state, wanted.url, body)
 
 
 # -- deliveries
@@ -253,6 +256,8 @@ def list_deliveries(
     """Return deliveries, newest first."""
     undelivered = where.status in (DeliveryStatus.DROPPED, DeliveryStatus.GONE)
     query = "deliveries_undelivered" if undelivered else "deliveries"
+    if where.token is not None:
+        query = "deliveries_of_token"
     if where.job_id is not None:
         query = "deliveries_of_job"
     return read_page(session, query, _filter_values(where), read_delivery, limit=limit, cursor=cursor)
@@ -262,6 +267,8 @@ def count_deliveries(session: Session, where: DeliveryFilter, *, limit: int) -> 
     """Return how many deliveries match, counted up to `limit`."""
     undelivered = where.status in (DeliveryStatus.DROPPED, DeliveryStatus.GONE)
     query = "count_deliveries_undelivered" if undelivered else "count_deliveries_found"
+    if where.token is not None:
+        query = "count_deliveries_of_token"
     return int(session.value(query, **_filter_values(where), before=NEWEST, limit=limit))
 
 

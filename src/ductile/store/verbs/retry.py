@@ -73,7 +73,10 @@ def retry(
     else:
         _requeue(session, job)
     if charge is not None:
-        charge_jobs(session, charge, {target_of(job.plugin, job.command): 1})
+        # From now on it counts as unfinished, also if it was started before the token had limits.
+        session.execute("charge_job", seq=job.seq, token=charge.token)
+        target, is_own = target_of(job.plugin, job.command), job.token == charge.token
+        charge_jobs(session, charge, {target: 1}, are_of_token=is_own)
     return RetryResult.QUEUED
 
 

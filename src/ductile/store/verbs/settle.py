@@ -148,7 +148,7 @@ def _settle_if_unchanged(session: Session, job: Job, outcome: Outcome, policy: P
         result, first_steps = start_run(session, run, policy, policy.dedupe_ttl)
         consequences.started.append(result)
         consequences.add(first_steps)
-    write_ledger(session, settlement.ledger)
+    write_ledger(session, settlement.ledger, token=job.token)
     if settlement.is_reported:
         record_failure(session, job, settlement)
     if settlement.is_terminal and is_notice(job):
@@ -440,5 +440,5 @@ def _log_late_result(session: Session, job: Job, execution: int, outcome: Outcom
         return False
     record_cost(session, job.token, outcome.evidence.cost)
     kind = LedgerKind.JOB_RESULT_SUPERSEDED
-    append_ledger(session, kind, {"execution": execution}, job_id=job.id, run_id=job.run_id)
+    append_ledger(session, kind, {"execution": execution}, job_id=job.id, run_id=job.run_id, token=job.token)
     return True

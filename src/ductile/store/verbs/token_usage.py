@@ -45,10 +45,13 @@ def charge_started(session: Session, charge: TokenCharge, results: Iterable[Enqu
     charge_jobs(session, charge, Counter(target_of(result.plugin, result.command) for result in accepted))
 
 
-def charge_jobs(session: Session, charge: TokenCharge, wanted: Mapping[str, int]) -> None:
+def charge_jobs(
+    session: Session, charge: TokenCharge, wanted: Mapping[str, int], *, are_of_token: bool = True
+) -> None:
     """Count new jobs by target, which are in the store already. Raises `LimitReachedError` if they exceed a
     limit, which rolls back both.
 
+    `are_of_token`: whether they are among the unfinished jobs of the token; a retried one of another is not.
     The count is written first: its row is locked then, so that no other node counts at the same time.
     """
     total = sum(wanted.values())
@@ -61,7 +64,9 @@ def charge_jobs(session: Session, charge: TokenCharge, wanted: Mapping[str, int]
             after = _add(session, token, target, period, jobs=jobs)
             periods[target, period] = PeriodUsage(jobs=after.jobs - jobs, cost=after.cost)
     running = _unfinished_by_target(session, token)
-    before = {target: running.get(target, 0) - jobs for target, jobs in counted.items()}
+    before = {
+        target: running.get(target, 0) - (jobs if are_of_token else 0) for target, jobs in counted.items()
+    }
     usage = TokenUsage(periods=periods, running=before)
     refusal = decide_refusal(limits, usage, wanted, parse_timestamp(session.timestamp))
     if refusal is not None:
