@@ -73,6 +73,22 @@ def test_a_token_with_limits_makes_none_without(api: Api) -> None:
     assert (rotated.status, rotated.code) == (403, "denied")
 
 
+def test_a_token_with_limits_starts_nothing_that_nobody_counts(api: Api) -> None:
+    """A schedule of its own making, or the processes of a replay, would be beyond its limits."""
+    token = token_for("two")
+    plan = {"set": {"plugins.echo.schedules": [{"every": "1m"}]}}
+    for path, body in (
+        ("/config/plan", plan),
+        ("/config/plan", {"unset": ["plugins.priced"]}),
+        ("/config/plan", {"rollback_to": "previous"}),
+        ("/config/rollback", {}),
+        ("/replay/echo", {}),
+    ):
+        refused = api.ask("POST", path, body, token=token)
+        assert (refused.status, refused.code) == (403, "denied"), path
+        assert "has limits" in refused.body["error"]["message"]
+
+
 def test_the_cost_of_steps_counts_for_the_token(api: Api) -> None:
     """Nothing starts once the money is spent."""
     token = token_for("money")

@@ -69,6 +69,21 @@ def test_a_token_that_may_only_read_sees_no_action(tab: Tab, api: Api) -> None:
     assert tab.page.get_by_role("button", name=re.compile("Retry|Cancel")).count() == 0
 
 
+def test_a_token_for_its_own_jobs_begins_with_these(tab: Tab, api: Api) -> None:
+    """What is about all jobs is not there, and nothing that is there is refused."""
+    theirs = api.post("/plugin/echo/handle")["job_id"]
+    made = api.place.said("token", "create", "own-jobs", "--scopes", "plugin:rw,own:rw")
+    mine = api.post("/plugin/echo/handle", token=made["token"])["job_id"]
+    for job_id in (theirs, mine):
+        api.ended(job_id)
+    tab.sign_in(made["token"])
+    tab.open()
+    expect(tab.page.get_by_role("heading", name="Jobs")).to_be_visible()
+    expect(tab.page.locator(f"a[href='/ui/job/{mine}']").first).to_be_visible()
+    assert tab.page.locator(f"a[href='/ui/job/{theirs}']").count() == 0
+    assert tab.page.get_by_role("link", name=re.compile("^(Now|Figures|Schedules)$")).count() == 0
+
+
 def test_a_revoked_token_ends_its_sessions(tab: Tab, api: Api) -> None:
     """At once: the next request is refused, and the open stream ends."""
     made = api.place.said("token", "create", "short-lived", "--scopes", "jobs:ro,events:ro")

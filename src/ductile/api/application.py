@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from ductile.api.endpoint import ApiRequest, ApiServices, Endpoint, MatchedEndpoint, Reply, read_parameters
 from ductile.api.router import Router, shown_path
-from ductile.errors import DuctileError
+from ductile.errors import DeniedError, DuctileError
 from ductile.http.application import (
     Exchange,
     HttpApplication,
@@ -36,6 +36,8 @@ class ApiExchange(Exchange):
     route: MatchedEndpoint | None = None
     #: The scopes of the caller's token.
     scopes: tuple[str, ...] = ()
+    #: Whether the caller signed in by a link, without a token of the configuration.
+    by_link: bool = False
 
     @property
     def path(self) -> str:
@@ -98,6 +100,7 @@ class ApiApplication(HttpApplication[ApiExchange]):
             route=route,
             token=exchange.token,
             scopes=exchange.scopes,
+            by_link=exchange.by_link,
             peer=exchange.peer,
         )
         work = endpoint.handler(request)
@@ -105,7 +108,7 @@ class ApiApplication(HttpApplication[ApiExchange]):
             response = await unless_disconnected(exchange.receive, work)
             # A token that was revoked meanwhile gets no events. A submission is answered: it was accepted.
             if not endpoint.http.submits:
-                self._admit(exchange, route, headers)
+                self._admit_again(exchange, request, headers)
         else:
             response = await work
         return _render(endpoint, response) if isinstance(response, Reply) else response
@@ -115,7 +118,21 @@ class ApiApplication(HttpApplication[ApiExchange]):
         token = self._authenticator.identify(access, headers, exchange.peer, exchange.scope["method"])
         if token is not None:
             exchange.token, exchange.scopes = token.name, token.scopes
+            exchange.by_link = token is self._authenticator.sessions.local_user
         self._authenticator.authorize(token, access, route.values)
+
+    def _admit_again(
+        self, exchange: ApiExchange, request: ApiRequest, headers: Mapping[bytes, bytes]
+    ) -> None:
+        """Raise if the request would not be answered now as it was, because the token was changed."""
+        route, snapshot = request.route, self._context.snapshot()
+        self._admit(exchange, route, headers)
+        before, after = (
+            route.endpoint.access.reach(scopes, snapshot, route.values)
+            for scopes in (request.scopes, exchange.scopes)
+        )
+        if before is not after:
+            raise DeniedError("the scopes of the token were changed meanwhile", hint="Call it again.")
 
     def maybe_stored(self, exchange: ApiExchange) -> bool:
         return exchange.body_read and exchange.route is not None and exchange.route.endpoint.http.submits

@@ -51,6 +51,8 @@ class ApiRequest(Value):
     token: str | None = None
     #: The scopes of that token.
     scopes: tuple[str, ...] = ()
+    #: Whether it comes from a browser that signed in by a link, without a token of the configuration.
+    by_link: bool = False
     peer: str | None = None
 
 

@@ -10,7 +10,16 @@ from ductile.api.endpoint import Endpoint, Handler
 from ductile.api.handlers import run_operation
 from ductile.api.openapi_schemas import schema_ref
 from ductile.core.json import JsonObject
-from ductile.operations.operation import DISCOVERY, EVENTS_RO, JOBS_RO, OPEN, Access, HttpRoute, get
+from ductile.operations.operation import (
+    DISCOVERY,
+    JOBS_RO,
+    OPEN,
+    OWN_EVENTS_RO,
+    OWN_JOBS_RO,
+    Access,
+    HttpRoute,
+    get,
+)
 from ductile.operations.plugins.skills import Skills
 from ductile.operations.response import Response
 from ductile.operations.system.probes import Health
@@ -89,7 +98,7 @@ _WITHOUT_OPERATION = (
             takes_rest=True,
         ),
         "A file that the job left behind",
-        JOBS_RO,
+        OWN_JOBS_RO,
         handlers.send_artifact,
     ),
     _endpoint(
@@ -103,7 +112,7 @@ _WITHOUT_OPERATION = (
             streams=True,
         ),
         "The ledger as server-sent events; resume with Last-Event-ID",
-        EVENTS_RO,
+        OWN_EVENTS_RO,
         handlers.events,
         request=handlers.FollowEvents,
     ),

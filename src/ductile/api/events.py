@@ -49,8 +49,12 @@ class EventFilter(Value):
     job_id: str | None = None
     #: Whether output of the job comes too. The reader's token may not allow it.
     output: bool = False
+    #: The token whose jobs the entries have to be about; None for all entries.
+    token: str | None = None
 
     def matches(self, row: LedgerRow) -> bool:
+        if self.token is not None and row.token != self.token:
+            return False
         if self.kinds and row.kind not in self.kinds:
             return False
         return self.job_id is None or self.job_id in (row.job_id, row.run_id)
@@ -138,10 +142,12 @@ class LedgerStream:
                 self._task.cancel()
                 self._task = None
 
-    async def replay(self, after: int, until: int) -> AsyncIterator[tuple[LedgerRow, ...]]:
-        """Yield pages of the stored rows after one number and up to another."""
+    async def replay(
+        self, after: int, until: int, token: str | None = None
+    ) -> AsyncIterator[tuple[LedgerRow, ...]]:
+        """Yield pages of the stored rows after one number and up to another; with a token, of its jobs."""
         while after < until:
-            rows = await self._store.list_ledger(after=after, limit=PAGE_ROWS)
+            rows = await self._store.list_ledger(after=after, limit=PAGE_ROWS, token=token)
             wanted = tuple(row for row in rows if row.seq <= until)
             if not wanted:
                 return
@@ -251,7 +257,7 @@ class EventStreams:
             lowest, _ = await self._store.ledger_range()
             await writer.write_gap(lowest, until, f"there is no event {after}; this goes on from now")
             return
-        async for rows in self._ledger.replay(after, until):
+        async for rows in self._ledger.replay(after, until, writer.wanted.token):
             await self._report_gap(writer, after, rows[0].seq)
             await writer.write_rows(rows)
             after = rows[-1].seq

@@ -18,10 +18,10 @@ from ductile.api.events import EventFilter, parse_last_event_id
 from ductile.core.jobs.model import LedgerKind, SubmittedBy
 from ductile.core.token_limits import LimitState, list_limits
 from ductile.http.responses import Header, RawResponse, Stream
-from ductile.operations.context import Source
+from ductile.operations.context import OperationContext, Source
 from ductile.operations.jobs.lookup import resolve_job
 from ductile.operations.jobs.query import OpenArtifact, OpenedArtifact, open_artifact
-from ductile.operations.operation import JOBS_RO
+from ductile.operations.operation import EVENTS_RO, JOBS_RO, OWN_JOBS_RO, within_reach
 from ductile.operations.request import decode_enums, decode_request
 from ductile.operations.response import Response
 from ductile.operations.system import probes
@@ -43,10 +43,7 @@ async def run_operation(request: ApiRequest) -> Reply | RawResponse:
     """
     http, operation = request.route.endpoint.http, request.route.endpoint.operation
     assert operation is not None  # noqa: S101 - only endpoints of operations have this handler
-    source = Source(
-        submitted_by=SubmittedBy.API, detail=request.token, waits=http.submits, scopes=request.scopes
-    )
-    response = await operation.run(replace(request.context, source=source), request.values)
+    response = await operation.run(_context_of(request), request.values)
     if not http.sends_status_header or not hasattr(response, "status"):  # a dry run has no job
         return Reply(response=response)
     headers: tuple[Header, ...] = ((b"x-ductile-status", str(response.status).encode()),)
@@ -58,6 +55,18 @@ async def run_operation(request: ApiRequest) -> Reply | RawResponse:
         return Reply(response=response, status=status, headers=headers)
     content = msgspec.json.encode(response.result)
     return RawResponse(content=content, media_type="application/json", status=status, headers=headers)
+
+
+def _context_of(request: ApiRequest) -> OperationContext:
+    """The context with the caller as its source."""
+    source = Source(
+        submitted_by=SubmittedBy.API,
+        detail=request.token,
+        waits=request.route.endpoint.http.submits,
+        scopes=request.scopes,
+        by_link=request.by_link,
+    )
+    return replace(request.context, source=source)
 
 
 async def show_health(request: ApiRequest) -> Reply:
@@ -84,8 +93,12 @@ async def events(request: ApiRequest) -> Stream:
     wanted = decode_request(FollowEvents, request.values, request.context.now_and_zone)
     header = request.headers.get(b"last-event-id")
     after = wanted.after if header is None else header.decode("latin-1")
-    job = None if wanted.job_id is None else await resolve_job(request.context, wanted.job_id)
     route, headers = request.route, request.headers
+    context = within_reach(_context_of(request), route.endpoint.access)
+    job = None if wanted.job_id is None else await resolve_job(context, wanted.job_id)
+    only_own = context.sees_only_own
+    # A stream of all entries ends when the token may only follow its own.
+    access = route.endpoint.access if only_own else EVENTS_RO
     chosen = EventFilter(
         after=parse_last_event_id(after),
         kinds=wanted.kind,
@@ -93,11 +106,10 @@ async def events(request: ApiRequest) -> Stream:
         # What a job prints needs the right to read jobs.
         output=job is not None
         and not wanted.kind
-        and request.services.authenticator.still_admits(JOBS_RO, {}, headers),
+        and request.services.authenticator.still_admits(OWN_JOBS_RO if only_own else JOBS_RO, {}, headers),
+        token=request.token if only_own else None,
     )
-    still_admitted = partial(
-        request.services.authenticator.still_admits, route.endpoint.access, route.values, headers
-    )
+    still_admitted = partial(request.services.authenticator.still_admits, access, route.values, headers)
     return Stream(run=await request.services.streams.opened(chosen, still_admitted))
 
 
@@ -151,9 +163,9 @@ async def openapi(request: ApiRequest) -> RawResponse:
 
 
 async def send_artifact(request: ApiRequest) -> Stream:
-    opened = await open_artifact(
-        request.context, decode_request(OpenArtifact, request.values, request.context.now_and_zone)
-    )
+    context = within_reach(_context_of(request), request.route.endpoint.access)
+    wanted = decode_request(OpenArtifact, request.values, context.now_and_zone)
+    opened = await open_artifact(context, wanted)
 
     async def run(send: ASGISendCallable) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": _headers(opened)})

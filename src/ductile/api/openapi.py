@@ -10,6 +10,7 @@ from ductile.api.endpoint import Endpoint
 from ductile.api.endpoints import ENDPOINTS
 from ductile.api.openapi_schemas import components, field_schema, request_body, responses, self_contained
 from ductile.config.snapshot import PluginInstance, Snapshot
+from ductile.core.auth_scopes import pipeline_scope
 from ductile.core.json import JsonObject, JsonValue
 from ductile.operations.operation import right_of
 from ductile.operations.plugins.lookup import commands_of, find_plugin
@@ -138,6 +139,7 @@ def _pipeline_paths(snapshot: Snapshot) -> Iterator[tuple[str, JsonValue]]:
         own: JsonObject = {
             "operationId": pipeline_id(name),
             "summary": summarise_pipeline(pipeline),
+            "description": f"Scope: plugin:rw or {pipeline_scope(name)}.",
             "requestBody": request_body(
                 endpoint, self_contained(input_schema_of(snapshot, name), f"{path}/input")
             ),

@@ -7,7 +7,7 @@ import re
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*", re.ASCII)
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 #: Words with another meaning in a scope, an event source or a path of the API.
-RESERVED = frozenset("pipeline core plugin jobs events system read api hook ductile".split())  # noqa: SIM905 - a sentence of names reads better than ten quoted ones
+RESERVED = frozenset("pipeline core plugin jobs own events system read api hook ductile".split())  # noqa: SIM905 - a sentence of names reads better than ten quoted ones
 #: Sources of events that are not plugins.
 EXTERNAL_SOURCES = frozenset(("api", "cli", "webhook"))
 

@@ -1,4 +1,4 @@
-"""Auth scopes of tokens: which granted scopes cover a needed one."""
+"""Auth scopes of tokens: which granted scopes cover a needed one, and of whose jobs."""
 
 from __future__ import annotations
 
@@ -14,14 +14,26 @@ class AccessLevel(StrEnum):
 
 
 class AccessResource(StrEnum):
-    """The resources of scopes, besides a single plugin by its name."""
+    """The resources of scopes, besides a single plugin or pipeline by its name."""
 
     PLUGIN = "plugin"
     JOBS = "jobs"
+    #: The jobs that the same token started, and what follows from them.
+    OWN = "own"
     EVENTS = "events"
     SYSTEM = "system"
 
 
+class Reach(StrEnum):
+    """Of which jobs a token may use an operation."""
+
+    NONE = "none"
+    OWN = "own"
+    ALL = "all"
+
+
+#: The subject of scopes that allow to run one pipeline: `pipeline:NAME`.
+PIPELINE_SUBJECT = "pipeline"
 #: The spelling of older configurations.
 _OLDER = {"read:jobs": "jobs:ro", "read:events": "events:ro"}
 
@@ -31,25 +43,67 @@ def auth_scope(subject: str, right: AccessLevel) -> str:
     return f"{subject}:{right}"
 
 
+def pipeline_scope(name: str) -> str:
+    """Return the scope that allows to run this one pipeline."""
+    return f"{PIPELINE_SUBJECT}:{name}"
+
+
+def pipeline_of(scope: str) -> str | None:
+    """Return the pipeline that a scope allows to run; None for any other scope."""
+    subject, _, name = scope.partition(":")
+    return name if subject == PIPELINE_SUBJECT and name else None
+
+
 @lru_cache(maxsize=256)
 def expand_scopes(granted: tuple[str, ...]) -> frozenset[str]:
     """Return the scopes with those that they imply: writing includes reading."""
     written = {_OLDER.get(each, each) for each in granted}
-    return frozenset(written | {f"{each.removesuffix(':rw')}:ro" for each in written if each.endswith(":rw")})
+    # `pipeline:rw` is for a pipeline of this name, and implies nothing.
+    writes = (each for each in written if each.endswith(":rw") and pipeline_of(each) is None)
+    return frozenset(written | {f"{each.removesuffix(':rw')}:ro" for each in writes})
 
 
 def covers(granted: tuple[str, ...], scope: str) -> bool:
     """Return whether a token with these scopes may give this scope to another one: it can do as much itself.
 
-    The right over all plugins covers that over one.
+    The right over all plugins covers that over one plugin or pipeline. The own jobs of another token are
+    covered by the right over all jobs, and reading them by that and the right to read events.
     """
     scope = _OLDER.get(scope, scope)
     subject, _, right = scope.partition(":")
+    if scope == EVERYTHING:
+        return EVERYTHING in granted
+    if pipeline_of(scope) is not None:
+        return allows(granted, (scope, auth_scope(AccessResource.PLUGIN, AccessLevel.WRITE)))
+    if subject == AccessResource.OWN:
+        events = auth_scope(AccessResource.EVENTS, AccessLevel.READ)
+        return allows(granted, (f"{AccessResource.JOBS}:{right}",)) and allows(granted, (events,))
     general = () if subject in tuple(AccessResource) else (f"{AccessResource.PLUGIN}:{right}",)
-    return allows(granted, (scope, *general)) if scope != EVERYTHING else EVERYTHING in granted
+    return allows(granted, (scope, *general))
 
 
 def allows(granted: tuple[str, ...], needed: tuple[str, ...]) -> bool:
     """Return whether one of the needed scopes is granted; never without a needed scope."""
     have = expand_scopes(granted)
     return bool(needed) and (EVERYTHING in have or not have.isdisjoint(needed))
+
+
+def decide_reach(granted: tuple[str, ...], needed: tuple[str, ...], own: str | None) -> Reach:
+    """Return of which jobs a token may use an operation that needs one of these scopes.
+
+    `own` is the one of them that is enough for the token's own jobs; None if there is none.
+    """
+    if allows(granted, tuple(each for each in needed if each != own)):
+        return Reach.ALL
+    return Reach.OWN if own is not None and allows(granted, (own,)) else Reach.NONE
+
+
+def sees_only_own(granted: tuple[str, ...]) -> bool:
+    """Return whether answers to a token that starts jobs may be about its own jobs only.
+
+    It may not read all jobs, and has one of the scopes that are for agents with jobs of their own. Tokens
+    without such a scope keep what older versions answered.
+    """
+    subjects = {each.partition(":")[0] for each in granted}
+    limited = not subjects.isdisjoint((AccessResource.OWN, PIPELINE_SUBJECT))
+    return limited and not allows(granted, (auth_scope(AccessResource.JOBS, AccessLevel.READ),))

@@ -9,7 +9,13 @@ from ductile.config.snapshot import Snapshot
 from ductile.core.auth_scopes import allows
 from ductile.core.jobs.model import LedgerKind
 from ductile.http.sessions import BrowserSession
-from ductile.operations.operation import EVENTS_RO, PLUGIN_RW, Access, needed_for, needed_to_see
+from ductile.operations.operation import (
+    OWN_EVENTS_RO,
+    Access,
+    needed_for,
+    needed_for_pipeline,
+    needed_to_see,
+)
 from ductile.operations.table import OPERATIONS
 from ductile.struct import Value, about
 
@@ -49,10 +55,12 @@ def session_view(snapshot: Snapshot, session: BrowserSession) -> SessionView:
             if operation.http is not None and _may(snapshot, scopes, operation.access)
         ],
         kinds=list(LedgerKind),
-        events=_may(snapshot, scopes, EVENTS_RO),
+        events=_may(snapshot, scopes, OWN_EVENTS_RO),
         plugins=[name for name in snapshot.plugins if allows(scopes, needed_to_see(snapshot, name))],
         commands={name: allowed for name, allowed in commands.items() if allowed},
-        pipelines=list(snapshot.pipelines) if _may(snapshot, scopes, PLUGIN_RW) else [],
+        pipelines=[
+            name for name in snapshot.pipelines if allows(scopes, needed_for_pipeline(snapshot, name))
+        ],
         service=snapshot.service.name,
         timezone=snapshot.timezone,
         version=__version__,
@@ -63,5 +71,5 @@ def _may(snapshot: Snapshot, scopes: tuple[str, ...], access: Access) -> bool:
     """Whether the scopes allow it for every plugin and pipeline. Rights over one are told apart."""
     if access.required_scopes is None or access.discovery:
         return True
-    anything = {"plugin": "", "command": "", "name": ""}
+    anything = {"plugin": "", "command": "", "name": "", "pipeline": ""}
     return allows(scopes, access.required_scopes(snapshot, anything))

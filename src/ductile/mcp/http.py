@@ -74,7 +74,8 @@ class McpApplication(HttpApplication[Exchange]):
         server = self._server or await self._load()
         # While a slow body arrived, a reload may have removed the token.
         token = self._identify(exchange, headers)
-        source = Source(submitted_by=SubmittedBy.MCP, detail=token.name, scopes=token.scopes)
+        by_link = token is self._authenticator.sessions.local_user
+        source = Source(submitted_by=SubmittedBy.MCP, detail=token.name, scopes=token.scopes, by_link=by_link)
         context = replace(self._context, source=source)
         return Stream(run=partial(self._stream, exchange, server, context, body))
 

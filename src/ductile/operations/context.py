@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo
 
 from ductile.config.snapshot import Snapshot
-from ductile.core.auth_scopes import allows
+from ductile.core.auth_scopes import allows, sees_only_own
 from ductile.core.jobs.model import Job, JobStatus, NewJob, SubmittedBy
 from ductile.core.runs.graph import Graph
 from ductile.engine.reload.drain import draining_error
@@ -20,6 +20,7 @@ from ductile.operations.config.plan_drafts import PlanDrafts
 from ductile.operations.tokens.sign_in_links import SignInLinks
 from ductile.operations.webhooks.refusals import WebhookRefusals
 from ductile.store.model.jobs import EnqueueResult, JobStatusChange, Submission, TokenCharge
+from ductile.store.own_jobs import OwnJobs
 from ductile.store.port import Store
 from ductile.struct import Value, replace
 
@@ -38,11 +39,14 @@ class Source(Value):
     waits: bool = False
     #: The scopes of the caller's token; None for a local caller, who may do everything.
     scopes: tuple[str, ...] | None = None
+    #: Whether the caller has signed in by a link instead of a token of the configuration, which may have the
+    #: same name.
+    by_link: bool = False
 
     @property
     def token(self) -> str | None:
         """The name of the caller's access token; None for a local caller."""
-        return None if self.scopes is None else self.detail
+        return None if self.scopes is None or self.by_link else self.detail
 
     @property
     def author(self) -> str:
@@ -102,6 +106,31 @@ class OperationContext(Value):
             raise DaemonNotRunningError("no daemon is running", hint="Start it with `ductile system start`.")
         return self.engine
 
+    def with_own_jobs(self) -> OperationContext:
+        """Return the context in which only jobs exist that the caller's token has started."""
+        token = self.source.token
+        assert token is not None  # noqa: S101 - scopes are those of a token
+        return replace(self, store=OwnJobs(self._whole_store, token))
+
+    def with_all_jobs(self) -> OperationContext:
+        return replace(self, store=self._whole_store) if isinstance(self.store, OwnJobs) else self
+
+    @property
+    def sees_only_own(self) -> bool:
+        """Whether only the caller's own jobs exist here."""
+        return isinstance(self.store, OwnJobs)
+
+    @property
+    def _whole_store(self) -> Store:
+        return self.store.whole if isinstance(self.store, OwnJobs) else self.store
+
+    def for_answer(self) -> OperationContext:
+        """Return the context for reading a job that the caller has started: only its own jobs exist in it if
+        its token may read no others.
+        """
+        scopes = self.source.scopes
+        return self.with_all_jobs() if scopes is None or not sees_only_own(scopes) else self.with_own_jobs()
+
     def require_scope(self, *needed: str) -> None:
         """Raise `DeniedError` if the caller has none of these scopes. A local caller needs none."""
         scopes = self.source.scopes
@@ -120,6 +149,14 @@ class OperationContext(Value):
         limits = (token.limits for token in self.snapshot().tokens if token.name == name)
         limit = next(limits, None)
         return None if limit is None else TokenCharge(token=name, limits=limit)
+
+    def refuse_with_limits(self, activity: str) -> None:
+        """Raise `DeniedError` for a caller whose token has limits: this activity would get around them."""
+        if self.charge is not None:
+            raise DeniedError(
+                f"your token has limits, and may not {activity}",
+                hint="Use a token without limits, or `ductile` on the machine of the daemon.",
+            )
 
     def report_ended(self, jobs: Sequence[JobStatusChange]) -> None:
         if self.engine is not None:

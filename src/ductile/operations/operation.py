@@ -68,10 +68,19 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import cached_property
 from importlib import import_module
 from inspect import get_annotations
+from types import MappingProxyType
 from typing import Any, TypeAlias, get_args, get_type_hints
 
 from ductile.config.snapshot import Snapshot
-from ductile.core.auth_scopes import AccessLevel, AccessResource, auth_scope
+from ductile.core.auth_scopes import (
+    AccessLevel,
+    AccessResource,
+    Reach,
+    auth_scope,
+    decide_reach,
+    pipeline_scope,
+    sees_only_own,
+)
 from ductile.core.json import JsonObject
 from ductile.operations.context import OperationContext
 from ductile.operations.request import RequestField, decode_request, request_fields
@@ -155,8 +164,10 @@ class Operation(Value, dict=True):
         return request_fields(self.request_type)
 
     async def run(self, context: OperationContext, values: JsonObject) -> Any:
-        """Decode the request, call the function, return its response."""
-        return await self.function(context, decode_request(self.request_type, values, context.now_and_zone))
+        """Decode the request, call the function with what the caller may reach, return its response."""
+        starts = self.http is not None and self.http.submits and not self.access.any_token
+        reached = within_reach(context, self.access, starts_jobs=starts)
+        return await self.function(reached, decode_request(self.request_type, values, reached.now_and_zone))
 
     async def run_to_json(self, context: OperationContext, values: JsonObject) -> JsonObject:
         """As `run`; the response as decoded JSON."""
@@ -165,6 +176,8 @@ class Operation(Value, dict=True):
 
 
 # ---------------------------------------------------------------------------------------------- access
+
+NO_PATH: Mapping[str, str] = MappingProxyType({})
 
 
 #: Returns the scopes of which one is needed, given the configuration and the path's parameters.
@@ -182,11 +195,43 @@ class Access(Value):
     discovery: bool = False
     #: Any token is enough: the operation itself asks for the scopes of what it does.
     any_token: bool = False
+    #: Of the required scopes, the one that is enough for the token's own jobs.
+    own_scope: str | None = None
+
+    def reach(self, granted: tuple[str, ...], snapshot: Snapshot, path: Mapping[str, str] = NO_PATH) -> Reach:
+        """Return of which jobs a token with these scopes may use it."""
+        if self.required_scopes is None or self.discovery or self.any_token:
+            return Reach.ALL
+        return decide_reach(granted, self.required_scopes(snapshot, path), self.own_scope)
 
 
-def requires_scope(resource: AccessResource, level: AccessLevel) -> Access:
-    needed = (auth_scope(resource, level),)
-    return Access(doc_text=needed[0], required_scopes=lambda _snapshot, _path: needed)
+def requires_scope(resource: AccessResource, level: AccessLevel, *, or_own: bool = False) -> Access:
+    """Return the access with a scope; `or_own`: the same right over its own jobs gives a token access to
+    these.
+    """
+    own = auth_scope(AccessResource.OWN, level) if or_own else None
+    needed = (auth_scope(resource, level), *((own,) if own is not None else ()))
+    return Access(
+        doc_text=" or ".join(needed), required_scopes=lambda _snapshot, _path: needed, own_scope=own
+    )
+
+
+def within_reach(context: OperationContext, access: Access, *, starts_jobs: bool = False) -> OperationContext:
+    """Return the context with the jobs for which the caller has this access.
+
+    Only its own exist where its scope is for these, and where it starts jobs but sees no others: a duplicate
+    of its call can then be no job of another token. Raises `DeniedError` without a scope; surfaces have
+    checked it before.
+    """
+    scopes = context.source.scopes
+    if scopes is None:
+        return context
+    if access.own_scope is not None:
+        reach = access.reach(scopes, context.snapshot())
+        if reach is Reach.NONE and access.required_scopes is not None:
+            context.require_scope(*access.required_scopes(context.snapshot(), NO_PATH))
+        return context.with_own_jobs() if reach is Reach.OWN else context.with_all_jobs()
+    return context.with_own_jobs() if starts_jobs and sees_only_own(scopes) else context.with_all_jobs()
 
 
 def right_of(command: Command) -> AccessLevel:
@@ -209,9 +254,17 @@ def needed_for(snapshot: Snapshot, plugin: str, command: str | None) -> tuple[st
 
 
 def needed_to_run(snapshot: Snapshot, name: str) -> tuple[str, ...]:
-    """The scopes of which one is needed to run any command of a plugin, or a pipeline."""
+    """The scopes of which one is needed to run any command of a plugin or, without one, a pipeline."""
     general = auth_scope(AccessResource.PLUGIN, AccessLevel.WRITE)
-    return (general, auth_scope(name, AccessLevel.WRITE)) if name in snapshot.plugins else (general,)
+    if name in snapshot.plugins:
+        return (general, auth_scope(name, AccessLevel.WRITE))
+    return needed_for_pipeline(snapshot, name)
+
+
+def needed_for_pipeline(snapshot: Snapshot, name: str) -> tuple[str, ...]:
+    """The scopes of which one is needed to run a pipeline."""
+    general = auth_scope(AccessResource.PLUGIN, AccessLevel.WRITE)
+    return (general, pipeline_scope(name)) if name in snapshot.pipelines else (general,)
 
 
 def needed_to_see(snapshot: Snapshot, plugin: str) -> tuple[str, ...]:
@@ -222,8 +275,9 @@ def needed_to_see(snapshot: Snapshot, plugin: str) -> tuple[str, ...]:
 
 def needed_for_trigger(snapshot: Snapshot, plugin: str, command: str) -> tuple[str, ...]:
     """As for the plugin, unless a pipeline is triggered: that may do anything its steps do."""
-    if pipelines_on(snapshot, f"{plugin}.{command}"):
-        return (auth_scope(AccessResource.PLUGIN, AccessLevel.WRITE),)
+    if triggered := pipelines_on(snapshot, f"{plugin}.{command}"):
+        # Several are an error, which names them.
+        return needed_for_pipeline(snapshot, triggered[0] if len(triggered) == 1 else "")
     return needed_for(snapshot, plugin, command)
 
 
@@ -248,6 +302,12 @@ EVENTS_RO, EVENTS_RW = (
     requires_scope(AccessResource.EVENTS, AccessLevel.READ),
     requires_scope(AccessResource.EVENTS, AccessLevel.WRITE),
 )
+#: As `jobs` and `events`, of which the right over its own jobs gives a token a part.
+OWN_JOBS_RO, OWN_JOBS_RW, OWN_EVENTS_RO = (
+    requires_scope(AccessResource.JOBS, AccessLevel.READ, or_own=True),
+    requires_scope(AccessResource.JOBS, AccessLevel.WRITE, or_own=True),
+    requires_scope(AccessResource.EVENTS, AccessLevel.READ, or_own=True),
+)
 SYSTEM_RO, SYSTEM_RW = (
     requires_scope(AccessResource.SYSTEM, AccessLevel.READ),
     requires_scope(AccessResource.SYSTEM, AccessLevel.WRITE),
@@ -265,10 +325,14 @@ COMMAND = Access(
     required_scopes=lambda snapshot, path: needed_for(snapshot, path["plugin"], path.get("command")),
 )
 RUN = Access(
-    doc_text="plugin:rw, or {name}:rw for a plugin",
+    doc_text="plugin:rw; {name}:rw for a plugin, pipeline:{name} for a pipeline",
     required_scopes=lambda snapshot, path: needed_to_run(snapshot, path["name"]),
 )
+RUN_PIPELINE = Access(
+    doc_text="plugin:rw or pipeline:{pipeline}",
+    required_scopes=lambda snapshot, path: needed_for_pipeline(snapshot, path["pipeline"]),
+)
 TRIGGER = Access(
-    doc_text="plugin:rw if a pipeline answers, else as for the plugin",
+    doc_text="as for the pipeline if one answers, else as for the plugin",
     required_scopes=lambda snapshot, path: needed_for_trigger(snapshot, path["plugin"], path["command"]),
 )

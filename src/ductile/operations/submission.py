@@ -33,6 +33,7 @@ from ductile.core.webhooks.deliveries import MAX_SUBSCRIPTIONS
 from ductile.core.webhooks.url_policy import url_fault
 from ductile.errors import RefusedError
 from ductile.operations.context import OperationContext
+from ductile.operations.operation import needed_for
 from ductile.operations.plugins.lookup import default_command, known_command, runnable_plugin
 from ductile.operations.request import DryRun, in_header, local, refused
 from ductile.operations.response import Id, Response
@@ -325,6 +326,9 @@ def _stored_key(
         if key is not None and len(key) > MAX_KEY_LENGTH:
             raise refused(name, f"{name} is longer than {MAX_KEY_LENGTH} characters")
     if idempotency is None:
+        if context.sees_only_own:
+            # A key of another token could tell of its job, and have this one report its end.
+            return namespaced_key(KeyNamespace.OWN, own, owner=source.token), ttl
         return namespaced_key(KeyNamespace.EXPLICIT, own), ttl
     if own is not None:
         raise RefusedError(
@@ -400,6 +404,8 @@ async def submit_job(
     plugin = runnable_plugin(snapshot, request.plugin)
     default = default_command(plugin, has_payload=request.payload is not None)
     command = known_command(plugin, request.command or default)
+    # A surface that found no command in the path has asked for the right to run the usual one.
+    context.require_scope(*needed_for(snapshot, plugin.name, command))
     options = await read_submission_options(context, request)
     if event is None:
         refuse_invalid_payload(plugin, command, options.payload)

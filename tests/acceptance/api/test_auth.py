@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
+from builders.daemons import answering
 from builders.http import SCOPES, Api, EventReader, an_api, an_api_place, token_for
 from ductile.api.endpoints import ENDPOINTS
 
@@ -39,6 +40,24 @@ def test_a_repeated_call_is_one_after_another_token_is_gone(tmp_path: Path) -> N
         api.post("/system/reload", status=200)
         again = call(api, token="second-of-two")
         assert (again["job_id"], again["deduplicated"]) == (mine["job_id"], True)
+
+
+def test_a_command_in_the_body_needs_the_right_to_run_it(tmp_path: Path) -> None:
+    """As one in the path: a token for the commands of a plugin that read may not run one that writes."""
+    place = an_api_place(tmp_path, "  mixed: {}\n", scopes=(*SCOPES, "mixed:ro"))
+    manifest = place.plugin("mixed", answering({"status": "ok"})) / "manifest.yaml"
+    commands = "commands: [{name: poll, type: read}, {name: handle, type: write}]"
+    manifest.write_text(manifest.read_text().replace("commands: [poll, handle, health]", commands))
+    with an_api(place) as api:
+        token = token_for("mixed:ro")
+        for path, body in (
+            ("/plugin/mixed/handle", {}),
+            ("/plugin/mixed", {"command": "handle"}),
+            ("/plugin/mixed", {"payload": {}}),
+        ):
+            refused = api.ask("POST", path, body, token=token)
+            assert (refused.status, refused.code) == (403, "denied"), (path, body)
+        assert api.post("/plugin/mixed", {}, token=token)["command"] == "poll"
 
 
 def test_a_stream_ends_with_its_token(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from ductile.config.load import LoadedConfig, load_config
 from ductile.config.seal import Tier, read_checksums
 from ductile.config.secrets import digest_of
 from ductile.config.snapshot import Snapshot
+from ductile.config.validate.access import SCOPES_EXPECTED
 from ductile.errors import ConfigError, ConflictError, DuctileError, IntegrityError, NotFoundError, UsageError
 
 SCOPES = ("jobs:ro", "plugin:rw")
@@ -226,7 +227,7 @@ def test_mistakes_are_reported_and_change_nothing(demo: Path) -> None:
         ("ecko:ro", "did you mean echo:ro?"),
         ("jobs:read", "did you mean jobs:ro?"),
         ("jobs:write", "did you mean jobs:rw?"),
-        ("all", "*, or one of plugin, jobs, events, system or a plugin's name with :ro or :rw"),
+        ("all", SCOPES_EXPECTED),
     ],
 )
 def test_a_misspelt_scope_is_refused_before_the_token_is_handed_out(

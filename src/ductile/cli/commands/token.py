@@ -45,6 +45,10 @@ _STDIN = Option("--stdin", "read the value from standard input instead of genera
             "for a program that runs plugins and looks at jobs",
         ),
         Example(
+            "ductile token create agent --scopes pipeline:nightly,own:ro",
+            "for an agent that runs one pipeline and sees its own runs",
+        ),
+        Example(
             "ductile token create github-secret --stdin",
             "the secret that another service signs its webhooks with",
         ),

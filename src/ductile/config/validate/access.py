@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Mapping
 
-from ductile.config.names import NAME, RESERVED
+from ductile.config.names import NAME, RESERVED, name_error
 from ductile.config.read.interpolate import has_default
 from ductile.config.redaction import literal_urls, secret_scalars
 from ductile.config.schema.model import (
@@ -20,7 +20,7 @@ from ductile.config.schema.plugins import PluginSettings
 from ductile.config.secrets import Secret
 from ductile.config.validate.pipelines import validate_pipeline_name, validate_plugin_name
 from ductile.config.validate.report import ValidationReport
-from ductile.core.auth_scopes import AccessResource
+from ductile.core.auth_scopes import PIPELINE_SUBJECT, AccessResource, pipeline_of
 from ductile.core.durations import format_size
 from ductile.core.expressions.templates import references_in
 from ductile.core.suggest import did_you_mean
@@ -31,7 +31,9 @@ _SCOPE = re.compile(r"(?P<subject>[A-Za-z_][A-Za-z0-9_-]*):(?P<right>ro|rw)", re
 _SUBJECTS = tuple(map(str, AccessResource))
 _OLDER_SCOPES = frozenset(("read:jobs", "read:events"))
 _EVERY_SUBJECT = frozenset((*_SUBJECTS, *_OLDER_SCOPES, "*"))
-SCOPES_EXPECTED = "*, or one of plugin, jobs, events, system or a plugin's name with :ro or :rw"
+SCOPES_EXPECTED = (
+    "*, pipeline:NAME, or one of plugin, jobs, own, events, system or a plugin's name with :ro or :rw"
+)
 #: Common words for `ro` and `rw`.
 _RIGHTS = {
     **dict.fromkeys(("read", "r", "readonly", "read-only", "view"), "ro"),
@@ -157,6 +159,11 @@ def validate_scopes(scopes: tuple[str, ...], path: KeyPath, config: Config, repo
         if subject is None:
             hint = _similar_scope(scope, config.plugins)
             report.error(at, "unknown scope", expected=SCOPES_EXPECTED, found=found, hint=hint)
+        elif (pipeline := pipeline_of(scope)) is not None:
+            pipelines = [each.name for each in config.pipelines]
+            if pipeline not in pipelines:
+                message = f"the scope {found} is for a pipeline that is not configured"
+                report.warn(at, message, hint=did_you_mean(pipeline, pipelines))
         elif subject not in _EVERY_SUBJECT and subject not in config.plugins:
             message = f"the scope {found} is for a plugin that is not configured"
             report.warn(at, message, hint=did_you_mean(subject, (*_SUBJECTS, *config.plugins)))
@@ -166,6 +173,9 @@ def scope_subject(scope: str) -> str | None:
     """Return the subject of a scope, a fixed word or a plugin's name; None if it is not a scope."""
     if scope == "*" or scope in _OLDER_SCOPES:
         return scope
+    pipeline = pipeline_of(scope)
+    if pipeline is not None and name_error(pipeline) is None:
+        return PIPELINE_SUBJECT
     match = _SCOPE.fullmatch(scope)
     if match is None or (match["subject"] in RESERVED and match["subject"] not in _SUBJECTS):
         return None
@@ -177,7 +187,8 @@ def suggest_scope(scope: str, plugins: Collection[str]) -> str | None:
     subject = scope_subject(scope)
     if subject is None:
         return _similar_scope(scope, plugins) or SCOPES_EXPECTED
-    if subject in _EVERY_SUBJECT or subject in plugins:
+    # A pipeline that does not exist is a warning of the configuration with the scope in it.
+    if subject in (*_EVERY_SUBJECT, PIPELINE_SUBJECT, *plugins):
         return None
     right = scope.rpartition(":")[2]
     known = [f"{resource}:{right}" for resource in (*_SUBJECTS, *plugins)]

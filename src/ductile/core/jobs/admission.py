@@ -68,17 +68,19 @@ MAX_KEY_LENGTH = 1024
 class KeyNamespace(StrEnum):
     """The prefixes of stored keys: equal keys of different namespaces do not match.
 
-    Explicit keys (of callers, commands, events and routes) are one namespace. Plugins, logs, the ledger and
+    Explicit keys (of callers, commands, events and routes) are one namespace, but for those of tokens that
+    see their own jobs only: these match jobs of the same token. Plugins, logs, the ledger and
     responses contain the key without its namespace (`bare_key`).
     """
 
     EXPLICIT = "key"
     IDEMPOTENCY = "idem"
     DELIVERY = "delivery"
+    OWN = "own"
 
 
 #: Namespaces whose keys contain an owner: a token or an endpoint.
-_OWNED_PREFIXES = (f"{KeyNamespace.IDEMPOTENCY}:", f"{KeyNamespace.DELIVERY}:")
+_OWNED_PREFIXES = (f"{KeyNamespace.IDEMPOTENCY}:", f"{KeyNamespace.DELIVERY}:", f"{KeyNamespace.OWN}:")
 #: Before schema version 3, keys of events had their own namespace; old stores can contain it.
 _LEGACY_EVENT_PREFIX = "event:"
 

@@ -78,7 +78,13 @@ class Shell {
   route() {
     if (!session.current) return;
     this.page?.close();
-    const address = location.pathname.replace(/\/+$/, "") || "/ui";
+    let address = location.pathname.replace(/\/+$/, "") || "/ui";
+    const first = NAVIGATION.find(([, , , operation]) => may(operation));
+    if (address === "/ui" && first) {
+      // A token that may not see all jobs begins with its first page.
+      address = first[0];
+      if (address !== "/ui") history.replaceState(null, "", address);
+    }
     const parts = address.split("/").slice(2).map(decodeURIComponent);
     const [create, parameters] = findPage(parts);
     this.draw();

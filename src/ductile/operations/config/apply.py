@@ -90,6 +90,7 @@ async def apply(context: OperationContext, request: ApplyConfig) -> ConfigApplie
 
 async def rollback(context: OperationContext, request: RollbackConfig) -> ConfigRolledBack:
     """Restore the files of an earlier sealed configuration, seal and load them."""
+    context.refuse_with_limits("change the configuration")
     file = config_file(context)
 
     def find() -> tuple[str, dict[str, bytes | None]]:

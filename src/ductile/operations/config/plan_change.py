@@ -124,6 +124,9 @@ class PlannedConfigChange(Response):
 async def plan_change(context: OperationContext, request: PlanConfigChange) -> PlannedConfigChange:
     """Check a change with the whole configuration, keep it as a plan, and say what it would do."""
     edits = ConfigEdits(set=request.set or {}, unset=request.unset, token_scopes=request.token_scopes)
+    if request.rollback_to is not None or not edits.empty:
+        # A schedule, a route or a pipeline starts jobs that no token has to answer for.
+        context.refuse_with_limits("change the configuration")
     _refuse_for_token(context, edits)
     draft = await _draft(context, request, edits)
     planned = await make_plan(context, draft.contents)

@@ -120,6 +120,9 @@ def _ways_past(blocker: Job) -> tuple[str, ...]:
 
 async def _why_not_started(context: OperationContext, job: Job) -> WaitExplanation:
     """A ready job waits for the init of its plugin, for a limit, or starts in a moment."""
+    if context.sees_only_own:
+        why = "it starts when a worker and its plugin are free; jobs of others, not shown here, may be first."
+        return WaitExplanation(why=why)
     for init in await context.store.list_inits():
         if init.key.plugin != job.plugin or init.status is not InitStatus.PENDING:
             continue

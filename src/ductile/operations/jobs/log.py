@@ -202,7 +202,9 @@ async def follow_log(context: OperationContext, request: FollowLog) -> NewExecut
         output = [
             live_output_text(piece)
             for piece in read.pieces
-            if request.plugin in (None, piece.plugin) and request.command in (None, piece.command)
+            if request.plugin in (None, piece.plugin)
+            and request.command in (None, piece.command)
+            and (not context.sees_only_own or await context.store.get_job(piece.job_id) is not None)
         ]
         if not (rows or output or last):
             return None
@@ -241,8 +243,7 @@ class LedgerPage(Response):
 async def tail_ledger(context: OperationContext, request: TailLedger) -> LedgerPage:
     """Ledger entries after a number; without one, the latest."""
     lowest, highest = await context.store.ledger_range()
-    after = max(0, highest - request.limit) if request.after is None else request.after
-    rows = await context.store.list_ledger(after=after, limit=request.limit)
+    rows = await context.store.list_ledger(after=request.after, limit=request.limit)
     return LedgerPage(events=[ledger_event(row) for row in rows], lowest=lowest, highest=highest)
 
 

@@ -22,7 +22,7 @@ from ductile.core.scripts import EXEC_PLUGIN
 from ductile.errors import DeniedError, GoneError, RefusedError
 from ductile.operations.context import OperationContext
 from ductile.operations.jobs.lookup import OneJob, resolve_job
-from ductile.operations.operation import needed_for, needed_to_run
+from ductile.operations.operation import needed_for, needed_for_pipeline
 from ductile.operations.plugins.lookup import known_command, runnable_plugin
 from ductile.operations.request import DryRun, in_header, local, refused
 from ductile.operations.response import Id
@@ -149,14 +149,15 @@ def _refuse_unfit(context: OperationContext, old: Job, payload: JsonObject | Non
         known_command(plugin, old.command)
         if payload is not None:
             refuse_invalid_payload(plugin, old.command, payload)
-    if payload is not None:
-        # Another payload is a new call, which needs the right to make it.
+    if payload is not None or context.sees_only_own:
+        # Another payload is a new call, which needs the right to make it. Among the own jobs are those that
+        # other plugins have led to.
         context.require_scope(*_required_scopes(snapshot, old))
 
 
 def _required_scopes(snapshot: Snapshot, old: Job) -> tuple[str, ...]:
     if old.plugin == RUN_PLUGIN:
-        return needed_to_run(snapshot, RUN_PLUGIN)
+        return needed_for_pipeline(snapshot, old.command)
     return needed_for(snapshot, old.plugin, old.command)
 
 

@@ -117,6 +117,7 @@ async def replay_plugin(context: OperationContext, request: ReplayPlugin) -> Plu
 
     Raises `RefusedError` for a candidate that cannot run, `NotFoundError` if no job can be replayed.
     """
+    context.refuse_with_limits("replay jobs")  # Processes that no limit would count.
     snapshot = await _with_candidate(context, request)
     plugin = runnable_plugin(snapshot, request.plugin)
     if request.command is not None:

@@ -12,7 +12,7 @@ from msgspec import UNSET, UnsetType
 
 from ductile.config.schema.pipelines import OnTimeout, PipelineSettings
 from ductile.config.snapshot import PluginInstance, Snapshot
-from ductile.core.auth_scopes import AccessLevel, AccessResource, auth_scope
+from ductile.core.auth_scopes import auth_scope, pipeline_scope
 from ductile.core.json import JsonObject, JsonValue
 from ductile.core.runs.required_inputs import find_required_inputs, first_use
 from ductile.operations.operation import pipelines_on, right_of
@@ -25,7 +25,7 @@ from ductile.struct import Value, about
 #: Commands that the core runs itself; agents do not need them.
 OWN_COMMANDS = frozenset({"init", "health"})
 _LATER = (
-    "202 with `job_id`. Ask for GET /job/{job_id} (scope jobs:ro) until `status` is succeeded, failed or "
+    "202 with `job_id`. Ask for GET /job/{job_id} (scope own:ro) until `status` is succeeded, failed or "
     "dead; `result` is then what the plugin answered."
 )
 _WHEN_DONE = (
@@ -140,7 +140,7 @@ def _of_pipeline(snapshot: Snapshot, name: str, pipeline: PipelineSettings) -> S
         description=summarise_pipeline(pipeline),
         read_only=False,
         call=SkillCall(method="POST", path=f"/pipeline/{name}"),
-        scope=auth_scope(AccessResource.PLUGIN, AccessLevel.WRITE),
+        scope=pipeline_scope(name),
         input_schema=input_schema_of(snapshot, name),
         output_schema=None,
         answer=_WHEN_DONE.format(seconds=longest.total_seconds(), then=then) if waits else _LATER,

@@ -66,12 +66,12 @@ class PipelineList(Response):
 
 async def list_pipelines(context: OperationContext, _request: NoFields) -> PipelineList:
     """Every pipeline of the configuration, with its latest run."""
-    snapshot = context.snapshot()
+    snapshot, seen = context.snapshot(), context.for_answer()
     listed = []
     for pipeline in snapshot.policy.pipelines.by_name.values():
         where = JobFilter(plugin=RUN_PLUGIN, command=pipeline.name)
         last = None
-        for job in (await context.store.list_jobs(where, limit=1)).rows:
+        for job in (await seen.store.list_jobs(where, limit=1)).rows:
             last = from_record(LatestRun, job, job_id=job.id)
         listed.append(ListedPipeline(**asdict(_summary(snapshot, pipeline)), last_run=last))
     return PipelineList(pipelines=listed)

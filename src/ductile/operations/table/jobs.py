@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
-from ductile.operations.operation import EVENTS_RO, JOBS_RO, JOBS_RW, SYSTEM_RO, SYSTEM_RW, get, post
+from ductile.operations.operation import (
+    JOBS_RO,
+    JOBS_RW,
+    OWN_EVENTS_RO,
+    OWN_JOBS_RO,
+    OWN_JOBS_RW,
+    SYSTEM_RO,
+    SYSTEM_RW,
+    get,
+    post,
+)
 from ductile.operations.table.row import LONG_POLL, ONE_JOB, exclusive, read
 
 JOBS = (
-    read("job.list", "jobs.query:list_jobs", "Jobs, newest first", JOBS_RO, get("/jobs", tag="jobs")),
+    read("job.list", "jobs.query:list_jobs", "Jobs, newest first", OWN_JOBS_RO, get("/jobs", tag="jobs")),
     read(
         "job.show",
         "jobs.query:show_job",
         "A job: its fields, payload, result and history",
-        JOBS_RO,
+        OWN_JOBS_RO,
         get(
             "/job/{job_id}",
             aliases=("/jobs/{job_id}",),
@@ -24,42 +34,42 @@ JOBS = (
         "job.tree",
         "jobs.query:job_tree",
         "A job and all it led to",
-        JOBS_RO,
+        OWN_JOBS_RO,
         get("/job/{job_id}/tree", tag="jobs", statuses=ONE_JOB),
     ),
     read(
         "job.export",
         "jobs.export:export_job",
         "A job, what led to it and what it led to, with all that is stored about them",
-        JOBS_RO,
+        OWN_JOBS_RO,
         get("/job/{job_id}/export", message="The chain.", tag="jobs", statuses=(*ONE_JOB, 413)),
     ),
     read(
         "job.explain",
         "diagnose.explain_job:explain_job",
         "Why a job failed or does not run, and what to do",
-        JOBS_RO,
+        OWN_JOBS_RO,
         get("/job/{job_id}/explain", message="Why it is as it is.", tag="jobs", statuses=ONE_JOB),
     ),
     read(
         "pipeline.explain",
         "diagnose.explain_run:explain_run",
         "What became of every step of a run",
-        JOBS_RO,
+        OWN_JOBS_RO,
         get("/run/{job_id}/explain", tag="jobs", statuses=ONE_JOB),
     ),
     read(
         "job.logs",
         "jobs.query:job_logs",
         "What each execution of a job printed",
-        JOBS_RO,
+        OWN_JOBS_RO,
         get("/job/{job_id}/log", message="Its executions.", tag="jobs", statuses=ONE_JOB),
     ),
     exclusive(
         "job.follow",
         "jobs.live:follow_job",
         "Wait for output of a running job, or for its end",
-        JOBS_RO,
+        OWN_JOBS_RO,
         get("/job/{job_id}/follow", statuses=ONE_JOB, **LONG_POLL),
         waits=True,
     ),
@@ -67,7 +77,7 @@ JOBS = (
         "job.wait",
         "jobs.query:wait_for_job",
         "Wait until a job has ended",
-        JOBS_RO,
+        OWN_JOBS_RO,
         get("/job/{job_id}/wait", message="The job, as it is now.", statuses=ONE_JOB, **LONG_POLL),
         waits=True,
     ),
@@ -75,14 +85,14 @@ JOBS = (
         "job.cancel",
         "jobs.change:cancel_job",
         "End a job: a running one is killed",
-        JOBS_RW,
+        OWN_JOBS_RW,
         post("/job/{job_id}/cancel", message="The job was cancelled.", tag="jobs", statuses=(*ONE_JOB, 410)),
     ),
     exclusive(
         "job.retry",
         "jobs.change:retry_job",
         "Queue a failed or dead job again, with fresh attempts",
-        JOBS_RW,
+        OWN_JOBS_RW,
         post(
             "/job/{job_id}/retry",
             message="The job is on the queue again.",
@@ -96,21 +106,21 @@ JOBS = (
         "job.retry_many",
         "jobs.bulk:retry_jobs",
         "Queue again the failed and dead jobs that match a filter",
-        JOBS_RW,
+        OWN_JOBS_RW,
         post("/jobs/retry", tag="jobs", statuses=(200, 400, 404, 422)),
     ),
     exclusive(
         "job.cancel_many",
         "jobs.bulk:cancel_jobs",
         "End the queued and running jobs that match a filter",
-        JOBS_RW,
+        OWN_JOBS_RW,
         post("/jobs/cancel", tag="jobs", statuses=(200, 400, 404, 422)),
     ),
     exclusive(
         "job.rerun",
         "jobs.rerun:rerun_job",
         "Run a job again as a new one, with the same input or another payload",
-        JOBS_RW,
+        OWN_JOBS_RW,
         post(
             "/job/{job_id}/rerun",
             message="The new job is on the queue.",
@@ -123,7 +133,7 @@ JOBS = (
         "job.retry_from_step",
         "runs.start:retry_from_step",
         "Start a run again from one of its steps",
-        JOBS_RW,
+        OWN_JOBS_RW,
         post(
             "/run/{job_id}/retry",
             message="The new run is on the queue.",
@@ -131,12 +141,14 @@ JOBS = (
             statuses=(202, *ONE_JOB, 422),
         ),
     ),
-    read("log.list", "jobs.log:list_log", "Executions, newest first", JOBS_RO, get("/job-logs", tag="jobs")),
+    read(
+        "log.list", "jobs.log:list_log", "Executions, newest first", OWN_JOBS_RO, get("/job-logs", tag="jobs")
+    ),
     exclusive(
         "log.follow",
         "jobs.log:follow_log",
         "Wait for executions",
-        JOBS_RO,
+        OWN_JOBS_RO,
         get("/job-logs/follow", **LONG_POLL),
         waits=True,
     ),
@@ -144,14 +156,14 @@ JOBS = (
         "ledger.tail",
         "jobs.log:tail_ledger",
         "The latest entries of the ledger",
-        EVENTS_RO,
+        OWN_EVENTS_RO,
         get("/ledger", tag="events"),
     ),
     exclusive(
         "ledger.follow",
         "jobs.log:follow_ledger",
         "Wait for entries of the ledger",
-        EVENTS_RO,
+        OWN_EVENTS_RO,
         get("/ledger/follow", tag="events", waits=True),
         waits=True,
     ),

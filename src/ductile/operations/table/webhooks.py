@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ductile.operations.operation import JOBS_RO, JOBS_RW, SYSTEM_RO, get, post
+from ductile.operations.operation import OWN_JOBS_RO, OWN_JOBS_RW, SYSTEM_RO, get, post
 from ductile.operations.table.row import exclusive, read
 
 WEBHOOKS = (
@@ -17,14 +17,14 @@ WEBHOOKS = (
         "webhook.deliveries",
         "webhooks.manage:list_deliveries",
         "State webhooks that were sent or are due",
-        JOBS_RO,
+        OWN_JOBS_RO,
         get("/webhooks/deliveries", tag="webhooks", statuses=(200, 404, 409)),
     ),
     exclusive(
         "webhook.resend",
         "webhooks.manage:resend_delivery",
         "Send a state webhook again",
-        JOBS_RW,
+        OWN_JOBS_RW,
         post(
             "/webhooks/deliveries/{delivery_id}/resend",
             message="It is sent again.",
@@ -36,7 +36,7 @@ WEBHOOKS = (
         "webhook.resend_many",
         "jobs.bulk:resend_deliveries",
         "Send again the state webhooks that match a filter",
-        JOBS_RW,
+        OWN_JOBS_RW,
         post("/deliveries/resend", tag="jobs", statuses=(200, 400, 404, 422)),
     ),
 )

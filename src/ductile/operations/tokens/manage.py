@@ -18,7 +18,7 @@ from msgspec import UNSET, Meta, UnsetType
 from ductile.config.edit import tokens as token_files
 from ductile.config.edit.token_entries import TokenRow, find_row
 from ductile.config.edit.token_entries import list_tokens as list_rows
-from ductile.core.auth_scopes import covers
+from ductile.core.auth_scopes import covers, expand_scopes
 from ductile.core.json import JsonValue
 from ductile.core.token_limits import LimitName, TokenLimits, list_limits
 from ductile.engine.reload.reloader import Reloader
@@ -183,7 +183,7 @@ async def create_token(context: OperationContext, request: CreateToken) -> Token
 
 async def rotate_token(context: OperationContext, request: RotateToken) -> TokenRotated:
     """Give a token a new secret and put it in force. Raises as `create_token` does."""
-    check_covered(context, find_row(await _rows(context), request.name).scopes)
+    check_covered(context, find_row(await _rows(context), request.name).scopes, name=request.name)
     reloader = await _require_loadable(context)
     change = partial(
         token_files.rotate_token,
@@ -201,7 +201,7 @@ async def rotate_token(context: OperationContext, request: RotateToken) -> Token
 async def revoke_token(context: OperationContext, request: RevokeToken) -> TokenRevoked:
     """Remove a token from the files; it is refused from the moment the response is sent."""
     reloader = context.require_engine().reloader
-    check_covered(context, find_row(await _rows(context), request.name).scopes)
+    check_covered(context, find_row(await _rows(context), request.name).scopes, name=request.name)
     change = partial(token_files.revoke_token, name=request.name)
     revoked = await _change(context, change, dry_run=request.dry_run)
     if revoked.written:
@@ -271,18 +271,17 @@ async def _rows(context: OperationContext) -> tuple[TokenRow, ...]:
     return await asyncio.to_thread(list_rows, str(context.config_file), context.environ)
 
 
-def check_covered(context: OperationContext, scopes: Iterable[str]) -> None:
+def check_covered(context: OperationContext, scopes: Iterable[str], *, name: str | None = None) -> None:
     """Raise `DeniedError` if the caller's token may not do all that a token with these scopes may do.
 
-    One with limits may manage none: it could give itself rights without limits.
+    One with limits may manage none: it could give itself rights without limits. Only for the token itself,
+    if that is its `name`, its own jobs are those of the caller.
     """
     own, scopes = context.source.scopes, tuple(scopes)
-    if scopes and context.charge is not None:
-        raise DeniedError(
-            "your token has limits, and may not manage tokens",
-            hint="Use a token without limits, or `ductile token` on the machine of the daemon.",
-        )
-    missing = [] if own is None else [scope for scope in scopes if not covers(own, scope)]
+    if scopes:
+        context.refuse_with_limits("manage tokens")
+    held = expand_scopes(own) if own is not None and name is not None and name == context.source.token else ()
+    missing = [] if own is None else [each for each in scopes if each not in held and not covers(own, each)]
     if missing:
         raise DeniedError(
             f"your token may not manage a token that may do more than itself: {', '.join(missing)}",

@@ -13,7 +13,7 @@ from ductile.core.json import JsonObject, JsonValue
 from ductile.core.suggest import did_you_mean
 from ductile.errors import DuctileError, NotFoundError, RefusedError
 from ductile.operations.context import OperationContext
-from ductile.operations.operation import Operation
+from ductile.operations.operation import Operation, within_reach
 from ductile.operations.plugins.skills import OWN_COMMANDS, command_id, pipeline_id
 from ductile.operations.request import refused
 from ductile.operations.response import Response
@@ -123,7 +123,7 @@ async def _run_operation(
         job_id = values.get("job_id")
         if not isinstance(job_id, str):
             raise refused("job_id", "job_id has to be text")
-        return await wait_and_answer(context, job_id, waiting)
+        return await wait_and_answer(within_reach(context, operation.access), job_id, waiting)
     if row.starts_job:
         return await _start(context, operation, values, waiting)
     response = await _run_to_its_end(operation, context, {**values, **row.fixed})
@@ -156,7 +156,7 @@ async def _start(
     if not isinstance(job_id, str):  # a schedule whose run was skipped
         raise RefusedError("nothing was started", details=compact(started))
     deduplicated = getattr(started, "deduplicated", False) is True
-    return await wait_and_answer(context, job_id, waiting, deduplicated=deduplicated)
+    return await wait_and_answer(context.for_answer(), job_id, waiting, deduplicated=deduplicated)
 
 
 async def _run_to_its_end(operation: Operation, context: OperationContext, values: JsonObject) -> Response:
@@ -188,7 +188,9 @@ def _check_scope(context: OperationContext, operation: Operation, values: dict[s
     if access.discovery or access.any_token:
         return
     path = {name: value for name, value in values.items() if isinstance(value, str)}
-    context.require_scope(*needed_scopes(access, context.snapshot(), {"plugin": "", "name": "", **path}))
+    context.require_scope(
+        *needed_scopes(access, context.snapshot(), {"plugin": "", "name": "", "pipeline": "", **path})
+    )
 
 
 def _unknown_tool(context: OperationContext, tool: str) -> NotFoundError:

@@ -10,7 +10,7 @@ from ductile.config.snapshot import Snapshot
 from ductile.core.auth_scopes import allows
 from ductile.core.word_search import rank_by_words
 from ductile.operations.context import OperationContext
-from ductile.operations.operation import PLUGIN_RW, Access, Operation, needed_for
+from ductile.operations.operation import Access, Operation, needed_for, needed_for_pipeline
 from ductile.operations.plugins.lookup import commands_of
 from ductile.operations.plugins.skills import (
     COMMAND_PREFIX,
@@ -142,9 +142,10 @@ def may_ever_call(snapshot: Snapshot, scopes: tuple[str, ...] | None, operation:
     access = operation.access
     if scopes is None or access.required_scopes is None or access.discovery or access.any_token:
         return True
-    subjects = (*snapshot.plugins, "")
+    subjects = (*snapshot.plugins, *snapshot.pipelines, "")
     return any(
-        allows(scopes, access.required_scopes(snapshot, {"plugin": name, "name": name})) for name in subjects
+        allows(scopes, access.required_scopes(snapshot, {"plugin": name, "name": name, "pipeline": name}))
+        for name in subjects
     )
 
 
@@ -178,7 +179,7 @@ def _needed(snapshot: Snapshot, skill: Skill) -> tuple[str, ...]:
     if skill.kind == "command":
         plugin, _, command = skill.name.partition(".")
         return needed_for(snapshot, plugin, command)
-    return needed_scopes(PLUGIN_RW, snapshot, {})
+    return needed_for_pipeline(snapshot, skill.name)
 
 
 def needed_scopes(access: Access, snapshot: Snapshot, values: dict[str, str]) -> tuple[str, ...]:
