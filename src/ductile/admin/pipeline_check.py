@@ -76,8 +76,8 @@ def _first_steps(
         submitted_by=SubmittedBy.CLI,
         max_attempts=1,
     )
-    info = RunInfo(id=job.id, graph=pipeline.graph, hops=0, trace_id=None, payload=event.payload)
     run = NewRun(job=job, graph=pipeline.graph, event=event)
+    info = run.info()
     progress = start_first_steps(run, info, {}, snapshot.policy, now, rng)
     outcomes: dict[str, JsonObject] = {}
     for entry in progress.ledger:

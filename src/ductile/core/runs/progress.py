@@ -7,7 +7,7 @@ same transaction, so a run is never left half advanced.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from itertools import count
 from random import Random
@@ -22,12 +22,14 @@ from ductile.core.runs.state import (
     MAX_RUN_JOBS,
     FinalTokenResult,
     JoinScope,
+    JoinScopeState,
     JoinScopeView,
     NewRun,
     RunInfo,
     RunProgress,
     RunView,
     TokenKey,
+    TokenResult,
     TokenStart,
     TokenStatus,
 )
@@ -158,6 +160,55 @@ def _token_without_event(view: RunView, job: Job) -> Token:
     """Return a token with an empty event, for a step at which the token ends."""
     empty = NewEvent(id="", type="", source=job.plugin, payload={})
     return replace(_next_token(view, job, empty, 0, stored=True), position=view.position)
+
+
+def view_closable_scopes(
+    scope_id: str,
+    find_scope: Callable[[str], JoinScope],
+    find_results: Callable[[str], Sequence[TokenResult]],
+    find_baggage: Callable[[str | None], JsonObject],
+) -> tuple[JoinScopeView, ...]:
+    """Return the scope and those around it, as far as the end of one token can close them."""
+    views: list[JoinScopeView] = []
+    at: str | None = scope_id
+    while at is not None:
+        scope = find_scope(at)
+        closes = scope.live == 1 and scope.split is not None
+        views.append(
+            JoinScopeView(
+                scope=scope,
+                results=tuple(find_results(at)) if closes else (),
+                baggage=find_baggage(scope.context_id) if closes else None,
+            )
+        )
+        at = scope.parent.scope_id if closes and scope.parent is not None else None
+    return tuple(views)
+
+
+def final_results(
+    results: Iterable[tuple[TokenResult, str | None, JoinScopeState]],
+) -> tuple[FinalTokenResult, ...]:
+    """Return the results that decide the end of a run, in the order of the pipeline's steps, then of events.
+
+    Given are all results of the run, each with the split and the state of its join scope. Those of the run's
+    own scope and of broken splits decide, and all failed ones are part of its error.
+    """
+    chosen = []
+    for result, split, state in results:
+        decides = split is None or state is JoinScopeState.BROKEN
+        if decides or result.status is TokenStatus.FAILED:
+            chosen.append((result, decides))
+    chosen.sort(key=lambda each: (each[0].step_position, each[0].position.sort_key))
+    return tuple(
+        FinalTokenResult(
+            status=result.status,
+            decides_result=decides,
+            job_id=result.job_id,
+            step_path=result.step_path,
+            error=result.error,
+        )
+        for result, decides in chosen
+    )
 
 
 def summarise_run(results: Sequence[FinalTokenResult]) -> RunEnded:

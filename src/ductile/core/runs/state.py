@@ -120,6 +120,18 @@ class NewRun(Value):
     #: When the run is cancelled if it has not ended (`on_timeout: cancel`).
     deadline_at: datetime | None = None
 
+    def info(self, after_job_id: str | None = None) -> RunInfo:
+        """Return the part of the run that never changes. Its first steps wait for `after_job_id`."""
+        return RunInfo(
+            id=self.job.id,
+            graph=self.graph,
+            hops=self.job.hops,
+            trace_id=self.job.trace_id,
+            payload=self.event.payload,
+            after_job_id=after_job_id,
+            token=self.job.token,
+        )
+
 
 class NewStep(Value):
     """A step to enqueue. One with a fault is recorded and ends at once."""

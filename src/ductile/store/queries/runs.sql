@@ -107,13 +107,12 @@ SELECT result.branch, result.line_order, result.position, result.step_path, resu
 FROM run_leaves AS result LEFT JOIN events AS event ON event.id = result.event_id
 WHERE result.scope_id = :scope_id
 
--- name: ends_of_run
--- Token results that decide the run: those of its root scope and of broken splits, and all failed ones.
--- In the order of the pipeline's steps, then of events.
-SELECT result.status, result.job_id, result.error, result.step_path, scope.state, scope.split_path
+-- name: token_results_of_run
+-- Each with the split and the state of its scope.
+SELECT result.scope_id, result.branch, result.line_order, result.position, result.step_path, result.status,
+  result.job_id, result.event_id, result.error, scope.split_path, scope.state
 FROM run_leaves AS result JOIN run_scopes AS scope ON scope.id = result.scope_id
-WHERE result.run_id = :run_id AND (scope.split_path IS NULL OR scope.state = 'broken' OR result.status = 'failed')
-ORDER BY result.position, result.line_order
+WHERE result.run_id = :run_id
 
 -- name: last_output
 SELECT result, output, stderr, exit_code, signal, stderr_truncated FROM job_log

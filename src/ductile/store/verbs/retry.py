@@ -16,7 +16,6 @@ from ductile.core.runs.state import (
     JoinScope,
     JoinScopeView,
     NewRun,
-    RunInfo,
     TokenKey,
     TokenResult,
     TokenStart,
@@ -192,16 +191,8 @@ def rerun(
     for view in copied.views.values():
         for kept in view.results:
             insert_token_result(session, run.job.id, kept)
-    info = RunInfo(
-        id=run.job.id,
-        graph=run.graph,
-        hops=run.job.hops,
-        trace_id=run.job.trace_id,
-        token=run.job.token,
-        payload=run.event.payload,
-    )
     views, budgeted = tuple(copied.views.values()), replace(policy, budget=session.regex_budget)
-    progress = start_tokens(info, views, starts, budgeted, session.now, session.rng)
+    progress = start_tokens(run.info(), views, starts, budgeted, session.now, session.rng)
     result = with_first_steps(accepted, write_steps(session, run.job.id, progress, policy))
     if charge is not None:
         charge_started(session, charge, (result,))

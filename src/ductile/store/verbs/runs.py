@@ -5,14 +5,16 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from ductile.core.jobs.model import Job, NewJob
 from ductile.core.json import JsonObject
 from ductile.core.runs.graph import RUN_PLUGIN, Graph, graph_from_json, graph_to_json
+from ductile.core.runs.progress import final_results, view_closable_scopes
 from ductile.core.runs.state import (
     FinalTokenResult,
     JoinScope,
     JoinScopeState,
-    JoinScopeView,
     NewRun,
     RunInfo,
     RunProgress,
@@ -80,31 +82,18 @@ def read_run_view(session: Session, job: Job, baggage: JsonObject) -> RunView | 
         cancelled=cancelled_at is not None,
         position=position,
         baggage=baggage,
-        scopes=tuple(_scopes_that_can_close(session, position.scope_id)),
+        scopes=view_closable_scopes(
+            position.scope_id,
+            partial(read_scope, session),
+            partial(token_results, session),
+            partial(baggage_of, session),
+        ),
     )
 
 
 def position_of(session: Session, job_id: str) -> TokenKey | None:
     row = session.fetch_one("member_by_id", job_id=job_id)
     return None if row is None else TokenKey(scope_id=row[0], branch=row[1], sort_key=row[2])
-
-
-def _scopes_that_can_close(session: Session, scope_id: str) -> list[JoinScopeView]:
-    """Return the scope and those around it, as far as the end of one token can close them."""
-    views: list[JoinScopeView] = []
-    at: str | None = scope_id
-    while at is not None:
-        scope = read_scope(session, at)
-        closes = scope.live == 1 and scope.split is not None
-        views.append(
-            JoinScopeView(
-                scope=scope,
-                results=token_results(session, at) if closes else (),
-                baggage=baggage_of(session, scope.context_id) if closes else None,
-            )
-        )
-        at = scope.parent.scope_id if closes and scope.parent is not None else None
-    return views
 
 
 def read_scope(session: Session, scope_id: str) -> JoinScope:
@@ -123,15 +112,15 @@ def token_results(session: Session, scope_id: str) -> tuple[TokenResult, ...]:
 
 
 def run_results(session: Session, run_id: str) -> tuple[FinalTokenResult, ...]:
-    return tuple(
-        FinalTokenResult(
-            status=TokenStatus(status),
-            decides_result=split is None or state == JoinScopeState.BROKEN,
-            job_id=job_id,
-            step_path=step_path,
-            error=error,
+    return final_results(
+        (
+            _read_token_result((TokenKey(scope_id=scope_id, branch=branch, sort_key=order), *result, None)),
+            split,
+            JoinScopeState(state),
         )
-        for status, job_id, error, step_path, state, split in session.fetch_all("ends_of_run", run_id=run_id)
+        for scope_id, branch, order, *result, split, state in session.fetch_all(
+            "token_results_of_run", run_id=run_id
+        )
     )
 
 

@@ -38,7 +38,7 @@ from ductile.core.jobs.settlement import (
 from ductile.core.policy import Policy
 from ductile.core.runs.graph import RUN_PLUGIN
 from ductile.core.runs.progress import combine_artifacts, last_job, start_first_steps, summarise_run
-from ductile.core.runs.state import NewRun, RunInfo, RunProgress
+from ductile.core.runs.state import NewRun, RunProgress
 from ductile.core.timestamps import format_timestamp
 from ductile.errors import ContendedError
 from ductile.protocol.plugin_messages import result_in
@@ -191,15 +191,7 @@ def start_run(
     session: Session, run: NewRun, policy: Policy, window: timedelta
 ) -> tuple[EnqueueResult, Consequences]:
     """Insert a run and its first steps, unless it is a duplicate."""
-    info = RunInfo(
-        id=run.job.id,
-        graph=run.graph,
-        hops=run.job.hops,
-        trace_id=run.job.trace_id,
-        payload=run.event.payload,
-        after_job_id=predecessor_run(session, run.job),
-        token=run.job.token,
-    )
+    info = run.info(after_job_id=predecessor_run(session, run.job))
     result = submit_job(session, run.job, window)
     if not isinstance(result, Accepted):
         return result, Consequences()
