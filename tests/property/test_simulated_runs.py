@@ -1,0 +1,303 @@
+"""A run in memory comes to what the same run comes to in a store.
+
+Random pipelines, random answers, retries, routes and hooks: the statuses, reasons, errors, inputs, results,
+bypasses and starts of `simulate_run` are those of the real store with its real settlements. Where the store
+runs the steps one after the other, their order and the artifacts are the same too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import tempfile
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, event, given, note, settings
+from hypothesis import strategies as st
+
+from builders.jobs import START, Clock, emitted, failed, ok, timed_out
+from builders.pipelines import a_new_run, enqueue_run, payload_of, policy_of
+from builders.stores import SQLITE, StoreFactory, claim_all, stored
+from builders.written_pipelines import EVENT_TYPES, IN_MEMORY, written_pipelines
+from ductile.core.jobs.model import TERMINAL, Job, LedgerKind, Outcome
+from ductile.core.json import JsonObject
+from ductile.core.policy import Policy
+from ductile.core.runs.graph import RUN_PLUGIN
+from ductile.core.runs.simulation import (
+    SimulatedExecution,
+    SimulatedRun,
+    SimulationSettings,
+    SimulationTooLongError,
+    simulate_run,
+)
+from ductile.core.runs.state import NewRun
+from ductile.protocol.plugin_messages import result_in
+from ductile.store.model.jobs import Accepted, Settled
+from ductile.store.model.records import JobFilter, LedgerRow
+from ductile.store.port import Store
+
+MOST_STEPS = 60
+#: Without jitter, so that retries are due in the same order in both.
+RETRY = {"max_attempts": 3, "backoff_base": "1s", "backoff_max": "1s"}
+PLUGINS = {"steady": {"retry": RETRY}, "weak": {"retry": RETRY}, "sink": {}}
+OUTSIDE: dict[str, Any] = {
+    "routes": [{"from": "steady", "event_type": "a", "to": "sink"}],
+}
+LISTENERS = [
+    {
+        "name": "listens",
+        "on": "b",
+        "if": {"path": "payload.n", "op": "lt", "value": 6},
+        "steps": [{"uses": "sink"}],
+    },
+    {"name": "hooked", "on-hook": "job.completed", "steps": [{"uses": "sink"}]},
+    {"name": "alarm", "on-hook": "job.failed", "from_plugin": "flow", "steps": [{"uses": "sink"}]},
+]
+BYPASS_FIELDS = ("step", "explanation", "error", "event_type", "pipeline", "targets")
+
+
+def answer(job: Job, payload: JsonObject) -> Outcome:
+    """The outcome of an execution: random, but the same for the same step, payload and attempt."""
+    if job.plugin == "sink":
+        return ok()
+    parts = (job.plugin, job.step_path or "", json.dumps(payload, sort_keys=True))
+    rng = Random(hashlib.sha256("\0".join(parts).encode()).digest())
+    result = {"of": job.step_path, "n": rng.randrange(9)}
+    count = rng.choice([0, 0, 1, 1, 1, 2, 3])
+    events = [
+        emitted(rng.choice(EVENT_TYPES), {"n": rng.randrange(8)} if rng.random() < 0.8 else {"result": "own"})
+        for _ in range(count)
+    ]
+    artifacts: list[Any] = (
+        [{"name": "report.csv", "path": f"{rng.randrange(4)}"}] if rng.random() < 0.3 else []
+    )
+    bad_attempts = rng.choice([0, 0, 0, 1, 2, 3]) if job.plugin == "steady" else 3
+    if job.attempt <= bad_attempts:
+        return timed_out() if rng.random() < 0.3 else failed(stdout=None)
+    if rng.random() < 0.12:
+        return failed(permanent=True, stdout=json.dumps({"status": "error", "result": "partly"}))
+    response = {"status": "ok", "result": result}
+    return ok(*events, result=result, artifacts=tuple(artifacts), stdout=json.dumps(response))
+
+
+def described(job: Job, payload: JsonObject, baggage: JsonObject) -> tuple[str, ...]:
+    """A step as both worlds have to have it."""
+    return (
+        job.step_path or "",
+        job.status,
+        job.reason,
+        str(job.attempt),
+        job.last_error or "",
+        json.dumps(payload, sort_keys=True),
+        json.dumps(baggage, sort_keys=True),
+    )
+
+
+@dataclass(slots=True)
+class Observed:
+    """What became of a run."""
+
+    end: tuple[Any, ...] = ()
+    steps: Counter[tuple[str, ...]] = field(default_factory=Counter)
+    notes: Counter[str] = field(default_factory=Counter)
+    starts: Counter[str] = field(default_factory=Counter)
+    #: Only comparable where steps ran one after the other.
+    order: list[str] = field(default_factory=list)
+    artifacts: str = ""
+
+
+def note_text(data: JsonObject) -> str:
+    return json.dumps({key: data[key] for key in BYPASS_FIELDS if key in data}, sort_keys=True)
+
+
+# ------------------------------------------------------------------------------------------ in the store
+
+
+@dataclass(slots=True)
+class InStore:
+    store: Store
+    clock: Clock
+    policy: Policy
+    rng: Random
+    one_by_one: bool
+    given: dict[str, tuple[JsonObject, JsonObject]] = field(default_factory=dict)
+    order: list[str] = field(default_factory=list)
+
+    async def run(self, run: NewRun) -> Observed:
+        assert isinstance(await enqueue_run(self.store, self.policy, run), Accepted)
+        for _ in range(MOST_STEPS * 50):
+            claims = await claim_all(self.store, limit=1 if self.one_by_one else self.rng.randint(1, 5))
+            if not claims and (await self.store.queue_counts()).depth == 0:
+                break
+            if not claims:
+                self.clock.advance(seconds=1)
+                await self.store.release_due()
+            if not self.one_by_one:
+                self.rng.shuffle(claims)
+            for claim in claims:
+                payload = payload_of(claim)
+                if claim.job.run_id == run.job.id and claim.job.id not in self.given:
+                    self.given[claim.job.id] = (payload, claim.baggage)
+                    self.order.append(claim.job.step_path or "")
+                settled = await self.store.settle(claim.job, answer(claim.job, payload), self.policy)
+                assert isinstance(settled, Settled)
+        return await self._observe(run)
+
+    async def _observe(self, run: NewRun) -> Observed:
+        record = await self.store.get_run(run.job.id)
+        assert record is not None
+        assert record.job.status in TERMINAL
+        *_, last = await self.store.list_executions(run.job.id)
+        found = Observed(
+            end=(record.job.status, record.job.reason, record.job.last_error, result_in(last.result)),
+            order=self.order,
+            artifacts=json.dumps(record.job.artifacts),
+        )
+        for job in record.steps:
+            if job.id in self.given:
+                found.steps[described(job, *self.given[job.id])] += 1
+            else:
+                found.steps[described(job, {}, {})] += 1
+        wanted = (LedgerKind.CONDITION_FALSE, LedgerKind.EVENT_DROPPED)
+        members = {job.id for job in record.steps} | {run.job.id}
+        rows = await self._ledger()
+        found.notes.update(
+            note_text(row.data) for row in rows if row.kind in wanted and row.job_id in members
+        )
+        started = [*(await self._jobs("sink")), *(await self._jobs(RUN_PLUGIN))]
+        for job in started:
+            if job.parent_job_id in members and job.run_id is None:
+                found.starts[f"{job.plugin}.{job.command}"] += 1
+        return found
+
+    async def _ledger(self) -> list[LedgerRow]:
+        rows: list[LedgerRow] = []
+        while True:
+            page = await self.store.list_ledger(after=rows[-1].seq if rows else 0, limit=1000)
+            if not page:
+                return rows
+            rows += page
+
+    async def _jobs(self, plugin: str) -> list[Job]:
+        rows: list[Job] = []
+        cursor = None
+        while True:
+            page = await self.store.list_jobs(JobFilter(plugin=plugin), limit=200, cursor=cursor)
+            rows += page.rows
+            cursor = page.next_cursor
+            if cursor is None:
+                return rows
+
+
+# ---------------------------------------------------------------------------------------------- in memory
+
+
+def in_memory(policy: Policy, run: NewRun) -> tuple[Observed, SimulatedRun]:
+    def settled(execution: SimulatedExecution) -> Outcome:
+        return answer(execution.job, execution.payload)
+
+    def read_result(outcome: Outcome) -> Any:
+        return result_in(outcome.evidence.stdout, outcome.evidence.output)
+
+    simulated = simulate_run(
+        run,
+        {},
+        SimulationSettings(policy=policy, now=START, rng=Random(5), answer=settled, read_result=read_result),
+    )
+    job = simulated.job
+    found = Observed(
+        end=(job.status, job.reason, job.last_error, simulated.result),
+        order=[step.job.step_path or "" for step in simulated.steps if step.outcomes],
+        artifacts=json.dumps(job.artifacts),
+    )
+    for step in simulated.steps:
+        given = (step.execution.payload, step.execution.baggage) if step.outcomes else ({}, {})
+        found.steps[described(step.job, *given)] += 1
+    found.notes.update(note_text(entry.data) for entry in simulated.ledger)
+    found.starts.update(f"{each.plugin}.{each.command}" for each in simulated.jobs)
+    found.starts.update(f"{each.job.plugin}.{each.job.command}" for each in simulated.runs)
+    return found, simulated
+
+
+async def check(pipelines: list[dict[str, Any]], payload: JsonObject, hops: int, seed: int) -> None:
+    rng = Random(seed)
+    policy = policy_of(*pipelines, *LISTENERS, plugins=PLUGINS, **OUTSIDE)
+    run = a_new_run(policy, payload, hops=hops)
+    expected, simulated = in_memory(policy, run)
+    note(f"the run ends {simulated.job.reason}: {simulated.job.last_error}")
+    if len(simulated.steps) > MOST_STEPS:
+        return
+    event(f"the run ends {simulated.job.reason}")
+    for name, there in (
+        ("bypasses or errors", expected.notes),
+        ("starts", expected.starts),
+        ("retries", any(len(step.outcomes) > 1 for step in simulated.steps)),
+        ("artifacts", simulated.job.artifacts),
+    ):
+        if there:
+            event(name)
+    with tempfile.TemporaryDirectory(dir=IN_MEMORY) as directory:
+        factory = StoreFactory(kind=SQLITE, place=Path(directory), clock=Clock())
+        try:
+            real = InStore(await factory.open(), factory.clock, policy, rng, one_by_one=rng.random() < 0.5)
+            found = await real.run(run)
+            assert await stored(real.store, run.job.id)
+        finally:
+            await factory.close()
+    assert found.end == expected.end
+    assert found.steps == expected.steps
+    assert found.notes == expected.notes
+    assert found.starts == expected.starts
+    if real.one_by_one:
+        assert found.order == expected.order
+        assert found.artifacts == expected.artifacts
+
+
+FORM = settings(
+    phases=(Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink),
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
+)
+SIZES = {
+    "pipelines": written_pipelines(),
+    "notifies": st.booleans(),
+    "payload": st.sampled_from([{"n": 1}, {"n": 5}, {}]),
+    "hops": st.sampled_from([0, 0, 19, 20]),
+    "seed": st.integers(0, 1 << 32),
+}
+
+
+def compare(
+    pipelines: list[dict[str, Any]], payload: JsonObject, hops: int, seed: int, *, notifies: bool
+) -> None:
+    note(json.dumps(pipelines))
+    flow = next(each for each in pipelines if each["name"] == "flow")
+    flow["notify_on_complete"] = notifies
+    try:
+        asyncio.run(check(pipelines, payload, hops, seed))
+    except SimulationTooLongError:
+        event("too long")
+
+
+@settings(FORM, max_examples=120)
+@given(**SIZES)
+def test_a_run_in_memory_is_the_run_in_the_store(
+    pipelines: list[dict[str, Any]], payload: JsonObject, hops: int, seed: int, notifies: bool
+) -> None:
+    compare(pipelines, payload, hops, seed, notifies=notifies)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@settings(FORM, max_examples=3000)
+@given(**SIZES)
+def test_thousands_of_runs_in_memory_are_those_in_the_store(
+    pipelines: list[dict[str, Any]], payload: JsonObject, hops: int, seed: int, notifies: bool
+) -> None:
+    """The nightly form."""
+    compare(pipelines, payload, hops, seed, notifies=notifies)
