@@ -29,12 +29,15 @@ from ductile.config.schema.fields import (
     MapOf,
     OneOf,
     Scalar,
+    Section,
     SectionOf,
     SettingKey,
     settings_under,
     written_default,
 )
 from ductile.config.schema.model import Config
+from ductile.config.schema.pipeline_cases import CaseFile
+from ductile.core.runs.expectations import RunStatus, StepEnd
 from ductile.core.schedules.admission import ScheduleCause
 from ductile.operations.diagnose.findings import DoctorCheck
 from ductile.operations.request import FieldSource, RequestField, decode_duration
@@ -52,9 +55,17 @@ OPTIONS_MODULE = DOCS.parent / "src" / "ductile" / "cli" / "operation_options.py
 
 
 def configuration_keys() -> str:
+    return key_tables(Config)
+
+
+def case_keys() -> str:
+    return key_tables(CaseFile)
+
+
+def key_tables(section: type[Section]) -> str:
     """A table for each section of the model: key, type, default, meaning."""
     tables: dict[tuple[str, ...], list[SettingKey]] = {}
-    for path, key in settings_under(Config):
+    for path, key in settings_under(section):
         tables.setdefault(path[:-1], []).append(key)
     parts = []
     described: dict[tuple[str, ...], str] = {}
@@ -237,6 +248,11 @@ PARTS: Mapping[str, Mapping[str, Callable[[], str]]] = {
     "reference/cli.md": {"commands": commands},
     "reference/http.md": {"endpoints": endpoints, "shapes": shapes},
     "reference/configuration.md": {"configuration keys": configuration_keys},
+    "reference/pipeline-cases.md": {
+        "case keys": case_keys,
+        "run statuses": words_explained("status", {each: each.description for each in RunStatus}),
+        "step outcomes": words_explained("outcome", {each: each.description for each in StepEnd}),
+    },
     "reference/diagnosis.md": {
         "checks": words_explained("check", {check: check.description for check in DoctorCheck}),
         "rules": words_explained("rule", {rule: rule.description for rule in Invariant}),
@@ -309,7 +325,7 @@ def operation_options_module() -> str:
         "OPTIONS = {",
     ]
     for name, options in operation_options().items():
-        rows = [", ".join(json.dumps(each) for each in option if each != "text") for option in options]
+        rows = [", ".join(json.dumps(each) for each in option[:4] if each != "text") for option in options]
         if len(rows) == 1:
             lines.append(f'    "{name}": (Option({rows[0]}),),')
         elif rows:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from ductile.admin.config import open_configuration
 from ductile.config.find_config import find_config
+from ductile.config.load import SealMode
 from ductile.config.snapshot import PostgresLocation, Snapshot, SqliteLocation, StateLocation
 from ductile.core.jobs.model import TERMINAL, JobStatus
 from ductile.core.json import JsonObject
@@ -63,14 +64,18 @@ _START_DAEMON = "Start it with `ductile system start`, then run this again."
 
 @asynccontextmanager
 async def open_offline(
-    config_path: str | None, environ: Mapping[str, str], purpose: LockPurpose = LockPurpose.COMMAND
+    config_path: str | None,
+    environ: Mapping[str, str],
+    purpose: LockPurpose = LockPurpose.COMMAND,
+    *,
+    seal: SealMode = SealMode.VERIFY,
 ) -> AsyncIterator[OperationContext]:
     """Open the store under its lock, without scheduler and listeners.
 
     Raises `StoreBusyError` if another process holds the store. On a server, which several processes use, no
     lock is taken, and `DaemonNotRunningError` is raised for the purpose of running jobs.
     """
-    snapshot = open_configuration(config_path, environ).snapshot
+    snapshot = open_configuration(config_path, environ, seal=seal).snapshot
     location = snapshot.state
     if isinstance(location, PostgresLocation):
         if purpose is LockPurpose.RUN:
@@ -106,14 +111,14 @@ async def open_offline(
 
 @asynccontextmanager
 async def open_read_only(
-    config_path: str | None, environ: Mapping[str, str]
+    config_path: str | None, environ: Mapping[str, str], *, seal: SealMode = SealMode.VERIFY
 ) -> AsyncIterator[OperationContext]:
     """Open the store for reading, also while another process runs a job without a daemon.
 
     Raises `StoreBusyError` if a daemon holds the store: it is starting or stopping, or the caller would have
     asked it, and its store is about to change.
     """
-    snapshot = open_configuration(config_path, environ).snapshot
+    snapshot = open_configuration(config_path, environ, seal=seal).snapshot
     location = snapshot.state
     if isinstance(location, PostgresLocation):
         async with _open_on_server(snapshot) as context:
@@ -121,7 +126,7 @@ async def open_read_only(
         return
     holder = find_holder(location.directory)
     if holder is None or holder.purpose is not LockPurpose.RUN or not location.path.exists():
-        async with open_offline(config_path, environ) as context:
+        async with open_offline(config_path, environ, seal=seal) as context:
             yield context
         return
     store = open_sqlite_store_read_only(location.path, clock=_CLOCK.now)
@@ -149,11 +154,16 @@ async def _open_on_server(snapshot: Snapshot) -> AsyncIterator[OperationContext]
 
 
 async def call_offline(
-    config_path: str | None, environ: Mapping[str, str], operation: str, fields: JsonObject
+    config_path: str | None,
+    environ: Mapping[str, str],
+    operation: str,
+    fields: JsonObject,
+    *,
+    seal: SealMode = SealMode.VERIFY,
 ) -> JsonObject:
     """Call an operation on the store of a daemon that does not run."""
     opened = open_read_only if table.OPERATIONS[operation].read_only else open_offline
-    async with opened(config_path, environ) as context:
+    async with opened(config_path, environ, seal=seal) as context:
         return await table.OPERATIONS[operation].run_to_json(context, fields)
 
 

@@ -39,6 +39,7 @@ READING = {
     *("plugin list", "plugin show", "plugin check", "plugin test", "plugin state", "plugin facts"),
     "plugin replay",
     *("pipeline list", "pipeline show", "pipeline check", "pipeline graph", "pipeline explain"),
+    "pipeline test",
     *("job list", "job show", "job explain", "job export", "job tree", "job logs", "job wait"),
     *("queue status", "queue list", "plugin stats", "system digest"),
     *("schedule list", "schedule next", "schedule history", "schedule explain"),
@@ -75,6 +76,7 @@ SAME = {
     "job retry": "RetriedJob",
     "event send": "Published",
     "event explain": "ExplainedEvent",
+    "pipeline test": "PipelineTestReport",
     "schedule list": "ScheduleList",
     "schedule pause": "ScheduleSwitched",
     "schedule resume": "ScheduleSwitched",
@@ -87,7 +89,7 @@ SAME = {
     "system sweep": "StoreSwept",
 }
 #: Options that make another answer of it.
-FORMS = ("--plugin", "--dry-run", "--no-wait", "--verify", "--from-step", "--output")
+FORMS = ("--plugin", "--dry-run", "--no-wait", "--verify", "--from-step", "--output", "--record")
 #: Null or empty in all that is done here, and what else it may be.
 KNOWN = {
     **dict.fromkeys(("event_context_id", "probe_job_id", "compared_with", "duplicate_of"), "id"),
@@ -125,6 +127,8 @@ KNOWN = {
     "faults": "{step: text, error: text}",
     "differences": "{what: text, good: text or null, now: text or null}",
     "not_replayed": "{job_id: id, command: text, reason: text}",
+    **dict.fromkeys(("other_input", "dropped_events", "would_start"), "text"),
+    "left_out": "{job_id: id, reason: text}",
     "gaps": "{from: instant, to: instant, expected: number, found: number}",
     "dropped": "{target: text, reason: text}",
     "unhealthy": "{job_id: id or null, error: text or null, at: instant}",
@@ -266,6 +270,17 @@ def ask_about_an_added_plugin(ask: Asker, source: Path) -> None:
     ask("plugin show", source.name)
     ask("plugin update", source.name, tried=True)
     ask("plugin remove", source.name, tried=True)
+
+
+def ask_about_cases(ask: Asker, file: Path) -> None:
+    """Of past runs, of a payload, and of a case that is not as it says."""
+    ask("pipeline test", "order", "--payload", '{"total": 5}')
+    ask("pipeline test", "order", "--record", "last")
+    ask("pipeline test", "order", "--last", "200")
+    expected = {"status": "failed", "error": "paper", "steps": {"mak": {}, "big": {"outcome": "succeeded"}}}
+    case = {"name": "one", "steps": {"make": {"result": 1}}, "expect": expected}
+    file.write_text(json.dumps({"pipeline": "order", "cases": [case]}))
+    ask("pipeline test", "order", "--case", str(file), status=1)
 
 
 def ask_to_connect_an_account(ask: Asker) -> None:
@@ -425,6 +440,7 @@ def ask_about_the_rest(ask: Asker, place: Place) -> None:
     ask("system selfcheck")
     other = a_plugin(place.directory, "other", script=answering({"status": "ok", "result": "other"}))
     ask("plugin replay", "echo", "--include-writes", "--candidate", str(other), status=1)
+    ask_about_cases(ask, place.directory / "cases.yaml")
     ask("system sweep", tried=True)
     ask("system stop", tried=True)
 

@@ -12,6 +12,7 @@ from builders.configs import a_config, a_discovery, a_manifest, loaded
 from builders.jobs import a_new_job, an_event, ok
 from builders.stores import LEASE, ROOMY, claim_all, settle, stored
 from ductile.config.compile.compiler import compile_snapshot
+from ductile.config.snapshot import Snapshot
 from ductile.core.jobs.model import Job, JobReason, JobStatus, Outcome
 from ductile.core.policy import Policy
 from ductile.core.runs.graph import RUN_PLUGIN, Graph
@@ -26,12 +27,16 @@ NO_WAIT = {"max_attempts": 2, "backoff_base": "1s", "backoff_max": "1s"}
 
 def policy_of(*pipelines: Mapping[str, Any], **config: Any) -> Policy:
     """The rules of a configuration with these pipelines, through the loader and the compiler."""
+    return snapshot_of(*pipelines, **config).policy
+
+
+def snapshot_of(*pipelines: Mapping[str, Any], **config: Any) -> Snapshot:
     plugins = {name: {"retry": NO_WAIT} for name in PLUGINS} | config.pop("plugins", {})
     written = {"plugins": plugins, "pipelines": list(pipelines), **config}
     with tempfile.TemporaryDirectory() as directory:
         place = Path(directory)
         configuration = loaded(a_config(place, json.dumps(written)))
-        return compile_snapshot(configuration, a_discovery(place, *map(a_manifest, plugins))).policy
+        return compile_snapshot(configuration, a_discovery(place, *map(a_manifest, plugins)))
 
 
 def steps_policy(*steps: Mapping[str, Any], **config: Any) -> Policy:

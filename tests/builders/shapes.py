@@ -12,7 +12,7 @@ _ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}
 OPEN = frozenset(
     {
         *("payload", "result", "state", "data", "context", "details", "fact", "value", "config", "graph"),
-        *("if", "input_schema", "output_schema"),
+        *("if", "input_schema", "output_schema", "document"),
     }
 )
 #: Objects whose keys are names, so that every value has the same shape.

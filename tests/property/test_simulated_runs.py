@@ -1,8 +1,9 @@
 """A run in memory comes to what the same run comes to in a store.
 
-Random pipelines, random answers, retries, routes and hooks: the statuses, reasons, errors, inputs, results,
+Random pipelines, random responses, retries, routes and hooks: the statuses, reasons, errors, inputs, results,
 bypasses and starts of `simulate_run` are those of the real store with its real settlements. Where the store
-runs the steps one after the other, their order and the artifacts are the same too.
+runs the steps one after the other, their order and the artifacts are the same too. The stored run, recorded
+as a test case, goes as it went.
 """
 
 from __future__ import annotations
@@ -21,11 +22,12 @@ import pytest
 from hypothesis import HealthCheck, Phase, event, given, note, settings
 from hypothesis import strategies as st
 
-from builders.jobs import START, Clock, emitted, failed, ok, timed_out
-from builders.pipelines import a_new_run, enqueue_run, payload_of, policy_of
-from builders.stores import SQLITE, StoreFactory, claim_all, stored
+from builders.jobs import START, Clock, emitted, failed, ok
+from builders.pipelines import a_new_run, enqueue_run, payload_of, snapshot_of
+from builders.stores import SQLITE, StoreFactory, claim_all
 from builders.written_pipelines import EVENT_TYPES, IN_MEMORY, written_pipelines
-from ductile.core.jobs.model import TERMINAL, Job, LedgerKind, Outcome
+from ductile.config.snapshot import Snapshot
+from ductile.core.jobs.model import TERMINAL, Job, LedgerKind, Outcome, TimedOut
 from ductile.core.json import JsonObject
 from ductile.core.policy import Policy
 from ductile.core.runs.graph import RUN_PLUGIN
@@ -37,6 +39,10 @@ from ductile.core.runs.simulation import (
     simulate_run,
 )
 from ductile.core.runs.state import NewRun
+from ductile.operations.context import OperationContext
+from ductile.operations.pipeline_test.cases import read_case_values
+from ductile.operations.pipeline_test.record import RecordRuns, record_runs
+from ductile.operations.pipeline_test.simulate import CaseResult, run_case
 from ductile.protocol.plugin_messages import result_in
 from ductile.store.model.jobs import Accepted, Settled
 from ductile.store.model.records import JobFilter, LedgerRow
@@ -49,7 +55,9 @@ PLUGINS = {"steady": {"retry": RETRY}, "weak": {"retry": RETRY}, "sink": {}}
 OUTSIDE: dict[str, Any] = {
     "routes": [{"from": "steady", "event_type": "a", "to": "sink"}],
 }
-LISTENERS = [
+#: As the handler's default timeout makes it.
+TIMED_OUT = TimedOut(error="still running at its deadline, after 120 s")
+LISTENERS: list[dict[str, Any]] = [
     {
         "name": "listens",
         "on": "b",
@@ -62,13 +70,13 @@ LISTENERS = [
 BYPASS_FIELDS = ("step", "explanation", "error", "event_type", "pipeline", "targets")
 
 
-def answer(job: Job, payload: JsonObject) -> Outcome:
+def respond(job: Job, payload: JsonObject) -> Outcome:
     """The outcome of an execution: random, but the same for the same step, payload and attempt."""
     if job.plugin == "sink":
         return ok()
     parts = (job.plugin, job.step_path or "", json.dumps(payload, sort_keys=True))
     rng = Random(hashlib.sha256("\0".join(parts).encode()).digest())
-    result = {"of": job.step_path, "n": rng.randrange(9)}
+    result: JsonObject = {"of": job.step_path, "n": rng.randrange(9)}
     count = rng.choice([0, 0, 1, 1, 1, 2, 3])
     events = [
         emitted(rng.choice(EVENT_TYPES), {"n": rng.randrange(8)} if rng.random() < 0.8 else {"result": "own"})
@@ -79,10 +87,15 @@ def answer(job: Job, payload: JsonObject) -> Outcome:
     )
     bad_attempts = rng.choice([0, 0, 0, 1, 2, 3]) if job.plugin == "steady" else 3
     if job.attempt <= bad_attempts:
-        return timed_out() if rng.random() < 0.3 else failed(stdout=None)
+        return TIMED_OUT if rng.random() < 0.3 else failed(stdout=None)
     if rng.random() < 0.12:
         return failed(permanent=True, stdout=json.dumps({"status": "error", "result": "partly"}))
-    response = {"status": "ok", "result": result}
+    response = {
+        "status": "ok",
+        "result": result,
+        "events": [{"type": each.type, "payload": each.payload} for each in events],
+        "artifacts": artifacts,
+    }
     return ok(*events, result=result, artifacts=tuple(artifacts), stdout=json.dumps(response))
 
 
@@ -145,7 +158,7 @@ class InStore:
                 if claim.job.run_id == run.job.id and claim.job.id not in self.given:
                     self.given[claim.job.id] = (payload, claim.baggage)
                     self.order.append(claim.job.step_path or "")
-                settled = await self.store.settle(claim.job, answer(claim.job, payload), self.policy)
+                settled = await self.store.settle(claim.job, respond(claim.job, payload), self.policy)
                 assert isinstance(settled, Settled)
         return await self._observe(run)
 
@@ -200,7 +213,7 @@ class InStore:
 
 def in_memory(policy: Policy, run: NewRun) -> tuple[Observed, SimulatedRun]:
     def settled(execution: SimulatedExecution) -> Outcome:
-        return answer(execution.job, execution.payload)
+        return respond(execution.job, execution.payload)
 
     def read_result(outcome: Outcome) -> Any:
         return result_in(outcome.evidence.stdout, outcome.evidence.output)
@@ -208,7 +221,7 @@ def in_memory(policy: Policy, run: NewRun) -> tuple[Observed, SimulatedRun]:
     simulated = simulate_run(
         run,
         {},
-        SimulationSettings(policy=policy, now=START, rng=Random(5), answer=settled, read_result=read_result),
+        SimulationSettings(policy=policy, now=START, rng=Random(5), respond=settled, read_result=read_result),
     )
     job = simulated.job
     found = Observed(
@@ -225,9 +238,19 @@ def in_memory(policy: Policy, run: NewRun) -> tuple[Observed, SimulatedRun]:
     return found, simulated
 
 
+async def recorded_again(store: Store, snapshot: Snapshot, run_id: str) -> CaseResult:
+    """The stored run as a case, tested against the pipeline that it ran by."""
+    context = OperationContext(store=store, snapshot=lambda: snapshot, now=Clock(), rng=Random(6))
+    recorded = await record_runs(context, RecordRuns(pipeline="flow", run=run_id))
+    assert (recorded.runs, recorded.left_out) == ([run_id], [])
+    (case,) = read_case_values("flow", recorded.cases)
+    return run_case(snapshot, case)
+
+
 async def check(pipelines: list[dict[str, Any]], payload: JsonObject, hops: int, seed: int) -> None:
     rng = Random(seed)
-    policy = policy_of(*pipelines, *LISTENERS, plugins=PLUGINS, **OUTSIDE)
+    snapshot = snapshot_of(*pipelines, *LISTENERS, plugins=PLUGINS, **OUTSIDE)
+    policy = snapshot.policy
     run = a_new_run(policy, payload, hops=hops)
     expected, simulated = in_memory(policy, run)
     note(f"the run ends {simulated.job.reason}: {simulated.job.last_error}")
@@ -247,13 +270,15 @@ async def check(pipelines: list[dict[str, Any]], payload: JsonObject, hops: int,
         try:
             real = InStore(await factory.open(), factory.clock, policy, rng, one_by_one=rng.random() < 0.5)
             found = await real.run(run)
-            assert await stored(real.store, run.job.id)
+            recorded = await recorded_again(real.store, snapshot, run.job.id)
         finally:
             await factory.close()
     assert found.end == expected.end
     assert found.steps == expected.steps
     assert found.notes == expected.notes
     assert found.starts == expected.starts
+    assert recorded.differences == ()
+    assert recorded.synthetic == recorded.other_input == ()
     if real.one_by_one:
         assert found.order == expected.order
         assert found.artifacts == expected.artifacts

@@ -64,7 +64,11 @@ NOUNS = (
         "stats:inspect check:inspect test:develop replay:replay new:develop disable:switch enable:switch "
         "lock:inspect state:inspect facts:inspect authorize:authorize",
     ),
-    Noun("pipeline", "see, run, check, draw and explain pipelines", "list show run check graph explain"),
+    Noun(
+        "pipeline",
+        "see, run, check, test, draw and explain pipelines",
+        "list:inspect show:inspect run:inspect check:inspect test:case_runs graph:inspect explain:inspect",
+    ),
     Noun(
         "job",
         "find, inspect, wait for, cancel, retry, rerun and export jobs",

@@ -150,6 +150,14 @@ OPTIONS = {
         Option("--pipeline PIPELINE", "the pipeline", "pipeline"),
     ),
     "pipeline.show": (Option("--pipeline PIPELINE", "name of the pipeline", "pipeline"),),
+    "pipeline.test": (
+        Option("--pipeline PIPELINE", "name of the pipeline", "pipeline"),
+        Option("--cases CASES", "test cases as in a file of cases: `name`, `start`, `steps`, `expect`, `ignore` (separated by commas)", "cases", "list"),
+        Option("--payload JSON", "instead of cases: show the path of a run with this payload, whose steps all succeed: a JSON object, @FILE, or - for standard input", "payload", "json"),
+        Option("--run RUN", "instead of cases: a past run, by its id, at least four of its first or last digits, or `last`. Its steps respond as they did, and what would now go differently is shown", "run"),
+        Option("--last NUMBER", "instead of cases: so many of its latest runs, from 1 to 200", "last", "integer"),
+        Option("--plan PLAN", "test the configuration as this plan would make it, instead of the files on disk", "plan"),
+    ),
     "plugin.facts": (
         Option("--plugin NAME", "name of the plugin, as it is configured", "plugin"),
         Option("--reveal", "show values that look like secrets; over HTTP with a right to write", "reveal"),

@@ -208,7 +208,8 @@ def _build_parser(action: Action, words: str) -> argparse.ArgumentParser:
         parser.add_argument(argument.name, nargs=several if argument.many else one)
     for option in options:
         if option.metavar:
-            parser.add_argument(*option.flags, dest=option.destination)
+            action_name = "append" if option.many else "store"
+            parser.add_argument(*option.flags, dest=option.destination, action=action_name)
         else:
             parser.add_argument(*option.flags, dest=option.destination, action="store_true")
     return parser

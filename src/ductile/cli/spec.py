@@ -43,6 +43,8 @@ class Option(NamedTuple):
     #: How its text is read: `text`, `integer`, `instant` (`2h`, `yesterday`: in the local time zone), `json`
     #: (an object, @FILE or -) or `list` (with commas).
     type: str = "text"
+    #: Whether it may be given several times. Never an option that is made from a request.
+    many: bool = False
 
     @property
     def flags(self) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 
-from ductile.config.snapshot import PluginInstance, Snapshot
+from ductile.config.snapshot import InstalledPlugin, PluginInstance, Snapshot
 from ductile.core.jobs.admission import bare_key
 from ductile.core.jobs.model import EndedEarly, Failed, Job, JobReason, Outcome, OutputFormat
 from ductile.core.json import JsonObject
@@ -69,19 +69,14 @@ def prepare_launch(claim: ClaimedJob, snapshot: Snapshot, host: LaunchHost) -> P
         return EndedEarly(reason=JobReason.CANCELLED, error="cancelled while it was queued")
     if job.plugin == EXEC_PLUGIN:
         return _prepare_exec(claim, snapshot, host)
-    plugin = snapshot.plugins.get(job.plugin)
-    if plugin is None or not plugin.enabled:
-        error = f"the plugin {job.plugin} is not active"
-        return EndedEarly(reason=JobReason.PLUGIN_REMOVED, error=error)
-    if plugin.installed is None:
-        why = plugin.refused.reason if plugin.refused else "it was not found"
-        return _unavailable_plugin(f"the plugin {job.plugin} cannot run: {why}")
-    if job.command not in plugin.installed.manifest.commands:
-        return _unavailable_plugin(f"{job.plugin} has no command {job.command}")
+    found = find_runnable(snapshot, job.plugin, job.command)
+    if not isinstance(found, RunnablePlugin):
+        return found
+    plugin, installed = found.plugin, found.installed
     timeout = claim.timeout or plugin.timeout_for(job.command)
     request = build_request(claim, plugin.config.reveal(), host.now() + timeout)
     launch = Launch(
-        entrypoint=str(plugin.installed.entrypoint),
+        entrypoint=str(installed.entrypoint),
         request=encode_request(request),
         environment=_environment(claim, snapshot, host, plugin.env.reveal()),
         directory=host.directory,
@@ -90,10 +85,28 @@ def prepare_launch(claim: ClaimedJob, snapshot: Snapshot, host: LaunchHost) -> P
         warm=None if plugin.warm is False else WarmStart(preload=plugin.preload),
         on_output=host.output_callback(job),
     )
-    if plugin.installed.script is None:
+    if installed.script is None:
         return PreparedLaunch(launch=launch)
     payload = request.payload or {}
-    return _prepare_script(claim, snapshot, host, plugin.installed.script, launch, payload)
+    return _prepare_script(claim, snapshot, host, installed.script, launch, payload)
+
+
+class RunnablePlugin(Value):
+    plugin: PluginInstance
+    installed: InstalledPlugin
+
+
+def find_runnable(snapshot: Snapshot, name: str, command: str) -> RunnablePlugin | EndedEarly | Failed:
+    """Return the plugin, or the outcome of a job of a plugin or command that cannot run."""
+    plugin = snapshot.plugins.get(name)
+    if plugin is None or not plugin.enabled:
+        return EndedEarly(reason=JobReason.PLUGIN_REMOVED, error=f"the plugin {name} is not active")
+    if plugin.installed is None:
+        why = plugin.refused.reason if plugin.refused else "it was not found"
+        return _unavailable_plugin(f"the plugin {name} cannot run: {why}")
+    if command not in plugin.installed.manifest.commands:
+        return _unavailable_plugin(f"{name} has no command {command}")
+    return RunnablePlugin(plugin=plugin, installed=plugin.installed)
 
 
 def build_request(claim: ClaimedJob, config: JsonObject, deadline_at: datetime) -> PluginRequest:

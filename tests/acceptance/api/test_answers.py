@@ -253,10 +253,21 @@ def ask_with_dry_runs(ask: Asker) -> None:
     ask(422, "POST", "/run/resting")
 
 
+#: Not as it says, in more than one way.
+WRONG_CASE = {"name": "one", "expect": {"status": "not_started", "steps": {"nobody": {}}}}
+
+
 def ask_about_many(ask: Asker) -> None:
     """Runs and their steps, the log and the ledger as they grow, the queue; many jobs at once."""
     api, dry = ask.api, {"dry_run": True}
     ended = api.post("/pipeline/bad", status=200)["job_id"]
+    assert ask(200, "POST", "/pipeline/bad/test", {"run": ended})["passed"]
+    assert not ask(200, "POST", "/pipeline/bad/test", {"cases": [WRONG_CASE]})["passed"]
+    ask(422, "POST", "/pipeline/bad/test", {"cases": [{}]})
+    ask(404, "POST", "/pipeline/nobody/test")
+    assert ask(200, "GET", "/pipeline/bad/cases?last=1")["runs"] == [ended]
+    ask(404, "GET", "/pipeline/bad/cases?run=ffffffff")
+    ask(422, "GET", "/pipeline/bad/cases")
     ask(200, "GET", f"/run/{ended}/explain")
     for path in (f"/run/{ended}/follow", f"/job/{ended}/follow", f"/job/{ended}/wait", "/job-logs/follow"):
         ask(200, "GET", f"{path}?timeout=1ms")

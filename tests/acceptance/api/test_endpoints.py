@@ -105,6 +105,20 @@ CASES = (
     ),
     Case(
         method="POST",
+        path="/pipeline/absent/test",
+        scopes=("system:ro", "system:rw"),
+        template="/pipeline/{pipeline}/test",
+        status=404,
+    ),
+    Case(
+        method="GET",
+        path="/pipeline/absent/cases?last=1",
+        scopes=READS_JOBS,
+        template="/pipeline/{pipeline}/cases",
+        status=404,
+    ),
+    Case(
+        method="POST",
         path="/event/explain",
         scopes=("events:ro", "events:rw", "read:events"),
         template="/event/explain",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 from ductile.config.redaction import redacted_entries
 from ductile.config.schema.fields import (
@@ -40,6 +40,8 @@ from ductile.protocol.yaml_tree import (
     to_plain,
 )
 
+SectionType = TypeVar("SectionType", bound=Section)
+
 _ANYTHING = Scalar(type=SettingType.ANYTHING)
 
 
@@ -55,6 +57,15 @@ def decode(root: MapNode) -> tuple[Config, tuple[Problem, ...]]:
     config = decoder.section(root, Config, ())
     # The root has no required key, so it is never invalid.
     return (config if isinstance(config, Config) else Config()), tuple(decoder.problems)
+
+
+def decode_section(
+    root: MapNode, section: type[SectionType]
+) -> tuple[SectionType | None, tuple[Problem, ...]]:
+    """Return another document than the configuration as its section; None if it cannot be made."""
+    decoder = _Decoder(root=root)
+    found = decoder.section(root, section, ())
+    return (found if isinstance(found, section) else None), tuple(decoder.problems)
 
 
 @dataclass(slots=True)

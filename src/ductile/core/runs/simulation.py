@@ -1,4 +1,4 @@
-"""A pipeline run in memory: the decisions of a real run, with answers from a function instead of processes.
+"""A pipeline run in memory: the decisions of a real run, with responses from a function instead of processes.
 
 Nothing is decided here. Steps start and end by `ductile.core.runs.progress` and
 `ductile.core.jobs.settlement`, as in the store; this module keeps the values that the store keeps in rows.
@@ -53,7 +53,7 @@ MAX_EXECUTIONS = 20_000
 
 
 class SimulationTooLongError(ValueError):
-    """The run needs more than `MAX_EXECUTIONS`."""
+    """The run needs more executions than are allowed."""
 
 
 class SimulatedExecution(Value):
@@ -97,7 +97,7 @@ class SimulatedRun(Value):
 
 
 #: Returns how an execution ends.
-Answer: TypeAlias = Callable[[SimulatedExecution], Outcome]
+Respond: TypeAlias = Callable[[SimulatedExecution], Outcome]
 
 
 class SimulationSettings(Value):
@@ -106,15 +106,16 @@ class SimulationSettings(Value):
     policy: Policy
     now: datetime
     rng: Random
-    answer: Answer
+    respond: Respond
     #: Returns the result in the output of a job's last execution, as it is read from the log.
     read_result: Callable[[Outcome], JsonValue]
     #: Returns the time limit for the conditions of one settlement.
     make_budget: Callable[[], MatchBudget | None] = lambda: None
+    max_executions: int = MAX_EXECUTIONS
 
 
 def simulate_run(run: NewRun, baggage: JsonObject, settings: SimulationSettings) -> SimulatedRun:
-    """Return what becomes of a run whose steps are answered by `settings.answer`.
+    """Return what becomes of a run whose executions end as `settings.respond` says.
 
     `baggage` is that of the run's own context. Raises `SimulationTooLongError`.
     """
@@ -154,8 +155,9 @@ class _Simulation:
         executions = 0
         while not self._ended:
             executions += 1
-            if executions > MAX_EXECUTIONS:
-                raise SimulationTooLongError(f"the run needs more than {MAX_EXECUTIONS} executions of steps")
+            if executions > self._settings.max_executions:
+                most = self._settings.max_executions
+                raise SimulationTooLongError(f"the run needs more than {most} executions of steps")
             self._run_next()
         return self._end_run()
 
@@ -178,7 +180,7 @@ class _Simulation:
             execution=queued.execution + 1,
             started_at=self._now,
         )
-        outcome = self._settings.answer(self._execution(job))
+        outcome = self._settings.respond(self._execution(job))
         self._outcomes.setdefault(job_id, []).append(outcome)
         self._settle(job, outcome)
 

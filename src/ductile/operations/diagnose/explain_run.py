@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import Annotated, Any
 
 from ductile.core.jobs.model import TERMINAL, Job, JobReason, JobStatus, LedgerKind
+from ductile.core.runs.expectations import NOT_CREATED
 from ductile.core.runs.graph import RUN_PLUGIN, Node, UseNode
 from ductile.errors import ConflictError, NotFoundError
 from ductile.operations.context import OperationContext
@@ -15,9 +16,6 @@ from ductile.operations.jobs.lookup import OneJob, find_job, resolve_run
 from ductile.operations.response import Id, Response, Timestamp, from_record, milliseconds, timestamp
 from ductile.store.model.records import LedgerRow, RunRecord
 from ductile.struct import Value, about
-
-#: A step that ended for one of these did not run: it could not be created from its input.
-NOT_CREATED = frozenset({JobReason.BAD_TEMPLATE, JobReason.BAD_BAGGAGE, JobReason.BAD_CONDITION})
 
 
 class StepOutcome(StrEnum):

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from ductile.core.jobs.model import TERMINAL, Job, JobReason, JobStatus, OutputFormat
+from ductile.core.runs.expectations import NOT_CREATED
 from ductile.core.runs.graph import RUN_PLUGIN
 from ductile.core.scripts import EXEC_PLUGIN
 from ductile.operations.context import OperationContext
-from ductile.operations.diagnose.explain_run import NOT_CREATED
 from ductile.store.model.jobs import RetryResult
 from ductile.store.model.records import RunRecord
 

@@ -69,12 +69,12 @@ def judge_answers(before: LogRow, now: LogRow, differences: Sequence[ValueDiffer
 def shown_difference(difference: ValueDifference) -> AnswerDifference:
     return AnswerDifference(
         path=difference.name,
-        before=_text(difference.path, difference.before),
-        now=_text(difference.path, difference.now),
+        before=quote_masked(difference.path, difference.before),
+        now=quote_masked(difference.path, difference.now),
     )
 
 
-def _text(path: Path, value: JsonValue | Missing) -> str | None:
+def quote_masked(path: Path, value: JsonValue | Missing) -> str | None:
     """The value as JSON, masked if a key on the way to it looks secret."""
     if value is MISSING:
         return None

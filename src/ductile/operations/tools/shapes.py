@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ductile.operations.diagnose.findings import DoctorFinding, DoctorReport, FindingLevel
+from ductile.operations.pipeline_test.run import CaseReport, PipelineTestReport
 from ductile.struct import replace
 
 
@@ -21,3 +22,15 @@ def _merged(group: list[DoctorFinding]) -> DoctorFinding:
     first = group[0]
     more = f"{first.where or first.message}, and {len(group) - 1} more"
     return first if len(group) == 1 else replace(first, where=more)
+
+
+def without_passed_steps(report: PipelineTestReport) -> PipelineTestReport:
+    """Cases that passed without their steps, unless it is the only one; of others, the telling steps."""
+    single = len(report.cases) == 1
+    return replace(report, cases=[_short(each, keep=single) for each in report.cases])
+
+
+def _short(case: CaseReport, *, keep: bool) -> CaseReport:
+    if case.passed and not keep:
+        return replace(case, steps=[], order=[], result=None)
+    return replace(case, steps=[each for each in case.steps if each.jobs or each.because])

@@ -13,7 +13,7 @@ from ductile.core.json import JsonValue
 from ductile.operations.operation import Operation
 from ductile.operations.response import Response
 from ductile.operations.table import OPERATIONS
-from ductile.operations.tools.shapes import problems_only
+from ductile.operations.tools.shapes import problems_only, without_passed_steps
 from ductile.struct import Value, field
 
 #: Characters of an answer. Four characters are about a token.
@@ -141,6 +141,13 @@ TOOLS: Mapping[str, ToolRow] = {
     ),
     "pipeline_list": _reads("pipeline.list"),
     "pipeline_show": _reads("pipeline.show"),
+    "pipeline_test": _reads(
+        "pipeline.test",
+        "location",
+        shape=without_passed_steps,
+        summary="What a changed pipeline would do with past runs, cases or a payload; no plugin is run. "
+        "Without any of them: a dry run",
+    ),
     "schedule_list": _reads("schedule.list"),
     "schedule_explain": _explains("schedule.explain"),
     "schedule_pause": ToolRow(operation="schedule.pause", idempotent=True),

@@ -1,4 +1,4 @@
-"""`ductile pipeline …`"""
+"""`ductile pipeline`: list, show, run, check, draw and explain."""
 
 from __future__ import annotations
 

@@ -1,0 +1,366 @@
+"""`ductile pipeline test`: run test cases, past runs or a payload through a pipeline without its plugins."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ductile.cli.client import Document, request, request_unsealed
+from ductile.cli.console import format as fmt
+from ductile.cli.console.console import Console, printable, show_waiting
+from ductile.cli.invocation import CommandResult, Invocation
+from ductile.cli.spec import Argument, Example, Option, action
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ductile.config.snapshot import Snapshot
+    from ductile.core.json import JsonObject, JsonValue
+    from ductile.operations.pipeline_test.cases import LoadedCase
+
+_VERBATIM = (
+    "Inputs and responses are written as they were, without masks: look for secrets before sharing it."
+)
+_MAX_INPUT = 200
+_NOT_IN_YAML = "[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]"
+
+
+@action(
+    "test",
+    "test a pipeline with recorded or written responses, without running a plugin",
+    "pipeline.test",
+    arguments=(
+        Argument(
+            "NAME", "name of the pipeline; only all cases of a configuration need none", False, "pipeline"
+        ),
+    ),
+    options=(
+        Option(
+            "--case FILE",
+            "file of cases, or a directory of them; may be repeated (default: tests beside config.yaml)",
+            many=True,
+        ),
+        Option("--candidate PATH", "test the pipeline of this configuration: a file, or a directory"),
+        Option("--record RUN", "write a past run as a case: its id, or last; with --last, the latest ones"),
+        Option("-o, --output FILE", "with --record: write it to this file instead of standard output"),
+    ),
+    usage={"cases": None},
+    about="A run is carried out in memory by the rules of the daemon: conditions, templates, baggage, "
+    "splits, joins, retries and hop limits. Each step gets its response from the case instead of a process; "
+    "without one it succeeds with a synthetic response. Reads the configuration on disk, sealed or not; runs "
+    "and stores nothing. With --payload, the path of such a run and the input of each step; with --run or "
+    "--last, what would now go differently from past runs. Exit status 0 if everything goes as expected, 1 "
+    "if not.",
+    examples=(
+        Example(
+            'ductile pipeline test hello --payload \'{"name": "Ada"}\'',
+            "the path of the run, with the input of each step",
+        ),
+        Example("ductile pipeline test hello --record last -o hello.yaml", "its latest run as a case"),
+        Example("ductile pipeline test hello --last 20", "after a change: what would go differently"),
+        Example("ductile pipeline test", "all cases in tests/ beside config.yaml, as in a build"),
+    ),
+)
+def test(invocation: Invocation) -> CommandResult:
+    from ductile.errors import UsageError
+
+    _refuse_combinations(invocation)
+    if invocation.optional("record") is not None:
+        return _record(invocation)
+    if invocation.optional("output") is not None:
+        raise UsageError("--output has a meaning only with --record", hint="add --record RUN")
+    with show_waiting(invocation, "the test"):
+        found = _remote_report(invocation) if _needs_daemon(invocation) else _local_report(invocation)
+
+    def text(console: Console) -> str:
+        return _render(found, console, verbose=invocation.verbose)
+
+    return CommandResult(found, text, exit_status=int(not found["passed"]))
+
+
+def _refuse_combinations(invocation: Invocation) -> None:
+    """Raise UsageError for options of which each says what to test."""
+    from ductile.errors import UsageError
+
+    given = [name for name in ("case", "payload", "run", "last") if invocation.arguments.get(name)]
+    if invocation.optional("record") is not None:
+        given = [name for name in given if name != "last"] + ["record"]
+    if len(given) > 1:
+        raise UsageError(f"--{given[0]} and --{given[1]} exclude each other", hint="choose one of them")
+    if invocation.optional("candidate") and (invocation.remote or invocation.optional("plan")):
+        raise UsageError(
+            "--candidate names files of this machine", hint="leave out --url and --plan, or the candidate"
+        )
+    if given and given != ["case"] and invocation.optional("NAME") is None:
+        raise UsageError(f"--{given[0]} needs the name of a pipeline", hint="see `ductile pipeline list`")
+
+
+def _needs_daemon(invocation: Invocation) -> bool:
+    return invocation.remote is not None or invocation.optional("plan") is not None
+
+
+# ------------------------------------------------------------------------------------------------- here
+
+
+def _local_report(invocation: Invocation) -> Document:
+    from ductile.admin.config import open_configuration
+    from ductile.config.load import SealMode
+    from ductile.operations.pipeline_test.run import report_results
+    from ductile.operations.pipeline_test.simulate import refuse_unknown_pipelines, run_cases
+    from ductile.operations.runs.start import known_pipeline
+    from ductile.struct import to_builtins
+
+    config = invocation.optional("candidate") or invocation.config
+    opened = open_configuration(config, invocation.environ, seal=SealMode.IGNORE)
+    snapshot: Snapshot = opened.snapshot
+    if (name := invocation.optional("NAME")) is not None:
+        known_pipeline(snapshot, name)
+    cases, left_out = _cases(invocation, snapshot.directory)
+    refuse_unknown_pipelines(snapshot, cases)
+    report = report_results(snapshot, run_cases(snapshot, cases), left_out)
+    found: Document = to_builtins(report)
+    return found
+
+
+def _cases(invocation: Invocation, directory: Path) -> tuple[Sequence[LoadedCase], Sequence[Any]]:
+    """The cases that are meant, and the past runs that cannot be one."""
+    from ductile.operations.pipeline_test.record import RunLeftOut
+    from ductile.operations.pipeline_test.run import payload_case, read_recorded
+
+    if (payload := invocation.json_object("payload")) is not None:
+        return [payload_case(invocation.text("NAME"), payload)], []
+    if invocation.optional("run") is None and invocation.optional("last") is None:
+        return _cases_in_files(invocation, directory), []
+    recorded = _recordings(invocation)
+    cases = read_recorded(recorded["pipeline"], list(zip(recorded["runs"], recorded["cases"], strict=True)))
+    return cases, [RunLeftOut(**each) for each in recorded["left_out"]]
+
+
+def _cases_in_files(invocation: Invocation, directory: Path) -> list[LoadedCase]:
+    from ductile.operations.pipeline_test.cases import read_case_file
+
+    cases = [case for path in _files(invocation, directory) for case in read_case_file(path)]
+    name = invocation.optional("NAME")
+    meant = [case for case in cases if name in (None, case.pipeline)]
+    if not meant:
+        raise _no_cases(name)
+    return meant
+
+
+def _files(invocation: Invocation, directory: Path) -> tuple[Path, ...]:
+    from ductile.operations.pipeline_test.cases import CASES_DIRECTORY, find_case_files
+
+    named = [Path(each) for each in invocation.words("case")]
+    if not named and (usual := directory / CASES_DIRECTORY).is_dir():
+        named = [usual]
+    if not named:
+        raise _no_cases(invocation.optional("NAME"))
+    return find_case_files(named)
+
+
+def _no_cases(name: str | None) -> Exception:
+    from ductile.errors import NotFoundError
+
+    if name is None:
+        return NotFoundError(
+            "there are no cases", hint="Name files with --case, or put them into tests beside config.yaml."
+        )
+    return NotFoundError(
+        f"there is no case for {name}",
+        hint=f"Record one: ductile pipeline test {name} --record last. Or see the path of a run: "
+        f"ductile pipeline test {name} --payload '{{}}'",
+    )
+
+
+def _recordings(invocation: Invocation, *, record: bool = False) -> Document:
+    """Past runs as cases, from the daemon or the store."""
+    last = invocation.optional("last")
+    fields: JsonObject = {"pipeline": invocation.text("NAME")}
+    if last is not None:
+        fields["last"] = _whole_number(last)
+    else:
+        fields["run"] = invocation.text("record" if record else "run")
+    if invocation.remote is not None:
+        return request(invocation, "pipeline.record", fields)
+    return request_unsealed(invocation, "pipeline.record", fields)
+
+
+def _whole_number(text: str) -> int:
+    from ductile.errors import UsageError
+
+    if not (text.isascii() and text.isdigit()):
+        raise UsageError(f"--last needs a whole number, not {text!r}")
+    return int(text)
+
+
+# -------------------------------------------------------------------------------------------- in a daemon
+
+
+def _remote_report(invocation: Invocation) -> Document:
+    fields = invocation.request_fields()
+    if not any(name in fields for name in ("payload", "run", "last")):
+        name, cases = _case_values(invocation)
+        fields |= {"pipeline": name, "cases": cases}
+    return request(invocation, fields=fields, timeout=None)
+
+
+def _case_values(invocation: Invocation) -> tuple[str, list[JsonValue]]:
+    """The pipeline, and its cases as a request has them. Checked here, where their lines are known."""
+    from ductile.errors import UsageError
+    from ductile.operations.pipeline_test.cases import case_values, find_case_files, read_case_file
+
+    found: dict[str, list[JsonValue]] = {}
+    for path in find_case_files([Path(each) for each in invocation.words("case")]):
+        read_case_file(path)
+        pipeline, cases = case_values(path)
+        found.setdefault(pipeline, []).extend(cases)
+    name = invocation.optional("NAME") or (next(iter(found)) if len(found) == 1 else None)
+    if name is None:
+        raise UsageError("name the pipeline", hint="With --url or --plan, one pipeline is tested at a time.")
+    if name not in found:
+        raise _no_cases(name)
+    return name, found[name]
+
+
+# ------------------------------------------------------------------------------------------------ record
+
+
+def _record(invocation: Invocation) -> CommandResult:
+    from ductile.errors import GoneError
+
+    recorded = _recordings(invocation, record=True)
+    if not recorded["cases"]:
+        reasons = "; ".join(dict.fromkeys(each["reason"] for each in recorded["left_out"]))
+        raise GoneError(f"no run of {recorded['pipeline']} can be recorded: {reasons}")
+    document: JsonObject = {name: recorded[name] for name in ("pipeline", "description", "cases")}
+    written = _checked_text(document)
+    output = invocation.optional("output")
+    data: JsonObject = {"document": document, "left_out": recorded["left_out"], "output": output}
+
+    def note(console: Console) -> str:
+        lines = [f"{console.style('yellow', 'warning:')} {_VERBATIM}"]
+        lines += [f"left out: {printable(each['reason'])}" for each in recorded["left_out"]]
+        return "\n".join(lines)
+
+    if output is None:
+        return CommandResult(data, written.rstrip("\n"), note=note)
+    _write_new(Path(output), written)
+    count = fmt.count(len(recorded["cases"]), "case")
+    return CommandResult(data, f"Wrote {count} to {output}.", note=note)
+
+
+def _checked_text(document: JsonObject) -> str:
+    """The file of cases as text, which reads as what it was written from."""
+    from ductile.errors import ConfigError, RefusedError
+    from ductile.operations.pipeline_test.cases import read_case_text, read_case_values
+    from ductile.struct import replace
+
+    # Such characters are only in quotes, where YAML reads the escape.
+    shown = re.sub(_NOT_IN_YAML, lambda found: f"\\u{ord(found[0]):04x}", fmt.to_yaml(document))
+    text = f"# {_VERBATIM}\n{shown}\n"
+    name, cases = document["pipeline"], document["cases"]
+    expected = read_case_values(str(name), cases if isinstance(cases, list) else [])
+    try:
+        read = read_case_text(text, "the recorded case")
+        if tuple(replace(case, location=None) for case in read) == expected:
+            return text
+    except ConfigError:
+        pass
+    raise RefusedError("the run cannot be written as YAML", hint="Use --run to test it without a file.")
+
+
+def _write_new(path: Path, text: str) -> None:
+    """Write a file that only its owner may read. Raises for one that exists."""
+    from ductile.errors import ConflictError, file_error
+
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError:
+        raise ConflictError(f"{path} exists already", hint="Choose another name, or remove it.") from None
+    except OSError as error:
+        raise file_error(f"{path} cannot be written", error) from None
+
+
+# ---------------------------------------------------------------------------------------------- for people
+
+
+def _render(found: Document, console: Console, *, verbose: bool) -> str:
+    cases = found["cases"]
+    lines: list[str] = []
+    for case in cases:
+        lines += _case_lines(case, console, with_steps=verbose or len(cases) == 1)
+    for each in found["left_out"]:
+        lines.append(f"left out {fmt.short_id(each['job_id'], console)}: {printable(each['reason'])}")
+    if len(cases) != 1:
+        passed, failed = found["counts"]["passed"], found["counts"]["failed"]
+        word = console.style("green", "ok:") if found["passed"] else console.style("red", "failed:")
+        lines.append(f"{word} {fmt.count(passed + failed, 'case')}, {passed} as expected, {failed} not")
+    return "\n".join(lines)
+
+
+def _case_lines(case: Document, console: Console, *, with_steps: bool) -> list[str]:
+    word = console.style("green", "ok:") if case["passed"] else console.style("red", "failed:")
+    where = f"  {console.path(case['location'])}" if case["location"] else ""
+    lines = [f"{word} {printable(case['name'])}{where}"]
+    for difference in case["differences"]:
+        lines += [f"  {line}" for line in _difference_lines(difference)]
+    if case["other_input"]:
+        steps = ", ".join(map(printable, case["other_input"]))
+        lines.append(f"  responses of another input were used: {steps}")
+    if not with_steps:
+        return lines
+    if case["status"] is not None:
+        error = "" if case["error"] is None else f": {printable(case['error'])}"
+        lines.append(f"  the run: {case['status']}{error}")
+    if case["steps"]:
+        lines += ["", console.table(("STEP", "RUNS", "OUTCOME", "INPUT"), _rows(case), prose=True), ""]
+    lines += [f"  would start {printable(each)}" for each in case["would_start"]]
+    lines += [f"  dropped: {printable(each)}" for each in case["dropped_events"]]
+    if case["synthetic"]:
+        lines.append(f"  synthetic responses: {', '.join(map(printable, case['synthetic']))}")
+    if case["status"] not in (None, "not_started"):
+        lines.append(f"  result: {_short(case['result'])}")
+    return lines
+
+
+def _rows(case: Document) -> list[tuple[str, ...]]:
+    """A row for each job, and one for each step without jobs, with the reason in place of the input."""
+    rows: list[tuple[str, ...]] = []
+    for step in case["steps"]:
+        target = step["does"] or "-"
+        if not step["jobs"]:
+            rows.append((step["step"], target, step["outcome"], step["because"] or ""))
+        for job in step["jobs"]:
+            given = _short(job["payload"])
+            if job["context"]:
+                given += f" with {_short(job['context'])}"
+            if job["error"]:
+                given += f" → {job['error']}"
+            tries = f" ({job['attempts']} attempts)" if job["attempts"] > 1 else ""
+            rows.append((step["step"], target, job["outcome"] + tries, given))
+    return rows
+
+
+def _short(value: object) -> str:
+    text = fmt.to_json(value)
+    return printable(text if len(text) <= _MAX_INPUT else f"{text[: _MAX_INPUT - 1]}…")
+
+
+def _difference_lines(difference: Document) -> list[str]:
+    path, because = printable(difference["path"]), difference["because"]
+    expected, actual = difference["expected"], difference["actual"]
+    if expected is None and actual is None:
+        lines = [f"{path}: {printable(because or 'it differs')}"]
+        because = None
+    elif expected is None:
+        lines = [f"{path}: not expected, but is {printable(actual)}"]
+    elif actual is None:
+        lines = [f"{path}: expected {printable(expected)}, there is none"]
+    else:
+        lines = [f"{path}: expected {printable(expected)}, is {printable(actual)}"]
+    lines += [f"  {printable(each)}" for each in (because, difference["hint"]) if each]
+    return lines

@@ -1,0 +1,342 @@
+"""What became of a run, step by step, and its comparison with what was expected. Pure.
+
+A simulated run and a recorded one are described by the same function, so that they can be compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from ductile.core.expressions.paths import MISSING, Missing
+from ductile.core.jobs.model import Job, JobReason, JobStatus
+from ductile.core.json import JsonObject, JsonValue
+from ductile.core.json_differences import Path, compare_values
+from ductile.core.runs.graph import Graph, Node, UseNode
+from ductile.core.suggest import did_you_mean
+from ductile.struct import DescribedEnum, Value, field
+
+#: A step that ended for one of these did not run: it could not be created from its input.
+NOT_CREATED = frozenset({JobReason.BAD_TEMPLATE, JobReason.BAD_BAGGAGE, JobReason.BAD_CONDITION})
+
+
+class RunStatus(DescribedEnum):
+    SUCCEEDED = "succeeded", "No step failed."
+    FAILED = "failed", "Steps failed, and none of its ends succeeded."
+    PARTIAL_SUCCESS = "partial_success", "Some of its ends succeeded and others failed."
+    NOT_STARTED = "not_started", "The `if` of the pipeline does not hold."
+
+
+class StepEnd(DescribedEnum):
+    SUCCEEDED = "succeeded", "It ran and succeeded, each time."
+    FAILED = "failed", "It ran and failed, at least once."
+    NOT_MADE = "not_made", "Its `if`, `with` or `baggage` could not be evaluated, at least once."
+    BYPASSED = "bypassed", "Its `if` was false, and it did not run."
+    ENTERED = "entered", "Of `steps`, `call` and `split`: a step inside was reached."
+    NOT_REACHED = "not_reached", "The run did not come to it."
+
+
+class ObservedJob(Value):
+    """One run of a step. Payload and context are those that it was given."""
+
+    outcome: StepEnd
+    payload: JsonObject
+    context: JsonObject
+    attempts: int
+    reason: JobReason
+    error: str | None
+
+
+class ObservedStep(Value):
+    outcome: StepEnd
+    jobs: tuple[ObservedJob, ...] = ()
+    #: Why it was bypassed, each time.
+    bypasses: tuple[str, ...] = ()
+    #: Why it could not be created.
+    errors: tuple[str, ...] = ()
+
+    @property
+    def cause(self) -> str | None:
+        """Why it did not run, or why it failed."""
+        failed = (job.error for job in self.jobs if job.outcome is not StepEnd.SUCCEEDED)
+        return next(iter((*self.errors, *(error for error in failed if error), *self.bypasses)), None)
+
+
+class ObservedRun(Value):
+    status: RunStatus
+    error: str | None = None
+    result: JsonValue = None
+    #: Every step of the pipeline by its path, in the order of the pipeline.
+    steps: Mapping[str, ObservedStep] = field(default_factory=dict)
+    #: The paths of the jobs in the order in which they first ran.
+    order: tuple[str, ...] = ()
+    starts: tuple[str, ...] = ()
+
+
+class JobRecord(Value):
+    """A job of a run with what it was given."""
+
+    job: Job
+    payload: JsonObject
+    context: JsonObject
+
+
+def observe_steps(
+    graph: Graph, records: Sequence[JobRecord], notes: Iterable[JsonObject]
+) -> Mapping[str, ObservedStep]:
+    """Return what became of each step. `notes` are the ledger's entries about the run."""
+    jobs: dict[str, list[ObservedJob]] = {}
+    for record in records:
+        jobs.setdefault(record.job.step_path or "", []).append(_observe_job(record))
+    bypasses: dict[str, list[str]] = {}
+    errors: dict[str, list[str]] = {}
+    for note in notes:
+        step = note.get("step")
+        if isinstance(step, str):
+            kind, key = (errors, "error") if "error" in note else (bypasses, "explanation")
+            kind.setdefault(step, []).append(str(note.get(key)))
+    reached = {*jobs, *bypasses, *errors}
+    return {
+        node.path: _observe_step(
+            node,
+            tuple(jobs.get(node.path, ())),
+            tuple(bypasses.get(node.path, ())),
+            tuple(errors.get(node.path, ())),
+            is_entered=any(path.startswith(f"{node.path}/") for path in reached),
+        )
+        for node in sorted(graph.nodes.values(), key=lambda node: node.position)
+    }
+
+
+def _observe_job(record: JobRecord) -> ObservedJob:
+    job = record.job
+    outcome = StepEnd.FAILED
+    if job.status is JobStatus.SUCCEEDED:
+        outcome = StepEnd.SUCCEEDED
+    elif job.reason in NOT_CREATED:
+        outcome = StepEnd.NOT_MADE
+    return ObservedJob(
+        outcome=outcome,
+        payload=record.payload,
+        context=record.context,
+        attempts=job.attempt,
+        reason=job.reason,
+        error=job.last_error,
+    )
+
+
+def _observe_step(
+    node: Node,
+    jobs: tuple[ObservedJob, ...],
+    bypasses: tuple[str, ...],
+    errors: tuple[str, ...],
+    *,
+    is_entered: bool,
+) -> ObservedStep:
+    outcomes = {job.outcome for job in jobs} | ({StepEnd.NOT_MADE} if errors else set())
+    outcome = StepEnd.NOT_REACHED
+    for worst in (StepEnd.FAILED, StepEnd.NOT_MADE, StepEnd.SUCCEEDED):
+        if worst in outcomes:
+            outcome = worst
+            break
+    else:
+        if is_entered and not isinstance(node, UseNode):
+            outcome = StepEnd.ENTERED
+        elif bypasses:
+            outcome = StepEnd.BYPASSED
+    return ObservedStep(outcome=outcome, jobs=jobs, bypasses=bypasses, errors=errors)
+
+
+def status_of_run(job: Job) -> RunStatus:
+    """Return how an ended run is called."""
+    if job.status is JobStatus.SUCCEEDED:
+        return RunStatus.SUCCEEDED
+    return RunStatus.PARTIAL_SUCCESS if job.reason is JobReason.PARTIAL_SUCCESS else RunStatus.FAILED
+
+
+# ------------------------------------------------------------------------------------------ expectations
+
+
+class JobExpectation(Value):
+    """What one run of a step has to be. What is None is not compared."""
+
+    outcome: StepEnd | None = None
+    payload: JsonObject | None = None
+    context: JsonObject | None = None
+    attempts: int | None = None
+    error: str | None = None
+
+
+class StepExpectation(JobExpectation):
+    times: int | None = None
+    occurrences: tuple[JobExpectation, ...] | None = None
+
+
+class RunExpectation(Value):
+    """What a run has to be. What is None, or MISSING, is not compared."""
+
+    status: RunStatus | None = None
+    result: JsonValue | Missing = MISSING
+    error: str | None = None
+    steps: Mapping[str, StepExpectation] = field(default_factory=dict)
+    order: tuple[str, ...] | None = None
+    starts: tuple[str, ...] | None = None
+
+
+class RunDifference(Value):
+    """Something that is not as expected. MISSING where there is no value."""
+
+    path: Path
+    expected: JsonValue | Missing
+    actual: JsonValue | Missing
+    #: The comparison that decided, or the error.
+    because: str | None = None
+    hint: str | None = None
+
+
+def compare_run(
+    expected: RunExpectation, observed: ObservedRun, ignore: Sequence[Path] = ()
+) -> tuple[RunDifference, ...]:
+    """Return what is not as expected, in the order of the expectation."""
+    return tuple(_compare_run(expected, observed, ignore))
+
+
+def _compare_run(
+    expected: RunExpectation, observed: ObservedRun, ignore: Sequence[Path]
+) -> Iterator[RunDifference]:
+    if expected.status not in (None, observed.status):
+        yield _differ(("status",), expected.status, observed.status, because=observed.error)
+    if expected.error is not None and expected.error not in (observed.error or ""):
+        yield _differ(("error",), expected.error, observed.error)
+    if expected.result is not MISSING:
+        yield from _compare_values(("result",), expected.result, observed.result, ignore)
+    for path, step in expected.steps.items():
+        found = observed.steps.get(path)
+        if found is None:
+            if observed.status is not RunStatus.NOT_STARTED:
+                yield unknown_step(("steps", path), path, observed.steps)
+        else:
+            yield from _compare_step(("steps", path), step, found, ignore, observed.error)
+    if expected.order not in (None, observed.order):
+        yield _differ(("order",), [*(expected.order or ())], [*observed.order])
+    if expected.starts is not None and sorted(expected.starts) != sorted(observed.starts):
+        yield _differ(("starts",), sorted(expected.starts), sorted(observed.starts))
+
+
+def unknown_step(path: Path, name: str, known: Iterable[str]) -> RunDifference:
+    """Return that the pipeline has no such step, with the one that was probably meant."""
+    paths = [*known]
+    ends = [each for each in paths if each.endswith(f"/{name}")]
+    hint = f"did you mean {ends[0]}?" if len(ends) == 1 else did_you_mean(name, paths)
+    return RunDifference(
+        path=path,
+        expected=MISSING,
+        actual=MISSING,
+        because="the pipeline has no such step",
+        hint=hint or f"its steps are {', '.join(paths)}",
+    )
+
+
+def _compare_step(
+    path: Path,
+    expected: StepExpectation,
+    found: ObservedStep,
+    ignore: Sequence[Path],
+    run_error: str | None,
+) -> Iterator[RunDifference]:
+    cause = found.cause
+    if found.outcome is StepEnd.NOT_REACHED:
+        cause = run_error or "the run did not come to it"
+    if expected.outcome not in (None, found.outcome):
+        yield _differ((*path, "outcome"), expected.outcome, found.outcome, because=cause)
+    if expected.times not in (None, len(found.jobs)):
+        yield _differ((*path, "times"), expected.times, len(found.jobs), because=cause)
+    numbered = len(found.jobs) > 1
+    for number, job in enumerate(found.jobs, start=1):
+        inner = (*path, str(number)) if numbered else path
+        yield from _compare_job(inner, expected, job, ignore, with_outcome=False)
+    if not found.jobs and (expected.payload is not None or expected.context is not None):
+        key = "payload" if expected.payload is not None else "context"
+        if expected.outcome in (None, found.outcome):
+            value = getattr(expected, key)
+            yield _differ((*path, key), value, MISSING, because=cause)
+    if expected.occurrences is not None:
+        yield from _compare_occurrences((*path, "occurrences"), expected.occurrences, found, ignore)
+
+
+def _compare_occurrences(
+    path: Path, expected: Sequence[JobExpectation], found: ObservedStep, ignore: Sequence[Path]
+) -> Iterator[RunDifference]:
+    """Compare in any order: those that are as expected first, then the others one by one."""
+    jobs = [*found.jobs]
+    rest: list[tuple[int, JobExpectation]] = []
+    for number, each in enumerate(expected, start=1):
+        same = next((job for job in jobs if not any(_compare_job((), each, job, ignore))), None)
+        if same is None:
+            rest.append((number, each))
+        else:
+            jobs.remove(same)
+    for (number, each), job in zip(rest, jobs, strict=False):
+        yield from _compare_job((*path, str(number)), each, job, ignore)
+    if len(expected) != len(found.jobs):
+        yield _differ(path, len(expected), len(found.jobs), because=found.cause)
+
+
+def _compare_job(
+    path: Path,
+    expected: JobExpectation,
+    job: ObservedJob,
+    ignore: Sequence[Path],
+    *,
+    with_outcome: bool = True,
+) -> Iterator[RunDifference]:
+    if with_outcome and expected.outcome not in (None, job.outcome):
+        yield _differ((*path, "outcome"), expected.outcome, job.outcome, because=job.error)
+    if expected.payload is not None:
+        yield from _compare_values((*path, "payload"), expected.payload, job.payload, ignore)
+    if expected.context is not None:
+        yield from _compare_values((*path, "context"), expected.context, job.context, ignore)
+    if expected.attempts not in (None, job.attempts):
+        yield _differ((*path, "attempts"), expected.attempts, job.attempts, because=job.error)
+    if expected.error is not None and expected.error not in (job.error or ""):
+        yield _differ((*path, "error"), expected.error, job.error)
+
+
+def _compare_values(
+    path: Path, expected: JsonValue, actual: JsonValue, ignore: Sequence[Path]
+) -> Iterator[RunDifference]:
+    name = path[-1]
+    below = [pattern[1:] for pattern in ignore if pattern[0] == name]
+    for each in compare_values(expected, actual, below):
+        yield RunDifference(path=(*path, *each.path), expected=each.before, actual=each.now)
+
+
+def _differ(path: Path, expected: Any, actual: Any, *, because: str | None = None) -> RunDifference:
+    return RunDifference(path=path, expected=expected, actual=actual, because=because)
+
+
+def expectation_of(observed: ObservedRun) -> RunExpectation:
+    """Return the expectation that a run goes as this one did."""
+    return RunExpectation(
+        status=observed.status,
+        result=observed.result,
+        steps={
+            path: _step_expectation(step)
+            for path, step in observed.steps.items()
+            if step.outcome is not StepEnd.ENTERED
+        },
+    )
+
+
+def _step_expectation(step: ObservedStep) -> StepExpectation:
+    if len(step.jobs) <= 1:
+        job = step.jobs[0] if step.jobs else None
+        return StepExpectation(
+            outcome=step.outcome,
+            payload=None if job is None else job.payload,
+            context=None if job is None else job.context,
+        )
+    occurrences = tuple(
+        JobExpectation(outcome=job.outcome, payload=job.payload, context=job.context) for job in step.jobs
+    )
+    return StepExpectation(outcome=step.outcome, occurrences=occurrences)

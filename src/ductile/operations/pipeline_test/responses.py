@@ -1,0 +1,170 @@
+"""The responses of a case as outcomes, by the functions that read the output of real processes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+
+from msgspec import UNSET
+
+from ductile.config.schema.pipeline_cases import CaseOccurrence, CaseResponse, CaseStep
+from ductile.config.snapshot import Snapshot
+from ductile.core.expressions.paths import MISSING
+from ductile.core.jobs.model import Evidence, Failed, Job, JobReason, Outcome, OutputFormat
+from ductile.core.json import JsonObject, JsonValue
+from ductile.core.json_differences import compare_values
+from ductile.core.runs.expectations import RunDifference
+from ductile.core.runs.graph import Graph
+from ductile.core.runs.simulation import SimulatedExecution
+from ductile.core.scripts import Script
+from ductile.engine.launches import RunnablePlugin, find_runnable
+from ductile.operations.pipeline_test.cases import has_response
+from ductile.protocol.manifest.model import Command
+from ductile.runner.interpret import interpret
+from ductile.runner.port import DeadlinePassed, Exited, ExitStatus, ProcessOutput
+
+_SUCCESS = CaseStep()
+
+
+class ResponseBook:
+    """The responses of the steps of one run. It keeps which were used, and what had to be assumed."""
+
+    def __init__(self, snapshot: Snapshot, graph: Graph, steps: Mapping[str, CaseStep]) -> None:
+        self._snapshot, self._graph, self._steps = snapshot, graph, steps
+        self._chosen: dict[str, CaseStep | CaseOccurrence] = {}
+        self._unused = {path: [*step.occurrences] for path, step in steps.items()}
+        self._executions: dict[str, int] = {}
+        #: Steps that succeeded with a synthetic response.
+        self.synthetic: dict[str, None] = {}
+        #: Steps whose recorded response was to another input.
+        self.other_input: dict[str, None] = {}
+        self.differences: list[RunDifference] = []
+
+    def respond(self, execution: SimulatedExecution) -> Outcome:
+        job = execution.job
+        found = find_runnable(self._snapshot, job.plugin, job.command)
+        if not isinstance(found, RunnablePlugin):
+            return found
+        if job.id not in self._chosen:
+            self._chosen[job.id] = self._choose(execution)
+        chosen, number = self._chosen[job.id], self._executions.get(job.id, 0)
+        self._executions[job.id] = number + 1
+        response: CaseResponse = chosen
+        if chosen.attempts:
+            response = chosen.attempts[min(number, len(chosen.attempts) - 1)]
+        if not has_response(response):
+            self.synthetic[job.step_path or ""] = None
+        command = found.installed.manifest.commands[job.command]
+        step = self._graph.step(job.step_path)
+        timeout = found.plugin.timeout_for(job.command)
+        if step is not None and step.timeout is not None:
+            timeout = timedelta(seconds=step.timeout)
+        return outcome_of(response, job, command, found.installed.script, timeout)
+
+    def _choose(self, execution: SimulatedExecution) -> CaseStep | CaseOccurrence:
+        """Return the entry for this run of the step: the first unused one that is for its input.
+
+        If all are for other inputs, the first unused one.
+        """
+        path = execution.job.step_path or ""
+        step = self._steps.get(path, _SUCCESS)
+        if not step.occurrences:
+            return step
+        unused = self._unused[path]
+        if not unused:
+            count = len(step.occurrences)
+            self.differences.append(
+                RunDifference(
+                    path=("steps", path),
+                    expected=count,
+                    actual=MISSING,
+                    because=f"it ran more often than the case has responses for, which is {count}",
+                    hint="add an entry to its occurrences",
+                )
+            )
+            return _SUCCESS
+        payload = execution.payload
+        fits = [each for each in unused if each.given is not None and _is_for(each, payload)]
+        # An entry for exactly this payload comes before one for a part of it.
+        fits.sort(key=lambda each: len(each.given or {}) != len(payload))
+        chosen = next(iter((*fits, *(each for each in unused if each.given is None))), None)
+        if chosen is None:
+            self.other_input[path] = None
+            chosen = unused[0]
+        # By identity: equal entries are for one run each.
+        self._unused[path] = [each for each in unused if each is not chosen]
+        return chosen
+
+
+def _is_for(occurrence: CaseOccurrence, payload: JsonObject) -> bool:
+    given = dict(occurrence.given or {})
+    return not compare_values(given, {key: payload[key] for key in given if key in payload})
+
+
+def outcome_of(
+    response: CaseResponse, job: Job, command: Command, script: Script | None, timeout: timedelta
+) -> Outcome:
+    """Return the outcome of an execution that ends with the response."""
+    if response.reason is not None and response.error is not None:
+        stdout = json.dumps(_printed_by(response, job, command))
+        return Failed(
+            reason=JobReason(response.reason),
+            error=response.error,
+            permanent=not response.retry,
+            evidence=Evidence(stdout=stdout, exit_code=1),
+        )
+    is_script = script is not None and script.output is not OutputFormat.PROTOCOL
+    status, stderr = response.exit, response.stderr or ""
+    if response.exit is not None or response.timed_out:
+        stdout = ""
+    elif is_script and response.error is not None:
+        stdout, stderr, status = "", response.error, 1
+    elif is_script and script is not None:
+        result = f"synthetic result of {job.step_path}" if response.result is UNSET else response.result
+        as_text = script.output is OutputFormat.TEXT and isinstance(result, str)
+        stdout = result if as_text and isinstance(result, str) else json.dumps(result)
+    else:
+        stdout = json.dumps(_printed_by(response, job, command))
+    output = ProcessOutput(
+        status=ExitStatus(exit_code=status or 0),
+        stdout=stdout.encode(errors="surrogatepass"),
+        stderr=stderr.encode(errors="surrogatepass"),
+    )
+    if response.timed_out:
+        return interpret(DeadlinePassed(output=output, timeout=timeout), script).outcome
+    return interpret(Exited(output=output), script).outcome
+
+
+def _printed_by(response: CaseResponse, job: Job, command: Command) -> JsonObject:
+    """Return what the plugin would print."""
+    if response.error is not None:
+        printed: JsonObject = {"status": "error", "error": response.error, "retry": response.retry}
+        return printed if response.result is UNSET else {**printed, "result": response.result}
+    result: JsonValue = (
+        f"synthetic result of {job.step_path}" if response.result is UNSET else response.result
+    )
+    events: list[JsonValue] = []
+    for each in response.events:
+        event: JsonObject = {"type": each.type, "payload": dict(each.payload)}
+        if each.dedupe_key is not None:
+            event["dedupe_key"] = each.dedupe_key
+        events.append(event)
+    declared = command.emits[0] if len(command.emits) == 1 else None
+    if not has_response(response) and declared is not None and "*" not in declared.type:
+        # The manifest says what it emits, so that later steps find the values in their payload.
+        events.append({"type": declared.type, "payload": _synthetic_payload(declared.values)})
+    return {"status": "ok", "result": result, "events": events}
+
+
+def _synthetic_payload(names: Sequence[str]) -> JsonObject:
+    """Return a payload with a text for each name that a manifest declares, such as `payload.item.title`."""
+    payload: JsonObject = {}
+    for name in names:
+        *outer, last = name.removeprefix("payload.").split(".")
+        inside: JsonValue = payload
+        for key in outer:
+            inside = inside.setdefault(key, {}) if isinstance(inside, dict) else None
+        if isinstance(inside, dict):
+            inside.setdefault(last, f"synthetic {last}")
+    return payload

@@ -1,0 +1,275 @@
+"""`pipeline test` with the real program: files of cases, past runs, a payload; by CLI, HTTP and MCP."""
+
+from __future__ import annotations
+
+import json
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from builders.daemons import Place, a_daemon
+from builders.flows import a_flow_place
+from builders.http import Api, an_api, token_for
+from builders.mcp import an_agent
+
+PIPELINES = """\
+pipelines:
+  - name: order
+    on: order.placed
+    steps:
+      - {id: make, uses: work, baggage: {kept: payload.who}}
+      - id: both
+        split:
+          - {id: left, uses: twice}
+          - {id: right, uses: broken, if: {path: payload.total, op: gte, value: 100}}
+        join: always
+      - {id: end, uses: plain, with: {to: "{context.kept}", right: "{payload.branches.right.status}"}}
+  - {name: other, steps: [{id: only, uses: plain}]}
+"""
+SMALL = '{"who": "Ada", "total": 35}'
+LARGE = '{"who": "Bob", "total": 135}'
+CHANGE = ("value: 100}", "value: 30}")
+
+
+def edit(place: Place, old: str, new: str) -> None:
+    text = place.config.read_text()
+    assert old in text
+    place.config.write_text(text.replace(old, new))
+
+
+@pytest.fixture(scope="module")
+def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
+    """A daemon with two past runs of `order`, the second with a failed branch."""
+    place = a_flow_place(tmp_path_factory.mktemp("flow"), PIPELINES)
+    with an_api(place) as running:
+        for payload in (SMALL, LARGE):
+            place.ductile("pipeline", "run", "order", "--payload", payload)
+        yield running
+
+
+@pytest.fixture
+def edited(api: Api) -> Iterator[Place]:
+    """The same place with an edit on disk that is neither sealed nor loaded."""
+    before = api.place.config.read_text()
+    edit(api.place, *CHANGE)
+    yield api.place
+    api.place.config.write_text(before)
+
+
+def report(place: Place, *words: str, status: int = 0) -> dict[str, Any]:
+    return place.said("pipeline", "test", *words, status=status)
+
+
+def differences(case: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
+    return {each["path"]: (each["expected"], each["actual"]) for each in case["differences"]}
+
+
+def test_past_runs_go_as_they_went(api: Api) -> None:
+    found = report(api.place, "order", "--last", "5")
+    assert (found["passed"], found["counts"]) == (True, {"passed": 2, "failed": 0})
+    assert [case["status"] for case in found["cases"]] == ["partial_success", "succeeded"]
+    assert found["left_out"] == []
+    newest = found["cases"][0]
+    assert newest["order"] == ["make", "both/left", "both/right", "end"]
+    assert newest["synthetic"] == newest["other_input"] == []
+
+
+def test_an_edit_shows_what_would_go_differently(edited: Place) -> None:
+    """The comparison that decided is named. A step that did not run then has a synthetic response."""
+    found = report(edited, "order", "--last", "5", status=1)
+    assert found["counts"] == {"passed": 1, "failed": 1}
+    (case,) = (each for each in found["cases"] if not each["passed"])
+    assert differences(case) == {
+        "steps.both/right.outcome": ('"bypassed"', '"succeeded"'),
+        "steps.end.payload.right": ('"skipped"', '"succeeded"'),
+    }
+    assert case["synthetic"] == ["both/right"]
+    assert case["other_input"] == ["end"]
+    said = edited.ductile("pipeline", "test", "order", "--run", case["job_id"])
+    assert said.status == 1
+    assert 'steps.end.payload.right: expected "skipped", is "succeeded"' in said.out
+
+
+def test_a_recorded_run_is_a_case_in_a_file(api: Api, tmp_path: Path) -> None:
+    """Only its owner may read it, it says that nothing is masked, and it is not written over."""
+    file = tmp_path / "order.yaml"
+    said = api.place.ductile("pipeline", "test", "order", "--record", "last", "--output", str(file))
+    assert said.status == 0, said
+    assert "without masks" in said.err
+    assert "without masks" in file.read_text()
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    found = report(api.place, "--case", str(file))
+    assert (found["passed"], len(found["cases"])) == (True, 1)
+    assert found["cases"][0]["location"].startswith(f"{file}:")
+    again = api.place.said("pipeline", "test", "order", "--record", "last", "--output", str(file), status=1)
+    assert again["error"]["code"] == "conflict"
+    file.write_text(file.read_text().replace("outcome: failed", "outcome: succeeded"))
+    (case,) = report(api.place, "order", "--case", str(file), status=1)["cases"]
+    assert case["differences"] == [
+        {
+            "path": "steps.both/right.outcome",
+            "expected": '"succeeded"',
+            "actual": '"failed"',
+            "because": "it is broken",
+            "hint": None,
+        }
+    ]
+    several = tmp_path / "several.yaml"
+    api.place.ductile("pipeline", "test", "order", "--record", "last", "--last", "2", "-o", str(several))
+    assert report(api.place, "--case", str(several))["counts"] == {"passed": 2, "failed": 0}
+
+
+def test_a_directory_of_cases_is_run_as_in_a_build(api: Api) -> None:
+    """All of them, those of one pipeline; files in `tests` beside the configuration need not be named."""
+    usual = api.place.directory / "demo" / "tests"
+    usual.mkdir()
+    case: dict[str, Any] = {"name": "one", "expect": {"steps": {"only": {"outcome": "succeeded"}}}}
+    (usual / "other.json").write_text(json.dumps({"pipeline": "other", "cases": [case]}))
+    case["expect"] = {"steps": {"end": {"times": 1}, "ende": {}}}
+    (usual / "order.yaml").write_text(json.dumps({"pipeline": "order", "cases": [case]}))
+    try:
+        assert report(api.place, status=1)["counts"] == {"passed": 1, "failed": 1}
+        assert report(api.place, "other")["counts"] == {"passed": 1, "failed": 0}
+        named = api.place.ductile("pipeline", "test", "--case", str(usual / "order.yaml"))
+        assert named.status == 1
+        assert "did you mean end?" in named.out
+        # The dry run of a step without its input: nothing to claim.
+        assert "no payload.who" in named.out
+        (usual / "order.yaml").write_text('{"pipeline": "ordr", "cases": [{"name": "x", "start": 1}]}')
+        wrong = report(api.place, status=78)
+        (problem,) = wrong["error"]["details"]["problems"]
+        assert (problem["key"], problem["line"]) == ("cases[0].start", 1)
+        (usual / "order.yaml").write_text('{"pipeline": "ordr", "cases": [{"name": "x"}]}')
+        (problem,) = report(api.place, status=78)["error"]["details"]["problems"]
+        assert problem["hint"] == "did you mean order?"
+    finally:
+        for each in usual.iterdir():
+            each.unlink()
+        usual.rmdir()
+
+
+def test_a_payload_shows_the_path_with_each_input(api: Api) -> None:
+    """Every step succeeds with a synthetic response, and nothing is run or stored."""
+    before = api.place.said("event", "tail")["highest"]
+    said = api.place.ductile("pipeline", "test", "order", "--payload", SMALL)
+    assert said.status == 0
+    assert "synthetic responses: make, both/left" in said.out
+    (case,) = report(api.place, "order", "--payload", SMALL)["cases"]
+    steps = {step["step"]: step for step in case["steps"]}
+    assert steps["both/right"]["outcome"] == "bypassed"
+    assert "there is no payload.total" in steps["both/right"]["because"]
+    assert steps["end"]["jobs"][0]["payload"] == {"to": "Ada", "right": "skipped"}
+    assert steps["end"]["jobs"][0]["context"] == {"kept": "Ada"}
+    assert api.place.said("event", "tail")["highest"] == before
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("order", "--payload", "{}", "--last", "1"), "exclude each other"),
+        (("--last", "1"), "needs the name of a pipeline"),
+        (("order", "--output", "x"), "only with --record"),
+        (("order", "--last", "many"), "whole number"),
+        (("ordr", "--payload", "{}"), "there is no pipeline ordr"),
+        (("order", "--run", "ffffffff"), "there is no job"),
+        (("other", "--run", "last:order"), "is a run of order"),
+        (("other", "--last", "1"), "there is no run of other"),
+        (("order",), "there is no case for order"),
+        (("--case", "absent.yaml"), "there is no file"),
+    ],
+)
+def test_a_mistake_is_named(api: Api, words: tuple[str, ...], message: str) -> None:
+    ran = api.place.ductile("pipeline", "test", *words, "--json")
+    assert ran.status in (1, 2)
+    assert message in json.loads(ran.out)["error"]["message"]
+
+
+def test_over_http_by_reading_scopes(api: Api, edited: Place) -> None:
+    """The files on disk are tested. Past runs need the right to read jobs besides that to read the system."""
+    path = "/pipeline/order/test"
+    reads = {"Authorization": f"Bearer {token_for('system:ro')}"}
+    dry = api.post(path, {"payload": json.loads(SMALL)}, status=200, headers=reads)
+    assert (dry["passed"], dry["cases"][0]["order"]) == (True, ["make", "both/left", "end"])
+    responses = {"make": {"events": [{"type": "made", "payload": {"total": 35}}]}}
+    case = {"name": "one", "start": {"payload": json.loads(SMALL)}, "steps": responses}
+    case["expect"] = {"steps": {"both/right": {"outcome": "bypassed"}}}
+    found = api.post(path, {"cases": [case]}, status=200, headers=reads)
+    assert not found["passed"]  # by the edit, in which 35 is enough
+    api.post(path, {"last": 2}, status=403, headers=reads)
+    assert api.post(path, {"last": 2}, status=200)["counts"] == {"passed": 1, "failed": 1}
+    jobs = token_for("jobs:ro")
+    api.post(path, {"payload": {}}, status=403, headers={"Authorization": f"Bearer {jobs}"})
+    recorded = api.get("/pipeline/order/cases?last=5", token=jobs)
+    assert len(recorded["cases"]) == len(recorded["runs"]) == 2
+    again = api.post(path, {"cases": recorded["cases"]}, status=200)
+    assert again["counts"] == {"passed": 1, "failed": 1}
+    for body, status in (
+        ({"cases": [{"name": 1}], "last": 1}, 422),
+        ({"cases": [{}]}, 422),
+        ({"cases": 1}, 422),
+        ({"plan": "absent"}, 404),
+        ({"run": "ffffffff"}, 404),
+    ):
+        api.post(path, body, status=status)
+    (problem,) = api.post(path, {"cases": [{"name": "x", "strt": {}}]}, status=422)["error"]["details"][
+        "problems"
+    ]
+    assert (problem["key"], problem["hint"]) == ("cases[0].strt", "did you mean start?")
+
+
+async def test_an_agent_tests_a_plan_before_it_applies_it(api: Api) -> None:
+    """The tool is read-only, and its answer small: steps only where something differs."""
+    async with an_agent(api.place) as agent:
+        tool = (await agent.tools())["pipeline_test"]
+        assert tool.annotations.read_only_hint
+        unchanged = await agent.call("pipeline_test", pipeline="order", last=5)
+        assert unchanged["passed"]
+        assert not any("steps" in case for case in unchanged["cases"])
+        key = "pipelines[0].steps[1].split[1].if.value"
+        planned = await agent.call("config_plan", set={key: 30})
+        found = await agent.call("pipeline_test", pipeline="order", last=5, plan=planned["plan"])
+        assert found["counts"] == {"passed": 1, "failed": 1}
+        (case,) = (each for each in found["cases"] if not each["passed"])
+        assert [each["path"] for each in case["differences"]] == [
+            "steps.both/right.outcome",
+            "steps.end.payload.right",
+        ]
+        dry = await agent.call("pipeline_test", pipeline="order", payload=json.loads(SMALL))
+        assert dry["cases"][0]["order"] == ["make", "both/left", "end"]
+        error = await agent.refused("pipeline_test", pipeline="ordr")
+        assert error["hint"] == "did you mean order?"
+
+
+def test_without_a_daemon(tmp_path: Path) -> None:
+    """Also with an edit that is not sealed, which the daemon would refuse to start with."""
+    place = a_flow_place(tmp_path, PIPELINES)
+    assert place.ductile("config", "lock").status == 0
+    assert place.ductile("pipeline", "run", "order", "--payload", SMALL).status == 0
+    assert report(place, "order", "--last", "1")["passed"]
+    candidate = tmp_path / "candidate.yaml"
+    candidate.write_text(place.config.read_text())
+    edit(place, *CHANGE)
+    assert report(place, "order", "--run", "last", status=1)["counts"] == {"passed": 0, "failed": 1}
+    # The runs are those of the store of --config, the pipeline that of the candidate.
+    (place.directory / "demo" / "candidate.yaml").write_text(candidate.read_text())
+    words = ("order", "--run", "last", "--candidate", str(place.directory / "demo" / "candidate.yaml"))
+    assert report(place, *words)["passed"]
+
+
+def test_what_cannot_be_recorded_is_refused(tmp_path: Path) -> None:
+    """A run that has not ended, one that was cancelled, and one that began in the middle."""
+    place = a_flow_place(tmp_path, PIPELINES.replace("uses: twice", "uses: gated"))
+    assert place.ductile("config", "lock").status == 0
+    with a_daemon(place):
+        run = place.said("pipeline", "run", "order", "--payload", SMALL, "--no-wait")["job_id"]
+        going = report(place, "order", "--record", run, status=1)["error"]
+        assert "has not ended" in going["message"]
+        place.ductile("job", "cancel", run)
+        place.ductile("job", "wait", run)
+        cancelled = report(place, "order", "--run", run, status=1)["error"]
+        assert "what its steps would have responded is not known" in cancelled["message"]
+        listed = report(place, "order", "--last", "3", status=1)
+        assert [each["job_id"] for each in listed["left_out"]] == [run]
