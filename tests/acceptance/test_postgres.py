@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from builders.daemons import Daemon, Place, a_daemon, a_place, answering
-from builders.postgres import server_url, store_url, with_password
+from builders.postgres import server_url, start_pooler, store_url, with_password
 from builders.terminal import Terminal
 from ductile.config.snapshot import describe_server
 
@@ -137,6 +137,22 @@ def test_a_start_without_a_usable_server_says_why(
         assert "hint: " in ran.err
         assert PASSWORD not in ran.out + ran.err
     assert words in place.ductile("doctor").out
+
+
+def test_a_pooler_in_transaction_mode_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    place = a_place(tmp_path)
+    store_url(tmp_path)
+    put_on_postgres(place, store_url(tmp_path, proxied=True))
+    pooler = start_pooler(tmp_path, session_mode=False)
+    try:
+        for command in (("system", "start"), ("job", "list")):
+            ran = place.ductile(*command)
+            assert ran.status == 1, ran
+            assert "a connection pooler in transaction mode" in ran.err
+            assert "pool_mode=session" in ran.err
+        assert "a connection pooler in transaction mode" in place.ductile("doctor").out
+    finally:
+        pooler.close()
 
 
 def test_a_missing_driver_is_named_with_what_to_install(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ import psycopg
 from psycopg import sql
 
 from builders.cut_connections import CuttingProxy
+from builders.poolers import Pooler
 from builders.scratch import scratch_root
 
 #: Both kinds of stores, for tests that have to hold on each.
@@ -95,9 +96,20 @@ def start_proxy(place: Path) -> CuttingProxy:
     # Directories of tests have the same names in every run, and a run that was killed leaves this one.
     rmtree(directory, ignore_errors=True)
     directory.mkdir(mode=0o700)
+    return CuttingProxy(directory, _server_socket())
+
+
+def start_pooler(place: Path, *, session_mode: bool) -> Pooler:
+    """Start a pooler for the stores of this directory, which are then opened `proxied`."""
+    directory = _proxy_directory(place)
+    rmtree(directory, ignore_errors=True)
+    directory.mkdir(mode=0o700)
+    return Pooler(directory, _server_socket(), session_mode=session_mode)
+
+
+def _server_socket() -> Path:
     with psycopg.connect(server_url()) as connection:
-        server = Path(connection.info.host) / f".s.PGSQL.{connection.info.port}"
-    return CuttingProxy(directory, server)
+        return Path(connection.info.host) / f".s.PGSQL.{connection.info.port}"
 
 
 def _proxy_directory(place: Path) -> Path:

@@ -17,6 +17,7 @@ from ductile.store.port import Priority, Store
 from ductile.store.postgres.cluster import PostgresCluster
 from ductile.store.postgres.connection import connect, translate_at_start
 from ductile.store.postgres.migrate import migrate, migrations
+from ductile.store.postgres.poolers import refuse_shared_sessions
 from ductile.store.postgres.read_pool import PostgresReadPool
 from ductile.store.postgres.session import PostgresSession, load_postgres_queries
 from ductile.store.postgres.users import share_store
@@ -109,6 +110,7 @@ def open_postgres_store(url: str, *, clock: Callable[[], datetime], rng: Random)
     queries = load_postgres_queries()
     try:
         with connect(url, application_name="ductile start", answer_seconds=_MIGRATION_SECONDS) as connection:
+            refuse_shared_sessions(connection, url)
             share_store(connection, queries)
             migrate(connection)
             session = PostgresSession(connection, queries, rng, clock())

@@ -30,6 +30,7 @@ from ductile.store.postgres.connection import (
     translate,
 )
 from ductile.store.postgres.notifications import encode_changes
+from ductile.store.postgres.poolers import refuse_shared_sessions
 from ductile.store.postgres.session import PostgresSession
 from ductile.store.postgres.users import share_store
 
@@ -211,6 +212,7 @@ class PostgresWriteConnection:
             self._url, application_name="ductile writer", answer_seconds=WRITE_ANSWER_SECONDS
         )
         try:
+            refuse_shared_sessions(connection, self._url)
             connection.execute(
                 self._queries["limit_idle_transactions"], {"milliseconds": str(IDLE_MILLISECONDS)}
             )
