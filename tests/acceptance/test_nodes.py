@@ -6,7 +6,6 @@ import json
 import signal
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -14,64 +13,10 @@ from typing import Any
 import pytest
 
 from builders.cut_connections import CuttingProxy
-from builders.daemons import PATIENCE, Daemon, Place, a_daemon, a_place, answering
+from builders.daemons import PATIENCE, Daemon, Place, a_daemon, answering
+from builders.nodes import Nodes, a_node, names, submit, two_nodes
 from builders.postgres import start_proxy, store_url
 from builders.terminal import Ran
-
-#: Works until a file appears, which the test makes. Writes a line when it starts.
-WAITER = (
-    '#!/bin/sh\ncat >/dev/null\nif [ "$DUCTILE_COMMAND" != health ]; then\necho started >>{record}\n'
-    "while [ ! -e {go} ]; do sleep 0.05; done\nfi\n"
-    'echo \'{{"status": "ok", "result": "done"}}\'\n'
-)
-
-
-@dataclass(frozen=True)
-class Nodes:
-    """Two nodes: `left` runs all plugins, `right` only `waiter`."""
-
-    directory: Path
-    left: Place
-    right: Place
-
-    @property
-    def go(self) -> Path:
-        return self.directory / "go"
-
-    @property
-    def starts(self) -> int:
-        record = self.directory / "record"
-        return len(record.read_text().splitlines()) if record.exists() else 0
-
-
-def a_node(directory: Path, shared: Path, url: str, service: str) -> Place:
-    directory.mkdir()
-    place = a_place(directory, "  waiter: {timeout: 5m}\n  lefty: {timeout: 5m}\n")
-    for name in ("waiter", "lefty"):
-        place.plugin(name, WAITER.format(record=shared / "record", go=shared / "go"))
-    config = place.config.read_text().replace("service:\n", f"service:\n  tick_interval: 1s\n{service}", 1)
-    place.config.write_text(f"state: {{url: '{url}'}}\n{config}")
-    return place
-
-
-def two_nodes(directory: Path, url_of_right: str | None = None) -> Nodes:
-    url = store_url(directory)
-    return Nodes(
-        directory=directory,
-        left=a_node(directory / "left", directory, url, "  node: left\n  run_only: [echo, lefty, waiter]\n"),
-        right=a_node(
-            directory / "right", directory, url_of_right or url, "  node: right\n  run_only: [waiter]\n"
-        ),
-    )
-
-
-def submit(place: Place, *words: str) -> str:
-    job_id: str = place.said("run", *words, "--no-wait")["job_id"]
-    return job_id
-
-
-def names(place: Place) -> dict[str, Any]:
-    return {node["name"]: node for node in place.said("status")["nodes"]}
 
 
 class Waiting:

@@ -31,6 +31,7 @@ from ductile.core.jobs.model import TERMINAL, Job, NewJob
 from ductile.core.scripts import EXEC_PLUGIN
 from ductile.engine.clock import STORE_RETRY_INTERVAL, STORE_UNAVAILABLE
 from ductile.engine.executor import ResultNotStoredError
+from ductile.engine.membership import node_name
 from ductile.store.model.jobs import ClaimedJob
 from ductile.store.notifier import JobEnded, JobsReady
 from ductile.store.port import Store
@@ -274,10 +275,11 @@ class Dispatcher:
             plugin_caps = {
                 name: plugin.cap for name, plugin in snapshot.plugins.items() if plugin.cap is not None
             }
-            only = (
-                None if self._store.cluster is None else frozenset((*plugins_run_here(snapshot), EXEC_PLUGIN))
-            )
-            self._caps_cache = (snapshot, Caps(workers=snapshot.max_workers, plugins=plugin_caps, only=only))
+            caps = Caps(workers=snapshot.max_workers, plugins=plugin_caps)
+            if self._store.cluster is not None:
+                only = frozenset((*plugins_run_here(snapshot), EXEC_PLUGIN))
+                caps = replace(caps, only=only, node=node_name(snapshot))
+            self._caps_cache = (snapshot, caps)
         caps = self._caps_cache[1]
         paused = dict.fromkeys((*self._init_jobs, *self._paused_plugins), 0)
         return replace(caps, plugins={**caps.plugins, **paused}) if paused else caps

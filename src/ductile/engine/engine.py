@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from ductile import __version__
 from ductile.config.snapshot import Snapshot
 from ductile.core.jobs.model import Job, JobStatus
+from ductile.core.jobs.placement import NodeOffer
 from ductile.engine.clock import STORE_UNAVAILABLE, TimerLoop, sleep
 from ductile.engine.deps import EngineDeps, EngineStatus
 from ductile.engine.dispatcher import Dispatcher, plugins_run_here
@@ -19,7 +20,8 @@ from ductile.engine.executor import Executor
 from ductile.engine.job_signals import JobSignals
 from ductile.engine.live_output import LiveOutput
 from ductile.engine.maintenance import index_forever, prune_forever
-from ductile.engine.membership import Membership, shared_fingerprint, this_machine
+from ductile.engine.membership import Membership, node_name, shared_fingerprint, this_machine
+from ductile.engine.placement import Placer
 from ductile.engine.recovery import recover
 from ductile.engine.reload.drain import Drain
 from ductile.engine.reload.reloader import Reloader
@@ -77,6 +79,7 @@ class Engine:
             wait_for_executions=lambda: self.dispatcher.wait_for_executions(None),
             stop_jobs=self._stop_jobs,
             on_change=self._on_membership_changed,
+            on_heartbeat=lambda heartbeat: self._placer.on_heartbeat(heartbeat),  # noqa: PLW0108 - it is made below
             on_failure=self._fail,
         )
         self._executor = Executor(
@@ -96,6 +99,15 @@ class Engine:
             owner=self._owner,
             on_failure=self._fail,
             may_claim=self.membership.holds_lease,
+        )
+        self._placer = Placer(
+            store,
+            clock,
+            self.snapshot,
+            signals,
+            self.job_signals,
+            own_offer=self._offer,
+            is_leader=self.membership.is_leader,
         )
         self.scheduler = Scheduler(
             store,
@@ -237,6 +249,8 @@ class Engine:
         await recover(
             deps.store, self.snapshot().policy, deps.signals, is_stopping=self._stop_requested.is_set
         )
+        if deps.store.cluster is None:
+            await self._placer.release_all()
 
     async def _serve(self, ready: Callable[[], None]) -> None:
         store, clock = self._deps.store, self._deps.clock
@@ -254,6 +268,7 @@ class Engine:
                 ("webhook sender", self._sender.run()),
                 ("waiters", self.waiters.poll_forever(store, clock)),
                 ("store watch", self._watch_store()),
+                ("placement", self._placer.run()),
             )
         }
         for service in services.values():
@@ -376,17 +391,21 @@ class Engine:
             service.wake()
 
     def _describe_node(self) -> NodeInfo:
-        snapshot, host = self.snapshot(), os.uname().nodename
+        snapshot = self.snapshot()
         return NodeInfo(
             owner=self._owner,
-            name=snapshot.service.node or host,
-            host=host,
+            name=node_name(snapshot),
+            host=os.uname().nodename,
             machine=self._machine,
             version=__version__,
             config=self._shared_fingerprint(snapshot),
             workers=snapshot.max_workers,
             plugins=plugins_run_here(snapshot),
         )
+
+    def _offer(self) -> NodeOffer:
+        snapshot = self.snapshot()
+        return NodeOffer(name=node_name(snapshot), plugins=frozenset(plugins_run_here(snapshot)))
 
     def _shared_fingerprint(self, snapshot: Snapshot) -> str:
         if self._fingerprint is None or self._fingerprint[0] is not snapshot:
@@ -401,3 +420,4 @@ class Engine:
         """Look again after a reload: schedules and the receiver of failure notices may have changed."""
         self.scheduler.wake()
         self._notices.wake()
+        self.membership.renew_soon()

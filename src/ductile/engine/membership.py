@@ -70,6 +70,11 @@ def shared_fingerprint(snapshot: Snapshot) -> str:
     return hash_bytes(json.dumps([shown, plugins], sort_keys=True, default=str).encode())
 
 
+def node_name(snapshot: Snapshot) -> str:
+    """Return the name of this node: `service.node`, or that of the host."""
+    return snapshot.service.node or os.uname().nodename
+
+
 class Membership:
     def __init__(
         self,
@@ -82,11 +87,13 @@ class Membership:
         wait_for_executions: Callable[[], Awaitable[object]],
         stop_jobs: Callable[[tuple[str, ...]], Awaitable[None]],
         on_change: Callable[[], None],
+        on_heartbeat: Callable[[Heartbeat], None],
         on_failure: Callable[[BaseException], None],
         elapsed: Callable[[], float] = seconds_since_boot,
     ) -> None:
         """`recover` recovers the jobs of ended nodes; `stop_jobs` stops cancelled jobs that run here.
-        `on_change` is called when the lease is back, or the leader has changed.
+        `on_change` is called when the lease is back, or the leader has changed; `on_heartbeat` with the
+        answer to each heartbeat.
         """
         self._cluster = cluster
         self._describe = describe
@@ -96,6 +103,7 @@ class Membership:
         self._wait_for_executions = wait_for_executions
         self._stop_jobs = stop_jobs
         self._on_change = on_change
+        self._on_heartbeat = on_heartbeat
         self._on_failure = on_failure
         self._elapsed = elapsed
         #: When the last successful heartbeat was sent, and since when the lease is held without a gap.
@@ -104,6 +112,7 @@ class Membership:
         self._fenced = False
         self._is_leader = cluster is None
         self._recovery_wanted = asyncio.Event()
+        self._heartbeat_wanted = asyncio.Event()
 
     def holds_lease(self) -> bool:
         """Whether jobs may be started. Checked again right before each start."""
@@ -111,6 +120,10 @@ class Membership:
 
     def is_leader(self) -> bool:
         return self._is_leader and self.holds_lease()
+
+    def renew_soon(self) -> None:
+        """Send a heartbeat now: what this node says of itself has changed."""
+        self._heartbeat_wanted.set()
 
     @asynccontextmanager
     async def joined(self) -> AsyncIterator[None]:
@@ -187,7 +200,10 @@ class Membership:
                 if heartbeat.cancelled:
                     await self._stop_jobs(heartbeat.cancelled)
                 pause = self._until_next(heartbeat)
-            await asyncio.sleep(pause)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self._heartbeat_wanted.wait()
+                self._heartbeat_wanted.clear()
 
     def _until_next(self, heartbeat: Heartbeat) -> float:
         """The leader looks again when the most silent node would be dead."""
@@ -213,6 +229,7 @@ class Membership:
             self._on_change()
         if heartbeat.has_orphans and self._is_leader:
             self._recovery_wanted.set()
+        self._on_heartbeat(heartbeat)
 
     async def _lead(self, cluster: Cluster, heartbeat: Heartbeat) -> None:
         limit = DEAD_AFTER.total_seconds()

@@ -30,6 +30,7 @@ from ductile.store.verbs import ledger as ledger_verbs
 from ductile.store.verbs import maintenance as maintenance_verbs
 from ductile.store.verbs import notices as notice_verbs
 from ductile.store.verbs import outbox as outbox_verbs
+from ductile.store.verbs import placement as placement_verbs
 from ductile.store.verbs import plugins as plugin_verbs
 from ductile.store.verbs import queue as queue_verbs
 from ductile.store.verbs import retry as retry_verbs
@@ -156,6 +157,8 @@ class Store(ABC):
     release_due = _write(Priority.CLAIM, insert_verbs.release_due)
     shorten_waits = _write(Priority.CLAIM, insert_verbs.shorten_waits)
     recover = _write(Priority.SETTLE, cancel_verbs.recover)
+    jobs_without_node = _read(placement_verbs.jobs_without_node)
+    place_jobs = _write(Priority.CLAIM, placement_verbs.place_jobs)
     end_queued = _write(Priority.MAINTENANCE, cancel_verbs.end_queued)
     begin_init = _write(Priority.ENQUEUE, plugin_verbs.begin_init)
     list_inits = _read(plugin_verbs.list_inits)

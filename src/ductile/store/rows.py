@@ -143,13 +143,15 @@ _read_job = row_reader(
     cancel_requested_at=parse_timestamp,
     lease_until=parse_timestamp,
     suspect=bool,
+    held_since=parse_timestamp,
 )
 
 
 def read_job(row: tuple[SqlValue, ...], payload: JsonObject | None = None) -> Job:
-    *own, url, model, states, artifacts, rerun_of, token, cost = row
+    *own, url, model, states, artifacts, rerun_of, token, cost, node, held_since = row
     callback = None if url is None else StateSubscription(url=url, model=model, events=parse_states(states))
-    return _read_job((*own, callback, payload, list_or_empty(artifacts), rerun_of, token, cost))
+    listed = list_or_empty(artifacts)
+    return _read_job((*own, callback, payload, listed, rerun_of, token, cost, node, held_since))
 
 
 def find_job(session: Session, job_id: str) -> Job | None:

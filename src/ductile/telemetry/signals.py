@@ -58,6 +58,8 @@ class Signal(StrEnum):
         ERROR,
         "The store could not be reached: this node has killed its processes and starts nothing.",
     )
+    JOBS_WITHOUT_NODE = "jobs.without_node", WARN, "No live node may run queued jobs of a plugin: they wait."
+    JOBS_PLACED = "jobs.placed", INFO, "Jobs that waited for a node that may run them are ready."
     NODE_RENEWED = "node.renewed", INFO, "The store answers again; this node starts jobs."
     CONFIG_LOADED = "config.loaded", INFO, "A configuration is in force."
     CONFIG_WARNING = "config.warning", WARN, "A setting is valid but probably a mistake."

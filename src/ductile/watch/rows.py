@@ -132,6 +132,8 @@ def headline(status: JsonDocument) -> str:
         f" · {node['name']} " + (f"{node['busy']}/{node['workers']}" if node["alive"] else "silent")
         for node in status["nodes"]
     )
+    held = sum(int(group["jobs"]) for group in status.get("without_node", ()))
+    nodes += f" · {held} without a node" if held else ""
     return (
         f"{word} {up} · {queue['running']} running · {queue['ready']} ready · {queue['waiting']} waiting"
         f" · version {daemon['version']}{nodes}"

@@ -24,6 +24,8 @@ class Caps(Value):
     plugins: Mapping[str, int] = field(default_factory=dict)
     #: The plugins whose jobs this node runs; None: all.
     only: frozenset[str] | None = None
+    #: The name of this node, for jobs that belong to one; None: there is only this one.
+    node: str | None = None
 
     def of(self, plugin: str) -> int:
         """Return the cap of a plugin. Without its own, only the workers limit it."""

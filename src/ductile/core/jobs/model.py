@@ -58,6 +58,7 @@ class JobReason(DescribedEnum):
     BAD_CONDITION = "bad_condition", "The `if` of its step could not be evaluated."
     CANCELLED = "cancelled", "It was cancelled."
     PLUGIN_REMOVED = "plugin_removed", "Its plugin is no longer configured, or is disabled."
+    NO_NODE = "no_node", "No live node could run it within `service.dedupe_ttl`."
     PURGED = "purged", "It was removed from the queue by `queue purge`."
     MANUAL_RETRY = "manual_retry", "A retry was requested."
     STEP_FAILED = "step_failed", "A step of the pipeline run failed."
@@ -84,6 +85,7 @@ class Hold(StrEnum):
     PREDECESSOR = "predecessor"  # it runs after another job (`after_job_id`), which has not ended yet
     SUSPECT = "suspect"  # it ran when the daemon crashed; such jobs restart one at a time
     RUN = "run"  # it is a pipeline run: only its steps are claimed
+    NO_NODE = "no_node"  # no live node may run it
 
 
 #: The statuses that end a job. Only a retry by an operator leads out of them.
@@ -180,6 +182,8 @@ class NewJob(Value):
     token: str | None = None
     #: Whether it counts against the limits of its token.
     charged: bool = False
+    #: The name of the node that alone may run it.
+    node: str | None = None
 
 
 class Job(Value):
@@ -225,6 +229,10 @@ class Job(Value):
     token: str | None = None
     #: What its executions have reported as their cost; None if none did.
     cost: float | None = None
+    #: The name of the node that alone may run it.
+    node: str | None = None
+    #: Since when it has waited for a node; only if its hold is that.
+    held_since: datetime | None = None
 
 
 class LedgerKind(DescribedEnum):
@@ -374,6 +382,14 @@ class EndedEarly(Value):
             raise ValueError(f"{self.reason} does not end a job early")
 
 
+class NoNodeFound(Value):
+    """No live node could run the job for too long. It was not started."""
+
+    error: str
+    reason: JobReason = JobReason.NO_NODE
+    evidence: Evidence = field(default=NO_EVIDENCE)
+
+
 class StepNotCreated(Value):
     """A step whose template, baggage or condition could not be evaluated. It never ran."""
 
@@ -402,5 +418,5 @@ class RunEnded(Value):
 EARLY_END_REASONS = frozenset({JobReason.CANCELLED, JobReason.PLUGIN_REMOVED, JobReason.PURGED})
 
 Outcome: TypeAlias = (
-    Completed | Failed | TimedOut | Requeued | Orphaned | EndedEarly | StepNotCreated | RunEnded
+    Completed | Failed | TimedOut | Requeued | Orphaned | EndedEarly | NoNodeFound | StepNotCreated | RunEnded
 )

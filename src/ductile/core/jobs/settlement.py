@@ -33,6 +33,7 @@ from ductile.core.jobs.model import (
     JobStatus,
     LedgerEntry,
     NewJob,
+    NoNodeFound,
     Orphaned,
     Outcome,
     PluginResponse,
@@ -223,8 +224,9 @@ def _settle_job(view: SettleView, outcome: Outcome, policy: Policy, now: datetim
             return _single_transition(
                 job, JobStatus.DEAD, outcome.reason, outcome.error, log if has_run else None
             )
-        case StepNotCreated():
-            return _single_transition(job, JobStatus.FAILED, outcome.reason, outcome.error, None)
+        case StepNotCreated() | NoNodeFound():
+            status = JobStatus.FAILED if isinstance(outcome, StepNotCreated) else JobStatus.DEAD
+            return _single_transition(job, status, outcome.reason, outcome.error, None)
         case RunEnded():
             status = JobStatus.SUCCEEDED if outcome.succeeded else JobStatus.FAILED
             log = _log(outcome, outcome.reason, LogStatus(status.value))

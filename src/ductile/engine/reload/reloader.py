@@ -24,6 +24,7 @@ from ductile.engine.clock import STORE_UNAVAILABLE
 from ductile.engine.deps import EngineDeps
 from ductile.engine.dispatcher import Dispatcher
 from ductile.engine.job_signals import JobSignals, unavailable_signal
+from ductile.engine.membership import node_name
 from ductile.engine.reload.drain import Drain
 from ductile.engine.reload.effects import (
     Effects,
@@ -258,7 +259,7 @@ class Reloader:
                 raise
             if drained is not None:
                 self._drain.complete(drained)
-            ended = await self._end_removed()
+            ended = await self._end_removed(removed)
             self._on_switched()
             return planned.with_work(ended, {plugin.plugin: plugin.runs for plugin in work})
 
@@ -308,21 +309,26 @@ class Reloader:
             reason = plugin.refused.reason if plugin.refused else ""
             signals.emit(Signal.PLUGIN_REFUSED, reason, plugin=plugin.name)
 
-    async def _end_removed(self) -> Counter[str]:
+    async def _end_removed(self, removed: Sequence[str] = ()) -> Counter[str]:
         """End the queued jobs of plugins that are not active. Returns how many of each plugin.
 
+        Of a store that several nodes share, only jobs of the plugins that this reload has removed, and that
+        no live node runs: a node that is away for a while may run the others, which wait for it.
         If the store cannot take it now, the executor ends these jobs when they are claimed.
         """
-        snapshot = self.snapshot
-        active, cluster = set(enabled_plugins(snapshot)), self._deps.store.cluster
+        snapshot, cluster = self.snapshot, self._deps.store.cluster
+        plugins, keep = {*enabled_plugins(snapshot), EXEC_PLUGIN}, True
         ended = Counter[str]()
         more = True
         try:
-            if cluster is not None:  # Another node may have another configuration, for a moment or for good.
-                active |= {name for node in await cluster.nodes() for name in node.info.plugins}
+            if cluster is not None:
+                others = [node for node in await cluster.nodes() if node.info.name != node_name(snapshot)]
+                plugins, keep = set(removed), False
+                plugins -= {name for node in others for name in node.info.plugins}
+                more = bool(plugins)
             while more and not self._is_stopping():
                 sweep = await self._deps.store.end_queued(
-                    JobReason.PLUGIN_REMOVED, snapshot.policy, plugins=[*active, EXEC_PLUGIN], keep=True
+                    JobReason.PLUGIN_REMOVED, snapshot.policy, plugins=[*plugins], keep=keep
                 )
                 self._job_signals.ended(sweep.jobs)
                 ended.update(job.plugin for job in sweep.jobs if job.reason is JobReason.PLUGIN_REMOVED)

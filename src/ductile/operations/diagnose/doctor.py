@@ -32,7 +32,12 @@ from ductile.operations.diagnose.findings import DoctorCheck, DoctorFinding, Doc
 from ductile.operations.diagnose.wording import time_text
 from ductile.operations.plugins.health import CheckHealth, check_health, last_health_checks, unhealthy_plugins
 from ductile.operations.schedules.audit import audit_history
-from ductile.operations.system.nodes import list_nodes, node_findings
+from ductile.operations.system.nodes import (
+    list_nodes,
+    node_findings,
+    waiting_findings,
+    waiting_for_node,
+)
 from ductile.store.model.jobs import InitRecord
 from ductile.store.model.maintenance import FailingReceiver, RecentFailures, StoreStats
 from ductile.store.model.notices import NoticeHealth
@@ -146,6 +151,7 @@ async def _store_findings(context: OperationContext) -> list[DoctorFinding]:
             local.check_clock(now, failures.newest_at, snapshot.timezone),
             *store_findings(await context.store.stats()),
             *node_findings(await list_nodes(context)),
+            *waiting_findings(await waiting_for_node(context)),
             *breaker_findings(await context.store.list_breakers()),
             *[finding async for finding in schedule_findings(context)],
             *init_findings(await unhealthy_plugins(context)),

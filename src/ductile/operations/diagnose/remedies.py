@@ -48,6 +48,8 @@ REMEDIES: dict[JobReason, str] = {
     "again.",
     JobReason.CANCELLED: "If that was not intended: ductile job retry {job}",
     JobReason.PLUGIN_REMOVED: "Put {plugin} back under `plugins` or enable it, then: ductile job retry {job}",
+    JobReason.NO_NODE: "Start a node that runs it (`ductile system status` shows those that live), then: "
+    "ductile job retry {job}",
     JobReason.PURGED: "If that was not intended: ductile job retry {job}",
     JobReason.MANUAL_RETRY: "Nothing has to be done: it runs again.",
     JobReason.STEP_FAILED: "Fix what failed in the step, then: ductile job retry {job}",

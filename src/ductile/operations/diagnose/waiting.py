@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from ductile.config.snapshot import PluginInstance
 from ductile.core.jobs.model import Hold, Job, JobStatus
 from ductile.core.runs.graph import RUN_PLUGIN
-from ductile.core.scripts import EXEC_PLUGIN
 from ductile.operations.context import OperationContext
 from ductile.operations.diagnose.wording import (
     as_sentence,
@@ -17,11 +16,11 @@ from ductile.operations.diagnose.wording import (
     step_text,
     time_text,
 )
-from ductile.operations.system.nodes import list_nodes
+from ductile.operations.system.nodes import list_nodes, node_offer
 from ductile.store.model.jobs import InitStatus
 from ductile.store.model.nodes import Node
 from ductile.store.model.records import JobFilter, RunRecord
-from ductile.struct import Value
+from ductile.struct import Value, replace
 
 _PAGE = 200
 #: Jobs that are followed where one waits for another that waits itself.
@@ -71,6 +70,8 @@ async def _why_held(context: OperationContext, job: Job) -> WaitExplanation | No
         case Hold.SUSPECT:
             why = "ran when the daemon died too, and such jobs are tried one at a time"
             return await _explain_blocker(context, job, why)
+        case Hold.NO_NODE:
+            return await _explain_no_node(context, job)
         case Hold.RUN:
             record = await context.store.get_run(job.id)
             if record is None:
@@ -78,6 +79,14 @@ async def _why_held(context: OperationContext, job: Job) -> WaitExplanation | No
             return await _why_steps_wait(context, record)
         case None:
             return None
+
+
+async def _explain_no_node(context: OperationContext, job: Job) -> WaitExplanation:
+    wait = _no_node(job, await list_nodes(context))
+    if job.held_since is None:
+        return wait
+    ends = time_text(job.held_since + context.snapshot().service.dedupe_ttl)
+    return replace(wait, why=f"{wait.why} It ends at {ends} if none has come by then (service.dedupe_ttl).")
 
 
 async def _explain_blocker(context: OperationContext, job: Job, why: str) -> WaitExplanation:
@@ -137,9 +146,9 @@ async def _why_not_started(context: OperationContext, job: Job) -> WaitExplanati
     workers = context.snapshot().max_workers
     full = len(running) >= workers
     if nodes := await list_nodes(context):
-        suitable = [node for node in nodes if job.plugin in (*node.info.plugins, EXEC_PLUGIN)]
+        suitable = [node for node in nodes if node_offer(node).may_run(job.plugin, job.node)]
         if not suitable:
-            return _no_node(job.plugin, nodes)
+            return _no_node(job, nodes)
         workers = sum(node.info.workers for node in suitable)
         full = all(node.running >= node.info.workers for node in suitable)
     # With the default for a plugin, its limit is that of the workers: raising its own would not help.
@@ -154,10 +163,16 @@ async def _why_not_started(context: OperationContext, job: Job) -> WaitExplanati
     return WaitExplanation(why="it is about to be started.")
 
 
-def _no_node(plugin: str, nodes: Sequence[Node]) -> WaitExplanation:
+def _no_node(job: Job, nodes: Sequence[Node]) -> WaitExplanation:
+    if job.node is not None:
+        return WaitExplanation(
+            why=f"it belongs to the node {job.node}, where it was submitted, and that node is not running.",
+            advice=(f"Start the node {job.node}, or: ductile job cancel {job.id}",),
+        )
     names = ", ".join(node.info.name for node in nodes)
+    why = f"{names} may not run it (service.run_only), or do not have it" if names else "no daemon is running"
     return WaitExplanation(
-        why=f"no live node runs {plugin}: {names} may not (service.run_only), or do not have it.",
+        why=f"no live node runs {job.plugin}: {why}.",
         advice=("Start the node that runs it, or see what each one runs: ductile system status --json",),
     )
 

@@ -95,6 +95,8 @@ class ListedJob(Value):
     rerun_of: Annotated[Id | None, about("The job that it runs again, if `job rerun` made it.")]
     token: Annotated[str | None, about("The access token that started it, or started what it follows from.")]
     cost: Annotated[float | None, about("What its executions cost, as its plugin reported it.")]
+    node: Annotated[str | None, about("The node that alone may run it; null: any that has its plugin.")]
+    held_since: Annotated[Timestamp | None, about("Since when no live node may run it.")]
     orphaned: Orphaned = UNSET
 
 

@@ -22,6 +22,7 @@ from ductile.core.scripts import EXEC_PLUGIN, ExecCommand
 from ductile.operations.context import OperationContext
 from ductile.operations.request import DryRun, refused
 from ductile.operations.submission import PlannedSubmission, Submitted
+from ductile.operations.system.nodes import own_node
 from ductile.protocol.manifest.model import ExecutionMode
 from ductile.store.model.jobs import Submission
 from ductile.struct import Value, about
@@ -77,6 +78,8 @@ async def execute_command(
         max_attempts=RetryPolicy().max_attempts if request.retry else 1,
         payload=command.as_payload(),
         trace_id=make_trace_id(context.rng),
+        # Other machines do not have the directory, and perhaps not the program.
+        node=own_node(context),
     )
     (result,) = await context.enqueue(Submission(jobs=(job,)))
     return Submitted(

@@ -208,6 +208,7 @@ def _new_submission(
         hops=old.hops,
         trace_id=old.trace_id or make_trace_id(context.rng),
         rerun_of=old.id,
+        node=old.node,
         configured_callback=snapshot.policy.state_webhook(old.plugin, old.command, old_input.payload),
     )
     ledger = LedgerEntry(

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated
 
+from ductile.core.jobs.placement import NodeOffer
+from ductile.engine.membership import node_name
 from ductile.operations.context import OperationContext
 from ductile.operations.diagnose.findings import DoctorCheck, DoctorFinding
-from ductile.operations.response import Timestamp, timestamp
+from ductile.operations.response import Timestamp, from_record, timestamp
 from ductile.store.cluster import HEARTBEAT_INTERVAL
 from ductile.store.model.nodes import Node
 from ductile.struct import Value, about
@@ -32,10 +34,19 @@ class NodeStatus(Value):
     plugins: Annotated[tuple[str, ...], about("Those whose jobs it runs.")]
 
 
+def own_node(context: OperationContext) -> str | None:
+    """Return the name of this node; None if the store is for one daemon."""
+    return None if context.store.cluster is None else node_name(context.snapshot())
+
+
 async def list_nodes(context: OperationContext) -> tuple[Node, ...]:
     """Return the live nodes, the leader first; none if the store is for one daemon."""
     cluster = context.store.cluster
     return () if cluster is None else await cluster.nodes()
+
+
+def node_offer(node: Node) -> NodeOffer:
+    return NodeOffer(name=node.info.name, plugins=frozenset(node.info.plugins))
 
 
 def node_status(node: Node) -> NodeStatus:
@@ -53,6 +64,33 @@ def node_status(node: Node) -> NodeStatus:
         busy=node.running,
         plugins=info.plugins,
     )
+
+
+class WaitingForNode(Value):
+    """Queued jobs that no live node may run."""
+
+    plugin: str
+    node: Annotated[str | None, about("The node that alone may run them; null: any that has their plugin.")]
+    jobs: int
+    held_since: Annotated[Timestamp, about("Since when the first of them waits.")]
+
+
+async def waiting_for_node(context: OperationContext) -> tuple[WaitingForNode, ...]:
+    """Return the jobs that no live node may run, by plugin; none if the store is for one daemon."""
+    if context.store.cluster is None:
+        return ()
+    return tuple(from_record(WaitingForNode, each) for each in await context.store.jobs_without_node())
+
+
+def waiting_findings(waiting: tuple[WaitingForNode, ...]) -> Iterator[DoctorFinding]:
+    for each in waiting:
+        jobs = "1 job waits" if each.jobs == 1 else f"{each.jobs} jobs wait"
+        if each.node is None:
+            message, missing = f"{jobs} for a node that runs {each.plugin}; none is alive", "one that runs it"
+        else:
+            message, missing = f"{jobs} for the node {each.node}, which is not alive", each.node
+        fix = f"Start {missing}: ductile system status shows the others"
+        yield DoctorCheck.NODES.warn(message, fix=fix)
 
 
 def node_findings(nodes: tuple[Node, ...]) -> Iterator[DoctorFinding]:

@@ -32,7 +32,13 @@ from ductile.operations.response import (
 )
 from ductile.operations.schedules.manage import current_schedules
 from ductile.operations.system.breakers import BreakerStatus
-from ductile.operations.system.nodes import NodeStatus, list_nodes, node_status
+from ductile.operations.system.nodes import (
+    NodeStatus,
+    WaitingForNode,
+    list_nodes,
+    node_status,
+    waiting_for_node,
+)
 from ductile.store.model.jobs import InitRecord
 from ductile.store.model.records import LARGEST_PAGE, BreakerRow, JobFilter, LogFilter
 from ductile.store.model.schedules import ScheduleEntry
@@ -102,6 +108,9 @@ class SystemStatus(Response):
         tuple[NodeStatus, ...],
         about("The daemons that share the store, the leader first; empty if it is for one daemon."),
     ] = ()
+    without_node: Annotated[
+        tuple[WaitingForNode, ...], about("Queued jobs that no live node may run, by plugin.")
+    ] = ()
 
 
 async def show_status(context: OperationContext, request: ShowStatus) -> SystemStatus:
@@ -127,6 +136,7 @@ async def show_status(context: OperationContext, request: ShowStatus) -> SystemS
         running=await _running_jobs(context),
         plugins=troubled_first(plugins),
         nodes=tuple(map(node_status, await list_nodes(context))),
+        without_node=await waiting_for_node(context),
     )
 
 

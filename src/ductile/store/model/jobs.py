@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import TypeAlias
 
 from ductile.core.events.model import NewContext, NewEvent
 from ductile.core.jobs.model import Job, JobReason, JobStatus, LedgerEntry, NewJob
+from ductile.core.jobs.placement import JobGroup
 from ductile.core.jobs.settlement import Settlement
 from ductile.core.json import JsonObject
 from ductile.core.policy import EMPTY_POLICY, Policy
@@ -184,6 +186,26 @@ class BatchResult(Value):
 
     jobs: tuple[JobStatusChange, ...]
     more: bool
+
+
+class PlacementResult(Value):
+    """How many jobs of which groups one batch held and released, and the jobs that it ended."""
+
+    held: Mapping[JobGroup, int]
+    released: Mapping[JobGroup, int]
+    ended: tuple[JobStatusChange, ...]
+    more: bool
+
+
+class JobsWithoutNode(Value):
+    """Queued jobs that are held because no live node may run them."""
+
+    plugin: str
+    #: The node that alone may run them.
+    node: str | None
+    jobs: int
+    #: Since when the first of them is held.
+    held_since: datetime
 
 
 class InitStatus(StrEnum):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
+from ductile.core.jobs.placement import JobGroup, NodeOffer
 from ductile.struct import Value
 
 
@@ -48,3 +49,6 @@ class Heartbeat(Value):
     has_orphans: bool
     #: Running jobs of this node whose cancellation was requested.
     cancelled: tuple[str, ...]
+    #: The nodes that have not ended, and the groups of queued jobs that they may or may not run.
+    offers: tuple[NodeOffer, ...] = ()
+    groups: tuple[JobGroup, ...] = ()

@@ -135,6 +135,8 @@ class LogRow(Value):
     token: str | None = None
     #: As this execution reported it.
     cost: float | None = None
+    #: The node that alone may run its job.
+    node: str | None = None
     #: The output, which lists omit.
     result: str | None = None
     stderr: str | None = None

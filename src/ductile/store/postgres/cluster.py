@@ -17,6 +17,7 @@ from typing import Any
 import psycopg
 from psycopg import errors
 
+from ductile.core.jobs.placement import NodeOffer
 from ductile.store.cluster import DEAD_AFTER
 from ductile.store.model.nodes import Heartbeat, Node, NodeInfo
 from ductile.store.notifier import Notifier
@@ -24,6 +25,7 @@ from ductile.store.postgres.connection import AsyncConnection, connect_async, tr
 from ductile.store.postgres.notifications import all_due, decode_changes
 from ductile.store.rows import from_json, to_json
 from ductile.store.session import Session, SqlValue
+from ductile.store.verbs.placement import read_group
 from ductile.struct import asdict
 
 #: How long connecting may take, and then a statement: shorter than the time until a node fences itself.
@@ -72,12 +74,17 @@ class PostgresCluster:
         rows = await self._fetch("renew_node", **_columns(node), dead_after=DEAD_AFTER.total_seconds())
         if not rows:
             return None
-        is_leader, silence, has_orphans, cancelled = rows[0]
+        is_leader, silence, has_orphans, cancelled, offers, groups = rows[0]
         return Heartbeat(
             is_leader=is_leader,
             longest_silence=silence,
             has_orphans=has_orphans,
             cancelled=tuple(cancelled),
+            offers=tuple(
+                NodeOffer(name=name, plugins=frozenset(plugins))
+                for name, plugins in from_json(offers or "[]")
+            ),
+            groups=tuple(read_group(group) for group in from_json(groups or "[]")),
         )
 
     async def end_silent_nodes(self) -> tuple[str, ...]:

@@ -254,6 +254,9 @@ ended_at IS NULL AND heartbeat_at > clock_timestamp() - make_interval(secs => :d
 status <> 'succeeded' AND status = 'running' AND plugin <> 'pipeline'
   AND NOT EXISTS (SELECT 1 FROM nodes WHERE nodes.owner = job_queue.owner AND nodes.ended_at IS NULL)
 
+-- fragment: may_run_here
+AND (node IS NULL OR node = :node)
+
 -- name: running_jobs
 -- Of nodes that have ended, or of a daemon that never joined.
 SELECT {job_columns} FROM job_queue WHERE {orphaned} ORDER BY seq LIMIT :limit
@@ -278,7 +281,7 @@ WHERE nodes.ended_at IS NOT NULL
   AND NOT EXISTS (SELECT 1 FROM job_queue WHERE status <> 'succeeded' AND status = 'running' AND owner = nodes.owner)
 
 -- name: renew_node
-WITH renewed AS (
+{ready_plugins}, renewed AS (
   UPDATE nodes SET heartbeat_at = clock_timestamp(), config = :config, workers = :workers, plugins = :plugins
   WHERE owner = :owner AND ended_at IS NULL
   RETURNING owner, started_at
@@ -293,7 +296,9 @@ SELECT
   EXISTS (SELECT 1 FROM job_queue WHERE {orphaned}),
   ARRAY(
     SELECT id FROM job_queue
-    WHERE status <> 'succeeded' AND status = 'running' AND owner = :owner AND cancel_requested_at IS NOT NULL LIMIT 100)
+    WHERE status <> 'succeeded' AND status = 'running' AND owner = :owner AND cancel_requested_at IS NOT NULL LIMIT 100),
+  (SELECT CAST(jsonb_agg(jsonb_build_array(name, CAST(plugins AS jsonb))) AS text) FROM nodes WHERE ended_at IS NULL),
+  (SELECT CAST(jsonb_agg(jsonb_build_array(plugin, node, held_since)) AS text) FROM ({job_groups}) AS job_group)
 FROM renewed
 
 -- name: end_silent_nodes

@@ -22,7 +22,8 @@
 id, seq, plugin, command, status, reason, hold, attempt, max_attempts, execution, submitted_by,
 submitted_detail, dedupe_key, created_at, started_at, completed_at, next_retry_at, last_error, parent_job_id,
 source_event_id, event_context_id, run_id, step_path, hops, trace_id, cancel_requested_at, owner, lease_until,
-claim_seq, suspect, callback_url, callback_model, callback_events, artifacts, rerun_of, token, cost
+claim_seq, suspect, callback_url, callback_model, callback_events, artifacts, rerun_of, token, cost, node,
+held_since
 
 -- fragment: same_key
 dedupe_key = :dedupe_key AND plugin = :plugin AND command = :command
@@ -44,12 +45,12 @@ INSERT INTO job_queue (
   seq, id, plugin, command, payload, status, reason, hold, attempt, max_attempts, submitted_by, submitted_detail,
   dedupe_key, created_at, parent_job_id, source_event_id, event_context_id, run_id, step_path, hops, trace_id,
   origin_job_id, origin_execution, origin_event_index, origin_target, after_job_id, callback_url, callback_model,
-  callback_events, rerun_of, token, charged
+  callback_events, rerun_of, token, charged, node
 ) VALUES (
   :seq, :id, :plugin, :command, :payload, 'queued', 'submitted', :hold, 1, :max_attempts, :submitted_by, :submitted_detail,
   :dedupe_key, :at, :parent_job_id, :source_event_id, :event_context_id, :run_id, :step_path, :hops, :trace_id,
   :origin_job_id, :origin_execution, :origin_event_index, :origin_target, :after_job_id, :callback_url, :callback_model,
-  :callback_events, :rerun_of, :token, :charged
+  :callback_events, :rerun_of, :token, :charged, :node
 )
 ON CONFLICT (origin_job_id, origin_execution, origin_event_index, origin_target)
   WHERE origin_job_id IS NOT NULL DO NOTHING
@@ -155,30 +156,37 @@ SELECT {job_columns} FROM job_queue WHERE suspect = 1 AND hold = 'suspect' ORDER
 SELECT after_job_id FROM job_queue WHERE seq = :seq
 
 -- name: set_hold
-UPDATE job_queue SET hold = :hold, next_retry_at = NULL, retry_wait = NULL WHERE seq = :seq
+UPDATE job_queue SET hold = :hold, next_retry_at = NULL, retry_wait = NULL, held_since = NULL WHERE seq = :seq
 
 -- name: running_counts
 -- The running jobs of each plugin, and how many of them are of this owner.
 SELECT plugin, count(*), count(*) FILTER (WHERE owner = :owner) FROM job_queue
 WHERE status <> 'succeeded' AND status = 'running' AND plugin <> 'pipeline' GROUP BY plugin
 
--- name: ready_heads
--- The oldest ready job of each plugin: one index seek for each plugin, however deep the queue.
+-- fragment: may_run_here
+-- For stores that several nodes share. `:node` is the node that claims.
+
+-- fragment: ready_plugins
+-- The plugins with ready jobs: one index seek for each, however deep the queue.
 WITH RECURSIVE plugins (name) AS (
   SELECT min(plugin) FROM job_queue WHERE status = 'queued' AND hold IS NULL
   UNION ALL
   SELECT (SELECT min(plugin) FROM job_queue WHERE status = 'queued' AND hold IS NULL AND plugin > plugins.name)
   FROM plugins WHERE plugins.name IS NOT NULL
 )
+
+-- name: ready_heads
+-- The oldest ready job of each plugin.
+{ready_plugins}
 SELECT name, (
   SELECT min(seq) FROM job_queue {use_job_queue_ready}
-  WHERE status = 'queued' AND hold IS NULL AND plugin = plugins.name
+  WHERE status = 'queued' AND hold IS NULL AND plugin = plugins.name {may_run_here}
 )
 FROM plugins WHERE name IS NOT NULL
 
 -- name: next_head
 SELECT min(seq) FROM job_queue {use_job_queue_ready}
-WHERE status = 'queued' AND hold IS NULL AND plugin = :plugin AND seq > :seq
+WHERE status = 'queued' AND hold IS NULL AND plugin = :plugin AND seq > :seq {may_run_here}
 
 -- name: ready_job
 SELECT seq FROM job_queue WHERE id = :id AND status = 'queued' AND hold IS NULL
@@ -199,7 +207,7 @@ SELECT {job_columns} FROM job_queue WHERE id = :id
 UPDATE job_queue SET
   status = :status, reason = :reason, hold = :hold, attempt = :attempt, completed_at = :completed_at,
   next_retry_at = :next_retry_at, retry_wait = :retry_wait, last_error = :last_error, suspect = :suspect,
-  artifacts = :artifacts, cost = :cost, owner = NULL, lease_until = NULL
+  artifacts = :artifacts, cost = :cost, owner = NULL, lease_until = NULL, held_since = NULL
 WHERE seq = :seq AND id = :id AND status = :from_status AND execution = :execution
   AND cancel_requested_at IS NOT DISTINCT FROM :cancel_requested_at AND callback_url IS NOT DISTINCT FROM :callback_url
 RETURNING EXISTS (
@@ -223,12 +231,12 @@ INSERT INTO job_log (
   job_id, execution, attempt, max_attempts, plugin, command, status, reason, job_status, job_reason, result,
   stderr, exit_code, signal, last_error, duration_ms, submitted_by, submitted_detail, dedupe_key, created_at, started_at,
   completed_at, parent_job_id, source_event_id, event_context_id, run_id, step_path, trace_id, artifacts, output,
-  stderr_truncated, rerun_of, token, cost
+  stderr_truncated, rerun_of, token, cost, node
 ) VALUES (
   :job_id, :execution, :attempt, :max_attempts, :plugin, :command, :status, :reason, :job_status, :job_reason,
   :result, :stderr, :exit_code, :signal, :error, :duration_ms, :submitted_by, :submitted_detail, :dedupe_key,
   :created_at, :started_at, :at, :parent_job_id, :source_event_id, :event_context_id, :run_id, :step_path, :trace_id,
-  :artifacts, :output, :stderr_truncated, :rerun_of, :token, :cost
+  :artifacts, :output, :stderr_truncated, :rerun_of, :token, :cost, :node
 )
 ON CONFLICT DO NOTHING
 

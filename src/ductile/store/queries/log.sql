@@ -4,7 +4,7 @@
 seq, id, job_id, execution, attempt, max_attempts, plugin, command, status, reason, job_status, job_reason,
 exit_code, signal, last_error, duration_ms, submitted_by, submitted_detail, dedupe_key, created_at, started_at,
 completed_at, parent_job_id, source_event_id, event_context_id, run_id, step_path, trace_id, artifacts, output,
-coalesce(octet_length(stderr), 0), stderr_truncated, rerun_of, token, cost
+coalesce(octet_length(stderr), 0), stderr_truncated, rerun_of, token, cost, node
 
 -- fragment: log_filters
 (:job_id IS NULL OR job_id = :job_id) AND (:plugin IS NULL OR plugin = :plugin)

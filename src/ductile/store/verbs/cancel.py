@@ -64,7 +64,7 @@ def _cancel_run(session: Session, run: Job, policy: Policy, limit: int) -> Cance
     _request_cancel(session, run)
     session.execute("request_cancel_of_members", run_id=run.id, at=session.timestamp)
     queued = session.fetch_all("live_members", run_id=run.id, status=JobStatus.QUEUED, limit=limit)
-    batch = _end_all(session, queued, _CANCELLED_IN_QUEUE, policy, limit=limit)
+    batch = end_all(session, queued, _CANCELLED_IN_QUEUE, policy, limit=limit)
     running = session.fetch_all("live_members", run_id=run.id, status=JobStatus.RUNNING, limit=NO_LIMIT)
     for row in running:
         session.publish(CancelRequested(job_id=row[0]))
@@ -98,7 +98,7 @@ def recover(
     daemon runs jobs of this store. `on_node`: another node can run it at once. Then queued steps of cancelled
     runs end, and runs without a live step, of which there should be none.
     """
-    ended = _end_all(
+    ended = end_all(
         session,
         session.fetch_all("running_jobs", limit=limit),
         Orphaned(on_node=on_node),
@@ -108,7 +108,7 @@ def recover(
     if ended.more:
         return ended
     rows = session.fetch_all("cancelled_in_queue", limit=limit)
-    cancelled = _end_all(session, rows, _CANCELLED_IN_QUEUE, policy, limit=limit)
+    cancelled = end_all(session, rows, _CANCELLED_IN_QUEUE, policy, limit=limit)
     if cancelled.more:
         return BatchResult(jobs=ended.jobs + cancelled.jobs, more=True)
     stalled: list[JobStatusChange] = []
@@ -132,12 +132,13 @@ def end_queued(
     names = None if plugins is None else to_json(list(plugins))
     rows = session.fetch_all("queued_of_plugins", plugins=names, keep=int(keep), limit=limit)
     outcome = EndedEarly(reason=reason, error=reason.description)
-    return _end_all(session, rows, outcome, policy, limit=limit)
+    return end_all(session, rows, outcome, policy, limit=limit)
 
 
-def _end_all(
+def end_all(
     session: Session, rows: Sequence[tuple[SqlValue, ...]], outcome: Outcome, policy: Policy, *, limit: int
 ) -> BatchResult:
+    """End the jobs whose ids are the first columns of `rows`, of which at most `limit` were read."""
     ended: list[JobStatusChange] = []
     for row in rows:
         # Read again: the end of the job before may have changed this one.

@@ -119,7 +119,15 @@ def _insert_job(session: Session, job: NewJob, hold: Hold | None) -> int | None:
     row["payload"] = None if job.payload is None else to_json(job.payload)
     row["charged"] = int(job.charged)
     has_parent = job.parent_job_id or job.event_context_id or job.run_id or job.origin
-    if not (has_parent or job.step_path or job.after_job_id or job.callback or job.rerun_of or job.charged):
+    if not (
+        has_parent
+        or job.step_path
+        or job.after_job_id
+        or job.callback
+        or job.rerun_of
+        or job.charged
+        or job.node
+    ):
         session.insert_buffered("insert_root_job", row)
         return seq
     row.update(_NO_CALLBACK if job.callback is None else callback_columns(job.callback))
@@ -196,7 +204,7 @@ def release_waiters(session: Session, job: Job, *, has_waiters: bool) -> None:
         _release_first(session, "first_key_follower", **_key_columns(job))
     while has_waiters and (successors := find_jobs(session, "successors", id=job.id, limit=BATCH_SIZE)):
         for successor in successors:
-            _set_hold(session, successor)
+            set_hold(session, successor)
     if job.suspect:
         _release_first(session, "first_held_suspect")
 
@@ -208,11 +216,12 @@ def _release_first(session: Session, first_waiting: str, **values: SqlValue) -> 
     """
     while (row := session.fetch_one(first_waiting, **values)) is not None:
         waiting = read_job(row)
-        if _set_hold(session, waiting) in (None, waiting.hold):
+        if set_hold(session, waiting) in (None, waiting.hold):
             return
 
 
-def _set_hold(session: Session, job: Job) -> Hold | None:
+def set_hold(session: Session, job: Job) -> Hold | None:
+    """Make a waiting job ready, or have it wait for what it has to wait for now. Returns that."""
     hold = hold_for(session, job, suspect=job.suspect)
     session.execute("set_hold", seq=job.seq, hold=hold)
     if hold is None:
@@ -224,7 +233,7 @@ def release_due(session: Session, *, limit: int = BATCH_SIZE) -> ReleaseResult:
     """Release jobs whose retry is due: they become ready, or wait for the holder of their key."""
     due = find_jobs(session, "due_waiting", now=format_timestamp(session.now), limit=limit)
     for job in due:
-        _set_hold(session, job)
+        set_hold(session, job)
     return ReleaseResult(count=len(due), next_due_at=instant_or_none(session.value("next_due")))
 
 

@@ -21,7 +21,13 @@ from ductile.struct import asdict, replace
 MAX_INIT_TRIES = 3
 #: Ends that say nothing about the plugin: the init is begun again.
 _INCONCLUSIVE = frozenset(
-    {JobReason.ORPHANED, JobReason.CANCELLED, JobReason.PURGED, JobReason.PLUGIN_REMOVED}
+    {
+        JobReason.ORPHANED,
+        JobReason.CANCELLED,
+        JobReason.PURGED,
+        JobReason.PLUGIN_REMOVED,
+        JobReason.NO_NODE,
+    }
 )
 
 

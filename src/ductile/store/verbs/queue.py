@@ -75,7 +75,8 @@ def claim(
 
     Raises `ContendedError` if `owner` is a node that has ended.
     """
-    heads: dict[str, int] = dict(session.fetch_all("ready_heads"))
+    found = session.fetch_all("ready_heads", node=caps.node)
+    heads: dict[str, int] = {plugin: seq for plugin, seq in found if seq is not None}
     if not heads:
         return ()
     counts = session.fetch_all("running_counts", owner=owner)
@@ -91,7 +92,7 @@ def claim(
         claims.append(_claim_one(session, seq, owner=owner, until=until))
         running[plugin] = running.get(plugin, 0) + 1
         if len(claims) < limit:
-            next_head = session.value("next_head", plugin=plugin, seq=seq)
+            next_head = session.value("next_head", plugin=plugin, seq=seq, node=caps.node)
             if next_head is not None:
                 heads[plugin] = next_head
     return tuple(claims)

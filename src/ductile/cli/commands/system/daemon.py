@@ -124,6 +124,7 @@ def status(invocation: Invocation) -> CommandResult:
         ]
         if response["nodes"]:
             parts.append(_nodes_text(response["nodes"], console))
+        parts += [_without_node_text(group, console) for group in response["without_node"]]
         if response["running"]:
             parts.append(_running_text(response["running"], console))
         parts.append(_plugins_text(response, console))
@@ -273,6 +274,16 @@ def _nodes_text(nodes: list[Document], console: Console) -> str:
         for node in nodes
     ]
     return console.table(("NODE", "STATUS", "HOST", "BUSY", "SINCE", "VERSION", "CONFIG"), rows)
+
+
+def _without_node_text(group: Document, console: Console) -> str:
+    jobs = "1 job waits" if group["jobs"] == 1 else f"{group['jobs']} jobs wait"
+    since = fmt.when(group["held_since"], console)
+    if group["node"] is None:
+        text = f"{jobs} since {since}: no live node runs {printable(group['plugin'])}"
+    else:
+        text = f"{jobs} since {since} for the node {printable(group['node'])}, which is not running"
+    return console.style("yellow", text)
 
 
 def _running_text(running: list[Document], console: Console) -> str:

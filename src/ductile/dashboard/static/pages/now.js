@@ -85,7 +85,10 @@ export class NowPage extends Page {
     const found = this.data.status?.nodes;
     return found?.length > 0 && section("Nodes", { id: "nodes", note: count(found.length, "node") }, h("ul", { class: "list" }, found.map((each) => h("li", { key: each.name },
       h("div", { class: "grow" }, h("strong", {}, each.name), h("span", { class: "soft" }, `${each.alive ? "" : "silent, "}${each.busy} of ${count(each.workers, "worker")} busy${each.leader ? ", leads" : ""}`)),
-      h("span", { class: "soft num" }, ago(each.started_at))))));
+      h("span", { class: "soft num" }, ago(each.started_at)))),
+      (this.data.status.without_node ?? []).map((each) => h("li", { key: `${each.plugin}/${each.node}` },
+        h("div", { class: "grow" }, each.node ? `${count(each.jobs, "job")} for the node ${each.node}, which is not running` : `${count(each.jobs, "job")} of ${each.plugin}: no live node runs it`),
+        h("span", { class: "soft num" }, ago(each.held_since))))));
   }
 
   summary() {
