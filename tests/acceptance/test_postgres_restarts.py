@@ -1,0 +1,167 @@
+"""A daemon on real servers that are restarted, full or failing over, while jobs are submitted."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from builders.daemons import PATIENCE, a_place
+from builders.http import Api, Said, an_api, an_api_place
+from builders.postgres_pair import RealServer, ServerPair, server_pair
+from builders.scratch import scratch_root
+
+#: Works until the file `go` is beside it.
+PATIENT = (
+    '#!/bin/sh\ncat >/dev/null\nwhile [ ! -e "$(dirname "$0")/go" ]; do sleep 0.05; done\n'
+    'echo \'{"status": "ok", "result": "worked"}\'\n'
+)
+_ENOUGH = 5
+_FULL = "too many connections for role"
+
+
+@pytest.fixture(scope="module")
+def pair(worker_id: str) -> Iterator[ServerPair]:
+    with server_pair(scratch_root() / f"ductile-pair-{worker_id}-{os.getpid()}") as pair:
+        yield pair
+
+
+@pytest.fixture(scope="module")
+def api(tmp_path_factory: pytest.TempPathFactory, pair: ServerPair) -> Iterator[Api]:
+    """One daemon for all faults: it is never restarted."""
+    place = an_api_place(tmp_path_factory.mktemp("restarts"), "  patient: {timeout: 10m}\n")
+    place.plugin("patient", PATIENT)
+    place.config.write_text(f"state: {{url: '{pair.url}'}}\n" + place.config.read_text())
+    with an_api(place) as api:
+        yield api
+        assert api.place.said("system", "selfcheck")["sound"] is True
+        assert api.daemon.end() == 0
+
+
+class Sender(threading.Thread):
+    """Submits one job after the other, each until it is accepted, as a sender of webhooks does."""
+
+    _numbers = count()
+
+    def __init__(self, api: Api) -> None:
+        super().__init__(daemon=True)
+        self._api = api
+        self.accepted: list[str] = []
+        self.statuses: Counter[int] = Counter()
+        self._stopped = False
+        self._changed = threading.Condition()
+
+    def run(self) -> None:
+        while not self._stopped:
+            body = {"dedupe_key": f"sender-{next(self._numbers)}", "dedupe_ttl": "1h"}
+            while not self._stopped:
+                said = self._api.ask("POST", "/plugin/echo/poll", body)
+                with self._changed:
+                    self.statuses[said.status] += 1
+                    if said.status != 503:
+                        self.accepted.append(said.body["job_id"])
+                        self._changed.notify_all()
+                        break
+                    self._changed.notify_all()
+
+    def wait_for_more(self) -> None:
+        """Wait until some more were accepted."""
+        with self._changed:
+            enough = len(self.accepted) + _ENOUGH
+            assert self._changed.wait_for(lambda: len(self.accepted) >= enough, PATIENCE * 2), self.statuses
+
+    def stop(self) -> None:
+        self._stopped = True
+        self.join(PATIENCE)
+
+
+@contextmanager
+def under_load(api: Api, server: RealServer, outlives: RealServer | None = None) -> Iterator[Sender]:
+    """Jobs are submitted and run, and one runs all the time. Each is done afterwards, and is there once.
+
+    `outlives` is the server that has them then.
+    """
+    held = api.ask("POST", "/plugin/patient/poll", {}).body["job_id"]
+    api.daemon.wait_until_started(held)
+    sender = Sender(api)
+    sender.start()
+    try:
+        sender.wait_for_more()
+        yield sender
+        sender.wait_for_more()
+    finally:
+        sender.stop()
+    go = api.place.config.parent / "plugins" / "patient" / "go"
+    go.touch()
+    assert set(sender.statuses) <= {200, 202, 503}, sender.statuses
+    for job_id in (held, *sender.accepted):
+        assert api.ended(job_id)["status"] == "succeeded"
+    go.unlink()
+    rows = (outlives or server).execute_in_store("SELECT id, dedupe_key FROM job_queue WHERE plugin = 'echo'")
+    assert {job_id for job_id, _ in rows} >= set(sender.accepted)
+    keys = [key for _, key in rows if key is not None]
+    assert len(set(keys)) == len(keys), "no submission has two jobs"
+
+
+def submit(api: Api) -> Said:
+    return api.ask("POST", "/plugin/echo/poll", {})
+
+
+def until_refused(ask: Callable[[], Said]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while (said := ask()).status != 503:
+        assert said.status in (200, 202), said
+        assert time.monotonic() < deadline
+
+
+@pytest.mark.parametrize("mode", ["fast", "immediate"])
+def test_a_restart_of_the_server_loses_and_doubles_nothing(api: Api, pair: ServerPair, mode: str) -> None:
+    """In order, or by a crash that the server recovers from."""
+    with under_load(api, pair.primary):
+        pair.primary.stop(mode)
+        pair.primary.start()
+
+
+def test_a_server_without_room_for_connections_is_an_outage(api: Api, pair: ServerPair) -> None:
+    with under_load(api, pair.primary):
+        pair.primary.execute("ALTER ROLE ductile CONNECTION LIMIT 0")
+        pair.primary.end_connections()
+        # A submission that is being committed now waits: whether it was accepted is not known.
+        until_refused(lambda: api.ask("GET", "/readyz", token=None))
+        assert submit(api).status == 503
+        pair.primary.execute("ALTER ROLE ductile CONNECTION LIMIT -1")
+
+
+def test_a_start_without_room_for_connections_says_so(pair: ServerPair, tmp_path: Path) -> None:
+    place = a_place(tmp_path)
+    place.config.write_text(f"state: {{url: '{pair.url}'}}\n" + place.config.read_text())
+    pair.primary.execute("CREATE ROLE crowd LOGIN CONNECTION LIMIT 0")
+    place.config.write_text(place.config.read_text().replace("//ductile@", "//crowd@"))
+    for command in (("system", "start"), ("job", "list")):
+        ran = place.ductile(*command)
+        assert ran.status == 75, ran
+        assert _FULL in ran.err
+    assert _FULL in place.ductile("doctor").out
+
+
+def test_a_server_that_became_read_only_is_an_outage(api: Api, pair: ServerPair) -> None:
+    """As a former primary, or a managed server whose disk is full. Reading goes on where it can."""
+    with under_load(api, pair.primary):
+        pair.primary.execute("ALTER DATABASE ductile SET default_transaction_read_only = on")
+        pair.primary.end_connections()
+        until_refused(lambda: submit(api))
+        pair.primary.execute("ALTER DATABASE ductile SET default_transaction_read_only = off")
+        pair.primary.end_connections()
+
+
+def test_the_daemon_follows_a_failover(api: Api, pair: ServerPair) -> None:
+    """Last, because the old primary is gone then. The URL names both servers."""
+    with under_load(api, pair.primary, pair.standby):
+        pair.fail_over()
