@@ -67,6 +67,20 @@ async def test_a_result_is_settled_once_if_the_connection_is_lost_during_its_com
         assert len(await store.list_executions(job.id)) == 1
 
 
+def test_a_transaction_that_a_failover_has_lost_was_not_committed(tmp_path: Path) -> None:
+    """The server that took over may not have given out its id yet: then asking fails."""
+    with connection.connect(store_url(tmp_path), application_name="test") as server:
+        current = "SELECT CAST(pg_current_xact_id() AS text)"
+        (committed,) = server.execute(current).fetchone() or ("",)
+        assert write_connection.was_committed(server, committed) is True
+        server.execute("BEGIN")
+        (aborted,) = server.execute(current).fetchone() or ("",)
+        assert write_connection.was_committed(server, aborted) is None
+        server.execute("ROLLBACK")
+        assert write_connection.was_committed(server, aborted) is False
+        assert write_connection.was_committed(server, str(int(aborted) + 1_000_000)) is False
+
+
 async def test_connections_that_were_cut_while_idle_are_opened_again(
     tmp_path: Path, proxy: CuttingProxy
 ) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib.resources import files
 
-from ductile.errors import StoreSchemaError
+from ductile.errors import ConflictError, StoreFailedError, StoreSchemaError
 from ductile.store.postgres.connection import Connection
+from ductile.store.postgres.users import take_store
 
 #: Of the advisory lock of migrations, in this database.
 _LOCK = 17525
@@ -18,28 +20,65 @@ def migrations() -> list[tuple[int, str]]:
     return [(int(name[:4]), (directory / name).read_text(encoding="utf-8")) for name in names]
 
 
-def migrate(connection: Connection) -> None:
-    """Bring the schema to the newest version. Raises `StoreSchemaError` if it is newer than this program."""
+def newest_version() -> int:
+    return migrations()[-1][0]
+
+
+def migrate(connection: Connection, queries: Mapping[str, str]) -> None:
+    """Bring the schema to the newest version. Raises `StoreSchemaError` if it is newer than this program.
+
+    Raises `ConflictError`, and changes nothing, while other programs use the store: an older daemon would
+    write rows of the old schema.
+    """
     connection.execute("SELECT pg_advisory_lock(%s)", (_LOCK,))
     try:
         current = schema_version(connection)
-        newest = migrations()[-1][0]
+        newest = newest_version()
         if current > newest:
             raise StoreSchemaError(
                 f"the store has schema version {current}; this Ductile knows versions up to {newest}",
                 hint="A newer Ductile has migrated it: upgrade this node too.",
             )
-        for version, sql in migrations():
-            if version > current:
-                with connection.transaction():
-                    connection.execute(sql)
-                    connection.execute(
-                        "INSERT INTO store_meta (key, value) VALUES ('schema_version', %s) "
-                        "ON CONFLICT (key) DO UPDATE SET value = excluded.value",
-                        (str(version),),
-                    )
+        if current < newest:
+            _take_for_migration(connection, queries, current)
+            _apply_after(connection, current)
+            connection.execute(queries["release_store"])
     finally:
         connection.execute("SELECT pg_advisory_unlock(%s)", (_LOCK,))
+
+
+def refuse_other_schema(connection: Connection) -> None:
+    """Raise `StoreFailedError` if another version of Ductile has migrated the store since it was opened."""
+    if (current := schema_version(connection)) != newest_version():
+        raise StoreFailedError(
+            f"the store was migrated to schema version {current} while this node had no connection to it; "
+            f"this Ductile knows version {newest_version()}",
+            hint="Upgrade this node to the version of the others, then start it again.",
+        )
+
+
+def _take_for_migration(connection: Connection, queries: Mapping[str, str], current: int) -> None:
+    try:
+        take_store(connection, queries)
+    except ConflictError as error:
+        raise ConflictError(
+            f"the store has to be migrated from schema version {current} to {newest_version()}, and other "
+            f"programs use it: {error.message}",
+            hint="Stop the daemon on every node with `ductile system stop`, then start the new version.",
+            details=error.details,
+        ) from error
+
+
+def _apply_after(connection: Connection, current: int) -> None:
+    for version, sql in migrations():
+        if version > current:
+            with connection.transaction():
+                connection.execute(sql)
+                connection.execute(
+                    "INSERT INTO store_meta (key, value) VALUES ('schema_version', %s) "
+                    "ON CONFLICT (key) DO UPDATE SET value = excluded.value",
+                    (str(version),),
+                )
 
 
 def schema_version(connection: Connection) -> int:

@@ -209,6 +209,12 @@ SELECT pg_try_advisory_lock_shared(17526, {store_schema})
 -- For one process that copies the whole store.
 SELECT pg_try_advisory_lock(17526, {store_schema})
 
+-- name: unshare_store
+SELECT pg_advisory_unlock_shared(17526, {store_schema})
+
+-- name: release_store
+SELECT pg_advisory_unlock(17526, {store_schema})
+
 -- name: store_users
 -- The connections that `take_store` conflicts with.
 SELECT activity.pid, coalesce(host(activity.client_addr), 'the machine of the server'), activity.application_name

@@ -16,7 +16,7 @@ from ductile.store.model.maintenance import StoreStats
 from ductile.store.port import Priority, Store
 from ductile.store.postgres.cluster import PostgresCluster
 from ductile.store.postgres.connection import connect, translate_at_start
-from ductile.store.postgres.migrate import migrate, migrations
+from ductile.store.postgres.migrate import migrate, newest_version
 from ductile.store.postgres.poolers import refuse_shared_sessions
 from ductile.store.postgres.read_pool import PostgresReadPool
 from ductile.store.postgres.session import PostgresSession, load_postgres_queries
@@ -99,7 +99,7 @@ class PostgresStore(Store):
             size=int(session.value("store_size")),
             wal_size=0,
             schema_version=int(session.value("get_meta", key="schema_version")),
-            newest_schema=migrations()[-1][0],
+            newest_schema=newest_version(),
             filesystem=None,
             damage=(),
         )
@@ -111,8 +111,10 @@ def open_postgres_store(url: str, *, clock: Callable[[], datetime], rng: Random)
     try:
         with connect(url, application_name="ductile start", answer_seconds=_MIGRATION_SECONDS) as connection:
             refuse_shared_sessions(connection, url)
+            share_store(connection, queries)  # raises while a command moves the store
+            connection.execute(queries["unshare_store"])
+            migrate(connection, queries)
             share_store(connection, queries)
-            migrate(connection)
             session = PostgresSession(connection, queries, rng, clock())
             # Made with the store and kept for good. Two nodes that create it at once agree on one.
             session.execute("insert_meta_if_absent", key="store_id", value=make_id(session.now, session.rng))

@@ -124,7 +124,7 @@ def open_target(url: str, now: datetime) -> Iterator[PostgresRows]:
     with _connected(url) as (connection, queries):
         take_store(connection, queries)
         connection.execute("BEGIN")
-        migrate(connection)
+        migrate(connection, queries)
         connection.execute(queries["forget_own_meta"])
         yield PostgresRows(connection, queries, now)
         try:

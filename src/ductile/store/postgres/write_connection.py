@@ -29,6 +29,7 @@ from ductile.store.postgres.connection import (
     is_connection_lost,
     translate,
 )
+from ductile.store.postgres.migrate import refuse_other_schema
 from ductile.store.postgres.notifications import encode_changes
 from ductile.store.postgres.poolers import refuse_shared_sessions
 from ductile.store.postgres.session import PostgresSession
@@ -43,6 +44,20 @@ IDLE_MILLISECONDS = 5_000
 RECONNECT_SECONDS = 1.0
 #: A server that has not completed a transaction for this long hangs, and submissions are refused.
 HANGING_SECONDS = 5.0
+
+
+def was_committed(connection: Connection, transaction_id: str) -> bool | None:
+    """Return whether the server has committed a transaction; None while it still ends its lost connection.
+
+    A server that took over without it does not know it, or has not given out its id yet.
+    """
+    query = "SELECT pg_xact_status(CAST(%s AS xid8))"
+    try:
+        row = connection.execute(query, (transaction_id,)).fetchone()
+    except psycopg.errors.InvalidParameterValue:
+        return False
+    status = None if row is None else row[0]
+    return None if status == "in progress" else bool(status == "committed")
 
 
 class PostgresWriteConnection:
@@ -145,15 +160,9 @@ class PostgresWriteConnection:
         """Ask the server until it answers. Raises `StoreFailedError` if the store is closed meanwhile."""
         while True:
             with suppress(psycopg.Error, StoreBusyError):
-                row = (
-                    self._open()
-                    .execute("SELECT pg_xact_status(CAST(%s AS xid8))", (transaction_id,))
-                    .fetchone()
-                )
-                status = None if row is None else row[0]
-                if status != "in progress":  # the server still ends the lost connection
-                    # A server that took over without this transaction does not know it.
-                    return bool(status == "committed")
+                committed = was_committed(self._open(), transaction_id)
+                if committed is not None:
+                    return committed
             if self._is_closing():
                 # Fatal, so that the batch does not run again: it may have been committed.
                 raise StoreFailedError(
@@ -217,6 +226,7 @@ class PostgresWriteConnection:
                 self._queries["limit_idle_transactions"], {"milliseconds": str(IDLE_MILLISECONDS)}
             )
             share_store(connection, self._queries)
+            refuse_other_schema(connection)
         except BaseException:
             connection.close()
             raise
