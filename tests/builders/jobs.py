@@ -6,6 +6,7 @@ Time and randomness are controlled by the test: `Clock` moves only on request, `
 from __future__ import annotations
 
 import itertools
+import os
 from datetime import UTC, datetime, timedelta
 from random import Random
 from typing import Any
@@ -31,7 +32,9 @@ from ductile.core.policy import FactRule, PluginPolicy, Policy
 from ductile.store.model.records import LogRow
 
 START = datetime(2026, 2, 8, 10, 0, tzinfo=UTC)
-_numbers = itertools.count(1)
+#: A second process of a test is given a first number of its own.
+FIRST_ID = "DUCTILE_TEST_FIRST_ID"
+_numbers = itertools.count(int(os.environ.get(FIRST_ID, "1")))
 
 
 class Clock:
