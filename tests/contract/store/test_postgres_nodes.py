@@ -16,10 +16,11 @@ from hypothesis import strategies as st
 from builders.daemons import PATIENCE
 from builders.jobs import Clock, a_new_job, ok, some_rng
 from builders.postgres import store_url
-from builders.stores import LEASE, POLICY, ROOMY, accept, settle
+from builders.stores import LEASE, POLICY, ROOMY, accept, settle, whole_ledger
 from ductile.core.jobs.model import JobStatus
 from ductile.errors import ContendedError
 from ductile.store.model.jobs import CancelStatus
+from ductile.store.model.maintenance import Invariant
 from ductile.store.model.nodes import NodeInfo
 from ductile.store.notifier import CancelRequested, Change, JobEnded, JobsReady, RetryScheduled, SessionEnded
 from ductile.store.postgres.notifications import decode_changes, encode_changes
@@ -143,6 +144,30 @@ async def test_a_heartbeat_names_the_jobs_to_stop(tmp_path: Path) -> None:
         heartbeat = await store.cluster.renew(one)
         assert heartbeat is not None
         assert heartbeat.cancelled == (job_id,)
+
+
+async def test_nodes_whose_clocks_differ_by_minutes_store_instants_in_order(tmp_path: Path) -> None:
+    """Each writes in turn; nothing that is stored is earlier than what was stored before it."""
+    late, early = Clock(), Clock()
+    early.advance(minutes=7)
+    one = open_postgres_store(store_url(tmp_path), clock=late, rng=some_rng(1))
+    two = open_postgres_store(store_url(tmp_path), clock=early, rng=some_rng(2))
+    try:
+        for store, other in ((one, two), (two, one), (one, two)):
+            job_id = await accept(store, a_new_job())
+            (claim,) = await other.claim(owner="x", caps=ROOMY, limit=1, lease=LEASE)
+            await settle(store, claim.job, ok())
+            job = await store.get_job(job_id)
+            assert job is not None
+            assert job.started_at is not None
+            assert job.completed_at is not None
+            assert job.created_at <= job.started_at <= job.completed_at
+        instants = [row.at for row in await whole_ledger(one)]
+        assert instants == sorted(instants)
+        assert await one.find_violations(Invariant.LEDGER_NEVER_GOES_BACK, limit=5) == ()
+    finally:
+        await one.close()
+        await two.close()
 
 
 async def test_changes_of_one_node_reach_the_subscribers_of_another(tmp_path: Path) -> None:

@@ -89,7 +89,7 @@ def waiting_findings(waiting: tuple[WaitingForNode, ...]) -> Iterator[DoctorFind
             message, missing = f"{jobs} for a node that runs {each.plugin}; none is alive", "one that runs it"
         else:
             message, missing = f"{jobs} for the node {each.node}, which is not alive", each.node
-        fix = f"Start {missing}: ductile system status shows the others"
+        fix = f"Start {missing}. To see which nodes live: ductile system status"
         yield DoctorCheck.NODES.warn(message, fix=fix)
 
 
@@ -106,7 +106,7 @@ def node_findings(nodes: tuple[Node, ...]) -> Iterator[DoctorFinding]:
     different = [node.info.name for node in others if node.info.config != leader.info.config]
     if different:
         message = f"the configuration of {_listed(different)} is not that of {leader.info.name}, which leads"
-        fix = "Give every node the same files, then on each: ductile config reload"
+        fix = "Give every node the same files, then on each: ductile system reload"
         yield DoctorCheck.NODES.warn(message, fix=fix)
     older = [node.info.name for node in others if node.info.version != leader.info.version]
     if older:
