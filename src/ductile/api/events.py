@@ -245,23 +245,30 @@ class EventStreams:
                 # A new reader gets its position: cut off before its first event, it resumes there.
                 position = f"id: {subscriber.start_seq}\n" if after is None else ""
                 await writer.write(f"retry: 2000\n{position}\n")
+                seen = subscriber.start_seq
                 if after is not None:
-                    await self._replay(writer, after, subscriber.start_seq)
-                await self._follow(writer, subscriber)
+                    seen = await self._replay(writer, after, subscriber.start_seq)
+                await self._follow(writer, subscriber, seen)
         await writer.finish()
 
-    async def _replay(self, writer: _EventWriter, after: int, until: int) -> None:
-        """Send the stored entries after a number, up to the one at which the subscriber joined."""
+    async def _replay(self, writer: _EventWriter, after: int, until: int) -> int:
+        """Send the stored entries after a number, up to the one at which the subscriber joined.
+
+        Returns the number after which the reader goes on.
+        """
         if after > until:
+            lowest, highest = await self._store.ledger_range()
+            if after <= highest:
+                return after  # Another node was quicker to send what this one has not read yet.
             # An id of another store, or from before a restore: what the reader has seen is unknown.
-            lowest, _ = await self._store.ledger_range()
             await writer.write_gap(lowest, until, f"there is no event {after}; this goes on from now")
-            return
+            return until
         async for rows in self._ledger.replay(after, until, writer.wanted.token):
             await self._report_gap(writer, after, rows[0].seq)
             await writer.write_rows(rows)
             after = rows[-1].seq
         await self._report_gap(writer, after, until + 1)
+        return until
 
     async def _report_gap(self, writer: _EventWriter, after: int, following: int) -> None:
         """Send a gap event if retention has removed entries between two numbers.
@@ -275,17 +282,17 @@ class EventStreams:
             message = f"events before {following} are no longer held"
             await writer.write_gap(following, following - 1, message)
 
-    async def _follow(self, writer: _EventWriter, subscriber: StreamSubscriber) -> None:
-        """Send new entries, and a keep-alive when none was sent for a while."""
+    async def _follow(self, writer: _EventWriter, subscriber: StreamSubscriber, position: int) -> None:
+        """Send entries after a number as they come, and a keep-alive when none was sent for a while."""
         clock = asyncio.get_running_loop().time
-        position, due = subscriber.start_seq, clock() + self._keep_alive
+        due = clock() + self._keep_alive
         output_position: int | None = None
         subscriber.arrived.set()  # Output of the running execution is sent at once.
         while True:
             rows: tuple[LedgerRow, ...] = ()
             with suppress(TimeoutError):
                 async with asyncio.timeout_at(due):
-                    rows = await subscriber.next()
+                    rows = tuple(row for row in await subscriber.next() if row.seq > position)
             if self._live is not None and writer.wanted.output:
                 # Before the rows: the output of an execution is complete before its end is stored.
                 read = self._live.read(writer.wanted.job_id, output_position)

@@ -14,6 +14,7 @@ import pytest
 
 from builders.daemons import PATIENCE
 from builders.jobs import a_new_job
+from builders.postgres import store_url
 from ductile.api import events
 from ductile.api.events import EventFilter, EventStreams, LedgerStream, TooFarBehindError
 from ductile.core.jobs.model import LedgerKind
@@ -21,6 +22,7 @@ from ductile.errors import StoreFailedError
 from ductile.store.model.jobs import Submission
 from ductile.store.model.maintenance import Retention
 from ductile.store.port import Store
+from ductile.store.postgres.store import open_postgres_store
 from ductile.store.sqlite.store import open_sqlite_store
 
 
@@ -121,6 +123,44 @@ async def test_a_busy_ledger_does_not_silence_a_filtered_stream(store: Store) ->
             await enqueue(store, 1)
     streams.close()
     await stream
+
+
+async def test_a_reader_that_has_seen_more_at_another_node_sees_nothing_twice(tmp_path: Path) -> None:
+    """This node has not read the entry yet with which the reader comes: that is no gap."""
+    url = store_url(tmp_path)
+    here, there = (
+        open_postgres_store(url, clock=lambda: datetime.now(UTC), rng=Random(seed)) for seed in (1, 2)
+    )
+    streams = EventStreams(here)
+    text = b""
+    reads, complete, began = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def send(message: Any) -> None:
+        nonlocal text
+        text += message.get("body", b"")
+        if b"retry: " in text:
+            began.set()
+        if b"id: 4" in text:
+            complete.set()
+
+    async def send_to_other(message: Any) -> None:
+        if b"id: 1" in message.get("body", b""):
+            reads.set()
+
+    await enqueue(here, 1)
+    other = (await streams.opened(EventFilter(after=0)))(send_to_other)
+    await reads.wait()
+    await enqueue(there, 2)
+    stream = (await streams.opened(EventFilter(after=3)))(send)
+    await began.wait()
+    await enqueue(here, 1)
+    async with asyncio.timeout(PATIENCE):
+        await complete.wait()
+    streams.close()
+    await asyncio.gather(stream, other)
+    await asyncio.gather(here.close(), there.close())
+    assert b"gap" not in text
+    assert re.findall(rb"^id: (\d+)", text, re.MULTILINE) == [b"4"]
 
 
 async def test_an_id_that_is_no_longer_held_is_a_gap(store: Store) -> None:
