@@ -428,3 +428,38 @@ async def test_a_pending_delivery_waits_no_longer_than_its_retry_time(store: Sto
     await store.shorten_waits()
     clock.advance(minutes=5)
     assert len(await take(store, clock)) == 1
+
+
+async def test_a_failure_that_is_reported_late_does_not_undo_a_later_attempt(
+    store: Store, clock: Clock
+) -> None:
+    """A sender that was stopped for long finds that another one has sent the event again."""
+    job_id = await accept(store, a_told_job())
+    (first,) = await take(store, clock)
+    clock.advance(minutes=2)
+    (second,) = await take(store, clock)
+    assert (first.id, second.attempts) == (second.id, 2)
+    late = DeliveryReport(
+        id=first.id,
+        attempt=DeliveryAttempt(error="the connection was lost"),
+        retry_at=clock.now,
+        attempts=first.attempts,
+    )
+    await store.report_delivery(late)
+    assert await take(store, clock) == [], "the second attempt is under way"
+    await delivered(store, second)
+    await store.report_delivery(late)
+    (row,) = await deliveries_of(store, job_id)
+    assert (row.status, row.attempts) == (DeliveryStatus.DELIVERED, 2)
+
+
+async def test_a_success_counts_once_however_late_it_is_reported(store: Store, clock: Clock) -> None:
+    job_id = await accept(store, a_told_job())
+    (first,) = await take(store, clock)
+    clock.advance(minutes=2)
+    (second,) = await take(store, clock)
+    await delivered(store, first, second)
+    (row,) = await deliveries_of(store, job_id)
+    assert row.status is DeliveryStatus.DELIVERED
+    kinds = [entry.kind for entry in await whole_ledger(store)]
+    assert kinds.count(LedgerKind.DELIVERY_DELIVERED) == 1

@@ -160,7 +160,9 @@ class WebhookSender:
                 now=self._clock.now(),
                 rng=self._rng,
             )
-        report = DeliveryReport(id=delivery.id, attempt=attempt, retry_at=retry_at)
+        report = DeliveryReport(
+            id=delivery.id, attempt=attempt, retry_at=retry_at, attempts=delivery.attempts
+        )
         await retry_until_available(self._clock, lambda: self._store.report_delivery(report))
         self._emit(delivery, attempt, retry_at)
 
@@ -186,7 +188,13 @@ class WebhookSender:
     async def _release(self, delivery: Delivery) -> None:
         """Make the delivery due at once, without counting the attempt."""
         await self._store.report_delivery(
-            DeliveryReport(id=delivery.id, attempt=_INTERRUPTED, retry_at=self._clock.now(), counts=False)
+            DeliveryReport(
+                id=delivery.id,
+                attempt=_INTERRUPTED,
+                retry_at=self._clock.now(),
+                counts=False,
+                attempts=delivery.attempts,
+            )
         )
 
     def _emit(self, delivery: Delivery, attempt: DeliveryAttempt, retry_at: datetime | None) -> None:

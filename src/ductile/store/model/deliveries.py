@@ -99,3 +99,5 @@ class DeliveryReport(Value):
     retry_at: datetime | None = None
     #: False if a stop of the daemon cut the attempt off: it does not count.
     counts: bool = True
+    #: How many attempts were counted when this one was made. None: the latest attempt is meant.
+    attempts: int | None = None

@@ -205,9 +205,9 @@ def claim_deliveries(
 
 
 def report_delivery(session: Session, report: DeliveryReport) -> None:
-    """Record the result of one attempt. An unknown delivery is ignored."""
+    """Record the result of one attempt. An unknown delivery is ignored, and a report that comes too late."""
     delivery = get_delivery(session, report.id)
-    if delivery is None:
+    if delivery is None or _is_late(report, delivery):
         return
     status, retry_at = DeliveryStatus.PENDING, report.retry_at
     if report.attempt.delivered:
@@ -229,6 +229,17 @@ def report_delivery(session: Session, report: DeliveryReport) -> None:
         # Without the URL, which may hold a secret: job and state identify the delivery.
         data: JsonObject = {"delivery": delivery.id, "state": delivery.state, "attempts": delivery.attempts}
         append_ledger(session, kind, data, job_id=delivery.job_id)
+
+
+def _is_late(report: DeliveryReport, delivery: Delivery) -> bool:
+    """Return whether another node has sent the delivery again meanwhile, and this result changes nothing.
+
+    That the receiver has it counts whenever it is known.
+    """
+    if report.attempt.delivered:
+        return delivery.status is DeliveryStatus.DELIVERED
+    is_pending = delivery.status is DeliveryStatus.PENDING
+    return not is_pending or report.attempts not in (None, delivery.attempts)
 
 
 def _seconds_until(session: Session, instant: datetime) -> float:
