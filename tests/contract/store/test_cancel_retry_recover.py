@@ -249,6 +249,20 @@ async def test_a_poison_job_is_bounded_by_its_attempts(store: Store, clock: Cloc
     assert len(await store.list_executions(poison)) == 3
 
 
+async def test_the_jobs_of_a_lost_node_run_together_and_one_by_one_the_second_time(
+    store: Store, clock: Clock
+) -> None:
+    """The first loss is one of a machine. A job that kills its daemon is found after the second."""
+    job_ids = {await accept(store, a_new_job()) for _ in range(3)}
+    for expected in (3, 3, 1):
+        claims = await claim_all(store)
+        assert len(claims) == expected
+        assert {claim.job.id for claim in claims} <= job_ids
+        await store.recover(POLICY, on_node=True)
+        clock.advance(minutes=2)
+        await store.release_due()
+
+
 async def test_recovering_twice_does_nothing_more(store: Store) -> None:
     await accept(store, a_new_job())
     await claim_all(store)

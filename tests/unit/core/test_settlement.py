@@ -225,6 +225,17 @@ def test_an_orphan_waits_its_delay_but_a_minute_at_most(base: int) -> None:
     assert settlement.log.status is LogStatus.ORPHANED
 
 
+@pytest.mark.parametrize(
+    ("suspect", "was_orphaned", "at_once"), [(False, False, True), (False, True, False), (True, False, False)]
+)
+def test_the_job_of_a_lost_node_runs_elsewhere_at_once_and_is_a_suspect_the_second_time(
+    *, suspect: bool, was_orphaned: bool, at_once: bool
+) -> None:
+    settlement = settled(a_job(suspect=suspect), Orphaned(on_node=True), was_orphaned=was_orphaned)
+    assert (settlement.next_retry_at == START, settlement.suspect) == (at_once, not at_once)
+    assert (settlement.status, settlement.attempt) == (JobStatus.QUEUED, 2)
+
+
 def test_an_exhausted_orphan_is_dead_through_failed() -> None:
     settlement = settled(a_job(attempt=4), Orphaned())
     assert [(edge.to_status, edge.reason) for edge in settlement.transitions] == [

@@ -364,7 +364,8 @@ class Requeued(Value):
 class Orphaned(Value):
     """The daemon died while the job ran; detected at the next start."""
 
-    #: Whether it ran on one of several nodes. Another one runs it at once, unless it has happened before.
+    #: Whether it ran on one of several nodes. Another one runs it at once, unless the daemon of the execution
+    #: before died as well.
     on_node: bool = False
 
     evidence: Evidence = NO_EVIDENCE

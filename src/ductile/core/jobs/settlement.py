@@ -119,6 +119,8 @@ class SettleView(Value):
     baggage: JsonObject = field(default_factory=dict)
     #: The pipeline run that the job is a step of.
     run: RunView | None = None
+    #: Whether the daemon died during the execution before this one, too.
+    was_orphaned: bool = False
 
 
 class Settlement(Value):
@@ -295,7 +297,10 @@ def _without_retry(settlement: Settlement, job: Job) -> Settlement:
 
 
 def _recover(view: SettleView, outcome: Orphaned, policy: Policy, now: datetime, rng: Random) -> Settlement:
-    """Queue a job again that ran when the daemon died. It is a suspect: it may have caused the crash."""
+    """Queue a job again that ran when the daemon died. It is a suspect: it may have caused the crash.
+
+    The first loss of a node is taken for a fault of its machine: its jobs run elsewhere at once, all of them.
+    """
     error = "the daemon died while the job ran"
     log = LogEntry(
         status=LogStatus.ORPHANED, reason=JobReason.ORPHANED, error=error, evidence=outcome.evidence
@@ -304,9 +309,9 @@ def _recover(view: SettleView, outcome: Orphaned, policy: Policy, now: datetime,
     if settlement.next_retry_at is None:
         return settlement
     back = Transition(from_status=view.job.status, to_status=JobStatus.QUEUED, reason=JobReason.RECOVERED)
-    at_once = outcome.on_node and not view.job.suspect
+    at_once = outcome.on_node and not view.job.suspect and not view.was_orphaned
     retry_at = now if at_once else min(settlement.next_retry_at, now + RECOVERY_DELAY_CAP)
-    return replace(settlement, transitions=(back,), next_retry_at=retry_at, suspect=True)
+    return replace(settlement, transitions=(back,), next_retry_at=retry_at, suspect=not at_once)
 
 
 # -- success

@@ -319,6 +319,9 @@ def _read_view(session: Session, job: Job, outcome: Outcome, policy: Policy) -> 
         if job.submitted_detail in policy.plugin(job.plugin).schedules:
             key = {"plugin": job.plugin, "schedule_id": job.submitted_detail}
             latest = session.fetch_one("schedule_of_latest_job", **key, job_id=job.id)
+    was_orphaned = isinstance(outcome, Orphaned) and (
+        session.value("log_status", job_id=job.id, execution=job.execution - 1) == LogStatus.ORPHANED
+    )
     return SettleView(
         job=job,
         state={} if state is None else from_json(state[0]),
@@ -329,6 +332,7 @@ def _read_view(session: Session, job: Job, outcome: Outcome, policy: Policy) -> 
         paused=latest is not None and latest[3] is not None,
         baggage=baggage,
         run=read_run_view(session, job, baggage),
+        was_orphaned=was_orphaned,
     )
 
 
