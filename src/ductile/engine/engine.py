@@ -22,7 +22,7 @@ from ductile.engine.live_output import LiveOutput
 from ductile.engine.maintenance import index_forever, prune_forever
 from ductile.engine.membership import Membership, node_name, shared_fingerprint, this_machine
 from ductile.engine.placement import Placer
-from ductile.engine.recovery import recover
+from ductile.engine.recovery import kill_orphans, recover
 from ductile.engine.reload.drain import Drain
 from ductile.engine.reload.reloader import Reloader
 from ductile.engine.schedules.scheduler import Scheduler
@@ -75,6 +75,7 @@ class Engine:
             self._describe_node,
             signals,
             recover=self._recover,
+            kill_orphans=lambda: kill_orphans(store, signals),
             kill_all=lambda: self._executor.kill_all(),  # noqa: PLW0108 - it is made below
             wait_for_executions=lambda: self.dispatcher.wait_for_executions(None),
             stop_jobs=self._stop_jobs,
@@ -369,11 +370,14 @@ class Engine:
     def _on_cancel_requested(self, change: CancelRequested) -> None:
         """Stop a job that runs here, whichever node was asked to cancel it."""
         if self._executor.runs(change.job_id):
-            task = asyncio.create_task(self._stop_jobs((change.job_id,)), name=f"stop {change.job_id}")
-            self._stops.add(task)
-            task.add_done_callback(self._stops.discard)
+            self._stop_jobs((change.job_id,))
 
-    async def _stop_jobs(self, job_ids: tuple[str, ...]) -> None:
+    def _stop_jobs(self, job_ids: tuple[str, ...]) -> None:
+        task = asyncio.create_task(self._stop_cancelled_jobs(job_ids), name="stop cancelled jobs")
+        self._stops.add(task)
+        task.add_done_callback(self._stops.discard)
+
+    async def _stop_cancelled_jobs(self, job_ids: tuple[str, ...]) -> None:
         # A store that is unavailable now is asked again with the next heartbeat.
         with suppress(*STORE_UNAVAILABLE):
             for job_id in job_ids:

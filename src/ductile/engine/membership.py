@@ -7,7 +7,8 @@ were killed go back to the queue, unless another node has recovered them.
 
 The oldest live node is the leader. It ends nodes that are silent for too long, recovers their jobs, plans
 the schedules and removes expired data. It ends others only if it has held its own lease for as long as they
-may be silent: after an outage of the server all heartbeats are old.
+may be silent: after an outage of the server all heartbeats are old. The same holds after its clock was set
+forward.
 """
 
 from __future__ import annotations
@@ -31,6 +32,10 @@ from ductile.telemetry.signals import Signal, SignalBus
 
 #: How often the lease is looked at, and how soon a failed heartbeat is repeated.
 _WATCH_SECONDS = 1.0
+#: By which clocks may drift apart between two heartbeats.
+_CLOCK_SLACK_SECONDS = 1.0
+#: After the instant at which a node counts as dead.
+_MARGIN_SECONDS = 0.1
 _BOOTTIME = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
@@ -75,6 +80,19 @@ def node_name(snapshot: Snapshot) -> str:
     return snapshot.service.node or os.uname().nodename
 
 
+def seconds_until_next(heartbeat: Heartbeat, *, lease_held_for: float) -> float:
+    """Return when to send the next heartbeat: earlier if a node would be dead then and could be ended.
+
+    Every node looks, because it is the leader itself that may be silent.
+    """
+    usual, limit = HEARTBEAT_INTERVAL.total_seconds(), DEAD_AFTER.total_seconds()
+    left = limit - heartbeat.longest_silence
+    if heartbeat.is_leader:
+        left = max(left, limit - lease_held_for)
+    # A node that is dead already was ended by the leader a moment ago, or is its business.
+    return min(usual, left + _MARGIN_SECONDS) if left > 0 else usual
+
+
 class Membership:
     def __init__(
         self,
@@ -83,15 +101,17 @@ class Membership:
         signals: SignalBus,
         *,
         recover: Callable[[], Awaitable[None]],
+        kill_orphans: Callable[[], Awaitable[None]],
         kill_all: Callable[[], None],
         wait_for_executions: Callable[[], Awaitable[object]],
-        stop_jobs: Callable[[tuple[str, ...]], Awaitable[None]],
+        stop_jobs: Callable[[tuple[str, ...]], None],
         on_change: Callable[[], None],
         on_heartbeat: Callable[[Heartbeat], None],
         on_failure: Callable[[BaseException], None],
         elapsed: Callable[[], float] = seconds_since_boot,
     ) -> None:
-        """`recover` recovers the jobs of ended nodes; `stop_jobs` stops cancelled jobs that run here.
+        """`recover` recovers the jobs of ended nodes; `kill_orphans` kills what dead daemons left on this
+        machine; `stop_jobs` begins to stop cancelled jobs that run here, and does not wait for the store.
         `on_change` is called when the lease is back, or the leader has changed; `on_heartbeat` with the
         answer to each heartbeat.
         """
@@ -99,6 +119,7 @@ class Membership:
         self._describe = describe
         self._signals = signals
         self._recover = recover
+        self._kill_orphans = kill_orphans
         self._kill_all = kill_all
         self._wait_for_executions = wait_for_executions
         self._stop_jobs = stop_jobs
@@ -109,6 +130,8 @@ class Membership:
         #: When the last successful heartbeat was sent, and since when the lease is held without a gap.
         self._renewed_at = float("-inf")
         self._held_since = float("-inf")
+        #: The most by which the server's clock may have been ahead of ours at the last heartbeat.
+        self._server_ahead = float("inf")
         self._fenced = False
         self._is_leader = cluster is None
         self._recovery_wanted = asyncio.Event()
@@ -178,7 +201,11 @@ class Membership:
                 await self._recover()
             elif first is not None and other.heartbeat_at != first.heartbeat_at:
                 raise _name_is_taken(other)
-            elif _is_dead_here(other, info) or self._elapsed() - began > DEAD_AFTER.total_seconds():
+            elif _is_dead_here(other, info):
+                # Before any node may run their jobs: those on other machines cannot kill them.
+                await self._kill_orphans()
+                await cluster.end_node(other.info.owner)
+            elif self._elapsed() - began > DEAD_AFTER.total_seconds():
                 await cluster.end_node(other.info.owner)
             else:
                 first = first or other
@@ -198,24 +225,17 @@ class Membership:
                 self._on_renewed(heartbeat, sent_at)
                 await self._lead(cluster, heartbeat)
                 if heartbeat.cancelled:
-                    await self._stop_jobs(heartbeat.cancelled)
-                pause = self._until_next(heartbeat)
+                    self._stop_jobs(heartbeat.cancelled)
+                pause = seconds_until_next(heartbeat, lease_held_for=self._elapsed() - self._held_since)
             with suppress(TimeoutError):
                 async with asyncio.timeout(pause):
                     await self._heartbeat_wanted.wait()
                 self._heartbeat_wanted.clear()
 
-    def _until_next(self, heartbeat: Heartbeat) -> float:
-        """The leader looks again when the most silent node would be dead."""
-        usual = HEARTBEAT_INTERVAL.total_seconds()
-        if not self._is_leader or not heartbeat.longest_silence:
-            return usual
-        return min(usual, max(DEAD_AFTER.total_seconds() - heartbeat.longest_silence, 0) + 0.1)
-
     def _on_renewed(self, heartbeat: Heartbeat, sent_at: float) -> None:
         had_lease = self.holds_lease() and not self._fenced
         self._renewed_at = sent_at
-        if not had_lease:
+        if not had_lease or self._was_server_clock_set_forward(heartbeat, sent_at):
             self._held_since = sent_at
         if self._fenced:
             self._fenced = False
@@ -230,6 +250,13 @@ class Membership:
         if heartbeat.has_orphans and self._is_leader:
             self._recovery_wanted.set()
         self._on_heartbeat(heartbeat)
+
+    def _was_server_clock_set_forward(self, heartbeat: Heartbeat, sent_at: float) -> bool:
+        """Return whether live nodes may look silent because the server's clock has jumped."""
+        at_least = heartbeat.server_seconds - self._elapsed()
+        was_set = at_least > self._server_ahead + _CLOCK_SLACK_SECONDS
+        self._server_ahead = heartbeat.server_seconds - sent_at
+        return was_set
 
     async def _lead(self, cluster: Cluster, heartbeat: Heartbeat) -> None:
         limit = DEAD_AFTER.total_seconds()

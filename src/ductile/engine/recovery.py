@@ -32,17 +32,24 @@ async def recover(
     """
     if is_stopping():
         return
-    await _kill_orphans(store, signals)
+    cluster = store.cluster
+    # A node that ends from here on may leave processes that the search does not find: the next one does.
+    living = () if cluster is None else tuple(node.info.owner for node in await cluster.nodes())
+    await kill_orphans(store, signals)
     more = True
     while more and not is_stopping():
-        sweep = await store.recover(policy, on_node=store.cluster is not None)
+        sweep = await store.recover(policy, on_node=cluster is not None, living=living)
         for job in sweep.jobs:
             data: JsonObject = {"status": job.status, "reason": job.reason, "attempt": job.attempt}
             signals.emit(Signal.JOB_RECOVERED, plugin=job.plugin, job_id=job.id, data=data)
         more = sweep.more
 
 
-async def _kill_orphans(store: Store, signals: SignalBus) -> None:
+async def kill_orphans(store: Store, signals: SignalBus) -> None:
+    """Kill what dead daemons left on this machine of running jobs, and wait for its end.
+
+    Raises `ConflictError` if a process does not end.
+    """
     result = await kill_orphan_processes(
         store.store_id, await _owners_of_running_jobs(store), timeout_seconds=KILL_TIMEOUT_SECONDS
     )

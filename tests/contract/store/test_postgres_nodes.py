@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import select
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from datetime import timedelta
 from pathlib import Path
+from random import Random
+from typing import Any
 
 import psycopg
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from psycopg.pq import ExecStatus
 
 from builders.daemons import PATIENCE
 from builders.jobs import Clock, a_new_job, ok, some_rng
@@ -23,7 +27,9 @@ from ductile.store.model.jobs import CancelStatus
 from ductile.store.model.maintenance import Invariant
 from ductile.store.model.nodes import NodeInfo
 from ductile.store.notifier import CancelRequested, Change, JobEnded, JobsReady, RetryScheduled, SessionEnded
+from ductile.store.postgres import cluster, write_connection
 from ductile.store.postgres.notifications import decode_changes, encode_changes
+from ductile.store.postgres.session import load_postgres_queries
 from ductile.store.postgres.store import PostgresStore, open_postgres_store
 
 
@@ -43,7 +49,8 @@ def a_node(name: str, **fields: object) -> NodeInfo:
 
 @asynccontextmanager
 async def opened(place: Path, seed: int = 1) -> AsyncIterator[PostgresStore]:
-    store = open_postgres_store(store_url(place), clock=Clock(), rng=some_rng(seed))
+    # Stores of other tests are in the same database, and have other ids: notifications are sent by id.
+    store = open_postgres_store(store_url(place), clock=Clock(), rng=Random(f"{place} {seed}"))
     try:
         yield store
     finally:
@@ -247,3 +254,51 @@ def test_payloads_carry_every_end_and_fit_a_notification(ids: list[str], dues: l
     assert sorted(found) == sorted(set(ids))
     earliest = [change.due_at for change in changes if isinstance(change, RetryScheduled)]
     assert earliest == ([min(dues)] if dues else [])
+
+
+async def test_jobs_of_a_node_that_has_just_ended_wait_for_the_next_recovery(tmp_path: Path) -> None:
+    """Processes that it left were not looked for yet."""
+    node = a_node("one")
+    async with opened(tmp_path) as store:
+        await store.cluster.join(node)
+        job_id = await accept(store, a_new_job())
+        await store.claim(owner=node.owner, caps=ROOMY, limit=1, lease=LEASE)
+        living = [each.info.owner for each in await store.cluster.nodes()]
+        await store.cluster.end_node(node.owner)
+        assert (await store.recover(POLICY, on_node=True, living=living)).jobs == ()
+        (recovered,) = (await store.recover(POLICY, on_node=True)).jobs
+        assert recovered.id == job_id
+
+
+async def test_a_node_that_stops_while_it_sends_statements_does_not_block_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server waits for the rest of a batch without limit: a node that waits for the lock ends that."""
+    monkeypatch.setattr(write_connection, "HANGING_SECONDS", 0.1)
+    monkeypatch.setattr(cluster, "STUCK_SECONDS", 0.1)
+    node = a_node("one")
+    async with opened(tmp_path) as store:
+        await store.cluster.join(node)
+        with closing(psycopg.connect(store_url(tmp_path), autocommit=True)) as stopped:
+            sends_half_a_batch(stopped)
+            waiting = asyncio.ensure_future(accept(store, a_new_job()))
+            async with asyncio.timeout(PATIENCE):
+                while not waiting.done():
+                    await store.cluster.renew(node)
+            await waiting
+
+
+def sends_half_a_batch(connection: psycopg.Connection[Any]) -> None:
+    """Take the lock of the store in a transaction, and do not tell the server that more has to come."""
+    raw = connection.pgconn
+    raw.enter_pipeline_mode()
+    raw.send_query_params(b"BEGIN", None)
+    raw.send_query_params(load_postgres_queries()["lock_store"].encode(), None)
+    raw.send_flush_request()
+    raw.flush()
+    for expected in (ExecStatus.COMMAND_OK, None, ExecStatus.TUPLES_OK):  # until it has the lock
+        while raw.is_busy():
+            select.select([raw.socket], [], [])
+            raw.consume_input()
+        result = raw.get_result()
+        assert (None if result is None else result.status) == expected

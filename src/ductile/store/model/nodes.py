@@ -52,3 +52,5 @@ class Heartbeat(Value):
     #: The nodes that have not ended, and the groups of queued jobs that they may or may not run.
     offers: tuple[NodeOffer, ...] = ()
     groups: tuple[JobGroup, ...] = ()
+    #: The server's clock, in seconds since the epoch.
+    server_seconds: float

@@ -31,6 +31,8 @@ from ductile.struct import asdict
 #: How long connecting may take, and then a statement: shorter than the time until a node fences itself.
 TIMEOUT_SECONDS = 3
 RECONNECT_SECONDS = 1.0
+#: A writer that has neither sent nor read anything for this long is stopped or cut off.
+STUCK_SECONDS = 5.0
 
 Read = Callable[[Callable[[Session], tuple[Node, ...]]], Awaitable[tuple[Node, ...]]]
 
@@ -48,8 +50,11 @@ class PostgresCluster:
         read: Read,
         channel: str,
         sender: str,
+        is_blocked: Callable[[], bool],
     ) -> None:
-        """`sender` names the commits of this process, whose changes are published without the server."""
+        """`sender` names the commits of this process, whose changes are published without the server.
+        `is_blocked` returns whether the writer has waited for long, perhaps for the lock of the store.
+        """
         self._url = url
         self._queries = queries
         self._notifier = notifier
@@ -57,6 +62,7 @@ class PostgresCluster:
         self._read = read
         self._channel = channel
         self._sender = sender
+        self._is_blocked = is_blocked
         self._connection: AsyncConnection | None = None
         #: A statement at a time.
         self._in_use = asyncio.Lock()
@@ -74,12 +80,15 @@ class PostgresCluster:
         rows = await self._fetch("renew_node", **_columns(node), dead_after=DEAD_AFTER.total_seconds())
         if not rows:
             return None
-        is_leader, silence, has_orphans, cancelled, offers, groups = rows[0]
+        if self._is_blocked():
+            await self._fetch("end_stuck_writers", seconds=STUCK_SECONDS)
+        is_leader, silence, has_orphans, cancelled, server_seconds, offers, groups = rows[0]
         return Heartbeat(
             is_leader=is_leader,
             longest_silence=silence,
             has_orphans=has_orphans,
             cancelled=tuple(cancelled),
+            server_seconds=server_seconds,
             offers=tuple(
                 NodeOffer(name=name, plugins=frozenset(plugins))
                 for name, plugins in from_json(offers or "[]")

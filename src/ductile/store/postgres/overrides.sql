@@ -182,6 +182,16 @@ SELECT set_config('idle_in_transaction_session_timeout', :milliseconds, false)
 -- Held to the end of the transaction. The first number stands for Ductile, the second for the store's schema.
 SELECT pg_advisory_xact_lock(17525, CAST(CAST('store_meta' AS regclass) AS oid)::int)
 
+-- name: end_stuck_writers
+-- Ends the connection that holds the lock of the store if its process has sent and read nothing for :seconds: it was
+-- stopped or cut off in the middle of a batch of statements, where the limit for idle transactions does not apply.
+SELECT pg_terminate_backend(activity.pid) FROM pg_locks JOIN pg_stat_activity AS activity ON activity.pid = pg_locks.pid
+WHERE pg_locks.locktype = 'advisory' AND pg_locks.granted AND pg_locks.classid = 17525
+  AND pg_locks.objid = CAST(CAST('store_meta' AS regclass) AS oid)
+  AND pg_locks.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+  AND activity.wait_event_type = 'Client'
+  AND activity.state_change < clock_timestamp() - make_interval(secs => :seconds)
+
 -- name: transaction_start
 -- The id of the transaction, and the latest instant that was stored.
 SELECT CAST(pg_current_xact_id() AS text), coalesce((SELECT at FROM ledger ORDER BY seq DESC LIMIT 1), '')
@@ -264,8 +274,10 @@ status <> 'succeeded' AND status = 'running' AND plugin <> 'pipeline'
 AND (node IS NULL OR node = :node)
 
 -- name: running_jobs
--- Of nodes that have ended, or of a daemon that never joined.
-SELECT {job_columns} FROM job_queue WHERE {orphaned} ORDER BY seq LIMIT :limit
+-- Of nodes that have ended, or of a daemon that never joined, but not of the owners in the JSON list :living.
+SELECT {job_columns} FROM job_queue
+WHERE {orphaned} AND coalesce(owner, '') NOT IN (SELECT jsonb_array_elements_text(CAST(:living AS jsonb)))
+ORDER BY seq LIMIT :limit
 
 -- name: claim_job
 -- As on one machine, but not for a node that has ended.
@@ -303,6 +315,7 @@ SELECT
   ARRAY(
     SELECT id FROM job_queue
     WHERE status <> 'succeeded' AND status = 'running' AND owner = :owner AND cancel_requested_at IS NOT NULL LIMIT 100),
+  extract(epoch FROM clock_timestamp())::float,
   (SELECT CAST(jsonb_agg(jsonb_build_array(name, CAST(plugins AS jsonb))) AS text) FROM nodes WHERE ended_at IS NULL),
   (SELECT CAST(jsonb_agg(jsonb_build_array(plugin, node, held_since)) AS text) FROM ({job_groups}) AS job_group)
 FROM renewed

@@ -55,7 +55,14 @@ class PostgresStore(Store):
         self.writer = Writer(self._connection, self.notifier)
         self._connection.on_away = self.writer.report_away
         self.cluster = PostgresCluster(
-            url, queries, self.notifier, clock=clock, read=self.run_read, channel=channel, sender=sender
+            url,
+            queries,
+            self.notifier,
+            clock=clock,
+            read=self.run_read,
+            channel=channel,
+            sender=sender,
+            is_blocked=lambda: self._connection.is_hanging,
         )
 
     def run_read(self, work: Callable[[Session], R]) -> Awaitable[R]:

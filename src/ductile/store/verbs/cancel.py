@@ -90,17 +90,23 @@ def cancel_overdue(session: Session, policy: Policy, *, limit: int = BATCH_SIZE)
 
 
 def recover(
-    session: Session, policy: Policy, *, on_node: bool = False, limit: int = BATCH_SIZE
+    session: Session,
+    policy: Policy,
+    *,
+    on_node: bool = False,
+    living: Sequence[str] = (),
+    limit: int = BATCH_SIZE,
 ) -> BatchResult:
     """Recover what a crash left. One batch.
 
     Every running job whose daemon has ended is orphaned and goes back to the queue; without nodes, no other
-    daemon runs jobs of this store. `on_node`: another node can run it at once. Then queued steps of cancelled
-    runs end, and runs without a live step, of which there should be none.
+    daemon runs jobs of this store. `on_node`: another node can run it at once. Jobs of the owners in `living`
+    are left alone, even if they have ended by now. Then queued steps of cancelled runs end, and runs without
+    a live step, of which there should be none.
     """
     ended = end_all(
         session,
-        session.fetch_all("running_jobs", limit=limit),
+        session.fetch_all("running_jobs", living=to_json(list(living)), limit=limit),
         Orphaned(on_node=on_node),
         policy,
         limit=limit,
