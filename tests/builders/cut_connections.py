@@ -16,14 +16,20 @@ class CutAt(Enum):
     AFTER_COMMIT = "the server commits, and its answer is lost"
 
 
-class CuttingProxy:
-    """Listens on a socket of its own in `directory`, as a server would, and forwards to the real one."""
+def listen_in(directory: Path) -> socket.socket:
+    """Return a socket where a server would have it, for clients that are given the directory."""
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(directory / ".s.PGSQL.5432"))
+    listener.listen()
+    return listener
 
-    def __init__(self, directory: Path, server_socket: Path) -> None:
+
+class CuttingProxy:
+    """Forwards what comes to a listening socket to the server, which may be away."""
+
+    def __init__(self, listener: socket.socket, server_socket: Path) -> None:
         self._server_socket = str(server_socket)
-        self._listener = socket.socket(socket.AF_UNIX)
-        self._listener.bind(str(directory / ".s.PGSQL.5432"))
-        self._listener.listen()
+        self._listener = listener
         self._pairs: list[tuple[socket.socket, socket.socket]] = []
         self.cut_at: CutAt | None = None
         #: Whether new connections are refused.
@@ -42,7 +48,7 @@ class CuttingProxy:
 
     def close(self) -> None:
         self.flows.set()
-        self._listener.close()
+        _close(self._listener)
         self.cut_all()
 
     def _refuses(self) -> bool:
@@ -56,7 +62,11 @@ class CuttingProxy:
                     client.close()
                     continue
                 server = socket.socket(socket.AF_UNIX)
-                server.connect(self._server_socket)
+                try:
+                    server.connect(self._server_socket)
+                except OSError:  # it is being restarted
+                    _close(client, server)
+                    continue
                 self._pairs.append((client, server))
                 if self._refuses():  # since a moment ago, and this connection was not cut
                     self.cut_all()
@@ -73,7 +83,9 @@ class CuttingProxy:
                     if cut_at is CutAt.AFTER_COMMIT:
                         client.shutdown(socket.SHUT_RDWR)
                         server.sendall(data)
-                        server.recv(65536)  # the server has committed
+                        # The server commits before it reads the end; the other thread closes what is left.
+                        server.shutdown(socket.SHUT_WR)
+                        return
                     break
                 server.sendall(data)
         _close(client, server)

