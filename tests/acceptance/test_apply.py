@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from pathlib import Path
 
 from builders.daemons import SLOW, a_daemon, a_place
@@ -167,3 +169,59 @@ def test_apply_says_which_new_plugins_cannot_run(tmp_path: Path) -> None:
         script.chmod(0o755)
         assert "night cannot run" not in place.ductile("apply").out
         assert place.said("run", "night")["status"] == "succeeded"
+
+
+def test_set_unset_and_edit_with_apply_are_one_command(tmp_path: Path) -> None:
+    """The running daemon checks the change before the file is written, and uses it at once."""
+    place = a_place(tmp_path)
+    assert place.ductile("config", "lock").status == 0
+    with a_daemon(place) as daemon:
+        before = place.config.read_text()
+        dry = place.ductile("config", "set", "plugins.again", "{uses: echo}", "--apply", "--dry-run")
+        assert "added: again" in dry.out, dry
+        assert "ductile apply --plan" not in dry.out
+        assert place.config.read_text() == before
+        done = place.said("config", "set", "plugins.again", "{uses: echo}", "--apply")
+        assert (done["sealed"], done["daemon"], done["reload"]["added"]) == (True, True, ["again"])
+        loaded = daemon.wait_for("config.loaded", lambda line: line.get("origin") == "reload")
+        assert loaded["fingerprint"] == done["reload"]["config"]
+        assert place.said("run", "again")["status"] == "succeeded"
+        assert place.said("config", "unset", "plugins.again", "--apply")["reload"]["removed"] == ["again"]
+        place.append("  third: {uses: echo}\n")
+        before = place.config.read_text()
+        refused = place.ductile("config", "set", "state.path", "./data/other.db", "--apply")
+        assert refused.status == 1
+        assert "a reload cannot change state" in refused.err
+        assert place.config.read_text() == before
+        # What was written before without --apply is shown and put in force as well.
+        added = place.said("config", "set", "plugins.fourth", "{uses: echo}", "--apply")
+        assert added["reload"]["added"] == ["fourth", "third"]
+        editor = replace(
+            place.terminal, variables={**place.terminal.variables, "EDITOR": "sed -i s/fourth/fifth/"}
+        )
+        ran = editor.ductile("config", "edit", "--apply", "--json", "--config", "demo")
+        edited = json.loads(ran.out)["reload"]
+        assert (edited["added"], edited["removed"]) == (["fifth"], ["fourth"])
+
+
+def test_apply_says_which_plugins_are_new_changed_and_gone(tmp_path: Path) -> None:
+    place = a_place(tmp_path)
+    assert place.ductile("apply").status == 0
+    script = place.config.parent / "save.sh"
+    script.write_text("#!/bin/sh\n")
+    script.chmod(0o755)
+
+    def changes(*words: str) -> list[tuple[str, str]]:
+        done = place.said(*words)
+        return [(each["name"], each["change"]) for each in done["files"]]
+
+    added = changes("config", "set", "plugins.save", "{run: ./save.sh}", "--apply")
+    assert ("plugin save", "added") in added
+    script.write_text("#!/bin/sh\nexit 0\n")
+    assert changes("apply") == [("plugin save", "changed")]
+    assert ("plugin save", "removed") in changes("config", "unset", "plugins.save", "--apply")
+
+
+def test_apply_and_lock_exclude_each_other(tmp_path: Path) -> None:
+    ran = a_place(tmp_path).ductile("config", "set", "service.log_level", "debug", "--apply", "--lock")
+    assert (ran.status, "exclude each other" in ran.err) == (2, True)

@@ -326,3 +326,30 @@ def test_a_configuration_of_scripts_needs_no_plugin_root(tmp_path: Path) -> None
     place.ductile("config", "lock")
     assert place.said("config", "check")["warnings"] == []
     assert place.ductile("run", "hello").out == "hello\n"
+
+
+def test_plugin_test_reads_a_script_by_its_exit_status(tmp_path: Path) -> None:
+    """It need not keep the protocol. The payload reaches it as it does in a job."""
+    place = a_place(tmp_path)
+    place.append(
+        """  greet: {run: 'echo "hello $PAYLOAD_NAME"'}\n  broken: {run: "echo why >&2; exit 3"}\n"""
+    )
+    tested = place.said("plugin", "test", "greet", "--payload", '{"name": "Ada"}')
+    assert [(each["check"], each["verdict"]) for each in tested["checks"]] == [
+        ("manifest", "passed"),
+        ("answers", "passed"),
+        ("repeats", "passed"),
+    ]
+    assert "hello Ada" in tested["checks"][1]["message"]
+    failed = place.ductile("plugin", "test", "broken")
+    assert failed.status == 1
+    assert "exited with status 3; stderr ends with: why" in failed.out
+
+
+def test_a_request_of_a_script_is_run_as_a_job_is(tmp_path: Path) -> None:
+    place = a_place(tmp_path)
+    place.append("""  greet: {run: 'echo "hello $PAYLOAD_NAME"'}\n""")
+    request = tmp_path / "request.json"
+    request.write_text('{"payload": {"name": "Ada"}}')
+    ran = place.said("plugin", "run", "greet", "--request", str(request))
+    assert (ran["judgement"], ran["result"], ran["stdout"]) == ("ok", "hello Ada", "hello Ada\n")

@@ -26,7 +26,7 @@ from ductile.config.find_config import find_config, resolve_path
 from ductile.config.load import LoadedConfig, SealMode, load_config
 from ductile.config.schema.fields import SectionOf, fill_in_defaults
 from ductile.config.schema.model import Config
-from ductile.config.seal import verify_sealed
+from ductile.config.seal import relative_name, verify_sealed
 from ductile.core.suggest import did_you_mean
 from ductile.errors import ConfigError, ConflictError, IntegrityError, NotFoundError, Problem, file_error
 from ductile.plugins.discovery import discover
@@ -34,7 +34,7 @@ from ductile.plugins.scripts import add_scripts
 from ductile.plugins.shipped import shipped_names
 from ductile.protocol.yaml_tree import KeyPath, location_of, node_at, problem_at
 from ductile.store.open_store import require_driver
-from ductile.struct import Value, replace
+from ductile.struct import Value, field, hide_in_repr, replace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -70,6 +70,7 @@ class ConfigCheck(Value):
         return problem_at(location, path, why.reason if why else "", hint=why.hint if why else None)
 
 
+@hide_in_repr("contents")
 class SettingChange(Value):
     """A change of one key; `diff` is empty if the key had that value already."""
 
@@ -78,6 +79,8 @@ class SettingChange(Value):
     diff: str
     written: bool
     sealed: bool
+    #: The text of the changed file, by its name in the seal; empty without a change.
+    contents: Mapping[str, bytes] = field(default_factory=dict)
 
 
 def open_configuration(
@@ -276,4 +279,11 @@ def _write_edit(edit: PlannedEdit, *, dry_run: bool, lock: bool) -> SettingChang
                 apply_edit(edit, renew=lock)
         except OSError as error:
             raise file_error(f"cannot write {error.filename or edit.path}", error) from error
-    return SettingChange(key=edit.key, path=edit.path, diff=edit.diff, written=write, sealed=write and lock)
+    return SettingChange(
+        key=edit.key,
+        path=edit.path,
+        diff=edit.diff,
+        written=write,
+        sealed=write and lock,
+        contents={relative_name(edit.loaded.directory, edit.path): edit.after} if edit.diff else {},
+    )

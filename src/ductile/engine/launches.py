@@ -87,8 +87,8 @@ def prepare_launch(claim: ClaimedJob, snapshot: Snapshot, host: LaunchHost) -> P
     )
     if installed.script is None:
         return PreparedLaunch(launch=launch)
-    payload = request.payload or {}
-    return _prepare_script(claim, snapshot, host, installed.script, launch, payload)
+    variables = _job_variables(claim, snapshot, host)
+    return prepare_script(installed.script, launch, request.payload or {}, variables)
 
 
 class RunnablePlugin(Value):
@@ -137,19 +137,15 @@ def build_request(claim: ClaimedJob, config: JsonObject, deadline_at: datetime) 
     )
 
 
-def _prepare_script(
-    claim: ClaimedJob,
-    snapshot: Snapshot,
-    host: LaunchHost,
-    script: Script,
-    launch: Launch,
-    payload: JsonObject,
-) -> PreparedLaunch | Outcome:
-    """Start the program of a script, with the payload on its stdin and in its environment."""
+def prepare_script(
+    script: Script, launch: Launch, payload: JsonObject, job_variables: Mapping[str, str]
+) -> PreparedLaunch | Failed:
+    """Return the launch of a script, with the payload on its stdin and in its environment.
+
+    `launch` is that of a plugin. `job_variables` come last: recovery finds the processes of a job by them.
+    """
     encoded = encode_payload(payload)
-    # The variables of the job come last: recovery finds its processes by them.
-    environment = {**launch.environment, **script_environment(payload, encoded[:-1])}
-    environment |= _job_variables(claim, snapshot, host)
+    environment = {**launch.environment, **script_environment(payload, encoded[:-1]), **job_variables}
     if script.output is not OutputFormat.PROTOCOL:
         launch = replace(launch, request=encoded)
     return _start_script(script, replace(launch, environment=environment, warm=None))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from ductile.config.edit.rewrite import Indentation, measure_indentation
+from ductile.config.edit.rewrite import Indentation, measure_indentation, with_value
 from ductile.protocol.yaml import parse_yaml
 
 
@@ -23,3 +25,21 @@ from ductile.protocol.yaml import parse_yaml
 def test_indentation_is_measured(text: str, keys: int, dashes: int) -> None:
     found = measure_indentation(parse_yaml(text, file="f"))
     assert found == Indentation(keys=keys, dashes=dashes)
+
+
+@pytest.mark.parametrize(
+    ("path", "inserted", "after"),
+    [
+        (("service", "on_failure"), "  on_failure: new\n", "  # timezone: Europe/Berlin\n"),
+        (("plugins", "save"), "  save: new\n", "    # of echo\n"),
+    ],
+)
+def test_a_new_key_comes_before_the_blank_line_and_the_comment_of_the_next_section(
+    path: tuple[str, ...], inserted: str, after: str
+) -> None:
+    text = (
+        "service:\n  log_level: info\n  # timezone: Europe/Berlin\n\n"
+        "plugins:\n  echo:\n    uses: x\n    # of echo\n\n# The API\napi:\n  enabled: true\n"
+    )
+    changed = with_value(text.encode(), path, "new", Path("config.yaml")).decode()
+    assert changed == text.replace(after, after + inserted)

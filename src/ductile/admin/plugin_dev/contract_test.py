@@ -7,6 +7,7 @@ and its events are dropped. Its side effects are real.
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING
 from ductile.admin.plugin_dev.run_once import PluginUnderTest, RunOnceResult, find_plugin_under_test, run_once
 from ductile.admin.plugin_dev.sample_payload import sample_payload
 from ductile.config.snapshot import RefusedPlugin
+from ductile.core.jobs.model import OutputFormat
 from ductile.core.json import JsonObject
 from ductile.core.scripts import EXIT_CONFIG
 from ductile.errors import NotFoundError
@@ -134,6 +136,12 @@ class _ContractRun(Value):
             message = f"{self.tested.name} has no command {wanted}"
             raise NotFoundError(message, hint=f"there are {', '.join(declared)}")
         commands = [command for name, command in declared.items() if wanted in (None, name)]
+        if (script := self.tested.plugin.script) is not None and script.output is not OutputFormat.PROTOCOL:
+            yield _passed(ContractCheck.MANIFEST, f"trusted; runs {_cut(shlex.join(script.argv))}")
+            # The commands of a script all do the same.
+            async for finding in self._script_findings(commands[0]):
+                yield finding
+            return
         yield _passed(ContractCheck.MANIFEST, f"valid and trusted, {len(declared)} commands")
         first: dict[str, RunOnceResult] = {}
         for command in commands:
@@ -151,6 +159,12 @@ class _ContractRun(Value):
         yield check_unknown_command(await self._run(_encoded({**body, "command": _NO_COMMAND})))
         yield check_wrong_protocol(await self._run(_encoded({**body, "protocol": PROTOCOL_VERSION + 1})))
         yield check_end_of_input(await self._run(b"", time_limit=_AT_END_OF_INPUT), first.values())
+
+    async def _script_findings(self, command: Command) -> AsyncIterator[CheckResult]:
+        request = self._request(command)
+        first = await self._run(request)
+        yield check_script(command.name, first)
+        yield check_script_repetition(command.name, first, await self._run(request))
 
     async def _run(self, request: bytes, time_limit: timedelta | None = None) -> RunOnceResult:
         time_limit = time_limit or self.options.timeout
@@ -215,6 +229,30 @@ def check_answer(command: str, ran: RunOnceResult) -> CheckResult:
         case _:
             hint = "see what it prints: ductile plugin run PLUGIN --request FILE"
             return _failed(ContractCheck.ANSWERS, _short(ran), command, hint=hint)
+
+
+def check_script(command: str, ran: RunOnceResult) -> CheckResult:
+    """A script succeeds by its exit status, within its time."""
+    if ran.kind != "ok":
+        hint = "it reads its payload in DUCTILE_PAYLOAD or on stdin: give it one with --payload"
+        if ran.kind == "timeout":
+            hint = "give it more time with --timeout, or `timeout` in its configuration"
+        return _failed(ContractCheck.ANSWERS, _short(ran), command, hint=hint)
+    if ExecutionWarning.LEFTOVERS in ran.interpretation.warnings:
+        message = "succeeds, but leaves processes behind"
+        return _warned(ContractCheck.ANSWERS, message, command, hint="wait for what you start")
+    lines = (ran.interpretation.outcome.evidence.stdout or "").strip().splitlines()
+    printed = f"exit status 0; prints {_cut(lines[-1])}" if lines else "exit status 0; prints nothing"
+    return _passed(ContractCheck.ANSWERS, printed, command)
+
+
+def check_script_repetition(command: str, first: RunOnceResult, again: RunOnceResult) -> CheckResult:
+    if first.kind != "ok":
+        return _skipped(ContractCheck.REPEATS, command, "it does not succeed: see `answers`")
+    if again.kind == "ok":
+        return _passed(ContractCheck.REPEATS, "exit status 0 again", command)
+    hint = "a job may be run twice: make the second run succeed too"
+    return _warned(ContractCheck.REPEATS, f"first 0, then {_short(again)}", command, hint=hint)
 
 
 def check_repetition(command: Command, first: RunOnceResult, again: RunOnceResult) -> CheckResult:
@@ -286,11 +324,13 @@ def _passed(check: ContractCheck, message: str, command: str | None = None) -> C
     return CheckResult(check=check, verdict=CheckVerdict.PASSED, message=message, command=command)
 
 
-def _skipped(check: ContractCheck, command: str | None = None) -> CheckResult:
+def _skipped(
+    check: ContractCheck, command: str | None = None, message: str = "it does not answer: see `answers`"
+) -> CheckResult:
     return CheckResult(
         check=check,
         verdict=CheckVerdict.SKIPPED,
-        message="it does not answer: see `answers`",
+        message=message,
         command=command,
     )
 

@@ -22,6 +22,7 @@ from ductile.config.snapshot import (
 )
 from ductile.core.jobs.model import Completed, Failed, TimedOut
 from ductile.core.json import JsonObject
+from ductile.engine.launches import PreparedLaunch, prepare_script
 from ductile.errors import ConfigError, UsageError
 from ductile.plugins.catalogue import find_entry
 from ductile.plugins.discovery import load_directory
@@ -165,42 +166,51 @@ async def run_once(
     *,
     time_limit: timedelta | None = None,
 ) -> RunOnceResult:
-    fields = _string_fields(request)
+    body = _parse_object(request)
+    # Without texts that cannot be variables of a process.
+    fields = {name: value for name, value in body.items() if isinstance(value, str) and "\0" not in value}
     command = fields.get("command", "")
-    run = Launch(
+    job = describe_job(
+        store_id=_NO_STORE,
+        daemon="",
+        job_id=fields.get("job_id", ""),
+        plugin=fields.get("instance") or tested.name,
+        command=command,
+        attempt=1,
+    )
+    launch = Launch(
         entrypoint=str(tested.plugin.entrypoint),
         request=request,
         environment=plugin_environment(
             environ,
             passthrough=tested.passthrough,
             own=tested.env,
-            job=describe_job(
-                store_id=_NO_STORE,
-                daemon="",
-                job_id=fields.get("job_id", ""),
-                plugin=fields.get("instance") or tested.name,
-                command=command,
-                attempt=1,
-            ),
+            job=job,
         ),
         directory=str(Path.cwd()),
         timeout=time_limit or tested.timeout_for(command),
         limits=tested.limits,
     )
-    started = await runner.start(run)
+    prepared: PreparedLaunch | Failed = PreparedLaunch(launch=launch)
+    if tested.plugin.script is not None:
+        payload = body.get("payload")
+        prepared = prepare_script(
+            tested.plugin.script, launch, payload if isinstance(payload, dict) else {}, job
+        )
+    if isinstance(prepared, Failed):
+        return RunOnceResult(interpretation=Interpretation(outcome=prepared))
+    started = await runner.start(prepared.launch)
     ended = started if isinstance(started, CouldNotStart | ForkServerLost) else await started.wait()
-    return RunOnceResult(interpretation=interpret(ended))
+    return RunOnceResult(interpretation=interpret(ended, prepared.script))
 
 
-def _string_fields(request: bytes) -> dict[str, str]:
-    """The text fields of a request; none if it is not a JSON object."""
+def _parse_object(request: bytes) -> JsonObject:
+    """The request as a JSON object; an empty one if it is none."""
     try:
         body = json.loads(request)
     except ValueError:
         return {}
-    if not isinstance(body, dict):
-        return {}
-    return {key: value for key, value in body.items() if isinstance(value, str) and "\0" not in value}
+    return body if isinstance(body, dict) else {}
 
 
 def read_request(path: str) -> bytes:

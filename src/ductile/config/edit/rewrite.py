@@ -261,16 +261,29 @@ def merge_lines(before: str, unchanged: str, after: str, *, shift: int = 0) -> s
             continue
         first, last = starts[start], starts[end] if end > start else starts[start]
         moved = shift if kind == "insert" else _indent(own[first]) - _indent(emitted[start])
+        lines = [" " * max(0, _indent(line) + moved) + line.lstrip(" ") for line in wanted[new_start:new_end]]
+        if kind == "insert" and all(lines):
+            first = last = _before_margin(own, first, _indent(lines[0]), least=done)
         merged += own[done:first]
-        merged += [
-            " " * max(0, _indent(line) + moved) + line.lstrip(" ") for line in wanted[new_start:new_end]
-        ]
+        merged += lines
         done = max(done, last)
     # New lines end as the first line of the text does.
     match = _BREAK.search(before)
     line_break = match[0] if match else "\n"
     ended = (line if _BREAK.search(line) else line + line_break for line in merged)
     return "".join((*ended, *own[done:]))
+
+
+def _before_margin(own: Sequence[str], index: int, indent: int, *, least: int) -> int:
+    """Return where an entry with this indent goes that was to be added at `index`.
+
+    Empty lines before it, and comments that are indented less, belong to what follows; ruamel adds after
+    them.
+    """
+    found = index
+    while found > least and _is_margin(own[found - 1], indent - 1):
+        found -= 1
+    return found
 
 
 def _indent(line: str) -> int:

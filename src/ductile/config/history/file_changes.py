@@ -80,8 +80,8 @@ class SealDifference(Value):
     """How a configuration differs from what was sealed."""
 
     files: tuple[FileDifference, ...]
-    #: Plugins whose files are not as sealed, by name.
-    plugins: tuple[str, ...]
+    #: Plugins whose files are not as sealed, by name: `added`, `removed` or `changed`.
+    plugins: Mapping[str, str]
     #: Whether the seal has to be written.
     needed: bool
     #: The hashes of the present seal.
@@ -148,11 +148,14 @@ def compare_with_seal(change: PlannedChange) -> SealDifference:
         for name, data in change.contents.items()
         if data is None and name not in sealed.files
     )
-    plugins = {*now.plugins, *sealed.plugins}
-    plugins = {name for name in plugins if now.plugins.get(name) != sealed.plugins.get(name)}
+    plugins = {
+        name: "added" if name not in sealed.plugins else "changed" if name in now.plugins else "removed"
+        for name in sorted({*now.plugins, *sealed.plugins})
+        if now.plugins.get(name) != sealed.plugins.get(name)
+    }
     return SealDifference(
         files=differences,
-        plugins=tuple(sorted(plugins)),
+        plugins=plugins,
         needed=before is None or bool(names or plugins) or now.strict != sealed.strict,
         sealed=hashes,
     )

@@ -58,7 +58,7 @@ async def show_changes(context: OperationContext, request: ShowChanges) -> Chang
     problem = None
     try:
         difference = await asyncio.to_thread((await make_plan(context, {})).compare)
-        files, plugins = tuple(map(changed_file, difference.files)), difference.plugins
+        files, plugins = tuple(map(changed_file, difference.files)), (*difference.plugins,)
     except ConfigError as error:
         problem = error.message
     return Changes(

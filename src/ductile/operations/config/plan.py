@@ -159,7 +159,8 @@ def refuse_restored_tokens(tokens: NameChanges) -> None:
 def changed_files(difference: SealDifference) -> tuple[ChangedFile, ...]:
     files = [changed_file(file) for file in difference.files]
     plugins = (
-        ChangedFile(name=f"plugin {name}", change="changed", differences=()) for name in difference.plugins
+        ChangedFile(name=f"plugin {name}", change=change, differences=())
+        for name, change in difference.plugins.items()
     )
     return (*files, *plugins)
 

@@ -126,6 +126,8 @@ class SpawnRunner:
             pipes = open_pipes()
         except OSError as error:
             return could_not_start(error, launch)
+        # Before the process exists: a short one may have ended when this thread goes on.
+        started_at = time.monotonic()  # the clock of the loop
         try:
             if launch.limits == NO_LIMITS:
                 pid = _execute([launch.entrypoint, *launch.arguments], launch, pipes.theirs)
@@ -141,7 +143,6 @@ class SpawnRunner:
         except (OSError, ValueError) as error:
             pipes.close()
             return could_not_start(error, launch)
-        started_at = time.monotonic()  # the clock of the loop
         pipes.close_theirs()
         unsent = write_request(pipes.ours[0], launch.request)
         return partial(

@@ -80,8 +80,12 @@ def apply_files(
     contents: Mapping[str, bytes | None] | None = None,
     *,
     to: str | None = None,
+    plan_hint: bool = True,
 ) -> CommandResult:
-    """Write these contents, then seal and load what is on disk; with --url the daemon there does it."""
+    """Write these contents, then seal and load what is on disk; with --url the daemon there does it.
+
+    `plan_hint`: whether a dry run says how to do exactly that.
+    """
     dry_run = invocation.switch("dry_run")
     if invocation.remote is not None:
         with _waiting_shown(invocation):
@@ -90,7 +94,9 @@ def apply_files(
     done = apply_here(invocation, command, contents or {}, runs=daemon_runs(invocation))
     if to is not None:
         done["to"] = to
-    return CommandResult(done, lambda console: _text(done, console, dry_run=dry_run, command=command))
+    return CommandResult(
+        done, lambda console: _text(done, console, dry_run=dry_run, command=command, plan_hint=plan_hint)
+    )
 
 
 def daemon_runs(invocation: Invocation) -> bool | None:
@@ -216,7 +222,7 @@ def _finish_or_undo(invocation: Invocation) -> CommandResult:
     return CommandResult({"files": [*names], "undone": undo, "reload": reloaded}, text)
 
 
-def _text(done: Document, console: Console, *, dry_run: bool, command: str) -> str:
+def _text(done: Document, console: Console, *, dry_run: bool, command: str, plan_hint: bool = True) -> str:
     name = "apply" if command == "apply" else f"config rollback {done['to']}"
     lines = []
     for file in done["files"]:
@@ -240,6 +246,6 @@ def _text(done: Document, console: Console, *, dry_run: bool, command: str) -> s
         if done["reload"] is None
         else reload_text(done["reload"], console, drain=f"ductile {name} --drain")
     )
-    if dry_run:
+    if dry_run and plan_hint:
         lines.append(console.hint(f"To do exactly this: `ductile {name} --plan {done['plan']}`"))
     return "\n".join(lines)

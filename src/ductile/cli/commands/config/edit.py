@@ -4,9 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ductile.cli.commands.config.files import apply_hint, change_as_json, change_text
+from ductile.cli.commands.config.files import (
+    APPLY,
+    LOCK,
+    apply_change,
+    apply_hint,
+    change_as_json,
+    change_text,
+    wants_apply,
+)
 from ductile.cli.invocation import CommandResult, Invocation
-from ductile.cli.spec import CONFIG_FILES, DRY_RUN, Argument, Example, Option, action
+from ductile.cli.spec import CONFIG_FILES, DRY_RUN, Argument, Example, action
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,12 +29,12 @@ if TYPE_CHECKING:
     "edit a file in your editor; it is checked before it is written",
     local=CONFIG_FILES,
     arguments=(Argument("FILE", "a file of the configuration (default config.yaml)", required=False),),
-    options=(DRY_RUN, Option("--lock", "renew the seal of the file, if it was intact")),
+    options=(DRY_RUN, APPLY, LOCK),
     about="Opens a copy with $VISUAL or $EDITOR. When the editor ends, the whole configuration is checked "
     "with the new text; only then does it replace the file, at once. On a terminal, problems are shown and "
     "you can edit again; otherwise nothing is written and the text is kept where the message says.",
     examples=(
-        Example("ductile config edit", "then `ductile apply`"),
+        Example("ductile config edit --apply", "and put it in force when the editor ends"),
         Example("ductile config edit tokens.yaml --lock", "and renew the seal of that file"),
     ),
 )
@@ -38,23 +46,29 @@ def edit(invocation: Invocation) -> CommandResult:
     file = find_file(invocation.config, invocation.environ, invocation.optional("FILE"))
     command = _editor(invocation)
     copy = EditCopy.of(file)
+    applies = wants_apply(invocation)
     done: SettingChange | None = None
+    applied: CommandResult | None = None
     while done is None:
         _run_editor(command, copy.path)
         try:
-            done = _replace(invocation, file, copy)
+            change = _replace(invocation, file, copy, plan_only=applies)
+            applied = apply_change(invocation, change) if applies else None
+            done = change
         except DuctileError as error:
             if not _wants_to_edit_again(error, invocation):
                 _keep_text(error, copy.path)
                 raise
     copy.remove()
+    if applied is not None:
+        return applied
     if not done.diff:
         return CommandResult(change_as_json(done), "Nothing was changed.")
     hint = apply_hint(invocation, sealed=done.sealed)
     return CommandResult(change_as_json(done), lambda console: change_text(done, console, hint=hint))
 
 
-def _replace(invocation: Invocation, file: Path, copy: EditCopy) -> SettingChange:
+def _replace(invocation: Invocation, file: Path, copy: EditCopy, *, plan_only: bool) -> SettingChange:
     from ductile.admin.config import replace_text
 
     return replace_text(
@@ -64,7 +78,7 @@ def _replace(invocation: Invocation, file: Path, copy: EditCopy) -> SettingChang
         copy.read(),
         original=copy.original,
         lock=invocation.switch("lock"),
-        dry_run=invocation.switch("dry_run"),
+        dry_run=plan_only or invocation.switch("dry_run"),
     )
 
 

@@ -25,6 +25,8 @@ _FILE_MEANINGS = {
     "plugins/echo/": "an example plugin",
     ".checksums": "the seal over all of it",
 }
+APPLY = Option("--apply", "put the change in force as well, as `ductile apply` does")
+LOCK = Option("--lock", "renew the seal of the changed file, if it was intact")
 _SEAL_CHANGES = {"same": "as before", "gone": "no longer part of it"}
 
 
@@ -155,11 +157,13 @@ def get(invocation: Invocation) -> CommandResult:
         Argument("KEY", "where it is, such as service.log_level; routes[+] adds an entry"),
         Argument("VALUE", "the new value, read as YAML"),
     ),
-    options=(DRY_RUN, Option("--lock", "renew the seal of the changed file, if it was intact")),
+    options=(DRY_RUN, APPLY, LOCK),
     about="The result is checked before it is written, and refused if other files would keep it "
-    "from having an effect. An entry of a list is changed in the file that has it. Without "
-    "--lock the seal is not renewed: `ductile apply` seals the change and puts it in force.",
+    "from having an effect. An entry of a list is changed in the file that has it. With --apply a running "
+    "daemon checks it first, and uses it at once. Without --apply and --lock the seal is not renewed: "
+    "`ductile apply` seals the change, with all others, and puts it in force.",
     examples=(
+        Example("ductile config set service.max_workers 8 --apply", "check, write, seal and reload"),
         Example("ductile config set service.log_level debug --lock", "and seal it, to be reloaded later"),
         Example("ductile config set plugins.echo.enabled false --dry-run", "what would be changed?"),
         Example("ductile config set 'artifacts.roots[+]' ./out --lock", "one more entry in a list"),
@@ -175,8 +179,8 @@ def change(invocation: Invocation) -> CommandResult:
     "remove one setting from its file, keeping comments and order",
     local=CONFIG_FILES,
     arguments=(Argument("KEY", "where it is, such as service.log_level or routes[0]"),),
-    options=(DRY_RUN, Option("--lock", "renew the seal of the changed file, if it was intact")),
-    about="Its default applies again. Checked, written and sealed as by `config set`.",
+    options=(DRY_RUN, APPLY, LOCK),
+    about="Its default applies again. Checked, written, sealed and applied as by `config set`.",
     examples=(Example("ductile config unset service.log_level --dry-run", "what would be removed?"),),
 )
 def unset(invocation: Invocation) -> CommandResult:
@@ -186,16 +190,35 @@ def unset(invocation: Invocation) -> CommandResult:
 def _change(invocation: Invocation, value: str | None) -> CommandResult:
     from ductile.admin.config import change_setting
 
+    applies = wants_apply(invocation)
     done = change_setting(
         invocation.config,
         invocation.environ,
         invocation.text("KEY"),
         value,
-        dry_run=invocation.switch("dry_run"),
+        dry_run=applies or invocation.switch("dry_run"),
         lock=invocation.switch("lock"),
     )
+    if applies:
+        return apply_change(invocation, done)
     hint = apply_hint(invocation, sealed=done.sealed)
     return CommandResult(change_as_json(done), lambda console: change_text(done, console, hint=hint))
+
+
+def wants_apply(invocation: Invocation) -> bool:
+    """Whether --apply is given. UsageError beside --lock."""
+    from ductile.errors import UsageError
+
+    if invocation.switch("apply") and invocation.switch("lock"):
+        raise UsageError("--apply and --lock exclude each other", hint="--apply renews the seal as well.")
+    return invocation.switch("apply")
+
+
+def apply_change(invocation: Invocation, change: SettingChange) -> CommandResult:
+    """Write a planned change, seal the configuration and have a running daemon load it."""
+    from ductile.cli.commands.config.apply import apply_files
+
+    return apply_files(invocation, "apply", change.contents, plan_hint=False)
 
 
 def apply_hint(invocation: Invocation, *, sealed: bool) -> str:
