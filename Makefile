@@ -22,7 +22,7 @@ run: $(VENV)/.runtime ## Set up, write an example configuration to ./demo, and r
 	    echo "Wrote an example configuration to $(DEMO)/; its API token is in $(DEMO)/.env."; }
 	@echo; echo "The gateway runs here until Ctrl-C. In another terminal, in this directory:"; echo
 	@echo '  export PATH="$$PWD/$(BIN):$$PATH"'; echo "  ductile run echo$(AT)"; echo "  ductile status$(AT)"
-	@echo "  ductile watch$(AT)"; echo
+	@echo "  ductile ui open$(AT)     # the dashboard, in a browser"; echo
 	@$(BIN)/ductile start --config $(DEMO) || { status=$$?; \
 	    echo 'To type `ductile` in this terminal: export PATH="$$PWD/$(BIN):$$PATH"' >&2; exit $$status; }
 

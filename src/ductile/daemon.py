@@ -42,7 +42,7 @@ from ductile.runner.warm.pool import WarmRunner
 from ductile.store.open_store import open_store
 from ductile.store.sqlite.file_identities import Rescue
 from ductile.store.sqlite.store import SqliteStore
-from ductile.telemetry.logs import LogWriter
+from ductile.telemetry.logs import LogFormat, LogWriter
 from ductile.telemetry.signals import Signal, SignalBus, Subscriber
 from ductile.telemetry.systemd import SYSTEMD_SIGNALS, SystemdNotifier
 
@@ -60,7 +60,8 @@ async def serve(
     location = snapshot.state
     lock = lock_store(location)
     clock = SystemClock()
-    log = LogWriter(sys.stdout.buffer, clock.now)
+    colour = not environ.get("NO_COLOR") and environ.get("TERM") != "dumb"
+    log = LogWriter(sys.stdout.buffer, clock.now, colour=colour)
     signals = SignalBus()
     signals.subscribe(log)
     for subscriber in subscribers:
@@ -127,12 +128,12 @@ def _load_config(config_path: str | None, environ: Mapping[str, str]) -> tuple[S
 
 
 def _apply_log_settings(log: LogWriter, snapshot: Snapshot) -> None:
-    """Without `service.log_format`, logs are text on a terminal and JSON elsewhere."""
+    """Without `service.log_format`, logs are short text on a terminal and JSON elsewhere."""
     section = snapshot.redacted.get("service") if isinstance(snapshot.redacted, dict) else None
-    text = sys.stdout.isatty()
+    style = LogFormat.TERMINAL if sys.stdout.isatty() else LogFormat.JSON
     if isinstance(section, dict) and section.get("log_format") is not None:
-        text = str(snapshot.service.log_format) == "text"
-    log.configure(level=str(snapshot.service.log_level), text=text)
+        style = LogFormat.TEXT if str(snapshot.service.log_format) == "text" else LogFormat.JSON
+    log.configure(level=str(snapshot.service.log_level), style=style)
 
 
 async def _serve_with(

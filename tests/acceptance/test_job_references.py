@@ -74,7 +74,7 @@ def test_words_that_name_nothing(api: Api) -> None:
     typo = api.ask("GET", "/job/last:fnie")
     assert (typo.status, typo.body["error"]["hint"]) == (404, "did you mean fine?")
     name = api.ask("GET", "/job/good")
-    assert name.body["error"]["hint"] == "Its latest job is `last:good`."
+    assert name.body["error"]["hint"] == "Its latest job, if it has one, is `last:good`."
     assert "at least 4 digits" in api.ask("GET", "/job/ab").body["error"]["hint"]
     assert api.get("/jobs?job_id=nothing-like-it")["jobs"] == []
 

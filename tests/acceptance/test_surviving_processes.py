@@ -5,6 +5,7 @@ A copy of a store beside its original ends no process of the daemon that runs on
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -164,3 +165,39 @@ def test_survivors_of_an_earlier_life_are_ended_after_several_kills(tmp_path: Pa
             assert not any(is_running(pid) for pid in (*survivors, server))
             ended = {line["pid"] for line in last.lines if line["signal"] == "survivor.ended"}
             assert ended >= {server, *survivors}
+
+
+def test_a_script_that_outlives_its_daemon_is_ended_and_run_again(tmp_path: Path) -> None:
+    """After kill -9 of the daemon, of a script by its path and of one that a shell reads."""
+    place = a_place(tmp_path)
+    demo = place.config.parent
+    at = demo.absolute()
+    body = (
+        f"echo $$ > {at}/$NAME.new; mv {at}/$NAME.new {at}/$NAME.pid; "
+        f"test -e {at}/again || cat {at}/gate; echo fine"
+    )
+    os.mkfifo(demo / "gate")
+    (demo / "long.sh").write_text(f"#!/bin/sh\n{body}\n")
+    (demo / "long.sh").chmod(0o755)
+    for name, run in (("path", "./long.sh"), ("shell", body)):
+        retry = {"max_attempts": 9, "backoff_base": "1ms"}
+        settings = {"run": run, "env": {"NAME": name}, "retry": retry}
+        place.append(f"  {name}: {json.dumps(settings)}\n")
+
+    def noted_pid(name: str) -> int:
+        while not (demo / f"{name}.pid").exists():
+            os.sched_yield()
+        return int((demo / f"{name}.pid").read_text())
+
+    with a_daemon(place) as daemon:
+        jobs = started_jobs(place, daemon, "path", "shell")
+        pids = [noted_pid("path"), noted_pid("shell")]
+        daemon.end(signal.SIGKILL)
+        assert all(is_running(pid) for pid in pids)
+        (demo / "again").touch()
+        with a_daemon(place):
+            assert [status_of(place, job) for job in jobs] == ["succeeded", "succeeded"]
+            assert not any(is_running(pid) for pid in pids)
+        for job in jobs:
+            shown = place.said("job", "show", job)
+            assert (shown["result"]["result"], shown["execution"]) == ("fine", 2)

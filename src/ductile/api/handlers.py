@@ -141,7 +141,12 @@ class About(Response):
     links: dict[str, str]
 
 
-async def discover(request: ApiRequest) -> Reply:
+async def discover(request: ApiRequest) -> Reply | RawResponse:
+    """Where to go on from here; a browser is sent to the dashboard."""
+    has_dashboard = request.context.snapshot().api.ui
+    if has_dashboard and b"text/html" in request.headers.get(b"accept", b""):
+        see_ui = ((b"location", b"/ui"), (b"vary", b"accept"))
+        return RawResponse(content=b"", media_type="text/html", status=HTTPStatus.FOUND, headers=see_ui)
     local = probes.is_local_caller(request.context, request.peer, request.headers)
     links = {
         "health": "/healthz",
@@ -150,6 +155,7 @@ async def discover(request: ApiRequest) -> Reply:
         "openapi": "/openapi.json",
         "jobs": "/jobs",
         "events": "/events",
+        **({"dashboard": "/ui"} if has_dashboard else {}),
     }
     return Reply(response=About(name="ductile", version=__version__ if local else None, links=links))
 

@@ -1,4 +1,4 @@
-"""The log: one line on stdout for each signal, as JSON or as text."""
+"""The log: one line on stdout for each signal, as JSON, as text, or as short text on a terminal."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import queue
 import threading
 import time
 from collections.abc import Callable
-from datetime import datetime
+from datetime import datetime, tzinfo
+from enum import Enum, auto
 from typing import BinaryIO
 
 import msgspec
@@ -27,6 +28,22 @@ _LEVEL_WORDS = {level: level.name.lower() for level in SignalLevel}
 _NAMES = {signal: (signal.partition(".")[0], signal.value) for signal in Signal}
 
 
+#: Fields of a job's line that say nothing on a terminal, because they have the usual value.
+_USUAL = {"reason": "completed", "attempt": 1, "execution": 1}
+#: Digits of a job's id on a terminal, as in the tables of the command line.
+_SHORT_ID = 8
+_HASH_LENGTH = len("blake3:") + 12
+_COLOURS = {SignalLevel.WARN: "\x1b[33m", SignalLevel.ERROR: "\x1b[31m"}
+_PLAIN = "\x1b[0m"
+
+
+class LogFormat(Enum):
+    JSON = auto()
+    TEXT = auto()
+    #: For a person who looks on: short lines with local times.
+    TERMINAL = auto()
+
+
 class LogWriter:
     """Writes signals at or above a level. Level and format can be changed at any time.
 
@@ -35,19 +52,32 @@ class LogWriter:
     """
 
     def __init__(
-        self, stream: BinaryIO, clock: Callable[[], datetime], *, level: str = "info", text: bool = False
+        self,
+        stream: BinaryIO,
+        clock: Callable[[], datetime],
+        *,
+        level: str = "info",
+        style: LogFormat = LogFormat.JSON,
+        zone: tzinfo | None = None,
+        colour: bool = False,
     ) -> None:
+        """`zone` and `colour` are those of a terminal; without a zone its times are in that of the system."""
         self._stream = stream
         self._clock = clock
         self._waiting: queue.SimpleQueue[tuple[SignalEvent, datetime] | None] = queue.SimpleQueue()
         self._dropped = 0
-        self.configure(level=level, text=text)
+        self._zone, self._colour = zone, colour
+        self.configure(level=level, style=style)
         self._thread = threading.Thread(target=self._write, name="ductile-log", daemon=True)
         self._thread.start()
 
-    def configure(self, *, level: str, text: bool) -> None:
+    def configure(self, *, level: str, style: LogFormat) -> None:
         self._level = SignalLevel[level.upper()]
-        self._format = _as_text if text else _as_json
+        self._format = {
+            LogFormat.JSON: _as_json,
+            LogFormat.TEXT: _as_text,
+            LogFormat.TERMINAL: self._for_terminal,
+        }[style]
 
     def __call__(self, event: SignalEvent) -> None:
         if event.level < self._level:
@@ -85,7 +115,7 @@ class LogWriter:
 
     def _line(self, event: SignalEvent, at: datetime) -> bytes:
         try:
-            return self._format(event, format_timestamp(at))
+            return self._format(event, at)
         except Exception as error:  # noqa: BLE001 - one line that cannot be encoded must not end the log
             plain = SignalEvent(
                 signal=event.signal,
@@ -94,13 +124,19 @@ class LogWriter:
                 plugin=None if event.plugin is None else ascii(event.plugin)[1:-1],
                 job_id=None if event.job_id is None else ascii(event.job_id)[1:-1],
             )
-            return self._format(plain, format_timestamp(at))
+            return self._format(plain, at)
+
+    def _for_terminal(self, event: SignalEvent, at: datetime) -> bytes:
+        line = _printable(f"{at.astimezone(self._zone):%H:%M:%S} {_short_text(event)}")
+        if self._colour and (colour := _COLOURS.get(event.level)):
+            line = f"{colour}{line}{_PLAIN}"
+        return line.encode(errors="backslashreplace") + b"\n"
 
 
-def _as_json(event: SignalEvent, at: str) -> bytes:
+def _as_json(event: SignalEvent, at: datetime) -> bytes:
     component, name = _NAMES[event.signal]
     line: dict[str, JsonValue] = {
-        "timestamp": at,
+        "timestamp": format_timestamp(at),
         "level": _LEVEL_WORDS[event.level],
         "component": component,
         "signal": name,
@@ -117,14 +153,48 @@ def _as_json(event: SignalEvent, at: str) -> bytes:
     return encoded if encoded.isascii() else escape_in_json(encoded.decode()).encode()
 
 
-def _as_text(event: SignalEvent, at: str) -> bytes:
+def _as_text(event: SignalEvent, at: datetime) -> bytes:
     about = " ".join(part for part in (event.plugin, event.job_id) if part)
     more = " ".join(f"{name}={value}" for name, value in event.data.items())
-    parts = [at[:23] + "Z", f"{event.level.name:<5}", f"{event.signal.value}:", event.message]
+    parts = [
+        format_timestamp(at)[:23] + "Z",
+        f"{event.level.name:<5}",
+        f"{event.signal.value}:",
+        event.message,
+    ]
     parts += [f"[{about}]"] if about else []
     parts += [more] if more else []
-    line = " ".join(parts)
-    # A plugin's text must not forge lines or control a terminal.
-    if not line.isprintable():
-        line = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
-    return line.encode(errors="backslashreplace") + b"\n"
+    return _printable(" ".join(parts)).encode(errors="backslashreplace") + b"\n"
+
+
+def _short_text(event: SignalEvent) -> str:
+    """What happened, to which job, without what is usual. The reference describes each signal by its name."""
+    data = {
+        name: value
+        for name, value in event.data.items()
+        if value is not None and (name not in _USUAL or value != _USUAL[name])
+    }
+    command, error = data.pop("command", None), data.pop("error", None)
+    about = [str(each) for each in (event.plugin, command) if each]
+    about += [event.job_id[-_SHORT_ID:]] if event.job_id else []
+    own_message = event.message != event.signal.message
+    says = error or (event.message.strip() if own_message or not (about or data) else None)
+    parts = [
+        "" if event.level is SignalLevel.INFO else event.level.name,
+        event.signal.value,
+        " ".join(about),
+        " ".join(f"{name}={_short_hash(value)}" for name, value in data.items()),
+        "" if says is None else f"- {says}" if about or data else str(says),
+    ]
+    return " ".join(part for part in parts if part)
+
+
+def _short_hash(value: JsonValue) -> JsonValue:
+    return value[:_HASH_LENGTH] if isinstance(value, str) and value.startswith("blake3:") else value
+
+
+def _printable(line: str) -> str:
+    """Escape control characters: a plugin's text must not forge lines or control a terminal."""
+    if line.isprintable():
+        return line
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)

@@ -88,3 +88,11 @@ def test_no_text_can_become_markup_or_script(path: Path) -> None:
 def test_nothing_comes_from_elsewhere(path: Path) -> None:
     allowed = {"http://www.w3.org/2000/svg"}
     assert set(re.findall(r"https?://[\w.-]+[\w/.-]*", path.read_text())) <= allowed
+
+
+def test_a_browser_that_opens_the_address_of_the_daemon_gets_the_dashboard(api: Api) -> None:
+    """Programs get JSON with a link to it."""
+    browser = api.ask("GET", "/", token=None, headers={"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"})
+    assert (browser.status, browser.headers["location"]) == (302, "/ui")
+    program = api.ask("GET", "/", token=None, headers={"Accept": "*/*"})
+    assert (program.status, program.body["links"]["dashboard"]) == (200, "/ui")

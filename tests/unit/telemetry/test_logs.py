@@ -8,12 +8,13 @@ import queue
 import threading
 from datetime import UTC, datetime
 from typing import BinaryIO
+from zoneinfo import ZoneInfo
 
 import pytest
 
 from ductile.core.json import JsonObject
 from ductile.telemetry import logs
-from ductile.telemetry.logs import LogWriter
+from ductile.telemetry.logs import LogFormat, LogWriter
 from ductile.telemetry.signals import Signal, SignalEvent, SignalLevel
 
 
@@ -115,7 +116,7 @@ def test_no_text_can_forge_a_line_or_control_a_terminal() -> None:
     reading, writing = os.pipe()
     stream = os.fdopen(writing, "wb")
     log = a_log(stream)
-    log.configure(level="info", text=True)
+    log.configure(level="info", style=LogFormat.TEXT)
     log(
         SignalEvent(
             signal=Signal.JOB_STDERR, level=SignalLevel.WARN, message="one\r\n\x1b[31mtwo\u2028three ä"
@@ -155,3 +156,50 @@ def test_a_line_that_cannot_be_encoded_does_not_end_the_log() -> None:
     assert str(odder["message"]).startswith(r"'odd \udce9' (the rest")
     assert (odder["plugin"], odder["job_id"]) == (r"p\udce9", "j1")
     assert usual["number"] == 7
+
+
+def test_a_terminal_gets_short_lines_with_local_times() -> None:
+    """Without what is usual; warnings and errors are coloured, and keep their level as a word."""
+    reading, writing = os.pipe()
+    stream = os.fdopen(writing, "wb")
+    at = datetime(2026, 2, 8, 23, 30, tzinfo=UTC)
+    vienna = ZoneInfo("Europe/Vienna")
+    log = LogWriter(stream, lambda: at, style=LogFormat.TERMINAL, zone=vienna, colour=True)
+    usual: JsonObject = {
+        "command": "poll",
+        "reason": "completed",
+        "attempt": 1,
+        "execution": 1,
+        "error": None,
+    }
+    failed: JsonObject = {**usual, "reason": "bad_exit", "attempt": 4, "error": "exited with 3"}
+    job_id = "01a1f047-c18a-7ab8-9119-585ff784ede6"
+    for signal, message, data in (
+        (Signal.SERVICE_READY, None, {}),
+        (Signal.CONFIG_LOADED, None, {"fingerprint": "blake3:" + "0123456789abcdef" * 4}),
+        (Signal.JOB_SUCCEEDED, None, usual),
+        (Signal.JOB_DEAD, None, failed),
+        (Signal.JOB_STDERR, "no\x1b[2Jspace\n", {}),
+    ):
+        is_of_job = signal.value.startswith("job.")
+        log(
+            SignalEvent(
+                signal=signal,
+                level=signal.level,
+                message=message or signal.message,
+                plugin="echo" if is_of_job else None,
+                job_id=job_id if is_of_job else None,
+                data=data,
+            )
+        )
+    log.close()
+    stream.close()
+    with os.fdopen(reading, "rb") as file:
+        lines = file.read().decode().splitlines()
+    assert lines == [
+        f"00:30:00 service.ready {Signal.SERVICE_READY.message}",
+        "00:30:00 config.loaded fingerprint=blake3:0123456789ab",
+        "00:30:00 job.succeeded echo poll f784ede6",
+        "\x1b[31m00:30:00 ERROR job.dead echo poll f784ede6 reason=bad_exit attempt=4 - exited with 3\x1b[0m",
+        "\x1b[33m00:30:00 WARN job.stderr echo f784ede6 - no\\x1b[2Jspace\x1b[0m",
+    ]

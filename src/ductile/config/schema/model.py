@@ -78,7 +78,7 @@ class ServiceSettings(Section, frozen=True, kw_only=True):
     log_level: Annotated[LogLevel, setting("The lowest level that is logged.")] = LogLevel.INFO
     log_format: Annotated[
         LogFormat,
-        setting("JSON for machines, or text for people.", default="`json`, and `text` at a terminal"),
+        setting("JSON for machines, or text for people.", default="`json`, and short text at a terminal"),
     ] = LogFormat.JSON
     timezone: Annotated[
         str | None,

@@ -117,8 +117,9 @@ def refuse_retry(result: RetryResult, job: Job) -> None:
             raise ConflictError("the job has not ended", hint=f"Wait for it, or cancel it first: {then}.")
         case RetryResult.NOT_RETRYABLE:
             raise ConflictError(
-                "what failed here could not be made from what it was given, and would fail again",
-                hint="Correct the pipeline, then start it again or from a step: job retry --from-step.",
+                "its input could not be built by the pipeline as it was, and a retry would fail again",
+                hint="Correct the pipeline and `ductile apply`, then start it again: "
+                f"`ductile job retry {job.run_id or job.id} --from-step STEP`.",
             )
         case RetryResult.UNKNOWN_STEP:
             raise NotFoundError("the run has no such step", hint="See its steps with `ductile job tree`.")

@@ -212,7 +212,11 @@ def _hint_for_missing(context: OperationContext, typed: str, otherwise: str | No
     """The hint for a job that does not exist: a name that means the latest job, or more digits."""
     snapshot = context.snapshot()
     if typed in snapshot.plugins or typed in snapshot.pipelines:
-        return f"Its latest job is `{_LAST}:{typed}`."
+        hint = f"Its latest job, if it has one, is `{_LAST}:{typed}`."
+        plugin = snapshot.plugins.get(typed)
+        if plugin is not None and plugin.schedules:
+            hint += f" When it is due: `ductile schedule explain {typed}`."
+        return hint
     if len(typed.replace("-", "")) < MIN_ID_DIGITS:
         return f"Give at least {MIN_ID_DIGITS} digits of its id, or `{_LAST}`. {otherwise}"
     return otherwise
