@@ -116,7 +116,7 @@ def test_a_dry_run_shows_everything_and_changes_nothing(tmp_path: Path) -> None:
         "+  weather: {}",
     ):
         assert text in shown
-    assert "ductile config set plugins.weather.config.city VALUE --lock --config demo" in shown
+    assert "ductile config set plugins.weather.config.city VALUE --apply --config demo" in shown
     assert files_below(tmp_path / "demo") == before
 
 
@@ -128,8 +128,7 @@ def test_a_required_key_is_asked_for_and_the_advice_works(tmp_path: Path) -> Non
     refused = place.said("config", "check", status=78)["refused"]
     assert [each["code"] for each in refused] == ["missing_config"]
     assert "ductile config set plugins.weather.config.city VALUE" in refused[0]["hint"]
-    place.said("config", "set", "plugins.weather.config.city", "Wien", "--lock")
-    place.said("apply")
+    place.said("config", "set", "plugins.weather.config.city", "Wien", "--apply")
     assert place.said("run", "weather")["result"]["result"] == "sunny"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import pty
 import re
@@ -67,7 +68,10 @@ class Terminal:
         """The line, what it printed and its exit status, with placeholders for what differs each time."""
         ran = self.ductile(*shlex.split(line)[1:])
         errors = "".join(f"stderr: {text}".rstrip() + "\n" for text in ran.err.splitlines())
-        text = f"$ {line}\n{ran.out}{errors}exit status {ran.status}\n"
+        out = ran.out
+        if "--json" in line and out.startswith("{"):  # on many lines, so that a difference can be read
+            out = json.dumps(json.loads(out), indent=2, ensure_ascii=False) + "\n"
+        text = f"$ {line}\n{out}{errors}exit status {ran.status}\n"
         text = text.replace(str(self.directory), "/home/you")
         text = _MOMENT.sub("2026-01-02 03:04:05 (3 min ago)", text)
         text = _ENDED.sub(r"\1 1 s ago", _with_stable_ages(text))

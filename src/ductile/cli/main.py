@@ -195,13 +195,18 @@ def _show_help(parsed: ParsedCommand, out: TextIO, err: TextIO) -> int:
     return _USAGE
 
 
+def _indent(out: TextIO) -> int | None:
+    """JSON is indented for a person at a terminal. A program gets one line, which is a third shorter."""
+    return 2 if out.isatty() else None
+
+
 def _show_result(result: CommandResult, invocation: Invocation, err: TextIO) -> int:
     if result.data is not None and invocation.json:
         # Added for every command, so that a program sees whether anything was changed.
         marked = {"dry_run": True} if invocation.switch("dry_run") else {}
         from ductile.cli.console.format import to_json
 
-        print(to_json(result.data | marked, indent=2), file=invocation.out)
+        print(to_json(result.data | marked, indent=_indent(invocation.out)), file=invocation.out)
     elif result.data is not None:
         from ductile.cli.console.console import console_for
 
@@ -227,7 +232,7 @@ def _show_error(
 
     where = repeated_options(words)
     if wants_json(words):
-        print(to_json(error_as_json(error, where), indent=2), file=out)
+        print(to_json(error_as_json(error, where), indent=_indent(out)), file=out)
     else:
         _print_text(error_as_text(error, console_for(err, environ, where)), err)
     return error.exit_status

@@ -79,7 +79,7 @@ def plan_addition(
     elif settings is not None:
         raise ConflictError(
             f"{name} is configured already",
-            hint=f"change it with `ductile config set plugins.{name}.config.KEY VALUE --lock`",
+            hint=f"change it with `ductile config set plugins.{name}.config.KEY VALUE --apply`",
         )
     else:
         config = dict.fromkeys(known.config.names())

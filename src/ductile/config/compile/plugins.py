@@ -106,7 +106,7 @@ def _refusal(
         return UnavailableReason(
             code="missing_config",
             reason=f"its configuration lacks {', '.join(missing)}",
-            hint=f"run `ductile config set plugins.{name}.config.{missing[0]} VALUE --lock`",
+            hint=f"run `ductile config set plugins.{name}.config.{missing[0]} VALUE --apply`",
         )
     if uses in discovery.refused:
         refused = discovery.refused[uses]

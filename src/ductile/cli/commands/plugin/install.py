@@ -184,7 +184,7 @@ def _addition_text(plan: AddPlan, console: Console, *, dry_run: bool) -> str:
         lines += ["", change_text(plan.change, console).replace("\n\nNothing was written.", "")]
     if not plan.sealed:
         lines.append(
-            console.hint("The configuration has never been sealed; seal it with `ductile config lock`.")
+            console.hint("The configuration has never been sealed; seal it with `ductile apply`.")
         )
     if dry_run:
         lines += ["", "Nothing was written."]
@@ -196,11 +196,8 @@ def _next_step(plan: AddPlan, console: Console) -> str:
     if not plan.missing:
         commands = [f"ductile run {plan.name}"]
     else:
-        commands = [
-            f"ductile config set plugins.{plan.name}.config.{key} VALUE{' --lock' if plan.sealed else ''}"
-            for key in plan.missing
-        ]
-        commands.append("ductile apply")
+        commands = [f"ductile config set plugins.{plan.name}.config.{key} VALUE" for key in plan.missing]
+        commands[-1] += " --apply"
     title = "Next:" if not plan.missing else f"It cannot run before {', '.join(plan.missing)} is set. Next:"
     return "\n".join([title, "", *(f"  {console.hint(command)}" for command in commands)])
 
