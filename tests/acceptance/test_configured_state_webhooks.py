@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -152,3 +153,15 @@ def with_url(
     place.config.write_text(text + allow)
     place.ductile("config", "lock")
     return place
+
+
+def test_the_hint_for_a_receiver_on_this_machine_works_when_typed(tmp_path: Path) -> None:
+    """Nothing is written before its host is listed."""
+    place = a_place(tmp_path)
+    wanted = ("config", "set", "plugins.echo.state_webhook_url", "http://127.0.0.1:8099/jobs")
+    refused = place.ductile(*wanted)
+    assert (refused.status, "127.0.0.1 is not a public address" in refused.err) == (78, True)
+    hint = "ductile config set 'state_webhooks.allow[+]' 127.0.0.1"
+    assert hint in " ".join(refused.err.split())
+    assert place.ductile(*shlex.split(hint)[1:]).status == 0
+    assert place.ductile(*wanted, "--apply").status == 0

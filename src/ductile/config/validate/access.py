@@ -24,7 +24,7 @@ from ductile.core.auth_scopes import PIPELINE_SUBJECT, AccessResource, pipeline_
 from ductile.core.durations import format_size
 from ductile.core.expressions.templates import references_in
 from ductile.core.suggest import did_you_mean
-from ductile.core.webhooks.url_policy import parse_literal, url_fault
+from ductile.core.webhooks.url_policy import parse_literal, refused_host, url_fault
 from ductile.protocol.yaml_tree import KeyPath, node_at
 
 _SCOPE = re.compile(r"(?P<subject>[A-Za-z_][A-Za-z0-9_-]*):(?P<right>ro|rw)", re.ASCII)
@@ -288,7 +288,10 @@ def _check_state_webhook(
             message = "`state_webhook_events` needs a `state_webhook_url`"
             report.error((*path, "state_webhook_events"), message)
     elif (fault := url_fault(url.reveal(), config.state_webhooks.allow)) is not None:
-        report.error((*path, "state_webhook_url"), f"this URL cannot be used: {fault}")
+        host = refused_host(url.reveal(), None, config.state_webhooks.allow)
+        # Listed, it may be called; but then no host that is not.
+        hint = host and f"if it is a receiver of yours: `ductile config set 'state_webhooks.allow[+]' {host}`"
+        report.error((*path, "state_webhook_url"), f"this URL cannot be used: {fault}", hint=hint)
 
 
 def validate_access_references(config: Config, report: ValidationReport) -> None:

@@ -183,9 +183,7 @@ def _addition_text(plan: AddPlan, console: Console, *, dry_run: bool) -> str:
     else:
         lines += ["", change_text(plan.change, console).replace("\n\nNothing was written.", "")]
     if not plan.sealed:
-        lines.append(
-            console.hint("The configuration has never been sealed; seal it with `ductile apply`.")
-        )
+        lines.append(console.hint("The configuration has never been sealed; seal it with `ductile apply`."))
     if dry_run:
         lines += ["", "Nothing was written."]
     return "\n".join(lines)
