@@ -10,7 +10,7 @@ import pytest
 
 from builders.configs import a_config, a_discovery, loaded
 from ductile import __version__
-from ductile.api.endpoint import ApiRequest
+from ductile.api.endpoint import ApiRequest, Reply
 from ductile.api.handlers import About, discover
 from ductile.config.compile.compiler import compile_snapshot
 
@@ -25,6 +25,8 @@ async def test_the_version_is_for_this_machine(peer: str | None, version: str | 
     context: Any = SimpleNamespace(snapshot=lambda: snapshot)
     nothing: Any = None
     asked = ApiRequest(context=context, services=nothing, values={}, headers={}, route=nothing, peer=peer)
-    about = (await discover(asked)).response
+    reply = await discover(asked)
+    assert isinstance(reply, Reply)
+    about = reply.response
     assert isinstance(about, About)
     assert about.version == version
