@@ -75,7 +75,7 @@ def test_short_forms_mean_their_long_forms() -> None:
 
 def test_options_and_arguments_may_be_mixed() -> None:
     """No order to remember."""
-    expected = {"KEY": "a.b", "VALUE": "1", "dry_run": True, "lock": False}
+    expected = {"KEY": "a.b", "VALUE": "1", "dry_run": True, "apply": False, "lock": False}
     for words in (["--dry-run", "a.b", "1"], ["a.b", "--dry-run", "1"], ["a.b", "1", "--dry-run"]):
         assert parse(["config", "set", *words]).arguments == expected
     assert parse(["plugin", "check", "--json", "echo"]).arguments == {"NAME|DIR": "echo"}
