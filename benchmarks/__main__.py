@@ -17,7 +17,17 @@ from pathlib import Path
 
 import apsw
 
-from benchmarks import agents, api, dashboard, jobs, life, pipelines, store_depth, store_throughput
+from benchmarks import (
+    agents,
+    api,
+    dashboard,
+    jobs,
+    life,
+    nodes,
+    pipelines,
+    store_depth,
+    store_throughput,
+)
 from benchmarks.table import Line, render
 
 PAGE = Path(__file__).parent.parent / "docs" / "explanation" / "performance.md"
@@ -30,6 +40,7 @@ SUITES: dict[str, Callable[[Path, int], list[Line]]] = {
     "life": life.measure,
     "api": api.measure,
     "pipelines": pipelines.measure,
+    "nodes": nodes.measure,
     "dashboard": dashboard.measure,
     "agents": agents.measure,
 }

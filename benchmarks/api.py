@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
@@ -19,7 +20,7 @@ from ductile.core.webhooks.signatures import sign_body
 SECONDS = 2.0
 #: Often rather than long: the speed of the machine changes from one minute to the next.
 OFTEN = 3
-_TOKEN = "bench-token"  # noqa: S105 - of a daemon that lives for seconds
+TOKEN = "bench-token"  # noqa: S105 - of a daemon that lives for seconds
 _SECRET = "a-shared-secret"  # noqa: S105 - as above
 _CONFIG = f"""\
 service: {{max_workers: 1, log_level: info, shutdown_grace: 0s}}
@@ -27,7 +28,7 @@ tokens: [{{name: shared, key: {_SECRET}}}]
 api:
   enabled: true
   listen: 127.0.0.1:0
-  auth: {{tokens: [{{name: bench, token: {_TOKEN}, scopes: ["*"]}}]}}
+  auth: {{tokens: [{{name: bench, token: {TOKEN}, scopes: ["*"]}}]}}
 webhooks:
   listen: 127.0.0.1:0
   endpoints: [{{path: /hook, plugin: sleeper, command: poll, secret_ref: shared}}]
@@ -45,25 +46,15 @@ commands: [poll]
 """
 _JOB = b'{"payload": {"name": "Ada", "number": 7}}'
 _WEBHOOK = b'{"text": "' + b"x" * 500 + b'"}'
-_LISTENING = {"api": '"signal":"api.listening"', "webhooks": '"signal":"webhook.listening"'}
+LISTENING = {"api": '"signal":"api.listening"', "webhooks": '"signal":"webhook.listening"'}
 
 
 def measure(directory: Path, rounds: int) -> list[Line]:
     config_dir = directory / "api"
-    plugin = config_dir / "plugins" / "sleeper"
-    plugin.mkdir(parents=True)
-    (plugin / "run").write_text("#!/bin/sh\nexec sleep 600\n", encoding="utf-8")
-    (plugin / "run").chmod(0o755)
-    (plugin / "manifest.yaml").write_text(_MANIFEST, encoding="utf-8")
-    (config_dir / "config.yaml").write_text(_CONFIG, encoding="utf-8")
-    subprocess.run(
-        [sys.executable, "-m", "ductile", "config", "lock", "--config", str(config_dir)],
-        check=True,
-        stdout=subprocess.DEVNULL,
-    )
+    write_config(config_dir, _CONFIG)
     lines = []
-    with _bare_server() as bare_port, _daemon(config_dir) as ports:
-        job = _post("/plugin/sleeper/poll", _JOB, _authorization())
+    with _bare_server() as bare_port, running_daemon(config_dir, LISTENING) as ports:
+        job = job_request()
         webhook = _post("/hook", _WEBHOOK, _signed(_WEBHOOK))
         for what, port, request, goal in (
             ("jobs accepted over HTTP", ports["api"], job, ">= 0.4"),
@@ -72,14 +63,33 @@ def measure(directory: Path, rounds: int) -> list[Line]:
         ):
             ours, bare = [], []
             for _ in range(rounds * OFTEN):
-                bare.append(_load(bare_port, request))
-                ours.append(_load(port, request))
+                bare.append(load(bare_port, request))
+                ours.append(load(port, request))
             lines += _lines(what, ours, bare, goal)
     return lines
 
 
+def write_config(config_dir: Path, config: str) -> None:
+    """Write a configuration with the plugin `sleeper`, and lock it."""
+    plugin = config_dir / "plugins" / "sleeper"
+    plugin.mkdir(parents=True)
+    (plugin / "run").write_text("#!/bin/sh\nexec sleep 600\n", encoding="utf-8")
+    (plugin / "run").chmod(0o755)
+    (plugin / "manifest.yaml").write_text(_MANIFEST, encoding="utf-8")
+    (config_dir / "config.yaml").write_text(config, encoding="utf-8")
+    subprocess.run(
+        [sys.executable, "-m", "ductile", "config", "lock", "--config", str(config_dir)],
+        check=True,
+        stdout=subprocess.DEVNULL,
+    )
+
+
 def _authorization() -> str:
-    return f"Authorization: Bearer {_TOKEN}"
+    return f"Authorization: Bearer {TOKEN}"
+
+
+def job_request() -> bytes:
+    return _post("/plugin/sleeper/poll", _JOB, _authorization())
 
 
 def _signed(body: bytes) -> str:
@@ -109,7 +119,7 @@ def _lines(what: str, ours: list[dict[str, float]], bare: list[dict[str, float]]
     return [rates, slowest]
 
 
-def _load(port: int, request: bytes) -> dict[str, float]:
+def load(port: int, request: bytes) -> dict[str, float]:
     words = [sys.executable, "-m", "benchmarks.http_load", str(port), str(SECONDS)]
     done = subprocess.run(words, check=True, capture_output=True, input=request)
     figures: dict[str, float] = json.loads(done.stdout)
@@ -124,24 +134,25 @@ def _bare_server() -> Iterator[int]:
 
 
 @contextmanager
-def _daemon(config_dir: Path) -> Iterator[dict[str, int]]:
-    """Start a daemon. Yields its ports by listener."""
+def running_daemon(config_dir: Path, listening: Mapping[str, str]) -> Iterator[dict[str, int]]:
+    """Start a daemon. Yields its ports by listener, when it has logged the signals of all of them."""
     log = config_dir / "daemon.log"
     words = f"exec {sys.executable} -m ductile system start --config {config_dir} > {log}"
     with _running(["/bin/sh", "-c", words]) as process:
         while process.poll() is None:
-            ports = _ports(log.read_text(encoding="utf-8") if log.exists() else "")
-            if len(ports) == len(_LISTENING):
+            ports = _ports(log.read_text(encoding="utf-8") if log.exists() else "", listening)
+            if len(ports) == len(listening):
                 yield ports
                 return
+            time.sleep(0.01)
     raise SystemExit(log.read_text(encoding="utf-8"))
 
 
-def _ports(log: str) -> dict[str, int]:
+def _ports(log: str, listening: Mapping[str, str]) -> dict[str, int]:
     return {
         listener: int(json.loads(line)["address"].rpartition(":")[2])
         for line in log.splitlines()
-        for listener, signal in _LISTENING.items()
+        for listener, signal in listening.items()
         if signal in line
     }
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from random import Random
@@ -21,6 +22,7 @@ from ductile.core.jobs.admission import Caps
 from ductile.core.policy import Policy
 from ductile.store.model.jobs import Submission
 from ductile.store.model.records import JobFilter, LogFilter
+from ductile.store.port import Store
 from ductile.store.sqlite.store import SqliteStore, open_sqlite_store
 
 FINISHED = 1_000_000
@@ -123,7 +125,7 @@ async def _measure(
         await store.close()
 
 
-async def claim_costs(stores: dict[str, SqliteStore]) -> dict[str, float]:
+async def claim_costs(stores: Mapping[str, Store]) -> dict[str, float]:
     """Median microseconds of a durable claim in each store; in turn, so that all meet the same disk."""
     rng, policy = Random(7), Policy()
     costs: dict[str, list[float]] = {name: [] for name in stores}
