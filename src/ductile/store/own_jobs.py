@@ -39,7 +39,7 @@ from ductile.store.model.records import (
     ShortPayload,
     TransitionRow,
 )
-from ductile.store.port import Priority, Store
+from ductile.store.port import Priority, Store, WriteHint
 from ductile.store.session import Session
 from ductile.store.verbs.insert import BATCH_SIZE
 from ductile.struct import replace
@@ -66,6 +66,7 @@ class OwnJobs(Store):
         self,
         priority: Priority,  # noqa: ARG002 - nothing is written
         work: Callable[[Session], R],  # noqa: ARG002
+        hint: WriteHint = None,  # noqa: ARG002
     ) -> Awaitable[R]:
         raise _denied()
 

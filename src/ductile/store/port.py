@@ -13,10 +13,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine
+from datetime import timedelta
 from enum import IntEnum
 from functools import wraps
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar
 
+from ductile.core.jobs.admission import Caps
+from ductile.core.jobs.model import Job, Outcome
+from ductile.core.policy import Policy
 from ductile.errors import ContendedError
 from ductile.store.cluster import Cluster
 from ductile.store.model.maintenance import StoreStats
@@ -37,6 +41,7 @@ from ductile.store.verbs import retry as retry_verbs
 from ductile.store.verbs import schedules as schedule_verbs
 from ductile.store.verbs import settle as settle_verbs
 from ductile.store.verbs import token_usage as token_verbs
+from ductile.struct import Value
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -56,6 +61,24 @@ class Priority(IntEnum):
     MAINTENANCE = 4
 
 
+class SettledJob(Value):
+    """A write that settles a job: its row can be read together with those of others."""
+
+    seq: int
+
+
+class ClaimCall(Value):
+    """A claim, which several become if they differ in their limit only."""
+
+    owner: str
+    caps: Caps
+    limit: int
+    lease: timedelta
+
+
+WriteHint: TypeAlias = SettledJob | ClaimCall | None
+
+
 def _read(
     verb: Callable[Concatenate[Session, P], R],
 ) -> Callable[Concatenate[Store, P], Coroutine[Any, Any, R]]:
@@ -69,12 +92,16 @@ def _read(
 
 
 def _write(
-    priority: Priority, verb: Callable[Concatenate[Session, P], R]
+    priority: Priority,
+    verb: Callable[Concatenate[Session, P], R],
+    *,
+    hint: Callable[P, WriteHint] = lambda *_args, **_kwargs: None,
 ) -> Callable[Concatenate[Store, P], Coroutine[Any, Any, R]]:
     """Bind a verb that writes. The call hands it to the writer before it suspends for the first time.
 
     From then on the verb is carried out, and its changes are published, also if the caller is cancelled. A
     verb that lost a race is run again, and raises `ContendedError` when it has lost `MAX_TRIES` of them.
+    `hint` returns what is known of a call before it runs.
     """
 
     @wraps(verb)
@@ -85,13 +112,17 @@ def _write(
         tries = 1
         while True:
             try:
-                return await store.run_write(priority, work)
+                return await store.run_write(priority, work, hint(*args, **kwargs))
             except ContendedError:
                 if tries == MAX_TRIES:
                     raise
                 tries += 1
 
     return call
+
+
+def _settled_job(claimed: Job, _outcome: Outcome, _policy: Policy) -> SettledJob:
+    return SettledJob(seq=claimed.seq)
 
 
 class Store(ABC):
@@ -111,8 +142,13 @@ class Store(ABC):
         """Run `work` in a transaction that reads."""
 
     @abstractmethod
-    def run_write(self, priority: Priority, work: Callable[[Session], R]) -> Awaitable[R]:
-        """Run `work` in a transaction that writes. `work` may run several times, and is committed once."""
+    def run_write(
+        self, priority: Priority, work: Callable[[Session], R], hint: WriteHint = None
+    ) -> Awaitable[R]:
+        """Run `work` in a transaction that writes. `work` may run several times, and is committed once.
+
+        `hint` says what it does, so that it can be done together with others.
+        """
 
     @abstractmethod
     async def close(self) -> None:
@@ -139,13 +175,13 @@ class Store(ABC):
     # -- the queue
 
     enqueue = _write(Priority.ENQUEUE, queue_verbs.enqueue)
-    claim = _write(Priority.CLAIM, queue_verbs.claim)
+    claim = _write(Priority.CLAIM, queue_verbs.claim, hint=ClaimCall)
     claim_by_id = _write(Priority.CLAIM, queue_verbs.claim_by_id)
     #: Not ENQUEUE: a job that bypasses the queue (a health check) does not wait behind many submissions.
     enqueue_and_claim = _write(Priority.SETTLE, queue_verbs.enqueue_and_claim)
     #: The priority of `settle`: the end of a quick job must not overtake the report that it works.
     mark_working = _write(Priority.SETTLE, queue_verbs.mark_working)
-    settle = _write(Priority.SETTLE, settle_verbs.settle_execution)
+    settle = _write(Priority.SETTLE, settle_verbs.settle_execution, hint=_settled_job)
     cancel = _write(Priority.SETTLE, cancel_verbs.cancel)
     cancel_overdue = _write(Priority.SETTLE, cancel_verbs.cancel_overdue)
     #: The priority of `cancel`: cancels and retries of a job are carried out in the order of the calls.

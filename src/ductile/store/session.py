@@ -54,6 +54,11 @@ class Session(Protocol):
     def fetch_all(self, query: str, /, **values: SqlValue) -> Sequence[tuple[SqlValue, ...]]:
         """Return every row of a named query."""
 
+    def fetch_each(
+        self, calls: Sequence[tuple[str, Mapping[str, SqlValue]]], /
+    ) -> Sequence[Sequence[tuple[SqlValue, ...]]]:
+        """Return the rows of each of several named queries, in one round trip if the database is a server."""
+
     def insert(self, query: str, /, **values: SqlValue) -> bool:
         """Insert one row. Returns False if a conflict prevented it."""
 
@@ -62,6 +67,18 @@ class Session(Protocol):
 
     def update_one(self, query: str, /, **values: SqlValue) -> None:
         """Update exactly one row. Raises `ContendedError` if the query updates none or several."""
+
+    def claim_jobs(self, numbers: Mapping[int, int], /, **values: SqlValue) -> Sequence[tuple[SqlValue, ...]]:
+        """Run the query `claim_job` for each job, whose `seq` is mapped to its `claim_seq`, in this order.
+
+        Returns the rows of those that were claimed.
+        """
+
+    def settle_job(self, **values: SqlValue) -> bool | None:
+        """Run the query `settle_job`, at the latest before the commit. Returns whether jobs wait for the job.
+
+        Returns None, and changes nothing, if the job is not as it was when its end was decided.
+        """
 
     def next_seq(self, max_seq_query: str, /) -> int:
         """Return the next number of a table; the query returns the highest number in use."""

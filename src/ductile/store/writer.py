@@ -21,6 +21,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from itertools import islice
 from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
@@ -34,9 +35,11 @@ from ductile.errors import (
     StoreFullError,
 )
 from ductile.store.notifier import STORE_AVAILABLE, Change, Notifier, StoreFailed, StoreUnavailable
-from ductile.store.port import Priority, Store
+from ductile.store.port import ClaimCall, Priority, SettledJob, Store, WriteHint
 from ductile.store.session import Session
 from ductile.store.verbs import maintenance
+from ductile.store.verbs.queue import claim
+from ductile.struct import asdict, replace
 
 R = TypeVar("R")
 
@@ -44,6 +47,8 @@ R = TypeVar("R")
 MAX_REQUESTS = 256
 MAX_BYTES = 4 * 1024 * 1024
 MAX_SECONDS = 0.005
+#: Jobs whose rows are read when a batch begins: more are not settled within its time.
+MAX_KNOWN = 64
 #: Submissions that may wait; further ones are refused with `StoreBusyError`.
 CAPACITY = 10_000
 #: This many submissions in one iteration of the event loop are a burst: the loop is probably still reading
@@ -62,6 +67,7 @@ class WriteRequest(msgspec.Struct, Generic[R], eq=False):
     priority: Priority
     work: Callable[[Session], R]
     future: asyncio.Future[R]
+    hint: WriteHint = None
     #: Published after the commit.
     changes: Sequence[Change] = ()
     result: R | None = None
@@ -79,7 +85,7 @@ class WriteSession(Session, Protocol):
         """Begin the next write request of the batch, in the same transaction."""
 
     def flush(self) -> None:
-        """Write the buffered rows. Must be called before the commit."""
+        """Write the buffered rows."""
 
     def discard(self) -> None:
         """Drop the buffered rows: the transaction, or the savepoint, was rolled back."""
@@ -98,11 +104,14 @@ class WriteConnection(Protocol):
     def has_written(self) -> bool:
         """Whether the last transaction has changed something."""
 
-    def begin(self) -> None:
-        """Begin a transaction in which no other process writes."""
+    def begin(self, settling: Callable[[], Sequence[int]]) -> None:
+        """Begin a transaction in which no other process writes. `settling` returns jobs that may end."""
 
     def commit(self, changes: Iterable[Change]) -> None:
-        """Make the transaction durable. Raises if it is not. Other nodes are told of the changes."""
+        """Make the transaction durable, with the buffered rows. Raises if it is not.
+
+        Other nodes are told of the changes.
+        """
 
     def roll_back(self) -> None: ...
 
@@ -148,13 +157,15 @@ class Writer:
         self._thread = threading.Thread(target=self._run, name="ductile-writer", daemon=True)
         self._thread.start()
 
-    def submit(self, priority: Priority, work: Callable[[Session], R]) -> asyncio.Future[R]:
+    def submit(
+        self, priority: Priority, work: Callable[[Session], R], hint: WriteHint = None
+    ) -> asyncio.Future[R]:
         """Run `work` in a transaction. The future gets its result once that is on disk.
 
         Raises `StoreBusyError` or `StoreFailedError` if the writer accepts no requests.
         """
         self._loop = loop = asyncio.get_running_loop()
-        request = WriteRequest(priority, work, loop.create_future())
+        request = WriteRequest(priority, work, loop.create_future(), hint)
         queue = self._queues[priority]
         with self._lock:
             if self.failure is not None:
@@ -249,9 +260,8 @@ class Writer:
         batch: list[WriteRequest[Any]] = []
         try:
             try:
-                self._begin()
+                self._begin(self._settling)
                 self._run_batch(batch)
-                self._session.flush()
                 self._connection.commit(_changes_of(batch))
             except Exception as error:  # noqa: BLE001 - the callers of the batch get it
                 self._recover_batch(batch, error)
@@ -261,10 +271,16 @@ class Writer:
         finally:
             self._notify(batch)
 
-    def _begin(self) -> None:
+    def _settling(self) -> list[int]:
+        """Return the numbers of jobs that waiting requests settle."""
+        with self._lock:
+            waiting = islice(self._queues[Priority.SETTLE], MAX_KNOWN)
+            return [each.hint.seq for each in waiting if isinstance(each.hint, SettledJob)]
+
+    def _begin(self, settling: Callable[[], Sequence[int]] = tuple) -> None:
         if self.failure is not None:
             raise self.failure
-        self._connection.begin()
+        self._connection.begin(settling)
 
     def _after_batch(self) -> None:
         try:
@@ -280,7 +296,10 @@ class Writer:
 
         def run_deferred() -> None:
             while deferred:
-                self._run_request(deferred.popleft(), batch)
+                alike = [deferred.popleft()]
+                while deferred and _are_one_claim(alike[0], deferred[0]):
+                    alike.append(deferred.popleft())
+                self._run_alike(alike, batch)
 
         try:
             while (
@@ -308,6 +327,20 @@ class Writer:
         session.begin_request()
         request.result = request.work(session)
         request.changes = session.changes
+
+    def _run_alike(self, requests: list[WriteRequest[Any]], batch: list[WriteRequest[Any]]) -> None:
+        """Run claims as one, and divide the claimed jobs in the order of the requests; or one request."""
+        if len(requests) == 1:
+            self._run_request(requests[0], batch)
+            return
+        batch += requests
+        calls = [request.hint for request in requests if isinstance(request.hint, ClaimCall)]
+        together = replace(calls[0], limit=sum(call.limit for call in calls))
+        self._session.begin_request()
+        claims = iter(claim(self._session, **asdict(together)))
+        for request, call in zip(requests, calls, strict=True):
+            request.result = tuple(islice(claims, call.limit))
+            request.changes = self._session.changes
 
     def _recover_batch(self, batch: list[WriteRequest[Any]], error: Exception) -> None:
         """Run the requests of a failed batch one by one, unless the error is fatal to the file."""
@@ -432,6 +465,14 @@ class Writer:
                 internal = StoreError(f"internal error in the store: {request.error!r}")
                 internal.__cause__ = request.error
                 request.future.set_exception(internal)
+
+
+def _are_one_claim(request: WriteRequest[Any], other: WriteRequest[Any]) -> bool:
+    return (
+        isinstance(request.hint, ClaimCall)
+        and isinstance(other.hint, ClaimCall)
+        and replace(other.hint, limit=request.hint.limit) == request.hint
+    )
 
 
 def _changes_of(batch: Iterable[WriteRequest[Any]]) -> Iterable[Change]:

@@ -203,6 +203,35 @@ async def test_changes_of_one_node_reach_the_subscribers_of_another(tmp_path: Pa
             await asyncio.wait({listening})
 
 
+async def test_a_copy_of_the_store_beside_it_is_not_told(tmp_path: Path) -> None:
+    """A copy has the same id, and jobs of the same ids: a cancel here must not reach the job there."""
+    async with (
+        opened(tmp_path / "copy") as copy,
+        opened(tmp_path / "own") as store,
+        opened(tmp_path / "own", seed=2) as other,
+    ):
+        assert copy.store_id == store.store_id
+        heard: asyncio.Queue[Change] = asyncio.Queue()
+        listens = asyncio.Event()
+        other.notifier.subscribe(JobsReady, lambda _: listens.set())
+        other.notifier.subscribe(JobEnded, heard.put_nowait)
+        listening = asyncio.create_task(other.cluster.listen())
+        try:
+            async with asyncio.timeout(PATIENCE):
+                await listens.wait()
+                ids = []
+                for each in (copy, store):
+                    ids.append(await accept(each, a_new_job()))
+                    (claim,) = await each.claim(owner="x", caps=ROOMY, limit=1, lease=LEASE)
+                    await settle(each, claim.job, ok())
+                first = await heard.get()
+            assert isinstance(first, JobEnded)
+            assert first.job_id == ids[1]
+        finally:
+            listening.cancel()
+            await asyncio.wait({listening})
+
+
 async def test_a_session_that_is_signed_out_on_one_node_is_refused_by_all(tmp_path: Path) -> None:
     async with opened(tmp_path) as store, opened(tmp_path, seed=2) as other:
         heard: asyncio.Queue[SessionEnded] = asyncio.Queue()

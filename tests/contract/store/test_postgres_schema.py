@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import apsw
 import psycopg
@@ -14,6 +15,7 @@ from builders.jobs import Clock, some_rng
 from builders.postgres import store_url
 from ductile.store.named_sql import load_queries
 from ductile.store.postgres.migrate import migrations as postgres_migrations
+from ductile.store.postgres.session import load_postgres_queries
 from ductile.store.postgres.store import open_postgres_store
 from ductile.store.sqlite.migrate import migrations as sqlite_migrations
 from ductile.store.sqlite.store import open_sqlite_store
@@ -21,6 +23,11 @@ from ductile.store.sqlite.store import open_sqlite_store
 #: The full-text index of SQLite is several tables. Only SQLite has generated columns for old names, and only
 #: PostgreSQL has nodes.
 _OWN_TABLES = re.compile(r"sqlite_.*|job_log_text.*|nodes")
+#: Tables that grow with the number of jobs.
+LARGE = (
+    "job_queue", "job_log", "job_log_text", "events", "ledger", "job_transitions", "state_deliveries",
+    "plugin_facts",
+)  # fmt: skip
 _OWN_COLUMNS = {("plugin_facts", "seq")}
 
 
@@ -42,15 +49,75 @@ async def test_postgres_accepts_every_query(tmp_path: Path) -> None:
     await store.close()
     refused = {}
     with psycopg.connect(store_url(tmp_path), autocommit=True) as connection:
-        for number, (name, text) in enumerate(load_queries("ductile.store.postgres").items()):
-            names = list(dict.fromkeys(re.findall(r"(?<!:):([a-z_]+)", text)))
-            typed = re.sub(r"(?<!:):([a-z_]+) IS NULL", r"CAST(:\1 AS text) IS NULL", text)
-            numbered = re.sub(r"(?<!:):([a-z_]+)", lambda found: f"${names.index(found[1]) + 1}", typed)  # noqa: B023
+        for number, (name, numbered) in enumerate(_queries().items()):
             try:
                 connection.execute(f"PREPARE q{number} AS {numbered}".encode())
             except psycopg.Error as error:
                 refused[name] = str(error)
     assert refused == {}
+
+
+#: The table is emptied.
+_READS_WHOLE_TABLES = frozenset({"empty_search_index"})
+#: What runs for each job, and looks jobs up by their number.
+_BY_NUMBER = ("claim_jobs", "jobs_to_settle", "settle_job", "settle_jobs")
+
+
+@pytest.fixture
+async def connection(tmp_path: Path) -> AsyncIterator[psycopg.Connection[Any]]:
+    """A connection with the settings of the writer. Its plans are those that are kept for all values."""
+    store = open_postgres_store(store_url(tmp_path), clock=Clock(), rng=some_rng(1))
+    await store.close()
+    with psycopg.connect(store_url(tmp_path), autocommit=True) as connection:
+        if connection.info.server_version < 160000:
+            pytest.skip("this server explains no plan without values")
+        connection.execute(load_postgres_queries()["prepare_writer"], {"milliseconds": "0"})
+        yield connection
+
+
+def test_every_query_on_a_large_table_can_use_an_index(connection: psycopg.Connection[Any]) -> None:
+    scans = {
+        name: node
+        for name, sql in _queries().items()
+        if not name.startswith("check_") and name not in _READS_WHOLE_TABLES
+        for node in _plan(connection, sql)
+        if node["Node Type"] == "Seq Scan" and node["Relation Name"] in LARGE
+    }
+    assert scans == {}
+
+
+@pytest.mark.parametrize("name", _BY_NUMBER)
+def test_claims_and_ends_look_jobs_up_by_number(connection: psycopg.Connection[Any], name: str) -> None:
+    """The table is empty now, and the plan is still used when it has many rows."""
+    indexes = {
+        node["Index Name"]: "Index Cond" in node
+        for node in _plan(connection, _queries()[name])
+        if node.get("Index Name", "").startswith("job_queue_")
+    }
+    indexes.pop("job_queue_after", None)  # whether jobs wait for the job
+    assert indexes in ({"job_queue_pkey": True}, {"job_queue_id_key": True})
+
+
+def _queries() -> dict[str, str]:
+    """The queries with numbered parameters."""
+    found = {}
+    for name, text in load_queries("ductile.store.postgres").items():
+        typed = re.sub(r"(?<!:):([a-z_]+) IS NULL", r"CAST(:\1 AS text) IS NULL", text)
+        names = list(dict.fromkeys(re.findall(r"(?<!:):([a-z_]+)", text)))
+        for number, each in enumerate(names, 1):
+            typed = re.sub(rf"(?<!:):{each}\b", f"${number}", typed)
+        found[name] = typed
+    return found
+
+
+def _plan(connection: psycopg.Connection[Any], sql: str) -> Iterator[dict[str, Any]]:
+    row = connection.execute(f"EXPLAIN (GENERIC_PLAN, FORMAT JSON) {sql}".encode()).fetchone()
+    assert row is not None
+    waiting = [row[0][0]["Plan"]]
+    while waiting:
+        node = waiting.pop()
+        waiting += node.get("Plans", ())
+        yield node
 
 
 async def _postgres_columns(place: Path) -> set[tuple[str, str]]:

@@ -12,7 +12,7 @@ from ductile.errors import ContendedError, StoreBusyError
 from ductile.store import port
 from ductile.store.model.jobs import Submission
 from ductile.store.model.maintenance import StoreStats
-from ductile.store.port import Priority, Store
+from ductile.store.port import Priority, Store, WriteHint
 from ductile.store.session import Session
 from ductile.store.verbs import queue
 
@@ -30,7 +30,12 @@ class RacingStore(Store):
     def run_read(self, work: Callable[[Session], R]) -> Awaitable[R]:
         raise NotImplementedError
 
-    async def run_write(self, priority: Priority, work: Callable[[Session], R]) -> Any:  # noqa: ARG002
+    async def run_write(
+        self,
+        priority: Priority,
+        work: Callable[[Session], R],  # noqa: ARG002
+        hint: WriteHint = None,  # noqa: ARG002
+    ) -> Any:
         self.runs.append(priority)
         if len(self.runs) <= self.lost:
             raise ContendedError("another transaction was first")

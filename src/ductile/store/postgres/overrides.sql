@@ -18,6 +18,15 @@ CAST(replace(body, '\u0000', '\ufffd') AS jsonb)
 -- fragment: body_reason
 {body_json} ->> 'reason'
 
+-- name: ready_heads
+-- The oldest ready jobs of each plugin, as many as may be claimed: so a claim asks once.
+{ready_plugins}
+SELECT plugins.name, heads.seq FROM plugins CROSS JOIN LATERAL (
+  SELECT seq FROM job_queue WHERE status = 'queued' AND hold IS NULL AND plugin = plugins.name {may_run_here}
+  ORDER BY seq LIMIT :limit
+) AS heads
+WHERE plugins.name IS NOT NULL ORDER BY heads.seq
+
 -- name: live_jobs_of_plugins
 -- :plugins is a JSON list.
 SELECT plugin, status, count(*) FROM job_queue
@@ -175,8 +184,11 @@ WHERE relnamespace = (SELECT relnamespace FROM pg_class WHERE oid = CAST('store_
 
 -- Transactions of the writer.
 
--- name: limit_idle_transactions
-SELECT set_config('idle_in_transaction_session_timeout', :milliseconds, false)
+-- name: prepare_writer
+-- Plans are made once for each connection, perhaps while the tables are small, and used when they are large: so
+-- that rows are looked up by an index always, reading whole tables is off.
+SELECT set_config('idle_in_transaction_session_timeout', :milliseconds, false),
+  set_config('enable_seqscan', 'off', false)
 
 -- name: lock_store
 -- Held to the end of the transaction. The first number stands for Ductile, the second for the store's schema.
@@ -193,8 +205,27 @@ WHERE pg_locks.locktype = 'advisory' AND pg_locks.granted AND pg_locks.classid =
   AND activity.state_change < clock_timestamp() - make_interval(secs => :seconds)
 
 -- name: transaction_start
--- The id of the transaction, and the latest instant that was stored.
-SELECT CAST(pg_current_xact_id() AS text), coalesce((SELECT at FROM ledger ORDER BY seq DESC LIMIT 1), '')
+-- The id of the transaction, the latest instant that was stored, and the highest numbers in use.
+SELECT CAST(pg_current_xact_id() AS text), coalesce(latest.at, ''), coalesce(latest.seq, 0),
+  coalesce((SELECT max(seq) FROM job_queue), 0)
+FROM (SELECT 1) AS one LEFT JOIN (SELECT at, seq FROM ledger ORDER BY seq DESC LIMIT 1) AS latest ON true
+
+-- name: jobs_to_settle
+-- What the end of a job is decided on, besides the job as it was claimed; and whether jobs wait for it.
+SELECT seq, id, status, execution, cancel_requested_at, callback_url, (
+  SELECT true FROM job_queue AS waiting WHERE waiting.after_job_id = job_queue.id AND waiting.hold = 'predecessor' LIMIT 1
+)
+FROM job_queue WHERE seq = ANY(CAST(:seqs AS bigint[]))
+
+-- name: settle_jobs
+-- As `settle_job`, for jobs that are known to be as they were: the transaction excludes other writers.
+UPDATE job_queue SET
+  status = ended.status, reason = ended.reason, hold = ended.hold, attempt = ended.attempt,
+  completed_at = ended.completed_at, next_retry_at = ended.next_retry_at, retry_wait = ended.retry_wait,
+  last_error = ended.last_error, suspect = ended.suspect, artifacts = ended.artifacts, cost = ended.cost,
+  owner = NULL, lease_until = NULL
+FROM json_populate_recordset(CAST(NULL AS job_queue), CAST(:rows AS json)) AS ended
+WHERE job_queue.seq = ended.seq AND job_queue.seq = ANY(CAST(:seqs AS bigint[]))
 
 -- name: notify
 SELECT pg_notify(:channel, :payload)
@@ -210,6 +241,9 @@ coalesce(
   (SELECT CAST(relnamespace AS int) FROM pg_class WHERE oid = to_regclass('store_meta')),
   (SELECT CAST(oid AS int) FROM pg_namespace WHERE nspname = current_schema())
 )
+
+-- name: schema_of_store
+SELECT {store_schema}
 
 -- name: share_store
 -- Held by every process that writes, as long as its connection lasts.
@@ -279,12 +313,14 @@ SELECT {job_columns} FROM job_queue
 WHERE {orphaned} AND coalesce(owner, '') NOT IN (SELECT jsonb_array_elements_text(CAST(:living AS jsonb)))
 ORDER BY seq LIMIT :limit
 
--- name: claim_job
--- As on one machine, but not for a node that has ended.
+-- name: claim_jobs
+-- As `claim_job` on one machine, for several jobs, but not for a node that has ended. The status is compared in a
+-- way that no index serves: the planner would rather read every queued job than look up a few by their number.
 UPDATE job_queue SET
   status = 'running', reason = 'claimed', execution = execution + 1, started_at = :at, owner = :owner,
-  lease_until = :lease_until, claim_seq = :claim_seq
-WHERE seq = :seq AND status = 'queued'
+  lease_until = :lease_until,
+  claim_seq = (CAST(:numbers AS bigint[]))[array_position(CAST(:seqs AS bigint[]), seq)]
+WHERE seq = ANY(CAST(:seqs AS bigint[])) AND (status = 'queued') IS TRUE
   AND NOT EXISTS (SELECT 1 FROM nodes WHERE nodes.owner = :owner AND nodes.ended_at IS NOT NULL)
 RETURNING {job_columns}, payload, (SELECT state FROM plugin_state WHERE plugin_name = job_queue.plugin)
 

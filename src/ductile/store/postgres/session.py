@@ -1,16 +1,28 @@
-"""The session of a verb on a PostgreSQL connection."""
+"""The session of a verb on a PostgreSQL connection, and the buffer of rows that are written together.
+
+Every wait for the server costs more than most statements, and the other nodes wait as well: the transaction
+holds the lock of the store. So rows are sent many at a time, as one JSON text for each statement, and
+together with the next query that reads their table, or with the commit. The rows of jobs that are about to
+end are read when the transaction begins, so that most ends are decided without asking the server.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
+from functools import cache
 from random import Random
 from time import thread_time
+from typing import Any
+
+import msgspec
+import psycopg
 
 from ductile.core.expressions.regex import MatchBudget
+from ductile.core.jobs.model import Job
 from ductile.core.timestamps import format_timestamp
-from ductile.errors import ContendedError
+from ductile.errors import ContendedError, StoreError
 from ductile.store.named_sql import load_queries
 from ductile.store.notifier import Change
 from ductile.store.postgres.connection import Connection
@@ -24,6 +36,12 @@ _OPTIONAL = re.compile(r"(?<!:):([a-z_]+) IS NULL")
 #: PostgreSQL text cannot hold NUL, which a plugin may print. It is stored as this noncharacter and a zero,
 #: and the noncharacter itself as it and a one.
 _ESCAPE = "\ufdd0"
+#: An INSERT of one row: its beginning, the table, the columns, the values and the end.
+_INSERT = re.compile(
+    r"\s*INSERT INTO (\w+) \(([^()]*)\)\s*VALUES \((.*?)\)\s*((?:ON CONFLICT.*)?)", re.DOTALL
+)
+_PLACEHOLDER = re.compile(r"%\((\w+)\)s")
+_CHANGES_JOBS = re.compile(r"\b(UPDATE|DELETE FROM) job_queue\b")
 #: The columns that count towards the size of a batch. The others are small.
 _SIZE_COLUMNS = ("payload", "result", "stderr")
 
@@ -38,6 +56,51 @@ def _to_driver(sql: str) -> str:
     return _PARAMETER.sub(r"%(\1)s", typed)
 
 
+class RowBuffer:
+    """The waiting rows of one statement, which takes any number of them as JSON."""
+
+    def __init__(self, sql: str, columns: Mapping[str, str]) -> None:
+        """`columns` are those of a row, with the values that fill them.
+
+        `sql` has the parameter `rows`, and may have `seqs`: the numbers of the rows.
+        """
+        self.sql = sql
+        self._columns = tuple(columns.items())
+        self._rows: list[dict[str, SqlValue]] = []
+
+    def add(self, values: Mapping[str, SqlValue]) -> None:
+        values = _storable(values)
+        self._rows.append({column: values[name] for column, name in self._columns})
+
+    def take(self) -> dict[str, SqlValue]:
+        """Empty the buffer. Returns the parameters of the statement."""
+        rows, self._rows = self._rows, []
+        return {"rows": msgspec.json.encode(rows).decode(), "seqs": [row.get("seq") for row in rows]}
+
+    def discard(self) -> None:
+        self._rows.clear()
+
+
+def _insert_buffer(sql: str) -> RowBuffer:
+    """Return the buffer of a query that inserts one row, for many of them."""
+    insert = _INSERT.fullmatch(sql)
+    if insert is None:
+        raise StoreError(f"not an INSERT of one row: {sql}")
+    table, columns, values, rest = insert.groups()
+    chosen, names = [], {}
+    for column, value in zip(columns.split(","), values.split(","), strict=True):
+        name = _PLACEHOLDER.fullmatch(value.strip())
+        if name is not None:
+            names[column.strip()] = name[1]
+        chosen.append(value if name is None else f"added.{column.strip()}")
+    rows = f"json_populate_recordset(CAST(NULL AS {table}), CAST(%(rows)s AS json)) AS added"
+    # The WHERE keeps ON CONFLICT from being read as a condition of a join.
+    return RowBuffer(
+        f"INSERT INTO {table} ({columns}) SELECT {', '.join(chosen)} FROM {rows} WHERE true {rest}",  # noqa: S608 - our own query
+        names,
+    )
+
+
 class PostgresSession:
     """Named queries on one connection. The writer has one for its whole life, a reader one for each verb."""
 
@@ -48,9 +111,12 @@ class PostgresSession:
         self.connection = connection
         self._queries = queries
         self._budget: MatchBudget | None = None
-        #: Rows that wait to be inserted, by query.
-        self._rows: dict[str, list[Mapping[str, SqlValue]]] = {}
+        #: By query; and those that have rows.
+        self._buffers: dict[str, RowBuffer] = {}
+        self._waiting: dict[str, RowBuffer] = {}
         self._buffered_tables: set[str] = set()
+        #: Jobs that may end in this transaction, by number, as they were when it began.
+        self._known: dict[int, tuple[SqlValue, ...]] = {}
         #: The highest number given out in this transaction, by the query that reads it.
         self._seqs: dict[str, int] = {}
         self.changes: list[Change] = []
@@ -59,9 +125,19 @@ class PostgresSession:
         self.now = now
         self.timestamp = format_timestamp(now)
 
-    def begin_transaction(self, now: datetime, min_timestamp: str) -> None:
-        """Set the instant of the transaction; no timestamp is earlier than `min_timestamp`."""
-        self._seqs.clear()
+    def begin_transaction(
+        self,
+        now: datetime,
+        min_timestamp: str,
+        seqs: Mapping[str, int],
+        known: Iterable[tuple[SqlValue, ...]],
+    ) -> None:
+        """Set the instant of the transaction, no timestamp earlier than `min_timestamp`, and what was read.
+
+        `seqs` are the highest numbers in use, by the query that reads each.
+        """
+        self._seqs = dict(seqs)
+        self._known = {row[0]: restored_row(row[1:]) for row in known}
         self.now = now
         self.timestamp = max(format_timestamp(now), min_timestamp)
 
@@ -84,9 +160,15 @@ class PostgresSession:
         return rows[0][0] if rows else None
 
     def fetch_all(self, query: str, /, **values: SqlValue) -> list[tuple[SqlValue, ...]]:
-        with self._connected.cursor() as cursor:
-            cursor.execute(self._sql_after_flush(query), _storable(values))
-            return [restored_row(row) for row in cursor.fetchall()] if cursor.description else []
+        with self._run(query, values) as cursor:
+            return _rows_of(cursor)
+
+    def fetch_each(
+        self, calls: Sequence[tuple[str, Mapping[str, SqlValue]]], /
+    ) -> list[list[tuple[SqlValue, ...]]]:
+        with self._connected.pipeline():
+            cursors = [self._run(query, values) for query, values in calls]
+        return [_rows_of(cursor) for cursor in cursors]
 
     def insert(self, query: str, /, **values: SqlValue) -> bool:
         return self._change(query, values) > 0
@@ -98,6 +180,21 @@ class PostgresSession:
         if (changed := self._change(query, values)) != 1:
             raise ContendedError(f"{query} changed {changed} rows instead of one")
 
+    def claim_jobs(self, numbers: Mapping[int, int], /, **values: SqlValue) -> list[tuple[SqlValue, ...]]:
+        rows = self.fetch_all("claim_jobs", **values, seqs=list(numbers), numbers=list(numbers.values()))
+        return sorted(rows, key=lambda row: row[_CLAIM_SEQ])
+
+    def settle_job(self, **values: SqlValue) -> bool | None:
+        known = self._known.pop(values["seq"], None)
+        if known is None:
+            row = self.fetch_one("settle_job", **values)
+            return None if row is None else bool(row[0])
+        *stored, has_waiters = known
+        if stored != [values[name] for name in _DECIDED_ON]:
+            return None
+        self._buffer("settle_jobs", values)
+        return bool(has_waiters)
+
     def next_seq(self, max_seq_query: str, /) -> int:
         known = self._seqs.get(max_seq_query)
         if known is None:
@@ -106,8 +203,8 @@ class PostgresSession:
         return known + 1
 
     def insert_buffered(self, query: str, values: Mapping[str, SqlValue], /) -> None:
-        self._rows.setdefault(query, []).append(values)
-        self._buffered_tables |= buffered_tables_in(self._queries[query])
+        self._forget_known(self._queries[query], values)
+        self._buffer(query, values)
         self.written_size += sum(
             len(text) for name in _SIZE_COLUMNS if (text := values.get(name)) is not None
         )
@@ -116,32 +213,96 @@ class PostgresSession:
         self.changes.append(change)
 
     def flush(self) -> None:
-        """Insert the buffered rows, in one round trip for each query."""
-        waiting, self._rows = self._rows, {}
+        """Send the buffered rows, in one round trip."""
+        if self._waiting:
+            with self._connected.pipeline():
+                self.send_buffered()
+
+    def send_buffered(self) -> None:
+        """Send the buffered rows in the current pipeline, which raises what the server answers."""
+        waiting, self._waiting = self._waiting, {}
         self._buffered_tables.clear()
-        for query, rows in waiting.items():
-            with self._connected.cursor() as cursor:
-                cursor.executemany(self._queries[query], [_storable(values) for values in rows])
+        for buffer in waiting.values():
+            self._connected.execute(buffer.sql, buffer.take())
 
     def discard(self) -> None:
-        self._rows.clear()
+        # All of them: if one could not be sent, those after it still have their rows.
+        for buffer in self._buffers.values():
+            buffer.discard()
+        self._waiting.clear()
         self._buffered_tables.clear()
         self._seqs.clear()
+        self._known.clear()
 
     @property
     def _connected(self) -> Connection:
         assert self.connection is not None  # noqa: S101 - set when a transaction begins
         return self.connection
 
-    def _change(self, query: str, values: Mapping[str, SqlValue]) -> int:
-        with self._connected.cursor() as cursor:
-            return cursor.execute(self._sql_after_flush(query), _storable(values)).rowcount
+    def _buffer(self, query: str, values: Mapping[str, SqlValue]) -> None:
+        buffer = self._waiting.get(query)
+        if buffer is None:
+            if query not in self._buffers:
+                sql = self._queries[query]
+                self._buffers[query] = (
+                    RowBuffer(sql, _SETTLED) if query == "settle_jobs" else _insert_buffer(sql)
+                )
+            buffer = self._waiting[query] = self._buffers[query]
+            self._buffered_tables |= buffered_tables_in(buffer.sql)
+        buffer.add(values)
 
-    def _sql_after_flush(self, query: str) -> str:
+    def _change(self, query: str, values: Mapping[str, SqlValue]) -> int:
+        with self._run(query, values) as cursor:
+            return cursor.rowcount
+
+    def _run(self, query: str, values: Mapping[str, SqlValue]) -> Cursor:
+        """Send a query, with the buffered rows of its tables before it. Returns the cursor of its result."""
         sql = self._queries[query]
-        if not self._buffered_tables.isdisjoint(buffered_tables_in(sql)):
-            self.flush()
-        return sql
+        self._forget_known(sql, values)
+        cursor = self._connected.cursor()
+        if self._buffered_tables.isdisjoint(buffered_tables_in(sql)):
+            return cursor.execute(sql, _storable(values))
+        with self._connected.pipeline():
+            self.send_buffered()
+            return cursor.execute(sql, _storable(values))
+
+    def _forget_known(self, sql: str, values: Mapping[str, SqlValue]) -> None:
+        """Forget the known jobs before they or the jobs that wait for them are changed."""
+        if self._known and (values.get("after_job_id") is not None or _changes_jobs(sql)):
+            self._known.clear()
+
+
+Cursor = psycopg.Cursor[tuple[Any, ...]]
+#: The column of `job_columns` that has the number of a claim.
+_CLAIM_SEQ = Job.__struct_fields__.index("claim_seq")
+#: What the end of a job was decided on, in the order of `jobs_to_settle`; and the columns that it changes.
+_DECIDED_ON = ("id", "from_status", "execution", "cancel_requested_at", "callback_url")
+_SETTLED = {
+    name: name
+    for name in (
+        "seq",
+        "status",
+        "reason",
+        "hold",
+        "attempt",
+        "completed_at",
+        "next_retry_at",
+        "retry_wait",
+        "last_error",
+        "suspect",
+        "artifacts",
+        "cost",
+    )
+}
+
+
+@cache
+def _changes_jobs(sql: str) -> bool:
+    return _CHANGES_JOBS.search(sql) is not None
+
+
+def _rows_of(cursor: Cursor) -> list[tuple[SqlValue, ...]]:
+    return [restored_row(row) for row in cursor.fetchall()] if cursor.description else []
 
 
 def _storable(values: Mapping[str, SqlValue]) -> Mapping[str, SqlValue]:

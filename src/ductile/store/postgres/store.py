@@ -13,7 +13,7 @@ from ductile.config.snapshot import describe_server
 from ductile.core.ids import make_id
 from ductile.errors import StoreBusyError
 from ductile.store.model.maintenance import StoreStats
-from ductile.store.port import Priority, Store
+from ductile.store.port import Priority, Store, WriteHint
 from ductile.store.postgres.cluster import PostgresCluster
 from ductile.store.postgres.connection import connect, translate_at_start
 from ductile.store.postgres.migrate import migrate, newest_version
@@ -35,14 +35,21 @@ class PostgresStore(Store):
     """`ductile.store.port.Store` on a PostgreSQL server. Made by `open_postgres_store`."""
 
     def __init__(
-        self, store_id: str, url: str, queries: dict[str, str], clock: Callable[[], datetime], rng: Random
+        self,
+        store_id: str,
+        schema: int,
+        url: str,
+        queries: dict[str, str],
+        clock: Callable[[], datetime],
+        rng: Random,
     ) -> None:
         super().__init__(store_id)
         self.cluster: PostgresCluster
         self._name = describe_server(url)
         self._readers = PostgresReadPool(url, queries, clock)
         self._is_closing = False
-        channel, sender = f"ductile_{store_id}", make_id(clock(), rng)
+        # With the schema: a copy of the store beside it has the same id.
+        channel, sender = f"ductile_{store_id}_{schema}", make_id(clock(), rng)
         self._connection = PostgresWriteConnection(
             url,
             queries,
@@ -70,10 +77,12 @@ class PostgresStore(Store):
             raise _unreachable("cannot be reached")
         return self._readers.read(work)
 
-    def run_write(self, priority: Priority, work: Callable[[Session], R]) -> Awaitable[R]:
+    def run_write(
+        self, priority: Priority, work: Callable[[Session], R], hint: WriteHint = None
+    ) -> Awaitable[R]:
         if priority is Priority.ENQUEUE:
             self._refuse_if_unreachable()
-        return self.writer.submit(priority, work)
+        return self.writer.submit(priority, work, hint)
 
     def _refuse_if_unreachable(self) -> None:
         """Raise `StoreBusyError` instead of letting a caller wait for a server that is away or hangs."""
@@ -126,9 +135,10 @@ def open_postgres_store(url: str, *, clock: Callable[[], datetime], rng: Random)
             # Made with the store and kept for good. Two nodes that create it at once agree on one.
             session.execute("insert_meta_if_absent", key="store_id", value=make_id(session.now, session.rng))
             store_id: str = session.value("get_meta", key="store_id")
+            schema: int = session.value("schema_of_store")
     except psycopg.Error as error:
         raise translate_at_start(error) from error
-    return PostgresStore(store_id, url, queries, clock, rng)
+    return PostgresStore(store_id, schema, url, queries, clock, rng)
 
 
 def _unreachable(what: str) -> StoreBusyError:

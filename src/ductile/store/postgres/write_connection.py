@@ -11,11 +11,11 @@ transaction's id answers that: the connection is opened again and asks the serve
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from random import Random
-from typing import LiteralString
+from typing import Any, LiteralString, TypeAlias
 
 import psycopg
 from psycopg.pq import TransactionStatus
@@ -34,6 +34,8 @@ from ductile.store.postgres.notifications import encode_changes
 from ductile.store.postgres.poolers import refuse_shared_sessions
 from ductile.store.postgres.session import PostgresSession
 from ductile.store.postgres.users import share_store
+
+Row: TypeAlias = tuple[Any, ...]
 
 #: How often an unreachable server is asked for the result of a commit.
 ASK_INTERVAL_SECONDS = 0.5
@@ -112,37 +114,44 @@ class PostgresWriteConnection:
             TransactionStatus.INERROR,
         )
 
-    def begin(self) -> None:
+    def begin(self, settling: Callable[[], Sequence[int]]) -> None:
         self.has_written = False
         self._busy_since = time.monotonic()
-        self._transaction_id, latest = self._begin_on_open()
-        self.session.begin_transaction(self._clock(), latest)
+        started, known = self._begin_on_open(list(settling()))
+        self._transaction_id, latest, highest_in_ledger, highest_in_queue = started
+        seqs = {"highest_in_ledger": highest_in_ledger, "highest_in_queue": highest_in_queue}
+        self.session.begin_transaction(self._clock(), latest, seqs, known)
 
-    def _begin_on_open(self) -> tuple[str, str]:
+    def _begin_on_open(self, settling: list[int]) -> tuple[Row, list[Row]]:
         is_new = self.session.connection is None
         try:
-            return self._begin_on(self._open())
+            return self._begin_on(self._open(), settling)
         except psycopg.Error as error:
             self._drop_if_lost(error)
             if is_new or not is_connection_lost(error):
                 raise
             # The server was restarted, or it ended an idle connection: once more on a new one.
-            return self._begin_on(self._open())
+            return self._begin_on(self._open(), settling)
 
-    def _begin_on(self, connection: Connection) -> tuple[str, str]:
-        """Send all statements in one round trip. The last has its own snapshot, taken under the lock."""
+    def _begin_on(self, connection: Connection, settling: list[int]) -> tuple[Row, list[Row]]:
+        """Send all statements in one round trip. Those that read have a snapshot taken under the lock."""
         with connection.pipeline():
             connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED", prepare=False)
             connection.execute(self._queries["lock_store"])
-            row = connection.execute(self._queries["transaction_start"]).fetchone()
-        assert row is not None  # noqa: S101 - the query has no FROM
-        return row[0], row[1]
+            start = connection.execute(self._queries["transaction_start"])
+            known = (
+                connection.execute(self._queries["jobs_to_settle"], {"seqs": settling}) if settling else None
+            )
+        row = start.fetchone()
+        assert row is not None  # noqa: S101 - the query has no condition
+        return row, known.fetchall() if known else []
 
     def commit(self, changes: Iterable[Change]) -> None:
         connection = self.session.connection
         assert connection is not None  # noqa: S101 - a transaction has begun
         try:
             with connection.pipeline():
+                self.session.send_buffered()
                 for payload in encode_changes(self._sender, changes):
                     connection.execute(
                         self._queries["notify"], {"channel": self._channel, "payload": payload}
@@ -222,9 +231,7 @@ class PostgresWriteConnection:
         )
         try:
             refuse_shared_sessions(connection, self._url)
-            connection.execute(
-                self._queries["limit_idle_transactions"], {"milliseconds": str(IDLE_MILLISECONDS)}
-            )
+            connection.execute(self._queries["prepare_writer"], {"milliseconds": str(IDLE_MILLISECONDS)})
             share_store(connection, self._queries)
             refuse_other_schema(connection)
         except BaseException:

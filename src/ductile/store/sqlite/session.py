@@ -7,7 +7,7 @@ itself; so rows of the busiest tables wait in an `InsertBuffer` until a query re
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import chain
 from operator import itemgetter
@@ -153,6 +153,21 @@ class SqliteSession:
     def fetch_all(self, query: str, /, **values: SqlValue) -> list[tuple[SqlValue, ...]]:
         sql = self._sql_after_flush(query)
         return cast("list[tuple[SqlValue, ...]]", self._execute(sql, values).fetchall())
+
+    def fetch_each(
+        self, calls: Sequence[tuple[str, Mapping[str, SqlValue]]], /
+    ) -> list[list[tuple[SqlValue, ...]]]:
+        return [self.fetch_all(query, **values) for query, values in calls]
+
+    def claim_jobs(self, numbers: Mapping[int, int], /, **values: SqlValue) -> list[tuple[SqlValue, ...]]:
+        calls = [
+            ("claim_job", {**values, "seq": seq, "claim_seq": number}) for seq, number in numbers.items()
+        ]
+        return [row for rows in self.fetch_each(calls) for row in rows]
+
+    def settle_job(self, **values: SqlValue) -> bool | None:
+        rows = self._execute(self._sql_after_flush("settle_job"), values).fetchall()
+        return bool(rows[0][0]) if rows else None
 
     def insert(self, query: str, /, **values: SqlValue) -> bool:
         # RETURNING would build a table for its rows, which doubles the cost of an insert.

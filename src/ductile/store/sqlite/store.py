@@ -16,7 +16,7 @@ from ductile.core.ids import make_id
 from ductile.errors import StoreBusyError, StoreError, StoreFailedError
 from ductile.store.model.maintenance import PruneResult, Retention, StoreStats
 from ductile.store.named_sql import load_queries
-from ductile.store.port import Priority, Store
+from ductile.store.port import Priority, Store, WriteHint
 from ductile.store.session import Session
 from ductile.store.sqlite.connection import (
     SearchIndexError,
@@ -67,7 +67,12 @@ class ReadOnlySqliteStore(Store):
     def run_read(self, work: Callable[[Session], R]) -> Awaitable[R]:
         return self._readers.read(work)
 
-    def run_write(self, priority: Priority, work: Callable[[Session], R]) -> Awaitable[R]:  # noqa: ARG002
+    def run_write(
+        self,
+        priority: Priority,  # noqa: ARG002
+        work: Callable[[Session], R],  # noqa: ARG002
+        hint: WriteHint = None,  # noqa: ARG002
+    ) -> Awaitable[R]:
         raise StoreBusyError("another process writes to the store", hint="Try again when it has ended.")
 
     async def close(self) -> None:
@@ -106,8 +111,10 @@ class SqliteStore(ReadOnlySqliteStore):
         #: Where `close` saved the store if its files had been removed, or the error that prevented it.
         self.rescue: Rescue | OSError | apsw.Error | None = None
 
-    def run_write(self, priority: Priority, work: Callable[[Session], R]) -> Awaitable[R]:
-        return self.writer.submit(priority, work)
+    def run_write(
+        self, priority: Priority, work: Callable[[Session], R], hint: WriteHint = None
+    ) -> Awaitable[R]:
+        return self.writer.submit(priority, work, hint)
 
     async def check_files(self) -> None:
         self.writer.check()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from pathlib import Path
 
@@ -36,12 +36,13 @@ class SqliteWriteConnection:
     def in_transaction(self) -> bool:
         return self._connection.in_transaction
 
-    def begin(self) -> None:
+    def begin(self, settling: Callable[[], Sequence[int]]) -> None:  # noqa: ARG002 - no round trip to save
         self.has_written = False
         self._execute("BEGIN IMMEDIATE")
         self.session.begin_transaction(self._clock())
 
     def commit(self, _changes: Iterable[Change]) -> None:
+        self.session.flush()
         # A commit to an unlinked file succeeds as well. Checked before, so that a refused request is not in
         # the copy that `rescue_store` makes; and after, so that only what is at its path is acknowledged.
         self.files.check()

@@ -14,7 +14,7 @@ from ductile.errors import ContendedError, StoreError
 from ductile.store.model.jobs import Accepted, ClaimedJob, Deduplicated, EnqueueResult, Submission
 from ductile.store.notifier import JobsEnqueued
 from ductile.store.rows import find_job, object_or_none, read_event, read_job
-from ductile.store.session import Session
+from ductile.store.session import Session, SqlValue
 from ductile.store.verbs.insert import insert_context, insert_event, submit_job
 from ductile.store.verbs.ledger import next_ledger_seq, write_ledger, write_transition
 from ductile.store.verbs.outbox import write_state_webhooks
@@ -75,36 +75,53 @@ def claim(
 
     Raises `ContendedError` if `owner` is a node that has ended.
     """
-    found = session.fetch_all("ready_heads", node=caps.node)
-    heads: dict[str, int] = {plugin: seq for plugin, seq in found if seq is not None}
-    if not heads:
-        return ()
-    counts = session.fetch_all("running_counts", owner=owner)
+    ready, counts = session.fetch_each(
+        [("ready_heads", {"limit": limit, "node": caps.node}), ("running_counts", {"owner": owner})]
+    )
+    heads: dict[str, list[int]] = {}
+    for plugin, seq in ready:
+        if seq is not None:  # its jobs belong to other nodes
+            heads.setdefault(plugin, []).append(seq)
     running: dict[str, int] = {plugin: count for plugin, count, _ in counts}
     busy = sum(own for *_, own in counts)
-    until = format_timestamp(session.now + lease)
-    claims: list[ClaimedJob] = []
-    while len(claims) < limit:
-        plugin = choose_next_plugin(heads, running, caps, busy=busy + len(claims))
+    chosen = _choose(session, heads, running, caps, busy=busy, limit=limit)
+    return _claim_each(session, chosen, owner=owner, lease=lease)
+
+
+def _choose(
+    session: Session,
+    heads: dict[str, list[int]],
+    running: dict[str, int],
+    caps: Caps,
+    *,
+    busy: int,
+    limit: int,
+) -> list[int]:
+    """Return the jobs to claim. `heads` has at least the oldest ready job of each plugin; it is used up."""
+    chosen: list[int] = []
+    oldest = {plugin: seqs.pop(0) for plugin, seqs in heads.items()}
+    while len(chosen) < limit:
+        plugin = choose_next_plugin(oldest, running, caps, busy=busy + len(chosen))
         if plugin is None:
             break
-        seq = heads.pop(plugin)
-        claims.append(_claim_one(session, seq, owner=owner, until=until))
+        seq = oldest.pop(plugin)
+        chosen.append(seq)
         running[plugin] = running.get(plugin, 0) + 1
-        if len(claims) < limit:
+        if heads[plugin]:
+            oldest[plugin] = heads[plugin].pop(0)
+        elif len(chosen) < limit:
             next_head = session.value("next_head", plugin=plugin, seq=seq, node=caps.node)
             if next_head is not None:
-                heads[plugin] = next_head
-    return tuple(claims)
+                oldest[plugin] = next_head
+    return chosen
 
 
 def claim_by_id(
     session: Session, job_ids: Sequence[str], *, owner: str, lease: timedelta
 ) -> tuple[ClaimedJob, ...]:
     """Claim those of these jobs that are ready, in the order given, without regard to caps."""
-    until = format_timestamp(session.now + lease)
     ready = [session.value("ready_job", id=job_id) for job_id in dict.fromkeys(job_ids)]
-    return tuple(_claim_one(session, seq, owner=owner, until=until) for seq in ready if seq is not None)
+    return _claim_each(session, [seq for seq in ready if seq is not None], owner=owner, lease=lease)
 
 
 def enqueue_and_claim(
@@ -118,20 +135,31 @@ def enqueue_and_claim(
     result = submit_job(session, job, timedelta(0))
     if not isinstance(result, Accepted):
         raise StoreError(f"the job {job.id} was not accepted")
-    until = format_timestamp(session.now + lease)
-    return (_claim_one(session, result.seq, owner=owner, until=until),)
+    return _claim_each(session, [result.seq], owner=owner, lease=lease)
 
 
-def _claim_one(session: Session, seq: int, *, owner: str, until: str) -> ClaimedJob:
-    number = next_ledger_seq(session)
-    row = session.fetch_one(
-        "claim_job", seq=seq, at=session.timestamp, owner=owner, lease_until=until, claim_seq=number
+def _claim_each(
+    session: Session, seqs: Sequence[int], *, owner: str, lease: timedelta
+) -> tuple[ClaimedJob, ...]:
+    """Claim these jobs, which are ready. Raises `ContendedError` if one is not, or the node has ended."""
+    if not seqs:
+        return ()
+    rows = session.claim_jobs(
+        {seq: next_ledger_seq(session) for seq in seqs},
+        at=session.timestamp,
+        owner=owner,
+        lease_until=format_timestamp(session.now + lease),
     )
-    if row is None:
-        raise ContendedError(f"the job {seq} is claimed already")
+    if len(rows) != len(seqs):
+        raise ContendedError("a job that was ready is claimed already, or the node has ended")
+    return tuple(_complete_claim(session, row) for row in rows)
+
+
+def _complete_claim(session: Session, row: tuple[SqlValue, ...]) -> ClaimedJob:
+    """Write the history of a claimed job, and read what its execution needs."""
     job = read_job(row[:-2], object_or_none(row[-2]))
     state = object_or_none(row[-1]) or {}
-    write_transition(session, CLAIMED, job, execution=job.execution, seq=number)
+    write_transition(session, CLAIMED, job, execution=job.execution, seq=job.claim_seq)
     if job.callback is not None:
         write_state_webhooks(session, LOADING, job, attempt=job.attempt)
     event = session.fetch_one("event_by_id", id=job.source_event_id) if job.source_event_id else None

@@ -343,8 +343,7 @@ def _write_end(session: Session, job: Job, settlement: Settlement) -> bool | Non
     """
     retry_at = settlement.next_retry_at
     artifacts = to_json(settlement.artifacts) if settlement.artifacts else None
-    row = session.fetch_one(
-        "settle_job",
+    has_waiters = session.settle_job(
         seq=job.seq,
         id=job.id,
         from_status=job.status,
@@ -365,7 +364,7 @@ def _write_end(session: Session, job: Job, settlement: Settlement) -> bool | Non
         artifacts=artifacts,
         cost=_total_cost(job, settlement),
     )
-    if row is None:
+    if has_waiters is None:
         return None
     if settlement.log is not None:
         record_cost(session, job.token, settlement.log.evidence.cost)
@@ -386,7 +385,7 @@ def _write_end(session: Session, job: Job, settlement: Settlement) -> bool | Non
         session.publish(JOBS_READY)
     if job.plugin == RUN_PLUGIN:
         session.execute("clear_deadline", run_id=job.id)
-    return bool(row[0])
+    return has_waiters
 
 
 def _log_row(
