@@ -196,7 +196,7 @@ def _show_help(parsed: ParsedCommand, out: TextIO, err: TextIO) -> int:
 
 
 def _indent(out: TextIO) -> int | None:
-    """JSON is indented for a person at a terminal. A program gets one line, which is a third shorter."""
+    """JSON is indented for a person at a terminal. A program gets one line, which is shorter."""
     return 2 if out.isatty() else None
 
 

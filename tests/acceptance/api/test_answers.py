@@ -45,7 +45,7 @@ PLUGINS = """\
   maker: {notify_on_complete: true}
   broken: {retry: {max_attempts: 1}, circuit_breaker: {threshold: 1}, schedules: [{id: hourly, every: 1h}]}
   patient: {uses: broken, retry: {backoff_base: 1h}}
-  gated: {}
+  gated: {timeout: 1h}  # also on a busy machine
   resting: {uses: echo, enabled: false}
   ghost: {}
 """

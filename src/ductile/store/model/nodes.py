@@ -49,8 +49,8 @@ class Heartbeat(Value):
     has_orphans: bool
     #: Running jobs of this node whose cancellation was requested.
     cancelled: tuple[str, ...]
+    #: The server's clock, in seconds since the epoch.
+    server_seconds: float
     #: The nodes that have not ended, and the groups of queued jobs that they may or may not run.
     offers: tuple[NodeOffer, ...] = ()
     groups: tuple[JobGroup, ...] = ()
-    #: The server's clock, in seconds since the epoch.
-    server_seconds: float
