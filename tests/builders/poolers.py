@@ -68,8 +68,10 @@ class Pooler:
                     break
                 server = server or self._a_server(startup)
                 self._forward(client, server, message)
-        if server is not None:
-            self._free.append(server)
+        # What the client has left open on the server's side must not reach another one.
+        for each in (client, server):
+            if each is not None:
+                each.close()
 
     def _forward(self, client: socket.socket, server: socket.socket, message: bytes) -> None:
         """Forward messages of both sides until the server is ready and in no transaction."""

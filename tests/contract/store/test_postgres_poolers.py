@@ -1,4 +1,4 @@
-"""A pooler between the daemon and its server: refused in transaction mode, used in session mode."""
+"""A pooler in transaction mode between the daemon and its server is refused."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from builders.jobs import Clock, a_new_job, ok, some_rng
+from builders.jobs import Clock, some_rng
 from builders.poolers import Pooler
 from builders.postgres import start_pooler, store_url
-from builders.stores import POLICY, accept, claim_one, settle
 from ductile.errors import StoreFailedError
 from ductile.store.postgres.store import open_postgres_store
 
@@ -31,16 +30,3 @@ def test_a_pooler_in_transaction_mode_is_refused(tmp_path: Path) -> None:
         open_postgres_store(store_url(tmp_path, proxied=True), clock=Clock(), rng=some_rng())
     assert "pooler in transaction mode" in refused.value.message
     assert "pool_mode=session" in str(refused.value.hint)
-
-
-async def test_a_pooler_in_session_mode_is_used(tmp_path: Path) -> None:
-    store_url(tmp_path)
-    with a_pooler(tmp_path, session_mode=True):
-        store = open_postgres_store(store_url(tmp_path, proxied=True), clock=Clock(), rng=some_rng())
-        try:
-            job_id = await accept(store, a_new_job())
-            settled = await settle(store, await claim_one(store), ok(), POLICY)
-            assert settled.settlement.status == "succeeded"
-            assert await store.get_job(job_id) is not None
-        finally:
-            await store.close()
