@@ -102,6 +102,7 @@ def test_each_field_is_tried() -> None:
         "configured_callback",
         "rerun_of",
         "charged",
+        "node",
     }
     assert {*EACH_FIELD, *others} == {*NewJob.__struct_fields__}
 

@@ -48,9 +48,10 @@ def a_node(name: str, **fields: object) -> NodeInfo:
 
 
 @asynccontextmanager
-async def opened(place: Path, seed: int = 1) -> AsyncIterator[PostgresStore]:
+async def opened(place: Path, seed: int = 1, *, copy_of: Path | None = None) -> AsyncIterator[PostgresStore]:
     # Stores of other tests are in the same database, and have other ids: notifications are sent by id.
-    store = open_postgres_store(store_url(place), clock=Clock(), rng=Random(f"{place} {seed}"))
+    rng = Random(f"{copy_of or place} {seed}")
+    store = open_postgres_store(store_url(place), clock=Clock(), rng=rng)
     try:
         yield store
     finally:
@@ -205,10 +206,11 @@ async def test_changes_of_one_node_reach_the_subscribers_of_another(tmp_path: Pa
 
 async def test_a_copy_of_the_store_beside_it_is_not_told(tmp_path: Path) -> None:
     """A copy has the same id, and jobs of the same ids: a cancel here must not reach the job there."""
+    own = tmp_path / "own"
     async with (
-        opened(tmp_path / "copy") as copy,
-        opened(tmp_path / "own") as store,
-        opened(tmp_path / "own", seed=2) as other,
+        opened(tmp_path / "copy", copy_of=own) as copy,
+        opened(own) as store,
+        opened(own, seed=2) as other,
     ):
         assert copy.store_id == store.store_id
         heard: asyncio.Queue[Change] = asyncio.Queue()

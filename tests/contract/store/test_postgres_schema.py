@@ -57,6 +57,17 @@ async def test_postgres_accepts_every_query(tmp_path: Path) -> None:
     assert refused == {}
 
 
+@pytest.mark.parametrize(("one", "several"), [("settle_job", "settle_jobs"), ("claim_job", "claim_jobs")])
+def test_a_statement_for_several_jobs_changes_the_columns_of_that_for_one(one: str, several: str) -> None:
+    def changed(sql: str) -> set[str]:
+        assignments = sql.partition(" SET\n")[2].partition("\nWHERE ")[0].partition("\nFROM ")[0]
+        return set(re.findall(r"(\w+) = ", assignments))
+
+    columns = changed(load_queries("ductile.store.sqlite")[one])
+    assert len(columns) > 3
+    assert changed(load_postgres_queries()[several]) == columns
+
+
 #: The table is emptied.
 _READS_WHOLE_TABLES = frozenset({"empty_search_index"})
 #: What runs for each job, and looks jobs up by their number.

@@ -110,6 +110,7 @@ def a_membership(cluster: FakeCluster, **given: Any) -> Membership:
             "wait_for_executions": nothing,
             "stop_jobs": lambda _: None,
             "on_change": lambda: None,
+            "on_heartbeat": lambda _: None,
             "on_failure": lambda _: None,
             **given,
         },

@@ -7,7 +7,7 @@ from importlib.resources import files
 
 from ductile.errors import ConflictError, StoreFailedError, StoreSchemaError
 from ductile.store.postgres.connection import Connection
-from ductile.store.postgres.users import take_store
+from ductile.store.postgres.users import share_store, take_store
 
 #: Of the advisory lock of migrations, in this database.
 _LOCK = 17525
@@ -28,10 +28,13 @@ def migrate(connection: Connection, queries: Mapping[str, str]) -> None:
     """Bring the schema to the newest version. Raises `StoreSchemaError` if it is newer than this program.
 
     Raises `ConflictError`, and changes nothing, while other programs use the store: an older daemon would
-    write rows of the old schema.
+    write rows of the old schema. Raises `StoreBusyError` while a command moves or restores the store.
     """
     connection.execute("SELECT pg_advisory_lock(%s)", (_LOCK,))
     try:
+        # Only now: another node that migrates has the store for itself as well, until it gives up this lock.
+        share_store(connection, queries)
+        connection.execute(queries["unshare_store"])
         current = schema_version(connection)
         newest = newest_version()
         if current > newest:

@@ -223,7 +223,7 @@ UPDATE job_queue SET
   status = ended.status, reason = ended.reason, hold = ended.hold, attempt = ended.attempt,
   completed_at = ended.completed_at, next_retry_at = ended.next_retry_at, retry_wait = ended.retry_wait,
   last_error = ended.last_error, suspect = ended.suspect, artifacts = ended.artifacts, cost = ended.cost,
-  owner = NULL, lease_until = NULL
+  owner = NULL, lease_until = NULL, held_since = NULL
 FROM json_populate_recordset(CAST(NULL AS job_queue), CAST(:rows AS json)) AS ended
 WHERE job_queue.seq = ended.seq AND job_queue.seq = ANY(CAST(:seqs AS bigint[]))
 

@@ -127,8 +127,6 @@ def open_postgres_store(url: str, *, clock: Callable[[], datetime], rng: Random)
     try:
         with connect(url, application_name="ductile start", answer_seconds=_MIGRATION_SECONDS) as connection:
             refuse_shared_sessions(connection, url)
-            share_store(connection, queries)  # raises while a command moves the store
-            connection.execute(queries["unshare_store"])
             migrate(connection, queries)
             share_store(connection, queries)
             session = PostgresSession(connection, queries, rng, clock())
