@@ -137,6 +137,12 @@ def test_every_example_of_the_help_works_in_a_starter_directory(
     for line in ("new greet --lang sh", "new weather --lang sh"):
         assert typed(tmp_path, f"plugin {line}")[0] == 0
     assert typed(tmp_path, "config set service.log_level debug --lock")[0] == 0  # to be rolled back
+    (tmp_path / "demo" / "tests").mkdir()
+    for line in (
+        'run hello --payload \'{"name": "Ada"}\'',
+        "test hello --record last -o demo/tests/hello.yaml",
+    ):
+        assert typed(tmp_path, f"pipeline {line}")[0] == 0  # cases to be tested
     assert typed(tmp_path, "exec -- false")[0] == 1  # to be exported
     shutil.copytree(tmp_path / "demo" / "plugins" / "echo", tmp_path / "echo-new")
     script = tmp_path / "backup.sh"

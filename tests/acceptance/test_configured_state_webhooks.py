@@ -161,7 +161,7 @@ def test_the_hint_for_a_receiver_on_this_machine_works_when_typed(tmp_path: Path
     wanted = ("config", "set", "plugins.echo.state_webhook_url", "http://127.0.0.1:8099/jobs")
     refused = place.ductile(*wanted)
     assert (refused.status, "127.0.0.1 is not a public address" in refused.err) == (78, True)
-    hint = "ductile config set 'state_webhooks.allow[+]' 127.0.0.1"
+    hint = "ductile config set 'state_webhooks.allow[+]' 127.0.0.1 --apply"
     assert hint in " ".join(refused.err.split())
     assert place.ductile(*shlex.split(hint)[1:]).status == 0
     assert place.ductile(*wanted, "--apply").status == 0

@@ -52,7 +52,7 @@ def test_from_nothing_to_results(session: TmuxSession, tmp_path: Path) -> None:
         # What `init` says to do next can be done as it stands, before there is a daemon.
         assert plain(you.type("ductile run echo --config demo")) == "hello from Ductile\n"
         daemon.start("ductile system start --config demo")
-        daemon.wait_for("INFO  service.ready: ")
+        daemon.wait_for(" service.ready ")
         assert plain(you.type("ductile run echo --config demo")) == "hello from Ductile\n"
 
         status = you.type("ductile status --config demo")

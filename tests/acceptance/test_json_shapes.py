@@ -93,11 +93,12 @@ FORMS = ("--plugin", "--dry-run", "--no-wait", "--verify", "--from-step", "--out
 #: Null or empty in all that is done here, and what else it may be.
 KNOWN = {
     **dict.fromkeys(("event_context_id", "probe_job_id", "compared_with", "duplicate_of"), "id"),
-    **dict.fromkeys(("cancel_requested_at", "opened_at", "next_attempt_at"), "instant"),
+    **dict.fromkeys(("cancel_requested_at", "held_since", "opened_at", "next_attempt_at"), "instant"),
     **dict.fromkeys(("column", "late_ms", "cost"), "number"),
-    **dict.fromkeys(("keys", "kept", "unsealed", "problem", "server"), "text"),
+    **dict.fromkeys(("keys", "kept", "unsealed", "problem", "server", "node"), "text"),
     "nodes": "{name: text, host: text, alive: true or false, leader: true or false, started_at: instant, "
     "heartbeat_seconds: number, version: text, config: text, workers: number, busy: number, plugins: [text]}",
+    "without_node": "{plugin: text, node: text or null, jobs: number, held_since: instant}",
     "broken_invariants": "{invariant: text, ids: [id]}",
     "schedules": "{plugin: text, id: text, change: text, next_run_before: instant or null, "
     "next_run: instant or null}",

@@ -62,7 +62,7 @@ def said(api: Api, *words: str, status: int = 0, token: str = token_for("*")) ->
 
 
 #: Commands that call several operations.
-SEVERAL = {"plugin authorize": ("plugin.run", "job.wait")}
+SEVERAL = {"plugin authorize": ("plugin.run", "job.wait"), "mcp serve": ("tool.list", "tool.call")}
 
 
 def without_ages(text: str) -> str:

@@ -383,6 +383,8 @@ def ask_about_the_rest(ask: Asker, directory: Path) -> None:
         ask(200, "GET", path)
     ask(200, "POST", "/tools/job_list", {})
     ask(200, "POST", "/tools/run__echo__handle", {"as_task": True})
+    gated = {"arguments": {"wait": "10m"}, "progress_after": 0}
+    assert ask(200, "POST", "/tools/run__gated__poll", gated)["progress"]
     ask(404, "POST", "/tools/nothing", {})
     ask(200, "GET", "/system/selfcheck")
     ask.api.daemon.wait_for("breaker.changed")  # by the first run of the schedule, which fails

@@ -290,7 +290,8 @@ def _check_state_webhook(
     elif (fault := url_fault(url.reveal(), config.state_webhooks.allow)) is not None:
         host = refused_host(url.reveal(), None, config.state_webhooks.allow)
         # Listed, it may be called; but then no host that is not.
-        hint = host and f"if it is a receiver of yours: `ductile config set 'state_webhooks.allow[+]' {host}`"
+        command = f"ductile config set 'state_webhooks.allow[+]' {host} --apply"
+        hint = host and f"if it is a receiver of yours: `{command}`"
         report.error((*path, "state_webhook_url"), f"this URL cannot be used: {fault}", hint=hint)
 
 

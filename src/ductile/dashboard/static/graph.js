@@ -2,7 +2,7 @@
 
 import { h } from "./dom.js";
 import { duration } from "./format.js";
-import { badge } from "./parts.js";
+import { badge, soft, softNumber } from "./parts.js";
 
 export function graph({ tree, trigger, steps, chosen, choose }) {
   const reports = new Map(steps.map((step) => [step.step, step]));
@@ -23,7 +23,7 @@ function box(step, context) {
     "aria-pressed": String(step.path === context.chosen), onclick: () => context.choose(step.path),
   },
     h("span", { class: "head" }, h("strong", {}, step.id ?? step.path), report && status(report)),
-    h("span", { class: "soft" }, step.does),
+    soft(step.does),
     step.if && h("span", { class: "condition" }, `if ${step.if}`),
     report?.bypasses.map((bypass, index) => h("span", { class: "false", key: index }, bypass.explanation)),
     report?.errors.map((text, index) => h("span", { class: "error-text", key: `e${index}` }, text)));
@@ -38,7 +38,7 @@ function status(report) {
   const job = report.jobs.at(-1);
   if (report.outcome === "bypassed") return badge("bypassed");
   if (!job) return null;
-  return [badge(job.status), job.duration_ms !== null && h("span", { class: "soft num" }, duration(job.duration_ms)), report.jobs.length > 1 && h("span", { class: "soft" }, `×${report.jobs.length}`)];
+  return [badge(job.status), job.duration_ms !== null && softNumber(duration(job.duration_ms)), report.jobs.length > 1 && soft(`×${report.jobs.length}`)];
 }
 
 function stateOf(report) {

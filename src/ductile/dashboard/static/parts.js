@@ -27,6 +27,14 @@ export const icon = (name, className = "") =>
   h("svg", { viewBox: "0 0 24 24", class: `icon ${className}`, "aria-hidden": "true", focusable: "false" },
     h("path", { d: ICONS[name] ?? ICONS.more }));
 
+const element = (tag, className) => (...children) => h(tag, { class: className }, ...children);
+export const soft = element("span", "soft");
+export const softNumber = element("span", "soft num");
+export const softLine = element("p", "soft");
+export const wide = element("div", "grow");
+export const padded = element("div", "body");
+export const linesOf = element("ul", "list");
+
 const STATUS_ICON = { awaiting_approval: "timed_out", cancelled: "dead", interrupted: "dead", orphaned: "dead", superseded: "dead", partial_success: "failed" };
 // Also of steps that wait, ask for an approval or repeat: a status that is not known here is shown as its word.
 const STATUS_CLASS = { waiting: "queued", awaiting_approval: "warn", approved: "succeeded", rejected: "failed", cancelled: "dead", interrupted: "dead", orphaned: "dead", superseded: "dead", dropped: "failed", gone: "dead", delivered: "succeeded", pending: "queued", ran: "succeeded", skipped: "bypassed", late: "timed_out" };
@@ -91,7 +99,7 @@ export function button(text, onclick, { kind = "", title, disabled, label } = {}
 
 /** Text as it was printed, or a value as JSON. */
 export function output(text, { label, empty: none = "Nothing." } = {}) {
-  if (text === null || text === undefined || text === "") return h("p", { class: "soft" }, none);
+  if (text === null || text === undefined || text === "") return softLine(none);
   const shown = typeof text === "string" ? text : json(text);
   return h("pre", { class: "output", tabindex: "0", "aria-label": label }, shown);
 }

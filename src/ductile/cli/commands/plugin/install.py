@@ -194,8 +194,11 @@ def _next_step(plan: AddPlan, console: Console) -> str:
     if not plan.missing:
         commands = [f"ductile run {plan.name}"]
     else:
-        commands = [f"ductile config set plugins.{plan.name}.config.{key} VALUE" for key in plan.missing]
-        commands[-1] += " --apply"
+        setting, last = f"plugins.{plan.name}.config", plan.missing[-1]
+        commands = [
+            f"ductile config set {setting}.{key} VALUE{' --apply' if key == last else ''}"
+            for key in plan.missing
+        ]
     title = "Next:" if not plan.missing else f"It cannot run before {', '.join(plan.missing)} is set. Next:"
     return "\n".join([title, "", *(f"  {console.hint(command)}" for command in commands)])
 

@@ -5,7 +5,7 @@ import { commandText } from "../commands.js";
 import { h } from "../dom.js";
 import { json, words } from "../format.js";
 import { Page } from "../page.js";
-import { ago, button, copyButton, empty, errorBox, loading, output, section, tabs } from "../parts.js";
+import { ago, button, copyButton, empty, errorBox, linesOf, loading, output, padded, section, soft, softLine, softNumber, tabs, wide } from "../parts.js";
 
 export class ConfigPage extends Page {
   get title() { return "Configuration"; }
@@ -39,17 +39,17 @@ export class ConfigPage extends Page {
     if (!may("system.doctor")) return null;
     const faults = report?.findings.filter((finding) => finding.level !== "ok").sort((a, b) => (a.level < b.level ? -1 : 1));
     return section("Doctor", { id: "doctor", note: report && `${report.counts.ok} checks are fine` },
-      this.errors.doctor ? h("div", { class: "body" }, errorBox(this.errors.doctor))
+      this.errors.doctor ? padded(errorBox(this.errors.doctor))
       : !report ? loading(4)
       : faults.length === 0 ? empty("Nothing is wrong.")
-      : h("ul", { class: "list" }, faults.map((finding, index) => h("li", { key: index, class: "tall" }, findingView(finding)))));
+      : linesOf(faults.map((finding, index) => h("li", { key: index, class: "tall" }, findingView(finding)))));
   }
 
   disk() {
     const { comparisons = [], problem } = this.data.disk ?? {};
     const changed = comparisons.filter((comparison) => !comparison.same);
     if (!problem && !changed.length) return null;
-    return section("On disk, not in force", { id: "disk" }, h("div", { class: "body" },
+    return section("On disk, not in force", { id: "disk" }, padded(
       problem && h("p", { class: "error-text" }, problem),
       changed.map((comparison, index) => h("div", { key: index },
         h("h3", {}, `${words(comparison.before)} → ${words(comparison.after)}`), comparisonView(comparison)))));
@@ -61,18 +61,18 @@ export class ConfigPage extends Page {
     return section("History", { id: "history" },
       !entries ? loading(3)
       : entries.length === 0 ? empty("No configuration was loaded yet.")
-      : h("ul", { class: "list" }, entries.map((entry, index) => this.historyRow(entry, entries[index + 1]))));
+      : linesOf(entries.map((entry, index) => this.historyRow(entry, entries[index + 1]))));
   }
 
   /** `earlier` is the entry before this one in time, with which it can be compared. */
   historyRow(entry, earlier) {
     const origin = [entry.command ?? entry.origin, entry.author && `by ${entry.author}`].filter(Boolean).join(" ");
     return h("li", { key: entry.id + entry.at, class: "tall" },
-      h("div", { class: "grow" },
-        h("div", {}, h("strong", {}, words(entry.event)), entry.in_force && h("span", { class: "badge succeeded" }, "in force"), h("span", { class: "soft" }, origin)),
-        entry.changes && h("p", { class: "soft" }, entry.changes),
+      wide(
+        h("div", {}, h("strong", {}, words(entry.event)), entry.in_force && h("span", { class: "badge succeeded" }, "in force"), soft(origin)),
+        entry.changes && softLine(entry.changes),
         this.compared?.id === entry.id && comparedView(this.compared)),
-      h("span", { class: "soft num" }, ago(entry.at)),
+      softNumber(ago(entry.at)),
       may("config.diff") && earlier && button("Difference", () => this.compare(earlier.id, entry.id), { kind: "small", label: `Difference of ${entry.id} to the one before` }));
   }
 
@@ -90,7 +90,7 @@ export class ConfigPage extends Page {
 }
 
 function findingView({ level, message, where, fix }) {
-  return h("div", { class: "grow" },
+  return wide(
     h("div", {}, h("span", { class: `badge ${level}` }, level), h("strong", {}, commandText(message))),
     where && h("p", { class: "mono soft" }, commandText(where)),
     fix && h("p", {}, commandText(fix)));
@@ -98,13 +98,13 @@ function findingView({ level, message, where, fix }) {
 
 function comparedView({ diff, error }) {
   if (error) return errorBox(error);
-  if (!diff) return h("p", { class: "soft" }, "Loading");
+  if (!diff) return softLine("Loading");
   return h("div", {}, diff.comparisons.map((comparison, index) => h("div", { key: index }, comparisonView(comparison))));
 }
 
 /** The changed lines of each file; the changed keys where the files are not known. */
 function comparisonView({ files = [], keys = [], same }) {
-  if (same) return h("p", { class: "soft" }, "They are the same.");
+  if (same) return softLine("They are the same.");
   return [
     files.map((file) => h("div", { key: file.name }, h("p", { class: "mono" }, `${file.name}: ${file.change}`), changedLines(file))),
     !files.length && keys?.length > 0 && lines(keys.map((key) => (typeof key === "string" ? key : json(key)))),

@@ -5,7 +5,7 @@ import { heat, lines, throughput } from "../charts.js";
 import { h } from "../dom.js";
 import { count, duration } from "../format.js";
 import { Page } from "../page.js";
-import { empty, link, loading, pluginLink, section, tabs } from "../parts.js";
+import { empty, linesOf, link, loading, pluginLink, section, tabs } from "../parts.js";
 
 const SPANS = { day: ["24h", 48, "Last 24 hours"], week: ["7d", 42, "Last 7 days"] };
 
@@ -66,7 +66,7 @@ function legend() {
 function failures(series) {
   const names = [...new Set(series.buckets.flatMap((bucket) => Object.keys(bucket.failures_by_plugin)))].sort();
   if (!names.length) return empty("Nothing failed in this time.");
-  return h("ul", { class: "list" }, names.map((name) => {
+  return linesOf(names.map((name) => {
     const total = series.buckets.reduce((sum, bucket) => sum + (bucket.failures_by_plugin[name] ?? 0), 0);
     const cells = series.buckets.map(({ at, failures_by_plugin: failed }) => [failed[name] ?? 0, `${new Date(at).toLocaleString()}: ${failed[name] ?? 0} failed`]);
     return h("li", { key: name },

@@ -7,7 +7,7 @@ import { h } from "../dom.js";
 import { bytes, clockTime, duration, jobName, runTime, words } from "../format.js";
 import { graph } from "../graph.js";
 import { Page } from "../page.js";
-import { ago, badge, button, copyButton, empty, errorBox, facts, idLink, jobLink, link, loading, output, pluginLink, section, tabs } from "../parts.js";
+import { ago, badge, button, copyButton, empty, errorBox, facts, idLink, jobLink, linesOf, link, loading, output, padded, pluginLink, section, soft, softLine, tabs, wide } from "../parts.js";
 import { timeline } from "../timeline.js";
 
 const ENDED = new Set(["succeeded", "failed", "dead"]);
@@ -93,7 +93,7 @@ export class JobPage extends Page {
       h("div", { class: "columns wide" },
         h("div", {},
           this.explanation(),
-          this.isRun ? this.runPanels() : section("Timeline", { id: "timeline" }, h("div", { class: "body" }, this.drawTimeline())),
+          this.isRun ? this.runPanels() : section("Timeline", { id: "timeline" }, padded(this.drawTimeline())),
           this.detail(this.isRun ? this.chosenJob() : this.id)),
         h("div", {}, this.about(), this.happened(), this.ledTo())),
     ];
@@ -141,7 +141,7 @@ export class JobPage extends Page {
     const { explanation } = this.data;
     if (!explanation || (this.job.status === "succeeded" && !explanation.differences.length)) return null;
     const bad = ENDED.has(this.job.status) && this.job.status !== "succeeded";
-    return section(bad ? "Why it failed" : "Where it is", { id: "explanation" }, h("div", { class: "body" },
+    return section(bad ? "Why it failed" : "Where it is", { id: "explanation" }, padded(
       h("p", { class: bad ? "verdict bad" : "verdict" }, commandText(explanation.verdict)),
       explanation.first_change && h("p", {}, `First change: ${textOf(explanation.first_change)}`),
       explanation.differences.length > 0 && h("div", {}, h("h3", {}, "What is different from the last success"),
@@ -159,8 +159,8 @@ export class JobPage extends Page {
   }
 
   drawGraph() {
-    if (this.errors.pipeline) return h("p", { class: "soft" }, "The pipeline is no longer configured; the timeline has what ran.");
-    if (!this.data.pipeline) return may("pipeline.show") ? loading(4) : h("p", { class: "soft" }, "This token may not see pipelines.");
+    if (this.errors.pipeline) return softLine("The pipeline is no longer configured; the timeline has what ran.");
+    if (!this.data.pipeline) return may("pipeline.show") ? loading(4) : softLine("This token may not see pipelines.");
     return graph({ tree: this.data.pipeline.tree, trigger: this.data.pipeline.trigger, steps: this.job.steps ?? [], chosen: this.query.step, choose: (step) => this.choose(step) });
   }
 
@@ -201,16 +201,16 @@ export class JobPage extends Page {
 
   unrun(step) {
     if (!step) return empty("The run has no such step.");
-    return h("div", { class: "body" }, badge(step.outcome === "bypassed" ? "bypassed" : "queued"),
+    return padded(badge(step.outcome === "bypassed" ? "bypassed" : "queued"),
       step.bypasses.map((bypass, index) => h("p", { key: index }, textOf(bypass))),
       step.errors.map((text, index) => h("p", { class: "error-text", key: `e${index}` }, text)),
-      !step.bypasses.length && !step.errors.length && h("p", { class: "soft" }, OUTCOMES[step.outcome] ?? words(step.outcome)));
+      !step.bypasses.length && !step.errors.length && softLine(OUTCOMES[step.outcome] ?? words(step.outcome)));
   }
 
   detailOf(id, title) {
     const log = this.logs.get(id);
     if (!log) return section(title, { id: "detail" }, loading(4));
-    if (log.error) return section(title, { id: "detail" }, h("div", { class: "body" }, errorBox(log.error)));
+    if (log.error) return section(title, { id: "detail" }, padded(errorBox(log.error)));
     const { job } = log;
     const latest = log.executions.at(-1);
     const number = Number(this.query.execution) || latest?.execution || job.execution;
@@ -220,7 +220,7 @@ export class JobPage extends Page {
     const numbers = [...new Set([...log.executions.map((execution) => execution.execution), ...(job.status === "running" ? [job.execution] : [])])];
     return section(title, { id: "detail", aside: id !== this.id && h("span", { class: "row" }, this.rerunButton(), idLink(id)) },
       numbers.length > 1 && tabs("Executions", `x${number}`, numbers.map((choice) => [`x${choice}`, `Execution ${choice}`]), (name) => { this.setQuery({ execution: name.slice(1) }); this.render(); }),
-      h("div", { class: "body" },
+      padded(
         h("div", { class: "row soft" }, badge(execution?.status ?? job.status), execution && h("span", { class: "num" }, duration(execution.duration_ms)),
           job.plugin !== "pipeline" && execution?.exit_code !== null && execution?.exit_code !== undefined && h("span", {}, `exit ${execution.exit_code}`),
           execution?.signal && h("span", {}, `signal ${execution.signal}`),
@@ -229,7 +229,7 @@ export class JobPage extends Page {
         pair("Input", output(job.payload, { label: "Input", empty: "No payload." })),
         pair("Output", output(result, { label: "Output", empty: job.status === "running" ? "Nothing yet." : "No result." })),
         pluginLogs(execution?.result?.logs),
-        pair(["stderr", execution?.stderr_truncated && h("span", { class: "soft" }, " (only the beginning is kept)")], h("div", { class: "live" }, output(stderr, { label: "stderr", empty: job.status === "running" ? "Nothing yet." : "Nothing was printed." }))),
+        pair(["stderr", execution?.stderr_truncated && soft(" (only the beginning is kept)")], h("div", { class: "live" }, output(stderr, { label: "stderr", empty: job.status === "running" ? "Nothing yet." : "Nothing was printed." }))),
         artifacts(job)));
   }
 
@@ -244,7 +244,7 @@ export class JobPage extends Page {
 
   about() {
     const { job } = this;
-    return section("About", { id: "about" }, h("div", { class: "body" }, facts([
+    return section("About", { id: "about" }, padded(facts([
       ["Id", h("span", { class: "mono" }, job.job_id)],
       ["Submitted by", `${job.submitted_by}${job.submitted_detail ? ` (${job.submitted_detail})` : ""}`],
       ["Attempt", `${job.attempt} of ${job.max_attempts}`],
@@ -259,14 +259,14 @@ export class JobPage extends Page {
 
   happened() {
     return section("History", { id: "history" }, h("ol", { class: "list history" }, this.job.transitions.map((transition, index) =>
-      h("li", { key: index }, h("div", { class: "grow" }, badge(transition.to), h("span", { class: "soft" }, words(transition.reason))),
+      h("li", { key: index }, wide(badge(transition.to), soft(words(transition.reason))),
         h("time", { class: "num soft", datetime: transition.at, title: transition.at }, clockTime(transition.at))))));
   }
 
   ledTo() {
     const children = this.data.tree?.tree.children.filter((child) => child.run_id !== this.id) ?? [];
     if (!children.length) return null;
-    return section("Led to", { id: "led" }, h("ul", { class: "list" }, children.map((child) => h("li", { key: child.job_id }, h("div", { class: "grow" }, badge(child.status), jobLink(child))))));
+    return section("Led to", { id: "led" }, linesOf(children.map((child) => h("li", { key: child.job_id }, wide(badge(child.status), jobLink(child))))));
   }
 }
 
@@ -288,7 +288,7 @@ function artifacts(job) {
   return pair("Artifacts", h("ul", { class: "dots" }, job.artifacts.map(({ name, path: file, url, size }, index) => h("li", { key: index },
     file ? h("a", { href: path`/job/${job.job_id}/artifact/${name}`, download: name }, name)
       : isWeb(url) ? h("a", { href: url, rel: "noopener noreferrer", target: "_blank" }, name) : name,
-    size !== undefined && size !== null && h("span", { class: "soft" }, ` ${bytes(size)}`)))));
+    size !== undefined && size !== null && soft(` ${bytes(size)}`)))));
 }
 
 /** Only addresses of web pages become links: a plugin chooses the text. */

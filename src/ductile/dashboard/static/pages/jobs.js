@@ -6,7 +6,7 @@ import { h } from "../dom.js";
 import { count, quoted, runTime, words } from "../format.js";
 import { Page } from "../page.js";
 import { RowWindow } from "../rows.js";
-import { ago, badge, button, copyButton, empty, errorBox, icon, idLink, jobLink, link, loading, tabs } from "../parts.js";
+import { ago, badge, button, copyButton, empty, errorBox, icon, idLink, jobLink, link, loading, padded, soft, tabs } from "../parts.js";
 
 const FILTERS = ["query", "status", "plugin", "command", "reason", "pipeline", "since", "run", "parent"];
 const BULK = ["query", "status", "plugin", "command", "reason", "pipeline", "since"];
@@ -66,7 +66,7 @@ export class JobsPage extends Page {
         tabs("Lists", this.isLog ? "log" : "jobs", [["jobs", "Jobs"], ["log", "Log of executions"]], (name) => { this.query.status = ""; this.change({ list: name === "log" ? name : "", status: "", reason: "" }); }),
         this.filterBar(),
         this.bulkBar(),
-        this.rows.error ? h("div", { class: "body" }, errorBox(this.rows.error)) : this.list()),
+        this.rows.error ? padded(errorBox(this.rows.error)) : this.list()),
     ];
   }
 
@@ -142,7 +142,7 @@ export class JobsPage extends Page {
 
 function jobRow(job) {
   return h("li", { key: job.job_id, class: "job-row", "data-row": true, tabindex: "-1", onkeydown: openRow },
-    badge(job.status), h("span", { class: "what" }, jobLink(job), job.step && h("span", { class: "soft" }, job.step)),
+    badge(job.status), h("span", { class: "what" }, jobLink(job), job.step && soft(job.step)),
     h("span", { class: `about ${job.last_error ? "error-text" : "soft"}`, title: job.last_error ?? "" }, job.last_error ?? about(job)),
     h("span", { class: "num right" }, runTime(job)), h("span", { class: "num right soft" }, ago(job.created_at)), h("span", { class: "right" }, idLink(job.job_id)));
 }
@@ -154,7 +154,7 @@ function about(job) {
 
 function executionRow(row) {
   return h("li", { key: row.id, class: "job-row", "data-row": true, tabindex: "-1", onkeydown: openRow },
-    badge(row.status), h("span", { class: "what" }, h("a", { class: "job-link", href: `/ui/job/${row.job_id}?execution=${row.execution}` }, `${row.plugin} ${row.command}`), row.execution > 1 && h("span", { class: "soft" }, `execution ${row.execution}`)),
+    badge(row.status), h("span", { class: "what" }, h("a", { class: "job-link", href: `/ui/job/${row.job_id}?execution=${row.execution}` }, `${row.plugin} ${row.command}`), row.execution > 1 && soft(`execution ${row.execution}`)),
     h("span", { class: `about ${row.error ? "error-text" : "soft"}`, title: row.error ?? "" }, row.error ?? (row.stderr_bytes ? `${row.stderr_bytes} bytes of stderr` : row.submitted_by)),
     h("span", { class: "num right" }, runTime(row)), h("span", { class: "num right soft" }, ago(row.completed_at)), h("span", { class: "right" }, idLink(row.job_id)));
 }

@@ -5,7 +5,7 @@ import { attempt, confirmCancel } from "../dialog.js";
 import { h } from "../dom.js";
 import { count, dayName, duration, isToday, jobName, runTime, shortTime, words } from "../format.js";
 import { Page } from "../page.js";
-import { ago, badge, button, empty, jobLink, link, loading, pluginLink, scheduleLink, section } from "../parts.js";
+import { ago, badge, button, empty, jobLink, linesOf, link, loading, pluginLink, scheduleLink, section, soft, softLine, softNumber, wide } from "../parts.js";
 import { commandText } from "../commands.js";
 import { throughput } from "../charts.js";
 
@@ -83,12 +83,12 @@ export class NowPage extends Page {
   /** The daemons that share this store, where there is more than one. */
   nodes() {
     const found = this.data.status?.nodes;
-    return found?.length > 0 && section("Nodes", { id: "nodes", note: count(found.length, "node") }, h("ul", { class: "list" }, found.map((each) => h("li", { key: each.name },
-      h("div", { class: "grow" }, h("strong", {}, each.name), h("span", { class: "soft" }, `${each.alive ? "" : "silent, "}${each.busy} of ${count(each.workers, "worker")} busy${each.leader ? ", leads" : ""}`)),
-      h("span", { class: "soft num" }, ago(each.started_at)))),
+    return found?.length > 0 && section("Nodes", { id: "nodes", note: count(found.length, "node") }, linesOf(found.map((each) => h("li", { key: each.name },
+      wide(h("strong", {}, each.name), soft(`${each.alive ? "" : "silent, "}${each.busy} of ${count(each.workers, "worker")} busy${each.leader ? ", leads" : ""}`)),
+      softNumber(ago(each.started_at)))),
       (this.data.status.without_node ?? []).map((each) => h("li", { key: `${each.plugin}/${each.node}` },
-        h("div", { class: "grow" }, each.node ? `${count(each.jobs, "job")} for the node ${each.node}, which is not running` : `${count(each.jobs, "job")} of ${each.plugin}: no live node runs it`),
-        h("span", { class: "soft num" }, ago(each.held_since))))));
+        wide(each.node ? `${count(each.jobs, "job")} for the node ${each.node}, which is not running` : `${count(each.jobs, "job")} of ${each.plugin}: no live node runs it`),
+        softNumber(ago(each.held_since))))));
   }
 
   summary() {
@@ -119,9 +119,9 @@ export class NowPage extends Page {
     return section("Running", { id: "running", note: jobs.length ? "" : null, aside: jobs.length > MAX_SHOWN && link("/ui/jobs?status=running", "All") },
       !this.data.queue ? loading(2)
       : top.length === 0 && jobs.length === 0 ? empty("Nothing is running.", may("plugin.list") && h("p", {}, link("/ui/plugins", "Run a plugin"), " or wait for the next run."))
-      : h("ul", { class: "list" }, top.slice(0, MAX_SHOWN).map((job) => h("li", { key: job.job_id },
-        h("div", { class: "grow" }, badge("running"), jobLink(job), stepsOf(job, jobs)),
-        h("span", { class: "soft num" }, runTime(job)),
+      : linesOf(top.slice(0, MAX_SHOWN).map((job) => h("li", { key: job.job_id },
+        wide(badge("running"), jobLink(job), stepsOf(job, jobs)),
+        softNumber(runTime(job)),
         may("job.cancel") && button("Cancel", () => confirmCancel(job, () => this.refresh()), { kind: "small", label: `Cancel ${jobName(job)}` })))));
   }
 
@@ -129,11 +129,11 @@ export class NowPage extends Page {
     const groups = this.waiting().filter((group) => group.oldest.hold !== "run");
     if (this.data.queue && groups.length === 0) return null;
     return section("Waiting", { id: "waiting", aside: link("/ui/jobs?status=queued", "All") },
-      !this.data.queue ? loading(2) : h("ul", { class: "list" }, groups.slice(0, MAX_SHOWN).map((group) => h("li", { key: group.key, class: "tall" },
-        h("div", { class: "grow" },
+      !this.data.queue ? loading(2) : linesOf(groups.slice(0, MAX_SHOWN).map((group) => h("li", { key: group.key, class: "tall" },
+        wide(
           h("div", {}, badge("queued"), group.jobs > 1 ? h("strong", {}, `${group.jobs} × ${jobName(group.oldest)}`) : jobLink(group.oldest)),
-          h("p", { class: "soft" }, commandText(this.why[group.key]?.trim() || waitingFor(group.oldest)))),
-        h("span", { class: "soft num" }, ago(group.oldest.created_at))))));
+          softLine(commandText(this.why[group.key]?.trim() || waitingFor(group.oldest)))),
+        softNumber(ago(group.oldest.created_at))))));
   }
 
   failedPanel() {
@@ -142,13 +142,13 @@ export class NowPage extends Page {
     return section("Failed since yesterday", { id: "failed", aside: groups?.length > 0 && link("/ui/jobs?status=failed", "All") },
       !groups ? loading(2)
       : groups.length === 0 ? empty("Nothing failed in the last 24 hours.")
-      : h("ul", { class: "list" }, groups.slice(0, MAX_SHOWN).map((group) => h("li", { key: `${group.plugin}${group.command}${group.reason}`, class: "tall" },
-        h("div", { class: "grow" },
+      : linesOf(groups.slice(0, MAX_SHOWN).map((group) => h("li", { key: `${group.plugin}${group.command}${group.reason}`, class: "tall" },
+        wide(
           h("div", {}, badge("failed"), link(`/ui/job/${group.example}`, `${group.plugin} ${group.command}`),
             group.jobs > 1 && link(listOf(group), `${group.jobs} times`)),
           h("p", { class: "error-text" }, group.error ?? words(group.reason)),
-          group.fix && h("p", { class: "soft" }, commandText(group.fix))),
-        h("span", { class: "soft num" }, ago(group.last)),
+          group.fix && softLine(commandText(group.fix))),
+        softNumber(ago(group.last)),
         may("job.retry_many") && group.jobs > 1 && h("a", { class: "button small", href: listOf(group), "aria-label": `Retry ${group.jobs} jobs of ${group.plugin} ${group.command}` }, `Retry ${group.jobs}…`),
         may("job.retry") && group.jobs === 1 && button("Retry", () => this.retry(group), { kind: "small", label: `Retry ${group.plugin} ${group.command}` })))));
   }
@@ -180,9 +180,9 @@ export class NowPage extends Page {
     return section("Next runs", { id: "next", aside: link("/ui/schedules", "Calendar") },
       !upcoming ? loading(2)
       : upcoming.length === 0 ? empty("No schedule is due.", h("p", {}, "They are configured under ", h("code", {}, "plugins.NAME.schedules"), "."))
-      : h("ul", { class: "list" }, upcoming.map(({ plugin, id, nominal_at: nominal, start_at: start, skip }) => h("li", { key: plugin + id + nominal },
-        h("div", { class: "grow" }, scheduleLink(plugin, id), skip && h("span", { class: "soft" }, `skipped: ${skip}`)),
-        start && h("span", { class: "soft num" }, isToday(start) ? shortTime(start) : `${dayName(start)} ${shortTime(start)}`),
+      : linesOf(upcoming.map(({ plugin, id, nominal_at: nominal, start_at: start, skip }) => h("li", { key: plugin + id + nominal },
+        wide(scheduleLink(plugin, id), skip && soft(`skipped: ${skip}`)),
+        start && softNumber(isToday(start) ? shortTime(start) : `${dayName(start)} ${shortTime(start)}`),
         h("span", { class: "num when" }, ago(start))))));
   }
 
@@ -196,13 +196,13 @@ export class NowPage extends Page {
       ...(digest?.skipped ?? []).map(({ plugin, schedule, reason, count: runs }) => [`skip ${plugin} ${schedule} ${reason}`, scheduleLink(plugin, schedule), `Skipped ${count(runs, "run")}: ${words(reason)}.`]),
     ];
     if (items.length === 0) return null;
-    return section("Worth a look", { id: "attention" }, h("ul", { class: "list" }, items.map(([key, subject, text]) =>
-      h("li", { key, class: "tall" }, h("div", { class: "grow" }, h("div", {}, subject), h("p", { class: "soft" }, commandText(text)))))));
+    return section("Worth a look", { id: "attention" }, linesOf(items.map(([key, subject, text]) =>
+      h("li", { key, class: "tall" }, wide(h("div", {}, subject), softLine(commandText(text)))))));
   }
 }
 
 function tile(name, number, note, extra, kind = "") {
-  return h("div", { class: `tile ${kind}`, key: name }, h("span", { class: "name" }, name), h("span", { class: "number" }, number.toLocaleString()), h("span", { class: "soft" }, note), extra);
+  return h("div", { class: `tile ${kind}`, key: name }, h("span", { class: "name" }, name), h("span", { class: "number" }, number.toLocaleString()), soft(note), extra);
 }
 
 /** A square for each worker, filled if it is busy. */
@@ -215,7 +215,7 @@ const listOf = ({ plugin, command, reason }) => withQuery("/ui/jobs", { plugin, 
 
 function stepsOf(run, jobs) {
   const steps = jobs.filter((job) => job.run_id === run.job_id).map((job) => job.step);
-  return steps.length > 0 && h("span", { class: "soft" }, `at ${steps.join(", ")}`);
+  return steps.length > 0 && soft(`at ${steps.join(", ")}`);
 }
 
 function waitingFor(job) {

@@ -8,7 +8,7 @@ import { h } from "../dom.js";
 import { count, duration, quoted, runTime, words } from "../format.js";
 import { fieldViews, fields, parse, readFields } from "../form.js";
 import { Page } from "../page.js";
-import { ago, badge, button, copyButton, empty, errorBox, facts, jobLink, link, loading, output, pluginLink, section } from "../parts.js";
+import { ago, badge, button, copyButton, empty, errorBox, facts, jobLink, linesOf, link, loading, output, padded, pluginLink, section, soft, softLine, softNumber, wide } from "../parts.js";
 
 export class PluginsPage extends Page {
   get title() { return "Plugins"; }
@@ -50,8 +50,8 @@ export class PluginsPage extends Page {
         plugin.standing !== "active" && h("span", { class: "badge warn" }, words(plugin.standing)),
         plugin.unhealthy && h("span", { class: "badge failed" }, "unhealthy"),
         open && h("span", { class: "badge failed" }, `breaker ${words(open.state)}`)),
-      h("td", {}, status?.last_run ? [badge(status.last_run.status), " ", h("span", { class: "soft small" }, ago(status.last_run.completed_at))] : h("span", { class: "soft" }, "never")),
-      h("td", {}, status?.health ? badge(status.health, status.health_error) : h("span", { class: "soft" }, "not checked")),
+      h("td", {}, status?.last_run ? [badge(status.last_run.status), " ", h("span", { class: "soft small" }, ago(status.last_run.completed_at))] : soft("never")),
+      h("td", {}, status?.health ? badge(status.health, status.health_error) : soft("not checked")),
       figure("executions", (stats?.executions ?? 0).toLocaleString()),
       figure("failed", (stats?.failures ?? 0).toLocaleString(), stats?.failures ? "error-text" : ""),
       figure("p95", duration(stats?.run_ms?.p95)));
@@ -97,7 +97,7 @@ export class PluginPage extends Page {
       h("div", { class: "page-head" },
         h("div", {},
           h("nav", { class: "crumbs", "aria-label": "Place" }, link("/ui/plugins", "Plugins")),
-          h("h1", {}, plugin.name), h("p", { class: "soft" }, plugin.description)),
+          h("h1", {}, plugin.name), softLine(plugin.description)),
         h("div", { class: "row actions" }, copyButton(`ductile plugin show ${quoted(plugin.name)}`, "Copy command"))),
       (plugin.refused || plugin.init_error) && errorBox({ message: plugin.refused ?? plugin.init_error }),
       h("div", { class: "columns" },
@@ -117,7 +117,7 @@ export class PluginPage extends Page {
         h("label", { for: "command" }, "Command"),
         h("select", { id: "command", onchange: (event) => { this.setQuery({ command: event.target.value }); this.render(); } },
           commands.map((name) => h("option", { key: name, value: name, selected: name === chosen }, name)))),
-      command.description && h("p", { class: "soft" }, command.description),
+      command.description && softLine(command.description),
       described ? fieldViews(described) : h("div", { class: "field" },
         h("label", { for: "payload" }, "Payload (JSON)"),
         h("textarea", { id: "payload", name: "payload", spellcheck: "false", placeholder: "{}" })),
@@ -145,7 +145,7 @@ export class PluginPage extends Page {
   result() {
     const { id, job } = this.started;
     return h("div", { class: "started", role: "status" },
-      h("div", { class: "row" }, badge(job?.status ?? "queued"), link(`/ui/job/${id}`, "Open the job"), job && h("span", { class: "soft num" }, runTime(job))),
+      h("div", { class: "row" }, badge(job?.status ?? "queued"), link(`/ui/job/${id}`, "Open the job"), job && softNumber(runTime(job))),
       job?.result && output(job.result.result ?? job.result, { label: "Result" }),
       job?.last_error && h("p", { class: "error-text" }, job.last_error));
   }
@@ -156,15 +156,15 @@ export class PluginPage extends Page {
     return section("Recent jobs", { id: "recent", aside: link(path`/ui/jobs?plugin=${this.parameters.name}`, "All") },
       !jobs ? loading(3)
       : jobs.length === 0 ? empty("It has not run yet.")
-      : h("ul", { class: "list" }, jobs.map((job) => h("li", { key: job.job_id },
-        h("div", { class: "grow" }, badge(job.status), jobLink(job), job.last_error && h("span", { class: "soft clip" }, job.last_error)),
-        h("span", { class: "soft num" }, runTime(job)), h("span", { class: "soft num when" }, ago(job.created_at))))));
+      : linesOf(jobs.map((job) => h("li", { key: job.job_id },
+        wide(badge(job.status), jobLink(job), job.last_error && h("span", { class: "soft clip" }, job.last_error)),
+        softNumber(runTime(job)), h("span", { class: "soft num when" }, ago(job.created_at))))));
   }
 
   health(plugin) {
     const { series } = this.data;
     const stats = plugin.stats;
-    return section("Last 24 hours", { id: "health", note: stats ? count(stats.executions, "execution") : "" }, h("div", { class: "body" },
+    return section("Last 24 hours", { id: "health", note: stats ? count(stats.executions, "execution") : "" }, padded(
       series && [
         labelled("Run time (p95)", sparkline(series.buckets.map((bucket) => bucket.run_ms?.p95), "Run time over the last day")),
         labelled("Failures", sparkline(series.buckets.map((bucket) => bucket.failures), "Failures over the last day", "bad")),
@@ -181,14 +181,14 @@ export class PluginPage extends Page {
     if (!breakers || !Object.keys(breakers).length) return null;
     const open = Object.values(breakers).some((breaker) => breaker.state !== "closed");
     return section("Circuit breakers", { id: "breakers", aside: open && may("system.reset") && button("Reset", () => this.resetBreakers(), { kind: "small" }) },
-      h("ul", { class: "list" },
+      linesOf(
         Object.entries(breakers).map(([command, { state, failures, opened_at: opened }]) => h("li", { key: command },
-          h("div", { class: "grow" }, h("strong", {}, command),
+          wide(h("strong", {}, command),
             h("span", { class: `badge ${state === "closed" ? "succeeded" : "failed"}` }, words(state)),
-            failures > 0 && h("span", { class: "soft" }, count(failures, "failure"))),
+            failures > 0 && soft(count(failures, "failure"))),
           opened && ago(opened))),
         history.slice(0, 8).map(({ at, command, from, to, reason }) => h("li", { key: at + command },
-          h("div", { class: "grow soft" }, `${command}: ${words(from ?? "new")} to ${words(to)}, ${words(reason)}`), h("span", { class: "soft num" }, ago(at))))));
+          h("div", { class: "grow soft" }, `${command}: ${words(from ?? "new")} to ${words(to)}, ${words(reason)}`), softNumber(ago(at))))));
   }
 
   async resetBreakers() {
@@ -201,11 +201,11 @@ export class PluginPage extends Page {
     if (!state) return null;
     const stored = Object.keys(state.state ?? {}).length ? state.state : "";
     return section("State", { id: "state", note: state.updated_at && ago(state.updated_at) },
-      h("div", { class: "body" }, output(stored, { label: "State", empty: "It has stored nothing." })));
+      padded(output(stored, { label: "State", empty: "It has stored nothing." })));
   }
 
   about(plugin) {
-    return section("About", { id: "about" }, h("div", { class: "body" }, facts([
+    return section("About", { id: "about" }, padded(facts([
       ["Uses", plugin.uses],
       ["Version", plugin.version],
       ["Standing", words(plugin.standing)],

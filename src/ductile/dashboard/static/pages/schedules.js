@@ -6,7 +6,7 @@ import { attempt } from "../dialog.js";
 import { h } from "../dom.js";
 import { clockTime, count, dayName, duration, shortTime, words } from "../format.js";
 import { Page } from "../page.js";
-import { ago, badge, button, copyButton, empty, facts, idLink, link, loading, scheduleLink, section } from "../parts.js";
+import { ago, badge, button, copyButton, empty, facts, idLink, linesOf, link, loading, padded, scheduleLink, section, soft, softLine, softNumber, wide } from "../parts.js";
 
 /** Whether an event may change what is shown; one without a kind says only that something may have. */
 const isSchedule = (event) => !event.kind || event.kind.startsWith("schedule.");
@@ -25,7 +25,7 @@ function switches(schedule, done) {
     may("schedule.run") && button("Run now", () => act("run", `${name} is on the queue.`), { kind: "small", label: `Run ${name} now` }));
 }
 
-/** What became of a past occurrence: `failed` if its job failed, else whether it ran, was late or was skipped. */
+/** `failed` if the job of an occurrence failed, else its outcome. */
 const result = (occurrence) => (["failed", "timed_out", "dead"].includes(occurrence.job_status) ? "failed" : occurrence.outcome);
 
 /** What a schedule did or will do several times in a day, one line for each outcome and reason. */
@@ -47,11 +47,11 @@ export class SchedulesPage extends Page {
     this.past = {};
     this.refresh();
     this.follow(() => this.refresh(), { settle: 800, when: (event) => isSchedule(event) || this.unfinished().includes(event.job_id) });
-    // A job may end between the answer with its status and the moment its events are looked for.
+    // The event of its end may come before the answer.
     this.every(10_000, () => this.unfinished().length && this.refresh());
   }
 
-  /** Ids of the jobs of past occurrences that are queued or running. */
+  /** Ids of past jobs that have not ended. */
   unfinished() {
     return Object.values(this.past).flat().filter((occurrence) => ["queued", "running"].includes(occurrence.job_status)).map((occurrence) => occurrence.job_id);
   }
@@ -76,16 +76,16 @@ export class SchedulesPage extends Page {
         section("All schedules", { id: "all", note: schedules && count(schedules.length, "schedule") },
           !schedules ? loading(3)
           : schedules.length === 0 ? empty("There are no schedules.", h("p", {}, "They are configured under ", h("code", {}, "plugins.NAME.schedules"), "."))
-          : h("ul", { class: "list" }, schedules.map((schedule) => this.row(schedule)))),
+          : linesOf(schedules.map((schedule) => this.row(schedule)))),
         section("Calendar", { id: "calendar", note: "past and coming runs" }, this.calendar())),
     ];
   }
 
   row(schedule) {
     return h("li", { key: `${schedule.plugin}/${schedule.id}` },
-      h("div", { class: "grow" }, scheduleLink(schedule.plugin, schedule.id), h("span", { class: "soft" }, schedule.rule ?? "no longer configured"),
+      wide(scheduleLink(schedule.plugin, schedule.id), soft(schedule.rule ?? "no longer configured"),
         schedule.paused_at && h("span", { class: "badge warn" }, "paused"), schedule.breaker !== "closed" && h("span", { class: "badge failed" }, `breaker ${words(schedule.breaker)}`)),
-      !schedule.paused_at && schedule.next_at && h("span", { class: "soft num" }, ago(schedule.next_at, "next ")),
+      !schedule.paused_at && schedule.next_at && softNumber(ago(schedule.next_at, "next ")),
       schedule.last_job_id && idLink(schedule.last_job_id), switches(schedule, () => this.refresh()));
   }
 
@@ -114,7 +114,7 @@ function calendarLine({ name, at, outcome, reason, job, count: times, until }) {
   const href = job && times === 1 ? `/ui/job/${job}` : `/ui/schedule/${name.split("/").map(encodeURIComponent).join("/")}`;
   return h("li", { key: name + at + outcome, class: outcome },
     h("span", { class: "num soft" }, shortTime(at)), h("span", { class: `dot ${outcome}`, "aria-hidden": "true" }),
-    h("a", { href }, name.replace("/", " ")), h("span", { class: "soft" }, about));
+    h("a", { href }, name.replace("/", " ")), soft(about));
 }
 
 export class SchedulePage extends Page {
@@ -142,7 +142,7 @@ export class SchedulePage extends Page {
         h("div", {},
           h("nav", { class: "crumbs", "aria-label": "Place" }, link("/ui/schedules", "Schedules")),
           h("h1", {}, this.title),
-          schedule && h("p", { class: "soft" }, schedule.rule, schedule.timezone !== "UTC" && ` (${schedule.timezone})`)),
+          schedule && softLine(schedule.rule, schedule.timezone !== "UTC" && ` (${schedule.timezone})`)),
         h("div", { class: "row actions" },
           schedule && switches(schedule, () => this.refresh()), copyButton(`ductile schedule explain ${plugin} ${id}`, "Copy command"))),
       this.problems("schedules", "history"),
@@ -150,16 +150,16 @@ export class SchedulePage extends Page {
         h("div", {}, section("What became of every due run", { id: "history" },
           !history ? loading(5)
           : history.occurrences.length === 0 ? empty("It has not been due yet.")
-          : h("ul", { class: "list" }, history.occurrences.map((occurrence) => pastRow(occurrence))))),
+          : linesOf(history.occurrences.map((occurrence) => pastRow(occurrence))))),
         h("div", {},
-          explanation && section("How it stands", { id: "why" }, h("div", { class: "body" },
+          explanation && section("How it stands", { id: "why" }, padded(
             h("p", {}, commandText(explanation.verdict ?? "")),
             (explanation.advice ?? []).map((text, index) => h("p", { class: "advice", key: index }, commandText(text))))),
           section("Next runs", { id: "next" },
             !next ? loading(3)
             : next.occurrences.length === 0 ? empty("It is not due again.")
-            : h("ul", { class: "list" }, next.occurrences.map((occurrence) => comingRow(occurrence)))),
-          schedule && section("About", { id: "about" }, h("div", { class: "body" }, facts([
+            : linesOf(next.occurrences.map((occurrence) => comingRow(occurrence)))),
+          schedule && section("About", { id: "about" }, padded(facts([
             ["Command", schedule.command],
             ["Last run", schedule.last_fired_at && ago(schedule.last_fired_at)],
             ["Paused", schedule.paused_at && ago(schedule.paused_at)],
@@ -172,16 +172,16 @@ export class SchedulePage extends Page {
 /** One past occurrence, or several in a row that were skipped for the same reason. */
 function pastRow({ nominal_at: nominal, until_at: until, outcome, job_id: jobId, job_status: jobStatus, reason, count: times, late_ms: late }) {
   return h("li", { key: nominal + outcome },
-    h("div", { class: "grow" },
+    wide(
       badge(outcome), jobStatus && badge(jobStatus),
-      reason && h("span", { class: "soft" }, words(reason)),
-      times > 1 && h("span", { class: "soft" }, `${times} times until ${shortTime(until)}`),
-      late && h("span", { class: "soft" }, `${duration(late)} late`)),
-    jobId && idLink(jobId), h("span", { class: "soft num" }, `${dayName(nominal)} ${clockTime(nominal)}`));
+      reason && soft(words(reason)),
+      times > 1 && soft(`${times} times until ${shortTime(until)}`),
+      late && soft(`${duration(late)} late`)),
+    jobId && idLink(jobId), softNumber(`${dayName(nominal)} ${clockTime(nominal)}`));
 }
 
 function comingRow({ nominal_at: nominal, start_at: start, skip }) {
   return h("li", { key: nominal },
-    h("div", { class: "grow" }, start ? `${dayName(start)} ${shortTime(start)}` : "at the next start", skip && h("span", { class: "soft" }, `skipped: ${words(skip)}`)),
-    h("span", { class: "soft num" }, ago(start)));
+    wide(start ? `${dayName(start)} ${shortTime(start)}` : "at the next start", skip && soft(`skipped: ${words(skip)}`)),
+    softNumber(ago(start)));
 }

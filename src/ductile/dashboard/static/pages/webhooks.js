@@ -6,7 +6,7 @@ import { h } from "../dom.js";
 import { bytes, count, words } from "../format.js";
 import { Page } from "../page.js";
 import { RowWindow } from "../rows.js";
-import { ago, badge, button, empty, errorBox, idLink, jobLink, link, loading, section } from "../parts.js";
+import { ago, badge, button, empty, errorBox, idLink, jobLink, linesOf, link, loading, padded, section, soft, softNumber, wide } from "../parts.js";
 
 const STATUSES = ["", "pending", "delivered", "dropped", "gone"];
 
@@ -46,7 +46,7 @@ export class WebhooksPage extends Page {
     return section("Sent to receivers", { id: "deliveries", aside: h("span", { class: "row" },
       h("select", { "aria-label": "Status", value: query.status ?? "", onchange: (event) => { this.setQuery({ status: event.target.value }); rows.restart(); } }, STATUSES.map((status) => h("option", { key: status, value: status, selected: status === (query.status ?? "") }, status || "any status"))),
       lost && may("webhook.resend_many") && rows.items.length > 0 && button("Send all again…", () => this.resendAll(), { kind: "small" })) },
-      rows.error ? h("div", { class: "body" }, errorBox(rows.error)) : rows.first ? loading(4) : !rows.items.length ? empty("No state webhook was sent.", h("p", {}, "A job that is submitted with ", h("code", {}, "state_webhook_url"), " tells that address how it goes.")) : rows.view());
+      rows.error ? padded(errorBox(rows.error)) : rows.first ? loading(4) : !rows.items.length ? empty("No state webhook was sent.", h("p", {}, "A job that is submitted with ", h("code", {}, "state_webhook_url"), " tells that address how it goes.")) : rows.view());
   }
 
   row(delivery) {
@@ -75,7 +75,7 @@ export class WebhooksPage extends Page {
     return section("Endpoints", { id: "endpoints", note: listen ?? "" },
       !endpoints ? loading(3)
       : endpoints.length === 0 ? empty("No endpoint is configured.", h("p", {}, "An endpoint under ", h("code", {}, "webhooks.endpoints"), " lets other services start jobs."))
-      : h("ul", { class: "list" }, endpoints.map((endpoint) => endpointRow(endpoint))));
+      : linesOf(endpoints.map((endpoint) => endpointRow(endpoint))));
   }
 
   incoming() {
@@ -84,14 +84,14 @@ export class WebhooksPage extends Page {
     return section("What came in", { id: "incoming", aside: jobs?.length > 0 && link("/ui/jobs", "All jobs") },
       !jobs ? loading(3)
       : jobs.length === 0 ? empty("No webhook has started a job.")
-      : h("ul", { class: "list" }, jobs.map((job) => h("li", { key: job.job_id }, h("div", { class: "grow" }, badge(job.status), jobLink(job), h("span", { class: "soft" }, words(job.submitted_detail ?? ""))), h("span", { class: "soft num" }, ago(job.created_at))))));
+      : linesOf(jobs.map((job) => h("li", { key: job.job_id }, wide(badge(job.status), jobLink(job), soft(words(job.submitted_detail ?? ""))), softNumber(ago(job.created_at))))));
   }
 }
 
 function endpointRow({ name, path: address, plugin, command, pipeline, event, refused, max_body_size: limit }) {
   const target = plugin ? `runs ${plugin} ${command ?? ""}` : pipeline ? `runs pipeline ${pipeline}` : `publishes ${event}`;
   return h("li", { key: address },
-    h("div", { class: "grow" }, h("strong", {}, name), h("code", {}, address), h("span", { class: "soft" }, target),
+    wide(h("strong", {}, name), h("code", {}, address), soft(target),
       refused && h("span", { class: "error-text" }, `refused ${count(refused.count, "request")}, the latest `, ago(refused.last_at), `: ${refused.why}`)),
-    h("span", { class: "soft num" }, `up to ${bytes(limit)}`));
+    softNumber(`up to ${bytes(limit)}`));
 }
