@@ -364,6 +364,31 @@ async def test_a_retried_run_waits_for_its_live_twin(store: Store) -> None:
     assert await end_of(store, first) == SUCCEEDED
 
 
+@pytest.mark.parametrize("way", ["its step fails", "no node may run its step"])
+async def test_a_run_does_not_wait_again_for_a_twin_that_waits_for_it(
+    store: Store, clock: Clock, way: str
+) -> None:
+    """Each would wait for the end of the other for ever."""
+    policy = steps_policy(uses("a"))
+    first = await begin_run(store, policy, dedupe_key="k")
+    second = await begin_run(store, policy, dedupe_key="k")
+    await settle_step(store, policy, "a", NO)
+    if way == "its step fails":
+        await settle_step(store, policy, "a", failed())
+    else:
+        await store.place_jobs((), policy, longest=timedelta(hours=1))
+    assert await store.retry(first, policy) is RetryResult.QUEUED
+    clock.advance(minutes=2)
+    await store.release_due()
+    await store.place_jobs(None, policy, longest=timedelta(hours=1))
+    (claim,) = await claim_all(store)
+    assert claim.job.run_id == second
+    await settle(store, claim.job, ok(), policy)
+    assert await end_of(store, second) == SUCCEEDED
+    assert await run_out(store, policy) == ["a"]
+    assert await end_of(store, first) == SUCCEEDED
+
+
 async def test_retry_and_the_end_of_a_run_can_meet(store: Store) -> None:
     """In every order, no token is lost and none is doubled."""
     for _ in range(5):
