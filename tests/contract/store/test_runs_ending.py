@@ -389,6 +389,41 @@ async def test_a_run_does_not_wait_again_for_a_twin_that_waits_for_it(
     assert await end_of(store, first) == SUCCEEDED
 
 
+async def test_a_retried_step_does_not_wait_for_a_twin_that_waits_for_its_run(store: Store) -> None:
+    policy = steps_policy(split("s", uses("x"), uses("y", plugin="q")))
+    first = await begin_run(store, policy, dedupe_key="k")
+    second = await begin_run(store, policy, dedupe_key="k")
+    step = (await members(store, second))["s/x"]
+    await store.cancel(step.id, policy)
+    for claim in await claim_all(store):
+        assert claim.job.run_id == first
+        await settle(store, claim.job, NO, policy)
+    assert await store.retry(first, policy) is RetryResult.QUEUED
+    assert await store.retry(step.id, policy) is RetryResult.QUEUED
+    claims = await claim_all(store)
+    assert {claim.job.run_id for claim in claims} == {second}
+    for claim in claims:
+        await settle(store, claim.job, ok(), policy)
+    assert await end_of(store, second) == SUCCEEDED
+    assert sorted(await run_out(store, policy)) == ["s/x", "s/y"]
+    assert await end_of(store, first) == SUCCEEDED
+
+
+async def test_a_retried_step_waits_as_long_as_its_run(store: Store) -> None:
+    policy = steps_policy(split("s", uses("x"), uses("y", plugin="q")))
+    first = await begin_run(store, policy, dedupe_key="k")
+    second = await begin_run(store, policy, dedupe_key="k")
+    step = (await members(store, second))["s/x"]
+    await store.cancel(step.id, policy)
+    assert await store.retry(step.id, policy) is RetryResult.QUEUED
+    claims = await claim_all(store)
+    assert {claim.job.run_id for claim in claims} == {first}
+    for claim in claims:
+        await settle(store, claim.job, ok(), policy)
+    assert sorted(await run_out(store, policy)) == ["s/x", "s/y"]
+    assert await end_of(store, second) == SUCCEEDED
+
+
 async def test_retry_and_the_end_of_a_run_can_meet(store: Store) -> None:
     """In every order, no token is lost and none is doubled."""
     for _ in range(5):

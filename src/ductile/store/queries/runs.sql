@@ -45,6 +45,10 @@ SELECT earlier.id FROM job_queue AS step JOIN job_queue AS earlier ON earlier.id
 WHERE step.run_id = :run_id AND step.status <> 'succeeded'
   AND (earlier.status = 'queued' OR earlier.status = 'running') LIMIT 1
 
+-- name: awaited_by_steps
+-- The run that live steps of this one wait for.
+SELECT after_job_id FROM job_queue WHERE run_id = :run_id AND hold = 'predecessor' LIMIT 1
+
 -- name: wait_for_another
 -- A run never waits for itself.
 UPDATE job_queue SET after_job_id = :other_id

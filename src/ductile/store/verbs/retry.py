@@ -70,6 +70,10 @@ def retry(
     if job.plugin == RUN_PLUGIN:
         _reopen_run(session, job, policy)
     else:
+        if job.run_id is not None:
+            # As the other steps: what it waited for when it ended may wait for its run by now.
+            awaited = session.value("awaited_by_steps", run_id=job.run_id)
+            session.execute("set_after", seq=job.seq, after_job_id=awaited)
         _requeue(session, job)
     if charge is not None:
         # From now on it counts as unfinished, also if it was started before the token had limits.
