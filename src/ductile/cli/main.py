@@ -89,6 +89,7 @@ def run(words: Sequence[str], environ: Mapping[str, str], out: TextIO, err: Text
             and parsed.words not in _WITHOUT_CONFIG
             and status != _USAGE
             and not (parsed.json or parsed.verbose or parsed.config)
+            and not (parsed.url or environ.get("DUCTILE_URL"))
             and (line := _used_config(None, environ))
         ):
             print(line, file=err)
