@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -178,6 +180,7 @@ def test_a_payload_shows_the_path_with_each_input(api: Api) -> None:
         (("other", "--run", "last:order"), "is a run of order"),
         (("other", "--last", "1"), "there is no run of other"),
         (("order",), "there is no case for order"),
+        (("order", "--record", "last:order", "--output", "none/here.yaml"), "there is no directory none"),
         (("--case", "absent.yaml"), "there is no file"),
     ],
 )
@@ -185,6 +188,16 @@ def test_a_mistake_is_named(api: Api, words: tuple[str, ...], message: str) -> N
     ran = api.place.ductile("pipeline", "test", *words, "--json")
     assert ran.status in (1, 2)
     assert message in json.loads(ran.out)["error"]["message"]
+
+
+def test_the_advice_where_there_is_no_case_can_be_typed(api: Api) -> None:
+    """Both commands have the configuration that was named, and do something."""
+    hint = api.place.ductile("pipeline", "test", "order").err
+    advised = re.findall("`ductile ([^`]*)`", hint)
+    assert len(advised) == 2, hint
+    for command in advised:
+        ran = api.place.terminal.ductile(*shlex.split(command))
+        assert (bool(ran.out), "error:" in ran.err) == (True, False), ran
 
 
 def test_over_http_by_reading_scopes(api: Api, edited: Place) -> None:

@@ -169,8 +169,8 @@ def _no_cases(name: str | None) -> Exception:
         )
     return NotFoundError(
         f"there is no case for {name}",
-        hint=f"Record one: ductile pipeline test {name} --record last. Or see the path of a run: "
-        f"ductile pipeline test {name} --payload '{{}}'",
+        hint=f"Record its latest run: `ductile pipeline test {name} --record last`. "
+        f"Or see the path of a run: `ductile pipeline test {name} --payload '{{}}'`.",
     )
 
 
@@ -272,8 +272,8 @@ def _checked_text(document: JsonObject) -> str:
 
 
 def _write_new(path: Path, text: str) -> None:
-    """Write a file that only its owner may read. Raises for one that exists."""
-    from ductile.errors import ConflictError, file_error
+    """Write a file that only its owner may read. Raises for one that exists, or without its directory."""
+    from ductile.errors import ConflictError, NotFoundError, file_error
 
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -281,6 +281,13 @@ def _write_new(path: Path, text: str) -> None:
             file.write(text)
     except FileExistsError:
         raise ConflictError(f"{path} exists already", hint="Choose another name, or remove it.") from None
+    except FileNotFoundError:
+        from shlex import quote
+
+        raise NotFoundError(
+            f"there is no directory {path.parent}",
+            hint=f"Make it first: `mkdir -p {quote(str(path.parent))}`",
+        ) from None
     except OSError as error:
         raise file_error(f"{path} cannot be written", error) from None
 
