@@ -117,7 +117,9 @@ def _after(sources: list[_Source], cursor: str) -> list[_Source]:
     if cursor.startswith((COMMAND_PREFIX, PIPELINE_PREFIX)):
         return [each for each in sources if each[0] not in TOOLS and each[0] > cursor]
     raise bad_value(
-        "cursor", "cursor is not one of a list of tools", "Give the `next_cursor` of the page before."
+        "cursor",
+        "cursor is not one of a list of tools",
+        "Give the one that the page before ends with, or none for the first page.",
     )
 
 
