@@ -441,6 +441,8 @@ def test_an_invalid_argument_is_not_taken_for_another(tmp_path: Path) -> None:
         ("run echo --payload=@", 2, "--payload @ names no file"),
         ("run echo --payloda x", 2, "did you mean `--payload`?"),
         ("plugin test ./nosuch", 1, "there is no directory ./nosuch"),
+        ("plugin test /bin/sh", 1, "A script is named as it is under `plugins`"),
+        ("schedule history timed/default", 1, "Write it as two words: timed default"),
     ):
         ran = place.ductile(*line.split(" "))
         assert ran.status == status, (line, ran)

@@ -101,6 +101,9 @@ def is_plugin_directory(target: str) -> bool:
     """Whether `target` is a directory and not a name. Raises `NotFoundError` for one without a plugin."""
     if (Path(target) / MANIFEST_FILE).exists():
         return True
+    if "/" in target and Path(target).is_file():
+        hint = "A script is named as it is under `plugins`; see `ductile plugin list`."
+        raise NotFoundError(f"{target} is a file, not the directory of a plugin", hint=hint)
     if "/" in target and not Path(target).is_dir():
         raise NotFoundError(f"there is no directory {target}", hint="name the directory of a plugin")
     if "/" in target:

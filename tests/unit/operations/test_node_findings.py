@@ -45,6 +45,7 @@ def test_jobs_that_wait_for_a_node_are_a_warning(node: str | None) -> None:
         if node is None
         else "2 jobs wait for the node two, which is not alive"
     )
+    assert str(finding.fix).startswith("Start the node two." if node else "Start a node that runs it.")
 
 
 def test_advice_ends_with_a_command_that_exists() -> None:

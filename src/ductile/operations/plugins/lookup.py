@@ -50,8 +50,14 @@ def unknown_plugin(snapshot: Snapshot, name: str) -> NotFoundError:
             f"there is no plugin {name} under `plugins`; it is used under other names",
             hint=f"Name one of {', '.join(instances)}.",
         )
-    near = did_you_mean(name, snapshot.plugins)
+    near = _as_two_words(snapshot, name) or did_you_mean(name, snapshot.plugins)
     return NotFoundError(f"there is no plugin {name}", hint=near or "See `ductile plugin list`.")
+
+
+def _as_two_words(snapshot: Snapshot, name: str) -> str | None:
+    """The hint for PLUGIN/SCHEDULE, as messages name a schedule."""
+    plugin, slash, schedule = name.partition("/")
+    return f"Write it as two words: {plugin} {schedule}" if slash and plugin in snapshot.plugins else None
 
 
 def runnable_plugin(snapshot: Snapshot, name: str) -> PluginInstance:

@@ -86,9 +86,12 @@ def waiting_findings(waiting: tuple[WaitingForNode, ...]) -> Iterator[DoctorFind
     for each in waiting:
         jobs = "1 job waits" if each.jobs == 1 else f"{each.jobs} jobs wait"
         if each.node is None:
-            message, missing = f"{jobs} for a node that runs {each.plugin}; none is alive", "one that runs it"
+            message, missing = (
+                f"{jobs} for a node that runs {each.plugin}; none is alive",
+                "a node that runs it",
+            )
         else:
-            message, missing = f"{jobs} for the node {each.node}, which is not alive", each.node
+            message, missing = f"{jobs} for the node {each.node}, which is not alive", f"the node {each.node}"
         fix = f"Start {missing}. To see which nodes live: ductile system status"
         yield DoctorCheck.NODES.warn(message, fix=fix)
 

@@ -13,8 +13,8 @@ _COLOURS = {"passed": "green", "warned": "yellow", "failed": "red", "skipped": "
 
 @action(
     "test",
-    "check that a plugin keeps the protocol, by running it",
-    arguments=(Argument("NAME|DIR", "a plugin by name, or the directory of one"),),
+    "check that a plugin or script works, by running it",
+    arguments=(Argument("NAME|DIR", "a plugin or script by its name, or the directory of a plugin"),),
     options=(
         Option("--command NAME", "run only this command"),
         Option("--payload JSON", "the payload of commands, instead of a sample: JSON, @FILE or -"),
@@ -22,9 +22,9 @@ _COLOURS = {"passed": "green", "warned": "yellow", "failed": "red", "skipped": "
         Option("--timeout DURATION", "how long each run may take, such as 5s"),
     ),
     about="Runs every command twice, with a payload that is made from its schema, and sends a few "
-    "requests that are odd on purpose. The plugin really runs, side effects and all. Nothing is stored. "
-    "A plugin by name gets its configuration, one in a directory an empty one. Exit status 1 if "
-    "a check failed.",
+    "requests that are odd on purpose. A script is run twice with the payload, and judged by its exit "
+    "status. The plugin really runs, side effects and all. Nothing is stored. A plugin by name gets its "
+    "configuration, one in a directory an empty one. Exit status 1 if a check failed.",
     examples=(
         Example("ductile plugin test ./greet", "a plugin in development, in its directory"),
         Example(
