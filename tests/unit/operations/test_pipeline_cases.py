@@ -139,7 +139,7 @@ def test_names_are_unique_and_there_is_at_least_one_case() -> None:
 
 
 def test_cases_of_a_request_are_read_by_the_same_rules() -> None:
-    with pytest.raises(ConfigError) as refused:
+    with pytest.raises(ConfigError, match=r"^the cases cannot be used") as refused:
         read_case_values("order", [{"name": "one", "start": {"payload": []}}])
     (problem,) = refused.value.problems
     assert (problem.key, problem.file, problem.line) == ("cases[0].start.payload", None, None)

@@ -116,10 +116,10 @@ def read_case_text(data: bytes | str, file: str) -> tuple[LoadedCase, ...]:
         expected = "a map with the keys pipeline and cases"
         where = None if root is None else root.location
         problem = problem_at(where, (), "this is not a file of cases", expected=expected)
-        raise _unusable(file, [problem])
+        raise _unusable(f"the cases in {file}", [problem])
     found, problems = _read_root(root)
     if problems:
-        raise _unusable(file, problems)
+        raise _unusable(f"the cases in {file}", problems)
     return found
 
 
@@ -131,7 +131,7 @@ def read_case_values(pipeline: str, cases: Sequence[JsonValue]) -> tuple[LoadedC
     found, problems = _read_root(root)
     if problems:
         raise _unusable(
-            "cases", [dataclasses.replace(each, file=None, line=None, column=None) for each in problems]
+            "the cases", [dataclasses.replace(each, file=None, line=None, column=None) for each in problems]
         )
     return tuple(_without_location(case) for case in found)
 
@@ -156,9 +156,9 @@ def _node_of(value: JsonValue, location: SourceLocation) -> Node:
             return ScalarNode(text=json.dumps(value), plain=True, location=location)
 
 
-def _unusable(file: str, problems: Sequence[Problem]) -> ConfigError:
+def _unusable(cases: str, problems: Sequence[Problem]) -> ConfigError:
     more = f"; {len(problems)} problems" if len(problems) > 1 else ""
-    return ConfigError(f"the cases in {file} cannot be used{more}", problems=tuple(problems))
+    return ConfigError(f"{cases} cannot be used{more}", problems=tuple(problems))
 
 
 def _read_root(root: MapNode) -> tuple[tuple[LoadedCase, ...], list[Problem]]:
