@@ -37,7 +37,7 @@ OPTIONS = {
     ),
     "event.send": (
         Option("--payload JSON", "its payload: a JSON object, @FILE, or - for standard input", "payload", "json"),
-        Option("--dedupe-key KEY", "start nothing while a job with this key waits or runs, or if one has succeeded within its TTL", "dedupe_key"),
+        Option("--dedupe-key KEY", "start nothing if a job with this key has succeeded within its TTL; jobs with the same key run one after the other", "dedupe_key"),
         Option("--dry-run", "explain what it would start, and start nothing", "dry_run"),
         Option("--type TYPE", "the event's type", "type"),
     ),
@@ -142,7 +142,7 @@ OPTIONS = {
     ),
     "pipeline.run": (
         Option("--payload JSON", "its payload: a JSON object, @FILE, or - for standard input", "payload", "json"),
-        Option("--dedupe-key KEY", "start nothing while a job with this key waits or runs, or if one has succeeded within its TTL", "dedupe_key"),
+        Option("--dedupe-key KEY", "start nothing if a job with this key has succeeded within its TTL; jobs with the same key run one after the other", "dedupe_key"),
         Option("--dry-run", "show what would be done, and do nothing", "dry_run"),
         Option("--dedupe-ttl TTL", "how long the key counts, such as 1h, or in seconds; queued and running jobs are duplicates then, too", "dedupe_ttl"),
         Option("--state-webhook-url URL", "called when the state changes; for a duplicate, by the existing job", "state_webhook_url"),
@@ -192,7 +192,7 @@ OPTIONS = {
     ),
     "run.start": (
         Option("--payload JSON", "its payload: a JSON object, @FILE, or - for standard input", "payload", "json"),
-        Option("--dedupe-key KEY", "start nothing while a job with this key waits or runs, or if one has succeeded within its TTL", "dedupe_key"),
+        Option("--dedupe-key KEY", "start nothing if a job with this key has succeeded within its TTL; jobs with the same key run one after the other", "dedupe_key"),
         Option("--dry-run", "show what would be done, and do nothing", "dry_run"),
         Option("--dedupe-ttl TTL", "how long the key counts, such as 1h, or in seconds; queued and running jobs are duplicates then, too", "dedupe_ttl"),
         Option("--state-webhook-url URL", "called when the state changes; for a duplicate, by the existing job", "state_webhook_url"),

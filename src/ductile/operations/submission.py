@@ -86,8 +86,8 @@ class BaseSubmissionRequest(Value):
     dedupe_key: Annotated[
         str | None,
         Meta(
-            description="Start nothing while a job with this key waits or runs, or if one has "
-            "succeeded within its TTL.",
+            description="Start nothing if a job with this key has succeeded within its TTL; jobs with "
+            "the same key run one after the other.",
             extra_json_schema={"maxLength": MAX_KEY_LENGTH},
         ),
     ] = None
