@@ -85,6 +85,7 @@ def test_a_command_runs_on_the_machine_of_its_caller(tmp_path: Path) -> None:
             job_id = json.loads(ran.out)["job_id"]
             right.wait_until_started(job_id)
             assert found.right.said("job", "show", job_id)["node"] == "right"
+            assert "runs only on  right" in found.left.ductile("job", "show", job_id).out
             assert right.end() == 0
         left.wait_for("jobs.without_node", lambda line: line["node"] == "right")
         explained = found.left.ductile("job", "explain", job_id).out

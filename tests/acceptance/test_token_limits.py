@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -98,6 +99,9 @@ def test_the_cost_of_steps_counts_for_the_token(api: Api) -> None:
         assert api.ended(runs[-1])["token"] == "money"
     (step,) = api.get(f"/jobs?run={runs[0]}")["jobs"]
     assert (step["token"], step["cost"]) == ("money", 0.75)
+    shown = api.place.ductile("job", "show", step["job_id"]).out
+    assert re.search(r"token +money\n", shown)
+    assert re.search(r"cost +0\.75\n", shown)
     refused = api.ask("POST", "/pipeline/chain", {}, token=token)
     assert (refused.status, refused.body["error"]["details"]["limit"]) == (429, "cost_per_day")
     assert api.get("/tokens/money")["spent_today"] == 1.5
