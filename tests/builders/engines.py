@@ -13,6 +13,7 @@ from typing import Any, cast
 from builders.configs import a_config, loaded
 from builders.jobs import a_new_job
 from builders.plugins import a_plugin
+from builders.postgres import store_url
 from ductile.config.compile.compiler import compile_snapshot
 from ductile.config.snapshot import Snapshot
 from ductile.core.jobs.model import Job
@@ -26,7 +27,8 @@ from ductile.plugins.discovery import discover
 from ductile.runner.process.spawn import SpawnRunner
 from ductile.store.model.jobs import ClaimedJob, Submission
 from ductile.store.port import Store
-from ductile.store.sqlite.store import SqliteStore, open_sqlite_store
+from ductile.store.postgres.store import open_postgres_store
+from ductile.store.sqlite.store import open_sqlite_store
 from ductile.telemetry.signals import Signal, SignalBus, SignalEvent
 
 SERVICE = "service: {max_workers: 2, shutdown_grace: 200ms}\n"
@@ -35,7 +37,7 @@ SERVICE = "service: {max_workers: 2, shutdown_grace: 200ms}\n"
 class Faulty:
     """A real store with verbs that a test has its hand on."""
 
-    def __init__(self, store: SqliteStore) -> None:
+    def __init__(self, store: Store) -> None:
         self.real = store
         self.full: set[str] = set()
         #: Verbs for which the database is locked.
@@ -160,13 +162,25 @@ class Bench:
             await self.life
 
 
+def keep_engine_in(store: str, directory: Path) -> None:
+    """Have engines of this directory keep their store in one of `builders.postgres.STORES`."""
+    (directory / "store.kind").write_text(store)
+
+
+def _open_store(directory: Path) -> Store:
+    kind, clock = directory / "store.kind", lambda: datetime.now(UTC)
+    if kind.exists() and kind.read_text() == "postgres":
+        return open_postgres_store(store_url(directory), clock=clock, rng=Random())
+    return open_sqlite_store(directory / "state.db", clock=clock, rng=Random())
+
+
 @asynccontextmanager
 async def an_engine(directory: Path, plugins: str) -> AsyncIterator[Bench]:
     """Not started yet. Enter it again with the same directory: another daemon on the same store."""
     if not (directory / "plugins" / "echo").exists():
         a_plugin(directory / "plugins", "echo")
     a_config(directory, f"{SERVICE}plugins:\n{plugins}")
-    real = open_sqlite_store(directory / "state.db", clock=lambda: datetime.now(UTC), rng=Random())
+    real = _open_store(directory)
     bench = Bench(directory, Faulty(real))
     try:
         yield bench
