@@ -56,7 +56,7 @@ class Signal(StrEnum):
     NODE_FENCED = (
         "node.fenced",
         ERROR,
-        "The store could not be reached: this node has killed its processes and starts nothing.",
+        "The lease was not renewed in time: this node has killed its processes and starts nothing.",
     )
     JOBS_WITHOUT_NODE = "jobs.without_node", WARN, "No live node may run queued jobs of a plugin: they wait."
     JOBS_PLACED = "jobs.placed", INFO, "Jobs that waited for a node that may run them are ready."
