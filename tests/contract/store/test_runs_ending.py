@@ -409,6 +409,24 @@ async def test_a_retried_step_does_not_wait_for_a_twin_that_waits_for_its_run(st
     assert await end_of(store, first) == SUCCEEDED
 
 
+async def test_a_run_does_not_inherit_a_wait_for_a_twin_that_waits_for_it(store: Store) -> None:
+    """The second run is cancelled, and one of its steps ended while it waited for the first."""
+    policy = steps_policy(split("s", uses("x"), uses("y", plugin="q")))
+    first, second, third = [await begin_run(store, policy, dedupe_key="k") for _ in range(3)]
+    await store.cancel((await members(store, second))["s/x"].id, policy)
+    for claim in await claim_all(store):
+        assert claim.job.run_id == first
+        await settle(store, claim.job, NO, policy)
+    assert await store.retry(first, policy) is RetryResult.QUEUED
+    await store.cancel(second, policy)
+    claims = await claim_all(store)
+    assert {claim.job.run_id for claim in claims} == {third}
+    for claim in claims:
+        await settle(store, claim.job, NO, policy)
+    assert sorted(await run_out(store, policy)) == ["s/x", "s/y"]
+    assert await end_of(store, first) == SUCCEEDED
+
+
 async def test_a_retried_step_waits_as_long_as_its_run(store: Store) -> None:
     policy = steps_policy(split("s", uses("x"), uses("y", plugin="q")))
     first = await begin_run(store, policy, dedupe_key="k")

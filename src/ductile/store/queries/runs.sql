@@ -54,6 +54,12 @@ SELECT after_job_id FROM job_queue WHERE run_id = :run_id AND hold = 'predecesso
 UPDATE job_queue SET after_job_id = :other_id
 WHERE after_job_id = :id AND hold = 'predecessor' AND run_id IS DISTINCT FROM :other_id
 
+-- name: forget_predecessor
+-- This run had ended: steps of live runs with its key that ended while they waited for it do no longer.
+UPDATE job_queue SET after_job_id = NULL WHERE after_job_id = :id AND run_id IN (
+  SELECT id FROM job_queue AS run {use_job_queue_dedupe} WHERE {same_key} AND status IN ('queued', 'running')
+)
+
 -- name: start_run
 -- A run starts when the first of its steps is claimed.
 UPDATE job_queue SET status = 'running', reason = 'claimed', execution = execution + 1, started_at = :at

@@ -88,6 +88,10 @@ def _reopen_run(session: Session, run: Job, policy: Policy) -> None:
     failed = find_jobs(session, "retryable_members", run_id=run.id)
     stopped = find_jobs(session, "members_stopped_by_cancel", run_id=run.id)
     earlier = predecessor_run(session, run)
+    if earlier is not None:
+        session.execute(
+            "forget_predecessor", id=run.id, dedupe_key=run.dedupe_key, plugin=run.plugin, command=run.command
+        )
     _reopen(session, run, Hold.RUN)
     for job in failed:
         session.execute("set_after", seq=job.seq, after_job_id=earlier)
