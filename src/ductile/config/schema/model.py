@@ -85,7 +85,11 @@ class ServiceSettings(Section, frozen=True, kw_only=True):
         setting("IANA time zone of every schedule that names none.", default="the system's time zone"),
     ] = None
     dedupe_ttl: Annotated[
-        Duration, setting("How long a succeeded job keeps others with its dedupe key from running.")
+        Duration,
+        setting(
+            "How long a succeeded job keeps others with its dedupe key from running. With several nodes also "
+            "how long a job waits for a node that may run it, so no shorter than a restart."
+        ),
     ] = timedelta(hours=24)
     job_log_retention: Annotated[
         Duration, setting("How long the log of jobs, and failed and dead jobs, are kept.")
