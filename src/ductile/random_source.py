@@ -10,10 +10,11 @@ _PAGE = 4096
 
 
 class BufferedSystemRandom(SystemRandom):
-    """As `SystemRandom`, ten times as fast: that one makes a system call for each number.
+    """A `SystemRandom` that is ten times as fast, because it makes one system call for many numbers.
 
-    After `fork` the child needs its own instance, or both processes use the rest of the same page. Threads
-    can share one: reading is atomic under the GIL, and a thread that finds the page used up replaces it.
+    After `fork` the child needs an instance of its own, or both processes use the same numbers. Threads can
+    share an instance: reading is atomic under the GIL, and a thread that reaches the end of the page reads a
+    new one.
     """
 
     def __init__(self) -> None:

@@ -57,14 +57,14 @@ def pipeline_of(scope: str) -> str | None:
 @lru_cache(maxsize=256)
 def expand_scopes(granted: tuple[str, ...]) -> frozenset[str]:
     """Return the scopes with those that they imply: writing includes reading."""
-    written = {_OLDER.get(each, each) for each in granted}
-    # `pipeline:rw` is for a pipeline of this name, and implies nothing.
-    writes = (each for each in written if each.endswith(":rw") and pipeline_of(each) is None)
-    return frozenset(written | {f"{each.removesuffix(':rw')}:ro" for each in writes})
+    scopes = {_OLDER.get(scope, scope) for scope in granted}
+    # `pipeline:rw` allows to run the pipeline named `rw`, and implies nothing.
+    writing = (scope for scope in scopes if scope.endswith(":rw") and pipeline_of(scope) is None)
+    return frozenset(scopes | {f"{scope.removesuffix(':rw')}:ro" for scope in writing})
 
 
 def covers(granted: tuple[str, ...], scope: str) -> bool:
-    """Return whether a token with these scopes may give this scope to another one: it can do as much itself.
+    """Return whether a token with these scopes may grant this scope to another: it can do as much itself.
 
     The right over all plugins covers that over one plugin or pipeline. The own jobs of another token are
     covered by the right over all jobs, and reading them by that and the right to read events.
@@ -84,8 +84,8 @@ def covers(granted: tuple[str, ...], scope: str) -> bool:
 
 def allows(granted: tuple[str, ...], needed: tuple[str, ...]) -> bool:
     """Return whether one of the needed scopes is granted; never without a needed scope."""
-    have = expand_scopes(granted)
-    return bool(needed) and (EVERYTHING in have or not have.isdisjoint(needed))
+    scopes = expand_scopes(granted)
+    return bool(needed) and (EVERYTHING in scopes or not scopes.isdisjoint(needed))
 
 
 def decide_reach(granted: tuple[str, ...], needed: tuple[str, ...], own: str | None) -> Reach:
@@ -93,7 +93,7 @@ def decide_reach(granted: tuple[str, ...], needed: tuple[str, ...], own: str | N
 
     `own` is the one of them that is enough for the token's own jobs; None if there is none.
     """
-    if allows(granted, tuple(each for each in needed if each != own)):
+    if allows(granted, tuple(scope for scope in needed if scope != own)):
         return Reach.ALL
     return Reach.OWN if own is not None and allows(granted, (own,)) else Reach.NONE
 
@@ -104,6 +104,6 @@ def sees_only_own(granted: tuple[str, ...]) -> bool:
     It may not read all jobs, and has one of the scopes that are for agents with jobs of their own. Tokens
     without such a scope keep what older versions answered.
     """
-    subjects = {each.partition(":")[0] for each in granted}
+    subjects = {scope.partition(":")[0] for scope in granted}
     limited = not subjects.isdisjoint((AccessResource.OWN, PIPELINE_SUBJECT))
     return limited and not allows(granted, (auth_scope(AccessResource.JOBS, AccessLevel.READ),))

@@ -37,16 +37,16 @@ def parse_instant(text: str, *, now: datetime, zone: tzinfo) -> datetime:
     """
     words = text.strip()
     try:
-        found = (
+        instant = (
             _parse_exact(words, zone)
             or _parse_offset(words.lower(), now)
             or _parse_day_and_time(words.lower(), now, zone)
         )
     except OverflowError:
         raise InstantError(f"{text!r} is outside of the calendar") from None
-    if found is None:
+    if instant is None:
         raise InstantError(f"{text!r} is not a time")
-    return found
+    return instant
 
 
 def _parse_exact(text: str, zone: tzinfo) -> datetime | None:

@@ -46,8 +46,11 @@ def compare_values(
 def _compare(
     before: JsonValue | Missing, now: JsonValue | Missing, path: Path, ignore: Sequence[Path]
 ) -> Iterator[ValueDifference]:
-    if any(len(pattern) == len(path) and _matches(pattern, path) for pattern in ignore):
-        return
+    for pattern in ignore:
+        if len(pattern) == len(path) and all(
+            part in (ANY, key) for part, key in zip(pattern, path, strict=True)
+        ):
+            return
     if isinstance(before, dict) and isinstance(now, dict):
         for key in dict.fromkeys((*before, *now)):
             yield from _compare(before.get(key, MISSING), now.get(key, MISSING), (*path, key), ignore)
@@ -58,7 +61,3 @@ def _compare(
             yield from _compare(old, new, (*path, str(at)), ignore)
     elif before is MISSING or now is MISSING or not json_equal(before, now):
         yield ValueDifference(path=path, before=before, now=now)
-
-
-def _matches(pattern: Path, path: Path) -> bool:
-    return all(part in (ANY, key) for part, key in zip(pattern, path, strict=True))

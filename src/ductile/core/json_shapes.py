@@ -88,8 +88,8 @@ def reference_path(reference: str) -> Path:
 
 def breaks_reference(change: FieldChange, reference: str) -> bool:
     """Return whether the change breaks a reference."""
-    wanted = reference_path(reference)
-    return change.kind is not FieldChangeKind.NEW and wanted[: len(change.path)] == change.path
+    path = reference_path(reference)
+    return change.kind is not FieldChangeKind.NEW and path[: len(change.path)] == change.path
 
 
 def _compare(

@@ -80,10 +80,10 @@ class Policy(Value):
         """Return the configured state webhook of a job that is not a step of a run, or of a run."""
         if plugin == RUN_PLUGIN:
             pipeline = self.pipelines.by_name.get(command)
-            found, config = None if pipeline is None else pipeline.state_webhook, {}
+            subscription, config = None if pipeline is None else pipeline.state_webhook, {}
         else:
-            found, config = self.plugin(plugin).state_webhook, self.plugin(plugin).config
-        return None if found is None else found.with_model_of(payload, config)
+            subscription, config = self.plugin(plugin).state_webhook, self.plugin(plugin).config
+        return None if subscription is None else subscription.with_model_of(payload, config)
 
 
 EMPTY_POLICY = Policy()

@@ -120,25 +120,25 @@ def list_limits(limits: TokenLimits, usage: TokenUsage, now: datetime) -> tuple[
 
 
 def decide_refusal(
-    limits: TokenLimits, usage: TokenUsage, wanted: Mapping[str, int], now: datetime
+    limits: TokenLimits, usage: TokenUsage, requested: Mapping[str, int], now: datetime
 ) -> LimitState | None:
-    """Return the limit that refuses new jobs, `wanted` by target; None if they are within all limits.
+    """Return the limit that refuses new jobs, `requested` by target; None if they are within all limits.
 
     Of several, the one that resets last: a caller that waits for it is not refused by another one then.
     """
-    total = sum(wanted.values())
+    total = sum(requested.values())
     if total == 0:
         return None
     refusing = [
         state
         for state in list_limits(limits, usage, now)
-        if state.refuses(total if state.target is None else wanted.get(state.target, 0))
+        if state.refuses(total if state.target is None else requested.get(state.target, 0))
     ]
     return max(refusing, key=lambda state: state.resets_at or now, default=None)
 
 
 def _limit_states(limits: JobLimits, target: str, usage: TokenUsage, now: datetime) -> Iterator[LimitState]:
-    shown = target or None
+    state_target = target or None
     per_period = (
         (LimitName.JOBS_PER_HOUR, limits.jobs_per_hour, Period.HOUR),
         (LimitName.JOBS_PER_DAY, limits.jobs_per_day, Period.DAY),
@@ -147,9 +147,9 @@ def _limit_states(limits: JobLimits, target: str, usage: TokenUsage, now: dateti
         if maximum is not None:
             used = usage.periods.get((target, period), _UNUSED).jobs
             resets_at = period_start(period, now) + period.length
-            yield LimitState(limit=name, target=shown, maximum=maximum, used=used, resets_at=resets_at)
+            yield LimitState(limit=name, target=state_target, maximum=maximum, used=used, resets_at=resets_at)
     if limits.running is not None:
         used = usage.running.get(target, 0)
         yield LimitState(
-            limit=LimitName.RUNNING, target=shown, maximum=limits.running, used=used, resets_at=None
+            limit=LimitName.RUNNING, target=state_target, maximum=limits.running, used=used, resets_at=None
         )

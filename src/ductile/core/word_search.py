@@ -1,4 +1,4 @@
-"""Finding texts by words, for a few thousand texts in memory."""
+"""Find texts by words, among a few thousand texts in memory."""
 
 from __future__ import annotations
 
@@ -17,19 +17,20 @@ _IN_NAME = 3
 
 
 def rank_by_words(query: str, documents: Iterable[tuple[T, Sequence[str]]]) -> list[T]:
-    """The values of the documents in which a word of the query occurs, the best first.
+    """Return the values of the documents in which a word of the query occurs, the best first.
 
     A document is a value with its texts, of which the first is its name. Those that contain more words of
     the query come first, then those with closer matches; equal ones stay in their order.
     """
-    wanted = tuple(dict.fromkeys(_words(query)))
-    found = [(value, _scores(wanted, texts)) for value, texts in documents]
-    matching = [(value, scores) for value, scores in found if any(scores)]
-    matching.sort(key=lambda each: (-sum(map(bool, each[1])), -sum(each[1])))
-    return [value for value, _ in matching]
+    query_words = tuple(dict.fromkeys(_words(query)))
+    ranked = [(value, _scores(query_words, texts)) for value, texts in documents]
+    matches = [(value, scores) for value, scores in ranked if any(scores)]
+    matches.sort(key=lambda match: (-sum(map(bool, match[1])), -sum(match[1])))
+    return [value for value, _ in matches]
 
 
-def _scores(wanted: Sequence[str], texts: Sequence[str]) -> list[int]:
+def _scores(query_words: Sequence[str], texts: Sequence[str]) -> list[int]:
+    """Return for each word of the query how well the best word of the texts matches it; 0 for no match."""
     fields = [_words(text) for text in texts]
     return [
         max(
@@ -40,7 +41,7 @@ def _scores(wanted: Sequence[str], texts: Sequence[str]) -> list[int]:
             ),
             default=0,
         )
-        for word in wanted
+        for word in query_words
     ]
 
 

@@ -6,7 +6,7 @@ so an explanation cannot disagree with what happens.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from enum import StrEnum
 
 from ductile.core.events.model import EventRoute, Hook, NewEvent, Pipeline
@@ -53,12 +53,7 @@ def explain_event(
 
     A hook is explained as if a job of the event's source had ended so, with the event's payload.
     """
-    return tuple(_explain(producer, event, routes, policy))
-
-
-def _explain(
-    producer: EventProducer, event: NewEvent, routes: Sequence[EventRoute], policy: Policy
-) -> Iterator[TargetExplanation]:
+    explanations = []
     matching_routes = policy.routes.matching(event.source, event.type)
     for route in routes:
         of_type, of_source = (
@@ -72,17 +67,19 @@ def _explain(
             deciding: tuple[ComparisonResult, ...] = (of_type, of_source)
         else:
             outcome, reason, deciding = _mismatch((of_type, of_source), route.event_type, route.source)
-        yield TargetExplanation(
-            kind=TargetKind.ROUTE, target=route.target, outcome=outcome, reason=reason, deciding=deciding
+        explanations.append(
+            TargetExplanation(
+                kind=TargetKind.ROUTE, target=route.target, outcome=outcome, reason=reason, deciding=deciding
+            )
         )
     started = policy.pipelines.started_by(event.type, event.source)
     hook = next((hook for hook in Hook if hook == event.type), None)
     hooked = () if hook is None else policy.pipelines.hooked(hook, event.source)
     for pipeline in policy.pipelines.by_name.values():
-        if pipeline.on is not None:
-            yield _explain_pipeline(producer, event, pipeline, policy, matches=pipeline in started)
-        elif pipeline.on_hook is not None:
-            yield _explain_pipeline(producer, event, pipeline, policy, matches=pipeline in hooked)
+        if pipeline.on is not None or pipeline.on_hook is not None:
+            matches = pipeline in (started if pipeline.on is not None else hooked)
+            explanations.append(_explain_pipeline(producer, event, pipeline, policy, matches=matches))
+    return tuple(explanations)
 
 
 def _explain_pipeline(
@@ -120,22 +117,22 @@ def _explain_pipeline(
 
 
 def _mismatch(
-    compared: tuple[ComparisonResult, ...], wanted_type: str, wanted_source: str | None
+    compared: tuple[ComparisonResult, ...], accepted_type: str, accepted_source: str | None
 ) -> tuple[StartOutcome, str, tuple[ComparisonResult, ...]]:
     """Return the first comparison that is false: the type, else the source."""
     first = next(comparison for comparison in compared if not comparison.is_true)
     if first.path == "event.type":
-        return StartOutcome.OTHER_TYPE, f"it takes {wanted_type}", (first,)
-    return StartOutcome.OTHER_SOURCE, f"it takes {wanted_type} of {wanted_source} only", (first,)
+        return StartOutcome.OTHER_TYPE, f"it takes {accepted_type}", (first,)
+    return StartOutcome.OTHER_SOURCE, f"it takes {accepted_type} of {accepted_source} only", (first,)
 
 
-def _compared(path: str, expected: str | bool, found: str | bool, policy: Policy) -> ComparisonResult:
+def _compared(path: str, expected: str | bool, actual: str | bool, policy: Policy) -> ComparisonResult:
     return ComparisonResult(
         path=path,
         op=Operator.EQ,
         expected=quote_redacted(expected, policy.is_secret),
-        found=quote_redacted(found, policy.is_secret),
-        is_true=expected == found,
+        found=quote_redacted(actual, policy.is_secret),
+        is_true=expected == actual,
     )
 
 

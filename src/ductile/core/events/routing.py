@@ -241,7 +241,7 @@ def fire_hooks(
         trace_id=job.trace_id,
         token=job.token,
     )
-    payload = _payload(job, ending)
+    payload = _hook_payload(job, ending)
     if exceeds_hops(producer, policy):
         event = NewEvent(id=make_id(now, rng), type=hook, source=source, payload=payload)
         return Fanout(ledger=(dropped_event_entry(producer, event, (), pipelines),))
@@ -283,7 +283,7 @@ def _run_notifies(name: str, policy: Policy) -> bool:
     return pipeline is not None and pipeline.notify_on_complete
 
 
-def _payload(job: Job, ending: HookInput) -> JsonObject:
+def _hook_payload(job: Job, ending: HookInput) -> JsonObject:
     pipeline = job.command if job.plugin == RUN_PLUGIN else None
     name = f"pipeline {pipeline}" if pipeline is not None else f"{job.plugin}.{job.command}"
     message = f"{name} {ending.status}" + (f": {ending.error}" if ending.error else "")

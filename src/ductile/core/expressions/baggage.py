@@ -56,7 +56,7 @@ def compile_baggage(written: Mapping[str, JsonValue]) -> tuple[BaggageItem, ...]
 def faults_in_baggage(written: Mapping[str, JsonValue]) -> Iterator[ExpressionFault]:
     """Yield all faults in the baggage of a step, in the order in which it is written."""
     if any(key in written for key in _SPREAD_KEYS):
-        yield from _faults_in_whole(written)
+        yield from _faults_in_spread(written)
         return
     for path, source in written.items():
         yield from _faults_in_target(path, path)
@@ -68,7 +68,7 @@ def faults_in_baggage(written: Mapping[str, JsonValue]) -> Iterator[ExpressionFa
                 )
 
 
-def _faults_in_whole(written: Mapping[str, JsonValue]) -> Iterator[ExpressionFault]:
+def _faults_in_spread(written: Mapping[str, JsonValue]) -> Iterator[ExpressionFault]:
     if set(written) != set(_SPREAD_KEYS):
         yield ExpressionFault(
             where=(),

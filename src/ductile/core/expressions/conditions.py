@@ -123,9 +123,9 @@ class _Evaluator(NamedTuple):
 
     def _compare(self, comparison: PathComparison) -> ComparisonResult:
         path, op, value = comparison.path, comparison.op, comparison.value
-        found = look_up(path, self.context)
+        actual = look_up(path, self.context)
         try:
-            is_true = compare(found, op, value, self.match)
+            is_true = compare(actual, op, value, self.match)
         except PatternError as error:
             raise ConditionError(f"the condition on {path} cannot be evaluated: {error}") from None
         hidden = is_secret_path(path, self.is_secret)
@@ -133,7 +133,7 @@ class _Evaluator(NamedTuple):
             path=path,
             op=op,
             expected=self._quote(value, hidden=hidden and op is not Operator.EXISTS),
-            found=None if found is MISSING else self._quote(found, hidden=hidden),
+            found=None if actual is MISSING else self._quote(actual, hidden=hidden),
             is_true=is_true,
         )
 

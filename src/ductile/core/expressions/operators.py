@@ -12,22 +12,22 @@ from ductile.core.expressions.regex import matches
 from ductile.core.json import JsonValue
 
 
-def json_equal(one: JsonValue, other: JsonValue) -> bool:
+def json_equal(value: JsonValue, other: JsonValue) -> bool:
     """Return whether two values are equal at every depth: `true` is not 1, and 1 is 1.0.
 
     Python's own equality of lists and dicts cannot be used, because `True == 1`.
     """
-    match one, other:
+    match value, other:
         case (bool(), _) | (_, bool()):
-            return one is other
+            return value is other
         case list(), list():
-            return len(one) == len(other) and all(map(json_equal, one, other))
+            return len(value) == len(other) and all(map(json_equal, value, other))
         case dict(), dict():
-            return one.keys() == other.keys() and all(
-                json_equal(inner, other[key]) for key, inner in one.items()
+            return value.keys() == other.keys() and all(
+                json_equal(inner, other[key]) for key, inner in value.items()
             )
         case _:
-            return one == other
+            return value == other
 
 
 class Operator(StrEnum):
@@ -54,7 +54,7 @@ _ORDER: dict[Operator, Callable[[Any, Any], bool]] = {
 
 
 def compare(
-    found: JsonValue | Missing, op: Operator, value: JsonValue, match: Callable[[str, str], bool] = matches
+    actual: JsonValue | Missing, op: Operator, value: JsonValue, match: Callable[[str, str], bool] = matches
 ) -> bool:
     """Return whether the comparison holds.
 
@@ -62,50 +62,52 @@ def compare(
     does not support: payloads come from outside, and an error would fail the step. `match` decides whether a
     regular expression matches a text. Raises PatternError if a regular expression cannot be used.
     """
-    or_null = None if found is MISSING else found
+    or_null = None if actual is MISSING else actual
     match op:
         case Operator.EXISTS:
-            return (found is not MISSING) is value
+            return (actual is not MISSING) is value
         case Operator.EQ:
             return json_equal(or_null, value)
         case Operator.NEQ:
             return not json_equal(or_null, value)
         case Operator.IN:
             return isinstance(value, list) and any(json_equal(or_null, entry) for entry in value)
-        case _ if found is MISSING:
+        case _ if actual is MISSING:
             return False
         case Operator.GT | Operator.GTE | Operator.LT | Operator.LTE:
-            return _are_ordered(found, value) and _ORDER[op](found, value)
+            return _are_ordered(actual, value) and _ORDER[op](actual, value)
         case Operator.CONTAINS:
-            return _contains(found, value)
+            return _contains(actual, value)
         case Operator.STARTSWITH | Operator.ENDSWITH | Operator.REGEX:
-            return isinstance(found, str) and isinstance(value, str) and _match_text(found, op, value, match)
+            return (
+                isinstance(actual, str) and isinstance(value, str) and _match_text(actual, op, value, match)
+            )
 
 
-def _match_text(found: str, op: Operator, value: str, match: Callable[[str, str], bool]) -> bool:
+def _match_text(actual: str, op: Operator, value: str, match: Callable[[str, str], bool]) -> bool:
     if op is Operator.REGEX:
-        return match(value, found)
-    text, part = found.casefold(), value.casefold()
+        return match(value, actual)
+    text, part = actual.casefold(), value.casefold()
     return text.startswith(part) if op is Operator.STARTSWITH else text.endswith(part)
 
 
-def _are_ordered(one: JsonValue, other: JsonValue) -> bool:
+def _are_ordered(value: JsonValue, other: JsonValue) -> bool:
     """Return whether the values are two numbers or two texts, which are ordered by characters."""
-    if isinstance(one, bool) or isinstance(other, bool):
+    if isinstance(value, bool) or isinstance(other, bool):
         return False
-    return (isinstance(one, int | float) and isinstance(other, int | float)) or (
-        isinstance(one, str) and isinstance(other, str)
+    return (isinstance(value, int | float) and isinstance(other, int | float)) or (
+        isinstance(value, str) and isinstance(other, str)
     )
 
 
-def _contains(found: JsonValue, value: JsonValue) -> bool:
-    """Find a text in a text without regard to case, an element in a list, a key in an object."""
-    match found, value:
+def _contains(actual: JsonValue, value: JsonValue) -> bool:
+    """Return whether a text contains a text (in any case), a list an element, or an object a key."""
+    match actual, value:
         case str(), str():
-            return value.casefold() in found.casefold()
+            return value.casefold() in actual.casefold()
         case list(), _:
-            return any(json_equal(entry, value) for entry in found)
+            return any(json_equal(entry, value) for entry in actual)
         case dict(), str():
-            return value in found
+            return value in actual
         case _:
             return False

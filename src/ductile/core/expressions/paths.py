@@ -94,7 +94,7 @@ def look_up(path: str, context: EvalContext) -> JsonValue | Missing:
 def names_beside(path: str, context: EvalContext) -> str | None:
     """Say what there is instead of a missing path: the deepest object on the way to it, with its names.
 
-    None if that has none. Values are not told: they may be secret.
+    None if that has none. Values are left out: they may be secret.
     """
     at = path
     while "." in at:

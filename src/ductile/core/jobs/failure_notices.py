@@ -1,4 +1,4 @@
-"""Failure notices: which ends of jobs are reported, when the next notice is due, and what it says.
+"""Failure notices: which ends of jobs are reported, when the next notice is due, and what it contains.
 
 The first failure is reported at once and begins a window. Failures within a window are reported together at
 its end, which begins a window twice as long. After a window without a failure the next one is reported at
@@ -47,7 +47,7 @@ class ReportedFailure(Value):
 
     @property
     def name(self) -> str:
-        return _target_name(self.plugin, self.command)
+        return f"{self.plugin} {self.command}"  # Of a run: `pipeline NAME`.
 
 
 class FailureGroup(Value):
@@ -108,12 +108,9 @@ def window_after(window: NoticeWindow | None, first_at: datetime, now: datetime)
 
 def choose_examples(groups: Sequence[FailureGroup]) -> tuple[ReportedFailure, ...]:
     """Return up to `MAX_EXAMPLES` failures, oldest first: the first of every group, then the second, …"""
-    ranked = [
-        (rank, failure.ended_at, failure.job_id, failure)
-        for group in groups
-        for rank, failure in enumerate(group.examples)
-    ]
-    chosen = [each[-1] for each in sorted(ranked, key=lambda each: each[:-1])[:MAX_EXAMPLES]]
+    ranked = [(rank, failure) for group in groups for rank, failure in enumerate(group.examples)]
+    ranked.sort(key=lambda pair: (pair[0], pair[1].ended_at, pair[1].job_id))
+    chosen = [failure for _rank, failure in ranked[:MAX_EXAMPLES]]
     return tuple(sorted(chosen, key=lambda failure: (failure.ended_at, failure.job_id)))
 
 
@@ -122,13 +119,27 @@ def notice_payload(groups: Sequence[FailureGroup]) -> JsonObject:
     count = sum(group.count for group in groups)
     reasons: dict[str, dict[str, int]] = {}
     for group in groups:
-        of_plugin = reasons.setdefault(_plugin_key(group), {})
+        name = f"pipeline:{group.command}" if group.plugin == RUN_PLUGIN else group.plugin
+        of_plugin = reasons.setdefault(name, {})
         of_plugin[group.reason] = of_plugin.get(group.reason, 0) + group.count
     by_plugin: JsonObject = {
         name: {"count": sum(counts.values()), "reasons": {**counts}} for name, counts in reasons.items()
     }
     examples = choose_examples(groups)
-    failures: list[JsonValue] = [_failure_to_json(failure) for failure in examples]
+    failures: list[JsonValue] = [
+        {
+            "job_id": failure.job_id,
+            "plugin": failure.plugin,
+            "command": failure.command,
+            "pipeline": failure.pipeline,
+            "status": failure.status.value,
+            "reason": failure.reason.value,
+            "error": failure.error,
+            "attempts": failure.attempts,
+            "ended_at": format_timestamp(failure.ended_at),
+        }
+        for failure in examples
+    ]
     return {
         "failures": failures,
         "count": count,
@@ -136,29 +147,15 @@ def notice_payload(groups: Sequence[FailureGroup]) -> JsonObject:
         "first_at": format_timestamp(min(group.first_at for group in groups)),
         "last_at": format_timestamp(max(group.last_at for group in groups)),
         "type": "failure",
-        "text": _text(count, reasons, examples),
+        "text": _notice_text(count, reasons, examples),
     }
 
 
-def _failure_to_json(failure: ReportedFailure) -> JsonObject:
-    return {
-        "job_id": failure.job_id,
-        "plugin": failure.plugin,
-        "command": failure.command,
-        "pipeline": failure.pipeline,
-        "status": failure.status.value,
-        "reason": failure.reason.value,
-        "error": failure.error,
-        "attempts": failure.attempts,
-        "ended_at": format_timestamp(failure.ended_at),
-    }
-
-
-def _text(count: int, reasons: dict[str, dict[str, int]], examples: Sequence[ReportedFailure]) -> str:
+def _notice_text(count: int, reasons: dict[str, dict[str, int]], examples: Sequence[ReportedFailure]) -> str:
     if count == 1 and len(examples) == 1:
         (only,) = examples
-        again = f" after {only.attempts} attempts" if only.attempts > 1 else ""
-        return f"{only.name} failed{again}: {_line(only)}\nductile job explain {only.job_id}"
+        attempts = f" after {only.attempts} attempts" if only.attempts > 1 else ""
+        return f"{only.name} failed{attempts}: {_line(only)}\nductile job explain {only.job_id}"
     lines = [f"{count} jobs failed"]
     for name, counts in reasons.items():
         listed = ", ".join(f"{reason} {number}" for reason, number in counts.items())
@@ -174,13 +171,5 @@ def _line(failure: ReportedFailure) -> str:
     """Return the error in one line: its first line, and its last, with which the output of a program ends."""
     lines = [line.strip() for line in (failure.error or failure.reason.description).splitlines()]
     lines = [line for line in lines if line] or [failure.reason.description]
-    shown = lines[0] if len(lines) == 1 else f"{lines[0]} … {lines[-1]}"
-    return shown if len(shown) <= _MAX_LINE else f"{shown[:_MAX_LINE]}…"
-
-
-def _target_name(plugin: str, command: str) -> str:
-    return f"pipeline {command}" if plugin == RUN_PLUGIN else f"{plugin} {command}"
-
-
-def _plugin_key(group: FailureGroup) -> str:
-    return f"pipeline:{group.command}" if group.plugin == RUN_PLUGIN else group.plugin
+    line = lines[0] if len(lines) == 1 else f"{lines[0]} … {lines[-1]}"
+    return line if len(line) <= _MAX_LINE else f"{line[:_MAX_LINE]}…"

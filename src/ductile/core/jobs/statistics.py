@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import NamedTuple
@@ -55,7 +56,7 @@ class PluginStatistics(Value):
 
 
 def percentile(ordered: Sequence[timedelta], percent: int) -> timedelta:
-    """The smallest of these values that at least `percent` of a hundred do not exceed (nearest rank).
+    """Return the smallest of these values that at least `percent` of a hundred do not exceed (nearest rank).
 
     `ordered` is in ascending order and not empty.
     """
@@ -63,38 +64,38 @@ def percentile(ordered: Sequence[timedelta], percent: int) -> timedelta:
 
 
 def percentiles(values: Iterable[timedelta]) -> Percentiles | None:
-    """None without values."""
+    """Return the percentiles; None without values."""
     if not (ordered := sorted(values)):
         return None
     return Percentiles(p50=percentile(ordered, 50), p95=percentile(ordered, 95), p99=percentile(ordered, 99))
 
 
 def summarise(samples: Iterable[ExecutionSample]) -> tuple[PluginStatistics, ...]:
-    """The statistics of every plugin that has a sample, by name."""
+    """Return the statistics of every plugin that has a sample, by name."""
     by_plugin: dict[str, list[ExecutionSample]] = {}
     for sample in samples:
         by_plugin.setdefault(sample.plugin, []).append(sample)
-    return tuple(_summarise(plugin, own) for plugin, own in sorted(by_plugin.items()))
-
-
-def _summarise(plugin: str, own: Sequence[ExecutionSample]) -> PluginStatistics:
-    by_status: dict[LogStatus, int] = {}
-    for sample in own:
-        by_status[sample.status] = by_status.get(sample.status, 0) + 1
-    run_times = [sample.run_time for sample in own if sample.run_time is not None]
-    return PluginStatistics(
-        plugin=plugin,
-        executions=len(own),
-        by_status={status: by_status[status] for status in LogStatus if status in by_status},
-        failures=sum(by_status.get(status, 0) for status in FAILURES),
-        timeouts=by_status.get(LogStatus.TIMED_OUT, 0),
-        retries=sum(sample.attempt > 1 for sample in own),
-        run_time=percentiles(run_times),
-        wait=percentiles(sample.wait for sample in own if sample.wait is not None),
-        mean=sum(run_times, timedelta()) / len(run_times) if run_times else None,
-        longest=max(run_times, default=None),
-        stderr_bytes=sum(sample.stderr_bytes for sample in own),
-    )
+    statistics = []
+    for plugin, executions in sorted(by_plugin.items()):
+        counts = Counter(execution.status for execution in executions)
+        run_times = [execution.run_time for execution in executions if execution.run_time is not None]
+        waits = [execution.wait for execution in executions if execution.wait is not None]
+        statistics.append(
+            PluginStatistics(
+                plugin=plugin,
+                executions=len(executions),
+                by_status={status: counts[status] for status in LogStatus if status in counts},
+                failures=sum(counts[status] for status in FAILURES),
+                timeouts=counts[LogStatus.TIMED_OUT],
+                retries=sum(execution.attempt > 1 for execution in executions),
+                run_time=percentiles(run_times),
+                wait=percentiles(waits),
+                mean=sum(run_times, timedelta()) / len(run_times) if run_times else None,
+                longest=max(run_times, default=None),
+                stderr_bytes=sum(execution.stderr_bytes for execution in executions),
+            )
+        )
+    return tuple(statistics)
 
 
 # ------------------------------------------------------------------------------------------- failures
@@ -124,7 +125,7 @@ class EndingGroup(Value):
 
 
 def group_endings(endings: Iterable[BadEnding]) -> tuple[EndingGroup, ...]:
-    """The endings by plugin, command and reason, the largest group first; of equal ones, the latest first."""
+    """Return the endings by plugin, command and reason: the largest group first, of equal ones the latest."""
     grouped: dict[tuple[str, str, JobReason], list[BadEnding]] = {}
     for ending in endings:
         grouped.setdefault((ending.plugin, ending.command, ending.reason), []).append(ending)
@@ -148,14 +149,14 @@ def group_endings(endings: Iterable[BadEnding]) -> tuple[EndingGroup, ...]:
 
 
 def fit_lists(sizes: Mapping[str, Sequence[int]], room: int) -> dict[str, int]:
-    """How many items of each list to keep, so that the sizes of all that are kept fit into `room`.
+    """Return how many items of each list to retain, so that the sizes of all of them fit into `room`.
 
     Items are left out from the ends of the lists, always from the list that takes the most room.
     """
-    kept = {name: len(items) for name, items in sizes.items()}
-    taken = {name: sum(items) for name, items in sizes.items()}
-    while sum(taken.values()) > room and any(kept.values()):
-        largest = max((name for name in kept if kept[name]), key=lambda name: taken[name])
-        kept[largest] -= 1
-        taken[largest] -= sizes[largest][kept[largest]]
-    return kept
+    counts = {name: len(items) for name, items in sizes.items()}
+    totals = {name: sum(items) for name, items in sizes.items()}
+    while sum(totals.values()) > room and any(counts.values()):
+        largest = max((name for name in counts if counts[name]), key=lambda name: totals[name])
+        counts[largest] -= 1
+        totals[largest] -= sizes[largest][counts[largest]]
+    return counts

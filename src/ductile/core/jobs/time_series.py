@@ -48,9 +48,9 @@ def split_period(since: datetime, until: datetime, parts: int) -> tuple[datetime
     return tuple(datetime.fromtimestamp((first + number) * length, UTC) for number in range(parts + 1))
 
 
-def summarise_span(span: SpanSample, wanted: Iterable[str] | None = None) -> SeriesPoint:
+def summarise_span(span: SpanSample, only: Iterable[str] | None = None) -> SeriesPoint:
     """The figures of one span; of all plugins, or of those that are wanted."""
-    names = None if wanted is None else frozenset(wanted)
+    names = None if only is None else frozenset(only)
     counted = sum(count.executions for count in span.counted)
     scale = max(1.0, span.total / counted) if counted else 1.0
     own = [count for count in span.counted if names is None or count.plugin in names]

@@ -1,4 +1,4 @@
-"""The algorithm that advances a pipeline run: each token moves until it waits for a job or has ended.
+"""Advance a pipeline run: each token moves until it waits for a job or has ended.
 
 Used by `ductile.core.runs.progress`. One `RunAdvancer` handles one settlement: it is given the join scopes
 that the settlement can change, then tokens that continue or end, and returns all changes as a `RunProgress`.

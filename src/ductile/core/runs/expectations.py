@@ -1,4 +1,4 @@
-"""What became of a run, step by step, and its comparison with what was expected. Pure.
+"""Describe what became of a run, step by step, and compare it with what was expected. Pure.
 
 A simulated run and a recorded one are described by the same function, so that they can be compared.
 """
@@ -87,7 +87,21 @@ def observe_steps(
     """Return what became of each step. `notes` are the ledger's entries about the run."""
     jobs: dict[str, list[ObservedJob]] = {}
     for record in records:
-        jobs.setdefault(record.job.step_path or "", []).append(_observe_job(record))
+        job = record.job
+        outcome = StepEnd.FAILED
+        if job.status is JobStatus.SUCCEEDED:
+            outcome = StepEnd.SUCCEEDED
+        elif job.reason in NOT_CREATED:
+            outcome = StepEnd.NOT_MADE
+        observed = ObservedJob(
+            outcome=outcome,
+            payload=record.payload,
+            context=record.context,
+            attempts=job.attempt,
+            reason=job.reason,
+            error=job.last_error,
+        )
+        jobs.setdefault(job.step_path or "", []).append(observed)
     bypasses: dict[str, list[str]] = {}
     errors: dict[str, list[str]] = {}
     for note in notes:
@@ -106,23 +120,6 @@ def observe_steps(
         )
         for node in sorted(graph.nodes.values(), key=lambda node: node.position)
     }
-
-
-def _observe_job(record: JobRecord) -> ObservedJob:
-    job = record.job
-    outcome = StepEnd.FAILED
-    if job.status is JobStatus.SUCCEEDED:
-        outcome = StepEnd.SUCCEEDED
-    elif job.reason in NOT_CREATED:
-        outcome = StepEnd.NOT_MADE
-    return ObservedJob(
-        outcome=outcome,
-        payload=record.payload,
-        context=record.context,
-        attempts=job.attempt,
-        reason=job.reason,
-        error=job.last_error,
-    )
 
 
 def _observe_step(
@@ -148,13 +145,13 @@ def _observe_step(
 
 
 def status_of_run(job: Job) -> RunStatus:
-    """Return how an ended run is called."""
+    """Return the status by which an ended run is described."""
     if job.status is JobStatus.SUCCEEDED:
         return RunStatus.SUCCEEDED
     return RunStatus.PARTIAL_SUCCESS if job.reason is JobReason.PARTIAL_SUCCESS else RunStatus.FAILED
 
 
-# ------------------------------------------------------------------------------------------ expectations
+# -- expectations
 
 
 class JobExpectation(Value):
@@ -198,36 +195,31 @@ def compare_run(
     expected: RunExpectation, observed: ObservedRun, ignore: Sequence[Path] = ()
 ) -> tuple[RunDifference, ...]:
     """Return what is not as expected, in the order of the expectation."""
-    return tuple(_compare_run(expected, observed, ignore))
-
-
-def _compare_run(
-    expected: RunExpectation, observed: ObservedRun, ignore: Sequence[Path]
-) -> Iterator[RunDifference]:
+    differences: list[RunDifference] = []
     if expected.status not in (None, observed.status):
-        yield _differ(("status",), expected.status, observed.status, because=observed.error)
+        differences.append(_differ(("status",), expected.status, observed.status, because=observed.error))
     if expected.error is not None and expected.error not in (observed.error or ""):
-        yield _differ(("error",), expected.error, observed.error)
+        differences.append(_differ(("error",), expected.error, observed.error))
     if expected.result is not MISSING:
-        yield from _compare_values(("result",), expected.result, observed.result, ignore)
+        differences += _compare_values(("result",), expected.result, observed.result, ignore)
     for path, step in expected.steps.items():
-        found = observed.steps.get(path)
-        if found is None:
-            if observed.status is not RunStatus.NOT_STARTED:
-                yield unknown_step(("steps", path), path, observed.steps)
-        else:
-            yield from _compare_step(("steps", path), step, found, ignore, observed.error)
+        observed_step = observed.steps.get(path)
+        if observed_step is not None:
+            differences += _compare_step(("steps", path), step, observed_step, ignore, observed.error)
+        elif observed.status is not RunStatus.NOT_STARTED:
+            differences.append(unknown_step(("steps", path), path, observed.steps))
     if expected.order not in (None, observed.order):
-        yield _differ(("order",), [*(expected.order or ())], [*observed.order])
+        differences.append(_differ(("order",), [*(expected.order or ())], [*observed.order]))
     if expected.starts is not None and sorted(expected.starts) != sorted(observed.starts):
-        yield _differ(("starts",), sorted(expected.starts), sorted(observed.starts))
+        differences.append(_differ(("starts",), sorted(expected.starts), sorted(observed.starts)))
+    return tuple(differences)
 
 
 def unknown_step(path: Path, name: str, known: Iterable[str]) -> RunDifference:
-    """Return that the pipeline has no such step, with the one that was probably meant."""
+    """Return the difference for a step that the pipeline has not, with the step that was probably meant."""
     paths = [*known]
-    ends = [each for each in paths if each.endswith(f"/{name}")]
-    hint = f"did you mean {ends[0]}?" if len(ends) == 1 else did_you_mean(name, paths)
+    inner = [step_path for step_path in paths if step_path.endswith(f"/{name}")]
+    hint = f"did you mean {inner[0]}?" if len(inner) == 1 else did_you_mean(name, paths)
     return RunDifference(
         path=path,
         expected=MISSING,
@@ -240,46 +232,48 @@ def unknown_step(path: Path, name: str, known: Iterable[str]) -> RunDifference:
 def _compare_step(
     path: Path,
     expected: StepExpectation,
-    found: ObservedStep,
+    observed: ObservedStep,
     ignore: Sequence[Path],
     run_error: str | None,
 ) -> Iterator[RunDifference]:
-    cause = found.cause
-    if found.outcome is StepEnd.NOT_REACHED:
+    cause = observed.cause
+    if observed.outcome is StepEnd.NOT_REACHED:
         cause = run_error or "the run did not come to it"
-    if expected.outcome not in (None, found.outcome):
-        yield _differ((*path, "outcome"), expected.outcome, found.outcome, because=cause)
-    if expected.times not in (None, len(found.jobs)):
-        yield _differ((*path, "times"), expected.times, len(found.jobs), because=cause)
-    numbered = len(found.jobs) > 1
-    for number, job in enumerate(found.jobs, start=1):
+    if expected.outcome not in (None, observed.outcome):
+        yield _differ((*path, "outcome"), expected.outcome, observed.outcome, because=cause)
+    if expected.times not in (None, len(observed.jobs)):
+        yield _differ((*path, "times"), expected.times, len(observed.jobs), because=cause)
+    numbered = len(observed.jobs) > 1
+    for number, job in enumerate(observed.jobs, start=1):
         inner = (*path, str(number)) if numbered else path
         yield from _compare_job(inner, expected, job, ignore, with_outcome=False)
-    if not found.jobs and (expected.payload is not None or expected.context is not None):
+    if not observed.jobs and (expected.payload is not None or expected.context is not None):
         key = "payload" if expected.payload is not None else "context"
-        if expected.outcome in (None, found.outcome):
+        if expected.outcome in (None, observed.outcome):
             value = getattr(expected, key)
             yield _differ((*path, key), value, MISSING, because=cause)
     if expected.occurrences is not None:
-        yield from _compare_occurrences((*path, "occurrences"), expected.occurrences, found, ignore)
+        yield from _compare_occurrences((*path, "occurrences"), expected.occurrences, observed, ignore)
 
 
 def _compare_occurrences(
-    path: Path, expected: Sequence[JobExpectation], found: ObservedStep, ignore: Sequence[Path]
+    path: Path, expected: Sequence[JobExpectation], observed: ObservedStep, ignore: Sequence[Path]
 ) -> Iterator[RunDifference]:
-    """Compare in any order: those that are as expected first, then the others one by one."""
-    jobs = [*found.jobs]
-    rest: list[tuple[int, JobExpectation]] = []
-    for number, each in enumerate(expected, start=1):
-        same = next((job for job in jobs if not any(_compare_job((), each, job, ignore))), None)
-        if same is None:
-            rest.append((number, each))
+    """Compare in any order: jobs that are as expected are matched first, then the others one by one."""
+    unmatched_jobs = [*observed.jobs]
+    unmatched: list[tuple[int, JobExpectation]] = []
+    for number, expectation in enumerate(expected, start=1):
+        match = next(
+            (job for job in unmatched_jobs if not any(_compare_job((), expectation, job, ignore))), None
+        )
+        if match is None:
+            unmatched.append((number, expectation))
         else:
-            jobs.remove(same)
-    for (number, each), job in zip(rest, jobs, strict=False):
-        yield from _compare_job((*path, str(number)), each, job, ignore)
-    if len(expected) != len(found.jobs):
-        yield _differ(path, len(expected), len(found.jobs), because=found.cause)
+            unmatched_jobs.remove(match)
+    for (number, expectation), job in zip(unmatched, unmatched_jobs, strict=False):
+        yield from _compare_job((*path, str(number)), expectation, job, ignore)
+    if len(expected) != len(observed.jobs):
+        yield _differ(path, len(expected), len(observed.jobs), because=observed.cause)
 
 
 def _compare_job(
@@ -307,8 +301,8 @@ def _compare_values(
 ) -> Iterator[RunDifference]:
     name = path[-1]
     below = [pattern[1:] for pattern in ignore if pattern[0] == name]
-    for each in compare_values(expected, actual, below):
-        yield RunDifference(path=(*path, *each.path), expected=each.before, actual=each.now)
+    for difference in compare_values(expected, actual, below):
+        yield RunDifference(path=(*path, *difference.path), expected=difference.before, actual=difference.now)
 
 
 def _differ(path: Path, expected: Any, actual: Any, *, because: str | None = None) -> RunDifference:
@@ -317,26 +311,20 @@ def _differ(path: Path, expected: Any, actual: Any, *, because: str | None = Non
 
 def expectation_of(observed: ObservedRun) -> RunExpectation:
     """Return the expectation that a run goes as this one did."""
-    return RunExpectation(
-        status=observed.status,
-        result=observed.result,
-        steps={
-            path: _step_expectation(step)
-            for path, step in observed.steps.items()
-            if step.outcome is not StepEnd.ENTERED
-        },
-    )
-
-
-def _step_expectation(step: ObservedStep) -> StepExpectation:
-    if len(step.jobs) <= 1:
-        job = step.jobs[0] if step.jobs else None
-        return StepExpectation(
-            outcome=step.outcome,
-            payload=None if job is None else job.payload,
-            context=None if job is None else job.context,
-        )
-    occurrences = tuple(
-        JobExpectation(outcome=job.outcome, payload=job.payload, context=job.context) for job in step.jobs
-    )
-    return StepExpectation(outcome=step.outcome, occurrences=occurrences)
+    steps: dict[str, StepExpectation] = {}
+    for path, step in observed.steps.items():
+        match step.jobs:
+            case _ if step.outcome is StepEnd.ENTERED:
+                continue
+            case ():
+                expectation = StepExpectation(outcome=step.outcome)
+            case (job,):
+                expectation = StepExpectation(outcome=step.outcome, payload=job.payload, context=job.context)
+            case jobs:
+                occurrences = tuple(
+                    JobExpectation(outcome=job.outcome, payload=job.payload, context=job.context)
+                    for job in jobs
+                )
+                expectation = StepExpectation(outcome=step.outcome, occurrences=occurrences)
+        steps[path] = expectation
+    return RunExpectation(status=observed.status, result=observed.result, steps=steps)

@@ -267,8 +267,10 @@ class _StoredGraph(Value):
 
 def graph_to_json(graph: Graph) -> JsonObject:
     """Return the graph as JSON, without its fingerprint, which is a hash of this."""
+    # The oldest version that can express the graph.
+    claims = any(node.baggage for node in graph.nodes.values() if not isinstance(node, UseNode))
     stored = _StoredGraph(
-        version=_version_of(graph),
+        version=FORMAT_VERSION if claims or graph.refers_to_run else _VERSION_WITHOUT_RUN,
         pipeline=graph.pipeline,
         first=graph.first,
         nodes=tuple(graph.nodes.values()),
@@ -276,12 +278,6 @@ def graph_to_json(graph: Graph) -> JsonObject:
     # Through text: `to_builtins` keeps tuples, and callers expect lists.
     encoded: JsonObject = json.loads(json.dumps(to_builtins(stored, enc_hook=lambda payload: payload.source)))
     return encoded
-
-
-def _version_of(graph: Graph) -> int:
-    """Return the oldest version that can express the graph."""
-    claims = any(node.baggage for node in graph.nodes.values() if not isinstance(node, UseNode))
-    return FORMAT_VERSION if claims or graph.refers_to_run else _VERSION_WITHOUT_RUN
 
 
 def graph_from_json(stored: JsonObject, fingerprint: str) -> Graph:

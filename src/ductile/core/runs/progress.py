@@ -100,7 +100,7 @@ def advance_run(
             _token_without_event(view, job), job.step_path or "", TokenStatus.FAILED, RUN_CANCELLED_ERROR
         )
         return advancer.advance()
-    tokens = [_next_token(view, job, one.event, one.index, stored=True) for one in emitted]
+    tokens = [_next_token(view, job, outgoing.event, outgoing.index, stored=True) for outgoing in emitted]
     if not tokens:
         event = NewEvent(
             id=make_id(now, rng), type=STEP_SUCCEEDED, source=job.plugin, payload={"result": result}
@@ -190,15 +190,15 @@ def final_results(
 ) -> tuple[FinalTokenResult, ...]:
     """Return the results that decide the end of a run, in the order of the pipeline's steps, then of events.
 
-    Given are all results of the run, each with the split and the state of its join scope. Those of the run's
-    own scope and of broken splits decide, and all failed ones are part of its error.
+    `results` are all results of the run, each with the split and the state of its join scope. Those of the
+    run's own scope and of broken splits decide, and all failed ones are part of its error.
     """
     chosen = []
     for result, split, state in results:
         decides = split is None or state is JoinScopeState.BROKEN
         if decides or result.status is TokenStatus.FAILED:
             chosen.append((result, decides))
-    chosen.sort(key=lambda each: (each[0].step_position, each[0].position.sort_key))
+    chosen.sort(key=lambda pair: (pair[0].step_position, pair[0].position.sort_key))
     return tuple(
         FinalTokenResult(
             status=result.status,
@@ -229,10 +229,14 @@ def _describe_failures(failed: Sequence[FinalTokenResult]) -> str:
     A split that failed because of its branches is left out. A path that failed several times is named once,
     with its first error.
     """
-    first: dict[str, FinalTokenResult] = {}
+    by_path: dict[str, FinalTokenResult] = {}
     for result in failed:
-        first.setdefault(result.step_path, result)
-    causes = [one for path, one in first.items() if not any(other.startswith(f"{path}/") for other in first)]
+        by_path.setdefault(result.step_path, result)
+    causes = [
+        result
+        for path, result in by_path.items()
+        if not any(inner_path.startswith(f"{path}/") for inner_path in by_path)
+    ]
     limit = None if len(causes) == 1 else _MAX_ERROR_LENGTH
     described = []
     for cause in causes:
@@ -247,9 +251,8 @@ def _describe_failures(failed: Sequence[FinalTokenResult]) -> str:
 
 def last_job(results: Sequence[FinalTokenResult]) -> str | None:
     """Return the job whose result is the run's: that of the last deciding token; None if no job ran."""
-    return next(
-        (one.job_id for one in reversed(results) if one.decides_result and one.job_id is not None), None
-    )
+    job_ids = (result.job_id for result in reversed(results) if result.decides_result)
+    return next((job_id for job_id in job_ids if job_id is not None), None)
 
 
 def combine_artifacts(steps: Iterable[tuple[str, Sequence[JsonValue]]]) -> tuple[JsonValue, ...]:
@@ -259,16 +262,16 @@ def combine_artifacts(steps: Iterable[tuple[str, Sequence[JsonValue]]]) -> tuple
     becomes `daily/report.csv`, and the second one of that step `daily/2/report.csv`. An artifact with the
     name and location of an earlier one replaces it.
     """
-    found: dict[tuple[JsonValue, ...], tuple[str, JsonObject]] = {}
+    by_location: dict[tuple[JsonValue, ...], tuple[str, JsonObject]] = {}
     for path, artifacts in steps:
         for artifact in artifacts:
             if isinstance(artifact, dict):
                 location = (artifact.get("name"), artifact.get("path"), artifact.get("url"))
-                found[location] = (path, artifact)
-    names = Counter(str(artifact.get("name")) for _path, artifact in found.values())
+                by_location[location] = (path, artifact)
+    names = Counter(str(artifact.get("name")) for _path, artifact in by_location.values())
     taken = {name for name, times in names.items() if times == 1}
     combined: list[JsonValue] = []
-    for path, artifact in found.values():
+    for path, artifact in by_location.values():
         name = str(artifact.get("name"))
         if names[name] > 1:
             numbered = (f"{path}/{number}/{name}" for number in count(2))

@@ -6,7 +6,7 @@ plugins. `run.payload.x` counts in every step, because it is the caller's payloa
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from ductile.core.events.model import Pipeline
 from ductile.core.expressions.conditions import AllOf, AnyOf, Condition, Not, PathComparison, paths_compared
@@ -34,13 +34,13 @@ def find_required_inputs(pipeline: Pipeline) -> RequiredInputs:
     inputs: dict[str, RequiredInputs] = {}
     of_run: dict[str, RequiredInputs] = {}
     # From the last step to the first: a step needs the result of the steps after and inside it.
-    for node in sorted(pipeline.graph.nodes.values(), key=lambda each: each.position, reverse=True):
+    for node in sorted(pipeline.graph.nodes.values(), key=lambda step: step.position, reverse=True):
         inputs[node.path] = _inputs_of(node, inputs)
         of_run[node.path] = _run_inputs_of(node, of_run)
     first = _union((inputs[pipeline.graph.first], of_run[pipeline.graph.first]))
     if pipeline.condition is None:
         return first
-    required = [*_deciding_paths(pipeline.condition, wanted=True)]
+    required = [*_deciding_paths(pipeline.condition, result=True)]
     known = [*paths_compared(pipeline.condition)]
     own = RequiredInputs(
         required=_below(_PAYLOAD, required) | _below(_RUN_PAYLOAD, required),
@@ -59,9 +59,12 @@ def first_use(graph: Graph) -> UseNode | None:
 
 
 def _inputs_of(node: Node, later: Mapping[str, RequiredInputs]) -> RequiredInputs:
-    """`later` has the inputs of every step after or inside this one."""
+    """Return the fields of the payload that enters the step which it and all after it use.
+
+    `later` has the inputs of every step after or inside this one.
+    """
     paths = _below(_PAYLOAD, node.input_paths)
-    inner = [later[each.first] for each in node.sequences if each.kind is not SequenceKind.EVENT]
+    inner = [later[steps.first] for steps in node.sequences if steps.kind is not SequenceKind.EVENT]
     own = _union((RequiredInputs(required=paths, known=paths), *inner))
     if node.condition is None:
         return own
@@ -74,38 +77,40 @@ def _inputs_of(node: Node, later: Mapping[str, RequiredInputs]) -> RequiredInput
 
 
 def _run_inputs_of(node: Node, later: Mapping[str, RequiredInputs]) -> RequiredInputs:
-    """The inputs of the step and of all after it. A step that may be skipped requires nothing by itself."""
+    """Return the fields of the run's payload that the step and all after it use.
+
+    A step that may be skipped requires nothing by itself.
+    """
     paths = _below(_RUN_PAYLOAD, node.input_paths)
-    inner = [later[each.first] for each in node.sequences if each.kind is not SequenceKind.EVENT]
+    inner = [later[steps.first] for steps in node.sequences if steps.kind is not SequenceKind.EVENT]
     # The steps for an event run only if such an event is emitted.
-    maybe = [later[each.first].known for each in node.sequences if each.kind is SequenceKind.EVENT]
+    maybe = [later[steps.first].known for steps in node.sequences if steps.kind is SequenceKind.EVENT]
     own = _union((RequiredInputs(required=paths, known=paths.union(*maybe)), *inner))
     if node.condition is not None:
         own = RequiredInputs(known=own.known | _below(_RUN_PAYLOAD, paths_compared(node.condition)))
     return own if node.next is None else _union((own, later[node.next]))
 
 
-def _union(each: Iterable[RequiredInputs]) -> RequiredInputs:
-    listed = [*each]
+def _union(parts: Sequence[RequiredInputs]) -> RequiredInputs:
     return RequiredInputs(
-        required=_NO_PATHS.union(*(one.required for one in listed)),
-        known=_NO_PATHS.union(*(one.known for one in listed)),
+        required=_NO_PATHS.union(*(part.required for part in parts)),
+        known=_NO_PATHS.union(*(part.known for part in parts)),
     )
 
 
-def _deciding_paths(condition: Condition, *, wanted: bool) -> frozenset[str]:
-    """Return the paths each of which, if missing, prevents the result `wanted`."""
+def _deciding_paths(condition: Condition, *, result: bool) -> frozenset[str]:
+    """Return the paths of which each, if missing, prevents this result of the condition."""
     match condition:
         case PathComparison(path=path, op=op, value=value):
-            return _NO_PATHS if compare(MISSING, op, value) is wanted else frozenset((path,))
+            return _NO_PATHS if compare(MISSING, op, value) is result else frozenset((path,))
         case Not(part):
-            return _deciding_paths(part, wanted=not wanted)
+            return _deciding_paths(part, result=not result)
         case AllOf(parts) | AnyOf(parts):
-            each = [_deciding_paths(part, wanted=wanted) for part in parts]
-            needs_every_part = isinstance(condition, AllOf) is wanted
-            if needs_every_part or not each:
-                return _NO_PATHS.union(*each)
-            return each[0].intersection(*each)
+            by_part = [_deciding_paths(part, result=result) for part in parts]
+            needs_every_part = isinstance(condition, AllOf) is result
+            if needs_every_part or not by_part:
+                return _NO_PATHS.union(*by_part)
+            return by_part[0].intersection(*by_part)
 
 
 def _below(prefix: str, paths: Iterable[str]) -> frozenset[str]:

@@ -1,4 +1,4 @@
-"""A pipeline run in memory: the decisions of a real run, with responses from a function instead of processes.
+"""Simulate a pipeline run in memory: real decisions, with responses from a function instead of processes.
 
 Nothing is decided here. Steps start and end by `ductile.core.runs.progress` and
 `ductile.core.jobs.settlement`, as in the store; this module keeps the values that the store keeps in rows.
@@ -40,7 +40,6 @@ from ductile.core.runs.progress import (
 from ductile.core.runs.state import (
     JoinScope,
     NewRun,
-    NewStep,
     RunProgress,
     RunView,
     TokenKey,
@@ -115,7 +114,7 @@ class SimulationSettings(Value):
 
 
 def simulate_run(run: NewRun, baggage: JsonObject, settings: SimulationSettings) -> SimulatedRun:
-    """Return what becomes of a run whose executions end as `settings.respond` says.
+    """Return what becomes of a run whose executions end as `settings.respond` returns.
 
     `baggage` is that of the run's own context. Raises `SimulationTooLongError`.
     """
@@ -213,7 +212,7 @@ class _Simulation:
         self._write_end(job, settlement)
         if settlement.state is not None:
             self._plugin_states[job.plugin] = settlement.state
-        events = tuple(each.event for each in settlement.events)
+        events = tuple(outgoing.event for outgoing in settlement.events)
         self._emitted[job.id] = events
         self._events |= {event.id: event for event in events}
         self._write_starts(settlement)
@@ -253,22 +252,19 @@ class _Simulation:
         for result in progress.results:
             self._results[result.position.scope_id].append(result)
         for step in progress.steps:
-            self._create(step)
+            self._created += 1
+            job = _insert(step.job, seq=self._created, now=self._now)
+            self._jobs[job.id], self._positions[job.id] = job, step.position
+            if step.fault is None:
+                heappush(self._ready, (job.seq, job.id))
+                continue
+            # The step failed before it could run. The run has counted its end already.
+            self._outcomes[job.id] = [step.fault]
+            view = SettleView(job=job, state={})
+            settlement = decide_settlement(view, step.fault, self._policy(), self._now, self._settings.rng)
+            self._write_end(job, settlement)
         self._ledger += progress.ledger
         self._ended = progress.ended
-
-    def _create(self, step: NewStep) -> None:
-        self._created += 1
-        job = _insert(step.job, seq=self._created, now=self._now)
-        self._jobs[job.id], self._positions[job.id] = job, step.position
-        if step.fault is None:
-            heappush(self._ready, (job.seq, job.id))
-            return
-        # The step failed before it could run. The run has counted its end already.
-        self._outcomes[job.id] = [step.fault]
-        view = SettleView(job=job, state={})
-        settlement = decide_settlement(view, step.fault, self._policy(), self._now, self._settings.rng)
-        self._write_end(job, settlement)
 
     def _end_run(self) -> SimulatedRun:
         ends = final_results(
@@ -295,31 +291,31 @@ class _Simulation:
             artifacts=settlement.artifacts,
             completed_at=self._now,
         )
+        steps = [
+            SimulatedStep(
+                execution=self._execution(self._jobs[job_id]),
+                outcomes=tuple(outcome for outcome in outcomes if not isinstance(outcome, StepNotCreated)),
+                events=self._emitted.get(job_id, ()),
+            )
+            for job_id, outcomes in self._outcomes.items()
+        ]
         return SimulatedRun(
             job=ended,
             result=result,
-            steps=tuple(self._step(job_id) for job_id in self._outcomes),
+            steps=tuple(steps),
             ledger=tuple(self._ledger),
             jobs=tuple(self._started_jobs),
             runs=tuple(self._started_runs),
         )
 
-    def _step(self, job_id: str) -> SimulatedStep:
-        outcomes = tuple(each for each in self._outcomes[job_id] if not isinstance(each, StepNotCreated))
-        return SimulatedStep(
-            execution=self._execution(self._jobs[job_id]),
-            outcomes=outcomes,
-            events=self._emitted.get(job_id, ()),
-        )
-
 
 def _insert(new: NewJob, *, seq: int, now: datetime) -> Job:
     """Return a job as it is stored when it is accepted."""
-    given: Mapping[str, object] = {
+    submitted: Mapping[str, object] = {
         name: getattr(new, name) for name in NewJob.__struct_fields__ if name in Job.__struct_fields__
     }
     return Job(
-        **given,  # type: ignore[arg-type]  # the fields of both have the same types
+        **submitted,  # type: ignore[arg-type]  # the fields of both have the same types
         seq=seq,
         status=JobStatus.QUEUED,
         reason=JobReason.SUBMITTED,

@@ -142,7 +142,7 @@ def plan_due(
         # Skip all but those that `catch_up` may still run; the next plan decides about them.
         count = len(due) - MAX_CATCH_UP - 1
         reasons = [
-            _reason_from_rule(rule, each, paused=paused) or _missed_reason(rule) for each in due[:count]
+            _reason_from_rule(rule, missed, paused=paused) or _missed_reason(rule) for missed in due[:count]
         ]
         return DuePlan(items=_to_items(due[:count], reasons), next_occurrence=due[count])
     skip_reasons = _skip_reasons(rule, due, now=now, active_since=active_since, paused=paused)
@@ -195,8 +195,8 @@ def _plan_in_bulk(
         count=count,
         reason=SkipReason.PAUSED if paused else _missed_reason(rule),
     )
-    rest = occurrence.nominal_at + count * trigger.interval
-    return DuePlan(items=(skip,), next_occurrence=PlannedOccurrence(nominal_at=rest, start_at=rest))
+    next_at = occurrence.nominal_at + count * trigger.interval
+    return DuePlan(items=(skip,), next_occurrence=PlannedOccurrence(nominal_at=next_at, start_at=next_at))
 
 
 def _collect_due(

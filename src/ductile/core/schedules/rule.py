@@ -104,17 +104,17 @@ def fingerprint_of(rule: ScheduleRule, started_at: datetime) -> str:
     It includes the start of the service for `after`, which counts from there.
     """
     window = rule.preferred_window
-    rest = f"in {rule.timezone}" + (f" within {window.start}-{window.end}" if window else "")
+    place = f"in {rule.timezone}" + (f" within {window.start}-{window.end}" if window else "")
     match rule.trigger:
         case Every(interval=interval):
             step = interval if isinstance(interval, CalendarStep) else interval.total_seconds()
-            return f"every {step} {rest}"
+            return f"every {step} {place}"
         case Cron(times=times):
-            return f"cron {times.expression} {rest}"
+            return f"cron {times.expression} {place}"
         case At(instant=instant):
-            return f"at {instant.astimezone(UTC).isoformat()} {rest}"
+            return f"at {instant.astimezone(UTC).isoformat()} {place}"
         case After(delay=delay):
-            return f"after {delay.total_seconds()} from {started_at.astimezone(UTC).isoformat()} {rest}"
+            return f"after {delay.total_seconds()} from {started_at.astimezone(UTC).isoformat()} {place}"
 
 
 def describe_rule(rule: ScheduleRule) -> str:
@@ -305,15 +305,15 @@ class DailyWindow(Value):
 
 def instant_of_wall_time(wall: datetime, zone: ZoneInfo) -> datetime:
     """Return when the clocks of the zone first show this time, or the end of the gap that skips it."""
-    shown_first = wall.replace(tzinfo=zone, fold=0).astimezone(UTC)
-    if shown_first.astimezone(zone).replace(tzinfo=None, fold=0) == wall.replace(fold=0):
-        return shown_first
-    later = wall.replace(second=0, microsecond=0, fold=0) + _MINUTE
-    while (shown_first := later.replace(tzinfo=zone).astimezone(UTC)).astimezone(zone).replace(
-        tzinfo=None
-    ) != later:
+    instant = wall.replace(tzinfo=zone, fold=0).astimezone(UTC)
+    if instant.astimezone(zone).replace(tzinfo=None, fold=0) == wall.replace(fold=0):
+        return instant
+    later = wall.replace(second=0, microsecond=0, fold=0)
+    while True:
         later += _MINUTE
-    return shown_first
+        instant = later.replace(tzinfo=zone).astimezone(UTC)
+        if instant.astimezone(zone).replace(tzinfo=None) == later:
+            return instant
 
 
 def weekday_of(instant: datetime, zone: ZoneInfo) -> int:

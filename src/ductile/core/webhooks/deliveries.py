@@ -42,11 +42,11 @@ def wants(chosen: StateChoice, state: str) -> bool:
     return chosen is None or state in chosen
 
 
-def merge_choices(one: StateChoice, other: StateChoice) -> StateChoice:
+def merge_choices(choice: StateChoice, other: StateChoice) -> StateChoice:
     """Return the states that either of two subscriptions of the same URL chose."""
-    if one is None or other is None:
+    if choice is None or other is None:
         return None
-    return tuple(state for state in WebhookState if state in one or state in other)
+    return tuple(state for state in WebhookState if state in choice or state in other)
 
 
 def merge_subscriptions(
@@ -57,19 +57,19 @@ def merge_subscriptions(
     If both have the same URL, it gets the states of both, each once.
     """
     if named is None or configured is None:
-        return tuple(url for url in (named, configured) if url is not None)
+        return tuple(subscription for subscription in (named, configured) if subscription is not None)
     if named.url != configured.url:
         return (named, configured)
     return (replace(named, events=merge_choices(named.events, configured.events)),)
 
 
-def event_timestamp(stamp: str, latest: str | None) -> str:
-    """Return the instant of an event: `stamp`, or just after the job's latest event if that is not earlier.
+def event_timestamp(timestamp: str, latest: str | None) -> str:
+    """Return the instant of an event: `timestamp`, or just after the job's latest event if it is not earlier.
 
     Several events of a job can be written in one transaction, which has a single instant.
     """
-    if latest is None or stamp > latest:
-        return stamp
+    if latest is None or timestamp > latest:
+        return timestamp
     return format_timestamp(parse_timestamp(latest) + _TICK)
 
 
@@ -140,9 +140,9 @@ class ReceiverHealth(StrEnum):
     SLOW = "slow"  # late, or not at all
 
 
-def health_after(attempt: DeliveryAttempt, took: timedelta) -> ReceiverHealth:
+def health_after(attempt: DeliveryAttempt, duration: timedelta) -> ReceiverHealth:
     """Return the health after an attempt. Any response in time counts as prompt, also a refusal."""
-    is_prompt = attempt.http_status is not None and took <= PROMPT
+    is_prompt = attempt.http_status is not None and duration <= PROMPT
     return ReceiverHealth.PROMPT if is_prompt else ReceiverHealth.SLOW
 
 

@@ -144,21 +144,17 @@ def explain_bad_signature(scheme: SignatureScheme, headers: Mapping[str, str], n
     if scheme.form is SignatureForm.URL_TOKEN:
         return "the `token` in the address is not the secret" if headers.get(scheme.header) else _NO_TOKEN
     if scheme.header not in headers:
+        # Headers that may carry the signature, by name only: their values may be secret.
+        names = [name for name in headers if "signature" in name and _HEADER_NAME.fullmatch(name)]
+        sent = f" (it sent {', '.join(names[:_MAX_NAMED])})" if names else ""
         return (
-            f"there is no header {scheme.header}: no secret at the sender, or it signs in another way"
-            f"{_other_signatures(headers)}"
+            f"there is no header {scheme.header}: no secret at the sender, or it signs in another way{sent}"
         )
     timestamp, _, _ = _read_signature(scheme, headers, b"")
     if timestamp is not None and not _is_recent(timestamp, now):
         minutes = int(REPLAY_WINDOW.total_seconds() // 60)
         return f"not signed within {minutes} minutes of now: an old one sent again, or a clock that is wrong"
     return "the signature does not fit: another secret at the sender, or the body was changed on its way"
-
-
-def _other_signatures(headers: Mapping[str, str]) -> str:
-    """The names of headers that may carry the signature. The values are not shown."""
-    candidates = [name for name in headers if "signature" in name and _HEADER_NAME.fullmatch(name)]
-    return f" (it sent {', '.join(candidates[:_MAX_NAMED])})" if candidates else ""
 
 
 def delivery_id(

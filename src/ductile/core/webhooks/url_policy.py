@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
+from contextlib import suppress
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import TypeAlias
 from unicodedata import category, normalize
@@ -117,8 +118,8 @@ def _is_name(netloc: str) -> bool:
 
 def _normalised(text: str) -> str:
     """Return text in lower case, without invisible characters, with compatible characters replaced."""
-    seen = "".join(character for character in text if category(character) != "Cf")
-    return normalize("NFKC", seen.translate(_DOTS)).lower()
+    visible = "".join(character for character in text if category(character) != "Cf")
+    return normalize("NFKC", visible.translate(_DOTS)).lower()
 
 
 def _to_ascii(host: str) -> str:
@@ -133,8 +134,8 @@ def _to_ascii(host: str) -> str:
 
 def is_listed(host: str, allow: Collection[str]) -> bool:
     """Return whether the operator listed this host. All notations of an address are equal."""
-    wanted = _canonical(host)
-    return any(_canonical(entry) == wanted for entry in allow)
+    canonical = _canonical(host)
+    return any(_canonical(entry) == canonical for entry in allow)
 
 
 def is_forbidden(address: Address, *, listed: bool = False) -> bool:
@@ -180,18 +181,11 @@ def parse_literal(host: str) -> Address | None:
     accept them.
     """
     plain = host if host.isascii() else _normalised(host)
-    try:
+    with suppress(ValueError):
         return ip_address(plain.strip("[]"))
-    except ValueError:
-        return _parse_old_form(plain)
-
-
-def _parse_old_form(host: str) -> IPv4Address | None:
-    """Parse an address as `inet_aton` does: the last part fills the remaining bytes."""
-    parts = host.removesuffix(".").split(".")
-    numbers = [_parse_number(part) for part in parts]
-    *leading, last = numbers
-    if len(parts) > _PARTS_OF_IPV4 or last is None or last >= 256 ** (_PARTS_OF_IPV4 - len(leading)):
+    # As `inet_aton` does: the last part fills the remaining bytes.
+    *leading, last = [_parse_number(part) for part in plain.removesuffix(".").split(".")]
+    if len(leading) >= _PARTS_OF_IPV4 or last is None or last >= 256 ** (_PARTS_OF_IPV4 - len(leading)):
         return None
     value = last
     for position, number in enumerate(leading):
