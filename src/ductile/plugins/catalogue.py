@@ -54,7 +54,7 @@ def standing_of(plugin: PluginInstance) -> PluginStanding:
 
 
 def list_entries(snapshot: Snapshot, discovery: Discovery | None = None) -> tuple[PluginEntry, ...]:
-    """Every plugin: those of the configuration, then others that are installed.
+    """Return every plugin: those of the configuration, then others that are installed.
 
     With the result of a discovery, also those that it refused, and why.
     """
@@ -67,9 +67,9 @@ def list_entries(snapshot: Snapshot, discovery: Discovery | None = None) -> tupl
 
 
 def find_entry(snapshot: Snapshot, name: str, discovery: Discovery | None = None) -> PluginEntry:
-    """The plugin of this configured name, or of this own name if it is used under others only.
+    """Return the plugin of a configured name, or of its own name if it is configured under others only.
 
-    Raises `NotFoundError`.
+    Raises NotFoundError.
     """
     entries = list_entries(snapshot, discovery)
     used_by = [entry for entry in entries if entry.configured and entry.uses == name and entry.name != name]
@@ -86,7 +86,7 @@ def find_entry(snapshot: Snapshot, name: str, discovery: Discovery | None = None
 
 
 def found_entry(plugin: InstalledPlugin | RefusedPlugin) -> PluginEntry:
-    """A plugin on disk that the configuration does not name."""
+    """Return the entry of a plugin on disk that the configuration does not name."""
     entry = PluginEntry(
         name=plugin.name,
         uses=plugin.name,
@@ -97,25 +97,25 @@ def found_entry(plugin: InstalledPlugin | RefusedPlugin) -> PluginEntry:
     )
     if isinstance(plugin, InstalledPlugin):
         return replace(entry, manifest=plugin.manifest, fingerprint=plugin.fingerprint, sealed=plugin.sealed)
-    refused = PluginStanding.REFUSED
-    return replace(entry, standing=refused, code=plugin.code, reason=plugin.reason, hint=plugin.hint)
+    entry = replace(entry, standing=PluginStanding.REFUSED)
+    return replace(entry, code=plugin.code, reason=plugin.reason, hint=plugin.hint)
 
 
 def _configured_entry(instance: PluginInstance, discovery: Discovery | None) -> PluginEntry:
-    installed = instance.installed if discovery is None else discovery.found(instance)
-    found = installed if isinstance(installed, InstalledPlugin) else None
+    plugin = instance.installed if discovery is None else discovery.found(instance)
+    installed = plugin if isinstance(plugin, InstalledPlugin) else None
     refusal = instance.refused
     return PluginEntry(
         name=instance.name,
         uses=instance.uses,
         standing=standing_of(instance),
         configured=True,
-        directory=installed.directory if installed else None,
-        manifest=found.manifest if found else None,
-        fingerprint=found.fingerprint if found else None,
-        sealed=found is None or found.sealed,
-        shipped=installed is not None and installed.shipped,
-        script=found.script if found else None,
+        directory=plugin.directory if plugin else None,
+        manifest=installed.manifest if installed else None,
+        fingerprint=installed.fingerprint if installed else None,
+        sealed=installed is None or installed.sealed,
+        shipped=plugin is not None and plugin.shipped,
+        script=installed.script if installed else None,
         instance=instance,
         code=refusal.code if refusal else None,
         reason=refusal.reason if refusal else None,

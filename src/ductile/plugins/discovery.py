@@ -28,7 +28,7 @@ from ductile.plugins.trust import (
     check_symlinks,
     entrypoint_path,
 )
-from ductile.protocol.manifest.model import MANIFEST_FILE, PROTOCOL, Manifest
+from ductile.protocol.manifest.model import MANIFEST_FILE, PROTOCOL
 from ductile.protocol.manifest.read import declared_name, declared_protocol, parse_manifest
 from ductile.protocol.yaml import parse_yaml
 from ductile.protocol.yaml_tree import Node
@@ -48,8 +48,8 @@ def discover(
     roots: Sequence[Path], *, allow_symlinks: bool = False, shipped: Collection[str] = ()
 ) -> Discovery:
     """Return the plugins of the roots, in order, and the named ones of the shipped plugins."""
-    own_roots, last = tuple(dict.fromkeys(roots)), shipped_root()
-    allowed = own_roots if last is None else (*own_roots, last)
+    own_roots, shipped_plugins = tuple(dict.fromkeys(roots)), shipped_root()
+    allowed = own_roots if shipped_plugins is None else (*own_roots, shipped_plugins)
     policy = TrustPolicy(roots=allowed, allow_symlinks=allow_symlinks)
     plugins = _FoundPlugins()
     for root in own_roots:
@@ -74,7 +74,7 @@ def discover(
 def load_shipped(
     names: Iterable[str], policy: TrustPolicy | None = None
 ) -> tuple[InstalledPlugin | RefusedPlugin, ...]:
-    """Load the shipped plugins of these names, as far as there are such."""
+    """Load the shipped plugins of these names. Other names are ignored."""
     root, known = shipped_root(), shipped_names()
     if root is None:
         return ()
@@ -91,15 +91,13 @@ def _load_all(
         plugin = load_plugin(directory, root=root, policy=policy)
         if shared_refusal is not None and isinstance(plugin, InstalledPlugin):
             plugin = _refused(plugin.name, directory, shared_refusal)
-        yield plugin if root != shipped_root() else _as_shipped(plugin)
-
-
-def _as_shipped(plugin: InstalledPlugin | RefusedPlugin) -> InstalledPlugin | RefusedPlugin:
-    """Mark it. Another user who can change it can change Ductile as well: the installation is at fault."""
-    if isinstance(plugin, RefusedPlugin) and plugin.code in _CHANGEABLE:
-        hint = "install Ductile as root or as the user who runs it, where no other user can write"
-        plugin = replace(plugin, hint=hint)
-    return replace(plugin, shipped=True)
+        if root == shipped_root():
+            plugin = replace(plugin, shipped=True)
+            # Another user who can change it can change Ductile as well: the installation is at fault.
+            if isinstance(plugin, RefusedPlugin) and plugin.code in _CHANGEABLE:
+                hint = "install Ductile as root or as the user who runs it, where no other user can write"
+                plugin = replace(plugin, hint=hint)
+        yield plugin
 
 
 def _check_shared(root: Path, owners: Collection[int]) -> NotTrustedError | None:
@@ -129,7 +127,8 @@ def load_plugin(directory: Path, *, root: Path, policy: TrustPolicy) -> Installe
             check_path_permissions(path, owners)
         check_directory_contents(directory, owners)
         check_path_permissions(manifest_path, owners)
-        manifest = _read_manifest(node, file=str(manifest_path))
+        _check_protocol(node)
+        manifest = parse_manifest(node, file=str(manifest_path))
         entrypoint = entrypoint_path(directory, manifest.entrypoint)
         check_symlinks(entrypoint, root=root, policy=policy)
         check_entrypoint(entrypoint)
@@ -206,15 +205,15 @@ def _subdirectories(root: Path, warnings: list[Problem]) -> Iterator[Path]:
             yield entry
 
 
-def _read_manifest(node: Node | None, *, file: str) -> Manifest:
-    protocol = declared_protocol(node)
+def _check_protocol(manifest: Node | None) -> None:
+    """Raise NotTrustedError if the manifest names another protocol than ours."""
+    protocol = declared_protocol(manifest)
     if protocol is not None and protocol != PROTOCOL:
         raise NotTrustedError(
             RefusalCode.PROTOCOL_UNSUPPORTED,
             f"it speaks plugin protocol {protocol}; this version of Ductile speaks {PROTOCOL}",
             "install a version of the plugin for that protocol",
         )
-    return parse_manifest(node, file=file)
 
 
 def _missing_manifest(directory: Path) -> Iterator[Problem]:

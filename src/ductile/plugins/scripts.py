@@ -83,13 +83,12 @@ def load_script(
         if program.file is not None:
             _check_file(program.file, name, directory, policy)
         fingerprint = script_fingerprint(program.argv, program.file)
-    except NotTrustedError as why:
+    except NotTrustedError as refused:
+        hint = refused.hint
+        if refused.refusal is RefusalCode.ENTRYPOINT_MISSING and name not in hint:
+            hint = f"{hint} (plugins.{name}.run)"
         return RefusedPlugin(
-            name=name,
-            directory=cwd,
-            code=why.refusal.value,
-            reason=why.reason,
-            hint=_hint_with_key(why, name),
+            name=name, directory=cwd, code=refused.refusal.value, reason=refused.reason, hint=hint
         )
     except OSError as error:
         return RefusedPlugin(
@@ -99,6 +98,9 @@ def load_script(
             reason=f"{error.filename} cannot be read: {error.strerror}",
             hint="make it a file that the user running Ductile can read",
         )
+    retry = RetryRule()
+    if settings.retry_on is not None:
+        retry = RetryRule(statuses=frozenset(() if settings.retry_on == "never" else settings.retry_on))
     output = settings.output or OutputFormat.TEXT
     speaks_protocol = output is OutputFormat.PROTOCOL
     return InstalledPlugin(
@@ -113,7 +115,7 @@ def load_script(
             argv=program.argv,
             directory=str(cwd),
             output=output,
-            retry=_retry_rule(settings),
+            retry=retry,
             done_event=None if speaks_protocol else done_event(name),
         ),
         program=program.file,
@@ -124,16 +126,6 @@ def _working_directory(settings: PluginSettings, directory: Path) -> Path:
     return directory if settings.cwd is None else resolve_path(settings.cwd, directory)
 
 
-def _retry_rule(settings: PluginSettings) -> RetryRule:
-    match settings.retry_on:
-        case None:
-            return RetryRule()
-        case "never":
-            return RetryRule(statuses=frozenset())
-        case statuses:
-            return RetryRule(statuses=frozenset(statuses))
-
-
 def _find_program(line: CommandLine, cwd: Path, directory: Path, search_path: str | None) -> _Program:
     """Return the command line with its program as a path, if it is named by one."""
     if line.by_shell:
@@ -141,16 +133,14 @@ def _find_program(line: CommandLine, cwd: Path, directory: Path, search_path: st
         return _Program(argv=line.argv, file=None if line.program is None else cwd / line.program)
     word = line.argv[0]
     if "/" in word:
-        places = [cwd / word, directory / word]
-        file = Path(
-            os.path.normpath(next((candidate for candidate in places if candidate.exists()), places[0]))
-        )
+        beside_config = directory / word
+        found_beside = not (cwd / word).exists() and beside_config.exists()
+        file = Path(os.path.normpath(beside_config if found_beside else cwd / word))
         return _Program(argv=(str(file), *line.argv[1:]), file=file)
     if shutil.which(word, path=search_path) is None:
-        beside = next(
-            (candidate for candidate in (cwd / word, directory / word) if candidate.is_file()), None
-        )
-        hint = "install it, or write its path" if beside is None else f"for {beside}, write ./{word}"
+        hint = "install it, or write its path"
+        if local := next((file for file in (cwd / word, directory / word) if file.is_file()), None):
+            hint = f"for {local}, write ./{word}"
         reason = f"no program {word} was found in PATH"
         raise NotTrustedError(RefusalCode.ENTRYPOINT_MISSING, reason, hint)
     return _Program(argv=line.argv, file=None)
@@ -166,12 +156,6 @@ def _check_file(file: Path, name: str, directory: Path, policy: TrustPolicy) -> 
     check_path_permissions(file, policy.owners)
 
 
-def _hint_with_key(why: NotTrustedError, name: str) -> str:
-    if why.refusal is RefusalCode.ENTRYPOINT_MISSING and name not in why.hint:
-        return f"{why.hint} (plugins.{name}.run)"
-    return why.hint
-
-
 def script_fingerprint(argv: Sequence[str], program: Path | None) -> str:
     """Return `blake3:<hex>` of the program's file; of the command line, if its program is not sealed."""
     if program is None:
@@ -182,8 +166,8 @@ def script_fingerprint(argv: Sequence[str], program: Path | None) -> str:
 
 
 def _manifest(name: str, program: _Program, *, emits: bool) -> Manifest:
-    shown = "a shell command" if program.file is None and program.argv[1:2] == ("-c",) else program.argv[0]
-    description = f"A script: {program.file or shown}"
+    is_shell_command = program.file is None and program.argv[1:2] == ("-c",)
+    description = f"A script: {program.file or ('a shell command' if is_shell_command else program.argv[0])}"
     event = DeclaredEvent(type=done_event(name), values=("payload.result", "payload.exit_code"))
     return Manifest(
         name=name,

@@ -13,15 +13,13 @@ _PLACES = (Path(__file__).parents[1] / "shipped_plugins", Path(__file__).parents
 
 @cache
 def shipped_root() -> Path | None:
-    """The directory of the shipped plugins; None if this installation lacks them."""
+    """Return the directory of the shipped plugins; None if this installation lacks them."""
     return next((directory for directory in _PLACES if (directory / "echo" / MANIFEST_FILE).is_file()), None)
 
 
 def shipped_names() -> tuple[str, ...]:
-    """The names of all shipped plugins, which are those of their directories."""
+    """Return the names of all shipped plugins, which are those of their directories."""
     root = shipped_root()
-    return (
-        ()
-        if root is None
-        else tuple(sorted(manifest.parent.name for manifest in root.glob(f"*/{MANIFEST_FILE}")))
-    )
+    if root is None:
+        return ()
+    return tuple(sorted(manifest.parent.name for manifest in root.glob(f"*/{MANIFEST_FILE}")))

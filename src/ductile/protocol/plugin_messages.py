@@ -28,7 +28,6 @@ EVENTLESS_COMMANDS = frozenset({"poll", "health", "init"})
 MAX_DEPTH = 200
 #: Of one execution. Sums of costs stay exact to a billionth.
 MAX_COST = 1_000_000
-_EXPECTED_COST = "a number from 0 to 1000000"
 _MAX_QUOTED = 60
 
 
@@ -301,9 +300,8 @@ def _cost(body: JsonObject) -> float | None:
     if cost is None:
         return None
     if not isinstance(cost, int | float) or isinstance(cost, bool) or not 0 <= cost <= MAX_COST:
-        raise _Violation(
-            f"`cost` is {msgspec.json.encode(cost).decode()[:_MAX_QUOTED]}; expected {_EXPECTED_COST}"
-        )
+        written = msgspec.json.encode(cost).decode()[:_MAX_QUOTED]
+        raise _Violation(f"`cost` is {written}; expected a number from 0 to {MAX_COST}")
     return float(cost)
 
 

@@ -127,17 +127,17 @@ def _missing_quotes_problem(
 
 
 def _unfinished_problem(
-    rest: str, error: yaml.MarkedYAMLError, begun: SourceLocation, noticed: SourceLocation
+    text: str, error: yaml.MarkedYAMLError, begun: SourceLocation, noticed: SourceLocation
 ) -> Problem:
-    """The parser stopped after the value it was reading began; most mistakes are at that beginning."""
-    context, opened = error.context or "", rest[:1]
+    """Return the problem of an unfinished value, at its beginning: most mistakes are there."""
+    context, opened = error.context or "", text[:1]
     if "quoted scalar" in context and opened in ("'", '"'):
         return problem_at(begun, (), f"the quote {opened} is not closed", hint=f"end the value with {opened}")
     if "flow" in context and opened in _CLOSING:
         hint = f"close it with {_CLOSING[opened]}, or quote a value that contains one of [ ] {{ }} ,"
         return problem_at(begun, (), f"the {opened} is not closed by line {noticed.line}", hint=hint)
     if "simple key" in context:
-        name = rest.strip()
+        name = text.strip()
         return problem_at(begun, (), f'there is no ":" after {name}', hint=f"write {name}: and its value")
     message = f"{error.problem or 'not valid YAML'} ({context}, in what begins on line {begun.line})"
     hint = "look at the indentation of this line, and for an open quote above it"
@@ -217,7 +217,7 @@ class _TreeBuilder:
         else:
             self._check_bounds(event, depth)
             is_list = isinstance(event, yaml.SequenceStartEvent)
-            built = self._list(event, depth) if is_list else self._map(event, depth)
+            built = self._build_list(event, depth) if is_list else self._build_map(event, depth)
         self._check_bounds(event, depth, built.height, built.size)
         if isinstance(event, yaml.NodeEvent) and not isinstance(event, yaml.AliasEvent) and event.anchor:
             self._anchors[event.anchor] = built
@@ -229,7 +229,7 @@ class _TreeBuilder:
         if size > MAX_EXPANDED_NODES:
             raise self._invalid_error(f"aliases expand to more than {MAX_EXPANDED_NODES} values", event)
 
-    def _list(self, event: yaml.Event, depth: int) -> _Built:
+    def _build_list(self, event: yaml.Event, depth: int) -> _Built:
         items: list[_Built] = []
         while not isinstance(following := next(self._events), yaml.SequenceEndEvent):
             self._path.append(len(items))
@@ -238,7 +238,7 @@ class _TreeBuilder:
         node = ListNode(items=tuple(item.node for item in items), location=self._location(event))
         return _built(node, items)
 
-    def _map(self, event: yaml.Event, depth: int) -> _Built:
+    def _build_map(self, event: yaml.Event, depth: int) -> _Built:
         inner: list[_Built] = []
         own: dict[str, tuple[ScalarNode, Node]] = {}
         merged: dict[str, tuple[ScalarNode, Node]] = {}
@@ -294,11 +294,11 @@ def _built(node: Node, inner: list[_Built]) -> _Built:
 
 
 def _location_of(mark: _Mark | None, file: str) -> SourceLocation:
-    """Parsed text always has a mark; only PyYAML's stubs allow for none."""
+    """Return the location of a mark. Parsed text always has one; only PyYAML's stubs allow for none."""
     line, column = (mark.line, mark.column) if mark is not None else (0, 0)
     return SourceLocation(file=file, line=line + 1, column=column + 1)
 
 
 def _loader() -> type[yaml.CSafeLoader | yaml.SafeLoader]:
-    """Libyaml is nine times as fast; PyYAML is built with it nearly everywhere."""
+    """Return libyaml's loader, which is nine times as fast, or else PyYAML's own."""
     return getattr(yaml, "CSafeLoader", yaml.SafeLoader)

@@ -28,7 +28,7 @@ _LEVEL_WORDS = {level: level.name.lower() for level in SignalLevel}
 _NAMES = {signal: (signal.partition(".")[0], signal.value) for signal in Signal}
 
 
-#: Fields of a job's line that say nothing on a terminal, because they have the usual value.
+#: The usual values of fields. A terminal does not get fields with these values.
 _USUAL = {"reason": "completed", "attempt": 1, "execution": 1}
 #: Digits of a job's id on a terminal, as in the tables of the command line.
 _SHORT_ID = 8
@@ -40,7 +40,7 @@ _PLAIN = "\x1b[0m"
 class LogFormat(Enum):
     JSON = auto()
     TEXT = auto()
-    #: For a person who looks on: short lines with local times.
+    #: For people: short lines with local times.
     TERMINAL = auto()
 
 
@@ -154,43 +154,45 @@ def _as_json(event: SignalEvent, at: datetime) -> bytes:
 
 
 def _as_text(event: SignalEvent, at: datetime) -> bytes:
-    about = " ".join(part for part in (event.plugin, event.job_id) if part)
-    more = " ".join(f"{name}={value}" for name, value in event.data.items())
+    subject = " ".join(part for part in (event.plugin, event.job_id) if part)
+    data = " ".join(f"{name}={value}" for name, value in event.data.items())
     parts = [
         format_timestamp(at)[:23] + "Z",
         f"{event.level.name:<5}",
         f"{event.signal.value}:",
         event.message,
     ]
-    parts += [f"[{about}]"] if about else []
-    parts += [more] if more else []
+    parts += [f"[{subject}]"] if subject else []
+    parts += [data] if data else []
     return _printable(" ".join(parts)).encode(errors="backslashreplace") + b"\n"
 
 
 def _short_text(event: SignalEvent) -> str:
-    """What happened, to which job, without what is usual. The reference describes each signal by its name."""
+    """Return the signal's name with its job and its data, without data that have the usual value.
+
+    The reference describes each signal by its name, so the usual message of a signal is left out.
+    """
     data = {
         name: value
         for name, value in event.data.items()
         if value is not None and (name not in _USUAL or value != _USUAL[name])
     }
     command, error = data.pop("command", None), data.pop("error", None)
-    about = [str(each) for each in (event.plugin, command) if each]
-    about += [event.job_id[-_SHORT_ID:]] if event.job_id else []
-    own_message = event.message != event.signal.message
-    says = error or (event.message.strip() if own_message or not (about or data) else None)
+    subject = [str(name) for name in (event.plugin, command) if name]
+    subject += [event.job_id[-_SHORT_ID:]] if event.job_id else []
+    for name, value in data.items():
+        if isinstance(value, str) and value.startswith("blake3:"):
+            data[name] = value[:_HASH_LENGTH]
+    has_own_message = event.message != event.signal.message
+    message = error or (event.message.strip() if has_own_message or not (subject or data) else None)
     parts = [
         "" if event.level is SignalLevel.INFO else event.level.name,
         event.signal.value,
-        " ".join(about),
-        " ".join(f"{name}={_short_hash(value)}" for name, value in data.items()),
-        "" if says is None else f"- {says}" if about or data else str(says),
+        " ".join(subject),
+        " ".join(f"{name}={value}" for name, value in data.items()),
+        "" if message is None else f"- {message}" if subject or data else str(message),
     ]
     return " ".join(part for part in parts if part)
-
-
-def _short_hash(value: JsonValue) -> JsonValue:
-    return value[:_HASH_LENGTH] if isinstance(value, str) and value.startswith("blake3:") else value
 
 
 def _printable(line: str) -> str:

@@ -54,7 +54,12 @@ class Metrics:
         self._step_began: OrderedDict[str, float] = OrderedDict()
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
-        # Every metric of ours, in the order of `docs/reference/metrics.md`, which is tested against it.
+        # In the order of `docs/reference/metrics.md`, which is tested against the page of metrics.
+        self._create_job_metrics()
+        self._create_server_metrics()
+
+    def _create_job_metrics(self) -> None:
+        """Create the metrics of jobs, circuit breakers and schedules."""
         counter = partial(Counter, registry=self.registry)
         gauge = partial(Gauge, registry=self.registry)
         histogram = partial(Histogram, registry=self.registry)
@@ -87,6 +92,12 @@ class Metrics:
             "Due occurrences of schedules: fired or skipped.",
             ("result",),
         )
+
+    def _create_server_metrics(self) -> None:
+        """Create the metrics of webhooks, HTTP requests, nodes, token limits and listeners."""
+        counter = partial(Counter, registry=self.registry)
+        gauge = partial(Gauge, registry=self.registry)
+        histogram = partial(Histogram, registry=self.registry)
         self._webhooks = counter(
             "ductile_webhook_requests_total", "Calls of webhooks: accepted, refused or fault.", ("result",)
         )
@@ -148,17 +159,17 @@ class Metrics:
             signals.subscribe(partial(_increment, counter), (signal,))
 
     def _on_claimed(self, event: SignalEvent) -> None:
-        waited = event.data.get("waited_ms")  # Set for a job's first claim.
-        if isinstance(waited, float):
-            self._wait.labels(event.plugin or "").observe(waited / 1000)
+        waited_ms = event.data.get("waited_ms")  # Set for a job's first claim.
+        if isinstance(waited_ms, float):
+            self._wait.labels(event.plugin or "").observe(waited_ms / 1000)
         self._begin_step(event.job_id or "", self._clock())
 
     def _on_step(self, event: SignalEvent) -> None:
-        """A step of a job ends one time and begins the next."""
+        """Observe the duration of the step that has ended, and begin the next step."""
         job_id, now = event.job_id or "", self._clock()
-        ago = event.data.get("ms_ago")  # Set for a start that is reported late.
-        if isinstance(ago, float):
-            now -= ago / 1000
+        ms_ago = event.data.get("ms_ago")  # Set for a start that is reported late.
+        if isinstance(ms_ago, float):
+            now -= ms_ago / 1000
         began = self._step_began.pop(job_id, None)
         if began is not None:
             histogram = self._spawn if event.signal is Signal.JOB_STARTED else self._run
@@ -181,12 +192,12 @@ class Metrics:
             self._listener_refused.labels(listener, reason).inc(count)
 
     def _on_request(self, event: SignalEvent) -> None:
-        """Requests without an endpoint share one label value: clients must not be able to create labels."""
+        """Count a request. Without an endpoint its label is `none`: clients must not create labels."""
         data = event.data
         endpoint, method = str(data["endpoint"] or "none"), str(data["method"] if data["endpoint"] else "any")
         self._requests_of(method, endpoint, str(data["status"])).inc()
-        if isinstance(took := data["duration_ms"], float):
-            self._latency_of(endpoint).observe(took / 1000)
+        if isinstance(duration_ms := data["duration_ms"], float):
+            self._latency_of(endpoint).observe(duration_ms / 1000)
 
     def render(
         self,
