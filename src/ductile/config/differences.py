@@ -9,15 +9,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from enum import StrEnum
-from functools import cache
 from typing import Final, TypeAlias
 
 from ductile.config.file_io import hash_bytes
 from ductile.config.read.environment import parse_environment
 from ductile.config.read.interpolate import has_reference
 from ductile.config.redaction import hidden_values, redacted_config
-from ductile.config.schema.fields import settings_under
-from ductile.config.schema.model import Config
+from ductile.config.schema.model import settings_by_path
 from ductile.config.secrets import MASK
 from ductile.core.json import JsonValue
 from ductile.errors import ConfigError
@@ -90,9 +88,9 @@ def _compare(key: str, before: _Side, after: _Side) -> Iterator[SettingDifferenc
             names_before, names_after = _positions(old), _positions(new)
         common = [name for name in names_after if name in names_before]
         if common != [name for name in names_before if name in names_after]:
-            kept = [name for name in names_before if name in names_after]
+            order_before = [name for name in names_before if name in names_after]
             yield SettingDifference(
-                key=f"{key} (order)", change=ChangeKind.CHANGED, before=[*kept], after=[*common]
+                key=f"{key} (order)", change=ChangeKind.CHANGED, before=[*order_before], after=[*common]
             )
         yield from _compare_members(key, _items(before, names_before), _items(after, names_after), "{}[{}]")
         return
@@ -174,14 +172,10 @@ def _inline(value: JsonValue) -> str:
 
 def summarise(differences: Sequence[SettingDifference], *, most: int = 3) -> str:
     """Return one line with the first keys that differ, and how many more there are."""
-    keys = list(dict.fromkeys(_short_key(difference.key) for difference in differences))
+    # Without what is below the entry of a section: a new plugin is one change, not ten.
+    keys = list(dict.fromkeys(".".join(difference.key.split(".")[:2]) for difference in differences))
     more = f" and {len(keys) - most} more" if len(keys) > most else ""
     return ", ".join(keys[:most]) + more
-
-
-def _short_key(key: str) -> str:
-    """Return a key without what is below the entry of a section: a new plugin is one thing, not ten."""
-    return ".".join(key.split(".")[:2])
 
 
 # ------------------------------------------------------------------------------------------------ files
@@ -271,16 +265,11 @@ def _is_known(path: KeyPath) -> bool:
         pattern[1] = "*"
     while pattern and pattern[-1] == "[]":
         pattern.pop()
-    known = _known_settings()
+    settings = settings_by_path()
     free = pattern[:1] in (["pipelines"], ["scopes"]) or (
-        pattern[:1] == ["plugins"] and tuple(pattern[:3]) in known
+        pattern[:1] == ["plugins"] and tuple(pattern[:3]) in settings
     )
-    return not pattern or free or tuple(pattern) in known
-
-
-@cache
-def _known_settings() -> frozenset[tuple[str, ...]]:
-    return frozenset(path for path, _ in settings_under(Config))
+    return not pattern or free or tuple(pattern) in settings
 
 
 def describe_lines(differences: Iterable[SettingDifference], *, most: int) -> list[str]:

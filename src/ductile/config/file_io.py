@@ -147,12 +147,12 @@ def _replace(path: Path, data: bytes) -> None:
         with os.fdopen(descriptor, "wb") as file:
             os.fchmod(descriptor, PRIVATE_FILE)
             with suppress(FileNotFoundError):
-                known = path.stat()
+                status = path.stat()
                 # The owner first: changing it may clear bits of the mode. If it cannot be changed, the caller
                 # gets the error: the file must not silently get another owner.
-                if (known.st_uid, known.st_gid) != (os.geteuid(), os.getegid()):
-                    os.fchown(descriptor, known.st_uid, known.st_gid)
-                os.fchmod(descriptor, known.st_mode & 0o7777)
+                if (status.st_uid, status.st_gid) != (os.geteuid(), os.getegid()):
+                    os.fchown(descriptor, status.st_uid, status.st_gid)
+                os.fchmod(descriptor, status.st_mode & 0o7777)
             file.write(data)
             file.flush()
             os.fsync(descriptor)

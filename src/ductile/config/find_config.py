@@ -57,17 +57,17 @@ def locate_config(
     system: Path = SYSTEM_DIRECTORY,
     working_directory: Path | None = None,
 ) -> FoundConfig:
-    """As `find_config`, with how the configuration was found."""
+    """Return the configuration and how it was found. Raises as `find_config` does."""
     if config_path:
         return FoundConfig(_file_at(config_path), "named by --config")
     if variable := environ.get("DUCTILE_CONFIG_DIR"):
         return FoundConfig(_file_at(variable), "named by DUCTILE_CONFIG_DIR")
-    local = _search_below(working_directory or _working_directory())
+    local = _find_local(working_directory or _working_directory())
     if isinstance(local, FoundConfig):
         return local
     unreadable: ConfigError | None = None
-    usual = (user_directory(environ), system)
-    for directory in usual:
+    standard_directories = (user_directory(environ), system)
+    for directory in standard_directories:
         try:
             if _file_type(directory / CONFIG_FILE) == stat.S_IFREG:
                 file = (directory / CONFIG_FILE).absolute()
@@ -79,15 +79,15 @@ def locate_config(
         raise unreadable
     if local:
         raise ConfigError(f"no configuration was found: {local[0]}", hint=_NAME_ONE)
-    directories = " or ".join(str(directory) for directory in usual)
+    directories = " or ".join(str(directory) for directory in standard_directories)
     raise ConfigError(
         f"there is no {CONFIG_FILE} in this directory, ./demo, ./conf, {directories}",
         hint=f"write one with `ductile init DIR`, or {_NAME_ONE}",
     )
 
 
-def _search_below(here: Path | None) -> FoundConfig | tuple[str, ...]:
-    """Return the configuration of the working directory, else why those that are there are passed over."""
+def _find_local(here: Path | None) -> FoundConfig | tuple[str, ...]:
+    """Return the configuration in or below the working directory, else why each candidate is passed over."""
     faults: list[str] = []
     if here is None:
         return ()
@@ -115,8 +115,8 @@ def config_directories(
         return (path.parent if path.is_file() or path.name == CONFIG_FILE else path,)
     here = _working_directory()
     local = [] if here is None else [Path(os.path.normpath(here / name)) for name in LOCAL_DIRECTORIES]
-    known = [directory for directory in local if _fault_of_local(directory / CONFIG_FILE) is None]
-    return *known, user_directory(environ), system
+    usable = [directory for directory in local if _fault_of_local(directory / CONFIG_FILE) is None]
+    return *usable, user_directory(environ), system
 
 
 def user_directory(environ: Mapping[str, str]) -> Path:
@@ -146,40 +146,36 @@ def _working_directory() -> Path | None:
 
 
 def _fault_of_local(file: Path) -> str | None:
-    """Why a file is not taken without being named; "" if it does not exist, None if it is taken.
+    """Return why a file is used only if it is named; "" if it does not exist, None if it is used.
 
-    Whoever can write to it, or put files beside it, decides what runs with the rights of this user.
+    A user who can write to it, or put files beside it, decides what runs with the rights of this user.
     """
-    shown = Path(os.path.relpath(file)) if file.is_absolute() else file
+    local = Path(os.path.relpath(file)) if file.is_absolute() else file
     try:
-        found, around = file.lstat(), file.parent.lstat()
+        file_status, directory_status = file.lstat(), file.parent.lstat()
     except OSError:
         return ""
-    if stat.S_ISLNK(found.st_mode) or not stat.S_ISDIR(around.st_mode):
-        return f"{shown} is reached through a symbolic link, and is used only if it is named"
-    if not stat.S_ISREG(found.st_mode):
-        return f"{shown} is not a file"
-    for path, status in ((shown, found), (shown.parent, around)):
+    if stat.S_ISLNK(file_status.st_mode) or not stat.S_ISDIR(directory_status.st_mode):
+        return f"{local} is reached through a symbolic link, and is used only if it is named"
+    if not stat.S_ISREG(file_status.st_mode):
+        return f"{local} is not a file"
+    for path, status in ((local, file_status), (local.parent, directory_status)):
         if status.st_uid not in (0, os.geteuid()):
-            return f"{shown} is not used without being named: {path} belongs to user {status.st_uid}"
-        if _others_can_write(status):
+            return f"{local} is not used without being named: {path} belongs to user {status.st_uid}"
+        # A group with the number of the user is taken for a private one.
+        shared_group = 0 if status.st_gid == status.st_uid else stat.S_IWGRP
+        if status.st_mode & (stat.S_IWOTH | shared_group):
             return (
-                f"{shown} is not used without being named: others can write to {path} (`chmod go-w {path}`)"
+                f"{local} is not used without being named: others can write to {path} (`chmod go-w {path}`)"
             )
     try:
         with file.open("rb") as opened:
             content = opened.read(_MAX_SEARCHED)
     except OSError as error:
-        return f"{shown} cannot be read: {error.strerror}"
+        return f"{local} cannot be read: {error.strerror}"
     if not has_our_keys(content) and not os.path.lexists(file.parent / CHECKSUMS_FILE):
-        return f"{shown} looks like the configuration of another program: it has hardly a section of Ductile"
+        return f"{local} looks like the configuration of another program: it has hardly a section of Ductile"
     return None
-
-
-def _others_can_write(status: os.stat_result) -> bool:
-    """Whether a user but the owner can. A group with the number of the user is taken for a private one."""
-    private = status.st_gid == status.st_uid
-    return bool(status.st_mode & (stat.S_IWOTH if private else stat.S_IWOTH | stat.S_IWGRP))
 
 
 def _file_at(config_path: str | Path) -> Path:

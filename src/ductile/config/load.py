@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Callable, Collection, Mapping
 from enum import Enum, auto
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from types import MappingProxyType
 
@@ -39,11 +39,11 @@ from ductile.config.timezones import system_timezone
 from ductile.config.validate.access import validate_api_has_token
 from ductile.config.validate.pipelines import find_unquoted
 from ductile.config.validate.report import ValidationReport
-from ductile.config.validate.rules import missing_plugins, report_missing_plugins, validate_config
+from ductile.config.validate.rules import report_missing_plugins, validate_config
 from ductile.core.json import JsonValue
 from ductile.errors import ConfigError, Problem
 from ductile.protocol.yaml_tree import MapNode, SourceLocation, location_of
-from ductile.struct import Value, hide_in_repr
+from ductile.struct import Value, hide_in_repr, replace
 
 DEFAULT_PLUGIN_ROOT = "./plugins"
 
@@ -133,59 +133,30 @@ def load_config(
     there are errors, to tell a missing plugin from a wrong name. It gets the roots and `allow_symlinks`;
     discovery is above this package.
     """
-    if seal is SealMode.VERIFY:
-        refuse_interrupted_change(path.absolute().parent)
-    sources = load_config_files(path.absolute(), overlay)
-    directory = sources.directory
+    path, verify = path.absolute(), seal is SealMode.VERIFY
+    directory = path.parent
+    if verify:
+        refuse_interrupted_change(directory)
+    sources = load_config_files(path, overlay)
     environment = load_environment_files(sources.root, directory, overlay)
-    checksums = read_checksums(directory) if seal is SealMode.VERIFY else None
-    files = _sealed_files(sources, environment)
-    violations = find_file_violations(files, checksums) if seal is SealMode.VERIFY else ()
+    files = _hash_files(sources, environment)
+    checksums = read_checksums(directory) if verify else None
+    violations = find_file_violations(files, checksums) if verify else ()
     check_changes(violations, directory, Tier.HIGH, refuse=True)
 
-    variables = {**environment.variables, **environ}
-    root, unset = interpolate(sources.root, variables, environment.unread)
-    report = ValidationReport(root=root if isinstance(root, MapNode) else sources.root)
-    unquoted = find_unquoted(report.root)
-    report.errors += (*environment.problems, *unset, *unquoted)
-    config, invalid = decode(report.root)
-    # A value whose variable is not set needs no second problem about its type.
-    known = {problem.key for problem in (*unset, *unquoted)}
-    report.errors += (problem for problem in invalid if problem.key not in known)
-    complete = not report.errors  # otherwise the plugin roots may be among the values that cannot be read
-
-    @cache
-    def installed() -> Collection[str]:
-        if list_plugins is None or not complete:
-            return {plugin.uses or name for name, plugin in config.plugins.items()}
-        return list_plugins(_plugin_roots(config, directory), config.service.allow_symlinks)
-
-    report.missing_plugins = lambda: missing_plugins(config, installed())
-    validate_config(config, report, complete=complete)
-    # Errors at a reference that lacks its quotes, or around it, follow from that.
-    keys = {problem.key or "" for problem in unquoted}
-    affected_keys = keys | {re.sub(r"(\.[^.]*|\[\d+\])$", "", key) for key in keys}
-    report.errors = [error for error in report.errors if error in unquoted or error.key not in affected_keys]
+    config, report = _decode_and_validate(sources, environment, environ, list_plugins)
     scope_files, scope_links = load_scope_files(config, directory, report, overlay)
     validate_api_has_token(config, {file.token: file.scopes for file in scope_files}, report)
     _check_symlinks((*sources.links, *environment.links, *scope_links), config, report)
     if report.errors:
-        report_missing_plugins(config, installed(), report)
+        report_missing_plugins(config, report)
         count = len(report.errors)
         summary = "a problem" if count == 1 else f"{count} problems"
         raise ConfigError(f"the configuration has {summary}", problems=tuple(report.errors))
 
     scopes = tuple(sealed_file(directory, file.path, file.data, Tier.HIGH) for file in scope_files)
-    if seal is SealMode.VERIFY:
-        check_changes(find_file_violations(scopes, checksums), directory, Tier.HIGH, refuse=True)
-        strict = config.service.strict_mode or (checksums is not None and checksums.strict)
-        changes = check_changes(violations, directory, Tier.OPERATIONAL, refuse=strict)
-        if checksums is None:  # one warning instead of one for each file
-            message, hint = "the configuration has never been sealed", "run `ductile apply`"
-            changes = (Problem(message=message, file=str(directory), hint=hint),)
-        report.warnings += changes
-    return LoadedConfig(
-        path=path.absolute(),
+    loaded = LoadedConfig(
+        path=path,
         model=config,
         machine=machine or inspect_machine(environ),
         files=tuple({file.name: file for file in (*files, *scopes)}.values()),
@@ -195,6 +166,42 @@ def load_config(
         warnings=tuple(report.warnings),
         tree=report.root,
     )
+    if not verify:
+        return loaded
+    check_changes(find_file_violations(scopes, checksums), directory, Tier.HIGH, refuse=True)
+    changes = check_changes(violations, directory, Tier.OPERATIONAL, refuse=loaded.strict)
+    if checksums is None:  # one warning instead of one for each file
+        message, hint = "the configuration has never been sealed", "run `ductile apply`"
+        changes = (Problem(message=message, file=str(directory), hint=hint),)
+    return replace(loaded, warnings=(*loaded.warnings, *changes))
+
+
+def _decode_and_validate(
+    sources: ConfigFiles,
+    environment: EnvironmentFiles,
+    environ: Mapping[str, str],
+    list_plugins: Callable[[tuple[Path, ...], bool], Collection[str]] | None,
+) -> tuple[Config, ValidationReport]:
+    """Return the model and its problems. The model must not be used if there are errors."""
+    variables = {**environment.variables, **environ}
+    root, unset = interpolate(sources.root, variables, environment.unread)
+    report = ValidationReport(root=root if isinstance(root, MapNode) else sources.root)
+    unquoted = find_unquoted(report.root)
+    config, invalid = decode(report.root)
+    # A value whose variable is not set needs no second problem about its type.
+    reported = {problem.key for problem in (*unset, *unquoted)}
+    invalid = tuple(problem for problem in invalid if problem.key not in reported)
+    report.errors += (*environment.problems, *unset, *unquoted, *invalid)
+    complete = not report.errors  # otherwise the plugin roots may be among the values that cannot be read
+    if complete and list_plugins is not None:
+        roots = _plugin_roots(config, sources.directory)
+        report.installed_plugins = cache(partial(list_plugins, roots, config.service.allow_symlinks))
+    validate_config(config, report, complete=complete)
+    # Errors at a reference that lacks its quotes, or around it, follow from that.
+    keys = {problem.key or "" for problem in unquoted}
+    affected_keys = keys | {re.sub(r"(\.[^.]*|\[\d+\])$", "", key) for key in keys}
+    report.errors = [error for error in report.errors if error in unquoted or error.key not in affected_keys]
+    return config, report
 
 
 def _plugin_roots(config: Config, directory: Path) -> tuple[Path, ...]:
@@ -202,7 +209,8 @@ def _plugin_roots(config: Config, directory: Path) -> tuple[Path, ...]:
     return tuple(resolve_path(root, directory) for root in named)
 
 
-def _sealed_files(sources: ConfigFiles, environment: EnvironmentFiles) -> tuple[FileHash, ...]:
+def _hash_files(sources: ConfigFiles, environment: EnvironmentFiles) -> tuple[FileHash, ...]:
+    """Return the hash and tier of each configuration file and environment file."""
     granting = access_variables(sources.root)
     files = [(file.path, file.data, config_tier(file.path.name, file.tree)) for file in sources.files]
     files += [(file.path, file.data, environment_tier(file.names, granting)) for file in environment.files]

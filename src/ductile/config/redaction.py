@@ -7,12 +7,11 @@ or which the model types as a secret, is masked.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cache
 
 from ductile.config.file_io import hash_bytes
 from ductile.config.read.interpolate import without_defaults
-from ductile.config.schema.fields import Scalar, SettingType, settings_under
-from ductile.config.schema.model import Config
+from ductile.config.schema.fields import Scalar, SettingType
+from ductile.config.schema.model import settings_by_path
 from ductile.config.secrets import MASK, has_secret_url, looks_secret, mask_urls
 from ductile.core.json import JsonValue
 from ductile.protocol.yaml_tree import KeyPath, ListNode, MapNode, Node, ScalarNode, scalar_value, walk
@@ -67,8 +66,8 @@ def hidden_values(node: Node, path: KeyPath = (), *, secret: bool = False) -> Js
         case ListNode(items=items):
             return [hidden_values(item, (*path, index), secret=secret) for index, item in enumerate(items)]
         case ScalarNode():
-            shown = redacted_config(node, path, secret=secret)
-            if node.written is None and shown == scalar_value(node):
+            redacted = redacted_config(node, path, secret=secret)
+            if node.written is None and redacted == scalar_value(node):
                 return None
             return hash_bytes(node.text.encode())
 
@@ -109,7 +108,8 @@ def _is_secret(path: KeyPath) -> bool:
     pattern = tuple("[]" if isinstance(part, int) else part for part in path)
     if path[:1] == ("plugins",) and len(path) > 1:
         pattern = ("plugins", "*", *pattern[2:])
-    if pattern in _secret_settings():
+    setting = settings_by_path().get(pattern)
+    if setting is not None and setting.type == Scalar(type=SettingType.SECRET):
         return True
     # Where the model does not name the keys: below a config, a payload, a step.
     match path:
@@ -122,9 +122,3 @@ def _is_secret(path: KeyPath) -> bool:
             return any(looks_secret(part) for part in free if isinstance(part, str))
         case _:
             return False
-
-
-@cache
-def _secret_settings() -> frozenset[tuple[str, ...]]:
-    settings = settings_under(Config)
-    return frozenset(path for path, key in settings if key.type == Scalar(type=SettingType.SECRET))

@@ -100,13 +100,14 @@ def check_changes(
     violations = [violation for violation in violations if violation.tier is tier]
     problems = [violation.as_problem(directory) for violation in violations if not violation.is_plugin]
     for changed, text in ((True, "have changed since they were sealed"), (False, "are not sealed")):
-        alike = [other for other in violations if other.is_plugin and other.changed is changed]
-        if len(alike) > 1:
-            names = ", ".join(other.name.removeprefix(_PLUGIN) for other in alike)
-            message = f"{len(alike)} plugins {text}: {names}"
+        plugins = [violation for violation in violations if violation.is_plugin]
+        plugins = [violation for violation in plugins if violation.changed is changed]
+        if len(plugins) > 1:
+            names = ", ".join(violation.name.removeprefix(_PLUGIN) for violation in plugins)
+            message = f"{len(plugins)} plugins {text}: {names}"
             problems.append(Problem(message=message, file=str(directory / CHECKSUMS_FILE), hint=AUTHORISE))
         else:
-            problems += [other.as_problem(directory) for other in alike]
+            problems += [violation.as_problem(directory) for violation in plugins]
     if problems and refuse:
         message = "the configuration is not what was sealed"
         raise IntegrityError(message, hint=AUTHORISE, problems=tuple(problems))
@@ -139,10 +140,10 @@ def environment_tier(names: frozenset[str], granting: frozenset[str]) -> Tier:
 
 def find_file_violations(present: Iterable[FileHash], sealed: Checksums | None) -> tuple[SealViolation, ...]:
     """Return a violation for every loaded file whose hash is not the sealed one."""
-    known = sealed.files if sealed else {}
+    entries = sealed.files if sealed else {}
     violations = []
     for file in present:
-        entry = known.get(file.name)
+        entry = entries.get(file.name)
         if entry is None or file.hash not in (entry.hash, entry.pending):
             tier = _higher_tier(entry.tier, file.tier) if entry else file.tier
             sealed_hash = entry.hash if entry else None
@@ -154,11 +155,11 @@ def find_file_violations(present: Iterable[FileHash], sealed: Checksums | None) 
 
 def find_plugin_violations(present: Mapping[str, str], sealed: Checksums | None) -> tuple[SealViolation, ...]:
     """Return a violation, always of the operational tier, for every plugin with another fingerprint."""
-    known, pending = (sealed.plugins, sealed.pending_plugins) if sealed else ({}, {})
+    fingerprints, pending = (sealed.plugins, sealed.pending_plugins) if sealed else ({}, {})
     return tuple(
-        SealViolation(name=f"{_PLUGIN}{name}", changed=name in known, tier=Tier.OPERATIONAL)
+        SealViolation(name=f"{_PLUGIN}{name}", changed=name in fingerprints, tier=Tier.OPERATIONAL)
         for name, fingerprint in present.items()
-        if fingerprint not in (known.get(name), pending.get(name))
+        if fingerprint not in (fingerprints.get(name), pending.get(name))
     )
 
 
@@ -198,7 +199,20 @@ def encode_checksums(checksums: Checksums) -> bytes:
 
 def decode_checksums(data: bytes | str) -> Checksums:
     """Return checksums from their JSON. Raises ValueError, KeyError, TypeError or AttributeError."""
-    return _parse(json.loads(data))
+    content = json.loads(data)
+    if content["version"] != _VERSION or not isinstance(content["strict"], bool):
+        raise ValueError
+    files, plugins, pending = content["files"], content["plugins"], content.get("pending_plugins", {})
+    if not (isinstance(files, dict) and isinstance(plugins, dict) and isinstance(pending, dict)):
+        raise TypeError
+    entries = (
+        FileHash(name=name, hash=str(entry["hash"]), tier=Tier(entry["tier"]), pending=entry.get("pending"))
+        for name, entry in files.items()
+    )
+    fingerprints = {name: str(fingerprint) for name, fingerprint in plugins.items()}
+    checksums = build_checksums(entries, fingerprints, strict=content["strict"])
+    pending = MappingProxyType({name: str(fingerprint) for name, fingerprint in pending.items()})
+    return replace(checksums, pending_plugins=pending)
 
 
 def write_checksums(
@@ -259,8 +273,8 @@ def write_sealed(
     sealed, entry = verify_sealed(directory, path)
     sealed = sealed.with_files(
         *(
-            replace(each, tier=_higher_tier(each.tier, tiers.get(name, each.tier)))
-            for name, each in sealed.files.items()
+            replace(file, tier=_higher_tier(file.tier, tiers.get(name, file.tier)))
+            for name, file in sealed.files.items()
         )
     )
     name = entry.name
@@ -304,29 +318,9 @@ def remove_sealed(directory: Path, path: Path) -> None:
     sealed = read_checksums(directory)
     name = relative_name(directory, path)
     if sealed is not None and name in sealed.files:
-        left = {known: entry for known, entry in sealed.files.items() if known != name}
-        write_checksums(directory, replace(sealed, files=MappingProxyType(left)))
+        remaining = {other: entry for other, entry in sealed.files.items() if other != name}
+        write_checksums(directory, replace(sealed, files=MappingProxyType(remaining)))
 
 
-def _higher_tier(one: Tier, other: Tier) -> Tier:
-    return Tier.HIGH if Tier.HIGH in (one, other) else Tier.OPERATIONAL
-
-
-def _parse(content: dict[str, object]) -> Checksums:
-    if content["version"] != _VERSION or not isinstance(content["strict"], bool):
-        raise ValueError
-    files, plugins = content["files"], content["plugins"]
-    if not isinstance(files, dict) or not isinstance(plugins, dict):
-        raise TypeError
-    entries = (
-        FileHash(name=name, hash=str(entry["hash"]), tier=Tier(entry["tier"]), pending=entry.get("pending"))
-        for name, entry in files.items()
-    )
-    fingerprints = {name: str(fingerprint) for name, fingerprint in plugins.items()}
-    pending = content.get("pending_plugins", {})
-    if not isinstance(pending, dict):
-        raise TypeError
-    read = build_checksums(entries, fingerprints, strict=content["strict"])
-    return replace(
-        read, pending_plugins=MappingProxyType({name: str(reason) for name, reason in pending.items()})
-    )
+def _higher_tier(first: Tier, second: Tier) -> Tier:
+    return Tier.HIGH if Tier.HIGH in (first, second) else Tier.OPERATIONAL

@@ -82,6 +82,8 @@ class RefusedPlugin(Value):
 
 
 class Discovery(Value):
+    """The plugins on disk, by their own names."""
+
     installed: Mapping[str, InstalledPlugin] = field(default_factory=lambda: MappingProxyType({}))
     refused: Mapping[str, RefusedPlugin] = field(default_factory=lambda: MappingProxyType({}))
     #: The scripts of the configuration by their configured name; `ductile.plugins.scripts` adds them.
@@ -93,14 +95,14 @@ class Discovery(Value):
     warnings: tuple[Problem, ...] = ()
 
     def found(self, plugin: PluginInstance) -> InstalledPlugin | RefusedPlugin | None:
-        """The installed plugin or the script of a configured name; None if there is none."""
+        """Return the plugin or script of a configured name, installed or refused; None if there is none."""
         if plugin.is_script:
             return self.scripts.get(plugin.name)
         return self.installed.get(plugin.uses) or self.refused.get(plugin.uses)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Every plugin that was found, refused and shipped ones included."""
+        """The names of all plugins on disk, also of the refused and the shipped ones."""
         return tuple(dict.fromkeys((*self.installed, *self.refused, *self.shipped)))
 
 
@@ -177,7 +179,7 @@ class SqliteLocation(Value):
 
 class PostgresLocation(Value):
     url: Secret
-    #: As that of a SQLite file, on this machine.
+    #: The directory of the control socket, the lock and the files of plugins, on this machine.
     directory: Path = Path("data")
 
     @property
@@ -224,6 +226,8 @@ WebhookTarget: TypeAlias = PluginTarget | PipelineTarget | PublishTarget
 
 
 class WebhookEndpoint(Value):
+    """An address that receives webhooks, with its secret and the form of its signatures."""
+
     name: str
     path: str
     target: WebhookTarget
@@ -235,6 +239,8 @@ class WebhookEndpoint(Value):
 
 @hide_in_repr("redacted", "hidden")
 class Snapshot(Value):
+    """A compiled configuration. `available` are installed plugins that it does not use."""
+
     directory: Path
     service: ServiceSettings
     timezone: str

@@ -6,7 +6,7 @@ A missing or refused plugin is not an error; the snapshot carries the reason.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
@@ -21,7 +21,6 @@ from ductile.config.schema.model import (
     ApiAuthSettings,
     StateSettings,
     TokenLimitSettings,
-    TokenSettings,
     WebhookEndpointSettings,
     WebhookPreset,
 )
@@ -140,11 +139,17 @@ def _check_plugin_seals(loaded: LoadedConfig, plugins: Mapping[str, PluginInstan
     # A configuration that was never sealed has a warning already.
     if loaded.seal is not SealMode.VERIFY or (loaded.checksums is None and not loaded.strict):
         return ()
-    present = {
-        plugin.uses: plugin.installed.fingerprint
-        for plugin in plugins.values()
-        if plugin.installed and _is_compared(plugin.installed, loaded)
-    }
+    sealed = {} if loaded.checksums is None else loaded.checksums.plugins
+    present = {}
+    for instance in plugins.values():
+        if (plugin := instance.installed) is None:
+            continue
+        # The fingerprint of a shipped plugin changes with the program. It is compared only if the plugin
+        # replaces an own plugin that was sealed. A shipped one itself is sealed only if `plugin_roots` named
+        # its directory for an earlier version of Ductile.
+        replaces_sealed = plugin.name in sealed and plugin.root not in loaded.plugin_roots
+        if replaces_sealed if plugin.shipped else plugin.sealed:
+            present[plugin.name] = plugin.fingerprint
     violations = find_plugin_violations(present, loaded.checksums)
     return check_changes(violations, loaded.directory, Tier.OPERATIONAL, refuse=loaded.strict)
 
@@ -152,8 +157,7 @@ def _check_plugin_seals(loaded: LoadedConfig, plugins: Mapping[str, PluginInstan
 def _compile_tokens(loaded: LoadedConfig) -> tuple[AccessToken, ...]:
     """Return the access tokens. Entries without scopes do not open the API."""
     config = loaded.model
-    granted = {file.token: file.scopes for file in loaded.scope_files}
-    inline = (
+    tokens = [
         AccessToken(
             name=token.name_in_use,
             digest=token.token.digest(),
@@ -162,33 +166,26 @@ def _compile_tokens(loaded: LoadedConfig) -> tuple[AccessToken, ...]:
         )
         for token in config.api.auth.tokens
         if token.scopes
-    )
-    referenced = (
-        token
-        for entry in config.tokens
-        if granted.get(entry.name)
-        for token in _access_tokens(entry, granted[entry.name])
-    )
-    return (*inline, *referenced)
+    ]
+    granted = {file.token: file.scopes for file in loaded.scope_files}
+    for entry in config.tokens:
+        if not (scopes := granted.get(entry.name)):
+            continue
+        token = AccessToken(
+            name=entry.name, digest=entry.key.digest(), scopes=scopes, limits=_token_limits(entry.limits)
+        )
+        tokens.append(token)
+        if entry.previous_key is not None:  # the key before a rotation counts until it expires
+            digest = entry.previous_key.digest()
+            tokens.append(replace(token, digest=digest, expires_at=entry.previous_expires_at))
+    return tuple(tokens)
 
 
 def _locate_state(state: StateSettings, directory: Path) -> StateLocation:
     if state.url is not None:
-        own = resolve_path(state.directory or DEFAULT_STATE_DIRECTORY, directory)
-        return PostgresLocation(url=state.url, directory=own)
+        local = resolve_path(state.directory or DEFAULT_STATE_DIRECTORY, directory)
+        return PostgresLocation(url=state.url, directory=local)
     return SqliteLocation(path=resolve_path(state.path or DEFAULT_STATE_PATH, directory))
-
-
-def _is_compared(plugin: InstalledPlugin, loaded: LoadedConfig) -> bool:
-    """Whether the fingerprint has to be the sealed one.
-
-    That of a shipped plugin changes with the program, unless it replaces an own plugin that was sealed. A
-    shipped one is sealed only if `plugin_roots` named its directory for an earlier version of Ductile.
-    """
-    if not plugin.shipped:
-        return plugin.sealed
-    sealed = {} if loaded.checksums is None else loaded.checksums.plugins
-    return plugin.name in sealed and plugin.root not in loaded.plugin_roots
 
 
 def _sealed_plugins(plugins: Mapping[str, PluginInstance], discovery: Discovery) -> dict[str, str]:
@@ -212,25 +209,11 @@ def _failure_receiver(
     return FailureReceiver(plugin=plugin, command=command, accepts=plugins[plugin].enabled)
 
 
-def _access_tokens(entry: TokenSettings, scopes: tuple[str, ...]) -> Iterator[AccessToken]:
-    """The current secret of an entry, and the one before it, which counts until it expires."""
-    limits = _token_limits(entry.limits)
-    yield AccessToken(name=entry.name, digest=entry.key.digest(), scopes=scopes, limits=limits)
-    if entry.previous_key is not None:
-        yield AccessToken(
-            name=entry.name,
-            digest=entry.previous_key.digest(),
-            scopes=scopes,
-            expires_at=entry.previous_expires_at,
-            limits=limits,
-        )
-
-
 def _token_limits(settings: TokenLimitSettings | None) -> TokenLimits | None:
     if settings is None:
         return None
-    targets = {target_of(name, ""): own for name, own in settings.plugins.items()}
-    targets |= {target_of(RUN_PLUGIN, name): own for name, own in settings.pipelines.items()}
+    targets = {target_of(name, ""): limits for name, limits in settings.plugins.items()}
+    targets |= {target_of(RUN_PLUGIN, name): limits for name, limits in settings.pipelines.items()}
     return TokenLimits(
         jobs_per_hour=settings.jobs_per_hour,
         jobs_per_day=settings.jobs_per_day,
@@ -238,9 +221,9 @@ def _token_limits(settings: TokenLimitSettings | None) -> TokenLimits | None:
         cost_per_day=settings.cost_per_day,
         targets={
             target: JobLimits(
-                jobs_per_hour=own.jobs_per_hour, jobs_per_day=own.jobs_per_day, running=own.running
+                jobs_per_hour=limits.jobs_per_hour, jobs_per_day=limits.jobs_per_day, running=limits.running
             )
-            for target, own in targets.items()
+            for target, limits in targets.items()
         },
     )
 
@@ -276,14 +259,14 @@ def compile_endpoint(endpoint: WebhookEndpointSettings, secrets: Mapping[str, Se
 
 def signature_scheme(endpoint: WebhookEndpointSettings) -> SignatureScheme:
     """Return the preset's scheme, or GitHub's without a preset, with the headers that the endpoint names."""
-    known = GITHUB if endpoint.preset is None else _PRESETS[endpoint.preset]
+    preset = GITHUB if endpoint.preset is None else _PRESETS[endpoint.preset]
     delivery = endpoint.delivery_header
     if delivery is None and endpoint.preset is not None:
-        delivery = known.delivery_header
+        delivery = preset.delivery_header
     return SignatureScheme(
-        form=known.form,
-        header=(endpoint.signature_header or known.header).lower(),
+        form=preset.form,
+        header=(endpoint.signature_header or preset.header).lower(),
         delivery_header=None if delivery is None else delivery.lower(),
-        delivery_field=known.delivery_field,
-        known_by_content=endpoint.preset is not None and known.known_by_content,
+        delivery_field=preset.delivery_field,
+        known_by_content=endpoint.preset is not None and preset.known_by_content,
     )

@@ -137,10 +137,10 @@ class _Compiler:
         elif step.call is not None:
             called = self._written[step.call]
             first = self.sequence(called.steps, prefix=f"{path}/", after=following)
-            own = compile_condition(called.condition)
-            if condition is not None and own is not None:  # the step's `if` and the pipeline's must hold
-                own = AllOf((condition, own))
-            self.nodes[path] = replace(placeholder, first=first, call=step.call, condition=own or condition)
+            both = inner = compile_condition(called.condition)
+            if condition is not None and inner is not None:  # the step's `if` and the pipeline's must hold
+                both = AllOf((condition, inner))
+            self.nodes[path] = replace(placeholder, first=first, call=step.call, condition=both or condition)
         else:
             first = self.sequence(step.steps or (), prefix=f"{path}/", after=following)
             self.nodes[path] = replace(placeholder, first=first)

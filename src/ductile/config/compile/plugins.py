@@ -13,6 +13,7 @@ from ductile.config.snapshot import (
     Discovery,
     InstalledPlugin,
     PluginInstance,
+    RefusedPlugin,
     Schedule,
     UnavailableReason,
 )
@@ -33,17 +34,21 @@ def compile_plugin(
     name: str, settings: PluginSettings, discovery: Discovery, *, max_workers: int, timezone: str
 ) -> PluginInstance:
     uses = settings.uses or name
-    refused, installed = _find_installed(name, uses, settings, discovery)
+    available = _find_installed(name, uses, settings, discovery)
+    installed = available if isinstance(available, InstalledPlugin) else None
     concurrency_safe = installed is None or installed.manifest.concurrency_safe
     cap = settings.parallelism or (None if concurrency_safe else 1)
     preload = (*(installed.manifest.preload if installed else ()), *settings.preload)
+    retry = compile_retry(settings.retry, max_attempts=settings.max_attempts)
+    if settings.retry_on == "never":  # one attempt, also if the daemon dies while it runs
+        retry = replace(retry, max_attempts=1)
     return PluginInstance(
         name=name,
         uses=uses,
         is_script=settings.run is not None,
         enabled=settings.enabled,
         installed=installed,
-        refused=refused,
+        refused=None if isinstance(available, InstalledPlugin) else available,
         config=settings.config,
         config_hash=_config_hash(settings, installed),
         env=settings.env,
@@ -53,7 +58,7 @@ def compile_plugin(
         max_outstanding_polls=settings.max_outstanding_polls,
         timeouts=settings.timeouts,
         timeout=settings.timeout,
-        retry=_never_retried(compile_retry(settings.retry, max_attempts=settings.max_attempts), settings),
+        retry=retry,
         breaker=BreakerPolicy(
             threshold=settings.circuit_breaker.threshold, reset_after=settings.circuit_breaker.reset_after
         ),
@@ -68,17 +73,26 @@ def compile_plugin(
 
 def _find_installed(
     name: str, uses: str, settings: PluginSettings, discovery: Discovery
-) -> tuple[UnavailableReason | None, InstalledPlugin | None]:
+) -> InstalledPlugin | UnavailableReason:
     """Return the plugin or script that may run, or why there is none."""
-    if settings.run is None:
-        refused = _refusal(name, uses, settings, discovery)
-        return refused, discovery.installed[uses] if refused is None else None
-    script = discovery.scripts.get(name)
-    if isinstance(script, InstalledPlugin):
-        return None, script
-    if script is None:  # the scripts were not looked at
-        return UnavailableReason(code="not_installed", reason="its program was not looked for"), None
-    return UnavailableReason(code=script.code, reason=script.reason, hint=script.hint), None
+    plugin = discovery.installed.get(uses) or discovery.refused.get(uses)
+    if settings.run is not None:
+        plugin = discovery.scripts.get(name)
+        if plugin is None:
+            return UnavailableReason(code="not_installed", reason="its program was not looked for")
+    if plugin is None:
+        reason, hint = not_installed_message(uses, discovery.names)
+        return UnavailableReason(code="not_installed", reason=reason, hint=hint)
+    if isinstance(plugin, RefusedPlugin):
+        return UnavailableReason(code=plugin.code, reason=plugin.reason, hint=plugin.hint)
+    required = plugin.manifest.required_config
+    if missing := [key for key in required if key not in settings.config.names()]:
+        return UnavailableReason(
+            code="missing_config",
+            reason=f"its configuration lacks {', '.join(missing)}",
+            hint=f"run `ductile config set plugins.{name}.config.{missing[0]} VALUE --apply`",
+        )
+    return plugin
 
 
 def _config_hash(settings: PluginSettings, installed: InstalledPlugin | None) -> str:
@@ -88,31 +102,6 @@ def _config_hash(settings: PluginSettings, installed: InstalledPlugin | None) ->
         run: JsonValue = [*script.argv]
         content = {"run": run, "cwd": script.directory, "output": script.output, "config": content}
     return hash_bytes(json.dumps(content, sort_keys=True).encode())
-
-
-def _never_retried(policy: RetryPolicy, settings: PluginSettings) -> RetryPolicy:
-    """With `retry_on: never` there is one attempt, also if the daemon dies while it runs."""
-    return replace(policy, max_attempts=1) if settings.retry_on == "never" else policy
-
-
-def _refusal(
-    name: str, uses: str, settings: PluginSettings, discovery: Discovery
-) -> UnavailableReason | None:
-    if uses in discovery.installed:
-        required = discovery.installed[uses].manifest.required_config
-        missing = [key for key in required if key not in settings.config.names()]
-        if not missing:
-            return None
-        return UnavailableReason(
-            code="missing_config",
-            reason=f"its configuration lacks {', '.join(missing)}",
-            hint=f"run `ductile config set plugins.{name}.config.{missing[0]} VALUE --apply`",
-        )
-    if uses in discovery.refused:
-        refused = discovery.refused[uses]
-        return UnavailableReason(code=refused.code, reason=refused.reason, hint=refused.hint)
-    reason, hint = not_installed_message(uses, discovery.names)
-    return UnavailableReason(code="not_installed", reason=reason, hint=hint)
 
 
 def compile_state_webhook(settings: PluginSettings | PipelineSettings) -> StateSubscription | None:
@@ -137,8 +126,20 @@ def compile_retry(
 
 def compile_schedule(settings: ScheduleSettings, timezone: str) -> Schedule:
     window, zone = settings.preferred_window, settings.timezone or timezone
+    trigger: Trigger
+    if settings.every is not None:
+        trigger = Every(interval=settings.every)
+    elif settings.cron is not None:
+        trigger = Cron(times=CronTable(expression=parse_cron(settings.cron), timezone=zone))
+    elif settings.at is not None:
+        trigger = At(instant=settings.at)
+    elif settings.after is not None:
+        trigger = After(delay=settings.after)
+    else:
+        message = "a schedule without a trigger passed validation"
+        raise AssertionError(message)
     rule = ScheduleRule(
-        trigger=_trigger(settings, zone),
+        trigger=trigger,
         timezone=zone,
         jitter=settings.jitter or timedelta(),
         only_between=settings.only_between,
@@ -148,20 +149,6 @@ def compile_schedule(settings: ScheduleSettings, timezone: str) -> Schedule:
         if_running=settings.if_running,
     )
     return Schedule(id=settings.id, command=settings.command, rule=rule, payload=settings.payload)
-
-
-def _trigger(settings: ScheduleSettings, timezone: str) -> Trigger:
-    """Return the one trigger; validation has ensured that there is exactly one."""
-    if settings.every is not None:
-        return Every(interval=settings.every)
-    if settings.cron is not None:
-        return Cron(times=CronTable(expression=parse_cron(settings.cron), timezone=timezone))
-    if settings.at is not None:
-        return At(instant=settings.at)
-    if settings.after is not None:
-        return After(delay=settings.after)
-    message = "a schedule without a trigger passed validation"
-    raise AssertionError(message)
 
 
 def plugin_policy(plugin: PluginInstance) -> PluginPolicy:

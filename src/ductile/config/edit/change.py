@@ -161,8 +161,8 @@ def _key_of_model(root: MapNode, path: KeyPath) -> SettingKey:
             case _:
                 parent = node_at(root, here[:-1])
                 names = [node.text for node, _ in parent.entries] if isinstance(parent, MapNode) else []
-                beside = f"{format_path(here[:-1])} has {', '.join(names)}" if names else None
-                hint = did_you_mean(str(part), names) or beside
+                existing = f"{format_path(here[:-1])} has {', '.join(names)}" if names else None
+                hint = did_you_mean(str(part), names) or existing
                 raise NotFoundError(f"nothing is set at {format_path(path)}", hint=hint)
     if key is None:
         raise NotFoundError(f"nothing is set at {format_path(path)}")
@@ -188,20 +188,30 @@ def plan_edit(config_file: Path, key: str, value: str, environ: Mapping[str, str
     """
     # The files as written are enough to find the key, so that an invalid value can be corrected.
     sources = load_config_files(config_file)
-    wanted = to_plain(parse_yaml(value, file=f"the value of {key}"))
+    new_value = to_plain(parse_yaml(value, file=f"the value of {key}"))
     path = resolve_indexes(sources.root, parse_key(key.removesuffix(APPEND)))
     if key.endswith(APPEND):
         file, local = find_list_end(sources.root, path, config_file)
-        known = node_at(sources.root, path)
-        path = (*path, len(known.items) if isinstance(known, ListNode) else 0)
+        existing = node_at(sources.root, path)
+        path = (*path, len(existing.items) if isinstance(existing, ListNode) else 0)
         before = file.read_bytes()
-        after = with_entry(before, local, wanted, file)
+        after = with_entry(before, local, new_value, file)
     else:
         file, local = find_definition(sources.root, path, config_file)
         before = file.read_bytes()
-        after = with_value(before, local, wanted, file)
+        after = with_value(before, local, new_value, file)
     changed = load_config(config_file, environ, seal=SealMode.IGNORE, overlay={file: after})
-    _refuse_without_effect(load_config_files(config_file, {file: after}).root, path, wanted, file)
+    # If another file overrides the key or adds to it, `get` would not return the value.
+    result = load_config_files(config_file, {file: after}).root
+    node = node_at(result, path)
+    if node is None or to_plain(node) != new_value:
+        location = location_of(result, path)
+        overriding = "another file" if location.file == str(file) else location.file
+        raise ConfigError(
+            f"{format_path(path)} would not have this value if it were set in {file}: "
+            f"{overriding} adds to it or replaces it",
+            hint="set the single keys or entries, or edit the files by hand",
+        )
     # Secrets are masked by their position; other values are redacted as in `config show`.
     diff = mask_urls(without_defaults(masked_diff(file, before, after)))
     return PlannedEdit(
@@ -224,10 +234,10 @@ def plan_removal(config_file: Path, key: str, environ: Mapping[str, str]) -> Pla
     before = file.read_bytes()
     after = without_value(before, local, file)
     changed = load_config(config_file, environ, seal=SealMode.IGNORE, overlay={file: after})
-    left = load_config_files(config_file, {file: after}).root
-    if not isinstance(path[-1], int) and node_at(left, path) is not None:
+    result = load_config_files(config_file, {file: after}).root
+    if not isinstance(path[-1], int) and node_at(result, path) is not None:
         raise ConfigError(
-            f"{format_path(path)} would still be set by {location_of(left, path).file}",
+            f"{format_path(path)} would still be set by {location_of(result, path).file}",
             hint="remove it there first, or edit the files by hand",
         )
     diff = mask_urls(without_defaults(masked_diff(file, before, after)))
@@ -257,20 +267,6 @@ def apply_edit(edit: PlannedEdit, *, renew: bool = False) -> None:
         write_sealed(edit.loaded.directory, edit.path, edit.after, strict=strict, tiers=edit.loaded.tiers)
     else:
         write_atomically(edit.path, edit.after)
-
-
-def _refuse_without_effect(root: MapNode, path: KeyPath, wanted: JsonValue, file: Path) -> None:
-    """Raise ConfigError if another file overrides the key or adds to it: `get` would not return the value."""
-    node = node_at(root, path)
-    if node is not None and to_plain(node) == wanted:
-        return
-    location = location_of(root, path)
-    elsewhere = "another file" if location.file == str(file) else location.file
-    raise ConfigError(
-        f"{format_path(path)} would not have this value if it were set in {file}: "
-        f"{elsewhere} adds to it or replaces it",
-        hint="set the single keys or entries, or edit the files by hand",
-    )
 
 
 def find_list_end(

@@ -17,8 +17,6 @@ from ductile.errors import ConfigError, NotFoundError, UsageError
 from ductile.protocol.yaml_tree import KeyPath, MapNode, format_path, location_of, node_at, to_plain
 from ductile.struct import Value, field
 
-_BY_HAND = "Edit the files by hand."
-
 
 class ConfigEdits(Value):
     """What to change. Indexes of lists are those before the change."""
@@ -47,12 +45,13 @@ def edit_files(config_file: Path, edits: ConfigEdits) -> dict[Path, bytes]:
     for name, scopes in edits.token_scopes.items():
         editor.set_scopes(name, tuple(scopes))
     # The last entry of a list first, so that the others keep their indexes.
-    for path in sorted((editor.path_of(key) for key in edits.unset), key=_order, reverse=True):
+    for path in sorted((editor.path_of(key) for key in edits.unset), key=_written_order, reverse=True):
         editor.unset(path)
     return editor.contents
 
 
-def _order(path: KeyPath) -> list[tuple[int, str]]:
+def _written_order(path: KeyPath) -> list[tuple[int, str]]:
+    """Return a sort key that compares positions as numbers and keys as text."""
     return [(part, "") if isinstance(part, int) else (0, part) for part in path]
 
 
@@ -81,17 +80,17 @@ class _Editor:
             file, local = find_list_end(self._root, path, self._config_file, self.contents)
             self._replace(file, with_entry(read_overlaid(file, self.contents), local, value, file))
         else:
-            self._put(*self._place_of(path), value)
-            self._refuse_without_effect(path, value)
-
-    def _place_of(self, path: KeyPath) -> tuple[Path, KeyPath]:
-        """The file for a key and its path there: for a new key, the file of the entry that it is part of."""
-        *parents, last = path
-        is_part = len(parents) > 1 and isinstance(node_at(self._root, tuple(parents)), MapNode)
-        if node_at(self._root, path) is not None or not is_part:
-            return find_definition(self._root, path, self._config_file, self.contents)
-        file, local = find_definition(self._root, tuple(parents), self._config_file, self.contents)
-        return file, (*local, last)
+            parent = path[:-1]
+            is_part = len(parent) > 1 and isinstance(node_at(self._root, parent), MapNode)
+            if node_at(self._root, path) is None and is_part:  # a new key goes to the entry it is part of
+                file, local = find_definition(self._root, parent, self._config_file, self.contents)
+                local = (*local, path[-1])
+            else:
+                file, local = find_definition(self._root, path, self._config_file, self.contents)
+            self._put(file, local, value)
+            node = node_at(self._root, path)
+            if node is None or to_plain(node) != value:
+                self._raise_overridden(path)
 
     def unset(self, path: KeyPath) -> None:
         file, local = find_definition(self._root, path, self._config_file, self.contents)
@@ -112,7 +111,9 @@ class _Editor:
             return
         shared = [other.name for other in rows if other is not row and other.scopes_file == row.scopes_file]
         if shared:
-            raise ConfigError(f"{row.scopes_file} has the scopes of {shared[0]} as well", hint=_BY_HAND)
+            raise ConfigError(
+                f"{row.scopes_file} has the scopes of {shared[0]} as well", hint="Edit the files by hand."
+            )
         content = scope_file(scopes)
         self.contents[resolve_path(row.scopes_file or "", self._config_file.parent)] = content
         self._put(file, (*row.path, "scopes_hash"), hash_bytes(content))
@@ -120,11 +121,6 @@ class _Editor:
     def _put(self, file: Path, path: KeyPath, value: JsonValue) -> None:
         """Set a value at a place in one file."""
         self._replace(file, with_value(read_overlaid(file, self.contents), path, value, file))
-
-    def _refuse_without_effect(self, path: KeyPath, wanted: JsonValue) -> None:
-        node = node_at(self._root, path)
-        if node is None or to_plain(node) != wanted:
-            self._raise_overridden(path)
 
     def _raise_overridden(self, path: KeyPath) -> None:
         raise ConfigError(

@@ -70,10 +70,10 @@ def with_entry(before: bytes, path: KeyPath, entry: JsonValue, file: Path) -> by
                 if isinstance(part, str) and tree.get(part) is None:
                     tree[part] = {}
                 tree = tree[part]
-            known = tree[last] if isinstance(last, int) else tree.get(last)
-            if known is None:
-                tree[last] = known = []
-            known.append(deepcopy(entry))
+            entries = tree[last] if isinstance(last, int) else tree.get(last)
+            if entries is None:
+                tree[last] = entries = []
+            entries.append(deepcopy(entry))
         except (AttributeError, TypeError, IndexError, KeyError):  # the path leads through or to text
             raise NotFoundError(f"nothing can be added at {format_path(path)}") from None
 
@@ -127,14 +127,14 @@ def _without_lines(text: str, tree: Node, path: KeyPath) -> Iterator[str]:
     margin = _indent(lines[start.line - 1])
     while end > start.line and _is_margin(lines[end - 1], margin):
         end -= 1
-    left = [*lines[: start.line - 1], *lines[end:]]
-    yield "".join(left)
+    remaining = [*lines[: start.line - 1], *lines[end:]]
+    yield "".join(remaining)
     parent = node_at(tree, path[:-1])
     heading = location_of(tree, path[:-1]).line - 1
-    if path[:-1] and heading < start.line - 1 and (match := _HEADING.fullmatch(left[heading])):
+    if path[:-1] and heading < start.line - 1 and (match := _HEADING.fullmatch(remaining[heading])):
         empty = " []" if isinstance(parent, ListNode) else " {}"
-        left[heading] = f"{match[1]}{empty}{match[2]}"
-        yield "".join(left)
+        remaining[heading] = f"{match[1]}{empty}{match[2]}"
+        yield "".join(remaining)
 
 
 def _is_margin(line: str, indent: int) -> bool:
@@ -217,8 +217,8 @@ def _shift(tree: Node, changed: Node | None, path: KeyPath) -> int:
         return 0
     for length in range(len(path) - 1, 0, -1):
         match node_at(tree, path[:length]), node_at(changed, path[:length]):
-            case MapNode(entries=((own, _), *_)), MapNode(entries=((emitted, _), *_)):
-                return own.location.column - emitted.location.column
+            case MapNode(entries=((key, _), *_)), MapNode(entries=((emitted, _), *_)):
+                return key.location.column - emitted.location.column
             case None, _:
                 continue
             case _:
@@ -237,11 +237,11 @@ def replace_scalar(before: str, after: str, path: KeyPath) -> str | None:
     written = _LINE.findall(after)[new.line][new.start : new.end]
     lines: list[str] = _LINE.findall(before)
     line = lines[old.line]
-    rest = line[old.end :]
-    if comment := _COMMENT.match(rest):  # a comment keeps its column if there is room
+    tail = line[old.end :]
+    if comment := _COMMENT.match(tail):  # a comment keeps its column if there is room
         room = len(comment[0]) - (len(written) - (old.end - old.start))
-        rest = " " * max(1, room) + rest[comment.end() :]
-    lines[old.line] = line[: old.start] + written + rest
+        tail = " " * max(1, room) + tail[comment.end() :]
+    lines[old.line] = line[: old.start] + written + tail
     return "".join(lines)
 
 
@@ -251,54 +251,48 @@ def merge_lines(before: str, unchanged: str, after: str, *, shift: int = 0) -> s
     ruamel indents alike throughout, people may not: added lines are moved to the right by `shift`, others to
     the indentation of the line they replace.
     """
-    own: list[str] = _LINE.findall(before)
-    emitted, wanted = _BREAK.split(unchanged)[:-1], _BREAK.split(after)[:-1]
-    starts = _align(own, emitted)
+    original: list[str] = _LINE.findall(before)
+    emitted, changed = _BREAK.split(unchanged)[:-1], _BREAK.split(after)[:-1]
+    starts = _align(original, emitted)
     merged: list[str] = []
     done = 0
-    for kind, start, end, new_start, new_end in _opcodes(emitted, wanted):
+    for kind, start, end, new_start, new_end in _opcodes(emitted, changed):
         if kind == "equal":
             continue
         first, last = starts[start], starts[end] if end > start else starts[start]
-        moved = shift if kind == "insert" else _indent(own[first]) - _indent(emitted[start])
-        lines = [" " * max(0, _indent(line) + moved) + line.lstrip(" ") for line in wanted[new_start:new_end]]
+        moved = shift if kind == "insert" else _indent(original[first]) - _indent(emitted[start])
+        lines = [
+            " " * max(0, _indent(line) + moved) + line.lstrip(" ") for line in changed[new_start:new_end]
+        ]
         if kind == "insert" and all(lines):
-            first = last = _before_margin(own, first, _indent(lines[0]), least=done)
-        merged += own[done:first]
+            # Empty lines before the entry, and comments that are indented less, belong to what follows;
+            # ruamel adds after them.
+            while first > done and _is_margin(original[first - 1], _indent(lines[0]) - 1):
+                first -= 1
+            last = first
+        merged += original[done:first]
         merged += lines
         done = max(done, last)
     # New lines end as the first line of the text does.
     match = _BREAK.search(before)
     line_break = match[0] if match else "\n"
     ended = (line if _BREAK.search(line) else line + line_break for line in merged)
-    return "".join((*ended, *own[done:]))
-
-
-def _before_margin(own: Sequence[str], index: int, indent: int, *, least: int) -> int:
-    """Return where an entry with this indent goes that was to be added at `index`.
-
-    Empty lines before it, and comments that are indented less, belong to what follows; ruamel adds after
-    them.
-    """
-    found = index
-    while found > least and _is_margin(own[found - 1], indent - 1):
-        found -= 1
-    return found
+    return "".join((*ended, *original[done:]))
 
 
 def _indent(line: str) -> int:
     return len(line) - len(line.lstrip(" "))
 
 
-def _align(own: Sequence[str], emitted: Sequence[str]) -> list[int]:
-    """Return, for each emitted line and for their end, the index of the own line that it corresponds to.
+def _align(original: Sequence[str], emitted: Sequence[str]) -> list[int]:
+    """Return, for each emitted line and for their end, the index of the corresponding original line.
 
     The two differ mostly in blanks; without them nearly every line finds its counterpart.
     """
-    own, emitted = (["".join(line.split()) for line in lines] for lines in (own, emitted))
+    original, emitted = (["".join(line.split()) for line in lines] for lines in (original, emitted))
     starts = [0] * (len(emitted) + 1)
-    starts[-1] = len(own)
-    for _, start, end, emitted_start, emitted_end in _opcodes(own, emitted):
+    starts[-1] = len(original)
+    for _, start, end, emitted_start, emitted_end in _opcodes(original, emitted):
         same = end - start == emitted_end - emitted_start
         for index in range(emitted_start, emitted_end):
             starts[index] = start + (index - emitted_start) if same else start

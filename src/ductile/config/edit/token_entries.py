@@ -55,7 +55,7 @@ class TokenRow(Value):
 
 
 def list_tokens(config_path: str | None, environ: Mapping[str, str]) -> tuple[TokenRow, ...]:
-    """Every token and secret, in the order of the files, without its value."""
+    """Return every token and secret, in the order of the files, without its value."""
     return list_rows(load_config_files(find_config(config_path, environ)))
 
 
@@ -87,7 +87,7 @@ def _token_row(entry: MapNode, path: KeyPath, directory: Path) -> TokenRow:
         scopes_file=scopes_file,
         inline=inline,
         previous_variable=None if inline else _referenced_variable(entry.get("previous_key")),
-        previous_expires_at=None if inline else _instant(entry.get("previous_expires_at")),
+        previous_expires_at=None if inline else _parse_instant(entry.get("previous_expires_at")),
     )
 
 
@@ -100,13 +100,13 @@ def _text(node: Node | None) -> str | None:
 
 
 def _referenced_variable(node: Node | None) -> str | None:
-    """The variable that a value refers to; None for a value in the file itself."""
+    """Return the variable that a value refers to; None for a value in the file itself."""
     reference = _REFERENCE.fullmatch((_text(node) or "").strip())
     return reference["name"] if reference else None
 
 
-def _instant(node: Node | None) -> datetime | None:
-    """The instant that is written; None if it is not one, which `config check` reports."""
+def _parse_instant(node: Node | None) -> datetime | None:
+    """Return the instant that is written; None if it is not one, which `config check` reports."""
     try:
         instant = datetime.fromisoformat(_text(node) or "")
     except ValueError:
@@ -115,7 +115,7 @@ def _instant(node: Node | None) -> datetime | None:
 
 
 def _read_scopes(path: Path) -> tuple[str, ...]:
-    """The scopes of a scope file; none if it cannot be read, which `config check` reports."""
+    """Return the scopes of a scope file; none if it cannot be read, which `config check` reports."""
     try:
         scopes = json.loads(read_regular_file(path))["scopes"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
@@ -124,7 +124,7 @@ def _read_scopes(path: Path) -> tuple[str, ...]:
 
 
 def find_token(sources: ConfigFiles, name: str) -> TokenRow:
-    """The entry that can be changed. Raises `NotFoundError`; `ConflictError` for `api.auth.tokens`."""
+    """Return an entry that can be changed. Raises NotFoundError, ConflictError for `api.auth.tokens`."""
     row = find_row(list_rows(sources), name)
     if row.inline:
         raise ConflictError(
@@ -134,7 +134,7 @@ def find_token(sources: ConfigFiles, name: str) -> TokenRow:
 
 
 def find_row(rows: tuple[TokenRow, ...], name: str) -> TokenRow:
-    """The entry of this name. Raises `NotFoundError`."""
+    """Return the entry of this name. Raises NotFoundError."""
     entry = next((row for row in rows if row.name == name), None)
     if entry is None:
         raise NotFoundError(

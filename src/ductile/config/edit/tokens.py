@@ -11,7 +11,7 @@ import json
 import os
 import re
 import stat
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from datetime import datetime, timedelta
 from itertools import count
@@ -94,7 +94,7 @@ def create_token(
 ) -> CreatedToken:
     """Create a token, or without scopes a secret. The whole configuration is checked with it first.
 
-    UsageError for an unusable name, value or scope; ConflictError if the name is taken.
+    Raises UsageError for an unusable name, value or scope, ConflictError if the name is taken.
     """
     config_file = find_config(config_path, environ)
     if not NAME.fullmatch(name):
@@ -125,7 +125,7 @@ def create_token(
 def _check_new(
     sources: ConfigFiles, name: str, scopes: tuple[str, ...], variable: str, environ: Mapping[str, str]
 ) -> None:
-    """ConflictError for a name or variable that is taken; UsageError for a misspelt scope."""
+    """Raise ConflictError for a name or variable that is taken, UsageError for a misspelt scope."""
     if any(row.name == name for row in list_rows(sources)):
         raise ConflictError(f"there already is a token {name}", hint=f"ductile token revoke {name}")
     # A line of an env file without a reference was left by a crash, and is replaced.
@@ -141,14 +141,14 @@ def _check_new(
 
 
 def scope_file(scopes: tuple[str, ...]) -> bytes:
-    """The content of a scope file."""
+    """Return the content of a scope file."""
     return json.dumps({"scopes": list(scopes)}, indent=2).encode() + b"\n"
 
 
 def _plan_files(
     config_file: Path, sources: ConfigFiles, name: str, scopes: tuple[str, ...], variable: str, secret: str
 ) -> dict[Path, bytes]:
-    """The new content of files, in the order in which they are written."""
+    """Return the new content of files, in the order in which they are written."""
     directory, config = config_file.parent, config_file.read_bytes()
     entry: JsonObject = {"name": name, "key": f"${{{variable}}}"}
     files: dict[Path, bytes] = {}
@@ -159,9 +159,9 @@ def _plan_files(
     env_file, config = _env_file(config_file, sources, config)
     files[env_file] = _with_variable(env_file, variable, secret)
     # New tokens go to `tokens.yaml`, or else to the first file that has tokens.
-    named = [file.path for file in sources.files if file.path.name == TOKENS_FILE]
-    others = [file.path for file in sources.files if file.tree.get("tokens") is not None]
-    tokens_file = next(iter((*named, *others)), None)
+    named_so = [file.path for file in sources.files if file.path.name == TOKENS_FILE]
+    with_tokens = [file.path for file in sources.files if file.tree.get("tokens") is not None]
+    tokens_file = next(iter((*named_so, *with_tokens)), None)
     if tokens_file is None:
         tokens_file = _new_file(directory / TOKENS_FILE, f"add it to `include` in {CONFIG_FILE}")
         config = with_entry(config, ("include",), TOKENS_FILE, config_file)
@@ -176,7 +176,7 @@ def _plan_files(
 
 
 def _usable_secret(value: str | None) -> str:
-    """The value that was given, or a new one. UsageError for one that cannot be sent or written."""
+    """Return the value, or a new one without it. Raises UsageError if it cannot be sent or written."""
     secret = generate_token() if value is None else value.strip()
     if not secret or not secret.isprintable():
         raise UsageError("the secret has to be one line of printable text")
@@ -188,7 +188,7 @@ def _variable_of(name: str) -> str:
 
 
 def _env_file(config_file: Path, sources: ConfigFiles, config: bytes) -> tuple[Path, bytes]:
-    """The env file for a new value, and `config.yaml`, which names it if it is a new file."""
+    """Return the env file for a new value, and the content of `config.yaml`, which names a new file."""
     env_files = load_environment_files(sources.root, sources.directory).files
     if env_files:
         return env_files[0].path, config
@@ -229,9 +229,9 @@ def rotate_token(
 ) -> RotatedToken:
     """Give a token a new secret. The old one stays valid for `keep_old`; not at all if that is zero.
 
-    The new value gets a variable of its own. So a crash before the entry is written leaves the old secret in
-    force, and never both without one: the entry is the only place that decides.
-    NotFoundError for an unknown name; ConflictError for an entry that cannot be rotated.
+    The new value gets a variable of its own, and the entry decides which one counts: after a crash before the
+    entry is written, the old secret is still in force.
+    Raises NotFoundError for an unknown name, ConflictError for an entry that cannot be rotated.
     """
     config_file = find_config(config_path, environ)
     secret = _usable_secret(value)
@@ -250,7 +250,7 @@ def rotate_token(
         files[file] = _rotated_entry(files.get(file, file.read_bytes()), row, variable, expires_at)
         loaded = _check_result(config_file, environ, files)
         replaced = {row.previous_variable} if expires_at else {row.previous_variable, row.variable}
-        cleaned = _without_unused(sources, files[env_file], replaced)
+        cleaned = _without_unused(files[env_file], replaced, sources)
         if not dry_run:
             _write(sources, files, loaded.tiers)
             if cleaned != files[env_file]:
@@ -282,7 +282,7 @@ def _check_rotation(row: TokenRow) -> None:
 
 
 def _free_variable(sources: ConfigFiles, name: str, environ: Mapping[str, str]) -> str:
-    """The first of `DUCTILE_NAME_TOKEN`, `DUCTILE_NAME_TOKEN_2`, ... that nothing refers to."""
+    """Return the first of `DUCTILE_NAME_TOKEN`, `DUCTILE_NAME_TOKEN_2`, ... that nothing refers to."""
     base = _variable_of(name)
     names = (base if number == 1 else f"{base}_{number}" for number in count(1))
     return next(
@@ -293,7 +293,7 @@ def _free_variable(sources: ConfigFiles, name: str, environ: Mapping[str, str]) 
 
 
 def _rotated_entry(data: bytes, row: TokenRow, variable: str, expires_at: datetime | None) -> bytes:
-    """The file with the new key in the entry. The old one becomes the previous key, or goes."""
+    """Return the file with the new key in the entry. The old one becomes the previous key or is removed."""
     file = Path(row.file)
     data = with_value(data, (*row.path, "key"), f"${{{variable}}}", file)
     if expires_at is not None:
@@ -306,14 +306,6 @@ def _rotated_entry(data: bytes, row: TokenRow, variable: str, expires_at: dateti
     return data
 
 
-def _without_unused(sources: ConfigFiles, env_data: bytes, variables: set[str | None]) -> bytes:
-    """The env file without those of an entry's variables that nothing else refers to."""
-    for variable in variables:
-        if variable is not None and count_references(sources, variable) == 1:
-            env_data = _line_of(variable).sub(b"", env_data)
-    return env_data
-
-
 # --------------------------------------------------------------------------------------------- revoke
 
 
@@ -322,7 +314,7 @@ def revoke_token(
 ) -> RevokedToken:
     """Remove a token: its entry, its value and its scopes.
 
-    NotFoundError for an unknown name; ConfigError if the configuration needs the token.
+    Raises NotFoundError for an unknown name, ConfigError if the configuration needs the token.
     """
     config_file = find_config(config_path, environ)
     with lock_config_directory(config_file.parent):
@@ -332,40 +324,21 @@ def revoke_token(
         file = Path(row.file)
         files = {file: without_entry(file.read_bytes(), row.path, file)}
         loaded = _check_result(config_file, environ, files)
-        files |= _without_variable(sources, row, others)
-        scopes = _unshared_scopes_file(sources.directory, row, others)
+        unshared = {*row.variables}.difference(*(other.variables for other in others))
+        for env_file in load_environment_files(sources.root, sources.directory).files:
+            data = _without_unused(env_file.data, unshared, sources)
+            if data != env_file.data:
+                files[env_file.path] = data
+        scopes = None  # the scope file, if only this token uses it and it is in the config directory
+        if row.scopes_file is not None and all(other.scopes_file != row.scopes_file for other in others):
+            path = (sources.directory / row.scopes_file).absolute()
+            scopes = path if path.is_relative_to(sources.directory) else None
         if not dry_run:
             _write(sources, files, loaded.tiers)
             if scopes is not None:
                 remove_sealed(config_file.parent, scopes)
     changed = [*files, *([scopes] if scopes is not None else [])]
     return RevokedToken(name=name, files=_names(config_file.parent, changed), written=not dry_run)
-
-
-def _without_variable(sources: ConfigFiles, row: TokenRow, others: list[TokenRow]) -> dict[Path, bytes]:
-    """The env files without the token's values, unless something else refers to them."""
-    shared = {variable for other in others for variable in other.variables}
-    gone = [
-        variable
-        for variable in row.variables
-        if variable not in shared and count_references(sources, variable) == 1
-    ]
-    changed = {}
-    for file in load_environment_files(sources.root, sources.directory).files:
-        data = file.data
-        for variable in gone:
-            data = _line_of(variable).sub(b"", data)
-        if data != file.data:
-            changed[file.path] = data
-    return changed
-
-
-def _unshared_scopes_file(directory: Path, row: TokenRow, others: list[TokenRow]) -> Path | None:
-    """The scope file of a token, if no other token uses it and it is in the configuration's directory."""
-    if row.scopes_file is None or any(other.scopes_file == row.scopes_file for other in others):
-        return None
-    path = (directory / row.scopes_file).absolute()
-    return path if path.is_relative_to(directory) else None
 
 
 # --------------------------------------------------------------------------------------------- shared
@@ -375,8 +348,16 @@ def _line_of(variable: str) -> re.Pattern[bytes]:
     return re.compile(rb"^[ \t]*(?:export[ \t]+)?%s[ \t]*=.*\n?" % variable.encode(), re.MULTILINE)
 
 
+def _without_unused(env_data: bytes, variables: Collection[str | None], sources: ConfigFiles) -> bytes:
+    """Return an env file without those of a token's variables that nothing but the token refers to."""
+    for variable in variables:
+        if variable is not None and count_references(sources, variable) == 1:
+            env_data = _line_of(variable).sub(b"", env_data)
+    return env_data
+
+
 def _check_result(config_file: Path, environ: Mapping[str, str], files: Mapping[Path, bytes]) -> LoadedConfig:
-    """The configuration with these files. ConfigError, before anything is written, if it cannot be used."""
+    """Load the configuration with these files. Raises ConfigError if it cannot be used."""
     try:
         return load_config(config_file, environ, seal=SealMode.IGNORE, overlay=files)
     except ConfigError as error:

@@ -1,4 +1,4 @@
-"""Compare two sets of files by their hashes: what differs, key by key and line by line, without secrets."""
+"""Compares two sets of files by their hashes: what differs, key by key and line by line, without secrets."""
 
 from __future__ import annotations
 
@@ -21,18 +21,29 @@ _NOT_KEPT = "an earlier content of it is not kept, so the changed keys are not k
 def hashes_on_disk(directory: Path, names: Mapping[str, str]) -> dict[str, str]:
     """Return the present hashes of files, without those that do not exist. Raises OSError."""
     present = {name: present_hash(directory, name) for name in names}
-    return {name: known for name, known in present.items() if known is not None}
+    return {name: content_hash for name, content_hash in present.items() if content_hash is not None}
 
 
 def compare_file_sets(
     directory: Path, before: Mapping[str, str], after: Mapping[str, str]
 ) -> tuple[FileDifference, ...]:
     """Compare two sets of files, each as hashes by name. Contents are the kept ones, or those on disk."""
-    return tuple(
-        _compare(directory, name, before.get(name), after.get(name))
-        for name in sorted({*before, *after})
-        if before.get(name) != after.get(name)
-    )
+    differences = []
+    for name in sorted({*before, *after}):
+        old_hash, new_hash = before.get(name), after.get(name)
+        if old_hash == new_hash:
+            continue
+        old = None if old_hash is None else _content(directory, name, old_hash)
+        new = None if new_hash is None else _content(directory, name, new_hash)
+        if (old_hash is None or old is not None) and (new_hash is None or new is not None):
+            differences.append(compare_contents(name, old, new))
+            continue
+        change = ChangeKind.CHANGED
+        if old_hash is None or new_hash is None:
+            change = ChangeKind.ADDED if old_hash is None else ChangeKind.REMOVED
+        note = _NOT_KEPT if is_kept(name) else ENVIRONMENT_NOTE
+        differences.append(FileDifference(name=name, change=change, note=note))
+    return tuple(differences)
 
 
 def changed_lines(directory: Path, name: str, before: str | None, after: str | None) -> str | None:
@@ -49,17 +60,6 @@ def changed_lines(directory: Path, name: str, before: str | None, after: str | N
         return mask_urls(without_defaults(masked_diff(Path(name), old, new)))
     except (ConfigError, ValueError):  # it cannot be parsed, so secrets in it cannot be found
         return None
-
-
-def _compare(directory: Path, name: str, before: str | None, after: str | None) -> FileDifference:
-    old = None if before is None else _content(directory, name, before)
-    new = None if after is None else _content(directory, name, after)
-    if (before is not None and old is None) or (after is not None and new is None):
-        change = ChangeKind.CHANGED
-        if before is None or after is None:
-            change = ChangeKind.ADDED if before is None else ChangeKind.REMOVED
-        return FileDifference(name=name, change=change, note=_NOT_KEPT if is_kept(name) else ENVIRONMENT_NOTE)
-    return compare_contents(name, old, new)
 
 
 def _content(directory: Path, name: str, content_hash: str | None) -> bytes | None:

@@ -1,4 +1,4 @@
-"""Replace several files of a configuration and seal the result, as one step that a crash does not tear apart.
+"""Replaces several files of a configuration and seals the result as one step, also across a crash.
 
 Before the first file is replaced, a journal in `.ductile/change.json` names every file with its old and its
 new hash, and copies of both contents are kept. While it exists, the configuration is not loaded and no other
@@ -88,7 +88,7 @@ class SealDifference(Value):
     sealed: Mapping[str, str] = field(default_factory=dict)
 
     def unsealed_besides(self, change: PlannedChange) -> tuple[str, ...]:
-        """The files and plugins that had unsealed changes before this one, which it would seal as well."""
+        """Return the files and plugins that had unsealed changes before this one, which it would seal too."""
         names = [
             file.name
             for file in self.files
@@ -139,9 +139,9 @@ def compare_with_seal(change: PlannedChange) -> SealDifference:
     names = [name for name, file in now.files.items() if sealed.files.get(name) != file]
     names += [name for name in sealed.files if name not in now.files]
     hashes = {name: file.hash for name, file in sealed.files.items()}
-    gone = {name: None for name in names if name not in now.files}
+    removed = {name: None for name in names if name not in now.files}
     differences = tuple(
-        compare_with_kept(directory, name, hashes.get(name), {**gone, **change.contents}) for name in names
+        compare_with_kept(directory, name, hashes.get(name), {**removed, **change.contents}) for name in names
     )
     differences += tuple(
         compare_contents(name, read_regular_file(directory / name), None)
@@ -188,8 +188,7 @@ def write_change(change: PlannedChange, *, command: str, author: str | None = No
             seal_before=_read_seal(directory),
             seal_after=encode_checksums(change.checksums).decode(),
         )
-        make_private_directory(journal_path(directory).parent)
-        write_atomically(journal_path(directory), json.dumps(_to_json(journal)).encode())
+        _write_journal(directory, journal)
         _complete(directory, journal)
         return unsealed_id
 
@@ -222,9 +221,11 @@ def undo_change(directory: Path) -> tuple[FileReplacement, ...]:
 
 
 def _refuse_changed(change: PlannedChange) -> None:
+    """Raise ConflictError if a file or the seal is not as it was when the change was planned."""
     directory = change.directory
     expected = {name: file.hash for name, file in change.checksums.files.items()} | dict(change.before)
-    changed = next((name for name, known in expected.items() if present_hash(directory, name) != known), None)
+    present = ((name, present_hash(directory, name)) for name in expected)
+    changed = next((name for name, content_hash in present if content_hash != expected[name]), None)
     if changed is None and seal_hash(directory) != change.sealed_before:
         changed = CHECKSUMS_FILE
     if changed is not None:
@@ -233,9 +234,9 @@ def _refuse_changed(change: PlannedChange) -> None:
 
 
 def _keep_contents(change: PlannedChange) -> str | None:
-    """Keep the old and the new contents.
+    """Keep copies of the old and the new contents.
 
-    If the present files have changes that were never sealed, they are recorded and their id is returned:
+    If the present files have changes that were never sealed, records them too and returns their id, so that
     nothing is lost.
     """
     directory = change.directory
@@ -248,8 +249,9 @@ def _keep_contents(change: PlannedChange) -> str | None:
     sealed = {} if text is None else {name: file.hash for name, file in decode_checksums(text).files.items()}
     # A file that is removed may have no entry in the seal.
     names = dict.fromkeys((*sealed, *change.contents))
-    present = {name: known for name in names if (known := present_hash(directory, name)) is not None}
-    if any(sealed.get(name) != known for name, known in present.items() if is_kept(name)):
+    hashes = {name: present_hash(directory, name) for name in names}
+    present = {name: content_hash for name, content_hash in hashes.items() if content_hash is not None}
+    if any(sealed.get(name) != present[name] for name in present if is_kept(name)):
         for name in present:
             if is_kept(name):
                 keep_file(directory, read_regular_file(directory / name))
@@ -279,8 +281,12 @@ def _replace_files(directory: Path, replacements: tuple[FileReplacement, ...]) -
                 f"{replacement.name} was changed after the change of several files was interrupted",
                 hint=f"Restore {replacement.name}, then repeat the command.",
             )
-        after = replacement.after
-        content = None if after is None else _require_kept(directory, replacement.name, after)
+        content = None
+        if replacement.after is not None and (content := read_kept(directory, replacement.after)) is None:
+            raise IntegrityError(
+                f"the copy of {replacement.name} is missing or damaged",
+                hint=f"Restore {replacement.name} from a backup, then try again.",
+            )
         writes.append((replacement.name, content))
     for name, data in writes:
         if data is None:
@@ -290,15 +296,6 @@ def _replace_files(directory: Path, replacements: tuple[FileReplacement, ...]) -
             write_atomically(directory / name, data)
 
 
-def _require_kept(directory: Path, name: str, content_hash: str) -> bytes:
-    data = read_kept(directory, content_hash)
-    if data is None:
-        raise IntegrityError(
-            f"the copy of {name} is missing or damaged", hint=f"Restore {name} from a backup, then try again."
-        )
-    return data
-
-
 def _read_seal(directory: Path) -> str | None:
     try:
         return read_regular_file(directory / CHECKSUMS_FILE).decode()
@@ -306,8 +303,8 @@ def _read_seal(directory: Path) -> str | None:
         return None
 
 
-def _to_json(journal: _Journal) -> dict[str, object]:
-    return {
+def _write_journal(directory: Path, journal: _Journal) -> None:
+    content = {
         "command": journal.command,
         "author": journal.author,
         "files": [
@@ -316,6 +313,8 @@ def _to_json(journal: _Journal) -> dict[str, object]:
         "seal_before": journal.seal_before,
         "seal_after": journal.seal_after,
     }
+    make_private_directory(journal_path(directory).parent)
+    write_atomically(journal_path(directory), json.dumps(content).encode())
 
 
 def _read_journal(directory: Path) -> _Journal:

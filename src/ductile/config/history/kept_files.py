@@ -58,10 +58,10 @@ def read_kept(directory: Path, content_hash: str) -> bytes | None:
 
 def remove_copies(directory: Path, needed: Collection[str]) -> None:
     """Remove the copies of all hashes but the needed ones."""
-    spared = {content_hash.rpartition(":")[2] for content_hash in needed}
+    needed_names = {content_hash.rpartition(":")[2] for content_hash in needed}
     with suppress(OSError):
         for path in (directory / KEPT_DIRECTORY / _FILES).iterdir():
-            if path.name not in spared:
+            if path.name not in needed_names:
                 path.unlink(missing_ok=True)
 
 
@@ -98,16 +98,15 @@ def compare_with_kept(
     sealed_hash: str | None,
     contents: Mapping[str, bytes | None] = MappingProxyType({}),
 ) -> FileDifference:
-    """Compare a file with the copy that was kept when it was sealed; None for one never sealed.
+    """Compare a file with the copy that was kept when it was sealed; `sealed_hash` is None if it never was.
 
-    The file has the content that is given for its name, else the one on disk.
+    The present content is that in `contents`, else the one on disk.
     """
     sealed = None
     if sealed_hash is not None and (sealed := read_kept(directory, sealed_hash)) is None:
-        kept = name.endswith(KEPT_SUFFIXES)
-        note = (
-            "its sealed content is not kept, so the changed keys are not known" if kept else ENVIRONMENT_NOTE
-        )
+        note = ENVIRONMENT_NOTE
+        if name.endswith(KEPT_SUFFIXES):
+            note = "its sealed content is not kept, so the changed keys are not known"
         return FileDifference(name=name, change=ChangeKind.CHANGED, note=note)
     try:
         present = contents[name] if name in contents else read_regular_file(directory / name)

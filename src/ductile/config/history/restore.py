@@ -1,4 +1,4 @@
-"""Find the files of an earlier sealed configuration, and what has to be written to restore them."""
+"""Finds the files of an earlier sealed configuration, and what has to be written to restore them."""
 
 from __future__ import annotations
 
@@ -27,15 +27,17 @@ def read_seals(directory: Path) -> tuple[SealRecord, ...]:
 def sealed_id(directory: Path) -> str | None:
     """Return the id of the files in the present seal, None without one. Raises IntegrityError."""
     sealed = read_checksums(directory)
-    return None if sealed is None else configuration_id({n: f.hash for n, f in sealed.files.items()})
+    return (
+        None if sealed is None else configuration_id({name: file.hash for name, file in sealed.files.items()})
+    )
 
 
-def find_seal(records: Sequence[SealRecord], wanted: str | None, *, present: str | None) -> SealRecord:
-    """Return the newest record with an id or a prefix of one; without it, the one before the present seal.
+def find_seal(records: Sequence[SealRecord], prefix: str | None, *, present: str | None) -> SealRecord:
+    """Return the newest record whose id begins with a prefix; without one, that before the present seal.
 
     Raises NotFoundError, or UsageError for a prefix of several ids.
     """
-    if wanted is None:
+    if prefix is None:
         earlier = [record for record in records if record.id != present and record.command != UNSEALED]
         if not earlier:
             raise NotFoundError(
@@ -44,22 +46,22 @@ def find_seal(records: Sequence[SealRecord], wanted: str | None, *, present: str
             )
         return earlier[-1]
     matching = (
-        [record for record in records if record.id.startswith(wanted)] if len(wanted) >= MIN_ID_DIGITS else []
+        [record for record in records if record.id.startswith(prefix)] if len(prefix) >= MIN_ID_DIGITS else []
     )
     ids = {record.id for record in matching}
     if len(ids) > 1:
-        raise UsageError(f"{wanted} is the beginning of several ids: {', '.join(sorted(ids))}")
+        raise UsageError(f"{prefix} is the beginning of several ids: {', '.join(sorted(ids))}")
     if not matching:
         raise NotFoundError(
-            f"no sealed configuration with the id {wanted} is kept",
+            f"no sealed configuration with the id {prefix} is kept",
             hint="`ductile config history` lists what there is.",
         )
     return matching[-1]
 
 
-def find_restorable(directory: Path, wanted: str | None) -> SealRecord:
+def find_restorable(directory: Path, prefix: str | None) -> SealRecord:
     """Return the sealed configuration to restore. Raises as `find_seal` and `read_seals` do."""
-    return find_seal(read_seals(directory), wanted, present=sealed_id(directory))
+    return find_seal(read_seals(directory), prefix, present=sealed_id(directory))
 
 
 def plan_restore(config_file: Path, record: SealRecord, *, keep_env: bool) -> dict[str, bytes | None]:
@@ -75,7 +77,12 @@ def plan_restore(config_file: Path, record: SealRecord, *, keep_env: bool) -> di
             continue
         if not is_kept(name):
             if not keep_env:
-                raise _changed_environment(name, record.id)
+                raise ConflictError(
+                    f"{name} was changed since {record.id} was sealed, and the content of environment files "
+                    "is not kept",
+                    hint=f"Restore {name} by hand first, or use it as it is now with --keep-env.",
+                    details={"file": name},
+                )
             continue
         data = read_kept(directory, content_hash)
         if data is None:
@@ -90,11 +97,3 @@ def plan_restore(config_file: Path, record: SealRecord, *, keep_env: bool) -> di
         if name not in record.files:  # a newer file in an included directory
             contents[name] = None
     return contents
-
-
-def _changed_environment(name: str, record_id: str) -> ConflictError:
-    return ConflictError(
-        f"{name} was changed since {record_id} was sealed, and the content of environment files is not kept",
-        hint=f"Restore {name} by hand first, or use it as it is now with --keep-env.",
-        details={"file": name},
-    )

@@ -56,8 +56,8 @@ def load_environment_files(
     problems: list[Problem] = []
     links: list[Path] = []
     unread: list[Path] = []
-    named = node_at(root, ("environment_vars", "include"))
-    for index, item in enumerate(named.items if isinstance(named, ListNode) else ()):
+    includes = node_at(root, ("environment_vars", "include"))
+    for index, item in enumerate(includes.items if isinstance(includes, ListNode) else ()):
         if not isinstance(item, ScalarNode):
             continue
         path = resolve_path(item.text, directory)
@@ -90,6 +90,7 @@ def load_environment_files(
 
 
 def parse_environment(data: bytes, *, file: str) -> tuple[dict[str, str], tuple[Problem, ...]]:
+    """Return the variables, and a problem for each line that cannot be read."""
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError:
@@ -101,7 +102,7 @@ def parse_environment(data: bytes, *, file: str) -> tuple[dict[str, str], tuple[
         if not line or line.startswith("#"):
             continue
         match = _LINE.fullmatch(line)
-        value = _value(match["value"]) if match else None
+        value = _unquote(match["value"]) if match else None
         if match is None or value is None or "\0" in value:
             message = "this line of the environment file cannot be read"
             expected = "NAME=value, with any quotes closed on the same line"
@@ -111,7 +112,7 @@ def parse_environment(data: bytes, *, file: str) -> tuple[dict[str, str], tuple[
     return variables, tuple(problems)
 
 
-def _value(text: str) -> str | None:
+def _unquote(text: str) -> str | None:
     """Return the value behind the equals sign, None if its quotes do not close."""
     if text.startswith('"'):
         quoted = _DOUBLE_QUOTED.fullmatch(text)

@@ -92,9 +92,9 @@ def _merge_maps(earlier: MapNode, later: MapNode) -> MapNode:
         if key.text not in entries:
             entries[key.text] = (key, value)
             continue
-        known_key, known = entries[key.text]
-        merged = merge_trees(known, value)
-        entries[key.text] = (key if merged is value else known_key, merged)
+        earlier_key, earlier_value = entries[key.text]
+        merged = merge_trees(earlier_value, value)
+        entries[key.text] = (key if merged is value else earlier_key, merged)
     return MapNode(entries=tuple(entries.values()), location=earlier.location)
 
 
@@ -119,16 +119,16 @@ class _Loader:
             return
         self._seen.add(real)
         self.links += find_symlinks(path, self.directory)
-        file = self._read(path, included_at)
+        file = self._read_file(path, included_at)
         if file is None:
             return
         self.files.append(file)
         self._open.append(real)
-        for included, location in self._includes(file):
+        for included, location in self._included_files(file):
             self.load(included, included_at=location)
         self._open.pop()
 
-    def _read(self, path: Path, included_at: SourceLocation | None) -> ConfigFile | None:
+    def _read_file(self, path: Path, included_at: SourceLocation | None) -> ConfigFile | None:
         try:
             data = read_overlaid(path, self.overlay)
             tree = parse_yaml(data, file=str(path))
@@ -147,12 +147,13 @@ class _Loader:
         self.problems.append(problem_at(tree.location, (), message, expected="a map", found=found))
         return None
 
-    def _includes(self, file: ConfigFile) -> list[tuple[Path, SourceLocation]]:
-        named = file.tree.get("include")
-        if not isinstance(named, ListNode):  # the decoder reports any other type
+    def _included_files(self, file: ConfigFile) -> list[tuple[Path, SourceLocation]]:
+        """Return the files that a file includes, each with the place of the include."""
+        includes = file.tree.get("include")
+        if not isinstance(includes, ListNode):  # the decoder reports any other type
             return []
         included: list[tuple[Path, SourceLocation]] = []
-        for index, item in enumerate(named.items):
+        for index, item in enumerate(includes.items):
             if not isinstance(item, ScalarNode):
                 continue
             message, hint = None, None
@@ -168,12 +169,12 @@ class _Loader:
                 continue
             path = file.path.parent / item.text
             try:
-                included += ((child, item.location) for child in self._expand(path, item.location))
+                included += ((child, item.location) for child in self._expand_include(path, item.location))
             except PermissionError as error:
                 self._add_problem(item.location, f"the included {path} cannot be read: {error.strerror}")
         return included
 
-    def _expand(self, path: Path, location: SourceLocation) -> list[Path]:
+    def _expand_include(self, path: Path, location: SourceLocation) -> list[Path]:
         """Return the files of an include, which may name a directory."""
         if path.is_dir():
             self.links += find_symlinks(path, self.directory)

@@ -71,9 +71,9 @@ class _Interpolator:
                 pairs = ((key, self.replace_in(value, (*path, key.text))) for key, value in entries)
                 return replace(node, entries=tuple(pairs))
             case ScalarNode():
-                return self._scalar(node, path) if "${" in node.text else node
+                return self._replace_in_scalar(node, path) if "${" in node.text else node
 
-    def _scalar(self, node: ScalarNode, path: KeyPath) -> ScalarNode:
+    def _replace_in_scalar(self, node: ScalarNode, path: KeyPath) -> ScalarNode:
         substituted = False
 
         def value_of(match: re.Match[str]) -> str:

@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 from ductile.config.file_io import find_symlinks, hash_bytes, read_overlaid
 from ductile.config.find_config import is_url, resolve_path
-from ductile.config.schema.model import Config, TokenSettings
+from ductile.config.schema.model import Config
 from ductile.config.validate.access import validate_scopes
 from ductile.config.validate.report import ValidationReport
 from ductile.protocol.yaml_tree import KeyPath
@@ -51,8 +51,9 @@ def load_scope_files(
             reason = error.strerror if isinstance(error, OSError) else "not a path"
             report.error(key, f"{path} cannot be read: {reason}")
             continue
-        _check_hash(token, data, ("tokens", index, "scopes_hash"), report)
-        scopes = _parse(data)
+        if token.scopes_hash is not None:
+            _check_hash(token.scopes_hash, data, ("tokens", index, "scopes_hash"), report)
+        scopes = _parse_scopes(data)
         if scopes is None:
             expected = 'a JSON object such as {"scopes": ["jobs:ro"]}'
             report.error(key, f"{path} is not a scope file", expected=expected)
@@ -65,18 +66,17 @@ def load_scope_files(
     return tuple(files), tuple(links)
 
 
-def _check_hash(token: TokenSettings, data: bytes, path: KeyPath, report: ValidationReport) -> None:
-    if token.scopes_hash is None:
-        return
-    digits = token.scopes_hash.removeprefix("blake3:")
-    if digits == token.scopes_hash or len(digits) != _HASH_DIGITS:
+def _check_hash(written: str, data: bytes, path: KeyPath, report: ValidationReport) -> None:
+    digits = written.removeprefix("blake3:")
+    if digits == written or len(digits) != _HASH_DIGITS:
         report.error(path, "this is not a hash", expected="blake3: and 64 hexadecimal digits")
-    elif hash_bytes(data) != token.scopes_hash.lower():
+    elif hash_bytes(data) != written.lower():
         hint = f"review the change; if it is intended, the hash is now {hash_bytes(data)}"
         report.error(path, "the scopes file has another hash", hint=hint)
 
 
-def _parse(data: bytes) -> tuple[str, ...] | None:
+def _parse_scopes(data: bytes) -> tuple[str, ...] | None:
+    """Return the scopes, None if this is not a scope file."""
     try:
         content = json.loads(data)
     except (ValueError, RecursionError):

@@ -53,6 +53,7 @@ _INVALID = _Invalid()
 
 
 def decode(root: MapNode) -> tuple[Config, tuple[Problem, ...]]:
+    """Return the configuration, which must not be used if there are problems, and the problems."""
     decoder = _Decoder(root=root)
     config = decoder.section(root, Config, ())
     # The root has no required key, so it is never invalid.
@@ -64,8 +65,8 @@ def decode_section(
 ) -> tuple[SectionType | None, tuple[Problem, ...]]:
     """Return another document than the configuration as its section; None if it cannot be made."""
     decoder = _Decoder(root=root)
-    found = decoder.section(root, section, ())
-    return (found if isinstance(found, section) else None), tuple(decoder.problems)
+    decoded = decoder.section(root, section, ())
+    return (decoded if isinstance(decoded, section) else None), tuple(decoder.problems)
 
 
 @dataclass(slots=True)
@@ -76,7 +77,7 @@ class _Decoder:
     def value(self, node: Node, field_type: FieldType, path: KeyPath) -> Any:
         """Return the value of a node; for one that cannot be read, add a problem and return `_INVALID`."""
         try:
-            return self._read(node, field_type, path)
+            return self._decode(node, field_type, path)
         except InvalidValueError as error:
             key = next((part for part in reversed(path) if isinstance(part, str)), "")
             secret = looks_secret(key) or field_type == Scalar(type=SettingType.SECRET)
@@ -92,16 +93,16 @@ class _Decoder:
                 self._add_problem(path, problem.message, expected=problem.expected, hint=problem.hint)
         return _INVALID
 
-    def _read(self, node: Node, field_type: FieldType, path: KeyPath) -> Any:
+    def _decode(self, node: Node, field_type: FieldType, path: KeyPath) -> Any:
         match field_type:
             case SectionOf() | MapOf() | Scalar(type=SettingType.OBJECT | SettingType.VARIABLES):
-                return self._read_map(node, field_type, path)
+                return self._decode_map(node, field_type, path)
             case ListOf(item=item):
                 if not isinstance(node, ListNode):
                     hint = "begin each entry with a dash, or write [one, two]"
                     raise InvalidValueError("a list", message="this is not a list", hint=hint)
-                read = [self.value(inner, item, (*path, index)) for index, inner in enumerate(node.items)]
-                return tuple(value for value in read if value is not _INVALID)
+                values = [self.value(inner, item, (*path, index)) for index, inner in enumerate(node.items)]
+                return tuple(value for value in values if value is not _INVALID)
             case OneOf(alternatives=alternatives):
                 expected = []
                 for alternative in alternatives:
@@ -118,7 +119,7 @@ class _Decoder:
             case Choice():
                 return _choose(node, field_type)
 
-    def _read_map(self, node: Node, field_type: SectionOf | MapOf | Scalar, path: KeyPath) -> Any:
+    def _decode_map(self, node: Node, field_type: SectionOf | MapOf | Scalar, path: KeyPath) -> Any:
         if is_empty(node):
             node = MapNode(entries=(), location=node.location)
         if not isinstance(node, MapNode):
@@ -127,13 +128,20 @@ class _Decoder:
             case SectionOf(section=section):
                 return self.section(node, section, path)
             case MapOf(value=inner):
-                read = {key.text: self.value(value, inner, (*path, key.text)) for key, value in node.entries}
-                return MappingProxyType({key: value for key, value in read.items() if value is not _INVALID})
+                items = {key.text: self.value(value, inner, (*path, key.text)) for key, value in node.entries}
+                return MappingProxyType({key: value for key, value in items.items() if value is not _INVALID})
             case Scalar(type=SettingType.OBJECT):
                 values = {key.text: to_plain(value) for key, value in node.entries}
                 return SecretMap(values, redacted_entries(node))
-            case _:
-                return SecretMap(self._variables(node, path), redacted_entries(node))
+            case _:  # `PORT: 8080` and `DEBUG: true` are texts in an environment
+                variables = {}
+                for key, value in node.entries:
+                    if isinstance(value, ScalarNode) and "\0" not in value.text:
+                        variables[key.text] = "" if is_empty(value) else value.text
+                        continue
+                    message = "this value cannot be used"
+                    self._add_problem((*path, key.text), message, expected="text", found=describe(value))
+                return SecretMap(variables, redacted_entries(node))
 
     def section(self, node: MapNode, section: type[Section], path: KeyPath) -> Section | _Invalid:
         keys = {key.name: key for key in keys_of(section)}
@@ -158,17 +166,6 @@ class _Decoder:
         if any(key.attribute not in usable for key in required):
             return _INVALID
         return section(**usable)
-
-    def _variables(self, node: MapNode, path: KeyPath) -> dict[str, str]:
-        """Return the variables as written: `PORT: 8080` and `DEBUG: true` are texts in an environment."""
-        values = {}
-        for key, value in node.entries:
-            if isinstance(value, ScalarNode) and "\0" not in value.text:
-                values[key.text] = "" if is_empty(value) else value.text
-            else:
-                message = "this value cannot be used"
-                self._add_problem((*path, key.text), message, expected="text", found=describe(value))
-        return values
 
     def _add_problem(self, path: KeyPath, message: str, **parts: str | None) -> None:
         self.problems.append(problem_at(location_of(self.root, path), path, message, **parts))

@@ -142,9 +142,9 @@ def keys_of(section: type[Section]) -> tuple[SettingKey, ...]:
     """Return every setting of a section, in the order of the model."""
     keys = []
     for field in msgspec.structs.fields(section):
-        found = inspect.type_info(field.type)
-        extra = (found.extra or {}) if isinstance(found, inspect.Metadata) else {}
-        schema = (found.extra_json_schema or {}) if isinstance(found, inspect.Metadata) else {}
+        type_info = inspect.type_info(field.type)
+        extra = (type_info.extra or {}) if isinstance(type_info, inspect.Metadata) else {}
+        schema = (type_info.extra_json_schema or {}) if isinstance(type_info, inspect.Metadata) else {}
         default = field.default
         if default is NODEFAULT:
             default = None if field.default_factory is NODEFAULT else field.default_factory()
@@ -152,7 +152,7 @@ def keys_of(section: type[Section]) -> tuple[SettingKey, ...]:
             SettingKey(
                 name=field.encode_name,
                 attribute=field.name,
-                type=_field_type(found, at_least=extra.get("at_least")),
+                type=_field_type(type_info, at_least=extra.get("at_least")),
                 description=schema.get("description", ""),
                 required=field.required,
                 default=default,
@@ -233,9 +233,9 @@ def fill_in_defaults(written: JsonValue, field_type: FieldType) -> JsonValue:
 
 
 def _field_type(
-    found: inspect.Type, *, at_least: int | None = None, setting_type: SettingType | None = None
+    type_info: inspect.Type, *, at_least: int | None = None, setting_type: SettingType | None = None
 ) -> FieldType:
-    match found:
+    match type_info:
         case inspect.Metadata(type=inner, extra=extra):
             marked = (extra or {}).get("type", setting_type)
             return _field_type(inner, at_least=at_least, setting_type=marked)
@@ -260,7 +260,7 @@ def _field_type(
         case inspect.LiteralType(values=values):
             return Choice(words=tuple(str(value) for value in values))
         case _:
-            return Scalar(type=_PLAIN_TYPES[type(found)], at_least=at_least)
+            return Scalar(type=_PLAIN_TYPES[type(type_info)], at_least=at_least)
 
 
 _PLAIN_TYPES: dict[type[inspect.Type], SettingType] = {

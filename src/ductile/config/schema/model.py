@@ -9,11 +9,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import timedelta
 from enum import StrEnum
+from functools import cache
 from typing import Annotated
 
 import msgspec
 
-from ductile.config.schema.fields import Duration, Instant, ListenAddress, SecretText, Section, Size, setting
+from ductile.config.schema.fields import (
+    Duration,
+    Instant,
+    ListenAddress,
+    SecretText,
+    Section,
+    SettingKey,
+    Size,
+    setting,
+    settings_under,
+)
 from ductile.config.schema.pipelines import PipelineSettings
 from ductile.config.schema.plugins import PluginSettings
 
@@ -331,3 +342,9 @@ class Config(Section, frozen=True, kw_only=True):
         StateWebhookSettings, setting("Calls to other services when a job changes its state.")
     ] = StateWebhookSettings()
     artifacts: Annotated[ArtifactSettings, setting("Files that jobs produce.")] = ArtifactSettings()
+
+
+@cache
+def settings_by_path() -> Mapping[tuple[str, ...], SettingKey]:
+    """Return every setting by its path; `*` stands for a name and `[]` for a position."""
+    return dict(settings_under(Config))

@@ -88,7 +88,7 @@ def parse_scalar(node: Node, setting_type: SettingType, at_least: int | None = N
 
 
 def _text(node: ScalarNode) -> str:
-    """A number from a variable is text too: a variable has no type."""
+    """Return the text. A number from a variable is text too: a variable has no type."""
     value = scalar_value(node)
     if isinstance(value, str):
         return value

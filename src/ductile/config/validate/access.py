@@ -62,7 +62,9 @@ def _check_listen(path: KeyPath, listen: str, report: ValidationReport) -> None:
 def validate_api_has_token(
     config: Config, granted: Mapping[str, tuple[str, ...]], report: ValidationReport
 ) -> None:
-    """An enabled API without a usable token is an error. `granted` are the scopes of scope files, by token.
+    """Add an error for an enabled API without a usable token.
+
+    `granted` are the scopes in scope files, by token.
 
     A token whose scope file cannot be read counts as usable: the file has its own error.
     """
@@ -108,7 +110,7 @@ def validate_tokens(config: Config, report: ValidationReport) -> None:
 def _check_limits(
     limits: TokenLimitSettings | None, path: KeyPath, config: Config, report: ValidationReport
 ) -> None:
-    """A limit of a plugin or pipeline that does not exist would limit nothing."""
+    """Check that the plugins and pipelines exist: a limit of another one would limit nothing."""
     if limits is None:
         return
     for name in limits.plugins:
@@ -123,7 +125,7 @@ def _check_limits(
 
 
 def _check_previous(entry: TokenSettings, path: KeyPath, report: ValidationReport) -> None:
-    """A replaced secret without an end would be valid for ever; a shared secret has only one value."""
+    """Check the previous key of a rotation: it needs an end, and a shared secret has only one value."""
     written = [
         key
         for key in ("previous_key", "previous_expires_at")
@@ -137,7 +139,7 @@ def _check_previous(entry: TokenSettings, path: KeyPath, report: ValidationRepor
 
 
 def _token_names(config: Config) -> Iterator[tuple[str, KeyPath]]:
-    """Yield the generated names last, so that an equal chosen name is reported as the first one."""
+    """Yield the name of each token; generated ones last, so that an equal chosen name counts as the first."""
     for index, entry in enumerate(config.tokens):
         yield entry.name, ("tokens", index, "name")
     generated: dict[Secret, tuple[str, KeyPath]] = {}  # by key: equal keys have their own error
@@ -154,18 +156,18 @@ def validate_scopes(scopes: tuple[str, ...], path: KeyPath, config: Config, repo
     for index, scope in enumerate(scopes):
         at = (*path, index)
         # The scopes of a scope file are not in the tree, and nothing in them is interpolated.
-        found = f'"{scope}"' if node_at(report.root, at) is None else report.quote(at)
+        quoted = f'"{scope}"' if node_at(report.root, at) is None else report.quote(at)
         subject = scope_subject(scope)
         if subject is None:
             hint = _similar_scope(scope, config.plugins)
-            report.error(at, "unknown scope", expected=SCOPES_EXPECTED, found=found, hint=hint)
+            report.error(at, "unknown scope", expected=SCOPES_EXPECTED, found=quoted, hint=hint)
         elif (pipeline := pipeline_of(scope)) is not None:
-            pipelines = [each.name for each in config.pipelines]
-            if pipeline not in pipelines:
-                message = f"the scope {found} is for a pipeline that is not configured"
-                report.warn(at, message, hint=did_you_mean(pipeline, pipelines))
+            configured = [settings.name for settings in config.pipelines]
+            if pipeline not in configured:
+                message = f"the scope {quoted} is for a pipeline that is not configured"
+                report.warn(at, message, hint=did_you_mean(pipeline, configured))
         elif subject not in _EVERY_SUBJECT and subject not in config.plugins:
-            message = f"the scope {found} is for a plugin that is not configured"
+            message = f"the scope {quoted} is for a plugin that is not configured"
             report.warn(at, message, hint=did_you_mean(subject, (*_SUBJECTS, *config.plugins)))
 
 
@@ -281,7 +283,7 @@ def validate_state_webhooks(config: Config, report: ValidationReport) -> None:
 def _check_state_webhook(
     settings: PluginSettings | PipelineSettings, path: KeyPath, config: Config, report: ValidationReport
 ) -> None:
-    """The URL has to satisfy the same policy as one that a caller names. Errors do not repeat it."""
+    """Check the URL by the same policy as one that a caller names. Errors do not repeat it."""
     url = settings.state_webhook_url
     if url is None:
         if settings.state_webhook_events:

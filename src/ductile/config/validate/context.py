@@ -69,16 +69,15 @@ def _check(
         )
     else:
         message = f"no step claims {reference}, so it never has a value"
-        names = [
-            ".".join((Root.CONTEXT, *target)) for target in sorted(everything | {(n,) for n in CONTEXT_NAMES})
-        ]
+        targets = sorted(everything | {(name,) for name in CONTEXT_NAMES})
+        names = [".".join((Root.CONTEXT, *target)) for target in targets]
         hint = did_you_mean(reference, names) or "claim it with `baggage` in an earlier step"
     report.error(path, message, hint=hint)
 
 
 def _may_give(claims: Claims, keys: tuple[str, ...]) -> bool:
     """Whether a claim may give the reference a value: one of the two paths begins with the other."""
-    return any(all(one == other for one, other in zip(keys, target, strict=False)) for target in claims)
+    return any(all(key == part for key, part in zip(keys, target, strict=False)) for target in claims)
 
 
 # -- what is claimed where
@@ -100,24 +99,25 @@ def _follow_pipelines(pipelines: Mapping[str, PipelineSettings]) -> dict[str, _P
         if name not in flows and name in pipelines:
             before: dict[int, Claims] = {}
             flows[name] = _PipelineFlow(before=before, after=_NOTHING)  # ends a circle of calls
-            after = sequence(pipelines[name].steps, _NOTHING, before)
+            after = follow_steps(pipelines[name].steps, _NOTHING, before)
             flows[name] = _PipelineFlow(before=before, after=after)
         return flows[name].after if name in flows else _NOTHING
 
-    def sequence(steps: Sequence[StepSettings], known: Claims, before: dict[int, Claims]) -> Claims:
+    def follow_steps(steps: Sequence[StepSettings], claimed: Claims, before: dict[int, Claims]) -> Claims:
         for step in steps:
-            known = single(step, known, before)
-        return known
+            claimed = follow_step(step, claimed, before)
+        return claimed
 
-    def single(step: StepSettings, known: Claims, before: dict[int, Claims]) -> Claims:
-        before[id(step)] = known
-        known |= _claims(step)
+    def follow_step(step: StepSettings, claimed: Claims, before: dict[int, Claims]) -> Claims:
+        before[id(step)] = claimed
+        claimed |= _claims(step)
+        # The step after a split continues with the context before it.
         for branch in step.split or ():
-            single(branch, known, before)  # the step after the split continues with the context before it
+            follow_step(branch, claimed, before)
         if step.call is not None:
-            known |= follow(step.call)
-        known = sequence(step.steps or (), known, before)
-        return known.union(*(sequence(branch, known, before) for branch in step.on_events.values()))
+            claimed |= follow(step.call)
+        claimed = follow_steps(step.steps or (), claimed, before)
+        return claimed.union(*(follow_steps(branch, claimed, before) for branch in step.on_events.values()))
 
     for name in pipelines:
         follow(name)

@@ -32,8 +32,8 @@ def validate_against_manifests(
     for name, settings in config.plugins.items():
         if (installed := plugins[name].installed) is not None:
             _check_commands(name, settings, installed, report)
-        if settings.run is None and (known := discovery.installed.get(plugins[name].uses)) is not None:
-            _check_config_keys(name, settings, known, report)
+        if settings.run is None and (declaring := discovery.installed.get(plugins[name].uses)) is not None:
+            _warn_about_config_keys(name, settings, declaring, report)
         if installed and not installed.manifest.concurrency_safe and (settings.parallelism or 1) > 1:
             message = (
                 f"the manifest of {name} declares it unsafe in parallel; `parallelism` is applied anyway"
@@ -64,19 +64,19 @@ def _check_commands(
             report.warn(("plugins", name, "timeouts", command), f"{installed.name} has no command {command}")
 
 
-def _check_config_keys(
-    name: str, settings: PluginSettings, found: InstalledPlugin, report: ValidationReport
+def _warn_about_config_keys(
+    name: str, settings: PluginSettings, plugin: InstalledPlugin, report: ValidationReport
 ) -> None:
     """Warn of a key that the manifest does not name: it is passed on, but may be misspelt.
 
     A manifest without any names says nothing about the keys that its plugin reads.
     """
-    declared = (*found.manifest.required_config, *found.manifest.optional_config)
+    declared = (*plugin.manifest.required_config, *plugin.manifest.optional_config)
     for key in settings.config.names() if declared else ():
         if key not in declared and key not in _BUILTIN_KEYS:
             hint = did_you_mean(key, declared) or f"it names {', '.join(declared)}"
             path = ("plugins", name, "config", key)
-            report.warn(path, f"{found.name} does not name the key {key}", hint=hint)
+            report.warn(path, f"{plugin.name} does not name the key {key}", hint=hint)
 
 
 def _targets(config: Config) -> Iterator[tuple[KeyPath, str, str]]:
@@ -120,37 +120,35 @@ def _warn_if_nothing_emits(
     if pipeline.on is None or pipeline.on.startswith(_BUILTIN_PREFIX) or source in EXTERNAL_SOURCES:
         return
     emitters = plugins if source is None else {name: plugins[name] for name in (source,) if name in plugins}
-    known: set[str] = set()
+    emitted: set[str] = set()
     for plugin in emitters.values():
         commands = plugin.installed.manifest.commands.values() if plugin.installed else ()
         if not any(command.declares_events for command in commands):
             return
-        known |= {event.type for command in commands for event in command.emits}
+        emitted |= {event.type for command in commands for event in command.emits}
     if source is None:
-        known |= {route.event_type for route in config.routes}
-        known |= {endpoint.event for endpoint in config.webhooks.endpoints if endpoint.event is not None}
+        emitted |= {route.event_type for route in config.routes}
+        emitted |= {endpoint.event for endpoint in config.webhooks.endpoints if endpoint.event is not None}
         # `POST /trigger/{plugin}/{command}` starts it too.
         plugin_name, _, command = pipeline.on.partition(".")
         installed = plugins[plugin_name].installed if plugin_name in plugins else None
         if installed is not None and command in installed.manifest.commands:
             return
     # A manifest may declare a group of types: `github.*`.
-    if any(
-        pipeline.on.startswith(each.removesuffix("*")) if each.endswith("*") else each == pipeline.on
-        for each in known
-    ):
+    prefixes = tuple(event_type.removesuffix("*") for event_type in emitted if event_type.endswith("*"))
+    if pipeline.on in emitted or pipeline.on.startswith(prefixes):
         return
     emits = "nothing that is configured emits"
     if source is not None:
         emits = f"{source}, by its manifest, does not emit"
-    sent = "if it is sent with `ductile event send` or POST /event, say so with `from_plugin: cli` or `api`"
-    report.warn(path, f"{emits} {report.quote(path)}", hint=did_you_mean(pipeline.on, known) or sent)
+    hint = "if it is sent with `ductile event send` or POST /event, say so with `from_plugin: cli` or `api`"
+    report.warn(path, f"{emits} {report.quote(path)}", hint=did_you_mean(pipeline.on, emitted) or hint)
 
 
 def _warn_if_it_starts_itself(
     pipeline: Pipeline, path: KeyPath, plugins: Mapping[str, PluginInstance], report: ValidationReport
 ) -> None:
-    """Warn only without a condition on the way, which could end the chain."""
+    """Warn of a step that emits the event of its own pipeline, unless a condition may end the chain."""
     if pipeline.on is None or pipeline.condition is not None:
         return
     nodes = pipeline.graph.nodes

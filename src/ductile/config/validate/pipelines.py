@@ -104,6 +104,7 @@ def _check_comparison(condition: ConditionSettings, path: KeyPath, report: Valid
 
 
 def _path_fault(text: str) -> str | None:
+    """Return the fault in the path of a condition, in words that follow "it"; None if it is valid."""
     if text.partition(".")[0] != Root.EVENT or text in _EVENT_PATHS:
         return fault_in_path(text)
     name = text.removeprefix(_HEADER_PATH)
@@ -140,27 +141,24 @@ def validate_pipelines(config: Config, report: ValidationReport) -> None:
     named = ((pipeline.name, ("pipelines", index, "name")) for index, pipeline in enumerate(config.pipelines))
     report.refuse_duplicates("pipeline", named)
     for index, pipeline in enumerate(config.pipelines):
-        _check_pipeline(pipeline, ("pipelines", index), report)
-
-
-def _check_pipeline(pipeline: PipelineSettings, path: KeyPath, report: ValidationReport) -> None:
-    if error := name_error(pipeline.name):
-        at = (*path, "name")
-        report.error(at, f"the pipeline name {report.quote(at)} {error}", hint="choose another name")
-    if pipeline.on is not None and pipeline.on_hook is not None:
-        message = "a pipeline starts on an event or on a hook"
-        report.error(path, message, expected="`on` or `on-hook`", found="both")
-    if pipeline.on is not None:
-        refuse_wildcard(pipeline.on, (*path, "on"), "a pipeline matches", report)
-    if not pipeline.steps:
-        report.error((*path, "steps"), "a pipeline needs at least one step")
-    if pipeline.condition is not None:
-        validate_condition(pipeline.condition, (*path, "if"), report)
-    steps = list(steps_of(pipeline, path))
-    for step_path, step in steps:
-        _check_step(step, step_path, report)
-    ids = ((step.id, (*step_path, "id")) for step_path, step in steps if step.id is not None)
-    report.refuse_duplicates("step id", ids)
+        path = ("pipelines", index)
+        if error := name_error(pipeline.name):
+            at = (*path, "name")
+            report.error(at, f"the pipeline name {report.quote(at)} {error}", hint="choose another name")
+        if pipeline.on is not None and pipeline.on_hook is not None:
+            message = "a pipeline starts on an event or on a hook"
+            report.error(path, message, expected="`on` or `on-hook`", found="both")
+        if pipeline.on is not None:
+            refuse_wildcard(pipeline.on, (*path, "on"), "a pipeline matches", report)
+        if not pipeline.steps:
+            report.error((*path, "steps"), "a pipeline needs at least one step")
+        if pipeline.condition is not None:
+            validate_condition(pipeline.condition, (*path, "if"), report)
+        steps = list(steps_of(pipeline, path))
+        for step_path, step in steps:
+            _check_step(step, step_path, report)
+        ids = ((step.id, (*step_path, "id")) for step_path, step in steps if step.id is not None)
+        report.refuse_duplicates("step id", ids)
 
 
 def refuse_wildcard(event_type: str, path: KeyPath, what: str, report: ValidationReport) -> None:
@@ -195,8 +193,8 @@ def _check_expressions(step: StepSettings, path: KeyPath, report: ValidationRepo
     for name, faults in (("with", payload), ("baggage", baggage)):
         for fault in faults:
             at = (*path, name, *fault.where)
-            found = fault.found if may_quote(at, report) else None
-            report.error(at, fault.message, expected=fault.expected, found=found, hint=fault.hint)
+            quoted = fault.found if may_quote(at, report) else None
+            report.error(at, fault.message, expected=fault.expected, found=quoted, hint=fault.hint)
 
 
 def find_unquoted(root: MapNode) -> tuple[Problem, ...]:
@@ -240,7 +238,7 @@ def validate_references(config: Config, report: ValidationReport) -> None:
 
 
 def _check_failure_receiver(config: Config, report: ValidationReport) -> None:
-    """`service.on_failure` names one plugin or one pipeline."""
+    """Check that `service.on_failure` names one enabled plugin or one pipeline."""
     path, name = ("service", "on_failure"), config.service.on_failure
     if name is None:
         return
@@ -250,8 +248,8 @@ def _check_failure_receiver(config: Config, report: ValidationReport) -> None:
         hint = f"write {name}.handle for the plugin, or rename the pipeline"
         report.error(path, f"{report.quote(path)} names both a plugin and a pipeline", hint=hint)
     elif name not in pipelines and plugin not in config.plugins:
-        known = [*set(config.plugins).difference(report.missing_plugins()), *pipelines]
-        hint = did_you_mean(name, known) or did_you_mean(plugin, known) or "add it to the configuration"
+        names = [*set(config.plugins).difference(missing_plugins(config, report)), *pipelines]
+        hint = did_you_mean(name, names) or did_you_mean(plugin, names) or "add it to the configuration"
         message = f"{report.quote(path)} names no configured plugin and no pipeline"
         report.error(path, message, hint=hint)
     elif name not in pipelines and not config.plugins[plugin].enabled:
@@ -259,22 +257,34 @@ def _check_failure_receiver(config: Config, report: ValidationReport) -> None:
         report.warn(path, f"{plugin} is disabled: failures are kept until it is enabled", hint=hint)
 
 
+def missing_plugins(config: Config, report: ValidationReport) -> frozenset[str]:
+    """Return the names under `plugins` whose plugin is not installed; none if that is not known."""
+    if report.installed_plugins is None:
+        return frozenset()
+    installed = report.installed_plugins()
+    return frozenset(
+        name
+        for name, plugin in config.plugins.items()
+        if plugin.run is None and (plugin.uses or name) not in installed
+    )
+
+
 def validate_plugin_name(name: str, path: KeyPath, config: Config, report: ValidationReport) -> None:
     if name not in config.plugins:
         # A misspelt name under `plugins` is not suggested where the plugin is named correctly.
-        known = set(config.plugins).difference(report.missing_plugins())
-        hint = did_you_mean(name, known) or "add it under `plugins`"
+        names = set(config.plugins).difference(missing_plugins(config, report))
+        hint = did_you_mean(name, names) or "add it under `plugins`"
         report.error(path, f"{report.quote(path)} names a plugin that is not configured", hint=hint)
 
 
 def validate_pipeline_name(name: str, path: KeyPath, config: Config, report: ValidationReport) -> None:
-    known = [pipeline.name for pipeline in config.pipelines]
-    if name not in known:
-        report.error(path, f"there is no pipeline {report.quote(path)}", hint=did_you_mean(name, known))
+    names = [pipeline.name for pipeline in config.pipelines]
+    if name not in names:
+        report.error(path, f"there is no pipeline {report.quote(path)}", hint=did_you_mean(name, names))
 
 
 def _check_call_cycles(config: Config, report: ValidationReport) -> None:
-    """A pipeline that calls itself, directly or through others, would never end."""
+    """Refuse a pipeline that calls itself, directly or through others: it would never end."""
     calls: dict[str, list[tuple[str, KeyPath]]] = {}
     for index, pipeline in enumerate(config.pipelines):
         steps = steps_of(pipeline, ("pipelines", index))

@@ -22,8 +22,8 @@ class ValidationReport:
     root: MapNode
     errors: list[Problem] = field(default_factory=list)
     warnings: list[Problem] = field(default_factory=list)
-    #: Returns the configured plugins that are in none of the roots. Called only when there is an error.
-    missing_plugins: Callable[[], Collection[str]] = frozenset
+    #: Returns the names of the plugins in the roots, if they can be listed. Called only if there is an error.
+    installed_plugins: Callable[[], Collection[str]] | None = None
 
     def error(self, path: KeyPath, message: str, **parts: str | None) -> None:
         """Add an error; `parts` are `expected`, `found` and `hint`."""

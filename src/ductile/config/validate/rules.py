@@ -6,7 +6,7 @@ Pure over the decoded model; locations come from the tree it was decoded from.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from zoneinfo import available_timezones
 
 from ductile.config.cron import CRON_EXPECTED, parse_cron
@@ -23,15 +23,22 @@ from ductile.config.validate.access import (
     validate_webhooks,
 )
 from ductile.config.validate.context import validate_context
-from ductile.config.validate.pipelines import refuse_wildcard, validate_pipelines, validate_references
+from ductile.config.validate.pipelines import (
+    missing_plugins,
+    refuse_wildcard,
+    validate_pipelines,
+    validate_references,
+)
 from ductile.config.validate.report import ValidationReport
-from ductile.config.validate.scripts import validate_script
 from ductile.core.durations import format_duration
-from ductile.core.scripts import EXEC_PLUGIN
+from ductile.core.jobs.model import OutputFormat
+from ductile.core.scripts import EXEC_PLUGIN, read_command
 from ductile.core.suggest import did_you_mean
 from ductile.protocol.yaml_tree import KeyPath
 
 _TRIGGERS = ("every", "cron", "at", "after")
+_SCRIPT_KEYS = ("cwd", "output", "retry_on")
+_MAX_EXIT_STATUS = 255
 
 
 def validate_config(config: Config, report: ValidationReport, *, complete: bool) -> None:
@@ -123,7 +130,7 @@ def _check_paths(config: Config, report: ValidationReport) -> None:
 
 
 def _check_routes(config: Config, report: ValidationReport) -> None:
-    """A route that is written twice would create the same child job twice; the second would be refused."""
+    """Refuse wildcards, and a route that is written twice: its second child job would be refused."""
     first: dict[tuple[str, str, str, str], KeyPath] = {}
     for index, route in enumerate(config.routes):
         path = ("routes", index)
@@ -143,6 +150,7 @@ def schedules_of(name: str, plugin: PluginSettings) -> Iterator[tuple[KeyPath, S
 
 
 def validate_plugins(config: Config, report: ValidationReport) -> None:
+    """Check the names, scripts, variables, timeouts and schedules of all plugins."""
     for name, plugin in config.plugins.items():
         path = ("plugins", name)
         error = (
@@ -150,10 +158,10 @@ def validate_plugins(config: Config, report: ValidationReport) -> None:
         )
         if error:
             report.error(path, f'the plugin name "{name}" {error}', hint="choose another name")
-        validate_script(path, plugin, config, report)
+        _check_script(path, plugin, config, report)
         if plugin.uses is not None and not NAME.fullmatch(plugin.uses):
-            found = report.quote((*path, "uses"))
-            report.error((*path, "uses"), "this is not the name of a plugin", found=found)
+            at = (*path, "uses")
+            report.error(at, "this is not the name of a plugin", found=report.quote(at))
         for variable in plugin.env.names():
             if not VARIABLE.fullmatch(variable):
                 report.error((*path, "env", variable), f'"{variable}" cannot be the name of a variable')
@@ -167,18 +175,51 @@ def validate_plugins(config: Config, report: ValidationReport) -> None:
         report.refuse_duplicates("schedule id", ids)
 
 
-def missing_plugins(config: Config, installed: Collection[str]) -> frozenset[str]:
-    """Return the names under `plugins` whose plugin is in none of the roots."""
-    return frozenset(
-        name
-        for name, plugin in config.plugins.items()
-        if plugin.run is None and (plugin.uses or name) not in installed
-    )
+def _check_script(path: KeyPath, plugin: PluginSettings, config: Config, report: ValidationReport) -> None:
+    """Check `run`, and the settings that are for scripts only."""
+    if plugin.run is None:
+        # A `run` that cannot be read is reported already.
+        for key in () if report.is_written((*path, "run")) else _SCRIPT_KEYS:
+            if getattr(plugin, key) is not None:
+                report.error((*path, key), f"`{key}` is for scripts", hint="name the program with `run`")
+        used = config.plugins.get(plugin.uses or "")
+        if used is not None and used.run is not None:
+            message = f"{plugin.uses} is a script of this configuration, not an installed plugin"
+            report.error((*path, "uses"), message, hint=f"write the `run` of {plugin.uses} here as well")
+        return
+    if plugin.uses is not None:
+        hint = "remove `uses`: a script needs no installed plugin"
+        report.error((*path, "uses"), "`run` and `uses` are both set", expected="one of them", hint=hint)
+    try:
+        read_command(plugin.run)
+    except ValueError as error:
+        report.error((*path, "run"), f"this cannot be run: {error}", expected="a program and its arguments")
+    if plugin.cwd is not None and (is_url(plugin.cwd) or not plugin.cwd.strip() or "\0" in plugin.cwd):
+        report.error((*path, "cwd"), "this is not a local path")
+    for index, status in enumerate(plugin.retry_on if isinstance(plugin.retry_on, tuple) else ()):
+        if not 0 < status <= _MAX_EXIT_STATUS:
+            expected = f"1 to {_MAX_EXIT_STATUS}"
+            at = (*path, "retry_on", index)
+            report.error(at, "this is not the exit status of a failure", expected=expected)
+    _warn_about_unused(path, plugin, report)
 
 
-def report_missing_plugins(config: Config, installed: Collection[str], report: ValidationReport) -> None:
-    """Add an error for each. Called only beside other errors: alone, a missing plugin stops nothing."""
-    missing = missing_plugins(config, installed)
+def _warn_about_unused(path: KeyPath, script: PluginSettings, report: ValidationReport) -> None:
+    if script.config.names() and script.output is not OutputFormat.PROTOCOL:
+        hint = "put it into `env`, or answer in the protocol with `output: protocol`"
+        report.warn((*path, "config"), "a script does not get its `config`", hint=hint)
+    for key in ("warm", "preload"):
+        if report.is_written((*path, key)):
+            report.warn((*path, key), f"`{key}` does nothing for a script")
+
+
+def report_missing_plugins(config: Config, report: ValidationReport) -> None:
+    """Add an error for each configured plugin that is not installed.
+
+    Called only beside other errors: alone, a missing plugin stops nothing.
+    """
+    installed = () if report.installed_plugins is None else report.installed_plugins()
+    missing = missing_plugins(config, report)
     for name, plugin in config.plugins.items():
         if plugin.enabled and name in missing:
             path = ("plugins", name) if plugin.uses is None else ("plugins", name, "uses")
