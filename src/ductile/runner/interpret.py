@@ -1,4 +1,4 @@
-"""What the end of a process means for its job. Pure: one process result in, one outcome out."""
+"""Interpret the end of a process: the outcome of its job. Pure."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _MAX_TAIL = 500
 
 
 class ExecutionWarning(StrEnum):
-    """What is logged as a warning although it does not decide the outcome."""
+    """A fault that is logged as a warning, because it does not decide the outcome."""
 
     EXIT_IGNORED = "exit_ignored"
     STDERR_CUT = "stderr_cut"
@@ -69,10 +69,18 @@ def interpret(result: ProcessResult, script: Script | None = None) -> Interpreta
 
     The end of a script is read by its exit status, unless it answers in the protocol.
     """
-    if script is None:
-        return _interpret(result, script)
     interpretation = _interpret(result, script)
-    return replace(interpretation, outcome=_as_script(interpretation.outcome, script))
+    if script is None:
+        return interpretation
+    outcome = interpretation.outcome
+    outcome = replace(outcome, evidence=replace(outcome.evidence, output=script.output))
+    # A failure that the script does not want retried is permanent.
+    match outcome:
+        case Failed(permanent=False, reason=reason) if reason is not JobReason.COULD_NOT_START:
+            outcome = replace(outcome, permanent=not _retries(script.retry, outcome.evidence))
+        case TimedOut():
+            outcome = replace(outcome, permanent=not _retries(script.retry, outcome.evidence))
+    return replace(interpretation, outcome=outcome)
 
 
 def mask_state_secrets(outcome: Outcome) -> Outcome:
@@ -97,18 +105,6 @@ def mask_state_secrets(outcome: Outcome) -> Outcome:
 
 def _has_secrets(updates: JsonValue) -> bool:
     return updates is not None and redact(updates) != updates
-
-
-def _as_script(outcome: Outcome, script: Script) -> Outcome:
-    """Note how the output is read, and make a failure permanent that the script does not want retried."""
-    evidence = replace(outcome.evidence, output=script.output)
-    match outcome:
-        case Failed(permanent=False, reason=reason) if reason is not JobReason.COULD_NOT_START:
-            return replace(outcome, permanent=not _retries(script.retry, evidence), evidence=evidence)
-        case TimedOut():
-            return replace(outcome, permanent=not _retries(script.retry, evidence), evidence=evidence)
-        case _:
-            return replace(outcome, evidence=evidence)
 
 
 def _retries(rule: RetryRule, evidence: Evidence) -> bool:

@@ -1,4 +1,4 @@
-"""Identities of processes, and the processes that a dead daemon left: finds and kills them.
+"""Identify processes, and find and kill the processes that a dead daemon left behind.
 
 A copied store has the id and the jobs of its original. So a process counts as an orphan of this store only
 if it was started by the very process that the store recorded as the job's owner, and that owner is dead. The
@@ -31,13 +31,13 @@ def make_identity(prefix: str) -> str:
 
 
 def has_ended(identity: str, *, proc: Path = PROC) -> bool:
-    """Whether no live process has this identity. A string that is not an identity counts as ended."""
+    """Return whether no live process has this identity. A string that is not an identity counts as ended."""
     match identity.rsplit(":", 2):
         case [_, pid, started] if pid.isdigit() and started.isdigit():
             return not any(
-                _start_of_live(proc / str(each)) == int(started)
-                and _pid_in_own_namespace(proc / str(each), each) == int(pid)
-                for each in list_pids(proc)
+                _start_of_live(proc / str(local_pid)) == int(started)
+                and _pid_in_own_namespace(proc / str(local_pid), local_pid) == int(pid)
+                for local_pid in list_pids(proc)
             )
     return True
 
@@ -159,12 +159,12 @@ async def kill_orphan_processes(
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout_seconds
     while orphans := await asyncio.to_thread(find_orphan_processes, store_id, owners, proc=proc):
-        left = deadline - loop.time()
-        if left <= 0:
+        seconds_left = deadline - loop.time()
+        if seconds_left <= 0:
             for orphan in orphans:
                 killed.pop(orphan.pid, None)
             return CleanupResult(ended=tuple(killed.values()), alive=orphans)
-        await asyncio.gather(*(_kill(orphan.pid, left) for orphan in orphans))
+        await asyncio.gather(*(_kill(orphan.pid, seconds_left) for orphan in orphans))
         killed |= {orphan.pid: orphan for orphan in orphans}
     return CleanupResult(ended=tuple(killed.values()))
 

@@ -242,14 +242,14 @@ def _execute(command: Sequence[str], launch: Launch, descriptors: Sequence[int])
 def limits_to_set(limits: ResourceLimits) -> list[tuple[int, int, int]]:
     """Return the limits as (resource, soft, hard), lowered to our own hard limits."""
     cpu = limits.cpu_seconds
-    wanted = (
+    requested = (
         (resource.RLIMIT_AS, limits.memory, limits.memory),
         (resource.RLIMIT_CPU, cpu, None if cpu is None else cpu + _CPU_SECONDS_TO_STOP),
         (resource.RLIMIT_NOFILE, limits.open_files, limits.open_files),
         (resource.RLIMIT_NPROC, limits.processes, limits.processes),
     )
     lowered = []
-    for name, soft, hard in wanted:
+    for name, soft, hard in requested:
         if soft is not None and hard is not None:
             own = resource.getrlimit(name)[1]
             ceiling = _MAX_LIMIT if own == resource.RLIM_INFINITY else own
@@ -264,11 +264,11 @@ class ExecRefusedByLimitsError(OSError):
 def could_not_start(error: OSError | ValueError, launch: Launch) -> CouldNotStart:
     if not isinstance(error, OSError):
         # A NUL byte, or `=` in a name. The value is not quoted, since it may be secret.
-        words = "its environment or its arguments hold a name or value that no process can have"
-        return CouldNotStart(error=f"{launch.entrypoint} could not be started: {words}", permanent=True)
-    words = _explain(error, launch.entrypoint, launch.directory)
+        reason = "its environment or its arguments hold a name or value that no process can have"
+        return CouldNotStart(error=f"{launch.entrypoint} could not be started: {reason}", permanent=True)
+    reason = _explain(error, launch.entrypoint, launch.directory)
     return CouldNotStart(
-        error=f"{launch.entrypoint} could not be started: {words}",
+        error=f"{launch.entrypoint} could not be started: {reason}",
         permanent=error.errno not in TRANSIENT_ERRNOS,
         resources_exhausted=error.errno in _RESOURCE_ERRNOS
         and not isinstance(error, ExecRefusedByLimitsError),

@@ -84,29 +84,29 @@ def _close(descriptors: Iterable[int]) -> None:
 
 
 def write_request(descriptor: int, request: bytes | memoryview) -> memoryview:
-    """Write as much as the pipe takes now, and close it if that was all. Returns the rest."""
-    rest = memoryview(request)
+    """Write as much as the pipe takes now, and close it if that was all. Returns the unsent part."""
+    unsent = memoryview(request)
     try:
-        while rest:
-            rest = rest[os.write(descriptor, rest) :]
+        while unsent:
+            unsent = unsent[os.write(descriptor, unsent) :]
     except BlockingIOError:
-        return rest
+        return unsent
     except OSError:
         # EPIPE: a plugin may close stdin without reading its request.
-        rest = rest[:0]
+        unsent = unsent[:0]
     os.close(descriptor)
-    return rest
+    return unsent
 
 
 class RequestWriter:
-    """Writes the rest of a request whenever the plugin has read some of it."""
+    """Writes the unsent part of a request whenever the plugin has read some of it."""
 
-    def __init__(self, descriptor: int, rest: memoryview, loop: asyncio.AbstractEventLoop) -> None:
-        """`descriptor` is closed already if `rest` is empty."""
+    def __init__(self, descriptor: int, unsent: memoryview, loop: asyncio.AbstractEventLoop) -> None:
+        """`descriptor` is closed already if `unsent` is empty."""
         self._descriptor: int | None = None
-        self._rest = rest
+        self._unsent = unsent
         self._loop = loop
-        if rest:
+        if unsent:
             self._watch(descriptor)
 
     def close(self) -> None:
@@ -119,8 +119,8 @@ class RequestWriter:
         descriptor = self._stop_watching()
         if descriptor is None:
             return
-        self._rest = write_request(descriptor, self._rest)
-        if self._rest:
+        self._unsent = write_request(descriptor, self._unsent)
+        if self._unsent:
             self._watch(descriptor)
 
     def _watch(self, descriptor: int) -> None:
@@ -159,7 +159,7 @@ class BoundedReader:
         self._on_truncated = on_truncated
         self._on_data = on_data
         self._chunks: list[bytes] = []
-        self._kept = 0
+        self._retained = 0
         self._watched = False
         self.truncated = False
 
@@ -187,7 +187,7 @@ class BoundedReader:
 
     def read_available(self) -> None:
         """Read what is in the pipe, up to the cap."""
-        while self._kept < self._cap and self._read():
+        while self._retained < self._cap and self._read():
             pass
 
     def _on_readable(self) -> None:
@@ -208,10 +208,10 @@ class BoundedReader:
             return False
         if self._on_data is not None:
             self._on_data(chunk)
-        room = self._cap - self._kept
+        room = self._cap - self._retained
         if room > 0:
             self._chunks.append(chunk[:room])
-            self._kept += min(len(chunk), room)
+            self._retained += min(len(chunk), room)
         if len(chunk) > room and not self.truncated:
             self.truncated = True
             if self._on_truncated is not None:

@@ -1,4 +1,4 @@
-"""The daemon's side of a fork server: starting it, asking it for processes, and their handles."""
+"""The daemon's side of a fork server: start it, request processes from it, and handle them."""
 
 from __future__ import annotations
 
@@ -352,8 +352,8 @@ async def _wait_until_ready(
     return None
 
 
-def _is_same_file(one: str, other: str) -> bool:
+def _is_same_file(path: str, other_path: str) -> bool:
     try:
-        return Path(one).samefile(other)
+        return Path(path).samefile(other_path)
     except OSError:
         return False
