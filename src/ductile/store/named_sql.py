@@ -8,20 +8,23 @@ databases (`store/queries`); the `.sql` file of an adapter replaces those that n
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 
 _HEAD = re.compile(r"^-- (name|fragment): ([a-z_]+)$", re.MULTILINE)
 
 
-def load_queries(adapter: str) -> dict[str, str]:
+@cache
+def load_queries(adapter: str) -> Mapping[str, str]:
     """Return the shared queries, with those of the adapter's package in place of, or beside, them."""
     return parse_queries(_read_sql(files("ductile.store") / "queries"), _read_sql(files(adapter)))
 
 
 def _read_sql(directory: Traversable) -> str:
-    found = sorted(directory.iterdir(), key=lambda entry: entry.name)
-    return "\n".join(file.read_text(encoding="utf-8") for file in found if file.name.endswith(".sql"))
+    entries = sorted(directory.iterdir(), key=lambda entry: entry.name)
+    return "\n".join(file.read_text(encoding="utf-8") for file in entries if file.name.endswith(".sql"))
 
 
 def parse_queries(text: str, overrides: str = "") -> dict[str, str]:

@@ -1,6 +1,6 @@
-"""The store as a token sees it that may read or change its own jobs only: no other job exists in it.
+"""The store for an access token that may read or change its own jobs only: other jobs do not exist in it.
 
-A verb that is not written here raises `DeniedError`, so that one that is forgotten shows nothing.
+A verb that is not written here raises `DeniedError`, so a forgotten verb shows nothing.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from ductile.store.model.records import (
 )
 from ductile.store.port import Priority, Store, WriteHint
 from ductile.store.session import Session
-from ductile.store.verbs.insert import BATCH_SIZE
+from ductile.store.verbs.jobs.insert import BATCH_SIZE
 from ductile.struct import replace
 
 R = TypeVar("R")
@@ -57,7 +57,7 @@ class OwnJobs(Store):
         self.notifier = whole.notifier
         self.cluster = whole.cluster
 
-    # -- what every verb that is not below comes to
+    # -- every verb that is not below ends in one of these
 
     def run_read(self, work: Callable[[Session], R]) -> Awaitable[R]:  # noqa: ARG002 - it is not run
         raise _denied()
@@ -85,8 +85,10 @@ class OwnJobs(Store):
     # -- reading jobs
 
     async def get_job(self, job_id: str) -> Job | None:
-        found = await self.whole.get_job(job_id)
-        return found if found is not None and found.token == self.token else None
+        return self._if_own(await self.whole.get_job(job_id))
+
+    def _if_own(self, job: Job | None) -> Job | None:
+        return job if job is not None and job.token == self.token else None
 
     async def _is_own(self, job_id: str) -> bool:
         return await self.get_job(job_id) is not None
@@ -105,16 +107,16 @@ class OwnJobs(Store):
         return await self.whole.short_payloads(own, longest=longest)
 
     async def latest_with_key(self, plugin: str, command: str, dedupe_key: str) -> Job | None:
-        found = await self.whole.latest_with_key(plugin, command, dedupe_key)
-        return found if found is not None and found.token == self.token else None
+        return self._if_own(await self.whole.latest_with_key(plugin, command, dedupe_key))
 
     async def find_duplicates(self, jobs: Sequence[NewJob], window: timedelta) -> tuple[str | None, ...]:
-        found = await self.whole.find_duplicates(jobs, window)
-        return tuple([each if each is not None and await self._is_own(each) else None for each in found])
+        job_ids = await self.whole.find_duplicates(jobs, window)
+        return tuple(
+            [job_id if job_id is not None and await self._is_own(job_id) else None for job_id in job_ids]
+        )
 
     async def blocking_job(self, job_id: str) -> Job | None:
-        found = await self.whole.blocking_job(job_id) if await self._is_own(job_id) else None
-        return found if found is not None and found.token == self.token else None
+        return self._if_own(await self.whole.blocking_job(job_id)) if await self._is_own(job_id) else None
 
     async def job_ids(self, beginning: str, *, limit: int, token: str | None = None) -> tuple[str, ...]:
         return await self.whole.job_ids(beginning, limit=limit, token=self._only_own(token))
@@ -145,14 +147,14 @@ class OwnJobs(Store):
         return await self.whole.list_log(own, limit=limit, cursor=cursor, sort=sort)
 
     async def job_details(self, job_id: str) -> JobDetails | None:
-        found = await self.whole.job_details(job_id)
-        return found if found is not None and found.job.token == self.token else None
+        details = await self.whole.job_details(job_id)
+        return details if details is not None and details.job.token == self.token else None
 
     async def get_run(self, run_id: str) -> RunRecord | None:
-        found = await self.whole.get_run(run_id)
-        return found if found is not None and found.job.token == self.token else None
+        run = await self.whole.get_run(run_id)
+        return run if run is not None and run.job.token == self.token else None
 
-    # What a job began with is found by ids that are in the job.
+    # The ids of events and contexts are in the jobs that they started.
 
     async def get_event(self, event_id: str) -> StoredEvent | None:
         return await self.whole.get_event(event_id)
@@ -191,8 +193,8 @@ class OwnJobs(Store):
         return await self.whole.count_deliveries(replace(where, token=self.token), limit=limit)
 
     async def get_delivery(self, delivery_id: str) -> Delivery | None:
-        found = await self.whole.get_delivery(delivery_id)
-        return found if found is not None and await self._is_own(found.job_id) else None
+        delivery = await self.whole.get_delivery(delivery_id)
+        return delivery if delivery is not None and await self._is_own(delivery.job_id) else None
 
     async def resend(self, delivery_id: str) -> bool:
         return await self.get_delivery(delivery_id) is not None and await self.whole.resend(delivery_id)

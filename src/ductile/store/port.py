@@ -26,21 +26,21 @@ from ductile.store.cluster import Cluster
 from ductile.store.model.maintenance import StoreStats
 from ductile.store.notifier import Notifier
 from ductile.store.session import Session
-from ductile.store.verbs import cancel as cancel_verbs
-from ductile.store.verbs import digest as digest_verbs
-from ductile.store.verbs import insert as insert_verbs
-from ductile.store.verbs import jobs as job_verbs
 from ductile.store.verbs import ledger as ledger_verbs
 from ductile.store.verbs import maintenance as maintenance_verbs
 from ductile.store.verbs import notices as notice_verbs
 from ductile.store.verbs import outbox as outbox_verbs
-from ductile.store.verbs import placement as placement_verbs
 from ductile.store.verbs import plugins as plugin_verbs
-from ductile.store.verbs import queue as queue_verbs
-from ductile.store.verbs import retry as retry_verbs
 from ductile.store.verbs import schedules as schedule_verbs
-from ductile.store.verbs import settle as settle_verbs
+from ductile.store.verbs import statistics as statistics_verbs
 from ductile.store.verbs import token_usage as token_verbs
+from ductile.store.verbs.jobs import cancel as cancel_verbs
+from ductile.store.verbs.jobs import insert as insert_verbs
+from ductile.store.verbs.jobs import placement as placement_verbs
+from ductile.store.verbs.jobs import queue as queue_verbs
+from ductile.store.verbs.jobs import read as job_verbs
+from ductile.store.verbs.jobs import retry as retry_verbs
+from ductile.store.verbs.jobs import settle as settle_verbs
 from ductile.struct import Value
 
 P = ParamSpec("P")
@@ -218,14 +218,14 @@ class Store(ABC):
     get_event_context = _read(job_verbs.get_event_context)
     get_run = _read(job_verbs.get_run)
     job_details = _read(job_verbs.job_details)
-    queue_counts = _read(job_verbs.queue_counts)
-    queue_depths = _read(job_verbs.queue_depths)
-    execution_statistics = _read(job_verbs.execution_statistics)
-    sample_executions = _read(job_verbs.sample_executions)
+    queue_counts = _read(statistics_verbs.queue_counts)
+    queue_depths = _read(statistics_verbs.queue_depths)
+    execution_statistics = _read(statistics_verbs.execution_statistics)
+    sample_executions = _read(statistics_verbs.sample_executions)
     #: A barrier: as a write of the lowest priority it sees every write that was requested before it.
     pending_work_behind_queued_writes = _write(Priority.MAINTENANCE, job_verbs.pending_work)
     pending_work = _read(job_verbs.pending_work)
-    count_outstanding = _read(job_verbs.count_outstanding)
+    count_outstanding = _read(statistics_verbs.count_outstanding)
 
     # -- access tokens
 
@@ -274,5 +274,5 @@ class Store(ABC):
     prune = _write(Priority.MAINTENANCE, maintenance_verbs.prune)
     count_prunable = _read(maintenance_verbs.count_prunable)
     find_violations = _read(maintenance_verbs.find_violations)
-    recent_failures = _read(maintenance_verbs.recent_failures)
-    read_digest = _read(digest_verbs.read_digest)
+    recent_failures = _read(statistics_verbs.recent_failures)
+    read_digest = _read(statistics_verbs.read_digest)

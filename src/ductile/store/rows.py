@@ -167,7 +167,7 @@ def find_jobs(session: Session, query: str, **values: SqlValue) -> list[Job]:
 def read_log(row: tuple[SqlValue, ...]) -> LogRow:
     """Return an execution; the three columns of its output may be missing."""
     values: dict[str, Any] = dict(zip(LogRow.__struct_fields__, row, strict=False))
-    took = values["duration"]
+    duration_ms = values["duration"]
     # A process whose exit was observed has an exit code or a signal. Otherwise the duration is unknown.
     exit_observed = values["exit_code"] is not None or values["signal"] is not None
     values |= {
@@ -176,7 +176,7 @@ def read_log(row: tuple[SqlValue, ...]) -> LogRow:
         "job_status": JobStatus(values["job_status"]),
         "job_reason": JobReason(values["job_reason"]),
         "submitted_by": SubmittedBy(values["submitted_by"]),
-        "duration": milliseconds(took) if exit_observed or took else None,
+        "duration": milliseconds(duration_ms) if exit_observed or duration_ms else None,
         "created_at": parse_timestamp(values["created_at"]),
         "started_at": instant_or_none(values["started_at"]),
         "completed_at": parse_timestamp(values["completed_at"]),
@@ -330,13 +330,13 @@ def read_sorted_page(
         last = (-float(position[0]), -int(position[1]))
     rows = session.fetch_all(query, **values, before=top + 1, limit=MAX_SORTED)
     keyed = sorted((-measure(row, as_of), -row[seq_column], row) for row in rows)
-    left = [item for item in keyed if last is None or item[:2] > last]
+    remaining = [item for item in keyed if last is None or item[:2] > last]
     next_cursor = None
-    if len(left) > size:
-        value, seq, _row = left[size - 1]
+    if len(remaining) > size:
+        value, seq, _row = remaining[size - 1]
         newest = max(row[seq_column] for row in rows)
         next_cursor = encode_sorted_cursor(newest, as_of, -value, -seq)
-    return Page(rows=tuple(read(row) for *_, row in left[:size]), next_cursor=next_cursor)
+    return Page(rows=tuple(read(row) for *_, row in remaining[:size]), next_cursor=next_cursor)
 
 
 def read_page(

@@ -129,7 +129,10 @@ def copy_rows(
     target.continue_numbers(source.last_numbers())
     report = reporter("comparing", sum(counts.values()), progress)
     for table in counts:
-        if (copy := _digest(target, table, report)) != copied[table.name]:
+        counter = RowCounter(report)
+        for _ in counter.follow(_rows_of_store(target, table)):
+            pass
+        if (copy := counter.result()) != copied[table.name]:
             raise StoreFailedError(
                 f"the copy of {table.name} differs: {copied[table.name].rows} rows were read, the copy has "
                 f"{copy.rows}, and their checksums are not equal",
@@ -159,10 +162,3 @@ def _rows_of_store(source: StoreSource, table: CopiedTable) -> Iterator[Row]:
         return rows
     key = table.columns.index("key")
     return (row for row in rows if row[key] not in _OWN_META)
-
-
-def _digest(source: StoreSource, table: CopiedTable, on_rows: Callable[[int], None]) -> TableDigest:
-    counter = RowCounter(on_rows)
-    for _ in counter.follow(_rows_of_store(source, table)):
-        pass
-    return counter.result()

@@ -38,7 +38,7 @@ from ductile.store.notifier import STORE_AVAILABLE, Change, Notifier, StoreFaile
 from ductile.store.port import ClaimCall, Priority, SettledJob, Store, WriteHint
 from ductile.store.session import Session
 from ductile.store.verbs import maintenance
-from ductile.store.verbs.queue import claim
+from ductile.store.verbs.jobs.queue import claim
 from ductile.struct import asdict, replace
 
 R = TypeVar("R")
@@ -274,8 +274,8 @@ class Writer:
     def _settling(self) -> list[int]:
         """Return the numbers of jobs that waiting requests settle."""
         with self._lock:
-            waiting = islice(self._queues[Priority.SETTLE], MAX_KNOWN)
-            return [each.hint.seq for each in waiting if isinstance(each.hint, SettledJob)]
+            requests = islice(self._queues[Priority.SETTLE], MAX_KNOWN)
+            return [request.hint.seq for request in requests if isinstance(request.hint, SettledJob)]
 
     def _begin(self, settling: Callable[[], Sequence[int]] = tuple) -> None:
         if self.failure is not None:
@@ -418,9 +418,15 @@ class Writer:
         for request in batch:
             if request.error is not None:
                 request.error = self._connection.translate(request.error)
-        self._publish_availability(batch)
+        errors = [request.error for request in batch]
+        if None in errors:
+            if self._is_away:
+                self._is_away = False
+                self._call_on_loop(self._notifier.publish, (STORE_AVAILABLE,))
+        elif errors and isinstance(errors[0], StoreBusyError) and not isinstance(errors[0], ContendedError):
+            self.report_away(errors[0])
         # Only submissions tell whether the disk is full: the end of a job may fit where a new job does not.
-        if any(isinstance(request.error, StoreFullError) for request in batch):
+        if any(isinstance(error, StoreFullError) for error in errors):
             self.is_full = True
         elif self._connection.has_written and any(
             request.priority is Priority.ENQUEUE and request.error is None for request in batch
@@ -428,23 +434,11 @@ class Writer:
             self.is_full = False
         self._call_on_loop(self._publish_and_resolve, batch)
 
-    def _publish_availability(self, batch: list[WriteRequest[Any]]) -> None:
-        errors = [request.error for request in batch]
-        if any(error is None for error in errors):
-            self._report_available()
-        elif errors and isinstance(errors[0], StoreBusyError) and not isinstance(errors[0], ContendedError):
-            self.report_away(errors[0])
-
     def report_away(self, error: StoreBusyError) -> None:
         """Publish that the store takes no writes, once until it does again. Called on the thread."""
         if not self._is_away:
             self._is_away = True
             self._call_on_loop(self._notifier.publish, (StoreUnavailable(error=error),))
-
-    def _report_available(self) -> None:
-        if self._is_away:
-            self._is_away = False
-            self._call_on_loop(self._notifier.publish, (STORE_AVAILABLE,))
 
     def _call_on_loop(self, callback: Callable[[Any], None], argument: Any) -> None:
         if self._loop is not None:

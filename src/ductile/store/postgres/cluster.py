@@ -25,7 +25,7 @@ from ductile.store.postgres.connection import AsyncConnection, connect_async, tr
 from ductile.store.postgres.notifications import all_due, decode_changes
 from ductile.store.rows import from_json, to_json
 from ductile.store.session import Session, SqlValue
-from ductile.store.verbs.placement import read_group
+from ductile.store.verbs.jobs.placement import read_group
 from ductile.struct import asdict
 
 #: How long connecting may take, and then a statement: shorter than the time until a node fences itself.

@@ -43,11 +43,32 @@ def migrate(connection: Connection, queries: Mapping[str, str]) -> None:
                 hint="A newer Ductile has migrated it: upgrade this node too.",
             )
         if current < newest:
-            _take_for_migration(connection, queries, current)
-            _apply_after(connection, current)
-            connection.execute(queries["release_store"])
+            _migrate_from(current, connection, queries)
     finally:
         connection.execute("SELECT pg_advisory_unlock(%s)", (_LOCK,))
+
+
+def _migrate_from(current: int, connection: Connection, queries: Mapping[str, str]) -> None:
+    """Take the store alone, apply the later migrations, and give it up again."""
+    try:
+        take_store(connection, queries)
+    except ConflictError as error:
+        raise ConflictError(
+            f"the store has to be migrated from schema version {current} to {newest_version()}, and other "
+            f"programs use it: {error.message}",
+            hint="Stop the daemon on every node with `ductile system stop`, then start the new version.",
+            details=error.details,
+        ) from error
+    for version, sql in migrations():
+        if version > current:
+            with connection.transaction():
+                connection.execute(sql)
+                connection.execute(
+                    "INSERT INTO store_meta (key, value) VALUES ('schema_version', %s) "
+                    "ON CONFLICT (key) DO UPDATE SET value = excluded.value",
+                    (str(version),),
+                )
+    connection.execute(queries["release_store"])
 
 
 def refuse_other_schema(connection: Connection) -> None:
@@ -58,30 +79,6 @@ def refuse_other_schema(connection: Connection) -> None:
             f"this Ductile knows version {newest_version()}",
             hint="Upgrade this node to the version of the others, then start it again.",
         )
-
-
-def _take_for_migration(connection: Connection, queries: Mapping[str, str], current: int) -> None:
-    try:
-        take_store(connection, queries)
-    except ConflictError as error:
-        raise ConflictError(
-            f"the store has to be migrated from schema version {current} to {newest_version()}, and other "
-            f"programs use it: {error.message}",
-            hint="Stop the daemon on every node with `ductile system stop`, then start the new version.",
-            details=error.details,
-        ) from error
-
-
-def _apply_after(connection: Connection, current: int) -> None:
-    for version, sql in migrations():
-        if version > current:
-            with connection.transaction():
-                connection.execute(sql)
-                connection.execute(
-                    "INSERT INTO store_meta (key, value) VALUES ('schema_version', %s) "
-                    "ON CONFLICT (key) DO UPDATE SET value = excluded.value",
-                    (str(version),),
-                )
 
 
 def schema_version(connection: Connection) -> int:

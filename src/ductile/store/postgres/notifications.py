@@ -37,8 +37,8 @@ _DUE: tuple[type[RetryScheduled | DeadlineSet | FailureRecorded], ...] = (
 )
 _WITHOUT_CONTENT: tuple[Change, ...] = (JOBS_READY, SCHEDULES_CHANGED, DELIVERIES_DUE, LEDGER_APPENDED)
 _TYPES: dict[str, type[Change]] = {
-    each.__name__: each
-    for each in (
+    kind.__name__: kind
+    for kind in (
         JobsReady,
         SchedulesChanged,
         DeliveriesDue,
@@ -69,21 +69,21 @@ def encode_changes(sender: str, changes: Iterable[Change]) -> Iterator[str]:
     encoded = [msgspec.json.encode((type(change).__name__, change)) for change in _combined(shared)]
     part: list[bytes] = []
     size = 0
-    for each in encoded:
-        if part and size + len(each) > _MAX_BYTES:
+    for change in encoded:
+        if part and size + len(change) > _MAX_BYTES:
             yield _payload(sender, part)
             part, size = [], 0
-        part.append(each)
-        size += len(each) + 1
+        part.append(change)
+        size += len(change) + 1
     if part:
         yield _payload(sender, part)
 
 
 def decode_changes(payload: str) -> tuple[str, list[Change]]:
     """Return the sender and its changes. Those that this version does not know are left out."""
-    found = msgspec.json.decode(payload, type=_Payload)
-    return found.sender, [
-        msgspec.json.decode(content, type=_TYPES[name]) for name, content in found.changes if name in _TYPES
+    decoded = msgspec.json.decode(payload, type=_Payload)
+    return decoded.sender, [
+        msgspec.json.decode(content, type=_TYPES[name]) for name, content in decoded.changes if name in _TYPES
     ]
 
 

@@ -48,12 +48,11 @@ _SIZE_COLUMNS = ("payload", "result", "stderr")
 
 def load_postgres_queries() -> dict[str, str]:
     """Return the queries with the placeholders of the driver."""
-    return {name: _to_driver(sql) for name, sql in load_queries("ductile.store.postgres").items()}
-
-
-def _to_driver(sql: str) -> str:
-    typed = _OPTIONAL.sub(r"CAST(:\1 AS text) IS NULL", sql.replace("%", "%%"))
-    return _PARAMETER.sub(r"%(\1)s", typed)
+    queries = {}
+    for name, sql in load_queries("ductile.store.postgres").items():
+        typed = _OPTIONAL.sub(r"CAST(:\1 AS text) IS NULL", sql.replace("%", "%%"))
+        queries[name] = _PARAMETER.sub(r"%(\1)s", typed)
+    return queries
 
 
 class RowBuffer:
@@ -86,7 +85,7 @@ def _insert_buffer(sql: str) -> RowBuffer:
     insert = _INSERT.fullmatch(sql)
     if insert is None:
         raise StoreError(f"not an INSERT of one row: {sql}")
-    table, columns, values, rest = insert.groups()
+    table, columns, values, suffix = insert.groups()
     chosen, names = [], {}
     for column, value in zip(columns.split(","), values.split(","), strict=True):
         name = _PLACEHOLDER.fullmatch(value.strip())
@@ -96,7 +95,7 @@ def _insert_buffer(sql: str) -> RowBuffer:
     rows = f"json_populate_recordset(CAST(NULL AS {table}), CAST(%(rows)s AS json)) AS added"
     # The WHERE keeps ON CONFLICT from being read as a condition of a join.
     return RowBuffer(
-        f"INSERT INTO {table} ({columns}) SELECT {', '.join(chosen)} FROM {rows} WHERE true {rest}",  # noqa: S608 - our own query
+        f"INSERT INTO {table} ({columns}) SELECT {', '.join(chosen)} FROM {rows} WHERE true {suffix}",  # noqa: S608 - our own query
         names,
     )
 

@@ -12,7 +12,7 @@ from psycopg import sql
 
 from ductile.errors import StoreBusyError, StoreFailedError, StoreSchemaError
 from ductile.store.postgres.connection import Connection, connect, translate_at_start
-from ductile.store.postgres.migrate import migrate, migrations, schema_version
+from ductile.store.postgres.migrate import migrate, newest_version, schema_version
 from ductile.store.postgres.session import PostgresSession, load_postgres_queries, restored_row, storable_row
 from ductile.store.postgres.users import take_store
 from ductile.store.transfer import CopiedTable, Row
@@ -40,20 +40,22 @@ class PostgresRows:
         query = sql.SQL("COPY (SELECT {} FROM {} ORDER BY {}) TO STDOUT").format(
             _names(table.columns), sql.Identifier(table.name), _names(table.key)
         )
-        types = self._types(table)
+        head = sql.SQL("SELECT {} FROM {} LIMIT 0").format(_names(table.columns), sql.Identifier(table.name))
+        description = self._connection.execute(head).description or ()
         with self._connection.cursor() as cursor, cursor.copy(query) as rows:
-            rows.set_types(types)
+            rows.set_types([column.type_code for column in description])
             for row in rows.rows():
                 yield restored_row(row)
 
     def last_numbers(self) -> Mapping[str, int]:
-        found = {}
+        last_numbers = {}
         for table, _, sequence in self._numbered():
-            query = sql.SQL("SELECT last_value, is_called FROM {}").format(_qualified(sequence))
+            qualified_name = sql.Identifier(*(part.strip('"') for part in sequence.split(".")))
+            query = sql.SQL("SELECT last_value, is_called FROM {}").format(qualified_name)
             row = self._connection.execute(query).fetchone()
             if row is not None and row[1]:
-                found[table] = int(row[0])
-        return found
+                last_numbers[table] = int(row[0])
+        return last_numbers
 
     def write(self, table: CopiedTable, rows: Iterable[Row]) -> None:
         query = sql.SQL("COPY {} ({}) FROM STDIN").format(sql.Identifier(table.name), _names(table.columns))
@@ -75,8 +77,8 @@ class PostgresRows:
         """Fill the full-text index from the log."""
         values = {"characters": SEARCHABLE_CHARACTERS, "limit": _INDEXED_ROWS}
         last = 0
-        while found := self.session.fetch_one("index_copied_log", after=last, **values):
-            rows, newest = found
+        while batch := self.session.fetch_one("index_copied_log", after=last, **values):
+            rows, newest = batch
             if not rows:
                 break
             last = newest
@@ -87,18 +89,9 @@ class PostgresRows:
         """Return the tables with a sequence: table, column and sequence."""
         return self.session.fetch_all("numbered_tables")
 
-    def _types(self, table: CopiedTable) -> list[int]:
-        query = sql.SQL("SELECT {} FROM {} LIMIT 0").format(_names(table.columns), sql.Identifier(table.name))
-        description = self._connection.execute(query).description or ()
-        return [column.type_code for column in description]
-
 
 def _names(names: Iterable[str]) -> sql.Composed:
     return sql.SQL(", ").join(map(sql.Identifier, names))
-
-
-def _qualified(name: str) -> sql.Identifier:
-    return sql.Identifier(*(part.strip('"') for part in name.split(".")))
 
 
 @contextmanager
@@ -110,7 +103,17 @@ def open_source(url: str, now: datetime, *, exclusive: bool) -> Iterator[Postgre
     with _connected(url) as (connection, queries):
         if exclusive:
             take_store(connection, queries)
-        _refuse_other_version(connection)
+        version, newest = schema_version(connection), newest_version()
+        if version == 0:
+            raise StoreSchemaError(
+                "there is no store of Ductile in this database",
+                hint="Check the database and the schema (search_path).",
+            )
+        if version != newest:
+            raise StoreSchemaError(
+                f"the store has schema version {version}; this Ductile reads version {newest}",
+                hint="Use the Ductile that its nodes run, or start this one on it once: that migrates it.",
+            )
         connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
         yield PostgresRows(connection, queries, now)
 
@@ -163,17 +166,3 @@ def _connected(url: str) -> Iterator[tuple[Connection, dict[str, str]]]:
         if isinstance(translated, StoreBusyError):
             translated.hint = "Check that the server runs, and that the URL is right."
         raise translated from error
-
-
-def _refuse_other_version(connection: Connection) -> None:
-    found, newest = schema_version(connection), migrations()[-1][0]
-    if found == 0:
-        raise StoreSchemaError(
-            "there is no store of Ductile in this database",
-            hint="Check the database and the schema (search_path).",
-        )
-    if found != newest:
-        raise StoreSchemaError(
-            f"the store has schema version {found}; this Ductile reads version {newest}",
-            hint="Use the Ductile that its nodes run, or start this one on it once: that migrates it.",
-        )

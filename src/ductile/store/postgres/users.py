@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import Any
 
 from ductile.errors import ConflictError, StoreBusyError
 from ductile.store.postgres.connection import Connection
@@ -38,19 +37,15 @@ def take_store(connection: Connection, queries: Mapping[str, str]) -> None:
     while connection.execute(queries["take_store"]).fetchone() == (False,):
         users = connection.execute(queries["store_users"], {"limit": _MAX_LISTED}).fetchall()
         if time.monotonic() > deadline:
-            raise _in_use(users)
+            names = "; ".join(
+                f"{name or 'a program'} from {host} (server process {pid})" for pid, host, name in users
+            )
+            raise ConflictError(
+                f"the PostgreSQL store is in use: {names}"
+                if names
+                else "the PostgreSQL store was in use a moment ago",
+                hint="Stop the daemon on every node with `ductile system stop`, then try again. A connection "
+                "of a machine that is gone can be ended with SELECT pg_terminate_backend(PROCESS).",
+                details={"server_processes": [pid for pid, _, _ in users]},
+            )
         time.sleep(_ASK_SECONDS)
-
-
-def _in_use(users: list[tuple[Any, ...]]) -> ConflictError:
-    shown = "; ".join(
-        f"{name or 'a program'} from {host} (server process {pid})" for pid, host, name in users
-    )
-    return ConflictError(
-        f"the PostgreSQL store is in use: {shown}"
-        if shown
-        else "the PostgreSQL store was in use a moment ago",
-        hint="Stop the daemon on every node with `ductile system stop`, then try again. A connection of a "
-        "machine that is gone can be ended with SELECT pg_terminate_backend(PROCESS).",
-        details={"server_processes": [pid for pid, _, _ in users]},
-    )

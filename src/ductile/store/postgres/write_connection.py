@@ -117,34 +117,37 @@ class PostgresWriteConnection:
     def begin(self, settling: Callable[[], Sequence[int]]) -> None:
         self.has_written = False
         self._busy_since = time.monotonic()
-        started, known = self._begin_on_open(list(settling()))
-        self._transaction_id, latest, highest_in_ledger, highest_in_queue = started
-        seqs = {"highest_in_ledger": highest_in_ledger, "highest_in_queue": highest_in_queue}
-        self.session.begin_transaction(self._clock(), latest, seqs, known)
-
-    def _begin_on_open(self, settling: list[int]) -> tuple[Row, list[Row]]:
+        seqs_to_settle = list(settling())
         is_new = self.session.connection is None
         try:
-            return self._begin_on(self._open(), settling)
+            start, jobs = self._begin_on(self._open(), seqs_to_settle)
         except psycopg.Error as error:
             self._drop_if_lost(error)
             if is_new or not is_connection_lost(error):
                 raise
             # The server was restarted, or it ended an idle connection: once more on a new one.
-            return self._begin_on(self._open(), settling)
+            start, jobs = self._begin_on(self._open(), seqs_to_settle)
+        self._transaction_id, latest, highest_in_ledger, highest_in_queue = start
+        seqs = {"highest_in_ledger": highest_in_ledger, "highest_in_queue": highest_in_queue}
+        self.session.begin_transaction(self._clock(), latest, seqs, jobs)
 
-    def _begin_on(self, connection: Connection, settling: list[int]) -> tuple[Row, list[Row]]:
-        """Send all statements in one round trip. Those that read have a snapshot taken under the lock."""
+    def _begin_on(self, connection: Connection, seqs_to_settle: list[int]) -> tuple[Row, list[Row]]:
+        """Send all statements in one round trip. Those that read have a snapshot taken under the lock.
+
+        Returns the start of the transaction, and the rows of the jobs that may end in it.
+        """
         with connection.pipeline():
             connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED", prepare=False)
             connection.execute(self._queries["lock_store"])
             start = connection.execute(self._queries["transaction_start"])
-            known = (
-                connection.execute(self._queries["jobs_to_settle"], {"seqs": settling}) if settling else None
+            jobs = (
+                connection.execute(self._queries["jobs_to_settle"], {"seqs": seqs_to_settle})
+                if seqs_to_settle
+                else None
             )
         row = start.fetchone()
         assert row is not None  # noqa: S101 - the query has no condition
-        return row, known.fetchall() if known else []
+        return row, jobs.fetchall() if jobs else []
 
     def commit(self, changes: Iterable[Change]) -> None:
         connection = self.session.connection
@@ -161,12 +164,15 @@ class PostgresWriteConnection:
             if not is_connection_lost(error):
                 raise
             self._drop()
-            if not self._was_committed(self._transaction_id):
+            if not self._ask_until_known(self._transaction_id):
                 raise
         self.has_written = True
 
-    def _was_committed(self, transaction_id: str) -> bool:
-        """Ask the server until it answers. Raises `StoreFailedError` if the store is closed meanwhile."""
+    def _ask_until_known(self, transaction_id: str) -> bool:
+        """Return whether the server has committed the transaction; asks until it answers.
+
+        Raises `StoreFailedError` if the store is closed meanwhile.
+        """
         while True:
             with suppress(psycopg.Error, StoreBusyError):
                 committed = was_committed(self._open(), transaction_id)

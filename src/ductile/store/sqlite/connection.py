@@ -48,7 +48,13 @@ def open_writer(path: Path) -> apsw.Connection:
         _configure(connection)
         # If the store is refused, closing it must not change a log. See `checkpoint_on_close`.
         connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, int(has_wal))
-        _refuse_foreign(connection, path)
+        ((application_id,),) = connection.execute("PRAGMA application_id").fetchall()
+        ((tables,),) = connection.execute("SELECT count(*) FROM sqlite_schema").fetchall()
+        if application_id != APPLICATION_ID and tables:  # refused before anything in it is changed
+            raise StoreSchemaError(
+                f"{path} is an SQLite database, but not a Ductile store",
+                hint="Set state.path to a new file, or to the store that Ductile made.",
+            )
         for pragma in (
             "journal_mode = WAL",
             "synchronous = FULL",
@@ -113,17 +119,6 @@ def _configure(connection: apsw.Connection) -> None:
     # One plan for each query. SQLite otherwise compiles a statement again when a bound value changes that
     # might matter to the plan, which takes longer than running it.
     connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
-
-
-def _refuse_foreign(connection: apsw.Connection, path: Path) -> None:
-    """Raise `StoreSchemaError` for an SQLite file of another program, which stays unchanged."""
-    ((application_id,),) = connection.execute("PRAGMA application_id").fetchall()
-    ((tables,),) = connection.execute("SELECT count(*) FROM sqlite_schema").fetchall()
-    if application_id != APPLICATION_ID and tables:
-        raise StoreSchemaError(
-            f"{path} is an SQLite database, but not a Ductile store",
-            hint="Set state.path to a new file, or to the store that Ductile made.",
-        )
 
 
 # -- errors

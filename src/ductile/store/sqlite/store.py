@@ -36,7 +36,7 @@ from ductile.store.sqlite.session import SqliteSession
 from ductile.store.sqlite.wal_damage import copy_damaged_wal, damaged_wal_copies, find_wal_damage
 from ductile.store.sqlite.write_connection import SqliteWriteConnection
 from ductile.store.verbs import maintenance
-from ductile.store.verbs.insert import BATCH_SIZE
+from ductile.store.verbs.jobs.insert import BATCH_SIZE
 from ductile.store.writer import Writer, is_still_full
 
 R = TypeVar("R")

@@ -42,17 +42,18 @@ def store_tables() -> tuple[CopiedTable, ...]:
             "ORDER BY entry.name, field.cid"
         ).fetchall()
     fields = cast("list[tuple[str, str, int]]", rows)
-    names = sorted({name for name, _, _ in fields} - _NOT_COPIED)
-    return tuple(
-        _table(name, [(column, pk) for owner, column, pk in fields if owner == name]) for name in names
-    )
-
-
-def _table(name: str, columns: list[tuple[str, int]]) -> CopiedTable:
-    key = sorted((pk, column) for column, pk in columns if pk)
-    return CopiedTable(
-        name=name, columns=tuple(column for column, _ in columns), key=tuple(column for _, column in key)
-    )
+    tables = []
+    for name in sorted({table for table, _, _ in fields} - _NOT_COPIED):
+        columns = [(column, place) for table, column, place in fields if table == name]
+        key = sorted((place, column) for column, place in columns if place)
+        tables.append(
+            CopiedTable(
+                name=name,
+                columns=tuple(column for column, _ in columns),
+                key=tuple(column for _, column in key),
+            )
+        )
+    return tuple(tables)
 
 
 class SqliteRows:
@@ -83,20 +84,16 @@ class SqliteRows:
 
     def continue_numbers(self, last_numbers: Mapping[str, int]) -> None:
         present = self.last_numbers()
-        for name in self._numbered():
+        numbered_tables = self._connection.execute(
+            "SELECT name FROM sqlite_schema WHERE type = 'table' AND sql LIKE '%AUTOINCREMENT%'"
+        ).fetchall()
+        for name in [str(name) for (name,) in numbered_tables]:
             number = max(last_numbers.get(name, 0), present.get(name, 0))
             self._connection.execute("DELETE FROM sqlite_sequence WHERE name = ?", (name,)).fetchall()
             if number:
                 self._connection.execute(
                     "INSERT INTO sqlite_sequence VALUES (?, ?)", (name, number)
                 ).fetchall()
-
-    def _numbered(self) -> list[str]:
-        """Return the tables whose numbers are kept apart from their rows."""
-        rows = self._connection.execute(
-            "SELECT name FROM sqlite_schema WHERE type = 'table' AND sql LIKE '%AUTOINCREMENT%'"
-        ).fetchall()
-        return [str(name) for (name,) in rows]
 
     def build_search_index(self, on_rows: Callable[[int], None]) -> None:
         """Fill the full-text index from the log."""

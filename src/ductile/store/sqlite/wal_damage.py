@@ -98,25 +98,27 @@ def _checksum(content: bytes, sums: tuple[int, int], *, little: bool) -> tuple[i
         words.byteswap()
     first, second = sums
     remaining = iter(words)
-    for one, two in zip(remaining, remaining, strict=True):
-        first = (first + one + second) & _MASK
-        second = (second + two + first) & _MASK
+    for even_word, odd_word in zip(remaining, remaining, strict=True):
+        first = (first + even_word + second) & _MASK
+        second = (second + odd_word + first) & _MASK
     return first, second
 
 
 def copy_damaged_wal(log: Path, damage: WalDamage) -> Path:
     """Copy a damaged log beside itself and sync it, once for each log. Returns the path."""
-    kept = log.with_name(f"{log.name}.damaged-{damage.salt_id}")
-    if kept.exists():
-        return kept
-    scratch = log.with_name(f"{kept.name}.part")
-    descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    copy = log.with_name(f"{log.name}.damaged-{damage.salt_id}")
+    if copy.exists():
+        return copy
+    unfinished = log.with_name(f"{copy.name}.part")
+    descriptor = os.open(
+        unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600
+    )
     with log.open("rb") as source, os.fdopen(descriptor, "wb") as target:
         shutil.copyfileobj(source, target)
         target.flush()
         os.fsync(target.fileno())
-    scratch.rename(kept)
-    return kept
+    unfinished.rename(copy)
+    return copy
 
 
 def damaged_wal_copies(database: Path) -> tuple[Path, ...]:

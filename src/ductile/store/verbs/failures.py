@@ -29,9 +29,14 @@ def record_failure(session: Session, job: Job, settlement: Settlement) -> None:
     ):
         return
     key = {"plugin": job.plugin, "command": job.command, "reason": settlement.reason}
-    known = session.fetch_one("failure_group", **key)
-    count, first_at, stored = known or (0, session.timestamp, "[]")
+    group = session.fetch_one("failure_group", **key)
+    count, first_at, examples = group or (0, session.timestamp, "[]")
     if count < MAX_EXAMPLES:
+        error = settlement.last_error
+        if error is not None and len(error) > MAX_ERROR_LENGTH:
+            # The beginning and the end: the output of a program ends with its reason.
+            half = MAX_ERROR_LENGTH // 2
+            error = f"{error[:half]}\n…\n{error[-half:]}"
         failure = ReportedFailure(
             job_id=job.id,
             plugin=job.plugin,
@@ -39,22 +44,14 @@ def record_failure(session: Session, job: Job, settlement: Settlement) -> None:
             pipeline=job.command if job.plugin == RUN_PLUGIN else None,
             status=settlement.status,
             reason=settlement.reason,
-            error=storable(_shorten(settlement.last_error)),
+            error=storable(error),
             attempts=settlement.attempt,
             ended_at=parse_timestamp(session.timestamp),
         )
-        stored = encode_failures((*decode_failures(stored), failure))
-    session.execute("put_failure_group", **key, at=session.timestamp, examples=stored)
+        examples = encode_failures((*decode_failures(examples), failure))
+    session.execute("put_failure_group", **key, at=session.timestamp, examples=examples)
     due_at = notice_due_at(read_window(session), parse_timestamp(first_at), session.now)
     session.publish(FailureRecorded(due_at=due_at))
-
-
-def _shorten(error: str | None) -> str | None:
-    """Return the beginning and the end of a long error: the output of a program ends with its reason."""
-    if error is None or len(error) <= MAX_ERROR_LENGTH:
-        return error
-    half = MAX_ERROR_LENGTH // 2
-    return f"{error[:half]}\n…\n{error[-half:]}"
 
 
 def read_window(session: Session) -> NoticeWindow | None:

@@ -1,6 +1,4 @@
-"""Retention in small batches, the full-text index, recorded configurations, ended sessions, and checks of the
-store.
-"""
+"""Retention in small batches, the full-text index, recorded configurations, ended sessions, invariants."""
 
 from __future__ import annotations
 
@@ -19,25 +17,20 @@ from ductile.store.model.maintenance import (
     NO_CAUSE,
     ConfigOrigin,
     ConfigRecord,
-    FailingReceiver,
     Invariant,
     LoadCause,
-    PluginFailures,
     PluginVersion,
     PruneResult,
-    RecentFailures,
     Retention,
 )
 from ductile.store.notifier import SessionEnded
-from ductile.store.rows import from_json, instant_or_none, row_reader, to_json
+from ductile.store.rows import from_json, row_reader, to_json
 from ductile.store.session import Session, SqlValue
-from ductile.store.verbs.insert import BATCH_SIZE, NO_LIMIT
+from ductile.store.verbs.jobs.insert import BATCH_SIZE, NO_LIMIT
 from ductile.store.verbs.ledger import append_ledger
 from ductile.store.verbs.plugins import begin_init
 from ductile.struct import to_builtins
 
-_read_failures = row_reader(PluginFailures)
-_read_receiver = row_reader(FailingReceiver)
 _read_config = row_reader(
     ConfigRecord,
     origin=ConfigOrigin,
@@ -60,8 +53,6 @@ PROBE_ROW = "filling"
 _PROBE_BYTES = 1024 * 1024
 #: Rows of each kind that one request removes. More would delay claims by more than a few milliseconds.
 PRUNE_BATCH = 50
-#: Plugins or receivers that are listed.
-_MAX_LISTED = 50
 
 
 def prune(session: Session, retention: Retention, *, limit: int = PRUNE_BATCH) -> PruneResult:
@@ -232,17 +223,6 @@ def find_violations(session: Session, invariant: Invariant, *, limit: int) -> tu
         return tuple(f"{job_id}: {a} to {b}" for a, b, job_id in edges if (a, b) not in EDGES)[:limit]
     rows = session.fetch_all(f"check_{invariant}", limit=limit, most=MAX_RUN_JOBS)
     return tuple(str(row[0]) for row in rows)
-
-
-def recent_failures(session: Session, *, since: datetime) -> RecentFailures:
-    """Return the failed jobs and failing receivers since an instant."""
-    where = {"since": format_timestamp(since), "limit": _MAX_LISTED}
-    return RecentFailures(
-        newest_at=instant_or_none(session.value("latest_instant")),
-        endings=tuple(map(_read_failures, session.fetch_all("check_bad_endings", **where))),
-        removed=tuple(map(_read_failures, session.fetch_all("check_removed_endings", **where))),
-        receivers=tuple(map(_read_receiver, session.fetch_all("check_receivers", **where))),
-    )
 
 
 def config_history(session: Session, *, limit: int) -> tuple[ConfigRecord, ...]:

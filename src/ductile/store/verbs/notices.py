@@ -25,9 +25,9 @@ from ductile.store.notifier import JobsEnqueued
 from ductile.store.rows import row_reader
 from ductile.store.session import Session
 from ductile.store.verbs.failures import read_window
-from ductile.store.verbs.insert import insert_event, submit_job
+from ductile.store.verbs.jobs.insert import insert_event, submit_job
+from ductile.store.verbs.jobs.settle import start_run, with_first_steps
 from ductile.store.verbs.ledger import write_ledger
-from ductile.store.verbs.settle import start_run, with_first_steps
 from ductile.struct import replace
 
 _read_group = row_reader(

@@ -112,12 +112,13 @@ def callback_columns(callback: StateSubscription) -> dict[str, SqlValue]:
     }
 
 
-def put_subscription(session: Session, job_id: str, wanted: StateSubscription) -> None:
+def put_subscription(session: Session, job_id: str, subscription: StateSubscription) -> None:
     """Write a subscription besides the first one of a job."""
-    session.execute("put_subscription", job_id=job_id, url=wanted.url, events=format_states(wanted.events))
+    states = format_states(subscription.events)
+    session.execute("put_subscription", job_id=job_id, url=subscription.url, events=states)
 
 
-def subscribe(session: Session, job_id: str, wanted: StateSubscription) -> bool:
+def subscribe(session: Session, job_id: str, new: StateSubscription) -> bool:
     """Subscribe the URL of a duplicate to the existing job; an ended job sends its end at once.
 
     A URL that is subscribed already gets the states of both submissions, each once. Returns False, and
@@ -127,37 +128,35 @@ def subscribe(session: Session, job_id: str, wanted: StateSubscription) -> bool:
     if job is None:
         return False
     before: StateChoice = None
-    if job.callback is not None and job.callback.url == wanted.url:
+    if job.callback is not None and job.callback.url == new.url:
         is_known, before = True, job.callback.events
     else:
-        known = session.fetch_one("subscription", job_id=job.id, url=wanted.url)
+        known = session.fetch_one("subscription", job_id=job.id, url=new.url)
         is_known, before = known is not None, None if known is None else parse_states(known[0])
     if not is_known and session.fetch_all("further_subscriptions", job_id=job.id)[MAX_SUBSCRIPTIONS - 2 :]:
         return False
-    merged = merge_choices(before, wanted.events) if is_known else wanted.events
-    if job.callback is None or job.callback.url == wanted.url:
+    merged = merge_choices(before, new.events) if is_known else new.events
+    if job.callback is None or job.callback.url == new.url:
         # The model of the existing job is kept: a duplicate may have another payload.
-        model = wanted.model if job.callback is None else job.callback.model
-        first = StateSubscription(url=wanted.url, model=model, events=merged)
+        model = new.model if job.callback is None else job.callback.model
+        first = StateSubscription(url=new.url, model=model, events=merged)
         session.execute("set_callback", job_id=job.id, **callback_columns(first))
     else:
-        put_subscription(session, job.id, replace(wanted, events=merged))
+        put_subscription(session, job.id, replace(new, events=merged))
     if job.status in TERMINAL:
-        event = _final_event(session, job)
+        if job.status is JobStatus.SUCCEEDED:
+            result = last_result(session, job.id)
+            event = StateChange(
+                state=WebhookState.DONE, reason=job.reason, result=result, artifacts=job.artifacts
+            )
+        else:
+            event = StateChange(state=WebhookState.FAILED, reason=job.reason, error=job.last_error)
         if wants(merged, event.state) and not (is_known and wants(before, event.state)):
-            _write_final(session, job, event, wanted)
+            _send_end(session, job, event, new.url)
     return True
 
 
-def _final_event(session: Session, job: Job) -> StateChange:
-    """Return how the job ended, from its row and its log."""
-    if job.status is not JobStatus.SUCCEEDED:
-        return StateChange(state=WebhookState.FAILED, reason=job.reason, error=job.last_error)
-    result = last_result(session, job.id)
-    return StateChange(state=WebhookState.DONE, reason=job.reason, result=result, artifacts=job.artifacts)
-
-
-def _write_final(session: Session, job: Job, event: StateChange, wanted: StateSubscription) -> None:
+def _send_end(session: Session, job: Job, event: StateChange, url: str) -> None:
     """Send the end of an ended job to one URL, with the number and instant of that event."""
     row = session.fetch_one("callback_of_job", job_id=job.id)
     assert row is not None  # noqa: S101 - the caller has just read the job
@@ -169,7 +168,7 @@ def _write_final(session: Session, job: Job, event: StateChange, wanted: StateSu
     body = encode_state_webhook(
         event, job, attempt=job.attempt, timestamp=at, previous_state=None, model=model
     )
-    _insert_delivery(session, job, sequence, event.state, wanted.url, body)
+    _insert_delivery(session, job, sequence, event.state, url, body)
 
 
 # -- deliveries

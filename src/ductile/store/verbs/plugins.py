@@ -13,7 +13,7 @@ from ductile.store.model.jobs import InitKey, InitRecord, InitResult, InitStatus
 from ductile.store.model.records import BreakerRow, BreakerTransitionRow, FactRow, Page, PluginState
 from ductile.store.rows import from_json, read_breaker, read_page, row_reader, text_or_none, to_json
 from ductile.store.session import Session
-from ductile.store.verbs.insert import is_live, submit_job
+from ductile.store.verbs.jobs.insert import is_live, submit_job
 from ductile.store.verbs.ledger import append_ledger, has_occurrence, write_occurrence
 from ductile.struct import asdict, replace
 

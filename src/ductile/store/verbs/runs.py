@@ -26,7 +26,7 @@ from ductile.core.runs.state import (
 from ductile.store.notifier import DeadlineSet
 from ductile.store.rows import from_json, row_reader, storable, text_or_none, to_json
 from ductile.store.session import Session, SqlValue
-from ductile.store.verbs.insert import insert_context, insert_event
+from ductile.store.verbs.jobs.insert import insert_context, insert_event
 from ductile.struct import asdict
 
 #: Caches by fingerprint: a run needs its graph at every step, and the graph's text when it starts.

@@ -27,8 +27,8 @@ from ductile.store.rows import (
     to_json,
 )
 from ductile.store.session import Session
-from ductile.store.verbs.cancel import cancel
-from ductile.store.verbs.insert import submit_job
+from ductile.store.verbs.jobs.cancel import cancel
+from ductile.store.verbs.jobs.insert import submit_job
 from ductile.store.verbs.ledger import append_ledger, has_occurrence, write_occurrence
 from ductile.store.verbs.plugins import begin_probe
 from ductile.store.verbs.token_usage import charge_jobs
@@ -50,8 +50,8 @@ def put_schedules(session: Session, entries: Sequence[ScheduleEntry]) -> None:
             "paused_at": text_or_none(entry.paused_at),
         }
         session.execute("put_schedule", **row, at=session.timestamp)
-    kept = to_json([[entry.plugin, entry.schedule_id] for entry in entries])
-    session.execute("forget_schedules", kept=kept)
+    keys = to_json([[entry.plugin, entry.schedule_id] for entry in entries])
+    session.execute("forget_schedules", kept=keys)
 
 
 def fire(session: Session, firing: Firing) -> FireResult:
@@ -83,10 +83,17 @@ def _record(
     if firing.job is not None and reason is None:
         # A probe starts alone: catch-up jobs would not wait for its result.
         jobs = (firing.job,) if is_probe else (firing.job, *firing.catch_up_jobs)
-    ids = {None, *(job.id for job in jobs)}
+    started_ids = {None, *(job.id for job in jobs)}
     for occurrence in firing.occurrences:
-        starts = occurrence.job_id in ids
-        write_occurrence(session, occurrence if starts else _as_skipped(occurrence, reason))
+        skip = replace(
+            occurrence,
+            outcome=OccurrenceOutcome.SKIPPED,
+            reason=reason or SkipReason.BREAKER_HALF_OPEN,
+            job_id=None,
+            late=None,
+            until_at=None,
+        )
+        write_occurrence(session, occurrence if occurrence.job_id in started_ids else skip)
     cancelled: list[CancelResult] = []
     if jobs and conditions is not None and conditions.if_running is IfRunning.CANCEL:
         cancelled = [cancel(session, job.id, firing.policy) for job in chain]
@@ -198,17 +205,6 @@ def _decide(session: Session, firing: Firing, chain: Sequence[Job]) -> Admitted 
         deferred=firing.entry.deferred is not None and not firing.on_demand,
     )
     return decide_admission(conditions, view, session.now)
-
-
-def _as_skipped(occurrence: Occurrence, reason: SkipReason | None) -> Occurrence:
-    return replace(
-        occurrence,
-        outcome=OccurrenceOutcome.SKIPPED,
-        reason=reason or SkipReason.BREAKER_HALF_OPEN,
-        job_id=None,
-        late=None,
-        until_at=None,
-    )
 
 
 def _advance(session: Session, entry: ScheduleEntry, jobs: Sequence[NewJob]) -> None:

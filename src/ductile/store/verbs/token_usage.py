@@ -46,7 +46,7 @@ def charge_started(session: Session, charge: TokenCharge, results: Iterable[Enqu
 
 
 def charge_jobs(
-    session: Session, charge: TokenCharge, wanted: Mapping[str, int], *, are_of_token: bool = True
+    session: Session, charge: TokenCharge, new_jobs: Mapping[str, int], *, are_of_token: bool = True
 ) -> None:
     """Count new jobs by target, which are in the store already. Raises `LimitReachedError` if they exceed a
     limit, which rolls back both.
@@ -54,11 +54,11 @@ def charge_jobs(
     `are_of_token`: whether they are among the unfinished jobs of the token; a retried one of another is not.
     The count is written first: its row is locked then, so that no other node counts at the same time.
     """
-    total = sum(wanted.values())
+    total = sum(new_jobs.values())
     if total == 0:
         return
     token, limits, periods = charge.token, charge.limits, {}
-    counted = {ALL_JOBS: total, **{name: wanted[name] for name in wanted if name in limits.targets}}
+    counted = {ALL_JOBS: total, **{name: new_jobs[name] for name in new_jobs if name in limits.targets}}
     for target, jobs in sorted(counted.items()):
         for period in Period:
             after = _add(session, token, target, period, jobs=jobs)
@@ -68,7 +68,7 @@ def charge_jobs(
         target: running.get(target, 0) - (jobs if are_of_token else 0) for target, jobs in counted.items()
     }
     usage = TokenUsage(periods=periods, running=before)
-    refusal = decide_refusal(limits, usage, wanted, parse_timestamp(session.timestamp))
+    refusal = decide_refusal(limits, usage, new_jobs, parse_timestamp(session.timestamp))
     if refusal is not None:
         raise _limit_reached(token, refusal, parse_timestamp(session.timestamp))
 

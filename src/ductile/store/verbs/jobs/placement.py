@@ -14,8 +14,8 @@ from ductile.store.model.jobs import BatchResult, JobStatusChange, JobsWithoutNo
 from ductile.store.notifier import JOBS_READY
 from ductile.store.rows import find_jobs, row_reader
 from ductile.store.session import Session
-from ductile.store.verbs.cancel import end_all
-from ductile.store.verbs.insert import BATCH_SIZE, release_waiters, set_hold
+from ductile.store.verbs.jobs.cancel import end_all
+from ductile.store.verbs.jobs.insert import BATCH_SIZE, release_waiters, set_hold
 
 _read_held = row_reader(JobsWithoutNode, held_since=parse_timestamp)
 read_group = row_reader(JobGroup, held_since=parse_timestamp)

@@ -1,4 +1,4 @@
-"""Reading jobs, runs, executions and the queue.
+"""Reading jobs, runs and executions.
 
 These verbs run on a snapshot and never wait for the writer.
 """
@@ -6,21 +6,16 @@ These verbs run on a snapshot and never wait for the writer.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timedelta
-from itertools import pairwise
 
 from ductile.core.events.model import NewContext
 from ductile.core.jobs.model import Job, JobReason, JobStatus
 from ductile.core.jobs.settlement import LogStatus
-from ductile.core.jobs.statistics import ExecutionSample, summarise
-from ductile.core.jobs.time_series import PluginCount, SpanSample
 from ductile.core.json import JsonObject
 from ductile.core.runs.graph import RUN_PLUGIN
-from ductile.core.timestamps import format_timestamp, parse_timestamp
+from ductile.core.timestamps import parse_timestamp
 from ductile.store.model.jobs import StoredEvent
 from ductile.store.model.maintenance import PluginWork
 from ductile.store.model.records import (
-    ExecutionStatistics,
     JobDetails,
     JobFilter,
     JobSort,
@@ -28,8 +23,6 @@ from ductile.store.model.records import (
     LogRow,
     LogSort,
     Page,
-    PluginDepth,
-    QueueCounts,
     RunRecord,
     ShortPayload,
 )
@@ -39,7 +32,6 @@ from ductile.store.rows import (
     find_jobs,
     from_json,
     job_from_log,
-    milliseconds,
     object_or_none,
     read_event,
     read_job,
@@ -67,7 +59,6 @@ _STATUS, _STARTED, _COMPLETED = map(Job.__struct_fields__.index, ("status", "sta
 _DURATION, _STDERR_BYTES = map(LogRow.__struct_fields__.index, ("duration", "stderr_bytes"))
 
 _read_context = row_reader(NewContext, baggage=from_json)
-_read_depth = row_reader(PluginDepth, oldest_ready_at=parse_timestamp)
 
 
 def get_job(session: Session, job_id: str) -> Job | None:
@@ -153,7 +144,7 @@ def _job_query(session: Session, where: JobFilter) -> tuple[str, dict[str, SqlVa
         "of_status": None if status is JobStatus.SUCCEEDED else status,
         "of_plugin": where.plugin,
     }
-    return _first_given(by_selectivity) or "newest", values | {"status": status}
+    return _most_selective(by_selectivity) or "newest", values | {"status": status}
 
 
 def _running_time(row: tuple[SqlValue, ...], as_of: str) -> float:
@@ -197,7 +188,7 @@ def list_log(
         "log_of_status": None if where.status is LogStatus.SUCCEEDED else where.status,
         "log_of_plugin": where.plugin,
     }
-    query = _first_given(by_selectivity) or "log_newest"
+    query = _most_selective(by_selectivity) or "log_newest"
     if sort is LogSort.COMPLETED:
         return read_page(session, query, values, read_log, limit=limit, cursor=cursor)
     column = _DURATION if sort is LogSort.DURATION else _STDERR_BYTES
@@ -206,10 +197,10 @@ def list_log(
     )
 
 
-def _first_given(filters: Mapping[str, str | None]) -> str | None:
-    """Return the query by the most selective filter, which chooses the index.
+def _most_selective(filters: Mapping[str, str | None]) -> str | None:
+    """Return the query of the first filter that has a value; None if none has.
 
-    The others are checked on the rows.
+    The query decides the index that is used. The other filters are checked on the rows.
     """
     return next((query for query, value in filters.items() if value is not None), None)
 
@@ -245,7 +236,7 @@ def job_tree(session: Session, job_id: str, *, limit: int) -> tuple[Job, ...]:
     """Return the job and its descendants, oldest first; at most `limit`, and none without its parent."""
     # The query goes level by level and the sort is stable, so parents come before their children.
     ids = [row[0] for row in session.fetch_all("job_tree", id=job_id, limit=limit)]
-    members = [member for member in (get_job(session, one) for one in ids) if member is not None]
+    members = [job for member_id in ids if (job := get_job(session, member_id)) is not None]
     return tuple(sorted(members, key=lambda member: member.created_at))
 
 
@@ -264,76 +255,6 @@ def get_event_context(session: Session, context_id: str) -> NewContext | None:
     return None if row is None else _read_context(row)
 
 
-def queue_counts(session: Session) -> QueueCounts:
-    queued, ready, runs, running = session.fetch_one("counts") or (0, 0, 0, 0)
-    return QueueCounts(ready=ready, waiting=queued - ready - runs, running=running)
-
-
-def queue_depths(session: Session) -> tuple[PluginDepth, ...]:
-    """Return the queue by plugin, for plugins that have queued or running jobs."""
-    return tuple(map(_read_depth, session.fetch_all("depths")))
-
-
-def execution_statistics(
-    session: Session, *, since: datetime, latest: int, plugin: str | None = None
-) -> ExecutionStatistics:
-    """Return how executions went since an instant, by plugin, among the latest `latest` of them."""
-    rows = session.fetch_all(
-        "execution_samples", since=format_timestamp(since), plugin=plugin, limit=latest + 1
-    )
-    return ExecutionStatistics(
-        plugins=summarise(map(_read_sample, rows[:latest])), complete=len(rows) <= latest
-    )
-
-
-def sample_executions(
-    session: Session, edges: Sequence[datetime], *, counted: int, timed: int
-) -> tuple[SpanSample, ...]:
-    """Return the newest executions of each span between two edges: `counted` by plugin, `timed` of them with
-    their times. Reads no more than that, however many there are.
-    """
-    instants = [format_timestamp(edge) for edge in edges]
-    return tuple(
-        _sample_span(session, at, since, until, counted=counted, timed=timed)
-        for at, (since, until) in zip(edges, pairwise(instants), strict=False)
-    )
-
-
-def _sample_span(
-    session: Session, at: datetime, since: str, until: str, *, counted: int, timed: int
-) -> SpanSample:
-    rows = session.fetch_all("span_counts", since=since, until=until, limit=counted)
-    counts = tuple(PluginCount(plugin=row[0], executions=row[1], failures=row[2]) for row in rows)
-    total = sum(count.executions for count in counts)
-    if total >= counted:
-        first = session.fetch_one("first_execution_since", since=since)
-        after = session.fetch_one("first_execution_since", since=until)
-        end = session.value("newest_execution") + 1 if after is None else after[0]
-        total = max(total, end - (end if first is None else first[0]))
-    times = session.fetch_all("span_samples", since=since, until=until, limit=timed) if total else ()
-    return SpanSample(at=at, counted=counts, total=total, times=tuple(map(_read_sample, times)))
-
-
-def _read_sample(row: tuple[SqlValue, ...]) -> ExecutionSample:
-    plugin, status, attempt, execution, duration_ms, created_at, started_at, stderr_bytes, observed = row
-    wait = None
-    if execution == 1 and started_at is not None:
-        wait = max(timedelta(0), parse_timestamp(started_at) - parse_timestamp(created_at))
-    return ExecutionSample(
-        plugin,
-        LogStatus(status),
-        attempt,
-        milliseconds(duration_ms) if observed or duration_ms else None,
-        wait,
-        stderr_bytes or 0,
-    )
-
-
-def count_outstanding(session: Session, plugin: str, command: str) -> int:
-    """Return how many jobs of this command are queued or running, whatever submitted them."""
-    return int(session.value("outstanding", plugin=plugin, command=command))
-
-
 def job_details(session: Session, job_id: str) -> JobDetails | None:
     """Return a job, or a run and its steps, with their latest executions; without its payload."""
     own = find_job(session, job_id) or get_job(session, job_id)
@@ -345,13 +266,13 @@ def get_run(session: Session, run_id: str) -> RunRecord | None:
     own = get_job(session, run_id)
     if own is None or own.plugin != RUN_PLUGIN:
         return None
-    found = _details_of(session, own)
+    details = _details_of(session, own)
     fingerprint = session.value("run_fingerprint", run_id=run_id)
     notes = session.fetch_all("notes_of_job", job_id=run_id, limit=_LARGEST_RUN)
     return RunRecord(
         job=own,
-        steps=found.steps,
-        executions=found.executions,
+        steps=details.steps,
+        executions=details.executions,
         ledger_entries=tuple(map(read_ledger, notes)),
         graph=None if fingerprint is None else graph_of(session, fingerprint),
     )
@@ -382,7 +303,7 @@ def pending_work(session: Session, plugins: Sequence[str]) -> tuple[PluginWork, 
     for fingerprint, count in session.fetch_all("live_runs_by_graph"):
         for plugin in graph_of(session, fingerprint).plugins & runs.keys():
             runs[plugin] += count
-    found = (
+    work_by_plugin = (
         PluginWork(
             plugin=plugin,
             queued=jobs.get((plugin, JobStatus.QUEUED), 0),
@@ -391,4 +312,4 @@ def pending_work(session: Session, plugins: Sequence[str]) -> tuple[PluginWork, 
         )
         for plugin in plugins
     )
-    return tuple(work for work in found if work.queued or work.running or work.runs)
+    return tuple(work for work in work_by_plugin if work.queued or work.running or work.runs)

@@ -15,11 +15,11 @@ from ductile.store.model.jobs import Accepted, ClaimedJob, Deduplicated, Enqueue
 from ductile.store.notifier import JobsEnqueued
 from ductile.store.rows import find_job, object_or_none, read_event, read_job
 from ductile.store.session import Session, SqlValue
-from ductile.store.verbs.insert import insert_context, insert_event, submit_job
+from ductile.store.verbs.jobs.insert import insert_context, insert_event, submit_job
+from ductile.store.verbs.jobs.settle import CLAIMED, LOADING, mark_run_started, start_run, with_first_steps
 from ductile.store.verbs.ledger import next_ledger_seq, write_ledger, write_transition
 from ductile.store.verbs.outbox import write_state_webhooks
 from ductile.store.verbs.runs import baggage_of, graph_of
-from ductile.store.verbs.settle import CLAIMED, LOADING, mark_run_started, start_run, with_first_steps
 from ductile.store.verbs.token_usage import charge_started
 
 _WORKING = StateChange(state=WebhookState.WORKING, reason=JobReason.CLAIMED)

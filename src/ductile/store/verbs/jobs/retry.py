@@ -25,8 +25,9 @@ from ductile.store.model.jobs import Accepted, EnqueueResult, RetryResult, Token
 from ductile.store.notifier import JOBS_READY, JobsEnqueued
 from ductile.store.rows import find_job, find_jobs, from_json, last_result, row_reader
 from ductile.store.session import Session
-from ductile.store.verbs.insert import hold_for, submit_job
-from ductile.store.verbs.jobs import get_event_context
+from ductile.store.verbs.jobs.insert import hold_for, submit_job
+from ductile.store.verbs.jobs.read import get_event_context
+from ductile.store.verbs.jobs.settle import with_first_steps, write_steps
 from ductile.store.verbs.ledger import write_transition
 from ductile.store.verbs.outbox import write_state_webhooks
 from ductile.store.verbs.runs import (
@@ -40,7 +41,6 @@ from ductile.store.verbs.runs import (
     reopen_token,
     token_results,
 )
-from ductile.store.verbs.settle import with_first_steps, write_steps
 from ductile.store.verbs.token_usage import charge_jobs, charge_started
 from ductile.struct import replace
 
@@ -197,15 +197,15 @@ def rerun(
         return accepted
     insert_run(session, run)
     for view in copied.views.values():
-        for kept in view.results:
-            insert_token_result(session, run.job.id, kept)
+        for result in view.results:
+            insert_token_result(session, run.job.id, result)
     views, budgeted = tuple(copied.views.values()), replace(policy, budget=session.regex_budget)
     progress = start_tokens(run.info(), views, starts, budgeted, session.now, session.rng)
-    result = with_first_steps(accepted, write_steps(session, run.job.id, progress, policy))
+    started = with_first_steps(accepted, write_steps(session, run.job.id, progress, policy))
     if charge is not None:
-        charge_started(session, charge, (result,))
-    session.publish(JobsEnqueued(results=(result,)))
-    return result
+        charge_started(session, charge, (started,))
+    session.publish(JobsEnqueued(results=(started,)))
+    return started
 
 
 def check_rerun(session: Session, run_id: str, step_path: str, graph: Graph) -> RetryResult:
@@ -237,7 +237,11 @@ def _start_at(session: Session, job: Job, path: str, copied: _CopiedScopes) -> T
     row = None if job.source_event_id is None else session.fetch_one("event_by_id", id=job.source_event_id)
     if position is None or row is None:
         return None
-    context_id = _context_before(session, job)
+    context = None if job.event_context_id is None else get_event_context(session, job.event_context_id)
+    context_id = None if context is None else context.id
+    if context is not None and context.run_id == job.run_id and context.step_path == job.step_path:
+        # The context of the step itself may hold what it has claimed. It was given the one before.
+        context_id = context.parent_id
     return TokenStart(
         path=path,
         position=copied.position(position, tokens=1),
@@ -245,15 +249,6 @@ def _start_at(session: Session, job: Job, path: str, copied: _CopiedScopes) -> T
         context_id=context_id,
         baggage=baggage_of(session, context_id),
     )
-
-
-def _context_before(session: Session, job: Job) -> str | None:
-    """Return the context that the step was given. Its own may hold what the step itself has claimed."""
-    context = None if job.event_context_id is None else get_event_context(session, job.event_context_id)
-    if context is None:
-        return None
-    is_own = context.run_id == job.run_id and context.step_path == job.step_path
-    return context.parent_id if is_own else context.id
 
 
 @dataclass(slots=True)

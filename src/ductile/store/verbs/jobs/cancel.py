@@ -24,9 +24,9 @@ from ductile.store.model.jobs import BatchResult, CancelResult, CancelStatus, Jo
 from ductile.store.notifier import CancelRequested
 from ductile.store.rows import find_job, instant_or_none, to_json
 from ductile.store.session import Session, SqlValue
-from ductile.store.verbs.insert import BATCH_SIZE, NO_LIMIT
+from ductile.store.verbs.jobs.insert import BATCH_SIZE, NO_LIMIT
+from ductile.store.verbs.jobs.settle import end_job, end_run
 from ductile.store.verbs.ledger import append_ledger
-from ductile.store.verbs.settle import end_job, end_run
 
 _CANCELLED_IN_QUEUE = EndedEarly(reason=JobReason.CANCELLED, error="cancelled while it was queued")
 

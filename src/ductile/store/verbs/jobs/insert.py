@@ -47,14 +47,18 @@ def submit_job(session: Session, job: NewJob, window: timedelta) -> EnqueueResul
     """Insert one job, unless it is a duplicate or a child that exists already.
 
     `window` is how long a success makes later submissions with its key duplicates. A pipeline run is inserted
-    as a job; `ductile.store.verbs.settle.start_run` begins it.
+    as a job; `ductile.store.verbs.jobs.settle.start_run` begins it.
     """
-    if job.dedupe_key is not None:
-        duplicate = _find_duplicate(session, job, job.dedupe_key, window)
-        if duplicate is not None:
-            if job.callback is None:
-                return duplicate
-            return replace(duplicate, subscribed=subscribe(session, duplicate.job_id, job.callback))
+    if job.dedupe_key is not None and (existing_id := _matching_job(session, job, window)) is not None:
+        target = {"plugin": job.plugin, "command": job.command}
+        data: JsonObject = {"dedupe_key": bare_key(job.dedupe_key), **target}
+        append_ledger(session, LedgerKind.JOB_DEDUPLICATED, data, job_id=existing_id)
+        return Deduplicated(
+            job_id=existing_id,
+            dedupe_key=job.dedupe_key,
+            **target,
+            subscribed=None if job.callback is None else subscribe(session, existing_id, job.callback),
+        )
     if job.plugin == RUN_PLUGIN:
         hold: Hold | None = Hold.RUN
     elif job.dedupe_key is None and job.after_job_id is None:
@@ -100,15 +104,6 @@ def _matching_job(session: Session, job: NewJob, window: timedelta) -> str | Non
         now=session.now,
     )
     return None if duplicate is None else duplicate.job_id
-
-
-def _find_duplicate(session: Session, job: NewJob, dedupe_key: str, window: timedelta) -> Deduplicated | None:
-    existing_id = _matching_job(session, job, window)
-    if existing_id is None:
-        return None
-    data: JsonObject = {"dedupe_key": bare_key(dedupe_key), "plugin": job.plugin, "command": job.command}
-    append_ledger(session, LedgerKind.JOB_DEDUPLICATED, data, job_id=existing_id)
-    return Deduplicated(job_id=existing_id, plugin=job.plugin, command=job.command, dedupe_key=dedupe_key)
 
 
 def _insert_job(session: Session, job: NewJob, hold: Hold | None) -> int | None:

@@ -64,7 +64,7 @@ from ductile.store.rows import (
 )
 from ductile.store.session import Session, SqlValue
 from ductile.store.verbs.failures import record_failure, report_notice
-from ductile.store.verbs.insert import insert_event, release_waiters, submit_job
+from ductile.store.verbs.jobs.insert import insert_event, release_waiters, submit_job
 from ductile.store.verbs.ledger import append_ledger, write_ledger, write_transition
 from ductile.store.verbs.outbox import write_state_webhooks
 from ductile.store.verbs.plugins import record_init, write_plugin_effects
@@ -107,8 +107,19 @@ def settle_execution(session: Session, claimed: Job, outcome: Outcome, policy: P
     was_abandoned = logged in (LogStatus.ORPHANED, LogStatus.INTERRUPTED)
     if not was_abandoned or isinstance(outcome, Orphaned | Requeued):
         return SettleSkipped.ALREADY_SETTLED
-    is_first = _log_late_result(session, job, execution, outcome)
-    return SettleSkipped.SUPERSEDED if is_first else SettleSkipped.ALREADY_SETTLED
+    log = LogEntry(
+        status=LogStatus.SUPERSEDED,
+        reason=job.reason,
+        error="the result came after the job had been given up; it was not applied",
+        evidence=outcome.evidence,
+    )
+    row = _log_row(session, job, log, job.status, job.reason) | {"execution": execution}
+    if not session.insert("insert_log", **row):
+        return SettleSkipped.ALREADY_SETTLED  # this execution has a late result already
+    record_cost(session, job.token, outcome.evidence.cost)
+    kind = LedgerKind.JOB_RESULT_SUPERSEDED
+    append_ledger(session, kind, {"execution": execution}, job_id=job.id, run_id=job.run_id, token=job.token)
+    return SettleSkipped.SUPERSEDED
 
 
 def _settle_job(session: Session, job: Job, outcome: Outcome, policy: Policy) -> Settled:
@@ -265,8 +276,8 @@ def _with_last_result(session: Session, ended: RunEnded, last: str | None, job: 
     """Return the outcome with the artifacts of all steps, and the output of the job `last`."""
     named = session.fetch_all("artifacts_of_members", run_id=job.id)
     artifacts = combine_artifacts((path or "", list_or_empty(listed)) for path, listed in named)
-    took = session.now - (job.started_at or session.now)
-    evidence = Evidence(duration=max(took, timedelta(0)))
+    duration = session.now - (job.started_at or session.now)
+    evidence = Evidence(duration=max(duration, timedelta(0)))
     row = None if last is None else session.fetch_one("last_output", job_id=last)
     if row is None:
         return replace(ended, artifacts=artifacts, evidence=evidence)
@@ -343,6 +354,7 @@ def _write_end(session: Session, job: Job, settlement: Settlement) -> bool | Non
     """
     retry_at = settlement.next_retry_at
     artifacts = to_json(settlement.artifacts) if settlement.artifacts else None
+    cost = None if settlement.log is None else settlement.log.evidence.cost
     has_waiters = session.settle_job(
         seq=job.seq,
         id=job.id,
@@ -362,12 +374,12 @@ def _write_end(session: Session, job: Job, settlement: Settlement) -> bool | Non
         last_error=storable(settlement.last_error),
         suspect=int(settlement.suspect),
         artifacts=artifacts,
-        cost=_total_cost(job, settlement),
+        cost=job.cost if cost is None else (job.cost or 0) + cost,
     )
     if has_waiters is None:
         return None
     if settlement.log is not None:
-        record_cost(session, job.token, settlement.log.evidence.cost)
+        record_cost(session, job.token, cost)
         log_row = _log_row(session, job, settlement.log, settlement.status, settlement.reason)
         log_row["artifacts"] = artifacts
         session.insert_buffered("insert_log", log_row)
@@ -415,25 +427,3 @@ def _log_row(
         "cost": evidence.cost,
     }
     return row
-
-
-def _total_cost(job: Job, settlement: Settlement) -> float | None:
-    cost = None if settlement.log is None else settlement.log.evidence.cost
-    return job.cost if cost is None else (job.cost or 0) + cost
-
-
-def _log_late_result(session: Session, job: Job, execution: int, outcome: Outcome) -> bool:
-    """Log an outcome that came too late. Returns False if this execution has one already."""
-    log = LogEntry(
-        status=LogStatus.SUPERSEDED,
-        reason=job.reason,
-        error="the result came after the job had been given up; it was not applied",
-        evidence=outcome.evidence,
-    )
-    row = _log_row(session, job, log, job.status, job.reason) | {"execution": execution}
-    if not session.insert("insert_log", **row):
-        return False
-    record_cost(session, job.token, outcome.evidence.cost)
-    kind = LedgerKind.JOB_RESULT_SUPERSEDED
-    append_ledger(session, kind, {"execution": execution}, job_id=job.id, run_id=job.run_id, token=job.token)
-    return True
