@@ -66,34 +66,31 @@ def _lacks_metadata(artifact: JsonValue) -> bool:
 
 
 def _read_metadata(
-    path: str, roots: Iterable[Path], most: int, given_up: threading.Event
+    path: str, roots: Iterable[Path], limit: int, given_up: threading.Event
 ) -> tuple[JsonObject, int]:
-    """Return size and hash of a file, and the bytes hashed. Empty if the file cannot be read."""
+    """Return size and hash of a file, and the bytes hashed. Empty if the file cannot be read.
+
+    There is no hash of a file that is larger than `limit`.
+    """
     try:
         descriptor = open_artifact_file(path, roots)
     except (NotFoundError, DeniedError, OSError, ValueError):
         return {}, 0
     try:
         size = os.fstat(descriptor).st_size
-        digest = _digest(descriptor, size, given_up) if size <= most else None
+        if size > limit:
+            return {"size": size}, 0
+        digest, read = hashlib.sha256(), 0
+        while read <= size and not given_up.is_set() and (chunk := os.read(descriptor, _CHUNK)):
+            digest.update(chunk)
+            read += len(chunk)
     except OSError:
         return {}, 0
     finally:
         os.close(descriptor)
-    if digest is None:
+    if read != size or given_up.is_set():  # The file has changed meanwhile, or the time is over.
         return {"size": size}, 0
-    return {"size": size, "sha256": digest}, size
-
-
-def _digest(descriptor: int, size: int, given_up: threading.Event) -> str | None:
-    """Return the SHA-256 of a file of this size; None if the size changes or the time is over."""
-    digest, read = hashlib.sha256(), 0
-    while chunk := os.read(descriptor, _CHUNK):
-        digest.update(chunk)
-        read += len(chunk)
-        if read > size or given_up.is_set():
-            return None
-    return digest.hexdigest() if read == size else None
+    return {"size": size, "sha256": digest.hexdigest()}, size
 
 
 def open_artifact_file(path: str, roots: Iterable[Path]) -> int:

@@ -1,4 +1,4 @@
-"""The clock that the engine's loops read and sleep by, timer loops, and waiting for an unavailable store.
+"""The clock and the loops of the engine: sleep, wait for an unavailable store, run timers and services.
 
 Tests supply a clock that they move themselves. Two readings are needed: `now` is wall-clock time and may
 jump, `monotonic` is elapsed time. Where the two disagree, the wall clock was set or the machine slept.
@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from ductile.errors import StoreBusyError, StoreFullError
 
@@ -72,16 +72,16 @@ STORE_RETRY_INTERVAL = timedelta(seconds=1)
 Result = TypeVar("Result")
 
 
-async def retry_until_available(clock: Clock, ask: Callable[[], Awaitable[Result]]) -> Result:
-    """Return what `ask` returns. While the store is full or locked, it is called again each second."""
+async def retry_until_available(clock: Clock, use_store: Callable[[], Awaitable[Result]]) -> Result:
+    """Return what `use_store` returns. While the store is full or locked, it is called again each second."""
     while True:
         try:
-            return await ask()
+            return await use_store()
         except STORE_UNAVAILABLE:
             await sleep(clock, STORE_RETRY_INTERVAL)
 
 
-#: The longest sleep, in case something that is due earlier was stored unnoticed.
+#: The longest sleep, in case a notice about something that is due earlier was missed.
 POLL_INTERVAL = timedelta(minutes=1)
 
 
@@ -99,7 +99,7 @@ class TimerLoop:
             self._woken.set()
 
     def wake(self) -> None:
-        """Look again: the clock was set, or due times have changed."""
+        """Repeat the work now: the clock was set, or due times have changed."""
         self._woken.set()
 
     async def run(self) -> None:
@@ -110,3 +110,18 @@ class TimerLoop:
             self._next = await retry_until_available(self._clock, self._work)
             poll_at = self._clock.now() + POLL_INTERVAL
             await self._clock.wait(min(self._next or poll_at, poll_at), self._woken)
+
+
+def start_services(
+    services: Mapping[str, Coroutine[Any, Any, None]], *, on_failure: Callable[[BaseException], None]
+) -> dict[str, asyncio.Task[None]]:
+    """Run each service as a task of its name. `on_failure` is called with the error that ended one."""
+
+    def report_failure(service: asyncio.Task[None]) -> None:
+        if not service.cancelled() and (error := service.exception()) is not None:
+            on_failure(error)
+
+    tasks = {name: asyncio.create_task(service, name=name) for name, service in services.items()}
+    for task in tasks.values():
+        task.add_done_callback(report_failure)
+    return tasks

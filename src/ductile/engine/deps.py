@@ -1,4 +1,4 @@
-"""What the engine is given, and the status it returns."""
+"""The dependencies of the engine, and the status it reports."""
 
 from __future__ import annotations
 

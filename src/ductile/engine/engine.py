@@ -13,7 +13,7 @@ from ductile import __version__
 from ductile.config.snapshot import Snapshot
 from ductile.core.jobs.model import Job, JobStatus
 from ductile.core.jobs.placement import NodeOffer
-from ductile.engine.clock import STORE_UNAVAILABLE, TimerLoop, sleep
+from ductile.engine.clock import STORE_UNAVAILABLE, TimerLoop, sleep, start_services
 from ductile.engine.deps import EngineDeps, EngineStatus
 from ductile.engine.dispatcher import Dispatcher, plugins_run_here
 from ductile.engine.executor import Executor
@@ -59,9 +59,9 @@ class Engine:
         self._force_stop_requested = asyncio.Event()
         self._failure: BaseException | None = None
         self._ready = False
-        self._shared: dict[str, asyncio.Task[Any]] = {}
+        self._single_flights: dict[str, asyncio.Task[Any]] = {}
         self._sync_callers = 0
-        #: Of the snapshot that it was calculated for.
+        #: The fingerprint that nodes compare, and the snapshot that it was computed for.
         self._fingerprint: tuple[Snapshot, str] | None = None
         self._stops: set[asyncio.Task[None]] = set()
         store, clock, signals = deps.store, deps.clock, deps.signals
@@ -70,19 +70,7 @@ class Engine:
         self.live_output = LiveOutput(clock.now)
         self._machine = this_machine()
         self._owner = make_identity(os.uname().nodename)
-        self.membership = Membership(
-            store.cluster,
-            self._describe_node,
-            signals,
-            recover=self._recover,
-            kill_orphans=lambda: kill_orphans(store, signals),
-            kill_all=lambda: self._executor.kill_all(),  # noqa: PLW0108 - it is made below
-            wait_for_executions=lambda: self.dispatcher.wait_for_executions(None),
-            stop_jobs=self._stop_jobs,
-            on_change=self._on_membership_changed,
-            on_heartbeat=lambda heartbeat: self._placer.on_heartbeat(heartbeat),  # noqa: PLW0108 - it is made below
-            on_failure=self._fail,
-        )
+        self.membership = self._create_membership()
         self._executor = Executor(
             store,
             deps.runner,
@@ -101,26 +89,11 @@ class Engine:
             on_failure=self._fail,
             may_claim=self.membership.holds_lease,
         )
+        is_leader = self.membership.is_leader
         self._placer = Placer(
-            store,
-            clock,
-            self.snapshot,
-            signals,
-            self.job_signals,
-            own_offer=self._offer,
-            is_leader=self.membership.is_leader,
+            store, clock, self.snapshot, signals, self.job_signals, own_offer=self._offer, is_leader=is_leader
         )
-        self.scheduler = Scheduler(
-            store,
-            clock,
-            self.snapshot,
-            rng=deps.rng,
-            fired=self.job_signals.fired,
-            stop_job=self._stop_cancelled,
-            clock_was_set=self._on_clock_set,
-            draining=lambda: self.draining,
-            is_leader=self.membership.is_leader,
-        )
+        self.scheduler = self._create_scheduler()
         self._drain = Drain(
             store, clock, signals, is_stopping=self._stop_requested.is_set, on_ended=self.scheduler.wake
         )
@@ -139,6 +112,36 @@ class Engine:
         self._notices = TimerLoop(clock, self._send_failure_notice)
         self._sender = WebhookSender(store, deps.webhook_client, clock, self.snapshot, signals, deps.rng)
         self._subscribe()
+
+    def _create_membership(self) -> Membership:
+        """Return the membership. It stops services that are created after it, when the lease is lost."""
+        store, signals = self._deps.store, self._deps.signals
+        return Membership(
+            store.cluster,
+            self._describe_node,
+            signals,
+            recover=self._recover,
+            kill_orphans=lambda: kill_orphans(store, signals),
+            kill_all=lambda: self._executor.kill_all(),  # noqa: PLW0108 - it is created later
+            wait_for_executions=lambda: self.dispatcher.wait_for_executions(None),
+            stop_jobs=self._stop_jobs,
+            on_change=self._on_membership_changed,
+            on_heartbeat=lambda heartbeat: self._placer.on_heartbeat(heartbeat),  # noqa: PLW0108 - as above
+            on_failure=self._fail,
+        )
+
+    def _create_scheduler(self) -> Scheduler:
+        return Scheduler(
+            self._deps.store,
+            self._deps.clock,
+            self.snapshot,
+            rng=self._deps.rng,
+            fired=self.job_signals.fired,
+            stop_job=self._stop_cancelled,
+            clock_was_set=self._on_clock_set,
+            draining=lambda: self.draining,
+            is_leader=self.membership.is_leader,
+        )
 
     def _subscribe(self) -> None:
         """Connect services to the store's changes. `ductile.store.notifier` lists them all."""
@@ -204,10 +207,10 @@ class Engine:
 
     async def single_flight(self, name: str, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Run a task once at a time: callers with the same name while it runs get the same result."""
-        task: asyncio.Task[T] | None = self._shared.get(name)
+        task: asyncio.Task[T] | None = self._single_flights.get(name)
         if task is None:
-            task = self._shared[name] = asyncio.create_task(make(), name=name)
-            task.add_done_callback(lambda _: self._shared.pop(name, None))
+            task = self._single_flights[name] = asyncio.create_task(make(), name=name)
+            task.add_done_callback(lambda _: self._single_flights.pop(name, None))
         return await asyncio.shield(task)
 
     async def stop_job(self, job_id: str) -> None:
@@ -229,21 +232,17 @@ class Engine:
         """Recover, serve until stopped, and shut down. Raises the error that ended the engine, if any."""
         await self._deps.store.check_files()  # Raises if the store failed before we subscribed.
         async with self.membership.joined():
-            await self._run_joined(ready)
+            await self._recover()
+            if not self.stopping:
+                await self.reloader.start()
+            if not self.stopping:
+                await self._serve(ready)
+            else:
+                # No service was started; the next start completes the recovery.
+                self._deps.signals.emit(Signal.SERVICE_STOPPING, data={"running": 0})
+                self.waiters.close()
         if self._failure is not None:
             raise self._failure
-
-    async def _run_joined(self, ready: Callable[[], None]) -> None:
-        deps = self._deps
-        await self._recover()
-        if not self.stopping:
-            await self.reloader.start()
-        if self.stopping:
-            # No service was started; the next start completes the recovery.
-            deps.signals.emit(Signal.SERVICE_STOPPING, data={"running": 0})
-            self.waiters.close()
-        else:
-            await self._serve(ready)
 
     async def _recover(self) -> None:
         deps = self._deps
@@ -256,24 +255,22 @@ class Engine:
     async def _serve(self, ready: Callable[[], None]) -> None:
         store, clock = self._deps.store, self._deps.clock
         is_leader = self.membership.is_leader
-        services = {
-            name: asyncio.create_task(service, name=name)
-            for name, service in (
-                ("dispatcher", self.dispatcher.run()),
-                ("retries", self._retries.run()),
-                ("deadlines", self._deadlines.run()),
-                ("failure notices", self._notices.run()),
-                ("scheduler", self.scheduler.run()),
-                ("pruning", prune_forever(store, clock, self.snapshot, self._deps.signals, is_leader)),
-                ("indexing", index_forever(store, clock, is_leader)),
-                ("webhook sender", self._sender.run()),
-                ("waiters", self.waiters.poll_forever(store, clock)),
-                ("store watch", self._watch_store()),
-                ("placement", self._placer.run()),
-            )
-        }
-        for service in services.values():
-            service.add_done_callback(self._on_service_done)
+        services = start_services(
+            {
+                "dispatcher": self.dispatcher.run(),
+                "retries": self._retries.run(),
+                "deadlines": self._deadlines.run(),
+                "failure notices": self._notices.run(),
+                "scheduler": self.scheduler.run(),
+                "pruning": prune_forever(store, clock, self.snapshot, self._deps.signals, is_leader),
+                "indexing": index_forever(store, clock, is_leader),
+                "webhook sender": self._sender.run(),
+                "waiters": self.waiters.poll_forever(store, clock),
+                "store watch": self._watch_store(),
+                "placement": self._placer.run(),
+            },
+            on_failure=self._fail,
+        )
         self._ready = True
         ready()
         await self._stop_requested.wait()
@@ -311,10 +308,6 @@ class Engine:
             return False
         return drained.result()
 
-    def _on_service_done(self, service: asyncio.Task[None]) -> None:
-        if not service.cancelled() and (error := service.exception()) is not None:
-            self._fail(error)
-
     def _fail(self, error: BaseException) -> None:
         """Stop the daemon because of a fault of ours. The next start recovers from what is on disk."""
         if self._failure is None:
@@ -327,7 +320,7 @@ class Engine:
     # -- short background tasks
 
     async def _watch_store(self) -> None:
-        """Check the store's files with every tick: an idle daemon makes no commit that would check them."""
+        """Check the store's files at every tick: an idle daemon makes no commit that would check them."""
         deps = self._deps
         while True:
             with suppress(*STORE_UNAVAILABLE):  # A server that is away comes back.
@@ -396,13 +389,15 @@ class Engine:
 
     def _describe_node(self) -> NodeInfo:
         snapshot = self.snapshot()
+        if self._fingerprint is None or self._fingerprint[0] is not snapshot:
+            self._fingerprint = (snapshot, shared_fingerprint(snapshot))
         return NodeInfo(
             owner=self._owner,
             name=node_name(snapshot),
             host=os.uname().nodename,
             machine=self._machine,
             version=__version__,
-            config=self._shared_fingerprint(snapshot),
+            config=self._fingerprint[1],
             workers=snapshot.max_workers,
             plugins=plugins_run_here(snapshot),
         )
@@ -410,11 +405,6 @@ class Engine:
     def _offer(self) -> NodeOffer:
         snapshot = self.snapshot()
         return NodeOffer(name=node_name(snapshot), plugins=frozenset(plugins_run_here(snapshot)))
-
-    def _shared_fingerprint(self, snapshot: Snapshot) -> str:
-        if self._fingerprint is None or self._fingerprint[0] is not snapshot:
-            self._fingerprint = (snapshot, shared_fingerprint(snapshot))
-        return self._fingerprint[1]
 
     def _on_membership_changed(self) -> None:
         self.dispatcher.wake()

@@ -16,7 +16,6 @@ from ductile.store.model.jobs import (
     DuplicateChild,
     EnqueueResult,
     JobStatusChange,
-    Settled,
     SettleResult,
     SettleSkipped,
 )
@@ -87,8 +86,21 @@ class JobSignals:
         if isinstance(result, SettleSkipped):
             self._emit(Signal.JOB_SUPERSEDED, job, answer=result)
             return
-        self._emit_settlement(job, result.settlement)
-        self._emit_effects(job, result)
+        settlement = result.settlement
+        self._emit_settlement(job, settlement)
+        for entry in (*settlement.ledger, *(settlement.progress.ledger if settlement.progress else ())):
+            # The ledger has the whole result of a condition; a log line needs its explanation only.
+            data = {name: value for name, value in entry.data.items() if name != "verdict"}
+            level = SignalLevel.ERROR if "error" in data else None
+            self._signals.emit(
+                _LEDGER_SIGNALS[entry.kind], plugin=job.plugin, job_id=job.id, level=level, data=data
+            )
+        routed = {child.source_event_id for child in settlement.children}
+        routed |= {run.event.id for run in settlement.runs}
+        for outgoing in settlement.events:
+            if outgoing.event.id not in routed and job.run_id is None:
+                self._emit(Signal.EVENT_UNROUTED, job, event_type=outgoing.event.type)
+        self.submitted(result.started, parent=job.id)
         self.ended(result.ended)
 
     def _emit_settlement(self, job: Job, settlement: Settlement) -> None:
@@ -117,23 +129,6 @@ class JobSignals:
             self._signals.emit(Signal.SCHEDULE_SKIPPED, plugin=job.plugin, data=data)
         if (breaker := settlement.breaker) is not None and settlement.breaker_reason is not None:
             self._emit(Signal.BREAKER_CHANGED, job, state=breaker.state, reason=settlement.breaker_reason)
-
-    def _emit_effects(self, job: Job, settled: Settled) -> None:
-        settlement = settled.settlement
-        progress = settlement.progress
-        for entry in (*settlement.ledger, *(progress.ledger if progress else ())):
-            # The ledger has the whole result of a condition; a log line needs its explanation only.
-            data = {name: value for name, value in entry.data.items() if name != "verdict"}
-            level = SignalLevel.ERROR if "error" in data else None
-            self._signals.emit(
-                _LEDGER_SIGNALS[entry.kind], plugin=job.plugin, job_id=job.id, level=level, data=data
-            )
-        routed = {child.source_event_id for child in settlement.children}
-        routed |= {run.event.id for run in settlement.runs}
-        for outgoing in settlement.events:
-            if outgoing.event.id not in routed and job.run_id is None:
-                self._emit(Signal.EVENT_UNROUTED, job, event_type=outgoing.event.type)
-        self.submitted(settled.started, parent=job.id)
 
     # -- jobs without an execution
 

@@ -69,10 +69,10 @@ def prepare_launch(claim: ClaimedJob, snapshot: Snapshot, host: LaunchHost) -> P
         return EndedEarly(reason=JobReason.CANCELLED, error="cancelled while it was queued")
     if job.plugin == EXEC_PLUGIN:
         return _prepare_exec(claim, snapshot, host)
-    found = find_runnable(snapshot, job.plugin, job.command)
-    if not isinstance(found, RunnablePlugin):
-        return found
-    plugin, installed = found.plugin, found.installed
+    runnable = find_runnable(snapshot, job.plugin, job.command)
+    if not isinstance(runnable, RunnablePlugin):
+        return runnable
+    plugin, installed = runnable.plugin, runnable.installed
     timeout = claim.timeout or plugin.timeout_for(job.command)
     request = build_request(claim, plugin.config.reveal(), host.now() + timeout)
     launch = Launch(
@@ -81,7 +81,12 @@ def prepare_launch(claim: ClaimedJob, snapshot: Snapshot, host: LaunchHost) -> P
         environment=_environment(claim, snapshot, host, plugin.env.reveal()),
         directory=host.directory,
         timeout=timeout,
-        limits=_limits(plugin),
+        limits=ResourceLimits(
+            memory=plugin.limits.memory,
+            cpu_seconds=plugin.limits.cpu_seconds,
+            open_files=plugin.limits.open_files,
+            processes=plugin.limits.processes,
+        ),
         warm=None if plugin.warm is False else WarmStart(preload=plugin.preload),
         on_output=host.output_callback(job),
     )
@@ -195,6 +200,7 @@ def _environment(
 
 def _job_variables(claim: ClaimedJob, snapshot: Snapshot, host: LaunchHost) -> dict[str, str]:
     job = claim.job
+    beside_store = snapshot.state.directory / DATA_DIRECTORY / job.plugin
     return describe_job(
         store_id=host.store_id,
         daemon=job.owner or "",  # As stored: recovery compares the two.
@@ -202,25 +208,9 @@ def _job_variables(claim: ClaimedJob, snapshot: Snapshot, host: LaunchHost) -> d
         plugin=job.plugin,
         command=job.command,
         attempt=job.attempt,
-        data_dir=host.data_directory or _data_directory(snapshot, job.plugin),
+        # The plugin creates the directory if it needs it.
+        data_dir=host.data_directory or os.path.abspath(beside_store),  # noqa: PTH100 - links stay
         trace_id=job.trace_id,
-    )
-
-
-def _data_directory(snapshot: Snapshot, plugin: str) -> str:
-    """Return where a plugin may keep files: beside the store, or in this machine's directory for it.
-
-    The plugin creates it if it needs it.
-    """
-    return os.path.abspath(snapshot.state.directory / DATA_DIRECTORY / plugin)  # noqa: PTH100 - links stay
-
-
-def _limits(plugin: PluginInstance) -> ResourceLimits:
-    return ResourceLimits(
-        memory=plugin.limits.memory,
-        cpu_seconds=plugin.limits.cpu_seconds,
-        open_files=plugin.limits.open_files,
-        processes=plugin.limits.processes,
     )
 
 

@@ -87,9 +87,9 @@ class _Stream:
 
     chunks: deque[_Chunk] = field(default_factory=deque)
     written: int = 0
-    kept: int = 0
-    #: The beginning of a character.
-    rest: bytes = b""
+    retained: int = 0
+    #: The beginning of a character that is not complete yet.
+    incomplete: bytes = b""
 
 
 class _Source(NamedTuple):
@@ -115,8 +115,8 @@ class _Execution:
     ended: bool = False
 
     @property
-    def kept(self) -> int:
-        return sum(stream.kept for stream in self.streams.values())
+    def retained(self) -> int:
+        return sum(stream.retained for stream in self.streams.values())
 
 
 class LiveOutput:
@@ -131,7 +131,7 @@ class LiveOutput:
         #: Events of followers by the job or run they follow; None: everything.
         self._followers: dict[str | None, list[asyncio.Event]] = {}
         #: When a follower was last seen, the latest at the end.
-        self._seen: dict[str | None, datetime] = {}
+        self._last_seen: dict[str | None, datetime] = {}
         self._listeners: list[Callable[[OutputPiece], None]] = []
 
     # -- for the executor
@@ -147,15 +147,21 @@ class LiveOutput:
         if execution is None:
             return
         for name, stream in execution.streams.items():
-            if stream.rest:
-                self._append(execution, name, stream, stream.rest)
-                stream.rest = b""
+            if stream.incomplete:
+                self._append(execution, name, stream, stream.incomplete)
+                stream.incomplete = b""
         execution.ended = True
-        if not self._is_followed(execution.source):
+        oldest = self._now() - FOLLOWER_ABSENCE
+        if not any(
+            topic in self._followers or self._last_seen.get(topic, oldest) > oldest
+            for topic in execution.source.topics
+        ):
             del self._executions[key]
             return
         self._ended.append(key)
-        self._forget_ended()
+        retained = sum(self._executions[ended].retained for ended in self._ended)
+        while len(self._ended) > _ENDED_EXECUTIONS or retained > _ENDED_BYTES:
+            retained -= self._executions.pop(self._ended.popleft()).retained
         self._wake(execution.source)
 
     def _publish(self, job: Job, name: OutputStream, data: bytes) -> None:
@@ -167,9 +173,9 @@ class LiveOutput:
         stream = execution.streams.get(name)
         if stream is None:
             stream = execution.streams[name] = _Stream()
-        data = stream.rest + data
+        data = stream.incomplete + data
         cut = len(data) - incomplete_suffix(data)
-        stream.rest = data[cut:]
+        stream.incomplete = data[cut:]
         if cut:
             self._append(execution, name, stream, data[:cut])
             self._wake(execution.source)
@@ -189,9 +195,9 @@ class LiveOutput:
         else:
             stream.chunks.append(_Chunk(self._position, stream.written, data))
         stream.written += len(data)
-        stream.kept += len(data)
-        while stream.kept > KEPT_BYTES and len(stream.chunks) > 1:
-            stream.kept -= len(stream.chunks.popleft().data)
+        stream.retained += len(data)
+        while stream.retained > KEPT_BYTES and len(stream.chunks) > 1:
+            stream.retained -= len(stream.chunks.popleft().data)
 
     # -- for followers
 
@@ -236,22 +242,11 @@ class LiveOutput:
         pieces.sort(key=itemgetter(0))
         return LiveOutputRead(pieces=tuple(piece for _, piece in pieces), position=self._position)
 
-    def _is_followed(self, source: _Source) -> bool:
-        oldest = self._now() - FOLLOWER_ABSENCE
-        return any(
-            topic in self._followers or self._seen.get(topic, oldest) > oldest for topic in source.topics
-        )
-
     def _mark_seen(self, topic: str | None) -> None:
-        self._seen.pop(topic, None)
-        self._seen[topic] = self._now()
-        if len(self._seen) > _ABSENT_FOLLOWERS:
-            del self._seen[next(iter(self._seen))]
-
-    def _forget_ended(self) -> None:
-        kept = sum(self._executions[key].kept for key in self._ended)
-        while len(self._ended) > _ENDED_EXECUTIONS or kept > _ENDED_BYTES:
-            kept -= self._executions.pop(self._ended.popleft()).kept
+        self._last_seen.pop(topic, None)
+        self._last_seen[topic] = self._now()
+        if len(self._last_seen) > _ABSENT_FOLLOWERS:
+            del self._last_seen[next(iter(self._last_seen))]
 
     def _wake(self, source: _Source) -> None:
         if not self._followers:

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from ductile.config.file_io import hash_bytes
 from ductile.config.snapshot import Snapshot
-from ductile.engine.clock import STORE_UNAVAILABLE
+from ductile.engine.clock import STORE_UNAVAILABLE, start_services
 from ductile.errors import ConflictError
 from ductile.runner.orphans import has_ended
 from ductile.store.cluster import DEAD_AFTER, FENCE_AFTER, HEARTBEAT_INTERVAL, Cluster
@@ -63,16 +63,16 @@ _OWN_SETTINGS = {
 
 def shared_fingerprint(snapshot: Snapshot) -> str:
     """Return a hash of what should be the same on every node: all but the settings of a node's own."""
-    shown = dict(snapshot.redacted) if isinstance(snapshot.redacted, dict) else {}
-    shown.pop("state", None)
-    for name, own in _OWN_SETTINGS.items():
-        if isinstance(section := shown.get(name), dict):
-            shown[name] = {key: value for key, value in section.items() if key not in own}
+    settings = dict(snapshot.redacted) if isinstance(snapshot.redacted, dict) else {}
+    settings.pop("state", None)
+    for name, own_settings in _OWN_SETTINGS.items():
+        if isinstance(section := settings.get(name), dict):
+            settings[name] = {key: value for key, value in section.items() if key not in own_settings}
     plugins = {
         name: [plugin.config_hash, plugin.installed.fingerprint if plugin.installed else None]
         for name, plugin in snapshot.plugins.items()
     }
-    return hash_bytes(json.dumps([shown, plugins], sort_keys=True, default=str).encode())
+    return hash_bytes(json.dumps([settings, plugins], sort_keys=True, default=str).encode())
 
 
 def node_name(snapshot: Snapshot) -> str:
@@ -81,16 +81,16 @@ def node_name(snapshot: Snapshot) -> str:
 
 
 def seconds_until_next(heartbeat: Heartbeat, *, lease_held_for: float) -> float:
-    """Return when to send the next heartbeat: earlier if a node would be dead then and could be ended.
+    """Return when to send the next heartbeat: earlier if a node could be ended as dead before the usual time.
 
-    Every node looks, because it is the leader itself that may be silent.
+    Every node does this, because the silent node may be the leader itself.
     """
-    usual, limit = HEARTBEAT_INTERVAL.total_seconds(), DEAD_AFTER.total_seconds()
-    left = limit - heartbeat.longest_silence
+    interval, limit = HEARTBEAT_INTERVAL.total_seconds(), DEAD_AFTER.total_seconds()
+    until_dead = limit - heartbeat.longest_silence
     if heartbeat.is_leader:
-        left = max(left, limit - lease_held_for)
-    # A node that is dead already was ended by the leader a moment ago, or is its business.
-    return min(usual, left + _MARGIN_SECONDS) if left > 0 else usual
+        until_dead = max(until_dead, limit - lease_held_for)
+    # A node that is dead already is left to the leader, which may have ended it a moment ago.
+    return min(interval, until_dead + _MARGIN_SECONDS) if until_dead > 0 else interval
 
 
 class Membership:
@@ -134,8 +134,8 @@ class Membership:
         self._server_ahead = float("inf")
         self._fenced = False
         self._is_leader = cluster is None
-        self._recovery_wanted = asyncio.Event()
-        self._heartbeat_wanted = asyncio.Event()
+        self._recovery_requested = asyncio.Event()
+        self._heartbeat_requested = asyncio.Event()
 
     def holds_lease(self) -> bool:
         """Whether jobs may be started. Checked again right before each start."""
@@ -146,7 +146,7 @@ class Membership:
 
     def renew_soon(self) -> None:
         """Send a heartbeat now: what this node says of itself has changed."""
-        self._heartbeat_wanted.set()
+        self._heartbeat_requested.set()
 
     @asynccontextmanager
     async def joined(self) -> AsyncIterator[None]:
@@ -156,38 +156,34 @@ class Membership:
             yield
             return
         await self._join(cluster)
-        tasks = [
-            asyncio.create_task(service, name=name)
-            for name, service in (
-                ("heartbeats", self._send_heartbeats(cluster)),
-                ("lease", self._watch_lease()),
-                ("recovery", self._recover_forever()),
-                ("listener", cluster.listen()),
-            )
-        ]
-        for task in tasks:
-            task.add_done_callback(self._on_done)
+        services = start_services(
+            {
+                "heartbeats": self._send_heartbeats(cluster),
+                "lease": self._watch_lease(),
+                "recovery": self._recover_forever(),
+                "listener": cluster.listen(),
+            },
+            on_failure=self._on_failure,
+        )
         try:
             yield
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            for service in services.values():
+                service.cancel()
+            await asyncio.gather(*services.values(), return_exceptions=True)
             # A server that is away finds out by itself that this node is silent.
             with suppress(*STORE_UNAVAILABLE):
                 await cluster.end_node(self._describe().owner)
 
-    def _on_done(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._on_failure(error)
-
     # -- joining
 
     async def _join(self, cluster: Cluster) -> None:
-        """Join as soon as no live node has our name. One that crashed is dead when its process is known to
-        be, or when it was silent for long enough while we looked.
+        """Join as soon as no live node has the name of this one.
+
+        A node that crashed counts as dead when its process is known to have ended, or when it was silent for
+        long enough while this one waited.
         """
-        first: Node | None = None
+        first_seen: Node | None = None
         began = self._elapsed()
         while True:
             info, sent_at = self._describe(), self._elapsed()
@@ -199,16 +195,21 @@ class Membership:
                     return
                 # Jobs of an earlier life of this node still run: they are recovered first.
                 await self._recover()
-            elif first is not None and other.heartbeat_at != first.heartbeat_at:
-                raise _name_is_taken(other)
-            elif _is_dead_here(other, info):
-                # Before any node may run their jobs: those on other machines cannot kill them.
+            elif first_seen is not None and other.heartbeat_at != first_seen.heartbeat_at:
+                raise ConflictError(
+                    f"a node named {other.info.name} is running already, on {other.info.host}",
+                    hint="Give each node a name of its own: set service.node, or stop the other one.",
+                    details={"node": other.info.name, "host": other.info.host},
+                )
+            elif other.info.machine == info.machine != "" and has_ended(other.info.owner):
+                # It ran on this machine, where its process would be visible. Its orphans are killed before
+                # any node may run their jobs: nodes on other machines cannot kill them.
                 await self._kill_orphans()
                 await cluster.end_node(other.info.owner)
             elif self._elapsed() - began > DEAD_AFTER.total_seconds():
                 await cluster.end_node(other.info.owner)
             else:
-                first = first or other
+                first_seen = first_seen or other
                 await asyncio.sleep(_WATCH_SECONDS)
 
     # -- heartbeats
@@ -229,8 +230,8 @@ class Membership:
                 pause = seconds_until_next(heartbeat, lease_held_for=self._elapsed() - self._held_since)
             with suppress(TimeoutError):
                 async with asyncio.timeout(pause):
-                    await self._heartbeat_wanted.wait()
-                self._heartbeat_wanted.clear()
+                    await self._heartbeat_requested.wait()
+                self._heartbeat_requested.clear()
 
     def _on_renewed(self, heartbeat: Heartbeat, sent_at: float) -> None:
         had_lease = self.holds_lease() and not self._fenced
@@ -248,7 +249,7 @@ class Membership:
         elif not had_lease:
             self._on_change()
         if heartbeat.has_orphans and self._is_leader:
-            self._recovery_wanted.set()
+            self._recovery_requested.set()
         self._on_heartbeat(heartbeat)
 
     def _was_server_clock_set_forward(self, heartbeat: Heartbeat, sent_at: float) -> bool:
@@ -266,7 +267,7 @@ class Membership:
             return
         for name in await cluster.end_silent_nodes():
             self._signals.emit(Signal.NODE_LOST, data={"node": name})
-            self._recovery_wanted.set()
+            self._recovery_requested.set()
 
     async def _join_again(self, cluster: Cluster) -> None:
         """Another node has ended this one: all its jobs have to be recovered before it may claim again."""
@@ -295,23 +296,10 @@ class Membership:
 
     async def _recover_forever(self) -> None:
         while True:
-            await self._recovery_wanted.wait()
-            self._recovery_wanted.clear()
+            await self._recovery_requested.wait()
+            self._recovery_requested.clear()
             try:
                 await self._recover()
             except (ConflictError, *STORE_UNAVAILABLE):
                 # The next heartbeat finds the jobs again. A process that does not end was reported.
                 continue
-
-
-def _is_dead_here(other: Node, info: NodeInfo) -> bool:
-    """Whether the process of a node is known to be dead: it ran where we would see it."""
-    return other.info.machine == info.machine != "" and has_ended(other.info.owner)
-
-
-def _name_is_taken(other: Node) -> ConflictError:
-    return ConflictError(
-        f"a node named {other.info.name} is running already, on {other.info.host}",
-        hint="Give each node a name of its own: set service.node, or stop the other one.",
-        details={"node": other.info.name, "host": other.info.host},
-    )

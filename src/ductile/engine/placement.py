@@ -41,25 +41,26 @@ class Placer:
         self._job_signals = job_signals
         self._own_offer = own_offer
         self._is_leader = is_leader
-        #: Those of the latest heartbeat.
+        #: What the nodes offered in the latest heartbeat.
         self._offers: tuple[NodeOffer, ...] = ()
-        self._wanted = asyncio.Event()
+        self._requested = asyncio.Event()
 
     def on_heartbeat(self, heartbeat: Heartbeat) -> None:
-        """Look whether jobs have to be held, released or ended; `run` does it."""
+        """Request a placement from `run` if jobs have to be held, released or ended."""
         own = self._own_offer()
         # The server answers with what this node offered before.
         self._offers = (own, *(offer for offer in heartbeat.offers if offer.name != own.name))
-        offers, longest = (self._offers, self._longest) if self._is_leader() else ((own,), timedelta.max)
+        is_leader = self._is_leader()
+        offers, longest = (self._offers, self._longest) if is_leader else ((own,), timedelta.max)
         placement = decide_placement(heartbeat.groups, offers, now=self._clock.now(), longest=longest)
-        if placement.release or (self._is_leader() and placement):
-            self._wanted.set()
+        if placement.release or (is_leader and placement):
+            self._requested.set()
 
     async def run(self) -> None:
         """Place jobs whenever a heartbeat has shown that some have to be placed."""
         while True:
-            await self._wanted.wait()
-            self._wanted.clear()
+            await self._requested.wait()
+            self._requested.clear()
             with suppress(*STORE_UNAVAILABLE):  # The next heartbeat shows them again.
                 await self._place()
 
@@ -75,12 +76,12 @@ class Placer:
         released: dict[JobGroup, int] = {}
         more = True
         while more:
-            leads = self._is_leader()
+            is_leader = self._is_leader()
             result = await self._store.place_jobs(
-                self._offers if leads else (self._own_offer(),),
+                self._offers if is_leader else (self._own_offer(),),
                 self._snapshot().policy,
                 longest=self._longest,
-                release_only=not leads,
+                release_only=not is_leader,
             )
             _add(held, result.held)
             _add(released, result.released)

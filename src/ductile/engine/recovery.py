@@ -46,16 +46,21 @@ async def recover(
 
 
 async def kill_orphans(store: Store, signals: SignalBus) -> None:
-    """Kill what dead daemons left on this machine of running jobs, and wait for its end.
+    """Kill the processes of running jobs that dead daemons left on this machine, and wait for their end.
 
     Raises `ConflictError` if a process does not end.
     """
-    result = await kill_orphan_processes(
-        store.store_id, await _owners_of_running_jobs(store), timeout_seconds=KILL_TIMEOUT_SECONDS
-    )
-    for emitted, orphans in ((Signal.ORPHAN_ENDED, result.ended), (Signal.ORPHAN_ALIVE, result.alive)):
+    owners: dict[str, str | None] = {}
+    running, cursor, more = JobFilter(status=JobStatus.RUNNING), None, True
+    while more:
+        page = await store.list_jobs(running, limit=_PAGE, cursor=cursor)
+        owners.update((job.id, job.owner) for job in page.rows)
+        cursor = page.next_cursor
+        more = cursor is not None
+    result = await kill_orphan_processes(store.store_id, owners, timeout_seconds=KILL_TIMEOUT_SECONDS)
+    for signal, orphans in ((Signal.ORPHAN_ENDED, result.ended), (Signal.ORPHAN_ALIVE, result.alive)):
         for orphan in orphans:
-            signals.emit(emitted, job_id=orphan.job_id, data={"pid": orphan.pid})
+            signals.emit(signal, job_id=orphan.job_id, data={"pid": orphan.pid})
     if result.alive:
         # Starting would run their jobs twice at the same time.
         pids = [orphan.pid for orphan in result.alive]
@@ -65,13 +70,3 @@ async def kill_orphans(store: Store, signals: SignalBus) -> None:
             "Start Ductile again when they are gone.",
             details={"pids": pids},
         )
-
-
-async def _owners_of_running_jobs(store: Store) -> dict[str, str | None]:
-    owners: dict[str, str | None] = {}
-    cursor: str | None = None
-    while True:
-        page = await store.list_jobs(JobFilter(status=JobStatus.RUNNING), limit=_PAGE, cursor=cursor)
-        owners.update((job.id, job.owner) for job in page.rows)
-        if (cursor := page.next_cursor) is None:
-            return owners

@@ -45,7 +45,7 @@ class LockPurpose(StrEnum):
     COMMAND = "command"
 
 
-#: What an error says of a store in use, and its hint, by the holder's purpose.
+#: The message and the hint of the error for a store in use, by the holder's purpose.
 _IN_USE_TEXTS = {
     LockPurpose.DAEMON: (
         "uses this store already",
@@ -82,21 +82,20 @@ class StoreLock:
         self._purpose = purpose
         self._database_path = database
         self._database: int | None = None
-        self._descriptor = self._take()
+        descriptor: int | None = None
+        for _ in range(_LOCK_ATTEMPTS):
+            if (descriptor := self._try_take()) is not None:
+                break
+            time.sleep(_ATTEMPT_INTERVAL)
+        if descriptor is None:
+            raise _in_use_error(self.path, find_holder(directory))
+        self._descriptor = descriptor
         try:
             self.hold_database()
             self._write_holder()
         except BaseException:
             self.release()
             raise
-
-    def _take(self) -> int:
-        for _ in range(_LOCK_ATTEMPTS):
-            descriptor = self._try_take()
-            if descriptor is not None:
-                return descriptor
-            time.sleep(_ATTEMPT_INTERVAL)
-        raise _in_use_error(self.path, find_holder(self.path.parent))
 
     def _try_take(self) -> int | None:
         descriptor = _open_lock_file(self.path)
@@ -156,7 +155,7 @@ class StoreLock:
         """Release both locks; call it after the store is closed. Never raises: the disk may be lost.
 
         The lock file stays. Removing it would let a third process lock a new file at a path whose old file
-        a second process still holds. Whether it is held, the kernel knows.
+        a second process still holds. The kernel, not the file, decides whether the store is held.
         """
         with suppress(OSError):
             if self._purpose is not LockPurpose.DAEMON:
@@ -285,19 +284,19 @@ def _is_at(descriptor: int, path: Path) -> bool:
 
 def _flock_holder(descriptor: int) -> LockHolder | None:
     """Return the process that holds a `flock` on this file, from /proc/locks, if it is known."""
-    wanted = os.fstat(descriptor)
+    locked = os.fstat(descriptor)
     with suppress(OSError, ValueError):
         for line in Path("/proc/locks").read_text(encoding="ascii").splitlines():
             # 1: FLOCK  ADVISORY  WRITE 4711 08:01:131 0 EOF
             kind, pid, file = (*line.split()[1:2], *line.split()[4:6])
-            if kind == "FLOCK" and file.endswith(f":{wanted.st_ino}") and _has_open(pid, wanted):
+            if kind == "FLOCK" and file.endswith(f":{locked.st_ino}") and _has_open(pid, locked):
                 return LockHolder(pid=int(pid), purpose=LockPurpose.DAEMON)
     return None
 
 
-def _has_open(pid: str, wanted: os.stat_result) -> bool:
+def _has_open(pid: str, file: os.stat_result) -> bool:
     for link in Path(f"/proc/{pid}/fd").iterdir():
         with suppress(OSError):
-            if os.path.samestat(link.stat(), wanted):
+            if os.path.samestat(link.stat(), file):
                 return True
     return False

@@ -50,7 +50,7 @@ class Drain:
         self._woken = asyncio.Event()
 
     def wake(self) -> None:
-        """Count the pending work again: the daemon is stopping."""
+        """Count the pending work now: the daemon is stopping."""
         self._woken.set()
 
     @contextmanager
@@ -78,9 +78,17 @@ class Drain:
         for plugin in sorted(plugins - self.plugins):
             self._signals.emit(Signal.PLUGIN_DRAINING, plugin=plugin)
         self.plugins |= plugins
-        unsubscribe = self._store.notifier.subscribe(JobEnded, lambda _: self._woken.set())
+        store = self._store
+        unsubscribe = store.notifier.subscribe(JobEnded, lambda _: self._woken.set())
         try:
-            while work := await self._pending_work(plugins):
+            while True:
+                self._woken.clear()
+                names = sorted(self.plugins | plugins)
+                # The second count runs behind all queued writes, which may contain a submission that was
+                # accepted before the drain.
+                work = await store.pending_work(names) or await store.pending_work_behind_queued_writes(names)
+                if not work:
+                    break
                 self._check_deadline(work, until)
                 await self._clock.wait(min(until, self._clock.now() + MAX_COUNT_INTERVAL), self._woken)
                 # Jobs end in quick succession; one count serves many.
@@ -89,14 +97,6 @@ class Drain:
             unsubscribe()
         for plugin in sorted(plugins):
             self._signals.emit(Signal.PLUGIN_DRAINED, plugin=plugin)
-
-    async def _pending_work(self, plugins: frozenset[str]) -> tuple[PluginWork, ...]:
-        self._woken.clear()
-        names = sorted(self.plugins | plugins)
-        # The second count runs behind all queued writes: a submission accepted before the drain may be there.
-        return await self._store.pending_work(names) or await self._store.pending_work_behind_queued_writes(
-            names
-        )
 
     def _check_deadline(self, work: tuple[PluginWork, ...], until: datetime) -> None:
         pending = "; ".join(describe_work(pending_work) for pending_work in work)

@@ -1,4 +1,4 @@
-"""What a change of the configuration does: plugins, schedules, routes, pipelines, access. Pure."""
+"""Compare two configurations: what changes of plugins, schedules, routes, pipelines and access. Pure."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def enabled_plugins(snapshot: Snapshot) -> dict[str, PluginInstance]:
 
 
 def _routes(snapshot: Snapshot) -> dict[str, int]:
-    """The routes by their text, with how often each is written."""
+    """Return how often each route is configured, by its text."""
     counts: dict[str, int] = {}
     for route in snapshot.routes:
         text = f"{route.source} {route.event_type} -> {route.target}"
@@ -112,11 +112,10 @@ def _routes(snapshot: Snapshot) -> dict[str, int]:
 
 
 def _tokens(snapshot: Snapshot) -> dict[str, Hashable]:
-    """Tokens and secrets by name; of a token in rotation, both secrets."""
-    parts: dict[str, Hashable] = {}
+    """Return the tokens and the digests of secrets by name; of a token in rotation, both entries."""
+    parts: dict[str, tuple[Hashable, ...]] = {}
     for token in snapshot.tokens:
-        known = parts.get(token.name, ())
-        parts[token.name] = (*(known if isinstance(known, tuple) else ()), token)
+        parts[token.name] = (*parts.get(token.name, ()), token)
     return {**{name: secret.digest() for name, secret in snapshot.secrets.items()}, **parts}
 
 

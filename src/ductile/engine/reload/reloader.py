@@ -1,4 +1,4 @@
-"""The reloader: has the active configuration and switches to another one, after a drain if asked.
+"""The reloader: holds the active configuration and switches to another one, after a drain if requested.
 
 A reload and its dry run use the same plan, `plan_reload`, so that they cannot differ.
 """
@@ -19,6 +19,7 @@ from ductile.config.history.seal_log import configuration_id
 from ductile.config.snapshot import PluginInstance, Snapshot
 from ductile.core.ids import make_id, make_trace_id
 from ductile.core.jobs.model import JobReason, NewJob, SubmittedBy
+from ductile.core.json import JsonObject
 from ductile.core.scripts import EXEC_PLUGIN
 from ductile.engine.clock import STORE_UNAVAILABLE
 from ductile.engine.deps import EngineDeps
@@ -171,11 +172,9 @@ class Reloader:
         planned = await self._plan_for(new)
         await self._deps.listeners.check(new)
         work = await self._deps.store.pending_work(planned.effects.plugins.removed)
-        jobs, runs = (
-            {plugin.plugin: plugin.queued for plugin in work},
-            {plugin.plugin: plugin.runs for plugin in work},
-        )
-        return planned.with_work(jobs, runs)
+        queued = {plugin_work.plugin: plugin_work.queued for plugin_work in work}
+        runs = {plugin_work.plugin: plugin_work.runs for plugin_work in work}
+        return planned.with_work(queued, runs)
 
     async def check_disk(self) -> None:
         """Load the configuration on disk and use nothing of it. Raises `ConfigError` if it cannot be used."""
@@ -248,9 +247,8 @@ class Reloader:
         async with self._switching:
             try:
                 new, planned = await self._plan()
-                _refuse_unexpected(new, expected)
                 removed = planned.effects.plugins.removed
-                self._check_drained(frozenset(removed), drained)
+                self._check_switch(new, expected, frozenset(removed), drained)
                 work = await self._deps.store.pending_work(removed)
                 async with self._deps.listeners.switched_to(new):
                     await self._activate(new, ConfigOrigin.RELOAD, cause)
@@ -261,10 +259,20 @@ class Reloader:
                 self._drain.complete(drained)
             ended = await self._end_removed(removed)
             self._on_switched()
-            return planned.with_work(ended, {plugin.plugin: plugin.runs for plugin in work})
+            runs = {plugin_work.plugin: plugin_work.runs for plugin_work in work}
+            return planned.with_work(ended, runs)
 
-    def _check_drained(self, removed: frozenset[str], drained: frozenset[str] | None) -> None:
-        """Raise `ConflictError` if a removed plugin is not drained, or another drain waits for it."""
+    def _check_switch(
+        self, new: Snapshot, expected: str | None, removed: frozenset[str], drained: frozenset[str] | None
+    ) -> None:
+        """Raise `ConflictError` if the new configuration is not the one that the caller was shown.
+
+        Also if a plugin that it removes is not drained, or if another drain waits for it.
+        """
+        if expected is not None and new.fingerprint != expected:
+            raise ConflictError(
+                "the configuration was changed after it was shown", hint="Run `ductile apply` again."
+            )
         if drained is None and (draining := removed & self._drain.plugins):
             raise ConflictError(
                 f"a drain of {' and '.join(sorted(draining))} is under way, "
@@ -280,11 +288,18 @@ class Reloader:
             )
 
     async def _activate(self, snapshot: Snapshot, origin: ConfigOrigin, cause: LoadCause = NO_CAUSE) -> None:
-        """Store a configuration with its inits, then use it. Changes nothing if the store cannot take it."""
-        deps = self._deps
-        found = (init_of(plugin, now=deps.clock.now(), rng=deps.rng) for plugin in snapshot.plugins.values())
-        inits = tuple(init for init in found if init is not None)
-        # From the commit on, jobs of these plugins must wait for the inits; we resume after the commit.
+        """Store a configuration with its inits, make it active, and report it and its problems.
+
+        Changes nothing if the store cannot take it.
+        """
+        deps, signals = self._deps, self._deps.signals
+        inits = tuple(
+            init
+            for plugin in snapshot.plugins.values()
+            if (init := init_of(plugin, now=deps.clock.now(), rng=deps.rng)) is not None
+        )
+        # From the commit on, jobs of these plugins must wait for the inits, which the dispatcher knows only
+        # after the commit.
         self._dispatcher.pause_plugins(init.key.plugin for init in inits)
         try:
             results = await record_config(deps.store, snapshot, origin, inits, cause)
@@ -293,18 +308,13 @@ class Reloader:
                 if result.status is InitStatus.PENDING and result.job_id is not None:
                     self._dispatcher.set_pending_init(init.key.plugin, result.job_id)
                 elif result.status is InitStatus.FAILED:
-                    deps.signals.emit(Signal.PLUGIN_INIT_FAILED, result.error, plugin=init.key.plugin)
+                    signals.emit(Signal.PLUGIN_INIT_FAILED, result.error, plugin=init.key.plugin)
         finally:
             self._dispatcher.pause_plugins()
-        self._emit_loaded(snapshot, origin)
-
-    def _emit_loaded(self, snapshot: Snapshot, origin: ConfigOrigin) -> None:
-        signals = self._deps.signals
         signals.emit(Signal.CONFIG_LOADED, data={"fingerprint": snapshot.fingerprint, "origin": origin})
         for problem in snapshot.warnings:
-            signals.emit(
-                Signal.CONFIG_WARNING, problem.message, data={"place": problem.location, "key": problem.key}
-            )
+            data: JsonObject = {"place": problem.location, "key": problem.key}
+            signals.emit(Signal.CONFIG_WARNING, problem.message, data=data)
         for plugin in snapshot.refused:
             reason = plugin.refused.reason if plugin.refused else ""
             signals.emit(Signal.PLUGIN_REFUSED, reason, plugin=plugin.name)
@@ -336,14 +346,6 @@ class Reloader:
         except STORE_UNAVAILABLE as error:
             self._deps.signals.emit(unavailable_signal(error), error.message)
         return ended
-
-
-def _refuse_unexpected(new: Snapshot, expected: str | None) -> None:
-    """Raise `ConflictError` if a configuration is not the one that the caller was shown."""
-    if expected is not None and new.fingerprint != expected:
-        raise ConflictError(
-            "the configuration was changed after it was shown", hint="Run `ductile apply` again."
-        )
 
 
 def plan_reload(old: Snapshot, new: Snapshot) -> ReloadResult:

@@ -85,37 +85,34 @@ def active_schedules(snapshot: Snapshot) -> dict[ScheduleKey, ActiveSchedule]:
 def entries_for(
     snapshot: Snapshot, known: Sequence[ScheduleEntry], *, now: datetime, started_at: datetime, rng: Random
 ) -> tuple[ScheduleEntry, ...]:
-    """Return the entries that the store must contain. Those of plugins that cannot run now stay unchanged."""
+    """Return the entries that the store must contain.
+
+    Entries of plugins that cannot run now, and those whose schedule has the same definition, stay unchanged.
+    """
     stored = {key_of(entry): entry for entry in known}
     configured = {
         (name, schedule.id) for name, plugin in snapshot.plugins.items() for schedule in plugin.schedules
     }
     active = active_schedules(snapshot)
-    inactive = tuple(stored[key] for key in sorted((configured - active.keys()) & stored.keys()))
-    return inactive + tuple(
-        _entry(each, stored.get(each.key), now=now, started_at=started_at, rng=rng)
-        for each in active.values()
-    )
-
-
-def _entry(
-    active: ActiveSchedule, stored: ScheduleEntry | None, *, now: datetime, started_at: datetime, rng: Random
-) -> ScheduleEntry:
-    """Return the stored entry if the schedule's definition is unchanged, otherwise a new one."""
-    fingerprint = fingerprint_of(active.rule, started_at)
-    if stored is None:
-        next_occurrence = first_occurrence(active.rule, now=now, started_at=started_at, rng=rng)
-    elif stored.fingerprint == fingerprint:
-        return stored
-    else:
-        next_occurrence = occurrence_after_edit(
-            active.rule, stored.last_fired_at, now=now, started_at=started_at, rng=rng
+    entries = [stored[key] for key in sorted((configured - active.keys()) & stored.keys())]
+    for key, schedule in active.items():
+        fingerprint = fingerprint_of(schedule.rule, started_at)
+        entry = stored.get(key)
+        if entry is None:
+            upcoming = first_occurrence(schedule.rule, now=now, started_at=started_at, rng=rng)
+        elif entry.fingerprint != fingerprint:
+            upcoming = occurrence_after_edit(
+                schedule.rule, entry.last_fired_at, now=now, started_at=started_at, rng=rng
+            )
+        else:
+            entries.append(entry)
+            continue
+        name, schedule_id = key
+        blank = ScheduleEntry(
+            plugin=name, schedule_id=schedule_id, fingerprint=fingerprint, next_at=None, nominal_at=None
         )
-    name, schedule_id = active.key
-    blank = ScheduleEntry(
-        plugin=name, schedule_id=schedule_id, fingerprint=fingerprint, next_at=None, nominal_at=None
-    )
-    return move_to(blank, next_occurrence)
+        entries.append(move_to(blank, upcoming))
+    return tuple(entries)
 
 
 def next_occurrence_of(entry: ScheduleEntry) -> PlannedOccurrence | None:
@@ -200,8 +197,8 @@ def firing_on_demand(
     job = replace(_job(active, now, rng), token=token, charged=charge is not None)
     next_occurrence = next_occurrence_of(entry)
     if isinstance(active.rule.trigger, Every):
-        again = move_into_window(active.rule, add_intervals(active.rule, now))
-        next_occurrence = PlannedOccurrence(nominal_at=again, start_at=again)
+        next_at = move_into_window(active.rule, add_intervals(active.rule, now))
+        next_occurrence = PlannedOccurrence(nominal_at=next_at, start_at=next_at)
     occurrence = active.occurrence(now, OccurrenceOutcome.RAN, reason=RUN_NOW, job_id=job.id)
     return Firing(
         entry=move_to(entry, next_occurrence),
@@ -224,7 +221,10 @@ def without_jobs(firing: Firing, reason: SkipReason) -> Firing:
 
 
 def conditions_of(active: ActiveSchedule, *, is_catch_up: bool = False) -> StartConditions:
-    """Runs that are made up in a row wait for each other, so neither overlap nor the poll guard applies."""
+    """Return the conditions under which the store starts a run of the schedule.
+
+    Runs that catch up wait for each other, so neither `if_running` nor the limit on polls applies to them.
+    """
     guarded = active.schedule.command == "poll" and not is_catch_up
     return StartConditions(
         if_running=IfRunning.QUEUE if is_catch_up else active.rule.if_running,
@@ -234,8 +234,8 @@ def conditions_of(active: ActiveSchedule, *, is_catch_up: bool = False) -> Start
 
 
 def _job(active: ActiveSchedule, now: datetime, rng: Random) -> NewJob:
-    written = active.schedule.payload
-    payload = None if written is None else written.reveal()
+    sealed = active.schedule.payload
+    payload = None if sealed is None else sealed.reveal()
     webhook, config = active.plugin.state_webhook, active.plugin.config.reveal()
     return NewJob(
         id=make_id(now, rng),

@@ -81,7 +81,7 @@ class Scheduler:
         self._draining = draining
         self._is_leader = is_leader
         #: Whether the stored entries are those of this node's configuration.
-        self._has_stored = False
+        self._has_stored_entries = False
         self._woken = asyncio.Event()
         self._stopped = False
         #: Schedules that run some time after the start count from here.
@@ -96,11 +96,11 @@ class Scheduler:
         self._active_since: dict[ScheduleKey, datetime] = {}
 
     def wake(self) -> None:
-        """Look again: a schedule may be due earlier than planned."""
+        """Check now what is due: a schedule may be due earlier than planned."""
         self._woken.set()
 
     def on_job_ended(self, change: JobEnded) -> None:
-        """Look again after a run of a schedule, and after a poll of a plugin with a deferred occurrence."""
+        """Wake after a run of a schedule, and after a poll of a plugin with a deferred occurrence."""
         if change.submitted_by is SubmittedBy.SCHEDULER or (
             change.command == "poll" and change.plugin in self._deferred
         ):
@@ -122,10 +122,10 @@ class Scheduler:
             await self._clock.wait(until, self._woken)
 
     async def _fire_due(self) -> datetime:
-        """Fire everything that is due. Returns when to look again."""
+        """Fire everything that is due. Returns the latest time of the next call."""
         drift = self._clock_drift()
         is_leader = self._is_leader()
-        if self._loaded is not self._snapshot() or is_leader is not self._has_stored:
+        if self._loaded is not self._snapshot() or is_leader is not self._has_stored_entries:
             await self._load_schedules(store=is_leader)
             drift = drift or timedelta()
         if not is_leader:
@@ -134,8 +134,8 @@ class Scheduler:
             await self._follow_clock(drift)
         tried: set[ScheduleKey] = set()
         while not self._stopped:
-            closed = self._draining()
-            entries = tuple(entry for entry in await self._entries() if entry.plugin not in closed)
+            draining = self._draining()
+            entries = tuple(entry for entry in await self._entries() if entry.plugin not in draining)
             self._deferred = {entry.plugin for entry in entries if entry.deferred is not None}
             if await self._fire_deferred(entries, tried):
                 continue
@@ -174,7 +174,7 @@ class Scheduler:
             known = await self._store.list_schedules()
             entries = entries_for(snapshot, known, now=since, started_at=self.started_at, rng=self._rng)
             await self._store.put_schedules(entries)
-        self._has_stored = store
+        self._has_stored_entries = store
         self._active = active_schedules(snapshot)
         self._active_since = {key: self._active_since.get(key, since) for key in self._active}
         self._loaded = snapshot
@@ -247,19 +247,19 @@ class Scheduler:
     async def _fire(self, firing: Firing) -> FireStatus:
         firing = replace(firing, policy=self._snapshot().policy)
         try:
-            report = await self._store.fire(firing)
+            result = await self._store.fire(firing)
         except RefusedError:
             if firing.on_demand:
                 raise
             # The payload can never be stored; the occurrence is recorded as skipped.
             firing = without_jobs(firing, SkipReason.BAD_PAYLOAD)
-            report = await self._store.fire(firing)
-        if report.status is FireStatus.DEFERRED:
+            result = await self._store.fire(firing)
+        if result.status is FireStatus.DEFERRED:
             self._deferred.add(firing.entry.plugin)
-        self._fired(firing, report)
-        for job_id in report.stopping:  # The new run starts when these have ended.
+        self._fired(firing, result)
+        for job_id in result.stopping:  # The new run starts when these have ended.
             await self._stop_job(job_id)
-        return report.status
+        return result.status
 
     # -- on request
 

@@ -142,7 +142,7 @@ class WebhookSender:
         self._woken.set()
 
     async def _deliver(self, delivery: Delivery) -> None:
-        """Make one attempt and store its result."""
+        """Make one attempt, store its result and emit its signal."""
         try:
             attempt = await self._attempt(delivery)
         except asyncio.CancelledError:
@@ -164,7 +164,19 @@ class WebhookSender:
             id=delivery.id, attempt=attempt, retry_at=retry_at, attempts=delivery.attempts
         )
         await retry_until_available(self._clock, lambda: self._store.report_delivery(report))
-        self._emit(delivery, attempt, retry_at)
+        data: JsonObject = {
+            "delivery": delivery.id,
+            "state": delivery.state,
+            "attempts": delivery.attempts,
+            "receiver": delivery.receiver,
+            "http_status": attempt.http_status,
+        }
+        signal = Signal.DELIVERY_DELIVERED
+        if not attempt.delivered:
+            final = Signal.DELIVERY_GONE if attempt.gone else Signal.DELIVERY_DROPPED
+            signal = final if retry_at is None else Signal.DELIVERY_FAILED
+            data["error"] = attempt.error
+        self._signals.emit(signal, job_id=delivery.job_id, data=data)
 
     async def _attempt(self, delivery: Delivery) -> DeliveryAttempt:
         """Send it, if attempts are left, and remember the receiver's health."""
@@ -196,21 +208,6 @@ class WebhookSender:
                 attempts=delivery.attempts,
             )
         )
-
-    def _emit(self, delivery: Delivery, attempt: DeliveryAttempt, retry_at: datetime | None) -> None:
-        data: JsonObject = {
-            "delivery": delivery.id,
-            "state": delivery.state,
-            "attempts": delivery.attempts,
-            "receiver": delivery.receiver,
-            "http_status": attempt.http_status,
-        }
-        signal = Signal.DELIVERY_DELIVERED
-        if not attempt.delivered:
-            final = Signal.DELIVERY_GONE if attempt.gone else Signal.DELIVERY_DROPPED
-            signal = final if retry_at is None else Signal.DELIVERY_FAILED
-            data["error"] = attempt.error
-        self._signals.emit(signal, job_id=delivery.job_id, data=data)
 
 
 def build_request(delivery: Delivery, snapshot: Snapshot, now: datetime) -> WebhookRequest:
