@@ -1,4 +1,4 @@
-"""What a use case works with: the store, the configuration in force, and the engine if one runs."""
+"""The context of an operation: the store, the configuration in force, the engine if one runs, the caller."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ class Source(Value):
 
     @property
     def author(self) -> str:
-        """Who asked, for the record of a change: `cli`, or `token NAME`."""
+        """The author in the record of a change: `cli`, or `token NAME`."""
         if self.submitted_by is SubmittedBy.CLI:
             return str(SubmittedBy.CLI)
         return f"token {self.detail}" if self.detail else str(self.submitted_by)
 
 
 class OperationContext(Value):
-    """What an operation works with: the store, the configuration in force, and the engine if one runs."""
+    """Everything that an operation works with."""
 
     store: Store
     snapshot: Callable[[], Snapshot]
@@ -93,6 +93,7 @@ class OperationContext(Value):
         return job.status is JobStatus.RUNNING and self._no_process_runs_jobs
 
     async def count_orphaned(self) -> int:
+        """How many jobs count as running although their process has died."""
         return (await self.store.queue_counts()).running if self._no_process_runs_jobs else 0
 
     @property
@@ -113,6 +114,7 @@ class OperationContext(Value):
         return replace(self, store=OwnJobs(self._whole_store, token))
 
     def with_all_jobs(self) -> OperationContext:
+        """Return the context in which the jobs of all callers exist."""
         return replace(self, store=self._whole_store) if isinstance(self.store, OwnJobs) else self
 
     @property
@@ -159,6 +161,7 @@ class OperationContext(Value):
             )
 
     def report_ended(self, jobs: Sequence[JobStatusChange]) -> None:
+        """Emit the telemetry of jobs that this operation has ended."""
         if self.engine is not None:
             self.engine.job_signals.ended(jobs)
 
@@ -190,6 +193,7 @@ class OperationContext(Value):
             raise draining_error(used[0], f"the pipeline {graph.pipeline}")
 
     def refuse_when_stopping(self) -> None:
+        """Raise `TooBusyError` if the daemon is stopping."""
         if self.engine is not None and self.engine.stopping:
             raise TooBusyError("the daemon is stopping", hint="Try again when it has been started again.")
 

@@ -142,7 +142,8 @@ def decode_request(
     """Build the request from named values. Unknown names are ignored: surfaces refuse them.
 
     `when` returns now and the time zone, for times such as `yesterday`; it is called only for those.
-    Raises `RefusedError` for a missing field or a wrong JSON type, `UsageError` for bad_value text.
+    Raises `RefusedError` for a missing field or a wrong JSON type, `UsageError` for a text that cannot be
+    understood.
     """
     known = request_fields(request_type)
     arguments = {}

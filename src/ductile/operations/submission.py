@@ -67,15 +67,15 @@ def _decode_ttl(name: str, value: JsonValue) -> timedelta:
 
 
 def _decode_states(name: str, value: JsonValue) -> tuple[str, ...]:
-    """The chosen states in the order of a job's life."""
+    """The requested states in the order of a job's life."""
     known = ", ".join(WebhookState)
     if not isinstance(value, list) or not value:
         raise refused(name, f"{name} has to be a list of states: {known}")
     states = [str(state) for state in WebhookState]
-    unknown = [written for written in value if written not in states]
+    unknown = [state for state in value if state not in states]
     if unknown:
-        shown = f"{unknown[0]!r}"[:_MAX_QUOTED]
-        raise refused(name, f"{name}: {shown} is not a state", f"The states are {known}.")
+        quoted = f"{unknown[0]!r}"[:_MAX_QUOTED]
+        raise refused(name, f"{name}: {quoted} is not a state", f"The states are {known}.")
     return tuple(state for state in states if state in value)
 
 
@@ -139,7 +139,7 @@ class SubmissionRequest(BaseSubmissionRequest):
 
 
 def expect_follower(context: OperationContext, job_id: str, *, follow: bool) -> None:
-    """Keep what the job prints, from its first byte on, for a caller who is about to follow it."""
+    """Keep the job's output from its first byte on, for a caller that is about to follow it."""
     if follow and context.engine is not None:
         context.engine.live_output.expect_follower(job_id)
 
@@ -217,13 +217,20 @@ async def read_submission_options(
     if request.dedupe_key or request.idempotency_key or request.delivery_id:
         key, ttl = _stored_key(context, request, ttl)
     caller = None if request.inside_job is None else await find_calling_job(context, request)
+    # A plugin that calls the API could loop for ever.
+    if caller is not None and caller.hops >= snapshot.service.max_hops:
+        raise RefusedError(
+            f"this call comes from a chain of more than {snapshot.service.max_hops} hops",
+            hint="Look for a loop, or raise service.max_hops.",
+            details={"inside_job": caller.id},
+        )
     trace_id = (caller and caller.trace_id) or parse_trace_id(request.traceparent)
     return SubmissionOptions(
         payload=request.payload,
         dedupe_key=key,
         dedupe_ttl=None if ttl is None else ttl.total_seconds(),
         callback=callback,
-        hops=0 if caller is None else _next_hop(snapshot, caller),
+        hops=0 if caller is None else caller.hops + 1,
         trace_id=trace_id or make_trace_id(context.rng),
         inside_job=None if caller is None else caller.id,
         idempotent=key is not None and normalise_key(request.idempotency_key) is not None,
@@ -242,6 +249,7 @@ def refuse_changed_payload(options: SubmissionOptions, existing: Job | None) -> 
 
 
 def key_used_error(existing: Job) -> RefusedError:
+    """The error for an `Idempotency-Key` that another call has used for this job."""
     return RefusedError(
         "this Idempotency-Key was used with another body",
         hint="Use a new key for a new request.",
@@ -294,7 +302,7 @@ def subscription_of(
 
 
 def refuse_invalid_payload(plugin: PluginInstance, command: str, payload: JsonObject | None) -> None:
-    """With `validate_input`, a payload has to fit the command's schema."""
+    """Raise `RefusedError` for a payload that violates the command's schema, if `validate_input` is set."""
     declared = plugin.installed.manifest.commands.get(command) if plugin.installed else None
     if not plugin.validate_input or declared is None or declared.input_schema is None:
         return
@@ -317,27 +325,29 @@ def _stored_key(
     context: OperationContext, request: BaseSubmissionRequest, ttl: timedelta | None
 ) -> tuple[str | None, timedelta | None]:
     """The key as it is stored, and how long it holds if that is not the configured time."""
-    source, usual = context.source, context.snapshot().service.dedupe_ttl
+    source, configured_ttl = context.source, context.snapshot().service.dedupe_ttl
     owner = source.owner or source.detail or source.submitted_by
     if (delivery := normalise_key(request.delivery_id)) is not None:
-        return namespaced_key(KeyNamespace.DELIVERY, delivery, owner=owner), usual
-    own, idempotency = normalise_key(request.dedupe_key), normalise_key(request.idempotency_key)
-    for key, name in ((own, "dedupe_key"), (idempotency, "Idempotency-Key")):
+        return namespaced_key(KeyNamespace.DELIVERY, delivery, owner=owner), configured_ttl
+    dedupe_key, idempotency_key = normalise_key(request.dedupe_key), normalise_key(request.idempotency_key)
+    for key, name in ((dedupe_key, "dedupe_key"), (idempotency_key, "Idempotency-Key")):
         if key is not None and len(key) > MAX_KEY_LENGTH:
             raise refused(name, f"{name} is longer than {MAX_KEY_LENGTH} characters")
-    if idempotency is None:
+    if idempotency_key is None:
         if context.sees_only_own:
-            # A key of another token could tell of its job, and have this one report its end.
-            return namespaced_key(KeyNamespace.OWN, own, owner=source.token), ttl
-        return namespaced_key(KeyNamespace.EXPLICIT, own), ttl
-    if own is not None:
+            # The key of another token would disclose its job, and subscribe this token to its end.
+            return namespaced_key(KeyNamespace.OWN, dedupe_key, owner=source.token), ttl
+        return namespaced_key(KeyNamespace.EXPLICIT, dedupe_key), ttl
+    if dedupe_key is not None:
         raise RefusedError(
             "there are both an Idempotency-Key and a dedupe_key", hint="Send the one that is meant."
         )
-    return namespaced_key(KeyNamespace.IDEMPOTENCY, idempotency, owner=owner), usual if ttl is None else ttl
+    key = namespaced_key(KeyNamespace.IDEMPOTENCY, idempotency_key, owner=owner)
+    return key, configured_ttl if ttl is None else ttl
 
 
 def _callback(snapshot: Snapshot, request: SubmissionRequest) -> StateSubscription | None:
+    """The state subscription of the request. Raises `RefusedError` for a URL that is not allowed."""
     url = request.state_webhook_url
     if url is None:
         if request.state_webhook_events is not None:
@@ -353,17 +363,6 @@ async def find_calling_job(context: OperationContext, request: BaseSubmissionReq
     """The job inside which the call is made, if the request names one that exists."""
     job_id = normalise_key(request.inside_job)
     return None if job_id is None else await context.store.get_job(job_id)
-
-
-def _next_hop(snapshot: Snapshot, caller: Job) -> int:
-    """The hops of a job submitted by this one. Limited: a plugin that calls the API could loop for ever."""
-    if caller.hops >= snapshot.service.max_hops:
-        raise RefusedError(
-            f"this call comes from a chain of more than {snapshot.service.max_hops} hops",
-            hint="Look for a loop, or raise service.max_hops.",
-            details={"inside_job": caller.id},
-        )
-    return caller.hops + 1
 
 
 def parse_trace_id(traceparent: str | None) -> str | None:
@@ -404,7 +403,7 @@ async def submit_job(
     plugin = runnable_plugin(snapshot, request.plugin)
     default = default_command(plugin, has_payload=request.payload is not None)
     command = known_command(plugin, request.command or default)
-    # A surface that found no command in the path has asked for the right to run the usual one.
+    # A surface checks the right to run the default command if the path names none; this is the actual one.
     context.require_scope(*needed_for(snapshot, plugin.name, command))
     options = await read_submission_options(context, request)
     if event is None:

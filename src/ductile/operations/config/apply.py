@@ -84,8 +84,8 @@ async def apply(context: OperationContext, request: ApplyConfig) -> ConfigApplie
         draft = PlanDraft(command="apply", contents={})
     elif draft.edits_keys:
         context.require_scope(EVERYTHING)
-    done, _ = await _carry_out(context, request, draft)
-    return done
+    response, _replaced = await _carry_out(context, request, draft)
+    return response
 
 
 async def rollback(context: OperationContext, request: RollbackConfig) -> ConfigRolledBack:
@@ -99,14 +99,17 @@ async def rollback(context: OperationContext, request: RollbackConfig) -> Config
 
     to, contents = await asyncio.to_thread(find)
     draft = PlanDraft(command="rollback", contents=contents, restores_tokens=request.restore_tokens)
-    done, kept = await _carry_out(context, request, draft)
-    return from_record(ConfigRolledBack, done, to=to, kept=kept)
+    response, replaced = await _carry_out(context, request, draft)
+    return from_record(ConfigRolledBack, response, to=to, kept=replaced)
 
 
 async def _carry_out(
     context: OperationContext, request: ApplyConfig, draft: PlanDraft
 ) -> tuple[ConfigApplied, str | None]:
-    """Return the response, and the id of replaced files that were never sealed."""
+    """Write, seal and load what the draft says, or only plan it for a dry run.
+
+    Returns the response, and the id of replaced files that were never sealed.
+    """
     if request.drain_timeout is not None and not request.drain:
         raise refused("drain_timeout", "drain_timeout needs drain: without it nothing is waited for")
     planned = await make_plan(context, draft.contents)
@@ -121,17 +124,18 @@ async def _carry_out(
     replaced = await _write(context, planned, draft.command) if sealed else None
     if not request.dry_run:
         reloaded = await _reload(context, request, planned, draft.command, sealed=sealed)
-    done = ConfigApplied(
+    response = ConfigApplied(
         plan=planned.id,
         files=changed_files(difference),
         sealed=sealed,
         reload=replace(reloaded, warnings=new_warnings(in_force, reloaded.warnings)),
         dry_run=request.dry_run or UNSET,
     )
-    return done, replaced
+    return response, replaced
 
 
 async def _write(context: OperationContext, planned: PlannedConfig, command: str) -> str | None:
+    """Write and seal the files. Raises `DeniedError`, with advice, if the daemon may not write them."""
     try:
         return await asyncio.to_thread(
             write_change, planned.change, command=command, author=context.source.author
@@ -150,6 +154,7 @@ async def _write(context: OperationContext, planned: PlannedConfig, command: str
 async def _reload(
     context: OperationContext, request: ApplyConfig, planned: PlannedConfig, command: str, *, sealed: bool
 ) -> ReloadEffects:
+    """Load the files that were checked. An error says whether the seal was renewed before it."""
     cause = LoadCause(command=command, author=context.source.author, plan=planned.id)
     drain = (request.drain_timeout or DEFAULT_DRAIN_TIMEOUT) if request.drain else None
     reloader = context.require_engine().reloader

@@ -16,7 +16,7 @@ from ductile.operations.response import Response, Timestamp, timestamp
 from ductile.struct import Value, about
 
 _DEFAULT_SPAN = timedelta(hours=24)
-#: Loads that are looked at.
+#: Loads that are searched for those since the instant.
 _MAX_LOADS = 100
 
 
@@ -52,6 +52,8 @@ class Changes(Response):
 
 
 async def show_changes(context: OperationContext, request: ShowChanges) -> Changes:
+    """What changed since an instant, and which files on disk are not as sealed."""
+    snapshot = context.snapshot()
     since = request.since or context.now() - _DEFAULT_SPAN
     files: tuple[ChangedFile, ...] = ()
     plugins: tuple[str, ...] = ()
@@ -61,16 +63,24 @@ async def show_changes(context: OperationContext, request: ShowChanges) -> Chang
         files, plugins = tuple(map(changed_file, difference.files)), (*difference.plugins,)
     except ConfigError as error:
         problem = error.message
+    try:
+        seals = await asyncio.to_thread(read_seals, snapshot.directory)
+    except DeniedError:  # as under systemd: the loads are known all the same
+        seals = ()
+    loads = await context.store.config_history(limit=_MAX_LOADS)
+    history = await asyncio.to_thread(
+        merge_history, snapshot.directory, loads, seals, active=snapshot.fingerprint
+    )
     return Changes(
         since=timestamp(since),
-        loaded=await _loads(context, since),
+        loaded=[entry for entry in history if entry.at >= timestamp(since)],
         unsealed_files=files,
         unsealed_plugins=plugins,
         problem=problem,
         paused=[
-            PausedSchedule(plugin=each.plugin, id=each.schedule_id, paused_at=timestamp(each.paused_at))
-            for each in await context.store.list_schedules()
-            if each.paused_at is not None and each.paused_at >= since
+            PausedSchedule(plugin=entry.plugin, id=entry.schedule_id, paused_at=timestamp(entry.paused_at))
+            for entry in await context.store.list_schedules()
+            if entry.paused_at is not None and entry.paused_at >= since
         ],
         breakers=[
             ChangedBreaker(
@@ -83,15 +93,3 @@ async def show_changes(context: OperationContext, request: ShowChanges) -> Chang
             if row.breaker.state is not BreakerState.CLOSED
         ],
     )
-
-
-async def _loads(context: OperationContext, since: datetime) -> list[HistoryEntry]:
-    directory = context.snapshot().directory
-    loads = await context.store.config_history(limit=_MAX_LOADS)
-    try:
-        seals = await asyncio.to_thread(read_seals, directory)
-    except DeniedError:  # as under systemd: the loads are known all the same
-        seals = ()
-    active = context.snapshot().fingerprint
-    entries = await asyncio.to_thread(merge_history, directory, loads, seals, active=active)
-    return [entry for entry in entries if entry.at >= timestamp(since)]

@@ -25,7 +25,6 @@ from ductile.struct import Value, about, replace
 
 #: Loads that are searched for an id.
 _MAX_SEARCHED = 200
-_IN_FORCE, _SEALED, _DISK = "in force", "sealed", "disk"
 
 
 class DiffConfig(Value):
@@ -57,44 +56,40 @@ class ConfigDiff(Response):
 
 async def show_diff(context: OperationContext, request: DiffConfig) -> ConfigDiff:
     """Compare the files on disk with what is in force and with what was sealed, or two of the history."""
-    directory = context.snapshot().directory
+    active = context.snapshot()
     if request.before is not None:
         loads = await context.store.config_history(limit=_MAX_SEARCHED)
-        comparison = await asyncio.to_thread(compare_ids, directory, loads, request.before, request.after)
-        return ConfigDiff(comparisons=(_shown(comparison, request),), problem=None)
+        comparison = await asyncio.to_thread(
+            compare_ids, active.directory, loads, request.before, request.after
+        )
+        return ConfigDiff(comparisons=(_limit_hashes(comparison, request),), problem=None)
     if request.after is not None:
         raise UsageError("after needs before", hint="Give two ids, or one that is compared with the disk.")
-    active = context.snapshot()
     disk: Snapshot | None = None
-    error: ConfigError | None = None
+    problem: str | None = None
     try:
         disk = await context.require_engine().reloader.load_unsealed()
-    except ConfigError as invalid:
-        error = invalid
-    comparisons = await asyncio.to_thread(_with_disk, active, disk)
+    except ConfigError as error:
+        problem = error.message
+    comparisons = await asyncio.to_thread(_compare_with_disk, active, disk)
     return ConfigDiff(
-        comparisons=tuple(_shown(comparison, request) for comparison in comparisons),
-        problem=None if error is None else error.message,
+        comparisons=tuple(_limit_hashes(comparison, request) for comparison in comparisons), problem=problem
     )
 
 
-def _with_disk(active: Snapshot, disk: Snapshot | None) -> tuple[Comparison, ...]:
+def _compare_with_disk(active: Snapshot, disk: Snapshot | None) -> tuple[Comparison, ...]:
+    """Compare what is in force, and what was sealed, with the disk; `disk` is None if it cannot be loaded."""
     directory = active.directory
     in_force = {name: file.hash for name, file in active.checksums.files.items()}
     present = None if disk is None else {name: file.hash for name, file in disk.checksums.files.items()}
     keys = () if disk is None else compare_configs(active.comparable, disk.comparable)
-    first = compare_hashes(directory, (_IN_FORCE, in_force), present)
+    comparison = compare_hashes(directory, "in force", in_force, present)
     lines = tuple(key.describe() for key in keys[:MAX_KEYS])
-    known = all(file.differences or file.change != "changed" for file in first.files) and bool(first.files)
+    explained = bool(comparison.files) and all(
+        file.differences or file.change != "changed" for file in comparison.files
+    )
     return (
-        Comparison(
-            before=first.before,
-            after=first.after,
-            same=first.same and not lines,
-            files=first.files,
-            keys=() if known else lines,
-            hashes=first.hashes,
-        ),
+        replace(comparison, same=comparison.same and not lines, keys=() if explained else lines),
         compare_with_sealed(directory, present),
     )
 
@@ -106,16 +101,15 @@ def compare_with_sealed(directory: Path, present: Mapping[str, str] | None) -> C
     except ConfigError:
         sealed = None  # nothing is as sealed then
     hashes = {} if sealed is None else {name: file.hash for name, file in sealed.files.items()}
-    return compare_hashes(directory, (_SEALED, hashes), present)
+    return compare_hashes(directory, "sealed", hashes, present)
 
 
 def compare_hashes(
-    directory: Path, before: tuple[str, Mapping[str, str]], present: Mapping[str, str] | None
+    directory: Path, name: str, hashes: Mapping[str, str], present: Mapping[str, str] | None
 ) -> Comparison:
     """Compare a named set of files with the disk; with the files of the same names if `present` is None."""
-    name, hashes = before
     on_disk = hashes_on_disk(directory, hashes) if present is None else present
-    return _compare((name, hashes), (_DISK, on_disk), directory)
+    return _compare((name, hashes), ("disk", on_disk), directory)
 
 
 def _compare(
@@ -133,40 +127,42 @@ def _compare(
 
 
 def compare_ids(directory: Path, loads: Sequence[ConfigRecord], before: str, after: str | None) -> Comparison:
-    """Compare two configurations of the history, or one with the disk. By their files, if these are kept,
-    else by what was recorded when they were loaded. Raises NotFoundError.
+    """Compare two configurations of the history, or one with the disk. Raises NotFoundError.
+
+    Their files are compared if they are kept, else what was recorded when they were loaded.
     """
     try:
         seals = read_seals(directory)
         old = find_seal(seals, before, present=None)
         if after is None:
-            return compare_hashes(directory, (old.id, old.files), None)
+            return compare_hashes(directory, old.id, old.files, None)
         new = find_seal(seals, after, present=None)
         return _compare((old.id, old.files), (new.id, new.files), directory)
     except (NotFoundError, DeniedError):
         if after is None:
             raise
-    first, second = _find_load(loads, before), _find_load(loads, after)
-    lines = tuple(difference.describe() for difference in load_differences(first, second)[:MAX_KEYS])
+    old_load, new_load = _find_load(loads, before), _find_load(loads, after)
+    lines = tuple(difference.describe() for difference in load_differences(old_load, new_load)[:MAX_KEYS])
     return Comparison(
-        before=first.files or first.hash,
-        after=second.files or second.hash,
+        before=old_load.files or old_load.hash,
+        after=new_load.files or new_load.hash,
         same=not lines,
         files=(),
         keys=lines,
     )
 
 
-def _find_load(loads: Sequence[ConfigRecord], wanted: str) -> ConfigRecord:
+def _find_load(loads: Sequence[ConfigRecord], start_of_id: str) -> ConfigRecord:
     for load in loads:
-        if (load.files or "").startswith(wanted) or load.hash.removeprefix("blake3:").startswith(wanted):
+        fingerprint = load.hash.removeprefix("blake3:")
+        if (load.files or "").startswith(start_of_id) or fingerprint.startswith(start_of_id):
             return load
     raise NotFoundError(
-        f"no configuration with the id {wanted} is in the history",
+        f"no configuration with the id {start_of_id} is in the history",
         hint="`ductile config history` lists what there is.",
     )
 
 
-def _shown(comparison: Comparison, request: DiffConfig) -> Comparison:
-    """Without the hashes of files: only the command line of the same machine needs them."""
+def _limit_hashes(comparison: Comparison, request: DiffConfig) -> Comparison:
+    """Leave out the hashes of files: only the command line of the same machine asks for them."""
     return comparison if request.hashes else replace(comparison, hashes=UNSET)

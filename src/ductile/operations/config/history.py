@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from enum import StrEnum
-from itertools import pairwise
 from pathlib import Path
 from typing import Annotated
 
@@ -59,12 +58,10 @@ async def show_history(context: OperationContext, request: ShowConfigHistory) ->
     """The configurations that were loaded, and those that were sealed and not loaded, newest first."""
     directory = context.snapshot().directory
     loads = await context.store.config_history(limit=request.limit + 1)
-    complete = True
-    seals: tuple[SealRecord, ...] = ()
     try:
-        seals = await asyncio.to_thread(read_seals, directory)
+        seals, complete = await asyncio.to_thread(read_seals, directory), True
     except DeniedError:
-        complete = False
+        seals, complete = (), False
     active = None if context.engine is None else context.snapshot().fingerprint
     entries = await asyncio.to_thread(merge_history, directory, loads, seals, active=active)
     return ConfigHistory(history=entries[: request.limit], complete=complete)
@@ -74,55 +71,44 @@ def merge_history(
     directory: Path, loads: Sequence[ConfigRecord], seals: Sequence[SealRecord], *, active: str | None
 ) -> list[HistoryEntry]:
     """Return the loads, newest first, with the seals that no later load used. Reads kept copies."""
-    kept = {seal.id for seal in seals}
-    entries = []
-    in_force_found = False
-    for index, load in enumerate(loads):
-        in_force = not in_force_found and active is not None and load.hash == active
-        in_force_found = in_force_found or in_force
-        before = loads[index + 1] if index + 1 < len(loads) else None
-        entries.append(_loaded_entry(load, before, in_force=in_force, restorable=load.files in kept))
+    sealed_ids = {seal.id for seal in seals}
+    in_force = next((load for load in loads if load.hash == active), None)
+    entries = [
+        HistoryEntry(
+            id=load.files,
+            at=timestamp(load.loaded_at),
+            event=HistoryEvent.LOADED,
+            origin=load.origin,
+            command=load.command,
+            author=load.author,
+            config=load.hash,
+            changes="" if before is None else summarise_loads(before, load),
+            in_force=load is in_force,
+            restorable=load.files in sealed_ids,
+        )
+        for load, before in zip(loads, (*loads[1:], None), strict=False)
+    ]
     oldest = min((load.loaded_at for load in loads), default=None)
-    for before_seal, seal in pairwise((None, *seals)):
-        assert seal is not None  # noqa: S101 - only the first of the sequence is None
+    for before_seal, seal in zip((None, *seals), seals, strict=False):
         used = any(load.files == seal.id and load.loaded_at >= seal.at for load in loads)
         if not used and (oldest is None or seal.at >= oldest):
             entries.append(_sealed_entry(directory, seal, before_seal))
     return sorted(entries, key=lambda entry: entry.at, reverse=True)
 
 
-def _loaded_entry(
-    load: ConfigRecord, before: ConfigRecord | None, *, in_force: bool, restorable: bool
-) -> HistoryEntry:
-    return HistoryEntry(
-        id=load.files,
-        at=timestamp(load.loaded_at),
-        event=HistoryEvent.LOADED,
-        origin=load.origin,
-        command=load.command,
-        author=load.author,
-        config=load.hash,
-        changes="" if before is None else summarise_loads(before, load),
-        in_force=in_force,
-        restorable=restorable,
-    )
-
-
 def summarise_loads(before: ConfigRecord, after: ConfigRecord) -> str:
     """Return the keys and plugins that differ between two loads, in one line."""
-    return summarise(load_differences(before, after), most=4) or _changed_plugins(before, after)
+    if keys := summarise(load_differences(before, after), most=4):
+        return keys
+    old, new = before.plugins or {}, after.plugins or {}
+    changed = sorted(name for name in {*old, *new} if old.get(name) != new.get(name))
+    return ", ".join(f"plugins.{name}" for name in changed[:4])
 
 
 def load_differences(before: ConfigRecord, after: ConfigRecord) -> tuple[SettingDifference, ...]:
     return compare_configs(
         ComparableConfig(redacted=before.content), ComparableConfig(redacted=after.content)
     )
-
-
-def _changed_plugins(before: ConfigRecord, after: ConfigRecord) -> str:
-    old, new = before.plugins or {}, after.plugins or {}
-    changed = sorted(name for name in {*old, *new} if old.get(name) != new.get(name))
-    return ", ".join(f"plugins.{name}" for name in changed[:4])
 
 
 def _sealed_entry(directory: Path, seal: SealRecord, before: SealRecord | None) -> HistoryEntry:

@@ -113,6 +113,7 @@ async def make_plan(context: OperationContext, contents: Mapping[str, bytes | No
 
 
 def config_file(context: OperationContext) -> Path:
+    """The absolute path of `config.yaml`. Raises if no daemon runs."""
     context.require_engine()
     assert context.config_file is not None  # noqa: S101 - set wherever an engine runs
     return context.config_file.absolute()
@@ -144,8 +145,9 @@ def refuse_other_plan(plan_id: str, requested: str | None) -> None:
 
 
 def refuse_restored_tokens(tokens: NameChanges) -> None:
-    """Raise ConflictError if a rollback brings back a token or secret that was revoked or changed since: it
-    may have become known, and the rollback be about something else.
+    """Raise ConflictError if a rollback brings back a token or secret that was revoked or changed since.
+
+    The old secret may have become known, and the rollback may be about something else.
     """
     restored = (*tokens.added, *tokens.changed)
     if restored:
@@ -158,10 +160,10 @@ def refuse_restored_tokens(tokens: NameChanges) -> None:
 
 def changed_files(difference: SealDifference) -> tuple[ChangedFile, ...]:
     files = [changed_file(file) for file in difference.files]
-    plugins = (
+    plugins = [
         ChangedFile(name=f"plugin {name}", change=change, differences=())
         for name, change in difference.plugins.items()
-    )
+    ]
     return (*files, *plugins)
 
 

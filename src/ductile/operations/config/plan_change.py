@@ -35,10 +35,9 @@ from ductile.operations.system.lifecycle import ReloadEffects, reloaded_response
 from ductile.operations.tokens.manage import check_covered
 from ductile.struct import Value, about, replace
 
-_SEALED, _PREVIOUS = "sealed", "previous"
 #: What a token may not change: which programs run, with which environment, and which files are read; `*` is
 #: any name or index. Tokens have operations of their own.
-_OF_THE_MACHINE = (
+_PROTECTED_KEYS = (
     ("include",),
     ("environment_vars",),
     ("state",),
@@ -128,14 +127,14 @@ async def plan_change(context: OperationContext, request: PlanConfigChange) -> P
         # A schedule, a route or a pipeline starts jobs that no token has to answer for.
         context.refuse_with_limits("change the configuration")
     _refuse_for_token(context, edits)
-    draft = await _draft(context, request, edits)
+    draft = await _make_draft(context, request, edits)
     planned = await make_plan(context, draft.contents)
     check_tokens(context, planned)
     if draft.command == "rollback" and not draft.restores_tokens:
         refuse_restored_tokens(planned.result.effects.tokens)
     difference = await asyncio.to_thread(planned.compare)
     if context.plan_drafts is not None:
-        context.plan_drafts.keep(planned.id, draft)
+        context.plan_drafts.add(planned.id, draft)
     effects = reloaded_response(planned.result, dry_run=True)
     return PlannedConfigChange(
         plan=planned.id,
@@ -147,7 +146,8 @@ async def plan_change(context: OperationContext, request: PlanConfigChange) -> P
     )
 
 
-async def _draft(context: OperationContext, request: PlanConfigChange, edits: ConfigEdits) -> PlanDraft:
+async def _make_draft(context: OperationContext, request: PlanConfigChange, edits: ConfigEdits) -> PlanDraft:
+    """Return the contents of the files with the changes, or those of an earlier configuration."""
     file = config_file(context)
     if request.rollback_to is None:
         contents: Mapping[str, bytes | None] = {}
@@ -159,11 +159,12 @@ async def _draft(context: OperationContext, request: PlanConfigChange, edits: Co
         raise UsageError("a rollback and other changes cannot be one plan", hint="Plan one after the other.")
 
     def find() -> tuple[str, dict[str, bytes | None]]:
-        wanted = None if request.rollback_to == _PREVIOUS else request.rollback_to
-        if wanted == _SEALED:
+        if request.rollback_to == "sealed":
             record = find_seal(read_seals(file.parent), sealed_id(file.parent), present=None)
         else:
-            record = find_restorable(file.parent, wanted)
+            record = find_restorable(
+                file.parent, None if request.rollback_to == "previous" else request.rollback_to
+            )
         return record.id, plan_restore(file, record, keep_env=request.keep_env)
 
     to, restored = await asyncio.to_thread(find)
@@ -180,7 +181,7 @@ def _refuse_for_token(context: OperationContext, edits: ConfigEdits) -> None:
     for key in (*edits.set, *edits.unset):
         value = edits.set.get(key)
         paths = _paths(_parts(key), value)
-        if any(map(_is_of_the_machine, paths)) or _has_reference(value):
+        if any(map(_is_protected, paths)) or _has_reference(value):
             raise DeniedError(
                 f"a token may not change {key} in this way: it decides which programs run here, with which "
                 "rights, files and secrets",
@@ -205,11 +206,11 @@ def _paths(path: list[str], value: JsonValue) -> Iterator[list[str]]:
             yield from _paths([*path, "*"], inner)
 
 
-def _is_of_the_machine(path: list[str]) -> bool:
+def _is_protected(path: list[str]) -> bool:
     """Whether the path is one that a token may not change, or inside one."""
     return any(
-        len(path) >= len(known) and all(want in ("*", part) for want, part in zip(known, path, strict=False))
-        for known in _OF_THE_MACHINE
+        len(path) >= len(key) and all(name in ("*", part) for name, part in zip(key, path, strict=False))
+        for key in _PROTECTED_KEYS
     )
 
 

@@ -29,12 +29,13 @@ class PlanDrafts:
     def __init__(self) -> None:
         self._drafts: dict[str, PlanDraft] = {}
 
-    def keep(self, plan_id: str, draft: PlanDraft) -> None:
-        """Keep the draft of a plan. The oldest is dropped if there are too many."""
+    def add(self, plan_id: str, draft: PlanDraft) -> None:
+        """Keep the draft of a plan until it is applied. The oldest is dropped if there are too many."""
         self._drafts.pop(plan_id, None)
         while len(self._drafts) >= _MAX_PLANS:
             del self._drafts[next(iter(self._drafts))]
         self._drafts[plan_id] = draft
 
     def find(self, plan_id: str | None) -> PlanDraft | None:
+        """Return the draft of a plan; None without an id, and for a plan that is not kept."""
         return None if plan_id is None else self._drafts.get(plan_id)

@@ -78,28 +78,28 @@ async def compare_with_last_good(
     record = None if run_id is None else await context.store.get_run(run_id)
     if record is None:
         return await _compare_jobs(context, job, executions, configs)
-    last = await _last_succeeded(context, record.job)
-    good = None if last is None else await context.store.get_run(last.job_id)
+    last_succeeded = await _last_succeeded(context, record.job)
+    good = None if last_succeeded is None else await context.store.get_run(last_succeeded.job_id)
     if good is not None:
         return await _compare_runs(context, job, record, good, configs)
     if job.plugin == RUN_PLUGIN:
         return RunComparison(
             not_compared=(f"everything: no earlier run of pipeline {job.command} succeeded",)
         )
-    compared = await _compare_jobs(context, job, executions, configs)
+    comparison = await _compare_jobs(context, job, executions, configs)
     steps = f"the steps of the run: no earlier run of pipeline {record.job.command} succeeded"
-    return replace(compared, not_compared=(steps, *compared.not_compared))
+    return replace(comparison, not_compared=(steps, *comparison.not_compared))
 
 
 async def _last_succeeded(context: OperationContext, job: Job) -> LogRow | None:
     """The latest execution of the same command that succeeded before this job ended."""
-    where = LogFilter(
+    log_filter = LogFilter(
         plugin=job.plugin,
         command=job.command,
         status=LogStatus.SUCCEEDED,
         completed_before=job.completed_at or context.now(),
     )
-    return await latest_execution(context, where)
+    return await latest_execution(context, log_filter)
 
 
 async def _compare_files(
@@ -110,7 +110,7 @@ async def _compare_files(
     now_at: datetime | None,
 ) -> tuple[list[Difference], list[str]]:
     """Differences of the plugins' files that no reload recorded, and what could not be compared."""
-    differences, unknown = [], []
+    differences, not_compared = [], []
     if loaded is not None:
         changed = await asyncio.to_thread(diff.changed_on_disk, context.snapshot(), plugins, loaded)
         for plugin, at in changed.items():
@@ -118,14 +118,15 @@ async def _compare_files(
                 now = f"changed on disk at {time_text(at)}, without a reload"
                 differences.append(Difference(what=f"files of plugin {plugin}", good="as loaded", now=now))
             else:
-                unknown.append(
+                not_compared.append(
                     f"the files of {plugin} as they were then: "
                     f"those on disk (changed {time_text(at)}) are not those that were loaded"
                 )
-    return differences, unknown
+    return differences, not_compared
 
 
 def _config_gaps(before: ConfigRecord | None, now: ConfigRecord | None) -> tuple[str, ...]:
+    """What of two configurations cannot be compared, because it was not recorded."""
     if before is None or now is None:
         return ("the configuration: that of one of the two is not recorded",)
     if before.plugins is None or now.plugins is None:
@@ -139,26 +140,25 @@ def _config_gaps(before: ConfigRecord | None, now: ConfigRecord | None) -> tuple
 async def _compare_jobs(
     context: OperationContext, job: Job, executions: Sequence[LogRow], configs: Sequence[ConfigRecord]
 ) -> RunComparison:
+    """Compare a job with the last job of the same command that succeeded."""
     succeeded = await _last_succeeded(context, job)
     if succeeded is None:
         return RunComparison(
             not_compared=(f"everything: no earlier job of {job.plugin} {job.command} succeeded",)
         )
-    with_output = await context.store.list_executions(succeeded.job_id)
-    good = next(
-        (execution for execution in with_output if execution.execution == succeeded.execution), succeeded
-    )
+    rows = await context.store.list_executions(succeeded.job_id)
+    good = next((row for row in rows if row.execution == succeeded.execution), succeeded)
     good_job = await context.store.get_job(good.job_id)
     last = executions[-1] if executions else None
-    began = job.created_at if last is None else last.started_at
-    before, now = config_at(configs, good.started_at), config_at(configs, began)
-    files, unknown_files = await _compare_files(context, (job.plugin,), now, good.started_at, began)
+    now_at = job.created_at if last is None else last.started_at
+    before, now = config_at(configs, good.started_at), config_at(configs, now_at)
+    files, unknown_files = await _compare_files(context, (job.plugin,), now, good.started_at, now_at)
     config_gaps = _config_gaps(before, now)
-    compared, missing = ["the input"], [*unknown_files, *config_gaps]
+    compared, not_compared = ["the input"], [*unknown_files, *config_gaps]
     if before is not None and now is not None:
         compared += ["the configuration", *(() if config_gaps else ("version and files of the plugin",))]
     if last is None:
-        missing.append("exit status, stderr and duration: it never ran")
+        not_compared.append("exit status, stderr and duration: it never ran")
     else:
         compared.append("exit status, stderr and duration")
     return RunComparison(
@@ -170,7 +170,7 @@ async def _compare_jobs(
             *diff.compare_inputs(None if good_job is None else good_job.payload, job.payload),
         ),
         compared=tuple(compared),
-        not_compared=(*missing, *_NEVER_COMPARED),
+        not_compared=(*not_compared, *_NEVER_COMPARED),
     )
 
 
@@ -180,6 +180,7 @@ async def _compare_jobs(
 async def _compare_runs(
     context: OperationContext, job: Job, record: RunRecord, good: RunRecord, configs: Sequence[ConfigRecord]
 ) -> RunComparison:
+    """Compare a run, up to its first failure, with the last good run of the pipeline."""
     failed = first_failed(record) if job.plugin == RUN_PLUGIN else job
     # The failure can follow from steps that ended before it; its own input and plugin are compared too.
     upstream = [
@@ -199,9 +200,9 @@ async def _compare_runs(
     good_config, now_config = config_at(configs, good_at), config_at(configs, now_at)
     files, unknown_files = await _compare_files(context, plugins, now_config, good_at, now_at)
     left_out = len(upstream) - MAX_COMPARED_STEPS
-    same_step = (step.id for step in good.steps if step.step_path == job.step_path)
+    good_step_ids = (step.id for step in good.steps if step.step_path == job.step_path)
     return RunComparison(
-        compared_with=good.job.id if job.plugin == RUN_PLUGIN else next(same_step, good.job.id),
+        compared_with=good.job.id if job.plugin == RUN_PLUGIN else next(good_step_ids, good.job.id),
         differences=(
             *diff.compare_configs(good_config, now_config, plugins),
             *files,
@@ -241,19 +242,19 @@ async def _compare_runs(
 
 def first_failed(record: RunRecord) -> Job | None:
     """The step that failed first: the failures after it follow from it."""
-    bad = [step for step in record.steps if step.status in (JobStatus.FAILED, JobStatus.DEAD)]
-    return min(bad, key=lambda step: step.completed_at or step.created_at, default=None)
+    failed = [step for step in record.steps if step.status in (JobStatus.FAILED, JobStatus.DEAD)]
+    return min(failed, key=lambda step: step.completed_at or step.created_at, default=None)
 
 
-async def _trace_step(context: OperationContext, record: RunRecord, member: Job) -> StepTrace:
-    whole = await context.store.get_job(member.id)
-    row = record.executions.get(member.id)
+async def _trace_step(context: OperationContext, record: RunRecord, step: Job) -> StepTrace:
+    job = await context.store.get_job(step.id)  # with its payload, which the steps of a record do not have
+    row = record.executions.get(step.id)
     return StepTrace(
-        path=member.step_path or "",
-        job_id=member.id,
-        plugin=member.plugin,
-        command=member.command,
-        given=None if whole is None or row is None else whole.payload,
+        path=step.step_path or "",
+        job_id=step.id,
+        plugin=step.plugin,
+        command=step.command,
+        payload=None if job is None or row is None else job.payload,
         emitted=None if row is None or row.status is not LogStatus.SUCCEEDED else _emitted(row),
     )
 
@@ -279,19 +280,17 @@ async def _missing_references(
     """The references of a failed step that never ran because it could not be created."""
     if failed is None or record.graph is None or failed.id in record.executions:
         return ()
-    step, whole = record.graph.step(failed.step_path), await context.store.get_job(failed.id)
-    if step is None or whole is None:
+    step, job = record.graph.step(failed.step_path), await context.store.get_job(failed.id)
+    if step is None or job is None:
         return ()
     stored = (
-        None
-        if whole.event_context_id is None
-        else await context.store.get_event_context(whole.event_context_id)
+        None if job.event_context_id is None else await context.store.get_event_context(job.event_context_id)
     )
-    began_with = await context.store.get_job(record.job.id)
+    run_job = await context.store.get_job(record.job.id)
     run: JsonObject = {"id": record.job.id, "pipeline": record.graph.pipeline}
-    run["payload"] = {} if began_with is None else began_with.payload or {}
+    run["payload"] = {} if run_job is None else run_job.payload or {}
     baggage = {} if stored is None else stored.baggage
-    return diff.missing_references(step, whole.payload or {}, baggage, run)
+    return diff.missing_references(step, job.payload or {}, baggage, run)
 
 
 def _shape_differences(
@@ -314,9 +313,11 @@ def _execution_differences(good: RunRecord, now: RunRecord, failed: Job | None) 
     row = None if failed is None else now.executions.get(failed.id)
     if failed is None or row is None:
         return []
-    same = [step for step in good.steps if step.step_path == failed.step_path and step.id in good.executions]
+    good_rows = [good.executions.get(step.id) for step in good.steps if step.step_path == failed.step_path]
+    good_row = next((good_row for good_row in good_rows if good_row is not None), None)
+    if good_row is None:
+        return []
     return [
-        replace(execution, what=f"{execution.what} of step {failed.step_path}")
-        for member in same[:1]
-        for execution in diff.compare_executions(good.executions[member.id], row)
+        replace(difference, what=f"{difference.what} of step {failed.step_path}")
+        for difference in diff.compare_executions(good_row, row)
     ]

@@ -1,7 +1,7 @@
 """Differences between a failed job and the last good one.
 
-First of single jobs: configuration, plugin files, execution, input. Then of the steps of pipeline runs: steps
-are matched by path, and a step that ran several times is compared with the execution in the good run that it
+Single jobs are compared by configuration, plugin files, execution and input. The steps of pipeline runs are
+matched by path, and a step that ran several times is compared with the execution in the good run that it
 differs least from.
 """
 
@@ -24,7 +24,7 @@ from ductile.core.json_shapes import (
     likely_rename,
     reference_path,
 )
-from ductile.core.runs.graph import Graph, Node, UseNode
+from ductile.core.runs.graph import Graph, UseNode
 from ductile.operations.diagnose.wording import first_line
 from ductile.plugins.discovery import fingerprint
 from ductile.plugins.scripts import script_fingerprint
@@ -143,7 +143,7 @@ def changed_on_disk(snapshot: Snapshot, plugins: Sequence[str], loaded: ConfigRe
 
     A changed entrypoint is run from the next job on, without a reload: the recorded fingerprint is then old.
     """
-    found = {}
+    changed_at = {}
     for name in plugins:
         plugin, version = snapshot.plugins.get(name), _version(loaded, name)
         if plugin is None or plugin.installed is None or version is None or version.fingerprint is None:
@@ -151,8 +151,8 @@ def changed_on_disk(snapshot: Snapshot, plugins: Sequence[str], loaded: ConfigRe
         with suppress(OSError):  # files that cannot be read are not compared
             present, changed = _present_files(plugin.installed)
             if present != version.fingerprint:
-                found[name] = datetime.fromtimestamp(changed, tz=UTC)
-    return found
+                changed_at[name] = datetime.fromtimestamp(changed, tz=UTC)
+    return changed_at
 
 
 def _present_files(plugin: InstalledPlugin) -> tuple[str, float]:
@@ -175,8 +175,8 @@ class StepTrace(Value):
     job_id: str
     plugin: str
     command: str
-    #: None where it is no longer stored.
-    given: JsonObject | None = None
+    #: Its input; None where it is no longer stored.
+    payload: JsonObject | None = None
     #: Payloads by event type; the type is empty for a step that emitted no event. None where the step did not
     #: succeed, or its output is no longer stored.
     emitted: Mapping[str, tuple[JsonObject, ...]] | None = None
@@ -212,8 +212,8 @@ def changed_inputs(good: Sequence[StepTrace], now: Sequence[StepTrace]) -> tuple
     """The steps whose input has another shape, in the order of `now`."""
     differences = []
     for step in now:
-        inputs = [other.given for other in _same_step(good, step) if other.given is not None]
-        if step.given is not None and (changes := closest_changes(inputs, step.given, _PAYLOAD)):
+        inputs = [other.payload for other in _same_step(good, step) if other.payload is not None]
+        if step.payload is not None and (changes := closest_changes(inputs, step.payload, _PAYLOAD)):
             differences.append(StepChange(step=step, changes=changes))
     return tuple(differences)
 
@@ -269,7 +269,10 @@ def explained_references(
 
 
 def _explains(field: FieldChange, missing: MissingReference) -> bool:
-    """Steps in between may have moved a field, so the same name is enough."""
+    """Whether a reference is missing because of a change of a field.
+
+    Steps in between may have moved a field, so the same name is enough.
+    """
     if breaks_reference(field, missing.reference):
         return True
     is_field = field.kind is FieldChangeKind.REMOVED and len(field.path) > 1
@@ -300,13 +303,13 @@ def change_advice(change: StepChange, missing: Sequence[MissingReference]) -> st
     explained = explained_references(change, missing)
     if not explained:
         return None
-    needed = explained[0]
-    gone = next(field for field in change.changes if _explains(field, needed))
-    renamed = likely_rename(change.changes, gone)
-    instead = f" ({renamed.name})" if renamed is not None else ""
+    reference = explained[0]
+    lost = next(field for field in change.changes if _explains(field, reference))
+    renamed = likely_rename(change.changes, lost)
+    new_name = f" ({renamed.name})" if renamed is not None else ""
     return (
-        f"Either have plugin {change.step.plugin} give {gone.name} again, or change {needed.place} of step "
-        f"{needed.step} to what it gives now{instead}."
+        f"Either have plugin {change.step.plugin} give {lost.name} again, or change {reference.place} of "
+        f"step {reference.step} to what it gives now{new_name}."
     )
 
 
@@ -336,36 +339,37 @@ def compare_graphs(good: Graph, now: Graph) -> Iterator[Difference]:
     for path in dict.fromkeys((*good.nodes, *now.nodes)):
         before, after = good.nodes.get(path), now.nodes.get(path)
         if before is None or after is None:
-            there = ["there" if node else None for node in (before, after)]
-            differences.append(Difference(what=f"step {path}", good=there[0], now=there[1]))
-        elif keys := _changed_keys(before, after):
-            changed = f"changed: {', '.join(keys)}"
-            differences.append(Difference(what=f"step {path}", good="as it was", now=changed))
+            good_text, now_text = ("there" if node else None for node in (before, after))
+            differences.append(Difference(what=f"step {path}", good=good_text, now=now_text))
+            continue
+        keys = ["kind"]
+        if type(before) is type(after):
+            names = [name for name in before.__struct_fields__ if name not in {"path", "position"}]
+            changed = [name for name in names if getattr(before, name) != getattr(after, name)]
+            keys = [_PIPELINE_KEYS.get(name, name) for name in changed]
+        if keys:
+            change = f"changed: {', '.join(keys)}"
+            differences.append(Difference(what=f"step {path}", good="as it was", now=change))
     yield from differences or [Difference(what="pipeline", good=good.fingerprint, now=now.fingerprint)]
 
 
-def _changed_keys(before: Node, after: Node) -> list[str]:
-    if type(before) is not type(after):
-        return ["kind"]
-    names = [name for name in before.__struct_fields__ if name not in {"path", "position"}]
-    return [_PIPELINE_KEYS.get(name, name) for name in names if getattr(before, name) != getattr(after, name)]
-
-
 def _same_step(good: Sequence[StepTrace], step: StepTrace) -> list[StepTrace]:
+    """The executions of a step in the good run."""
     return [other for other in good if other.path == step.path]
 
 
 def _output_changes(good: Sequence[StepTrace], step: StepTrace) -> Iterator[FieldChange]:
+    """The fields and events that a step emitted in the good run and not now, or the other way round."""
     before = [other.emitted for other in good if other.emitted is not None]
     if step.emitted is None or not before:
         return
     for event_type, payloads in step.emitted.items():
-        known = [payload for emitted in before for payload in emitted.get(event_type, ())]
-        if not known:
+        good_payloads = [payload for emitted in before for payload in emitted.get(event_type, ())]
+        if not good_payloads:
             yield _event_change(event_type, FieldChangeKind.NEW)
             continue
         for payload in payloads:
-            yield from closest_changes(known, payload, _PAYLOAD) or ()
+            yield from closest_changes(good_payloads, payload, _PAYLOAD) or ()
     for event_type in dict.fromkeys(event_type for payloads in before for event_type in payloads):
         if event_type not in step.emitted and all(event_type in payloads for payloads in before):
             yield _event_change(event_type, FieldChangeKind.REMOVED)

@@ -60,6 +60,7 @@ class RunDoctor(Value):
 
 
 async def doctor(context: OperationContext, request: RunDoctor) -> DoctorReport:
+    """Check the configuration, the machine, the daemon, the plugins and the store."""
     findings = await _config_findings(context)
     try:
         await context.store.check_files()
@@ -79,7 +80,24 @@ async def doctor(context: OperationContext, request: RunDoctor) -> DoctorReport:
             findings.append(DoctorCheck.HEALTH.raised(error))
     else:
         findings.append(daemon_not_running())
-    return build_report(findings + await _store_findings(context))
+    now, snapshot = context.now(), context.snapshot()
+    try:
+        failures = await context.store.recent_failures(since=now - _RECENT)
+        findings += [
+            local.check_clock(now, failures.newest_at, snapshot.timezone),
+            *store_findings(await context.store.stats()),
+            *node_findings(await list_nodes(context)),
+            *waiting_findings(await waiting_for_node(context)),
+            *breaker_findings(await context.store.list_breakers()),
+            *[finding async for finding in schedule_findings(context)],
+            *init_findings(await unhealthy_plugins(context)),
+            *orphan_findings(await context.count_orphaned()),
+            *failure_findings(failures, snapshot.state_webhooks.allow),
+            *notice_findings(await context.store.notice_health(), snapshot),
+        ]
+    except StoreError as error:
+        findings.append(DoctorCheck.STORE.raised(error))
+    return build_report(findings)
 
 
 def doctor_without_store(snapshot: Snapshot, *more: DoctorFinding) -> DoctorReport:
@@ -89,6 +107,7 @@ def doctor_without_store(snapshot: Snapshot, *more: DoctorFinding) -> DoctorRepo
 
 
 def doctor_without_config(error: ConfigError, directory: Path | None) -> DoctorReport:
+    """The report where the configuration cannot be loaded."""
     files = () if directory is None else local.permission_findings(directory, ())
     return build_report([*local.refused_config(error), *files])
 
@@ -102,6 +121,7 @@ def store_not_created(path: Path) -> DoctorFinding:
 
 
 def _machine_findings(snapshot: Snapshot, *, daemon_runs: bool) -> Iterator[DoctorFinding]:
+    """Findings for file modes, plugins, listeners and the disk."""
     state = snapshot.state
     private = [*local.environment_files(snapshot), state.directory]
     if isinstance(state, SqliteLocation):
@@ -143,27 +163,8 @@ def _daemon_finding(status: EngineStatus, installed: str | None) -> DoctorFindin
     return DoctorCheck.DAEMON.ok(f"the daemon runs, version {__version__}", where)
 
 
-async def _store_findings(context: OperationContext) -> list[DoctorFinding]:
-    now, snapshot = context.now(), context.snapshot()
-    try:
-        failures = await context.store.recent_failures(since=now - _RECENT)
-        return [
-            local.check_clock(now, failures.newest_at, snapshot.timezone),
-            *store_findings(await context.store.stats()),
-            *node_findings(await list_nodes(context)),
-            *waiting_findings(await waiting_for_node(context)),
-            *breaker_findings(await context.store.list_breakers()),
-            *[finding async for finding in schedule_findings(context)],
-            *init_findings(await unhealthy_plugins(context)),
-            *orphan_findings(await context.count_orphaned()),
-            *failure_findings(failures, snapshot.state_webhooks.allow),
-            *notice_findings(await context.store.notice_health(), snapshot),
-        ]
-    except StoreError as error:
-        return [DoctorCheck.STORE.raised(error)]
-
-
 def notice_findings(health: NoticeHealth, snapshot: Snapshot) -> Iterator[DoctorFinding]:
+    """Findings for the plugin or pipeline of `service.on_failure`; none if it is not set."""
     name, receiver = snapshot.service.on_failure, snapshot.policy.on_failure
     if name is None or receiver is None:
         return
@@ -209,9 +210,9 @@ def store_findings(stats: StoreStats) -> Iterator[DoctorFinding]:
             fix="end whatever else has the store open (fuser), or restart the daemon",
         )
     if not stats.damage:
-        on = f", on {stats.filesystem}" if stats.filesystem else ""
-        about = f"{stats.size // _MIB} MiB, schema version {stats.schema_version}{on}"
-        yield DoctorCheck.STORE.ok(f"the store is undamaged: {about}", stats.path)
+        filesystem = f", on {stats.filesystem}" if stats.filesystem else ""
+        details = f"{stats.size // _MIB} MiB, schema version {stats.schema_version}{filesystem}"
+        yield DoctorCheck.STORE.ok(f"the store is undamaged: {details}", stats.path)
 
 
 def breaker_findings(rows: Sequence[BreakerRow]) -> Iterator[DoctorFinding]:
@@ -230,6 +231,7 @@ def breaker_findings(rows: Sequence[BreakerRow]) -> Iterator[DoctorFinding]:
 
 
 async def schedule_findings(context: OperationContext) -> AsyncIterator[DoctorFinding]:
+    """At most one finding for each active schedule."""
     engine, active = context.engine, active_schedules(context.snapshot())
     all_ok = True
     for entry in await context.store.list_schedules():
@@ -336,6 +338,7 @@ def failure_findings(failures: RecentFailures, allow: Sequence[str]) -> Iterator
 
 
 def _receiver_finding(receiver: FailingReceiver, allow: Sequence[str]) -> DoctorFinding:
+    """A finding for a receiver that does not accept state webhooks, or that Ductile does not call."""
     counts = f"{receiver.waiting} wait, {receiver.dropped} were given up"
     host = refused_host(receiver.receiver, receiver.last_error, allow)
     if host is None:

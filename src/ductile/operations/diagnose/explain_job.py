@@ -41,7 +41,7 @@ from ductile.store.model.maintenance import ConfigRecord
 from ductile.store.model.records import LogRow, RunRecord
 from ductile.struct import Value, about, asdict
 
-#: How a process that runs a job without a daemon calls itself when it claims one.
+#: How the owner of a job begins that is run without a daemon.
 _RUN_OWNER = "cli:"
 
 #: Configurations that are searched for the one a job ran with.
@@ -128,9 +128,9 @@ class _JobRecords(Value):
 
     job: Job
     executions: tuple[LogRow, ...]
-    #: Newest first.
+    #: The loaded configurations, newest first.
     configs: tuple[ConfigRecord, ...]
-    #: Of a pipeline run.
+    #: The record of the run, if the job is a pipeline run.
     run: RunRecord | None
 
     @property
@@ -145,6 +145,7 @@ class _JobRecords(Value):
 
 
 async def explain_job(context: OperationContext, request: OneJob) -> JobExplanation:
+    """Why a job failed, does not run or has not ended, and what to do."""
     job = await resolve_job(context, request.job_id)
     records = _JobRecords(
         job=job,
@@ -158,14 +159,14 @@ async def explain_job(context: OperationContext, request: OneJob) -> JobExplanat
         wait = await why_waiting(context, job)
     elif job.status is JobStatus.RUNNING and not orphaned:
         wait = await why_running(context, job, records.run)
-    compared = RunComparison()
+    comparison = RunComparison()
     if records.failed and job.reason not in _ENDED_BY_HAND:
-        compared = await compare_with_last_good(context, job, records.executions, records.configs)
+        comparison = await compare_with_last_good(context, job, records.executions, records.configs)
     blocker = None if wait is None else wait.blocker
     if orphaned or (job.status is JobStatus.QUEUED and context.engine is None):
         advice = ["ductile system start"]
     else:
-        advice = [] if compared.advice is None else [compared.advice]
+        advice = [] if comparison.advice is None else [comparison.advice]
         advice += await _advice(context, records, wait)
     return from_record(
         JobExplanation,
@@ -181,7 +182,7 @@ async def explain_job(context: OperationContext, request: OneJob) -> JobExplanat
         else from_record(
             BlockingJob, blocker, job_id=blocker.id, since=timestamp(blocker.started_at or blocker.created_at)
         ),
-        **asdict(compared) | {"advice": tuple(advice)},
+        **asdict(comparison) | {"advice": tuple(advice)},
     )
 
 
@@ -222,27 +223,28 @@ def _verdict(
 
 
 def _verb(status: JobStatus) -> str:
+    """`failed`, or `is dead`."""
     return "is dead" if status is JobStatus.DEAD else status
 
 
 async def _origin_chain(context: OperationContext, job: Job) -> tuple[ChainLink, ...]:
     """Where a job came from: its source, then runs, routes and parents, the job itself last."""
     links = [_link(job)]
-    at, seen = job, {job.id}
-    while (parent_id := at.parent_job_id) is not None and parent_id not in seen:
-        if at.run_id is not None and parent_id != at.run_id and len(links) >= _MAX_CHAIN:
+    first, seen = job, {job.id}
+    while (parent_id := first.parent_job_id) is not None and parent_id not in seen:
+        if first.run_id is not None and parent_id != first.run_id and len(links) >= _MAX_CHAIN:
             links.append(ChainLink(job_id=None, what="earlier steps, left out here", status=None))
-            parent_id = at.run_id
+            parent_id = first.run_id
         seen.add(parent_id)
         parent = await context.store.get_job(parent_id)
         if parent is None:
             links.append(ChainLink(job_id=parent_id, what="a job that is no longer stored", status=None))
             break
         links.append(_link(parent))
-        at = parent
-    detail = f" ({at.submitted_detail})" if at.submitted_detail else ""
-    origin = "failures of other jobs" if is_notice(at) else _SOURCES[at.submitted_by]
-    source = f"{origin}{detail}, at {time_text(at.created_at)}"
+        first = parent
+    detail = f" ({first.submitted_detail})" if first.submitted_detail else ""
+    origin = "failures of other jobs" if is_notice(first) else _SOURCES[first.submitted_by]
+    source = f"{origin}{detail}, at {time_text(first.created_at)}"
     links.append(ChainLink(job_id=None, what=source, status=None))
     return tuple(reversed(links))
 
@@ -253,6 +255,7 @@ def _link(job: Job) -> ChainLink:
 
 
 def _evidence(records: _JobRecords) -> list[str]:
+    """How each execution or step ended, and what was done to the job by hand."""
     run = records.run
     lines = [_execution_text(row) for row in records.executions if run is None]
     if records.job.rerun_of is not None:
@@ -272,11 +275,8 @@ def _evidence(records: _JobRecords) -> list[str]:
     return lines
 
 
-def _duration_text(duration: timedelta) -> str:
-    return "less than 1 ms" if duration < timedelta(milliseconds=1) else f"{duration.total_seconds():.3f} s"
-
-
 def _execution_text(row: LogRow) -> str:
+    """How an execution ended, after how long, and what it wrote to stderr if it failed."""
     succeeded = row.status is LogStatus.SUCCEEDED
     ended = f"exit status {row.exit_code}" if row.exit_code is not None else None
     ended = f"signal {row.signal}" if row.signal is not None else ended
@@ -284,7 +284,9 @@ def _execution_text(row: LogRow) -> str:
     parts = (
         [error] if error and error.startswith("exited with ") else [part for part in (ended, error) if part]
     )
-    took = "" if row.duration is None else f" after {_duration_text(row.duration)}"
+    took = "" if row.duration is None else f" after {row.duration.total_seconds():.3f} s"
+    if row.duration is not None and row.duration < timedelta(milliseconds=1):
+        took = " after less than 1 ms"
     # Some errors quote the end of stderr already.
     stderr = None if succeeded or "stderr ends with: " in (row.error or "") else first_line(row.stderr)
     tail = f" It wrote to stderr: {stderr}" if stderr else ""
@@ -308,6 +310,7 @@ async def _job_input(context: OperationContext, records: _JobRecords) -> JobInpu
 
 
 async def _advice(context: OperationContext, records: _JobRecords, wait: WaitExplanation | None) -> list[str]:
+    """What to do about a job that waits, or about the reason of one that has ended."""
     job, last = records.job, records.last
     if wait is not None and job.hold is not Hold.RETRY:
         return [*wait.advice] or ["ductile system status"]
@@ -316,14 +319,14 @@ async def _advice(context: OperationContext, records: _JobRecords, wait: WaitExp
         remedies.append(f"It is a step of a run: ductile job explain {job.run_id}")
     by_hand = job.reason in _ENDED_BY_HAND
     # The reason of the last execution says more than that of the job: `attempts_exhausted`.
-    of_execution = last is not None and records.failed and records.run is None and not by_hand
-    reason = last.reason if last is not None and of_execution else job.reason
+    use_execution = records.failed and records.run is None and not by_hand
+    reason = last.reason if last is not None and use_execution else job.reason
     remedies.append(await working_remedy(context, job, reason, records.run))
     return remedies
 
 
 def _recovery_text(job: Job) -> str:
-    """What the next start does with it."""
+    """What the next start of the daemon does with an orphaned job."""
     if job.cancel_requested_at is not None:
         return "The next start ends it as cancelled."
     if job.plugin == RUN_PLUGIN:

@@ -94,16 +94,26 @@ class _ScheduleRecords(Value):
 
 
 async def explain_schedule(context: OperationContext, request: OneSchedule) -> ScheduleExplanation:
+    """Why a schedule does not run, or that it does. Raises `NotFoundError`."""
     records = await _load_records(context, request)
     cause = decide_cause(_facts(context, records))
     entry, breaker = records.entry, records.breaker
+    known: dict[str, str | None] = {
+        "plugin": records.name,
+        "id": records.schedule_id,
+        "job": None if records.last_job is None else records.last_job.id,
+        "broken": None if breaker is None else breaker.last_job_id,
+        "hint": None if records.refusal is None else records.refusal.hint,
+    }
+    # Lines that name a job or a hint which is not known are left out.
+    advice = [line for line in _ADVICE[cause] if all(known[name] for name in _PLACEHOLDER.findall(line))]
     return ScheduleExplanation(
         plugin=records.name,
         id=records.schedule_id,
         cause=cause,
         verdict=_verdict(records, cause),
         evidence=tuple(_evidence(records, cause)),
-        advice=tuple(_advice(records, cause)),
+        advice=tuple(line.format(**known) for line in advice),
         next_at=timestamp(None if entry is None else entry.next_at),
         last_job_id=None if entry is None else entry.last_job_id,
         breaker=None if breaker is None else from_record(BreakerStatus, breaker),
@@ -112,6 +122,7 @@ async def explain_schedule(context: OperationContext, request: OneSchedule) -> S
 
 
 async def _load_records(context: OperationContext, request: OneSchedule) -> _ScheduleRecords:
+    """Read what is known of a schedule. `NotFoundError` if it is neither stored nor configured."""
     plugin = context.snapshot().plugins.get(request.plugin)
     name, entry = request.plugin, None
     try:
@@ -119,16 +130,16 @@ async def _load_records(context: OperationContext, request: OneSchedule) -> _Sch
         schedule_id = entry.schedule_id
     except NotFoundError:
         # A schedule that no daemon has loaded yet is explained too.
-        own = [] if plugin is None else [schedule.id for schedule in plugin.schedules]
-        schedule_id = request.schedule or (own[0] if len(own) == 1 else DEFAULT_SCHEDULE)
-        if schedule_id not in own:
+        configured_ids = [] if plugin is None else [schedule.id for schedule in plugin.schedules]
+        schedule_id = request.schedule or (
+            configured_ids[0] if len(configured_ids) == 1 else DEFAULT_SCHEDULE
+        )
+        if schedule_id not in configured_ids:
             raise
     schedule = configured_schedule(context, name, schedule_id)
     command = "poll" if schedule is None else schedule.command
     breakers = {(row.plugin, row.command): row.breaker for row in await context.store.list_breakers()}
-    last = (
-        None if entry is None or entry.last_job_id is None else await context.store.get_job(entry.last_job_id)
-    )
+    last_job_id = None if entry is None else entry.last_job_id
     return _ScheduleRecords(
         name=name,
         schedule_id=schedule_id,
@@ -137,7 +148,7 @@ async def _load_records(context: OperationContext, request: OneSchedule) -> _Sch
         refusal=None if plugin is None else plugin.refused,
         schedule=schedule,
         entry=entry,
-        last_job=last,
+        last_job=None if last_job_id is None else await context.store.get_job(last_job_id),
         breaker=breakers.get((name, command)),
         outstanding=await context.store.count_outstanding(name, command),
         occurrences=(await context.store.list_occurrences(name, schedule_id, limit=_OCCURRENCES)).rows,
@@ -171,19 +182,19 @@ def _facts(context: OperationContext, records: _ScheduleRecords) -> ScheduleFact
 
 def _verdict(records: _ScheduleRecords, cause: ScheduleCause) -> str:
     """The sentence of the cause, with what is known of it before its full stop."""
-    more = "."
+    ending = "."
     match cause:
         case ScheduleCause.ON_TIME if records.entry is not None:
-            more = f", next at {time_text(records.entry.next_at)}."
+            ending = f", next at {time_text(records.entry.next_at)}."
         case ScheduleCause.LAST_SKIPPED:
-            more = f": {_why_skipped(records.occurrences[0])}"
+            ending = f": {_why_skipped(records.occurrences[0])}"
         case ScheduleCause.LAST_FAILED if records.last_job is not None:
-            more = f": {records.last_job.last_error or records.last_job.reason}."
+            ending = f": {records.last_job.last_error or records.last_job.reason}."
         case ScheduleCause.PLUGIN_REFUSED if records.refusal is not None:
-            more = f": {records.refusal.reason}."
+            ending = f": {records.refusal.reason}."
         case _:
             pass
-    return f"{records.name} {records.schedule_id}: {cause.description.removesuffix('.')}{more}"
+    return f"{records.name} {records.schedule_id}: {cause.description.removesuffix('.')}{ending}"
 
 
 def _why_skipped(row: Occurrence) -> str:
@@ -191,6 +202,7 @@ def _why_skipped(row: Occurrence) -> str:
 
 
 def _evidence(records: _ScheduleRecords, cause: ScheduleCause) -> list[str]:
+    """What is known of the schedule, its latest run, its breaker and its past occurrences."""
     entry, last, breaker = records.entry, records.last_job, records.breaker
     lines = []
     if entry is not None and entry.paused_at is not None:
@@ -210,8 +222,8 @@ def _evidence(records: _ScheduleRecords, cause: ScheduleCause) -> list[str]:
         lines.append(f"Next due at {time_text(entry.next_at)}.")
         # Its hours may already say that the next run will be skipped.
         rule = None if records.schedule is None else records.schedule.rule
-        if rule is not None and (why := disallowed_reason(rule, entry.next_at)) is not None:
-            lines.append(f"It will be skipped: {why.description.removeprefix('It was ')}")
+        if rule is not None and (reason := disallowed_reason(rule, entry.next_at)) is not None:
+            lines.append(f"It will be skipped: {reason.description.removeprefix('It was ')}")
     return lines + [line for row in records.occurrences for line in _occurrence_lines(row)]
 
 
@@ -222,19 +234,3 @@ def _occurrence_lines(row: Occurrence) -> Iterator[str]:
     if row.outcome is OccurrenceOutcome.SKIPPED:
         times = f", {row.count} times until {time_text(row.until_at)}" if row.count > 1 else ""
         yield f"Skipped at {time_text(row.nominal_at)}{times}: {_why_skipped(row)}"
-
-
-def _advice(records: _ScheduleRecords, cause: ScheduleCause) -> list[str]:
-    """The advice for the cause, without lines that name a job or a hint which is not known."""
-    known: dict[str, str | None] = {
-        "plugin": records.name,
-        "id": records.schedule_id,
-        "job": None if records.last_job is None else records.last_job.id,
-        "broken": None if records.breaker is None else records.breaker.last_job_id,
-        "hint": None if records.refusal is None else records.refusal.hint,
-    }
-    return [
-        line.format(**known)
-        for line in _ADVICE[cause]
-        if all(known[name] for name in _PLACEHOLDER.findall(line))
-    ]

@@ -58,6 +58,7 @@ async def why_running(context: OperationContext, job: Job, run: RunRecord | None
 
 
 async def _why_held(context: OperationContext, job: Job) -> WaitExplanation | None:
+    """Why a job is not ready to start, by its hold; None for a ready one."""
     match job.hold:
         case Hold.RETRY:
             error = as_sentence(job.last_error or job.reason.description)
@@ -71,7 +72,12 @@ async def _why_held(context: OperationContext, job: Job) -> WaitExplanation | No
             why = "ran when the daemon died too, and such jobs are tried one at a time"
             return await _explain_blocker(context, job, why)
         case Hold.NO_NODE:
-            return await _explain_no_node(context, job)
+            wait = _no_node(job, await list_nodes(context))
+            if job.held_since is None:
+                return wait
+            ends = time_text(job.held_since + context.snapshot().service.dedupe_ttl)
+            why = f"{wait.why} It ends at {ends} if none has come by then (service.dedupe_ttl)."
+            return replace(wait, why=why)
         case Hold.RUN:
             record = await context.store.get_run(job.id)
             if record is None:
@@ -79,14 +85,6 @@ async def _why_held(context: OperationContext, job: Job) -> WaitExplanation | No
             return await _why_steps_wait(context, record)
         case None:
             return None
-
-
-async def _explain_no_node(context: OperationContext, job: Job) -> WaitExplanation:
-    wait = _no_node(job, await list_nodes(context))
-    if job.held_since is None:
-        return wait
-    ends = time_text(job.held_since + context.snapshot().service.dedupe_ttl)
-    return replace(wait, why=f"{wait.why} It ends at {ends} if none has come by then (service.dedupe_ttl).")
 
 
 async def _explain_blocker(context: OperationContext, job: Job, why: str) -> WaitExplanation:
@@ -102,9 +100,9 @@ async def _explain_blocker(context: OperationContext, job: Job, why: str) -> Wai
         first = blocker
         seen.add(blocker.id)
     now = context.now()
-    last = "" if first is direct else f" The first in line is {job_text(first, now)}."
+    first_text = "" if first is direct else f" The first in line is {job_text(first, now)}."
     return WaitExplanation(
-        why=f"{job_text(direct, now)} {why}.{last}", blocker=first, advice=_ways_past(first)
+        why=f"{job_text(direct, now)} {why}.{first_text}", blocker=first, advice=_blocker_commands(first)
     )
 
 
@@ -119,7 +117,7 @@ async def _blocker_of(context: OperationContext, job: Job) -> Job | None:
     return None
 
 
-def _ways_past(blocker: Job) -> tuple[str, ...]:
+def _blocker_commands(blocker: Job) -> tuple[str, ...]:
     return (
         f"See what it does: ductile job explain {blocker.id}",
         f"To wait for it: ductile job wait {blocker.id}",
@@ -138,10 +136,10 @@ async def _why_not_started(context: OperationContext, job: Job) -> WaitExplanati
         init_job = None if init.job_id in (None, job.id) else await context.store.get_job(init.job_id or "")
         if init_job is not None and init_job.completed_at is None:
             why = f"{job_text(init_job, context.now())} initialises the plugin and has not ended."
-            return WaitExplanation(why=why, blocker=init_job, advice=_ways_past(init_job))
+            return WaitExplanation(why=why, blocker=init_job, advice=_blocker_commands(init_job))
     rows = (await context.store.list_jobs(JobFilter(status=JobStatus.RUNNING), limit=_PAGE)).rows
     running = [other for other in rows if other.plugin != RUN_PLUGIN]
-    own = [other for other in running if other.plugin == job.plugin]
+    same_plugin = [other for other in running if other.plugin == job.plugin]
     plugin = context.snapshot().plugins.get(job.plugin)
     workers = context.snapshot().max_workers
     full = len(running) >= workers
@@ -152,8 +150,9 @@ async def _why_not_started(context: OperationContext, job: Job) -> WaitExplanati
         workers = sum(node.info.workers for node in suitable)
         full = all(node.running >= node.info.workers for node in suitable)
     # With the default for a plugin, its limit is that of the workers: raising its own would not help.
-    if plugin is not None and len(own) >= plugin.parallelism and not (full and plugin.parallelism >= workers):
-        return _plugin_is_busy(context, plugin, own, workers=len(running) + 1 if full else None)
+    at_limit = plugin is not None and len(same_plugin) >= plugin.parallelism
+    if plugin is not None and at_limit and not (full and plugin.parallelism >= workers):
+        return _plugin_is_busy(context, plugin, same_plugin, workers=len(running) + 1 if full else None)
     if full:
         key = "service.max_workers"
         busy = "the only worker is" if len(running) == 1 else f"all {len(running)} workers are"
@@ -164,6 +163,7 @@ async def _why_not_started(context: OperationContext, job: Job) -> WaitExplanati
 
 
 def _no_node(job: Job, nodes: Sequence[Node]) -> WaitExplanation:
+    """A job that none of the live nodes may run."""
     if job.node is not None:
         return WaitExplanation(
             why=f"it belongs to the node {job.node}, where it was submitted, and that node is not running.",
@@ -178,25 +178,28 @@ def _no_node(job: Job, nodes: Sequence[Node]) -> WaitExplanation:
 
 
 def _plugin_is_busy(
-    context: OperationContext, plugin: PluginInstance, own: Sequence[Job], *, workers: int | None
+    context: OperationContext, plugin: PluginInstance, running: Sequence[Job], *, workers: int | None
 ) -> WaitExplanation:
-    """`workers` is how many are needed for one job more, if all are busy."""
+    """A plugin that runs as many jobs as it may.
+
+    `workers` is how many are needed for one job more, if all are busy.
+    """
     key = f"plugins.{plugin.name}.parallelism"
-    jobs = f"1 job of {plugin.name} runs" if len(own) == 1 else f"{len(own)} jobs of {plugin.name} run"
+    count = len(running)
+    jobs = f"1 job of {plugin.name} runs" if count == 1 else f"{count} jobs of {plugin.name} run"
     if plugin.installed is not None and not plugin.installed.manifest.concurrency_safe:
         why = f"{jobs}, and no more may: its manifest says `concurrency_safe: false`"
-        return _limit_reached(context, own, why, ())
-    limits = {key: len(own) + 1} | ({} if workers is None else {"service.max_workers": workers})
+        return _limit_reached(context, running, why, ())
+    limits = {key: count + 1} | ({} if workers is None else {"service.max_workers": workers})
     also = "" if workers is None else "; all workers are busy, too (service.max_workers)"
-    return _limit_reached(context, own, f"{jobs}, and no more may ({key}){also}", _raise_limits(limits))
+    return _limit_reached(context, running, f"{jobs}, and no more may ({key}){also}", _raise_limits(limits))
 
 
 def _raise_limits(limits: Mapping[str, int]) -> tuple[str, ...]:
-    settings = [f"ductile config set {key} {value} --lock" for key, value in limits.items()]
-    first, *others = settings
+    first, *others = (f"ductile config set {key} {value} --lock" for key, value in limits.items())
     return (
         f"To let more run at once: {first}",
-        *(f"and: {cause}" for cause in others),
+        *(f"and: {command}" for command in others),
         "and then: ductile system reload",
     )
 
@@ -204,15 +207,16 @@ def _raise_limits(limits: Mapping[str, int]) -> tuple[str, ...]:
 def _limit_reached(
     context: OperationContext, running: Sequence[Job], why: str, advice: tuple[str, ...]
 ) -> WaitExplanation:
-    longest = min(running, key=lambda other: other.started_at or other.created_at)
+    longest_running = min(running, key=lambda other: other.started_at or other.created_at)
     return WaitExplanation(
-        why=f"{why}. The longest: {job_text(longest, context.now())}.",
-        blocker=longest,
-        advice=(*_ways_past(longest), *advice),
+        why=f"{why}. The longest: {job_text(longest_running, context.now())}.",
+        blocker=longest_running,
+        advice=(*_blocker_commands(longest_running), *advice),
     )
 
 
 async def _why_steps_wait(context: OperationContext, run: RunRecord) -> WaitExplanation:
+    """Which steps of a run are running or queued, and why the queued ones wait."""
     live = [step for step in run.steps if step.status in (JobStatus.QUEUED, JobStatus.RUNNING)]
     if not live:
         return WaitExplanation(why="none of its steps is live.", advice=("ductile system selfcheck",))

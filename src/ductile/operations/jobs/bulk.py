@@ -1,8 +1,8 @@
 """Changing many at once: retry or cancel the jobs that match a filter, send state webhooks again.
 
-What matches is read first. Then each is changed as by a request of its own, in a transaction of its own; many
-of them share a commit. A daemon that dies in between has changed some of them and left the others as they
-were: the same request again continues, because what was changed no longer matches.
+The matching jobs or deliveries are read first. Then each is changed in a transaction of its own; many of them
+share a commit. If the daemon dies in between, some are changed and the others are as they were: the same
+request again continues, because a changed one no longer matches.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ductile.operations.diagnose.wording import first_line
 from ductile.operations.jobs.change import cancel_all, refuse_retry, refuse_retry_when_draining
 from ductile.operations.jobs.filters import (
     JobFilters,
-    given_filters,
+    active_filters,
     refuse_unknown_pipeline,
     resolve_filters,
 )
@@ -43,7 +43,7 @@ DEFAULT_LIMIT = 1_000
 MAX_LIMIT = 10_000
 #: Requests that wait for the writer at the same time, and share a commit.
 _BATCH = 50
-#: What a response lists; it counts all.
+#: Entries that a response lists; it counts all.
 _MAX_REFUSALS = 50
 _MAX_LISTED = LARGEST_PAGE
 #: More are counted as "at least".
@@ -100,7 +100,7 @@ class MatchedDelivery(Value):
 
 
 class Changed(Response):
-    """How many of those that match were changed. `matched` = `changed` + `refused` + `remaining`."""
+    """How many of the matches were changed. `matched` = `changed` + `refused` + `remaining`."""
 
     matched: Annotated[int, about("How many matched the filter; at most a million are counted.")]
     changed: Annotated[int, about("How many were changed; in a dry run, how many would be.")]
@@ -130,14 +130,15 @@ class ResentDeliveries(Changed):
     dry_run: WasDryRun = UNSET
 
 
-class _Progress(Value):
-    """What became of those that were selected."""
+class _BulkResult(Value):
+    """The result of changing the selected jobs or deliveries."""
 
     changed: int
     refusals: list[Refusal]
     stopped: DuctileError | None
 
     def counts(self, matched: int) -> dict[str, object]:
+        """The fields of `Changed`."""
         return {
             "matched": matched,
             "changed": self.changed,
@@ -154,8 +155,7 @@ class _Progress(Value):
 async def retry_jobs(context: OperationContext, request: ChangeJobs) -> ChangedJobs:
     """Queue again all failed and dead jobs that match. Raises `UsageError` without a filter.
 
-    A job is retried only if it ended as it was read: one that was retried and has ended again since is
-    refused.
+    A job that was retried and has ended again since it was read is refused.
     """
 
     async def check(job: Job) -> None:
@@ -199,11 +199,14 @@ async def _change_jobs(
     changeable: tuple[JobStatus, ...],
     change: Callable[[Job], Awaitable[None]],
 ) -> ChangedJobs:
-    _require_filter(given_filters(request, JobFilters))
+    _require_filter(active_filters(request, JobFilters))
     where = await resolve_filters(context, request)
-    statuses = _require_changeable(where.status, changeable)
-    matched, found = 0, dict[str, Job]()
-    for status in statuses:
+    if where.status is not None and where.status not in changeable:
+        raise UsageError(
+            f"only jobs that are {' or '.join(changeable)} can be changed so, not {where.status} ones"
+        )
+    matched, matches = 0, dict[str, Job]()
+    for status in changeable if where.status is None else (where.status,):
         of_status: JobFilter = replace(where, status=status)
         rows = await _read_pages(
             partial(context.store.list_jobs, of_status, limit=LARGEST_PAGE), request.limit
@@ -211,28 +214,28 @@ async def _change_jobs(
         is_all = len(rows) < request.limit
         matched += len(rows) if is_all else await context.store.count_jobs(of_status, limit=_MAX_COUNTED)
         # A job that was claimed between the two reads is in both.
-        matched -= sum(job.id in found for job in rows)
-        found |= {job.id: job for job in rows}
+        matched -= sum(job.id in matches for job in rows)
+        matches |= {job.id: job for job in rows}
     # A run is older than its steps: it is cancelled before them, and as a whole.
-    selected = sorted(found.values(), key=lambda job: job.seq)[-request.limit :]
-    progress = await _change_all(selected, change, apart=lambda job: job.plugin == RUN_PLUGIN)
-    counts = progress.counts(max(matched, len(selected)))
+    selected = sorted(matches.values(), key=lambda job: job.seq)[-request.limit :]
+    result = await _change_all(selected, change, needs_own_batch=lambda job: job.plugin == RUN_PLUGIN)
+    counts = result.counts(max(matched, len(selected)))
     if not request.dry_run:
         return ChangedJobs(**counts)  # type: ignore[arg-type]
-    refused = {refusal.id for refusal in progress.refusals}
-    jobs = [_matched_job(job) for job in selected if job.id not in refused][:_MAX_LISTED]
-    return ChangedJobs(**counts, jobs=jobs, dry_run=True)  # type: ignore[arg-type]
-
-
-def _matched_job(job: Job) -> MatchedJob:
-    return from_record(MatchedJob, job, job_id=job.id, error=first_line(job.last_error))
+    refused = {refusal.id for refusal in result.refusals}
+    jobs = [
+        from_record(MatchedJob, job, job_id=job.id, error=first_line(job.last_error))
+        for job in selected
+        if job.id not in refused
+    ]
+    return ChangedJobs(**counts, jobs=jobs[:_MAX_LISTED], dry_run=True)  # type: ignore[arg-type]
 
 
 # ------------------------------------------------------------------------------------------- deliveries
 
 
 class DeliveryFilters(Value):
-    """A delivery is meant if all that is given applies to it."""
+    """A delivery matches if every filter that is set applies to it."""
 
     job_id: Annotated[str | None, about("Only those of this job.")] = None
     status: Annotated[DeliveryStatus | None, about("Only those in this status.")] = None
@@ -256,11 +259,11 @@ class ResendDeliveries(DeliveryFilters):
 
 
 async def resend_deliveries(context: OperationContext, request: ResendDeliveries) -> ResentDeliveries:
-    """Send all state webhooks again that match: those that were dropped or gone, unless a status is given.
+    """Send all matching state webhooks again: dropped and gone ones, unless another status is requested.
 
     Raises `UsageError` without a filter.
     """
-    _require_filter(given_filters(request, DeliveryFilters))
+    _require_filter(active_filters(request, DeliveryFilters))
     await refuse_unknown_plugin(context, request.plugin)
     await refuse_unknown_pipeline(context, request.pipeline)
     if request.status is DeliveryStatus.PENDING:
@@ -292,8 +295,8 @@ async def resend_deliveries(context: OperationContext, request: ResendDeliveries
         if not request.dry_run and not await context.store.resend(delivery.id):
             raise ConflictError("the delivery is pending: it will be sent anyway")
 
-    progress = await _change_all(selected, resend, apart=lambda _each: False)
-    counts = progress.counts(max(matched, len(selected)))
+    result = await _change_all(selected, resend, needs_own_batch=lambda _delivery: False)
+    counts = result.counts(max(matched, len(selected)))
     if not request.dry_run:
         return ResentDeliveries(**counts)  # type: ignore[arg-type]
     listed = [from_record(MatchedDelivery, row, url=redact_url(row.url)) for row in selected[:_MAX_LISTED]]
@@ -311,15 +314,6 @@ def _require_filter(filters: Sequence[str]) -> None:
         )
 
 
-def _require_changeable(status: JobStatus | None, changeable: tuple[JobStatus, ...]) -> tuple[JobStatus, ...]:
-    if status is None:
-        return changeable
-    if status not in changeable:
-        words = " or ".join(changeable)
-        raise UsageError(f"only jobs that are {words} can be changed so, not {status} ones")
-    return (status,)
-
-
 async def _read_pages(read: Callable[..., Awaitable[Page[T]]], limit: int) -> list[T]:
     """Read pages until there are `limit` rows or no more."""
     selected: list[T] = []
@@ -334,14 +328,13 @@ async def _read_pages(read: Callable[..., Awaitable[Page[T]]], limit: int) -> li
 
 
 async def _change_all(
-    selected: Sequence[T], change: Callable[[T], Awaitable[None]], *, apart: Callable[[T], bool]
-) -> _Progress:
-    """Change each, many at a time; one that is `apart` alone, after those before. A failing store ends it."""
+    selected: Sequence[T], change: Callable[[T], Awaitable[None]], *, needs_own_batch: Callable[[T], bool]
+) -> _BulkResult:
+    """Change the selected items in batches. An error that is not a refusal ends the work after its batch."""
     changed, refusals, stopped = 0, list[Refusal](), None
-    for batch in batches(selected, apart, _BATCH):
-        for item, error in zip(
-            batch, await asyncio.gather(*(_change_one(change, target) for target in batch)), strict=True
-        ):
+    for batch in batches(selected, needs_own_batch, _BATCH):
+        errors = await asyncio.gather(*(_change_one(change, item) for item in batch))
+        for item, error in zip(batch, errors, strict=True):
             match error:
                 case None:
                     changed += 1
@@ -353,10 +346,11 @@ async def _change_all(
                     stopped = stopped or error
         if stopped is not None:
             break
-    return _Progress(changed=changed, refusals=refusals, stopped=stopped)
+    return _BulkResult(changed=changed, refusals=refusals, stopped=stopped)
 
 
 async def _change_one(change: Callable[[T], Awaitable[None]], item: T) -> DuctileError | None:
+    """Change one item. Returns the error, so that the other changes of its batch are completed."""
     try:
         await change(item)
     except DuctileError as error:
@@ -364,15 +358,15 @@ async def _change_one(change: Callable[[T], Awaitable[None]], item: T) -> Ductil
     return None
 
 
-def batches(items: Sequence[T], apart: Callable[[T], bool], size: int) -> list[list[T]]:
-    """The items in order, in batches of at most `size`; each that is `apart` is a batch of its own."""
-    pages: list[list[T]] = []
+def batches(items: Sequence[T], needs_own_batch: Callable[[T], bool], size: int) -> list[list[T]]:
+    """The items in order, in batches of at most `size`. Some are a batch of their own."""
+    batched: list[list[T]] = []
     is_open = False
     for item in items:
-        alone = apart(item)
-        if is_open and not alone and len(pages[-1]) < size:
-            pages[-1].append(item)
+        is_alone = needs_own_batch(item)
+        if is_open and not is_alone and len(batched[-1]) < size:
+            batched[-1].append(item)
         else:
-            pages.append([item])
-        is_open = not alone
-    return pages
+            batched.append([item])
+        is_open = not is_alone
+    return batched

@@ -117,7 +117,7 @@ def job_row(context: OperationContext, job: Job, payload_excerpt: str | UnsetTyp
 
 
 def job_values(context: OperationContext, job: Job) -> dict[str, Any]:
-    """The fields of `ListedJob`, and of the structs that extend it, that a job has in another form."""
+    """The fields of `ListedJob`, and of the structs that extend it, that are not copied from the job."""
     return {
         "job_id": job.id,
         "dedupe_key": bare_key(job.dedupe_key),
@@ -185,10 +185,15 @@ def logged_execution(row: LogRow) -> LoggedExecution:
 def plugin_response(row: LogRow) -> JsonObject | None:
     """The response envelope of an execution; None if the plugin printed none.
 
-    For a script that succeeded it is made of what it printed.
+    For a script that succeeded it is made of its output.
     """
     if row.output is not OutputFormat.PROTOCOL:
-        return _script_response(row)
+        if row.status is not LogStatus.SUCCEEDED:
+            return None
+        emits_no_event = row.plugin in (RUN_PLUGIN, EXEC_PLUGIN)
+        done: JsonObject = {"type": done_event(row.plugin), "payload": {"exit_code": row.exit_code}}
+        result = result_in(row.result, row.output)
+        return {"status": "ok", "result": result, "events": [] if emits_no_event else [done]}
     try:
         envelope: JsonValue = msgspec.json.decode(row.result or "")
     except (msgspec.DecodeError, RecursionError):
@@ -196,30 +201,22 @@ def plugin_response(row: LogRow) -> JsonObject | None:
     return normalise_response(envelope) if isinstance(envelope, dict) else None
 
 
-def _script_response(row: LogRow) -> JsonObject | None:
-    if row.status is not LogStatus.SUCCEEDED:
-        return None
-    silent = row.plugin in (RUN_PLUGIN, EXEC_PLUGIN)
-    done: JsonObject = {"type": done_event(row.plugin), "payload": {"exit_code": row.exit_code}}
-    return {"status": "ok", "result": result_in(row.result, row.output), "events": [] if silent else [done]}
-
-
 def job_output(job: Job, row: LogRow) -> JsonObject | None:
-    """The result of a job as callers read it: the envelope and, beside it, what a shell would show of it.
+    """The result of a job as callers read it: the response envelope, with the fields of a shell beside it.
 
-    None for a pipeline run without a step that ran.
+    None for a pipeline run of which no step ran.
     """
-    silent = row.result is None and not row.stderr
-    if job.plugin == RUN_PLUGIN and silent and row.exit_code is None and row.signal is None:
+    printed_nothing = row.result is None and not row.stderr
+    if job.plugin == RUN_PLUGIN and printed_nothing and row.exit_code is None and row.signal is None:
         return None
     envelope = plugin_response(row) or normalise_response({})
     result = envelope.get("result")
     if result is None and row.output is not OutputFormat.PROTOCOL:
         result = row.result  # of a script that failed
-    shown = "" if result is None else result
+    stdout = "" if result is None else result
     return {
         **envelope,
-        "stdout": shown if isinstance(shown, str) else msgspec.json.encode(shown).decode(),
+        "stdout": stdout if isinstance(stdout, str) else msgspec.json.encode(stdout).decode(),
         "stderr": row.stderr or "",
         "exit_code": row.exit_code,
         "output_files": list(row.artifacts),
@@ -275,8 +272,8 @@ def ledger_event(row: LedgerRow) -> LedgerEvent:
     return from_record(LedgerEvent, row)
 
 
-#: Each level of jobs is two levels of JSON, and a plugin's result is nested in the last: this leaves room for
-#: it in JSON readers that stop at a hundred. A run may be ten thousand steps long.
+#: JSON readers may stop at a hundred levels. Each level of jobs is two of them, and a plugin's result in the
+#: last is nested too. A run may be ten thousand steps long.
 MAX_DEPTH = 40
 FLATTENED = (
     f"Jobs are nested {MAX_DEPTH} levels deep; what those of the last level led to follows each of them in "
@@ -291,17 +288,18 @@ def nest_jobs(
     below: Mapping[str, Sequence[Job]],
     make_node: Callable[[Job, list[NodeType], bool], NodeType],
 ) -> list[NodeType]:
-    """Each job as a node with the nodes of what it led to.
+    """The jobs as nodes that contain the nodes of their children. `below` has the children by job id.
 
-    `make_node` gets the job, the list of its children, which is filled later, and whether it is below the
-    last level: such jobs follow in the list of the last level. Not recursive: a run may exhaust the stack.
+    `make_node` gets the job, the list of its children, which is filled later, and whether the job is below
+    the last level: such jobs follow in the list of the last level. Not recursive, because a long run would
+    exhaust the stack.
     """
     nodes: list[NodeType] = []
-    waiting = [(job, nodes, 1) for job in reversed(roots)]
-    while waiting:
-        job, siblings, level = waiting.pop()
+    pending = [(job, nodes, 1) for job in reversed(roots)]
+    while pending:
+        job, siblings, level = pending.pop()
         children: list[NodeType] = []
         siblings.append(make_node(job, children, level > MAX_DEPTH))
-        inside = siblings if level >= MAX_DEPTH else children
-        waiting += [(child, inside, level + 1) for child in reversed(below.get(job.id, ()))]
+        child_list = siblings if level >= MAX_DEPTH else children
+        pending += [(child, child_list, level + 1) for child in reversed(below.get(job.id, ()))]
     return nodes

@@ -1,7 +1,7 @@
-"""Running a command once as a job, without a plugin for it.
+"""Running any command once as a job, without a plugin for it.
 
 Over HTTP this would let every token that may run a plugin execute anything. So it has no route, and its
-plugin is no plugin of the configuration: only the control socket and a process of the same user reach it.
+plugin is not in the configuration: only the control socket and processes of the same user reach it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ductile.protocol.manifest.model import ExecutionMode
 from ductile.store.model.jobs import Submission
 from ductile.struct import Value, about
 
-#: For a command without a timeout. A command that hangs must not occupy a worker for ever.
+#: The default timeout, and the longest. A command that hangs must not occupy a worker for ever.
 LONGEST = timedelta(hours=24)
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}", re.ASCII)
 
@@ -64,7 +64,13 @@ async def execute_command(
         raise refused("cwd", "cwd has to be an absolute path")
     if request.timeout is not None and request.timeout <= timedelta():
         raise refused("timeout", "timeout must be greater than 0")
-    name = _job_name(request)
+    name = request.name
+    if name is None:
+        program = PurePath(request.argv[0]).name
+        name = program if _is_name(program) else "run"
+    elif not _is_name(name):
+        hint = "Use letters, digits, _, - and dots; `health` and `init` have a meaning of their own."
+        raise refused("name", f"name {name[:100]!r} cannot be used", hint)
     if request.dry_run:
         return PlannedSubmission(plugin=EXEC_PLUGIN, command=name)
     timeout = min(request.timeout or LONGEST, LONGEST)
@@ -92,16 +98,6 @@ async def execute_command(
     )
 
 
-def _job_name(request: ExecuteCommand) -> str:
-    """The command of the job: the given name, or else that of the program if it can be one."""
-    if request.name is None:
-        program = PurePath(request.argv[0]).name
-        return program if _is_name(program) else "run"
-    if not _is_name(request.name):
-        hint = "Use letters, digits, _, - and dots; `health` and `init` have a meaning of their own."
-        raise refused("name", f"name {request.name[:100]!r} cannot be used", hint)
-    return request.name
-
-
 def _is_name(text: str) -> bool:
+    """Whether the text can be the command of a job."""
     return _NAME.fullmatch(text) is not None and text not in SYSTEM_COMMANDS

@@ -1,6 +1,6 @@
 """One document with everything that is stored about a chain of jobs, for a report or an archive.
 
-The chain is the first job, which nothing led to, and all its descendants.
+The chain is the first job, which no other job led to, and all its descendants.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class JobExport(Response):
 
 
 async def export_job(context: OperationContext, request: ExportJob) -> JobExport:
-    """The chain of a job. Raises `TooLargeError` beyond 10,000 jobs or 64 MiB."""
+    """Export the chain of a job. Raises `TooLargeError` beyond 10,000 jobs or 64 MiB."""
     job = await resolve_job(context, request.job_id)
     root = job if request.below else await _first_cause(context, job)
     jobs = await context.store.job_tree(root.id, limit=MAX_TREE_JOBS + 1)
@@ -94,8 +94,8 @@ async def export_job(context: OperationContext, request: ExportJob) -> JobExport
     configs = await context.store.config_history(limit=_CONFIGS)
     exported: list[ExportedJob] = []
     size = 0
-    for document in jobs:
-        exported.append(await _export_one(context, document, configs))
+    for member in jobs:
+        exported.append(await _export_one(context, member, configs))
         size += len(msgspec.json.encode(exported[-1]))
         if size > MAX_EXPORT_BYTES:
             raise _too_large("the chain has more than 64 MiB of input and output", job)
@@ -121,7 +121,7 @@ def _too_large(message: str, job: Job) -> TooLargeError:
 
 
 async def _first_cause(context: OperationContext, job: Job) -> Job:
-    """The job that the chain began with, as far as it is kept."""
+    """The first job of the chain that is still stored."""
     seen = {job.id}
     while job.parent_job_id is not None and job.parent_job_id not in seen:
         parent = await context.store.get_job(job.parent_job_id)
@@ -139,7 +139,15 @@ async def _export_one(context: OperationContext, job: Job, configs: Sequence[Con
         None if job.event_context_id is None else await store.get_event_context(job.event_context_id)
     )
     config = config_at(configs, job.started_at)
-    notes = await store.list_job_ledger(job.id, limit=_LEDGER_ENTRIES)
+    entries = await store.list_job_ledger(job.id, limit=_LEDGER_ENTRIES)
+    deliveries: list[ListedDelivery] = []  # newest first
+    of_job, cursor = DeliveryFilter(job_id=job.id), None
+    while True:
+        page = await store.list_deliveries(of_job, limit=LARGEST_PAGE, cursor=cursor)
+        deliveries += [from_record(ListedDelivery, row, url=redact_url(row.url)) for row in page.rows]
+        cursor = page.next_cursor
+        if cursor is None:
+            break
     return from_record(
         ExportedJob,
         job,
@@ -149,19 +157,6 @@ async def _export_one(context: OperationContext, job: Job, configs: Sequence[Con
         config=None if config is None else config.hash,
         executions=[logged_execution(row) for row in await store.list_executions(job.id)],
         transitions=[job_transition(row) for row in await store.list_transitions(job.id)],
-        ledger=[ledger_event(row) for row in notes],
-        deliveries=await _deliveries(context, job),
+        ledger=[ledger_event(row) for row in entries],
+        deliveries=deliveries[::-1],
     )
-
-
-async def _deliveries(context: OperationContext, job: Job) -> list[ListedDelivery]:
-    deliveries: list[ListedDelivery] = []
-    cursor: str | None = None
-    while True:
-        page = await context.store.list_deliveries(
-            DeliveryFilter(job_id=job.id), limit=LARGEST_PAGE, cursor=cursor
-        )
-        deliveries += [from_record(ListedDelivery, row, url=redact_url(row.url)) for row in page.rows]
-        cursor = page.next_cursor
-        if cursor is None:
-            return deliveries[::-1]

@@ -27,7 +27,7 @@ STATUS_ALIASES = {
 
 
 class JobFilters(Value):
-    """A job is meant if all that is given applies to it."""
+    """A job matches if every filter that is set applies to it."""
 
     plugin: Annotated[str | None, about("Only jobs of this plugin.")] = None
     command: Annotated[str | None, about("Only jobs of this command.")] = None
@@ -48,9 +48,9 @@ class JobFilters(Value):
     until: Annotated[datetime | None, about("Created before this time.")] = None
 
 
-def given_filters(request: Value, kind: type[Value]) -> list[str]:
-    """The names of the filters of this kind that a request has."""
-    return [name for name in kind.__struct_fields__ if getattr(request, name) is not None]
+def active_filters(request: Value, filters: type[Value]) -> list[str]:
+    """The names of the filters that are set in a request. `filters` is the struct that declares them."""
+    return [name for name in filters.__struct_fields__ if getattr(request, name) is not None]
 
 
 async def resolve_filters(context: OperationContext, request: JobFilters) -> JobFilter:
@@ -68,16 +68,16 @@ async def resolve_filters(context: OperationContext, request: JobFilters) -> Job
     await refuse_unknown_pipeline(context, request.pipeline)
     if request.query is not None:
         await index_pending_logs(context)
-    since, until = request.since, request.until
-    _refuse_reversed_span(since, until)
+    if request.since is not None and request.until is not None and request.until < request.since:
+        raise UsageError("until is before since", hint="since is the earlier of the two times.")
     return JobFilter(
         plugin=request.plugin if request.pipeline is None else RUN_PLUGIN,
         command=request.command if request.pipeline is None else request.pipeline,
         status=request.status,
         reason=request.reason,
         query=request.query,
-        created_from=since,
-        created_before=until,
+        created_from=request.since,
+        created_before=request.until,
     )
 
 
@@ -90,9 +90,3 @@ async def refuse_unknown_pipeline(context: OperationContext, pipeline: str | Non
     if not (await context.store.list_jobs(where, limit=1)).rows:
         hint = did_you_mean(pipeline, known) or "See `ductile pipeline list`."
         raise NotFoundError(f"there is no pipeline {pipeline}", hint=hint)
-
-
-def _refuse_reversed_span(since: datetime | None, until: datetime | None) -> None:
-    """Raise `UsageError` if the span ends before it begins: nothing could ever match."""
-    if since is not None and until is not None and until < since:
-        raise UsageError("until is before since", hint="since is the earlier of the two times.")

@@ -40,12 +40,12 @@ class JobProgress(Response):
 
 
 async def follow_job(context: OperationContext, request: FollowJob) -> JobProgress:
-    """New output and ended executions of a job; waits for some, or for the end of the job."""
+    """New output and newly ended executions of a job. Waits until there are any, or the job has ended."""
     live = context.require_engine().live_output
     job_id = (await resolve_job(context, request.job_id)).id
 
     async def look(last: bool, stopping: bool) -> JobProgress | None:
-        # The job first: the output of an execution is complete before its end is stored.
+        # Read before the output, which is complete when the end of its execution is stored.
         job = await find_job(context, job_id)
         ended = job.status in TERMINAL
         rows = await context.store.list_executions(job_id) if ended or job.execution else ()

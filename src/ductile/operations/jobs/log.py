@@ -117,16 +117,17 @@ async def index_pending_logs(context: OperationContext) -> None:
 async def _executions(context: OperationContext, rows: Iterable[LogRow], *, output: bool) -> list[Execution]:
     if not output:
         return [listed_execution(row) for row in rows]
-    # Pages do not have the output, which may be large: it is read for each execution.
+    # Rows of a page have no output, which may be large: it is read for each execution.
     return [
-        logged_execution(whole)
+        logged_execution(execution)
         for row in rows
-        for whole in await context.store.list_executions(row.job_id)
-        if whole.id == row.id
+        for execution in await context.store.list_executions(row.job_id)
+        if execution.id == row.id
     ]
 
 
 async def _filter(context: OperationContext, request: LogFilters) -> LogFilter:
+    """The filter for the store. Raises `NotFoundError` for a plugin that is unknown and has no jobs."""
     await refuse_unknown_plugin(context, request.plugin)
     return LogFilter(
         job_id=await resolve_filter(context, request.job_id),
@@ -153,18 +154,18 @@ async def follow(
     context: OperationContext,
     timeout: timedelta | None,  # noqa: ASYNC109 - a field of the request
     look: Callable[[bool, bool], Awaitable[ResponseType | None]],
-    also: Callable[[asyncio.Event], AbstractContextManager[None]] = lambda _: nullcontext(),
+    other_changes: Callable[[asyncio.Event], AbstractContextManager[None]] = lambda _: nullcontext(),
 ) -> ResponseType:
-    """Call `look` at once and after each change of the ledger, until it returns a response. Also whenever the
-    event is set that `also` is called with.
+    """Call `look` at once and after each change of the ledger, until it returns a response. Returns that.
 
-    Its arguments are `last` (the time is up or the daemon stops: it must return a response) and `stopping`
-    (the daemon stops). Raises `DaemonNotRunningError` without a daemon.
+    The arguments of `look` are `last` (the time is up or the daemon stops: it must return a response) and
+    `stopping` (the daemon stops). `other_changes` is entered while waiting; it sets the event that it is
+    called with when something else changes. Raises `DaemonNotRunningError` without a daemon.
     """
     engine = context.require_engine()
     clock = asyncio.get_running_loop().time
     deadline = clock() + min(MAX_FOLLOW if timeout is None else timeout, MAX_FOLLOW).total_seconds()
-    with engine.waiters.ledger_changes() as changed, also(changed):
+    with engine.waiters.ledger_changes() as changed, other_changes(changed):
         while True:
             changed.clear()  # before the store is read: a change in between is not missed
             stopping = engine.stopping
@@ -191,12 +192,12 @@ class NewExecutions(Response):
 
 
 async def follow_log(context: OperationContext, request: FollowLog) -> NewExecutions:
-    """Executions after a number, oldest first; waits for one if there is none."""
+    """Executions after a number, oldest first. Waits until there is one."""
     where = await _filter(context, request)
     live = context.require_engine().live_output
 
     async def look(last: bool, stopping: bool) -> NewExecutions | None:
-        # The executions first: the output of one is complete before its end is stored.
+        # Read before the output, which is complete when the end of its execution is stored.
         rows = await _executions_after(context, where, request.after)
         read = live.read(None, request.position) if request.live else NOTHING_READ
         output = [
@@ -211,10 +212,10 @@ async def follow_log(context: OperationContext, request: FollowLog) -> NewExecut
         logs = await _executions(context, rows, output=request.output)
         return NewExecutions(logs=logs, live_output=output, position=read.position, stopping=stopping)
 
-    def also(changed: asyncio.Event) -> AbstractContextManager[None]:
+    def output_changes(changed: asyncio.Event) -> AbstractContextManager[None]:
         return live.following(None, changed) if request.live else nullcontext()
 
-    return await follow(context, request.timeout, look, also)
+    return await follow(context, request.timeout, look, output_changes)
 
 
 async def _executions_after(context: OperationContext, where: LogFilter, after: int) -> list[LogRow]:
@@ -266,16 +267,16 @@ class NewLedgerEvents(Response):
 
 
 async def follow_ledger(context: OperationContext, request: FollowLedger) -> NewLedgerEvents:
-    """Ledger entries after a number, oldest first; waits for one if there is none."""
+    """Ledger entries after a number, oldest first. Waits until there is one."""
 
     async def look(last: bool, stopping: bool) -> NewLedgerEvents | None:
         rows = await context.store.list_ledger(after=request.after, limit=LARGEST_PAGE)
         if not rows and not last:
             return None
-        gap, following = None, request.after + 1
-        if rows and rows[0].seq > following:
+        gap, next_seq = None, request.after + 1
+        if rows and rows[0].seq > next_seq:
             lowest, _ = await context.store.ledger_range()
-            if lowest > following:  # else nothing was removed: the number was never assigned
+            if lowest > next_seq:  # else nothing was removed: the number was never assigned
                 oldest = rows[0].seq
                 gap = LedgerGap(oldest=oldest, message=f"events before {oldest} are no longer held")
         return NewLedgerEvents(events=[ledger_event(row) for row in rows], gap=gap, stopping=stopping)

@@ -1,4 +1,4 @@
-"""Finding a job by what a person types: its id or a part of it, `last`, `last:NAME`, `last:failed`.
+"""Finding a job by a reference: its id or a part of it, `last`, `last:NAME`, `last:failed`.
 
 Ids begin with the time, so jobs of the same minute share a prefix; suffixes are random.
 """
@@ -17,14 +17,13 @@ from ductile.struct import Value, about
 
 #: Fewer digits are refused: every job of the year has them in common.
 MIN_ID_DIGITS = 4
-_DIGITS = 32
-_SHOWN = 10
-#: Pages of jobs that are searched for the newest one that counts.
+_ID_DIGITS = 32
+_MAX_LISTED = 10
+#: Pages of jobs that are searched for the newest that the daemon did not submit for itself.
 _MAX_PAGES = 10
 _LAST = "last"
 _FAILED = "failed"
-_ENDED_BADLY = (JobStatus.FAILED, JobStatus.DEAD)
-#: Ends that an operator asked for, which are no failures.
+#: Ends that an operator requested, which are no failures.
 _ENDED_ON_REQUEST = frozenset((JobReason.CANCELLED, JobReason.PURGED))
 
 JobReference: TypeAlias = Annotated[
@@ -64,7 +63,7 @@ class WholeId(Value):
 
 
 def parse_reference(text: str) -> LatestJob | LatestFailure | PartOfId | WholeId:
-    """What a text means that names a job. Text that is nothing else is an id that no job has."""
+    """Parse a reference to a job. Any other text counts as a whole id, which no job may have."""
     word, colon, name = text.strip().partition(":")
     if word.lower() == _LAST and (name or not colon):
         return LatestFailure() if name.lower() == _FAILED else LatestJob(of=name or None)
@@ -76,7 +75,7 @@ def parse_reference(text: str) -> LatestJob | LatestFailure | PartOfId | WholeId
 
 
 async def find_job(context: OperationContext, job_id: str) -> Job:
-    """The job with this id, also if only its log is left. Raises `NotFoundError`."""
+    """The job with this id, also if only its log is left. Raises `NotFoundError` if there is none."""
     job = await context.store.get_job(job_id)
     if job is None:
         raise NotFoundError(f"there is no job {job_id}", hint="See `ductile job list`.")
@@ -84,7 +83,7 @@ async def find_job(context: OperationContext, job_id: str) -> Job:
 
 
 async def resolve_job(context: OperationContext, text: str) -> Job:
-    """The job that the text means. Raises `NotFoundError`, or `ConflictError` if several begin or end so."""
+    """The job that a reference means. Raises `NotFoundError`, or `ConflictError` for a part of many ids."""
     match parse_reference(text):
         case LatestJob(of=name):
             if name is not None:
@@ -103,7 +102,7 @@ async def resolve_job(context: OperationContext, text: str) -> Job:
 
 
 async def resolve_run(context: OperationContext, text: str) -> Job:
-    """As `resolve_job`; the name of a pipeline means its latest run."""
+    """As `resolve_job`, but the name of a pipeline means its latest run."""
     if text in context.snapshot().pipelines:
         latest = await _latest(context, JobFilter(plugin=RUN_PLUGIN, command=text))
         return await _with_payload(context, latest, f"the pipeline {text} has not run yet")
@@ -111,7 +110,7 @@ async def resolve_run(context: OperationContext, text: str) -> Job:
 
 
 async def resolve_filter(context: OperationContext, text: str | None, *, run: bool = False) -> str | None:
-    """The id that a filter by a job means. An id that no job has stays as it is: nothing will match it."""
+    """The job id for a filter. An id that no job has is returned as it is: nothing will match it."""
     if text is None or (isinstance(parse_reference(text), WholeId) and not run):
         return text
     try:
@@ -154,26 +153,26 @@ async def _latest(context: OperationContext, where: JobFilter) -> Job | None:
 
 async def _latest_of(context: OperationContext, name: str) -> Job:
     """The newest job of the plugin, or run of the pipeline, with this name."""
-    matching = [
+    candidates = [
         job
         for where in (JobFilter(plugin=name), JobFilter(plugin=RUN_PLUGIN, command=name))
         if (job := await _latest(context, where)) is not None
     ]
-    if matching:
-        return await find_job(context, max(matching, key=lambda job: (job.created_at, job.id)).id)
+    if candidates:
+        return await find_job(context, max(candidates, key=lambda job: (job.created_at, job.id)).id)
     snapshot = context.snapshot()
     known = {*snapshot.plugins, *snapshot.pipelines}
     if name in known:
         raise NotFoundError(f"{name} has not run yet", hint=f"Run it with `ductile run {name}`.")
-    hint = did_you_mean(name, (f"{candidate}" for candidate in known)) or "See `ductile plugins`."
+    hint = did_you_mean(name, known) or "See `ductile plugins`."
     raise NotFoundError(f"there is no plugin or pipeline {name}", hint=hint)
 
 
 async def _latest_failure(context: OperationContext) -> Job | None:
-    """The job that ended badly last. Of a run that failed with a step, the run: it is what can be retried."""
+    """The job that failed last. Of a step, its run: a step of an ended run cannot be retried alone."""
     ended = [
         job
-        for status in _ENDED_BADLY
+        for status in (JobStatus.FAILED, JobStatus.DEAD)
         for job in (await context.store.list_jobs(JobFilter(status=status), limit=LARGEST_PAGE)).rows
         if job.completed_at is not None and job.reason not in _ENDED_ON_REQUEST
     ]
@@ -183,43 +182,44 @@ async def _latest_failure(context: OperationContext) -> Job | None:
     return latest
 
 
-async def _find_by_part(context: OperationContext, part: PartOfId, typed: str) -> Job:
-    if (exact := await context.store.get_job(typed)) is not None:
+async def _find_by_part(context: OperationContext, part: PartOfId, text: str) -> Job:
+    """The only job whose id begins or ends so. Raises `NotFoundError`, or `ConflictError` for several."""
+    if (exact := await context.store.get_job(text)) is not None:
         return exact
-    matching = sorted(
+    job_ids = sorted(
         {
-            *await context.store.job_ids(part.prefix, limit=_SHOWN + 1),
-            *await context.store.job_ids_ending(part.suffix, limit=_SHOWN + 1),
+            *await context.store.job_ids(part.prefix, limit=_MAX_LISTED + 1),
+            *await context.store.job_ids_ending(part.suffix, limit=_MAX_LISTED + 1),
         }
     )
-    if not matching:
+    if not job_ids:
         raise NotFoundError(
-            f"there is no job {typed}", hint=_hint_for_missing(context, typed, "See `ductile job list`.")
+            f"there is no job {text}", hint=_hint_for_missing(context, text, "See `ductile job list`.")
         )
-    if len(matching) == 1:
-        return await find_job(context, matching[0])
-    many = f"more than {_SHOWN}" if len(matching) > _SHOWN else str(len(matching))
-    jobs = [await context.store.get_job(job_id) for job_id in matching[:_SHOWN]]
+    if len(job_ids) == 1:
+        return await find_job(context, job_ids[0])
+    listed_ids, has_more = job_ids[:_MAX_LISTED], len(job_ids) > _MAX_LISTED
+    jobs = [await context.store.get_job(job_id) for job_id in listed_ids]
     listed = [f"{job.id} ({job.plugin} {job.command}, {job.status})" for job in jobs if job is not None]
     raise ConflictError(
-        f"{many} jobs begin or end with {typed}",
-        hint=f"Which one: {', '.join(listed)}{' ...' if len(matching) > _SHOWN else ''}",
-        details={"job_ids": list(matching[:_SHOWN])},
+        f"{f'more than {_MAX_LISTED}' if has_more else len(job_ids)} jobs begin or end with {text}",
+        hint=f"Which one: {', '.join(listed)}{' ...' if has_more else ''}",
+        details={"job_ids": [*listed_ids]},
     )
 
 
-def _hint_for_missing(context: OperationContext, typed: str, otherwise: str | None) -> str | None:
-    """The hint for a job that does not exist: a name that means the latest job, or more digits."""
+def _hint_for_missing(context: OperationContext, text: str, default: str | None) -> str | None:
+    """The hint for a job that does not exist: for the name of a plugin or pipeline, its latest job."""
     snapshot = context.snapshot()
-    if typed in snapshot.plugins or typed in snapshot.pipelines:
-        hint = f"Its latest job, if it has one, is `{_LAST}:{typed}`."
-        plugin = snapshot.plugins.get(typed)
+    if text in snapshot.plugins or text in snapshot.pipelines:
+        hint = f"Its latest job, if it has one, is `{_LAST}:{text}`."
+        plugin = snapshot.plugins.get(text)
         if plugin is not None and plugin.schedules:
-            hint += f" When it is due: `ductile schedule explain {typed}`."
+            hint += f" When it is due: `ductile schedule explain {text}`."
         return hint
-    if len(typed.replace("-", "")) < MIN_ID_DIGITS:
-        return f"Give at least {MIN_ID_DIGITS} digits of its id, or `{_LAST}`. {otherwise}"
-    return otherwise
+    if len(text.replace("-", "")) < MIN_ID_DIGITS:
+        return f"Give at least {MIN_ID_DIGITS} digits of its id, or `{_LAST}`. {default}"
+    return default
 
 
 def id_prefix(text: str) -> str | None:
@@ -230,16 +230,17 @@ def id_prefix(text: str) -> str | None:
 
 
 def id_suffix(text: str) -> str | None:
-    """The same for a suffix."""
+    """As `id_prefix`, for a suffix."""
     if (digits := _digits_of(text)) is None:
         return None
     return _joined(digits[:-24], digits[-24:-20], digits[-20:-16], digits[-16:-12], digits[-12:])
 
 
 def _digits_of(text: str) -> str | None:
+    """The digits without dashes; None if the text cannot be a part of an id."""
     digits = text.replace("-", "")
-    enough = MIN_ID_DIGITS <= len(digits) < _DIGITS
-    return digits if enough and set(digits) <= set("0123456789abcdef") else None
+    is_part = MIN_ID_DIGITS <= len(digits) < _ID_DIGITS
+    return digits if is_part and set(digits) <= set("0123456789abcdef") else None
 
 
 def _joined(*groups: str) -> str:
@@ -247,5 +248,6 @@ def _joined(*groups: str) -> str:
 
 
 async def latest_execution(context: OperationContext, where: LogFilter) -> LogRow | None:
+    """The newest execution that matches the filter; None if there is none."""
     rows = (await context.store.list_log(where, limit=1)).rows
     return rows[0] if rows else None

@@ -1,4 +1,4 @@
-"""Reading jobs: list, show, tree, logs, wait, and opening the files that they left behind."""
+"""Reading jobs: list, show, tree, logs, wait, and opening their artifacts."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from ductile.store.model.records import DEFAULT_PAGE, JobSort, ShortPayload
 from ductile.struct import Value, about, field, replace
 
 MAX_WAIT = timedelta(hours=24)
-#: Characters of a payload that a list shows.
+#: Characters of a payload in a list.
 _EXCERPT = 200
 #: Longer payloads are not read for a list.
 _LONGEST_PARSED = 64 * 1024
@@ -87,7 +87,7 @@ class JobPage(Response):
 
 
 async def list_jobs(context: OperationContext, request: ListJobs) -> JobPage:
-    """Jobs in the chosen order. Raises `NotFoundError` for a plugin that is unknown and has none."""
+    """A page of jobs. Raises `NotFoundError` for a plugin that is unknown and has none."""
     since, until = request.since or request.created_from, request.until or request.created_before
     where = replace(
         await resolve_filters(context, replace(request, since=since, until=until)),
@@ -100,8 +100,8 @@ async def list_jobs(context: OperationContext, request: ListJobs) -> JobPage:
     excerpts: Mapping[str, str] = {}
     if request.payload:
         ids = [job.id for job in page.rows]
-        read = await context.store.short_payloads(ids, longest=_LONGEST_PARSED)
-        excerpts = {job_id: payload_excerpt(payload) for job_id, payload in read.items()}
+        payloads = await context.store.short_payloads(ids, longest=_LONGEST_PARSED)
+        excerpts = {job_id: payload_excerpt(payload) for job_id, payload in payloads.items()}
     jobs = [job_row(context, job, excerpts.get(job.id, UNSET)) for job in page.rows]
     return JobPage(jobs=jobs, next_cursor=page.next_cursor)
 
@@ -232,21 +232,23 @@ class OpenArtifact(OneJob, kw_only=True):
 
 
 async def open_artifact(context: OperationContext, request: OpenArtifact) -> OpenedArtifact:
-    """Open a file that a job left behind. Raises `NotFoundError`, also outside of the configured roots."""
+    """Open the file of an artifact. Raises `NotFoundError`, also outside of the configured roots."""
     job = await resolve_job(context, request.job_id)
     name = request.name
-    known = [artifact for artifact in job.artifacts if isinstance(artifact, dict)]
-    named = next((artifact for artifact in known if artifact.get("name") == name), None)
-    if named is None:
-        names = ", ".join(str(artifact.get("name")) for artifact in known)
+    artifacts = [artifact for artifact in job.artifacts if isinstance(artifact, dict)]
+    artifact = next((artifact for artifact in artifacts if artifact.get("name") == name), None)
+    if artifact is None:
+        names = ", ".join(str(artifact.get("name")) for artifact in artifacts)
         raise NotFoundError(f"the job has no artifact {name}", hint=f"It has {names}." if names else None)
-    path = named.get("path")
+    path = artifact.get("path")
     if not isinstance(path, str):
         raise NotFoundError(
-            f"the artifact {name} is not a file here", hint="It has a url.", details={"url": named.get("url")}
+            f"the artifact {name} is not a file here",
+            hint="It has a url.",
+            details={"url": artifact.get("url")},
         )
     descriptor = open_artifact_file(path, context.snapshot().artifact_roots)
-    media_type = named.get("media_type")
+    media_type = artifact.get("media_type")
     if not isinstance(media_type, str) or not _MEDIA_TYPE.fullmatch(media_type):  # not valid in a header
         media_type = mimetypes.guess_type(path)[0] or _ANY_TYPE
     size = os.fstat(descriptor).st_size

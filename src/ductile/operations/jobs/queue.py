@@ -1,4 +1,4 @@
-"""The queue as a whole: how deep it is, what runs and waits, ending it."""
+"""The queue: its depth, its jobs, purging it, and figures of the queue and of executions by plugin."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from msgspec import UNSET, UnsetType
 
 from ductile.core.jobs.model import JobReason, JobStatus
 from ductile.core.jobs.settlement import LogStatus
-from ductile.core.jobs.statistics import Percentiles, PluginStatistics
+from ductile.core.jobs.statistics import Percentiles
 from ductile.errors import UsageError
 from ductile.operations.context import OperationContext
 from ductile.operations.jobs.documents import ListedJob, listed_job
@@ -42,6 +42,7 @@ class QueueStatus(QueueDepth, Response):
 
 
 async def queue_status(context: OperationContext, _request: NoFields) -> QueueStatus:
+    """How many jobs wait and run."""
     counts = await context.store.queue_counts()
     orphaned, workers = await context.count_orphaned(), context.snapshot().max_workers
     return from_record(QueueStatus, counts, orphaned=orphaned, workers=workers)
@@ -108,7 +109,7 @@ async def queue_purge(context: OperationContext, request: PurgeQueue) -> PurgedQ
 
 
 _DEFAULT_SPAN = timedelta(hours=24)
-#: At most so many executions are counted, however long the span.
+#: Executions that are counted, however long the span.
 MAX_EXECUTIONS = 50_000
 
 
@@ -131,7 +132,7 @@ class QueueFigures(Response):
 
 
 async def queue_figures(context: OperationContext, _request: NoFields) -> QueueFigures:
-    """How deep the queue is, plugin by plugin, and how long the oldest ready job has waited."""
+    """How many jobs wait and run, plugin by plugin, and how long the oldest ready job has waited."""
     counts = await context.store.queue_counts()
     now = context.now()
     plugins = []
@@ -191,35 +192,35 @@ class PluginStats(Value):
 async def plugin_figures(context: OperationContext, request: PluginStats) -> RunFigures:
     """Executions, failures, retries, times and stderr, plugin by plugin. Raises `NotFoundError`."""
     await refuse_unknown_plugin(context, request.plugin)
-    now = context.now()
-    since = request.since
-    return await figures_since(context, now - _DEFAULT_SPAN if since is None else since, request.plugin)
+    since = context.now() - _DEFAULT_SPAN if request.since is None else request.since
+    return await figures_since(context, since, request.plugin)
 
 
 async def figures_since(context: OperationContext, since: datetime, plugin: str | None = None) -> RunFigures:
+    """Figures of the executions that ended since an instant, of all plugins or one."""
     statistics = await context.store.execution_statistics(since=since, latest=MAX_EXECUTIONS, plugin=plugin)
     return RunFigures(
         since=timestamp(since),
         executions=sum(row.executions for row in statistics.plugins),
         complete=statistics.complete,
-        plugins=[_figures(row) for row in statistics.plugins],
-    )
-
-
-def _figures(own: PluginStatistics) -> PluginFigures:
-    return from_record(
-        PluginFigures,
-        own,
-        by_status=dict(own.by_status),
-        success_ratio=round(own.by_status.get(LogStatus.SUCCEEDED, 0) / own.executions, 4),
-        mean_ms=milliseconds(own.mean or timedelta(0)),
-        longest_ms=milliseconds(own.longest or timedelta(0)),
-        run_ms=time_percentiles(own.run_time),
-        wait_ms=time_percentiles(own.wait),
+        plugins=[
+            from_record(
+                PluginFigures,
+                row,
+                by_status=dict(row.by_status),
+                success_ratio=round(row.by_status.get(LogStatus.SUCCEEDED, 0) / row.executions, 4),
+                mean_ms=milliseconds(row.mean or timedelta(0)),
+                longest_ms=milliseconds(row.longest or timedelta(0)),
+                run_ms=time_percentiles(row.run_time),
+                wait_ms=time_percentiles(row.wait),
+            )
+            for row in statistics.plugins
+        ],
     )
 
 
 def time_percentiles(times: Percentiles | None) -> TimePercentiles | None:
+    """The percentiles in milliseconds."""
     if times is None:
         return None
     return TimePercentiles(

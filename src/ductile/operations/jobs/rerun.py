@@ -1,18 +1,16 @@
 """Running a job again as a new one: the same command with the same input, or with another payload.
 
-A retry puts the failed job itself back on the queue. A rerun leaves the old job as it is, also if it has
-succeeded, and works as long as its log is kept.
+A retry puts the failed job itself back on the queue. A rerun works for succeeded jobs too, as long as their
+log is kept, and leaves the old job as it is.
 """
 
 from __future__ import annotations
 
 from typing import Annotated, Any
 
-from ductile.config.snapshot import Snapshot
 from ductile.core.events.model import NewEvent
 from ductile.core.expressions.operators import json_equal
 from ductile.core.ids import make_id, make_trace_id
-from ductile.core.jobs.failures import RetryPolicy
 from ductile.core.jobs.model import Job, JobStatus, LedgerEntry, LedgerKind, NewJob
 from ductile.core.jobs.plugin_state import SYSTEM_COMMANDS
 from ductile.core.json import JsonObject, nests_too_deep
@@ -72,10 +70,12 @@ class PlannedRerun(PlannedSubmission, kw_only=True):
     rerun_of: Id
 
 
-class _OldInput(Value):
-    """The input of the old job, as far as it is kept."""
+class _RerunInput(Value):
+    """The input of the new job."""
 
+    #: The requested payload, or that of the old job.
     payload: JsonObject | None
+    #: The event that started the old job, if it is still stored.
     event: StoredEvent | None
 
 
@@ -85,8 +85,8 @@ async def rerun_job(context: OperationContext, request: RerunJob) -> RerunSubmit
     Raises `GoneError` if its input is no longer kept, `RefusedError` for the key of another call.
     """
     old = await resolve_job(context, request.job_id)
-    _refuse_unfit(context, old, request.payload)
-    old_input = await _find_input(context, old, payload=request.payload)
+    _refuse_rerun(context, old, request.payload)
+    rerun_input = await _find_input(context, old, payload=request.payload)
     described: dict[str, Any] = {"plugin": old.plugin, "command": old.command, "rerun_of": old.id}
     if old.plugin == RUN_PLUGIN:
         described["pipeline"] = old.command
@@ -96,17 +96,17 @@ async def rerun_job(context: OperationContext, request: RerunJob) -> RerunSubmit
         )
     call = BaseSubmissionRequest(idempotency_key=request.idempotency_key)
     options = await read_submission_options(context, call)
-    submission = _new_submission(context, request, old, old_input, options)
+    submission = _new_submission(context, request, old, rerun_input, options)
     if request.dry_run:
         return PlannedRerun(**described)
-    job = _new_job(submission)
-    _refuse_key_of_another(await find_key_holder(context, options, job), old, old_input)
+    job = submission.jobs[0] if submission.jobs else submission.runs[0].job
+    _refuse_key_of_other_call(await find_key_holder(context, options, job), old, rerun_input)
     expect_follower(context, job.id, follow=request.follow)
     (result,) = await context.enqueue(submission)
     status = JobStatus.QUEUED
     if duplicate := isinstance(result, Deduplicated):
         existing = await context.store.get_job(result.job_id)
-        _refuse_key_of_another(existing, old, old_input)
+        _refuse_key_of_other_call(existing, old, rerun_input)
         status = status if existing is None else existing.status
     return RerunSubmitted(
         **described,
@@ -117,16 +117,16 @@ async def rerun_job(context: OperationContext, request: RerunJob) -> RerunSubmit
     )
 
 
-def _refuse_key_of_another(existing: Job | None, old: Job, old_input: _OldInput) -> None:
-    """Refuse an `Idempotency-Key` whose job is a rerun of another job, or has another payload."""
+def _refuse_key_of_other_call(existing: Job | None, old: Job, rerun_input: _RerunInput) -> None:
+    """Raise `RefusedError` for an `Idempotency-Key` whose job reran another job, or has another payload."""
     if existing is not None and not (
-        existing.rerun_of == old.id and json_equal(existing.payload or {}, old_input.payload or {})
+        existing.rerun_of == old.id and json_equal(existing.payload or {}, rerun_input.payload or {})
     ):
         raise key_used_error(existing)
 
 
-def _refuse_unfit(context: OperationContext, old: Job, payload: JsonObject | None) -> None:
-    """Refuse what cannot be run again here, or not by this caller. Raises the error."""
+def _refuse_rerun(context: OperationContext, old: Job, payload: JsonObject | None) -> None:
+    """Raise the error if the job cannot be run again here, or not by this caller."""
     snapshot = context.snapshot()
     if payload is not None and nests_too_deep(payload):
         raise refused("payload", "payload nests too deep")
@@ -150,19 +150,16 @@ def _refuse_unfit(context: OperationContext, old: Job, payload: JsonObject | Non
         if payload is not None:
             refuse_invalid_payload(plugin, old.command, payload)
     if payload is not None or context.sees_only_own:
-        # Another payload is a new call, which needs the right to make it. Among the own jobs are those that
-        # other plugins have led to.
-        context.require_scope(*_required_scopes(snapshot, old))
+        # Another payload is a new call, which needs the right to make it. Own jobs include jobs of other
+        # plugins that followed from them.
+        scopes = needed_for(snapshot, old.plugin, old.command)
+        if old.plugin == RUN_PLUGIN:
+            scopes = needed_for_pipeline(snapshot, old.command)
+        context.require_scope(*scopes)
 
 
-def _required_scopes(snapshot: Snapshot, old: Job) -> tuple[str, ...]:
-    if old.plugin == RUN_PLUGIN:
-        return needed_for_pipeline(snapshot, old.command)
-    return needed_for(snapshot, old.plugin, old.command)
-
-
-async def _find_input(context: OperationContext, old: Job, payload: JsonObject | None) -> _OldInput:
-    """The payload and event of the old job. Raises `GoneError` for what is no longer kept."""
+async def _find_input(context: OperationContext, old: Job, payload: JsonObject | None) -> _RerunInput:
+    """The payload and event for the new job. Raises `GoneError` if a part of it is no longer kept."""
     event = None if old.source_event_id is None else await context.store.get_event(old.source_event_id)
     gone = []
     if payload is None and old.payload is None and old.source_event_id is not None and event is None:
@@ -178,38 +175,42 @@ async def _find_input(context: OperationContext, old: Job, payload: JsonObject |
             hint="Give it a payload." if gone == ["payload"] else "Submit a new job with `ductile run`.",
             details={"gone": [*gone]},
         )
-    return _OldInput(payload=old.payload if payload is None else payload, event=event)
-
-
-def _new_job(submission: Submission) -> NewJob:
-    return submission.jobs[0] if submission.jobs else submission.runs[0].job
+    return _RerunInput(payload=old.payload if payload is None else payload, event=event)
 
 
 def _new_submission(
-    context: OperationContext, request: RerunJob, old: Job, old_input: _OldInput, options: SubmissionOptions
+    context: OperationContext,
+    request: RerunJob,
+    old: Job,
+    rerun_input: _RerunInput,
+    options: SubmissionOptions,
 ) -> Submission:
+    """The submission of the new job or run, and the ledger entry about it."""
     snapshot, is_run = context.snapshot(), old.plugin == RUN_PLUGIN
-    event: NewEvent | None = None
-    if is_run:
-        event = _event_of_run(context, request, old, old_input)
+    event = _event_of_run(context, request, old, rerun_input) if is_run else None
+    source_event = event or rerun_input.event
+    max_attempts = 1
+    if not is_run:
+        configured = 1 if old.plugin == EXEC_PLUGIN else snapshot.plugins[old.plugin].retry.max_attempts
+        max_attempts = request.max_attempts or configured
     job = NewJob(
         id=make_id(context.now(), context.rng),
         plugin=old.plugin,
         command=old.command,
         submitted_by=context.source.submitted_by,
         submitted_detail=context.source.detail,
-        max_attempts=_max_attempts(snapshot, request, old),
+        max_attempts=max_attempts,
         dedupe_key=options.dedupe_key,
         dedupe_ttl=options.dedupe_ttl,
         # A copy: retention may remove the event before the new job has run.
-        payload=None if is_run else old_input.payload,
-        source_event_id=_event_id(old, old_input) if event is None else event.id,
+        payload=None if is_run else rerun_input.payload,
+        source_event_id=None if source_event is None else source_event.id,
         event_context_id=old.event_context_id,
         hops=old.hops,
         trace_id=old.trace_id or make_trace_id(context.rng),
         rerun_of=old.id,
         node=old.node,
-        configured_callback=snapshot.policy.state_webhook(old.plugin, old.command, old_input.payload),
+        configured_callback=snapshot.policy.state_webhook(old.plugin, old.command, rerun_input.payload),
     )
     ledger = LedgerEntry(
         kind=LedgerKind.JOB_RERUN, job_id=old.id, run_id=old.run_id, data={"rerun_job_id": job.id}
@@ -217,7 +218,7 @@ def _new_submission(
     if event is None:
         return Submission(jobs=(job,), ledger=(ledger,), dedupe_window=snapshot.service.dedupe_ttl)
     run = NewRun(job=job, graph=known_pipeline(snapshot, old.command).graph, event=event)
-    is_new = old_input.event is None or event.id != old_input.event.id
+    is_new = rerun_input.event is None or event.id != rerun_input.event.id
     return Submission(
         runs=(run,),
         event=event if is_new else None,
@@ -227,26 +228,17 @@ def _new_submission(
     )
 
 
-def _event_id(old: Job, old_input: _OldInput) -> str | None:
-    return None if old_input.event is None else old.source_event_id
-
-
-def _event_of_run(context: OperationContext, request: RerunJob, old: Job, old_input: _OldInput) -> NewEvent:
+def _event_of_run(
+    context: OperationContext, request: RerunJob, old: Job, rerun_input: _RerunInput
+) -> NewEvent:
     """The event that the new run begins with: that of the old one, or a new one with another payload."""
-    stored = old_input.event
-    keeps = stored is not None and request.payload is None
+    stored = rerun_input.event
+    is_same = stored is not None and request.payload is None
     pipeline = known_pipeline(context.snapshot(), old.command)
     return NewEvent(
-        id=stored.id if stored is not None and keeps else make_id(context.now(), context.rng),
+        id=stored.id if stored is not None and is_same else make_id(context.now(), context.rng),
         type=(pipeline.on or f"{context.source.submitted_by}.trigger") if stored is None else stored.type,
         source=context.source.submitted_by if stored is None else stored.source,
-        payload=old_input.payload or {},
+        payload=rerun_input.payload or {},
         headers=None if stored is None else stored.headers,
     )
-
-
-def _max_attempts(snapshot: Snapshot, request: RerunJob, old: Job) -> int:
-    if old.plugin == RUN_PLUGIN:
-        return 1
-    retry = RetryPolicy(max_attempts=1) if old.plugin == EXEC_PLUGIN else snapshot.plugins[old.plugin].retry
-    return request.max_attempts or retry.max_attempts

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from ductile.core.jobs.time_series import SeriesPoint, split_period, summarise_span
+from ductile.core.jobs.time_series import split_period, summarise_span
 from ductile.core.runs.graph import RUN_PLUGIN
 from ductile.errors import UsageError
 from ductile.operations.context import OperationContext
@@ -18,9 +18,9 @@ from ductile.struct import Value, about
 
 _DEFAULT_SPAN = timedelta(hours=24)
 _MOST_SPANS = 200
-#: Executions of one span that are counted, and of which the times are read. Together with the number of spans
-#: they bound the work, however many executions there are.
+#: Executions of one span that are counted. With the number of spans, this and `TIMED` bound the work.
 COUNTED = 2_000
+#: Executions of one span of which the times are read.
 TIMED = 200
 
 
@@ -65,23 +65,22 @@ async def execution_series(context: OperationContext, request: ShowSeries) -> Ex
     spans = await context.store.sample_executions(edges, counted=COUNTED, timed=TIMED)
     plugins = {count.plugin for span in spans for count in span.counted}
     # A run is counted by the executions of its steps.
-    wanted = plugins - {RUN_PLUGIN} if request.plugin is None else {request.plugin}
-    points = [summarise_span(span, wanted) for span in spans]
+    counted_plugins = plugins - {RUN_PLUGIN} if request.plugin is None else {request.plugin}
+    points = [summarise_span(span, counted_plugins) for span in spans]
     return ExecutionSeries(
         since=timestamp(edges[0]),
         until=timestamp(until),
         bucket_ms=milliseconds(edges[1] - edges[0]),
         executions=sum(point.executions for point in points),
         failures=sum(point.failures for point in points),
-        buckets=[_bucket(point) for point in points],
-    )
-
-
-def _bucket(point: SeriesPoint) -> SeriesBucket:
-    return from_record(
-        SeriesBucket,
-        point,
-        failures_by_plugin=dict(point.failures_by_plugin),
-        run_ms=time_percentiles(point.run_time),
-        wait_ms=time_percentiles(point.wait),
+        buckets=[
+            from_record(
+                SeriesBucket,
+                point,
+                failures_by_plugin=dict(point.failures_by_plugin),
+                run_ms=time_percentiles(point.run_time),
+                wait_ms=time_percentiles(point.wait),
+            )
+            for point in points
+        ],
     )

@@ -19,9 +19,7 @@ from ductile.config.schema.pipeline_cases import (
     CaseStart,
     CaseStep,
     ExpectedOccurrence,
-    ExpectedStep,
     FailureReason,
-    PipelineCase,
 )
 from ductile.core.expressions.paths import MISSING
 from ductile.core.jobs.model import JobReason
@@ -42,7 +40,7 @@ from ductile.protocol.yaml_tree import (
     problem_at,
     to_plain,
 )
-from ductile.struct import Value, replace
+from ductile.struct import Value, asdict, replace
 
 #: The endings of files in a directory of cases.
 SUFFIXES = (".yaml", ".yml", ".json")
@@ -71,20 +69,20 @@ class LoadedCase(Value):
 # ------------------------------------------------------------------------------------------------- files
 
 
-def find_case_files(given: Sequence[Path]) -> tuple[Path, ...]:
+def find_case_files(paths: Sequence[Path]) -> tuple[Path, ...]:
     """Return the files, and those in the directories. Raises `NotFoundError` for a directory without one."""
-    found: list[Path] = []
-    for path in given:
+    files: list[Path] = []
+    for path in paths:
         if not path.is_dir():
-            found.append(path)
+            files.append(path)
             continue
-        inside = sorted(each for each in path.iterdir() if each.suffix in SUFFIXES and each.is_file())
+        inside = sorted(file for file in path.iterdir() if file.suffix in SUFFIXES and file.is_file())
         if not inside:
             raise NotFoundError(
                 f"there is no case in {path}", hint=f"Cases are files that end in {' or '.join(SUFFIXES)}."
             )
-        found += inside
-    return tuple(found)
+        files += inside
+    return tuple(files)
 
 
 def read_case_file(path: Path) -> tuple[LoadedCase, ...]:
@@ -117,30 +115,28 @@ def read_case_text(data: bytes | str, file: str) -> tuple[LoadedCase, ...]:
         where = None if root is None else root.location
         problem = problem_at(where, (), "this is not a file of cases", expected=expected)
         raise _unusable(f"the cases in {file}", [problem])
-    found, problems = _read_root(root)
+    cases, problems = _read_root(root)
     if problems:
         raise _unusable(f"the cases in {file}", problems)
-    return found
+    return cases
 
 
-def read_case_values(pipeline: str, cases: Sequence[JsonValue]) -> tuple[LoadedCase, ...]:
+def read_case_values(pipeline: str, values: Sequence[JsonValue]) -> tuple[LoadedCase, ...]:
     """Return the cases of a request. Raises `ConfigError`, whose problems name keys: `cases[0].start`."""
     location = SourceLocation(file="cases", line=0, column=0)
-    root = _node_of({"pipeline": pipeline, "cases": [*cases]}, location)
+    root = _node_of({"pipeline": pipeline, "cases": [*values]}, location)
     assert isinstance(root, MapNode)  # noqa: S101 - made of an object
-    found, problems = _read_root(root)
+    cases, problems = _read_root(root)
     if problems:
         raise _unusable(
-            "the cases", [dataclasses.replace(each, file=None, line=None, column=None) for each in problems]
+            "the cases",
+            [dataclasses.replace(problem, file=None, line=None, column=None) for problem in problems],
         )
-    return tuple(_without_location(case) for case in found)
-
-
-def _without_location(case: LoadedCase) -> LoadedCase:
-    return replace(case, location=None)
+    return tuple(replace(case, location=None) for case in cases)
 
 
 def _node_of(value: JsonValue, location: SourceLocation) -> Node:
+    """The nodes of a YAML document with this value, all at one location."""
     match value:
         case dict():
             entries = tuple(
@@ -156,12 +152,13 @@ def _node_of(value: JsonValue, location: SourceLocation) -> Node:
             return ScalarNode(text=json.dumps(value), plain=True, location=location)
 
 
-def _unusable(cases: str, problems: Sequence[Problem]) -> ConfigError:
+def _unusable(subject: str, problems: Sequence[Problem]) -> ConfigError:
     more = f"; {len(problems)} problems" if len(problems) > 1 else ""
-    return ConfigError(f"{cases} cannot be used{more}", problems=tuple(problems))
+    return ConfigError(f"{subject} cannot be used{more}", problems=tuple(problems))
 
 
 def _read_root(root: MapNode) -> tuple[tuple[LoadedCase, ...], list[Problem]]:
+    """Return the cases of a document, and every problem in it."""
     section, decoding = decode_section(root, CaseFile)
     problems = [*decoding]
     if section is None or problems:
@@ -178,7 +175,7 @@ def _read_root(root: MapNode) -> tuple[tuple[LoadedCase, ...], list[Problem]]:
                 start=case.start,
                 steps=case.steps,
                 expect=_expectation(case.expect),
-                ignore=tuple(found for each in case.ignore if (found := parse_pattern(each)) is not None),
+                ignore=tuple(pattern for text in case.ignore if (pattern := parse_pattern(text)) is not None),
                 location=f"{where.file}:{where.line}",
             )
         )
@@ -191,25 +188,22 @@ _Fault = tuple[KeyPath, str, str | None]
 
 
 def _faults(section: CaseFile) -> Iterator[_Fault]:
-    names: dict[str, int] = {}
+    """The path, message and expectation of everything in the cases that the types of the keys allow."""
+    names: set[str] = set()
     if not section.cases:
         yield ("cases",), "there is no case", "at least one"
     for number, case in enumerate(section.cases):
         path: KeyPath = ("cases", number)
         if case.name in names:
             yield (*path, "name"), f'the name "{case.name}" occurs twice', "another name"
-        names[case.name] = number
-        yield from _case_faults(case, path)
-
-
-def _case_faults(case: PipelineCase, path: KeyPath) -> Iterator[_Fault]:
-    for number, text in enumerate(case.ignore):
-        pattern = parse_pattern(text)
-        if pattern is None or pattern[0] not in _COMPARED:
-            expected = "a path under payload, context or result, such as payload.at"
-            yield (*path, "ignore", number), f'"{text}" cannot be ignored', expected
-    for name, step in case.steps.items():
-        yield from _step_faults(step, (*path, "steps", name))
+        names.add(case.name)
+        for position, text in enumerate(case.ignore):
+            pattern = parse_pattern(text)
+            if pattern is None or pattern[0] not in _COMPARED:
+                expected = "a path under payload, context or result, such as payload.at"
+                yield (*path, "ignore", position), f'"{text}" cannot be ignored', expected
+        for name, step in case.steps.items():
+            yield from _step_faults(step, (*path, "steps", name))
 
 
 def _step_faults(step: CaseStep, path: KeyPath) -> Iterator[_Fault]:
@@ -217,8 +211,8 @@ def _step_faults(step: CaseStep, path: KeyPath) -> Iterator[_Fault]:
         if has_response(step) or step.attempts:
             message = "it has occurrences, and a response beside them"
             yield path, message, "the responses inside `occurrences`"
-        for number, each in enumerate(step.occurrences):
-            yield from _attempt_faults(each, (*path, "occurrences", number))
+        for number, occurrence in enumerate(step.occurrences):
+            yield from _attempt_faults(occurrence, (*path, "occurrences", number))
     else:
         yield from _attempt_faults(step, path)
 
@@ -229,8 +223,8 @@ def _attempt_faults(step: CaseStep | CaseOccurrence, path: KeyPath) -> Iterator[
         return
     if has_response(step):
         yield path, "it has attempts, and a response beside them", "the responses inside `attempts`"
-    for number, each in enumerate(step.attempts):
-        yield from _response_faults(each, (*path, "attempts", number))
+    for number, attempt in enumerate(step.attempts):
+        yield from _response_faults(attempt, (*path, "attempts", number))
 
 
 def has_response(response: CaseResponse) -> bool:
@@ -246,11 +240,11 @@ def _response_faults(response: CaseResponse, path: KeyPath) -> Iterator[_Fault]:
         "exit": response.exit is not None,
         "timed_out": response.timed_out,
     }
-    written = [name for name, is_written in ends.items() if is_written]
+    present = [name for name, is_present in ends.items() if is_present]
     if response.result is not UNSET and (response.exit is not None or response.timed_out):
-        written.append("result")
-    if len(written) > 1:
-        message = f"{' and '.join(written)} exclude each other"
+        present.append("result")
+    if len(present) > 1:
+        message = f"{' and '.join(present)} exclude each other"
         yield path, message, "one end of the execution"
     for name, needed in (("reason", "error"), ("stderr", "exit")):
         if getattr(response, name) is not None and getattr(response, needed) is None:
@@ -264,40 +258,31 @@ def _response_faults(response: CaseResponse, path: KeyPath) -> Iterator[_Fault]:
 # ------------------------------------------------------------------------------------------ expectations
 
 
-def _expectation(written: CaseExpectation) -> RunExpectation:
+def _expectation(expect: CaseExpectation) -> RunExpectation:
+    steps: dict[str, StepExpectation] = {}
+    for path, step in expect.steps.items():
+        occurrences = None
+        if step.occurrences is not None:
+            occurrences = tuple(_job_expectation(occurrence) for occurrence in step.occurrences)
+        every_run = asdict(_job_expectation(step))
+        steps[path] = StepExpectation(**every_run, times=step.times, occurrences=occurrences)
     return RunExpectation(
-        status=written.status,
-        result=MISSING if written.result is UNSET else written.result,
-        error=written.error,
-        steps={path: _step_expectation(step) for path, step in written.steps.items()},
-        order=written.order,
-        starts=written.starts,
+        status=expect.status,
+        result=MISSING if expect.result is UNSET else expect.result,
+        error=expect.error,
+        steps=steps,
+        order=expect.order,
+        starts=expect.starts,
     )
 
 
-def _step_expectation(step: ExpectedStep) -> StepExpectation:
-    every = _job_expectation(step)
-    occurrences = None
-    if step.occurrences is not None:
-        occurrences = tuple(_job_expectation(each) for each in step.occurrences)
-    return StepExpectation(
-        outcome=every.outcome,
-        payload=every.payload,
-        context=every.context,
-        attempts=every.attempts,
-        error=every.error,
-        times=step.times,
-        occurrences=occurrences,
-    )
-
-
-def _job_expectation(written: ExpectedOccurrence) -> JobExpectation:
+def _job_expectation(expected: ExpectedOccurrence) -> JobExpectation:
     return JobExpectation(
-        outcome=written.outcome,
-        payload=None if written.payload is None else dict(written.payload),
-        context=None if written.context is None else dict(written.context),
-        attempts=written.attempts,
-        error=written.error,
+        outcome=expected.outcome,
+        payload=None if expected.payload is None else dict(expected.payload),
+        context=None if expected.context is None else dict(expected.context),
+        attempts=expected.attempts,
+        error=expected.error,
     )
 
 
@@ -308,23 +293,21 @@ def expectation_to_json(expected: RunExpectation) -> JsonObject:
         document["status"] = expected.status.value
     if expected.result is not MISSING:
         document["result"] = expected.result
-    document["steps"] = {path: _step_to_json(step) for path, step in expected.steps.items()}
+    steps: JsonObject = {}
+    for path, step in expected.steps.items():
+        steps[path] = entry = _job_to_json(step)
+        if step.occurrences is not None:
+            entry["occurrences"] = [_job_to_json(occurrence) for occurrence in step.occurrences]
+    document["steps"] = steps
     return document
 
 
-def _step_to_json(step: StepExpectation) -> JsonObject:
-    written = _job_to_json(step)
-    if step.occurrences is not None:
-        written["occurrences"] = [_job_to_json(each) for each in step.occurrences]
-    return written
-
-
 def _job_to_json(job: JobExpectation) -> JsonObject:
-    written: JsonObject = {}
+    document: JsonObject = {}
     if job.outcome is not None:
-        written["outcome"] = job.outcome.value
+        document["outcome"] = job.outcome.value
     if job.payload is not None:
-        written["payload"] = job.payload
+        document["payload"] = job.payload
     if job.context is not None:
-        written["context"] = job.context
-    return written
+        document["context"] = job.context
+    return document

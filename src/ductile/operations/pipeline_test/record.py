@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 from msgspec import Meta
@@ -78,8 +78,8 @@ async def record_runs(context: OperationContext, request: RecordRuns) -> Recorde
     return RecordedCases(
         pipeline=request.pipeline,
         description=f"Recorded from past runs. {_VERBATIM}",
-        cases=[each.case for each in recorded],
-        runs=[each.job_id for each in recorded],
+        cases=[run.case for run in recorded],
+        runs=[run.job_id for run in recorded],
         left_out=left_out,
     )
 
@@ -91,10 +91,21 @@ async def find_recordings(
     if (run is None) == (last is None):
         raise refused("run", "name one run, or how many of the latest ones", "run or last")
     if run is not None:
-        return [await record_run(context, await _named_run(context, pipeline, run))], []
+        job = await resolve_run(context, f"last:{pipeline}" if run == "last" else run)
+        if job.plugin != RUN_PLUGIN:
+            hint = f"Its run is {job.run_id}." if job.run_id else None
+            raise RefusedError(f"{job.id} is not a pipeline run", hint=hint)
+        if job.command != pipeline:
+            raise RefusedError(
+                f"{job.id} is a run of {job.command}, not of {pipeline}",
+                hint=f"ductile pipeline test {job.command} --run {job.id}",
+            )
+        return [await record_run(context, job)], []
+    jobs = JobFilter(plugin=RUN_PLUGIN, command=pipeline)
+    latest = (await context.store.list_jobs(jobs, limit=LARGEST_PAGE, cursor=None)).rows
     recorded: list[RecordedRun] = []
     left_out: list[RunLeftOut] = []
-    async for job in _latest_runs(context, pipeline, last or 0):
+    for job in [job for job in latest if job.status in TERMINAL][:last]:
         try:
             recorded.append(await record_run(context, job))
         except (ConflictError, GoneError, RefusedError) as error:
@@ -104,28 +115,6 @@ async def find_recordings(
             f"there is no run of {pipeline} in the store", hint="Start one with `ductile pipeline run`."
         )
     return recorded, left_out
-
-
-async def _named_run(context: OperationContext, pipeline: str, text: str) -> Job:
-    job = await resolve_run(context, f"last:{pipeline}" if text == "last" else text)
-    if job.plugin != RUN_PLUGIN:
-        hint = f"Its run is {job.run_id}." if job.run_id else None
-        raise RefusedError(f"{job.id} is not a pipeline run", hint=hint)
-    if job.command != pipeline:
-        raise RefusedError(
-            f"{job.id} is a run of {job.command}, not of {pipeline}",
-            hint=f"ductile pipeline test {job.command} --run {job.id}",
-        )
-    return job
-
-
-async def _latest_runs(context: OperationContext, pipeline: str, limit: int) -> AsyncIterator[Job]:
-    found = await context.store.list_jobs(
-        JobFilter(plugin=RUN_PLUGIN, command=pipeline), limit=LARGEST_PAGE, cursor=None
-    )
-    ended = [job for job in found.rows if job.status in TERMINAL]
-    for job in ended[:limit]:
-        yield job
 
 
 async def record_run(context: OperationContext, run: Job) -> RecordedRun:
@@ -147,21 +136,29 @@ async def record_run(context: OperationContext, run: Job) -> RecordedRun:
     baggage = await reader.baggage(run.event_context_id)
     records = [await reader.step(step) for step in record.steps]
     responses = {
-        job.job.id: response
-        for job in records
-        if (response := _response_of(job.job, record.executions.get(job.job.id))) is not None
+        step.id: response
+        for step in record.steps
+        if (response := _response_of(step, record.executions.get(step.id))) is not None
     }
-    start = _start(record.graph, record.job, event, baggage)
+    notes = [row.data for row in record.ledger_entries if row.kind is LedgerKind.CONDITION_FALSE]
+    output = record.executions.get(record.job.id)
+    observed = ObservedRun(
+        status=status_of_run(record.job),
+        error=record.job.last_error,
+        result=None if output is None else result_in(output.result, output.output),
+        steps=observe_steps(record.graph, records, notes),
+    )
     case: JsonObject = {
         "name": f"run {run.id} of {timestamp(run.created_at)}",
-        "start": start,
+        "start": _start(record.graph, record.job, event, baggage),
         "steps": _responses_by_step(records, responses),
-        "expect": expectation_to_json(expectation_of(_observed(record, record.graph, records))),
+        "expect": expectation_to_json(expectation_of(observed)),
     }
     return RecordedRun(job_id=run.id, case=case)
 
 
 def _refuse_unfit(run: Job) -> None:
+    """Raise for a run that has not ended, that ended without its steps, or that began in the middle."""
     if run.status not in TERMINAL:
         raise ConflictError(
             f"{run.id} has not ended: it is {run.status}", hint=f"Wait for it: `ductile job wait {run.id}`."
@@ -221,9 +218,9 @@ class _Reader:
 
     async def event(self, event_id: str | None) -> StoredEvent:
         if event_id is not None and event_id not in self._events:
-            found = await self._store.get_event(event_id)
-            if found is not None:
-                self._events[event_id] = found
+            event = await self._store.get_event(event_id)
+            if event is not None:
+                self._events[event_id] = event
         if event_id is None or event_id not in self._events:
             raise _gone(self._run, "its events")
         return self._events[event_id]
@@ -232,10 +229,10 @@ class _Reader:
         if context_id is None:
             return {}
         if context_id not in self._contexts:
-            found = await self._store.get_event_context(context_id)
-            if found is None:
+            stored = await self._store.get_event_context(context_id)
+            if stored is None:
                 raise _gone(self._run, "its contexts")
-            self._contexts[context_id] = found
+            self._contexts[context_id] = stored
         return self._contexts[context_id].baggage
 
     async def step(self, listed: Job) -> JobRecord:
@@ -257,6 +254,7 @@ class _Reader:
 
 
 def _start(graph: Graph, run: Job, event: StoredEvent, baggage: JsonObject) -> JsonObject:
+    """What a run began with. Its id and trace id are recorded only if the pipeline uses them."""
     start: JsonObject = {"payload": event.payload, "type": event.type, "source": event.source}
     if event.headers is not None:
         start["headers"] = dict(event.headers)
@@ -273,17 +271,6 @@ def _start(graph: Graph, run: Job, event: StoredEvent, baggage: JsonObject) -> J
     if run.trace_id is not None and traced:
         start["trace_id"] = run.trace_id
     return start
-
-
-def _observed(record: RunRecord, graph: Graph, records: list[JobRecord]) -> ObservedRun:
-    notes = [row.data for row in record.ledger_entries if row.kind is LedgerKind.CONDITION_FALSE]
-    output = record.executions.get(record.job.id)
-    return ObservedRun(
-        status=status_of_run(record.job),
-        error=record.job.last_error,
-        result=None if output is None else result_in(output.result, output.output),
-        steps=observe_steps(graph, records, notes),
-    )
 
 
 def _response_of(job: Job, last: LogRow | None) -> JsonObject | None:
@@ -319,13 +306,13 @@ def _response_of(job: Job, last: LogRow | None) -> JsonObject | None:
 
 
 def _events(decoded: DecodedResponse) -> JsonObject:
-    listed: list[JsonValue] = []
+    events: list[JsonValue] = []
     for event in decoded.response.events:
-        written: JsonObject = {"type": event.type, "payload": event.payload}
+        entry: JsonObject = {"type": event.type, "payload": event.payload}
         if event.dedupe_key is not None:
-            written["dedupe_key"] = event.dedupe_key
-        listed.append(written)
-    return {"events": listed} if listed else {}
+            entry["dedupe_key"] = event.dedupe_key
+        events.append(entry)
+    return {"events": events} if events else {}
 
 
 def _responses_by_step(records: list[JobRecord], responses: Mapping[str, JsonObject]) -> JsonObject:
@@ -335,12 +322,12 @@ def _responses_by_step(records: list[JobRecord], responses: Mapping[str, JsonObj
         if record.job.id in responses:
             pair = (record.payload, responses[record.job.id])
             by_step.setdefault(record.job.step_path or "", []).append(pair)
-    written: JsonObject = {}
-    for path, given in by_step.items():
-        first = given[0][1]
-        if all(not compare_values(first, response) for _payload, response in given):
-            written[path] = first
+    steps: JsonObject = {}
+    for path, pairs in by_step.items():
+        first = pairs[0][1]
+        if all(not compare_values(first, response) for _payload, response in pairs):
+            steps[path] = first
         else:
-            occurrences: list[JsonValue] = [{"for": payload, **response} for payload, response in given]
-            written[path] = {"occurrences": occurrences}
-    return written
+            occurrences: list[JsonValue] = [{"for": payload, **response} for payload, response in pairs]
+            steps[path] = {"occurrences": occurrences}
+    return steps

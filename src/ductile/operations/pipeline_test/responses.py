@@ -42,10 +42,11 @@ class ResponseBook:
         self.differences: list[RunDifference] = []
 
     def respond(self, execution: SimulatedExecution) -> Outcome:
+        """Return the outcome of an execution by the response of the case, or by a synthetic one."""
         job = execution.job
-        found = find_runnable(self._snapshot, job.plugin, job.command)
-        if not isinstance(found, RunnablePlugin):
-            return found
+        runnable = find_runnable(self._snapshot, job.plugin, job.command)
+        if not isinstance(runnable, RunnablePlugin):
+            return runnable
         if job.id not in self._chosen:
             self._chosen[job.id] = self._choose(execution)
         chosen, number = self._chosen[job.id], self._executions.get(job.id, 0)
@@ -55,12 +56,12 @@ class ResponseBook:
             response = chosen.attempts[min(number, len(chosen.attempts) - 1)]
         if not has_response(response):
             self.synthetic[job.step_path or ""] = None
-        command = found.installed.manifest.commands[job.command]
+        command = runnable.installed.manifest.commands[job.command]
         step = self._graph.step(job.step_path)
-        timeout = found.plugin.timeout_for(job.command)
+        timeout = runnable.plugin.timeout_for(job.command)
         if step is not None and step.timeout is not None:
             timeout = timedelta(seconds=step.timeout)
-        return outcome_of(response, job, command, found.installed.script, timeout)
+        return outcome_of(response, job, command, runnable.installed.script, timeout)
 
     def _choose(self, execution: SimulatedExecution) -> CaseStep | CaseOccurrence:
         """Return the entry for this run of the step: the first unused one that is for its input.
@@ -85,21 +86,20 @@ class ResponseBook:
             )
             return _SUCCESS
         payload = execution.payload
-        fits = [each for each in unused if each.given is not None and _is_for(each, payload)]
-        # An entry for exactly this payload comes before one for a part of it.
-        fits.sort(key=lambda each: len(each.given or {}) != len(payload))
-        chosen = next(iter((*fits, *(each for each in unused if each.given is None))), None)
-        if chosen is None:
+        fitting: list[CaseOccurrence] = []
+        for occurrence in unused:
+            part = {key: payload[key] for key in occurrence.given or {} if key in payload}
+            if occurrence.given is not None and not compare_values(dict(occurrence.given), part):
+                fitting.append(occurrence)
+        # An entry for exactly this payload comes before one for a part of it, and that before one for any.
+        fitting.sort(key=lambda occurrence: len(occurrence.given or {}) != len(payload))
+        fitting += [occurrence for occurrence in unused if occurrence.given is None]
+        if not fitting:
             self.other_input[path] = None
-            chosen = unused[0]
+        chosen = (fitting or unused)[0]
         # By identity: equal entries are for one run each.
-        self._unused[path] = [each for each in unused if each is not chosen]
+        self._unused[path] = [occurrence for occurrence in unused if occurrence is not chosen]
         return chosen
-
-
-def _is_for(occurrence: CaseOccurrence, payload: JsonObject) -> bool:
-    given = dict(occurrence.given or {})
-    return not compare_values(given, {key: payload[key] for key in given if key in payload})
 
 
 def outcome_of(
@@ -145,11 +145,11 @@ def _printed_by(response: CaseResponse, job: Job, command: Command) -> JsonObjec
         f"synthetic result of {job.step_path}" if response.result is UNSET else response.result
     )
     events: list[JsonValue] = []
-    for each in response.events:
-        event: JsonObject = {"type": each.type, "payload": dict(each.payload)}
-        if each.dedupe_key is not None:
-            event["dedupe_key"] = each.dedupe_key
-        events.append(event)
+    for event in response.events:
+        entry: JsonObject = {"type": event.type, "payload": dict(event.payload)}
+        if event.dedupe_key is not None:
+            entry["dedupe_key"] = event.dedupe_key
+        events.append(entry)
     declared = command.emits[0] if len(command.emits) == 1 else None
     if not has_response(response) and declared is not None and "*" not in declared.type:
         # The manifest says what it emits, so that later steps find the values in their payload.
@@ -162,9 +162,9 @@ def _synthetic_payload(names: Sequence[str]) -> JsonObject:
     payload: JsonObject = {}
     for name in names:
         *outer, last = name.removeprefix("payload.").split(".")
-        inside: JsonValue = payload
+        parent: JsonValue = payload
         for key in outer:
-            inside = inside.setdefault(key, {}) if isinstance(inside, dict) else None
-        if isinstance(inside, dict):
-            inside.setdefault(last, f"synthetic {last}")
+            parent = parent.setdefault(key, {}) if isinstance(parent, dict) else None
+        if isinstance(parent, dict):
+            parent.setdefault(last, f"synthetic {last}")
     return payload

@@ -12,7 +12,7 @@ from ductile.config.secrets import redact
 from ductile.config.snapshot import Snapshot
 from ductile.core.auth_scopes import AccessLevel, AccessResource, auth_scope
 from ductile.core.json import JsonObject, JsonValue, nests_too_deep
-from ductile.core.runs.expectations import ObservedJob, ObservedStep, RunDifference, RunStatus, StepEnd
+from ductile.core.runs.expectations import ObservedStep, RunStatus, StepEnd
 from ductile.core.runs.graph import Graph
 from ductile.core.runs.simulation import MAX_EXECUTIONS
 from ductile.errors import NotFoundError
@@ -23,13 +23,14 @@ from ductile.operations.pipeline_test.record import RunLeftOut, find_recordings
 from ductile.operations.pipeline_test.simulate import CaseResult, run_cases
 from ductile.operations.plugins.replay_verdict import quote_masked
 from ductile.operations.request import refused
-from ductile.operations.response import Id, Response
+from ductile.operations.response import Id, Response, from_record
 from ductile.operations.runs.start import known_pipeline
 from ductile.store.model.records import LARGEST_PAGE
 from ductile.struct import Value, about, replace
 
-#: Of one request.
+#: Cases of one request.
 MAX_CASES = 200
+#: Differences of one case that are reported.
 _MAX_DIFFERENCES = 100
 
 
@@ -130,22 +131,24 @@ async def run_pipeline_test(context: OperationContext, request: PipelineTest) ->
     Without cases and runs it is a dry run of the payload. Raises `ConfigError` for cases, or a configuration
     on disk, that cannot be used, and `NotFoundError` for an unknown pipeline.
     """
-    given = [name for name in ("cases", "payload", "run", "last") if getattr(request, name) not in (None, ())]
-    if len(given) > 1:
-        raise refused(given[1], f"{' and '.join(given)} exclude each other", "Send one of them.")
-    snapshot = await _candidate(context, request.plan)
+    inputs = [
+        name for name in ("cases", "payload", "run", "last") if getattr(request, name) not in (None, ())
+    ]
+    if len(inputs) > 1:
+        raise refused(inputs[1], f"{' and '.join(inputs)} exclude each other", "Send one of them.")
+    snapshot = await _tested_snapshot(context, request.plan)
     known_pipeline(snapshot, request.pipeline)
     left_out: list[RunLeftOut] = []
     if request.run is not None or request.last is not None:
         context.require_scope(auth_scope(AccessResource.JOBS, AccessLevel.READ))
         recorded, left_out = await find_recordings(context, request.pipeline, request.run, request.last)
-        found = read_recorded(request.pipeline, [(each.job_id, each.case) for each in recorded])
+        cases = read_recorded(request.pipeline, [(run.job_id, run.case) for run in recorded])
     elif request.cases:
-        found = read_case_values(request.pipeline, request.cases)
+        cases = read_case_values(request.pipeline, request.cases)
     else:
-        found = (payload_case(request.pipeline, request.payload or {}),)
+        cases = (payload_case(request.pipeline, request.payload or {}),)
     # In a thread: a large run takes seconds.
-    results = await asyncio.to_thread(run_cases, snapshot, found, max_executions=MAX_EXECUTIONS)
+    results = await asyncio.to_thread(run_cases, snapshot, cases, max_executions=MAX_EXECUTIONS)
     return report_results(snapshot, results, left_out)
 
 
@@ -163,7 +166,7 @@ def payload_case(pipeline: str, payload: JsonObject) -> LoadedCase:
     return case
 
 
-async def _candidate(context: OperationContext, plan: str | None) -> Snapshot:
+async def _tested_snapshot(context: OperationContext, plan: str | None) -> Snapshot:
     """The configuration on disk, sealed or not; with a plan, as that would make it."""
     if plan is None:
         if context.engine is None:
@@ -201,11 +204,20 @@ def _case_report(snapshot: Snapshot, result: CaseResult) -> CaseReport:
         location=case.location,
         job_id=case.job_id,
         passed=result.passed,
-        differences=[_shown(each) for each in result.differences[:_MAX_DIFFERENCES]],
+        differences=[
+            from_record(
+                CaseDifference,
+                difference,
+                path=".".join(difference.path),
+                expected=quote_masked(difference.path, difference.expected),
+                actual=quote_masked(difference.path, difference.actual),
+            )
+            for difference in result.differences[:_MAX_DIFFERENCES]
+        ],
         status=None if observed is None else observed.status,
         error=None if observed is None else observed.error,
         result=None if observed is None else redact(observed.result),
-        steps=[] if observed is None else _steps(graph, observed.steps, result.emitted),
+        steps=[] if observed is None else _step_reports(graph, observed.steps, result.emitted),
         order=[] if observed is None else [*observed.order],
         would_start=[] if observed is None else [*observed.starts],
         dropped_events=[*result.dropped],
@@ -214,39 +226,26 @@ def _case_report(snapshot: Snapshot, result: CaseResult) -> CaseReport:
     )
 
 
-def _shown(difference: RunDifference) -> CaseDifference:
-    path = difference.path
-    return CaseDifference(
-        path=".".join(path),
-        expected=quote_masked(path, difference.expected),
-        actual=quote_masked(path, difference.actual),
-        because=difference.because,
-        hint=difference.hint,
-    )
-
-
-def _steps(
+def _step_reports(
     graph: Graph, steps: Mapping[str, ObservedStep], emitted: Mapping[str, tuple[tuple[str, ...], ...]]
 ) -> list[CaseStepReport]:
-    return [
-        CaseStepReport(
-            step=path,
-            does=graph.nodes[path].label.target,
-            outcome=step.outcome,
-            because=step.cause,
-            jobs=[_job(job, types) for job, types in zip(step.jobs, emitted.get(path, ()), strict=True)],
+    reports = []
+    for path, step in steps.items():
+        jobs = []
+        for job, types in zip(step.jobs, emitted.get(path, ()), strict=True):
+            payload, baggage = redact(job.payload), redact(job.context)
+            jobs.append(
+                CaseJobReport(
+                    outcome=job.outcome,
+                    payload=payload if isinstance(payload, dict) else {},
+                    context=baggage if isinstance(baggage, dict) else {},
+                    attempts=job.attempts,
+                    error=job.error,
+                    emits=[*types],
+                )
+            )
+        target = graph.nodes[path].label.target
+        reports.append(
+            CaseStepReport(step=path, does=target, outcome=step.outcome, because=step.cause, jobs=jobs)
         )
-        for path, step in steps.items()
-    ]
-
-
-def _job(job: ObservedJob, emits: Sequence[str]) -> CaseJobReport:
-    payload, given = redact(job.payload), redact(job.context)
-    return CaseJobReport(
-        outcome=job.outcome,
-        payload=payload if isinstance(payload, dict) else {},
-        context=given if isinstance(given, dict) else {},
-        attempts=job.attempts,
-        error=job.error,
-        emits=[*emits],
-    )
+    return reports

@@ -61,8 +61,7 @@ class CaseResult(Value):
     other_input: tuple[str, ...] = ()
     #: The types of the events that each job emitted, by step path, in the order of its jobs.
     emitted: Mapping[str, tuple[tuple[str, ...], ...]] = {}
-
-    #: Of all steps.
+    #: How many executions all steps had.
     executions: int = 0
 
     @property
@@ -78,10 +77,10 @@ def run_cases(
     `max_executions` is for all of them together.
     """
     results: list[CaseResult] = []
-    left = max_executions
+    remaining = max_executions
     for case in cases:
-        results.append(run_case(snapshot, case, MAX_EXECUTIONS if left is None else left))
-        left = None if left is None else max(0, left - results[-1].executions)
+        results.append(run_case(snapshot, case, MAX_EXECUTIONS if remaining is None else remaining))
+        remaining = None if remaining is None else max(0, remaining - results[-1].executions)
     return tuple(results)
 
 
@@ -105,10 +104,9 @@ def refuse_unknown_pipelines(snapshot: Snapshot, cases: Sequence[LoadedCase]) ->
 def run_case(snapshot: Snapshot, case: LoadedCase, max_executions: int = MAX_EXECUTIONS) -> CaseResult:
     """Run one case. Raises `NotFoundError` for an unknown pipeline."""
     pipeline = known_pipeline(snapshot, case.pipeline)
+    known_steps = tuple(path for path in pipeline.graph.nodes if pipeline.graph.step(path) is not None)
     unknown = tuple(
-        unknown_step(("steps", path), path, _uses_steps(pipeline))
-        for path in case.steps
-        if pipeline.graph.step(path) is None
+        unknown_step(("steps", path), path, known_steps) for path in case.steps if path not in known_steps
     )
     if (refusal := _start_refusal(snapshot, pipeline, case.start)) is not None:
         observed = ObservedRun(status=RunStatus.NOT_STARTED, error=refusal)
@@ -146,11 +144,6 @@ def _steps_with_other_input(case: LoadedCase, differences: Sequence[RunDifferenc
         match difference.path:
             case ("steps", path, *rest) if "payload" in rest[:3] and path in case.steps:
                 yield path
-
-
-def _uses_steps(pipeline: Pipeline) -> tuple[str, ...]:
-    graph = pipeline.graph
-    return tuple(path for path in graph.nodes if graph.step(path) is not None)
 
 
 def _event(pipeline: Pipeline, start: CaseStart, event_id: str) -> NewEvent:
@@ -214,6 +207,7 @@ def _observe(pipeline: Pipeline, simulated: SimulatedRun) -> ObservedRun:
     notes: list[JsonObject] = [
         entry.data for entry in simulated.ledger if entry.kind is LedgerKind.CONDITION_FALSE
     ]
+    # Jobs and runs that would be started outside of this run.
     started = [*simulated.jobs, *(run.job for run in simulated.runs)]
     return ObservedRun(
         status=status_of_run(simulated.job),

@@ -1,6 +1,6 @@
 """Plugins of the configuration in force: their commands, schemas and standing, their state and facts.
 
-Nothing in a listing is a setting or a secret: where discovery is open, it needs no token.
+A list of plugins contains no settings and no secrets: where discovery is open, it needs no token.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ async def list_plugins(context: OperationContext, _request: NoFields) -> Plugins
 
 
 def _summary(entry: PluginEntry, *, unhealthy: bool) -> dict[str, Any]:
-    """The fields of `PluginSummary` that an entry has in another form."""
+    """The fields of `PluginSummary` that are not copied from the entry."""
     return {
         "refused": entry.reason,
         "unhealthy": unhealthy,
@@ -124,13 +124,13 @@ async def show_plugin(context: OperationContext, request: ShowPlugin) -> PluginD
         commands={
             name: from_record(
                 PluginCommand,
-                each,
+                command,
                 timeout_ms=milliseconds(plugin.timeout_for(name)),
-                emits=[from_record(CommandEvent, event) for event in each.emits],
+                emits=[from_record(CommandEvent, event) for event in command.emits],
                 call=f"POST /plugin/{plugin.name}/{name}",
-                scope=auth_scope(plugin.name, right_of(each)),
+                scope=auth_scope(plugin.name, right_of(command)),
             )
-            for name, each in commands_of(plugin).items()
+            for name, command in commands_of(plugin).items()
         },
         config_keys=ConfigKeys(
             required=list(manifest.required_config) if manifest else [],
@@ -174,6 +174,7 @@ class PluginFacts(Response):
 
 
 def _check_reveal(context: OperationContext, request: ShowPluginState) -> None:
+    """Raise `DeniedError` if secrets are requested without a right to write."""
     if request.reveal:
         rights = (
             auth_scope(subject, AccessLevel.WRITE) for subject in (AccessResource.PLUGIN, request.plugin)

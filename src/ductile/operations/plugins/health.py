@@ -81,6 +81,7 @@ async def last_health_checks(context: OperationContext) -> dict[str, LogRow | No
 
 
 def _with_health_command(context: OperationContext) -> Iterator[PluginInstance]:
+    """The plugins that can run and have a `health` command."""
     for plugin in context.snapshot().plugins.values():
         installed = plugin.installed
         if plugin.runnable and installed is not None and "health" in installed.manifest.commands:
@@ -88,7 +89,7 @@ def _with_health_command(context: OperationContext) -> Iterator[PluginInstance]:
 
 
 async def _check_one(context: OperationContext, engine: Engine, plugin: PluginInstance) -> PluginHealth:
-    """Run the check beside the queue, with one attempt: a retried check says nothing about now.
+    """Run the check outside the queue, with one attempt: a retry would say nothing about the present.
 
     A plugin that is not `concurrency_safe` is not checked while it runs as many jobs as it may.
     """

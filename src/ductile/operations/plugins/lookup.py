@@ -50,14 +50,11 @@ def unknown_plugin(snapshot: Snapshot, name: str) -> NotFoundError:
             f"there is no plugin {name} under `plugins`; it is used under other names",
             hint=f"Name one of {', '.join(instances)}.",
         )
-    near = _as_two_words(snapshot, name) or did_you_mean(name, snapshot.plugins)
-    return NotFoundError(f"there is no plugin {name}", hint=near or "See `ductile plugin list`.")
-
-
-def _as_two_words(snapshot: Snapshot, name: str) -> str | None:
-    """The hint for PLUGIN/SCHEDULE, as messages name a schedule."""
+    hint = did_you_mean(name, snapshot.plugins) or "See `ductile plugin list`."
     plugin, slash, schedule = name.partition("/")
-    return f"Write it as two words: {plugin} {schedule}" if slash and plugin in snapshot.plugins else None
+    if slash and plugin in snapshot.plugins:  # as messages name a schedule
+        hint = f"Write it as two words: {plugin} {schedule}"
+    return NotFoundError(f"there is no plugin {name}", hint=hint)
 
 
 def runnable_plugin(snapshot: Snapshot, name: str) -> PluginInstance:
@@ -87,10 +84,12 @@ def default_command(plugin: PluginInstance, *, has_payload: bool) -> str:
 
 
 def commands_of(plugin: PluginInstance) -> Mapping[str, Command]:
+    """The commands of the plugin's manifest by name; none if the plugin cannot be loaded."""
     return plugin.installed.manifest.commands if plugin.installed else {}
 
 
 def known_command(plugin: PluginInstance, command: str) -> str:
+    """The name of the command. Raises `NotFoundError` if the plugin does not have it."""
     commands = commands_of(plugin)
     if command not in commands:
         near = did_you_mean(command, commands)

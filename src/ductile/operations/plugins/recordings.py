@@ -1,4 +1,4 @@
-"""Recorded requests: what past jobs of a plugin were given, and what they answered, as far as it is kept."""
+"""Recordings: the requests of past jobs of a plugin and their responses, as far as they are kept."""
 
 from __future__ import annotations
 
@@ -6,18 +6,17 @@ from collections.abc import AsyncIterator
 from datetime import timedelta
 
 from ductile.config.snapshot import Snapshot
-from ductile.core.jobs.model import Job
 from ductile.core.jobs.plugin_state import SYSTEM_COMMANDS
 from ductile.core.jobs.settlement import LogStatus
 from ductile.core.json import JsonObject
 from ductile.operations.context import OperationContext
-from ductile.store.model.jobs import ClaimedJob, StoredEvent
+from ductile.store.model.jobs import ClaimedJob
 from ductile.store.model.records import LARGEST_PAGE, LogFilter, LogRow
 from ductile.struct import Value, replace
 
 #: Ends of an execution that are an answer of the plugin, and not of an operator or a crash.
 _ANSWERED = frozenset((LogStatus.SUCCEEDED, LogStatus.FAILED, LogStatus.TIMED_OUT))
-#: Pages of executions that are searched for jobs that can be used.
+#: Pages of executions that are searched for recordings.
 _MAX_PAGES = 10
 
 
@@ -32,6 +31,7 @@ class LostRecording(Value):
     """A job whose input is no longer kept."""
 
     execution: LogRow
+    #: The parts that retention has removed: `event`, `context` or both.
     lost: str
 
 
@@ -77,30 +77,24 @@ async def _load(
     event_context = (
         None if job.event_context_id is None else await context.store.get_event_context(job.event_context_id)
     )
-    if lost := _lost(job, event, has_context=event_context is not None):
-        return LostRecording(execution=execution, lost=lost)
-    pipeline = None if job.run_id is None else await context.store.get_job(job.run_id)
-    name = None if pipeline is None else pipeline.command
-    known = None if name is None else snapshot.policy.pipelines.by_name.get(name)
-    step = None if known is None else known.graph.step(job.step_path)
+    lost = []
+    if job.source_event_id is not None and event is None:
+        lost.append("event")
+    if job.event_context_id is not None and event_context is None:
+        lost.append("context")
+    if lost:
+        return LostRecording(execution=execution, lost=" and ".join(lost))
+    run = None if job.run_id is None else await context.store.get_job(job.run_id)
+    pipeline = None if run is None else snapshot.policy.pipelines.by_name.get(run.command)
+    step = None if pipeline is None else pipeline.graph.step(job.step_path)
     return Recording(
         claim=ClaimedJob(
             job=replace(job, cancel_requested_at=None, owner=None, attempt=execution.attempt),
             event=event,
             state=state,
             baggage={} if event_context is None else event_context.baggage,
-            pipeline=name,
+            pipeline=None if run is None else run.command,
             timeout=None if step is None or step.timeout is None else timedelta(seconds=step.timeout),
         ),
         execution=execution,
     )
-
-
-def _lost(job: Job, event: StoredEvent | None, *, has_context: bool) -> str | None:
-    """What of the job's input retention has removed."""
-    gone = []
-    if job.source_event_id is not None and event is None:
-        gone.append("event")
-    if job.event_context_id is not None and not has_context:
-        gone.append("context")
-    return " and ".join(gone) or None

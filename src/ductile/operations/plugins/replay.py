@@ -31,8 +31,8 @@ from ductile.operations.plugins.replay_verdict import (
     AnswerDifference,
     ReplayVerdict,
     compare_answers,
+    describe_difference,
     judge_answers,
-    shown_difference,
 )
 from ductile.operations.request import refused
 from ductile.operations.response import Id, Response, Timestamp, milliseconds, timestamp
@@ -164,6 +164,7 @@ class _Replayer:
         self._left_out: list[JobNotReplayed] = []
 
     async def replay(self, recording: Recording | LostRecording) -> None:
+        """Run one recorded request against the candidate and add its verdict, or why it was not run."""
         recorded = recording.execution
         if (reason := self._reason_against(recording)) is not None:
             self._left_out.append(
@@ -175,8 +176,8 @@ class _Replayer:
         replayed = await self._run(recording, self._candidate)
         differences = compare_answers(recorded, replayed, self._request.ignore)
         verdict = judge_answers(recorded, replayed, differences)
-        if verdict not in HARMLESS and self._may_run_baseline(recorded.command):
-            baseline = await self._run(recording, self._baseline or self._candidate)
+        if verdict not in HARMLESS and (in_force := self._baseline_for(recorded.command)) is not None:
+            baseline = await self._run(recording, in_force)
             drift = compare_answers(baseline, replayed, self._request.ignore)
             if judge_answers(baseline, replayed, drift) is ReplayVerdict.SAME:
                 verdict = ReplayVerdict.DRIFTED
@@ -186,12 +187,15 @@ class _Replayer:
                 command=recorded.command,
                 recorded_at=timestamp(recorded.completed_at),
                 verdict=verdict,
-                differences=[shown_difference(difference) for difference in differences[:_MAX_DIFFERENCES]],
+                differences=[
+                    describe_difference(difference) for difference in differences[:_MAX_DIFFERENCES]
+                ],
                 duration_ms=milliseconds(replayed.duration),
             )
         )
 
     def _reason_against(self, recording: Recording | LostRecording) -> str | None:
+        """Why the request is not run; None if it is run."""
         command = commands_of(self._candidate.plugins[self._request.plugin]).get(recording.execution.command)
         if isinstance(recording, LostRecording):
             return f"no longer kept: its {recording.lost}"
@@ -201,14 +205,15 @@ class _Replayer:
             return _WRITES
         return None
 
-    def _may_run_baseline(self, command: str) -> bool:
+    def _baseline_for(self, command: str) -> Snapshot | None:
+        """The baseline, if it may run this command: a command that writes is not run once more."""
         if self._baseline is None or self._request.include_writes:
-            return False
-        known = commands_of(self._baseline.plugins[self._request.plugin]).get(command)
-        return known is not None and known.type is CommandType.READ
+            return None
+        declared = commands_of(self._baseline.plugins[self._request.plugin]).get(command)
+        return self._baseline if declared is not None and declared.type is CommandType.READ else None
 
     async def _run(self, recording: Recording, snapshot: Snapshot) -> LogRow:
-        """The execution, as the log would have it."""
+        """Run a recorded request. Returns the execution as the log would have it."""
         prepared = prepare_launch(recording.claim, snapshot, self._host)
         outcome: Outcome
         if isinstance(prepared, PreparedLaunch):
@@ -249,10 +254,15 @@ class _Replayer:
         )
 
     def report(self, plugin: PluginInstance) -> PluginReplay:
+        """The response with all verdicts. `plugin` is the candidate."""
         verdicts = Counter(job.verdict for job in self._jobs)
+        candidate = plugin.uses
+        if plugin.installed is not None:
+            script = plugin.installed.script
+            candidate = str(plugin.installed.directory) if script is None else " ".join(script.argv)
         return PluginReplay(
             plugin=plugin.name,
-            candidate=_candidate_text(plugin),
+            candidate=candidate,
             passed=all(verdict in HARMLESS for verdict in verdicts),
             counts={str(verdict): verdicts[verdict] for verdict in ReplayVerdict if verdicts[verdict]},
             jobs=self._jobs,
@@ -303,7 +313,7 @@ def _load_candidate(directory: Path) -> InstalledPlugin:
 
 
 def _refuse_outside_roots(snapshot: Snapshot, directory: Path) -> None:
-    """Refuse a caller with a token a directory that no plugin could be loaded from."""
+    """Raise `DeniedError` for a directory that is in no plugin root of the configuration."""
     installed = (plugin.installed for plugin in snapshot.plugins.values())
     roots = {plugin.root.resolve() for plugin in installed if plugin is not None and plugin.script is None}
     if directory.resolve().parent not in roots:
@@ -316,20 +326,12 @@ def _refuse_outside_roots(snapshot: Snapshot, directory: Path) -> None:
 def _baseline(active: Snapshot, candidate: Snapshot, request: ReplayPlugin) -> Snapshot | None:
     """The configuration in force, if running its plugin shows how it answers without the change.
 
-    Files that were changed in place are the plugin in force already.
+    None if files were changed in place: the plugin in force would run the changed files too.
     """
-    ours, theirs = active.plugins.get(request.plugin), candidate.plugins[request.plugin]
-    if ours is None or ours.installed is None or not ours.enabled or theirs.installed is None:
+    current, changed = active.plugins.get(request.plugin), candidate.plugins[request.plugin]
+    if current is None or current.installed is None or not current.enabled or changed.installed is None:
         return None
-    if ours.installed.directory != theirs.installed.directory:
+    if current.installed.directory != changed.installed.directory:
         return active
-    is_same_program = ours.installed.fingerprint == theirs.installed.fingerprint
-    return active if is_same_program and ours.config_hash != theirs.config_hash else None
-
-
-def _candidate_text(plugin: PluginInstance) -> str:
-    if plugin.installed is None:
-        return plugin.uses
-    if plugin.installed.script is not None:
-        return " ".join(plugin.installed.script.argv)
-    return str(plugin.installed.directory)
+    is_same_program = current.installed.fingerprint == changed.installed.fingerprint
+    return active if is_same_program and current.config_hash != changed.config_hash else None

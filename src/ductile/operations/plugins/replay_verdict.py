@@ -1,4 +1,4 @@
-"""Answers of two executions compared: what differs, and what that says about the later one."""
+"""Comparing the answers of two executions: the differences, and the verdict on the later one."""
 
 from __future__ import annotations
 
@@ -44,6 +44,7 @@ class AnswerDifference(Value):
 
 
 def _compared_part(row: LogRow) -> JsonObject:
+    """The part of an answer that is compared."""
     if row.status is not LogStatus.SUCCEEDED:
         return {"error": row.error}
     envelope = plugin_response(row) or {}
@@ -52,6 +53,7 @@ def _compared_part(row: LogRow) -> JsonObject:
 
 
 def compare_answers(before: LogRow, now: LogRow, ignore: Sequence[Path]) -> tuple[ValueDifference, ...]:
+    """The differences of two answers outside the ignored paths. Only the error, if just one has failed."""
     if (before.status is LogStatus.SUCCEEDED) != (now.status is LogStatus.SUCCEEDED):
         old = MISSING if before.status is LogStatus.SUCCEEDED else before.error
         new = MISSING if now.status is LogStatus.SUCCEEDED else now.error
@@ -60,13 +62,14 @@ def compare_answers(before: LogRow, now: LogRow, ignore: Sequence[Path]) -> tupl
 
 
 def judge_answers(before: LogRow, now: LogRow, differences: Sequence[ValueDifference]) -> ReplayVerdict:
+    """The verdict on the later answer. It is never `drifted`, which needs a third answer."""
     was_ok, is_ok = (row.status is LogStatus.SUCCEEDED for row in (before, now))
     if was_ok != is_ok:
         return ReplayVerdict.FAILS_NOW if was_ok else ReplayVerdict.FAILED_BEFORE
     return ReplayVerdict.DIFFERENT if differences else ReplayVerdict.SAME
 
 
-def shown_difference(difference: ValueDifference) -> AnswerDifference:
+def describe_difference(difference: ValueDifference) -> AnswerDifference:
     return AnswerDifference(
         path=difference.name,
         before=quote_masked(difference.path, difference.before),

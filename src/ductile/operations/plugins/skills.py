@@ -107,15 +107,15 @@ def skills_of(snapshot: Snapshot) -> Iterator[Skill]:
     for plugin in snapshot.plugins.values():
         for command in commands_of(plugin).values() if plugin.runnable else ():
             if command.name not in OWN_COMMANDS:
-                yield _of_command(snapshot, plugin, command)
+                yield _command_skill(snapshot, plugin, command)
     for name, pipeline in snapshot.pipelines.items():
-        yield _of_pipeline(snapshot, name, pipeline)
+        yield _pipeline_skill(snapshot, name, pipeline)
 
 
-def _of_command(snapshot: Snapshot, plugin: PluginInstance, command: Command) -> Skill:
+def _command_skill(snapshot: Snapshot, plugin: PluginInstance, command: Command) -> Skill:
     manifest = plugin.installed.manifest if plugin.installed else None
-    waits = manifest is not None and manifest.execution_mode is ExecutionMode.SYNCHRONOUS
-    waiting = waits and not pipelines_on(snapshot, f"{plugin.name}.{command.name}")
+    synchronous = manifest is not None and manifest.execution_mode is ExecutionMode.SYNCHRONOUS
+    can_wait = synchronous and not pipelines_on(snapshot, f"{plugin.name}.{command.name}")
     path = f"/{plugin.name}/{command.name}"
     return Skill(
         name=f"{plugin.name}.{command.name}",
@@ -126,11 +126,11 @@ def _of_command(snapshot: Snapshot, plugin: PluginInstance, command: Command) ->
         scope=auth_scope(plugin.name, right_of(command)),
         input_schema=command.input_schema,
         output_schema=command.output_schema,
-        answer=f"{_LATER} POST /trigger{path} waits for it and answers 200." if waiting else _LATER,
+        answer=f"{_LATER} POST /trigger{path} waits for it and answers 200." if can_wait else _LATER,
     )
 
 
-def _of_pipeline(snapshot: Snapshot, name: str, pipeline: PipelineSettings) -> Skill:
+def _pipeline_skill(snapshot: Snapshot, name: str, pipeline: PipelineSettings) -> Skill:
     longest = min(pipeline.timeout, snapshot.api.max_sync_timeout)
     waits = pipeline.execution_mode is ExecutionMode.SYNCHRONOUS
     then = "is cancelled" if pipeline.on_timeout is OnTimeout.CANCEL else "goes on: ask for GET /job/{job_id}"
@@ -156,9 +156,6 @@ def summarise_pipeline(pipeline: PipelineSettings) -> str:
     return f"Runs {used}" + (f"; also started by {trigger}" if trigger else "") + "."
 
 
-_Path = tuple[str, ...]
-
-
 def input_schema_of(snapshot: Snapshot, name: str) -> JsonSchema | None:
     """A JSON Schema of the payload of a pipeline: pipelines declare none.
 
@@ -177,19 +174,19 @@ def input_schema_of(snapshot: Snapshot, name: str) -> JsonSchema | None:
     return None if command is None else command.input_schema
 
 
-def _keys(path: str) -> _Path:
+def _keys(path: str) -> tuple[str, ...]:
     """The keys of a path up to the first list position, which might also be a key."""
     keys = path.split(".")
     ends = next((at for at, key in enumerate(keys) if at and key.isdigit()), len(keys))
     return tuple(keys[:ends])
 
 
-def _object(known: set[_Path], required: set[_Path]) -> JsonObject:
-    """The schema of an object with these paths. The type of a path's last key is not known."""
+def _object(known: set[tuple[str, ...]], required: set[tuple[str, ...]]) -> JsonObject:
+    """The schema of an object with these paths of keys. The type of a path's last key is not known."""
     properties: JsonObject = {}
     for name in sorted({path[0] for path in known}):
-        below = {path[1:] for path in known if path[0] == name and len(path) > 1}
-        needed = {path[1:] for path in required if path[0] == name and len(path) > 1}
-        properties[name] = _object(below, needed) if below else {}
+        known_below = {path[1:] for path in known if path[0] == name and len(path) > 1}
+        required_below = {path[1:] for path in required if path[0] == name and len(path) > 1}
+        properties[name] = _object(known_below, required_below) if known_below else {}
     names: list[JsonValue] = [*sorted({path[0] for path in required})]
     return {"type": "object", "properties": properties, **({"required": names} if names else {})}

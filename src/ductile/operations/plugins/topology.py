@@ -12,7 +12,7 @@ from msgspec import UNSET, UnsetType
 
 from ductile.config.names import parse_target
 from ductile.config.schema.pipelines import PipelineSettings, StepSettings
-from ductile.config.snapshot import PluginInstance, PublishTarget, Snapshot, WebhookEndpoint
+from ductile.config.snapshot import PublishTarget, Snapshot
 from ductile.core.events.model import Hook
 from ductile.operations.context import OperationContext
 from ductile.operations.plugins.lookup import commands_of
@@ -90,31 +90,35 @@ class Topology(Response):
 
 
 async def show_topology(context: OperationContext, _request: NoFields) -> Topology:
+    """The topology of the configuration in force."""
     return topology_of(context.snapshot())
 
 
 def topology_of(snapshot: Snapshot) -> Topology:
-    return Topology(
-        plugins=[_plugin(plugin) for plugin in snapshot.plugins.values()],
-        pipelines=[_pipeline(snapshot, pipeline) for pipeline in snapshot.pipelines.values()],
-        webhooks=[_webhook(snapshot, endpoint) for endpoint in snapshot.webhooks],
-        events=_events(snapshot),
-        hooks=_hooks(snapshot),
-    )
-
-
-# ----------------------------------------------------------------------------------------------- nodes
-
-
-def _plugin(plugin: PluginInstance) -> TopologyPlugin:
-    return TopologyPlugin(
-        name=plugin.name,
-        standing=standing_of(plugin),
-        schedules=[from_record(TopologySchedule, schedule) for schedule in plugin.schedules],
-        commands={
+    """The topology of a configuration."""
+    plugins = []
+    for plugin in snapshot.plugins.values():
+        commands = {
             name: from_record(TopologyCommand, command, emits=[event.type for event in command.emits])
             for name, command in commands_of(plugin).items()
-        },
+        }
+        schedules = [from_record(TopologySchedule, schedule) for schedule in plugin.schedules]
+        standing = standing_of(plugin)
+        plugins.append(
+            TopologyPlugin(name=plugin.name, standing=standing, schedules=schedules, commands=commands)
+        )
+    webhooks = []
+    for endpoint in snapshot.webhooks:
+        target = target_fields(endpoint.target)
+        name = target["plugin"]
+        target_standing = None if name is None else standing_of(snapshot.plugins[name])
+        webhooks.append(from_record(TopologyWebhook, endpoint, **target, standing=target_standing))
+    return Topology(
+        plugins=plugins,
+        pipelines=[_pipeline(snapshot, pipeline) for pipeline in snapshot.pipelines.values()],
+        webhooks=webhooks,
+        events=_events(snapshot),
+        hooks=_hooks(snapshot),
     )
 
 
@@ -135,22 +139,13 @@ def _pipeline(snapshot: Snapshot, pipeline: PipelineSettings) -> TopologyPipelin
 
 
 def _steps_in(steps: Iterable[StepSettings]) -> Iterator[StepSettings]:
+    """The steps and all steps inside them, at any depth."""
     for step in steps:
         yield step
         yield from _steps_in(step.steps or ())
         yield from _steps_in(step.split or ())
         for inner in step.on_events.values():
             yield from _steps_in(inner)
-
-
-def _webhook(snapshot: Snapshot, endpoint: WebhookEndpoint) -> TopologyWebhook:
-    fields = target_fields(endpoint.target)
-    plugin = fields["plugin"]
-    standing = None if plugin is None else standing_of(snapshot.plugins[plugin])
-    return from_record(TopologyWebhook, endpoint, **fields, standing=standing)
-
-
-# ----------------------------------------------------------------------------------------------- edges
 
 
 def _events(snapshot: Snapshot) -> list[TopologyEvent]:
@@ -181,16 +176,21 @@ def _events(snapshot: Snapshot) -> list[TopologyEvent]:
 
 
 def _hooks(snapshot: Snapshot) -> list[TopologyHook]:
-    """Hooks are not events: they cannot be published, and routes do not take them."""
+    """The hooks that a plugin or pipeline emits or a pipeline takes.
+
+    Hooks are no events: they cannot be published, and routes do not take them.
+    """
     sources = [
         *(name for name, plugin in snapshot.plugins.items() if plugin.runnable and plugin.notify_on_complete),
         *(f"pipeline:{name}" for name, pipeline in snapshot.pipelines.items() if pipeline.notify_on_complete),
     ]
     hooks = []
     for hook in Hook:
-        heard = [_listener(pipeline) for pipeline in snapshot.pipelines.values() if pipeline.on_hook is hook]
-        if sources or heard:
-            hooks.append(TopologyHook(hook=hook, emitted_by=sources, heard_by=heard))
+        listeners = [
+            _listener(pipeline) for pipeline in snapshot.pipelines.values() if pipeline.on_hook is hook
+        ]
+        if sources or listeners:
+            hooks.append(TopologyHook(hook=hook, emitted_by=sources, heard_by=listeners))
     return hooks
 
 

@@ -1,4 +1,4 @@
-"""Running what a name stands for: a plugin or, if there is none of that name, a pipeline."""
+"""Running a plugin or, if there is none of that name, a pipeline."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ class RunNamed(SubmissionRequest, kw_only=True):
 async def run_named(context: OperationContext, request: RunNamed) -> Submitted | PlannedSubmission:
     """Put a job of the plugin, or a run of the pipeline, on the queue. Waits for neither."""
     snapshot = context.snapshot()
-    given = {name: getattr(request, name) for name in SubmissionRequest.__struct_fields__}
+    common = {name: getattr(request, name) for name in SubmissionRequest.__struct_fields__}
     if is_pipeline(snapshot, request.name, request.command):
-        started = await run_pipeline(context, RunPipeline(**given, pipeline=request.name, no_wait=True))
+        started = await run_pipeline(context, RunPipeline(**common, pipeline=request.name, no_wait=True))
         if not isinstance(started, Submitted | PlannedSubmission):
             raise TypeError(type(started))  # A request with `no_wait` is not answered with a result.
         return started
     submitted = await submit_job(
         context,
-        RunCommand(**given, plugin=request.name, command=request.command, max_attempts=request.max_attempts),
+        RunCommand(**common, plugin=request.name, command=request.command, max_attempts=request.max_attempts),
     )
     if request.name not in snapshot.pipelines:
         return submitted

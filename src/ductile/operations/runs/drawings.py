@@ -213,6 +213,7 @@ def _stack(boxes: Sequence[_Box]) -> _Box:
 
 
 def _step_box(step: TreeStep) -> _Box:
+    """The box of a step, with the boxes of the steps inside it."""
     title = step.node.label.title
     lines = [(title, "id")] if step.id.isdigit() else [(step.id, "id"), (title, "soft")]
     conditional = ""
@@ -220,7 +221,7 @@ def _step_box(step: TreeStep) -> _Box:
         lines.append((f"if {step.condition}", "if"))
         conditional = " maybe"
     groups = step.groups
-    inner = [_stack([_step_box(one) for one in group.steps]) for group in groups]
+    inner = [_stack([_step_box(child) for child in group.steps]) for group in groups]
     match step.node.shape:
         case Shape.FRAME:
             style = "call" if step.node.label.keyword == "call" else ""
@@ -255,7 +256,7 @@ def _safe(text: str) -> str:
     return escape(_CONTROL.sub("\ufffd", text), quote=True)
 
 
-#: A node whose outgoing edge is not drawn yet, and the text at that edge.
+#: The name of a node whose outgoing edge is not drawn yet, and the label of that edge.
 _LooseEnd: TypeAlias = tuple[str, str]
 _ENTITIES = {'"': "#quot;", "#": "#35;", "&": "#amp;", "<": "#lt;", ">": "#gt;", "`": "#96;", "\\": "#92;"}
 
@@ -292,6 +293,7 @@ class _Chart:
         return ends
 
     def _step(self, step: TreeStep, ends: list[_LooseEnd]) -> list[_LooseEnd]:
+        """Draw one step after these ends. Returns the loose ends after it."""
         name, title = f"s{step.node.position}", step.node.label.title
         lines = [title if step.id.isdigit() else f"{step.id}: {title}"]
         if step.condition is not None:

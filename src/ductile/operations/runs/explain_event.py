@@ -137,64 +137,72 @@ async def explain_start(
     snapshot = context.snapshot()
     policy = with_regex_time_limit(snapshot.policy)
     explained = explain_targets(producer, event, snapshot.routes, policy)
-    policy = with_regex_time_limit(snapshot.policy)
+    policy = with_regex_time_limit(snapshot.policy)  # a time limit of its own
     planned = fan_out(producer, (IndexedEvent(event=event),), policy, context.now(), context.rng)
     jobs = [
         replace(job, dedupe_key=dedupe_key, dedupe_ttl=dedupe_ttl)
         for job in (*planned.jobs, *(run.job for run in planned.runs))
     ]
-    found = await context.store.find_duplicates(jobs, snapshot.service.dedupe_ttl)
-    duplicates = {target_of(job): existing for job, existing in zip(jobs, found, strict=True) if existing}
+    existing_ids = await context.store.find_duplicates(jobs, snapshot.service.dedupe_ttl)
+    duplicates = {
+        target_of(job): job_id for job, job_id in zip(jobs, existing_ids, strict=True) if job_id is not None
+    }
     indexes = count()  # routes are explained in the order of the configuration, each once
     targets = [
         _target(
-            each,
+            explanation,
             duplicates,
             snapshot,
-            key=f"routes[{next(indexes)}]" if each.kind is TargetKind.ROUTE else None,
+            key=f"routes[{next(indexes)}]" if explanation.kind is TargetKind.ROUTE else None,
         )
-        for each in explained
+        for explanation in explained
     ]
     ranks = list(StartOutcome)
     return ExplainedEvent(
         type=event.type,
         source=event.source,
-        would_start=[each.target for each in targets if each.starts],
-        targets=sorted(targets, key=lambda each: ranks.index(each.outcome)),
+        would_start=[target.target for target in targets if target.starts],
+        targets=sorted(targets, key=lambda target: ranks.index(target.outcome)),
         hops=producer.hops,
         max_hops=policy.max_hops,
     )
 
 
 def target_of(job: NewJob) -> str:
+    """What the job runs: `PLUGIN.COMMAND` or `pipeline:NAME`."""
     return f"pipeline:{job.command}" if job.plugin == RUN_PLUGIN else f"{job.plugin}.{job.command}"
 
 
 def _target(
-    each: TargetExplanation, duplicates: dict[str, str], snapshot: Snapshot, *, key: str | None
+    explanation: TargetExplanation, duplicates: dict[str, str], snapshot: Snapshot, *, key: str | None
 ) -> EventTarget:
-    outcome, reason, duplicate_of = each.outcome, each.reason, None
+    """The explanation of a target as a response. `duplicates` has existing jobs by target."""
+    outcome, reason, duplicate_of = explanation.outcome, explanation.reason, None
     # A hook's run has no key.
-    if outcome is StartOutcome.STARTS and each.kind is not TargetKind.HOOK:
-        duplicate_of = duplicates.get(each.target)
+    if outcome is StartOutcome.STARTS and explanation.kind is not TargetKind.HOOK:
+        duplicate_of = duplicates.get(explanation.target)
         if duplicate_of is not None:
             outcome, reason = StartOutcome.DUPLICATE, f"the job {duplicate_of} has the same dedupe key"
     starts = outcome is StartOutcome.STARTS
     return EventTarget(
-        target=each.target,
-        kind=each.kind,
+        target=explanation.target,
+        kind=explanation.kind,
         key=key,
         starts=starts,
         outcome=outcome,
         reason=reason,
         comparisons=[
             DecidingComparison(
-                path=one.path, op=one.op, expected=one.expected, found=one.found, holds=one.is_true
+                path=comparison.path,
+                op=comparison.op,
+                expected=comparison.expected,
+                found=comparison.found,
+                holds=comparison.is_true,
             )
-            for one in each.deciding
+            for comparison in explanation.deciding
         ],
         duplicate_of=duplicate_of,
-        warning=_warning(each.target, snapshot) if starts else None,
+        warning=_warning(explanation.target, snapshot) if starts else None,
     )
 
 
@@ -205,7 +213,7 @@ def _warning(target: str, snapshot: Snapshot) -> str | None:
         used = [target.partition(".")[0]]
     else:
         used = sorted(snapshot.policy.pipelines.by_name[name].graph.plugins)
-    for plugin in (snapshot.plugins[each] for each in used if each in snapshot.plugins):
+    for plugin in (snapshot.plugins[plugin] for plugin in used if plugin in snapshot.plugins):
         if not plugin.enabled:
             return f"the plugin {plugin.name} is disabled"
         if plugin.refused is not None:

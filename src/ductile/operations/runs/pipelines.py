@@ -125,7 +125,7 @@ def describe_pipeline(snapshot: Snapshot, name: str) -> PipelineDetail:
         return_on_timeout=settings.return_on_timeout,
         on_timeout=settings.on_timeout,
         notify_on_complete=pipeline.notify_on_complete,
-        tree=[_step(item) for item in build_tree(pipeline.graph, is_secret)],
+        tree=[_step(step) for step in build_tree(pipeline.graph, is_secret)],
         graph={**_redacted_graph(pipeline.graph, is_secret), "fingerprint": pipeline.graph.fingerprint},
     )
 
@@ -152,14 +152,15 @@ async def graph_of_pipeline(context: OperationContext, request: DrawPipeline) ->
 
 
 def draw_pipeline(snapshot: Snapshot, name: str, drawing: Drawing) -> str:
+    """The text of a drawing. Raises `NotFoundError` for an unknown pipeline."""
     pipeline = known_pipeline(snapshot, name)
-    items = build_tree(pipeline.graph, snapshot.policy.is_secret)
+    steps = build_tree(pipeline.graph, snapshot.policy.is_secret)
     trigger = trigger_of(pipeline) or name
     match drawing:
         case Drawing.MERMAID:
-            return to_mermaid(items, trigger)
+            return to_mermaid(steps, trigger)
         case Drawing.SVG:
-            return to_svg(items, name, trigger)
+            return to_svg(steps, name, trigger)
 
 
 class FollowRun(Value):
@@ -179,19 +180,19 @@ class RunProgressReport(Response):
 
 
 async def follow_run(context: OperationContext, request: FollowRun) -> RunProgressReport:
-    """The ended steps of a run, when there are more than the caller knows of.
+    """The ended steps of a run. Waits until there are more than the caller knows of.
 
-    Returns also when the run has ended, the time is up, or the daemon stops. Looks at the latest steps only.
+    Returns also when the run has ended, the time is up, or the daemon stops. Reads the latest steps only.
     """
     run = await resolve_run(context, request.job_id)
     live = context.require_engine().live_output
 
     async def look(last: bool, stopping: bool) -> RunProgressReport | None:
-        # The run first: steps that ended before it are then seen.
+        # Read before its steps: all of them have then ended if the run has.
         over = (await find_job(context, run.id)).status in TERMINAL
         latest = (await context.store.list_jobs(JobFilter(run_id=run.id), limit=LARGEST_PAGE)).rows
         ended = [job for job in latest[::-1] if job.status in TERMINAL]
-        # Then the output, which is complete before the end of a step is stored.
+        # Read last: the output of a step is complete when its end is stored.
         read = live.read(run.id, request.position) if request.live else NOTHING_READ
         if not (over or last or read.pieces or len(ended) > request.known):
             return None
@@ -203,10 +204,10 @@ async def follow_run(context: OperationContext, request: FollowRun) -> RunProgre
             stopping=stopping,
         )
 
-    def also(changed: asyncio.Event) -> AbstractContextManager[None]:
+    def output_changes(changed: asyncio.Event) -> AbstractContextManager[None]:
         return live.following(run.id, changed) if request.live else nullcontext()
 
-    return await follow(context, request.timeout, look, also)
+    return await follow(context, request.timeout, look, output_changes)
 
 
 def trigger_of(pipeline: Pipeline) -> str | None:
@@ -227,15 +228,15 @@ def _summary(snapshot: Snapshot, pipeline: Pipeline) -> PipelineSummary:
     )
 
 
-def _step(item: TreeStep) -> PipelineStep:
+def _step(step: TreeStep) -> PipelineStep:
     return PipelineStep(
-        path=item.node.path,
-        id=item.id,
-        does=item.node.label.title,
-        condition=item.condition,
+        path=step.node.path,
+        id=step.id,
+        does=step.node.label.title,
+        condition=step.condition,
         inside=[
             PipelineGroup(kind=group.kind, name=group.name, steps=[_step(inner) for inner in group.steps])
-            for group in item.groups
+            for group in step.groups
         ],
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from http import HTTPStatus
 from typing import Annotated, Any
 
@@ -118,19 +119,22 @@ async def publish_event(context: OperationContext, request: PublishEvent) -> Pub
     jobs = [*submission.jobs, *(run.job for run in submission.runs)]
     await refuse_reused_key(context, options, jobs)
     results = await context.enqueue(submission)
-    if options.idempotent and results and all(isinstance(each, Deduplicated) for each in results):
+    if options.idempotent and results and all(isinstance(result, Deduplicated) for result in results):
         # Not where something was started: a refused caller relies on that nothing was.
         refuse_changed_payload(options, await context.store.get_job(results[0].job_id))
-    published = _published(event, submission, jobs, results)
-    return replace(published, message=_message(context, published))
+    return _published(context, event, submission, zip(jobs, results, strict=True))
 
 
 def _published(
-    event: NewEvent, submission: Submission, jobs: list[NewJob], results: tuple[EnqueueResult, ...]
+    context: OperationContext,
+    event: NewEvent,
+    submission: Submission,
+    results: Iterable[tuple[NewJob, EnqueueResult]],
 ) -> Published:
+    """The response: the targets that were started, were duplicates or were dropped."""
     started: list[StartedTarget] = []
     deduplicated: list[DuplicateTarget] = []
-    for job, result in zip(jobs, results, strict=True):
+    for job, result in results:
         job_id, target = result.job_id, target_of(job)
         if isinstance(result, Deduplicated):
             deduplicated.append(DuplicateTarget(job_id=job_id, target=target))
@@ -141,34 +145,42 @@ def _published(
             if ended.id == job_id:
                 status, error = ended.status, ended.error
         started.append(StartedTarget(job_id=job_id, target=target, status=status, error=error))
+    dropped = [
+        DroppedTarget(
+            target=entry.data.get("pipeline") or entry.data.get("targets"),  # type: ignore[arg-type]  # names
+            reason=entry.data.get("explanation") or entry.data.get("error"),  # type: ignore[arg-type]  # text
+        )
+        for entry in submission.ledger
+        if entry.kind in (LedgerKind.EVENT_DROPPED, LedgerKind.CONDITION_FALSE)
+    ]
+    if started:
+        message = "The event was published."
+    elif deduplicated:
+        message = "This is a duplicate: what it starts exists already."
+    elif dropped:
+        message = "Nothing was started: `dropped` has the reasons."
+    else:
+        message = _explain_no_target(context, event.type)
     return Published(
         event_id=event.id,
         type=event.type,
         started=started,
         deduplicated=deduplicated,
-        dropped=[
-            DroppedTarget(
-                target=entry.data.get("pipeline") or entry.data.get("targets"),  # type: ignore[arg-type]  # names
-                reason=entry.data.get("explanation") or entry.data.get("error"),  # type: ignore[arg-type]  # text
-            )
-            for entry in submission.ledger
-            if entry.kind in (LedgerKind.EVENT_DROPPED, LedgerKind.CONDITION_FALSE)
-        ],
-        message="",
+        dropped=dropped,
+        message=message,
     )
 
 
-def _message(context: OperationContext, published: Published) -> str:
-    if published.started:
-        return "The event was published."
-    if published.deduplicated:
-        return "This is a duplicate: what it starts exists already."
-    if published.dropped:
-        return "Nothing was started: `dropped` has the reasons."
+def _explain_no_target(context: OperationContext, event_type: str) -> str:
+    """The message for an event that no route and no pipeline takes, with the type that may be meant."""
     source, snapshot = context.source.submitted_by, context.snapshot()
-    routed = {route.event_type for route in snapshot.routes if route.source == source}
-    started = {one.on for one in snapshot.pipelines.values() if one.on and one.from_plugin in (None, source)}
-    near = did_you_mean(published.type, routed | started)
-    return f"No route or pipeline takes {published.type} from `{source}`, so nothing was started" + (
-        "." if near is None else f": {near}"
+    known = {route.event_type for route in snapshot.routes if route.source == source}
+    known |= {
+        pipeline.on
+        for pipeline in snapshot.pipelines.values()
+        if pipeline.on and pipeline.from_plugin in (None, source)
+    }
+    hint = did_you_mean(event_type, known)
+    return f"No route or pipeline takes {event_type} from `{source}`, so nothing was started" + (
+        "." if hint is None else f": {hint}"
     )

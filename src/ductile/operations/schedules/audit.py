@@ -73,6 +73,7 @@ class ScheduleHistory(Response):
 
 
 async def show_history(context: OperationContext, request: ShowHistory) -> ScheduleHistory:
+    """A page of the past occurrences of a schedule, and an audit of them. Raises `NotFoundError`."""
     entry = await find_schedule(context, request.plugin, request.schedule)
     page = await context.store.list_occurrences(
         entry.plugin, entry.schedule_id, limit=request.limit, cursor=request.cursor
@@ -93,9 +94,9 @@ def past_occurrence(row: Occurrence) -> PastOccurrence:
 async def audit_history(
     context: OperationContext, entry: ScheduleEntry, rows: Sequence[Occurrence], *, newest: bool
 ) -> HistoryAudit:
-    """Compare rows with the schedule's rule, instant by instant.
+    """Compare occurrences with the schedule's rule, instant by instant. Returns the gaps.
 
-    `newest` says that the rows are the latest: then they must reach up to the schedule's next occurrence.
+    With `newest` the rows are the latest ones, which must reach up to the schedule's next occurrence.
     """
     schedule = configured_schedule(context, entry.plugin, entry.schedule_id)
     rule = None if schedule is None else schedule.rule
@@ -151,20 +152,20 @@ def _deferred(entry: ScheduleEntry, rows: Sequence[Occurrence]) -> list[Occurren
 def _rows_under_rule(
     rule: ScheduleRule, entry: ScheduleEntry, rows: Sequence[Occurrence]
 ) -> list[Occurrence]:
-    """The rows since the rule is in force, oldest first.
+    """The rows since the rule came into force, oldest first.
 
     A run that waited for other polls gets its row after those of later instants, which may be on the page
     before. So the audit begins with the first row that was written in order, if there is one.
     """
     begin = None if entry.defined_at is None else entry.defined_at - CLOCK_SLACK
-    found = sorted(
+    in_force = sorted(
         (row for row in rows if begin is None or row.nominal_at >= begin), key=lambda row: row.nominal_at
     )
-    # Only an `every` counts from a run by hand; the instants of the others do not move.
-    timed = found if isinstance(rule.trigger, Every) else [row for row in found if row.reason != RUN_NOW]
+    # Only an `every` counts from a run by hand; the instants of other rules do not move.
+    timed = [row for row in in_force if isinstance(rule.trigger, Every) or row.reason != RUN_NOW]
     in_order = [
         row
         for row in timed
         if (row.outcome, row.reason) != (OccurrenceOutcome.LATE, SkipReason.OUTSTANDING_POLLS)
     ] or timed
-    return [row for row in found if in_order and row.nominal_at >= in_order[0].nominal_at]
+    return [row for row in in_force if in_order and row.nominal_at >= in_order[0].nominal_at]

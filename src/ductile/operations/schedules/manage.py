@@ -6,7 +6,6 @@ the stored entries are not what will happen; without a daemon they are computed 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import Annotated
@@ -19,13 +18,12 @@ from ductile.core.schedules.audit import preview_catch_up, preview_runs
 from ductile.core.schedules.planner import SkipReason
 from ductile.core.schedules.rule import ScheduleRule, describe_rule
 from ductile.core.suggest import did_you_mean
-from ductile.engine.schedules.entries import ScheduleKey, entries_for, next_occurrence_of
+from ductile.engine.schedules.entries import entries_for, next_occurrence_of
 from ductile.errors import NotFoundError, UsageError
 from ductile.operations.context import OperationContext
 from ductile.operations.plugins.lookup import refuse_unknown_plugin, unknown_plugin
 from ductile.operations.request import DryRun
 from ductile.operations.response import Id, Response, Timestamp, WasDryRun, from_record, timestamp
-from ductile.store.model.records import BreakerRow
 from ductile.store.model.schedules import ScheduleEntry
 from ductile.struct import Value, about, replace
 
@@ -146,7 +144,7 @@ async def find_schedule(context: OperationContext, plugin: str, schedule: str | 
 
 
 async def current_schedules(context: OperationContext) -> tuple[ScheduleEntry, ...]:
-    """Every schedule as it stands; without a daemon, as it will stand when one starts."""
+    """The entries of all schedules; without a daemon, as the next start will make them."""
     stored = await context.store.list_schedules()
     if context.engine is not None:
         # After a reload the scheduler removes entries a moment later than the schedules are gone.
@@ -175,35 +173,31 @@ def configured_schedule(context: OperationContext, plugin: str, schedule_id: str
 
 
 async def list_schedules(context: OperationContext, request: ListSchedules) -> ScheduleList:
+    """Every schedule. Raises `NotFoundError` for a plugin that is unknown and has no jobs."""
     await refuse_unknown_plugin(context, request.plugin)
     breakers = {(row.plugin, row.command): row for row in await context.store.list_breakers()}
-    return ScheduleList(
-        schedules=tuple(
-            _listed(context, entry, breakers)
-            for entry in await current_schedules(context)
-            if request.plugin in (None, entry.plugin)
+    listed = []
+    for entry in await current_schedules(context):
+        if request.plugin not in (None, entry.plugin):
+            continue
+        schedule = configured_schedule(context, entry.plugin, entry.schedule_id)
+        rule = None if schedule is None else schedule.rule
+        breaker = None if schedule is None else breakers.get((entry.plugin, schedule.command))
+        listed.append(
+            from_record(
+                ListedSchedule,
+                entry,
+                id=entry.schedule_id,
+                command=None if schedule is None else schedule.command,
+                rule=None if rule is None else describe_rule(rule),
+                timezone=None if rule is None else rule.timezone,
+                next_local=_local_time(rule, entry.next_at),
+                at_start=_waits_for_start(context, entry.next_at),
+                waiting_since=None if entry.deferred is None else timestamp(entry.deferred.start_at),
+                breaker=BreakerState.CLOSED if breaker is None else breaker.breaker.state,
+            )
         )
-    )
-
-
-def _listed(
-    context: OperationContext, entry: ScheduleEntry, breakers: Mapping[ScheduleKey, BreakerRow]
-) -> ListedSchedule:
-    schedule = configured_schedule(context, entry.plugin, entry.schedule_id)
-    rule = None if schedule is None else schedule.rule
-    breaker = None if schedule is None else breakers.get((entry.plugin, schedule.command))
-    return from_record(
-        ListedSchedule,
-        entry,
-        id=entry.schedule_id,
-        command=None if schedule is None else schedule.command,
-        rule=None if rule is None else describe_rule(rule),
-        timezone=None if rule is None else rule.timezone,
-        next_local=_local_time(rule, entry.next_at),
-        at_start=_waits_for_start(context, entry.next_at),
-        waiting_since=None if entry.deferred is None else timestamp(entry.deferred.start_at),
-        breaker=BreakerState.CLOSED if breaker is None else breaker.breaker.state,
-    )
+    return ScheduleList(schedules=tuple(listed))
 
 
 async def preview(context: OperationContext, request: PreviewRuns) -> UpcomingRuns:
@@ -250,6 +244,7 @@ def _upcoming(context: OperationContext, entry: ScheduleEntry, count: int) -> li
 
 
 def _waits_for_start(context: OperationContext, at: datetime | None) -> bool:
+    """Whether an occurrence is due and no daemon runs."""
     return context.engine is None and at is not None and at <= context.now()
 
 
@@ -257,10 +252,10 @@ def _local_time(rule: ScheduleRule | None, at: datetime | None) -> str | None:
     """The instant in the schedule's zone; None where that is UTC."""
     if rule is None or at is None:
         return None
-    there = at.astimezone(rule.zone)
-    if there.utcoffset() == at.astimezone(UTC).utcoffset() and there.tzname() in ("UTC", "GMT", "Z"):
+    local = at.astimezone(rule.zone)
+    if local.utcoffset() == at.astimezone(UTC).utcoffset() and local.tzname() in ("UTC", "GMT", "Z"):
         return None
-    return f"{there:%Y-%m-%d %H:%M:%S %Z}"
+    return f"{local:%Y-%m-%d %H:%M:%S %Z}"
 
 
 async def pause_schedule(context: OperationContext, request: ChangeSchedule) -> ScheduleSwitched:

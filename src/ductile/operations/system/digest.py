@@ -32,8 +32,8 @@ _MAX_ITEMS = 8
 #: Characters of all lists as JSON: with the rest of the response, less than 1,500 tokens of a language model.
 _ROOM = 3_600
 _MAX_TEXT = 120
-#: Ends that an operator chose.
-_CHOSEN = frozenset({JobReason.CANCELLED, JobReason.PURGED})
+#: Ends that an operator chose: they are counted, and are no failures.
+_ENDED_BY_HAND = frozenset({JobReason.CANCELLED, JobReason.PURGED})
 
 
 class ShowDigest(Value):
@@ -128,27 +128,26 @@ async def show_digest(context: OperationContext, request: ShowDigest) -> Digest:
     now = context.now()
     since = request.since or now - _DEFAULT_SPAN
     rows = await context.store.read_digest(since=since, latest=MAX_EXECUTIONS)
-    groups = group_endings(ending for ending in rows.endings if ending.reason not in _CHOSEN)
-    statistics = sorted(rows.executions.plugins, key=lambda plugin: -plugin.executions)
+    groups = group_endings(ending for ending in rows.endings if ending.reason not in _ENDED_BY_HAND)
+    statistics = sorted(rows.executions.plugins, key=lambda row: -row.executions)
     counts = await context.store.queue_counts()
     lists: dict[str, Sequence[Value | str]] = {
         "ran": [
-            RanPlugin(plugin=plugin.plugin, executions=plugin.executions, failed=plugin.failures)
-            for plugin in statistics
+            RanPlugin(plugin=row.plugin, executions=row.executions, failed=row.failures) for row in statistics
         ],
-        "failed": [await _failed(context, group) for group in groups[:_MAX_ITEMS]],
+        "failed": [await _failed_group(context, group) for group in groups[:_MAX_ITEMS]],
         "skipped": skipped_groups(rows.skipped),
-        "waiting": await _waiting(context, rows),
+        "waiting": await _waiting_groups(context, rows),
         "breakers": await _breakers(context),
         "deliveries": [
             LostGroup(
-                receiver=redact_url(plugin.receiver),
-                dropped=plugin.dropped,
-                gone=plugin.gone,
-                example=plugin.latest_id,
-                error=_short_error(plugin.last_error),
+                receiver=redact_url(row.receiver),
+                dropped=row.dropped,
+                gone=row.gone,
+                example=row.latest_id,
+                error=_short_error(row.last_error),
             )
-            for plugin in rows.lost
+            for row in rows.lost
         ],
         "config": config_changes(rows.loads, since),
         "starts": [
@@ -161,28 +160,29 @@ async def show_digest(context: OperationContext, request: ShowDigest) -> Digest:
         "failed": len(groups),
         "waiting": len(rows.waiting),
     }
-    kept = fit_lists(
+    lengths = fit_lists(
         {name: [len(msgspec.json.encode(item)) for item in items] for name, items in lists.items()}, _ROOM
     )
-    shown: dict[str, Any] = {name: list(items[: kept[name]]) for name, items in lists.items()}
+    visible: dict[str, Any] = {name: list(items[: lengths[name]]) for name, items in lists.items()}
     return Digest(
         since=time_text(since),
         until=time_text(now),
         complete=rows.executions.complete
         and rows.endings_complete
         and since >= now - retention_of(context.snapshot()).job_log,
-        executions=sum(plugin.executions for plugin in statistics),
+        executions=sum(row.executions for row in statistics),
         failed_jobs=sum(group.jobs for group in groups),
-        cancelled_jobs=sum(ending.reason in _CHOSEN for ending in rows.endings),
+        cancelled_jobs=sum(ending.reason in _ENDED_BY_HAND for ending in rows.endings),
         waiting_jobs=counts.ready + counts.waiting,
-        interrupted=sum(plugin.by_status.get(LogStatus.ORPHANED, 0) for plugin in statistics),
-        more={name: totals[name] - kept[name] for name in totals if totals[name] > kept[name]},
-        next=_next_commands(shown),
-        **shown,
+        interrupted=sum(row.by_status.get(LogStatus.ORPHANED, 0) for row in statistics),
+        more={name: totals[name] - lengths[name] for name in totals if totals[name] > lengths[name]},
+        next=_next_commands(visible),
+        **visible,
     )
 
 
-async def _failed(context: OperationContext, group: EndingGroup) -> FailedGroup:
+async def _failed_group(context: OperationContext, group: EndingGroup) -> FailedGroup:
+    """A group of bad ends, with the remedy for the latest of its jobs."""
     job = await context.store.get_job(group.latest.job_id)
     fix = f"ductile job explain {group.latest.job_id}"
     if job is not None:
@@ -211,16 +211,17 @@ def skipped_groups(rows: Sequence[SkippedRuns]) -> list[SkippedGroup]:
             plugin=plugin,
             schedule=schedule,
             reason=reason,
-            count=sum(row.count for row in own),
-            first=time_text(min(row.first_at for row in own)),
-            last=time_text(max(row.last_at for row in own)),
+            count=sum(row.count for row in group),
+            first=time_text(min(row.first_at for row in group)),
+            last=time_text(max(row.last_at for row in group)),
         )
-        for (plugin, schedule, reason), own in grouped.items()
+        for (plugin, schedule, reason), group in grouped.items()
     ]
-    return sorted(skipped, key=lambda skip: (-skip.count, skip.plugin, skip.schedule))
+    return sorted(skipped, key=lambda group: (-group.count, group.plugin, group.schedule))
 
 
-async def _waiting(context: OperationContext, rows: DigestRows) -> list[WaitingGroupReport]:
+async def _waiting_groups(context: OperationContext, rows: DigestRows) -> list[WaitingGroupReport]:
+    """Queued jobs by plugin, with the reason why the oldest waits."""
     reports = []
     for group in rows.waiting[:_MAX_ITEMS]:
         job = await context.store.get_job(group.oldest_id)
@@ -262,20 +263,22 @@ def config_changes(loads: Sequence[ConfigLoad], since: datetime) -> list[ConfigC
     return changes
 
 
-def _next_commands(shown: Mapping[str, Sequence[Any]]) -> list[str]:
+def _next_commands(lists: Mapping[str, Sequence[Any]]) -> list[str]:
+    """Commands that show more of the first entry of each list."""
     commands = []
-    if shown["failed"]:
-        commands.append(f"ductile job explain {shown['failed'][0].example}")
-    if shown["skipped"]:
-        first = shown["skipped"][0]
+    if lists["failed"]:
+        commands.append(f"ductile job explain {lists['failed'][0].example}")
+    if lists["skipped"]:
+        first = lists["skipped"][0]
         commands.append(f"ductile schedule explain {first.plugin} {first.schedule}")
-    if shown["waiting"]:
-        commands.append(f"ductile job explain {shown['waiting'][0].oldest}")
-    if shown["deliveries"]:
+    if lists["waiting"]:
+        commands.append(f"ductile job explain {lists['waiting'][0].oldest}")
+    if lists["deliveries"]:
         commands.append("ductile webhook resend --status dropped --dry-run")
     return commands
 
 
 def _short_error(text: str | None) -> str | None:
+    """The first line of a text, shortened."""
     line = first_line(text)
     return line if line is None or len(line) <= _MAX_TEXT else f"{line[: _MAX_TEXT - 1]}…"

@@ -136,6 +136,7 @@ class PluginDrained(Response):
 
 
 async def view_configuration(context: OperationContext, _request: NoFields) -> ConfigView:
+    """The configuration in force, with its warnings."""
     snapshot = context.snapshot()
     config = fill_in_defaults(snapshot.redacted, SectionOf(section=Config))
     return ConfigView(
@@ -150,24 +151,22 @@ async def show_value(context: OperationContext, request: ShowConfigValue) -> Con
     value: Any = context.snapshot().redacted
     if request.key is not None:
         for part in parse_key(request.key):
-            key = part if not isinstance(value, list) or isinstance(part, int) else _list_index(part)
+            # `routes.0` means the same as `routes[0]`.
+            is_index = isinstance(value, list) and str(part).isascii() and str(part).isdigit()
             try:
-                value = value[key]
+                value = value[int(part) if is_index else part]
             except (LookupError, TypeError):
                 raise _not_set(request.key, part, value) from None
     return ConfigValue(key=request.key, value=value)
 
 
-def _list_index(part: str) -> int:
-    """The index of an entry that is written as in `routes.0`; none that exists for another text."""
-    return int(part) if part.isascii() and part.isdigit() else 1 << 31
-
-
 def _not_set(key: str, part: str | int, value: Any) -> NotFoundError:
+    """The error for a key of which `value` lacks this part. Its hint says what the value has instead."""
     names = list(value) if isinstance(value, dict) else []
-    entries = f"There are {len(value)} entries." if isinstance(value, list) else None
-    beside = f"There are {', '.join(names)}." if names else entries
-    return NotFoundError(f"{key} is not set", hint=did_you_mean(str(part), names) or beside)
+    contents = f"There are {', '.join(names)}." if names else None
+    if isinstance(value, list):
+        contents = f"There are {len(value)} entries."
+    return NotFoundError(f"{key} is not set", hint=did_you_mean(str(part), names) or contents)
 
 
 async def reload(context: OperationContext, request: ReloadConfig) -> ConfigReloaded:
@@ -185,6 +184,7 @@ async def reload(context: OperationContext, request: ReloadConfig) -> ConfigRelo
 
 
 def reloaded_response(result: ReloadResult, *, dry_run: bool) -> ConfigReloaded:
+    """What a reload changed; in a dry run, what it would change."""
     effects = result.effects
     return ConfigReloaded(
         config=result.config,
@@ -208,6 +208,7 @@ def _problems(problems: Sequence[Problem]) -> tuple[ConfigProblem, ...]:
 
 
 async def stop(context: OperationContext, request: StopDaemon) -> DaemonStopping:
+    """Have the daemon end. Returns at once, while running jobs may still have their grace period."""
     engine = context.require_engine()
     pid, dry_run = engine.status().pid, request.dry_run
     if not dry_run:
@@ -216,6 +217,7 @@ async def stop(context: OperationContext, request: StopDaemon) -> DaemonStopping
 
 
 async def pending_work(context: OperationContext, request: OnePlugin) -> PendingPluginWork:
+    """How much accepted work needs a plugin."""
     work = await context.store.pending_work((request.plugin,))
     return from_record(PendingPluginWork, work[0] if work else PluginWork(plugin=request.plugin))
 

@@ -79,19 +79,18 @@ async def waiting_for_node(context: OperationContext) -> tuple[WaitingForNode, .
     """Return the jobs that no live node may run, by plugin; none if the store is for one daemon."""
     if context.store.cluster is None:
         return ()
-    return tuple(from_record(WaitingForNode, each) for each in await context.store.jobs_without_node())
+    return tuple(from_record(WaitingForNode, row) for row in await context.store.jobs_without_node())
 
 
 def waiting_findings(waiting: tuple[WaitingForNode, ...]) -> Iterator[DoctorFinding]:
-    for each in waiting:
-        jobs = "1 job waits" if each.jobs == 1 else f"{each.jobs} jobs wait"
-        if each.node is None:
-            message, missing = (
-                f"{jobs} for a node that runs {each.plugin}; none is alive",
-                "a node that runs it",
-            )
-        else:
-            message, missing = f"{jobs} for the node {each.node}, which is not alive", f"the node {each.node}"
+    """Findings for queued jobs that no live node may run."""
+    for group in waiting:
+        jobs = "1 job waits" if group.jobs == 1 else f"{group.jobs} jobs wait"
+        message = f"{jobs} for a node that runs {group.plugin}; none is alive"
+        missing = "a node that runs it"
+        if group.node is not None:
+            message = f"{jobs} for the node {group.node}, which is not alive"
+            missing = f"the node {group.node}"
         fix = f"Start {missing}. To see which nodes live: ductile system status"
         yield DoctorCheck.NODES.warn(message, fix=fix)
 

@@ -17,7 +17,7 @@ from ductile.operations.response import Response
 from ductile.operations.system.nodes import list_nodes
 from ductile.struct import about, replace
 
-#: Monitors give up after a few seconds as well.
+#: How long the store may take; monitors give up after a few seconds as well.
 _STORE_SECONDS = 5.0
 _FULL = "The disk is full: new work is refused."
 #: Headers by which a proxy says that it forwards the request of another client.
@@ -57,11 +57,11 @@ async def health(context: OperationContext, peer: str | None, headers: Mapping[b
         if local and isinstance(error, StoreError):
             raise
         raise StoreError("the store does not answer" if local else "the store is down") from error
-    verdict = Health(status="full", message=_FULL) if is_full else Health(status="ok", message="All is well.")
+    report = Health(status="full", message=_FULL) if is_full else Health(status="ok", message="All is well.")
     if not local:
-        return verdict
+        return report
     return replace(
-        verdict,
+        report,
         uptime_seconds=None if context.engine is None else context.engine.status().uptime_seconds,
         queue_depth=counts.depth,
         plugins_loaded=sum(plugin.runnable for plugin in context.snapshot().plugins.values()),
@@ -88,7 +88,7 @@ async def ready(context: OperationContext, peer: str | None, headers: Mapping[by
 def is_local_caller(context: OperationContext, peer: str | None, headers: Mapping[bytes, bytes]) -> bool:
     """Whether the request comes from this machine.
 
-    One that a local proxy forwards does not, nor does one of a web page in a local browser.
+    A request that a local proxy forwards does not, nor does that of a web page in a local browser.
     """
     # A caller without an address came through a local socket.
     is_loopback = peer is None or is_loopback_host(peer.partition("%")[0])

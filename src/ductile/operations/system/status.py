@@ -114,6 +114,7 @@ class SystemStatus(Response):
 
 
 async def show_status(context: OperationContext, request: ShowStatus) -> SystemStatus:
+    """The daemon, the queue, the running jobs, every plugin and the nodes."""
     if request.reveal:
         context.require_scope(auth_scope(AccessResource.SYSTEM, AccessLevel.WRITE))
     await context.store.check_files()
@@ -152,10 +153,10 @@ async def _plugin_status(
     stored = await context.store.plugin_state(plugin.name)
     last = await latest_execution(context, LogFilter(plugin=plugin.name, exclude_internal=True))
     health = await latest_execution(context, LogFilter(plugin=plugin.name, command="health"))
-    own = [entry for entry in schedules if entry.plugin == plugin.name]
-    due = [entry.next_at for entry in own if entry.next_at and entry.paused_at is None]
+    own_schedules = [entry for entry in schedules if entry.plugin == plugin.name]
+    next_runs = [entry.next_at for entry in own_schedules if entry.next_at and entry.paused_at is None]
     if context.engine is None:  # Overdue runs start with the next daemon, at an unknown time.
-        due = [at for at in due if at > context.now()]
+        next_runs = [at for at in next_runs if at > context.now()]
     state: JsonValue = {} if stored is None else stored.state
     return PluginStatus(
         name=plugin.name,
@@ -165,8 +166,8 @@ async def _plugin_status(
         refused=None if plugin.refused is None else plugin.refused.reason,
         state=state if reveal else redact(state),
         last_run=None if last is None else listed_execution(last),
-        next_run=timestamp(min(due, default=None)),
-        paused=bool(own) and all(entry.paused_at is not None for entry in own),
+        next_run=timestamp(min(next_runs, default=None)),
+        paused=bool(own_schedules) and all(entry.paused_at is not None for entry in own_schedules),
         health=None if health is None else health.status,
         health_error=None if health is None else health.error,
         breakers={
@@ -210,7 +211,7 @@ def troubled_first(plugins: Sequence[PluginStatus]) -> tuple[PluginStatus, ...]:
         not_closed = any(breaker.state is not BreakerState.CLOSED for breaker in plugin.breakers.values())
         if plugin.refused is not None or plugin.unhealthy is not None or not_closed:
             return 0
-        last = None if plugin.last_run is None else plugin.last_run.status
-        return 1 if {last, plugin.health} - {None, LogStatus.SUCCEEDED} else 2
+        last_status = None if plugin.last_run is None else plugin.last_run.status
+        return 1 if {last_status, plugin.health} - {None, LogStatus.SUCCEEDED} else 2
 
     return tuple(sorted(plugins, key=rank))

@@ -29,7 +29,7 @@ from ductile.operations.response import Response, Timestamp, WasDryRun, from_rec
 from ductile.operations.system.lifecycle import ConfigProblem
 from ductile.struct import Value, about, replace
 
-Changed = TypeVar("Changed")
+WrittenToken = TypeVar("WrittenToken")
 #: How long the old secret stays valid after a rotation.
 DEFAULT_KEEP_OLD = timedelta(hours=24)
 
@@ -159,13 +159,13 @@ class TokenRefreshed(Response):
 
 async def list_tokens(context: OperationContext, _request: NoFields) -> TokenList:
     """The tokens and secrets in the configuration's files, and whether the daemon has them."""
-    return TokenList(tokens=[await _listed(context, row) for row in await _rows(context)])
+    return TokenList(tokens=[await _list_with_usage(context, row) for row in await _rows(context)])
 
 
 async def show_token(context: OperationContext, request: ShowToken) -> TokenDetail:
     """One token or secret. Raises `NotFoundError`."""
     row = find_row(await _rows(context), request.name)
-    return from_record(TokenDetail, await _listed(context, row))
+    return from_record(TokenDetail, await _list_with_usage(context, row))
 
 
 async def create_token(context: OperationContext, request: CreateToken) -> TokenCreated:
@@ -248,11 +248,12 @@ def listed_token(row: TokenRow, now: datetime, *, in_force: bool | UnsetType = U
     )
 
 
-async def _listed(context: OperationContext, row: TokenRow) -> ListedToken:
+async def _list_with_usage(context: OperationContext, row: TokenRow) -> ListedToken:
+    """A token of the files with whether the daemon has it, its limits and what it has used of them."""
     snapshot = context.snapshot()
-    known = {token.name for token in snapshot.tokens} | set(snapshot.secrets)
+    names_in_force = {token.name for token in snapshot.tokens} | set(snapshot.secrets)
     # A token under `api.auth.tokens` without a name of its own is known by its digest, which is not shown.
-    in_force: bool | UnsetType = UNSET if row.name is None else row.name in known
+    in_force: bool | UnsetType = UNSET if row.name is None else row.name in names_in_force
     listed = listed_token(row, context.now(), in_force=in_force)
     token = next((token for token in snapshot.tokens if token.name == row.name), None)
     if token is None:
@@ -267,6 +268,7 @@ async def _listed(context: OperationContext, row: TokenRow) -> ListedToken:
 
 
 async def _rows(context: OperationContext) -> tuple[TokenRow, ...]:
+    """The tokens and secrets in the files on disk. Raises if no daemon runs."""
     context.require_engine()
     return await asyncio.to_thread(list_rows, str(context.config_file), context.environ)
 
@@ -274,14 +276,16 @@ async def _rows(context: OperationContext) -> tuple[TokenRow, ...]:
 def check_covered(context: OperationContext, scopes: Iterable[str], *, name: str | None = None) -> None:
     """Raise `DeniedError` if the caller's token may not do all that a token with these scopes may do.
 
-    One with limits may manage none: it could give itself rights without limits. Only for the token itself,
-    if that is its `name`, its own jobs are those of the caller.
+    A token with limits may manage none: it could give itself rights without limits. Scopes for a token's own
+    jobs are covered only if `name` is that of the caller's token, whose own jobs they are then.
     """
-    own, scopes = context.source.scopes, tuple(scopes)
+    caller_scopes, scopes = context.source.scopes, tuple(scopes)
     if scopes:
         context.refuse_with_limits("manage tokens")
-    held = expand_scopes(own) if own is not None and name is not None and name == context.source.token else ()
-    missing = [] if own is None else [each for each in scopes if each not in held and not covers(own, each)]
+    if caller_scopes is None:
+        return
+    held = expand_scopes(caller_scopes) if name is not None and name == context.source.token else ()
+    missing = [scope for scope in scopes if scope not in held and not covers(caller_scopes, scope)]
     if missing:
         raise DeniedError(
             f"your token may not manage a token that may do more than itself: {', '.join(missing)}",
@@ -298,6 +302,7 @@ async def _require_loadable(context: OperationContext) -> Reloader:
 
 
 async def _check_disk(reloader: Reloader) -> None:
+    """Raise `ConfigError` if the daemon could not load the configuration on disk."""
     try:
         await reloader.check_disk()
     except ConfigError as error:
@@ -308,7 +313,9 @@ async def _check_disk(reloader: Reloader) -> None:
         raise
 
 
-async def _change(context: OperationContext, change: Callable[..., Changed], *, dry_run: bool) -> Changed:
+async def _change(
+    context: OperationContext, change: Callable[..., WrittenToken], *, dry_run: bool
+) -> WrittenToken:
     """Change the files in a thread. Raises `DeniedError`, with advice, if the daemon may not write them."""
     try:
         return await asyncio.to_thread(change, str(context.config_file), context.environ, dry_run=dry_run)
@@ -321,6 +328,7 @@ async def _change(context: OperationContext, change: Callable[..., Changed], *, 
 
 
 async def _put_in_force(reloader: Reloader, name: str) -> None:
+    """Have the daemon use a token that was written. An error says that it was written, and what to do."""
     try:
         await reloader.switch_token(name)
     except DuctileError as error:

@@ -12,9 +12,8 @@ from ductile.operations.response import Response
 from ductile.operations.tokens.sign_in_links import VALID_SECONDS
 from ductile.struct import about
 
-#: Listen addresses that mean every interface; a browser on this machine reaches them by this name.
+#: Listen addresses that mean every interface; a browser on this machine reaches them as `localhost`.
 _EVERY_INTERFACE = ("0.0.0.0", "::")  # noqa: S104 - compared with, not bound
-_HERE = "localhost"
 
 
 class SignInLink(Response):
@@ -23,7 +22,7 @@ class SignInLink(Response):
 
 
 async def create_sign_in_link(context: OperationContext, _request: NoFields) -> SignInLink:
-    """A link for one sign-in. Raises `ConflictError` if no dashboard is served."""
+    """Return a link for one sign-in. Raises `ConflictError` if no dashboard is served."""
     links = context.sign_in_links
     if links is None:
         raise DaemonNotRunningError("no daemon is running", hint="Start it with `ductile system start`.")
@@ -35,13 +34,11 @@ async def create_sign_in_link(context: OperationContext, _request: NoFields) -> 
         )
     if not settings.ui:
         raise ConflictError("the dashboard is switched off", hint="Remove `ui: false` from the section api.")
+    # The host as it is configured, with the port that was bound.
+    host = settings.listen.rpartition(":")[0]
+    if host_of(settings.listen) in _EVERY_INTERFACE:
+        host = "localhost"
+    port = (links.address or settings.listen).rpartition(":")[2]
     # The code is in the fragment, which browsers do not send: no proxy and no log sees it.
-    url = f"http://{_authority(settings.listen, links.address)}/ui#open={links.issue()}"
+    url = f"http://{host}:{port}/ui#open={links.issue()}"
     return SignInLink(url=url, valid_seconds=int(VALID_SECONDS))
-
-
-def _authority(listen: str, address: str | None) -> str:
-    """The host as it is configured, with the port that was bound."""
-    host = listen.rpartition(":")[0]
-    port = (address or listen).rpartition(":")[2]
-    return f"{_HERE if host_of(listen) in _EVERY_INTERFACE else host}:{port}"

@@ -13,11 +13,11 @@ _MAX_CODES = 100
 
 
 class SignInLinks:
-    """The codes that were issued and not used yet. Only their digests are kept."""
+    """The codes that were issued and not used yet. Only their digests are held."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        #: When each expires, oldest first.
+        #: The digest of each code, and when it expires; oldest first.
         self._codes: dict[bytes, float] = {}
         #: Where the API listens, such as `127.0.0.1:8080`; None while it does not.
         self.address: str | None = None
@@ -32,5 +32,5 @@ class SignInLinks:
 
     def redeem(self, code: str) -> bool:
         """Return whether the code is valid. It is not valid again."""
-        expires = self._codes.pop(digest_of(code.encode()), None)
-        return expires is not None and self._clock() < expires
+        expires_at = self._codes.pop(digest_of(code.encode()), None)
+        return expires_at is not None and self._clock() < expires_at

@@ -1,4 +1,4 @@
-"""Calling a tool: check arguments and the caller's scope, run its operation, make a small answer of it."""
+"""Calling a tool: checks the arguments and the caller's scope, runs the operation, shortens its response."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from ductile.core.suggest import did_you_mean
 from ductile.errors import DuctileError, NotFoundError, RefusedError
 from ductile.operations.context import OperationContext
 from ductile.operations.operation import Operation, within_reach
+from ductile.operations.plugins.lookup import commands_of
 from ductile.operations.plugins.skills import OWN_COMMANDS, command_id, pipeline_id
 from ductile.operations.request import refused
 from ductile.operations.response import Response
 from ductile.operations.table import OPERATIONS
 from ductile.operations.tools.answers import compact, fit
-from ductile.operations.tools.catalogue import CommandTool, find_configured, may_ever_call, needed_scopes
+from ductile.operations.tools.catalogue import CommandTool, find_configured, may_ever_call
 from ductile.operations.tools.job_answer import AwaitedJob, Waiting, decode_wait, wait_and_answer
 from ductile.operations.tools.progress import WaitProgress
 from ductile.operations.tools.schemas import tool_fields, waits
@@ -38,8 +39,8 @@ from ductile.struct import Value, about, replace
 
 _MAX_QUOTED = 100
 _SUBMISSION_FIELDS = ("payload", "wait", "dedupe_key")
-#: Operations under way; the event loop itself holds tasks by weak references only.
-_under_way: set[asyncio.Task[Response]] = set()
+#: Running operations; the event loop itself holds tasks by weak references only.
+_running: set[asyncio.Task[Response]] = set()
 
 
 class CallTool(Value):
@@ -74,49 +75,51 @@ class ToolAnswer(Response):
 
 
 async def call_tool(context: OperationContext, request: CallTool) -> ToolAnswer:
-    """Run what a tool stands for. Raises `NotFoundError` for an unknown tool, else as its operation does."""
+    """Call a tool. Raises `NotFoundError` for an unknown tool, and the errors of its operation."""
     arguments = request.arguments or {}
     context = replace(context, source=replace(context.source, submitted_by=SubmittedBy.MCP, waits=False))
     row = TOOLS.get(request.tool)
-    found: Response | AwaitedJob
+    result: Response | AwaitedJob
     try:
         if row is None:
-            found, characters = await _run_configured(context, request, arguments), ANSWER_CHARACTERS
+            result, characters = await _run_configured(context, request, arguments), ANSWER_CHARACTERS
         else:
-            found, characters = await _run_operation(context, row, request, arguments), row.characters
+            result, characters = await _run_operation(context, row, request, arguments), row.characters
     except DuctileError as error:
         raise reworded(error) from error.__cause__
-    if not isinstance(found, AwaitedJob):
-        shown = compact(found) if row is None else compact(found, row.omit, row.omit_below)
-        return ToolAnswer(tool=request.tool, answer=fit(shown, characters))
+    if not isinstance(result, AwaitedJob):
+        answer = compact(result) if row is None else compact(result, row.omit, row.omit_below)
+        return ToolAnswer(tool=request.tool, answer=fit(answer, characters))
     return ToolAnswer(
         tool=request.tool,
-        answer=fit(compact(found.answer), characters),
-        task=found.as_task(context) if request.as_task else UNSET,
-        progress=found.progress or UNSET,
+        answer=fit(compact(result.answer), characters),
+        task=result.as_task(context) if request.as_task else UNSET,
+        progress=result.progress or UNSET,
     )
 
 
 def _waiting(context: OperationContext, request: CallTool, arguments: JsonObject) -> Waiting:
+    """How long the call waits for its job, and whether progress ends the waiting."""
     wait = decode_wait(arguments.get("wait"))
     if request.as_task:
         return Waiting(wait=min(wait, MOMENT))
     # A caller that may not call `job_wait` cannot go on waiting.
-    goes_on = may_ever_call(context.snapshot(), context.source.scopes, operation_of(TOOLS["job_wait"]))
-    return Waiting(wait=wait, progress_after=request.progress_after if goes_on else None)
+    can_continue = may_ever_call(context.snapshot(), context.source.scopes, operation_of(TOOLS["job_wait"]))
+    return Waiting(wait=wait, progress_after=request.progress_after if can_continue else None)
 
 
 async def _run_operation(
     context: OperationContext, row: ToolRow, request: CallTool, arguments: JsonObject
 ) -> Response | AwaitedJob:
+    """Run a tool of the table."""
     fields, operation = tool_fields(row), operation_of(row)
     known = (*fields, "wait") if waits(row) else tuple(fields)
-    required = [name for name, each in fields.items() if each.required or name in row.required]
+    required = [name for name, field in fields.items() if field.required or name in row.required]
     _check_names(arguments, known, required)
     values: JsonObject = {name: value for name, value in arguments.items() if name != "wait"}
     if "limit" in fields and is_read_only(row):
-        asked = values.get("limit", DEFAULT_ROWS)
-        values["limit"] = min(asked, MAX_ROWS) if isinstance(asked, int) else asked
+        limit = values.get("limit", DEFAULT_ROWS)
+        values["limit"] = min(limit, MAX_ROWS) if isinstance(limit, int) else limit
     waiting = _waiting(context, request, arguments) if waits(row) else Waiting(wait=timedelta())
     _check_scope(context, operation, values)
     if row.operation == "job.wait":
@@ -131,17 +134,24 @@ async def _run_operation(
 
 
 async def _run_configured(context: OperationContext, request: CallTool, arguments: JsonObject) -> AwaitedJob:
-    found = find_configured(context.snapshot(), request.tool)
-    if found is None:
-        raise _unknown_tool(context, request.tool)
+    """Run a tool that is a command or a pipeline. Raises `NotFoundError` if there is none of this name."""
+    snapshot = context.snapshot()
+    tool = find_configured(snapshot, request.tool)
+    if tool is None:
+        known = [*TOOLS, *map(pipeline_id, snapshot.pipelines)]
+        for plugin in snapshot.plugins.values():
+            commands = [command for command in commands_of(plugin) if command not in OWN_COMMANDS]
+            known += [command_id(plugin.name, command) for command in commands]
+        hint = did_you_mean(request.tool, known) or "List the tools again."
+        raise NotFoundError(f"there is no tool {request.tool[:_MAX_QUOTED]}", hint=hint)
     _check_names(arguments, _SUBMISSION_FIELDS, [])
     values: JsonObject = {name: value for name, value in arguments.items() if name != "wait"}
-    if isinstance(found, CommandTool):
+    if isinstance(tool, CommandTool):
         operation = OPERATIONS["plugin.run"]
-        values |= {"plugin": found.plugin, "command": found.command}
+        values |= {"plugin": tool.plugin, "command": tool.command}
     else:
         operation = OPERATIONS["pipeline.run"]
-        values["pipeline"] = found.pipeline
+        values["pipeline"] = tool.pipeline
     waiting = _waiting(context, request, arguments)
     _check_scope(context, operation, values)
     return await _start(context, operation, values, waiting)
@@ -162,12 +172,13 @@ async def _start(
 async def _run_to_its_end(operation: Operation, context: OperationContext, values: JsonObject) -> Response:
     """Run an operation. A caller that disconnects meanwhile leaves no change half done."""
     task = asyncio.create_task(operation.run(context, values), name=operation.name)
-    _under_way.add(task)
-    task.add_done_callback(_under_way.discard)
+    _running.add(task)
+    task.add_done_callback(_running.discard)
     return await asyncio.shield(task)
 
 
 def _check_names(arguments: JsonObject, known: tuple[str, ...], required: list[str]) -> None:
+    """Raise `RefusedError` for an unknown argument or a missing one."""
     for name in arguments:
         if name not in known:
             listed = f"Known: {', '.join(known)}." if known else "This tool has none."
@@ -182,23 +193,10 @@ def _check_names(arguments: JsonObject, known: tuple[str, ...], required: list[s
 
 
 def _check_scope(context: OperationContext, operation: Operation, values: dict[str, JsonValue]) -> None:
+    """Raise `DeniedError` if the caller's token may not run the operation with these values."""
     access = operation.access
-    if context.source.scopes is None or access.required_scopes is None:
+    if access.required_scopes is None or access.discovery or access.any_token:
         return
-    if access.discovery or access.any_token:
-        return
-    path = {name: value for name, value in values.items() if isinstance(value, str)}
-    context.require_scope(
-        *needed_scopes(access, context.snapshot(), {"plugin": "", "name": "", "pipeline": "", **path})
-    )
-
-
-def _unknown_tool(context: OperationContext, tool: str) -> NotFoundError:
-    snapshot = context.snapshot()
-    known = [*TOOLS, *map(pipeline_id, snapshot.pipelines)]
-    for plugin in snapshot.plugins.values():
-        if plugin.installed is not None:
-            commands = plugin.installed.manifest.commands
-            known += [command_id(plugin.name, each) for each in commands if each not in OWN_COMMANDS]
-    near = did_you_mean(tool, known)
-    return NotFoundError(f"there is no tool {tool[:_MAX_QUOTED]}", hint=near or "List the tools again.")
+    texts = {name: value for name, value in values.items() if isinstance(value, str)}
+    path = {"plugin": "", "name": "", "pipeline": "", **texts}
+    context.require_scope(*access.required_scopes(context.snapshot(), path))

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated, Any, TypeAlias
 
-from msgspec import UNSET, Meta, UnsetType
+from msgspec import Meta
 
 from ductile.config.snapshot import Snapshot
 from ductile.core.auth_scopes import allows
 from ductile.core.word_search import rank_by_words
 from ductile.operations.context import OperationContext
-from ductile.operations.operation import Access, Operation, needed_for, needed_for_pipeline
+from ductile.operations.operation import Operation, needed_for, needed_for_pipeline
 from ductile.operations.plugins.lookup import commands_of
 from ductile.operations.plugins.skills import (
     COMMAND_PREFIX,
@@ -76,8 +76,8 @@ class PipelineTool(Value):
     pipeline: str
 
 
-#: A tool before it is described: its name, and the operation or what the configuration has.
-_Source: TypeAlias = tuple[str, ToolRow | Skill]
+#: The name of a tool, and its row of the table or its skill.
+_NamedTool: TypeAlias = tuple[str, ToolRow | Skill]
 
 
 async def list_tools(context: OperationContext, request: ListTools) -> ToolList:
@@ -87,35 +87,41 @@ async def list_tools(context: OperationContext, request: ListTools) -> ToolList:
     to another page. Raises `UsageError` for a cursor that is none.
     """
     snapshot, scopes = context.snapshot(), context.source.scopes
-    found: list[_Source] = [
+    tools: list[_NamedTool] = [
         (name, row) for name, row in TOOLS.items() if may_ever_call(snapshot, scopes, operation_of(row))
     ]
     if not request.operations:
-        found += _configured_sources(snapshot, scopes)
+        skills = [
+            (_tool_name(skill), skill)
+            for skill in skills_of(snapshot)
+            if scopes is None or allows(scopes, _needed_for_skill(snapshot, skill))
+        ]
+        tools += sorted(skills, key=lambda tool: tool[0])
     if request.query is not None:
-        found = rank_by_words(request.query, [(each, _texts(*each)) for each in found])
+        tools = rank_by_words(request.query, [(tool, _searched_texts(*tool)) for tool in tools])
     elif request.cursor is not None:
-        found = _after(found, request.cursor)
-    page = found[: request.limit]
-    more = len(page) < len(found) and request.query is None
-    return ToolList(tools=_describe(snapshot, page), next_cursor=page[-1][0] if more else None)
+        tools = _tools_after(tools, request.cursor)
+    page = tools[: request.limit]
+    has_more = len(page) < len(tools) and request.query is None
+    answer_schema = output_schema((JobAnswer,))
+    return ToolList(
+        tools=[
+            _operation_tool(name, source)
+            if isinstance(source, ToolRow)
+            else _configured_tool(snapshot, source, answer_schema)
+            for name, source in page
+        ],
+        next_cursor=page[-1][0] if has_more else None,
+    )
 
 
-def _configured_sources(snapshot: Snapshot, scopes: tuple[str, ...] | None) -> list[_Source]:
-    allowed = [
-        (_tool_name(skill), skill)
-        for skill in skills_of(snapshot)
-        if scopes is None or allows(scopes, _needed(snapshot, skill))
-    ]
-    return sorted(allowed, key=lambda each: each[0])
-
-
-def _after(sources: list[_Source], cursor: str) -> list[_Source]:
+def _tools_after(tools: list[_NamedTool], cursor: str) -> list[_NamedTool]:
+    """The tools after the one that a cursor names. Raises `UsageError` for a cursor that is none."""
     if cursor in TOOLS:
         passed = set(list(TOOLS)[: list(TOOLS).index(cursor) + 1])
-        return [each for each in sources if each[0] not in passed]
+        return [tool for tool in tools if tool[0] not in passed]
     if cursor.startswith((COMMAND_PREFIX, PIPELINE_PREFIX)):
-        return [each for each in sources if each[0] not in TOOLS and each[0] > cursor]
+        return [tool for tool in tools if tool[0] not in TOOLS and tool[0] > cursor]
     raise bad_value(
         "cursor",
         "cursor is not one of a list of tools",
@@ -123,24 +129,15 @@ def _after(sources: list[_Source], cursor: str) -> list[_Source]:
     )
 
 
-def _texts(name: str, source: ToolRow | Skill) -> tuple[str, str]:
+def _searched_texts(name: str, source: ToolRow | Skill) -> tuple[str, str]:
+    """The texts of a tool in which a query is searched: its name and description."""
     if isinstance(source, Skill):
         return name, source.description
     return name, source.summary or operation_of(source).summary
 
 
-def _describe(snapshot: Snapshot, page: list[_Source]) -> list[ListedTool]:
-    answer = output_schema((JobAnswer,))
-    return [
-        _operation_tool(name, source)
-        if isinstance(source, ToolRow)
-        else _configured_tool(snapshot, source, answer)
-        for name, source in page
-    ]
-
-
 def may_ever_call(snapshot: Snapshot, scopes: tuple[str, ...] | None, operation: Operation) -> bool:
-    """Whether there is anything for which the scopes allow the operation: for some, one plugin is enough."""
+    """Whether the scopes allow the operation for at least one plugin or pipeline, or as a whole."""
     access = operation.access
     if scopes is None or access.required_scopes is None or access.discovery or access.any_token:
         return True
@@ -152,7 +149,7 @@ def may_ever_call(snapshot: Snapshot, scopes: tuple[str, ...] | None, operation:
 
 
 def find_configured(snapshot: Snapshot, tool: str) -> CommandTool | PipelineTool | None:
-    """The command or pipeline that a tool of this name runs."""
+    """The command or pipeline that a tool of this name runs; None if there is none."""
     for plugin in snapshot.plugins.values():
         for command in commands_of(plugin) if plugin.runnable else ():
             if command not in OWN_COMMANDS and command_id(plugin.name, command) == tool:
@@ -177,15 +174,12 @@ def _operation_tool(name: str, row: ToolRow) -> ListedTool:
     )
 
 
-def _needed(snapshot: Snapshot, skill: Skill) -> tuple[str, ...]:
+def _needed_for_skill(snapshot: Snapshot, skill: Skill) -> tuple[str, ...]:
+    """The scopes of which one is needed to run the command or pipeline."""
     if skill.kind == "command":
         plugin, _, command = skill.name.partition(".")
         return needed_for(snapshot, plugin, command)
     return needed_for_pipeline(snapshot, skill.name)
-
-
-def needed_scopes(access: Access, snapshot: Snapshot, values: dict[str, str]) -> tuple[str, ...]:
-    return () if access.required_scopes is None else access.required_scopes(snapshot, values)
 
 
 def _tool_name(skill: Skill) -> str:
@@ -195,20 +189,18 @@ def _tool_name(skill: Skill) -> str:
     return command_id(plugin, command)
 
 
-def _configured_tool(snapshot: Snapshot, skill: Skill, answer: dict[str, Any]) -> ListedTool:
-    retry_safe: bool | UnsetType | None = UNSET
-    about_it = skill.description
+def _configured_tool(snapshot: Snapshot, skill: Skill, answer_schema: dict[str, Any]) -> ListedTool:
+    retry_safe: bool | None = None
+    description = f"The pipeline {skill.name}. {skill.description}"
     if skill.kind == "command":
         plugin, _, command = skill.name.partition(".")
         retry_safe = commands_of(snapshot.plugins[plugin])[command].retry_safe
-        about_it = f"Runs {plugin} {command}. {about_it}"
-    else:
-        about_it = f"The pipeline {skill.name}. {about_it}"
+        description = f"Runs {plugin} {command}. {skill.description}"
     return ListedTool(
         name=_tool_name(skill),
-        description=about_it.strip()[:_MAX_DESCRIPTION],
+        description=description.strip()[:_MAX_DESCRIPTION],
         input_schema=payload_schema(skill.input_schema),
-        output_schema=answer,
+        output_schema=answer_schema,
         read_only=skill.read_only,
         destructive=False if skill.read_only else retry_safe is not True,
         idempotent=skill.read_only or retry_safe is True,

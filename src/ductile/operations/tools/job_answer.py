@@ -9,14 +9,12 @@ from msgspec import UNSET, UnsetType
 
 from ductile.core.jobs.model import TERMINAL, JobReason, JobStatus
 from ductile.core.json import JsonValue
-from ductile.core.runs.graph import RUN_PLUGIN
 from ductile.operations.context import OperationContext
-from ductile.operations.diagnose.explain_run import describe_steps
 from ductile.operations.jobs.query import FullJob, WaitForJob, wait_for_job
 from ductile.operations.request import bad_value, decode_duration
 from ductile.operations.response import Id, Response
-from ductile.operations.tools.progress import WaitProgress, wait_for_progress
-from ductile.operations.tools.task import JobTask, job_task, measure_progress
+from ductile.operations.tools.progress import WaitProgress, step_progress, wait_for_progress
+from ductile.operations.tools.task import JobTask, job_task
 from ductile.struct import Value, about
 
 DEFAULT_WAIT = timedelta(seconds=20)
@@ -43,6 +41,7 @@ class JobAnswer(Response):
 
 
 def decode_wait(value: JsonValue) -> timedelta:
+    """The time to wait of a call. Raises `UsageError` for one that is too long or no duration."""
     if value is None:
         return DEFAULT_WAIT
     span = decode_duration("wait", value)
@@ -60,14 +59,15 @@ class Waiting(Value):
 
 
 class AwaitedJob(Value):
-    """A job when it had ended, had news or the time was up, and the answer about it."""
+    """The job when the waiting was over, and the answer about it."""
 
     job: FullJob
     answer: JobAnswer
-    #: Set if the caller wants news, and has time left.
+    #: Set if the caller requested progress, and has time left.
     progress: WaitProgress | None
 
     def as_task(self, context: OperationContext) -> JobTask:
+        """The job as a task of the Model Context Protocol."""
         service = context.snapshot().service
         return job_task(
             self.job,
@@ -80,13 +80,18 @@ class AwaitedJob(Value):
 async def wait_and_answer(
     context: OperationContext, job_id: str, waiting: Waiting, *, deduplicated: bool = False
 ) -> AwaitedJob:
-    """The job when it has ended or has news that the caller waits for, or as it is when the time is up."""
+    """Wait until the job has ended, has the progress that the caller waits for, or the time is up."""
     progress = None
     if waiting.progress_after is None:
         job = await wait_for_job(context, WaitForJob(job_id=job_id, timeout=waiting.wait))
     else:
         job, progress = await wait_for_progress(context, job_id, waiting.wait, waiting.progress_after)
     ended, succeeded = job.status in TERMINAL, job.status is JobStatus.SUCCEEDED
+    next_tools = [f"job_show job_id={job.job_id}"]
+    if not ended:
+        next_tools = [f"job_wait job_id={job.job_id}", f"job_cancel job_id={job.job_id}"]
+    elif not succeeded:
+        next_tools = [f"job_explain job_id={job.job_id}"]
     answer = JobAnswer(
         job_id=job.job_id,
         plugin=job.plugin,
@@ -94,24 +99,11 @@ async def wait_and_answer(
         status=job.status,
         reason=job.reason,
         ended=ended,
-        next=_next(job, ended=ended),
-        progress=UNSET if ended else await _progress(context, job),
+        next=next_tools,
+        progress=UNSET if ended else (await step_progress(context, job)).text or UNSET,
         result=job.result.get("result") if ended and job.result is not None else UNSET,
         error=UNSET if succeeded else job.last_error,
         stderr=UNSET if succeeded or not ended else job.stderr or None,
         deduplicated=deduplicated or UNSET,
     )
     return AwaitedJob(job=job, answer=answer, progress=progress)
-
-
-async def _progress(context: OperationContext, job: FullJob) -> str | UnsetType:
-    run = await context.store.get_run(job.job_id) if job.plugin == RUN_PLUGIN else None
-    return UNSET if run is None else measure_progress(job, describe_steps(run)).text or UNSET
-
-
-def _next(job: FullJob, *, ended: bool) -> list[str]:
-    if not ended:
-        return [f"job_wait job_id={job.job_id}", f"job_cancel job_id={job.job_id}"]
-    if job.status is not JobStatus.SUCCEEDED:
-        return [f"job_explain job_id={job.job_id}"]
-    return [f"job_show job_id={job.job_id}"]

@@ -1,4 +1,4 @@
-"""Waiting for a job with news on the way: how far it is, whenever that changes."""
+"""Waiting for a job, with reports of its progress whenever that changes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ductile.operations.jobs.query import FullJob, WaitForJob, wait_for_job
 from ductile.operations.tools.task import MOMENT, StepProgress, describe_job, measure_progress
 from ductile.struct import Value, about
 
-#: A caller that goes on waiting asks anew after at most this long: one that has gone is soon forgotten.
+#: A caller that goes on waiting calls again after at most this long: so one that has gone is soon noticed.
 LONGEST_PART = timedelta(seconds=30)
 #: Changes that follow within this time are one.
 _GAP_SECONDS = 0.5
@@ -51,20 +51,20 @@ async def wait_for_progress(
             job = await _read(context, job.job_id, timedelta())
             if job.status in TERMINAL or ended.done() or loop.time() >= deadline:
                 return job, None
-            steps = await _progress(context, job)
-            if steps.done > after or loop.time() >= part_ends:
+            progress = await step_progress(context, job)
+            if progress.done > after or loop.time() >= part_ends:
                 left = timedelta(seconds=round(max(deadline - loop.time(), 0), 1))
                 return job, WaitProgress(
-                    done=steps.done,
-                    total=steps.total,
-                    message=steps.text or describe_job(job),
+                    done=progress.done,
+                    total=progress.total,
+                    message=progress.text or describe_job(job),
                     wait_left=format_duration(left),
                 )
             await _wait_for_change(ended, changed, part_ends - loop.time())
 
 
 async def _wait_for_change(ended: asyncio.Future[None], changed: asyncio.Event, seconds: float) -> None:
-    """Wait until the job has ended or, a moment ago, something was recorded; or until the time is up."""
+    """Wait until the job has ended, the ledger has changed and a moment has passed, or the time is up."""
     change = asyncio.create_task(changed.wait())
     either: set[asyncio.Future[Any]] = {ended, change}
     try:
@@ -78,6 +78,7 @@ async def _read(context: OperationContext, job_id: str, wait: timedelta) -> Full
     return await wait_for_job(context, WaitForJob(job_id=job_id, timeout=wait))
 
 
-async def _progress(context: OperationContext, job: FullJob) -> StepProgress:
+async def step_progress(context: OperationContext, job: FullJob) -> StepProgress:
+    """How far the job is; of a run, how many of its steps have ended."""
     run = await context.store.get_run(job.job_id) if job.plugin == RUN_PLUGIN else None
     return measure_progress(job, () if run is None else describe_steps(run))

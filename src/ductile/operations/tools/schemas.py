@@ -15,13 +15,12 @@ from ductile.operations.tools.table import DEFAULT_ROWS, MAX_ROWS, ToolRow, is_r
 from ductile.protocol.manifest.schema import JsonSchema
 
 #: Fields that only shape the reply of HTTP or the output of the CLI.
-_OF_OTHER_SURFACES = frozenset(("result", "strict", "async", "reveal", "state_webhook_events"))
-_SOURCES_OF_OTHERS = (FieldSource.LOCAL, FieldSource.HEADER)
+_OTHER_SURFACE_FIELDS = frozenset(("result", "strict", "async", "reveal", "state_webhook_events"))
 _DEFINITIONS = "#/$defs/"
 #: Levels of structs that the schema of an answer describes.
 _LEVELS = 2
 #: What a client needs for checking an answer; titles and descriptions are for the reference pages.
-_LEFT_OUT = frozenset(("title", "default", "description", "format", "required", OFFLINE_ONLY))
+_LEFT_OUT_KEYS = frozenset(("title", "default", "description", "format", "required", OFFLINE_ONLY))
 LEFT_OUT_FIELD: JsonObject = {"type": "array", "items": {"type": "string"}}
 WAIT_FIELD: JsonObject = {
     "type": "string",
@@ -40,24 +39,37 @@ def tool_fields(row: ToolRow) -> Mapping[str, RequestField]:
     if row.operation == "job.wait":
         hidden.add("timeout")
     return {
-        name: each
-        for name, each in operation_of(row).fields.items()
-        if each.source not in _SOURCES_OF_OTHERS and name not in _OF_OTHER_SURFACES and name not in hidden
+        name: field
+        for name, field in operation_of(row).fields.items()
+        if field.source not in (FieldSource.LOCAL, FieldSource.HEADER)
+        and name not in _OTHER_SURFACE_FIELDS
+        and name not in hidden
     }
 
 
 def waits(row: ToolRow) -> bool:
+    """Whether a call of the tool waits for a job, and so has the argument `wait`."""
     return row.starts_job or row.operation == "job.wait"
 
 
 def input_schema(row: ToolRow) -> JsonObject:
+    """The arguments of a tool of the table."""
     fields = tool_fields(row)
-    properties: JsonObject = {
-        name: _field_schema(each, pages=is_read_only(row)) for name, each in fields.items()
-    }
+    properties: JsonObject = {}
+    for name, field in fields.items():
+        schema: JsonObject = {**field.schema, "description": field.description}
+        kind = schema.get("type")
+        if isinstance(kind, list):  # a field that is not set is left out
+            schema["type"] = kind[0]
+        default: JsonValue = msgspec.to_builtins(field.default, str_keys=True) if field.default else None
+        if name == "limit" and is_read_only(row):  # an agent reads all rows of the answer
+            schema |= {"default": DEFAULT_ROWS, "maximum": MAX_ROWS}
+        elif default is not None:
+            schema["default"] = default
+        properties[name] = schema
     if waits(row):
         properties["wait"] = WAIT_FIELD
-    required = [name for name, each in fields.items() if each.required or name in row.required]
+    required = [name for name, field in fields.items() if field.required or name in row.required]
     return _object(properties, required)
 
 
@@ -74,47 +86,39 @@ def _object(properties: JsonObject, required: list[str]) -> JsonObject:
     return {**schema, "required": [*required]} if required else schema
 
 
-def _field_schema(field: RequestField, *, pages: bool) -> JsonObject:
-    schema: JsonObject = {**field.schema, "description": field.description}
-    kind = schema.get("type")
-    if isinstance(kind, list):  # a field that is not set is left out
-        schema["type"] = kind[0]
-    if field.name == "limit" and pages:
-        return {**schema, "default": DEFAULT_ROWS, "maximum": MAX_ROWS}
-    default: JsonValue = msgspec.to_builtins(field.default, str_keys=True) if field.default else None
-    return schema if default is None else {**schema, "default": default}
-
-
 def output_schema(types: Iterable[type[Response]]) -> JsonObject:
     """The schema of an answer that is one of these responses.
 
     Structs are described two levels deep: a client keeps all schemas of all tools in mind. No field is
     required, because answers are shortened.
     """
-    listed = [each for each in types if not each.CLI_ONLY]
-    references, found = msgspec.json.schema_components(listed, ref_template=f"{_DEFINITIONS}{{name}}")
-    shown = [_bare(each, found, _LEVELS) for each in references]
-    for each in shown:
-        each["properties"]["left_out"] = LEFT_OUT_FIELD
-    schema: JsonObject = shown[0] if len(shown) == 1 else {"type": "object", "anyOf": shown}
+    remote_types = [response_type for response_type in types if not response_type.CLI_ONLY]
+    references, components = msgspec.json.schema_components(
+        remote_types, ref_template=f"{_DEFINITIONS}{{name}}"
+    )
+    schemas = [_without_texts(reference, components, _LEVELS) for reference in references]
+    for answer in schemas:
+        answer["properties"]["left_out"] = LEFT_OUT_FIELD
+    schema: JsonObject = schemas[0] if len(schemas) == 1 else {"type": "object", "anyOf": schemas}
     return schema
 
 
-def _bare(schema: Any, components: Mapping[str, Any], levels: int) -> Any:
-    """The schema without texts."""
+def _without_texts(schema: Any, components: Mapping[str, Any], levels: int) -> Any:
+    """The schema without titles and descriptions, with this many levels of structs written out in it."""
     if isinstance(schema, list):
-        return [_bare(each, components, levels) for each in schema]
+        return [_without_texts(part, components, levels) for part in schema]
     if not isinstance(schema, dict):
         return schema
     if "$ref" in schema:
         target = components[schema["$ref"].removeprefix(_DEFINITIONS)]
         if "enum" in target:
             return {"type": "string"}
-        return _bare(target, components, levels - 1) if levels else {"type": "object"}
-    return {
-        key: {name: _bare(each, components, levels) for name, each in value.items() if name not in LEFT_OUT}
-        if key == "properties"
-        else _bare(value, components, levels)
-        for key, value in schema.items()
-        if key not in _LEFT_OUT
-    }
+        return _without_texts(target, components, levels - 1) if levels else {"type": "object"}
+    bare = {}
+    for key, value in schema.items():
+        if key == "properties":
+            properties = {name: part for name, part in value.items() if name not in LEFT_OUT}
+            bare[key] = {name: _without_texts(part, components, levels) for name, part in properties.items()}
+        elif key not in _LEFT_OUT_KEYS:
+            bare[key] = _without_texts(value, components, levels)
+    return bare

@@ -10,11 +10,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ductile.core.json import JsonValue
+from ductile.operations.diagnose.findings import DoctorFinding, DoctorReport, FindingLevel
 from ductile.operations.operation import Operation
+from ductile.operations.pipeline_test.run import PipelineTestReport
 from ductile.operations.response import Response
 from ductile.operations.table import OPERATIONS
-from ductile.operations.tools.shapes import problems_only, without_passed_steps
-from ductile.struct import Value, field
+from ductile.struct import Value, field, replace
 
 #: Characters of an answer. Four characters are about a token.
 ANSWER_CHARACTERS = 16_000
@@ -26,6 +27,8 @@ MAX_ROWS = 20
 
 
 class ToolRow(Value):
+    """A tool: its operation, and how calls and answers of the tool differ from those of the operation."""
+
     operation: str
     #: Whether it starts a job: the call waits for its end for a time.
     starts_job: bool = False
@@ -89,11 +92,40 @@ _OF_THE_JOB = frozenset(
 )
 
 
+def _problems_only(report: DoctorReport) -> DoctorReport:
+    """The report without findings that are `ok`: the most serious first, equal ones merged."""
+    levels = list(FindingLevel)
+    groups: dict[tuple[object, ...], list[DoctorFinding]] = {}
+    for finding in report.findings:
+        if finding.level is not FindingLevel.OK:
+            key = (finding.check, finding.level, finding.message, finding.fix)
+            groups.setdefault(key, []).append(finding)
+    findings = []
+    for first, *others in groups.values():
+        where = f"{first.where or first.message}, and {len(others)} more" if others else first.where
+        findings.append(replace(first, where=where))
+    return replace(report, findings=tuple(sorted(findings, key=lambda finding: -levels.index(finding.level))))
+
+
+def _without_passed_steps(report: PipelineTestReport) -> PipelineTestReport:
+    """The report without steps that did nothing; without all steps of a passed case among several cases."""
+    is_single = len(report.cases) == 1
+    cases = []
+    for case in report.cases:
+        if case.passed and not is_single:
+            cases.append(replace(case, steps=[], order=[], result=None))
+        else:
+            cases.append(replace(case, steps=[step for step in case.steps if step.jobs or step.because]))
+    return replace(report, cases=cases)
+
+
 def _explains(operation: str, *omit: str, **options: Any) -> ToolRow:
+    """The row of a tool with a short answer."""
     return ToolRow(operation=operation, characters=SHORT_ANSWER_CHARACTERS, omit=frozenset(omit), **options)
 
 
 def _reads(operation: str, *omit: str, **options: Any) -> ToolRow:
+    """The row of a tool whose answer is without these fields."""
     return ToolRow(operation=operation, omit=frozenset(omit), **options)
 
 
@@ -103,7 +135,7 @@ TOOLS: Mapping[str, ToolRow] = {
     "status": _reads(
         "system.status", *_DETAILS, "started_at", "submitted_by", "run_id", "step", "state", "config"
     ),
-    "doctor": _reads("system.doctor", shape=problems_only, summary="Problems here, and how to fix them"),
+    "doctor": _reads("system.doctor", shape=_problems_only, summary="Problems here, and how to fix them"),
     "job_list": _reads("job.list", "execution", "attempt", "max_attempts", "started_at", "parent_job_id"),
     "job_show": _reads("job.show", omit_below={"executions": _OF_THE_JOB}),
     "job_wait": ToolRow(
@@ -144,7 +176,7 @@ TOOLS: Mapping[str, ToolRow] = {
     "pipeline_test": _reads(
         "pipeline.test",
         "location",
-        shape=without_passed_steps,
+        shape=_without_passed_steps,
         summary="What a changed pipeline would do with past runs, cases or a payload; no plugin is run. "
         "Without any of them: a dry run",
     ),
@@ -184,6 +216,7 @@ TOOLS: Mapping[str, ToolRow] = {
 
 
 def operation_of(row: ToolRow) -> Operation:
+    """The operation that the tool runs."""
     return OPERATIONS[row.operation]
 
 

@@ -46,6 +46,7 @@ class JobTask(Value):
 
 
 def task_status(status: JobStatus, reason: JobReason) -> TaskStatus:
+    """The status of the task of a job with this status and reason."""
     if status not in TERMINAL:
         return TaskStatus.WORKING
     return TaskStatus.CANCELLED if reason is JobReason.CANCELLED else TaskStatus.COMPLETED
@@ -68,7 +69,7 @@ def job_task(job: FullJob, *, progress: str | None, retention: timedelta, now: d
 
 
 def poll_interval(age: timedelta) -> int:
-    """Milliseconds between two questions for a task of this age."""
+    """Milliseconds to wait before asking again for a task of this age."""
     return next((interval for limit, interval in _POLL_INTERVALS if age < limit), _LONGEST_POLL_INTERVAL)
 
 
@@ -85,15 +86,16 @@ class StepProgress(Value):
 
 def measure_progress(job: FullJob, steps: tuple[StepReport, ...]) -> StepProgress:
     """How far a job is; `steps` are those of a run."""
-    own = [each for each in steps if each.outcome is not StepOutcome.ENTERED]
-    if not own:
+    counted = [step for step in steps if step.outcome is not StepOutcome.ENTERED]
+    if not counted:
         return StepProgress(done=2 * job.attempt - (job.status is not JobStatus.RUNNING))
-    running = [each.step for each in own if any(one.status not in TERMINAL for one in each.jobs)]
-    ended = [each for each in own if each.outcome is not StepOutcome.NOT_REACHED and each.step not in running]
-    text = f"{len(ended)} of {len(own)} steps have ended"
+    running = [step.step for step in counted if any(job.status not in TERMINAL for job in step.jobs)]
+    reached = [step for step in counted if step.outcome is not StepOutcome.NOT_REACHED]
+    ended = [step for step in reached if step.step not in running]
+    text = f"{len(ended)} of {len(counted)} steps have ended"
     return StepProgress(
         done=1 + 2 * len(ended) + len(running),
-        total=1 + 2 * len(own),
+        total=1 + 2 * len(counted),
         text=f"{text}, running: {', '.join(running)}" if running else text,
     )
 

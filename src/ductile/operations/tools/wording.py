@@ -1,4 +1,4 @@
-"""Advice that names commands of the CLI, as calls of tools: an agent has no terminal."""
+"""Rewords advice: commands of the CLI become calls of tools, because an agent has no terminal."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from ductile.errors import ConfigError, DuctileError
 
-#: The tool of a command, and what its words are called. A command without a tool stays as it is.
+#: The tool of a command, and the names of its positional arguments. A command without a tool stays as it is.
 TOOL_OF_COMMAND: Mapping[str, tuple[str, ...]] = {
     "job explain": ("job_explain", "job_id"),
     "job retry": ("job_retry", "job_id"),
@@ -55,47 +55,48 @@ _ROLLBACK = re.compile(rf"{_START}config rollback(?: (?P<id>[0-9a-f]{{4,}}))?`?"
 
 
 def in_tool_words(text: str) -> str:
-    """The text with calls of tools in place of commands, as far as there are such tools."""
+    """The text with calls of tools in place of commands that have a tool."""
     if "ductile " not in text and "--" not in text:
         return text
-    text = _SET.sub(lambda found: f'config_plan set={{"{found["key"]}": "{found["value"]}"}}', text)
-    text = _ENABLE.sub(lambda found: f'config_plan set={{"plugins.{found["name"]}.enabled": true}}', text)
-    text = _ROLLBACK.sub(lambda found: f"config_plan rollback_to={found['id'] or 'previous'}", text)
+    text = _SET.sub(lambda match: f'config_plan set={{"{match["key"]}": "{match["value"]}"}}', text)
+    text = _ENABLE.sub(lambda match: f'config_plan set={{"plugins.{match["name"]}.enabled": true}}', text)
+    text = _ROLLBACK.sub(lambda match: f"config_plan rollback_to={match['id'] or 'previous'}", text)
     text = _APPLY.sub(" config_plan and config_apply", text).replace("  config_plan", " config_plan").lstrip()
-    return _COMMAND.sub(_call, text)
+    return _COMMAND.sub(_tool_call, text)
 
 
-def _call(found: re.Match[str]) -> str:
-    tool, *names = TOOL_OF_COMMAND[found["name"]]
-    words = found["words"].split()
+def _tool_call(match: re.Match[str]) -> str:
+    """The call of a tool that a command line stands for: `job_retry job_id=last`."""
+    tool, *names = TOOL_OF_COMMAND[match["name"]]
+    words = match["words"].split()
     options: list[str] = []
     values: list[str] = []
-    rest: list[str] = []
+    extra_words: list[str] = []
     while words:
         word = words.pop(0)
         if word.startswith("--"):
             name = word.removeprefix("--").replace("-", "_")
-            takes = bool(words) and not words[0].startswith("--")
-            options.append(f"{name}={words.pop(0) if takes else 'true'}")
+            has_value = bool(words) and not words[0].startswith("--")
+            options.append(f"{name}={words.pop(0) if has_value else 'true'}")
         elif len(values) < len(names):
             values.append(word)
         else:
-            rest.append(word)
-    if tool == "job_retry" and any(each.startswith("from_step=") for each in options):
-        tool, options = "run_retry", [each.replace("from_step=", "step=") for each in options]
+            extra_words.append(word)
+    if tool == "job_retry" and any(option.startswith("from_step=") for option in options):
+        tool, options = "run_retry", [option.replace("from_step=", "step=") for option in options]
     if tool == "delivery_resend" and not values:
         tool = "delivery_resend_many"
-    given = [f"{name}={value}" for name, value in zip(names, values, strict=False)]
-    return " ".join([tool, *given, *options, *rest])
+    arguments = [f"{name}={value}" for name, value in zip(names, values, strict=False)]
+    return " ".join([tool, *arguments, *options, *extra_words])
 
 
 def reworded(error: DuctileError) -> DuctileError:
-    """The error with its hints in the words of tools."""
+    """The same error with its message and hints in the words of tools."""
     error.message = in_tool_words(error.message)
     error.hint = None if error.hint is None else in_tool_words(error.hint)
     if isinstance(error, ConfigError):
         error.problems = tuple(
-            replace(each, hint=None if each.hint is None else in_tool_words(each.hint))
-            for each in error.problems
+            replace(problem, hint=None if problem.hint is None else in_tool_words(problem.hint))
+            for problem in error.problems
         )
     return error

@@ -1,4 +1,4 @@
-"""Incoming webhooks: verify a signed request, and submit the job, run or event that it is for."""
+"""Incoming webhooks: verify a signed request, and submit the job, run or event of its endpoint."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ async def receive(
     if scheme.form is SignatureForm.SLACK and payload.get("type") == "url_verification":
         return WebhookReceived(message="verified", challenge=payload.get("challenge"))
     delivery = delivery_id(scheme, headers, body, payload)
-    shown = safe_headers(headers, scheme)
+    plugin_headers = safe_headers(headers, scheme)
     # Delivery ids belong to the path: a name can be given to another endpoint, with another sender.
     source = Source(submitted_by=SubmittedBy.WEBHOOK, detail=endpoint.name, owner=endpoint.path)
     context = replace(context, source=source)
@@ -91,17 +91,17 @@ async def receive(
                 type=event_type,
                 source="webhook",
                 payload=payload,
-                headers=shown,
+                headers=plugin_headers,
                 dedupe_key=delivery,
             )
             job = await submit_job(context, RunCommand(plugin=plugin, command=command, **fields), event)
             left_out = dict.fromkeys(("execution_mode", "plugin", "command"), UNSET)
             return from_record(WebhookReceived, job, message="accepted", **left_out)
         case PipelineTarget(pipeline=pipeline):
-            fields |= {"payload": payload, "headers": shown, "event_type": event_type}
+            fields |= {"payload": payload, "headers": plugin_headers, "event_type": event_type}
             return await _start_pipeline(context, pipeline, fields)
         case PublishTarget(event_type=kind):
-            return await _publish(context, kind, {**fields, "payload": payload, "headers": shown})
+            return await _publish(context, kind, {**fields, "payload": payload, "headers": plugin_headers})
 
 
 def check_signature(endpoint: WebhookEndpoint, headers: dict[str, str], body: bytes, now: datetime) -> None:

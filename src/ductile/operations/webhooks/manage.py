@@ -63,6 +63,7 @@ class WebhookList(Response):
 
 
 def find_endpoint(snapshot: Snapshot, path: str) -> WebhookEndpoint:
+    """The endpoint at this path. Raises `NotFoundError`."""
     for endpoint in snapshot.webhooks:
         if endpoint.path == path:
             return endpoint
@@ -79,6 +80,7 @@ def named_endpoint(snapshot: Snapshot, name: str) -> WebhookEndpoint:
 
 
 async def list_webhooks(context: OperationContext, _request: NoFields) -> WebhookList:
+    """The endpoints in force, and how those of the configuration on disk differ."""
     snapshot, refusals = context.snapshot(), context.webhook_refusals
     return WebhookList(
         loaded=context.engine is not None,
@@ -111,6 +113,7 @@ def target_fields(target: WebhookTarget) -> dict[str, str | None]:
 
 
 async def _changes_on_disk(context: OperationContext, in_force: Snapshot) -> EndpointChanges | None:
+    """How the endpoints on disk differ from those in force; None if they are the same or no daemon runs."""
     if context.load is None:
         return None
     try:
@@ -173,6 +176,7 @@ class DeliveryResent(Response):
 
 
 async def list_deliveries(context: OperationContext, request: ListDeliveries) -> DeliveryPage:
+    """A page of deliveries, newest first."""
     where = DeliveryFilter(job_id=await resolve_filter(context, request.job_id), status=request.status)
     page = await context.store.list_deliveries(where, limit=request.limit, cursor=request.cursor)
     return DeliveryPage(
