@@ -59,9 +59,9 @@ class LocalPlan(Value):
         return self.difference.needed or bool(self.change.contents)
 
     def write(self, command: str) -> str | None:
-        """Write and seal it. ConflictError if a file was changed since the plan was made.
+        """Write and seal it. Returns the id of replaced files that were never sealed.
 
-        Returns the id of replaced files that were never sealed.
+        ConflictError if a file was changed since the plan was made.
         """
         try:
             return write_change(self.change, command=command)
@@ -76,7 +76,9 @@ def plan_checked(
     contents: Mapping[str, bytes | None] = _NO_CONTENTS,
 ) -> LocalPlan:
     """Plan to write what the daemon has checked; `checksums` is the seal of the result."""
-    return _plan(find_config(config_path, environ).absolute().parent, decode_checksums(checksums), contents)
+    return _make_plan(
+        find_config(config_path, environ).absolute().parent, decode_checksums(checksums), contents
+    )
 
 
 def plan_offline(
@@ -88,7 +90,7 @@ def plan_offline(
     directory = find_config(config_path, environ).absolute().parent
     overlay = {directory / name: data for name, data in contents.items()}
     snapshot = open_configuration(config_path, environ, seal=SealMode.IGNORE, overlay=overlay).snapshot
-    plan = _plan(directory, snapshot.checksums, contents)
+    plan = _make_plan(directory, snapshot.checksums, contents)
     plan_id = plan.change.plan_id(active=None, config=snapshot.fingerprint)
     before = _present_snapshot(config_path, environ, directory) if contents else snapshot
     tokens = None if before is None else compare_snapshots(before, snapshot).tokens
@@ -103,13 +105,13 @@ def _present_snapshot(
         return open_configuration(config_path, environ, seal=SealMode.IGNORE).snapshot
     with suppress(ConfigError):
         sealed = read_checksums(directory) or Checksums()
-        kept = {name: read_kept(directory, file.hash) for name, file in sealed.files.items()}
-        overlay = {directory / name: data for name, data in kept.items() if data is not None}
+        copies = {name: read_kept(directory, file.hash) for name, file in sealed.files.items()}
+        overlay = {directory / name: data for name, data in copies.items() if data is not None}
         return open_configuration(config_path, environ, seal=SealMode.IGNORE, overlay=overlay).snapshot
     return None
 
 
-def _plan(directory: Path, checksums: Checksums, contents: Mapping[str, bytes | None]) -> LocalPlan:
+def _make_plan(directory: Path, checksums: Checksums, contents: Mapping[str, bytes | None]) -> LocalPlan:
     try:
         change = plan_change(directory, checksums, contents)
         return LocalPlan(change=change, difference=compare_with_seal(change))
@@ -152,7 +154,7 @@ def compare_offline(
     config_path: str | None, environ: Mapping[str, str], before: str | None, after: str | None
 ) -> dict[str, Any]:
     """Return the response of `config.diff` without a daemon: nothing is in force."""
-    directory, error = find_config(config_path, environ).absolute().parent, None
+    directory, problem = find_config(config_path, environ).absolute().parent, None
     try:
         if before is not None:
             comparison = compare_ids(directory, (), before, after)
@@ -161,12 +163,12 @@ def compare_offline(
             try:
                 loaded = load_config(find_config(config_path, environ), environ, seal=SealMode.IGNORE)
                 present = {file.name: file.hash for file in loaded.files}
-            except ConfigError as invalid:
-                error = invalid.message
+            except ConfigError as error:
+                problem = error.message
             comparison = compare_with_sealed(directory, present)
-    except OSError as failed:
-        raise file_error(f"cannot read {failed.filename or directory}", failed) from failed
-    document: dict[str, Any] = to_builtins(ConfigDiff(comparisons=(comparison,), problem=error))
+    except OSError as error:
+        raise file_error(f"cannot read {error.filename or directory}", error) from error
+    document: dict[str, Any] = to_builtins(ConfigDiff(comparisons=(comparison,), problem=problem))
     return document
 
 
@@ -176,7 +178,6 @@ def add_changed_lines(config_path: str | None, environ: Mapping[str, str], diff:
     for comparison in diff["comparisons"]:
         hashes = comparison.pop("hashes", {})
         for file in comparison["files"]:
-            if file["name"] in hashes and (
-                lines := changed_lines(directory, file["name"], *hashes[file["name"]])
-            ):
+            name = file["name"]
+            if name in hashes and (lines := changed_lines(directory, name, *hashes[name])):
                 file["text"] = lines

@@ -37,7 +37,7 @@ from ductile.store.open_store import require_driver
 from ductile.struct import Value, field, hide_in_repr, replace
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
     from ductile.config.snapshot import Discovery, PluginInstance, Snapshot
     from ductile.core.json import JsonValue
@@ -50,8 +50,9 @@ class OpenedConfiguration(Value):
 
 
 class ConfigCheck(Value):
-    """A configuration that can be loaded. It is in order if no configured plugin is refused and its seal is
-    intact.
+    """A configuration that can be loaded.
+
+    It is in order if no configured plugin is refused and its seal is intact.
     """
 
     loaded: LoadedConfig
@@ -65,9 +66,11 @@ class ConfigCheck(Value):
         path: KeyPath = ("plugins", plugin.name)
         if node_at(self.loaded.tree, (*path, "uses")) is not None:
             path = (*path, "uses")
-        why = plugin.refused
+        refusal = plugin.refused
         location = location_of(self.loaded.tree, path)
-        return problem_at(location, path, why.reason if why else "", hint=why.hint if why else None)
+        return problem_at(
+            location, path, refusal.reason if refusal else "", hint=refusal.hint if refusal else None
+        )
 
 
 @hide_in_repr("contents")
@@ -105,16 +108,16 @@ def open_configuration(
 
 
 def _compile(loaded: LoadedConfig, environ: Mapping[str, str]) -> OpenedConfiguration:
-    allow_symlinks = loaded.model.service.allow_symlinks
+    """Find the plugins of a configuration, and make the snapshot of both."""
+    model, roots = loaded.model, loaded.plugin_roots
+    plugins = [plugin.uses or name for name, plugin in model.plugins.items() if plugin.run is None]
+    # The default root need not exist if no plugin has to be there.
+    if not model.plugin_roots and model.plugins_dir is None and set(plugins) <= set(shipped_names()):
+        roots = tuple(root for root in roots if root.is_dir())
+    allow_symlinks = model.service.allow_symlinks
     discovery = add_scripts(
-        discover(
-            _searched_roots(loaded),
-            allow_symlinks=allow_symlinks,
-            shipped=[
-                plugin.uses or name for name, plugin in loaded.model.plugins.items() if plugin.run is None
-            ],
-        ),
-        loaded.model.plugins,
+        discover(roots, allow_symlinks=allow_symlinks, shipped=plugins),
+        model.plugins,
         loaded.directory,
         search_path=environ.get("PATH"),
         allow_symlinks=allow_symlinks,
@@ -124,47 +127,42 @@ def _compile(loaded: LoadedConfig, environ: Mapping[str, str]) -> OpenedConfigur
     )
 
 
-def _searched_roots(loaded: LoadedConfig) -> tuple[Path, ...]:
-    """The plugin roots; without the default one, if it does not exist and no plugin has to be there."""
-    model, roots, known = loaded.model, loaded.plugin_roots, shipped_names()
-    named = model.plugin_roots or model.plugins_dir is not None
-    elsewhere = all(
-        file.run is not None or (file.uses or name) in known for name, file in model.plugins.items()
-    )
-    return roots if named or not elsewhere else tuple(root for root in roots if root.is_dir())
-
-
 def check_configuration(config_path: str | Path | None, environ: Mapping[str, str]) -> ConfigCheck:
     """Load the configuration as the daemon does. ConfigError with every problem that keeps it from starting.
 
     A broken seal is one problem among others here: a mistake in an edited file should be found before the
     file is sealed.
     """
-    broken = None
+    seal_error = None
     try:
         opened = _open_usable(config_path, environ, SealMode.VERIFY)
     except IntegrityError as error:
-        broken = error
+        seal_error = error
         try:
             opened = _open_usable(config_path, environ, SealMode.IGNORE)
-        except ConfigError as rest:
-            count = len(rest.problems)
+        except ConfigError as other:
+            count = len(other.problems)
             besides = f"there are {count} problems" if count > 1 else "there is a problem"
-            problems = (*broken.problems, *rest.problems)
+            problems = (*seal_error.problems, *other.problems)
             raise IntegrityError(
-                f"{broken.message}, and {besides} in it", hint=rest.hint, problems=problems
-            ) from rest
+                f"{seal_error.message}, and {besides} in it", hint=other.hint, problems=problems
+            ) from other
+    warnings = [*opened.snapshot.warnings]
+    for name in opened.loaded.model.environment_vars.include:
+        path = resolve_path(name, opened.loaded.directory)
+        with suppress(OSError):
+            if path.stat().st_mode & 0o077:
+                message, hint = "other users can read it, and it holds secrets", f"chmod 600 {path}"
+                warnings.append(Problem(message=message, file=str(path), hint=hint))
     return ConfigCheck(
-        loaded=opened.loaded,
-        snapshot=opened.snapshot,
-        warnings=(*opened.snapshot.warnings, *_readable_secrets(opened)),
-        broken=broken,
+        loaded=opened.loaded, snapshot=opened.snapshot, warnings=tuple(warnings), broken=seal_error
     )
 
 
 def _open_usable(
     config_path: str | Path | None, environ: Mapping[str, str], seal: SealMode
 ) -> OpenedConfiguration:
+    """Open the configuration. ConfigError also if the driver of its database is not installed."""
     opened = open_configuration(config_path, environ, seal=seal)
     try:
         require_driver(opened.snapshot.state)
@@ -173,19 +171,6 @@ def _open_usable(
         problem = problem_at(location, ("state", "url"), error.message, hint=error.hint)
         raise ConfigError("the configuration has a problem", problems=(problem,)) from error
     return opened
-
-
-def _readable_secrets(opened: OpenedConfiguration) -> Iterator[Problem]:
-    """Files with secrets that other users can read."""
-    for name in opened.loaded.model.environment_vars.include:
-        path = resolve_path(name, opened.loaded.directory)
-        with suppress(OSError):
-            if path.stat().st_mode & 0o077:
-                yield Problem(
-                    message="other users can read it, and it holds secrets",
-                    file=str(path),
-                    hint=f"chmod 600 {path}",
-                )
 
 
 def show_configuration(config_path: str | None, environ: Mapping[str, str]) -> JsonValue:
@@ -214,9 +199,9 @@ def change_setting(
     dry_run: bool = False,
     lock: bool = False,
 ) -> SettingChange:
-    """Set one key, or remove it if the value is None. The whole configuration is checked with the change
-    before anything is written.
+    """Set one key, or remove it if the value is None.
 
+    The whole configuration is checked with the change before anything is written.
     ConfigError if the result could not be used; IntegrityError if `lock` would renew a broken seal.
     """
     try:
@@ -270,10 +255,11 @@ def find_file(config_path: str | None, environ: Mapping[str, str], name: str | N
 
 
 def _write_edit(edit: PlannedEdit, *, dry_run: bool, lock: bool) -> SettingChange:
-    write = bool(edit.diff) and not dry_run
+    """Write a change that was checked. IntegrityError if `lock` would renew a broken seal."""
+    written = bool(edit.diff) and not dry_run
     if lock and edit.diff and dry_run:
         verify_sealed(edit.loaded.directory, edit.path)
-    if write:
+    if written:
         try:
             with lock_config_directory(edit.loaded.directory):
                 apply_edit(edit, renew=lock)
@@ -283,7 +269,7 @@ def _write_edit(edit: PlannedEdit, *, dry_run: bool, lock: bool) -> SettingChang
         key=edit.key,
         path=edit.path,
         diff=edit.diff,
-        written=write,
-        sealed=write and lock,
+        written=written,
+        sealed=written and lock,
         contents={relative_name(edit.loaded.directory, edit.path): edit.after} if edit.diff else {},
     )

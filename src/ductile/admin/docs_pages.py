@@ -12,7 +12,7 @@ from ductile.struct import Value
 
 #: Inside an installed package, and beside `src` in a checkout of the source.
 _PLACES = (Path(__file__).parents[1] / "shipped_docs", Path(__file__).parents[3] / "docs")
-#: What users read. Decisions and the map of the code are for developers.
+#: The directories that users read. Decisions and the map of the code are for developers.
 _PARTS = ("tutorials", "how-to", "reference", "explanation")
 _SINGLE_PAGES = ("glossary",)
 #: A larger page is better read section by section.
@@ -51,7 +51,7 @@ def docs_pages() -> tuple[DocsPage, ...]:
 
 
 def read_page(name: str, section: str | None = None) -> str:
-    """The text of a page, or of one of its sections, named as links do: `exit-status`.
+    """The text of a page, or of a section with its subsections, named as in links: `exit-status`.
 
     Raises `NotFoundError`.
     """
@@ -61,30 +61,22 @@ def read_page(name: str, section: str | None = None) -> str:
         near = did_you_mean(name, known)
         raise NotFoundError(f"there is no page {name[:100]}", hint=near or "List the pages again.")
     text = _COMMENT.sub("", page.path.read_text(encoding="utf-8"))
-    return text if section is None else _section_of(text, name, section)
-
-
-def _section_of(text: str, page: str, section: str) -> str:
+    if section is None:
+        return text
     lines = text.splitlines()
-    slugs = [(at, len(heading[1]), _slug(heading[2])) for at, heading in _headings(lines)]
-    begin, level = next(((at, level) for at, level, slug in slugs if slug == section), (None, 0))
-    if begin is None:
-        near = did_you_mean(section, [slug for _at, _level, slug in slugs])
-        listed = f"There are {', '.join(slug for _at, level, slug in slugs if level == 2)}."  # noqa: PLR2004
-        raise NotFoundError(f"{page} has no section {section[:100]}", hint=near or listed)
-    end = next((at for at, other, _slug in slugs if at > begin and other <= level), len(lines))
-    return "\n".join(lines[begin:end]).rstrip() + "\n"
-
-
-def _headings(lines: list[str]) -> list[tuple[int, re.Match[str]]]:
-    """The headings, without lines of code that look like one."""
-    pages = []
-    in_code = False
-    for at, line in enumerate(lines):
+    headings: list[tuple[int, int, str]] = []  # the line, the level and the slug of each
+    in_code = False  # where a line may look like a heading
+    for number, line in enumerate(lines):
         in_code ^= line.lstrip().startswith("```")
         if not in_code and (heading := _HEADING.match(line)) is not None:
-            pages.append((at, heading))
-    return pages
+            headings.append((number, len(heading[1]), _slug(heading[2])))
+    begin, level = next(((number, level) for number, level, slug in headings if slug == section), (None, 0))
+    if begin is None:
+        near = did_you_mean(section, [slug for _number, _level, slug in headings])
+        main = ", ".join(slug for _number, level, slug in headings if level == 2)  # noqa: PLR2004
+        raise NotFoundError(f"{name} has no section {section[:100]}", hint=near or f"There are {main}.")
+    following = (number for number, other, _slug in headings if number > begin and other <= level)
+    return "\n".join(lines[begin : next(following, len(lines))]).rstrip() + "\n"
 
 
 def _slug(heading: str) -> str:

@@ -42,7 +42,16 @@ def create_starter_config(
     directory = Path(named).expanduser().absolute()
     files = _plan_files(token)
     names = (*files, CHECKSUMS_FILE)
-    _refuse_to_overwrite(directory, names)
+    if directory.exists() and not directory.is_dir():
+        raise ConflictError(f"{directory} is not a directory", hint="name another place")
+    present = [name for name in names if os.path.lexists(directory / name)]
+    if CONFIG_FILE in present:
+        raise ConflictError(
+            f"{directory} already holds a configuration",
+            hint=f"name another directory, or look at it with `ductile config check --config {directory}`",
+        )
+    if present:
+        raise ConflictError(f"{directory} already has {', '.join(present)}", hint="name another directory")
     if not dry_run:
         with written_files(directory, files, directory_mode=PRIVATE_DIRECTORY):
             seal_configuration(directory / CONFIG_FILE, environ)
@@ -52,6 +61,8 @@ def create_starter_config(
 
 
 def _plan_files(token: str) -> dict[str, NewFile]:
+    """The files of a starter configuration, by their path in its directory."""
+
     def template(name: str) -> bytes:
         return (_TEMPLATES / name).read_bytes()
 
@@ -75,16 +86,3 @@ def _plan_files(token: str) -> dict[str, NewFile]:
         name: NewFile(data=data, mode=_PRIVATE_PROGRAM if data.startswith(b"#!") else PRIVATE_FILE)
         for name, data in contents.items()
     }
-
-
-def _refuse_to_overwrite(directory: Path, names: tuple[str, ...]) -> None:
-    if directory.exists() and not directory.is_dir():
-        raise ConflictError(f"{directory} is not a directory", hint="name another place")
-    present = [name for name in names if os.path.lexists(directory / name)]
-    if CONFIG_FILE in present:
-        raise ConflictError(
-            f"{directory} already holds a configuration",
-            hint=f"name another directory, or look at it with `ductile config check --config {directory}`",
-        )
-    if present:
-        raise ConflictError(f"{directory} already has {', '.join(present)}", hint="name another directory")

@@ -7,8 +7,7 @@ could use.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 
@@ -30,7 +29,6 @@ from ductile.struct import Value
 
 _SCHEMES = ("postgresql://", "postgres://")
 _FROM_ENVIRONMENT = "env:"
-_SQLITE = "sqlite"
 
 
 class MoveRequest(Value):
@@ -47,7 +45,7 @@ def parse_store(
 
     Raises `UsageError` for a variable that is not set, or a URL of another kind. No message has the URL.
     """
-    if text == _SQLITE:
+    if text == "sqlite":
         return SqliteLocation(path=sqlite_file(configured))
     if text.startswith(_FROM_ENVIRONMENT):
         name = text.removeprefix(_FROM_ENVIRONMENT)
@@ -68,25 +66,25 @@ def parse_store(
     return SqliteLocation(path=Path(text).expanduser().absolute())
 
 
-def move_store(wanted: MoveRequest, progress: TransferProgress) -> JsonObject:
+def move_store(request: MoveRequest, progress: TransferProgress) -> JsonObject:
     """Copy the source into the target, which must be absent or empty, and check the copy.
 
     Raises `ConflictError` if a process uses one of the two or the target has rows, and `StoreError` if the
     copy is not the same.
     """
     tables = store_tables()
-    with locked_files(wanted.source, wanted.target), open_source(wanted.source, wanted.now) as source:
-        refuse_used(wanted.target, wanted.now)
+    with locked_files(request.source, request.target), open_source(request.source, request.now) as source:
+        refuse_used(request.target, request.now)
         broken = broken_invariants(source.session, progress)
-        if wanted.dry_run:
+        if request.dry_run:
             rows = {table.name: source.count(table) for table in tables}
         else:
-            rows = _copy(wanted, source, broken, progress)
+            rows = _copy(request, source, broken, progress)
     return {
-        "from": wanted.source.name,
-        "to": wanted.target.name,
-        "moved": not wanted.dry_run,
-        "dry_run": wanted.dry_run,
+        "from": request.source.name,
+        "to": request.target.name,
+        "moved": not request.dry_run,
+        "dry_run": request.dry_run,
         "rows": sum(rows.values()),
         "tables": [{"table": name, "rows": count} for name, count in rows.items()],
         "invariants": len(Invariant),
@@ -95,26 +93,20 @@ def move_store(wanted: MoveRequest, progress: TransferProgress) -> JsonObject:
 
 
 def _copy(
-    wanted: MoveRequest, source: StoreSource, broken: dict[str, tuple[str, ...]], progress: TransferProgress
+    request: MoveRequest, source: StoreSource, broken: dict[str, tuple[str, ...]], progress: TransferProgress
 ) -> dict[str, int]:
     """Fill the target, which becomes visible if everything holds. Returns the rows by table."""
-    with _errors_explained(), open_target(wanted.target, wanted.now) as target:
-        copied = copy_rows(source, target, store_tables(), progress)
-        target.build_search_index(reporter("indexing the log", copied["job_log"].rows, progress))
-        if (broken_there := broken_invariants(target.session, progress)) != broken:
-            raise StoreFailedError(
-                f"the copy breaks other rules than its source: {', '.join(broken_there) or 'none'} "
-                f"instead of {', '.join(broken) or 'none'}",
-                hint="This is a defect of Ductile: please report it.",
-            )
-    return {name: digest.rows for name, digest in copied.items()}
-
-
-@contextmanager
-def _errors_explained() -> Iterator[None]:
-    """Say in every error of a database what it means for this command."""
     try:
-        yield
+        with open_target(request.target, request.now) as target:
+            copied = copy_rows(source, target, store_tables(), progress)
+            target.build_search_index(reporter("indexing the log", copied["job_log"].rows, progress))
+            if (broken_in_copy := broken_invariants(target.session, progress)) != broken:
+                raise StoreFailedError(
+                    f"the copy breaks other rules than its source: {', '.join(broken_in_copy) or 'none'} "
+                    f"instead of {', '.join(broken) or 'none'}",
+                    hint="This is a defect of Ductile: please report it.",
+                )
+        return {name: digest.rows for name, digest in copied.items()}
     except StoreError as error:
         meaning = "The source is as it was, and nothing was moved: run the command again."
         error.hint = meaning if error.hint is None else f"{meaning} {error.hint}"

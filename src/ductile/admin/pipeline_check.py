@@ -11,7 +11,7 @@ from random import Random
 
 from ductile.config.secrets import redact
 from ductile.config.snapshot import Snapshot
-from ductile.core.events.model import NewEvent, Pipeline
+from ductile.core.events.model import NewEvent
 from ductile.core.events.routing import EventProducer, start_refusal
 from ductile.core.expressions.conditions import ConditionError, evaluate_condition, explain_condition
 from ductile.core.ids import make_id
@@ -35,9 +35,9 @@ class PipelineCheck(Value):
 def check_pipelines(snapshot: Snapshot, name: str | None = None) -> tuple[PipelineCheck, ...]:
     """Whether each step of the pipelines, or of one, could run now. NotFoundError for an unknown name."""
     table = snapshot.policy.pipelines.by_name
-    chosen = table.values() if name is None else (known_pipeline(snapshot, name),)
-    checked = []
-    for pipeline in chosen:
+    pipelines = table.values() if name is None else (known_pipeline(snapshot, name),)
+    checks = []
+    for pipeline in pipelines:
         steps = [node for node in pipeline.graph.nodes.values() if isinstance(node, UseNode)]
         faults = []
         for step in steps:
@@ -46,8 +46,8 @@ def check_pipelines(snapshot: Snapshot, name: str | None = None) -> tuple[Pipeli
                 faults.append((step.path, f"the plugin {plugin.name} is disabled"))
             elif plugin is not None and plugin.refused is not None:
                 faults.append((step.path, f"the plugin {plugin.name} cannot run: {plugin.refused.reason}"))
-        checked.append(PipelineCheck(name=pipeline.name, steps=len(steps), faults=tuple(faults)))
-    return tuple(checked)
+        checks.append(PipelineCheck(name=pipeline.name, steps=len(steps), faults=tuple(faults)))
+    return tuple(checks)
 
 
 def dry_run_payload(
@@ -62,13 +62,6 @@ def dry_run_payload(
     if refusal is not None:
         reason = refusal.get("explanation") or refusal.get("error")
         return {"pipeline": name, "starts": False, "because": reason, "steps": []}
-    steps = _first_steps(pipeline, event, snapshot, now, rng)
-    return {"pipeline": name, "starts": True, "because": None, "steps": steps}
-
-
-def _first_steps(
-    pipeline: Pipeline, event: NewEvent, snapshot: Snapshot, now: datetime, rng: Random
-) -> list[JsonValue]:
     job = NewJob(
         id=make_id(now, rng),
         plugin=RUN_PLUGIN,
@@ -81,29 +74,30 @@ def _first_steps(
     progress = start_first_steps(run, info, {}, snapshot.policy, now, rng)
     outcomes: dict[str, JsonObject] = {}
     for entry in progress.ledger:
-        made = "error" not in entry.data
+        bypassed = "error" not in entry.data
         outcomes[str(entry.data["step"])] = {
-            "outcome": "bypassed" if made else "not_made",
-            "because": entry.data.get("explanation" if made else "error"),
+            "outcome": "bypassed" if bypassed else "not_made",
+            "because": entry.data.get("explanation" if bypassed else "error"),
         }
     for step in progress.steps:
         outcomes[step.job.step_path or ""] = _step_outcome(step, event, info, snapshot)
     skipped = [path for path, outcome in outcomes.items() if outcome["outcome"] == "bypassed"]
-    shown: list[JsonValue] = []
+    steps: list[JsonValue] = []
     for node in sorted(pipeline.graph.nodes.values(), key=lambda node: node.position):
         if node.path in outcomes:
-            shown.append({"step": node.path, **outcomes[node.path]})
+            steps.append({"step": node.path, **outcomes[node.path]})
         elif isinstance(node, UseNode) and not any(node.path.startswith(f"{path}/") for path in skipped):
-            shown.append({"step": node.path, "outcome": "later", "because": None})
-    return shown
+            steps.append({"step": node.path, "outcome": "later", "because": None})
+    return {"pipeline": name, "starts": True, "because": None, "steps": steps}
 
 
 def _step_outcome(step: NewStep, event: NewEvent, info: RunInfo, snapshot: Snapshot) -> JsonObject:
+    """What a first step runs with and why, or why it cannot be made."""
     target: JsonObject = {"plugin": step.job.plugin, "command": step.job.command}
     if step.fault is not None:
         return {"outcome": "not_made", "because": step.fault.error, **target}
-    words = (step.job.step_path or "").split("/")
-    paths = ["/".join(words[:number]) for number in range(1, len(words) + 1)]
+    names = (step.job.step_path or "").split("/")
+    paths = ["/".join(names[:count]) for count in range(1, len(names) + 1)]
     # The step, after the nodes that contain it.
     nodes = [info.graph.nodes[path] for path in paths if path in info.graph.nodes]
     because = [

@@ -73,19 +73,21 @@ def check_plugins(
 ) -> PluginCheck:
     """Check all plugins, one by its name, or the plugin in a directory anywhere."""
     if target is not None and is_plugin_directory(target):
-        found = (found_entry(load_directory(Path(target))),)
-        return PluginCheck(plugins=found, warnings=_without_interpreter(found))
+        entry = found_entry(load_directory(Path(target)))
+        return PluginCheck(plugins=(entry,), warnings=_missing_interpreters((entry,)))
     opened = open_configuration(config_path, environ, seal=SealMode.IGNORE)
     entries = list_entries(opened.snapshot, opened.discovery)
     if target is not None:
         entry = find_entry(opened.snapshot, target, opened.discovery)
-        return PluginCheck(plugins=(entry,), warnings=_without_interpreter((entry,)))
-    return PluginCheck(plugins=entries, warnings=(*opened.discovery.warnings, *_without_interpreter(entries)))
+        return PluginCheck(plugins=(entry,), warnings=_missing_interpreters((entry,)))
+    return PluginCheck(
+        plugins=entries, warnings=(*opened.discovery.warnings, *_missing_interpreters(entries))
+    )
 
 
-def _without_interpreter(entries: tuple[PluginEntry, ...]) -> tuple[Problem, ...]:
+def _missing_interpreters(entries: tuple[PluginEntry, ...]) -> tuple[Problem, ...]:
     """Warn of entrypoints whose first line names a program that does not exist here."""
-    found = []
+    warnings = []
     for entry in entries:
         if entry.manifest is None or entry.directory is None:
             continue
@@ -93,8 +95,8 @@ def _without_interpreter(entries: tuple[PluginEntry, ...]) -> tuple[Problem, ...
         interpreter = ((shebang(str(entrypoint)) or "").split() or [""])[0]
         if interpreter.startswith("/") and not Path(interpreter).exists():
             message = f"its first line names {interpreter}, which does not exist here"
-            found.append(Problem(message=message, file=str(entrypoint), line=1))
-    return tuple(dict.fromkeys(found))
+            warnings.append(Problem(message=message, file=str(entrypoint), line=1))
+    return tuple(dict.fromkeys(warnings))
 
 
 def is_plugin_directory(target: str) -> bool:

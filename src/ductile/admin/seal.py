@@ -72,7 +72,7 @@ def seal_configuration(
     with suppress(IntegrityError):  # a seal that cannot be read is replaced
         before = read_checksums(opened.loaded.directory)
     before = before or Checksums()
-    chosen = _named(opened, names)
+    chosen = _sealed_names(opened, names)
     if names:
         now = replace(
             before.with_files(*(file for name, file in now.files.items() if name in chosen)),
@@ -91,10 +91,10 @@ def seal_configuration(
     return _write(opened, now, entries, dry_run=dry_run)
 
 
-def _named(opened: OpenedConfiguration, names: Sequence[str]) -> frozenset[str]:
+def _sealed_names(opened: OpenedConfiguration, names: Sequence[str]) -> frozenset[str]:
     """Return the names in the seal of files and plugins that were named on the command line."""
     directory, sealed = opened.loaded.directory, opened.snapshot.checksums
-    matching = set()
+    sealed_names = set()
     for name in names:
         candidates = (name, relative_name(directory, Path(name).absolute()), name.removeprefix("./"))
         known = next(
@@ -112,8 +112,8 @@ def _named(opened: OpenedConfiguration, names: Sequence[str]) -> frozenset[str]:
             all_names = (*sealed.files, *sealed.plugins)
             hint = did_you_mean(name, all_names) or f"there are {', '.join(all_names)}"
             raise NotFoundError(f"{name} is not a file or plugin of this configuration", hint=hint)
-        matching.add(known)
-    return frozenset(matching)
+        sealed_names.add(known)
+    return frozenset(sealed_names)
 
 
 def seal_plugins(

@@ -20,7 +20,7 @@ _SINCE = {
     "RestartSteps": 254,
     "RestartMaxDelaySec": 254,
 }
-#: Assumed if the version is unknown: older than any supported one.
+#: The version that is assumed if it is unknown: older than any supported one.
 _OLDEST = 245
 #: Seconds between restarts, for a systemd without growing delays.
 _RESTART_SECONDS = "10"
@@ -49,9 +49,9 @@ User=$user
 Group=$user
 UMask=0077
 WorkingDirectory=$state
-$made
+$state_directory
 Restart=on-failure
-RestartSec=$pause
+RestartSec=$restart_delay
 RestartSteps=8
 RestartMaxDelaySec=5min
 # A restart does not help if the configuration cannot be used.
@@ -95,28 +95,29 @@ def systemd_unit(
     snapshot: Snapshot, config: Path, command: Path, user: str, *, version: int | None = None
 ) -> str:
     """The text of the unit, with the keys that this version of systemd knows."""
-    known = _OLDEST if version is None else version
+    if version is None:
+        version = _OLDEST
     state = snapshot.state.directory.absolute()
     stop = snapshot.service.shutdown_grace + _STOP_MARGIN
     paths = (state, config.absolute(), command)
     in_home = any(str(path).startswith(("/home/", "/root/")) for path in paths)
     # systemd creates a directory directly below /var/lib, and gives it to the user of the service.
-    created = ""
+    state_directory = ""
     if state.parent == _VAR_LIB and " " not in state.name:
-        created = f"StateDirectory={state.name.replace('%', '%%')}\nStateDirectoryMode=0700\n"
+        state_directory = f"StateDirectory={state.name.replace('%', '%%')}\nStateDirectoryMode=0700\n"
     text = _UNIT.substitute(
         name=snapshot.service.name,
         command=_quoted(command),
         config=_quoted(config.absolute()),
         state=_quoted(state),
         user=user,
-        made=created,
+        state_directory=state_directory,
         stop=f"{round(stop.total_seconds())}",
         home="read-only" if in_home else "yes",
-        pause="1" if known >= _SINCE["RestartSteps"] else _RESTART_SECONDS,
+        restart_delay="1" if version >= _SINCE["RestartSteps"] else _RESTART_SECONDS,
     )
     lines = text.splitlines(keepends=True)
-    return "".join(line for line in lines if _SINCE.get(line.partition("=")[0], 0) <= known)
+    return "".join(line for line in lines if _SINCE.get(line.partition("=")[0], 0) <= version)
 
 
 def _quoted(path: Path) -> str:

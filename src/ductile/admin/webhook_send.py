@@ -18,7 +18,7 @@ from ductile.struct import Value, hide_in_repr
 
 _TIMEOUT_SECONDS = 30.0
 _ACCEPTED = range(200, 300)
-#: Addresses that mean all interfaces cannot be connected to; the loopback address can.
+#: In place of addresses that mean all interfaces, which cannot be connected to.
 _LOOPBACK = {"0.0.0.0": "127.0.0.1", "::": "::1", "*": "127.0.0.1"}  # noqa: S104 - replaced, not bound
 
 
@@ -57,9 +57,9 @@ def sign_request(
     # Kept out of what is shown: it is the secret itself.
     token = headers.pop(URL_TOKEN.header, None)
     host, _, port = snapshot.webhooks_listen.rpartition(":")
-    bare = host.strip("[]")
+    address = host.strip("[]")
     return SignedRequest(
-        host=_LOOPBACK.get(bare, bare),
+        host=_LOOPBACK.get(address, address),
         port=int(port),
         path=endpoint.path,
         headers={"content-type": "application/json", **headers},

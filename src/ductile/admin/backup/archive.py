@@ -112,6 +112,7 @@ def write_archive(
 
 
 def _add(archive: tarfile.TarFile, member: ArchiveMember, source: Path) -> None:
+    """Add a file. ConflictError if its bytes are not those that the manifest lists."""
     with source.open("rb") as stream:
         reader = HashingReader(stream)
         try:
@@ -196,6 +197,7 @@ class HeaderLimiter(io.RawIOBase):
 
 
 def _read_manifest(archive: tarfile.TarFile, headers: HeaderLimiter, path: Path) -> BackupManifest:
+    """The manifest, if no name in it leads out of the directory that is restored. Else RefusedError."""
     first = archive.next()
     if first is None or first.name != MANIFEST or not is_plain(first):
         raise _broken(path, "it does not begin with a manifest")
@@ -208,20 +210,21 @@ def _read_manifest(archive: tarfile.TarFile, headers: HeaderLimiter, path: Path)
         if content["format"] != FORMAT:
             known = f"its format is {_short(content['format'])}, and this Ductile knows {FORMAT}"
             raise _broken(path, known)
-        return _check_manifest(convert(content, BackupManifest))
+        manifest = convert(content, BackupManifest)
+        _check_members(manifest)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise _broken(path, "its manifest was not written by Ductile") from error
+    return manifest
 
 
-def _check_manifest(manifest: BackupManifest) -> BackupManifest:
-    """The manifest. ValueError for a name that leads out of the restored directory, or a bad mode."""
+def _check_members(manifest: BackupManifest) -> None:
+    """ValueError for a name that leads out of the restored directory, or a mode that is not a number."""
     for name in (*(member.name for member in manifest.members), manifest.prefix or "."):
         path = PurePosixPath(name)
         if path.is_absolute() or ".." in path.parts or "\0" in name or str(path) != name:
             raise ValueError(name)
     for member in manifest.members:
         int(member.mode, 8)
-    return manifest
 
 
 def is_plain(info: tarfile.TarInfo) -> bool:
@@ -231,14 +234,14 @@ def is_plain(info: tarfile.TarInfo) -> bool:
 
 def _short(text: object) -> str:
     """A text of the archive, cut for a message."""
-    shown = str(text)
-    return shown if len(shown) <= _MAX_SHOWN else f"{shown[:_MAX_SHOWN]}…"
+    message = str(text)
+    return message if len(message) <= _MAX_SHOWN else f"{message[:_MAX_SHOWN]}…"
 
 
 def _members(
     archive: tarfile.TarFile, headers: HeaderLimiter, manifest: BackupManifest, path: Path
 ) -> Iterator[tuple[ArchiveMember, HashingReader]]:
-    """In the order of the archive, which is compressed and can only be read from beginning to end."""
+    """The members with their bytes, in the order of the archive: a compressed one is read from end to end."""
     expected = {member.name: member for member in manifest.members}
     while True:
         info = headers.next_header(archive)

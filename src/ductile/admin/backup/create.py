@@ -31,7 +31,7 @@ INSIDE = "inside"
 OUTSIDE = "outside"
 #: For files outside of the configuration's directory that the configuration reaches by a relative path.
 BESIDE = "beside"
-#: Directories that are left out.
+#: Names of directories that are left out.
 _LEFT_OUT = frozenset({"__pycache__"})
 
 
@@ -82,35 +82,35 @@ def parse_parts(text: str | None) -> frozenset[BackupPart]:
 
 
 def back_up(
-    opened: OpenedConfiguration, wanted: BackupRequest, files: StoreFiles, progress: BackupProgress
+    opened: OpenedConfiguration, request: BackupRequest, files: StoreFiles, progress: BackupProgress
 ) -> JsonObject:
     """Write the archive, whole or not at all, and return its contents.
 
     ConflictError if the target exists or a file changes meanwhile; StoreError for a missing or damaged store.
     """
-    target = _target(opened, wanted)
-    directory, base = _normalize(opened.loaded.directory), _base_directory(opened, wanted)
-    parts, left_out, secrets = _collect(opened, wanted)
-    store = _find_store(opened, wanted, files)
+    target = _target(opened, request)
+    directory, base = _normalize(opened.loaded.directory), _base_directory(opened, request)
+    parts, left_out, secrets = _collect(opened, request)
+    store = _find_store(opened, request, files)
     on_server = opened.snapshot.state.name if isinstance(opened.snapshot.state, PostgresLocation) else None
     # There is no file of a store on a server until it is copied.
-    if store is not None and not (wanted.dry_run and on_server):
+    if store is not None and not (request.dry_run and on_server):
         parts[store] = BackupPart.STATE
     names = {path: _archive_name(path, directory, base) for path in parts}
     sources = {name: path for path, name in names.items()}
     beside: AbstractContextManager[Path | None]
-    beside = nullcontext() if wanted.dry_run else scratch_beside(target)
+    beside = nullcontext() if request.dry_run else scratch_beside(target)
     with beside as scratch:
         if store is not None and scratch is not None:
             sources[names[store]] = scratch / "state"
             files.copy(opened.snapshot.state, scratch / "state", progress)
         manifest = BackupManifest(
             version=__version__,
-            created_at=format_timestamp(wanted.now),
+            created_at=format_timestamp(request.now),
             directory=str(opened.loaded.directory),
             config_file=opened.loaded.path.name,
-            scopes=tuple(part.value for part in BackupPart if part in wanted.parts),
-            secrets=wanted.secrets and BackupPart.CONFIG in wanted.parts,
+            scopes=tuple(part.value for part in BackupPart if part in request.parts),
+            secrets=request.secrets and BackupPart.CONFIG in request.parts,
             members=tuple(_member(path, name, sources[name], parts[path]) for path, name in names.items()),
             store=None if store is None else _archive_name(store, directory, base),
             server=None if store is None else on_server,
@@ -122,8 +122,8 @@ def back_up(
     scopes = [member.scope for member in manifest.members]
     return {
         "path": str(target),
-        "written": not wanted.dry_run,
-        "dry_run": wanted.dry_run,
+        "written": not request.dry_run,
+        "dry_run": request.dry_run,
         "scopes": list(manifest.scopes),
         "files": {scope: scopes.count(scope) for scope in manifest.scopes},
         "bytes": manifest.size,
@@ -135,11 +135,12 @@ def back_up(
     }
 
 
-def _target(opened: OpenedConfiguration, wanted: BackupRequest) -> Path:
-    target = wanted.target
+def _target(opened: OpenedConfiguration, request: BackupRequest) -> Path:
+    """The path of the archive, in a directory under a name of its own. ConflictError if it exists."""
+    target = request.target
     if target.is_dir():
         name = re.sub(r"[^A-Za-z0-9_-]+", "-", opened.snapshot.service.name)
-        target = target / f"{name}-{wanted.now:%Y%m%dT%H%M%SZ}.tar.gz"
+        target = target / f"{name}-{request.now:%Y%m%dT%H%M%SZ}.tar.gz"
     if os.path.lexists(target):
         raise _exists_error(target)
     if not target.parent.is_dir():
@@ -155,23 +156,23 @@ def _exists_error(target: Path) -> ConflictError:
 
 
 def _collect(
-    opened: OpenedConfiguration, wanted: BackupRequest
+    opened: OpenedConfiguration, request: BackupRequest
 ) -> tuple[dict[Path, BackupPart], list[Path], list[Path]]:
     """The files without the store, the files that are left out, and those of them that hold secrets."""
     directory = _normalize(opened.loaded.directory)
     parts: dict[Path, BackupPart] = {}
     left_out: list[Path] = []
-    if BackupPart.CONFIG in wanted.parts:
+    if BackupPart.CONFIG in request.parts:
         names = [file.name for file in opened.loaded.files]
         names += [CHECKSUMS_FILE] if (directory / CHECKSUMS_FILE).is_file() else []
         parts |= {_normalize(directory / name): BackupPart.CONFIG for name in names}
-    if BackupPart.PLUGINS in wanted.parts:
+    if BackupPart.PLUGINS in request.parts:
         store = sqlite_file(opened.snapshot.state)
         for path in _plugin_files(opened, left_out):
             if path.parent != store.parent or not path.name.startswith(store.name):
                 parts.setdefault(path, BackupPart.PLUGINS)
     secrets: list[Path] = []
-    if not wanted.secrets:
+    if not request.secrets:
         included = opened.loaded.model.environment_vars.include
         env_files = {_normalize(resolve_path(name, opened.loaded.directory)) for name in included}
         secrets = [path for path in parts if path in env_files]
@@ -181,8 +182,9 @@ def _collect(
 
 
 def _plugin_files(opened: OpenedConfiguration, left_out: list[Path]) -> Iterator[Path]:
-    """All files in the plugin roots, and scripts in the directory of the configuration. Scripts elsewhere,
-    which may be programs of the system, are added to `left_out`.
+    """All files in the plugin roots, and scripts in the directory of the configuration.
+
+    Scripts elsewhere, which may be programs of the system, are added to `left_out`.
     """
     for root in opened.loaded.plugin_roots:
         yield from _files_below(root, left_out)
@@ -196,8 +198,10 @@ def _plugin_files(opened: OpenedConfiguration, left_out: list[Path]) -> Iterator
 
 
 def _script_file(settings: PluginSettings, directory: Path) -> Path | None:
-    """The program of a script if it is named by a path, else the first word that names a file in the
-    configuration's directory, as in `python3 report.py`. None if there is no such file.
+    """The file that a script runs; None if there is no such file.
+
+    That is its program if it is named by a path, else the first word that names a file in the configuration's
+    directory, as in `python3 report.py`.
     """
     run = settings.run or ""
     cwd = directory if settings.cwd is None else resolve_path(settings.cwd, directory)
@@ -207,20 +211,21 @@ def _script_file(settings: PluginSettings, directory: Path) -> Path | None:
         words, base = (program,), Path("/")
     else:
         words, base = tuple(run.split() if isinstance(run, str) else run), directory
-    places = (_normalize(base / word) for word in words for base in (cwd, directory))
-    return next((path for path in places if path.is_relative_to(base) and path.is_file()), None)
+    paths = (_normalize(parent / word) for word in words for parent in (cwd, directory))
+    return next((path for path in paths if path.is_relative_to(base) and path.is_file()), None)
 
 
-def _base_directory(opened: OpenedConfiguration, wanted: BackupRequest) -> Path | None:
-    """The directory that holds the configuration's directory and its relative plugin roots; None if that is
-    the configuration's directory.
+def _base_directory(opened: OpenedConfiguration, request: BackupRequest) -> Path | None:
+    """The directory that holds the configuration's directory and its relative plugin roots.
+
+    None if that is the configuration's directory.
     """
     directory = _normalize(opened.loaded.directory)
-    if BackupPart.PLUGINS not in wanted.parts:
+    if BackupPart.PLUGINS not in request.parts:
         return None
     model = opened.loaded.model
-    named = [*model.plugin_roots, *([model.plugins_dir] if model.plugins_dir else [])]
-    roots = [_normalize(directory / name) for name in named if not Path(name).expanduser().is_absolute()]
+    names = [*model.plugin_roots, *([model.plugins_dir] if model.plugins_dir else [])]
+    roots = [_normalize(directory / name) for name in names if not Path(name).expanduser().is_absolute()]
     base = Path(os.path.commonpath((directory, *roots)))
     return None if base == directory else base
 
@@ -233,18 +238,19 @@ def _normalize(path: Path) -> Path:
 def _files_below(root: Path, left_out: list[Path]) -> Iterator[Path]:
     """Regular files; links to directories and other things that are not files are added to `left_out`."""
     for directory, directories, names in os.walk(_normalize(root)):
-        here = Path(directory)
-        left_out += [here / name for name in sorted(directories) if (here / name).is_symlink()]
+        parent = Path(directory)
+        left_out += [parent / name for name in sorted(directories) if (parent / name).is_symlink()]
         directories[:] = sorted(name for name in directories if name not in _LEFT_OUT)
-        for path in (here / name for name in sorted(names)):
+        for path in (parent / name for name in sorted(names)):
             if path.is_file():
                 yield path
             else:
                 left_out.append(path)
 
 
-def _find_store(opened: OpenedConfiguration, wanted: BackupRequest, files: StoreFiles) -> Path | None:
-    if BackupPart.STATE not in wanted.parts:
+def _find_store(opened: OpenedConfiguration, request: BackupRequest, files: StoreFiles) -> Path | None:
+    """The store to back up; None if it is not requested, or not there yet. StoreError if it is gone."""
+    if BackupPart.STATE not in request.parts:
         return None
     state = opened.snapshot.state
     path = _normalize(sqlite_file(state))
@@ -253,7 +259,7 @@ def _find_store(opened: OpenedConfiguration, wanted: BackupRequest, files: Store
     files.refuse_incomplete(path)
     if path.is_file():
         return path
-    if wanted.store_in_use:
+    if request.store_in_use:
         raise StoreFailedError(
             f"there is no store at {path}, and a daemon has used one there",
             hint="It was removed or moved. Put it back; `--scope config,plugins` backs up the rest.",
@@ -262,6 +268,7 @@ def _find_store(opened: OpenedConfiguration, wanted: BackupRequest, files: Store
 
 
 def _archive_name(path: Path, directory: Path, base: Path | None) -> str:
+    """The name of a file in the archive: below `inside/`, `beside/` or `outside/`."""
     name = relative_name(directory, path)
     if not Path(name).is_absolute():
         return f"{INSIDE}/{name}"

@@ -59,11 +59,10 @@ def restore(
     """
     with open_archive(path) as (manifest, _members):
         target = _target(manifest, path, known) if to is None else to.absolute()
-    _refuse_to_overwrite(target)
-    _refuse_without_room(target, manifest)
+    _refuse_unusable(target, manifest.size)
     if dry_run:
         verify(path, files, progress)
-        return _shown(target, manifest, dry_run=True)
+        return _to_json(target, manifest, dry_run=True)
     try:
         target.parent.mkdir(mode=PRIVATE_DIRECTORY, parents=True, exist_ok=True)
     except OSError as error:
@@ -81,45 +80,40 @@ def restore(
         except OSError as error:
             raise file_error(f"cannot put it at {target}", error) from error
         sync_directory(target.parent)
-    return _shown(target, manifest, dry_run=False)
+    return _to_json(target, manifest, dry_run=False)
 
 
 def _target(manifest: BackupManifest, path: Path, known: Sequence[Path]) -> Path:
     """The directory of the backed up configuration, or the one that holds it and the files beside it."""
-    named = Path(manifest.directory)
+    target = Path(manifest.directory)
     for _ in Path(manifest.prefix or "").parts:
-        named = named.parent
-    resolved = Path(os.path.realpath(named))
+        target = target.parent
+    resolved = Path(os.path.realpath(target))
     if any(resolved.is_relative_to(Path(os.path.realpath(directory))) for directory in known):
-        return named
+        return target
     command = f"ductile system restore {shlex.quote(str(path))} --to"
     raise RefusedError(
-        f"the backup names {named} as its place, which is not in the directory of the present configuration",
-        hint=f"Say where to put it: `{command} {shlex.quote(str(named))}`, or `{command} restored`.",
+        f"the backup names {target} as its place, which is not in the directory of the present configuration",
+        hint=f"Say where to put it: `{command} {shlex.quote(str(target))}`, or `{command} restored`.",
     )
 
 
-def _refuse_without_room(target: Path, manifest: BackupManifest) -> None:
-    """ConflictError, before anything is unpacked, if the disk has less room than the files need."""
-    existing = next(directory for directory in (target, *target.parents) if directory.is_dir())
-    free = shutil.disk_usage(existing).free
-    if manifest.size > free:
-        raise ConflictError(
-            f"unpacked it takes {manifest.size / _MIB:.1f} MiB, "
-            f"and there are {free / _MIB:.1f} MiB free at {existing}",
-            hint="Free some space, or name another place with --to.",
-        )
-
-
-def _refuse_to_overwrite(target: Path) -> None:
-    if not os.path.lexists(target):
-        return
-    if target.is_symlink() or not target.is_dir():
+def _refuse_unusable(target: Path, size: int) -> None:
+    """ConflictError if the target holds something already, or its disk has less room than the files need."""
+    if os.path.lexists(target) and (target.is_symlink() or not target.is_dir()):
         raise ConflictError(f"{target} is not a directory", hint="Name another place with --to.")
-    if any(target.iterdir()):
+    if target.is_dir() and any(target.iterdir()):
         raise ConflictError(
             f"{target} is not empty, and nothing is overwritten",
             hint="Name another place with --to, or move what is there out of the way.",
+        )
+    existing = next(directory for directory in (target, *target.parents) if directory.is_dir())
+    free = shutil.disk_usage(existing).free
+    if size > free:
+        raise ConflictError(
+            f"unpacked it takes {size / _MIB:.1f} MiB, "
+            f"and there are {free / _MIB:.1f} MiB free at {existing}",
+            hint="Free some space, or name another place with --to.",
         )
 
 
@@ -131,11 +125,11 @@ def _unpack(
     with open_archive(path) as (manifest, members):
         done = 0
         for member, stream in members:
-            place = scratch / restored_path(member, manifest)
+            unpacked = scratch / restored_path(member, manifest)
             if member.name == manifest.store:
-                store = place
+                store = unpacked
             if member.name == manifest.store or not only_store:
-                _write(stream, place, member, scratch)
+                _write(stream, unpacked, member, scratch)
             done += member.size
             progress("reading the archive", done, manifest.size)
     return manifest, store
@@ -147,10 +141,10 @@ def restored_path(member: ArchiveMember, manifest: BackupManifest) -> str:
     That is the configuration's directory. If the configuration reaches files beside it by a relative path,
     it is the directory that holds both, so that the relative path still holds.
     """
-    first, _, rest = member.name.partition("/")
-    if first == INSIDE:
-        return rest if manifest.prefix is None else f"{manifest.prefix}/{rest}"
-    return rest if first == BESIDE else member.name
+    area, _, path = member.name.partition("/")
+    if area == INSIDE:
+        return path if manifest.prefix is None else f"{manifest.prefix}/{path}"
+    return path if area == BESIDE else member.name
 
 
 def _write(stream: HashingReader, path: Path, member: ArchiveMember, scratch: Path) -> None:
@@ -167,7 +161,7 @@ def _write(stream: HashingReader, path: Path, member: ArchiveMember, scratch: Pa
         raise file_error(f"cannot unpack {path.relative_to(scratch)} in {scratch.parent}", error) from error
 
 
-def _shown(target: Path, manifest: BackupManifest, *, dry_run: bool) -> JsonObject:
+def _to_json(target: Path, manifest: BackupManifest, *, dry_run: bool) -> JsonObject:
     outside: list[JsonObject] = [
         {"from": member.origin, "to": str(target / restored_path(member, manifest))}
         for member in manifest.members

@@ -131,48 +131,48 @@ class _ContractRun(Value):
 
     async def findings(self) -> AsyncIterator[CheckResult]:
         declared = self.tested.plugin.manifest.commands
-        wanted = self.options.command
-        if wanted is not None and wanted not in declared:
-            message = f"{self.tested.name} has no command {wanted}"
+        requested = self.options.command
+        if requested is not None and requested not in declared:
+            message = f"{self.tested.name} has no command {requested}"
             raise NotFoundError(message, hint=f"there are {', '.join(declared)}")
-        commands = [command for name, command in declared.items() if wanted in (None, name)]
+        commands = [command for name, command in declared.items() if requested in (None, name)]
         if (script := self.tested.plugin.script) is not None and script.output is not OutputFormat.PROTOCOL:
             yield _passed(ContractCheck.MANIFEST, f"trusted; runs {_cut(shlex.join(script.argv))}")
             # The commands of a script all do the same.
-            async for finding in self._script_findings(commands[0]):
-                yield finding
+            name, request = commands[0].name, self._request(commands[0])
+            only = await self._run(request)
+            yield check_script(name, only)
+            yield check_script_repetition(name, only, await self._run(request))
             return
         yield _passed(ContractCheck.MANIFEST, f"valid and trusted, {len(declared)} commands")
-        first: dict[str, RunOnceResult] = {}
+        results: dict[str, RunOnceResult] = {}
         for command in commands:
             request = self._request(command)
-            first[command.name] = await self._run(request)
-            yield check_answer(command.name, first[command.name])
-            yield check_repetition(command, first[command.name], await self._run(request))
-        least = _least_intrusive(commands)
+            results[command.name] = await self._run(request)
+            yield check_answer(command.name, results[command.name])
+            yield check_repetition(command, results[command.name], await self._run(request))
+        # The other checks are not about a command: they use the one with the fewest side effects.
+        least = min(
+            commands, key=lambda command: (command.name != "health", command.type is not CommandType.READ)
+        )
         body: JsonObject = json.loads(self._request(least))
         newer: JsonObject = {**body, "from_a_later_version": {"nested": [1, None]}}
         if isinstance(event := body.get("event"), dict):
             newer["event"] = {**event, "from_a_later_version": True}
-        more = await self._run(_encoded(newer))
-        yield check_unknown_fields(least.name, first[least.name], more)
+        with_unknown_fields = await self._run(_encoded(newer))
+        yield check_unknown_fields(least.name, results[least.name], with_unknown_fields)
         yield check_unknown_command(await self._run(_encoded({**body, "command": _NO_COMMAND})))
         yield check_wrong_protocol(await self._run(_encoded({**body, "protocol": PROTOCOL_VERSION + 1})))
-        yield check_end_of_input(await self._run(b"", time_limit=_AT_END_OF_INPUT), first.values())
-
-    async def _script_findings(self, command: Command) -> AsyncIterator[CheckResult]:
-        request = self._request(command)
-        first = await self._run(request)
-        yield check_script(command.name, first)
-        yield check_script_repetition(command.name, first, await self._run(request))
+        yield check_end_of_input(await self._run(b"", time_limit=_AT_END_OF_INPUT), results.values())
 
     async def _run(self, request: bytes, time_limit: timedelta | None = None) -> RunOnceResult:
         time_limit = time_limit or self.options.timeout
         return await run_once(self.runner, self.tested, request, self.environ, time_limit=time_limit)
 
     def _request(self, command: Command) -> bytes:
-        given = self.options.payload
-        payload = sample_payload(command.input_schema) if given is None else given
+        payload = self.options.payload
+        if payload is None:
+            payload = sample_payload(command.input_schema)
         now = self.now()
         event = RequestEvent(
             type="plugin.test", payload=payload, source="cli", timestamp=now, event_id=_EVENT_ID
@@ -192,13 +192,6 @@ class _ContractRun(Value):
                 event=event if carries_event(command.name, has_payload=bool(payload)) else None,
             )
         )
-
-
-def _least_intrusive(commands: list[Command]) -> Command:
-    """The command with the fewest side effects, for checks that are not about a command."""
-    reading = [command for command in commands if command.type is CommandType.READ]
-    health = [command for command in commands if command.name == "health"]
-    return (health or reading or commands)[0]
 
 
 def _encoded(body: JsonObject) -> bytes:
@@ -303,7 +296,7 @@ def check_wrong_protocol(ran: RunOnceResult) -> CheckResult:
 
 
 def check_end_of_input(ran: RunOnceResult, first: Iterable[RunOnceResult]) -> CheckResult:
-    if all(mark.kind not in _ANSWERED for mark in first):
+    if all(result.kind not in _ANSWERED for result in first):
         return _skipped(ContractCheck.END_OF_INPUT)
     if ran.kind != "timeout":
         return _passed(ContractCheck.END_OF_INPUT, "ends")

@@ -166,7 +166,12 @@ async def run_once(
     *,
     time_limit: timedelta | None = None,
 ) -> RunOnceResult:
-    body = _parse_object(request)
+    """Run the request to its end. A request that is no JSON object reaches the plugin all the same."""
+    try:
+        decoded = json.loads(request)
+    except ValueError:
+        decoded = None
+    body: JsonObject = decoded if isinstance(decoded, dict) else {}
     # Without texts that cannot be variables of a process.
     fields = {name: value for name, value in body.items() if isinstance(value, str) and "\0" not in value}
     command = fields.get("command", "")
@@ -181,12 +186,7 @@ async def run_once(
     launch = Launch(
         entrypoint=str(tested.plugin.entrypoint),
         request=request,
-        environment=plugin_environment(
-            environ,
-            passthrough=tested.passthrough,
-            own=tested.env,
-            job=job,
-        ),
+        environment=plugin_environment(environ, passthrough=tested.passthrough, own=tested.env, job=job),
         directory=str(Path.cwd()),
         timeout=time_limit or tested.timeout_for(command),
         limits=tested.limits,
@@ -202,15 +202,6 @@ async def run_once(
     started = await runner.start(prepared.launch)
     ended = started if isinstance(started, CouldNotStart | ForkServerLost) else await started.wait()
     return RunOnceResult(interpretation=interpret(ended, prepared.script))
-
-
-def _parse_object(request: bytes) -> JsonObject:
-    """The request as a JSON object; an empty one if it is none."""
-    try:
-        body = json.loads(request)
-    except ValueError:
-        return {}
-    return body if isinstance(body, dict) else {}
 
 
 def read_request(path: str) -> bytes:

@@ -29,11 +29,12 @@ def sample_payload(schema: JsonSchema | None) -> JsonObject:
     """An object that fits the schema of a command; empty without a schema for one."""
     if not isinstance(schema, dict):
         return {}
-    made = _value(schema, schema, 0)
-    return made if isinstance(made, dict) else {}
+    sample = _value(schema, schema, 0)
+    return sample if isinstance(sample, dict) else {}
 
 
 def _value(schema: JsonValue, root: JsonObject, depth: int) -> JsonValue:
+    """A value that fits a schema; `root` is where its references point to."""
     if not isinstance(schema, dict) or depth > _MAX_DEPTH:
         return None
     if (declared := _declared_value(schema)) is not None:
@@ -63,6 +64,7 @@ def _declared_value(schema: JsonObject) -> JsonValue:
 
 
 def _of_type(schema: JsonObject, root: JsonObject, depth: int) -> JsonValue:
+    """A value of the type that the schema names, within its bounds."""
     kind = schema.get("type")
     if isinstance(kind, list) and kind:
         kind = kind[0]
@@ -70,7 +72,12 @@ def _of_type(schema: JsonObject, root: JsonObject, depth: int) -> JsonValue:
         kind = "object"
     match kind:
         case "object":
-            return _fields(schema, root, depth)
+            declared = _object(schema.get("properties"))
+            required = [name for name in _list(schema.get("required")) if isinstance(name, str)]
+            fields = {name: declared.get(name, {}) for name in required}
+            if depth < _MAX_DEPTH:
+                fields |= declared
+            return {name: _value(field, root, depth + 1) for name, field in fields.items()}
         case "array":
             count = max(_count_or_zero(schema.get("minItems")), 1 if "items" in schema else 0)
             return [_value(schema.get("items"), root, depth + 1) for _ in range(count)]
@@ -87,15 +94,6 @@ def _of_type(schema: JsonObject, root: JsonObject, depth: int) -> JsonValue:
             text = text.ljust(_count_or_zero(schema.get("minLength")), "x")
             longest = schema.get("maxLength")
             return text[:longest] if isinstance(longest, int) else text
-
-
-def _fields(schema: JsonObject, root: JsonObject, depth: int) -> JsonObject:
-    declared = _object(schema.get("properties"))
-    names = [name for name in _list(schema.get("required")) if isinstance(name, str)]
-    fields = {**{name: {} for name in names}, **declared}
-    if depth >= _MAX_DEPTH:
-        fields = {name: fields[name] for name in names}
-    return {name: _value(field, root, depth + 1) for name, field in fields.items()}
 
 
 def _bounded(schema: JsonObject) -> int:

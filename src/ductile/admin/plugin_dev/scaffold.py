@@ -55,7 +55,14 @@ def create_plugin(name: str, language: str, *, parent: str | None = None, dry_ru
     directory = Path(parent or ".").expanduser().absolute() / name
     if os.path.lexists(directory):
         raise ConflictError(f"{directory} exists already", hint="choose another name, or another --dir")
-    files = _plan_files(name, Language(language))
+    templates = _TEMPLATES / language
+    files = {}
+    for path in sorted(templates.rglob(f"*{_SUFFIX}")):
+        data = path.read_bytes().replace(b"@NAME@", name.encode())
+        mode = _PROGRAM if data.startswith(b"#!") else _FILE
+        files[path.relative_to(templates).as_posix().removesuffix(_SUFFIX)] = NewFile(data=data, mode=mode)
+    if language == Language.PYTHON:
+        files[_SDK_COPY] = NewFile(data=_SDK.read_bytes(), mode=_FILE)
     if not dry_run:
         with written_files(directory, files, directory_mode=_DIRECTORY):
             pass
@@ -67,15 +74,3 @@ def create_plugin(name: str, language: str, *, parent: str | None = None, dry_ru
         build=BUILDS.get(Language(language)),
         written=not dry_run,
     )
-
-
-def _plan_files(name: str, language: Language) -> dict[str, NewFile]:
-    root = _TEMPLATES / language
-    files = {}
-    for path in sorted(root.rglob(f"*{_SUFFIX}")):
-        data = path.read_bytes().replace(b"@NAME@", name.encode())
-        mode = _PROGRAM if data.startswith(b"#!") else _FILE
-        files[path.relative_to(root).as_posix().removesuffix(_SUFFIX)] = NewFile(data=data, mode=mode)
-    if language is Language.PYTHON:
-        files[_SDK_COPY] = NewFile(data=_SDK.read_bytes(), mode=_FILE)
-    return files

@@ -69,7 +69,9 @@ def plan_addition(
     sealed = read_checksums(directory) is not None
     known = opened.loaded.model.plugins.get(name)
     change, config = None, settings or {}
-    value = _plugin_entry(name, candidate, config)
+    # Required keys are not made up: without them the plugin does not run.
+    entry: JsonObject = {} if name == candidate.name else {"uses": candidate.name}
+    value = json.dumps(entry | ({"config": config} if config else {}))
     if known is None:
         change = change_setting(config_path, environ, f"plugins.{name}", value, dry_run=True, lock=sealed)
     elif (known.uses or name) != candidate.name or known.run is not None:
@@ -96,12 +98,6 @@ def plan_addition(
         missing=tuple(key for key in candidate.manifest.required_config if key not in config),
         sealed=sealed,
     )
-
-
-def _plugin_entry(name: str, candidate: Candidate, settings: JsonObject) -> str:
-    """The value of the plugin's key, as YAML. Required keys are not made up: without them it does not run."""
-    entry: JsonObject = {} if name == candidate.name else {"uses": candidate.name}
-    return json.dumps(entry | ({"config": settings} if settings else {}))
 
 
 def _place(opened: OpenedConfiguration, candidate: Candidate) -> Path:
@@ -153,5 +149,5 @@ def add_plugin(plan: AddPlan, config_path: str | None, environ: Mapping[str, str
             seal_fingerprint(plan.directory, candidate.name, candidate.fingerprint)
     if plan.change is None:
         return plan
-    done = change_setting(config_path, environ, plan.change.key, plan.value, lock=plan.sealed)
-    return replace(plan, change=done)
+    written = change_setting(config_path, environ, plan.change.key, plan.value, lock=plan.sealed)
+    return replace(plan, change=written)

@@ -82,12 +82,24 @@ def read_source(text: str, *, base: Path) -> Source:
     return source
 
 
-def find_candidate(source: Source, wanted: str | None, environ: Mapping[str, str], *, now: str) -> Candidate:
-    """Get the files of a source and check the plugin in it. RefusedError with the reason if it cannot run."""
+def find_candidate(
+    source: Source, plugin_name: str | None, environ: Mapping[str, str], *, now: str
+) -> Candidate:
+    """Get the files of a source and check the plugin in it. RefusedError with the reason if it cannot run.
+
+    `plugin_name` chooses among the plugins of a source; it may be None if there is only one.
+    """
     commit = None
     match source:
         case ShippedSource(name=name):
-            return _shipped(name, wanted)
+            if plugin_name not in (None, name):
+                raise UsageError(f"{name} is one shipped plugin: --plugin has no effect")
+            (shipped,) = load_shipped([name])
+            if isinstance(shipped, RefusedPlugin):
+                raise RefusedError(f"{name} cannot run: {shipped.reason}", hint=shipped.hint)
+            return Candidate(
+                name=name, source=name, manifest=shipped.manifest, fingerprint=shipped.fingerprint
+            )
         case DirectorySource(path=path):
             tree = read_directory(Path(path))
         case ArchiveSource(path=path):
@@ -96,7 +108,7 @@ def find_candidate(source: Source, wanted: str | None, environ: Mapping[str, str
             tree, commit = read_repository(source, environ)
         case _:
             assert_never(source)
-    chosen = choose_plugin(tree, wanted, str(source)).without(RECORD_FILE)
+    chosen = choose_plugin(tree, plugin_name, str(source)).without(RECORD_FILE)
     hashes = file_hashes(chosen)
     record = SourceRecord(
         source=str(source), commit=commit, version="", hash=hash_files(hashes), files=hashes, added_at=now
@@ -109,21 +121,12 @@ def find_candidate(source: Source, wanted: str | None, environ: Mapping[str, str
         fingerprint=plugin.fingerprint,
         tree=chosen,
         record=replace(record, version=plugin.version),
-        shared=shared_code_beside(tree, wanted),
+        shared=shared_code_beside(tree, plugin_name),
     )
 
 
 def file_hashes(tree: SourceTree) -> dict[str, str]:
     return {name: hash_file(file.data, executable=file.executable) for name, file in tree.files.items()}
-
-
-def _shipped(name: str, wanted: str | None) -> Candidate:
-    if wanted not in (None, name):
-        raise UsageError(f"{name} is one shipped plugin: --plugin has no effect")
-    (plugin,) = load_shipped([name])
-    if isinstance(plugin, RefusedPlugin):
-        raise RefusedError(f"{name} cannot run: {plugin.reason}", hint=plugin.hint)
-    return Candidate(name=name, source=name, manifest=plugin.manifest, fingerprint=plugin.fingerprint)
 
 
 def _check(tree: SourceTree, record: SourceRecord) -> InstalledPlugin:

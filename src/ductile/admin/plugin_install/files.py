@@ -2,7 +2,7 @@
 
 Names with a dot at the beginning are not searched for plugins: `.NAME.new` is being written, `.NAME.old` is
 kept until the new files are in force. All functions are called while the configuration's directory is locked,
-so that whatever is found there was left by a command that was killed.
+so that other files of these names were left by a command that was killed.
 """
 
 from __future__ import annotations
@@ -46,7 +46,13 @@ def stage_plugin(root: Path, name: str, tree: SourceTree, record: SourceRecord) 
             for parent in [directory for directory in path.parents if directory.is_relative_to(staged)]:
                 directories.add(parent)
             path.parent.mkdir(mode=stat.S_IRWXU, parents=True, exist_ok=True)
-            _write(path, data, (0o700 | shared) if executable else (0o600 | shared & 0o044))
+            mode = (0o700 | shared) if executable else (0o600 | shared & 0o044)
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+            with os.fdopen(descriptor, "wb") as stream:
+                os.fchmod(descriptor, mode)
+                stream.write(data)
+                stream.flush()
+                os.fsync(descriptor)
         for directory in sorted(directories, reverse=True):
             directory.chmod(stat.S_IRWXU | shared)
             sync_directory(directory)
@@ -124,19 +130,10 @@ def _remove(directory: Path) -> None:
     shutil.rmtree(directory, ignore_errors=True)
 
 
-def _write(path: Path, data: bytes, mode: int) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-    with os.fdopen(descriptor, "wb") as file:
-        os.fchmod(descriptor, mode)
-        file.write(data)
-        file.flush()
-        os.fsync(descriptor)
-
-
-def _exchange(one: Path, other: Path) -> bool:
+def _exchange(first: Path, second: Path) -> bool:
     """Exchange two names at once. False where the system cannot."""
     rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     if rename is None:
         return False
-    done: int = rename(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE)
-    return done == 0
+    status: int = rename(_AT_FDCWD, os.fsencode(first), _AT_FDCWD, os.fsencode(second), _RENAME_EXCHANGE)
+    return status == 0

@@ -47,44 +47,44 @@ class GitRepository:
         self._run("init", "--quiet", "--bare", "--template=", directory)
 
     def fetch_commit(self) -> str:
-        """Get the commit of the source. NotFoundError if the repository has no such tag or commit."""
+        """Get the commit of the source. NotFoundError if the repository has no such tag or commit.
+
+        RefusedError if the repository cannot be reached.
+        """
         revision = self._source.revision
         is_commit = len(revision) == _COMMIT_DIGITS and set(revision) <= set("0123456789abcdef")
         # A tag can have the digits of a commit as its name, and point to another one.
-        wanted = revision if is_commit else f"refs/tags/{revision}"
-        fetched = self._git("fetch", "--quiet", "--depth=1", "--no-tags", self._source.url, wanted)
+        reference = revision if is_commit else f"refs/tags/{revision}"
+        fetched = self._git("fetch", "--quiet", "--depth=1", "--no-tags", self._source.url, reference)
         if fetched.returncode == 0:
             return self._run("rev-parse", "--verify", "FETCH_HEAD^{commit}").decode().strip()
-        tags = self._tags()
-        hint = (
-            f"its tags are {', '.join(tags)}"
-            if tags
-            else "it has no tags; name a commit by all its 40 digits"
-        )
+        # This fails with another error if the repository cannot be reached.
+        listed = self._run("ls-remote", "--tags", "--refs", "--sort=-v:refname", self._source.url).decode()
+        tags = [line.partition("refs/tags/")[2] for line in listed.splitlines()][:_MAX_TAGS]
+        hint = "it has no tags; name a commit by all its 40 digits"
+        if tags:
+            hint = f"its tags are {', '.join(tags)}"
         raise NotFoundError(f"{self._source.url} has no tag or commit {revision}", hint=hint)
 
-    def _tags(self) -> list[str]:
-        """The newest tags. RefusedError if the repository cannot be reached."""
-        lines = self._run("ls-remote", "--tags", "--refs", "--sort=-v:refname", self._source.url).decode()
-        return [line.partition("refs/tags/")[2] for line in lines.splitlines()][:_MAX_TAGS]
-
     def read_tree(self, commit: str) -> SourceTree:
+        """Return the files of a commit below the path of the source."""
         paths = [self._source.path] if self._source.path else []
         with tempfile.TemporaryFile() as stream:
             words = ("archive", "--format=tar", commit, "--", *paths)
-            done = self._git(*words, output=stream.fileno(), variables=_NO_SETTINGS)
-            if done.returncode != 0:
+            archived = self._git(*words, output=stream.fileno(), variables=_NO_SETTINGS)
+            if archived.returncode != 0:
                 raise NotFoundError(f"{self._source} has no directory {self._source.path}")
             stream.seek(0)
             tree = read_tar(stream, str(self._source))
         return tree.below(self._source.path or ".")
 
     def _run(self, *words: str) -> bytes:
-        done = self._git(*words)
-        if done.returncode != 0:
-            said = done.stderr.decode(errors="replace").strip().splitlines() or ["it gave no reason"]
-            raise RefusedError(f"git cannot read {self._source.url}: {said[-1].removeprefix('fatal: ')}")
-        return done.stdout
+        """The output of a git command. RefusedError if it fails."""
+        result = self._git(*words)
+        if result.returncode != 0:
+            lines = result.stderr.decode(errors="replace").strip().splitlines() or ["it gave no reason"]
+            raise RefusedError(f"git cannot read {self._source.url}: {lines[-1].removeprefix('fatal: ')}")
+        return result.stdout
 
     def _git(
         self,

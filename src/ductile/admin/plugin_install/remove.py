@@ -58,7 +58,7 @@ def plan_plugin_removal(
                 hint="remove what names it first",
                 problems=tuple(places),
             ) from error
-    added, kept = _files(opened, name, entry.uses)
+    added, kept = _removable_files(opened, name, entry.uses)
     if added is not None:
         added.refuse_changes(discard=discard_changes)
     if change is None and added is None:
@@ -75,27 +75,29 @@ def plan_plugin_removal(
     )
 
 
-def _files(opened: OpenedConfiguration, name: str, plugin: str) -> tuple[AddedPlugin | None, str | None]:
+def _removable_files(
+    opened: OpenedConfiguration, name: str, plugin: str
+) -> tuple[AddedPlugin | None, str | None]:
     """The added plugin whose files are removed with the last name it is used under, or why they stay."""
     others = [
-        known.name
-        for known in opened.snapshot.plugins.values()
-        if known.uses == plugin and known.name != name
+        instance.name
+        for instance in opened.snapshot.plugins.values()
+        if instance.uses == plugin and instance.name != name
     ]
     if others:
         return None, f"its files stay: {', '.join(others)} uses them"
     try:
         return find_added(opened, name), None
-    except RefusedError as refused:
-        return None, f"no files are removed: {refused.message}"
+    except RefusedError as error:
+        return None, f"no files are removed: {error.message}"
 
 
 def remove_from_config(plan: RemovalPlan, config_path: str | None, environ: Mapping[str, str]) -> RemovalPlan:
     """Remove the entry of the plugin. Its files go after the daemon has let go of them."""
     if plan.change is None:
         return plan
-    done = change_setting(config_path, environ, plan.change.key, None, lock=plan.sealed)
-    return replace(plan, change=done)
+    written = change_setting(config_path, environ, plan.change.key, None, lock=plan.sealed)
+    return replace(plan, change=written)
 
 
 def remove_files(plan: RemovalPlan) -> None:

@@ -31,12 +31,12 @@ def seal_fingerprint(directory: Path, plugin: str, fingerprint: str | None) -> N
     sealed = read_checksums(directory)
     if sealed is None:
         return
-    known = {name: sums for name, sums in sealed.plugins.items() if name != plugin}
+    plugins = {name: sealed_as for name, sealed_as in sealed.plugins.items() if name != plugin}
+    plugins |= {} if fingerprint is None else {plugin: fingerprint}
     pending = {name: entry for name, entry in sealed.pending_plugins.items() if name != plugin}
-    now = known if fingerprint is None else known | {plugin: fingerprint}
     write_checksums(
         directory,
-        replace(sealed, plugins=MappingProxyType(now), pending_plugins=MappingProxyType(pending)),
+        replace(sealed, plugins=MappingProxyType(plugins), pending_plugins=MappingProxyType(pending)),
     )
 
 

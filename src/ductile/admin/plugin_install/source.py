@@ -106,26 +106,21 @@ def _parse_git(text: str) -> GitSource:
             "the tag or commit is missing: what a branch points to changes",
             hint=f"write it after @, as in {_GIT_EXAMPLE}",
         )
-    return GitSource(
-        url=parts._replace(path=path, query="", fragment="").geturl(),
-        revision=_checked_revision(revision),
-        path=_subdirectory(fragment),
+    source = GitSource(
+        url=parts._replace(path=path, query="", fragment="").geturl(), revision=_checked_revision(revision)
     )
+    if not fragment:
+        return source
+    parameters = parse_qs(fragment, keep_blank_values=True)
+    if set(parameters) != {"path"}:
+        raise UsageError(f"#{fragment} is not understood", hint=f"write {_GIT_EXAMPLE}")
+    directory = PurePosixPath(parameters["path"][-1])
+    if directory.is_absolute() or ".." in directory.parts or directory == PurePosixPath():
+        raise UsageError(f"{parameters['path'][-1]!r} is not a directory of the repository")
+    return replace(source, path=str(directory))
 
 
 def _checked_revision(revision: str) -> str:
     if not _REVISION.fullmatch(revision) or ".." in revision:
         raise UsageError(f"{revision!r} is not the name of a tag or commit")
     return revision
-
-
-def _subdirectory(fragment: str) -> str | None:
-    if not fragment:
-        return None
-    parameters = parse_qs(fragment, keep_blank_values=True)
-    if set(parameters) != {"path"}:
-        raise UsageError(f"#{fragment} is not understood", hint=f"write {_GIT_EXAMPLE}")
-    path = PurePosixPath(parameters["path"][-1])
-    if path.is_absolute() or ".." in path.parts or path == PurePosixPath():
-        raise UsageError(f"{parameters['path'][-1]!r} is not a directory of the repository")
-    return str(path)

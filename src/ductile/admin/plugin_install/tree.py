@@ -57,11 +57,11 @@ class SourceTree(Value):
         start = f"{directory}/"
         return SourceTree(
             files={
-                name.removeprefix(start): path for name, path in self.files.items() if name.startswith(start)
+                name.removeprefix(start): file for name, file in self.files.items() if name.startswith(start)
             },
             special={
-                name.removeprefix(start): path
-                for name, path in self.special.items()
+                name.removeprefix(start): kind
+                for name, kind in self.special.items()
                 if name.startswith(start)
             },
         )
@@ -137,10 +137,11 @@ def read_directory(directory: Path, *, ignore: frozenset[str] = frozenset()) -> 
 
 
 def _walk(directory: Path) -> Iterator[Path]:
-    for here, directories, names in os.walk(directory, onerror=_raise):
-        links = [name for name in directories if (Path(here) / name).is_symlink()]
+    """The files and links below a directory; links to directories are not followed. Raises OSError."""
+    for parent, directories, names in os.walk(directory, onerror=_raise):
+        links = [name for name in directories if (Path(parent) / name).is_symlink()]
         directories[:] = sorted(name for name in directories if name not in (*_LEFT_OUT, *links))
-        yield from (Path(here) / name for name in sorted((*names, *links)))
+        yield from (Path(parent) / name for name in sorted((*names, *links)))
 
 
 def _raise(error: OSError) -> None:
@@ -225,31 +226,31 @@ def plugin_directories(tree: SourceTree) -> dict[str, str]:
     return directories
 
 
-def choose_plugin(tree: SourceTree, wanted: str | None, what: str) -> SourceTree:
+def choose_plugin(tree: SourceTree, name: str | None, what: str) -> SourceTree:
     """Return the files of one plugin. UsageError if there are several, RefusedError if it holds links."""
     directories = plugin_directories(tree)
     names = ", ".join(sorted(directories))
     if not directories:
         raise RefusedError(f"{what} holds no plugin: no {MANIFEST_FILE} was found", hint="name its directory")
-    if wanted is not None and wanted not in directories:
-        raise NotFoundError(f"{what} holds no plugin {wanted}", hint=f"it holds {names}")
-    if wanted is None and len(directories) > 1:
+    if name is not None and name not in directories:
+        raise NotFoundError(f"{what} holds no plugin {name}", hint=f"it holds {names}")
+    if name is None and len(directories) > 1:
         raise UsageError(
             f"{what} holds {len(directories)} plugins: {names}", hint="choose one with --plugin NAME"
         )
-    chosen = tree.below(directories[wanted or next(iter(directories))])
-    for name, kind in chosen.special.items():
+    chosen = tree.below(directories[name or next(iter(directories))])
+    for path, kind in chosen.special.items():
         raise RefusedError(
-            f"{name} in the plugin is {kind}; only regular files are added",
+            f"{path} in the plugin is {kind}; only regular files are added",
             hint="replace it by what it points to" if "link" in kind else None,
         )
     return chosen
 
 
-def shared_code_beside(tree: SourceTree, wanted: str | None) -> str | None:
+def shared_code_beside(tree: SourceTree, plugin: str | None) -> str | None:
     """Return the directory of shared code beside a plugin, which is not added with it; None without one."""
     directories = plugin_directories(tree)
-    directory = directories.get(wanted or next(iter(directories), ""), ".")
+    directory = directories.get(plugin or next(iter(directories), ""), ".")
     if directory == ".":
         return None
     parent = str(PurePosixPath(directory).parent)

@@ -115,35 +115,31 @@ def plan_update(
     """Get the new files and compare. ConflictError if the installed ones were changed here."""
     opened = open_configuration(config_path, environ, seal=SealMode.IGNORE)
     plugin = find_added(opened, name)
-    wanted = read_source(source or plugin.record.source, base=Path.cwd())
+    new_source = read_source(source or plugin.record.source, base=Path.cwd())
     if revision is not None:
-        if not isinstance(wanted, GitSource):
+        if not isinstance(new_source, GitSource):
             raise UsageError(
                 f"--to names a tag or commit, and {plugin.name} is not from a repository",
                 hint=f"it is from {plugin.record.source}; name another SOURCE",
             )
-        wanted = with_revision(wanted, revision)
-    candidate = find_candidate(wanted, plugin.name, environ, now=now)
+        new_source = with_revision(new_source, revision)
+    candidate = find_candidate(new_source, plugin.name, environ, now=now)
     if candidate.tree is None or candidate.name != plugin.name:
         raise ConflictError(f"{candidate.source} holds {candidate.name}, not {plugin.name}")
     plugin.refuse_changes(discard=discard_changes)
+    missing = []
+    for instance in opened.snapshot.plugins.values():
+        if instance.uses == candidate.name and not instance.is_script:
+            required = candidate.manifest.required_config
+            if keys := [key for key in required if key not in instance.config.names()]:
+                missing.append(f"{instance.name}: {', '.join(keys)}")
     return UpdatePlan(
         plugin=plugin,
         candidate=candidate,
         files=tuple(_compare_files(_read(plugin.place), candidate.tree)),
         interface=tuple(_compare_manifests(plugin.manifest, candidate.manifest)),
-        missing=tuple(_missing_keys(opened, candidate)),
+        missing=tuple(missing),
     )
-
-
-def _missing_keys(opened: OpenedConfiguration, candidate: Candidate) -> Iterator[str]:
-    for instance in opened.snapshot.plugins.values():
-        if instance.uses == candidate.name and not instance.is_script:
-            lacking = [
-                key for key in candidate.manifest.required_config if key not in instance.config.names()
-            ]
-            if lacking:
-                yield f"{instance.name}: {', '.join(lacking)}"
 
 
 def begin_update(plan: UpdatePlan, config_path: str | None, environ: Mapping[str, str]) -> None:
@@ -185,20 +181,18 @@ def _compare_files(before: SourceTree, after: SourceTree) -> Iterator[FileChange
         if old == new:
             continue
         kind = "added" if old is None else "removed" if new is None else "changed"
-        lines = _count_lines(old.data if old else b"", new.data if new else b"")
-        added, removed = lines or (None, None)
+        old_data, new_data = old.data if old else b"", new.data if new else b""
+        old_lines, new_lines = old_data.splitlines(), new_data.splitlines()
+        added = removed = None
+        if b"\0" not in old_data + new_data and max(len(old_lines), len(new_lines)) <= _MAX_LINES:
+            blocks = SequenceMatcher(None, old_lines, new_lines).get_matching_blocks()
+            same = sum(block.size for block in blocks)
+            added, removed = len(new_lines) - same, len(old_lines) - same
         yield FileChange(name=name, change=kind, added_lines=added, removed_lines=removed)
 
 
-def _count_lines(old: bytes, new: bytes) -> tuple[int, int] | None:
-    before, after = old.splitlines(), new.splitlines()
-    if b"\0" in old + new or max(len(before), len(after)) > _MAX_LINES:
-        return None
-    same = sum(block.size for block in SequenceMatcher(None, before, after).get_matching_blocks())
-    return len(after) - same, len(before) - same
-
-
 def _compare_manifests(before: Manifest | None, after: Manifest) -> Iterator[str]:
+    """A sentence for each change of version, commands and configuration keys."""
     if before is None:
         return
     if before.version != after.version:
