@@ -1,4 +1,4 @@
-"""The daemon's HTTP listeners. The active configuration says which there are, so a reload switches them.
+"""The daemon's HTTP listeners: opens those of the active configuration, and switches them with a reload.
 
 The modules of a listener are imported when it is opened: a daemon without the API does not load HTTP.
 """
@@ -72,7 +72,7 @@ class Listeners:
 
     @asynccontextmanager
     async def switched_to(self, snapshot: Snapshot) -> AsyncIterator[None]:
-        """Entering binds new listeners, or raises; leaving starts them and closes those not wanted.
+        """Entering binds new listeners, or raises; leaving starts them and closes those not configured.
 
         Leaving with an error, because the snapshot was not activated, changes nothing.
         """
@@ -142,13 +142,13 @@ class Listeners:
 
 
 def _configured_addresses(snapshot: Snapshot) -> dict[str, str]:
-    """Return the addresses of the listeners of a configuration."""
-    wanted = {}
+    """Return the addresses of the listeners of a configuration, by name."""
+    addresses = {}
     if snapshot.webhooks_enabled:
-        wanted[_WEBHOOKS] = snapshot.webhooks_listen
+        addresses[_WEBHOOKS] = snapshot.webhooks_listen
     if snapshot.api.enabled:
-        wanted[_API] = snapshot.api.listen
-    return wanted
+        addresses[_API] = snapshot.api.listen
+    return addresses
 
 
 async def _stop_all(servers: dict[str, ListenerServer]) -> None:

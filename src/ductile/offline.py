@@ -1,4 +1,4 @@
-"""The store without a daemon: for commands, for reading beside a running job, and to run one job here."""
+"""Operations without a daemon: opens the store for a command, and runs one job in this process."""
 
 from __future__ import annotations
 
@@ -85,12 +85,12 @@ async def open_offline(
         return
     try:
         lock = lock_store(location, purpose)
-    except ConflictError as held:
-        holder, message, hint = find_holder(location.directory), held.message, held.hint
+    except ConflictError as conflict:
+        holder, message, hint = find_holder(location.directory), conflict.message, conflict.hint
         if holder is None or holder.purpose is LockPurpose.DAEMON:
             message = f"{message}, and does not answer"
             hint = "The daemon may just be starting or stopping: try again."
-        raise StoreBusyError(message, hint=hint, details=held.details) from held
+        raise StoreBusyError(message, hint=hint, details=conflict.details) from conflict
     try:
         store = open_store(location, clock=_CLOCK.now, rng=BufferedSystemRandom())
         try:
@@ -115,8 +115,7 @@ async def open_read_only(
 ) -> AsyncIterator[OperationContext]:
     """Open the store for reading, also while another process runs a job without a daemon.
 
-    Raises `StoreBusyError` if a daemon holds the store: it is starting or stopping, or the caller would have
-    asked it, and its store is about to change.
+    Raises `StoreBusyError` if a daemon holds the store: it is starting or stopping, and about to change it.
     """
     snapshot = open_configuration(config_path, environ, seal=seal).snapshot
     location = snapshot.state
@@ -162,8 +161,8 @@ async def call_offline(
     seal: SealMode = SealMode.VERIFY,
 ) -> JsonObject:
     """Call an operation on the store of a daemon that does not run."""
-    opened = open_read_only if table.OPERATIONS[operation].read_only else open_offline
-    async with opened(config_path, environ, seal=seal) as context:
+    open_store_for = open_read_only if table.OPERATIONS[operation].read_only else open_offline
+    async with open_store_for(config_path, environ, seal=seal) as context:
         return await table.OPERATIONS[operation].run_to_json(context, fields)
 
 
@@ -191,8 +190,8 @@ async def diagnose_offline(config_path: str | None, environ: Mapping[str, str]) 
             return await doctor.doctor(context, doctor.RunDoctor())
     except StoreBusyError as busy:
         check = DoctorCheck.STORE if on_server else DoctorCheck.DAEMON
-        more = (doctor.daemon_not_running(),) if on_server else ()
-        return doctor.doctor_without_store(snapshot, *more, check.raised(busy))
+        daemon_findings = (doctor.daemon_not_running(),) if on_server else ()
+        return doctor.doctor_without_store(snapshot, *daemon_findings, check.raised(busy))
     except (StoreError, DeniedError, ConfigError) as error:
         failed = DoctorCheck.STORE.raised(error)
         return doctor.doctor_without_store(snapshot, doctor.daemon_not_running(), failed)
@@ -287,7 +286,7 @@ async def run_offline(
 
 @contextmanager
 def _naming_job_in_errors(job_id: str) -> Iterator[None]:
-    """Add the job, which is in the store by now, to errors of a full or locked store."""
+    """Within the context, add the id of the stored job to errors of a full or locked store."""
     try:
         yield
     except ResultNotStoredError as not_stored:
@@ -308,7 +307,7 @@ def _naming_job_in_errors(job_id: str) -> Iterator[None]:
 
 @contextmanager
 def _stoppable(executor: Executor, time_limit: timedelta | None) -> Iterator[list[OfflineStopCause]]:
-    """Within the context, stop signals and the timeout end what runs: first in order, then at once.
+    """Within the context, stop signals and the timeout end what runs: gracefully at first, then at once.
 
     Yields the list of causes, in the order in which they occur.
     """
@@ -343,30 +342,28 @@ class OfflineRunner:
         self._executor = executor
         self._ended = ended
         self._owner = make_identity("cli")
+        #: Ids of jobs that are not claimed yet.
         self._waiting: list[str] = []
         self._initialised: set[str] = set()
 
     async def run(self, job_id: str) -> None:
         """Run the job and every ready job below it. Retries are left to the daemon."""
-        self._waiting = await self._first_jobs(job_id)
+        self._waiting = [job_id]
+        submitted = await self._store.get_job(job_id)
+        if submitted is not None and submitted.plugin == RUN_PLUGIN:
+            # A pipeline run has no process: its first steps are run.
+            record = await self._store.get_run(job_id)
+            steps = () if record is None else record.steps
+            self._waiting = [step.id for step in steps if step.status is JobStatus.QUEUED]
         while self._waiting:
             batch, self._waiting = self._waiting, []
             # One by one: after a crash, claimed jobs that had not started would be orphans.
-            for submission in batch:
-                await self._initialise(submission)
-                await self._run_one(submission)
-                job = await self._store.get_job(submission)
+            for next_id in batch:
+                await self._initialise(next_id)
+                await self._run_one(next_id)
+                job = await self._store.get_job(next_id)
                 if job is not None and job.status in TERMINAL and job_id in (job.id, job.run_id):
                     self._ended(to_builtins(listed_job(self._context, job)))
-
-    async def _first_jobs(self, job_id: str) -> list[str]:
-        """Return the job itself, or for a pipeline run, which has no process, its first steps."""
-        job = await self._store.get_job(job_id)
-        if job is None or job.plugin != RUN_PLUGIN:
-            return [job_id]
-        record = await self._store.get_run(job_id)
-        members = () if record is None else record.steps
-        return [member.id for member in members if member.status is JobStatus.QUEUED]
 
     async def _initialise(self, job_id: str) -> None:
         """Run the plugin's init if it is pending. A failed init does not prevent the job."""
@@ -383,6 +380,7 @@ class OfflineRunner:
             await self._run_one(result.job_id)
 
     async def _run_one(self, job_id: str) -> None:
+        """Claim and run one job. The jobs that follow from it are run later."""
         for claim in await self._store.claim_by_id([job_id], owner=self._owner, lease=LEASE):
             result = await self._executor.execute(claim)
             if isinstance(result, Settled):

@@ -1,7 +1,7 @@
-"""One API request: routed, authenticated, read, answered, logged.
+"""The ASGI application of the API: finds the endpoint of a request, authenticates, reads, replies and logs.
 
-Raw ASGI without a framework: the table of endpoints is all there is to route, and submitting a job is the
-hottest path of the daemon.
+Without a framework, because the only routes are those of the table of endpoints, and submitting a job is the
+path of the daemon that is used most.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from ductile.api.endpoint import ApiRequest, ApiServices, Endpoint, MatchedEndpoint, Reply, read_parameters
-from ductile.api.router import Router, shown_path
+from ductile.api.router import Router, path_for_log
 from ductile.errors import DeniedError, DuctileError
 from ductile.http.application import (
     Exchange,
@@ -42,7 +42,7 @@ class ApiExchange(Exchange):
     @property
     def path(self) -> str:
         """The path for the log, without the query."""
-        return shown_path(self.scope["raw_path"]) if self.route is None else self.route.shown
+        return path_for_log(self.scope["raw_path"]) if self.route is None else self.route.logged_path
 
 
 class ApiApplication(HttpApplication[ApiExchange]):
@@ -114,6 +114,7 @@ class ApiApplication(HttpApplication[ApiExchange]):
         return _render(endpoint, response) if isinstance(response, Reply) else response
 
     def _admit(self, exchange: ApiExchange, route: MatchedEndpoint, headers: Mapping[bytes, bytes]) -> None:
+        """Identify the caller. Raises if that fails, or if its token may not call the endpoint."""
         access = route.endpoint.access
         token = self._authenticator.identify(access, headers, exchange.peer, exchange.scope["method"])
         if token is not None:
@@ -124,14 +125,13 @@ class ApiApplication(HttpApplication[ApiExchange]):
     def _admit_again(
         self, exchange: ApiExchange, request: ApiRequest, headers: Mapping[bytes, bytes]
     ) -> None:
-        """Raise if the request would not be answered now as it was, because the token was changed."""
+        """Raise if the token has changed since the request, so that it would get another response now."""
         route, snapshot = request.route, self._context.snapshot()
         self._admit(exchange, route, headers)
-        before, after = (
-            route.endpoint.access.reach(scopes, snapshot, route.values)
-            for scopes in (request.scopes, exchange.scopes)
-        )
-        if before is not after:
+        reach = route.endpoint.access.reach
+        if reach(request.scopes, snapshot, route.values) is not reach(
+            exchange.scopes, snapshot, route.values
+        ):
             raise DeniedError("the scopes of the token were changed meanwhile", hint="Call it again.")
 
     def maybe_stored(self, exchange: ApiExchange) -> bool:
@@ -142,26 +142,23 @@ class ApiApplication(HttpApplication[ApiExchange]):
         return DuctileError(f"an unexpected error in the daemon ({type(error).__name__})")
 
     def on_end(self, exchange: ApiExchange) -> None:
+        """Log the request; at debug level if it is a successful probe, or one of a flood without a token."""
         route = exchange.route
+        if route is not None and route.endpoint.http.probe and exchange.status < _BAD_REQUEST:
+            level = SignalLevel.DEBUG
+        elif exchange.token is not None or self._sampler is None:
+            level = None
+        else:
+            in_full = self._sampler.should_log(str(exchange.status), exchange.peer)
+            level = None if in_full else SignalLevel.DEBUG
         report_request(
             self._signals,
             exchange,
             path=exchange.path,
             endpoint=None if route is None else route.endpoint.http.path,
             seconds=self._clock() - exchange.started_at,
-            level=SignalLevel.DEBUG if self._is_quiet(exchange) else None,
+            level=level,
         )
-
-    def _is_quiet(self, exchange: ApiExchange) -> bool:
-        """Return whether the line is logged at debug level: successful probes, and most requests of a flood
-        without a token.
-        """
-        route = exchange.route
-        if route is not None and route.endpoint.http.probe and exchange.status < _BAD_REQUEST:
-            return True
-        if exchange.token is not None or self._sampler is None:
-            return False
-        return not self._sampler.should_log(str(exchange.status), exchange.peer)
 
 
 def _render(endpoint: Endpoint, reply: Reply) -> JsonResponse:

@@ -1,4 +1,4 @@
-"""What an endpoint is: an HTTP route, the parameters it takes, and the handler that replies."""
+"""Endpoints: an HTTP route with its parameters and responses, and the handler that replies."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class ApiServices(Value):
 
 
 class ApiRequest(Value):
-    """A request whose parameters were read. `token` is the name of the token, None where none is needed."""
+    """A request with its parameters, ready for a handler."""
 
     context: OperationContext
     services: ApiServices
@@ -48,6 +48,7 @@ class ApiRequest(Value):
     values: JsonObject
     headers: Mapping[bytes, bytes]
     route: MatchedEndpoint
+    #: The name of the caller's token; None where none is needed.
     token: str | None = None
     #: The scopes of that token.
     scopes: tuple[str, ...] = ()
@@ -103,7 +104,7 @@ class Endpoint(Value, dict=True):
 
     @cached_property
     def headers(self) -> tuple[tuple[bytes, str], ...]:
-        """The headers that are read, in lower case, and the fields that they are."""
+        """The names of the headers that are read, in lower case, each with the name of its field."""
         return tuple(
             (header.encode(), field.name) for header, field in self.fields[FieldSource.HEADER].items()
         )
@@ -127,21 +128,21 @@ class Endpoint(Value, dict=True):
 
 
 class MatchedEndpoint:
-    """The endpoint that a path means, and the values of the parameters in the path."""
+    """The endpoint of a method and path, and the values of the parameters in the path."""
 
-    __slots__ = ("endpoint", "shown", "values")
+    __slots__ = ("endpoint", "logged_path", "values")
 
-    def __init__(self, endpoint: Endpoint, values: Mapping[str, str], shown: str) -> None:
+    def __init__(self, endpoint: Endpoint, values: Mapping[str, str], logged_path: str) -> None:
         self.endpoint = endpoint
         self.values = values
         #: The path as it was requested, for the log.
-        self.shown = shown
+        self.logged_path = logged_path
 
 
 def read_parameters(
     route: MatchedEndpoint, query: bytes, headers: Mapping[bytes, bytes], body: bytes | None
 ) -> JsonObject:
-    """The named values of a request. The path takes precedence over the body, the body over the query.
+    """Return the values of a request by name: those of the path before the body, the body before the query.
 
     Raises `UsageError` for an unknown or unreadable parameter, `RefusedError` for an unknown body field.
     """
@@ -167,8 +168,8 @@ def _read_query(endpoint: Endpoint, query: bytes) -> Iterator[tuple[str, JsonVal
         raise UsageError("the query cannot be read") from None
     for name, text in pairs:
         if name not in known:
-            all_known = f"Known: {', '.join(known)}." if known else "This call has none."
-            hint = did_you_mean(name, known) or all_known
+            list_of_known = f"Known: {', '.join(known)}." if known else "This call has none."
+            hint = did_you_mean(name, known) or list_of_known
             raise UsageError(f"there is no parameter {name[:_MAX_QUOTED]}", hint=hint)
         yield name, known[name].parse_text(text)
 
@@ -178,10 +179,12 @@ def _read_body(endpoint: Endpoint, body: bytes, encoding: bytes | None) -> JsonO
     known = endpoint.fields[FieldSource.BODY]
     for name in document:
         if name not in known:
-            meant = "What is meant for the plugin goes into payload; known" if "payload" in known else "Known"
+            prefix = (
+                "What is meant for the plugin goes into payload; known" if "payload" in known else "Known"
+            )
             raise RefusedError(
                 f"there is no field {name[:_MAX_QUOTED]} in this body",
-                hint=did_you_mean(name, known) or f"{meant}: {', '.join(known)}.",
+                hint=did_you_mean(name, known) or f"{prefix}: {', '.join(known)}.",
                 details={"field": name[:_MAX_QUOTED], "known": list(known)},
             )
     return document

@@ -44,6 +44,8 @@ _MAX_DIGITS = 18
 
 
 class EventFilter(Value):
+    """Which events a reader gets, from which position on."""
+
     after: int | None = None
     kinds: frozenset[str] = frozenset()
     job_id: str | None = None
@@ -61,7 +63,7 @@ class EventFilter(Value):
 
 
 def parse_last_event_id(text: str | None) -> int | None:
-    """The number in a `Last-Event-ID`; None if it is empty. Raises `UsageError`."""
+    """Return the number in a `Last-Event-ID`; None if it is empty. Raises `UsageError`."""
     digits = "" if text is None else text.strip()
     if not digits:
         return None
@@ -78,7 +80,7 @@ class TooFarBehindError(Exception):
 
 @dataclass(slots=True, eq=False)
 class StreamSubscriber:
-    """Gets the rows after `start_seq`."""
+    """One reader of the stream: the rows after `start_seq` that wait to be sent to it."""
 
     start_seq: int
     waiting: deque[LedgerRow] = field(default_factory=deque)
@@ -132,6 +134,7 @@ class LedgerStream:
 
     @contextmanager
     def joined(self) -> Iterator[StreamSubscriber]:
+        """Within the context, the subscriber gets the rows that the reader reads."""
         subscriber = StreamSubscriber(start_seq=self._position)
         self._subscribers.add(subscriber)
         try:
@@ -148,11 +151,11 @@ class LedgerStream:
         """Yield pages of the stored rows after one number and up to another; with a token, of its jobs."""
         while after < until:
             rows = await self._store.list_ledger(after=after, limit=PAGE_ROWS, token=token)
-            wanted = tuple(row for row in rows if row.seq <= until)
-            if not wanted:
+            page = tuple(row for row in rows if row.seq <= until)
+            if not page:
                 return
-            yield wanted
-            after = wanted[-1].seq
+            yield page
+            after = page[-1].seq
 
     async def _read(self) -> None:
         try:
@@ -183,7 +186,7 @@ class _TokenRevokedError(Exception):
 
 
 class EventStreams:
-    """The open event streams."""
+    """The open event streams: opens them, and ends those that a new configuration refuses."""
 
     def __init__(
         self, store: Store, live: LiveOutput | None = None, *, keep_alive: float = KEEP_ALIVE_SECONDS
@@ -193,7 +196,7 @@ class EventStreams:
         self._live = live
         self._ledger = LedgerStream(store)
         self._keep_alive = keep_alive
-        #: The open streams, and whether the token of each is still good.
+        #: The open streams, each with the function that returns whether its token is still admitted.
         self._open: dict[asyncio.Task[None], Callable[[], bool]] = {}
 
     @property
@@ -211,19 +214,20 @@ class EventStreams:
             if not admitted():
                 stream.cancel()
 
-    async def opened(
-        self, wanted: EventFilter, admitted: Callable[[], bool] = lambda: True
+    async def open(
+        self, event_filter: EventFilter, admitted: Callable[[], bool] = lambda: True
     ) -> Callable[[ASGISendCallable], asyncio.Future[None]]:
-        """A stream for one reader. It ends when `admitted` returns false.
+        """Return the function that sends a stream to one reader. It ends when `admitted` returns false.
 
-        Raises `TooBusyError`, or `StoreError` if the ledger cannot be read: the stream could not say so.
+        Raises `TooBusyError`, and `StoreError` if the ledger cannot be read: an open stream could not report
+        that.
         """
         if len(self._open) >= MAX_STREAMS:
             raise TooBusyError("too many event streams are open", hint="Close one, or try again later.")
         await self._store.ledger_range()
 
         def run(send: ASGISendCallable) -> asyncio.Future[None]:
-            task = asyncio.ensure_future(self._run(_EventWriter(send, admitted, wanted)))
+            task = asyncio.ensure_future(self._run(_EventWriter(send, admitted, event_filter)))
             self._open[task] = admitted
             task.add_done_callback(self._open.pop)
             return task
@@ -232,7 +236,7 @@ class EventStreams:
 
     async def _run(self, writer: _EventWriter) -> None:
         await self._ledger.start_reading()
-        job_id, live = writer.wanted.job_id, self._live if writer.wanted.output else None
+        job_id, live = writer.filter.job_id, self._live if writer.filter.output else None
         with (
             self._ledger.joined() as subscriber,
             live.following(job_id, subscriber.arrived) if live and job_id else nullcontext(),
@@ -241,7 +245,7 @@ class EventStreams:
             # A stream ends by cancellation: the client disconnected, or the daemon stops.
             # One whose position cannot be read now is ended as well: the client resumes with its last id.
             with suppress(TooFarBehindError, _TokenRevokedError, asyncio.CancelledError, *STORE_UNAVAILABLE):
-                after = writer.wanted.after
+                after = writer.filter.after
                 # A new reader gets its position: cut off before its first event, it resumes there.
                 position = f"id: {subscriber.start_seq}\n" if after is None else ""
                 await writer.write(f"retry: 2000\n{position}\n")
@@ -263,7 +267,7 @@ class EventStreams:
             # An id of another store, or from before a restore: what the reader has seen is unknown.
             await writer.write_gap(lowest, until, f"there is no event {after}; this goes on from now")
             return until
-        async for rows in self._ledger.replay(after, until, writer.wanted.token):
+        async for rows in self._ledger.replay(after, until, writer.filter.token):
             await self._report_gap(writer, after, rows[0].seq)
             await writer.write_rows(rows)
             after = rows[-1].seq
@@ -293,11 +297,11 @@ class EventStreams:
             with suppress(TimeoutError):
                 async with asyncio.timeout_at(due):
                     rows = tuple(row for row in await subscriber.next() if row.seq > position)
-            if self._live is not None and writer.wanted.output:
+            if self._live is not None and writer.filter.output:
                 # Before the rows: the output of an execution is complete before its end is stored.
-                read = self._live.read(writer.wanted.job_id, output_position)
-                output_position = read.position
-                if await writer.write_output(read.pieces):
+                output = self._live.read(writer.filter.job_id, output_position)
+                output_position = output.position
+                if await writer.write_output(output.pieces):
                     due = clock() + self._keep_alive
             if rows:
                 await self._report_gap(writer, position, rows[0].seq)
@@ -311,22 +315,22 @@ class EventStreams:
 
 
 class _EventWriter:
-    """Writes to one reader. The connection's write timeout ends a reader that does not read."""
+    """Writes to one reader. The connection's write timeout disconnects a reader that does not read."""
 
-    def __init__(self, send: ASGISendCallable, admitted: Callable[[], bool], wanted: EventFilter) -> None:
+    def __init__(self, send: ASGISendCallable, admitted: Callable[[], bool], filter_: EventFilter) -> None:
         self._send = send
         self._admitted = admitted
-        self.wanted = wanted
+        self.filter = filter_
 
     async def start(self) -> None:
         await self._send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
 
     async def write_rows(self, rows: Iterable[LedgerRow]) -> bool:
-        """Send the wanted rows; return whether there were any."""
+        """Send the rows that pass the filter; return whether there were any."""
         text = "".join(
             f"id: {row.seq}\nevent: {row.kind}\ndata: {_json(ledger_event(row))}\n\n"
             for row in rows
-            if self.wanted.matches(row)
+            if self.filter.matches(row)
         )
         if text:
             await self.write(text)
@@ -342,7 +346,7 @@ class _EventWriter:
         return bool(text)
 
     async def write_gap(self, oldest: int, position: int, message: str) -> None:
-        """Say that entries before `position` are missing: a reader that keeps a copy reads the jobs again."""
+        """Report missing entries before `position`: a reader that keeps a copy reads the jobs again."""
         data = _json({"oldest": oldest, "message": message})
         await self.write(f"id: {position}\nevent: gap\ndata: {data}\n\n")
 

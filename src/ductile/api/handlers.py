@@ -1,4 +1,4 @@
-"""Handlers of endpoints: run the operation, or reply in another form than its response."""
+"""Handlers of endpoints: the one that runs operations, and those of endpoints that have none."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ductile.core.token_limits import LimitState, list_limits
 from ductile.http.responses import Header, RawResponse, Stream
 from ductile.operations.context import OperationContext, Source
 from ductile.operations.jobs.lookup import resolve_job
-from ductile.operations.jobs.query import OpenArtifact, OpenedArtifact, open_artifact
+from ductile.operations.jobs.query import OpenArtifact, open_artifact
 from ductile.operations.operation import EVENTS_RO, JOBS_RO, OWN_JOBS_RO, within_reach
 from ductile.operations.request import decode_enums, decode_request
 from ductile.operations.response import Response
@@ -58,7 +58,7 @@ async def run_operation(request: ApiRequest) -> Reply | RawResponse:
 
 
 def _context_of(request: ApiRequest) -> OperationContext:
-    """The context with the caller as its source."""
+    """Return the context with the caller as its source."""
     source = Source(
         submitted_by=SubmittedBy.API,
         detail=request.token,
@@ -90,27 +90,27 @@ class FollowEvents(Value):
 
 
 async def events(request: ApiRequest) -> Stream:
-    wanted = decode_request(FollowEvents, request.values, request.context.now_and_zone)
-    header = request.headers.get(b"last-event-id")
-    after = wanted.after if header is None else header.decode("latin-1")
+    requested = decode_request(FollowEvents, request.values, request.context.now_and_zone)
     route, headers = request.route, request.headers
+    header = headers.get(b"last-event-id")
+    after = requested.after if header is None else header.decode("latin-1")
     context = within_reach(_context_of(request), route.endpoint.access)
-    job = None if wanted.job_id is None else await resolve_job(context, wanted.job_id)
+    job = None if requested.job_id is None else await resolve_job(context, requested.job_id)
     only_own = context.sees_only_own
     # A stream of all entries ends when the token may only follow its own.
     access = route.endpoint.access if only_own else EVENTS_RO
-    chosen = EventFilter(
+    event_filter = EventFilter(
         after=parse_last_event_id(after),
-        kinds=wanted.kind,
+        kinds=requested.kind,
         job_id=None if job is None else job.id,
         # What a job prints needs the right to read jobs.
         output=job is not None
-        and not wanted.kind
+        and not requested.kind
         and request.services.authenticator.still_admits(OWN_JOBS_RO if only_own else JOBS_RO, {}, headers),
         token=request.token if only_own else None,
     )
     still_admitted = partial(request.services.authenticator.still_admits, access, route.values, headers)
-    return Stream(run=await request.services.streams.opened(chosen, still_admitted))
+    return Stream(run=await request.services.streams.open(event_filter, still_admitted))
 
 
 async def show_metrics(request: ApiRequest) -> RawResponse:
@@ -121,7 +121,7 @@ async def show_metrics(request: ApiRequest) -> RawResponse:
     for token in context.snapshot().tokens:
         if token.limits is not None and token.expires_at is None:
             usage = await context.store.token_usage(token.name)
-            limits += [(token.name, standing) for standing in list_limits(token.limits, usage, context.now())]
+            limits += [(token.name, state) for state in list_limits(token.limits, usage, context.now())]
     page = request.services.metrics.render(
         version=__version__,
         queue={"ready": counts.ready, "waiting": counts.waiting, "running": counts.running},
@@ -142,12 +142,12 @@ class About(Response):
 
 
 async def discover(request: ApiRequest) -> Reply | RawResponse:
-    """Where to go on from here; a browser is sent to the dashboard."""
+    """Reply with the links of the API; redirect a browser to the dashboard."""
     has_dashboard = request.context.snapshot().api.ui
     if has_dashboard and b"text/html" in request.headers.get(b"accept", b""):
-        see_ui = ((b"location", b"/ui"), (b"vary", b"accept"))
-        return RawResponse(content=b"", media_type="text/html", status=HTTPStatus.FOUND, headers=see_ui)
-    local = probes.is_local_caller(request.context, request.peer, request.headers)
+        redirect = ((b"location", b"/ui"), (b"vary", b"accept"))
+        return RawResponse(content=b"", media_type="text/html", status=HTTPStatus.FOUND, headers=redirect)
+    is_local = probes.is_local_caller(request.context, request.peer, request.headers)
     links = {
         "health": "/healthz",
         "skills": "/skills",
@@ -157,7 +157,7 @@ async def discover(request: ApiRequest) -> Reply | RawResponse:
         "events": "/events",
         **({"dashboard": "/ui"} if has_dashboard else {}),
     }
-    return Reply(response=About(name="ductile", version=__version__ if local else None, links=links))
+    return Reply(response=About(name="ductile", version=__version__ if is_local else None, links=links))
 
 
 async def openapi(request: ApiRequest) -> RawResponse:
@@ -169,32 +169,31 @@ async def openapi(request: ApiRequest) -> RawResponse:
 
 
 async def send_artifact(request: ApiRequest) -> Stream:
+    """Send a file that a plugin left behind, in chunks. Raises as `open_artifact`."""
     context = within_reach(_context_of(request), request.route.endpoint.access)
-    wanted = decode_request(OpenArtifact, request.values, context.now_and_zone)
-    opened = await open_artifact(context, wanted)
+    artifact = await open_artifact(
+        context, decode_request(OpenArtifact, request.values, context.now_and_zone)
+    )
+    # A plugin's file may be a web page: a browser must download it, and not run it with our origin.
+    name = quote(artifact.name, safe="")
+    headers = [
+        (b"content-type", artifact.media_type.encode()),
+        (b"content-length", str(artifact.size).encode()),
+        (b"content-disposition", f"attachment; filename*=UTF-8''{name}".encode()),
+        (b"x-content-type-options", b"nosniff"),
+        (b"content-security-policy", b"sandbox; default-src 'none'"),
+        (b"cache-control", b"private, no-store"),
+    ]
 
     async def run(send: ASGISendCallable) -> None:
-        await send({"type": "http.response.start", "status": 200, "headers": _headers(opened)})
-        left = opened.size
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        left = artifact.size
         while left:
-            chunk = await asyncio.to_thread(os.read, opened.descriptor, min(_CHUNK, left))
+            chunk = await asyncio.to_thread(os.read, artifact.descriptor, min(_CHUNK, left))
             if not chunk:  # the file has become shorter: the response ends early, which the client notices
                 return
             left -= len(chunk)
             await send({"type": "http.response.body", "body": chunk, "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    return Stream(run=run, close=partial(os.close, opened.descriptor))
-
-
-def _headers(opened: OpenedArtifact) -> list[tuple[bytes, bytes]]:
-    """A plugin's file may be a web page: a browser must download it, and not run it with our origin."""
-    name = quote(opened.name, safe="")
-    return [
-        (b"content-type", opened.media_type.encode()),
-        (b"content-length", str(opened.size).encode()),
-        (b"content-disposition", f"attachment; filename*=UTF-8''{name}".encode()),
-        (b"x-content-type-options", b"nosniff"),
-        (b"content-security-policy", b"sandbox; default-src 'none'"),
-        (b"cache-control", b"private, no-store"),
-    ]
+    return Stream(run=run, close=partial(os.close, artifact.descriptor))

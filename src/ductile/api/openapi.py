@@ -30,15 +30,15 @@ _PATH_PARAMETER: JsonObject = {"in": "path", "required": True, "schema": {"type"
 
 
 def describe(snapshot: Snapshot, plugin: str | None = None) -> JsonObject:
-    """The document of the whole API, or of the commands of one plugin. Raises `NotFoundError`."""
+    """Return the document of the whole API, or of the commands of one plugin. Raises `NotFoundError`."""
     paths: dict[str, JsonValue] = {}
     if plugin is not None:
-        named = find_plugin(snapshot, plugin)
-        if named.runnable:
-            paths.update(_plugin_paths(named))
+        instance = find_plugin(snapshot, plugin)
+        if instance.runnable:
+            paths.update(_plugin_paths(instance))
             return _document(snapshot, paths, f"The commands of {plugin}, run as durable jobs.")
-        why = "disabled" if named.refused is None else f"refused: {named.refused.reason}"
-        return _document(snapshot, paths, f"The plugin {plugin} is {why}. Nothing of it can be called.")
+        reason = "disabled" if instance.refused is None else f"refused: {instance.refused.reason}"
+        return _document(snapshot, paths, f"The plugin {plugin} is {reason}. Nothing of it can be called.")
     for endpoint in ENDPOINTS:
         item = paths.setdefault(endpoint.http.path, {})
         assert isinstance(item, dict)  # noqa: S101 - made just above
@@ -64,14 +64,15 @@ def _document(snapshot: Snapshot, paths: dict[str, JsonValue], about: str) -> Js
     }
 
 
-def _operation(endpoint: Endpoint, in_path: tuple[str, ...] = ()) -> JsonObject:
+def _operation(endpoint: Endpoint, path_parameters: tuple[str, ...] = ()) -> JsonObject:
+    """Return what the document says about an endpoint; `path_parameters` are those left open in its path."""
     described: JsonObject = {
         "operationId": fixed_id(endpoint.http.method, endpoint.http.path),
         "summary": endpoint.summary,
         "description": f"Scope: {endpoint.access.doc_text}.",
         "tags": [endpoint.http.tag],
         "parameters": [
-            *({**_PATH_PARAMETER, "name": name} for name in in_path),
+            *({**_PATH_PARAMETER, "name": name} for name in path_parameters),
             *(_parameter(field, "query") for field in endpoint.fields[FieldSource.QUERY].values()),
             *(_parameter(field, "header") for field in endpoint.fields[FieldSource.HEADER].values()),
         ],
@@ -85,6 +86,7 @@ def _operation(endpoint: Endpoint, in_path: tuple[str, ...] = ()) -> JsonObject:
 
 
 def fixed_id(method: str, path: str) -> str:
+    """Return the `operationId` of an endpoint that is the same in every configuration."""
     words = re.findall(r"[A-Za-z0-9_]+", path)
     return "_".join([method.lower(), *words]) if words else f"{method.lower()}_root"
 
@@ -104,24 +106,26 @@ def _parameter(field: RequestField, location: str) -> JsonObject:
 
 
 def _plugin_paths(plugin: PluginInstance) -> Iterator[tuple[str, JsonValue]]:
+    """Yield a path for each command of a plugin, with the schemas of that command."""
     endpoint = next(row for row in ENDPOINTS if row.http.path == "/plugin/{plugin}/{command}")
     manifest = plugin.installed.manifest if plugin.installed else None
     for command in commands_of(plugin).values():
         path, right = f"/plugin/{plugin.name}/{command.name}", right_of(command)
         about = command.description or (manifest.description if manifest else "")
-        own: JsonObject = {
+        specific: JsonObject = {
             "operationId": command_id(plugin.name, command.name),
             "summary": about.partition("\n")[0] or f"Run {plugin.name} {command.name}",
             "description": f"{about}\n\nScope: plugin:{right} or {plugin.name}:{right}.".strip(),
             "requestBody": request_body(endpoint, self_contained(command.input_schema, f"{path}/input")),
             "x-ductile-output-schema": command.output_schema,
         }
-        yield path, {"post": {**_operation(endpoint), **own}}
+        yield path, {"post": {**_operation(endpoint), **specific}}
 
 
 def _pipeline_paths(snapshot: Snapshot) -> Iterator[tuple[str, JsonValue]]:
+    """Yield a path for each pipeline, with its responses: only a synchronous one sends a result."""
     endpoint = next(row for row in ENDPOINTS if row.http.path == "/pipeline/{pipeline}")
-    at_once = replace(
+    asynchronous = replace(
         endpoint,
         http=replace(
             endpoint.http,
@@ -136,7 +140,7 @@ def _pipeline_paths(snapshot: Snapshot) -> Iterator[tuple[str, JsonValue]]:
     for name, pipeline in snapshot.pipelines.items():
         waits = pipeline.execution_mode is ExecutionMode.SYNCHRONOUS
         path = f"/pipeline/{name}"
-        own: JsonObject = {
+        specific: JsonObject = {
             "operationId": pipeline_id(name),
             "summary": summarise_pipeline(pipeline),
             "description": f"Scope: plugin:rw or {pipeline_scope(name)}.",
@@ -144,4 +148,4 @@ def _pipeline_paths(snapshot: Snapshot) -> Iterator[tuple[str, JsonValue]]:
                 endpoint, self_contained(input_schema_of(snapshot, name), f"{path}/input")
             ),
         }
-        yield path, {"post": {**_operation(endpoint if waits else at_once), **own}}
+        yield path, {"post": {**_operation(endpoint if waits else asynchronous), **specific}}

@@ -37,8 +37,8 @@ _ERROR_SCHEMA: JsonObject = {
         "message": _TEXT,
     },
 }
-_ERROR = 400
-#: Statuses of errors: of calls with a token, of calls without one, of every call, of calls with a body.
+_FIRST_ERROR = 400
+#: Statuses of errors of endpoints that need a token, that need none, of all, and of those that take a body.
 _WITH_TOKEN = (401, 403, 429)
 _WITHOUT_TOKEN = (421,)
 _ALWAYS = (400, 405, 431, 503)
@@ -68,14 +68,14 @@ class BareResult(Response):
 
 @cache
 def schemas() -> Mapping[str, JsonObject]:
-    """The schema of every response, and of every struct in one, by its name."""
+    """Return the schema of every response, and of every struct in one, by its name."""
     from ductile.api.endpoints import ENDPOINTS  # noqa: PLC0415 - its handlers describe themselves with this
 
     types: list[type[Response]] = []
     for endpoint in ENDPOINTS:
         operation = endpoint.operation
-        known = endpoint.response_types or (() if operation is None else operation.response_types)
-        types += [struct for struct in known if struct not in types and not struct.CLI_ONLY]
+        response_types = endpoint.response_types or (() if operation is None else operation.response_types)
+        types += [struct for struct in response_types if struct not in types and not struct.CLI_ONLY]
     _references, schemas_by_name = msgspec.json.schema_components(
         [*types, LedgerEvent, BareResult], ref_template=f"{SCHEMAS_PATH}{{name}}"
     )
@@ -97,43 +97,27 @@ def schemas() -> Mapping[str, JsonObject]:
 
 
 def _without_noise(schema: Any, components: Mapping[str, Any]) -> Any:
-    """The schema with enumerations in place of references to them, without titles and defaults."""
+    """Return the schema with enumerations in place of references to them, without titles and defaults."""
     if isinstance(schema, list):
         return [_without_noise(item, components) for item in schema]
     if not isinstance(schema, dict):
         return schema
-    shown = {
-        key: {
-            name: _without_noise(inner, components)
-            for name, inner in value.items()
-            if OFFLINE_ONLY not in inner
-        }
-        if key == "properties"
-        else _without_noise(value, components)
-        for key, value in schema.items()
-        if key not in ("title", "default")
-    }
+    simplified: dict[str, Any] = {}
+    for key, value in schema.items():
+        if key == "properties":
+            online = {name: inner for name, inner in value.items() if OFFLINE_ONLY not in inner}
+            simplified[key] = {name: _without_noise(inner, components) for name, inner in online.items()}
+        elif key not in ("title", "default"):
+            simplified[key] = _without_noise(value, components)
     target = components.get(str(schema.get("$ref")).removeprefix(SCHEMAS_PATH), {})
     if "enum" in target:
-        shown = {**{key: value for key, value in shown.items() if key != "$ref"}, "enum": target["enum"]}
-    return shown
+        del simplified["$ref"]
+        simplified["enum"] = target["enum"]
+    return simplified
 
 
 def schema_ref(name: str) -> JsonObject:
     return {"$ref": f"{SCHEMAS_PATH}{name}"}
-
-
-def _content(endpoint: Endpoint, status: int) -> JsonObject:
-    """The content of a good response by media type."""
-    content: JsonObject = {
-        media_type: {"schema": schema} for media_type, schema in endpoint.http.content_types.items()
-    }
-    names = endpoint.responses.get(status, ())
-    if not names:
-        return content
-    one_of: list[JsonValue] = [schema_ref(name) for name in names]
-    schema: JsonObject = schema_ref(names[0]) if len(names) == 1 else {"anyOf": one_of}
-    return {"application/json": {"schema": schema}, **content}
 
 
 def field_schema(field: RequestField) -> JsonObject:
@@ -142,7 +126,7 @@ def field_schema(field: RequestField) -> JsonObject:
 
 
 def request_body(endpoint: Endpoint, payload: JsonValue = None) -> JsonObject:
-    """The body of a request; `payload` is the schema of a payload that has one of its own."""
+    """Return the schema of a request body; `payload` is that of the payload of one command or pipeline."""
     fields = endpoint.fields[FieldSource.BODY]
     properties: JsonObject = {name: field_schema(field) for name, field in fields.items()}
     required: list[JsonValue] = [name for name, field in fields.items() if field.required]
@@ -157,7 +141,7 @@ def request_body(endpoint: Endpoint, payload: JsonValue = None) -> JsonObject:
 
 
 def self_contained(schema: JsonSchema | None, schema_path: str) -> JsonValue:
-    """The schema with an id of its own, if it has references: they are to itself, not to this document."""
+    """Return the schema. With references it gets an id, so that they are to itself, not to the document."""
     if (
         schema is None
         or isinstance(schema, bool)
@@ -169,8 +153,10 @@ def self_contained(schema: JsonSchema | None, schema_path: str) -> JsonValue:
 
 
 def responses(endpoint: Endpoint) -> JsonObject:
-    """The responses of an endpoint by status, errors included."""
-    own = [status for status in endpoint.http.statuses if status < _ERROR or status in endpoint.responses]
+    """Return the responses of an endpoint by status, errors included."""
+    own = [
+        status for status in endpoint.http.statuses if status < _FIRST_ERROR or status in endpoint.responses
+    ]
     errors = {*_ALWAYS, *(status for status in endpoint.http.statuses if status not in own)}
     if endpoint.access.required_scopes is not None:
         errors |= {*_WITH_TOKEN}
@@ -189,42 +175,57 @@ def responses(endpoint: Endpoint) -> JsonObject:
 
 
 def _success_response(endpoint: Endpoint, status: int) -> JsonObject:
-    about = _ABOUT.get(status, HTTPStatus(status).phrase)
-    shown: JsonObject = {"description": about, "content": _content(endpoint, status)}
-    return {**shown, "headers": _STATUS} if endpoint.http.sends_status_header else shown
+    """Return the description of a response that is no error, with its schemas by media type."""
+    content: JsonObject = {}
+    schemas_of_status: list[JsonValue] = [schema_ref(name) for name in endpoint.responses.get(status, ())]
+    match schemas_of_status:
+        case []:
+            pass
+        case [schema]:
+            content["application/json"] = {"schema": schema}
+        case _:
+            content["application/json"] = {"schema": {"anyOf": schemas_of_status}}
+    for media_type, schema in endpoint.http.content_types.items():
+        content[media_type] = {"schema": schema}
+    described: JsonObject = {
+        "description": _ABOUT.get(status, HTTPStatus(status).phrase),
+        "content": content,
+    }
+    if endpoint.http.sends_status_header:
+        described["headers"] = _STATUS
+    return described
 
 
 def _response_name(status: int) -> str:
     return f"Error{int(status)}"  # the words for a status differ from one version of Python to another
 
 
-def _error_response(status: HTTPStatus) -> JsonObject:
-    return {
-        "description": _ABOUT.get(status, status.phrase),
-        "content": {"application/json": {"schema": schema_ref("Error")}},
-        **({"headers": _HEADERS[status]} if status in _HEADERS else {}),
-    }
-
-
 def components(paths: JsonObject) -> JsonObject:
-    """The components that the paths refer to, and no others: agents read the whole document."""
-    meant = {*_references(paths)}
-    refusals: JsonObject = {
-        _response_name(status): _error_response(status)
+    """Return the components that the paths refer to, and no others: agents read the whole document."""
+    references = {*_references(paths)}
+    error_responses: JsonObject = {
+        _response_name(status): {
+            "description": _ABOUT.get(status, status.phrase),
+            "content": {"application/json": {"schema": schema_ref("Error")}},
+            **({"headers": _HEADERS[status]} if status in _HEADERS else {}),
+        }
         for status in HTTPStatus
-        if f"{_RESPONSES_PATH}{_response_name(status)}" in meant
+        if f"{_RESPONSES_PATH}{_response_name(status)}" in references
     }
     known = schemas()
     used: JsonObject = {}
-    wanted = {*meant, *_references(refusals)}
-    while wanted:
-        more = {name: known[name] for name in known if f"{SCHEMAS_PATH}{name}" in wanted and name not in used}
+    references |= {*_references(error_responses)}
+    while references:
+        more = {
+            name: known[name] for name in known if f"{SCHEMAS_PATH}{name}" in references and name not in used
+        }
         used |= more
-        wanted = {*_references({**more})}
-    return {"responses": refusals, "schemas": {name: used[name] for name in known if name in used}}
+        references = {*_references({**more})}
+    return {"responses": error_responses, "schemas": {name: used[name] for name in known if name in used}}
 
 
 def _references(value: JsonValue) -> Iterator[str]:
+    """Yield the targets of all references in a document."""
     match value:
         case dict():
             if isinstance(reference := value.get("$ref"), str):

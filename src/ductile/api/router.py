@@ -1,4 +1,4 @@
-"""Routing: from method and path to an endpoint. Segments are decoded one by one: a name may have a `/`."""
+"""Finds the endpoint for a method and a path. Segments are decoded one by one: a name may contain a `/`."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ class _PathPattern(Value, kw_only=False):
     methods: dict[str, Endpoint]
 
     def match(self, segments: list[str]) -> dict[str, str] | None:
+        """Return the values of the parameters, or None if the segments do not match."""
         values: dict[str, str] = {}
         for pattern, segment in zip(self.segments, segments, strict=True):
             if pattern[0:1] == "{":
@@ -41,25 +42,23 @@ class Router:
         #: The keys of patterns whose last parameter takes the rest of the path.
         self._with_rest: set[tuple[str, int]] = set()
         for endpoint in endpoints:
-            self._add(endpoint)
+            segments = tuple(endpoint.http.path[1:].split("/"))
+            key = (segments[0], len(segments))
+            if endpoint.http.takes_rest:
+                self._with_rest.add(key)
+            patterns = self._patterns.setdefault(key, [])
+            pattern = next((candidate for candidate in patterns if candidate.segments == segments), None)
+            if pattern is None:
+                patterns.append(pattern := _PathPattern(segments, {}))
+                # Words before parameters: `/plugin/x/openapi.json` is not the command `openapi.json`.
+                patterns.sort(key=lambda candidate: [text.startswith("{") for text in candidate.segments])
+            pattern.methods[endpoint.http.method] = endpoint
+            if endpoint.http.method == "GET" and not endpoint.http.streams:
+                pattern.methods["HEAD"] = endpoint
         self._find_cached = lru_cache(maxsize=_CACHED_PATHS)(self._find)
 
-    def _add(self, endpoint: Endpoint) -> None:
-        segments = tuple(endpoint.http.path[1:].split("/"))
-        if endpoint.http.takes_rest:
-            self._with_rest.add((segments[0], len(segments)))
-        patterns = self._patterns.setdefault((segments[0], len(segments)), [])
-        pattern = next((candidate for candidate in patterns if candidate.segments == segments), None)
-        if pattern is None:
-            patterns.append(pattern := _PathPattern(segments, {}))
-            # Words before parameters: `/plugin/x/openapi.json` is not the command `openapi.json`.
-            patterns.sort(key=lambda candidate: [segment.startswith("{") for segment in candidate.segments])
-        pattern.methods[endpoint.http.method] = endpoint
-        if endpoint.http.method == "GET" and not endpoint.http.streams:
-            pattern.methods["HEAD"] = endpoint
-
     def find(self, method: str, raw_path: bytes) -> MatchedEndpoint:
-        """The endpoint of a request. Raises `NotFoundError` or `MethodNotAllowedError`."""
+        """Return the endpoint of a request. Raises `NotFoundError` or `MethodNotAllowedError`."""
         if len(raw_path) > _MAX_CACHED_LENGTH:
             return self._find(method, raw_path)
         return self._find_cached(method, raw_path)
@@ -72,7 +71,7 @@ class Router:
         allowed: set[str] = set()
         for pattern, values in self._matches(segments):
             if (endpoint := pattern.methods.get(method)) is not None:
-                return MatchedEndpoint(endpoint, values, shown_path(raw_path))
+                return MatchedEndpoint(endpoint, values, path_for_log(raw_path))
             allowed |= pattern.methods.keys()
         if allowed:
             allow = ", ".join(sorted(allowed))
@@ -82,6 +81,7 @@ class Router:
         raise NotFoundError("there is nothing at this path", hint="GET / tells what there is.")
 
     def _matches(self, segments: list[str]) -> Iterator[tuple[_PathPattern, dict[str, str]]]:
+        """Yield the patterns that a path matches, with the values of their parameters."""
         for pattern in self._patterns.get((segments[0], len(segments)), ()):
             if (values := pattern.match(segments)) is not None:
                 yield pattern, values
@@ -96,6 +96,6 @@ class Router:
                         yield pattern, values
 
 
-def shown_path(raw_path: bytes) -> str:
-    """The path for the log: without the query, which may hold secrets."""
+def path_for_log(raw_path: bytes) -> str:
+    """Return the path as text for the log: without the query, which may hold secrets."""
     return raw_path[:_MAX_LOGGED_LENGTH].decode("latin-1")

@@ -45,8 +45,8 @@ class ApiServer:
         """`mounts` are the applications of other surfaces, by the first segment of their paths."""
         self._signals = signals
         self._links = context.sign_in_links
-        self._requests = LogRateLimiter(self._report_requests)
-        self._unknown_tokens = LogRateLimiter(self._report_unknown_tokens, most=_TOKENS_IN_FULL)
+        self._requests = LogRateLimiter(self._report_sampled)
+        self._unknown_tokens = LogRateLimiter(self._report_sampled, most=_TOKENS_IN_FULL)
         self._streams = EventStreams(
             context.store, None if context.engine is None else context.engine.live_output
         )
@@ -89,24 +89,20 @@ class ApiServer:
 
     def _report_unknown_token(self, peer: str, too_many: bool) -> None:
         """Count every unknown token; log the first ones only, so that a flood does not fill the log."""
-        quiet = too_many or not self._unknown_tokens.should_log(_UNKNOWN_TOKEN, peer)
-        level = SignalLevel.DEBUG if quiet else None
+        in_full = not too_many and self._unknown_tokens.should_log(_UNKNOWN_TOKEN, peer)
+        level = None if in_full else SignalLevel.DEBUG
         self._signals.emit(Signal.API_UNAUTHORIZED, data={"peer": peer}, level=level)
 
-    def _report_requests(self, counts: Mapping[str, int], peer: str | None) -> None:
-        self._report(
-            f"more requests without a token: {described_counts(counts)}", counts, peer, SignalLevel.INFO
-        )
-
-    def _report_unknown_tokens(self, counts: Mapping[str, int], peer: str | None) -> None:
-        self._report(
-            f"{counts[_UNKNOWN_TOKEN]} more requests with an unknown token", counts, peer, SignalLevel.WARN
-        )
-
-    def _report(self, what: str, counts: Mapping[str, int], peer: str | None, level: SignalLevel) -> None:
+    def _report_sampled(self, counts: Mapping[str, int], peer: str | None) -> None:
+        """Log how many requests were counted and not logged one by one."""
+        if (unknown := counts.get(_UNKNOWN_TOKEN)) is not None:
+            requests, level = f"{unknown} more requests with an unknown token", SignalLevel.WARN
+        else:
+            requests = f"more requests without a token: {described_counts(counts)}"
+            level = SignalLevel.INFO
         self._signals.emit(
             Signal.LISTENER_SAMPLED,
-            f"The api listener answered {what}.",
+            f"The api listener answered {requests}.",
             data={"listener": "api", "requests": dict(counts), "peer": peer},
             level=level,
         )

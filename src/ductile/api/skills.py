@@ -1,4 +1,4 @@
-"""The skills of this configuration, and the operations that every one has."""
+"""The skills: what an agent can call in this configuration, as JSON and as a SKILL.md."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
-from ductile.api.endpoint import ApiRequest, Endpoint, Reply
+from ductile.api.endpoint import ApiRequest, Reply
 from ductile.http.responses import RawResponse
 from ductile.operations.plugins.skills import HOW, Skill, SkillCall, Skills, skills_of
 from ductile.operations.request import FieldSource, decode_request
@@ -125,42 +125,41 @@ async def show_skills(request: ApiRequest) -> Reply | RawResponse:
 
 
 def address_of(request: ApiRequest) -> str:
-    """The address as the caller has it; empty if its `Host` is no address."""
+    """Return the address that the caller used, from `Host`; empty if that is not an address."""
     host = request.headers.get(b"host", b"localhost")
     return f"http://{host.decode()}" if _HOST.fullmatch(host) else ""
 
 
 def all_skills(snapshot: Snapshot) -> Iterator[Skill]:
+    """Yield the skills of commands and pipelines, then those of operations."""
     from ductile.api.endpoints import ENDPOINTS  # noqa: PLC0415 - the table names the handler above
 
     table = {(endpoint.http.method, endpoint.http.path): endpoint for endpoint in ENDPOINTS}
     yield from skills_of(snapshot)
-    yield from (_operation(fixed, table[fixed.method, fixed.path]) for fixed in FIXED_SKILLS)
-
-
-def _operation(fixed: _FixedSkill, endpoint: Endpoint) -> Skill:
-    return Skill(
-        name=fixed.name,
-        kind="operation",
-        description=f"{endpoint.summary}.",
-        read_only=fixed.method == "GET",
-        call=SkillCall(method=fixed.method, path=fixed.path),
-        scope=endpoint.access.doc_text,
-        input_schema=None,
-        output_schema=None,
-        answer=fixed.answer,
-        query={name: field.description for name, field in endpoint.fields[FieldSource.QUERY].items()},
-        body={name: field.description for name, field in endpoint.fields[FieldSource.BODY].items()},
-    )
+    for fixed in FIXED_SKILLS:
+        endpoint = table[fixed.method, fixed.path]
+        yield Skill(
+            name=fixed.name,
+            kind="operation",
+            description=f"{endpoint.summary}.",
+            read_only=fixed.method == "GET",
+            call=SkillCall(method=fixed.method, path=fixed.path),
+            scope=endpoint.access.doc_text,
+            input_schema=None,
+            output_schema=None,
+            answer=fixed.answer,
+            query={name: field.description for name, field in endpoint.fields[FieldSource.QUERY].items()},
+            body={name: field.description for name, field in endpoint.fields[FieldSource.BODY].items()},
+        )
 
 
 def skill_file(service: str, address: str, skills: Sequence[Skill]) -> str:
-    """The skills as a SKILL.md, without the token: the file may be passed on."""
+    """Return the skills as a SKILL.md. It has no token, because the file may be passed on."""
     return "\n".join([*front_matter(service, skills), skill_page(service, address, skills)])
 
 
 def skill_page(service: str, address: str, skills: Sequence[Skill]) -> str:
-    """The calls of every command, pipeline and operation, as Markdown."""
+    """Return the calls of every command, pipeline and operation as Markdown."""
     own = [skill for skill in skills if skill.kind != "operation"]
     fixed = [skill for skill in skills if skill.kind == "operation"]
     return "\n".join(
@@ -177,16 +176,19 @@ def skill_page(service: str, address: str, skills: Sequence[Skill]) -> str:
             "",
             "## What can be run",
             "",
-            *(line for skill in own for line in _described(skill)),
+            *(line for skill in own for line in _section(skill)),
             "## What can be done with jobs, events and the system",
             "",
-            *(line for skill in fixed for line in _described(skill)),
+            *(line for skill in fixed for line in _section(skill)),
         ]
     )
 
 
 def front_matter(service: str, skills: Sequence[Skill]) -> list[str]:
-    """The YAML header of a SKILL.md. Texts are quoted as JSON: no name is read as anything but a text."""
+    """Return the lines of the YAML header of a SKILL.md.
+
+    Texts are quoted as JSON, so that no name is read as a number or a date.
+    """
     names = [skill.name for skill in skills if skill.kind != "operation"]
     more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
     listed = f": {', '.join(names[:_MAX_NAMED])}{more}" if names else ""
@@ -204,19 +206,20 @@ def front_matter(service: str, skills: Sequence[Skill]) -> list[str]:
     ]
 
 
-def _described(skill: Skill) -> Iterator[str]:
+def _section(skill: Skill) -> Iterator[str]:
+    """Yield the lines of Markdown that describe a skill."""
     call = f"`{skill.call.method} {skill.call.path}` (scope: {skill.scope})"
     yield from (f"### {skill.name}", "", f"{call}: {_line(skill.description)}", "")
     yield from (f"Answer: {skill.answer}", "")
     for title, schema in (("Payload", skill.input_schema), ("Result", skill.output_schema)):
         if schema:  # an empty one says nothing
-            shown = json.dumps(schema, indent=2, ensure_ascii=False)
-            yield from (f"{title}, as JSON Schema:", "", "```json", shown, "```", "")
+            text = json.dumps(schema, indent=2, ensure_ascii=False)
+            yield from (f"{title}, as JSON Schema:", "", "```json", text, "```", "")
     for title, fields in (("Query", skill.query), ("Body", skill.body)):
         if isinstance(fields, dict) and fields:
             yield from (f"{title}:", "", *(f"- `{name}`: {about}" for name, about in fields.items()), "")
 
 
 def _line(text: str) -> str:
-    """A foreign text in one line: it cannot become a heading or end a block."""
+    """Return a text from plugin or configuration in one line: it cannot become a heading or end a block."""
     return " ".join(text.split())

@@ -86,12 +86,12 @@ def exchange(
     return result
 
 
-def not_running_error(advice: str = START_HINT) -> DaemonNotRunningError:
-    return DaemonNotRunningError("no daemon is running here", hint=advice)
+def not_running_error(hint: str = START_HINT) -> DaemonNotRunningError:
+    return DaemonNotRunningError("no daemon is running here", hint=hint)
 
 
 def is_daemon_of(socket_file: Path, config_file: Path) -> bool:
-    """Whether the daemon that listens there was started with this configuration file.
+    """Return whether the daemon that listens at the socket was started with this configuration file.
 
     A copied configuration directory has a copy of the link to the original's daemon, and must not command
     it. Raises `FrozenDaemonError` for a stopped daemon; any other failure to answer counts as False.
@@ -115,7 +115,8 @@ class DaemonConnection:
     def __init__(self, connection: socket.socket, timeout: float | None) -> None:
         self._connection = connection
         self._timeout = timeout
-        self._seen_stopped = 0
+        #: How often in a row the daemon's process was found stopped.
+        self._stopped_checks = 0
         self._restart_timeout()
 
     def send(self, data: bytes) -> None:
@@ -156,8 +157,8 @@ class DaemonConnection:
 
     def _check_process(self) -> None:
         pid, _ = peer_credentials(self._connection) or (0, 0)
-        self._seen_stopped = self._seen_stopped + 1 if is_stopped(pid) else 0
-        if self._seen_stopped >= _STATE_CHECKS:
+        self._stopped_checks = self._stopped_checks + 1 if is_stopped(pid) else 0
+        if self._stopped_checks >= _STATE_CHECKS:
             raise FrozenDaemonError(
                 f"the daemon (process {pid}) is stopped and does not answer",
                 hint=f"`kill -CONT {pid}` lets it go on; what was asked for may be done then.",
@@ -166,7 +167,7 @@ class DaemonConnection:
 
 
 def is_stopped(pid: int) -> bool:
-    """Whether a process is stopped, from /proc; False where there is none."""
+    """Return whether a process is stopped, as /proc has it; False where there is no /proc."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
@@ -176,7 +177,7 @@ def is_stopped(pid: int) -> bool:
 
 
 def peer_credentials(connection: socket.socket) -> tuple[int, int] | None:
-    """Return pid and user of the process at the other end, from the kernel; None where it cannot tell."""
+    """Return pid and user of the process at the other end, or None where the kernel does not provide them."""
     if not hasattr(socket, "SO_PEERCRED"):
         return None
     raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
@@ -193,9 +194,9 @@ _ERRORS_BY_CODE: dict[str, type[DuctileError]] = {
 
 def decode_error(encoded: dict[str, Any]) -> DuctileError:
     """Return the daemon's error as an instance of the same class, so that the exit status is the same."""
-    kind = _ERRORS_BY_CODE.get(encoded["code"], DuctileError)
+    error_class = _ERRORS_BY_CODE.get(encoded["code"], DuctileError)
     message, hint, details = encoded["message"], encoded.get("hint"), dict(encoded.get("details") or {})
-    if issubclass(kind, ConfigError):
+    if issubclass(error_class, ConfigError):
         problems = tuple(Problem(**problem) for problem in details.pop("problems", ()))
-        return kind(message=message, hint=hint, details=details, problems=problems)
-    return kind(message=message, hint=hint, details=details)
+        return error_class(message=message, hint=hint, details=details, problems=problems)
+    return error_class(message=message, hint=hint, details=details)

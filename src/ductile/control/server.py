@@ -1,4 +1,4 @@
-"""The server side of the control socket: checks the peer, calls the operation, sends result or error."""
+"""The server of the control socket: checks the client's user, calls the operation, sends the response."""
 
 from __future__ import annotations
 
@@ -28,19 +28,21 @@ def config_path_operation(config_file: Path) -> Handler:
     """Return the operation that returns the path of the daemon's configuration."""
     document: JsonObject = {"config": os.path.realpath(config_file)}
 
-    async def config_path(_given: JsonObject) -> JsonObject:
+    async def config_path(_fields: JsonObject) -> JsonObject:
         return document
 
     return config_path
 
 
 def peer_uid(connection: socket.socket) -> int:
-    """Return the user at the other end. Our own where the system cannot tell."""
+    """Return the user of the client's process; our own where the system does not provide it."""
     credentials = peer_credentials(connection)
     return os.getuid() if credentials is None else credentials[1]
 
 
 class ControlServer:
+    """Listens on the socket. One task for each connection reads a request and writes its response."""
+
     def __init__(
         self,
         path: Path,
@@ -100,8 +102,8 @@ class ControlServer:
         try:
             async with asyncio.timeout(REQUEST_SECONDS):
                 line = await reader.readuntil(b"\n")
-            answer = await self._call(line, reader, writer.get_extra_info("socket"))
-            return msgspec.json.encode({"answer": answer})
+            response = await self._call(line, reader, writer.get_extra_info("socket"))
+            return msgspec.json.encode({"answer": response})
         except (OSError, asyncio.IncompleteReadError, TimeoutError):
             raise
         except asyncio.LimitOverrunError:
@@ -127,10 +129,10 @@ class ControlServer:
             raise UsageError("the request cannot be read") from None
         if operation not in self._operations:
             raise UsageError(f"the daemon has no operation {operation}", hint="Is it an older version?")
-        result = self._operations[operation](fields)
+        work = self._operations[operation](fields)
         if operation not in self._waiting:
-            return await result
-        call = asyncio.ensure_future(result)
+            return await work
+        call = asyncio.ensure_future(work)
         # Clients send nothing after their request, so a completed read is a disconnect.
         disconnect = asyncio.ensure_future(reader.read(1))
         try:

@@ -1,8 +1,8 @@
 """Where the control socket is: beside the store, with a link to it beside the configuration.
 
-To find the store takes the whole configuration, and the one on disk may by now be another or a broken one.
-So a running daemon leaves a link to its socket beside the configuration it was started with, and commands
-follow it. `client.is_daemon_of` detects a link that was copied with its directory.
+The path of the store is in the configuration, which may have changed or be invalid by now. So a running
+daemon leaves a link to its socket beside the configuration it was started with, and commands follow it.
+`client.is_daemon_of` detects a link that was copied with its directory.
 
 Every command that talks to the daemon imports this module, so it imports next to nothing.
 """
@@ -62,15 +62,15 @@ def file_owner(path: Path) -> int | None:
 
 
 def may_be_foreign(
-    socket: Path, found_by: Path, *, file_owner: Callable[[Path], int | None] = file_owner
+    socket: Path, reference: Path, *, file_owner: Callable[[Path], int | None] = file_owner
 ) -> bool:
-    """Whether a user other than root, ourselves and the daemon's owner may have created the socket.
+    """Return whether a user other than root, ourselves and the daemon's owner may have created the socket.
 
-    `found_by` is the store's directory or the link; its owner is the daemon's owner. Root may call any
-    user's daemon.
+    `reference` is the store's directory or the link that led to the socket: its owner is the daemon's owner.
+    Root may call any user's daemon.
     """
     owner = file_owner(socket.parent)
-    return owner is not None and owner not in (0, os.geteuid(), file_owner(found_by))
+    return owner is not None and owner not in (0, os.geteuid(), file_owner(reference))
 
 
 def foreign_directory_error(directory: Path) -> DeniedError:

@@ -1,4 +1,4 @@
-"""The dashboard's own requests: the page and its files, signing in and out."""
+"""The ASGI application at `/ui`: sends the page and its files, signs browsers in and out."""
 
 from __future__ import annotations
 
@@ -18,14 +18,13 @@ from ductile.telemetry.signals import Signal, SignalBus, SignalLevel, describe_e
 if TYPE_CHECKING:
     from uvicorn._types import ASGIReceiveCallable, ASGISendCallable, HTTPScope
 
-    from ductile.config.snapshot import AccessToken
     from ductile.operations.context import OperationContext
 
 #: The first segment of its paths.
 SEGMENT = b"ui"
 _SESSION, _SIGN_OUT = "/ui/session", "/ui/session/end"
-_READING = ("GET", "HEAD")
-_METHODS = (*_READING, "POST")
+_SAFE_METHODS = ("GET", "HEAD")
+_METHODS = (*_SAFE_METHODS, "POST")
 _MAX_BODY = 16 * 1024
 _NO_STORE = (b"cache-control", b"no-store")
 _BAD_REQUEST = 400
@@ -62,25 +61,27 @@ class DashboardApplication(HttpApplication[DashboardExchange]):
             raise NotFoundError("there is no dashboard here", hint="Remove `ui: false` from the section api.")
         refuse_foreign_host(snapshot.api.listen, headers)
         method, path = exchange.scope["method"], exchange.path
-        if path in (_SESSION, _SIGN_OUT):
-            return await self._answer_session(exchange, method, path, headers)
-        if method not in _READING:
-            raise MethodNotAllowedError(f"{method} is not for this path", details={"allow": "GET, HEAD"})
-        return _file(path, headers)
-
-    async def _answer_session(
-        self, exchange: DashboardExchange, method: str, path: str, headers: Mapping[bytes, bytes]
-    ) -> HttpResponse:
+        if path not in (_SESSION, _SIGN_OUT):
+            if method not in _SAFE_METHODS:
+                raise MethodNotAllowedError(f"{method} is not for this path", details={"allow": "GET, HEAD"})
+            # Every path but those of files is a view, which the page itself shows.
+            assets = load_assets()
+            file = assets.files.get(path) if path.startswith(STATIC) else assets.page
+            if file is None:
+                raise NotFoundError(
+                    "there is no such file", hint="Load the page again: there is a newer version."
+                )
+            return file.response(headers)
         if method == "POST":
             body = await read_body(exchange.scope, exchange.receive, limit=_MAX_BODY, seconds=BODY_SECONDS)
             exchange.body_read = True
             if path == _SESSION:
                 return self._sign_in(exchange, headers, decode_object(body))
             return await self._sign_out(exchange, headers)
-        if method in _READING and path == _SESSION:
+        if method in _SAFE_METHODS and path == _SESSION:
             session = self._authenticator.identify_session(headers, method)
             exchange.token = session.token.name
-            return self._show(session)
+            return self._session_response(session)
         allowed = "POST" if path == _SIGN_OUT else "GET, HEAD, POST"
         raise MethodNotAllowedError(f"{method} is not for this path", details={"allow": allowed})
 
@@ -89,14 +90,6 @@ class DashboardApplication(HttpApplication[DashboardExchange]):
     ) -> HttpResponse:
         """Start a session for an access token, or for the code of a link from the control socket."""
         refuse_other_origin("POST", headers, None)
-        token = self._signed_in(body, exchange.peer)
-        exchange.token = token.name
-        value = self._authenticator.sessions.issue(token)
-        session = self._authenticator.sessions.read(value, (token,))
-        assert session is not None  # noqa: S101 - it was issued for this token just now
-        return self._show(session, set_cookie(headers, value))
-
-    def _signed_in(self, body: Mapping[str, object], peer: str | None) -> AccessToken:
         code, secret = body.get("code"), body.get("token")
         if isinstance(code, str):
             links = self._context.sign_in_links
@@ -105,19 +98,26 @@ class DashboardApplication(HttpApplication[DashboardExchange]):
                     "this link has been used, or is older than a minute",
                     hint="Make a new one with `ductile ui open`.",
                 )
-            return self._authenticator.sessions.local_user
-        if not isinstance(secret, str) or not secret.strip():
+            token = self._authenticator.sessions.local_user
+        elif isinstance(secret, str) and secret.strip():
+            token = self._authenticator.sign_in(secret.strip(), exchange.peer)
+        else:
             raise RefusedError("token is missing", hint="Send the secret of an access token.")
-        return self._authenticator.sign_in(secret.strip(), peer)
+        exchange.token = token.name
+        value = self._authenticator.sessions.issue(token)
+        session = self._authenticator.sessions.read(value, (token,))
+        assert session is not None  # noqa: S101 - it was issued for this token just now
+        return self._session_response(session, set_cookie(headers, value))
 
     async def _sign_out(self, exchange: DashboardExchange, headers: Mapping[bytes, bytes]) -> HttpResponse:
+        """End the session in the store, and remove the cookie from the browser."""
         session = self._authenticator.identify_session(headers, "POST")
         exchange.token = session.token.name
         await self._context.store.end_session(session.id, session.expires_at)
         content = encode({"message": "Signed out."})
         return JsonResponse(content=content, headers=(set_cookie(headers, ""), _NO_STORE))
 
-    def _show(self, session: BrowserSession, *headers: Header) -> JsonResponse:
+    def _session_response(self, session: BrowserSession, *headers: Header) -> JsonResponse:
         view: SessionView = session_view(self._context.snapshot(), session)
         return JsonResponse(content=encode(view), headers=(*headers, _NO_STORE))
 
@@ -142,14 +142,3 @@ class DashboardApplication(HttpApplication[DashboardExchange]):
             seconds=self._clock() - exchange.started_at,
             level=None if is_sign_in_or_out else SignalLevel.DEBUG,
         )
-
-
-def _file(path: str, headers: Mapping[bytes, bytes]) -> HttpResponse:
-    """A file of the page. Every other path below `/ui` is a view, which the page itself finds."""
-    assets = load_assets()
-    if not path.startswith(STATIC):
-        return assets.page.response(headers)
-    file = assets.files.get(path)
-    if file is None:
-        raise NotFoundError("there is no such file", hint="Load the page again: there is a newer version.")
-    return file.response(headers)

@@ -1,4 +1,4 @@
-"""The files of the page, read once, with the headers that they are sent with."""
+"""The files of the page: read once, and sent with headers for caches and security."""
 
 from __future__ import annotations
 
@@ -17,8 +17,12 @@ _PAGE = "index.html"
 #: Stands in the page for the path of the files, which has their digest: a new version has new addresses.
 _BASE_MARK = b"{{assets}}"
 STATIC = "/ui/static/"
-_MEDIA_TYPES = {".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8"}
-_HTML = "text/html; charset=utf-8"
+#: Of texts; the standard library knows the others, without a character set.
+_MEDIA_TYPES = {
+    ".html": "text/html; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+}
 #: Nothing may be loaded from elsewhere, no script or style may stand in the page, and no text becomes markup.
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
@@ -45,18 +49,18 @@ class Asset(Value):
     cache: Header
 
     def response(self, headers: Mapping[bytes, bytes]) -> RawResponse:
-        """The file for this request: compressed if it may be, without a body if the browser has it."""
-        own: tuple[Header, ...] = (
+        """Return the response to a request: compressed if it may be, without a body if the browser has it."""
+        headers_of_file: tuple[Header, ...] = (
             *_SECURITY,
             self.cache,
             (b"etag", self.etag),
             (b"vary", b"accept-encoding"),
         )
         if headers.get(b"if-none-match") == self.etag:
-            return self._with(b"", own, status=_NOT_MODIFIED)
+            return self._with(b"", headers_of_file, status=_NOT_MODIFIED)
         if b"gzip" in headers.get(b"accept-encoding", b""):
-            return self._with(self.compressed, (*own, (b"content-encoding", b"gzip")))
-        return self._with(self.content, own)
+            return self._with(self.compressed, (*headers_of_file, (b"content-encoding", b"gzip")))
+        return self._with(self.content, headers_of_file)
 
     def _with(self, content: bytes, headers: tuple[Header, ...], status: int = 200) -> RawResponse:
         return RawResponse(
@@ -79,23 +83,19 @@ def load_assets() -> Assets:
     base = f"{STATIC}{digest}"
     page = contents.pop(_PAGE).replace(_BASE_MARK, base.encode())
     return Assets(
-        page=_asset(page, _HTML, digest, _REVALIDATE),
+        page=_asset(_PAGE, page, digest, _REVALIDATE),
         files={
-            f"{base}/{name}": _asset(content, _media_type(name), digest, _IMMUTABLE)
-            for name, content in contents.items()
+            f"{base}/{name}": _asset(name, content, digest, _IMMUTABLE) for name, content in contents.items()
         },
     )
 
 
-def _asset(content: bytes, media_type: str, digest: str, cache_control: Header) -> Asset:
+def _asset(name: str, content: bytes, digest: str, cache_control: Header) -> Asset:
+    media_type = _MEDIA_TYPES.get(Path(name).suffix) or mimetypes.guess_type(name)[0]
     return Asset(
         content=content,
         compressed=gzip.compress(content, mtime=0),
-        media_type=media_type,
+        media_type=media_type or "application/octet-stream",
         etag=f'"{digest}"'.encode(),
         cache=cache_control,
     )
-
-
-def _media_type(name: str) -> str:
-    return _MEDIA_TYPES.get(Path(name).suffix) or mimetypes.guess_type(name)[0] or "application/octet-stream"

@@ -1,4 +1,4 @@
-"""What a session may do, so that the page shows nothing that would be refused."""
+"""The rights of a session, which the page reads so that it shows nothing that would be refused."""
 
 from __future__ import annotations
 
@@ -68,7 +68,10 @@ def session_view(snapshot: Snapshot, session: BrowserSession) -> SessionView:
 
 
 def _may(snapshot: Snapshot, scopes: tuple[str, ...], access: Access) -> bool:
-    """Whether the scopes allow it for every plugin and pipeline. Rights over one are told apart."""
+    """Return whether the scopes allow an operation for every plugin and pipeline.
+
+    Rights for single plugins and pipelines are in fields of their own.
+    """
     if access.required_scopes is None or access.discovery:
         return True
     anything = {"plugin": "", "command": "", "name": "", "pipeline": ""}

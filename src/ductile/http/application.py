@@ -180,7 +180,7 @@ def report_request(
     seconds: float,
     level: SignalLevel | None = None,
 ) -> None:
-    """Log and count a request. `endpoint` is None where path and method are what a client made up."""
+    """Log and count a request. `endpoint` is None for a path or method that does not exist."""
     method, status = exchange.scope["method"], exchange.status
     signals.emit(
         Signal.API_REQUEST,
@@ -213,18 +213,15 @@ class MountedApplications:
 
 async def _refuse(exchange: Exchange, error: DuctileError) -> None:
     exchange.status, exchange.started = error.http_status, True
-    if isinstance(error, TooLargeError | TooSlowError) or _is_sending_body(exchange):
+    # The client may still be sending a body that is too large for the socket buffers.
+    is_sending = isinstance(error, TooLargeError | TooSlowError)
+    if not exchange.body_read and exchange.scope["method"] not in ("GET", "HEAD"):
+        chunked = any(name == b"transfer-encoding" for name, _ in exchange.scope["headers"])
+        is_sending |= chunked or (content_length(exchange.scope) or 0) > _SMALL_BODY
+    if is_sending:
         await refuse_body(exchange.receive, exchange.send, error)
     else:
         await send_error(exchange.send, error)
-
-
-def _is_sending_body(exchange: Exchange) -> bool:
-    """Return whether the client may still be sending a body too large for the socket buffers."""
-    if exchange.body_read or exchange.scope["method"] in ("GET", "HEAD"):
-        return False
-    chunked = any(name == b"transfer-encoding" for name, _ in exchange.scope["headers"])
-    return chunked or (content_length(exchange.scope) or 0) > _SMALL_BODY
 
 
 def single_headers(scope: HTTPScope) -> dict[bytes, bytes]:

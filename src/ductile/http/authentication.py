@@ -41,13 +41,16 @@ class TokenTable:
         self._tokens = [(token.digest, token) for token in tokens]
 
     def find(self, presented: bytes) -> AccessToken | None:
-        """Return the token, in the same time wherever it is in the table and however much of it is right."""
+        """Return the token with this secret, if there is one.
+
+        Takes the same time wherever the token is in the table and however much of the secret is right.
+        """
         digest = digest_of(presented)
-        found = None
-        for known, token in self._tokens:
-            if compare_digest(known, digest):
-                found = token
-        return found
+        match = None
+        for token_digest, token in self._tokens:
+            if compare_digest(token_digest, digest):
+                match = token
+        return match
 
 
 class UnknownTokenLimiter:
@@ -84,7 +87,8 @@ class Authenticator:
         """`on_failure(peer, too_many)` is called for each unknown token."""
         self._now = now
         self._snapshot = snapshot
-        self._known: Snapshot | None = None
+        #: The configuration that `_tokens` is made from.
+        self._tokens_snapshot: Snapshot | None = None
         self._tokens = TokenTable(())
         self._failures = UnknownTokenLimiter(clock)
         self._on_failure = on_failure
@@ -101,11 +105,14 @@ class Authenticator:
         """
         snapshot = self._snapshot()
         needs_none = access.required_scopes is None or (access.discovery and is_discovery_open(snapshot))
-        if needs_none and not _is_refused_by_host(snapshot, access, headers):
-            return None
+        if needs_none:
+            # Any host may be named for a catalogue that is open to everyone, and behind a proxy for health.
+            any_host = snapshot.api.open_discovery if access.discovery else is_forwarded(headers)
+            if any_host or not is_host_mismatch(snapshot.api.listen, headers):
+                return None
         authorization = headers.get(b"authorization")
         if authorization is not None:
-            return self._identify_token(self._find(snapshot, authorization), peer)
+            return self._identify_token(snapshot, authorization, peer)
         if session_cookie(headers) is not None:
             return self.identify_session(headers, method).token
         if needs_none:
@@ -114,7 +121,7 @@ class Authenticator:
 
     def sign_in(self, secret: str, peer: str | None) -> AccessToken:
         """Return the token with this secret. Raises as `identify`."""
-        return self._identify_token(self._find(self._snapshot(), _SCHEME + secret.encode()), peer)
+        return self._identify_token(self._snapshot(), _SCHEME + secret.encode(), peer)
 
     def identify_session(self, headers: Mapping[bytes, bytes], method: str) -> BrowserSession:
         """Return the session of a browser. Raises `UnauthorizedError` if it has none, or one that has ended,
@@ -133,11 +140,31 @@ class Authenticator:
         session = None if cookie is None else self.sessions.read(cookie, snapshot.tokens)
         return None if session is None or self._is_expired(session.token) else session
 
-    def _identify_token(self, token: AccessToken | None, peer: str | None) -> AccessToken:
+    def _identify_token(self, snapshot: Snapshot, authorization: bytes, peer: str | None) -> AccessToken:
+        """Return the token. Raises `UnauthorizedError` or `TooManyError` if it is unknown or has expired."""
+        token = self._find(snapshot, authorization)
         if token is None:
-            raise self._unknown_token(peer or "")
+            # Only unknown tokens are limited: behind a proxy, all callers have the same address.
+            wait = self._failures.record_failure(peer or "")
+            self._on_failure(peer or "", wait is not None)
+            if wait is None:
+                raise UnauthorizedError(
+                    "unknown token", hint="`ductile token list` shows which tokens there are."
+                )
+            seconds = max(1, round(wait))
+            raise TooManyError(
+                "too many wrong tokens from this address",
+                hint=f"Try again in {seconds} seconds.",
+                details={"retry_after_seconds": seconds},
+            )
         if self._is_expired(token):
-            raise _expired(token)
+            assert token.expires_at is not None  # noqa: S101 - only an expiry makes a token expired
+            # A caller with the old secret may learn that there is a new one.
+            raise UnauthorizedError(
+                f"this secret of the token {token.name} has expired: it was replaced, and valid until "
+                f"{format_timestamp(token.expires_at)}",
+                hint="Use the new secret, which `ductile token rotate` has shown.",
+            )
         return token
 
     def authorize(self, token: AccessToken | None, access: Access, path: Mapping[str, str]) -> None:
@@ -172,8 +199,9 @@ class Authenticator:
         return allows(token.scopes, access.required_scopes(snapshot, path))
 
     def _find(self, snapshot: Snapshot, authorization: bytes | None) -> AccessToken | None:
-        if snapshot is not self._known:
-            self._tokens, self._known = TokenTable(snapshot.tokens), snapshot
+        """Return the token of an `Authorization` header, if there is one."""
+        if snapshot is not self._tokens_snapshot:
+            self._tokens, self._tokens_snapshot = TokenTable(snapshot.tokens), snapshot
         if authorization is None or authorization[: len(_SCHEME)].lower() != _SCHEME:
             return None
         return self._tokens.find(authorization[len(_SCHEME) :].strip())
@@ -181,54 +209,18 @@ class Authenticator:
     def _is_expired(self, token: AccessToken) -> bool:
         return token.expires_at is not None and token.expires_at <= self._now()
 
-    def _unknown_token(self, peer: str) -> UnauthorizedError | TooManyError:
-        """Only unknown tokens are limited: behind a proxy, all callers have the same address."""
-        wait = self._failures.record_failure(peer)
-        self._on_failure(peer, wait is not None)
-        if wait is None:
-            return UnauthorizedError(
-                "unknown token", hint="`ductile token list` shows which tokens there are."
-            )
-        seconds = max(1, round(wait))
-        return TooManyError(
-            "too many wrong tokens from this address",
-            hint=f"Try again in {seconds} seconds.",
-            details={"retry_after_seconds": seconds},
-        )
-
-
-def _expired(token: AccessToken) -> UnauthorizedError:
-    """Who has the old secret of a token may know that there is a new one."""
-    assert token.expires_at is not None  # noqa: S101 - only an expiry makes a token expired
-    return UnauthorizedError(
-        f"this secret of the token {token.name} has expired: it was replaced, and valid until "
-        f"{format_timestamp(token.expires_at)}",
-        hint="Use the new secret, which `ductile token rotate` has shown.",
-    )
-
 
 def is_discovery_open(snapshot: Snapshot) -> bool:
-    """Return whether the catalogue of plugins and endpoints is shown without a token."""
+    """Return whether the catalogue of plugins and endpoints can be read without a token."""
     return snapshot.api.open_discovery or is_loopback_listener(snapshot.api.listen)
-
-
-def _is_refused_by_host(snapshot: Snapshot, access: Access, headers: Mapping[bytes, bytes]) -> bool:
-    """Return whether a request without a token is refused for the host it names.
-
-    The catalogue is exempt if the operator has opened it to everyone. Health is exempt behind a proxy, where
-    it says little.
-    """
-    if access.discovery:
-        return not snapshot.api.open_discovery and is_host_mismatch(snapshot.api.listen, headers)
-    return is_host_mismatch(snapshot.api.listen, headers) and not is_forwarded(headers)
 
 
 def is_host_mismatch(listen: str, headers: Mapping[bytes, bytes]) -> bool:
     """Return whether a request to a loopback listener names another host, or comes from another host's page
-    (see `ductile.core.host_names`). A listener elsewhere has names that it does not know.
+    (see `ductile.core.host_names`). A listener that is not on loopback does not know its names.
     """
-    named = (headers.get(name) for name in (b"host", b"origin"))
-    host, origin = (None if value is None else value.decode("latin-1") for value in named)
+    values = (headers.get(name) for name in (b"host", b"origin"))
+    host, origin = (None if value is None else value.decode("latin-1") for value in values)
     return is_loopback_listener(listen) and not is_meant_for(host, origin, listen)
 
 

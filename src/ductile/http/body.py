@@ -147,8 +147,8 @@ def decode_object(body: bytes, encoding: bytes | None = None) -> dict[str, objec
     except UnicodeDecodeError:
         raise UsageError("the body is not UTF-8 text", hint=_compression_hint(body, encoding)) from None
     except msgspec.DecodeError as error:
-        where = _describe_json_error(str(error), body)
-        raise UsageError(f"the body is not JSON: {where}", hint=_compression_hint(body, encoding)) from None
+        fault = _describe_json_error(str(error), body)
+        raise UsageError(f"the body is not JSON: {fault}", hint=_compression_hint(body, encoding)) from None
     except RecursionError:
         raise UsageError("the body nests too deep") from None
     if not isinstance(value, dict):
@@ -162,28 +162,29 @@ def _compression_hint(body: bytes, encoding: bytes | None) -> str | None:
     return None
 
 
-def _describe_json_error(complaint: str, body: bytes) -> str:
+def _describe_json_error(message: str, body: bytes) -> str:
     """Return the decoder's message, or a clearer one, with line and column."""
-    words, _, offset = complaint.partition(" (byte ")
+    words, _, offset = message.partition(" (byte ")
     words, offset = words.removeprefix("JSON is malformed: "), offset.rstrip(")")
-    at = int(offset) if offset.isdigit() else None
+    position = int(offset) if offset.isdigit() else None
     # The decoder gives no position for these, or reports them as the end of the body.
     if "out of range" in words:
-        words, at = "a number out of range", _number_out_of_range(body)
+        words, position = "a number out of range", _number_out_of_range(body)
     elif "surrogate" in words or ("truncated" in words and _half_pair(body) is not None):
-        words, at = "half a surrogate pair", _half_pair(body)
+        words, position = "half a surrogate pair", _half_pair(body)
     elif "truncated" in words:
-        words, at = "it ends too early", len(body)
-    if at is None:
+        words, position = "it ends too early", len(body)
+    if position is None:
         return words
-    before = body[:at]
-    line, column = before.count(b"\n") + 1, at - (before.rfind(b"\n") + 1) + 1
+    before = body[:position]
+    line, column = before.count(b"\n") + 1, position - (before.rfind(b"\n") + 1) + 1
     return f"{words} at line {line}, column {column}"
 
 
 def _number_out_of_range(body: bytes) -> int | None:
-    outside = _TEXT.sub(lambda text: b" " * len(text[0]), body)  # digits inside texts are not numbers
-    for number in _NUMBER.finditer(outside):
+    """Return the position of the first number that the decoder cannot read."""
+    without_texts = _TEXT.sub(lambda text: b" " * len(text[0]), body)  # digits in texts are not numbers
+    for number in _NUMBER.finditer(without_texts):
         digits = number[0].removeprefix(b"-")
         if len(digits) > _MAX_DIGITS if digits.isdigit() else math.isinf(float(digits)):
             return number.start()
@@ -191,4 +192,5 @@ def _number_out_of_range(body: bytes) -> int | None:
 
 
 def _half_pair(body: bytes) -> int | None:
+    """Return the position of the first escape that is half a surrogate pair."""
     return next((escape.start() for escape in _ESCAPE.finditer(body) if escape["half"]), None)

@@ -113,9 +113,8 @@ class _ResponseTransport:
         self._head_written = False
 
     def write(self, data: bytes) -> None:
-        if (
-            not self._cycle.response_started or self._head_written
-        ):  # before it, only `100 Continue` is written
+        # Before the response starts, only `100 Continue` is written.
+        if not self._cycle.response_started or self._head_written:
             self._transport.write(data)
         elif self._head is None:
             self._head = data
@@ -366,7 +365,7 @@ class Listener:
                 dict.fromkeys((family, address) for family, *_, address in addresses)
             )
         except (OSError, ValueError) as error:
-            raise self._explain(error) from error
+            raise self._listen_error(error) from error
 
     async def start(self) -> tuple[str, ...]:
         """Accept connections. Returns the addresses, with the real port where 0 was configured."""
@@ -383,12 +382,14 @@ class Listener:
                     backlog=_ACCEPTED_PER_TURN,
                 )
             )
-            bound.listen(
-                _BACKLOG
-            )  # asyncio uses one number for both; this is the length of the kernel's queue
-        return tuple(
-            _address_text(bound.getsockname()) for server in self._servers for bound in server.sockets
-        )
+            # asyncio uses one number for both; this is the length of the kernel's queue.
+            bound.listen(_BACKLOG)
+        addresses: list[str] = []
+        for server in self._servers:
+            for bound in server.sockets:
+                host, port = bound.getsockname()[:2]
+                addresses.append(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
+        return tuple(addresses)
 
     async def stop(self, grace: float) -> None:
         """Accept nothing more; let requests finish for up to `grace` seconds, then cancel them."""
@@ -455,25 +456,26 @@ class Listener:
 
     def _bind_one(self, family: int, address: tuple[object, ...]) -> socket.socket:
         # The explicit protocol lets asyncio recognise TCP and set TCP_NODELAY on accepted connections.
-        made = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+        bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         try:
-            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if family == socket.AF_INET6:
-                made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+                bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
             if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux; connections inherit it
                 milliseconds = int(self._state.limits.unread_seconds * 1000)
-                made.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
-            made.bind(address)
-            made.setblocking(False)
-            made.listen(_BACKLOG)
+                bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
+            bound.bind(address)
+            bound.setblocking(False)
+            bound.listen(_BACKLOG)
         except BaseException:
-            made.close()
+            bound.close()
             raise
-        return made
+        return bound
 
-    def _explain(self, error: Exception) -> ConflictError | DeniedError:
-        why = getattr(error, "strerror", None) or str(error)
-        message = f"the {self._name} cannot listen at {self._listen}: {why}"
+    def _listen_error(self, error: Exception) -> ConflictError | DeniedError:
+        """Return the error for the operator, with what to do about it."""
+        reason = getattr(error, "strerror", None) or str(error)
+        message = f"the {self._name} cannot listen at {self._listen}: {reason}"
         if isinstance(error, PermissionError):
             return DeniedError(message, hint="Ports below 1024 are for root: choose another one.")
         if getattr(error, "errno", None) == EADDRINUSE:
@@ -488,8 +490,3 @@ class Listener:
         return ConflictError(
             message, hint=f"Choose another address, or end what listens there ({self._name}.listen)."
         )
-
-
-def _address_text(address: tuple[object, ...]) -> str:
-    host, port = str(address[0]), address[1]
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

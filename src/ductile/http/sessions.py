@@ -1,8 +1,8 @@
 """Sessions of browsers: a cookie in place of the bearer token that a page could not keep from other scripts.
 
-A cookie is signed with a key that is derived from the access token it was made for. It needs no table, is
-valid across restarts, and ends in the moment in which the token is revoked or replaced. The store keeps only
-the sessions that were ended by signing out, until their cookies expire.
+A cookie is signed with a key that is derived from the access token of its session. So no table of sessions is
+needed, cookies are valid across restarts, and they end when the token is revoked or replaced. The store has
+only the sessions that were ended by signing out, until their cookies expire.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class Sessions:
 
     def __init__(self, now: Callable[[], datetime]) -> None:
         self._now = now
-        #: The caller who proved by a link from the control socket to be the user that runs the daemon.
-        #: The key is drawn anew by every daemon, and ends these sessions with it.
+        #: The token of sessions that a link from the control socket has started. Only the user that runs the
+        #: daemon gets such links. Every daemon makes a new key, so these sessions end with the daemon.
         self.local_user = AccessToken(name="local", digest=secrets.token_bytes(32), scopes=(EVERYTHING,))
         #: Ids of the sessions that were ended by signing out, as the store has them.
         self.ended: set[str] = set()
@@ -55,7 +55,7 @@ class Sessions:
         return f"{signed}.{_sign(token, signed)}"
 
     def read(self, value: str, tokens: Iterable[AccessToken]) -> BrowserSession | None:
-        """Return the session of a cookie; None if it is not one of these tokens', expired or ended."""
+        """Return the session of a cookie; None if no token has signed it, or it has expired or ended."""
         signed, _, signature = value.rpartition(".")
         expires, _, session_id = signed.partition(".")
         if not (expires.isascii() and expires.isdigit()) or session_id in self.ended:
@@ -100,14 +100,16 @@ def set_cookie(headers: Mapping[bytes, bytes], value: str) -> Header:
 
 
 def _cookie_name(headers: Mapping[bytes, bytes]) -> str:
-    """Browsers send a cookie to every port of a host: each daemon of a machine has a name of its own."""
+    """Return the name of the cookie, with the port: browsers send a cookie to all ports of a host."""
     port = headers.get(b"host", b"").decode("latin-1").rpartition(":")[2]
     return f"ductile_{port}" if port.isascii() and port.isdigit() else "ductile_session"
 
 
 def refuse_foreign_host(listen: str, headers: Mapping[bytes, bytes]) -> None:
-    """Raise `MisdirectedError` if the request names a host that is not ours: a page whose name resolves to
-    this machine has sent it. A listener that is not on loopback, or behind a proxy, does not know its names.
+    """Raise `MisdirectedError` if the request names a host that is not ours.
+
+    Another page can send such a request if its name resolves to this machine. A listener that is not on
+    loopback, or is behind a proxy, does not know its names, so nothing is refused.
     """
     host = headers.get(b"host")
     if host is None or not is_loopback_listener(listen) or is_forwarded(headers):
@@ -122,7 +124,7 @@ def refuse_foreign_host(listen: str, headers: Mapping[bytes, bytes]) -> None:
 def refuse_foreign_page(listen: str, headers: Mapping[bytes, bytes]) -> None:
     """Raise as `refuse_foreign_host`, and `DeniedError` if a page of another host has sent the request.
 
-    For requests with a token, which programs send: those have no `Origin`.
+    For requests with a token: programs send them, without an `Origin`.
     """
     refuse_foreign_host(listen, headers)
     origin = headers.get(b"origin")

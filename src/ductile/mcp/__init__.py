@@ -1,5 +1,5 @@
 """The MCP server: operations as tools, resources and prompts of agents.
 
-`server`, `stdio` and `streamable` import the SDK, which takes a second and 60 MB: `ductile mcp serve` and
-the first request to `/mcp` load them.
+All but `http`, `prompts` and `resources` import the SDK, which takes a second and 60 MB: `ductile mcp serve`
+and the first request to `/mcp` load them.
 """

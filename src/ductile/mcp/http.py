@@ -1,4 +1,4 @@
-"""`/mcp` of the API's listener, with its tokens and limits.
+"""The ASGI application at `/mcp` of the API's listener, with its tokens and limits.
 
 The SDK is loaded by the first request with a valid token: a daemon without agents does not pay for it.
 """
@@ -80,6 +80,7 @@ class McpApplication(HttpApplication[Exchange]):
         return Stream(run=partial(self._stream, exchange, server, context, body))
 
     def _identify(self, exchange: Exchange, headers: Mapping[bytes, bytes]) -> AccessToken:
+        """Return the caller's token, and note its name for the log."""
         refuse_foreign_page(self._context.snapshot().api.listen, headers)
         method = exchange.scope["method"]
         token = self._authenticator.identify(ANY_TOKEN, headers, exchange.peer, method)
@@ -97,14 +98,14 @@ class McpApplication(HttpApplication[Exchange]):
     ) -> None:
         begun = False
 
-        async def note_and_send(message: ASGISendEvent) -> None:
+        async def send_and_track(message: ASGISendEvent) -> None:
             nonlocal begun
             if message["type"] == "http.response.start":
                 begun, exchange.status = True, message["status"]
             await send(message)
 
         try:
-            await server.handle(exchange.scope, body, note_and_send, context)
+            await server.handle(exchange.scope, body, send_and_track, context)
         except asyncio.CancelledError:
             # The client has disconnected, or the listener is closing and its grace period is over.
             await self._send_unless(begun, exchange, send, shutdown_error(maybe_stored=True))
@@ -120,6 +121,7 @@ class McpApplication(HttpApplication[Exchange]):
             await send_error(send, error, close=True)
 
     async def _load(self) -> StreamableHttp:
+        """Load the SDK and return the server. Raises `NotFoundError` if the SDK is not installed."""
         async with self._loading:
             if self._server is None:
                 try:

@@ -1,4 +1,4 @@
-"""Prompts: how an agent goes about the usual work of an operator."""
+"""Prompts: instructions for an agent to do the usual work of an operator."""
 
 from __future__ import annotations
 
@@ -68,11 +68,11 @@ PROMPTS = (
 
 
 def render_prompt(name: str, arguments: Mapping[str, str]) -> tuple[McpPrompt, str]:
-    """The prompt and its text. Raises `NotFoundError`, or `RefusedError` for a missing argument."""
-    prompt = next((each for each in PROMPTS if each.name == name), None)
+    """Return the prompt and its text. Raises `NotFoundError`, or `RefusedError` for a missing argument."""
+    prompt = next((prompt for prompt in PROMPTS if prompt.name == name), None)
     if prompt is None:
-        known = ", ".join(each.name for each in PROMPTS)
-        raise NotFoundError(f"there is no prompt {name[:100]}", hint=f"There are {known}.")
+        names = ", ".join(prompt.name for prompt in PROMPTS)
+        raise NotFoundError(f"there is no prompt {name[:100]}", hint=f"There are {names}.")
     text = prompt.text
     for argument in prompt.arguments:
         if not arguments.get(argument):

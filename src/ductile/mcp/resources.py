@@ -1,4 +1,4 @@
-"""Resources: what a client may read by its address.
+"""Resources: documents that a client reads by their address.
 
 Each is the answer of a tool that only reads, or a page of the documentation.
 """
@@ -59,25 +59,26 @@ RESOURCES = (
 
 
 def find_resource(uri: str) -> tuple[str, dict[str, str]]:
-    """The tool that answers for an address, and its arguments. Raises `NotFoundError`."""
-    for each in RESOURCES:
+    """Return the tool whose answer is at an address, and its arguments. Raises `NotFoundError`."""
+    for resource in RESOURCES:
+        # `split` returns texts and names of parameters in turn.
         pattern = "".join(
-            f"(?P<{part}>[^/]+)" if at % 2 else re.escape(part)
-            for at, part in enumerate(_PARAMETER.split(each.uri))
+            f"(?P<{part}>[^/]+)" if index % 2 else re.escape(part)
+            for index, part in enumerate(_PARAMETER.split(resource.uri))
         )
-        if (found := re.fullmatch(pattern, uri)) is not None:
-            return each.tool, {name: unquote(value) for name, value in found.groupdict().items()}
+        if (match := re.fullmatch(pattern, uri)) is not None:
+            return resource.tool, {name: unquote(value) for name, value in match.groupdict().items()}
     raise NotFoundError(f"there is no resource {uri[:200]}", hint="List the resources and their templates.")
 
 
 def describe_page(page: DocsPage) -> str:
-    """What a list of resources says about a page."""
+    """Return the description of a page in the list of resources."""
     if page.size <= LARGE_PAGE:
         return page.summary
     return f"{page.summary}. Has {page.size // 1000} kB: add #SECTION to read one section"
 
 
 def read_docs(uri: str) -> str:
-    """The page, or the section of a page, at an address below `DOCS`. Raises `NotFoundError`."""
+    """Return the page, or the section of a page, at an address below `DOCS`. Raises `NotFoundError`."""
     page, _, section = uri.removeprefix(DOCS).partition("#")
     return read_page(unquote(page), unquote(section) or None)

@@ -14,8 +14,8 @@ from mcp.shared.exceptions import MCPError
 from ductile import __version__
 from ductile.admin.docs_pages import docs_pages
 from ductile.core.json import JsonObject
-from ductile.errors import ConfigError, DuctileError, Problem
-from ductile.mcp.prompts import PROMPTS, McpPrompt, render_prompt
+from ductile.errors import ConfigError, DuctileError
+from ductile.mcp.prompts import PROMPTS, render_prompt
 from ductile.mcp.resources import (
     DOCS,
     DOCS_SECTION,
@@ -26,7 +26,6 @@ from ductile.mcp.resources import (
     read_docs,
 )
 from ductile.mcp.tasks import Context, TaskMethods, created_task, declares_tasks
-from ductile.mcp.waiting import WAIT_TOOL, call_and_report
 from ductile.operations.tools.answers import fit
 
 #: Runs an operation by its name with named values, and returns its response as JSON. Raises `DuctileError`.
@@ -46,9 +45,10 @@ _JSON = "application/json"
 _MARKDOWN = "text/markdown"
 _SERVER_ERROR = 500
 _SUCCEEDED = "succeeded"
-#: Enough for a list in one part where there are few plugins: some clients read only the first.
+_WAIT_TOOL = "job_wait"
+#: Enough for a list of one page where there are few plugins: some clients read only the first page.
 _TOOLS_PER_PAGE = 100
-#: Of an error, which may quote what the caller has sent.
+#: Limit of an error, which may quote what the caller has sent.
 _ERROR_CHARACTERS = 4_000
 #: Problems of a configuration that an error names.
 _MAX_PROBLEMS = 5
@@ -57,8 +57,10 @@ _MAX_PROBLEMS = 5
 def make_server(
     call_of: Callable[[Context], CallOperation], only_operations: Callable[[Context], bool]
 ) -> Server[Any]:
-    """A server. `call_of` returns how a request reaches the operations, with the rights of its caller;
-    `only_operations`, whether commands and pipelines are left out of the list of tools.
+    """Return a server.
+
+    `call_of` returns the function that runs operations for a request, with the rights of its caller.
+    `only_operations` returns whether commands and pipelines are left out of the list of tools.
     """
     handlers = _Handlers(call_of, only_operations)
     server: Server[Any] = Server(
@@ -91,6 +93,9 @@ class _Handlers:
     async def list_tools(
         self, context: Context, params: types.PaginatedRequestParams | None
     ) -> types.ListToolsResult:
+        """List tools without the schemas of their answers: an agent has the whole list in its context, and
+        reads the answers.
+        """
         cursor = None if params is None else params.cursor
         page = await self._list(
             context,
@@ -98,9 +103,22 @@ class _Handlers:
             limit=_TOOLS_PER_PAGE,
             operations=self._only_operations(context) or None,
         )
-        return types.ListToolsResult(
-            tools=[_tool(each) for each in page["tools"]], next_cursor=page["next_cursor"]
-        )
+        tools = [
+            types.Tool(
+                name=tool["name"],
+                description=tool["description"],
+                input_schema=tool["input_schema"],
+                annotations=types.ToolAnnotations(
+                    read_only_hint=tool["read_only"],
+                    destructive_hint=tool["destructive"],
+                    idempotent_hint=tool["idempotent"],
+                    # A plugin may reach anything, which is the default of the protocol.
+                    open_world_hint=None if tool["starts_job"] else False,
+                ),
+            )
+            for tool in page["tools"]
+        ]
+        return types.ListToolsResult(tools=tools, next_cursor=page["next_cursor"])
 
     async def call_tool(
         self, context: Context, params: types.CallToolRequestParams
@@ -109,10 +127,13 @@ class _Handlers:
         try:
             if declares_tasks(context):
                 response = await self.call_as_task(context, params.name, arguments)
-                return created_task(response.get("task")) or _result_of(params.name, response["answer"])
-            report = context.session.report_progress
-            answer = await call_and_report(self._call, report, context, params.name, arguments)
-            return _result_of(params.name, answer)
+                if (task := created_task(response.get("task"))) is not None:
+                    return task
+                answer = response["answer"]
+            else:
+                answer = await self._call_with_progress(context, params.name, arguments)
+            # A failed job is an error of the call that starts it, and not of one that asks for it.
+            return _result(answer) if params.name == _WAIT_TOOL else _result_of_job(answer)
         except DuctileError as error:
             text = _text(_error(error))
             return types.CallToolResult(content=[types.TextContent(text=text)], is_error=True)
@@ -122,19 +143,19 @@ class _Handlers:
     ) -> types.ListResourcesResult:
         _refuse_cursor(params)
         resources = [
-            types.Resource(name=each.name, title=each.title, uri=each.uri, mime_type=_JSON)
-            for each in await self._resources(context)
-            if not each.is_template
+            types.Resource(name=resource.name, title=resource.title, uri=resource.uri, mime_type=_JSON)
+            for resource in await self._resources(context)
+            if not resource.is_template
         ]
         pages = [
             types.Resource(
-                name=f"docs/{each.name}",
-                title=each.title,
-                description=describe_page(each),
-                uri=f"{DOCS}{each.name}",
+                name=f"docs/{page.name}",
+                title=page.title,
+                description=describe_page(page),
+                uri=f"{DOCS}{page.name}",
                 mime_type=_MARKDOWN,
             )
-            for each in docs_pages()
+            for page in docs_pages()
         ]
         return types.ListResourcesResult(resources=[*resources, *pages])
 
@@ -143,9 +164,11 @@ class _Handlers:
     ) -> types.ListResourceTemplatesResult:
         _refuse_cursor(params)
         templates = [
-            types.ResourceTemplate(name=each.name, title=each.title, uri_template=each.uri, mime_type=_JSON)
-            for each in await self._resources(context)
-            if each.is_template
+            types.ResourceTemplate(
+                name=resource.name, title=resource.title, uri_template=resource.uri, mime_type=_JSON
+            )
+            for resource in await self._resources(context)
+            if resource.is_template
         ]
         section = types.ResourceTemplate(
             name="docs_section",
@@ -160,20 +183,35 @@ class _Handlers:
     ) -> types.ReadResourceResult:
         try:
             if params.uri.startswith(DOCS):
-                kind, text = _MARKDOWN, read_docs(params.uri)
+                media_type, text = _MARKDOWN, read_docs(params.uri)
             else:
                 tool, arguments = find_resource(params.uri)
-                kind, text = _JSON, _text(await self._answer(context, tool, {**arguments}))
+                response = await self._call(context, tool, {**arguments})
+                media_type, text = _JSON, _text(response["answer"])
         except DuctileError as error:
             raise _protocol_error(error) from None
-        content = types.TextResourceContents(uri=params.uri, mime_type=kind, text=text)
+        content = types.TextResourceContents(uri=params.uri, mime_type=media_type, text=text)
         return types.ReadResourceResult(contents=[content])
 
     async def list_prompts(
         self, _context: Context, params: types.PaginatedRequestParams | None
     ) -> types.ListPromptsResult:
         _refuse_cursor(params)
-        return types.ListPromptsResult(prompts=[_prompt(each) for each in PROMPTS])
+        prompts = []
+        for prompt in PROMPTS:
+            arguments = [
+                types.PromptArgument(name=name, description=meaning, required=True)
+                for name, meaning in prompt.arguments.items()
+            ]
+            prompts.append(
+                types.Prompt(
+                    name=prompt.name,
+                    title=prompt.title,
+                    description=prompt.title,
+                    arguments=arguments or None,
+                )
+            )
+        return types.ListPromptsResult(prompts=prompts)
 
     async def get_prompt(
         self, _context: Context, params: types.GetPromptRequestParams
@@ -185,19 +223,20 @@ class _Handlers:
         message = types.PromptMessage(role="user", content=types.TextContent(text=text))
         return types.GetPromptResult(description=prompt.title, messages=[message])
 
-    async def _list(self, context: Context, **which: Any) -> dict[str, Any]:
+    async def _list(self, context: Context, **filters: Any) -> dict[str, Any]:
+        """Return a page of the tools that the caller may call. Raises `MCPError`."""
         try:
-            listed: dict[str, Any] = await self._call_of(context)(
-                "tool.list", {name: value for name, value in which.items() if value is not None}
+            page: dict[str, Any] = await self._call_of(context)(
+                "tool.list", {name: value for name, value in filters.items() if value is not None}
             )
         except DuctileError as error:
             raise _protocol_error(error) from None
-        return listed
+        return page
 
     async def _resources(self, context: Context) -> list[McpResource]:
-        """Those whose tool the caller may call."""
-        tools = {each["name"] for each in (await self._list(context, operations=True))["tools"]}
-        return [each for each in RESOURCES if each.tool in tools]
+        """Return the resources whose tool the caller may call."""
+        tools = {tool["name"] for tool in (await self._list(context, operations=True))["tools"]}
+        return [resource for resource in RESOURCES if resource.tool in tools]
 
     async def call_as_task(self, context: Context, tool: str, arguments: JsonObject) -> dict[str, Any]:
         return await self._call(context, tool, arguments, as_task=True)
@@ -205,28 +244,54 @@ class _Handlers:
     async def _call(
         self, context: Context, tool: str, arguments: JsonObject, **options: Any
     ) -> dict[str, Any]:
+        """Call a tool. Returns the response of the operation `tool.call`. Raises `DuctileError`."""
         values: JsonObject = {"tool": tool, "arguments": arguments, **options}
         response: dict[str, Any] = await self._call_of(context)("tool.call", values)
         return response
 
-    async def _answer(self, context: Context, tool: str, arguments: JsonObject) -> dict[str, Any]:
-        answer: dict[str, Any] = (await self._call(context, tool, arguments))["answer"]
+    async def _call_with_progress(self, context: Context, tool: str, arguments: JsonObject) -> dict[str, Any]:
+        """Call a tool for a client that does not know tasks, and report progress while it waits for a job.
+
+        Returns the answer. The wait is several calls, so that a call which its client cancels soon takes up
+        nothing. If the daemon is lost meanwhile, the error names the job. Raises `DuctileError`.
+        """
+        # Below the progress of any job: the first answer comes after a moment.
+        done = 0
+        response = await self._call(context, tool, arguments, progress_after=done)
+        first_answer: dict[str, Any] = response["answer"]
+        while (progress := response.get("progress")) is not None:
+            if progress["done"] > done:
+                done = progress["done"]
+                total = progress["total"]
+                # The operation counts from 1 the starts and ends of steps. Clients show steps.
+                await context.session.report_progress(
+                    (done - 1) / 2, None if total is None else (total - 1) / 2, progress["message"]
+                )
+            job_id = first_answer["job_id"]
+            remaining_wait: JsonObject = {"job_id": job_id, "wait": progress["wait_left"]}
+            try:
+                response = await self._call(context, _WAIT_TOOL, remaining_wait, progress_after=done)
+            except DuctileError as error:
+                error.details = {**error.details, "job_id": job_id}
+                error.hint = (
+                    f"The job {job_id} was accepted. Ask again with {_WAIT_TOOL}; "
+                    "do not start it a second time."
+                )
+                raise
+        answer: dict[str, Any] = response["answer"]
+        if first_answer.get("deduplicated"):
+            answer["deduplicated"] = True
         return answer
 
 
 def _refuse_cursor(params: types.PaginatedRequestParams | None) -> None:
-    """For lists of one page, whose length does not depend on the configuration."""
+    """Raise `MCPError` for a cursor. For lists of one page, whose length is the same in any configuration."""
     if params is not None and params.cursor is not None:
         raise MCPError(code=types.INVALID_PARAMS, message="This list has one page, and gives no cursor.")
 
 
-def _result_of(tool: str, answer: dict[str, Any]) -> types.CallToolResult:
-    """The result of a call. Asking for a job that has failed is no error, as starting one is."""
-    return _result(answer) if tool == WAIT_TOOL else _result_of_job(answer)
-
-
 def _result_of_job(answer: dict[str, Any]) -> types.CallToolResult:
-    """The result of a call that may have started a job: an error if the job has ended without success."""
+    """Return the result of a call that may have started a job: an error if it has ended without success."""
     is_error = answer.get("ended") is True and answer.get("status", _SUCCEEDED) != _SUCCEEDED
     return _result(answer, is_error=is_error)
 
@@ -237,51 +302,25 @@ def _result(answer: dict[str, Any], *, is_error: bool = False) -> types.CallTool
     )
 
 
-def _tool(listed: dict[str, Any]) -> types.Tool:
-    """Without the schema of its answer: an agent has the whole list in its context, and reads the answer."""
-    return types.Tool(
-        name=listed["name"],
-        description=listed["description"],
-        input_schema=listed["input_schema"],
-        annotations=types.ToolAnnotations(
-            read_only_hint=listed["read_only"],
-            destructive_hint=listed["destructive"],
-            idempotent_hint=listed["idempotent"],
-            # A plugin may reach anything, which is the default of the protocol.
-            open_world_hint=None if listed["starts_job"] else False,
-        ),
-    )
-
-
-def _prompt(prompt: McpPrompt) -> types.Prompt:
-    arguments = [
-        types.PromptArgument(name=name, description=meaning, required=True)
-        for name, meaning in prompt.arguments.items()
-    ]
-    return types.Prompt(
-        name=prompt.name, title=prompt.title, description=prompt.title, arguments=arguments or None
-    )
-
-
 def _text(document: Any) -> str:
     return json.dumps(document, ensure_ascii=False, separators=(",", ":"))
 
 
 def _error(error: DuctileError) -> dict[str, Any]:
+    """Return the document of an error, shortened for an agent."""
     details = dict(error.details)
     if isinstance(error, ConfigError) and error.problems:
-        details["problems"] = [_problem(each) for each in error.problems[:_MAX_PROBLEMS]]
-    shown = {"code": error.code, "message": error.message, "hint": error.hint, "details": details}
-    given: dict[str, Any] = {name: value for name, value in shown.items() if value}
-    return fit({"error": given}, _ERROR_CHARACTERS)
-
-
-def _problem(problem: Problem) -> dict[str, Any]:
-    return {name: value for name, value in asdict(problem).items() if value is not None and name != "column"}
+        details["problems"] = [
+            {name: value for name, value in asdict(problem).items() if value is not None and name != "column"}
+            for problem in error.problems[:_MAX_PROBLEMS]
+        ]
+    fields = {"code": error.code, "message": error.message, "hint": error.hint, "details": details}
+    present: dict[str, Any] = {name: value for name, value in fields.items() if value}
+    return fit({"error": present}, _ERROR_CHARACTERS)
 
 
 def _protocol_error(error: DuctileError) -> MCPError:
-    """For requests that, unlike a tool call, have no result that says what is wrong."""
+    """Return the error for requests that, unlike a tool call, have no result which could describe it."""
     code = types.INVALID_PARAMS if error.http_status < _SERVER_ERROR else types.INTERNAL_ERROR
     hint = f" {error.hint}" if error.hint else ""
     return MCPError(code=code, message=f"{error.message}.{hint}", data=_error(error)["error"])

@@ -31,18 +31,18 @@ async def _serve(call: CallBlocking, only_operations: bool) -> None:
     limiter = anyio.CapacityLimiter(_MAX_CALLS)
 
     async def call_in_thread(operation: str, values: JsonObject) -> JsonObject:
-        # A call whose client has gone is not waited for: the daemon completes what it was asked.
+        # A call is not waited for when its client cancels it: the daemon completes it.
         async with limiter:
             return await _in_daemon_thread(partial(call, operation, values))
 
-    found: CallOperation = call_in_thread
-    server = make_server(lambda _context: found, lambda _context: only_operations)
+    call_operation: CallOperation = call_in_thread
+    server = make_server(lambda _context: call_operation, lambda _context: only_operations)
     async with stdio_server() as (incoming, outgoing):
         await server.run(incoming, outgoing, server.create_initialization_options())
 
 
 async def _in_daemon_thread(call: Callable[[], JsonObject]) -> JsonObject:
-    """Run a blocking call. The end of the process does not wait for it, as it would for a pool's thread."""
+    """Run a blocking call in a thread of its own, for which the process does not wait when it ends."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[JsonObject] = loop.create_future()
 
@@ -51,13 +51,13 @@ async def _in_daemon_thread(call: Callable[[], JsonObject]) -> JsonObject:
             setter(value)
 
     def run() -> None:
-        end: tuple[Callable[[Any], None], object]
+        outcome: tuple[Callable[[Any], None], object]
         try:
-            end = future.set_result, call()
+            outcome = future.set_result, call()
         except BaseException as error:  # noqa: BLE001 - raised where the result is awaited
-            end = future.set_exception, error
+            outcome = future.set_exception, error
         with suppress(RuntimeError):  # the loop was closed meanwhile
-            loop.call_soon_threadsafe(settle, *end)
+            loop.call_soon_threadsafe(settle, *outcome)
 
     threading.Thread(target=run, daemon=True).start()
     return await future

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 #: Where the operation context is in the ASGI scope of a request.
 _CONTEXT = "ductile.context"
-#: In the query of the address: the list of tools has no commands and pipelines.
+#: The value of `tools` in the query that leaves commands and pipelines out of the list of tools.
 _ONLY_OPERATIONS = "operations"
 
 
@@ -38,25 +38,25 @@ class StreamableHttp:
         logger.setLevel(logging.CRITICAL + 1)
 
     async def handle(self, scope: HTTPScope, body: bytes, send: Any, context: OperationContext) -> None:
-        """Answer one message, with the rights of the context's source.
+        """Respond to one message, with the rights of the context's source.
 
-        An answer that takes long, or has news on the way, becomes a stream of server-sent events.
+        A response that takes long, or reports progress, is a stream of server-sent events.
         """
-        # One for each request: nothing is kept between them, so there is nothing to stop with the listener.
-        # The body has been read, so its limit is known to be kept.
+        # One manager for each request: nothing lives longer, so there is nothing to stop with the listener.
+        # The body was read within its limit.
         manager = StreamableHTTPSessionManager(
             self._server, stateless=True, max_request_body_size=len(body) + 1
         )
         async with manager.run():
             # The parser keeps white space at the end of a value, which is no part of it.
             headers = [(name, value.strip(b" \t")) for name, value in scope["headers"]]
-            given = {**scope, "headers": headers, _CONTEXT: context}
-            await manager.handle_request(given, _Received(body), send)
+            request_scope = {**scope, "headers": headers, _CONTEXT: context}
+            await manager.handle_request(request_scope, _BodyReceiver(body), send)
 
     def _call_of(self, context: Context) -> CallOperation:
         assert context.request is not None  # noqa: S101 - every message over HTTP comes with its request
-        found: OperationContext = context.request.scope[_CONTEXT]
-        return partial(self._call, found)
+        operation_context: OperationContext = context.request.scope[_CONTEXT]
+        return partial(self._call, operation_context)
 
     async def _call(self, context: OperationContext, operation: str, values: JsonObject) -> JsonObject:
         try:
@@ -69,18 +69,19 @@ class StreamableHttp:
 
 
 def _wants_only_operations(context: Context) -> bool:
+    """Return whether the address has `?tools=operations`. Raises `MCPError` for another value."""
     assert context.request is not None  # noqa: S101 - every message over HTTP comes with its request
-    wanted = context.request.query_params.get("tools")
-    if wanted not in (None, _ONLY_OPERATIONS):
+    tools = context.request.query_params.get("tools")
+    if tools not in (None, _ONLY_OPERATIONS):
         raise MCPError(
             code=types.INVALID_PARAMS,
             message=f"`tools` in the address has to be {_ONLY_OPERATIONS}, or left out.",
         )
-    return wanted is not None
+    return tools is not None
 
 
-class _Received:
-    """The body of a request that was read already, as ASGI receives it."""
+class _BodyReceiver:
+    """The ASGI `receive` of a request whose body was read before."""
 
     def __init__(self, body: bytes) -> None:
         self._body: bytes | None = body

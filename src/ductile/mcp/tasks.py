@@ -23,7 +23,7 @@ EXTENSION = "io.modelcontextprotocol/tasks"
 Context: TypeAlias = ServerRequestContext[Any, Any]
 #: Calls a tool as a task. Returns the response of the operation `tool.call`. Raises `DuctileError`.
 CallAsTask: TypeAlias = Callable[[Context, str, JsonObject], Awaitable[dict[str, Any]]]
-#: The result of a tool call for its answer.
+#: Makes the result of a tool call from the answer of the tool.
 MakeResult: TypeAlias = Callable[[dict[str, Any]], types.CallToolResult]
 
 _WORKING, _COMPLETED = "working", "completed"
@@ -47,20 +47,22 @@ class UpdateTaskParams(TaskParams):
 
 
 def declares_tasks(context: Context) -> bool:
-    """Whether the client of this request understands tasks. It says so with each request."""
+    """Return whether the client of this request understands tasks. Each request declares it."""
     capabilities = context.session.client_capabilities
     extensions = (capabilities.extensions or {}) if capabilities is not None else {}
     return context.protocol_version in MODERN_PROTOCOL_VERSIONS and EXTENSION in extensions
 
 
 def created_task(task: JsonObject | None) -> dict[str, Any] | None:
-    """The result of a call whose job has not ended; None if it has, or there is none."""
+    """Return the result of a call whose job has not ended; None if it has, or there is no job."""
     if task is None or task["status"] != _WORKING:
         return None
     return {"resultType": "task", **_wire(task)}
 
 
 class TaskMethods:
+    """The methods of the extension: `tasks/get`, `tasks/update` and `tasks/cancel`."""
+
     def __init__(
         self, call: CallAsTask, result_of: MakeResult, protocol_error: Callable[[DuctileError], MCPError]
     ) -> None:
@@ -76,11 +78,11 @@ class TaskMethods:
 
     async def get(self, context: Context, params: TaskParams) -> dict[str, Any]:
         response = await self._read(context, params.task_id)
-        shown = _wire(response["task"])
-        if shown["status"] == _COMPLETED:
+        task = _wire(response["task"])
+        if task["status"] == _COMPLETED:
             result = self._result_of(response["answer"])
-            shown["result"] = result.model_dump(by_alias=True, mode="json", exclude_none=True)
-        return shown
+            task["result"] = result.model_dump(by_alias=True, mode="json", exclude_none=True)
+        return task
 
     async def update(self, context: Context, params: UpdateTaskParams) -> dict[str, Any]:
         """Acknowledge answers to requests for input. No job makes such requests: there are none to match."""
@@ -95,7 +97,7 @@ class TaskMethods:
         return {}
 
     async def _read(self, context: Context, task_id: str) -> dict[str, Any]:
-        """The task as it is now. Raises `MCPError` if there is none, or the client does not know tasks."""
+        """Return the task and its answer. Raises `MCPError` if there is none or the client knows no tasks."""
         if context.protocol_version not in MODERN_PROTOCOL_VERSIONS:
             raise MCPError(code=types.METHOD_NOT_FOUND, message="Method not found", data=context.method)
         if not declares_tasks(context):
@@ -104,7 +106,12 @@ class TaskMethods:
                 message=f"the client has to declare the extension {EXTENSION}",
                 data={"requiredCapabilities": {"extensions": {EXTENSION: {}}}},
             )
-        _check_name_header(context, task_id)
+        # Over HTTP a header names the task as well, for proxies. The SDK checks it for its own methods only.
+        headers = {} if context.request is None else context.request.headers
+        if MCP_NAME_HEADER in headers and decode_header_value(headers[MCP_NAME_HEADER]) != task_id:
+            raise MCPError(
+                code=types.HEADER_MISMATCH, message=f"the header {MCP_NAME_HEADER} does not name the task"
+            )
         response = await self._run(context, "job_wait", {"job_id": task_id, "wait": "0s"})
         if response["task"]["task_id"] != task_id:  # a job is also found by a part of its id
             raise MCPError(code=types.INVALID_PARAMS, message=f"there is no task {task_id[:100]}")
@@ -119,14 +126,6 @@ class TaskMethods:
             raise self._protocol_error(error) from None
 
 
-def _check_name_header(context: Context, task_id: str) -> None:
-    """Over HTTP the header has the id as well, for proxies. The SDK compares it for its own methods only."""
-    headers = {} if context.request is None else context.request.headers
-    if MCP_NAME_HEADER in headers and decode_header_value(headers[MCP_NAME_HEADER]) != task_id:
-        raise MCPError(
-            code=types.HEADER_MISMATCH, message=f"the header {MCP_NAME_HEADER} does not name the task"
-        )
-
-
 def _wire(task: JsonObject) -> dict[str, Any]:
+    """Return a task with the names that the protocol has for its fields."""
     return {_NAMES[name]: value for name, value in task.items()}

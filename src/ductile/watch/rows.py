@@ -54,14 +54,14 @@ def run_rows(runs: Iterable[tuple[JsonDocument, Iterable[JsonDocument]]], now: d
     """Pipeline runs that have not ended, each with its steps."""
     rows = []
     for run, steps in runs:
-        known = list(steps)
-        done = sum(step["status"] in ("succeeded", "failed", "dead") for step in known)
-        at = ", ".join(sorted({str(step["step"]) for step in known if step["status"] == "running"}))
+        step_jobs = list(steps)
+        ended = sum(step["status"] in ("succeeded", "failed", "dead") for step in step_jobs)
+        at = ", ".join(sorted({str(step["step"]) for step in step_jobs if step["status"] == "running"}))
         cells = (
             short(run["job_id"]),
             run["command"],
             "cancelling" if run["cancel_requested_at"] else run["status"],
-            f"{done}/{len(known)}",
+            f"{ended}/{len(step_jobs)}",
             at or "-",
             age(run["created_at"], now),
         )
@@ -71,24 +71,15 @@ def run_rows(runs: Iterable[tuple[JsonDocument, Iterable[JsonDocument]]], now: d
 
 def failed_rows(jobs: Iterable[JsonDocument], now: datetime) -> list[Row]:
     """Failed and dead jobs, the latest first. The key of a step is its run, which is what is retried."""
-    latest = sorted(jobs, key=lambda job: str(job["completed_at"]), reverse=True)
-    return [
-        Row(
-            key=job["run_id"] or job["job_id"],
-            cells=(
-                short(job["job_id"]),
-                f"{job['plugin']} {job['command']}",
-                f"{job['status']} {age(job['completed_at'], now)} ago",
-                _short_error(str(job["last_error"] or job["reason"])),
-            ),
-        )
-        for job in latest
-    ]
-
-
-def _short_error(error: str) -> str:
-    """Return the first line of an error; of a program that failed, its last line on stderr."""
-    return (error.partition("; stderr ends with: ")[2] or error).splitlines()[0][:80]
+    rows = []
+    for job in sorted(jobs, key=lambda job: str(job["completed_at"]), reverse=True):
+        error = str(job["last_error"] or job["reason"])
+        # Of a program that failed, its last line on stderr says most.
+        error = (error.partition("; stderr ends with: ")[2] or error).splitlines()[0][:80]
+        ended = f"{job['status']} {age(job['completed_at'], now)} ago"
+        cells = (short(job["job_id"]), f"{job['plugin']} {job['command']}", ended, error)
+        rows.append(Row(key=job["run_id"] or job["job_id"], cells=cells))
+    return rows
 
 
 def schedule_rows(schedules: JsonDocument, now: datetime) -> list[Row]:

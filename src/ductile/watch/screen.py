@@ -42,8 +42,6 @@ _MAX_RUNS = 12
 #: How long one call waits for ledger entries. Then ages are refreshed, and the screen can be left.
 _FOLLOW_TIMEOUT = "2s"
 _RETRY_SECONDS = 0.5
-
-
 #: The latest output of a running job that is kept on the screen.
 _MAX_OUTPUT = 50_000
 _ENDED = ("succeeded", "failed", "dead")
@@ -81,11 +79,16 @@ class Details(ModalScreen[None]):
     def follow_output(self) -> None:
         """Add what the job prints, until it has ended; then show its result."""
         worker, job_id = get_current_worker(), self._job["job_id"]
-        position, known = None, 0
+        position, last_execution = None, 0
         while not worker.is_cancelled:
-            wanted = {"job_id": job_id, "after": position, "executions": known, "timeout": _FOLLOW_TIMEOUT}
+            fields = {
+                "job_id": job_id,
+                "after": position,
+                "executions": last_execution,
+                "timeout": _FOLLOW_TIMEOUT,
+            }
             try:
-                update = self._call("job.follow", wanted)
+                update = self._call("job.follow", fields)
                 done = update["ended"] or update["stopping"]
                 job = (
                     self._call("job.show", {"job_id": job_id}) if done or update["executions"] else self._job
@@ -94,7 +97,7 @@ class Details(ModalScreen[None]):
                 self.app.call_from_thread(self.notify, error.message, severity="error")
                 return
             position = update["position"]
-            known = max([known, *(int(row["execution"]) for row in update["executions"])])
+            last_execution = max([last_execution, *(int(row["execution"]) for row in update["executions"])])
             self._job = job
             self.app.call_from_thread(self._update, "".join(piece["text"] for piece in update["output"]))
             if done:
@@ -240,8 +243,7 @@ class WatchApp(App[None]):
             f"{entry['plugin']}\t{entry['id']}" for entry in schedules["schedules"] if entry["paused_at"]
         }
         self._update(self._show, rows.headline(status), tables, tail["events"])
-        seen = [int(event["seq"]) for event in tail["events"]]
-        return max(seen, default=after or 0)
+        return max((int(event["seq"]) for event in tail["events"]), default=after or 0)
 
     def _update(self, show: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
         """Change the screen, from the thread that follows. While the program is closed it has no widgets."""
@@ -250,14 +252,14 @@ class WatchApp(App[None]):
 
     def _show(self, headline: str, tables: Mapping[str, list[Row]], new_events: list[JsonDocument]) -> None:
         self._set_headline(headline)
-        for name, found in tables.items():
+        for name, table_rows in tables.items():
             table = self.query_one(f"#{name}", DataTable)
             # The cursor stays on its row, also if the row has moved.
             selected = _selected(table)
             table.clear()
             # Steps of one run share a key, and keys must be unique: only the first step is shown.
-            cells_by_key = {row.key: row.cells for row in reversed(found)}
-            keys = list(dict.fromkeys(row.key for row in found))
+            cells_by_key = {row.key: row.cells for row in reversed(table_rows)}
+            keys = list(dict.fromkeys(row.key for row in table_rows))
             for key in keys:
                 table.add_row(*map(escape_controls, cells_by_key[key]), key=key)
             if selected in keys:

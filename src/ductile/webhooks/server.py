@@ -1,8 +1,8 @@
 """Incoming webhooks: one request from another service becomes a job, a run or an event.
 
 Paths are looked up in the configuration in force, so a reload takes effect by itself. A sender is
-unauthenticated until the signature over its whole body is verified; until then it learns nothing and may use
-little.
+unauthenticated until the signature over its whole body is verified. Until then, responses give nothing away,
+and the use of memory and log is limited.
 """
 
 from __future__ import annotations
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
     from uvicorn._types import ASGIReceiveCallable, ASGISendCallable, HTTPScope
 
-    from ductile.config.snapshot import WebhookEndpoint
     from ductile.core.json import JsonObject
     from ductile.operations.context import OperationContext
 
@@ -72,7 +71,7 @@ class WebhookApplication(HttpApplication[WebhookExchange]):
         self._sampler = LogRateLimiter(self._report_sampled)
 
     def close(self) -> None:
-        """Report what has been counted and not logged yet."""
+        """Log the counts of requests that were not logged one by one."""
         self._sampler.close()
 
     def new_exchange(
@@ -91,7 +90,9 @@ class WebhookApplication(HttpApplication[WebhookExchange]):
             return JsonResponse(content=encode(await health(self._context, exchange.peer, headers)))
         endpoint = find_endpoint(self._context.snapshot(), scope["path"])
         exchange.endpoint = endpoint.name
-        _require_method(scope, *_allowed_methods(endpoint))
+        # A browser that is redirected to an endpoint sends GET, which can only have a token in its address.
+        is_url_token = endpoint.scheme.form is SignatureForm.URL_TOKEN
+        _require_method(scope, "POST", *(("GET", "HEAD") if is_url_token else ()))
         self._context.refuse_when_stopping()
         body = await read_body(
             scope,
@@ -109,7 +110,7 @@ class WebhookApplication(HttpApplication[WebhookExchange]):
             query = dict(parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True))
             request_headers[endpoint.scheme.header] = query.pop("token", "")
             if scope["method"] == "HEAD":
-                # Some senders ask first whether the address exists.
+                # Some senders check first that the address exists.
                 check_signature(endpoint, request_headers, b"", self._context.now())
                 return JsonResponse(content=b"")
             if scope["method"] == "GET":
@@ -145,17 +146,16 @@ class WebhookApplication(HttpApplication[WebhookExchange]):
             "reason": reason,
             "peer": exchange.peer,
         }
-        level = SignalLevel.DEBUG if self._is_quiet(exchange, error) else None
-        self._signals.emit(Signal.WEBHOOK_REFUSED, data=data, level=level)
-
-    def _is_quiet(self, exchange: WebhookExchange, error: DuctileError) -> bool:
-        """Return whether the line is logged at debug level. Refusals of signed requests are all logged;
-        anyone can cause the others, as fast as the network allows.
-        """
+        # Refusals of signed requests are all logged in full. Anyone can cause the others, as fast as the
+        # network allows.
         if isinstance(error, NotFoundError | MethodNotAllowedError):
-            return True
-        signed = exchange.body_read and not isinstance(error, InvalidSignatureError | TooBusyError)
-        return not signed and not self._sampler.should_log(str(error.http_status), exchange.peer)
+            in_full = False
+        elif exchange.body_read and not isinstance(error, InvalidSignatureError | TooBusyError):
+            in_full = True
+        else:
+            in_full = self._sampler.should_log(str(error.http_status), exchange.peer)
+        level = None if in_full else SignalLevel.DEBUG
+        self._signals.emit(Signal.WEBHOOK_REFUSED, data=data, level=level)
 
     def _report_sampled(self, counts: Mapping[str, int], peer: str | None) -> None:
         self._signals.emit(
@@ -163,12 +163,6 @@ class WebhookApplication(HttpApplication[WebhookExchange]):
             f"The webhooks listener refused more requests: {described_counts(counts)}.",
             data={"listener": "webhooks", "requests": dict(counts), "peer": peer},
         )
-
-
-def _allowed_methods(endpoint: WebhookEndpoint) -> tuple[str, ...]:
-    """A browser that is redirected to an endpoint sends GET; it can only have a token in its address."""
-    is_url_token = endpoint.scheme.form is SignatureForm.URL_TOKEN
-    return ("POST", "GET", "HEAD") if is_url_token else ("POST",)
 
 
 def _require_method(scope: HTTPScope, *methods: str) -> None:
@@ -204,7 +198,7 @@ class WebhookServer:
             self._signals.emit(Signal.WEBHOOK_LISTENING, data={"address": address})
 
     def on_switched(self) -> None:
-        """Nothing is open that a configuration could refuse: the secret is checked with each request."""
+        """Nothing to do: the configuration is read for each request, and no response is a stream."""
 
     async def stop(self) -> None:
         await self._listener.stop(CLOSING_SECONDS)

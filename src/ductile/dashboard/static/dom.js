@@ -19,7 +19,7 @@ function flat(children, views = []) {
 
 /** Make the children of an element equal to these views. */
 export function patch(parent, views) {
-  const wanted = flat([views]);
+  const newViews = flat([views]);
   const old = parent.$views ?? [];
   const keyed = new Map();
   const loose = [];
@@ -27,7 +27,7 @@ export function patch(parent, views) {
     if (entry.view.key !== undefined) keyed.set(entry.view.key, entry);
     else loose.push(entry);
   }
-  const next = wanted.map((view) => {
+  const entries = newViews.map((view) => {
     const before = view.key !== undefined ? keyed.get(view.key) : takeLike(loose, view);
     if (before && isAlike(before.view, view)) {
       if (view.key !== undefined) keyed.delete(view.key);
@@ -38,11 +38,11 @@ export function patch(parent, views) {
   });
   for (const entry of [...keyed.values(), ...loose]) entry.node.remove();
   let following = parent.firstChild;
-  for (const { node } of next) {
+  for (const { node } of entries) {
     if (node === following) following = following.nextSibling;
     else parent.insertBefore(node, following);
   }
-  parent.$views = next;
+  parent.$views = entries;
 }
 
 function takeLike(loose, view) {
@@ -50,8 +50,8 @@ function takeLike(loose, view) {
   return index < 0 ? undefined : loose.splice(index, 1)[0];
 }
 
-function isAlike(one, other) {
-  return (typeof one === "string" && typeof other === "string") || (one.tag !== undefined && one.tag === other.tag);
+function isAlike(before, after) {
+  return (typeof before === "string" && typeof after === "string") || (before.tag !== undefined && before.tag === after.tag);
 }
 
 function create(view, parent) {
@@ -85,7 +85,7 @@ function setProp(node, name, value, before) {
   if (name.startsWith("on")) node[name] = value ?? null;
   else if (name === "vars") setVariables(node, value ?? {}, before ?? {});
   else if (AS_PROPERTY.has(name)) {
-    // What a person has typed is theirs: a value is set again only if the page itself changed it.
+    // A value is set again only if the page itself changed it: typed text stays.
     const same = name === "value" && before !== undefined && value === before;
     if (!same && node[name] !== value) node[name] = value ?? "";
   } else if (value === undefined || value === null || value === false) node.removeAttribute(name);

@@ -5,12 +5,12 @@ const UNITS = [[DAY, "d"], [HOUR, "h"], [MINUTE, "min"], [SECOND, "s"]];
 
 /** `3 min ago`, `in 2 h`, `just now`. */
 export function relative(iso, now = Date.now()) {
-  const apart = now - Date.parse(iso);
-  const size = Math.abs(apart);
-  if (size < 5 * SECOND) return apart >= 0 ? "just now" : "in a moment";
+  const elapsed = now - Date.parse(iso);
+  const size = Math.abs(elapsed);
+  if (size < 5 * SECOND) return elapsed >= 0 ? "just now" : "in a moment";
   const [unit, name] = UNITS.find(([length]) => size >= length);
   const text = `${Math.floor(size / unit)} ${name}`;
-  return apart >= 0 ? `${text} ago` : `in ${text}`;
+  return elapsed >= 0 ? `${text} ago` : `in ${text}`;
 }
 
 const clock = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" });
@@ -38,8 +38,8 @@ export function duration(ms) {
   const index = UNITS.findIndex(([unit]) => ms >= unit);
   const [unit, name] = UNITS[index];
   const [smaller, smallerName] = UNITS[index + 1];
-  const rest = Math.floor((ms % unit) / smaller);
-  return `${Math.floor(ms / unit)} ${name}${rest ? ` ${rest} ${smallerName}` : ""}`;
+  const remainder = Math.floor((ms % unit) / smaller);
+  return `${Math.floor(ms / unit)} ${name}${remainder ? ` ${remainder} ${smallerName}` : ""}`;
 }
 
 /** How long a job runs or ran; of one that has not started, nothing. */

@@ -30,7 +30,7 @@ function box(step, context) {
   if (!inside.length) return node;
   const isCall = step.does?.startsWith("call ");
   return [node, h("div", { class: isCall ? "block call" : "block" },
-    h("div", { class: inside.length > 1 ? "branches" : "branches one" }, inside.map((branch, index) =>
+    h("div", { class: "branches" }, inside.map((branch, index) =>
       h("div", { class: "branch", key: index }, branchName(branch) && h("span", { class: "branch-name" }, branchName(branch)), h("div", { class: "flow" }, sequence(branch.steps, context))))))];
 }
 

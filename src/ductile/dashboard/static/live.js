@@ -9,10 +9,10 @@ const POLL_MS = 4000;
 export function follow({ jobId, changed, output }) {
   let source = null;
   let timer = null;
-  let seen = null;
+  let lastId = null;
 
-  const heard = (event) => {
-    if (event.lastEventId) seen = event.lastEventId;
+  const onEvent = (event) => {
+    if (event.lastEventId) lastId = event.lastEventId;
     changed(event.data ? JSON.parse(event.data) : {});
   };
 
@@ -22,14 +22,14 @@ export function follow({ jobId, changed, output }) {
       timer = setInterval(() => changed({}), POLL_MS);
       return;
     }
-    source = new EventSource(withQuery("/events", { job_id: jobId, after: seen }));
-    for (const kind of session.current.kinds) source.addEventListener(kind, heard);
-    source.addEventListener("gap", heard);
+    source = new EventSource(withQuery("/events", { job_id: jobId, after: lastId }));
+    for (const kind of session.current.kinds) source.addEventListener(kind, onEvent);
+    source.addEventListener("gap", onEvent);
     if (output) source.addEventListener("job.output", (event) => output(JSON.parse(event.data)));
     source.onopen = () => connection.set(false);
     source.onerror = () => {
       connection.set(true);
-      // A refusal ends the source for good: the session may be over, and the next request finds out.
+      // A refusal closes the source. If the session is over, the next request shows that.
       if (source?.readyState === EventSource.CLOSED) {
         stop();
         changed({});

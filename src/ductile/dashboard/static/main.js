@@ -1,4 +1,4 @@
-// The start: the session, the frame around all pages, and which page an address means.
+// The entry: signs in, draws the frame around all pages, and opens the page of an address.
 
 import { connection, get, may, post, session } from "./api.js";
 import { announce } from "./dialog.js";
@@ -25,7 +25,7 @@ class Shell {
     this.page = null;
     connection.onChange = () => {
       this.draw();
-      // What changed while the gateway was away was not heard.
+      // Events of the time without a connection are missing.
       if (connection.lost) this.wasLost = true;
       else if (this.wasLost) this.page?.refresh?.();
     };
@@ -96,14 +96,14 @@ class Shell {
 
   draw() {
     if (!session.current) return;
-    const here = location.pathname.replace(/\/+$/, "");
+    const current = location.pathname.replace(/\/+$/, "");
     patch(app, [
       h("a", { class: "skip", href: "#page" }, "Skip to the content"),
       h("div", { class: "frame" },
         h("header", { class: "side" },
           h("a", { class: "brand", href: "/ui" }, logo(), h("span", {}, this.service)),
           h("nav", { "aria-label": "Pages" }, NAVIGATION.filter(([, , , operation]) => may(operation)).map(([href, name, text]) =>
-            h("a", { href, title: text, "aria-current": isCurrent(href, here) ? "page" : undefined }, icon(name), h("span", {}, text)))),
+            h("a", { href, title: text, "aria-current": isCurrent(href, current) ? "page" : undefined }, icon(name), h("span", {}, text)))),
           h("div", { class: "foot" },
             h("span", { class: "who", title: `Scopes: ${session.current.scopes.join(", ")}` }, session.current.token),
             h("button", { class: "plain", type: "button", onclick: () => this.signOut() }, "Sign out"))),
@@ -154,9 +154,9 @@ function findPage(parts) {
   return [ROUTES.at(-1)[1], {}];
 }
 
-function isCurrent(href, here) {
-  if (href === "/ui") return here === "/ui" || here === "";
-  return here === href || here.startsWith(`${href.replace(/s$/, "")}/`) || here.startsWith(`${href}/`);
+function isCurrent(href, current) {
+  if (href === "/ui") return current === "/ui" || current === "";
+  return current === href || current.startsWith(`${href.replace(/s$/, "")}/`) || current.startsWith(`${href}/`);
 }
 
 new Shell().start();

@@ -1,4 +1,4 @@
-// The base of all pages: data that is loaded and kept, a view of it, and an end to everything when it is left.
+// The base of all pages: loads data, draws a view of it, and ends everything when the page is left.
 
 import { get } from "./api.js";
 import { patch } from "./dom.js";
@@ -7,7 +7,7 @@ import { errorBox } from "./parts.js";
 
 /** Times such as `3 min ago` are drawn again this often. */
 const TICK_MS = 1000;
-/** News that arrives within this time is answered by one request. */
+/** Changes within this time lead to one request. */
 const SETTLE_MS = 250;
 
 export class Page {
@@ -90,7 +90,7 @@ export class Page {
     return end;
   }
 
-  /** What could not be loaded, for the top of the page. The frame says if the gateway does not answer. */
+  /** The errors of loading, for the top of the page; the frame shows a lost connection. */
   problems(...names) {
     return names.filter((name) => this.errors[name]?.status).map((name) => errorBox(this.errors[name]));
   }

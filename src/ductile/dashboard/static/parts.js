@@ -23,8 +23,8 @@ const ICONS = {
   more: "M9 6l6 6-6 6",
 };
 
-export const icon = (name, className = "") =>
-  h("svg", { viewBox: "0 0 24 24", class: `icon ${className}`, "aria-hidden": "true", focusable: "false" },
+export const icon = (name) =>
+  h("svg", { viewBox: "0 0 24 24", class: "icon", "aria-hidden": "true", focusable: "false" },
     h("path", { d: ICONS[name] ?? ICONS.more }));
 
 const element = (tag, className) => (...children) => h(tag, { class: className }, ...children);
@@ -51,8 +51,8 @@ export function badge(status, title) {
     h("span", {}, words(status)));
 }
 
-export function ago(iso, before = "") {
-  return iso ? h("time", { datetime: iso, title: fullTime(iso) }, `${before}${relative(iso)}`) : "";
+export function ago(iso, prefix = "") {
+  return iso ? h("time", { datetime: iso, title: fullTime(iso) }, `${prefix}${relative(iso)}`) : "";
 }
 
 /** An instant in the local time, with its day unless that is today. */
@@ -100,8 +100,7 @@ export function button(text, onclick, { kind = "", title, disabled, label } = {}
 /** Text as it was printed, or a value as JSON. */
 export function output(text, { label, empty: none = "Nothing." } = {}) {
   if (text === null || text === undefined || text === "") return softLine(none);
-  const shown = typeof text === "string" ? text : json(text);
-  return h("pre", { class: "output", tabindex: "0", "aria-label": label }, shown);
+  return h("pre", { class: "output", tabindex: "0", "aria-label": label }, typeof text === "string" ? text : json(text));
 }
 
 /** `text` may be a function of the button, for what is known only when it is pressed. */

@@ -38,10 +38,10 @@ export class RowWindow {
       const fetched = await this.fetch(undefined);
       if (generation !== this.generation) return;
       const fresh = new Set(fetched.items.map((item) => item[fetched.key]));
-      const kept = this.items.filter((item) => !fresh.has(item[fetched.key]));
-      // Nothing of the new page was known: what is between is not known either, so the list begins again.
-      if (this.items.length && kept.length === this.items.length && fetched.next) Object.assign(this, { items: fetched.items, next: fetched.next });
-      else this.items = [...fetched.items, ...kept];
+      const older = this.items.filter((item) => !fresh.has(item[fetched.key]));
+      // Without an overlap there may be rows between them, so the list begins again.
+      if (this.items.length && older.length === this.items.length && fetched.next) Object.assign(this, { items: fetched.items, next: fetched.next });
+      else this.items = [...fetched.items, ...older];
     }, generation);
   }
 

@@ -82,13 +82,13 @@ export class NowPage extends Page {
 
   /** The daemons that share this store, where there is more than one. */
   nodes() {
-    const found = this.data.status?.nodes;
-    return found?.length > 0 && section("Nodes", { id: "nodes", note: count(found.length, "node") }, linesOf(found.map((each) => h("li", { key: each.name },
-      wide(h("strong", {}, each.name), soft(`${each.alive ? "" : "silent, "}${each.busy} of ${count(each.workers, "worker")} busy${each.leader ? ", leads" : ""}`)),
-      softNumber(ago(each.started_at)))),
-      (this.data.status.without_node ?? []).map((each) => h("li", { key: `${each.plugin}/${each.node}` },
-        wide(each.node ? `${count(each.jobs, "job")} for the node ${each.node}, which is not running` : `${count(each.jobs, "job")} of ${each.plugin}: no live node runs it`),
-        softNumber(ago(each.held_since))))));
+    const nodes = this.data.status?.nodes;
+    return nodes?.length > 0 && section("Nodes", { id: "nodes", note: count(nodes.length, "node") }, linesOf(nodes.map((node) => h("li", { key: node.name },
+      wide(h("strong", {}, node.name), soft(`${node.alive ? "" : "silent, "}${node.busy} of ${count(node.workers, "worker")} busy${node.leader ? ", leads" : ""}`)),
+      softNumber(ago(node.started_at)))),
+      (this.data.status.without_node ?? []).map(({ plugin, node, jobs, held_since: since }) => h("li", { key: `${plugin}/${node}` },
+        wide(node ? `${count(jobs, "job")} for the node ${node}, which is not running` : `${count(jobs, "job")} of ${plugin}: no live node runs it`),
+        softNumber(ago(since))))));
   }
 
   summary() {
@@ -100,7 +100,7 @@ export class NowPage extends Page {
       tile("Running", depth.running, `${busy} of ${count(depth.workers, "worker")} busy`, workers(busy, depth.workers)),
       tile("Ready", depth.ready, depth.ready ? "for the next free worker" : "no job waits for a worker"),
       tile("Waiting", depth.waiting, depth.waiting ? "for a time or another job" : "no job is held"),
-      tile("Failed", failed, "in the last 24 hours", null, failed ? "bad" : "good"));
+      tile("Failed", failed, "in the last 24 hours", null, failed ? "bad" : ""));
   }
 
   busyWorkers() {
