@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from ductile.cli.client import Document
 
 
-def one_of(invocation: Invocation, argument: str, field: str) -> Document:
-    """The request about the one that an argument names. UsageError if filters were given, too."""
+def single_request(invocation: Invocation, argument: str, field: str) -> Document:
+    """The request to change the item that an argument names. UsageError if filters are given as well."""
     filters = {
         option.flags[-1]
         for option in invocation.action.options
@@ -34,9 +34,10 @@ def one_of(invocation: Invocation, argument: str, field: str) -> Document:
 def change_result(
     done: Document, words: tuple[str, str], table: Callable[[Document, Console], str]
 ) -> CommandResult:
-    """The result of a change of all that match: counts, what was refused, and how to go on.
+    """The result of a change of all that match: counts, refusals, and how to go on.
 
-    `words` begin the first line, and the first line of a dry run. Exit status 1 if some were refused.
+    `words` begin the first line: those of a change, and those of a dry run. Exit status 1 if
+    some were refused.
     """
     from ductile.errors import Exit
 
@@ -47,10 +48,10 @@ def change_result(
         if not done["matched"]:
             return "Nothing matches."
         lines = [f"{words[dry_run]} {done['changed']} of {done['matched']}."]
-        if dry_run and (listed := table(done, console)):
-            lines += ["", listed]
-            if (shown := listed.count("\n")) < done["changed"]:
-                lines.append(f"and {done['changed'] - shown} more")
+        if dry_run and (rows := table(done, console)):
+            lines += ["", rows]
+            if (row_count := rows.count("\n")) < done["changed"]:
+                lines.append(f"and {done['changed'] - row_count} more")
         if done["refused"]:
             lines += ["", f"{'Would be refused' if dry_run else 'Refused'}: {done['refused']}"]
             lines += [f"  {row['id']}  {one_line(row['message'])}" for row in done["refusals"]]

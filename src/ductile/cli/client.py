@@ -192,13 +192,13 @@ def connect_to_daemon(invocation: Invocation) -> Connection | None:
     linked = linked_socket(config_file)
     if linked is not None and not may_be_foreign(linked, link_path(config_file)):
         try:
-            ours = is_daemon_of(linked, config_file)
+            is_ours = is_daemon_of(linked, config_file)
         except FrozenDaemonError:
             # It cannot answer. It is ours if it listens on the socket of this configuration's store.
             if linked == socket_path(_state_location(invocation).directory, invocation.environ):
                 raise
-            ours = False
-        if ours and (connection := connect(linked)) is not None:
+            is_ours = False
+        if is_ours and (connection := connect(linked)) is not None:
             return connection
     directory = _state_location(invocation).directory
     path = socket_path(directory, invocation.environ)

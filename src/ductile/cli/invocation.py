@@ -106,7 +106,24 @@ class Invocation(NamedTuple):
                     raise UsageError(f"{option.flags[-1]} needs a whole number, not {text!r}")
                 return int(text)
             case "instant":
-                return self._instant(option, text)
+                from datetime import UTC, datetime
+                from zoneinfo import ZoneInfo
+
+                from ductile.config.timezones import system_timezone
+                from ductile.core.instants import InstantError, parse_instant
+                from ductile.errors import UsageError
+
+                # Read here, because the time zone of the user can differ from that of the daemon.
+                zone = ZoneInfo(system_timezone(self.environ))
+                try:
+                    instant = parse_instant(text, now=datetime.now(UTC), zone=zone)
+                except InstantError as error:
+                    raise UsageError(
+                        f"{option.field}: {error}",
+                        hint=f"write {error.expected}",
+                        details={"field": option.field},
+                    ) from None
+                return f"{instant:%Y-%m-%dT%H:%M:%S.%fZ}"
             case "json":
                 return self.json_object(option.destination)
             case "list":
@@ -114,27 +131,10 @@ class Invocation(NamedTuple):
             case _:
                 return text
 
-    def _instant(self, option: Option, text: str) -> str:
-        """The instant in UTC. It is read here, because the user's time zone can differ from the daemon's."""
-        from datetime import UTC, datetime
-        from zoneinfo import ZoneInfo
-
-        from ductile.config.timezones import system_timezone
-        from ductile.core.instants import InstantError, parse_instant
-        from ductile.errors import UsageError
-
-        zone = ZoneInfo(system_timezone(self.environ))
-        try:
-            return f"{parse_instant(text, now=datetime.now(UTC), zone=zone):%Y-%m-%dT%H:%M:%S.%fZ}"
-        except InstantError as error:
-            raise UsageError(
-                f"{option.field}: {error}", hint=f"write {error.expected}", details={"field": option.field}
-            ) from None
-
 
 class CommandResult(NamedTuple):
     """One result for programs and for people. A text that depends on where it is printed, or that takes time
-    to make, is a function: only the form that was asked for is rendered.
+    to make, is a function: only the requested form is rendered.
     """
 
     #: None if everything has been printed already.

@@ -108,8 +108,8 @@ def _used_config(config: str | None, environ: Mapping[str, str], *, verbose: boo
         located = locate_config(config, environ)
     except ConfigError:
         return None
-    shown = os.path.relpath(located.path) if located.origin.startswith("found") else str(located.path)
-    lines = [f"configuration: {shown} ({located.origin})"]
+    path = os.path.relpath(located.path) if located.origin.startswith("found") else str(located.path)
+    lines = [f"configuration: {path} ({located.origin})"]
     lines += [f"  {reason}" for reason in located.passed_over if verbose]
     return "\n".join(escape_controls(line).replace("\n", " ") for line in lines)
 
@@ -204,10 +204,10 @@ def _indent(out: TextIO) -> int | None:
 def _show_result(result: CommandResult, invocation: Invocation, err: TextIO) -> int:
     if result.data is not None and invocation.json:
         # Added for every command, so that a program sees whether anything was changed.
-        marked = {"dry_run": True} if invocation.switch("dry_run") else {}
+        mark = {"dry_run": True} if invocation.switch("dry_run") else {}
         from ductile.cli.console.format import to_json
 
-        print(to_json(result.data | marked, indent=_indent(invocation.out)), file=invocation.out)
+        print(to_json(result.data | mark, indent=_indent(invocation.out)), file=invocation.out)
     elif result.data is not None:
         from ductile.cli.console.console import console_for
 
@@ -215,12 +215,9 @@ def _show_result(result: CommandResult, invocation: Invocation, err: TextIO) -> 
             if isinstance(part, str):
                 _print_text(part, stream)
             elif part is not None:
-                _print_text(
-                    part(
-                        console_for(stream, invocation.environ, invocation.where, verbose=invocation.verbose)
-                    ),
-                    stream,
-                )
+                verbose = invocation.verbose
+                console = console_for(stream, invocation.environ, invocation.where, verbose=verbose)
+                _print_text(part(console), stream)
     return int(result.exit_status)
 
 

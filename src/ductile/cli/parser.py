@@ -14,7 +14,7 @@ from ductile.cli.command_table import (
     find_short_form,
     load_action,
 )
-from ductile.cli.spec import CONFIG, GLOBAL_OPTIONS, HELP, JSON, VERBOSE, VERSION, WHERE, Action, Option
+from ductile.cli.spec import CONFIG, GLOBAL_OPTIONS, HELP, JSON, VERBOSE, VERSION, WHERE, Action
 
 if TYPE_CHECKING:
     import argparse
@@ -54,83 +54,79 @@ def repeated_options(words: Sequence[str]) -> str | None:
 
     Works for a line that cannot be parsed, too.
     """
-    written = [(option.flags[0], value) for option in WHERE if (value := _last_value(option, words))]
-    if not written:
+    options = options_before_dashes(words)
+    last_values: dict[str, str] = {}
+    for word, next_word in zip(options, [*options[1:], None], strict=True):
+        flag, equals, value = word.partition("=")
+        if equals or next_word is not None:
+            last_values[flag] = value if equals else str(next_word)
+    flags = [option.flags[0] for option in WHERE if last_values.get(option.flags[0])]
+    if not flags:
         return None
     import shlex
 
-    return " ".join(f"{flag} {shlex.quote(value)}" for flag, value in written)
-
-
-def _last_value(option: Option, words: Sequence[str]) -> str | None:
-    flag = option.flags[0]
-    options = options_before_dashes(words)
-    last = None
-    for word, after in zip(options, [*options[1:], None], strict=True):
-        if word == flag and after is not None:
-            last = after
-        elif word.startswith(f"{flag}="):
-            last = word.partition("=")[2]
-    return last
+    return " ".join(f"{flag} {shlex.quote(last_values[flag])}" for flag in flags)
 
 
 def parse(words: Sequence[str]) -> ParsedCommand:
     """Parse a command line. UsageError, with a suggestion, for a line that makes no sense."""
-    rest = list(words)
-    parsed = _take_options(rest, ParsedCommand())
-    if not rest:
+    remaining = list(words)
+    parsed = _take_options(remaining, ParsedCommand())
+    if not remaining:
         return parsed
-    first = rest.pop(0)
+    first = remaining.pop(0)
     if first == "help":
-        return parse([*rest[:2], HELP.flags[-1], *(JSON.flags if parsed.json else ())])
+        return parse([*remaining[:2], HELP.flags[-1], *(JSON.flags if parsed.json else ())])
     if first in (VERSION_COMMAND.name, *VERSION.flags):
         name = VERSION_COMMAND.name
-        return _parse_action(parsed._replace(words=name, action=load_action(name, name)), rest)
-    form, noun = find_short_form(first), find_noun(first)
+        return _parse_action(parsed._replace(words=name, action=load_action(name, name)), remaining)
+    short_form, noun = find_short_form(first), find_noun(first)
     # `queue` alone is a short form; it is a noun if an action or a request for help follows.
-    if noun is not None and rest:
-        follows = any(word in HELP.flags or word in noun.modules for word in rest)
-        form = None if follows or not rest[0].startswith("-") else form
-    if form is not None:
-        noun = find_noun(form.noun)
-        if noun is not None and first == f"{noun.name}s" and rest and rest[0] in noun.modules:
+    if noun is not None and remaining:
+        follows = any(word in HELP.flags or word in noun.modules for word in remaining)
+        short_form = None if follows or not remaining[0].startswith("-") else short_form
+    if short_form is not None:
+        noun = find_noun(short_form.noun)
+        if noun is not None and first == f"{noun.name}s" and remaining and remaining[0] in noun.modules:
             from ductile.cli.suggestions import suggest_command
 
-            raise _usage_error(f"unknown command '{first} {rest[0]}'", hint=suggest_command(first, rest))
-        action = None if noun is None else noun.action(form.action)
-        return _parse_action(parsed._replace(words=first, noun=noun, action=action), rest)
+            raise _usage_error(
+                f"unknown command '{first} {remaining[0]}'", hint=suggest_command(first, remaining)
+            )
+        action = None if noun is None else noun.action(short_form.action)
+        return _parse_action(parsed._replace(words=first, noun=noun, action=action), remaining)
     if noun is None:
         from ductile.cli.suggestions import suggest_command
 
-        raise _usage_error(f"unknown command {first!r}", hint=suggest_command(first, rest))
-    parsed = _take_options(rest, parsed)._replace(noun=noun)
-    if not rest:
+        raise _usage_error(f"unknown command {first!r}", hint=suggest_command(first, remaining))
+    parsed = _take_options(remaining, parsed)._replace(noun=noun)
+    if not remaining:
         return parsed
-    word = rest.pop(0)
+    word = remaining.pop(0)
     action = noun.action(word)
     if action is None:
         from ductile.cli.suggestions import suggest_action
 
         raise _usage_error(f"{noun.name} has no action {word!r}", hint=suggest_action(noun, word))
-    return _parse_action(parsed._replace(action=action, words=f"{noun.name} {action.name}"), rest)
+    return _parse_action(parsed._replace(action=action, words=f"{noun.name} {action.name}"), remaining)
 
 
-def _take_options(rest: list[str], parsed: ParsedCommand) -> ParsedCommand:
+def _take_options(remaining: list[str], parsed: ParsedCommand) -> ParsedCommand:
     """Take the common options from the front of the words."""
-    known = {flag: option for option in GLOBAL_OPTIONS for flag in option.flags}
-    while rest and rest[0].startswith("-") and rest[0] not in VERSION.flags:
-        flag, equals, value = rest.pop(0).partition("=")
-        option = known.get(flag)
+    options = {flag: option for option in GLOBAL_OPTIONS for flag in option.flags}
+    while remaining and remaining[0].startswith("-") and remaining[0] not in VERSION.flags:
+        flag, equals, value = remaining.pop(0).partition("=")
+        option = options.get(flag)
         if option is None:
-            flags = (*known, *VERSION.flags)
+            flags = (*options, *VERSION.flags)
             from ductile.cli.suggestions import suggest_option
 
             raise _usage_error(f"unknown option {flag!r}", hint=suggest_option(flag, flags, "ductile --help"))
         if option in WHERE:
-            if not equals and not rest:
-                what = "a path" if option is CONFIG else "a value"
-                raise _usage_error(f"{flag} needs {what}", hint=f"write {option.usage}")
-            changed: dict[str, Any] = {option.destination: value if equals else rest.pop(0)}
+            if not equals and not remaining:
+                value = "a path" if option is CONFIG else "a value"
+                raise _usage_error(f"{flag} needs {value}", hint=f"write {option.usage}")
+            changed: dict[str, Any] = {option.destination: value if equals else remaining.pop(0)}
             parsed = parsed._replace(**changed)
         parsed = parsed._replace(
             json=parsed.json or option is JSON,
@@ -140,22 +136,22 @@ def _take_options(rest: list[str], parsed: ParsedCommand) -> ParsedCommand:
     return parsed
 
 
-def _parse_action(parsed: ParsedCommand, rest: list[str]) -> ParsedCommand:
+def _parse_action(parsed: ParsedCommand, remaining: list[str]) -> ParsedCommand:
     action = parsed.action
     if action is None:
         return parsed
-    taking_rest = next((argument.name for argument in action.arguments if argument.rest), None)
+    trailing_name = next((argument.name for argument in action.arguments if argument.trailing), None)
     words: tuple[str, ...] = ()
-    if taking_rest is not None:
-        rest, words = _split_rest(rest, action)
-    if parsed.help or any(flag in options_before_dashes(rest) for flag in HELP.flags):
+    if trailing_name is not None:
+        remaining, words = _split_trailing(remaining, action)
+    if parsed.help or any(flag in options_before_dashes(remaining) for flag in HELP.flags):
         return parsed._replace(help=True)
-    if taking_rest is not None and not words:
+    if trailing_name is not None and not words:
         see = f"ductile {parsed.words} --help"
-        raise _usage_error(f"ductile {parsed.words} needs {taking_rest}", hint=f"see `{see}`")
-    values = vars(_build_parser(action, parsed.words).parse_args(rest))
-    if taking_rest is not None:
-        values[taking_rest] = list(words)
+        raise _usage_error(f"ductile {parsed.words} needs {trailing_name}", hint=f"see `{see}`")
+    values = vars(_build_parser(action, parsed.words).parse_args(remaining))
+    if trailing_name is not None:
+        values[trailing_name] = list(words)
     names = [argument.name for argument in action.arguments]
     options = [option.destination for option in action.options]
     return parsed._replace(
@@ -171,7 +167,7 @@ def _parse_action(parsed: ParsedCommand, rest: list[str]) -> ParsedCommand:
     )
 
 
-def _split_rest(words: list[str], action: Action) -> tuple[list[str], tuple[str, ...]]:
+def _split_trailing(words: list[str], action: Action) -> tuple[list[str], tuple[str, ...]]:
     """The options of a command, and the words after them: from `--`, or from the first that is no option."""
     takes_value = {
         flag for option in (*action.options, CONFIG) if option.metavar is not None for flag in option.flags
@@ -191,21 +187,22 @@ def _build_parser(action: Action, words: str) -> argparse.ArgumentParser:
 
     class Parser(argparse.ArgumentParser):
         def error(self, message: str) -> NoReturn:
-            known = [flag for option in (HELP, *options) for flag in option.flags]
+            flags = [flag for option in (HELP, *options) for flag in option.flags]
             wrong = [word.rstrip(":") for word in message.replace("/", " ").split() if word.startswith("-")]
             see = f"ductile {words} --help"
             from ductile.cli.suggestions import suggest_option
 
-            hint = suggest_option(wrong[0], known, see) if wrong else f"see `{see}`"
+            hint = suggest_option(wrong[0], flags, see) if wrong else f"see `{see}`"
             raise _usage_error(_reword(message, words), hint=hint)
 
     parser = Parser(prog=f"ductile {words}", add_help=False, allow_abbrev=False)
     for argument in action.arguments:
-        if argument.rest:
+        if argument.trailing:
             continue
-        several = "+" if argument.required else "*"
-        one = None if argument.required else "?"
-        parser.add_argument(argument.name, nargs=several if argument.many else one)
+        if argument.many:
+            parser.add_argument(argument.name, nargs="+" if argument.required else "*")
+        else:
+            parser.add_argument(argument.name, nargs=None if argument.required else "?")
     for option in options:
         if option.metavar:
             action_name = "append" if option.many else "store"
@@ -223,8 +220,8 @@ def _reword(message: str, words: str) -> str:
     if kind == "unrecognized arguments":
         import re
 
-        shown = re.sub(r"://[^\s@]*@", "://…@", names)  # without user and password
-        return f"unexpected {'option' if names.startswith('-') else 'argument'}: {shown}"
+        masked = re.sub(r"://[^\s@]*@", "://…@", names)  # without user and password
+        return f"unexpected {'option' if names.startswith('-') else 'argument'}: {masked}"
     if names == "expected one argument":
         return f"{kind.removeprefix('argument ').replace('/', ' or ')} needs a value"
     return message

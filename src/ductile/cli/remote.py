@@ -87,8 +87,12 @@ class RemoteDaemon(NamedTuple):
 
     def _wait_for_job(self, fields: JsonObject) -> JsonObject:
         """Long polling: one request after the other, until the job has ended or the time is up."""
-        limit = _seconds(fields.get("timeout"))
-        deadline = None if limit is None else time.monotonic() + limit
+        deadline: float | None = None
+        if (timeout := fields.get("timeout")) is not None:
+            try:
+                deadline = time.monotonic() + parse_duration(str(timeout)).total_seconds()
+            except QuantityError as error:
+                raise UsageError(f"timeout: {error}", details={"field": "timeout"}) from None
         while True:
             left = _POLL_SECONDS if deadline is None else max(0.0, deadline - time.monotonic())
             wait = min(left, _POLL_SECONDS)
@@ -175,6 +179,7 @@ class RemoteDaemon(NamedTuple):
         return connection
 
     def _read(self, response: http.client.HTTPResponse, received: bytes) -> JsonObject:
+        """Return the document of a response. Raises the daemon's error, or one for a foreign response."""
         status = response.status
         if status in _REDIRECTS:
             location = (response.getheader("location") or "another address")[:_MAX_QUOTED]
@@ -187,31 +192,27 @@ class RemoteDaemon(NamedTuple):
         except ValueError:
             document = None
         if not isinstance(document, dict):
-            kind = (response.getheader("content-type") or "no content type")[:_MAX_QUOTED]
+            content_type = (response.getheader("content-type") or "no content type")[:_MAX_QUOTED]
             raise DuctileError(
-                f"{self.url} is not the API of Ductile: it answered {status} with {kind}",
+                f"{self.url} is not the API of Ductile: it answered {status} with {content_type}",
                 hint="Check host, port and path of --url; a proxy on the way may have answered.",
             )
-        error = document.get("error")
-        if isinstance(error, dict) and isinstance(error.get("code"), str):
-            raise self._with_remote_hint(decode_error({"message": "", **error}))
+        body = document.get("error")
+        if isinstance(body, dict) and isinstance(body.get("code"), str):
+            error = decode_error({"message": "", **body})
+            if isinstance(error, UnauthorizedError):
+                error.message = f"{self.url} refused the token: {error.message}"
+                error.hint = (
+                    f"The token is the value of the variable {self.token_env}. Is it the one for this daemon?"
+                )
+            raise error
         if status >= http.client.BAD_REQUEST:
-            raise self._foreign_error(status)
-        return document
-
-    def _with_remote_hint(self, error: DuctileError) -> DuctileError:
-        """The error of the daemon, with a hint for a caller who is not on its machine."""
-        if isinstance(error, UnauthorizedError):
-            error.message = f"{self.url} refused the token: {error.message}"
-            error.hint = (
-                f"The token is the value of the variable {self.token_env}. Is it the one for this daemon?"
+            error_type = DeniedError if status in (_UNAUTHORIZED, _FORBIDDEN) else DuctileError
+            raise error_type(
+                f"{self.url} answered {status}, not as Ductile does: a proxy on the way may have answered",
+                hint="Check host, port and path of --url.",
             )
-        return error
-
-    def _foreign_error(self, status: int) -> DuctileError:
-        message = f"{self.url} answered {status}, not as Ductile does: a proxy on the way may have answered"
-        kind = DeniedError if status in (_UNAUTHORIZED, _FORBIDDEN) else DuctileError
-        return kind(message, hint="Check host, port and path of --url.")
+        return document
 
 
 def find_remote(url: str, token_env: str | None, ca: str | None, environ: Mapping[str, str]) -> RemoteDaemon:
@@ -271,30 +272,18 @@ def _target(route: Route, fields: JsonObject) -> tuple[str, JsonObject | None]:
     if not paths:
         missing = _PATH_PARAMETER.findall(route.paths[0])
         raise UsageError(f"{' and '.join(name for name in missing if name not in fields)} has to be named")
-    named = _PATH_PARAMETER.findall(paths[0])
+    in_path = _PATH_PARAMETER.findall(paths[0])
     path = _PATH_PARAMETER.sub(lambda match: quote(str(fields[match[1]]), safe=""), paths[0])
-    rest = {name: value for name, value in fields.items() if name not in named}
+    body = {name: value for name, value in fields.items() if name not in in_path}
     in_query = (
-        rest if route.method == "GET" else {name: rest.pop(name) for name in route.query if name in rest}
+        body if route.method == "GET" else {name: body.pop(name) for name in route.query if name in body}
     )
-    texts = {name: _query_text(value) for name, value in in_query.items()}
+    texts = {name: str(value) for name, value in in_query.items()}
+    texts |= {
+        name: "true" if value else "false" for name, value in in_query.items() if isinstance(value, bool)
+    }
     query = f"?{urlencode(texts)}" if texts else ""
-    return f"{path}{query}", None if route.method == "GET" else rest
-
-
-def _query_text(value: JsonValue) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return str(value)
-
-
-def _seconds(value: JsonValue) -> float | None:
-    if value is None:
-        return None
-    try:
-        return parse_duration(str(value)).total_seconds()
-    except QuantityError as error:
-        raise UsageError(f"timeout: {error}", details={"field": "timeout"}) from None
+    return f"{path}{query}", None if route.method == "GET" else body
 
 
 @cache

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -41,7 +41,7 @@ _TAIL = "; {} ends with: "
 #: Seconds to wait for an answer about failed attempts: the end of the job must not be reported late.
 _PROGRESS_TIMEOUT = 5.0
 _MINUTE = 60
-#: More executions than a job can have: ended ones are not asked for.
+#: More executions than a job can have, so that the response has no ended ones.
 _ALL = 1 << 31
 _NO_FIELDS: Mapping[str, JsonValue] = {}
 
@@ -58,23 +58,23 @@ class SubmittedJob(NamedTuple):
     stopped: str | None = None
 
 
-def describe_planned(planned: Document) -> str:
-    """What a dry run would run."""
-    if "pipeline" in planned:
-        return f"the pipeline {planned['pipeline']}"
-    return f"{planned['plugin']} {planned['command']}"
-
-
 def result_without_waiting(
-    invocation: Invocation, what: Callable[[Document], str], fields: Mapping[str, JsonValue] = _NO_FIELDS
+    invocation: Invocation, fields: Mapping[str, JsonValue] = _NO_FIELDS
 ) -> CommandResult | None:
-    """The result of --dry-run, which says `what` would run, or of --no-wait; None without these options.
+    """The result of --dry-run or --no-wait; None without these options.
 
     UsageError for `--timeout 0s`. `job wait` accepts it, as a request not to wait.
     """
     if invocation.switch("dry_run"):
-        done = request(invocation, fields={**invocation.request_fields(), **fields})
-        return CommandResult(done, f"Would run {what(done)}.")
+        planned = request(invocation, fields={**invocation.request_fields(), **fields})
+        is_run = "pipeline" in planned
+        what = (
+            f"the pipeline {planned['pipeline']}" if is_run else f"{planned['plugin']} {planned['command']}"
+        )
+        if "rerun_of" in planned:
+            what += f" again, with the input of {planned['rerun_of']}"
+            what += f" ({planned['note']})" if "note" in planned else ""
+        return CommandResult(planned, f"Would run {what}.")
     timeout = invocation.duration("timeout")
     if timeout is not None and not timeout:
         raise UsageError("--timeout must be greater than 0", hint="such as --timeout 30s")
@@ -94,6 +94,7 @@ def run_and_show(
     shown if the result goes to a terminal.
     """
     import sys
+    from time import monotonic
 
     from ductile.cli.console.console import show_waiting
     from ductile.cli.live_output import LiveOutputPrinter, job_label, step_label
@@ -102,22 +103,24 @@ def run_and_show(
     follows = invocation.switch("follow") or (terminal and not invocation.json)
     connection = connect_to_daemon(invocation)
     if connection is None:
+        from ductile.struct import to_builtins
+
         with show_waiting(invocation, what) as line:
-            own: list[str] = []
+            submitted_ids: list[str] = []
 
             def label(piece: Document) -> str | None:
-                """Jobs that this one leads to are run here too: their output is told from its own."""
-                if piece["job_id"] in own:
+                """Only the output of jobs that this one leads to, which run here too, has a label."""
+                if piece["job_id"] in submitted_ids:
                     return None
-                return step_label(piece) if piece["run_id"] in own else job_label(piece)
+                return step_label(piece) if piece["run_id"] in submitted_ids else job_label(piece)
 
             output = LiveOutputPrinter(line.write, terminal=terminal, label=label)
             ran = run_in_process(
                 invocation,
                 lambda job: _print_step(invocation, job, line),
-                (lambda piece: output.show([_as_document(piece)])) if follows else None,
+                (lambda piece: output.show([to_builtins(piece)])) if follows else None,
                 added=fields,
-                on_submitted=own.append,
+                on_submitted=submitted_ids.append,
             )
         return job_result(ran, output_shown=follows, result_shown=_result_shown(invocation, ran.job, output))
     values = {**invocation.request_fields(), **fields, "follow": follows}
@@ -127,7 +130,8 @@ def run_and_show(
     poll = None if "pipeline" in submitted else progress.poll
     with show_waiting(invocation, f"{what}, job {job_id}", poll) as line, hint_on_interrupt(job_id):
         output = LiveOutputPrinter(line.write, terminal=terminal, label=step_label)
-        deadline = _deadline(invocation)
+        timeout = invocation.duration("timeout")
+        deadline = None if timeout is None else monotonic() + timeout.total_seconds()
         if "pipeline" in submitted:
             if follows or _shows_steps(invocation):
                 _follow_run(invocation, job_id, line, output if follows else None, deadline)
@@ -149,23 +153,8 @@ def _result_shown(invocation: Invocation, job: Document, output: LiveOutputPrint
     return output.has_shown_all(job["job_id"], job["execution"], "stdout")
 
 
-def _as_document(piece: OutputPiece) -> Document:
-    from ductile.struct import to_builtins
-
-    document: Document = to_builtins(piece)
-    return document
-
-
 def _shows_steps(invocation: Invocation) -> bool:
     return not invocation.json and invocation.out.isatty()
-
-
-def _deadline(invocation: Invocation) -> float | None:
-    """When --timeout is over, by the monotonic clock."""
-    from time import monotonic
-
-    timeout = invocation.duration("timeout")
-    return None if timeout is None else monotonic() + timeout.total_seconds()
 
 
 def _time_left(deadline: float | None) -> str | None:
@@ -199,12 +188,12 @@ def _follow_run(
     deadline: float | None,
 ) -> None:
     """Show what steps print, and each step as it ends, until the run is over or the daemon stops."""
-    known: list[str] = []
+    ended_ids: list[str] = []
     position = 0
     while (left := _time_left(deadline)) != "0ms":
         fields: JsonObject = {
             "job_id": run_id,
-            "known": len(known),
+            "known": len(ended_ids),
             "live": output is not None,
             "position": position,
         }
@@ -215,8 +204,8 @@ def _follow_run(
             output.show(update.get("live_output", ()))  # absent in answers of an older daemon
         position = update.get("position", 0)
         for job in update["ended"]:
-            if job["job_id"] not in known:
-                known.append(job["job_id"])
+            if job["job_id"] not in ended_ids:
+                ended_ids.append(job["job_id"])
                 _print_step(invocation, job, line)
         if update["over"] or update["stopping"]:
             return
@@ -251,10 +240,10 @@ def wait_for(invocation: Invocation, submitted: Document, deadline: float | None
     fields: JsonObject = {"job_id": job_id, "timeout": _time_left(deadline)}
     try:
         job = request_daemon(invocation, "job.wait", fields, timeout=None)
-    except (DaemonNotRunningError, StoreBusyError) as gone:
+    except (DaemonNotRunningError, StoreBusyError) as error:
         # The job is stored: name it, so that it can be found again.
-        gone.hint = f"The job is on the queue. When the daemon is back: ductile job wait {job_id}"
-        gone.details["job_id"] = job_id
+        error.hint = f"The job is on the queue. When the daemon is back: ductile job wait {job_id}"
+        error.details["job_id"] = job_id
         raise
     return SubmittedJob(job, submitted, daemon_runs=True)
 
@@ -357,8 +346,13 @@ def job_result(ran: SubmittedJob, *, output_shown: bool, result_shown: bool = Fa
     """
     job, deduplicated = ran.job, bool(ran.submitted["deduplicated"])
     data = job | {"deduplicated": deduplicated}
-    also = ran.submitted.get("note")
-    notes = [console_text(f"note: {also}")] if also else []
+    notes: list[Callable[[Console], str]] = []
+    if submission_note := ran.submitted.get("note"):
+        notes.append(lambda console: console.hint(f"note: {submission_note}"))
+
+    def note(console: Console) -> str:
+        return "\n".join(render(console) for render in notes)
+
     if job["status"] != "succeeded":
         # Not ended is not failed: a script that retries on failure would start the job twice. Without a
         # daemon and not stopped, its attempt here failed, and no process retries it.
@@ -367,9 +361,7 @@ def job_result(ran: SubmittedJob, *, output_shown: bool, result_shown: bool = Fa
         notes.append(
             lambda console: _failure_text(ran, console, with_output=deduplicated or not output_shown)
         )
-        return CommandResult(
-            data, exit_status=status if pending else Exit.FAILURE, note=lambda console: _lines(notes, console)
-        )
+        return CommandResult(data, exit_status=status if pending else Exit.FAILURE, note=note)
     if deduplicated:
 
         def duplicate(console: Console) -> str:
@@ -384,17 +376,7 @@ def job_result(ran: SubmittedJob, *, output_shown: bool, result_shown: bool = Fa
         text = fmt.value(result.get("result", result))
         return text if console.width is None else printable(text)
 
-    return CommandResult(
-        data, None if result_shown else text, note=(lambda console: _lines(notes, console)) if notes else None
-    )
-
-
-def console_text(text: str) -> Callable[[Console], str]:
-    return lambda console: console.hint(text)
-
-
-def _lines(notes: Iterable[Callable[[Console], str]], console: Console) -> str:
-    return "\n".join(note(console) for note in notes)
+    return CommandResult(data, None if result_shown else text, note=note if notes else None)
 
 
 def _failure_text(ran: SubmittedJob, console: Console, *, with_output: bool) -> str:
@@ -413,8 +395,8 @@ def _failure_text(ran: SubmittedJob, console: Console, *, with_output: bool) -> 
     lines = [first]
     for name, text in printed.items():
         if text and with_output:
-            kept = text.rstrip("\n").split("\n")[-_OUTPUT_LINES:]
-            lines += [console.style("bold", f"{name}:"), fmt.indent("\n".join(kept))]
+            last_lines = text.rstrip("\n").split("\n")[-_OUTPUT_LINES:]
+            lines += [console.style("bold", f"{name}:"), fmt.indent("\n".join(last_lines))]
     job_id = job["job_id"]
     if ended:
         hint = f"ductile {'pipeline explain' if job['plugin'] == 'pipeline' else 'job show'} {job_id}"
@@ -445,8 +427,8 @@ def hint_reload(invocation: Invocation, find: Callable[[Snapshot], object]) -> I
 
         try:
             find(open_configuration(invocation.config, invocation.environ).snapshot)
-        except NotFoundError as same:
-            missing.message, missing.hint = same.message, same.hint  # installed by now, or misspelt
+        except NotFoundError as missing_on_disk:  # installed by now, or misspelt
+            missing.message, missing.hint = missing_on_disk.message, missing_on_disk.hint
         except RefusedError as refused:
             missing.hint = f"On disk, which the daemon has not loaded, {refused.message}."
         except DuctileError:  # `config check` and the reload report what is wrong with it

@@ -30,7 +30,7 @@ class Argument(NamedTuple):
     #: Whether it takes all further words; it is the last one then.
     many: bool = False
     #: Whether it takes all words from the first one that is no option, or from `--`.
-    rest: bool = False
+    trailing: bool = False
 
 
 class Option(NamedTuple):
@@ -115,9 +115,20 @@ DAEMON_PROCESS = "it starts or ends the process of the daemon, which is done on 
 # Arguments and options that several commands share.
 DRY_RUN = Option("--dry-run", "show what would be done, and do nothing", "dry_run")
 TIMEOUT = Option("--timeout DURATION", "wait no longer than this, such as 30s; without a daemon, end it then")
+RETRY = Option(
+    "--retry", "retry it as its configuration says; without it, it is tried once, unless --no-wait"
+)
 FOLLOW_OUTPUT = Option(
     "--follow", "show on standard error what it prints while it runs; a terminal shows it anyway"
 )
+#: How `job list` and `system logs` write the filters of both.
+FILTER_USAGE = {
+    "submitted_by": "--by SOURCE",
+    "since": "--from, --since TIME",
+    "until": "--to, --until TIME",
+    "from": None,
+    "to": None,
+}
 JOB = Argument("JOB", field="job_id")
 PLUGIN = Argument("PLUGIN", field="plugin")
 OPTIONAL_PLUGIN = PLUGIN._replace(required=False)
@@ -155,9 +166,9 @@ def action(
         ]
         filled = {argument.field for argument in arguments} | {option.field for option in options}
         derived = [
-            each._replace(usage=usage.get(field) or each.usage)
-            for field, each in fields.items()
-            if field not in filled and usage.get(field, each.usage) is not None
+            option._replace(usage=usage.get(field) or option.usage)
+            for field, option in fields.items()
+            if field not in filled and usage.get(field, option.usage) is not None
         ]
         return Action(
             name, summary, run, operation, tuple(described), (*options, *derived), about, examples, local

@@ -59,13 +59,12 @@ SYNONYMS = {
 }
 
 
-def suggest_command(word: str, rest: Sequence[str] = ()) -> str:
+def suggest_command(word: str, following: Sequence[str] = ()) -> str:
     """A hint for an unknown first word, with the words after it."""
-    noun = _noun_of_plural(word)
-    if noun is not None:
-        return _hint([_command_of(noun, rest)])
-    if having := [f"{noun.name} {word}" for noun in NOUNS if word in noun.modules]:
-        return _hint(having)
+    if word.endswith("s") and (noun := find_noun(word.removesuffix("s"))) is not None:
+        return _hint([_command_of(noun, following)])
+    if commands := [f"{noun.name} {word}" for noun in NOUNS if word in noun.modules]:
+        return _hint(commands)
     if word in SYNONYMS:
         return _hint([SYNONYMS[word]])
     if (closest := _closest(word, first_words(), _SIMILARITY_OF_ALL)) is None:
@@ -76,7 +75,7 @@ def suggest_command(word: str, rest: Sequence[str] = ()) -> str:
     if closest not in first_words():
         return suggest_command(closest)
     noun = find_noun(closest)
-    return _hint([closest if noun is None else _command_of(noun, rest)])
+    return _hint([closest if noun is None else _command_of(noun, following)])
 
 
 def suggest_action(noun: Noun, word: str) -> str:
@@ -88,36 +87,33 @@ def suggest_action(noun: Noun, word: str) -> str:
         return _hint([f"{noun.name} {closest}"], see)
     # Not of `system`: what stops or resets all of it is not meant for one of its parts.
     others = [other for other in NOUNS if other.name not in ("system", noun.name)]
-    if having := [f"{other.name} {word}" for other in others if word in other.modules]:
-        return _hint(having, see)
+    if commands := [f"{other.name} {word}" for other in others if word in other.modules]:
+        return _hint(commands, see)
     closest = _closest(word, noun.modules, _SIMILARITY)
     return f"see `{see}`" if closest is None else _hint([f"{noun.name} {closest}"], see)
 
 
-def suggest_option(flag: str, known: Sequence[str], see: str) -> str:
+def suggest_option(flag: str, flags: Sequence[str], see: str) -> str:
     """A hint for an unknown option."""
-    if flag in known:  # the option is right; something else about the line is wrong
+    if flag in flags:  # the option is right; something else about the line is wrong
         return f"see `{see}`"
     # Without the dashes, which make any two options look alike.
-    names = {known_flag.lstrip("-"): known_flag for known_flag in known}
+    names = {known_flag.lstrip("-"): known_flag for known_flag in flags}
     closest = _closest(flag.lstrip("-").partition("=")[0], names, _SIMILARITY)
     return f"see `{see}`" if closest is None else f"did you mean `{names[closest]}`? See `{see}`"
 
 
-def _noun_of_plural(word: str) -> Noun | None:
-    return find_noun(word.removesuffix("s")) if word.endswith("s") else None
-
-
-def _command_of(noun: Noun, rest: Sequence[str]) -> str:
+def _command_of(noun: Noun, following: Sequence[str]) -> str:
     """The noun with the action that follows; without one, the action that shows what there is."""
-    known = noun.modules
-    if rest and not rest[0].startswith("-"):
-        follows = rest[0] if rest[0] in known else _closest(rest[0], known, _SIMILARITY)
-        if follows:
-            return f"{noun.name} {follows}"
-    only = next(iter(known)) if len(known) == 1 else "--help"
-    shows = next((action for action in ("list", "tail", "show", "status") if action in known), only)
-    return f"{noun.name} {shows}"
+    actions = noun.modules
+    if following and not following[0].startswith("-"):
+        word = following[0]
+        action = word if word in actions else _closest(word, actions, _SIMILARITY)
+        if action:
+            return f"{noun.name} {action}"
+    default = next(iter(actions)) if len(actions) == 1 else "--help"
+    showing = next((name for name in ("list", "tail", "show", "status") if name in actions), default)
+    return f"{noun.name} {showing}"
 
 
 def _hint(commands: Sequence[str], see: str = "ductile --help") -> str:
@@ -125,7 +121,7 @@ def _hint(commands: Sequence[str], see: str = "ductile --help") -> str:
     return f"did you mean {', '.join(others)}{' or ' if others else ''}{last}? See `{see}`"
 
 
-def _closest(word: str, known: Iterable[str], similarity: float) -> str | None:
+def _closest(word: str, candidates: Iterable[str], similarity: float) -> str | None:
     from ductile.core.suggest import closest_match
 
-    return closest_match(word, known, similarity=similarity)
+    return closest_match(word, candidates, similarity=similarity)

@@ -72,21 +72,20 @@ def explain(response: Document, _console: Console) -> str:
 def _explanation(response: Document) -> str:
     if "targets" not in response:  # a daemon of an earlier version
         return printable("\n".join(f"Would start {target}." for target in response["would_start"]))
-    lines, others = [], 0
+    lines, other_targets = [], 0
     for target in response["targets"]:
         if target["starts"]:
             warning = f" But it would fail: {target['warning']}." if target["warning"] else ""
             lines.append(f"Would start {target['target']}: {target['reason']}.{warning}")
         elif target["outcome"] == "other_type":
-            others += 1
+            other_targets += 1
         else:
             lines.append(f"Would not start {target['target']}: {target['reason']}.")
     if not lines:
         lines.append(f"No route or pipeline matches {response['type']} from `{response['source']}`.")
-    if others:
-        lines.append(
-            f"{fmt.count(others, 'other target')} {'takes' if others == 1 else 'take'} other events."
-        )
+    if other_targets:
+        verb = "takes" if other_targets == 1 else "take"
+        lines.append(f"{fmt.count(other_targets, 'other target')} {verb} other events.")
     return printable("\n".join(lines))
 
 
@@ -148,10 +147,8 @@ def _data_text(row: Document, console: Console) -> str:
         if data.get("until_at") == data.get("nominal_at"):  # one occurrence
             hidden += ["until_at", "count"]
         data = {name: value for name, value in data.items() if name not in hidden}
-    parts += [f"{name}={_value_text(value, console)}" for name, value in data.items()]
+    for name, value in data.items():
+        text = fmt.local_times(fmt.inline(value), console)
+        is_hash = text.startswith("blake3:")
+        parts.append(f"{name}={fmt.short_hash(text, console) if is_hash else text}")
     return "  ".join(parts)
-
-
-def _value_text(value: object, console: Console) -> str:
-    text = fmt.local_times(fmt.inline(value), console)
-    return fmt.short_hash(text, console) or "" if text.startswith("blake3:") else text

@@ -8,16 +8,14 @@ from ductile.cli.console.console import Console
 from ductile.cli.spec import OPTIONAL_PLUGIN, renders
 
 
-@renders("status", "show how deep the queue is", "queue.status")
-def status(queue: Document, console: Console) -> str:
-    return depth_text(queue, console)
-
-
 def depth_text(queue: Document, console: Console) -> str:
     orphaned = ""
     if queue.get("orphaned"):
         orphaned = console.hint(" (no process runs them any more: `ductile system start`)")
     return f"{queue['running']} running{orphaned}, {queue['ready']} ready, {queue['waiting']} waiting"
+
+
+status = renders("status", "show how deep the queue is", "queue.status")(depth_text)
 
 
 @renders("list", "list running and waiting jobs", "queue.list")

@@ -10,10 +10,10 @@ from ductile.cli.invocation import CommandResult, Invocation
 from ductile.cli.spec import CONFIG_FILES, DRY_RUN, Argument, Example, action
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
     from pathlib import Path
 
-    from ductile.cli.spec import Action
+    from ductile.cli.client import Document
     from ductile.core.json import JsonObject
 
 _LINK = re.compile(r"!?\[(?P<text>[^]]*)]\((?P<target>[^)\s]+)\)")
@@ -116,14 +116,14 @@ def _without_lost_links(page: Path) -> str:
     """The page, with plain text in place of links to files that the skill does not have."""
     from ductile.admin.docs_pages import docs_pages
 
-    known = {known_page.path for known_page in docs_pages()}
+    exported = {exported_page.path for exported_page in docs_pages()}
 
-    def keep(link: re.Match[str]) -> str:
+    def replace(link: re.Match[str]) -> str:
         target = link["target"].partition("#")[0]
-        is_kept = not target or "://" in target or (page.parent / target).resolve() in known
-        return link[0] if is_kept else link["text"]
+        is_reachable = not target or "://" in target or (page.parent / target).resolve() in exported
+        return link[0] if is_reachable else link["text"]
 
-    return _LINK.sub(keep, page.read_text(encoding="utf-8"))
+    return _LINK.sub(replace, page.read_text(encoding="utf-8"))
 
 
 def _first_page(service: str, pages: list[str]) -> Iterator[str]:
@@ -164,19 +164,18 @@ def _command_page() -> Iterator[str]:
     for noun in NOUNS:
         yield from (f"## ductile {noun.name}", "")
         for declared in noun.actions:
-            yield from _described(noun.name, declared)
+            arguments = " ".join(a.name if a.required else f"[{a.name}]" for a in declared.arguments)
+            yield from (f"### ductile {noun.name} {declared.name} {arguments}".rstrip(), "")
+            yield from (
+                f"{declared.summary[:1].upper()}{declared.summary[1:]}. {declared.about}".rstrip(),
+                "",
+            )
+            yield from (f"- `{option.usage}`: {option.help}" for option in declared.options)
+            if declared.examples:
+                yield from ("", "```sh", *(example.line for example in declared.examples), "```")
+            yield ""
     yield from ("## Short forms", "")
     yield from (f"- `ductile {form.name}`: `ductile {form.noun} {form.action}`" for form in SHORT_FORMS)
-    yield ""
-
-
-def _described(noun: str, declared: Action) -> Iterator[str]:
-    arguments = " ".join(a.name if a.required else f"[{a.name}]" for a in declared.arguments)
-    yield from (f"### ductile {noun} {declared.name} {arguments}".rstrip(), "")
-    yield from (f"{declared.summary[:1].upper()}{declared.summary[1:]}. {declared.about}".rstrip(), "")
-    yield from (f"- `{option.usage}`: {option.help}" for option in declared.options)
-    if declared.examples:
-        yield from ("", "```sh", *(example.line for example in declared.examples), "```")
     yield ""
 
 
@@ -192,18 +191,11 @@ def _tool_page() -> Iterator[str]:
     )
     yield ""
     for name, row in TOOLS.items():
-        schema = input_schema(row)
-        reads = "" if is_read_only(row) else " Changes something."
-        yield from (f"## {name}", "", f"{row.summary or operation_of(row).summary}.{reads}", "")
-        yield from _arguments(schema)
-
-
-def _arguments(schema: Mapping[str, object]) -> Iterator[str]:
-    properties, required = schema.get("properties"), schema.get("required")
-    needed = required if isinstance(required, list) else []
-    if not isinstance(properties, dict):
-        return
-    for name, property_schema in properties.items():
-        about = str(property_schema.get("description", "")) if isinstance(property_schema, dict) else ""
-        yield f"- `{name}`{' (required)' if name in needed else ''}: {about}"
-    yield ""
+        effect = "" if is_read_only(row) else " Changes something."
+        yield from (f"## {name}", "", f"{row.summary or operation_of(row).summary}.{effect}", "")
+        schema: Document = input_schema(row)
+        required = schema.get("required") or ()
+        for field, field_schema in schema["properties"].items():
+            mark = " (required)" if field in required else ""
+            yield f"- `{field}`{mark}: {field_schema.get('description', '')}"
+        yield ""

@@ -55,7 +55,7 @@ _STDIN = Option("--stdin", "read the value from standard input instead of genera
     ),
 )
 def create(invocation: Invocation) -> CommandResult:
-    value, dry_run = _given_value(invocation), invocation.switch("dry_run")
+    value, dry_run = _read_value(invocation), invocation.switch("dry_run")
     if invocation.remote is not None:
         created = request_daemon(invocation, fields={**_fields(invocation), "value": value})
     else:
@@ -124,12 +124,12 @@ def show(invocation: Invocation) -> CommandResult:
         from ductile.config.edit.token_entries import find_row
         from ductile.config.edit.token_entries import list_tokens as list_rows
 
-        wanted = find_row(list_rows(invocation.config, invocation.environ), invocation.text("NAME"))
+        entry = find_row(list_rows(invocation.config, invocation.environ), invocation.text("NAME"))
         connection = _connection(invocation)
         if connection is None:
-            row = next(token for token in _list_tokens(invocation)["tokens"] if token["name"] == wanted.name)
+            row = next(row for row in _list_tokens(invocation)["tokens"] if row["name"] == entry.name)
         else:  # it knows how much of the limits is used
-            row = exchange(invocation, connection, "token.show", {"name": wanted.name})
+            row = exchange(invocation, connection, "token.show", {"name": entry.name})
 
     def text(console: Console) -> str:
         lines = fmt.fields(
@@ -144,10 +144,20 @@ def show(invocation: Invocation) -> CommandResult:
             ],
             console,
         )
-        shown = [console.style("bold", printable(row["name"])), *lines]
-        if row.get("limits"):
-            shown += ["", _limits_table(row["limits"], console)]
-        return "\n".join(shown)
+        lines.insert(0, console.style("bold", printable(row["name"])))
+        limits = [
+            (
+                limit["limit"],
+                limit["target"] or "all jobs",
+                f"{limit['used']:g}",
+                f"{limit['maximum']:g}",
+                "when they end" if limit["resets_at"] is None else fmt.time(limit["resets_at"], console),
+            )
+            for limit in row.get("limits") or ()
+        ]
+        if limits:
+            lines += ["", console.table(("LIMIT", "OF", "USED", "ALLOWED", "RESETS"), limits)]
+        return "\n".join(lines)
 
     return CommandResult(row, text)
 
@@ -168,7 +178,7 @@ def show(invocation: Invocation) -> CommandResult:
     ),
 )
 def rotate(invocation: Invocation) -> CommandResult:
-    value, dry_run = _given_value(invocation), invocation.switch("dry_run")
+    value, dry_run = _read_value(invocation), invocation.switch("dry_run")
     if invocation.remote is not None:
         rotated = request_daemon(invocation, fields={**_fields(invocation), "value": value})
     else:
@@ -274,7 +284,7 @@ def _fields(invocation: Invocation) -> Document:
     return fields
 
 
-def _given_value(invocation: Invocation) -> str | None:
+def _read_value(invocation: Invocation) -> str | None:
     """The value from standard input, which is not shown again; None if one is to be generated."""
     import sys
 
@@ -293,20 +303,6 @@ def _list_tokens(invocation: Invocation) -> Document:
     now = datetime.now(UTC)
     rows = list_rows(invocation.config, invocation.environ)
     return {"tokens": [to_builtins(listed_token(row, now)) for row in rows]}
-
-
-def _limits_table(limits: list[Document], console: Console) -> str:
-    rows = [
-        [
-            limit["limit"],
-            limit["target"] or "all jobs",
-            f"{limit['used']:g}",
-            f"{limit['maximum']:g}",
-            "when they end" if limit["resets_at"] is None else fmt.time(limit["resets_at"], console),
-        ]
-        for limit in limits
-    ]
-    return console.table(["LIMIT", "OF", "USED", "ALLOWED", "RESETS"], rows)
 
 
 def _old_secret(row: Document, console: Console) -> str | None:

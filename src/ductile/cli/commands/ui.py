@@ -24,18 +24,12 @@ def open_dashboard(invocation: Invocation) -> CommandResult:
     response = request_daemon(invocation)
 
     def text(_: Console) -> str:
-        shown = f"{response['url']}\nValid once, within {response['valid_seconds']} seconds."
-        if _has_screen() and sys.stdout.isatty():
+        has_screen = sys.platform == "darwin" or any(map(os.environ.get, ("DISPLAY", "WAYLAND_DISPLAY")))
+        # In a remote shell the browser would open on the other machine.
+        if has_screen and "SSH_CONNECTION" not in os.environ and sys.stdout.isatty():
             import webbrowser
 
             webbrowser.open(response["url"])
-        return shown
+        return f"{response['url']}\nValid once, within {response['valid_seconds']} seconds."
 
     return CommandResult(response, text)
-
-
-def _has_screen() -> bool:
-    """Whether a window can be opened for the user: not in a remote shell, where it would open elsewhere."""
-    if "SSH_CONNECTION" in os.environ:
-        return False
-    return sys.platform == "darwin" or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))

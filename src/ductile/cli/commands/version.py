@@ -12,7 +12,7 @@ from ductile.cli.spec import NO_DAEMON, action
 @action("version", "show the version", local=NO_DAEMON)
 def show(invocation: Invocation) -> CommandResult:
     python = ".".join(str(part) for part in sys.version_info[:3])
-    more = f" (Python {python}, {sys.platform})" if invocation.verbose else ""
+    platform = f" (Python {python}, {sys.platform})" if invocation.verbose else ""
     return CommandResult(
-        {"version": ductile.__version__, "python": python}, f"ductile {ductile.__version__}{more}"
+        {"version": ductile.__version__, "python": python}, f"ductile {ductile.__version__}{platform}"
     )

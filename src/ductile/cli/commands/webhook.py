@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ductile.cli.bulk import change_result, one_of
+from ductile.cli.bulk import change_result, single_request
 from ductile.cli.client import Document, connect_to_daemon, request
 from ductile.cli.console import format as fmt
 from ductile.cli.console.console import Console
@@ -30,22 +30,16 @@ def list_endpoints(response: Document, console: Console) -> str:
             "The daemon listens" if response["loaded"] else "No daemon runs; one that is started listens"
         )
         text = f"{table}\n\n{listener} for them at {response['listen']}."
-        text += _refused_text(response["endpoints"], console)
+        for row in response["endpoints"]:
+            if (refused := row.get("refused")) is not None:
+                last = fmt.moment(refused["last_at"], console)
+                requests = fmt.count(refused["count"], "request")
+                text += f"\n{row['name']} has refused {requests}, the latest {last}: {refused['why']}"
     elif response["on_disk"] is not None:
         text = "The daemon has no webhooks loaded."
     else:
         text = "There are no webhooks. They are configured under `webhooks.endpoints`."
     return text if response["on_disk"] is None else f"{text}\n\n{_differences_text(response['on_disk'])}"
-
-
-def _refused_text(endpoints: list[Document], console: Console) -> str:
-    """One line for each endpoint that has refused requests."""
-    return "".join(
-        f"\n{row['name']} has refused {fmt.count(row['refused']['count'], 'request')}, the latest "
-        f"{fmt.moment(row['refused']['last_at'], console)}: {row['refused']['why']}"
-        for row in endpoints
-        if row.get("refused") is not None
-    )
 
 
 @action(
@@ -113,14 +107,9 @@ def deliveries(response: Document, console: Console) -> str:
             note = str(row["last_status"])
         elif row["status"] == "pending" and row["attempts"]:
             note = f"{note or 'being sent'}; next try {fmt.when(row['next_attempt_at'], console)}"
-        begin = (
-            row["id"],
-            fmt.short_id(row["job_id"], console),
-            row["state"],
-            row["status"],
-            str(row["attempts"]),
-        )
-        rows.append((*begin, fmt.when(row["created_at"], console), row["url"], note))
+        job, created = fmt.short_id(row["job_id"], console), fmt.when(row["created_at"], console)
+        attempts = str(row["attempts"])
+        rows.append((row["id"], job, row["state"], row["status"], attempts, created, row["url"], note))
     headers = ("DELIVERY", "JOB", "STATE", "STATUS", "TRIES", "CREATED", "TO", "ABOUT")
     table = console.table(headers, rows, optional=("CREATED", "TRIES", "JOB"), prose=True)
     return fmt.with_next_page(table, response)
@@ -143,7 +132,7 @@ def resend(invocation: Invocation) -> CommandResult:
     if invocation.optional("DELIVERY") is None:
         done = request(invocation, timeout=None)
         return change_result(done, ("Will be sent again:", "Would be sent again:"), _matched_table)
-    done = request(invocation, "webhook.resend", one_of(invocation, "DELIVERY", "delivery_id"))
+    done = request(invocation, "webhook.resend", single_request(invocation, "DELIVERY", "delivery_id"))
     what = "would be sent again" if done.get("dry_run") else "is sent again as soon as a daemon runs"
     return CommandResult(done, f"{done['state']} of job {done['job_id']} {what}.")
 

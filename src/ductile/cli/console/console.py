@@ -29,6 +29,7 @@ __all__ = [
     "indent_continuation",
     "one_line",
     "printable",
+    "progress_line",
     "show_waiting",
 ]
 
@@ -122,16 +123,14 @@ class Console(NamedTuple):
             if limit is not None and len(line) > limit:
                 lines.append(f"{line[: limit - 1]}…")
                 continue
-            styled = [self._style_cell(*each) for each in zip(table.headers, cells, widths, strict=True)]
+            styled = []
+            for header, cell, width in zip(table.headers, cells, widths, strict=True):
+                words = cell.split() if header in _STATUS_HEADERS else ()
+                style = next((STATUS_STYLES[word] for word in words if word in STATUS_STYLES), None)
+                styled.append((self.style(style, cell) if style else cell) + " " * (width - len(cell)))
             lines.append(GAP.join(styled).rstrip())
         lines[0] = self.style("bold", lines[0])
         return "\n".join(lines)
-
-    def _style_cell(self, header: str, cell: str, width: int) -> str:
-        words = cell.split() if header in _STATUS_HEADERS else ()
-        style = next((STATUS_STYLES[word] for word in words if word in STATUS_STYLES), None)
-        padding = " " * (width - len(cell))
-        return f"{self.style(style, cell) if style else cell}{padding}"
 
 
 def one_line(text: str) -> str:
@@ -274,3 +273,20 @@ def _show(line: WaitingLine, poll: Callable[[], list[str]], over: Event) -> None
     while not over.wait(_INTERVAL_SECONDS):
         seconds += _INTERVAL_SECONDS
         line.update(poll(), seconds)
+
+
+def progress_line(*, json: bool) -> Callable[[str, int, int], None]:
+    """Return a function that shows a step, the amount that is done and the whole amount.
+
+    Shows nothing unless standard error is a terminal, and nothing beside JSON.
+    """
+    visible = not json and sys.stderr.isatty()
+
+    def show(step: str, done: int, total: int) -> None:
+        if not visible:
+            return
+        percentage = 100 if total == 0 else 100 * done // total
+        sys.stderr.write(f"{_CLEAR}{step}: {percentage}%{_CLEAR if done >= total else ''}")
+        sys.stderr.flush()
+
+    return show

@@ -54,11 +54,11 @@ def problems_as_text(problems: Sequence[Problem], console: Console, *, common_hi
 
 def paragraph(title: str, message: str, fields: Sequence[tuple[str, str | None]], console: Console) -> str:
     """The place, the problem, and one line for each field that has a value."""
-    known = [(f"{name}:", text) for name, text in fields if text]
-    width = max((len(name) for name, _ in known), default=0)
+    filled = [(f"{name}:", text) for name, text in fields if text]
+    width = max((len(name) for name, _ in filled), default=0)
     lines = [f"  {title}"] if title else []
     lines += [f"    {line}" for line in printable(message).split("\n")]
-    for name, text in known:
+    for name, text in filled:
         padded = name.ljust(width)
         styled = console.style("dim", padded)
         if name in _HINTS:

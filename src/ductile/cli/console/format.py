@@ -130,23 +130,22 @@ def ms(milliseconds: float | None) -> str:
     return f"{milliseconds // _HOUR:.0f}h{milliseconds % _HOUR // _MINUTE:02.0f}m"
 
 
-def count(number: int, one: str, many: str | None = None) -> str:
-    return f"{number} {one}" if number == 1 else f"{number} {many or one + 's'}"
+def count(number: int, singular: str, plural: str | None = None) -> str:
+    return f"{number} {singular}" if number == 1 else f"{number} {plural or singular + 's'}"
 
 
 def fields(pairs: Iterable[tuple[str, str | None]], console: Console) -> list[str]:
     """One aligned line for each field that has a value; on a terminal a long text is wrapped."""
-    known = [(name, text) for name, text in pairs if text]
-    width = max((len(name) for name, _ in known), default=0)
+    filled = [(name, text) for name, text in pairs if text]
+    width = max((len(name) for name, _ in filled), default=0)
     lines = []
-    for name, text in known:
+    for name, text in filled:
         left = f"  {name.ljust(width)}  "
-        one, *more = printable(text).rstrip("\n").split("\n")
-        lines += (
-            [f"{left}{one}", *(" " * len(left) + line for line in more)]
-            if more
-            else console.beside(left, text)
-        )
+        first, *others = printable(text).rstrip("\n").split("\n")
+        if others:
+            lines += [f"{left}{first}", *(" " * len(left) + line for line in others)]
+        else:
+            lines += console.beside(left, text)
     return lines
 
 
@@ -252,9 +251,9 @@ def _yaml_lines(value: JsonValue) -> Iterator[str]:
                     yield f"{head} {_yaml_scalar(inner)}"
         case list() if value:
             for item in value:
-                first, *rest = _yaml_lines(item)
+                first, *others = _yaml_lines(item)
                 yield f"- {first}"
-                yield from (f"  {line}" for line in rest)
+                yield from (f"  {line}" for line in others)
         case _:
             yield _yaml_scalar(value)
 
@@ -275,30 +274,37 @@ class _StepRow(NamedTuple):
 def steps_table(steps: list[Document], console: Console) -> str:
     rows = [row for step in steps for row in _step_rows(step, console)]
     table = console.table(("STEP", "RUNS", "OUTCOME", "ATTEMPT", "TOOK", "JOB"), [row.cells for row in rows])
-    header, *lines = table.split("\n")
-    shown = [header]
-    for line, row in zip(lines, rows, strict=True):
-        shown += [line, *(text for reason in row.reasons for text in console.beside("    ", reason))]
-    return "\n".join(shown)
+    header, *row_lines = table.split("\n")
+    lines = [header]
+    for line, row in zip(row_lines, rows, strict=True):
+        lines += [line, *(text for reason in row.reasons for text in console.beside("    ", reason))]
+    return "\n".join(lines)
 
 
 def _step_rows(step: Document, console: Console) -> list[_StepRow]:
     """A row for each job, up to a limit; one row for a step without jobs."""
-    made = [job for job in step["jobs"] if job["reason"] not in _NOT_MADE_REASONS]
+    jobs = [job for job in step["jobs"] if job["reason"] not in _NOT_MADE_REASONS]
     bypassed = tuple(bypass["explanation"] for bypass in step["bypasses"][:1])
-    name = (step["step"], _step_target(step))
-    if not made:
-        word = str(_STEP_OUTCOMES.get(step["outcome"], step["outcome"]))
-        return [_StepRow((*name, word, "", "", ""), (*step["errors"][:1], *bypassed))]
+    match step["kind"]:
+        case "call":
+            target = f"call {step['does']}"
+        case "uses":
+            target = str(step["does"]).removesuffix(".handle")
+        case kind:
+            target = f"({kind})" if kind else ""
+    name = (step["step"], target)
+    if not jobs:
+        outcome = str(_STEP_OUTCOMES.get(step["outcome"], step["outcome"]))
+        return [_StepRow((*name, outcome, "", "", ""), (*step["errors"][:1], *bypassed))]
     rows = []
-    for job in made[:_MAX_JOBS]:
+    for job in jobs[:_MAX_JOBS]:
         attempt = f"{job['attempt']}/{job['max_attempts']}"
         cells = (*name, job["status"], attempt, ms(job["duration_ms"]), short_id(job["job_id"], console))
         failed = job["status"] in ("failed", "dead") or (job["error"] and job["status"] != "succeeded")
         reason = f"{job['reason']}: {job['error']}" if job["error"] else str(job["reason"])
         rows.append(_StepRow(cells, (reason,) if failed else ()))
         name = ("", "")  # only the first row names the step
-    if more := made[_MAX_JOBS:]:
+    if more := jobs[_MAX_JOBS:]:
         failures = sum(job["status"] in ("failed", "dead") for job in more)
         remainder = f"and {count(len(more), 'job')} more"
         remainder += f", {failures} of them failed" if failures else ""
@@ -306,11 +312,3 @@ def _step_rows(step: Document, console: Console) -> list[_StepRow]:
     if bypassed:
         rows.append(_StepRow(("", "", "bypassed", "", "", ""), bypassed))
     return rows
-
-
-def _step_target(step: Document) -> str:
-    if step["kind"] == "call":
-        return f"call {step['does']}"
-    if step["kind"] != "uses":
-        return f"({step['kind']})" if step["kind"] else ""
-    return str(step["does"]).removesuffix(".handle")

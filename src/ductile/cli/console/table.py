@@ -28,8 +28,8 @@ class Table(NamedTuple):
         return [max(len(row[column]) for row in (self.headers, *self.rows)) for column in columns]
 
     def without(self, header: str) -> Table:
-        left_out = list(self.headers).index(header)
-        headers, *rows = ([*row[:left_out], *row[left_out + 1 :]] for row in (self.headers, *self.rows))
+        column = list(self.headers).index(header)
+        headers, *rows = ([*row[:column], *row[column + 1 :]] for row in (self.headers, *self.rows))
         return Table(headers, rows)
 
 
@@ -64,12 +64,12 @@ def _wrap_last(table: Table, width: int) -> Table:
     """Wrap the last column into the room that the others leave, at least its minimum width."""
     *others, last = table.widths
     left = width - _line_length([*others, 0])
-    *kept, room = _cut([*others, min(last, max(left, _MIN_PROSE))], table.headers, width)
+    *widths, room = _cut([*others, min(last, max(left, _MIN_PROSE))], table.headers, width)
     rows: list[list[str]] = []
     for *cells, text in table.rows:
         first, *more = wrap(text, room)
-        rows.append([*_cut_row(cells, kept), first])
-        rows += [[*("" for _ in kept), line] for line in more]
+        rows.append([*_cut_row(cells, widths), first])
+        rows += [[*("" for _ in widths), line] for line in more]
     return Table(table.headers, rows)
 
 
@@ -92,7 +92,7 @@ def _cut(widths: list[int], headers: Sequence[str], width: int) -> list[int]:
     """Narrow the widest column until all fit, but none below its header."""
     least = [len(header) for header in headers]
     while _line_length(widths) > width:
-        shrinkable = [column for column, own in enumerate(widths) if own > least[column]]
+        shrinkable = [column for column, size in enumerate(widths) if size > least[column]]
         if not shrinkable:
             break
         widths[max(shrinkable, key=lambda column: widths[column])] -= 1

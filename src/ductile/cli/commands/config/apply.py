@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from contextlib import AbstractContextManager
 
-    from ductile.admin.apply import LocalPlan
     from ductile.core.json import JsonValue
 
 _NO_DAEMON = "No daemon is running; the next start uses this configuration."
@@ -90,12 +89,14 @@ def apply_files(
     if invocation.remote is not None:
         with _waiting_shown(invocation):
             done = request_daemon(invocation, timeout=None if invocation.switch("drain") else DAEMON_TIMEOUT)
-        return CommandResult(done, lambda console: _text(done, console, dry_run=dry_run, command=command))
+        return CommandResult(
+            done, lambda console: _plan_text(done, console, dry_run=dry_run, command=command)
+        )
     done = apply_here(invocation, command, contents or {}, runs=daemon_runs(invocation))
     if to is not None:
         done["to"] = to
     return CommandResult(
-        done, lambda console: _text(done, console, dry_run=dry_run, command=command, plan_hint=plan_hint)
+        done, lambda console: _plan_text(done, console, dry_run=dry_run, command=command, plan_hint=plan_hint)
     )
 
 
@@ -122,7 +123,7 @@ def apply_here(
     from ductile.admin.apply import plan_checked, plan_offline
     from ductile.engine.reload.effects import NameChanges
     from ductile.operations.config.plan import refuse_other_plan, refuse_restored_tokens
-    from ductile.struct import convert
+    from ductile.struct import convert, to_builtins
 
     reloaded: Document | None = None
     if runs:
@@ -141,7 +142,7 @@ def apply_here(
         refuse_restored_tokens(tokens)
     dry_run = invocation.switch("dry_run")
     sealed = plan.needed and not dry_run
-    kept = plan.write(command) if sealed else None
+    kept_id = plan.write(command) if sealed else None
     if not dry_run:
         config = None if reloaded is None else reloaded["config"]
         if runs is None:  # the files are in order now, and say where it listens
@@ -150,20 +151,14 @@ def apply_here(
             reloaded = _reload(invocation, command, plan_id, config, sealed=sealed)
     return {
         "plan": plan_id,
-        "files": _files(plan),
+        "files": [to_builtins(file) for file in plan.files],
         "sealed": sealed,
         "needed": plan.needed,
         "daemon": bool(runs),
-        **({"kept": kept} if command == "rollback" else {}),
+        **({"kept": kept_id} if command == "rollback" else {}),
         "reload": reloaded,
         **({"dry_run": True} if dry_run else {}),
     }
-
-
-def _files(plan: LocalPlan) -> list[Document]:
-    from ductile.struct import to_builtins
-
-    return [to_builtins(file) for file in plan.files]
 
 
 def _waiting_shown(invocation: Invocation) -> AbstractContextManager[object]:
@@ -216,13 +211,15 @@ def _finish_or_undo(invocation: Invocation) -> CommandResult:
 
     def text(console: Console) -> str:
         verb = "Took back" if undo else "Completed"
-        rest = _NO_DAEMON if reloaded is None else reload_text(reloaded, console)
-        return f"{verb} the change of {', '.join(map(printable, names))}.\n{rest}"
+        effect = _NO_DAEMON if reloaded is None else reload_text(reloaded, console)
+        return f"{verb} the change of {', '.join(map(printable, names))}.\n{effect}"
 
     return CommandResult({"files": [*names], "undone": undo, "reload": reloaded}, text)
 
 
-def _text(done: Document, console: Console, *, dry_run: bool, command: str, plan_hint: bool = True) -> str:
+def _plan_text(
+    done: Document, console: Console, *, dry_run: bool, command: str, plan_hint: bool = True
+) -> str:
     name = "apply" if command == "apply" else f"config rollback {done['to']}"
     lines = []
     for file in done["files"]:
@@ -236,8 +233,8 @@ def _text(done: Document, console: Console, *, dry_run: bool, command: str, plan
         lines.append("The files are as sealed.")
     elif command == "rollback":
         lines.append(f"{'Would restore' if dry_run else 'Restored'} the files of {done['to']}.")
-        if kept := done.get("kept"):
-            advice = f"`ductile config rollback {kept}` restores them"
+        if kept_id := done.get("kept"):
+            advice = f"`ductile config rollback {kept_id}` restores them"
             lines.append(f"They had changes that were never sealed; {advice}.")
     else:
         lines.append("Would seal these files." if dry_run else "Sealed these files.")

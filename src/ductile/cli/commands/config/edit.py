@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ductile.admin.config import SettingChange
-    from ductile.admin.edit_copy import EditCopy
     from ductile.errors import DuctileError
 
 
@@ -39,7 +38,7 @@ if TYPE_CHECKING:
     ),
 )
 def edit(invocation: Invocation) -> CommandResult:
-    from ductile.admin.config import find_file
+    from ductile.admin.config import find_file, replace_text
     from ductile.admin.edit_copy import EditCopy
     from ductile.errors import DuctileError
 
@@ -52,13 +51,25 @@ def edit(invocation: Invocation) -> CommandResult:
     while done is None:
         _run_editor(command, copy.path)
         try:
-            change = _replace(invocation, file, copy, plan_only=applies)
+            change = replace_text(
+                invocation.config,
+                invocation.environ,
+                file,
+                copy.read(),
+                original=copy.original,
+                lock=invocation.switch("lock"),
+                dry_run=applies or invocation.switch("dry_run"),
+            )
             applied = apply_change(invocation, change) if applies else None
             done = change
         except DuctileError as error:
-            if not _wants_to_edit_again(error, invocation):
-                _keep_text(error, copy.path)
-                raise
+            if _wants_to_edit_again(error, invocation):
+                continue
+            if not error.message.startswith("nothing was written"):
+                error.message = f"nothing was written: {error.message}"
+            location = f"your text is kept in {copy.path}"
+            error.hint = location if error.hint is None else f"{error.hint}; {location}"
+            raise
     copy.remove()
     if applied is not None:
         return applied
@@ -66,20 +77,6 @@ def edit(invocation: Invocation) -> CommandResult:
         return CommandResult(change_as_json(done), "Nothing was changed.")
     hint = apply_hint(invocation, sealed=done.sealed)
     return CommandResult(change_as_json(done), lambda console: change_text(done, console, hint=hint))
-
-
-def _replace(invocation: Invocation, file: Path, copy: EditCopy, *, plan_only: bool) -> SettingChange:
-    from ductile.admin.config import replace_text
-
-    return replace_text(
-        invocation.config,
-        invocation.environ,
-        file,
-        copy.read(),
-        original=copy.original,
-        lock=invocation.switch("lock"),
-        dry_run=plan_only or invocation.switch("dry_run"),
-    )
 
 
 def _editor(invocation: Invocation) -> list[str]:
@@ -136,11 +133,3 @@ def _wants_to_edit_again(error: DuctileError, invocation: Invocation) -> bool:
     )
     sys.stderr.flush()
     return sys.stdin.readline().strip().lower() in ("", "y", "yes")
-
-
-def _keep_text(error: DuctileError, path: Path) -> None:
-    """Say in the error where the text is that was not written."""
-    if not error.message.startswith("nothing was written"):
-        error.message = f"nothing was written: {error.message}"
-    kept = f"your text is kept in {path}"
-    error.hint = kept if error.hint is None else f"{error.hint}; {kept}"

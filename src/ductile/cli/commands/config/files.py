@@ -12,7 +12,6 @@ from ductile.cli.spec import CONFIG_FILES, DRY_RUN, NO_DAEMON, Argument, Example
 if TYPE_CHECKING:
     from ductile.admin.config import ConfigCheck, SettingChange
     from ductile.admin.seal import SealResult
-    from ductile.config.snapshot import PluginInstance
     from ductile.core.json import JsonObject, JsonValue
     from ductile.errors import ConfigError
 
@@ -58,8 +57,19 @@ def check(invocation: Invocation) -> CommandResult:
         "files": [file.name for file in check.loaded.files] if check else [],
         "problems": [asdict(problem) for problem in problems],
         "warnings": [asdict(warning) for warning in check.warnings] if check else [],
-        "refused": [_refused_as_json(plugin, check) for plugin in check.snapshot.refused] if check else [],
+        "refused": [],
     }
+    if check is not None:
+        data["refused"] = [
+            {
+                "name": plugin.name,
+                "code": plugin.refused.code if plugin.refused else None,
+                "reason": problem.message,
+                **{name: getattr(problem, name) for name in ("file", "line", "column", "key", "hint")},
+            }
+            for plugin in check.snapshot.refused
+            for problem in (check.refusal_of(plugin),)
+        ]
     if error is not None:
         data |= error_as_json(error)
 
@@ -110,22 +120,22 @@ def show(invocation: Invocation) -> CommandResult:
     from ductile.admin.config import show_configuration
     from ductile.errors import NotFoundError
 
-    shown: JsonValue
+    value: JsonValue
     if invocation.remote is not None:
         from ductile.cli.client import request_daemon
 
-        shown = request_daemon(invocation)["config"]
+        value = request_daemon(invocation)["config"]
     else:
-        shown = show_configuration(invocation.config, invocation.environ)
+        value = show_configuration(invocation.config, invocation.environ)
     section = invocation.optional("SECTION")
     for name in section.split(".") if section is not None else ():
-        if not isinstance(shown, dict) or name not in shown:
-            known = ", ".join(shown) if isinstance(shown, dict) else ""
-            hint = f"there are {known}" if known else None
+        if not isinstance(value, dict) or name not in value:
+            names = ", ".join(value) if isinstance(value, dict) else ""
+            hint = f"there are {names}" if names else None
             raise NotFoundError(f"there is no section {section!r}", hint=hint)
-        shown = shown[name]
-    data: JsonObject = shown if isinstance(shown, dict) else {"value": shown}
-    return CommandResult(data, lambda _: fmt.to_yaml(shown))
+        value = value[name]
+    data: JsonObject = value if isinstance(value, dict) else {"value": value}
+    return CommandResult(data, lambda _: fmt.to_yaml(value))
 
 
 @action(
@@ -232,11 +242,11 @@ def apply_hint(invocation: Invocation, *, sealed: bool) -> str:
 
 
 @action("schema", "print the JSON Schema of the configuration", local=NO_DAEMON)
-def schema(_call: Invocation) -> CommandResult:
+def schema(_invocation: Invocation) -> CommandResult:
     from ductile.config.schema.jsonschema import config_schema
 
-    described = config_schema()
-    return CommandResult(described, lambda _: fmt.to_json(described, indent=2))
+    document = config_schema()
+    return CommandResult(document, lambda _: fmt.to_json(document, indent=2))
 
 
 @action(
@@ -314,16 +324,6 @@ def _refused_error(check: ConfigCheck) -> ConfigError | None:
     return IntegrityError(f"{broken.message}, and {what}: {names}", problems=broken.problems)
 
 
-def _refused_as_json(plugin: PluginInstance, check: ConfigCheck) -> JsonObject:
-    problem = check.refusal_of(plugin)
-    return {
-        "name": plugin.name,
-        "code": plugin.refused.code if plugin.refused else None,
-        "reason": problem.message,
-        **{name: getattr(problem, name) for name in ("file", "line", "column", "key", "hint")},
-    }
-
-
 def _check_text(check: ConfigCheck, error: ConfigError | None, console: Console, *, verbose: bool) -> str:
     from ductile.cli.console.errors import error_as_text, problems_as_text
 
@@ -372,8 +372,8 @@ def seal_result(done: SealResult) -> CommandResult:
             )
             for entry in done.entries
         ]
-        kept = sum(entry.change != "gone" for entry in done.entries)
-        title = f"{'Sealed' if done.written else 'Would seal'} {fmt.count(kept, 'entry', 'entries')}"
+        count = sum(entry.change != "gone" for entry in done.entries)
+        title = f"{'Sealed' if done.written else 'Would seal'} {fmt.count(count, 'entry', 'entries')}"
         table = console.table(("NAME", "TIER", "CHANGE"), rows)
         return f"{title} in {console.path(str(done.path))}:\n\n{table}"
 

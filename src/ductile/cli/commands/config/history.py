@@ -18,6 +18,10 @@ _TITLES = {
     ("in force", "disk"): "Not in force: what the files on disk change",
     ("sealed", "disk"): "Not sealed: what the files on disk change",
 }
+_SAME = {
+    ("in force", "sealed"): "The files on disk are sealed and in force.",
+    ("sealed",): "The files on disk are as sealed.",
+}
 _COLOURS = {"+": "green", "-": "red", "~": "yellow", "@": "dim"}
 
 
@@ -37,21 +41,18 @@ def history(invocation: Invocation) -> CommandResult:
         response: Document | None = request_daemon(invocation)
     else:
         response = request_if_available(invocation, "config.history", invocation.request_fields())
-    if response is None:
-        response = _sealed_only(invocation)
+    if response is None:  # there is no store that can be read: the sealed ones are in files
+        from ductile.admin.apply import list_sealed
+        from ductile.struct import to_builtins
+
+        limit = invocation.request_fields().get("limit")
+        entries = list_sealed(
+            invocation.config, invocation.environ, limit if isinstance(limit, int) else None
+        )
+        response = {"history": [to_builtins(entry) for entry in entries], "complete": True}
     if invocation.switch("diff"):
         _add_differences(invocation, response["history"])
     return CommandResult(response, lambda console: _history_text(response, console))
-
-
-def _sealed_only(invocation: Invocation) -> Document:
-    """Without a store that can be read, the sealed configurations."""
-    from ductile.admin.apply import list_sealed
-    from ductile.struct import to_builtins
-
-    limit = invocation.request_fields().get("limit")
-    entries = list_sealed(invocation.config, invocation.environ, limit if isinstance(limit, int) else None)
-    return {"history": [to_builtins(entry) for entry in entries], "complete": True}
 
 
 def _add_differences(invocation: Invocation, entries: list[Document]) -> None:
@@ -70,18 +71,18 @@ def _history_text(response: Document, console: Console) -> str:
         return "Nothing was sealed or loaded yet."
     rows = []
     for entry in response["history"]:
-        what = entry["command"] or entry["origin"] or entry["event"]
+        command = entry["command"] or entry["origin"] or entry["event"]
         if entry["event"] == "replaced":
-            what = "never sealed"
+            command = "never sealed"
         elif entry["event"] == "sealed":
-            what = f"{what} (not loaded)" if entry["command"] else "sealed (not loaded)"
+            command = f"{command} (not loaded)" if entry["command"] else "sealed (not loaded)"
         mark = "in force" if entry["in_force"] else "" if entry["restorable"] else "not kept"
         rows.append(
             (
                 fmt.when(entry["at"], console),
                 entry["id"] or "-",
                 mark,
-                what,
+                command,
                 entry["author"] or "-",
                 entry["changes"] or "-",
             )
@@ -135,18 +136,19 @@ def _compare(invocation: Invocation, before: str | None, after: str | None) -> D
 
 def _diff_text(response: Document, console: Console) -> str:
     parts = []
-    shown = [comparison for comparison in response["comparisons"] if not comparison["same"]]
-    if len(shown) == 2 and shown[0]["files"] == shown[1]["files"]:  # noqa: PLR2004 - in force, and sealed
+    different = [comparison for comparison in response["comparisons"] if not comparison["same"]]
+    if len(different) == 2 and different[0]["files"] == different[1]["files"]:  # noqa: PLR2004 - in force, and sealed
         parts.append(console.style("bold", "Neither in force nor sealed: what the files on disk change"))
-        parts.append(_comparison_text(shown[0], console))
-        shown = []
-    for comparison in shown:
+        parts.append(_comparison_text(different[0], console))
+        different = []
+    for comparison in different:
         title = _TITLES.get(
             (comparison["before"], comparison["after"]), f"{comparison['before']} → {comparison['after']}"
         )
         parts += [console.style("bold", title), _comparison_text(comparison, console)]
     if not parts:
-        parts.append(_same_text(response["comparisons"]))
+        names = tuple(comparison["before"] for comparison in response["comparisons"])
+        parts.append(_SAME.get(names, "There is no difference."))
     if response["problem"]:
         warning = console.style("yellow", "The files on disk cannot be loaded:")
         advice = console.hint("See `ductile config check`.")
@@ -154,13 +156,6 @@ def _diff_text(response: Document, console: Console) -> str:
     elif response["comparisons"] and response["comparisons"][0]["after"] == "disk" and len(parts) > 1:
         parts.append(console.hint("To put them in force: `ductile apply`"))
     return "\n\n".join(parts)
-
-
-def _same_text(comparisons: list[Document]) -> str:
-    names = [comparison["before"] for comparison in comparisons]
-    if names == ["in force", "sealed"]:
-        return "The files on disk are sealed and in force."
-    return "The files on disk are as sealed." if names == ["sealed"] else "There is no difference."
 
 
 def _comparison_text(comparison: Document, console: Console) -> str:

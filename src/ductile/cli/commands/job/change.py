@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from ductile.cli.bulk import change_result, one_of
+from ductile.cli.bulk import change_result, single_request
 from ductile.cli.client import Document, request
 from ductile.cli.console import format as fmt
 from ductile.cli.console.console import Console
 from ductile.cli.invocation import CommandResult, Invocation
-from ductile.cli.spec import DRY_RUN, FOLLOW_OUTPUT, JOB, TIMEOUT, Argument, Example, Option, action
+from ductile.cli.spec import DRY_RUN, FOLLOW_OUTPUT, JOB, RETRY, TIMEOUT, Argument, Example, Option, action
 
 _ONE_JOB = Argument(
     "JOB", "the job's id, or at least four of its first or last digits; or filters instead", required=False
@@ -30,7 +30,7 @@ def cancel(invocation: Invocation) -> CommandResult:
     if invocation.optional("JOB") is None:
         done = request(invocation, timeout=None)
         return change_result(done, ("Cancelled", "Would cancel"), _matched_table)
-    done = request(invocation, "job.cancel", _one_job(invocation))
+    done = request(invocation, "job.cancel", single_request(invocation, "JOB", "job_id"))
     return CommandResult(done, lambda console: _cancelled_text(done, console))
 
 
@@ -83,7 +83,7 @@ def retry(invocation: Invocation) -> CommandResult:
             raise UsageError("--from-step needs the JOB of a pipeline run")
         done = request(invocation, timeout=None)
         return change_result(done, ("Put back on the queue:", "Would put back on the queue:"), _matched_table)
-    fields = _one_job(invocation)
+    fields = single_request(invocation, "JOB", "job_id")
     if step is None:
         done = request(invocation, "job.retry", fields)
         what = "would go back on the queue" if done.get("dry_run") else "is on the queue again"
@@ -102,9 +102,7 @@ def retry(invocation: Invocation) -> CommandResult:
     arguments=(JOB,),
     options=(
         TIMEOUT,
-        Option(
-            "--retry", "retry it as its configuration says; without it, it is tried once, unless --no-wait"
-        ),
+        RETRY,
         FOLLOW_OUTPUT,
         Option("--no-wait", "print the id of the new job and do not wait for it; needs the daemon"),
         DRY_RUN,
@@ -124,22 +122,10 @@ def rerun(invocation: Invocation) -> CommandResult:
 
     is_retried = invocation.switch("retry") or invocation.switch("no_wait")
     fields = {} if is_retried else {"max_attempts": 1}
-    result = run_job.result_without_waiting(invocation, _describe_planned, fields)
+    result = run_job.result_without_waiting(invocation, fields)
     if result is not None:
         return result
     return run_job.run_and_show(invocation, f"job {invocation.text('JOB')} again", fields)
-
-
-def _describe_planned(planned: Document) -> str:
-    from ductile.cli.run_job import describe_planned
-
-    note = f" ({planned['note']})" if "note" in planned else ""
-    return f"{describe_planned(planned)} again, with the input of {planned['rerun_of']}{note}"
-
-
-def _one_job(invocation: Invocation) -> Document:
-    """The request about the one job that was named. UsageError if filters were given, too."""
-    return one_of(invocation, "JOB", "job_id")
 
 
 def _matched_table(done: Document, console: Console) -> str:

@@ -9,7 +9,7 @@ from ductile.cli.client import Document, connect_to_daemon, exchange, request
 from ductile.cli.console import format as fmt
 from ductile.cli.console.console import Console, indent_continuation, one_line, printable
 from ductile.cli.invocation import CommandResult, Invocation
-from ductile.cli.spec import JOB, Example, Option, action, renders
+from ductile.cli.spec import FILTER_USAGE, JOB, Example, Option, action, renders
 
 #: Fields of a result that Ductile adds to the answer of the plugin.
 _ADDED_FIELDS = ("stdout", "stderr", "exit_code", "output_files")
@@ -22,12 +22,7 @@ _TRUNCATED = "more was printed on stderr than is kept: only its beginning is sho
     "list",
     "list jobs, newest first",
     "job.list",
-    usage={
-        "submitted_by": "--by SOURCE",
-        "since": "--from, --since TIME",
-        "until": "--to, --until TIME",
-        **dict.fromkeys(("from", "to", "job_id", "parent", "run")),
-    },
+    usage={**FILTER_USAGE, "job_id": None, "parent": None, "run": None},
     examples=(
         Example("ductile job list --status dead", "jobs that exhausted their retries"),
         Example("ductile job list --plugin echo --since 06:00", "one plugin, since six in the morning"),
@@ -40,12 +35,13 @@ def list_jobs(response: Document, console: Console) -> str:
         return "No jobs found."
     table = fmt.jobs_table(response["jobs"], console)
     if any("payload_excerpt" in job for job in response["jobs"]):
-        header, *lines = table.split("\n")
-        excerpts = (job.get("payload_excerpt") for job in response["jobs"])
-        shown = [header]
-        for line, excerpt in zip(lines, excerpts, strict=True):
-            shown += [line, *([f"    {one_line(excerpt)}"] if excerpt else [])]
-        table = "\n".join(shown)
+        header, *rows = table.split("\n")
+        lines = [header]
+        for row, job in zip(rows, response["jobs"], strict=True):
+            lines.append(row)
+            if excerpt := job.get("payload_excerpt"):
+                lines.append(f"    {one_line(excerpt)}")
+        table = "\n".join(lines)
     return fmt.with_next_page(table, response)
 
 
@@ -101,19 +97,16 @@ def explain(response: Document, console: Console) -> str:
     lines = [console.style("bold", fmt.prose(response["verdict"], console))]
     chain = []
     for depth, link in enumerate(response["chain"]):
-        known = ", ".join(
-            part
-            for part in (link["status"], link["job_id"] and fmt.short_id(link["job_id"], console))
-            if part
-        )
-        note = f" ({known})" if known else ""
+        job_id = link["job_id"] and fmt.short_id(link["job_id"], console)
+        details = ", ".join(text for text in (link["status"], job_id) if text)
+        note = f" ({details})" if details else ""
         branch = f"{'  ' * (depth - 1)}└ " if depth else ""
         chain.append(fmt.prose(f"{link['what']}{note}", console, f"  {branch}"))
     lines += fmt.section("Where it comes from", "\n".join(chain), console)
     lines += fmt.list_section("What happened", response["evidence"], console)
     saw, event = response["saw"], response["saw"]["event"]
     loaded = f", loaded {fmt.moment(saw['config_loaded_at'], console)}" if saw["config_loaded_at"] else ""
-    given = fmt.fields(
+    inputs = fmt.fields(
         (
             ("payload", _short(saw["payload"])),
             ("event", f"{event['type']} from {event['source']}" if event else None),
@@ -122,13 +115,13 @@ def explain(response: Document, console: Console) -> str:
         ),
         console,
     )
-    if given:
-        lines += fmt.section("What it saw", "\n".join(given), console)
+    if inputs:
+        lines += fmt.section("What it saw", "\n".join(inputs), console)
     lines += fmt.list_section("Likely cause", [response["cause"]] if response["cause"] else [], console)
     if response["compared_with"]:
         title = f"What differs from the last good run, {response['compared_with']}"
         rows = [
-            f"{row['what']}: {_difference(row['good'], console)} → {_difference(row['now'], console)}"
+            f"{row['what']}: {_compared_value(row['good'], console)} → {_compared_value(row['now'], console)}"
             for row in response["differences"]
         ]
         same = f"Nothing in what was compared: {'; '.join(response['compared'])}."
@@ -238,8 +231,8 @@ class _LogView:
             self._write(f"{fmt.to_json({'execution': row})}\n")
             return
         self._printer.end_line()
-        seen = self._printer.has_shown(row["job_id"], row["execution"])
-        self._write(f"{_execution_text(row, self._console, with_output=not seen)}\n")
+        is_printed = self._printer.has_shown(row["job_id"], row["execution"])
+        self._write(f"{_execution_text(row, self._console, with_output=not is_printed)}\n")
 
     def end(self, job: Document) -> CommandResult:
         """The outcome of the job."""
@@ -359,10 +352,9 @@ def _tree_lines(node: Document, console: Console, before: str = "", child_before
     return lines
 
 
-def _difference(value: str | None, console: Console) -> str:
-    return (
-        fmt.short_hash(value, console) or "none" if (value or "").startswith("blake3:") else value or "none"
-    )
+def _compared_value(value: str | None, console: Console) -> str:
+    text = fmt.short_hash(value, console) if (value or "").startswith("blake3:") else value
+    return text or "none"
 
 
 def _short(value: object) -> str | None:

@@ -16,7 +16,6 @@ from ductile.cli.spec import Argument, Example, Option, action
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ductile.config.snapshot import Snapshot
     from ductile.core.json import JsonObject, JsonValue
     from ductile.operations.pipeline_test.cases import LoadedCase
 
@@ -72,39 +71,39 @@ def test(invocation: Invocation) -> CommandResult:
     if invocation.optional("output") is not None:
         raise UsageError("--output has a meaning only with --record", hint="add --record RUN")
     with show_waiting(invocation, "the test"):
-        found = _remote_report(invocation) if _needs_daemon(invocation) else _local_report(invocation)
-
-    def text(console: Console) -> str:
-        return _render(found, console, verbose=invocation.verbose)
-
-    return CommandResult(found, text, exit_status=int(not found["passed"]))
+        if invocation.remote is None and invocation.optional("plan") is None:
+            report = _test_here(invocation)
+        else:
+            report = _test_in_daemon(invocation)
+    return CommandResult(
+        report,
+        lambda console: _report_text(report, console, verbose=invocation.verbose),
+        exit_status=int(not report["passed"]),
+    )
 
 
 def _refuse_combinations(invocation: Invocation) -> None:
     """Raise UsageError for options of which each says what to test."""
     from ductile.errors import UsageError
 
-    given = [name for name in ("case", "payload", "run", "last") if invocation.arguments.get(name)]
+    options = [name for name in ("case", "payload", "run", "last") if invocation.arguments.get(name)]
     if invocation.optional("record") is not None:
-        given = [name for name in given if name != "last"] + ["record"]
-    if len(given) > 1:
-        raise UsageError(f"--{given[0]} and --{given[1]} exclude each other", hint="choose one of them")
+        options = [name for name in options if name != "last"] + ["record"]
+    if len(options) > 1:
+        raise UsageError(f"--{options[0]} and --{options[1]} exclude each other", hint="choose one of them")
     if invocation.optional("candidate") and (invocation.remote or invocation.optional("plan")):
         raise UsageError(
             "--candidate names files of this machine", hint="leave out --url and --plan, or the candidate"
         )
-    if given and given != ["case"] and invocation.optional("NAME") is None:
-        raise UsageError(f"--{given[0]} needs the name of a pipeline", hint="see `ductile pipeline list`")
+    if options and options != ["case"] and invocation.optional("NAME") is None:
+        raise UsageError(f"--{options[0]} needs the name of a pipeline", hint="see `ductile pipeline list`")
 
 
-def _needs_daemon(invocation: Invocation) -> bool:
-    return invocation.remote is not None or invocation.optional("plan") is not None
+# -- here
 
 
-# ------------------------------------------------------------------------------------------------- here
-
-
-def _local_report(invocation: Invocation) -> Document:
+def _test_here(invocation: Invocation) -> Document:
+    """Test by the configuration on disk and return the report."""
     from ductile.admin.config import open_configuration
     from ductile.config.load import SealMode
     from ductile.operations.pipeline_test.run import report_results
@@ -113,51 +112,45 @@ def _local_report(invocation: Invocation) -> Document:
     from ductile.struct import to_builtins
 
     config = invocation.optional("candidate") or invocation.config
-    opened = open_configuration(config, invocation.environ, seal=SealMode.IGNORE)
-    snapshot: Snapshot = opened.snapshot
+    snapshot = open_configuration(config, invocation.environ, seal=SealMode.IGNORE).snapshot
     if (name := invocation.optional("NAME")) is not None:
         known_pipeline(snapshot, name)
-    cases, left_out = _cases(invocation, snapshot.directory)
+    cases, left_out = _load_cases(invocation, snapshot.directory)
     refuse_unknown_pipelines(snapshot, cases)
-    report = report_results(snapshot, run_cases(snapshot, cases), left_out)
-    found: Document = to_builtins(report)
-    return found
+    report: Document = to_builtins(report_results(snapshot, run_cases(snapshot, cases), left_out))
+    return report
 
 
-def _cases(invocation: Invocation, directory: Path) -> tuple[Sequence[LoadedCase], Sequence[Any]]:
-    """The cases that are meant, and the past runs that cannot be one."""
+def _load_cases(invocation: Invocation, directory: Path) -> tuple[Sequence[LoadedCase], Sequence[Any]]:
+    """The cases that the options select, and the past runs that cannot be one."""
+    from ductile.operations.pipeline_test.cases import read_case_file
     from ductile.operations.pipeline_test.record import RunLeftOut
     from ductile.operations.pipeline_test.run import payload_case, read_recorded
 
     if (payload := invocation.json_object("payload")) is not None:
         return [payload_case(invocation.text("NAME"), payload)], []
     if invocation.optional("run") is None and invocation.optional("last") is None:
-        return _cases_in_files(invocation, directory), []
+        name = invocation.optional("NAME")
+        in_files = [case for path in _case_files(invocation, directory) for case in read_case_file(path)]
+        cases = [case for case in in_files if name in (None, case.pipeline)]
+        if not cases:
+            raise _no_cases(name)
+        return cases, []
     recorded = _recordings(invocation)
-    cases = read_recorded(recorded["pipeline"], list(zip(recorded["runs"], recorded["cases"], strict=True)))
-    return cases, [RunLeftOut(**each) for each in recorded["left_out"]]
+    runs = list(zip(recorded["runs"], recorded["cases"], strict=True))
+    return read_recorded(recorded["pipeline"], runs), [RunLeftOut(**run) for run in recorded["left_out"]]
 
 
-def _cases_in_files(invocation: Invocation, directory: Path) -> list[LoadedCase]:
-    from ductile.operations.pipeline_test.cases import read_case_file
-
-    cases = [case for path in _files(invocation, directory) for case in read_case_file(path)]
-    name = invocation.optional("NAME")
-    meant = [case for case in cases if name in (None, case.pipeline)]
-    if not meant:
-        raise _no_cases(name)
-    return meant
-
-
-def _files(invocation: Invocation, directory: Path) -> tuple[Path, ...]:
+def _case_files(invocation: Invocation, directory: Path) -> tuple[Path, ...]:
+    """The files of --case; without it, those in the usual directory. NotFoundError if there are none."""
     from ductile.operations.pipeline_test.cases import CASES_DIRECTORY, find_case_files
 
-    named = [Path(each) for each in invocation.words("case")]
-    if not named and (usual := directory / CASES_DIRECTORY).is_dir():
-        named = [usual]
-    if not named:
+    paths = [Path(path) for path in invocation.words("case")]
+    if not paths and (default := directory / CASES_DIRECTORY).is_dir():
+        paths = [default]
+    if not paths:
         raise _no_cases(invocation.optional("NAME"))
-    return find_case_files(named)
+    return find_case_files(paths)
 
 
 def _no_cases(name: str | None) -> Exception:
@@ -179,7 +172,11 @@ def _recordings(invocation: Invocation, *, record: bool = False) -> Document:
     last = invocation.optional("last")
     fields: JsonObject = {"pipeline": invocation.text("NAME")}
     if last is not None:
-        fields["last"] = _whole_number(last)
+        if not (last.isascii() and last.isdigit()):
+            from ductile.errors import UsageError
+
+            raise UsageError(f"--last needs a whole number, not {last!r}")
+        fields["last"] = int(last)
     else:
         fields["run"] = invocation.text("record" if record else "run")
     if invocation.remote is not None:
@@ -187,18 +184,11 @@ def _recordings(invocation: Invocation, *, record: bool = False) -> Document:
     return request_unsealed(invocation, "pipeline.record", fields)
 
 
-def _whole_number(text: str) -> int:
-    from ductile.errors import UsageError
-
-    if not (text.isascii() and text.isdigit()):
-        raise UsageError(f"--last needs a whole number, not {text!r}")
-    return int(text)
+# -- in a daemon
 
 
-# -------------------------------------------------------------------------------------------- in a daemon
-
-
-def _remote_report(invocation: Invocation) -> Document:
+def _test_in_daemon(invocation: Invocation) -> Document:
+    """Test by the configuration or plan of the daemon and return the report."""
     fields = invocation.request_fields()
     if not any(name in fields for name in ("payload", "run", "last")):
         name, cases = _case_values(invocation)
@@ -211,20 +201,20 @@ def _case_values(invocation: Invocation) -> tuple[str, list[JsonValue]]:
     from ductile.errors import UsageError
     from ductile.operations.pipeline_test.cases import case_values, find_case_files, read_case_file
 
-    found: dict[str, list[JsonValue]] = {}
-    for path in find_case_files([Path(each) for each in invocation.words("case")]):
+    by_pipeline: dict[str, list[JsonValue]] = {}
+    for path in find_case_files([Path(path) for path in invocation.words("case")]):
         read_case_file(path)
         pipeline, cases = case_values(path)
-        found.setdefault(pipeline, []).extend(cases)
-    name = invocation.optional("NAME") or (next(iter(found)) if len(found) == 1 else None)
+        by_pipeline.setdefault(pipeline, []).extend(cases)
+    name = invocation.optional("NAME") or (next(iter(by_pipeline)) if len(by_pipeline) == 1 else None)
     if name is None:
         raise UsageError("name the pipeline", hint="With --url or --plan, one pipeline is tested at a time.")
-    if name not in found:
+    if name not in by_pipeline:
         raise _no_cases(name)
-    return name, found[name]
+    return name, by_pipeline[name]
 
 
-# ------------------------------------------------------------------------------------------------ record
+# -- record
 
 
 def _record(invocation: Invocation) -> CommandResult:
@@ -232,34 +222,34 @@ def _record(invocation: Invocation) -> CommandResult:
 
     recorded = _recordings(invocation, record=True)
     if not recorded["cases"]:
-        reasons = "; ".join(dict.fromkeys(each["reason"] for each in recorded["left_out"]))
+        reasons = "; ".join(dict.fromkeys(run["reason"] for run in recorded["left_out"]))
         raise GoneError(f"no run of {recorded['pipeline']} can be recorded: {reasons}")
     document: JsonObject = {name: recorded[name] for name in ("pipeline", "description", "cases")}
-    written = _checked_text(document)
+    yaml_text = _checked_yaml(document)
     output = invocation.optional("output")
     data: JsonObject = {"document": document, "left_out": recorded["left_out"], "output": output}
 
     def note(console: Console) -> str:
         lines = [f"{console.style('yellow', 'warning:')} {_VERBATIM}"]
-        lines += [f"left out: {printable(each['reason'])}" for each in recorded["left_out"]]
+        lines += [f"left out: {printable(run['reason'])}" for run in recorded["left_out"]]
         return "\n".join(lines)
 
     if output is None:
-        return CommandResult(data, written.rstrip("\n"), note=note)
-    _write_new(Path(output), written)
+        return CommandResult(data, yaml_text.rstrip("\n"), note=note)
+    _write_new(Path(output), yaml_text)
     count = fmt.count(len(recorded["cases"]), "case")
     return CommandResult(data, f"Wrote {count} to {output}.", note=note)
 
 
-def _checked_text(document: JsonObject) -> str:
-    """The file of cases as text, which reads as what it was written from."""
+def _checked_yaml(document: JsonObject) -> str:
+    """The text of a file of cases. RefusedError if it would not be read as what it was written from."""
     from ductile.errors import ConfigError, RefusedError
     from ductile.operations.pipeline_test.cases import read_case_text, read_case_values
     from ductile.struct import replace
 
     # Such characters are only in quotes, where YAML reads the escape.
-    shown = re.sub(_NOT_IN_YAML, lambda found: f"\\u{ord(found[0]):04x}", fmt.to_yaml(document))
-    text = f"# {_VERBATIM}\n{shown}\n"
+    escaped = re.sub(_NOT_IN_YAML, lambda match: f"\\u{ord(match[0]):04x}", fmt.to_yaml(document))
+    text = f"# {_VERBATIM}\n{escaped}\n"
     name, cases = document["pipeline"], document["cases"]
     expected = read_case_values(str(name), cases if isinstance(cases, list) else [])
     try:
@@ -292,27 +282,27 @@ def _write_new(path: Path, text: str) -> None:
         raise file_error(f"{path} cannot be written", error) from None
 
 
-# ---------------------------------------------------------------------------------------------- for people
+# -- as text
 
 
-def _render(found: Document, console: Console, *, verbose: bool) -> str:
-    cases = found["cases"]
+def _report_text(report: Document, console: Console, *, verbose: bool) -> str:
+    cases = report["cases"]
     lines: list[str] = []
     for case in cases:
         lines += _case_lines(case, console, with_steps=verbose or len(cases) == 1)
-    for each in found["left_out"]:
-        lines.append(f"left out {fmt.short_id(each['job_id'], console)}: {printable(each['reason'])}")
+    for run in report["left_out"]:
+        lines.append(f"left out {fmt.short_id(run['job_id'], console)}: {printable(run['reason'])}")
     if len(cases) != 1:
-        passed, failed = found["counts"]["passed"], found["counts"]["failed"]
-        word = console.style("green", "ok:") if found["passed"] else console.style("red", "failed:")
+        passed, failed = report["counts"]["passed"], report["counts"]["failed"]
+        word = console.style("green", "ok:") if report["passed"] else console.style("red", "failed:")
         lines.append(f"{word} {fmt.count(passed + failed, 'case')}, {passed} as expected, {failed} not")
     return "\n".join(lines)
 
 
 def _case_lines(case: Document, console: Console, *, with_steps: bool) -> list[str]:
     word = console.style("green", "ok:") if case["passed"] else console.style("red", "failed:")
-    where = f"  {console.path(case['location'])}" if case["location"] else ""
-    lines = [f"{word} {printable(case['name'])}{where}"]
+    location = f"  {console.path(case['location'])}" if case["location"] else ""
+    lines = [f"{word} {printable(case['name'])}{location}"]
     for difference in case["differences"]:
         lines += [f"  {line}" for line in _difference_lines(difference)]
     if case["other_input"]:
@@ -324,9 +314,9 @@ def _case_lines(case: Document, console: Console, *, with_steps: bool) -> list[s
         error = "" if case["error"] is None else f": {printable(case['error'])}"
         lines.append(f"  the run: {case['status']}{error}")
     if case["steps"]:
-        lines += ["", console.table(("STEP", "RUNS", "OUTCOME", "INPUT"), _rows(case), prose=True), ""]
-    lines += [f"  would start {printable(each)}" for each in case["would_start"]]
-    lines += [f"  dropped: {printable(each)}" for each in case["dropped_events"]]
+        lines += ["", console.table(("STEP", "RUNS", "OUTCOME", "INPUT"), _step_rows(case), prose=True), ""]
+    lines += [f"  would start {printable(target)}" for target in case["would_start"]]
+    lines += [f"  dropped: {printable(event)}" for event in case["dropped_events"]]
     if case["synthetic"]:
         lines.append(f"  synthetic responses: {', '.join(map(printable, case['synthetic']))}")
     if case["status"] not in (None, "not_started"):
@@ -334,7 +324,7 @@ def _case_lines(case: Document, console: Console, *, with_steps: bool) -> list[s
     return lines
 
 
-def _rows(case: Document) -> list[tuple[str, ...]]:
+def _step_rows(case: Document) -> list[tuple[str, ...]]:
     """A row for each job, and one for each step without jobs, with the reason in place of the input."""
     rows: list[tuple[str, ...]] = []
     for step in case["steps"]:
@@ -342,13 +332,13 @@ def _rows(case: Document) -> list[tuple[str, ...]]:
         if not step["jobs"]:
             rows.append((step["step"], target, step["outcome"], step["because"] or ""))
         for job in step["jobs"]:
-            given = _short(job["payload"])
+            job_input = _short(job["payload"])
             if job["context"]:
-                given += f" with {_short(job['context'])}"
+                job_input += f" with {_short(job['context'])}"
             if job["error"]:
-                given += f" → {job['error']}"
-            tries = f" ({job['attempts']} attempts)" if job["attempts"] > 1 else ""
-            rows.append((step["step"], target, job["outcome"] + tries, given))
+                job_input += f" → {job['error']}"
+            attempts = f" ({job['attempts']} attempts)" if job["attempts"] > 1 else ""
+            rows.append((step["step"], target, job["outcome"] + attempts, job_input))
     return rows
 
 
@@ -369,5 +359,5 @@ def _difference_lines(difference: Document) -> list[str]:
         lines = [f"{path}: expected {printable(expected)}, there is none"]
     else:
         lines = [f"{path}: expected {printable(expected)}, is {printable(actual)}"]
-    lines += [f"  {printable(each)}" for each in (because, difference["hint"]) if each]
+    lines += [f"  {printable(text)}" for text in (because, difference["hint"]) if text]
     return lines

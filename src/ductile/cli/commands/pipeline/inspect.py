@@ -29,9 +29,9 @@ _NAME = Argument("NAME", "name of the pipeline", field="pipeline")
 
 
 @renders("list", "list the pipelines, each with its latest run", "pipeline.list")
-def list_pipelines(found: Document, console: Console) -> str:
+def list_pipelines(response: Document, console: Console) -> str:
     rows = []
-    for row in found["pipelines"]:
+    for row in response["pipelines"]:
         run = row["last_run"]
         job = fmt.short_id(None if run is None else run["job_id"], console)
         last = "-" if run is None else f"{run['status']} {fmt.when(run['created_at'], console)}"
@@ -53,29 +53,29 @@ def show(invocation: Invocation) -> CommandResult:
     from ductile.operations.runs.pipelines import describe_pipeline
     from ductile.struct import to_builtins
 
-    shown: Document
+    pipeline: Document
     if invocation.remote is not None:
-        shown = request_daemon(invocation)
+        pipeline = request_daemon(invocation)
     else:
-        shown = to_builtins(describe_pipeline(_snapshot(invocation), invocation.text("NAME")))
+        pipeline = to_builtins(describe_pipeline(_snapshot(invocation), invocation.text("NAME")))
 
     def text(console: Console) -> str:
-        synchronous = shown["execution_mode"] == "synchronous"
+        synchronous = pipeline["execution_mode"] == "synchronous"
         fields = fmt.fields(
             [
-                ("starts", shown["trigger"] or "by name, or called by another pipeline"),
-                ("if", shown["if"]),
-                ("mode", shown["execution_mode"]),
-                ("timeout", shown["timeout"] if synchronous else None),
-                ("on timeout", shown["on_timeout"] if synchronous else None),
-                ("hooks", "notified when a run ends" if shown["notify_on_complete"] else None),
+                ("starts", pipeline["trigger"] or "by name, or called by another pipeline"),
+                ("if", pipeline["if"]),
+                ("mode", pipeline["execution_mode"]),
+                ("timeout", pipeline["timeout"] if synchronous else None),
+                ("on timeout", pipeline["on_timeout"] if synchronous else None),
+                ("hooks", "notified when a run ends" if pipeline["notify_on_complete"] else None),
             ],
             console,
         )
-        title = console.style("bold", printable(shown["name"]))
-        return "\n".join([title, *fields, "", *_tree_lines(shown["tree"], console)])
+        title = console.style("bold", printable(pipeline["name"]))
+        return "\n".join([title, *fields, "", *_tree_lines(pipeline["tree"], console)])
 
-    return CommandResult(shown, text)
+    return CommandResult(pipeline, text)
 
 
 @action(
@@ -105,7 +105,7 @@ def run(invocation: Invocation) -> CommandResult:
         return known_pipeline(snapshot, invocation.text("NAME"))
 
     with run_job.hint_reload(invocation, find_pipeline):
-        result = run_job.result_without_waiting(invocation, run_job.describe_planned)
+        result = run_job.result_without_waiting(invocation)
         return result or run_job.run_and_show(invocation, invocation.text("NAME"))
 
 
@@ -137,23 +137,23 @@ def check(invocation: Invocation) -> CommandResult:
     name, payload = invocation.optional("NAME"), invocation.json_object("payload")
     if payload is not None and name is None:
         raise UsageError("--payload is tried on one pipeline", hint="name it: ductile pipeline check NAME")
-    found = check_configuration(invocation.config, invocation.environ)
-    snapshot = found.snapshot
+    configuration = check_configuration(invocation.config, invocation.environ)
+    snapshot = configuration.snapshot
     checked = check_pipelines(snapshot, name)
-    faulty = any(each.faults for each in checked)
+    faulty = any(pipeline.faults for pipeline in checked)
     # The daemon would not start with such files, but the pipelines can be judged.
-    broken = found.broken.problems if found.broken else ()
+    broken = configuration.broken.problems if configuration.broken else ()
     unsealed = [problem.message.partition("\n")[0].rstrip(":") for problem in broken]
     data: JsonObject = {
         "valid": not faulty,
         "unsealed": [*unsealed],
         "pipelines": [
             {
-                "name": each.name,
-                "steps": each.steps,
-                "faults": [{"step": step, "error": error} for step, error in each.faults],
+                "name": pipeline.name,
+                "steps": pipeline.steps,
+                "faults": [{"step": step, "error": error} for step, error in pipeline.faults],
             }
-            for each in checked
+            for pipeline in checked
         ],
     }
     trial: Document | None = None
@@ -165,10 +165,10 @@ def check(invocation: Invocation) -> CommandResult:
         if not checked:
             return _NO_PIPELINES
         lines = []
-        for each in checked:
-            word = console.style("red", "error:") if each.faults else console.style("green", "ok:")
-            lines.append(f"{word} {printable(each.name)}, {fmt.count(each.steps, 'step')}")
-            lines += [f"  {printable(step)}: {printable(error)}" for step, error in each.faults]
+        for pipeline in checked:
+            word = console.style("red", "error:") if pipeline.faults else console.style("green", "ok:")
+            lines.append(f"{word} {printable(pipeline.name)}, {fmt.count(pipeline.steps, 'step')}")
+            lines += [f"  {printable(step)}: {printable(error)}" for step, error in pipeline.faults]
         if trial is None:
             return "\n".join(lines)
         if not trial["starts"]:
@@ -209,19 +209,19 @@ def graph(invocation: Invocation) -> CommandResult:
     from ductile.errors import UsageError, file_error
     from ductile.operations.runs.pipelines import Drawing, draw_pipeline
 
-    chosen = invocation.optional("format") or Drawing.MERMAID
-    if chosen not in tuple(Drawing):
-        raise UsageError(f"there is no format {chosen!r}", hint=f"one of {', '.join(Drawing)}")
+    drawing_format = invocation.optional("format") or Drawing.MERMAID
+    if drawing_format not in tuple(Drawing):
+        raise UsageError(f"there is no format {drawing_format!r}", hint=f"one of {', '.join(Drawing)}")
     name, output = invocation.text("NAME"), invocation.optional("output")
     if invocation.remote is not None:
-        drawn = str(request_daemon(invocation)["drawing"])
+        drawing = str(request_daemon(invocation)["drawing"])
     else:
-        drawn = draw_pipeline(_snapshot(invocation), name, Drawing(chosen))
-    data: JsonObject = {"pipeline": name, "format": chosen, "output": output}
+        drawing = draw_pipeline(_snapshot(invocation), name, Drawing(drawing_format))
+    data: JsonObject = {"pipeline": name, "format": drawing_format, "output": output}
     if output is None:
-        return CommandResult(data | {"drawing": drawn}, drawn.rstrip("\n"))
+        return CommandResult(data | {"drawing": drawing}, drawing.rstrip("\n"))
     try:
-        Path(output).write_text(drawn, encoding="utf-8")
+        Path(output).write_text(drawing, encoding="utf-8")
     except OSError as error:
         raise file_error(f"{output} cannot be written", error) from None
     return CommandResult(data, f"Wrote {output}.")
@@ -235,15 +235,15 @@ def graph(invocation: Invocation) -> CommandResult:
         Argument("RUN", "id of the run, or of one of its steps; its beginning is enough", field="job_id"),
     ),
 )
-def explain(found: Document, console: Console) -> str:
-    run = found["run"]
+def explain(response: Document, console: Console) -> str:
+    run = response["run"]
     status = f"{fmt.status(run['status'], console)} ({run['reason']})"
-    lines = [f"{printable(found['pipeline'])}: {status}  {run['job_id']}"]
+    lines = [f"{printable(response['pipeline'])}: {status}  {run['job_id']}"]
     if error := fmt.informative_error(run):
         lines.append(printable(error))
-    if not found["graph_kept"]:
+    if not response["graph_kept"]:
         lines.append("The graph of this run is no longer kept: only steps that ran are shown.")
-    return "\n".join([*lines, "", fmt.steps_table(found["steps"], console)])
+    return "\n".join([*lines, "", fmt.steps_table(response["steps"], console)])
 
 
 def _snapshot(invocation: Invocation) -> Snapshot:

@@ -48,12 +48,17 @@ def authorize(invocation: Invocation) -> CommandResult:
     from ductile.errors import UsageError
 
     name = invocation.text("NAME")
-    chosen = [option for option in ("device", "code", "dry_run") if invocation.arguments.get(option)]
-    if len(chosen) > 1:
-        names = " and ".join(f"--{option.replace('_', '-')}" for option in chosen)
+    options = [option for option in ("device", "code", "dry_run") if invocation.arguments.get(option)]
+    if len(options) > 1:
+        names = " and ".join(f"--{option.replace('_', '-')}" for option in options)
         raise UsageError(f"{names} cannot be combined")
     if (address := invocation.optional("code")) is not None:
-        return _complete(invocation, name, _read_address(address))
+        import sys
+
+        from ductile.cli.commands.plugin.redirect import read_returned
+
+        returned = read_returned(sys.stdin.readline() if address == "-" else address, None)
+        return _complete(invocation, name, returned)
     if invocation.switch("dry_run"):
         return _show_address(invocation, name)
     return _by_device(invocation, name) if invocation.switch("device") else _by_browser(invocation, name)
@@ -68,15 +73,15 @@ def _by_browser(invocation: Invocation, name: str) -> CommandResult:
     with ExitStack() as stack:
         port = _port(invocation)
         listener = stack.enter_context(redirect.bound(port))
-        own = f"http://127.0.0.1:{listener.getsockname()[1]}{redirect.PATH}"
-        started = _run(invocation, name, _START, {"redirect_uri": own})
+        local_uri = f"http://127.0.0.1:{listener.getsockname()[1]}{redirect.PATH}"
+        started = _run(invocation, name, _START, {"redirect_uri": local_uri})
         url, uri = str(started["url"]), str(started["redirect_uri"])
         parts = redirect.listens_at(uri)
-        if uri != own:
+        if uri != local_uri:
             listener.close()
             if parts is not None:
                 listener = stack.enter_context(redirect.bound(parts.port or 0))
-        _say_where_to_go(invocation, url, uri, listens=parts is not None)
+        _open_address(invocation, url, uri, listens=parts is not None)
         state = parse_qs(urlsplit(url).query).get("state", [None])[0]
         path = (parts.path if parts is not None else "") or "/"
         waiting = listener if parts is not None else None
@@ -114,14 +119,6 @@ def _connected(name: str, job: Document) -> CommandResult:
     return CommandResult(data, f"{name} is connected.")
 
 
-def _read_address(text: str) -> Returned:
-    import sys
-
-    from ductile.cli.commands.plugin.redirect import read_returned
-
-    return read_returned(sys.stdin.readline() if text == "-" else text, None)
-
-
 def _port(invocation: Invocation) -> int:
     from ductile.errors import UsageError
 
@@ -131,8 +128,18 @@ def _port(invocation: Invocation) -> int:
     return int(text)
 
 
-def _say_where_to_go(invocation: Invocation, url: str, redirect_uri: str, *, listens: bool) -> None:
-    opened = not invocation.switch("no_browser") and listens and _open_browser(invocation, url)
+def _open_address(invocation: Invocation, url: str, redirect_uri: str, *, listens: bool) -> None:
+    """Open the address in a browser if there is a screen, and say on standard error what to do."""
+    import sys
+    import webbrowser
+
+    opened = False
+    if listens and not invocation.switch("no_browser") and sys.stderr.isatty():
+        # Without a screen, a browser in this terminal would take it over.
+        has_screen = sys.platform == "darwin" or any(
+            map(invocation.environ.get, ("DISPLAY", "WAYLAND_DISPLAY"))
+        )
+        opened = has_screen and webbrowser.open(url)
     _note(f"{'Your browser opens' if opened else 'Open'} this address and agree:\n\n  {url}\n")
     if listens:
         _note(
@@ -144,15 +151,6 @@ def _say_where_to_go(invocation: Invocation, url: str, redirect_uri: str, *, lis
             f"Then paste the address that the browser ends at, which begins with {redirect_uri}. If a "
             "webhook endpoint receives it there, you are done: press Ctrl-C."
         )
-
-
-def _open_browser(invocation: Invocation, url: str) -> bool:
-    """Open a window, if there is a screen: a browser in this terminal would take it over."""
-    import sys
-    import webbrowser
-
-    has_screen = sys.platform == "darwin" or any(map(invocation.environ.get, ("DISPLAY", "WAYLAND_DISPLAY")))
-    return bool(has_screen and sys.stderr.isatty() and webbrowser.open(url))
 
 
 def _note(text: str) -> None:

@@ -87,18 +87,6 @@ def test(invocation: Invocation) -> CommandResult:
     )
 
 
-def _has_configuration(invocation: Invocation) -> bool:
-    """Whether there is a configuration to which a plugin can be added."""
-    from ductile.config.find_config import find_config
-    from ductile.errors import ConfigError
-
-    try:
-        find_config(invocation.config, invocation.environ)
-    except ConfigError:
-        return False
-    return True
-
-
 @action(
     "new",
     "write a new plugin from a template",
@@ -127,6 +115,10 @@ def new(invocation: Invocation) -> CommandResult:
 
     def text(console: Console) -> str:
         import shlex
+        from contextlib import suppress
+
+        from ductile.config.find_config import find_config
+        from ductile.errors import ConfigError
 
         directory = console.path(str(created.directory))
         title = "Wrote" if created.written else "Would write"
@@ -142,7 +134,8 @@ def new(invocation: Invocation) -> CommandResult:
         steps = [f"(cd {quoted} && {created.build})"] if created.build else []
         path = quoted if "/" in directory else f"./{quoted}"
         steps.append(f"ductile plugin test {path}")
-        if _has_configuration(invocation):
+        with suppress(ConfigError):  # there is no configuration to which it could be added
+            find_config(invocation.config, invocation.environ)
             steps.append(f"ductile plugin add {path}")
         return "\n".join([*lines, "", "Next:", "", *(f"  {step}" for step in steps)])
 
@@ -158,10 +151,10 @@ def run_request(invocation: Invocation) -> CommandResult:
     from ductile.core.jobs.model import Completed, Failed
     from ductile.errors import UsageError
 
-    filling = [
+    request_options = [
         option.destination for option in invocation.action.options if option.field not in (None, "dry_run")
     ]
-    for option in ("COMMAND", *filling, "no_wait"):
+    for option in ("COMMAND", *request_options, "no_wait"):
         if invocation.arguments.get(option):
             name = option if option.isupper() else f"--{option.replace('_', '-')}"
             raise UsageError(f"{name} has no effect with --request: the request holds everything")

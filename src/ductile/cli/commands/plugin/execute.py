@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     "job.exec",
     local="it would let every holder of a token run anything on the machine of the daemon",
     arguments=(
-        Argument("COMMAND", "the program and its arguments; `--` before it ends the options", rest=True),
+        Argument("COMMAND", "the program and its arguments; `--` before it ends the options", trailing=True),
     ),
     options=(Option("--no-wait", "print the id of the job and do not wait for it; needs the daemon"),),
     usage={"argv": None, "cwd": None},
@@ -63,7 +63,7 @@ def execute(invocation: Invocation) -> CommandResult:
 
 
 def _result(ran: SubmittedJob) -> CommandResult:
-    """As of `ductile run`; what a command that succeeded wrote to stderr is shown there."""
+    """The result as of `ductile run`, with what a command that succeeded wrote to stderr."""
     from ductile.cli.run_job import job_result
 
     result = job_result(ran, output_shown=False)

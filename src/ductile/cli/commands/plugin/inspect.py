@@ -29,10 +29,10 @@ def list_plugins(invocation: Invocation) -> CommandResult:
     unused = plugins.unused_shipped(entries)
 
     def text(console: Console) -> str:
-        others = f"Shipped with Ductile, not in use: {', '.join(unused)}." if unused else ""
-        others = fmt.prose(others, console)
+        shipped = f"Shipped with Ductile, not in use: {', '.join(unused)}." if unused else ""
+        shipped = fmt.prose(shipped, console)
         if not entries:
-            return f"No plugins are configured.\n\n{others}"
+            return f"No plugins are configured.\n\n{shipped}"
         rows = []
         for entry in entries:
             status, note = str(entry.standing), ""
@@ -47,7 +47,7 @@ def list_plugins(invocation: Invocation) -> CommandResult:
             version = (entry.manifest.version if entry.manifest else "") or "-"
             rows.append((name, status, version, console.path(_origin(entry) or "-"), note))
         table = console.table(("NAME", "STATUS", "VERSION", "FROM", "ABOUT"), rows, optional=("FROM",))
-        return f"{table}\n\n{others}" if others else table
+        return f"{table}\n\n{shipped}" if shipped else table
 
     rows: list[JsonValue] = [_summary(entry) | {"unhealthy": failed.get(entry.name)} for entry in entries]
     return CommandResult({"plugins": rows, "shipped": [*unused]}, text)
@@ -68,7 +68,9 @@ def show(invocation: Invocation) -> CommandResult:
 
     entry = show_plugin(invocation.config, invocation.environ, invocation.text("NAME"))
     failed = _failed_inits(invocation).get(entry.name)
-    stats = _stats(invocation, entry.name)
+    # The last day is in the store: there is none without one, or if nothing has run.
+    executions = request_if_available(invocation, "plugin.stats", {"plugin": entry.name})
+    stats = executions["plugins"][0] if executions is not None and executions["plugins"] else None
 
     def text(console: Console) -> str:
         from ductile.core.durations import format_duration
@@ -82,7 +84,7 @@ def show(invocation: Invocation) -> CommandResult:
             ("uses", entry.uses if entry.uses != entry.name else None),
             ("used as", ", ".join(entry.instances)),
         ]
-        manifest, instance, record = entry.manifest, entry.instance, _record(entry)
+        manifest, instance, record = entry.manifest, entry.instance, _source_record(entry)
         if manifest is not None:
             fields += [
                 ("about", manifest.description),
@@ -162,12 +164,6 @@ def _times(percentiles: Document | None) -> tuple[str, str, str]:
     return fmt.ms(percentiles["p50"]), fmt.ms(percentiles["p95"]), fmt.ms(percentiles["p99"])
 
 
-def _stats(invocation: Invocation, plugin: str) -> Document | None:
-    """The figures of the last day. They are in the store; None without one, and if nothing has run."""
-    response = request_if_available(invocation, "plugin.stats", {"plugin": plugin})
-    return response["plugins"][0] if response is not None and response["plugins"] else None
-
-
 def _stats_line(stats: Document) -> str:
     p50, p95, p99 = _times(stats["run_ms"])
     waited = _times(stats["wait_ms"])
@@ -195,12 +191,12 @@ def check(invocation: Invocation) -> CommandResult:
         from ductile.cli.console.errors import paragraph, problems_as_text
 
         ok = console.style("green", "ok:")
-        good = [
+        accepted = [
             f"{ok} {entry.name} {entry.manifest.version if entry.manifest else ''}".rstrip()
             for entry in checked.plugins
             if entry not in checked.refused
         ]
-        parts = ["\n".join(good)] if good else []
+        parts = ["\n".join(accepted)] if accepted else []
         for entry in checked.refused:
             title = f"{console.style('red', 'refused:')} {console.style('bold', entry.name)}"
             parts.append(f"{title}\n{paragraph('', entry.reason or '', (('hint', entry.hint),), console)}")
@@ -268,7 +264,7 @@ def _origin(entry: PluginEntry) -> str | None:
     return None if entry.directory is None else str(entry.directory.parent)
 
 
-def _record(entry: PluginEntry) -> SourceRecord | None:
+def _source_record(entry: PluginEntry) -> SourceRecord | None:
     """Where an added plugin is from."""
     from ductile.plugins.source_record import read_record
 
@@ -276,7 +272,7 @@ def _record(entry: PluginEntry) -> SourceRecord | None:
 
 
 def _summary(entry: PluginEntry) -> JsonObject:
-    manifest, record = entry.manifest, _record(entry)
+    manifest, record = entry.manifest, _source_record(entry)
     return {
         "name": entry.name,
         "status": entry.standing,
@@ -361,21 +357,11 @@ def facts(response: Document, console: Console) -> str:
         return f"{response['plugin']} has no facts."
     parts = []
     for fact in response["facts"]:
-        head = (
-            fact["seq"],
-            fact["fact_type"],
-            fmt.moment(fact["created_at"], console),
-            fmt.short_id(fact["job_id"], console),
-        )
-        parts.append(
-            f"{'  '.join(str(cell) for cell in head)}\n{fmt.indent(_fact_text(fact['fact'], console))}"
-        )
+        created, job = fmt.moment(fact["created_at"], console), fmt.short_id(fact["job_id"], console)
+        text = fmt.inline(fact["fact"])
+        if len(text) >= (console.width or 80) - 2:
+            text = fmt.value(fact["fact"])
+        parts.append(f"{fact['seq']}  {fact['fact_type']}  {created}  {job}\n{fmt.indent(text)}")
     if response["next_cursor"]:
         parts.append(console.style("dim", f"There are more: --cursor {response['next_cursor']}"))
     return "\n\n".join(parts)
-
-
-def _fact_text(fact: object, console: Console) -> str:
-    """A fact on one line if it fits there."""
-    line = fmt.inline(fact)
-    return line if len(line) < (console.width or 80) - 2 else fmt.value(fact)

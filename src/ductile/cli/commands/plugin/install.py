@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ductile.cli.client import Document, connect_to_daemon, request_daemon, request_if_available
+from ductile.cli.client import Document, request_daemon, request_if_available
 from ductile.cli.commands.config.files import change_as_json, change_text
-from ductile.cli.commands.system.daemon import reload_text
+from ductile.cli.commands.system.daemon import check_reload, reload_text
 from ductile.cli.console import format as fmt
 from ductile.cli.console.console import Console, printable, show_waiting
 from ductile.cli.invocation import CommandResult, Invocation
@@ -76,7 +76,7 @@ def add(invocation: Invocation) -> CommandResult:
         settings=invocation.json_object("settings"),
     )
     dry_run, reloaded = invocation.switch("dry_run"), None
-    runs = _daemon_accepts(invocation)
+    runs = not invocation.switch("no_apply") and check_reload(invocation)
     if not dry_run:
         plan = add_plugin(plan, invocation.config, invocation.environ)
         reloaded = _reload(invocation) if runs else None
@@ -95,16 +95,6 @@ def _now() -> datetime:
     from datetime import UTC, datetime
 
     return datetime.now(UTC)
-
-
-def _daemon_accepts(invocation: Invocation) -> bool:
-    """Whether a daemon is to be reloaded. Raises what it would refuse, before anything is written."""
-    connection = None if invocation.switch("no_apply") else connect_to_daemon(invocation)
-    if connection is None:
-        return False
-    connection.close()
-    request_daemon(invocation, "system.reload", {"dry_run": True})
-    return True
 
 
 def _reload(invocation: Invocation) -> Document:
@@ -127,16 +117,21 @@ def _force_text(reloaded: Document | None, *, runs: bool, console: Console, invo
 
 def _describe(plan: AddPlan, console: Console) -> str:
     """What the plugin is, and what it may do."""
-    candidate = plan.candidate
+    candidate, rights = plan.candidate, plan.rights
     manifest, record = candidate.manifest, candidate.record
-    rights = plan.rights
+    files: str | None = None
+    if (tree := candidate.tree) is not None:
+        sizes = [f"{name} ({len(file.data)})" for name, file in sorted(tree.files.items())]
+        more = f" and {len(sizes) - _MAX_FILES} more" if len(sizes) > _MAX_FILES else ""
+        total = sum(len(file.data) for file in tree.files.values())
+        files = f"{fmt.count(len(sizes), 'file')}, {total} bytes: {', '.join(sizes[:_MAX_FILES])}{more}"
     fields = [
         ("about", manifest.description),
         ("version", manifest.version),
         ("source", "shipped with Ductile" if record is None else candidate.source),
         ("commit", record.commit if record else None),
         ("hash", record.hash if record else None),
-        ("files", _files_text(plan)),
+        ("files", files),
         ("required config", ", ".join(manifest.required_config)),
         ("optional config", ", ".join(manifest.optional_config)),
         ("runs as", f"{rights.user}, not confined: {rights.files}"),
@@ -146,21 +141,8 @@ def _describe(plan: AddPlan, console: Console) -> str:
     ]
     rows = [(command.name, str(command.type), command.description) for command in manifest.commands.values()]
     table = console.table(("COMMAND", "TYPE", "ABOUT"), rows, prose=True)
-    lines = [
-        console.style("bold", printable(candidate.name)),
-        *fmt.fields(fields, console),
-    ]
+    lines = [console.style("bold", printable(candidate.name)), *fmt.fields(fields, console)]
     return "\n".join([*lines, "", table])
-
-
-def _files_text(plan: AddPlan) -> str | None:
-    tree = plan.candidate.tree
-    if tree is None:
-        return None
-    shown = [f"{name} ({len(file.data)})" for name, file in sorted(tree.files.items())]
-    more = f" and {len(shown) - _MAX_FILES} more" if len(shown) > _MAX_FILES else ""
-    size = sum(len(file.data) for file in tree.files.values())
-    return f"{fmt.count(len(shown), 'file')}, {size} bytes: {', '.join(shown[:_MAX_FILES])}{more}"
 
 
 def _addition_text(plan: AddPlan, console: Console, *, dry_run: bool) -> str:
@@ -191,15 +173,14 @@ def _addition_text(plan: AddPlan, console: Console, *, dry_run: bool) -> str:
 
 def _next_step(plan: AddPlan, console: Console) -> str:
     """The commands to type next."""
-    if not plan.missing:
-        commands = [f"ductile run {plan.name}"]
-    else:
+    title, commands = "Next:", [f"ductile run {plan.name}"]
+    if plan.missing:
+        title = f"It cannot run before {', '.join(plan.missing)} is set. Next:"
         setting, last = f"plugins.{plan.name}.config", plan.missing[-1]
         commands = [
             f"ductile config set {setting}.{key} VALUE{' --apply' if key == last else ''}"
             for key in plan.missing
         ]
-    title = "Next:" if not plan.missing else f"It cannot run before {', '.join(plan.missing)} is set. Next:"
     return "\n".join([title, "", *(f"  {console.hint(command)}" for command in commands)])
 
 
@@ -266,7 +247,7 @@ def update(invocation: Invocation) -> CommandResult:
             now=format_timestamp(_now()),
         )
     dry_run, reloaded = invocation.switch("dry_run"), None
-    runs = _daemon_accepts(invocation)
+    runs = not invocation.switch("no_apply") and check_reload(invocation)
     if not dry_run:
         updates.begin_update(plan, invocation.config, invocation.environ)
         try:
@@ -361,7 +342,7 @@ def remove(invocation: Invocation) -> CommandResult:
         invocation.config, invocation.environ, name, discard_changes=invocation.switch("discard_changes")
     )
     pending = request_if_available(invocation, "plugin.pending", {"plugin": name}) if plan.change else None
-    reloaded, runs = None, _daemon_accepts(invocation)
+    reloaded, runs = None, not invocation.switch("no_apply") and check_reload(invocation)
     if not dry_run:
         plan = removal.remove_from_config(plan, invocation.config, invocation.environ)
         reloaded = _reload(invocation) if runs else None

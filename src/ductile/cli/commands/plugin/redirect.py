@@ -7,7 +7,7 @@ import selectors
 import socket
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TypeAlias
 from urllib.parse import SplitResult, parse_qsl, urlsplit
 
@@ -56,8 +56,8 @@ def read_returned(text: str, state: str | None) -> Returned:
 def listens_at(redirect_uri: str) -> SplitResult | None:
     """The parts of an address at which this machine can listen; None for another."""
     parts = urlsplit(redirect_uri)
-    local = parts.scheme == "http" and is_loopback_host(parts.hostname or "") and parts.port
-    return parts if local else None
+    is_local = parts.scheme == "http" and is_loopback_host(parts.hostname or "") and parts.port
+    return parts if is_local else None
 
 
 @contextmanager
@@ -87,7 +87,9 @@ def wait_for_return(
     with selectors.DefaultSelector() as ready:
         if listener is not None:
             ready.register(listener, selectors.EVENT_READ)
-        _register_stdin(ready)
+        # Standard input may be closed, or a file, which cannot be waited for.
+        with suppress(OSError, ValueError, AttributeError):
+            ready.register(sys.stdin.fileno(), selectors.EVENT_READ)
         while ready.get_map():
             left = deadline - monotonic()
             for key, _ in ready.select(max(0.0, left)):
@@ -105,14 +107,6 @@ def wait_for_return(
         "nothing was pasted, and this machine cannot listen at the redirect address",
         hint="Run it again with the address that the browser was sent to: --code 'ADDRESS'",
     )
-
-
-def _register_stdin(ready: selectors.BaseSelector) -> None:
-    """Standard input may be closed, or a file, which cannot be waited for."""
-    try:
-        ready.register(sys.stdin.fileno(), selectors.EVENT_READ)
-    except (OSError, ValueError, AttributeError):
-        return
 
 
 def _read_pasted(
@@ -155,6 +149,7 @@ def _serve(listener: socket.socket, path: str, state: str | None) -> Returned | 
 
 
 def _read_target(connection: socket.socket) -> str | None:
+    """The target of a GET request; None for anything else."""
     head = b""
     while b"\r\n\r\n" not in head and len(head) < _MAX_HEAD:
         piece = connection.recv(4096)

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from ductile.cli.client import Document, request
 from ductile.cli.console import format as fmt
 from ductile.cli.console.console import Console, printable, show_waiting
 from ductile.cli.invocation import CommandResult, Invocation
 from ductile.cli.spec import PLUGIN, Example, Option, action
-
-if TYPE_CHECKING:
-    from ductile.core.json import JsonObject
 
 _COLOURS = {
     "same": "green",
@@ -65,20 +60,24 @@ def replay(invocation: Invocation) -> CommandResult:
     with show_waiting(invocation, f"the replay of {invocation.text('PLUGIN')}"):
         response = request(invocation, fields=fields, timeout=None)
 
-    def text(console: Console) -> str:
-        return _render(response, console)
-
-    data: JsonObject = response
-    return CommandResult(data, text, exit_status=int(not response["passed"]))
+    return CommandResult(
+        response, lambda console: _report_text(response, console), exit_status=int(not response["passed"])
+    )
 
 
-def _render(response: Document, console: Console) -> str:
+def _report_text(response: Document, console: Console) -> str:
     lines: list[str] = []
     for job in response["jobs"]:
         if job["differences"]:
             verdict = console.style(_COLOURS[job["verdict"]], job["verdict"])
             lines.append(f"{fmt.short_id(job['job_id'], console)} {job['command']}: {verdict}")
-            lines += [f"  {_difference(difference)}" for difference in job["differences"]]
+        for difference in job["differences"]:
+            path, before, now = (printable(difference[name] or "") for name in ("path", "before", "now"))
+            if difference["before"] is None:
+                change = f"new, {now}"
+            else:
+                change = f"was {before}" if difference["now"] is None else f"{before} → {now}"
+            lines.append(f"  {path}: {change}")
     if lines:
         lines.append("")
     if left_out := response["not_replayed"]:
@@ -98,13 +97,3 @@ def _render(response: Document, console: Console) -> str:
         lines += ["", "Not as it was for the recorded jobs:"]
         lines += [f"  {line}" for line in response["not_reproduced"]]
     return "\n".join(lines)
-
-
-def _difference(difference: Document) -> str:
-    before, now = difference["before"], difference["now"]
-    path = printable(difference["path"])
-    if before is None:
-        return f"{path}: new, {printable(now)}"
-    if now is None:
-        return f"{path}: was {printable(before)}"
-    return f"{path}: {printable(before)} → {printable(now)}"

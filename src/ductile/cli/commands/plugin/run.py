@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ductile.cli.invocation import CommandResult, Invocation
-from ductile.cli.spec import DRY_RUN, FOLLOW_OUTPUT, TIMEOUT, Argument, Example, Option, action
+from ductile.cli.spec import DRY_RUN, FOLLOW_OUTPUT, RETRY, TIMEOUT, Argument, Example, Option, action
 
 if TYPE_CHECKING:
     from ductile.config.snapshot import Snapshot
@@ -23,9 +23,7 @@ if TYPE_CHECKING:
     ),
     options=(
         TIMEOUT,
-        Option(
-            "--retry", "retry it as its configuration says; without it, it is tried once, unless --no-wait"
-        ),
+        RETRY,
         FOLLOW_OUTPUT,
         Option(
             "--no-wait",
@@ -68,7 +66,7 @@ def run(invocation: Invocation) -> CommandResult:
     is_retried = invocation.switch("retry") or invocation.switch("no_wait")
     fields = {} if is_retried else {"max_attempts": 1}
     with run_job.hint_reload(invocation, find):
-        result = run_job.result_without_waiting(invocation, run_job.describe_planned, fields)
+        result = run_job.result_without_waiting(invocation, fields)
         if result is not None:
             return result
         what = " ".join(part for part in (name, command) if part)

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from ductile.cli.client import (
     DAEMON_TIMEOUT,
     Document,
-    connect_to_daemon,
     request_daemon,
     request_if_available,
 )
@@ -57,9 +56,9 @@ def disable(invocation: Invocation) -> CommandResult:
         pending = request_if_available(invocation, "plugin.pending", {"plugin": name})
 
         def text(console: Console) -> str:
-            shown = change_text(planned, console)
+            change = change_text(planned, console)
             if pending is None:
-                return shown
+                return change
             parts = []
             if pending["queued"]:
                 jobs = fmt.count(pending["queued"], "queued job")
@@ -67,7 +66,7 @@ def disable(invocation: Invocation) -> CommandResult:
             if pending["runs"]:
                 parts.append(f"{fmt.count(pending['runs'], 'pipeline run')} still to end would miss it")
             hint = f"{'; '.join(parts)}. To run them first: `ductile plugin disable {name} --drain`"
-            return f"{shown}\n{console.hint(hint if parts else f'No queued job of {name} would end.')}"
+            return f"{change}\n{console.hint(hint if parts else f'No queued job of {name} would end.')}"
 
         return CommandResult(change_as_json(planned) | {"pending": pending}, text)
     return _switch(invocation, name, "false")
@@ -103,16 +102,12 @@ def _change(invocation: Invocation, plugin: str, value: str, *, dry_run: bool) -
 
 def _switch(invocation: Invocation, name: str, value: str) -> CommandResult:
     """Change the setting and reload the daemon if one runs; with --drain, after its accepted jobs."""
-    from ductile.cli.commands.system.daemon import reload_text
+    from ductile.cli.commands.system.daemon import check_reload, reload_text
     from ductile.cli.console.console import show_waiting
     from ductile.errors import DuctileError
 
     drain, limit = invocation.switch("drain"), invocation.optional("timeout")
-    connection = connect_to_daemon(invocation)
-    if connection is not None:
-        connection.close()
-        # Raises what the daemon would refuse at a reload, before anything is written.
-        request_daemon(invocation, "system.reload", {"dry_run": True})
+    runs = check_reload(invocation)
     if drain:
         advice = "Only a daemon can run its jobs: start it, or leave out --drain."
         fields = {"plugin": name, "drain_timeout": limit}
@@ -120,7 +115,7 @@ def _switch(invocation: Invocation, name: str, value: str) -> CommandResult:
             request_daemon(invocation, "plugin.drain", fields, timeout=None, advice=advice)
     done = _change(invocation, name, value, dry_run=False)
     reloaded: Document | None = None
-    if connection is not None:
+    if runs:
         draining, timeout = {"drain": drain, "drain_timeout": limit}, None if drain else DAEMON_TIMEOUT
         try:
             reloaded = request_daemon(invocation, "system.reload", draining, timeout=timeout)
@@ -130,8 +125,8 @@ def _switch(invocation: Invocation, name: str, value: str) -> CommandResult:
             raise
 
     def text(console: Console) -> str:
-        stopped = "No daemon is running; it counts from the next start."
-        then = stopped if reloaded is None else reload_text(reloaded, console)
-        return f"{change_text(done, console)}\n{then}"
+        no_daemon = "No daemon is running; it counts from the next start."
+        effect = no_daemon if reloaded is None else reload_text(reloaded, console)
+        return f"{change_text(done, console)}\n{effect}"
 
     return CommandResult(change_as_json(done) | {"reloaded": reloaded}, text)

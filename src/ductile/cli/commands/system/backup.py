@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 from ductile.cli.client import Document, connect_to_daemon, exchange
 from ductile.cli.console import format as fmt
-from ductile.cli.console.console import Console
-from ductile.cli.console.progress import progress_line
+from ductile.cli.console.console import Console, progress_line
 from ductile.cli.invocation import CommandResult, Invocation
 from ductile.cli.spec import CONFIG_FILES, DRY_RUN, NO_DAEMON, Argument, Example, Option, action
 
@@ -54,7 +53,7 @@ def backup(invocation: Invocation) -> CommandResult:
 
     path = _absolute(invocation.text("FILE|DIR"))
     if invocation.switch("verify"):
-        response: Document = verify(path, store_files(), progress_line(invocation.json))
+        response: Document = verify(path, store_files(), progress_line(json=invocation.json))
 
         def verified_text(console: Console) -> str:
             store = (
@@ -69,7 +68,7 @@ def backup(invocation: Invocation) -> CommandResult:
             )
 
         return CommandResult(response, verified_text)
-    wanted = BackupRequest(
+    backup_request = BackupRequest(
         target=path,
         parts=parse_parts(invocation.optional("scope")),
         secrets=invocation.switch("secrets"),
@@ -78,9 +77,9 @@ def backup(invocation: Invocation) -> CommandResult:
     )
     # A configuration with a broken seal is worth a backup, too.
     opened = open_configuration(invocation.config, invocation.environ, seal=SealMode.IGNORE)
-    if BackupPart.STATE in wanted.parts:
-        wanted = replace(wanted, store_in_use=_is_store_in_use(invocation, opened))
-    done: Document = back_up(opened, wanted, store_files(), progress_line(invocation.json))
+    if BackupPart.STATE in backup_request.parts:
+        backup_request = replace(backup_request, store_in_use=_is_store_in_use(invocation, opened))
+    done: Document = back_up(opened, backup_request, store_files(), progress_line(json=invocation.json))
 
     def text(console: Console) -> str:
         parts = ", ".join(f"{fmt.count(files, 'file')} of {scope}" for scope, files in done["files"].items())
@@ -125,7 +124,7 @@ def restore(invocation: Invocation) -> CommandResult:
         _absolute(invocation.text("FILE")),
         None if target is None else _absolute(target),
         store_files(),
-        progress_line(invocation.json),
+        progress_line(json=invocation.json),
         known=config_directories(invocation.config, invocation.environ),
         dry_run=invocation.switch("dry_run"),
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ductile.cli.client import DAEMON_TIMEOUT, Document, request, request_daemon
+from ductile.cli.client import DAEMON_TIMEOUT, Document, connect_to_daemon, request, request_daemon
 from ductile.cli.commands.queue import depth_text
 from ductile.cli.console import format as fmt
 from ductile.cli.console.console import Console, printable, show_waiting
@@ -173,8 +173,15 @@ def reload(invocation: Invocation) -> CommandResult:
 
     refuse_lone_timeout(invocation)
     if invocation.switch("lock"):
-        done = _seal_and_reload(invocation)
-        return CommandResult(done, lambda console: reload_text(done, console))
+        from ductile.cli.commands.config.apply import apply_here
+
+        if invocation.remote is None:
+            applied = apply_here(invocation, "reload", {}, runs=True)
+        else:
+            timeout = None if invocation.switch("drain") else DAEMON_TIMEOUT
+            applied = request_daemon(invocation, "config.apply", timeout=timeout)
+        reloaded: Document = applied["reload"]
+        return CommandResult(reloaded, lambda console: reload_text(reloaded, console))
     drains = invocation.switch("drain") and not invocation.switch("dry_run")
     with show_waiting(invocation, "the queue to run dry") if drains else nullcontext():
         done = request_daemon(
@@ -185,27 +192,22 @@ def reload(invocation: Invocation) -> CommandResult:
     return CommandResult(done, lambda console: reload_text(done, console))
 
 
+def check_reload(invocation: Invocation) -> bool:
+    """Whether a daemon runs that a change has to reload. Raises the error with which it would refuse that."""
+    connection = connect_to_daemon(invocation)
+    if connection is None:
+        return False
+    connection.close()
+    request_daemon(invocation, "system.reload", {"dry_run": True})
+    return True
+
+
 def refuse_lone_timeout(invocation: Invocation) -> None:
     """Raise UsageError for --timeout without --drain, before anything is done."""
     if invocation.optional("timeout") is not None and not invocation.switch("drain"):
         from ductile.errors import UsageError
 
         raise UsageError("--timeout is how long --drain waits", hint="Add --drain, or leave out --timeout.")
-
-
-def _seal_and_reload(invocation: Invocation) -> Document:
-    from ductile.cli.commands.config.apply import apply_here
-
-    if invocation.remote is not None:
-        fields = invocation.request_fields()
-        drains = invocation.switch("drain")
-        applied = request_daemon(
-            invocation, "config.apply", fields, timeout=None if drains else DAEMON_TIMEOUT
-        )
-    else:
-        applied = apply_here(invocation, "reload", {}, runs=True)
-    reloaded: Document = applied["reload"]
-    return reloaded
 
 
 @renders("reset", "close the circuit breakers of a plugin", "system.reset", arguments=(PLUGIN,))
@@ -315,7 +317,7 @@ def _plugins_text(response: Document, console: Console) -> str:
         # Only the daemon starts scheduled runs.
         coming = fmt.when(plugin["next_run"], console) if daemon_runs and plugin["next_run"] else ""
         breakers = plugin["breakers"]
-        open_ones = [f"{name} {row['state']}" for name, row in breakers.items() if row["state"] != "closed"]
+        not_closed = [f"{name} {row['state']}" for name, row in breakers.items() if row["state"] != "closed"]
         ran = f"{last['status']} {fmt.when(last['completed_at'], console)}" if last else "never"
         cells = {
             "PLUGIN": plugin["name"],
@@ -325,12 +327,13 @@ def _plugins_text(response: Document, console: Console) -> str:
             "HEALTH": "unhealthy"
             if plugin["unhealthy"]
             else _HEALTH.get(plugin["health"], plugin["health"] or ""),
-            "BREAKER": ", ".join(open_ones) or ("closed" if breakers else ""),
+            "BREAKER": ", ".join(not_closed) or ("closed" if breakers else ""),
         }
         rows.append(cells)
-    kept = [name for name in rows[0] if any(cells[name] for cells in rows)]
-    optional = [name for name in ("HEALTH",) if name in kept]
-    return console.table(kept, [[cells[name] or "-" for name in kept] for cells in rows], optional=optional)
+    headers = [name for name in rows[0] if any(cells[name] for cells in rows)]
+    optional = [name for name in ("HEALTH",) if name in headers]
+    table_rows = [[cells[name] or "-" for name in headers] for cells in rows]
+    return console.table(headers, table_rows, optional=optional)
 
 
 def _effect_lines(done: Document, console: Console) -> list[str]:

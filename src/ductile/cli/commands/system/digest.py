@@ -80,7 +80,10 @@ def digest(response: Document, console: Console) -> str:
     }
     for name, (title, items) in sections.items():
         if items:
-            body = "\n".join(_item_text(item, console) for item in items)
+            body = "\n".join(
+                fmt.prose(item.removeprefix(_BELOW), console, "     " if item.startswith(_BELOW) else "  ")
+                for item in items
+            )
             lines += fmt.section(title, body + _more_text(more, name), console)
     lines += fmt.list_section("To see more", response["next"], console)
     return "\n".join(lines)
@@ -93,11 +96,6 @@ def _time(instant: str, console: Console) -> str:
 def _period(row: Document, console: Console) -> str:
     first, last = _time(row["first"], console), _time(row["last"], console)
     return f"at {first}" if first == last else f"{first} to {last}"
-
-
-def _item_text(text: str, console: Console) -> str:
-    below = text.startswith(_BELOW)
-    return fmt.prose(text.removeprefix(_BELOW), console, "     " if below else "  ")
 
 
 def _more_text(more: Document, name: str) -> str:

@@ -52,16 +52,16 @@ def doctor(invocation: Invocation) -> CommandResult:
         """Findings with a problem in full; the others, one line each, with -v or if there is no problem."""
         from ductile.cli.console.errors import paragraph
 
-        troubled = [row for row in response["findings"] if row["level"] != "ok"]
+        problems = [row for row in response["findings"] if row["level"] != "ok"]
         parts = []
-        for row in troubled:
+        for row in problems:
             title = f"{console.style(_STYLES[row['level']], row['level'])}  {row['check']}"
             where = None if row["where"] is None else console.path(row["where"])
             message = fmt.local_times(row["message"], console)
             parts.append(paragraph(title, message, (("where", where), ("fix", row["fix"])), console))
-        if invocation.verbose or not troubled:
-            well = [row for row in response["findings"] if row["level"] == "ok"]
-            rows = [(row["check"], fmt.local_times(row["message"], console)) for row in well]
+        if invocation.verbose or not problems:
+            passed = [row for row in response["findings"] if row["level"] == "ok"]
+            rows = [(row["check"], fmt.local_times(row["message"], console)) for row in passed]
             parts.append(console.table(("OK", "ABOUT"), rows, prose=True))
         counts = response["counts"]
         errors, warnings = fmt.count(counts["error"], "error"), fmt.count(counts["warn"], "warning")

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from ductile.cli.client import Document, follow, request, request_daemon
 from ductile.cli.console import format as fmt
 from ductile.cli.console.console import Console, console_for, one_line
 from ductile.cli.invocation import CommandResult, Invocation
 from ductile.cli.live_output import LiveOutputPrinter, job_label
-from ductile.cli.spec import OPTIONAL_PLUGIN, Example, Option, action
+from ductile.cli.spec import FILTER_USAGE, OPTIONAL_PLUGIN, Example, Option, action
+
+if TYPE_CHECKING:
+    from ductile.core.json import JsonObject
 
 
 @action(
@@ -20,13 +23,7 @@ from ductile.cli.spec import OPTIONAL_PLUGIN, Example, Option, action
     "log.list",
     arguments=(OPTIONAL_PLUGIN,),
     options=(Option("-f, --follow", "keep showing what running jobs print, and executions as they end"),),
-    usage={
-        "job_id": "--job JOB",
-        "submitted_by": "--by SOURCE",
-        "since": "--from, --since TIME",
-        "until": "--to, --until TIME",
-        **dict.fromkeys(("from", "to")),
-    },
+    usage={**FILTER_USAGE, "job_id": "--job JOB"},
     about="One line for each execution, the latest at the end; with -v also its output on stderr. "
     "With --sort, the largest comes first. --follow goes on until Ctrl-C. With --follow and --json together, "
     "each line is a JSON object, one for each execution.",
@@ -41,32 +38,36 @@ from ductile.cli.spec import OPTIONAL_PLUGIN, Example, Option, action
 def logs(invocation: Invocation) -> CommandResult:
     fields = invocation.request_fields() | {"output": invocation.verbose}
     if invocation.switch("follow"):
-        _refuse_with_follow(fields)
+        return _follow_logs(invocation, fields)
     response = request(invocation, fields=fields)
     is_sorted = fields.get("sort", "completed") != "completed"
-    oldest_first = response["logs"] if is_sorted else response["logs"][::-1]
-    if not invocation.switch("follow"):
+    rows = response["logs"] if is_sorted else response["logs"][::-1]
 
-        def text(console: Console) -> str:
-            if not oldest_first:
-                return "Nothing has run yet." if fields.keys() <= {"output"} else "No executions found."
-            cells = [] if console.width is None else [_cells(row, console) for row in oldest_first]
-            widths = [max(len(cell) for cell in column) for column in zip(*cells, strict=True)]
-            lines = "\n".join(
-                _line(row, console, widths, stderr_size=fields.get("sort") == "stderr")
-                for row in oldest_first
-            )
-            # Without filters this is a tail of the log, and says nothing of what came before.
-            return (
-                fmt.with_next_page(lines, response)
-                if fields.keys() - {"output", "plugin", "limit"}
-                else lines
-            )
+    def text(console: Console) -> str:
+        if not rows:
+            return "Nothing has run yet." if fields.keys() <= {"output"} else "No executions found."
+        cells = [] if console.width is None else [_cells(row, console) for row in rows]
+        widths = [max(len(cell) for cell in column) for column in zip(*cells, strict=True)]
+        stderr_size = fields.get("sort") == "stderr"
+        lines = "\n".join(_line(row, console, widths, stderr_size=stderr_size) for row in rows)
+        # Without filters this is a tail of the log, and says nothing of what came before.
+        has_filter = fields.keys() - {"output", "plugin", "limit"}
+        return fmt.with_next_page(lines, response) if has_filter else lines
 
-        return CommandResult(response, text)
-    fmt.print_rows(invocation, oldest_first, _line)
+    return CommandResult(response, text)
+
+
+def _follow_logs(invocation: Invocation, fields: JsonObject) -> CommandResult:
+    """Print the latest executions, then output and executions as they come, until the daemon stops."""
+    for name in ("query", "sort", "cursor", "until"):  # what follows is in order, and is not indexed yet
+        if fields.get(name) is not None:
+            from ductile.errors import UsageError
+
+            raise UsageError(f"--{name} cannot be used with --follow", hint="Leave one of them out.")
+    rows = request(invocation, fields=fields)["logs"][::-1]
+    fmt.print_rows(invocation, rows, _line)
     fields.pop("limit", None)
-    after = max((row["seq"] for row in oldest_first), default=0)
+    after = max((row["seq"] for row in rows), default=0)
     console, out = console_for(invocation.out, invocation.environ, verbose=invocation.verbose), invocation.out
 
     def write(text: str) -> None:
@@ -85,38 +86,29 @@ def logs(invocation: Invocation) -> CommandResult:
     return CommandResult(None)
 
 
-def _refuse_with_follow(fields: Mapping[str, object]) -> None:
-    """UsageError for options that only a list has: what follows is in order, and is not indexed yet."""
-    for name in ("query", "sort", "cursor", "until"):
-        if fields.get(name) is not None:
-            from ductile.errors import UsageError
-
-            raise UsageError(f"--{name} cannot be used with --follow", hint="Leave one of them out.")
-
-
 def _cells(row: Document, console: Console) -> tuple[str, str, str]:
-    what = one_line(f"{row['plugin']} {row['command']}")
-    if console.width is not None and len(what) > (widest := console.width // 3):
-        what = f"{what[: widest - 1]}…"
-    return what, row["status"], fmt.ms(row["duration_ms"])
+    command = one_line(f"{row['plugin']} {row['command']}")
+    if console.width is not None and len(command) > (widest := console.width // 3):
+        command = f"{command[: widest - 1]}…"
+    return command, row["status"], fmt.ms(row["duration_ms"])
 
 
 def _line(row: Document, console: Console, widths: Sequence[int] = (), *, stderr_size: bool = False) -> str:
     """One execution. On a terminal it is aligned in columns if the widths are known, and one line."""
-    what, status, took = _cells(row, console)
+    command, status, took = _cells(row, console)
     word = fmt.status(status, console)
     if widths:
-        what, took = what.ljust(widths[0]), took.rjust(widths[2])
+        command, took = command.ljust(widths[0]), took.rjust(widths[2])
         word += " " * (widths[1] - len(status))
     at, job = fmt.clock(row["completed_at"], console), fmt.short_id(row["job_id"], console)
-    line = f"{at}  {what}  {word}  {took}  {job}"
+    line = f"{at}  {command}  {word}  {took}  {job}"
     if stderr_size:
         line = f"{line}  {fmt.count(row['stderr_bytes'], 'byte')} on stderr"
     if row["error"]:
         error = one_line(row["error"])
         why = error if error == row["reason"] else f"{row['reason']}: {error}"
-        unseen = len(fmt.status(status, console)) - len(status)
-        room = None if console.width is None else console.width - (len(line) - unseen) - 2
+        style_length = len(fmt.status(status, console)) - len(status)
+        room = None if console.width is None else console.width - (len(line) - style_length) - 2
         if room is not None and len(why) > room and not console.verbose:
             why = one_line(fmt.brief_error(row["reason"], error))
             why = why if len(why) <= room else f"{why[: max(room - 1, 0)]}…"
@@ -151,10 +143,10 @@ def watch(invocation: Invocation) -> CommandResult:
             hint="Install it: pip install 'ductile-runtime[tui]'",
         ) from None
 
-    def ask(operation: str, fields: Mapping[str, object]) -> dict[str, Any]:
+    def call(operation: str, fields: Mapping[str, object]) -> dict[str, Any]:
         return request_daemon(invocation, operation, cast("dict[str, Any]", fields))
 
-    ask("system.status", {})  # reports a missing daemon here and not on the screen
+    call("system.status", {})  # reports a missing daemon here and not on the screen
     console = console_for(invocation.out, invocation.environ)._replace(colour=False)
 
     def show_job(job: Mapping[str, Any], width: int) -> str:
@@ -162,5 +154,5 @@ def watch(invocation: Invocation) -> CommandResult:
 
         return job_text(dict(job), console._replace(width=width, now=datetime.now(UTC)))
 
-    WatchApp(ask, show_job, console.zone or UTC).run()
+    WatchApp(call, show_job, console.zone or UTC).run()
     return CommandResult(None)

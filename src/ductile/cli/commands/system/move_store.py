@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 from ductile.cli.client import Document
 from ductile.cli.console import format as fmt
-from ductile.cli.console.console import Console
-from ductile.cli.console.progress import progress_line
+from ductile.cli.console.console import Console, progress_line
 from ductile.cli.invocation import CommandResult, Invocation
 from ductile.cli.spec import CONFIG_FILES, DRY_RUN, Example, Option, action
 
@@ -50,10 +49,10 @@ def move_store(invocation: Invocation) -> CommandResult:
 
     opened = open_configuration(invocation.config, invocation.environ, seal=SealMode.IGNORE)
     source, target = _stores(invocation, opened.snapshot.state)
-    wanted = MoveRequest(
+    move_request = MoveRequest(
         source=source, target=target, now=datetime.now(UTC), dry_run=invocation.switch("dry_run")
     )
-    done: Document = move_store(wanted, progress_line(invocation.json))
+    done: Document = move_store(move_request, progress_line(json=invocation.json))
     done["next"] = list(_next_steps(invocation, opened, target))
 
     def text(console: Console) -> str:
@@ -90,7 +89,7 @@ def _stores(invocation: Invocation, configured: StateLocation) -> tuple[StateLoc
     from ductile.admin.move_store import parse_store
     from ductile.errors import UsageError
 
-    def named(option: str) -> StateLocation:
+    def location(option: str) -> StateLocation:
         text = invocation.optional(option)
         return (
             configured if text is None else parse_store(text, f"--{option}", invocation.environ, configured)
@@ -98,7 +97,7 @@ def _stores(invocation: Invocation, configured: StateLocation) -> tuple[StateLoc
 
     if invocation.optional("to") is None and invocation.optional("from") is None:
         raise UsageError("where to?", hint="--to postgresql://USER@HOST/DATABASE, or --to env:NAME")
-    source, target = named("from"), named("to")
+    source, target = location("from"), location("to")
     if source == target:
         raise UsageError("source and target are the same store", hint="Name another one with --to.")
     return source, target
@@ -117,8 +116,8 @@ def _next_steps(invocation: Invocation, opened: OpenedConfiguration, target: Sta
     if target == configured:
         pass
     elif isinstance(target, PostgresLocation):
-        given = invocation.optional("to") or ""
-        variable = given.removeprefix("env:") if given.startswith("env:") else _VARIABLE
+        option = invocation.optional("to") or ""
+        variable = option.removeprefix("env:") if option.startswith("env:") else _VARIABLE
         places = "the environment of the daemon, or into a file of environment_vars.include"
         yield f"Put {variable}=postgresql://… into {places}"
         if written.path is not None:

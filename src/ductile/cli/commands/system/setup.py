@@ -114,7 +114,16 @@ def print_script(invocation: Invocation) -> CommandResult:
     from ductile.errors import UsageError
 
     shell = invocation.text("SHELL")
-    following = _words_after()
+    # The words that may follow each beginning of a command.
+    following = {"": [*first_words()]}
+    for noun in NOUNS:
+        following[noun.name] = [*noun.modules]
+        for declared in noun.actions:
+            options = (*declared.options, *GLOBAL_OPTIONS)
+            following[f"{noun.name} {declared.name}"] = [flag for option in options for flag in option.flags]
+    for form in SHORT_FORMS:
+        # `queue` is a noun and a short form: the words of both may follow.
+        following[form.name] = [*following.get(form.name, ()), *following[f"{form.noun} {form.action}"]]
     cases = "\n".join(f'    "{typed}") echo "{" ".join(after)}" ;;' for typed, after in following.items())
     words = _WORDS.format(cases=cases)
     lines = [f"complete -c ductile -n __ductile_first -f -a '{' '.join(following.pop(''))}'"]
@@ -129,20 +138,6 @@ def print_script(invocation: Invocation) -> CommandResult:
         raise UsageError(f"there is no completion for {shell}", hint=f"one of {', '.join(scripts)}")
     script = scripts[shell]
     return CommandResult({"shell": shell, "script": script}, script.rstrip("\n"))
-
-
-def _words_after() -> dict[str, list[str]]:
-    """The words that may follow each beginning of a command."""
-    words = {"": [*first_words()]}
-    for noun in NOUNS:
-        words[noun.name] = [*noun.modules]
-        for declared in noun.actions:
-            options = (*declared.options, *GLOBAL_OPTIONS)
-            words[f"{noun.name} {declared.name}"] = [flag for option in options for flag in option.flags]
-    for form in SHORT_FORMS:
-        # `queue` is a noun and a short form: the words of both may follow.
-        words[form.name] = [*words.get(form.name, ()), *words[f"{form.noun} {form.action}"]]
-    return words
 
 
 def _systemd_version() -> int | None:
