@@ -71,23 +71,24 @@ def key_tables(section: type[Section]) -> str:
     described: dict[tuple[str, ...], str] = {}
     for path, keys in tables.items():
         title = section_title(path)
-        known = described.setdefault(tuple(key.description for key in keys), title)
+        first_title = described.setdefault(tuple(key.description for key in keys), title)
         heading = f"### {title}\n"
-        if known == title:
-            parts.append(f"{heading}\n{_table(keys)}")
+        if first_title == title:
+            rows = [
+                f"| `{key.name}` | {_type(key.type)} | {_default(key)} | {key.description} |" for key in keys
+            ]
+            table = "\n".join(["| key | type | default | meaning |", "|---|---|---|---|", *rows])
+            parts.append(f"{heading}\n{table}")
         else:
-            parts.append(f"{heading}\nThe same keys as [{known}](#{_anchor(known)}).")
+            # The fragment that Markdown viewers make of a heading.
+            anchor = re.sub(r"[^\w\- ]", "", first_title.lower()).replace(" ", "-")
+            parts.append(f"{heading}\nThe same keys as [{first_title}](#{anchor}).")
     return "\n\n".join(parts)
 
 
 def section_title(path: tuple[str, ...]) -> str:
     """`("plugins", "*", "schedules", "[]")` as `plugins.NAME.schedules[]`; the root has a name of its own."""
     return ".".join(path).replace(".[]", "[]").replace("*", "NAME") or "At the top"
-
-
-def _table(keys: list[SettingKey]) -> str:
-    rows = [f"| `{key.name}` | {_type(key.type)} | {_default(key)} | {key.description} |" for key in keys]
-    return "\n".join(["| key | type | default | meaning |", "|---|---|---|---|", *rows])
 
 
 def _type(field_type: FieldType) -> str:
@@ -118,11 +119,6 @@ def _default(key: SettingKey) -> str:
             return f"`{str(truth).lower()}`"
         case value:
             return f"`{value}`"
-
-
-def _anchor(title: str) -> str:
-    """The fragment that Markdown viewers make of a heading."""
-    return re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
 
 
 def commands() -> str:
