@@ -110,9 +110,9 @@ def _daemon(config_dir: Path, modules: Path | None) -> Iterator[tuple[int, int, 
     try:
         wait_for(config_dir / "data" / "ductile.sock")
         seconds = time.perf_counter() - began
-        while (found := _PORT.search(log.read_text(encoding="utf-8"))) is None:
+        while (match := _PORT.search(log.read_text(encoding="utf-8"))) is None:
             time.sleep(0.01)
-        yield process.pid, int(found[1]), seconds
+        yield process.pid, int(match[1]), seconds
     finally:
         process.terminate()
         process.wait()

@@ -107,12 +107,12 @@ def _post(path: str, body: bytes, proof: str) -> bytes:
 def _lines(what: str, ours: list[dict[str, float]], bare: list[dict[str, float]], goal: str) -> list[Line]:
     rates = compared(
         f"{what}, on disk, 64 connections",
-        [each["rate"] for each in ours],
-        [each["rate"] for each in bare],
+        [load["rate"] for load in ours],
+        [load["rate"] for load in bare],
         "jobs/s",
         goal=goal,
     )
-    p99, beside = (median(each["p99_ms"] for each in loads) for loads in (ours, bare))
+    p99, beside = (median(load["p99_ms"] for load in loads) for loads in (ours, bare))
     slowest = Line(
         what=f"{what}, p99 in milliseconds", ours=f"{p99:.1f} ms", bare=f"{beside:.1f} ms", ratio=p99 / beside
     )

@@ -75,7 +75,7 @@ INSERT INTO store_meta (key, value) SELECT 'searchable_until', max(seq) FROM job
 ON CONFLICT (key) DO UPDATE SET value = excluded.value"""
 _FIRST_PAINT = "performance.getEntriesByName('first-contentful-paint')[0]?.startTime"
 _BYTES = """[...performance.getEntriesByType('navigation'), ...performance.getEntriesByType('resource')]
-  .reduce((sum, each) => sum + each.transferSize, 0)"""
+  .reduce((sum, entry) => sum + entry.transferSize, 0)"""
 
 
 def measure(directory: Path, rounds: int) -> list[Line]:
@@ -112,15 +112,15 @@ class _Daemon:
 
 def _page_lines(browser: Browser, full: _Daemon, empty: _Daemon, rounds: int) -> list[Line]:
     paints: dict[_Daemon, list[float]] = {full: [], empty: []}
-    shown: dict[tuple[str, _Daemon], list[float]] = {
-        (name, each): [] for name in _PAGES for each in (full, empty)
+    times: dict[tuple[str, _Daemon], list[float]] = {
+        (name, daemon): [] for name in _PAGES for daemon in (full, empty)
     }
     for _ in range(rounds):
         for daemon in (full, empty):
             with _signed_in(browser, daemon) as context:
                 for name, path in _PAGES.items():
                     page = context.new_page()
-                    shown[name, daemon].append(_open(page, daemon.origin + path))
+                    times[name, daemon].append(_open(page, daemon.origin + path))
                     if name == "Now":
                         paints[daemon].append(page.evaluate(_FIRST_PAINT))
                     page.close()
@@ -131,7 +131,7 @@ def _page_lines(browser: Browser, full: _Daemon, empty: _Daemon, rounds: int) ->
         )
     ]
     return lines + [
-        compared(f"dashboard, {name}, all shown, {jobs}", shown[name, full], shown[name, empty], "ms")
+        compared(f"dashboard, {name}, all shown, {jobs}", times[name, full], times[name, empty], "ms")
         for name in _PAGES
     ]
 
@@ -185,10 +185,10 @@ def _memory_line(browser: Browser, daemon: _Daemon) -> Line:
 def _signed_in(browser: Browser, daemon: _Daemon) -> Iterator[BrowserContext]:
     context = browser.new_context(viewport={"width": 1280, "height": 900})
     try:
-        said = context.request.post(
+        response = context.request.post(
             f"{daemon.origin}/ui/session", data={"token": _TOKEN}, headers={"Origin": daemon.origin}
         )
-        assert said.ok, said.text()
+        assert response.ok, response.text()
         yield context
     finally:
         context.close()
@@ -223,5 +223,5 @@ def _daemon(config_dir: Path, rows: int) -> Iterator[_Daemon]:
 
 
 def _port(log: str) -> int | None:
-    found = re.search(r'"signal":"api.listening".*"address":"[^"]*:(\d+)"', log)
-    return None if found is None else int(found[1])
+    match = re.search(r'"signal":"api.listening".*"address":"[^"]*:(\d+)"', log)
+    return None if match is None else int(match[1])

@@ -38,8 +38,8 @@ class _Caller(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._received += data
-        head, found, body = self._received.partition(b"\r\n\r\n")
-        if not found or len(body) < _length(head):
+        head, head_end, body = self._received.partition(b"\r\n\r\n")
+        if not head_end or len(body) < _length(head):
             return
         assert head.startswith(b"HTTP/1.1 202"), head
         now = time.perf_counter()
@@ -56,8 +56,8 @@ class _Caller(asyncio.Protocol):
 
 
 def _length(head: bytes) -> int:
-    _, _, rest = head.partition(b"content-length: ")
-    return int(rest.split(b"\r\n", 1)[0])
+    _, _, after_name = head.partition(b"content-length: ")
+    return int(after_name.split(b"\r\n", 1)[0])
 
 
 async def load(port: int, seconds: float, request: bytes) -> dict[str, float]:

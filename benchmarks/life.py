@@ -33,7 +33,7 @@ def measure(directory: Path, _rounds: int) -> list[Line]:
     starts = [timed_start(config_dir, socket)[1] for _ in range(STARTS - 1)]
     daemon, last = timed_start(config_dir, socket, stays=True)
     ready = median([*starts, last])
-    commands = [timed_command(*each, config_dir=config_dir) for each in COMMANDS]
+    commands = [timed_command(*command, config_dir=config_dir) for command in COMMANDS]
     before_idle = cpu_seconds(daemon.pid)
     time.sleep(IDLE_SECONDS)
     idle = (cpu_seconds(daemon.pid) - before_idle) / IDLE_SECONDS * 100
@@ -132,8 +132,8 @@ def run(socket: Path, jobs: int) -> None:
 def open_all_readers(socket: Path) -> None:
     """Each of the store's readers opens the file when it is first needed, and keeps it open."""
     with ThreadPoolExecutor(8) as pool:
-        for asked in [pool.submit(call_daemon, socket, "job.list", {}) for _ in range(64)]:
-            asked.result()
+        for call in [pool.submit(call_daemon, socket, "job.list", {}) for _ in range(64)]:
+            call.result()
 
 
 def cpu_seconds(pid: int) -> float:

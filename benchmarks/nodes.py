@@ -56,11 +56,11 @@ def measure(directory: Path, rounds: int) -> list[Line]:
 
 def throughput(server: str, rounds: int) -> list[Line]:
     kinds = [(kind, nodes) for nodes in NODES for kind in ("bare", "bare-batch", "ductile")]
-    found: dict[tuple[str, int], list[Rates]] = {each: [] for each in kinds}
+    measured: dict[tuple[str, int], list[Rates]] = {kind_and_nodes: [] for kind_and_nodes in kinds}
     for _ in range(rounds):
         for kind, nodes in kinds:
-            found[kind, nodes].append(queue_rates(server, kind, nodes))
-    done = {each: [rates.done for rates in found[each]] for each in kinds}
+            measured[kind, nodes].append(queue_rates(server, kind, nodes))
+    done = {kind: [rates.done for rates in measured[kind]] for kind in kinds}
     lines = [
         compared(
             f"PostgreSQL: claim + settle, {nodes} nodes",
@@ -83,7 +83,7 @@ def throughput(server: str, rounds: int) -> list[Line]:
     ]
     one = "PostgreSQL: claim + settle, 1 node, beside 8 ends in one statement"
     lines.append(compared(one, done["ductile", 1], done["bare-batch", 1], "jobs/s"))
-    submitted = {kind: [rates.submitted for rates in found[kind, 1]] for kind in ("ductile", "bare")}
+    submitted = {kind: [rates.submitted for rates in measured[kind, 1]] for kind in ("ductile", "bare")}
     lines.append(
         compared("PostgreSQL: enqueue, 64 callers", submitted["ductile"], submitted["bare"], "jobs/s")
     )
@@ -109,7 +109,7 @@ def queue_rates(server: str, kind: str, nodes: int) -> Rates:
         try:
             answers(processes)
             proceed(processes)
-            submitted = sum(each["rate"] for each in answers(processes))
+            submitted = sum(answer["rate"] for answer in answers(processes))
             proceed(processes)
             ran = answers(processes)
             proceed(processes)
@@ -117,9 +117,9 @@ def queue_rates(server: str, kind: str, nodes: int) -> Rates:
             for process in processes:
                 if process.poll() is None and process.stdin is not None:
                     process.stdin.close()
-    jobs = sum(each["jobs"] for each in ran)
+    jobs = sum(run["jobs"] for run in ran)
     assert jobs == JOBS // nodes * nodes, ran
-    seconds = max(each["ended"] for each in ran) - min(each["began"] for each in ran)
+    seconds = max(run["ended"] for run in ran) - min(run["began"] for run in ran)
     return Rates(submitted=submitted, done=jobs / seconds)
 
 
@@ -132,11 +132,11 @@ def proceed(processes: list[subprocess.Popen[str]]) -> None:
 
 def answers(processes: list[subprocess.Popen[str]]) -> list[dict[str, Any]]:
     """The next line of each process."""
-    found = []
+    lines = []
     for process in processes:
         assert process.stdout is not None
-        found.append(json.loads(process.stdout.readline()))
-    return found
+        lines.append(json.loads(process.stdout.readline()))
+    return lines
 
 
 # -- the cost of a claim beside many finished jobs

@@ -113,8 +113,8 @@ def run_bare(url: str, jobs: int, *, ends_together: bool) -> None:
     done: list[int] = []
 
     def submit(connection: psycopg.Connection[Any]) -> None:
-        for each in ids:
-            connection.execute(_INSERT, (each, f"plugin-{rng.randrange(5)}", payload))
+        for job_id in ids:
+            connection.execute(_INSERT, (job_id, f"plugin-{rng.randrange(5)}", payload))
 
     def work(connection: psycopg.Connection[Any]) -> None:
         while rows := connection.execute(_CLAIM, (BATCH,)).fetchall():

@@ -65,10 +65,10 @@ def _run_pip(arguments: tuple[str, ...], count: int, progress: Progress) -> tupl
     ) as pip:
         for line in pip.stdout or ():
             lines.append(line)
-            word, _, rest = line.strip().partition(" ")
+            word, _, package = line.strip().partition(" ")
             if word == "Collecting" or line.startswith("Requirement already satisfied"):
                 fetched += 1
-                name = re.split(r"[=\s(]", rest.removeprefix("already satisfied: "))[0]
+                name = re.split(r"[=\s(]", package.removeprefix("already satisfied: "))[0]
                 progress.show("Fetching packages", f": {fetched} of {count}, {name}")
             elif word == "Ignoring":  # a package for other systems
                 count -= 1

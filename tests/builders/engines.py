@@ -14,6 +14,7 @@ from builders.configs import a_config, loaded
 from builders.jobs import a_new_job
 from builders.plugins import a_plugin
 from builders.postgres import store_url
+from builders.stores import open_sqlite
 from ductile.config.compile.compiler import compile_snapshot
 from ductile.config.snapshot import Snapshot
 from ductile.core.jobs.model import Job
@@ -28,7 +29,6 @@ from ductile.runner.process.spawn import SpawnRunner
 from ductile.store.model.jobs import ClaimedJob, Submission
 from ductile.store.port import Store
 from ductile.store.postgres.store import open_postgres_store
-from ductile.store.sqlite.store import open_sqlite_store
 from ductile.telemetry.signals import Signal, SignalBus, SignalEvent
 
 SERVICE = "service: {max_workers: 2, shutdown_grace: 200ms}\n"
@@ -171,7 +171,7 @@ def _open_store(directory: Path) -> Store:
     kind, clock = directory / "store.kind", lambda: datetime.now(UTC)
     if kind.exists() and kind.read_text() == "postgres":
         return open_postgres_store(store_url(directory), clock=clock, rng=Random())
-    return open_sqlite_store(directory / "state.db", clock=clock, rng=Random())
+    return open_sqlite(directory / "state.db", clock=clock, rng=Random())
 
 
 @asynccontextmanager

@@ -34,13 +34,16 @@ _NUMBER = struct.Struct("!i")
 
 
 def import_ductile() -> None:
-    import ductile  # noqa: PLC0415 - the functions of this module are small; this is what takes the time
+    # The functions of this module are small; these are what takes the time.
+    import ductile  # noqa: PLC0415
+    from ductile.store.named_sql import load_queries  # noqa: PLC0415
 
     for module in pkgutil.walk_packages(ductile.__path__, "ductile."):
         if not module.name.startswith(_LEFT_OUT):
             importlib.import_module(module.name)
     for name in _LIBRARIES:
         importlib.import_module(name)
+    load_queries("ductile.store.sqlite")
     gc.collect()
     gc.freeze()  # a collection in a command would write to pages that are shared
 

@@ -12,7 +12,7 @@ from random import Random
 
 from builders.clocks import SimulatedClock
 from builders.configs import a_config, a_discovery, a_manifest, loaded
-from builders.stores import claim_all, claim_one
+from builders.stores import claim_all, claim_one, open_sqlite
 from ductile.config.compile.compiler import compile_snapshot
 from ductile.config.snapshot import Snapshot
 from ductile.core.jobs.model import Job, Outcome
@@ -21,7 +21,6 @@ from ductile.engine.schedules.scheduler import Scheduler
 from ductile.store.model.jobs import Settled
 from ductile.store.model.schedules import FireResult, FireStatus, Firing, ScheduleEntry
 from ductile.store.port import Store
-from ductile.store.sqlite.store import open_sqlite_store
 
 _SERVICE = "service: {timezone: UTC, tick_interval: 60s}\n"
 
@@ -128,7 +127,7 @@ async def scheduling(
     """A daemon's scheduler from start to stop. Enter it again with the same directory: a restart."""
     clock = clock or SimulatedClock()
     rng = Random(seed)
-    store = open_sqlite_store(directory / "state.db", clock=clock, rng=rng)
+    store = open_sqlite(directory / "state.db", clock=clock, rng=rng)
     bench = Bench(directory, store, clock, a_snapshot(directory, plugins))
     task = asyncio.create_task(bench.scheduler.run())
     try:

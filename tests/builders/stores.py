@@ -7,8 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
+from functools import cache
 from pathlib import Path
+from random import Random
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import apsw
@@ -25,7 +28,9 @@ from ductile.store.model.maintenance import Invariant
 from ductile.store.model.records import LedgerRow
 from ductile.store.port import Store
 from ductile.store.postgres.store import open_postgres_store
-from ductile.store.sqlite.store import open_sqlite_store
+from ductile.store.sqlite.connection import open_writer
+from ductile.store.sqlite.migrate import migrate
+from ductile.store.sqlite.store import SqliteStore, open_sqlite_store
 
 #: Rules that compare rows which are kept for different times.
 _BROKEN_BY_RETENTION = (
@@ -51,8 +56,28 @@ class StoreKind:
     run_sql: Callable[[Path, str], list[tuple[Any, ...]]]
 
 
+@cache
+def _migrated_file() -> bytes:
+    """The file as the migrations make it, before anything is stored, the identity of the store included."""
+    with TemporaryDirectory() as directory:
+        path = Path(directory) / "state.db"
+        connection = open_writer(path)
+        migrate(connection, path)
+        connection.close()
+        return path.read_bytes()
+
+
+def open_sqlite(path: Path, *, clock: Callable[[], datetime], rng: Random) -> SqliteStore:
+    """Open the store as the daemon does. A new one begins as a copy of a file that was migrated once."""
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(_migrated_file())
+        path.chmod(0o600)
+    return open_sqlite_store(path, clock=clock, rng=rng)
+
+
 async def _open_sqlite(place: Path, clock: Clock, seed: int) -> Store:
-    return open_sqlite_store(place / "state.db", clock=clock, rng=some_rng(seed))
+    return open_sqlite(place / "state.db", clock=clock, rng=some_rng(seed))
 
 
 def _sqlite_violations(place: Path) -> list[str]:

@@ -30,7 +30,7 @@ def a_step(path: str, emitted: JsonObject | None, given_input: JsonObject | None
         job_id=f"job-{path}",
         plugin=f"plugin-{path}",
         command="handle",
-        given=given_input,
+        payload=given_input,
         emitted=None if emitted is None else {"made": (emitted,)},
     )
 

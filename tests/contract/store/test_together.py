@@ -14,7 +14,7 @@ from ductile.errors import RefusedError
 from ductile.store.model.jobs import CancelStatus, Settled, SettleSkipped
 from ductile.store.port import Priority, Store
 from ductile.store.session import Session
-from ductile.store.verbs.insert import submit_job
+from ductile.store.verbs.jobs.insert import submit_job
 
 
 async def test_claims_that_wait_together_share_the_ready_jobs_in_their_order(store: Store) -> None:

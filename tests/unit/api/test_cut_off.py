@@ -14,6 +14,7 @@ import pytest
 
 from builders.configs import a_config, a_discovery, a_manifest, loaded
 from builders.jobs import Clock
+from builders.stores import open_sqlite
 from ductile.api.application import ApiApplication
 from ductile.api.endpoint import ApiServices
 from ductile.api.endpoints import ENDPOINTS
@@ -23,7 +24,6 @@ from ductile.http.authentication import Authenticator
 from ductile.operations.context import OperationContext
 from ductile.store.port import Priority
 from ductile.store.session import Session
-from ductile.store.sqlite.store import open_sqlite_store
 from ductile.telemetry.signals import SignalBus
 
 API = "api: {enabled: true, auth: {tokens: [{name: t, token: canary, scopes: ['*']}]}}\nplugins: {p: {}}\n"
@@ -59,7 +59,7 @@ async def test_a_commit_in_progress_at_shutdown_is_answered_as_uncertain(tmp_pat
     """The daemon stops during a slow commit: the job exists afterwards, and the response says it may."""
     snapshot = compile_snapshot(loaded(a_config(tmp_path, API)), a_discovery(tmp_path, a_manifest("p")))
     clock = Clock()
-    store = open_sqlite_store(tmp_path / "state.db", clock=clock, rng=Random(1))
+    store = open_sqlite(tmp_path / "state.db", clock=clock, rng=Random(1))
     context = OperationContext(store=store, snapshot=lambda: snapshot, now=clock, rng=Random(2))
     authenticator = Authenticator(
         lambda: snapshot, time.monotonic, lambda: datetime.now(UTC), lambda _peer, _too_many: None

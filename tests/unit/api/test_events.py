@@ -15,6 +15,7 @@ import pytest
 from builders.daemons import PATIENCE
 from builders.jobs import a_new_job
 from builders.postgres import store_url
+from builders.stores import open_sqlite
 from ductile.api import events
 from ductile.api.events import EventFilter, EventStreams, LedgerStream, TooFarBehindError
 from ductile.core.jobs.model import LedgerKind
@@ -23,12 +24,11 @@ from ductile.store.model.jobs import Submission
 from ductile.store.model.maintenance import Retention
 from ductile.store.port import Store
 from ductile.store.postgres.store import open_postgres_store
-from ductile.store.sqlite.store import open_sqlite_store
 
 
 @pytest.fixture
 async def store(tmp_path: Path) -> AsyncIterator[Store]:
-    opened = open_sqlite_store(tmp_path / "state.db", clock=lambda: datetime.now(UTC), rng=Random(1))
+    opened = open_sqlite(tmp_path / "state.db", clock=lambda: datetime.now(UTC), rng=Random(1))
     yield opened
     await opened.close()
 
@@ -81,7 +81,7 @@ async def test_a_quiet_stream_is_kept_alive(store: Store) -> None:
         if [each.get("body") for each in sent].count(b": keep-alive\nid: 0\n\n") == 2:
             twice.set()
 
-    stream = (await streams.opened(EventFilter()))(send)
+    stream = (await streams.open(EventFilter()))(send)
     await twice.wait()
     streams.close()
     await stream
@@ -100,7 +100,7 @@ async def test_a_stream_that_is_filtered_is_kept_alive_and_moves_on(store: Store
         if b": keep-alive\nid: 3\n\n" in text:
             moved.set()
 
-    stream = (await streams.opened(EventFilter(kinds=frozenset({LedgerKind.CONFIG_LOADED}))))(send)
+    stream = (await streams.open(EventFilter(kinds=frozenset({LedgerKind.CONFIG_LOADED}))))(send)
     await enqueue(store, 3)
     await moved.wait()
     streams.close()
@@ -117,7 +117,7 @@ async def test_a_busy_ledger_does_not_silence_a_filtered_stream(store: Store) ->
         if message.get("body", b"").startswith(b": keep-alive"):
             kept.set()
 
-    stream = (await streams.opened(EventFilter(kinds=frozenset({LedgerKind.CONFIG_LOADED}))))(send)
+    stream = (await streams.open(EventFilter(kinds=frozenset({LedgerKind.CONFIG_LOADED}))))(send)
     async with asyncio.timeout(PATIENCE):
         while not kept.is_set():
             await enqueue(store, 1)
@@ -148,10 +148,10 @@ async def test_a_reader_that_has_seen_more_at_another_node_sees_nothing_twice(tm
             reads.set()
 
     await enqueue(here, 1)
-    other = (await streams.opened(EventFilter(after=0)))(send_to_other)
+    other = (await streams.open(EventFilter(after=0)))(send_to_other)
     await reads.wait()
     await enqueue(there, 2)
-    stream = (await streams.opened(EventFilter(after=3)))(send)
+    stream = (await streams.open(EventFilter(after=3)))(send)
     await began.wait()
     await enqueue(here, 1)
     async with asyncio.timeout(PATIENCE):
@@ -177,7 +177,7 @@ async def test_an_id_that_is_no_longer_held_is_a_gap(store: Store) -> None:
         if b"id: 5" in text:
             complete.set()
 
-    stream = (await streams.opened(EventFilter(after=1)))(send)
+    stream = (await streams.open(EventFilter(after=1)))(send)
     await complete.wait()
     streams.close()
     await stream
@@ -195,7 +195,7 @@ async def test_a_store_that_cannot_be_read_is_reported_before_a_stream_begins() 
     broken: Any = Broken()
     streams = EventStreams(broken)
     with pytest.raises(StoreFailedError):
-        await streams.opened(EventFilter())
+        await streams.open(EventFilter())
     assert streams.count == 0
 
 
@@ -216,7 +216,7 @@ async def read_up_to(
         if last in text:
             complete.set()
 
-    stream = (await streams.opened(wanted))(send)
+    stream = (await streams.open(wanted))(send)
     async with asyncio.timeout(PATIENCE):
         await complete.wait()
     streams.close()

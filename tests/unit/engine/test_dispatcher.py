@@ -15,6 +15,7 @@ import pytest
 
 from builders.configs import a_config, loaded
 from builders.jobs import START, Clock, a_new_job, ok
+from builders.stores import open_sqlite
 from ductile.config.compile.compiler import compile_snapshot
 from ductile.config.snapshot import Discovery, Snapshot
 from ductile.core.jobs.model import JobReason, JobStatus, Requeued
@@ -24,7 +25,7 @@ from ductile.store import writer as writer_module
 from ductile.store.model.jobs import ClaimedJob, Submission
 from ductile.store.notifier import JobEnded, JobsReady
 from ductile.store.port import Priority
-from ductile.store.sqlite.store import SqliteStore, open_sqlite_store
+from ductile.store.sqlite.store import SqliteStore
 from ductile.struct import replace
 
 
@@ -148,7 +149,7 @@ def a_snapshot(directory: Path) -> Snapshot:
 
 @pytest.fixture
 def store(tmp_path: Path) -> SqliteStore:
-    return open_sqlite_store(tmp_path / "state.db", clock=lambda: Clock(START).now, rng=Random(1))
+    return open_sqlite(tmp_path / "state.db", clock=lambda: Clock(START).now, rng=Random(1))
 
 
 async def test_more_jobs_than_workers_all_run(store: SqliteStore, tmp_path: Path) -> None:
@@ -282,7 +283,7 @@ async def test_the_next_claim_shares_the_commit_of_the_result_that_frees_a_worke
     """One fsync for a result and the next claim; the claim runs second, so that the cap holds."""
     monkeypatch.setattr(writer_module, "MAX_SECONDS", 60)  # a batch ends by its size alone
     ticks = count()
-    store = open_sqlite_store(
+    store = open_sqlite(
         tmp_path / "state.db", clock=lambda: START + timedelta(seconds=next(ticks)), rng=Random(1)
     )
     pool = Pool(store, replace(a_snapshot(tmp_path), max_workers=1))

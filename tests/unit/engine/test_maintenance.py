@@ -9,10 +9,9 @@ from pathlib import Path
 from builders.clocks import SimulatedClock
 from builders.configs import a_config, a_discovery, loaded
 from builders.jobs import a_new_job, ok, some_rng
-from builders.stores import accept, run_next
+from builders.stores import accept, open_sqlite, run_next
 from ductile.config.compile.compiler import compile_snapshot
 from ductile.engine.maintenance import prune_forever
-from ductile.store.sqlite.store import open_sqlite_store
 from ductile.telemetry.signals import Signal, SignalBus, SignalEvent
 
 
@@ -21,7 +20,7 @@ async def test_pruning_follows_the_tick(tmp_path: Path) -> None:
     service = "service: {tick_interval: 20s, dedupe_ttl: 1m, job_queue_retention: 1m}\nplugins: {}\n"
     snapshot = compile_snapshot(loaded(a_config(tmp_path, service)), a_discovery(tmp_path))
     clock = SimulatedClock()
-    store = open_sqlite_store(tmp_path / "state.db", clock=clock, rng=some_rng(1))
+    store = open_sqlite(tmp_path / "state.db", clock=clock, rng=some_rng(1))
     emitted: list[SignalEvent] = []
     signals = SignalBus()
     signals.subscribe(emitted.append, only=(Signal.RETENTION_PRUNED,))

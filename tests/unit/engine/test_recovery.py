@@ -30,7 +30,7 @@ from ductile.runner.orphans import (
 )
 from ductile.store.model.jobs import Submission
 from ductile.store.model.records import JobFilter
-from ductile.store.verbs.insert import BATCH_SIZE
+from ductile.store.verbs.jobs.insert import BATCH_SIZE
 from ductile.telemetry.signals import Signal, SignalEvent
 
 ECHO = "  echo: {}\n"

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from builders.clocks import SimulatedClock
 from builders.jobs import some_rng
+from builders.stores import open_sqlite
 from ductile.engine.waiters import POLL_INTERVAL, Waiters
-from ductile.store.sqlite.store import open_sqlite_store
 
 
 async def test_a_caller_that_comes_after_the_stop_does_not_wait() -> None:
@@ -25,7 +25,7 @@ async def test_a_caller_that_comes_after_the_stop_does_not_wait() -> None:
 async def test_the_poll_outlives_a_store_that_cannot_be_read_now(tmp_path: Path) -> None:
     """It only stands behind the notifier, so its error must not stop the daemon."""
     clock, waiters = SimulatedClock(), Waiters()
-    store = open_sqlite_store(tmp_path / "state.db", clock=clock, rng=some_rng(1))
+    store = open_sqlite(tmp_path / "state.db", clock=clock, rng=some_rng(1))
     await store.close()
     polling = asyncio.create_task(waiters.poll_forever(store, clock))
     with waiters.waiting_for("job"):

@@ -19,7 +19,7 @@ from builders.clocks import SimulatedClock
 from builders.configs import a_config, loaded
 from builders.jobs import START, a_new_job, ok
 from builders.receivers import Received, Receiver, Reply, a_receiver
-from builders.stores import accept, claim_one, settle, whole_ledger
+from builders.stores import accept, claim_one, open_sqlite, settle, whole_ledger
 from ductile.config.compile.compiler import compile_snapshot
 from ductile.config.secrets import Secret
 from ductile.config.snapshot import Discovery, Snapshot
@@ -32,7 +32,6 @@ from ductile.engine.state_webhooks.client import HttpWebhookClient
 from ductile.engine.state_webhooks.sender import MAX_PER_RECEIVER, WebhookSender
 from ductile.store.model.deliveries import DeliveryCapacity, DeliveryStatus
 from ductile.store.port import Store
-from ductile.store.sqlite.store import open_sqlite_store
 from ductile.struct import replace
 from ductile.telemetry.signals import Signal, SignalBus, SignalEvent
 
@@ -79,7 +78,7 @@ async def sending(
     """The sender at work. Its clock stands still unless the test moves it."""
     configured = a_snapshot(directory, settings, more)
     used = clock or SimulatedClock()
-    store = open_sqlite_store(directory / "state.db", clock=used, rng=Random(1))
+    store = open_sqlite(directory / "state.db", clock=used, rng=Random(1))
     bench = Bench(store, used)
     signals = SignalBus()
     signals.subscribe(bench.note)
@@ -125,7 +124,7 @@ async def test_it_is_signed_twice(tmp_path: Path) -> None:
     more = "tokens: [{name: hooks, key: a-shared-secret}]\n"
     with a_receiver() as receiver:
         snapshot = a_snapshot(tmp_path, f"{_SETTINGS}, secret_ref: hooks", more)
-        store = open_sqlite_store(tmp_path / "state.db", clock=SystemClock().now, rng=Random(1))
+        store = open_sqlite(tmp_path / "state.db", clock=SystemClock().now, rng=Random(1))
         deliveries = WebhookSender(
             store, HttpWebhookClient(), SystemClock(), lambda: snapshot, SignalBus(), Random(1)
         )
@@ -371,7 +370,7 @@ class SlowToTake:
 async def test_a_delivery_claimed_at_the_stop_is_due_at_once(tmp_path: Path) -> None:
     """It was never sent, so it is due at once."""
     clock, snapshot = SimulatedClock(), a_snapshot(tmp_path, _SETTINGS)
-    store = open_sqlite_store(tmp_path / "state.db", clock=clock, rng=Random(1))
+    store = open_sqlite(tmp_path / "state.db", clock=clock, rng=Random(1))
     slow = SlowToTake(store)
     with a_receiver() as receiver:
         await accept(store, a_new_job(callback=StateSubscription(url=receiver.url())))
@@ -395,7 +394,7 @@ async def test_a_delivery_claimed_at_the_stop_is_due_at_once(tmp_path: Path) -> 
 async def test_a_delivery_cut_off_by_a_crash_is_due_again_after_its_lease(tmp_path: Path) -> None:
     """The attempt was counted before it was made, and has no stored result."""
     clock = SimulatedClock()
-    store = open_sqlite_store(tmp_path / "state.db", clock=clock, rng=Random(1))
+    store = open_sqlite(tmp_path / "state.db", clock=clock, rng=Random(1))
     with a_receiver() as receiver:
         await accept(store, a_new_job(callback=StateSubscription(url=receiver.url())))
         await store.claim_deliveries(DeliveryCapacity(all=1, each=1), retry_at=START + timedelta(seconds=25))
@@ -427,7 +426,7 @@ async def test_a_request_that_cannot_be_made_is_dropped_and_delays_no_other(tmp_
 async def test_a_delivery_that_crashed_in_its_last_attempt_is_dropped_and_recorded(tmp_path: Path) -> None:
     """Bounded by `max_attempts` across crashes: attempts are counted before they are made."""
     clock = SimulatedClock()
-    store = open_sqlite_store(tmp_path / "state.db", clock=clock, rng=Random(1))
+    store = open_sqlite(tmp_path / "state.db", clock=clock, rng=Random(1))
     with a_receiver() as receiver:
         job_id = await accept(store, a_new_job(callback=StateSubscription(url=receiver.url())))
         for _ in range(2):
@@ -512,7 +511,7 @@ async def test_a_body_is_what_it_was_when_the_state_changed(tmp_path: Path) -> N
 async def test_a_delivery_claimed_too_late_is_left_for_the_next_start(tmp_path: Path) -> None:
     """A stop while deliveries are being taken starts none of them."""
     clock, snapshot = SimulatedClock(), a_snapshot(tmp_path, _SETTINGS)
-    store = open_sqlite_store(tmp_path / "state.db", clock=clock, rng=Random(1))
+    store = open_sqlite(tmp_path / "state.db", clock=clock, rng=Random(1))
     with a_receiver() as receiver:
         deliveries = WebhookSender(
             store, HttpWebhookClient(), clock, lambda: snapshot, SignalBus(), Random(1)

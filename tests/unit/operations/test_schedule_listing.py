@@ -9,9 +9,9 @@ from random import Random
 from builders.clocks import SimulatedClock
 from builders.jobs import ok
 from builders.scheduling import Bench, a_snapshot, clock_at, scheduling
+from builders.stores import open_sqlite
 from ductile.operations.context import OperationContext
 from ductile.operations.schedules.manage import ListSchedules, PreviewRuns, list_schedules, preview
-from ductile.store.sqlite.store import open_sqlite_store
 
 NIGHTLY = 'p: {schedule: {cron: "30 2 * * *", timezone: Europe/Berlin}}'
 
@@ -30,7 +30,7 @@ async def starts(context: OperationContext, plugin: str | None = None) -> list[s
 async def test_a_schedule_that_no_daemon_has_loaded_is_previewed(tmp_path: Path) -> None:
     """A new rule can be tried before the daemon starts."""
     clock = clock_at("2026-11-17 10:00")
-    store = open_sqlite_store(tmp_path / "state.db", clock=clock, rng=Random(1))
+    store = open_sqlite(tmp_path / "state.db", clock=clock, rng=Random(1))
     snapshot = a_snapshot(tmp_path, f"{NIGHTLY}, q: {{schedule: {{every: 5m, jitter: 30s}}}}")
     context = OperationContext(store=store, snapshot=lambda: snapshot, now=clock.now, rng=Random(1))
     assert await starts(context, plugin="p") == ["2026-11-18T01:30", "2026-11-19T01:30"]

@@ -15,7 +15,7 @@ import apsw
 import pytest
 
 from builders.jobs import START, a_new_job
-from builders.stores import LEASE, ROOMY
+from builders.stores import LEASE, ROOMY, open_sqlite
 from ductile.core.events.model import NewEvent
 from ductile.core.ids import make_id
 from ductile.core.json import JsonObject
@@ -24,7 +24,7 @@ from ductile.store import writer as writer_module
 from ductile.store.model.jobs import Submission
 from ductile.store.port import Priority
 from ductile.store.session import Session
-from ductile.store.sqlite.store import SqliteStore, open_sqlite_store
+from ductile.store.sqlite.store import SqliteStore
 
 RNG = Random(7)
 
@@ -42,7 +42,7 @@ def ticking() -> Callable[[], datetime]:
 
 
 async def idle_store(directory: Path) -> SqliteStore:
-    store = open_sqlite_store(directory / "state.db", clock=ticking(), rng=Random(1))
+    store = open_sqlite(directory / "state.db", clock=ticking(), rng=Random(1))
     await store.enqueue(Submission(jobs=(a_new_job(),)))
     async with asyncio.timeout(60):
         while not store.writer.is_idle:  # noqa: ASYNC110 - nothing signals that the thread is idle
@@ -97,7 +97,7 @@ async def test_a_few_submissions_do_not_wait_for_others(tmp_path: Path) -> None:
 
 async def test_the_pages_kept_in_memory_do_not_grow_with_the_file(tmp_path: Path) -> None:
     """A daemon that has run for a month is as large as one that has run for an hour."""
-    store = open_sqlite_store(tmp_path / "state.db", clock=ticking(), rng=Random(1))
+    store = open_sqlite(tmp_path / "state.db", clock=ticking(), rng=Random(1))
     before = apsw.memory_used()
     for _ in range(24):
         jobs = tuple(a_new_job(payload={"text": "x" * 64 * 1024}) for _ in range(16))
@@ -147,7 +147,7 @@ async def test_a_claim_in_the_commit_that_brings_an_event_finds_it(tmp_path: Pat
 
 async def test_nothing_of_what_was_written_stays_in_memory(tmp_path: Path) -> None:
     """A statement that is kept for the next time would keep what it wrote the last time."""
-    store = open_sqlite_store(tmp_path / "state.db", clock=ticking(), rng=Random(1))
+    store = open_sqlite(tmp_path / "state.db", clock=ticking(), rng=Random(1))
     await store.enqueue(Submission(jobs=(a_new_job(),), event=an_event(10)))
     before = apsw.memory_used()
     for count_at_once in (1, 2, 3, 5):
@@ -179,7 +179,7 @@ def highest_in_ledger(session: Session) -> int:
 
 async def test_a_query_finds_rows_that_were_appended_to_its_table(tmp_path: Path) -> None:
     """Also in the same transaction; and more rows than fit into one statement."""
-    store = open_sqlite_store(tmp_path / "state.db", clock=ticking(), rng=Random(1))
+    store = open_sqlite(tmp_path / "state.db", clock=ticking(), rng=Random(1))
 
     def append_and_look(session: Session) -> tuple[int, int, int]:
         before = highest_in_ledger(session)
@@ -194,7 +194,7 @@ async def test_a_query_finds_rows_that_were_appended_to_its_table(tmp_path: Path
 
 async def test_as_many_rows_are_written_as_were_appended(tmp_path: Path) -> None:
     """A statement has room for more rows than it may be given; what is left empty is no row."""
-    store = open_sqlite_store(tmp_path / "state.db", clock=ticking(), rng=Random(1))
+    store = open_sqlite(tmp_path / "state.db", clock=ticking(), rng=Random(1))
 
     def append_and_count(session: Session) -> list[tuple[int, int]]:
         found = []
@@ -212,7 +212,7 @@ async def test_as_many_rows_are_written_as_were_appended(tmp_path: Path) -> None
 
 async def test_rows_that_a_failed_request_appended_are_dropped(tmp_path: Path) -> None:
     """Its rows are not written with those of the next request, and their numbers are used again."""
-    store = open_sqlite_store(tmp_path / "state.db", clock=ticking(), rng=Random(1))
+    store = open_sqlite(tmp_path / "state.db", clock=ticking(), rng=Random(1))
     await store.enqueue(Submission(jobs=(a_new_job(),)))
     before = await store.run_write(Priority.MAINTENANCE, highest_in_ledger)
 
@@ -232,7 +232,7 @@ async def test_rows_that_a_failed_request_appended_are_dropped(tmp_path: Path) -
 async def test_numbers_follow_what_another_connection_has_written(tmp_path: Path) -> None:
     """The writer remembers how far it has counted, as long as it is alone."""
     path = tmp_path / "state.db"
-    store = open_sqlite_store(path, clock=ticking(), rng=Random(1))
+    store = open_sqlite(path, clock=ticking(), rng=Random(1))
     ours = [await store.run_write(Priority.MAINTENANCE, append_to_ledger) for _ in range(2)]
     other = apsw.Connection(str(path))
     other.execute("INSERT INTO ledger (seq, at, kind, data) SELECT max(seq) + 1, at, kind, data FROM ledger")

@@ -11,10 +11,10 @@ import pytest
 
 from builders.jobs import Clock, a_new_job, a_route, emitted, failed, ok, some_policy, some_rng
 from builders.pipelines import begin_run, split, steps_policy, uses
-from builders.stores import accept, claim_all, claim_one, run_next, settle
+from builders.stores import accept, claim_all, claim_one, open_sqlite, run_next, settle
 from ductile.core.jobs.model import StateSubscription, SubmittedBy
 from ductile.store.model.maintenance import Invariant
-from ductile.store.sqlite.store import SqliteStore, open_sqlite_store
+from ductile.store.sqlite.store import SqliteStore
 
 FLOW = steps_policy(split("both", uses("left"), uses("right", "q")), uses("last", "r"))
 
@@ -68,7 +68,7 @@ DAMAGE: dict[Invariant, str] = {
 async def a_scene(path: Path) -> SqliteStore:
     """A parent with its child, a failed job, a run inside a split, and all kinds of waiting."""
     clock = Clock()
-    store = open_sqlite_store(path, clock=clock, rng=some_rng())
+    store = open_sqlite(path, clock=clock, rng=some_rng())
     callback = StateSubscription(url="https://example.com/hook")
     await accept(store, a_new_job("source", callback=callback))
     routed = some_policy(a_route())

@@ -14,7 +14,7 @@ from ductile.store.model.jobs import Submission
 from ductile.store.model.maintenance import StoreStats
 from ductile.store.port import Priority, Store, WriteHint
 from ductile.store.session import Session
-from ductile.store.verbs import queue
+from ductile.store.verbs.jobs import queue
 
 R = TypeVar("R")
 

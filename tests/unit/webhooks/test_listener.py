@@ -17,7 +17,7 @@ import pytest
 
 from builders.configs import a_config, a_discovery, a_manifest, loaded
 from builders.jobs import START, Clock, ok
-from builders.stores import claim_one, settle
+from builders.stores import claim_one, open_sqlite, settle
 from ductile.config.compile.compiler import compile_snapshot
 from ductile.config.snapshot import Snapshot
 from ductile.core.json import JsonObject
@@ -35,7 +35,7 @@ from ductile.http.server import Listener, ListenerLimits
 from ductile.operations.context import OperationContext
 from ductile.store.port import Priority, Store
 from ductile.store.session import Session
-from ductile.store.sqlite.store import SqliteStore, open_sqlite_store
+from ductile.store.sqlite.store import SqliteStore
 from ductile.struct import replace
 from ductile.telemetry.signals import Signal, SignalBus, SignalEvent
 from ductile.webhooks.server import UNVERIFIED_BYTES, WebhookApplication
@@ -140,7 +140,7 @@ async def serving(
     engine: Engine | None = None,
 ) -> AsyncIterator[Bench]:
     clock = Clock()
-    store = open_sqlite_store(directory / "state.db", clock=clock, rng=Random(1))
+    store = open_sqlite(directory / "state.db", clock=clock, rng=Random(1))
     bench = Bench(store, clock, 0, snapshot or a_snapshot(directory))
     signals = SignalBus()
     signals.subscribe(bench.happened.append)
