@@ -35,6 +35,7 @@ from ductile.store.port import Priority
 from ductile.store.session import Session
 from ductile.store.sqlite import connection as connection_module
 from ductile.store.sqlite.connection import APPLICATION_ID, wal_path
+from ductile.store.sqlite.file_identities import Rescue
 from ductile.store.sqlite.migrate import _apply, migrations, schema_version
 from ductile.store.sqlite.session import SqliteSession
 from ductile.store.sqlite.store import SqliteStore, open_sqlite_store
@@ -1027,3 +1028,36 @@ async def test_a_defect_in_the_writer_fails_every_caller_and_blocks_none(
     again = opened(path)
     assert [job.id for job in (await again.list_jobs(JobFilter(), limit=9)).rows] == [kept]
     await again.close()
+
+
+async def test_a_reader_that_opens_the_store_after_its_log_was_removed_is_no_obstacle_to_the_rescue(
+    path: Path,
+) -> None:
+    """SQLite creates an empty log for each new connection that finds none."""
+    store = opened(path)
+    job_id = await accept(store, a_new_job())
+    wal_path(path).unlink()
+    with contextlib.suppress(StoreError):  # what it reads is not what the log has
+        await store.get_job(job_id)
+    assert wal_path(path).exists(), "the reader has created a log"
+    await store.close()
+    assert store.rescue == Rescue(path=path, in_place=True)
+    assert not wal_path(path).exists()
+    again = opened(path)
+    assert (await stored(again, job_id)).id == job_id
+    await again.close()
+
+
+async def test_a_log_that_another_program_has_put_there_is_left_alone(path: Path) -> None:
+    """It may hold transactions. What was accepted is saved beside it."""
+    store = opened(path)
+    job_id = await accept(store, a_new_job())
+    wal_path(path).unlink()
+    wal_path(path).write_bytes(b"not empty")
+    await store.close()
+    assert wal_path(path).read_bytes() == b"not empty"
+    assert isinstance(store.rescue, Rescue)
+    assert not store.rescue.in_place
+    rescued = opened(store.rescue.path)
+    assert (await stored(rescued, job_id)).id == job_id
+    await rescued.close()

@@ -114,9 +114,17 @@ def rescue_store(connection: apsw.Connection, files: FileIdentities) -> Rescue:
     copy = _copy(connection, path)
     # Another device: the store's filesystem was unmounted, and this is only its mount point.
     is_here = path.parent.stat().st_dev == files.device
-    in_place = is_here and files.state_at(files.wal) is not PathState.OTHER and _restore_in_place(copy, files)
+    in_place = is_here and not _has_other_wal(files) and _restore_in_place(copy, files)
     sync_directory(path.parent)
     return Rescue(path=path if in_place else copy, in_place=in_place)
+
+
+def _has_other_wal(files: FileIdentities) -> bool:
+    """Return whether another log has the name of the store's own, and may hold transactions.
+
+    An empty log holds none: SQLite creates it when a reader opens a store whose log was removed.
+    """
+    return files.state_at(files.wal) is PathState.OTHER and Path(files.wal).stat().st_size > 0
 
 
 def _copy(connection: apsw.Connection, path: Path) -> Path:
@@ -146,8 +154,8 @@ def _restore_in_place(copy: Path, files: FileIdentities) -> bool:
             except OSError:  # another process was first, or the filesystem has no links
                 return False
             copy.unlink()
-    # Last: until here the store could be recovered from them.
-    for name in (files.wal, files.shared_memory):
-        if files.state_at(name) is PathState.SAME:
-            Path(name).unlink(missing_ok=True)
+    # Last: until here the store could be recovered from them. The log is the store's own, or empty.
+    Path(files.wal).unlink(missing_ok=True)
+    if files.state_at(files.shared_memory) is PathState.SAME:
+        Path(files.shared_memory).unlink(missing_ok=True)
     return True
