@@ -156,7 +156,9 @@ def test_a_server_that_became_read_only_is_an_outage(api: Api, pair: ServerPair)
     with under_load(api, pair.primary):
         pair.primary.execute("ALTER DATABASE ductile SET default_transaction_read_only = on")
         pair.primary.end_connections()
-        until_refused(lambda: submit(api))
+        # A submission that is being committed now waits: only a writable server tells its result.
+        until_refused(lambda: api.ask("GET", "/readyz", token=None))
+        assert submit(api).status == 503
         pair.primary.execute("ALTER DATABASE ductile SET default_transaction_read_only = off")
         pair.primary.end_connections()
 

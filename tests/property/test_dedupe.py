@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from hypothesis import assume, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from builders.jobs import START
@@ -95,10 +95,10 @@ def test_no_text_of_a_caller_reaches_into_another_namespace(text: str, other: st
 
 
 @given(st.sampled_from(KeyNamespace), st.text(), st.text(min_size=1))
+@example(KeyNamespace.OWN, ":", "token")
 def test_a_key_is_shown_as_it_was_given(namespace: KeyNamespace, key: str, owner: str) -> None:
-    """With any text, namespace and owner."""
-    owned = namespace in (KeyNamespace.IDEMPOTENCY, KeyNamespace.DELIVERY)
-    stored = namespaced_key(namespace, key, owner=owner if owned else None)
+    """With any text, namespace and owner. Only explicit keys have no owner."""
+    stored = namespaced_key(namespace, key, owner=None if namespace is KeyNamespace.EXPLICIT else owner)
     assert bare_key(stored) == normalise_key(key)
 
 
