@@ -85,15 +85,18 @@ def _record(
         jobs = (firing.job,) if is_probe else (firing.job, *firing.catch_up_jobs)
     started_ids = {None, *(job.id for job in jobs)}
     for occurrence in firing.occurrences:
-        skip = replace(
-            occurrence,
-            outcome=OccurrenceOutcome.SKIPPED,
-            reason=reason or SkipReason.BREAKER_HALF_OPEN,
-            job_id=None,
-            late=None,
-            until_at=None,
-        )
-        write_occurrence(session, occurrence if occurrence.job_id in started_ids else skip)
+        if occurrence.job_id in started_ids:
+            write_occurrence(session, occurrence)
+        else:
+            skipped = replace(
+                occurrence,
+                outcome=OccurrenceOutcome.SKIPPED,
+                reason=reason or SkipReason.BREAKER_HALF_OPEN,
+                job_id=None,
+                late=None,
+                until_at=None,
+            )
+            write_occurrence(session, skipped)
     cancelled: list[CancelResult] = []
     if jobs and conditions is not None and conditions.if_running is IfRunning.CANCEL:
         cancelled = [cancel(session, job.id, firing.policy) for job in chain]
