@@ -230,10 +230,6 @@ WHERE job_queue.seq = ended.seq AND job_queue.seq = ANY(CAST(:seqs AS bigint[]))
 -- name: notify
 SELECT pg_notify(:channel, :payload)
 
--- name: transaction_status
--- committed, aborted or in progress; NULL for a transaction that this server does not know.
-SELECT pg_xact_status(CAST(:id AS xid8))
-
 -- Who uses a store. The first number stands for Ductile, the second for the schema, which exists before its tables.
 
 -- fragment: store_schema
