@@ -225,7 +225,10 @@ class Writer:
             try:
                 self._write_batch()
                 if self.failure is None:
-                    self._after_batch()
+                    try:
+                        self._connection.after_batch()
+                    except Exception as error:  # noqa: BLE001 - only a fatal one matters: the batch is committed
+                        self._stop_if_fatal(error)
             except Exception as error:  # noqa: BLE001 - if the thread ended, callers would wait for ever
                 stopped = StoreFailedError(
                     f"the store has stopped: {error!r}",
@@ -257,6 +260,7 @@ class Writer:
         return list(iter(self._take_batch, None))
 
     def _write_batch(self) -> None:
+        """Commit the waiting requests together; if that fails, run them one by one."""
         batch: list[WriteRequest[Any]] = []
         try:
             try:
@@ -264,7 +268,15 @@ class Writer:
                 self._run_batch(batch)
                 self._connection.commit(_changes_of(batch))
             except Exception as error:  # noqa: BLE001 - the callers of the batch get it
-                self._recover_batch(batch, error)
+                self._roll_back()
+                if not batch or self._connection.is_fatal(error):
+                    # The transaction could not begin, or the file is damaged: no request can be served.
+                    batch += self._take_all()
+                    self._fail(batch, error)
+                else:
+                    remaining = list(batch)
+                    while remaining:
+                        remaining = self._run_isolated(remaining)
         except Exception as error:
             self._fail(batch, error)
             raise
@@ -281,12 +293,6 @@ class Writer:
         if self.failure is not None:
             raise self.failure
         self._connection.begin(settling)
-
-    def _after_batch(self) -> None:
-        try:
-            self._connection.after_batch()
-        except Exception as error:  # noqa: BLE001 - only a fatal one matters: the batch is committed
-            self._stop_if_fatal(error)
 
     def _run_batch(self, batch: list[WriteRequest[Any]]) -> None:
         """Run the waiting requests, claims after submissions: they see the jobs of the same commit."""
@@ -341,18 +347,6 @@ class Writer:
         for request, call in zip(requests, calls, strict=True):
             request.result = tuple(islice(claims, call.limit))
             request.changes = self._session.changes
-
-    def _recover_batch(self, batch: list[WriteRequest[Any]], error: Exception) -> None:
-        """Run the requests of a failed batch one by one, unless the error is fatal to the file."""
-        self._roll_back()
-        if not batch or self._connection.is_fatal(error):
-            # The transaction could not begin, or the file is damaged: no waiting request can be served.
-            batch += self._take_all()
-            self._fail(batch, error)
-            return
-        waiting = list(batch)
-        while waiting:
-            waiting = self._run_isolated(waiting)
 
     def _run_isolated(self, requests: list[WriteRequest[Any]]) -> list[WriteRequest[Any]]:
         """Run each request in a savepoint, then commit.

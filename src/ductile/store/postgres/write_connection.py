@@ -220,29 +220,27 @@ class PostgresWriteConnection:
         self._drop()
 
     def _open(self) -> Connection:
+        """Return the connection; connects and checks the store again if it was lost."""
         connection = self.session.connection
-        if connection is None or connection.closed:
-            try:
-                connection = self._connect()
-            except (psycopg.Error, StoreBusyError):
-                self._failed_at = time.monotonic()
-                raise
-            self.session.connection = connection
-            self._failed_at = None
-        return connection
-
-    def _connect(self) -> Connection:
-        connection = connect(
-            self._url, application_name="ductile writer", answer_seconds=WRITE_ANSWER_SECONDS
-        )
+        if connection is not None and not connection.closed:
+            return connection
         try:
-            refuse_shared_sessions(connection, self._url)
-            connection.execute(self._queries["prepare_writer"], {"milliseconds": str(IDLE_MILLISECONDS)})
-            share_store(connection, self._queries)
-            refuse_other_schema(connection)
-        except BaseException:
-            connection.close()
+            connection = connect(
+                self._url, application_name="ductile writer", answer_seconds=WRITE_ANSWER_SECONDS
+            )
+            try:
+                refuse_shared_sessions(connection, self._url)
+                connection.execute(self._queries["prepare_writer"], {"milliseconds": str(IDLE_MILLISECONDS)})
+                share_store(connection, self._queries)
+                refuse_other_schema(connection)
+            except BaseException:
+                connection.close()
+                raise
+        except (psycopg.Error, StoreBusyError):
+            self._failed_at = time.monotonic()
             raise
+        self.session.connection = connection
+        self._failed_at = None
         return connection
 
     def _execute(self, statement: LiteralString) -> None:

@@ -45,6 +45,8 @@ _STATUSES = {
     "failed_jobs": JobStatus.FAILED,
     "dead_jobs": JobStatus.DEAD,
 }
+#: The queries that delete the rows of a run beside its jobs.
+_DELETES_OF_RUN = ("delete_run", "delete_run_scopes", "delete_run_members", "delete_run_token_results")
 #: The part of an execution's text that is indexed.
 SEARCHABLE_CHARACTERS = 64 * 1024
 #: The key of the last execution that is indexed.
@@ -120,22 +122,19 @@ def _prune_jobs(session: Session, *, limit: int, **values: SqlValue) -> int:
     removed = 0
     for seq, job_id, plugin, payload in session.fetch_all("prunable_jobs", limit=limit, **values):
         if plugin == RUN_PLUGIN:
-            removed += _prune_steps(session, job_id, limit=limit - removed)
+            allowed = limit - removed
+            steps = session.fetch_all("steps_to_prune", run_id=job_id, limit=allowed)
+            for step in steps:
+                _remove_job(session, *step)
+            removed += len(steps)
+            if len(steps) < allowed:
+                for query in _DELETES_OF_RUN:
+                    session.execute(query, run_id=job_id)
         if removed >= limit:
-            break  # the next batch comes back to it
+            break  # the next batch continues with this job
         _remove_job(session, seq, job_id, payload)
         removed += 1
     return removed
-
-
-def _prune_steps(session: Session, run_id: str, *, limit: int) -> int:
-    steps = session.fetch_all("steps_to_prune", run_id=run_id, limit=limit)
-    for seq, job_id, payload in steps:
-        _remove_job(session, seq, job_id, payload)
-    if len(steps) < limit:
-        for query in ("delete_run", "delete_run_scopes", "delete_run_members", "delete_run_token_results"):
-            session.execute(query, run_id=run_id)
-    return len(steps)
 
 
 def _remove_job(session: Session, seq: SqlValue, job_id: SqlValue, payload: SqlValue) -> None:
