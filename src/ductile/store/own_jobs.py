@@ -48,7 +48,7 @@ R = TypeVar("R")
 
 
 class OwnJobs(Store):
-    """Verbs about the jobs of one access token, and about what follows from them."""
+    """Verbs about the jobs of one access token, and about jobs that follow from them."""
 
     def __init__(self, whole: Store, token: str) -> None:
         super().__init__(whole.store_id)
@@ -57,7 +57,7 @@ class OwnJobs(Store):
         self.notifier = whole.notifier
         self.cluster = whole.cluster
 
-    # -- every verb that is not below ends in one of these
+    # -- every verb that this class does not override calls one of these
 
     def run_read(self, work: Callable[[Session], R]) -> Awaitable[R]:  # noqa: ARG002 - it is not run
         raise _denied()
@@ -237,7 +237,7 @@ class OwnJobs(Store):
         return await self.whole.rerun(run_id, step_path, run, policy, charge=charge)
 
     def _only_own(self, token: str | None) -> str:
-        """Return the own token. Raises `DeniedError` for another one."""
+        """Return the token of this store. Raises `DeniedError` for another one."""
         if token not in (None, self.token):
             raise _denied()
         return self.token

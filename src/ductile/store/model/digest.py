@@ -1,4 +1,4 @@
-"""What happened since an instant, as `system digest` reads it."""
+"""The rows that `system digest` reads: jobs, schedules and configurations since an instant."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ class ConfigLoad(Value):
 
 
 class DigestRows(Value):
-    """Everything of one instant."""
+    """All rows of a digest, read at one instant."""
 
     executions: ExecutionStatistics
     endings: tuple[BadEnding, ...]
-    #: Whether these are all of them, and not only the latest.
+    #: Whether `endings` has all of them, and not only the latest.
     endings_complete: bool
     skipped: tuple[SkippedRuns, ...]
     waiting: tuple[WaitingGroup, ...]

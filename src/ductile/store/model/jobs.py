@@ -137,8 +137,8 @@ SettleResult: TypeAlias = Settled | SettleSkipped
 
 
 class CancelStatus(StrEnum):
-    CANCELLED = "cancelled"  # it was queued and is dead now
-    REQUESTED = "requested"  # it runs; it ends when its process is gone
+    CANCELLED = "cancelled"  # the job was queued and is dead now
+    REQUESTED = "requested"  # the job runs; it ends when its process is gone
     ALREADY_ENDED = "already_ended"
     UNKNOWN_JOB = "unknown_job"
 
@@ -170,12 +170,12 @@ class RetryResult(StrEnum):
     RUN_ENDED = "run_ended"  # a step of an ended run: the run is what can be retried
     RUN_CANCELLED = "run_cancelled"  # a step of a run that is being cancelled
     CHANGED_SINCE_READ = "changed_since_read"  # the job was retried and ended again since the caller read it
-    PRUNED = "pruned"  # only its log is left
+    PRUNED = "pruned"  # retention has removed the job; only its log is left
     UNKNOWN_JOB = "unknown_job"
 
 
 class ReleaseResult(Value):
-    """How many waiting jobs became ready or moved on, and when the next is due."""
+    """The number of jobs whose retry was due, and when the next one is due."""
 
     count: int
     next_due_at: datetime | None
@@ -189,7 +189,7 @@ class BatchResult(Value):
 
 
 class PlacementResult(Value):
-    """How many jobs of which groups one batch held and released, and the jobs that it ended."""
+    """The number of jobs that one batch held and released, by group, and the jobs that it ended."""
 
     held: Mapping[JobGroup, int]
     released: Mapping[JobGroup, int]
@@ -204,7 +204,7 @@ class JobsWithoutNode(Value):
     #: The node that alone may run them.
     node: str | None
     jobs: int
-    #: Since when the first of them is held.
+    #: When the first of them was held.
     held_since: datetime
 
 

@@ -21,7 +21,7 @@ class LoadCause(Value):
 
     #: The command: `apply`, `rollback`, `reload`, `token` or `signal`. None at a start.
     command: str | None = None
-    #: Who gave it: `cli`, or `token NAME` for a caller of the HTTP API.
+    #: The caller: `cli`, or `token NAME` for a caller of the HTTP API.
     author: str | None = None
     #: The id of the plan that was applied.
     plan: str | None = None
@@ -29,7 +29,7 @@ class LoadCause(Value):
     files: str | None = None
 
 
-#: Of a load whose cause is its origin alone.
+#: The cause of a load that is explained by its origin alone.
 NO_CAUSE = LoadCause()
 
 

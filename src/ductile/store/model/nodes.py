@@ -9,7 +9,7 @@ from ductile.struct import Value
 
 
 class NodeInfo(Value):
-    """What a node says of itself when it joins, and with every heartbeat."""
+    """The description that a node stores of itself when it joins, and with every heartbeat."""
 
     #: The identity of its process: owner of the jobs that it runs.
     owner: str
@@ -33,14 +33,14 @@ class Node(Value):
     heartbeat_at: datetime
     #: How long ago its heartbeat was, in seconds by the database's clock.
     silent_seconds: float
-    #: It plans the schedules and removes expired data.
+    #: Whether it plans the schedules and removes expired data.
     is_leader: bool
     #: The jobs that it runs.
     running: int
 
 
 class Heartbeat(Value):
-    """The answer to a heartbeat."""
+    """The result of a heartbeat: the state of the cluster, and requests to this node."""
 
     is_leader: bool
     #: For how many seconds the most silent of the other nodes has been silent; 0 without others.

@@ -20,7 +20,7 @@ def decode_failures(text: str) -> tuple[ReportedFailure, ...]:
 
 
 class NoticeHealth(Value):
-    """How the receiver of failure notices does."""
+    """The health of the receiver of failure notices."""
 
     #: Notices that failed in a row, with the latest of them and its error.
     failed: int = 0

@@ -27,7 +27,7 @@ Row = TypeVar("Row")
 
 DEFAULT_PAGE = 50
 LARGEST_PAGE = 200
-#: A list that is not in the order of its rows sorts so many of them, the newest that match.
+#: The maximum number of rows that are sorted for a list in another order, the newest that match.
 MAX_SORTED = 10_000
 
 

@@ -61,7 +61,7 @@ class Firing(Value):
 class FireStatus(StrEnum):
     FIRED = "fired"
     SKIPPED = "skipped"
-    DEFERRED = "deferred"  # other polls are outstanding: it waits for them, and starts late
+    DEFERRED = "deferred"  # other polls are outstanding: the occurrence waits for them, and starts late
     ALREADY_FIRED = "already_fired"
     STALE = "stale"  # the entry has changed since it was planned from: plan again
     REFUSED_RUNNING = "refused_running"  # on demand only: the previous run has not ended
@@ -76,5 +76,5 @@ class FireResult(Value):
     ended: tuple[JobStatusChange, ...] = ()
     #: Running jobs, whose processes must be ended.
     stopping: tuple[str, ...] = ()
-    #: Why nothing was started, if that was decided by the store and not by the plan.
+    #: Why no job was started, if the store decided that and not the plan.
     reason: str | None = None

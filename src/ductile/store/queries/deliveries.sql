@@ -90,13 +90,13 @@ UPDATE state_deliveries SET
 WHERE seq = :seq
 
 -- name: resend_delivery
--- With fresh attempts, and without making later events wait for it again.
+-- The delivery has fresh attempts, and later events do not wait for it again.
 UPDATE state_deliveries SET
   status = 'pending', attempts = 0, next_attempt_at = :at, retry_wait = NULL, completed_at = NULL
 WHERE id = :id AND status <> 'pending' RETURNING seq
 
 -- fragment: delivery_page
--- What a delivery is about is in its body. Words are looked for in the last error.
+-- Plugin, command, pipeline and reason are in the body of a delivery. The text :query is searched in the last error.
 seq < :before AND (:token IS NULL OR token = :token) AND (:job_id IS NULL OR job_id = :job_id) AND (:status IS NULL OR status = :status)
 AND (:created_from IS NULL OR created_at >= :created_from) AND (:created_before IS NULL OR created_at < :created_before)
 AND (:plugin IS NULL OR {body_plugin} = :plugin) AND (:command IS NULL OR {body_command} = :command)

@@ -1,4 +1,4 @@
--- What happened since an instant, for `system digest`.
+-- Jobs, schedules and configurations since an instant, for `system digest`.
 
 -- name: bad_endings
 -- Jobs and pipeline runs that failed; not the steps of a run, which has failed with them. Health checks are elsewhere.
@@ -8,7 +8,7 @@ WHERE completed_at IS NOT NULL AND run_id IS NULL AND status = :status AND compl
 ORDER BY completed_at DESC LIMIT :limit
 
 -- name: skipped_since
--- Runs of schedules that were skipped. The last row of a schedule goes on growing after it was written.
+-- Runs of schedules that were skipped. The last row of a schedule is extended after it was written.
 SELECT plugin, schedule_id, reason, nominal_at, until_at, count FROM occurrences
 WHERE outcome = 'skipped' AND (
   seq IN (SELECT seq FROM occurrences WHERE created_at >= :since ORDER BY created_at DESC LIMIT :limit)

@@ -156,7 +156,7 @@ SELECT {job_columns} FROM job_queue WHERE suspect = 1 AND hold = 'suspect' ORDER
 SELECT after_job_id FROM job_queue WHERE seq = :seq
 
 -- name: set_hold
--- A wait for another job is over for good: that one may be reopened, and then waits for this one.
+-- `after_job_id` is cleared for good: the other job may be reopened, and then waits for this one.
 UPDATE job_queue SET
   hold = :hold, after_job_id = CASE WHEN :hold = 'predecessor' THEN after_job_id END,
   next_retry_at = NULL, retry_wait = NULL, held_since = NULL

@@ -55,7 +55,7 @@ UPDATE job_queue SET after_job_id = :other_id
 WHERE after_job_id = :id AND hold = 'predecessor' AND run_id IS DISTINCT FROM :other_id
 
 -- name: forget_predecessor
--- This run had ended: steps of live runs with its key that ended while they waited for it do no longer.
+-- Steps of live runs with its key that ended while they waited for this run, which had ended, wait for it no longer.
 UPDATE job_queue SET after_job_id = NULL WHERE after_job_id = :id AND run_id IN (
   SELECT id FROM job_queue AS run {use_job_queue_dedupe} WHERE {same_key} AND status IN ('queued', 'running')
 )
@@ -118,7 +118,7 @@ FROM run_leaves AS result LEFT JOIN events AS event ON event.id = result.event_i
 WHERE result.scope_id = :scope_id
 
 -- name: token_results_of_run
--- Each with the split and the state of its scope.
+-- Token results, each with the split and the state of its scope.
 SELECT result.scope_id, result.branch, result.line_order, result.position, result.step_path, result.status,
   result.job_id, result.event_id, result.error, scope.split_path, scope.state
 FROM run_leaves AS result JOIN run_scopes AS scope ON scope.id = result.scope_id

@@ -1,4 +1,4 @@
--- What access tokens have used of their limits.
+-- The usage of access tokens.
 
 -- name: add_token_usage
 -- Adds to the current period; an older one begins again at 0. Returns the sums.

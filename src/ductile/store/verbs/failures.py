@@ -34,7 +34,7 @@ def record_failure(session: Session, job: Job, settlement: Settlement) -> None:
     if count < MAX_EXAMPLES:
         error = settlement.last_error
         if error is not None and len(error) > MAX_ERROR_LENGTH:
-            # The beginning and the end: the output of a program ends with its reason.
+            # The beginning and the end are kept: the output of a program ends with the reason of its failure.
             half = MAX_ERROR_LENGTH // 2
             error = f"{error[:half]}\n…\n{error[-half:]}"
         failure = ReportedFailure(

@@ -76,7 +76,7 @@ def append_ledger(
 def write_ledger(
     session: Session, entries: Iterable[LedgerEntry], *, token: str | UnsetType | None = UNSET
 ) -> None:
-    """Append entries. `token` is that of their jobs, as of `append_ledger`."""
+    """Append entries. `token` is that of their jobs, as for `append_ledger`."""
     for entry in entries:
         append_ledger(session, entry.kind, entry.data, job_id=entry.job_id, run_id=entry.run_id, token=token)
 
@@ -113,22 +113,26 @@ def has_occurrence(session: Session, occurrence: Occurrence) -> bool:
 
 
 def write_occurrence(session: Session, occurrence: Occurrence) -> None:
-    """Record a due instant. A skip that continues the last one for the same reason extends its row."""
-    nominal = format_timestamp(occurrence.nominal_at)
-    until = nominal if occurrence.until_at is None else format_timestamp(occurrence.until_at)
+    """Record an occurrence. A skip for the same reason as the last occurrence extends its row."""
+    nominal_at = format_timestamp(occurrence.nominal_at)
+    until_at = nominal_at if occurrence.until_at is None else format_timestamp(occurrence.until_at)
     skipped = occurrence.outcome is OccurrenceOutcome.SKIPPED
     key: JsonObject = {"plugin": occurrence.plugin, "schedule_id": occurrence.schedule_id}
     row: JsonObject = key | {
-        "nominal_at": nominal,
-        "until_at": until,
+        "nominal_at": nominal_at,
+        "until_at": until_at,
         "count": occurrence.count,
         "reason": occurrence.reason,
         "late_ms": None if occurrence.late is None else round(occurrence.late.total_seconds() * 1000),
     }
     last = session.fetch_one("last_occurrence", **key) if skipped else None
     # The last row may lie later: the clock may have been set back.
-    if last is not None and last[1:3] == (OccurrenceOutcome.SKIPPED, occurrence.reason) and last[3] < nominal:
-        session.execute("extend_skip", seq=last[0], until_at=until, count=occurrence.count)
+    if (
+        last is not None
+        and last[1:3] == (OccurrenceOutcome.SKIPPED, occurrence.reason)
+        and last[3] < nominal_at
+    ):
+        session.execute("extend_skip", seq=last[0], until_at=until_at, count=occurrence.count)
     else:
         outcome = {"outcome": occurrence.outcome, "job_id": occurrence.job_id, "at": session.timestamp}
         session.execute("insert_occurrence", **row, **outcome)
@@ -160,7 +164,7 @@ def list_ledger(
 ) -> tuple[LedgerRow, ...]:
     """Return entries with a larger number than `after`, or the newest ones without it, in order.
 
-    With `token`, only entries about jobs that it started, and about what follows from them.
+    With `token`, only entries about jobs that it started, and about jobs that follow from them.
     """
     of_token = {} if token is None else {"token": token}
     if after is not None:

@@ -39,7 +39,7 @@ _read_config = row_reader(
     plugins=msgspec.json.Decoder(dict[str, PluginVersion]).decode,
 )
 
-#: The kinds of jobs that `prune` removes.
+#: The status of the jobs of each kind that `prune` removes.
 _STATUSES = {
     "succeeded_jobs": JobStatus.SUCCEEDED,
     "failed_jobs": JobStatus.FAILED,
@@ -49,8 +49,9 @@ _STATUSES = {
 _DELETES_OF_RUN = ("delete_run", "delete_run_scopes", "delete_run_members", "delete_run_token_results")
 #: The part of an execution's text that is indexed.
 SEARCHABLE_CHARACTERS = 64 * 1024
-#: The key of the last execution that is indexed.
+#: The key in the store's metadata of the last execution that is indexed.
 SEARCHABLE_UNTIL = "searchable_until"
+#: The key of the row that tests whether the disk has room.
 PROBE_ROW = "filling"
 _PROBE_BYTES = 1024 * 1024
 #: Rows of each kind that one request removes. More would delay claims by more than a few milliseconds.
@@ -147,9 +148,9 @@ def _remove_job(session: Session, seq: SqlValue, job_id: SqlValue, payload: SqlV
 
 
 def index_log(session: Session, *, limit: int = BATCH_SIZE) -> int:
-    """Index executions for the full-text search, one batch. Returns how many."""
-    done = session.value("get_meta", key=SEARCHABLE_UNTIL)
-    rows = session.fetch_all("unindexed_log", after=int(done or 0), limit=limit)
+    """Index one batch of executions for the full-text search. Returns the number of executions."""
+    last_indexed = session.value("get_meta", key=SEARCHABLE_UNTIL)
+    rows = session.fetch_all("unindexed_log", after=int(last_indexed or 0), limit=limit)
     for seq, *texts in rows:
         body = "\n".join(text for text in texts if text)[:SEARCHABLE_CHARACTERS]
         session.execute("index_text", seq=seq, body=body)
@@ -219,7 +220,11 @@ def find_violations(session: Session, invariant: Invariant, *, limit: int) -> tu
     """Return the ids of rows that break an invariant; none in an intact store."""
     if invariant is Invariant.EDGES_ARE_KNOWN:
         edges = session.fetch_all("check_edges_are_known")
-        return tuple(f"{job_id}: {a} to {b}" for a, b, job_id in edges if (a, b) not in EDGES)[:limit]
+        return tuple(
+            f"{job_id}: {before} to {after}"
+            for before, after, job_id in edges
+            if (before, after) not in EDGES
+        )[:limit]
     rows = session.fetch_all(f"check_{invariant}", limit=limit, most=MAX_RUN_JOBS)
     return tuple(str(row[0]) for row in rows)
 

@@ -42,8 +42,8 @@ _read_group = row_reader(
 def send_failure_notice(session: Session, policy: Policy) -> datetime | None:
     """Create the notice about the recorded failures if it is due, and forget them.
 
-    Returns when the next one is due; None if nothing waits, or the receiver accepts no jobs now. Without a
-    receiver the failures are forgotten: a receiver that is configured later is not told of old ones.
+    Returns when the next one is due; None if no failure waits, or the receiver accepts no jobs now. Without a
+    receiver the failures are forgotten: a receiver that is configured later gets no old ones.
     """
     first = session.value("first_failure_at")
     if first is None:
@@ -64,13 +64,13 @@ def send_failure_notice(session: Session, policy: Policy) -> datetime | None:
         source=NOTICE_SOURCE,
         payload=notice_payload(groups),
     )
-    result = _submit(session, event, policy.on_failure, policy)
+    result = _submit_notice(session, event, policy.on_failure, policy)
     session.execute("delete_failure_groups")
-    begun = window_after(window, first_at, session.now)
+    new_window = window_after(window, first_at, session.now)
     session.execute(
         "put_failure_notice",
-        at=format_timestamp(begun.begins_at),
-        window_seconds=begun.length.total_seconds(),
+        at=format_timestamp(new_window.begins_at),
+        window_seconds=new_window.length.total_seconds(),
         job_id=None if result is None else result.job_id,
     )
     if result is not None:
@@ -78,7 +78,7 @@ def send_failure_notice(session: Session, policy: Policy) -> datetime | None:
     return None
 
 
-def _submit(
+def _submit_notice(
     session: Session, event: NewEvent, receiver: FailureReceiver, policy: Policy
 ) -> EnqueueResult | None:
     """Submit the job or run of the receiver; None if the pipeline's own `if` prevents the run."""
@@ -110,7 +110,7 @@ def _submit(
 
 
 def notice_health(session: Session) -> NoticeHealth:
-    """Return how the receiver of failure notices does."""
+    """Return the health of the receiver of failure notices."""
     waiting = sum(row[3] for row in session.fetch_all("failure_groups"))
     row = session.fetch_one("failure_notice")
     if row is None:

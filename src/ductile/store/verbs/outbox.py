@@ -113,12 +113,12 @@ def callback_columns(callback: StateSubscription) -> dict[str, SqlValue]:
 
 
 def put_subscription(session: Session, job_id: str, subscription: StateSubscription) -> None:
-    """Write a subscription besides the first one of a job."""
+    """Write a further subscription of a job. The first one is in the job's own row."""
     states = format_states(subscription.events)
     session.execute("put_subscription", job_id=job_id, url=subscription.url, events=states)
 
 
-def subscribe(session: Session, job_id: str, new: StateSubscription) -> bool:
+def subscribe(session: Session, job_id: str, subscription: StateSubscription) -> bool:
     """Subscribe the URL of a duplicate to the existing job; an ended job sends its end at once.
 
     A URL that is subscribed already gets the states of both submissions, each once. Returns False, and
@@ -128,21 +128,21 @@ def subscribe(session: Session, job_id: str, new: StateSubscription) -> bool:
     if job is None:
         return False
     before: StateChoice = None
-    if job.callback is not None and job.callback.url == new.url:
+    if job.callback is not None and job.callback.url == subscription.url:
         is_known, before = True, job.callback.events
     else:
-        known = session.fetch_one("subscription", job_id=job.id, url=new.url)
+        known = session.fetch_one("subscription", job_id=job.id, url=subscription.url)
         is_known, before = known is not None, None if known is None else parse_states(known[0])
     if not is_known and session.fetch_all("further_subscriptions", job_id=job.id)[MAX_SUBSCRIPTIONS - 2 :]:
         return False
-    merged = merge_choices(before, new.events) if is_known else new.events
-    if job.callback is None or job.callback.url == new.url:
+    merged = merge_choices(before, subscription.events) if is_known else subscription.events
+    if job.callback is None or job.callback.url == subscription.url:
         # The model of the existing job is kept: a duplicate may have another payload.
-        model = new.model if job.callback is None else job.callback.model
-        first = StateSubscription(url=new.url, model=model, events=merged)
+        model = subscription.model if job.callback is None else job.callback.model
+        first = StateSubscription(url=subscription.url, model=model, events=merged)
         session.execute("set_callback", job_id=job.id, **callback_columns(first))
     else:
-        put_subscription(session, job.id, replace(new, events=merged))
+        put_subscription(session, job.id, replace(subscription, events=merged))
     if job.status in TERMINAL:
         if job.status is JobStatus.SUCCEEDED:
             result = last_result(session, job.id)
@@ -152,7 +152,7 @@ def subscribe(session: Session, job_id: str, new: StateSubscription) -> bool:
         else:
             event = StateChange(state=WebhookState.FAILED, reason=job.reason, error=job.last_error)
         if wants(merged, event.state) and not (is_known and wants(before, event.state)):
-            _send_end(session, job, event, new.url)
+            _send_end(session, job, event, subscription.url)
     return True
 
 
@@ -180,8 +180,8 @@ def claim_deliveries(
     """Claim due deliveries, each counted as attempted and due again at `retry_at` if the daemon dies.
 
     No receiver gets more than its own capacity, and none waits for another; receivers without a delivery in
-    flight come first. The first attempts for one job are claimed in order, each when the one before was
-    reported.
+    flight come first. The first attempts for one job are claimed in order: each of them after the result of
+    the one before was reported.
     """
     now = format_timestamp(session.now)
     taken: list[Delivery] = []
@@ -193,7 +193,7 @@ def claim_deliveries(
             rows = session.fetch_all("due_deliveries", receiver=receiver, now=now, limit=limit)
             taken += map(read_delivery, rows)
             slots.take(receiver, len(rows))
-    # Counted before it is made: a crash while sending must not make the attempts endless.
+    # An attempt is counted before it is made: a crash while sending must not make the attempts endless.
     retry = {"retry_at": format_timestamp(retry_at), "retry_wait": _seconds_until(session, retry_at)}
     for claimed in taken:
         session.execute("count_attempt", seq=claimed.seq, **retry)
@@ -204,7 +204,7 @@ def claim_deliveries(
 
 
 def report_delivery(session: Session, report: DeliveryReport) -> None:
-    """Record the result of one attempt. An unknown delivery is ignored, and a report that comes too late."""
+    """Record the result of one attempt. Ignores an unknown delivery, and a report that comes too late."""
     delivery = get_delivery(session, report.id)
     if delivery is None or _is_late(report, delivery):
         return
@@ -231,9 +231,9 @@ def report_delivery(session: Session, report: DeliveryReport) -> None:
 
 
 def _is_late(report: DeliveryReport, delivery: Delivery) -> bool:
-    """Return whether another node has sent the delivery again meanwhile, and this result changes nothing.
+    """Return whether the report comes too late: another node has sent the delivery again since.
 
-    That the receiver has it counts whenever it is known.
+    A report of success is too late only if success was reported before.
     """
     if report.attempt.delivered:
         return delivery.status is DeliveryStatus.DELIVERED
@@ -283,15 +283,15 @@ def count_deliveries(session: Session, where: DeliveryFilter, *, limit: int) -> 
 
 
 def _filter_values(where: DeliveryFilter) -> dict[str, SqlValue]:
-    words = None if where.query is None else re.sub(r"([%_\\])", r"\\\1", where.query.lower())
+    text = None if where.query is None else re.sub(r"([%_\\])", r"\\\1", where.query.lower())
     return asdict(where) | {
-        "query": None if words is None else f"%{words}%",
+        "query": None if text is None else f"%{text}%",
         "created_from": text_or_none(where.created_from),
         "created_before": text_or_none(where.created_before),
     }
 
 
 def lost_deliveries(session: Session, *, since: datetime, limit: int) -> tuple[LostDeliveries, ...]:
-    """Return the receivers of state webhooks that were given up since an instant, the worst first."""
+    """Return the state webhooks that were given up since an instant, by receiver, the most first."""
     rows = session.fetch_all("lost_deliveries", since=format_timestamp(since), limit=limit)
     return tuple(map(_read_lost, rows))

@@ -1,4 +1,4 @@
-"""What the store keeps of a plugin: state, facts, circuit breakers, and the results of `init`."""
+"""State, facts, circuit breakers and init results of plugins."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ductile.struct import asdict, replace
 
 #: An init that crashes interrupted is begun again at most this often.
 MAX_INIT_TRIES = 3
-#: Ends that say nothing about the plugin: the init is begun again.
+#: Reasons of an end that is not the plugin's: the init is begun again.
 _INCONCLUSIVE = frozenset(
     {
         JobReason.ORPHANED,
@@ -32,7 +32,7 @@ _INCONCLUSIVE = frozenset(
 
 
 def write_plugin_effects(session: Session, job: Job, view: SettleView, settlement: Settlement) -> None:
-    """Write what the end of a job changes for its plugin: fact, state, schedule and breaker."""
+    """Write the consequences of a job's end for its plugin: fact, state, schedule and breaker."""
     if settlement.fact is not None:
         session.execute(
             "insert_fact",

@@ -29,10 +29,10 @@ from ductile.store.session import Session, SqlValue
 from ductile.store.verbs.jobs.insert import insert_context, insert_event
 from ductile.struct import asdict
 
-#: Caches by fingerprint: a run needs its graph at every step, and the graph's text when it starts.
+#: Caches by fingerprint: a run needs its graph at every step, and the JSON text of the graph when it starts.
 _MAX_GRAPHS = 256
 _graphs: dict[str, Graph] = {}
-_texts: dict[str, str] = {}
+_graph_texts: dict[str, str] = {}
 
 _read_scope = row_reader(JoinScope, state=JoinScopeState)
 _read_token_result = row_reader(TokenResult, status=TokenStatus, payload=from_json)
@@ -65,10 +65,10 @@ def read_run_view(session: Session, job: Job, baggage: JsonObject) -> RunView | 
     )
     if row is None:
         return None
-    fingerprint, jobs, cancelled_at, hops, trace_id, source_event_id, scope_id, branch, order = row
+    fingerprint, jobs, cancelled_at, hops, trace_id, source_event_id, scope_id, branch, sort_key = row
     graph = graph_of(session, fingerprint)
     payload = session.value("event_payload", id=source_event_id) if graph.refers_to_run else None
-    position = TokenKey(scope_id=scope_id, branch=branch, sort_key=order)
+    position = TokenKey(scope_id=scope_id, branch=branch, sort_key=sort_key)
     return RunView(
         info=RunInfo(
             id=job.run_id,
@@ -99,26 +99,28 @@ def position_of(session: Session, job_id: str) -> TokenKey | None:
 def read_scope(session: Session, scope_id: str) -> JoinScope:
     row = session.fetch_one("scope_by_id", id=scope_id)
     assert row is not None  # noqa: S101 - pruned together with its run
-    parent_id, branch, order, *before, entry_job_id, context_id, state = row
-    parent = None if parent_id is None else TokenKey(scope_id=parent_id, branch=branch, sort_key=order)
-    return _read_scope((*before, parent, entry_job_id, context_id, state))
+    parent_id, branch, sort_key, *columns, entry_job_id, context_id, state = row
+    parent = None if parent_id is None else TokenKey(scope_id=parent_id, branch=branch, sort_key=sort_key)
+    return _read_scope((*columns, parent, entry_job_id, context_id, state))
 
 
 def token_results(session: Session, scope_id: str) -> tuple[TokenResult, ...]:
     return tuple(
-        _read_token_result((TokenKey(scope_id=scope_id, branch=branch, sort_key=order), *result))
-        for branch, order, *result in session.fetch_all("token_results_of_scope", scope_id=scope_id)
+        _read_token_result((TokenKey(scope_id=scope_id, branch=branch, sort_key=sort_key), *result))
+        for branch, sort_key, *result in session.fetch_all("token_results_of_scope", scope_id=scope_id)
     )
 
 
 def run_results(session: Session, run_id: str) -> tuple[FinalTokenResult, ...]:
     return final_results(
         (
-            _read_token_result((TokenKey(scope_id=scope_id, branch=branch, sort_key=order), *result, None)),
+            _read_token_result(
+                (TokenKey(scope_id=scope_id, branch=branch, sort_key=sort_key), *result, None)
+            ),
             split,
             JoinScopeState(state),
         )
-        for scope_id, branch, order, *result, split, state in session.fetch_all(
+        for scope_id, branch, sort_key, *result, split, state in session.fetch_all(
             "token_results_of_run", run_id=run_id
         )
     )
@@ -130,7 +132,7 @@ def baggage_of(session: Session, context_id: str | None) -> JsonObject:
 
 
 def predecessor_run(session: Session, job: NewJob | Job) -> str | None:
-    """Return the last of the live runs of the same pipeline with the same key, which a new one waits for."""
+    """Return the latest live run of the same pipeline with the same key, for which a new run waits."""
     if job.dedupe_key is None:
         return None
     run_id: str | None = session.value(
@@ -144,11 +146,11 @@ def predecessor_run(session: Session, job: NewJob | Job) -> str | None:
 
 def insert_run(session: Session, run: NewRun) -> None:
     graph = run.graph
-    text = _texts.get(graph.fingerprint)
+    text = _graph_texts.get(graph.fingerprint)
     if text is None:
-        if len(_texts) >= _MAX_GRAPHS:
-            _texts.clear()
-        text = _texts[graph.fingerprint] = to_json(graph_to_json(graph))
+        if len(_graph_texts) >= _MAX_GRAPHS:
+            _graph_texts.clear()
+        text = _graph_texts[graph.fingerprint] = to_json(graph_to_json(graph))
     version = {"fingerprint": graph.fingerprint, "pipeline": graph.pipeline, "at": session.timestamp}
     session.execute("insert_graph_if_absent", **version, graph=text)
     session.execute(
@@ -163,7 +165,7 @@ def insert_run(session: Session, run: NewRun) -> None:
 
 
 def write_progress(session: Session, run_id: str, progress: RunProgress) -> None:
-    """Write the progress of a run, without its new steps, which are jobs, and its end, a settlement."""
+    """Write the progress of a run, but not its new steps, which are inserted as jobs, and its end."""
     for event in progress.events:
         insert_event(session, event)
     for context in progress.contexts:
@@ -193,37 +195,37 @@ def insert_scope(session: Session, run_id: str, scope: JoinScope) -> None:
 
 
 def relink_waiting_runs(session: Session, run: Job) -> None:
-    """Make the runs that wait for a run that never began wait for its own predecessor."""
-    earlier = None if run.dedupe_key is None else session.value("waited_for", run_id=run.id)
-    if earlier is not None:
-        session.execute("wait_for_another", id=run.id, other_id=earlier)
+    """Relink the runs that wait for `run`, which never began, to its own predecessor."""
+    predecessor = None if run.dedupe_key is None else session.value("waited_for", run_id=run.id)
+    if predecessor is not None:
+        session.execute("wait_for_another", id=run.id, other_id=predecessor)
 
 
 def insert_token_result(session: Session, run_id: str, result: TokenResult) -> None:
     session.execute(
         "insert_token_result",
-        **asdict(result) | _key(result.position) | {"error": storable(result.error)},
+        **asdict(result) | _position_columns(result.position) | {"error": storable(result.error)},
         run_id=run_id,
     )
 
 
 def insert_member(session: Session, run_id: str, job_id: str, position: TokenKey) -> None:
-    session.execute("insert_member", job_id=job_id, run_id=run_id, **_key(position))
+    session.execute("insert_member", job_id=job_id, run_id=run_id, **_position_columns(position))
 
 
 def reopen_token(session: Session, position: TokenKey) -> None:
     """Make a failed token live again, and reopen every scope that its failure had closed."""
-    session.execute("delete_token_result", **_key(position))
-    at: TokenKey | None = position
-    while at is not None:
-        scope = read_scope(session, at.scope_id)
+    session.execute("delete_token_result", **_position_columns(position))
+    token: TokenKey | None = position
+    while token is not None:
+        scope = read_scope(session, token.scope_id)
         session.update_one("set_live", id=scope.id, live=scope.live + 1)
         if scope.state is JoinScopeState.BROKEN and scope.parent is not None:
             session.update_one("set_scope_state", id=scope.id, state=JoinScopeState.OPEN)
-            session.execute("delete_token_result", **_key(scope.parent))
-        # A scope with live tokens is counted in the one around it already.
-        at = scope.parent if scope.live == 0 else None
+            session.execute("delete_token_result", **_position_columns(scope.parent))
+        # A scope that had live tokens is already counted as live in the scope around it.
+        token = scope.parent if scope.live == 0 else None
 
 
-def _key(position: TokenKey) -> dict[str, SqlValue]:
+def _position_columns(position: TokenKey) -> dict[str, SqlValue]:
     return {"scope_id": position.scope_id, "branch": position.branch, "line_order": position.sort_key}

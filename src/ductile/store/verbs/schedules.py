@@ -57,13 +57,13 @@ def put_schedules(session: Session, entries: Sequence[ScheduleEntry]) -> None:
 def fire(session: Session, firing: Firing) -> FireResult:
     """Record a due schedule: occurrences, jobs and next instant together.
 
-    Changes nothing if the schedule is no longer as it was planned from.
+    Changes nothing if the schedule has changed since the firing was planned.
     """
     if (status := _find_outdated(session, firing)) is not None:
         return FireResult(status=status)
     firing = _without_repeats(session, firing)
     chain = _live_chain(session, firing.entry) if firing.job is not None else ()
-    admission = _decide(session, firing, chain)
+    admission = _decide_start(session, firing, chain)
     if isinstance(admission, SkipReason):
         if firing.on_demand:
             return FireResult(status=_REFUSALS[admission])
@@ -99,24 +99,24 @@ def _record(
             write_occurrence(session, skipped)
     cancelled: list[CancelResult] = []
     if jobs and conditions is not None and conditions.if_running is IfRunning.CANCEL:
-        cancelled = [cancel(session, job.id, firing.policy) for job in chain]
+        cancelled = [cancel(session, earlier.id, firing.policy) for earlier in chain]
     stopping = tuple(job_id for result in cancelled for job_id in result.stopping)
     if cancelled:
         previous = stopping[0] if stopping else None
     else:
         previous = chain[0].id if chain and conditions is not None else None
-    for new in jobs:
+    for job in jobs:
         # The occurrence is the job's identity, so it needs no dedupe key.
-        submit_job(session, replace(new, after_job_id=new.after_job_id or previous), timedelta(0))
-        previous = new.id
+        submit_job(session, replace(job, after_job_id=job.after_job_id or previous), timedelta(0))
+        previous = job.id
     if firing.charge is not None:
-        charge_jobs(session, firing.charge, Counter(target_of(new.plugin, new.command) for new in jobs))
+        charge_jobs(session, firing.charge, Counter(target_of(job.plugin, job.command) for job in jobs))
     if jobs and is_probe:
         begin_probe(session, jobs[0].plugin, jobs[0].command, jobs[0].id)
     _advance(session, firing.entry, jobs)  # after the cancels, whose settlements also write the next instant
     return FireResult(
         status=FireStatus.FIRED if jobs else FireStatus.SKIPPED,
-        ended=tuple(job for result in cancelled for job in result.ended),
+        ended=tuple(change for result in cancelled for change in result.ended),
         stopping=stopping,
         reason=reason,
     )
@@ -124,9 +124,9 @@ def _record(
 
 def _defer(session: Session, firing: Firing) -> FireResult:
     """Let the occurrence wait until one of the outstanding polls has ended."""
-    report = FireResult(status=FireStatus.DEFERRED, reason=SkipReason.OUTSTANDING_POLLS)
+    result = FireResult(status=FireStatus.DEFERRED, reason=SkipReason.OUTSTANDING_POLLS)
     if firing.was_deferred:
-        return report
+        return result
     deferred = None
     for occurrence in firing.occurrences:
         if occurrence.job_id is None:
@@ -142,7 +142,7 @@ def _defer(session: Session, firing: Firing) -> FireResult:
             }
             append_ledger(session, LedgerKind.SCHEDULE_DEFERRED, data)
     _advance(session, replace(firing.entry, deferred=deferred), ())
-    return report
+    return result
 
 
 def _find_outdated(session: Session, firing: Firing) -> FireStatus | None:
@@ -162,7 +162,7 @@ def _find_outdated(session: Session, firing: Firing) -> FireStatus | None:
 
 def _without_repeats(session: Session, firing: Firing) -> Firing:
     """Leave out recorded occurrences: an instant comes again after the clock was set back."""
-    if firing.on_demand:  # its instant is only a name: take the next one that is free
+    if firing.on_demand:  # the instant only identifies the occurrence: the next free one does as well
         moved = []
         for occurrence in firing.occurrences:
             while has_occurrence(session, occurrence):
@@ -170,16 +170,16 @@ def _without_repeats(session: Session, firing: Firing) -> Firing:
                 occurrence = replace(occurrence, nominal_at=later)  # noqa: PLW2901
             moved.append(occurrence)
         return replace(firing, occurrences=tuple(moved))
-    fresh = tuple(due for due in firing.occurrences if not has_occurrence(session, due))
-    if len(fresh) == len(firing.occurrences):
+    new = tuple(due for due in firing.occurrences if not has_occurrence(session, due))
+    if len(new) == len(firing.occurrences):
         return firing
-    ids = {due.job_id for due in fresh}
+    ids = {occurrence.job_id for occurrence in new}
     jobs = [job for job in (firing.job, *firing.catch_up_jobs) if job is not None and job.id in ids]
-    return replace(firing, occurrences=fresh, job=jobs[0] if jobs else None, catch_up_jobs=tuple(jobs[1:]))
+    return replace(firing, occurrences=new, job=jobs[0] if jobs else None, catch_up_jobs=tuple(jobs[1:]))
 
 
 def _live_chain(session: Session, entry: ScheduleEntry) -> tuple[Job, ...]:
-    """Return the schedule's latest job and those it waits for, as far as they have not ended."""
+    """Return the schedule's latest job and the jobs that it waits for, until the first that has ended."""
     row = session.fetch_one("schedule", plugin=entry.plugin, schedule_id=entry.schedule_id)
     job_id = None if row is None else read_schedule(row).last_job_id
     chain: list[Job] = []
@@ -191,7 +191,8 @@ def _live_chain(session: Session, entry: ScheduleEntry) -> tuple[Job, ...]:
     return tuple(chain)
 
 
-def _decide(session: Session, firing: Firing, chain: Sequence[Job]) -> Admitted | SkipReason:
+def _decide_start(session: Session, firing: Firing, chain: Sequence[Job]) -> Admitted | SkipReason:
+    """Return whether the job of a firing may start, or why it is skipped."""
     job, conditions = firing.job, firing.conditions
     if job is None or conditions is None:
         return Admitted(probe=firing.probe)

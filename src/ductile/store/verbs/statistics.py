@@ -89,7 +89,7 @@ def sample_executions(
         counts = tuple(PluginCount(plugin=row[0], executions=row[1], failures=row[2]) for row in rows)
         total = sum(count.executions for count in counts)
         if total >= counted:
-            # More than were counted: the numbers of the executions tell how many.
+            # More executions than were counted: the difference of their numbers is the total.
             first = session.fetch_one("first_execution_since", since=span["since"])
             after = session.fetch_one("first_execution_since", since=span["until"])
             end_seq = session.value("newest_execution") + 1 if after is None else after[0]

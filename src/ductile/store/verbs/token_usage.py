@@ -1,4 +1,4 @@
-"""What access tokens use of their limits, counted in the transaction that starts or settles a job."""
+"""The usage of access tokens, counted in the transaction that starts or settles a job."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ductile.errors import LimitReachedError
 from ductile.store.model.jobs import Accepted, EnqueueResult, TokenCharge
 from ductile.store.session import Session
 
-#: When to ask again while unfinished jobs are in the way.
+#: When a caller may try again that has too many unfinished jobs.
 _POLL_SECONDS = 5
 _USES = {
     LimitName.JOBS_PER_HOUR: "has started {used} jobs{of} this hour",
@@ -48,11 +48,11 @@ def charge_started(session: Session, charge: TokenCharge, results: Iterable[Enqu
 def charge_jobs(
     session: Session, charge: TokenCharge, new_jobs: Mapping[str, int], *, are_of_token: bool = True
 ) -> None:
-    """Count new jobs by target, which are in the store already. Raises `LimitReachedError` if they exceed a
-    limit, which rolls back both.
+    """Count new jobs by target. Raises `LimitReachedError` if they exceed a limit of the token.
 
-    `are_of_token`: whether they are among the unfinished jobs of the token; a retried one of another is not.
-    The count is written first: its row is locked then, so that no other node counts at the same time.
+    The jobs are in the store already: the error rolls back both the jobs and the count. `are_of_token`:
+    whether they are among the unfinished jobs of the token; a retried job of another token is not. The count
+    is written first, which locks its row, so that no other node counts at the same time.
     """
     total = sum(new_jobs.values())
     if total == 0:
@@ -86,7 +86,10 @@ def read_token_usage(session: Session, token: str) -> TokenUsage:
 def _add(
     session: Session, token: str, target: str, period: Period, *, jobs: int = 0, cost: float = 0.0
 ) -> PeriodUsage:
-    """Add to a period, and return its sums. The stored clock never goes back, and so no period either."""
+    """Add to the current period of a token. Returns the sums.
+
+    Stored timestamps never go back, so no earlier period begins again.
+    """
     started_at = period_start(period, parse_timestamp(session.timestamp))
     row = session.fetch_one(
         "add_token_usage",
@@ -111,21 +114,23 @@ def _unfinished_by_target(session: Session, token: str) -> dict[str, int]:
 
 
 def _limit_reached(token: str, state: LimitState, now: datetime) -> LimitReachedError:
-    of = "" if state.target is None else f" of {state.target}"
-    what = _USES[state.limit].format(used=f"{state.used:g}", of=of)
-    resets = None if state.resets_at is None else format_timestamp(state.resets_at)
-    wait = _POLL_SECONDS if state.resets_at is None else ceil((state.resets_at - now).total_seconds())
-    when = "Wait until one of them has ended" if resets is None else f"The count starts again at {resets}"
+    of_target = "" if state.target is None else f" of {state.target}"
+    usage = _USES[state.limit].format(used=f"{state.used:g}", of=of_target)
+    resets_at = None if state.resets_at is None else format_timestamp(state.resets_at)
+    seconds = _POLL_SECONDS if state.resets_at is None else ceil((state.resets_at - now).total_seconds())
+    advice = "Wait until one of them has ended"
+    if resets_at is not None:
+        advice = f"The count starts again at {resets_at}"
     return LimitReachedError(
-        f"the token {token} {what}; its limit {state.limit} is {state.maximum:g}",
-        hint=f"{when}. An operator can raise it in `limits` of the token, and run `ductile apply`.",
+        f"the token {token} {usage}; its limit {state.limit} is {state.maximum:g}",
+        hint=f"{advice}. An operator can raise it in `limits` of the token, and run `ductile apply`.",
         details={
             "token": token,
             "limit": state.limit,
             "target": state.target,
             "used": state.used,
             "maximum": state.maximum,
-            "resets_at": resets,
-            "retry_after_seconds": max(1, wait),
+            "resets_at": resets_at,
+            "retry_after_seconds": max(1, seconds),
         },
     )

@@ -1,7 +1,4 @@
-"""Ending jobs from outside an execution: cancel, recovery, and batches of queued jobs.
-
-Each goes through `settle`.
-"""
+"""Ending jobs from outside an execution, with a settlement: cancel, recovery, and batches of queued jobs."""
 
 from __future__ import annotations
 
@@ -59,7 +56,7 @@ def _request_cancel(session: Session, job: Job) -> None:
 def _cancel_run(session: Session, run: Job, policy: Policy, limit: int) -> CancelResult:
     """Cancel a run.
 
-    The request is on every live step before one of them ends, so that none starts another.
+    Every live step has the request before one of them ends, so that no step starts another.
     """
     _request_cancel(session, run)
     session.execute("request_cancel_of_members", run_id=run.id, at=session.timestamp)
@@ -68,9 +65,9 @@ def _cancel_run(session: Session, run: Job, policy: Policy, limit: int) -> Cance
     running = session.fetch_all("live_members", run_id=run.id, status=JobStatus.RUNNING, limit=NO_LIMIT)
     for row in running:
         session.publish(CancelRequested(job_id=row[0]))
-    over = any(ended.id == run.id for ended in batch.jobs)
+    has_ended = any(ended.id == run.id for ended in batch.jobs)
     return CancelResult(
-        status=CancelStatus.CANCELLED if over else CancelStatus.REQUESTED,
+        status=CancelStatus.CANCELLED if has_ended else CancelStatus.REQUESTED,
         stopping=tuple(str(row[0]) for row in running),
         ended=batch.jobs,
         more=batch.more,
@@ -97,7 +94,7 @@ def recover(
     living: Sequence[str] = (),
     limit: int = BATCH_SIZE,
 ) -> BatchResult:
-    """Recover what a crash left. One batch.
+    """Recover one batch of the jobs and runs that a crash left behind.
 
     Every running job whose daemon has ended is orphaned and goes back to the queue; without nodes, no other
     daemon runs jobs of this store. `on_node`: another node can run it at once. Jobs of the owners in `living`
@@ -147,7 +144,7 @@ def end_all(
     """End the jobs whose ids are the first columns of `rows`, of which at most `limit` were read."""
     ended: list[JobStatusChange] = []
     for row in rows:
-        # Read again: the end of the job before may have changed this one.
+        # The job is read again: the end of the one before may have changed it.
         job = find_job(session, row[0])
         if job is not None and job.status not in TERMINAL:
             ended += end_job(session, job, outcome, policy).ended

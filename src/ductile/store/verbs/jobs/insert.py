@@ -31,7 +31,7 @@ from ductile.store.verbs.ledger import append_ledger, write_transition
 from ductile.store.verbs.outbox import callback_columns, put_subscription, subscribe, write_state_webhooks
 from ductile.struct import asdict, replace
 
-#: Rows that one transaction changes at most, so that no transaction delays claims for long.
+#: The maximum number of rows that one transaction changes, so that none delays claims for long.
 BATCH_SIZE = 500
 NO_LIMIT = (1 << 63) - 1
 
@@ -76,8 +76,8 @@ def submit_job(session: Session, job: NewJob, window: timedelta) -> EnqueueResul
         session.publish(JOBS_READY)
     write_transition(session, _SUBMITTED, job, execution=0)
     if first is not None:
-        for event in further:
-            put_subscription(session, job.id, event)
+        for subscription in further:
+            put_subscription(session, job.id, subscription)
         write_state_webhooks(session, _QUEUED, job, attempt=1)
     return Accepted(job_id=job.id, plugin=job.plugin, command=job.command, seq=seq, ready=hold is None)
 
@@ -88,7 +88,7 @@ def find_duplicates(session: Session, jobs: Sequence[NewJob], window: timedelta)
 
 
 def _matching_job(session: Session, job: NewJob, window: timedelta) -> str | None:
-    """Return the job that makes this one a duplicate."""
+    """Return the id of the job that makes this one a duplicate; None if it is not one."""
     if job.dedupe_key is None:
         return None
     key = _key_columns(job)
@@ -181,7 +181,10 @@ def _key_columns(job: NewJob | Job) -> dict[str, SqlValue]:
 
 
 def hold_for(session: Session, job: Job, *, suspect: bool) -> Hold | None:
-    """Return what a job that could be ready has to wait for. The job itself must not hold its key now."""
+    """Return the hold of a job that is to be queued; None if it is ready.
+
+    The job must not be the holder of its dedupe key now.
+    """
     return decide_hold(
         predecessor_live=is_live(session, session.value("after_job_of", seq=job.seq)),
         key_taken=_is_key_taken(session, job),
@@ -192,7 +195,7 @@ def hold_for(session: Session, job: Job, *, suspect: bool) -> Hold | None:
 def release_waiters(session: Session, job: Job, *, has_waiters: bool) -> None:
     """Release the jobs that waited for this one, which has stopped running or ended while queued.
 
-    `job` is as it was before. `has_waiters`: it will not run again, and jobs wait for its end.
+    `job` is the job as it was before. `has_waiters`: it will not run again, and other jobs wait for its end.
     """
     held_key = job.status is JobStatus.RUNNING or (job.status is JobStatus.QUEUED and job.hold is None)
     if job.dedupe_key is not None and held_key:
@@ -207,7 +210,7 @@ def release_waiters(session: Session, job: Job, *, has_waiters: bool) -> None:
 def _release_first(session: Session, first_waiting: str, **values: SqlValue) -> None:
     """Make the oldest waiting job ready.
 
-    One that has to wait for something else does not block the others.
+    If it has to wait for something else now, the next one has its turn.
     """
     while (row := session.fetch_one(first_waiting, **values)) is not None:
         waiting = read_job(row)
@@ -216,7 +219,7 @@ def _release_first(session: Session, first_waiting: str, **values: SqlValue) -> 
 
 
 def set_hold(session: Session, job: Job) -> Hold | None:
-    """Make a waiting job ready, or have it wait for what it has to wait for now. Returns that."""
+    """Give a waiting job the hold that it has now. Returns the hold; None if the job is ready."""
     hold = hold_for(session, job, suspect=job.suspect)
     session.execute("set_hold", seq=job.seq, hold=hold)
     if hold is None:
@@ -233,7 +236,7 @@ def release_due(session: Session, *, limit: int = BATCH_SIZE) -> ReleaseResult:
 
 
 def shorten_waits(session: Session, *, limit: int = BATCH_SIZE) -> int:
-    """Shorten waits that became longer than planned because the clock was set back. Returns how many."""
+    """Shorten the waits that became longer because the clock was set back. Returns their number."""
     now = format_timestamp(session.now)
     return sum(
         len(session.fetch_all(query, now=now, limit=limit))

@@ -32,8 +32,8 @@ def place_jobs(
 ) -> PlacementResult:
     """Hold the ready jobs that none of these nodes may run, and release the held ones that one may run.
 
-    One batch. A job that was held for `longest` ends. `release_only`: neither hold nor end any. `offers` of
-    None: the only daemon runs every job.
+    Changes one batch of jobs. A job that was held for `longest` ends. `release_only`: no job is held or
+    ended. `offers` is None if there is only one daemon, which runs every job.
     """
     groups = [read_group(row) for row in session.fetch_all("job_groups")]
     placement = decide_placement(groups, offers, now=session.now, longest=longest)
@@ -61,7 +61,7 @@ def jobs_without_node(session: Session) -> tuple[JobsWithoutNode, ...]:
 
 
 def _hold(session: Session, group: JobGroup, limit: int) -> int:
-    """Hold ready jobs of a group. Jobs that waited for one of them are ready then, and held in turn."""
+    """Hold ready jobs of a group. Jobs that waited for one of them become ready, and are held too."""
     of_group = {"plugin": group.plugin, "node": group.node}
     held = len(session.fetch_all("hold_without_node", **of_group, at=session.timestamp, limit=limit))
     while held < limit and (jobs := find_jobs(session, "ready_without_node", **of_group, limit=1)):

@@ -44,7 +44,7 @@ def enqueue(session: Session, submission: Submission) -> tuple[EnqueueResult, ..
     if submission.charge is not None:
         charge_started(session, submission.charge, results)
     if submission.ledger:
-        # A rerun that is a duplicate starts no job that an entry could name.
+        # A rerun that is a duplicate starts no job, so its ledger entry is left out.
         started = not any(isinstance(result, Deduplicated) for result in results)
         entries = (entry for entry in submission.ledger if started or entry.kind is not LedgerKind.JOB_RERUN)
         write_ledger(session, entries)
@@ -71,7 +71,7 @@ def _needed_contexts(submission: Submission, results: tuple[EnqueueResult, ...])
 def claim(
     session: Session, *, owner: str, caps: Caps, limit: int, lease: timedelta
 ) -> tuple[ClaimedJob, ...]:
-    """Claim up to `limit` ready jobs, oldest first. Returns fewer if caps are reached; no key runs twice.
+    """Claim up to `limit` ready jobs, oldest first. Returns fewer if caps are reached.
 
     Raises `ContendedError` if `owner` is a node that has ended.
     """
@@ -80,15 +80,15 @@ def claim(
     )
     heads: dict[str, list[int]] = {}
     for plugin, seq in ready:
-        if seq is not None:  # its jobs belong to other nodes
+        if seq is not None:  # None: the jobs of this plugin belong to other nodes
             heads.setdefault(plugin, []).append(seq)
     running: dict[str, int] = {plugin: count for plugin, count, _ in counts}
-    busy = sum(own for *_, own in counts)
-    chosen = _choose(session, heads, running, caps, busy=busy, limit=limit)
+    busy = sum(own_count for *_, own_count in counts)
+    chosen = _choose_jobs(session, heads, running, caps, busy=busy, limit=limit)
     return _claim_each(session, chosen, owner=owner, lease=lease)
 
 
-def _choose(
+def _choose_jobs(
     session: Session,
     heads: dict[str, list[int]],
     running: dict[str, int],
@@ -97,7 +97,10 @@ def _choose(
     busy: int,
     limit: int,
 ) -> list[int]:
-    """Return the jobs to claim. `heads` has at least the oldest ready job of each plugin; it is used up."""
+    """Return the jobs to claim.
+
+    `heads` has the oldest ready jobs of each plugin, at least one; this function removes them from it.
+    """
     chosen: list[int] = []
     oldest = {plugin: seqs.pop(0) for plugin, seqs in heads.items()}
     while len(chosen) < limit:
@@ -127,7 +130,7 @@ def claim_by_id(
 def enqueue_and_claim(
     session: Session, job: NewJob, *, owner: str, lease: timedelta, limit: int | None
 ) -> tuple[ClaimedJob, ...]:
-    """Enqueue and claim one job, whatever else waits; nothing if `limit` jobs of its plugin run already."""
+    """Enqueue and claim one job before all others; do nothing if `limit` jobs of its plugin run already."""
     if limit is not None:
         counts = session.fetch_all("running_counts", owner=owner)
         if any(plugin == job.plugin and count >= limit for plugin, count, _ in counts):
@@ -141,7 +144,7 @@ def enqueue_and_claim(
 def _claim_each(
     session: Session, seqs: Sequence[int], *, owner: str, lease: timedelta
 ) -> tuple[ClaimedJob, ...]:
-    """Claim these jobs, which are ready. Raises `ContendedError` if one is not, or the node has ended."""
+    """Claim ready jobs. Raises `ContendedError` if one is not ready any more, or the node has ended."""
     if not seqs:
         return ()
     rows = session.claim_jobs(

@@ -47,9 +47,10 @@ from ductile.store.verbs.ledger import read_ledger
 from ductile.store.verbs.runs import graph_of
 from ductile.struct import asdict, replace
 
-#: Jobs of a run, and ledger entries about it.
+#: The maximum number of jobs of a run that are read, and of ledger entries about it.
 _LARGEST_RUN = 10_000
-#: Words that so many executions have are looked for in each job of a list; rarer ones lead to the jobs.
+#: Words that this many executions contain are searched in each job of a list. Rarer words are looked up in
+#: the full-text index, which returns the jobs.
 _COMMON = 2_000
 #: The only status of jobs with these reasons.
 _STATUS_OF_REASON = {JobReason.SUBMITTED: JobStatus.QUEUED, JobReason.CLAIMED: JobStatus.RUNNING}
@@ -89,7 +90,7 @@ def blocking_job(session: Session, job_id: str) -> Job | None:
 
 
 def _payload(session: Session, own: str | None, event_id: str | None) -> JsonObject | None:
-    """Return a job's own payload, else that of the event that started it."""
+    """Return the job's own payload or, if it has none, the payload of the event that started it."""
     if own is None and event_id is not None:
         own = session.value("payload_of_event", id=event_id)
     return object_or_none(own)
@@ -131,7 +132,7 @@ def _job_query(session: Session, where: JobFilter) -> tuple[str, dict[str, SqlVa
         "created_from": text_or_none(where.created_from),
         "created_before": text_or_none(where.created_before),
     }
-    # A job that was submitted or claimed and nothing else is queued or running.
+    # A job whose last transition is its submission is queued; one whose last transition is its claim runs.
     status = where.status or (None if where.reason is None else _STATUS_OF_REASON.get(where.reason))
     reason = where.reason if where.reason not in _ORDINARY else None
     by_selectivity = {
@@ -156,7 +157,7 @@ def _running_time(row: tuple[SqlValue, ...], as_of: str) -> float:
 
 
 def short_payloads(session: Session, job_ids: Sequence[str], *, longest: int) -> Mapping[str, ShortPayload]:
-    """Return the payloads of jobs; of one with more than `longest` characters, its length."""
+    """Return the payloads of jobs; for a payload of more than `longest` characters, only its length."""
     payloads = {}
     for job_id in job_ids:
         payload, length = session.fetch_one("short_payload", id=job_id, longest=longest) or (None, None)
@@ -211,9 +212,9 @@ def _as_words(query: str | None) -> str | None:
 
 
 def job_ids_ending(session: Session, ending: str, *, limit: int, token: str | None = None) -> tuple[str, ...]:
-    """Return ids that end so, also those in the log. Slower than `job_ids`: no index helps.
+    """Return the ids that end with `ending`, also those in the log. Slower than `job_ids`: no index helps.
 
-    With `token`, only those of jobs that it started, and of what follows from them.
+    With `token`, only the ids of jobs that it started, and of jobs that follow from them.
     """
     if token is None:
         rows = session.fetch_all("job_ids_ending", ending=ending, limit=limit)
@@ -223,10 +224,13 @@ def job_ids_ending(session: Session, ending: str, *, limit: int, token: str | No
 
 
 def job_ids(session: Session, beginning: str, *, limit: int, token: str | None = None) -> tuple[str, ...]:
-    """Return ids that begin so, in order, also those in the log; with `token`, as `job_ids_ending`."""
+    """Return the ids that begin with `beginning`, in order, also those in the log.
+
+    `token` has the same meaning as for `job_ids_ending`.
+    """
     if token is not None:
-        own = session.fetch_all("job_ids_beginning_of_token", beginning=beginning, limit=limit, token=token)
-        return tuple(job_id for (job_id,) in own)
+        rows = session.fetch_all("job_ids_beginning_of_token", beginning=beginning, limit=limit, token=token)
+        return tuple(job_id for (job_id,) in rows)
     # Ids consist of lower-case letters, digits and dashes, which all sort before a tilde.
     rows = session.fetch_all("job_ids_between", low=beginning, high=f"{beginning}~", limit=limit)
     return tuple(job_id for (job_id,) in rows)
@@ -257,40 +261,40 @@ def get_event_context(session: Session, context_id: str) -> NewContext | None:
 
 def job_details(session: Session, job_id: str) -> JobDetails | None:
     """Return a job, or a run and its steps, with their latest executions; without its payload."""
-    own = find_job(session, job_id) or get_job(session, job_id)
-    return None if own is None else _details_of(session, own)
+    job = find_job(session, job_id) or get_job(session, job_id)
+    return None if job is None else _details_of(session, job)
 
 
 def get_run(session: Session, run_id: str) -> RunRecord | None:
     """Return a pipeline run with its steps and their results; None if the job is not a run."""
-    own = get_job(session, run_id)
-    if own is None or own.plugin != RUN_PLUGIN:
+    run = get_job(session, run_id)
+    if run is None or run.plugin != RUN_PLUGIN:
         return None
-    details = _details_of(session, own)
+    details = _details_of(session, run)
     fingerprint = session.value("run_fingerprint", run_id=run_id)
-    notes = session.fetch_all("notes_of_job", job_id=run_id, limit=_LARGEST_RUN)
+    entries = session.fetch_all("notes_of_job", job_id=run_id, limit=_LARGEST_RUN)
     return RunRecord(
-        job=own,
+        job=run,
         steps=details.steps,
         executions=details.executions,
-        ledger_entries=tuple(map(read_ledger, notes)),
+        ledger_entries=tuple(map(read_ledger, entries)),
         graph=None if fingerprint is None else graph_of(session, fingerprint),
     )
 
 
-def _details_of(session: Session, own: Job) -> JobDetails:
-    last = session.fetch_one("last_execution", job_id=own.id)
-    executions = {} if last is None else {own.id: read_log(last)}
-    if own.plugin != RUN_PLUGIN:
-        return JobDetails(job=own, steps=(), executions=executions)
-    members = find_jobs(session, "members_of_run", run_id=own.id, limit=_LARGEST_RUN)
+def _details_of(session: Session, job: Job) -> JobDetails:
+    last = session.fetch_one("last_execution", job_id=job.id)
+    executions = {} if last is None else {job.id: read_log(last)}
+    if job.plugin != RUN_PLUGIN:
+        return JobDetails(job=job, steps=(), executions=executions)
+    members = find_jobs(session, "members_of_run", run_id=job.id, limit=_LARGEST_RUN)
     steps = {step.id: step for step in members}
-    for row in session.fetch_all("log_of_run", run_id=own.id, limit=_LARGEST_RUN):
+    for row in session.fetch_all("log_of_run", run_id=job.id, limit=_LARGEST_RUN):
         logged = read_log(row)
         executions[logged.job_id] = logged
         steps.setdefault(logged.job_id, job_from_log(logged, None))
     in_order = tuple(sorted(steps.values(), key=lambda step: step.created_at))
-    return JobDetails(job=own, steps=in_order, executions=executions)
+    return JobDetails(job=job, steps=in_order, executions=executions)
 
 
 def pending_work(session: Session, plugins: Sequence[str]) -> tuple[PluginWork, ...]:

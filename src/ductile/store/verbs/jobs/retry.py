@@ -59,7 +59,7 @@ def retry(
     ended_at: datetime | None = None,
     charge: TokenCharge | None = None,
 ) -> RetryResult:
-    """Put a failed or dead job back on the queue with fresh attempts; of a run, its failed steps.
+    """Put a failed or dead job back on the queue with fresh attempts; for a run, its failed steps.
 
     With `ended_at`, only if the job ended at that instant: a later cancel is kept. With `charge`, it counts
     as a new job of that token. Raises `LimitReachedError`.
@@ -71,12 +71,13 @@ def retry(
         _reopen_run(session, job, policy)
     else:
         if job.run_id is not None:
-            # As the other steps: what it waited for when it ended may wait for its run by now.
-            awaited = session.value("awaited_by_steps", run_id=job.run_id)
-            session.execute("set_after", seq=job.seq, after_job_id=awaited)
+            # The step waits for the same run as the other steps of its run: the one that it waited for when
+            # it ended may itself wait for its run by now.
+            predecessor = session.value("awaited_by_steps", run_id=job.run_id)
+            session.execute("set_after", seq=job.seq, after_job_id=predecessor)
         _requeue(session, job)
     if charge is not None:
-        # From now on it counts as unfinished, also if it was started before the token had limits.
+        # From now on the job counts as unfinished, also if it was started before the token had limits.
         session.execute("charge_job", seq=job.seq, token=charge.token)
         target, is_own = target_of(job.plugin, job.command), job.token == charge.token
         charge_jobs(session, charge, {target: 1}, are_of_token=is_own)
@@ -84,17 +85,17 @@ def retry(
 
 
 def _reopen_run(session: Session, run: Job, policy: Policy) -> None:
-    # The run keeps its id and graph; its failed tokens are reopened.
+    """Continue an ended run. It keeps its id and graph; its failed tokens are reopened."""
     failed = find_jobs(session, "retryable_members", run_id=run.id)
     stopped = find_jobs(session, "members_stopped_by_cancel", run_id=run.id)
-    earlier = predecessor_run(session, run)
-    if earlier is not None:
+    predecessor = predecessor_run(session, run)
+    if predecessor is not None:
         session.execute(
             "forget_predecessor", id=run.id, dedupe_key=run.dedupe_key, plugin=run.plugin, command=run.command
         )
     _reopen(session, run, Hold.RUN)
     for job in failed:
-        session.execute("set_after", seq=job.seq, after_job_id=earlier)
+        session.execute("set_after", seq=job.seq, after_job_id=predecessor)
         _requeue(session, job)
     for job in stopped:
         _continue_token(session, job, policy)
@@ -147,8 +148,8 @@ def _reopen(session: Session, job: Job, hold: Hold | None) -> None:
     session.update_one("reopen_job", seq=job.seq, from_status=job.status, hold=hold)
     if hold is None:
         session.publish(JOBS_READY)
-    back = Transition(from_status=job.status, to_status=JobStatus.QUEUED, reason=JobReason.MANUAL_RETRY)
-    write_transition(session, back, job, execution=job.execution)
+    transition = Transition(from_status=job.status, to_status=JobStatus.QUEUED, reason=JobReason.MANUAL_RETRY)
+    write_transition(session, transition, job, execution=job.execution)
     if job.callback is not None:
         write_state_webhooks(session, _QUEUED, job, attempt=1)
 
@@ -224,9 +225,9 @@ def _plan_rerun(
     jobs = find_jobs(session, "members_at_step", run_id=run_id, step_path=step_path)
     if not jobs or graph.step(step_path) is None:
         return RetryResult.UNKNOWN_STEP
-    again = [job for job in jobs if job.status is not JobStatus.SUCCEEDED] or jobs
+    repeated = [job for job in jobs if job.status is not JobStatus.SUCCEEDED] or jobs
     copied = _CopiedScopes(session=session, graph=graph)
-    starts = [_start_at(session, job, step_path, copied) for job in again]
+    starts = [_start_at(session, job, step_path, copied) for job in repeated]
     if copied.changed or None in starts:
         return RetryResult.CHANGED
     return copied, tuple(start for start in starts if start is not None)
@@ -240,7 +241,7 @@ def _start_at(session: Session, job: Job, path: str, copied: _CopiedScopes) -> T
     context = None if job.event_context_id is None else get_event_context(session, job.event_context_id)
     context_id = None if context is None else context.id
     if context is not None and context.run_id == job.run_id and context.step_path == job.step_path:
-        # The context of the step itself may hold what it has claimed. It was given the one before.
+        # The step's own context may have baggage that the step has claimed. The step began with its parent.
         context_id = context.parent_id
     return TokenStart(
         path=path,
@@ -260,22 +261,24 @@ class _CopiedScopes:
 
     session: Session
     graph: Graph
+    #: The copies, by the id of the scope that was copied.
     views: dict[str, JoinScopeView] = field(default_factory=dict)
+    #: Whether the graph has no place for one of the scopes any more.
     changed: bool = False
 
     def position(self, old: TokenKey, *, tokens: int) -> TokenKey:
         """Return the same position in the new run, where `tokens` more are live."""
-        known = self.views.get(old.scope_id) or self._copy(old.scope_id)
-        scope = replace(known.scope, live=known.scope.live + tokens)
+        view = self.views.get(old.scope_id) or self._copy_scope(old.scope_id)
+        scope = replace(view.scope, live=view.scope.live + tokens)
         results = tuple(
             result
-            for result in known.results
+            for result in view.results
             if result.position.branch != old.branch or not result.position.sort_key.startswith(old.sort_key)
         )
-        self.views[old.scope_id] = replace(known, scope=scope, results=results)
+        self.views[old.scope_id] = replace(view, scope=scope, results=results)
         return replace(old, scope_id=scope.id)
 
-    def _copy(self, scope_id: str) -> JoinScopeView:
+    def _copy_scope(self, scope_id: str) -> JoinScopeView:
         old = read_scope(self.session, scope_id)
         node = None if old.split is None else self.graph.nodes.get(old.split)
         self.changed |= old.split is not None and not isinstance(node, SplitNode)

@@ -94,7 +94,7 @@ def settle_execution(session: Session, claimed: Job, outcome: Outcome, policy: P
     again since, the stored job decides; an outcome that comes too late is only logged.
     """
     if claimed.status is JobStatus.RUNNING:
-        # Most jobs are unchanged. The update finds out whether this one is, which saves reading it.
+        # Most jobs are unchanged. The update checks that, which saves reading the job first.
         settled = _settle_if_unchanged(session, claimed, outcome, policy)
         if settled is not None:
             return settled
@@ -103,8 +103,8 @@ def settle_execution(session: Session, claimed: Job, outcome: Outcome, policy: P
         return SettleSkipped.UNKNOWN_JOB
     if job.status is JobStatus.RUNNING and job.execution == execution:
         return _settle_job(session, job, outcome, policy)
-    logged = session.value("log_status", job_id=job.id, execution=execution)
-    was_abandoned = logged in (LogStatus.ORPHANED, LogStatus.INTERRUPTED)
+    log_status = session.value("log_status", job_id=job.id, execution=execution)
+    was_abandoned = log_status in (LogStatus.ORPHANED, LogStatus.INTERRUPTED)
     if not was_abandoned or isinstance(outcome, Orphaned | Requeued):
         return SettleSkipped.ALREADY_SETTLED
     log = LogEntry(
@@ -131,7 +131,7 @@ def _settle_job(session: Session, job: Job, outcome: Outcome, policy: Policy) ->
 
 
 def end_job(session: Session, job: Job, outcome: Outcome, policy: Policy) -> Consequences:
-    """End a job that was read in this transaction. It is the first of the ended jobs."""
+    """End a job that was read in this transaction. Of the ended jobs in the result it is the first."""
     settled = _settle_job(session, job, outcome, policy)
     ended = [_state_change(job, settled.settlement), *settled.ended]
     return Consequences(started=list(settled.started), ended=ended)
@@ -255,8 +255,7 @@ def end_run(session: Session, run_id: str, policy: Policy, *, stalled: bool = Fa
         if stalled:
             outcome = RunEnded(reason=JobReason.STALLED, error=JobReason.STALLED.description)
         else:
-            ends = run_results(session, run_id)
-            outcome = _with_last_result(session, summarise_run(ends), last_job(ends), job)
+            outcome = _outcome_of_steps(session, job)
     return end_job(session, job, outcome, policy)
 
 
@@ -272,15 +271,17 @@ def mark_run_started(session: Session, run_id: str) -> Job:
     return started
 
 
-def _with_last_result(session: Session, ended: RunEnded, last: str | None, job: Job) -> RunEnded:
-    """Return the outcome with the artifacts of all steps, and the output of the job `last`."""
-    named = session.fetch_all("artifacts_of_members", run_id=job.id)
-    artifacts = combine_artifacts((path or "", list_or_empty(listed)) for path, listed in named)
-    duration = session.now - (job.started_at or session.now)
+def _outcome_of_steps(session: Session, run: Job) -> RunEnded:
+    """Return how a run ended, with the artifacts of all steps and the output of its last step."""
+    results = run_results(session, run.id)
+    outcome, last_job_id = summarise_run(results), last_job(results)
+    rows = session.fetch_all("artifacts_of_members", run_id=run.id)
+    artifacts = combine_artifacts((path or "", list_or_empty(text)) for path, text in rows)
+    duration = session.now - (run.started_at or session.now)
     evidence = Evidence(duration=max(duration, timedelta(0)))
-    row = None if last is None else session.fetch_one("last_output", job_id=last)
+    row = None if last_job_id is None else session.fetch_one("last_output", job_id=last_job_id)
     if row is None:
-        return replace(ended, artifacts=artifacts, evidence=evidence)
+        return replace(outcome, artifacts=artifacts, evidence=evidence)
     stdout, output, stderr, exit_code, signal, truncated = row
     evidence = replace(
         evidence,
@@ -292,7 +293,7 @@ def _with_last_result(session: Session, ended: RunEnded, last: str | None, job: 
         stderr_truncated=bool(truncated),
     )
     result = result_in(stdout, evidence.output)
-    return replace(ended, artifacts=artifacts, evidence=evidence, result=result)
+    return replace(outcome, artifacts=artifacts, evidence=evidence, result=result)
 
 
 def _read_job(session: Session, job_id: str) -> Job:
@@ -317,11 +318,11 @@ def _state_change(job: Job, settlement: Settlement) -> JobStatusChange:
 
 
 def _read_view(session: Session, job: Job, outcome: Outcome, policy: Policy) -> SettleView:
-    """Read what the decision depends on.
+    """Read the values that the decision depends on.
 
-    State, breaker and schedule only where the outcome can change them.
+    State, breaker and schedule are read only if the outcome can change them.
     """
-    state, breaker, latest = None, None, None
+    state, breaker, schedule = None, None, None
     baggage = baggage_of(session, job.event_context_id)
     if isinstance(outcome, Completed) and outcome.response.state_updates:
         state = session.fetch_one("plugin_state", plugin=job.plugin)
@@ -329,18 +330,19 @@ def _read_view(session: Session, job: Job, outcome: Outcome, policy: Policy) -> 
         breaker = session.fetch_one("breaker", plugin=job.plugin, command=job.command)
         if job.submitted_detail in policy.plugin(job.plugin).schedules:
             key = {"plugin": job.plugin, "schedule_id": job.submitted_detail}
-            latest = session.fetch_one("schedule_of_latest_job", **key, job_id=job.id)
+            schedule = session.fetch_one("schedule_of_latest_job", **key, job_id=job.id)
     was_orphaned = isinstance(outcome, Orphaned) and (
         session.value("log_status", job_id=job.id, execution=job.execution - 1) == LogStatus.ORPHANED
     )
+    schedule_id, next_at, nominal_at, paused_at = schedule or (None, None, None, None)
     return SettleView(
         job=job,
         state={} if state is None else from_json(state[0]),
         state_claim_seq=0 if state is None else state[1],
         breaker=None if breaker is None else read_breaker(breaker),
-        schedule_id=None if latest is None else latest[0],
-        next_occurrence=None if latest is None else planned_or_none(latest[2], latest[1]),
-        paused=latest is not None and latest[3] is not None,
+        schedule_id=schedule_id,
+        next_occurrence=planned_or_none(nominal_at, next_at),
+        paused=paused_at is not None,
         baggage=baggage,
         run=read_run_view(session, job, baggage),
         was_orphaned=was_orphaned,
@@ -361,7 +363,7 @@ def _write_end(session: Session, job: Job, settlement: Settlement) -> bool | Non
         from_status=job.status,
         execution=job.execution,
         cancel_requested_at=text_or_none(job.cancel_requested_at),
-        # A duplicate may have subscribed a URL since the job was read; its event is then decided again.
+        # A duplicate may have subscribed a URL since the job was read: the end is then decided again.
         callback_url=None if job.callback is None else job.callback.url,
         status=settlement.status,
         reason=settlement.reason,
