@@ -19,18 +19,18 @@ DEAD_AFTER = timedelta(seconds=15)
 
 
 class Cluster(Protocol):
-    """Raises `ductile.errors.StoreError`s like the verbs of a store."""
+    """The nodes that share a store. Its methods raise `ductile.errors.StoreError`s, as verbs do."""
 
     @abstractmethod
     async def join(self, node: NodeInfo) -> Node | None:
-        """Add a node. Returns the live one that has its name, and then changes nothing.
+        """Add a node. If a live node has its name, returns that node and changes nothing.
 
         A node that was ended joins again once none of its jobs is running.
         """
 
     @abstractmethod
     async def renew(self, node: NodeInfo) -> Heartbeat | None:
-        """Store a heartbeat. None if the node has ended, because it was silent for too long."""
+        """Store a heartbeat. Returns None if the node was ended, because it was silent for too long."""
 
     @abstractmethod
     async def end_silent_nodes(self) -> tuple[str, ...]:
@@ -48,5 +48,5 @@ class Cluster(Protocol):
     async def listen(self) -> None:
         """Publish the changes of other nodes to the store's notifier until cancelled.
 
-        After an interruption every change without content is published once, so that subscribers read anew.
+        After an interruption it publishes the changes that make every subscriber read the store again.
         """

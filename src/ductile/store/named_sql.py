@@ -18,7 +18,10 @@ _HEAD = re.compile(r"^-- (name|fragment): ([a-z_]+)$", re.MULTILINE)
 
 @cache
 def load_queries(adapter: str) -> Mapping[str, str]:
-    """Return the shared queries, with those of the adapter's package in place of, or beside, them."""
+    """Return the shared queries by name, and those of the adapter's package, which replace shared ones.
+
+    All callers get the same mapping.
+    """
     return parse_queries(_read_sql(files("ductile.store") / "queries"), _read_sql(files(adapter)))
 
 

@@ -9,19 +9,19 @@ webhook sender, the log index, drains and event streams subscribe themselves):
 
 - `JobsReady`: the dispatcher claims; polls every 30 s.
 - `JobsEnqueued`: `job.accepted` and `job.deduplicated` are emitted for logs and metrics.
-- `JobEnded`: waiting callers resume (they re-read the job every 5 s), the scheduler looks if the job was
+- `JobEnded`: waiting callers resume (they re-read the job every 5 s), the scheduler wakes up if the job was
   scheduled or a poll, a drain counts pending work (every 5 s), job logs are indexed, and the dispatcher stops
   waiting for an init.
 - `CancelRequested`: the engine stops the job if it runs here; with several nodes, polls with every heartbeat.
 - `RetryScheduled`, `DeadlineSet`: the timer loops of retries and of run deadlines wake earlier; they poll
   every minute.
-- `SchedulesChanged`: the scheduler looks again; it polls with every tick.
+- `SchedulesChanged`: the scheduler wakes up; it polls with every tick.
 - `DeliveriesDue`: the webhook sender claims deliveries; polls every minute.
 - `LedgerAppended`: event streams (`api.events`, polls every 15 s) and commands that follow a
-  log or a run read on.
+  log or a run read further entries.
 - `SessionEnded`: every node refuses the cookie of the session; the API reads all of them when it starts.
 - `StoreFailed`: the daemon stops.
-- `StoreUnavailable`, `StoreAvailable`: the log says so.
+- `StoreUnavailable`, `StoreAvailable`: the daemon logs them.
 
 With several nodes on one store, the changes of the others are published here as well, except `JobsEnqueued`
 and `StoreFailed`. Subscribers must not rely on changes alone: one that is lost must only cost time.
@@ -65,7 +65,7 @@ class JobEnded(Change):
 
 
 class CancelRequested(Change):
-    """A running job is to be stopped, by the node that runs it."""
+    """The node that runs this job has to stop it."""
 
     job_id: str
 
@@ -141,7 +141,7 @@ class Notifier:
     def subscribe(self, change: type[C], callback: Callable[[C], None]) -> Callable[[], None]:
         """Call `callback` for every change of this type; it must not block.
 
-        Returns what ends the subscription.
+        Returns a function that ends the subscription.
         """
         callbacks = self._callbacks.setdefault(change, [])
         callbacks.append(callback)

@@ -46,8 +46,8 @@ from ductile.struct import Value
 P = ParamSpec("P")
 R = TypeVar("R")
 
-#: How often a verb runs that loses races against other transactions. On SQLite, with one writer, it loses
-#: none.
+#: How often a verb is tried that loses races against other transactions. SQLite has one writer, so there are
+#: no races.
 MAX_TRIES = 5
 
 
@@ -62,13 +62,13 @@ class Priority(IntEnum):
 
 
 class SettledJob(Value):
-    """A write that settles a job: its row can be read together with those of others."""
+    """The job that a write settles: its row can be read together with those of other jobs."""
 
     seq: int
 
 
 class ClaimCall(Value):
-    """A claim, which several become if they differ in their limit only."""
+    """The arguments of a claim. Claims that differ in `limit` only run as one."""
 
     owner: str
     caps: Caps
@@ -76,6 +76,7 @@ class ClaimCall(Value):
     lease: timedelta
 
 
+#: A description of a write, by which several writes share work.
 WriteHint: TypeAlias = SettledJob | ClaimCall | None
 
 
@@ -101,7 +102,7 @@ def _write(
 
     From then on the verb is carried out, and its changes are published, also if the caller is cancelled. A
     verb that lost a race is run again, and raises `ContendedError` when it has lost `MAX_TRIES` of them.
-    `hint` returns what is known of a call before it runs.
+    `hint` returns the `WriteHint` for the arguments of a call.
     """
 
     @wraps(verb)
@@ -147,7 +148,7 @@ class Store(ABC):
     ) -> Awaitable[R]:
         """Run `work` in a transaction that writes. `work` may run several times, and is committed once.
 
-        `hint` says what it does, so that it can be done together with others.
+        `hint` describes `work`, so that the adapter can combine it with other requests.
         """
 
     @abstractmethod

@@ -148,10 +148,11 @@ _read_job = row_reader(
 
 
 def read_job(row: tuple[SqlValue, ...], payload: JsonObject | None = None) -> Job:
-    *own, url, model, states, artifacts, rerun_of, token, cost, node, held_since = row
+    *columns, url, model, states, artifacts, rerun_of, token, cost, node, held_since = row
     callback = None if url is None else StateSubscription(url=url, model=model, events=parse_states(states))
-    listed = list_or_empty(artifacts)
-    return _read_job((*own, callback, payload, listed, rerun_of, token, cost, node, held_since))
+    return _read_job(
+        (*columns, callback, payload, list_or_empty(artifacts), rerun_of, token, cost, node, held_since)
+    )
 
 
 def find_job(session: Session, job_id: str) -> Job | None:
@@ -234,8 +235,8 @@ _read_schedule = row_reader(
 
 
 def read_schedule(row: tuple[SqlValue, ...]) -> ScheduleEntry:
-    *own, nominal_at, due_at, defined_at = row
-    return _read_schedule((*own, planned_or_none(nominal_at, due_at), defined_at))
+    *columns, nominal_at, due_at, defined_at = row
+    return _read_schedule((*columns, planned_or_none(nominal_at, due_at), defined_at))
 
 
 def planned_or_none(nominal_at: str | None, start_at: str | None) -> PlannedOccurrence | None:
@@ -261,7 +262,7 @@ read_delivery = row_reader(
 )
 
 
-# -- pages, newest first. A cursor is opaque to callers, and a sequence number to the store
+# -- pages, newest first. A cursor encodes a sequence number, and is opaque to callers
 
 
 def encode_cursor(seq: int) -> str:
@@ -269,7 +270,7 @@ def encode_cursor(seq: int) -> str:
 
 
 def decode_cursor(cursor: str | None) -> int | None:
-    """Return the sequence number in a cursor. Raises `RefusedError` for text that is not one of ours."""
+    """Return the sequence number in a cursor. Raises `RefusedError` for text that is not a cursor."""
     if cursor is None:
         return None
     raw = _decoded(cursor)
@@ -292,18 +293,18 @@ def _invalid_cursor() -> RefusedError:
     )
 
 
-def encode_sorted_cursor(top: int, as_of: str, value: float, seq: int) -> str:
-    text = f"{top}/{as_of}/{value!r}/{seq}".encode()
+def encode_sorted_cursor(newest_seq: int, as_of: str, value: float, seq: int) -> str:
+    text = f"{newest_seq}/{as_of}/{value!r}/{seq}".encode()
     return base64.urlsafe_b64encode(_SORTED_PREFIX + text).decode().rstrip("=")
 
 
 def decode_sorted_cursor(cursor: str) -> tuple[int, str, float, int]:
-    """Return what `encode_sorted_cursor` was given. Raises `RefusedError` for any other text."""
+    """Return the arguments of `encode_sorted_cursor`. Raises `RefusedError` for text that is no cursor."""
     match = _SORTED_CURSOR.fullmatch(_decoded(cursor))
     if match is None:
         raise _invalid_cursor()
-    top, as_of, value, seq = match.groups()
-    return int(top), as_of.decode(), float(value), int(seq)
+    newest_seq, as_of, value, seq = match.groups()
+    return int(newest_seq), as_of.decode(), float(value), int(seq)
 
 
 def read_sorted_page(
@@ -319,18 +320,18 @@ def read_sorted_page(
 ) -> Page[V]:
     """Return one page of a query with the largest rows first, among the newest `MAX_SORTED` that match.
 
-    `measure` returns the size of a row at an instant. The next page has the instant and the newest row of the
-    first, so that rows that are added or grow meanwhile move none across the pages.
+    `measure` returns the size of a row at an instant. The cursor contains the instant and the newest row of
+    the first page, so that no row moves to another page when rows are added or grow meanwhile.
     """
     size = max(1, min(limit, LARGEST_PAGE))
     if cursor is None:
-        top, as_of, last = NEWEST - 1, format_timestamp(session.now), None
+        newest_seq, as_of, last = NEWEST - 1, format_timestamp(session.now), None
     else:
-        top, as_of, *position = decode_sorted_cursor(cursor)
-        last = (-float(position[0]), -int(position[1]))
-    rows = session.fetch_all(query, **values, before=top + 1, limit=MAX_SORTED)
-    keyed = sorted((-measure(row, as_of), -row[seq_column], row) for row in rows)
-    remaining = [item for item in keyed if last is None or item[:2] > last]
+        newest_seq, as_of, value, seq = decode_sorted_cursor(cursor)
+        last = (-value, -seq)
+    rows = session.fetch_all(query, **values, before=newest_seq + 1, limit=MAX_SORTED)
+    sorted_rows = sorted((-measure(row, as_of), -row[seq_column], row) for row in rows)
+    remaining = [item for item in sorted_rows if last is None or item[:2] > last]
     next_cursor = None
     if len(remaining) > size:
         value, seq, _row = remaining[size - 1]
@@ -352,7 +353,7 @@ def read_page(
     """Return one page of a query. `seq_column` is the column of the sequence number."""
     size = max(1, min(limit, LARGEST_PAGE))
     before = decode_cursor(cursor)
-    # One row more than requested tells whether there is a next page.
+    # One more row is read than requested: if it exists, there is a next page.
     rows = session.fetch_all(query, **values, before=NEWEST if before is None else before, limit=size + 1)
     next_cursor = encode_cursor(rows[size - 1][seq_column]) if len(rows) > size else None
     return Page(rows=tuple(read(row) for row in rows[:size]), next_cursor=next_cursor)

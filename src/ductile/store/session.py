@@ -75,9 +75,9 @@ class Session(Protocol):
         """
 
     def settle_job(self, **values: SqlValue) -> bool | None:
-        """Run the query `settle_job`, at the latest before the commit. Returns whether jobs wait for the job.
+        """Run the query `settle_job`, at the latest before the commit. Returns whether jobs wait for it.
 
-        Returns None, and changes nothing, if the job is not as it was when its end was decided.
+        Returns None, and changes nothing, if the job has changed since its end was decided.
         """
 
     def next_seq(self, max_seq_query: str, /) -> int:

@@ -23,12 +23,12 @@ Row: TypeAlias = tuple[SqlValue, ...]
 #: Called with the present step, the rows that are done, and all rows.
 TransferProgress: TypeAlias = Callable[[str, int, int], None]
 
-#: What a database knows of itself: the version of its schema, how far the full-text index is, a probe row.
+#: Rows about the database itself: the version of its schema, how far the full-text index is, a probe row.
 _OWN_META = frozenset({"schema_version", SEARCHABLE_UNTIL, PROBE_ROW})
 _META_TABLE = "store_meta"
 #: Rows between two reports of progress.
 _REPORTED_ROWS = 5000
-#: Ids of each invariant that is broken, at most.
+#: The maximum number of ids that are reported for a broken invariant.
 _MAX_VIOLATIONS = 5
 _BITS = 128
 
@@ -87,6 +87,7 @@ class RowCounter:
         self._sum = 0
 
     def follow(self, rows: Iterable[Row]) -> Iterator[Row]:
+        """Yield the rows unchanged, and count each."""
         for row in rows:
             digest = blake2b(_encode(row), digest_size=_BITS // 8).digest()
             self._sum += int.from_bytes(digest, "little")
@@ -142,7 +143,7 @@ def copy_rows(
 
 
 def is_empty(store: StoreSource, tables: Iterable[CopiedTable]) -> bool:
-    """Return whether no table has rows, apart from what a database knows of itself."""
+    """Return whether no table has rows, apart from the one with rows about the database itself."""
     return not any(store.count(table) for table in tables if table.name != _META_TABLE)
 
 

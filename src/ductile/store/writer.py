@@ -47,8 +47,8 @@ R = TypeVar("R")
 MAX_REQUESTS = 256
 MAX_BYTES = 4 * 1024 * 1024
 MAX_SECONDS = 0.005
-#: Jobs whose rows are read when a batch begins: more are not settled within its time.
-MAX_KNOWN = 64
+#: Jobs whose rows are read when a batch begins: its time does not suffice to settle more.
+MAX_JOBS_TO_SETTLE = 64
 #: Submissions that may wait; further ones are refused with `StoreBusyError`.
 CAPACITY = 10_000
 #: This many submissions in one iteration of the event loop are a burst: the loop is probably still reading
@@ -75,7 +75,7 @@ class WriteRequest(msgspec.Struct, Generic[R], eq=False):
 
 
 class WriteSession(Session, Protocol):
-    """The session of the writing connection, which it has for its whole life."""
+    """The session of the writing connection, one for the connection's whole life."""
 
     changes: list[Change]
     #: Characters in the large columns of all rows inserted by `insert_buffered`, in any transaction.
@@ -104,13 +104,16 @@ class WriteConnection(Protocol):
     def has_written(self) -> bool:
         """Whether the last transaction has changed something."""
 
-    def begin(self, settling: Callable[[], Sequence[int]]) -> None:
-        """Begin a transaction in which no other process writes. `settling` returns jobs that may end."""
+    def begin(self, seqs_to_settle: Callable[[], Sequence[int]]) -> None:
+        """Begin a transaction in which no other process writes.
+
+        `seqs_to_settle` returns the numbers of jobs that may end in it, whose rows can be read at once.
+        """
 
     def commit(self, changes: Iterable[Change]) -> None:
         """Make the transaction durable, with the buffered rows. Raises if it is not.
 
-        Other nodes are told of the changes.
+        Notifies other nodes of the changes.
         """
 
     def roll_back(self) -> None: ...
@@ -150,8 +153,8 @@ class Writer:
         self.is_idle = False
         #: Why writing has stopped for good.
         self.failure: StoreFailedError | None = None
-        #: Whether the store took no writes when it was used last.
-        self._is_away = False
+        #: Whether the last batch failed because the store takes no writes now.
+        self._is_unavailable = False
         #: Whether the disk was full at the last submission.
         self.is_full = False
         self._thread = threading.Thread(target=self._run, name="ductile-writer", daemon=True)
@@ -160,7 +163,7 @@ class Writer:
     def submit(
         self, priority: Priority, work: Callable[[Session], R], hint: WriteHint = None
     ) -> asyncio.Future[R]:
-        """Run `work` in a transaction. The future gets its result once that is on disk.
+        """Run `work` in a transaction. The future gets its result once the transaction is on disk.
 
         Raises `StoreBusyError` or `StoreFailedError` if the writer accepts no requests.
         """
@@ -177,7 +180,7 @@ class Writer:
                 raise StoreBusyError(message, hint="Try again in a moment.")
             queue.append(request)
             if self.is_idle:
-                # Woken at the end of this iteration of the loop: its requests share the commit.
+                # The thread wakes at the end of this iteration of the loop, whose requests share the commit.
                 self.is_idle = False
                 loop.call_soon(self.wake, loop, BURST_ITERATIONS)
         return request.future
@@ -250,21 +253,21 @@ class Writer:
             self.is_idle = False
         return True
 
-    def _take_batch(self) -> WriteRequest[Any] | None:
+    def _take_request(self) -> WriteRequest[Any] | None:
         for queue in self._queues:
             if queue:
                 return queue.popleft()
         return None
 
     def _take_all(self) -> list[WriteRequest[Any]]:
-        return list(iter(self._take_batch, None))
+        return list(iter(self._take_request, None))
 
     def _write_batch(self) -> None:
         """Commit the waiting requests together; if that fails, run them one by one."""
         batch: list[WriteRequest[Any]] = []
         try:
             try:
-                self._begin(self._settling)
+                self._begin(self._seqs_to_settle)
                 self._run_batch(batch)
                 self._connection.commit(_changes_of(batch))
             except Exception as error:  # noqa: BLE001 - the callers of the batch get it
@@ -283,37 +286,37 @@ class Writer:
         finally:
             self._notify(batch)
 
-    def _settling(self) -> list[int]:
-        """Return the numbers of jobs that waiting requests settle."""
+    def _seqs_to_settle(self) -> list[int]:
+        """Return the numbers of the jobs that waiting requests settle."""
         with self._lock:
-            requests = islice(self._queues[Priority.SETTLE], MAX_KNOWN)
+            requests = islice(self._queues[Priority.SETTLE], MAX_JOBS_TO_SETTLE)
             return [request.hint.seq for request in requests if isinstance(request.hint, SettledJob)]
 
-    def _begin(self, settling: Callable[[], Sequence[int]] = tuple) -> None:
+    def _begin(self, seqs_to_settle: Callable[[], Sequence[int]] = tuple) -> None:
         if self.failure is not None:
             raise self.failure
-        self._connection.begin(settling)
+        self._connection.begin(seqs_to_settle)
 
     def _run_batch(self, batch: list[WriteRequest[Any]]) -> None:
         """Run the waiting requests, claims after submissions: they see the jobs of the same commit."""
         deadline = time.monotonic() + MAX_SECONDS
-        largest = self._session.written_size + MAX_BYTES
+        max_size = self._session.written_size + MAX_BYTES
         deferred: deque[WriteRequest[Any]] = deque()
 
         def run_deferred() -> None:
             while deferred:
-                alike = [deferred.popleft()]
-                while deferred and _are_one_claim(alike[0], deferred[0]):
-                    alike.append(deferred.popleft())
-                self._run_alike(alike, batch)
+                requests = [deferred.popleft()]
+                while deferred and _can_share_claim(requests[0], deferred[0]):
+                    requests.append(deferred.popleft())
+                self._run_together(requests, batch)
 
         try:
             while (
                 len(batch) < MAX_REQUESTS
-                and self._session.written_size < largest
+                and self._session.written_size < max_size
                 and (not batch or time.monotonic() < deadline)
             ):
-                request = self._take_batch()
+                request = self._take_request()
                 if request is None:
                     break
                 if request.priority is Priority.CLAIM:
@@ -325,7 +328,7 @@ class Writer:
                     self._run_request(request, batch)
             run_deferred()
         finally:
-            batch += deferred  # the batch failed: these run, or fail, with the others
+            batch += deferred  # if the batch has failed, these requests run again, or fail, with the others
 
     def _run_request(self, request: WriteRequest[Any], batch: list[WriteRequest[Any]]) -> None:
         batch.append(request)
@@ -334,16 +337,16 @@ class Writer:
         request.result = request.work(session)
         request.changes = session.changes
 
-    def _run_alike(self, requests: list[WriteRequest[Any]], batch: list[WriteRequest[Any]]) -> None:
-        """Run claims as one, and divide the claimed jobs in the order of the requests; or one request."""
+    def _run_together(self, requests: list[WriteRequest[Any]], batch: list[WriteRequest[Any]]) -> None:
+        """Run one request, or several claims as one, whose jobs are divided in the order of the requests."""
         if len(requests) == 1:
             self._run_request(requests[0], batch)
             return
         batch += requests
         calls = [request.hint for request in requests if isinstance(request.hint, ClaimCall)]
-        together = replace(calls[0], limit=sum(call.limit for call in calls))
+        combined = replace(calls[0], limit=sum(call.limit for call in calls))
         self._session.begin_request()
-        claims = iter(claim(self._session, **asdict(together)))
+        claims = iter(claim(self._session, **asdict(combined)))
         for request, call in zip(requests, calls, strict=True):
             request.result = tuple(islice(claims, call.limit))
             request.changes = self._session.changes
@@ -351,10 +354,8 @@ class Writer:
     def _run_isolated(self, requests: list[WriteRequest[Any]]) -> list[WriteRequest[Any]]:
         """Run each request in a savepoint, then commit.
 
-        Returns those that must run again in a new transaction.
-
-        A full disk inside a savepoint rolls back the whole transaction. Then the requests before it are
-        lost as well and run again, without the one that found the disk full.
+        Returns the requests that must run again in a new transaction. A full disk inside a savepoint rolls
+        back the whole transaction: then all requests run again but the one that found the disk full.
         """
         try:
             self._begin()
@@ -373,6 +374,7 @@ class Writer:
         return []
 
     def _try_request(self, request: WriteRequest[Any]) -> BaseException | None:
+        """Run a request in a savepoint. Returns its error; None if it succeeded."""
         self._connection.savepoint()
         try:
             self._run_request(request, [])
@@ -414,11 +416,11 @@ class Writer:
                 request.error = self._connection.translate(request.error)
         errors = [request.error for request in batch]
         if None in errors:
-            if self._is_away:
-                self._is_away = False
+            if self._is_unavailable:
+                self._is_unavailable = False
                 self._call_on_loop(self._notifier.publish, (STORE_AVAILABLE,))
         elif errors and isinstance(errors[0], StoreBusyError) and not isinstance(errors[0], ContendedError):
-            self.report_away(errors[0])
+            self.report_unavailable(errors[0])
         # Only submissions tell whether the disk is full: the end of a job may fit where a new job does not.
         if any(isinstance(error, StoreFullError) for error in errors):
             self.is_full = True
@@ -428,15 +430,15 @@ class Writer:
             self.is_full = False
         self._call_on_loop(self._publish_and_resolve, batch)
 
-    def report_away(self, error: StoreBusyError) -> None:
-        """Publish that the store takes no writes, once until it does again. Called on the thread."""
-        if not self._is_away:
-            self._is_away = True
+    def report_unavailable(self, error: StoreBusyError) -> None:
+        """Publish that the store takes no writes, once until it takes them again. Called on the thread."""
+        if not self._is_unavailable:
+            self._is_unavailable = True
             self._call_on_loop(self._notifier.publish, (StoreUnavailable(error=error),))
 
     def _call_on_loop(self, callback: Callable[[Any], None], argument: Any) -> None:
         if self._loop is not None:
-            with suppress(RuntimeError):  # the loop is closed, and with it every waiting caller
+            with suppress(RuntimeError):  # the loop is closed, so no caller waits any more
                 self._loop.call_soon_threadsafe(callback, argument)
 
     def _publish_and_resolve(self, batch: list[WriteRequest[Any]]) -> None:
@@ -455,7 +457,8 @@ class Writer:
                 request.future.set_exception(internal)
 
 
-def _are_one_claim(request: WriteRequest[Any], other: WriteRequest[Any]) -> bool:
+def _can_share_claim(request: WriteRequest[Any], other: WriteRequest[Any]) -> bool:
+    """Return whether both requests claim jobs, with arguments that differ in `limit` only."""
     return (
         isinstance(request.hint, ClaimCall)
         and isinstance(other.hint, ClaimCall)
@@ -464,7 +467,7 @@ def _are_one_claim(request: WriteRequest[Any], other: WriteRequest[Any]) -> bool
 
 
 def _changes_of(batch: Iterable[WriteRequest[Any]]) -> Iterable[Change]:
-    """Return what the requests have changed, each change once."""
+    """Return the changes of the requests that have not failed, each change once."""
     return {
         id(change): change for request in batch if request.error is None for change in request.changes
     }.values()

@@ -22,19 +22,20 @@ from ductile.store.cluster import DEAD_AFTER
 from ductile.store.model.nodes import Heartbeat, Node, NodeInfo
 from ductile.store.notifier import Notifier
 from ductile.store.postgres.connection import AsyncConnection, connect_async, translate
-from ductile.store.postgres.notifications import all_due, decode_changes
+from ductile.store.postgres.notifications import changes_that_wake_all, decode_changes
 from ductile.store.rows import from_json, to_json
 from ductile.store.session import Session, SqlValue
 from ductile.store.verbs.jobs.placement import read_group
 from ductile.struct import asdict
 
-#: How long connecting may take, and then a statement: shorter than the time until a node fences itself.
+#: How long connecting may take, and each statement: shorter than the time until a node fences itself.
 TIMEOUT_SECONDS = 3
 RECONNECT_SECONDS = 1.0
 #: A writer that has neither sent nor read anything for this long is stopped or cut off.
 STUCK_SECONDS = 5.0
 
-Read = Callable[[Callable[[Session], tuple[Node, ...]]], Awaitable[tuple[Node, ...]]]
+#: `Store.run_read`, for the list of nodes.
+ReadNodes = Callable[[Callable[[Session], tuple[Node, ...]]], Awaitable[tuple[Node, ...]]]
 
 
 class PostgresCluster:
@@ -47,12 +48,12 @@ class PostgresCluster:
         notifier: Notifier,
         *,
         clock: Callable[[], datetime],
-        read: Read,
+        read: ReadNodes,
         channel: str,
         sender: str,
         is_blocked: Callable[[], bool],
     ) -> None:
-        """`sender` names the commits of this process, whose changes are published without the server.
+        """`sender` is the name of this process in notifications; it publishes its own changes without them.
         `is_blocked` returns whether the writer has waited for long, perhaps for the lock of the store.
         """
         self._url = url
@@ -64,20 +65,20 @@ class PostgresCluster:
         self._sender = sender
         self._is_blocked = is_blocked
         self._connection: AsyncConnection | None = None
-        #: A statement at a time.
+        #: Held while a statement runs: the connection runs one at a time.
         self._in_use = asyncio.Lock()
 
     async def join(self, node: NodeInfo) -> Node | None:
         await self._fetch("forget_nodes")
         try:
-            await self._fetch("join_node", **_columns(node))
+            await self._fetch("join_node", **_node_columns(node))
         except errors.UniqueViolation:
             live = [other for other in await self.nodes() if other.info.name == node.name]
             return live[0] if live else None
         return None
 
     async def renew(self, node: NodeInfo) -> Heartbeat | None:
-        rows = await self._fetch("renew_node", **_columns(node), dead_after=DEAD_AFTER.total_seconds())
+        rows = await self._fetch("renew_node", **_node_columns(node), dead_after=DEAD_AFTER.total_seconds())
         if not rows:
             return None
         if self._is_blocked():
@@ -112,13 +113,13 @@ class PostgresCluster:
                 connection = await connect_async(self._url, application_name="ductile listener")
                 async with connection:
                     await connection.execute(f'LISTEN "{self._channel}"'.encode())
-                    self._notifier.publish(all_due(self._clock()))
+                    self._notifier.publish(changes_that_wake_all(self._clock()))
                     async for notification in connection.notifies():
                         sender, changes = decode_changes(notification.payload)
                         if sender != self._sender:
                             self._notifier.publish(changes)
             except psycopg.Error:
-                # The server is away. Meanwhile the loops poll; when it is back, everything is read anew.
+                # The server cannot be reached. Meanwhile the loops poll; afterwards they read everything.
                 await asyncio.sleep(RECONNECT_SECONDS)
 
     async def close(self) -> None:
@@ -145,13 +146,13 @@ class PostgresCluster:
             connection = self._connection = await connect_async(
                 self._url, application_name="ductile node", connect_timeout=TIMEOUT_SECONDS
             )
-        # Cancelling a statement would wait for the server. Cutting the connection does not.
-        cut = asyncio.get_running_loop().call_later(TIMEOUT_SECONDS, _cut, connection.fileno())
+        # Cancelling a statement would wait for the server. Shutting down the connection does not.
+        timeout = asyncio.get_running_loop().call_later(TIMEOUT_SECONDS, _shut_down, connection.fileno())
         try:
             cursor = await connection.execute(self._queries[query].encode(), values)
             return await cursor.fetchall() if cursor.description else []
         finally:
-            cut.cancel()
+            timeout.cancel()
 
     async def _drop(self) -> None:
         connection, self._connection = self._connection, None
@@ -160,17 +161,19 @@ class PostgresCluster:
                 await connection.close()
 
 
-def _cut(fileno: int) -> None:
+def _shut_down(fileno: int) -> None:
+    """Shut down a socket that another object owns."""
     with suppress(OSError), socket.socket(fileno=os.dup(fileno)) as connection:
         connection.shutdown(socket.SHUT_RDWR)
 
 
-def _columns(node: NodeInfo) -> dict[str, SqlValue]:
+def _node_columns(node: NodeInfo) -> dict[str, SqlValue]:
     return {**asdict(node), "plugins": to_json(list(node.plugins))}
 
 
 def _read_nodes(session: Session) -> tuple[Node, ...]:
     rows = session.fetch_all("live_nodes", dead_after=DEAD_AFTER.total_seconds())
+    # The first live node is the leader: the nodes are in the order of their start.
     leader = next((row[0] for row in rows if row[12]), None)
     nodes = [
         Node(

@@ -30,7 +30,7 @@ OLDEST_SERVER = 140000
 #: How long the server may take to answer a statement that reads, and one that writes.
 READ_ANSWER_SECONDS = 60.0
 WRITE_ANSWER_SECONDS = 15.0
-#: What the server says when it refuses a connection for a reason that waiting does not remove, and the hint.
+#: Messages of a server that refuses a connection for good: waiting does not help. Each has its hint.
 _REJECTIONS = (
     ("password authentication failed", "Check the password in state.url, PGPASSWORD or the password file."),
     ("no password supplied", "Put the password into state.url, PGPASSWORD or the password file."),
@@ -46,11 +46,11 @@ CONNECT_OPTIONS: dict[str, Any] = {
     "keepalives_count": 3,
     "tcp_user_timeout": 30_000,
 }
-#: Classes of SQLSTATE of faults that pass: of the connection, lost races, resources, locks, the operator, and
-#: the server's own system.
+#: Classes of SQLSTATE for transient faults: of the connection, lost races, resources, locks, the operator,
+#: and the server's own system.
 _CONNECTION_EXCEPTION = "08"
-_PASSING = (_CONNECTION_EXCEPTION, "40", "53", "55", "57", "58")
-#: With these the server has closed the connection: it stops, or a limit for idle connections was reached.
+_TRANSIENT = (_CONNECTION_EXCEPTION, "40", "53", "55", "57", "58")
+#: Codes of a server that has closed the connection: it stops, or a limit for idle connections was reached.
 _ENDED_BY_SERVER = frozenset({"57P01", "57P02", "57P03", "57P05", "25P03"})
 # The driver logs warnings; without a handler they would be printed between the lines of our log.
 logging.getLogger("psycopg").addHandler(logging.NullHandler())
@@ -62,16 +62,16 @@ AsyncConnection = psycopg.AsyncConnection[tuple[Any, ...]]
 class Connection(psycopg.Connection[tuple[Any, ...]]):
     """A connection that gives up on a server that does not answer.
 
-    The network does not tell: a server that hangs, or a proxy before it, still acknowledges packets.
+    The network reports no error: a server that hangs, or a proxy before it, still acknowledges packets.
     """
 
     answer_seconds = READ_ANSWER_SECONDS
 
     def wait(self, gen: PQGen[R], *args: Any, **kwargs: Any) -> R:
         try:
-            return super().wait(_until(gen, time.monotonic() + self.answer_seconds), *args, **kwargs)
+            return super().wait(_with_deadline(gen, time.monotonic() + self.answer_seconds), *args, **kwargs)
         except _NoAnswerError:
-            self.close()  # what is done with it next fails at once
+            self.close()  # the next statement on it fails at once
             raise
 
 
@@ -79,7 +79,7 @@ class _NoAnswerError(psycopg.OperationalError):
     """The server has not answered in time."""
 
 
-def _until(gen: PQGen[R], deadline: float) -> PQGen[R]:
+def _with_deadline(gen: PQGen[R], deadline: float) -> PQGen[R]:
     """Consume a generator of the driver; raise when it waits for the server beyond the deadline."""
     try:
         awaited = next(gen)
@@ -122,7 +122,7 @@ def connect(url: str, *, application_name: str, answer_seconds: float = READ_ANS
 
 
 def refuse_unreadable_url(url: str) -> None:
-    """Raise `StoreFailedError` for a URL that libpq cannot read; its own message has parts of the URL."""
+    """Raise `StoreFailedError` for a URL that libpq cannot read: its own message has parts of the URL."""
     try:
         conninfo_to_dict(url)
     except psycopg.Error:
@@ -143,7 +143,7 @@ def is_connection_lost(error: BaseException) -> bool:
 
 
 def translate_at_start(error: psycopg.Error) -> BaseException:
-    """As `translate`, but a server that refuses the connection for good is a failure."""
+    """Return our error as `translate` does; `StoreFailedError` if the server refuses to connect for good."""
     text = _first_line(error)
     if error.sqlstate is None:
         for pattern, hint in _REJECTIONS:
@@ -180,7 +180,7 @@ def translate(error: BaseException) -> BaseException:
                 f"the PostgreSQL server cannot be reached: {_first_line(error)}",
                 hint="Ductile connects again by itself. Check that the server runs and state.url is right.",
             )
-        case psycopg.Error(sqlstate=str(state)) if state.startswith(_PASSING):
+        case psycopg.Error(sqlstate=str(state)) if state.startswith(_TRANSIENT):
             return StoreBusyError(
                 f"the PostgreSQL server is busy: {_first_line(error)}", hint="Ductile tries again by itself."
             )

@@ -9,7 +9,7 @@ from ductile.errors import ConflictError, StoreFailedError, StoreSchemaError
 from ductile.store.postgres.connection import Connection
 from ductile.store.postgres.users import share_store, take_store
 
-#: Of the advisory lock of migrations, in this database.
+#: The number of the advisory lock for migrations, in this database.
 _LOCK = 17525
 
 
@@ -32,7 +32,7 @@ def migrate(connection: Connection, queries: Mapping[str, str]) -> None:
     """
     connection.execute("SELECT pg_advisory_lock(%s)", (_LOCK,))
     try:
-        # Only now: another node that migrates has the store for itself as well, until it gives up this lock.
+        # Under this lock: a node that migrates takes the store, and holds the lock until it has released it.
         share_store(connection, queries)
         connection.execute(queries["unshare_store"])
         current = schema_version(connection)
@@ -43,13 +43,13 @@ def migrate(connection: Connection, queries: Mapping[str, str]) -> None:
                 hint="A newer Ductile has migrated it: upgrade this node too.",
             )
         if current < newest:
-            _migrate_from(current, connection, queries)
+            _migrate_from(connection, queries, current)
     finally:
         connection.execute("SELECT pg_advisory_unlock(%s)", (_LOCK,))
 
 
-def _migrate_from(current: int, connection: Connection, queries: Mapping[str, str]) -> None:
-    """Take the store alone, apply the later migrations, and give it up again."""
+def _migrate_from(connection: Connection, queries: Mapping[str, str], current: int) -> None:
+    """Take the store alone, apply the migrations after version `current`, and release the store."""
     try:
         take_store(connection, queries)
     except ConflictError as error:

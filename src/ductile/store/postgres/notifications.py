@@ -1,4 +1,4 @@
-"""Changes as NOTIFY payloads: what one node has committed, for the notifiers of the others.
+"""Changes as NOTIFY payloads: the changes that one node has committed, for the notifiers of the other nodes.
 
 A payload has less than 8,000 bytes, so many changes become several payloads. Of times at which something is
 due, only the earliest is sent: it wakes a loop that reads the others.
@@ -30,7 +30,7 @@ from ductile.store.notifier import (
 )
 
 _MAX_BYTES = 7_000
-_DUE: tuple[type[RetryScheduled | DeadlineSet | FailureRecorded], ...] = (
+_WITH_DUE_TIME: tuple[type[RetryScheduled | DeadlineSet | FailureRecorded], ...] = (
     RetryScheduled,
     DeadlineSet,
     FailureRecorded,
@@ -46,7 +46,7 @@ _TYPES: dict[str, type[Change]] = {
         JobEnded,
         CancelRequested,
         SessionEnded,
-        *_DUE,
+        *_WITH_DUE_TIME,
     )
 }
 
@@ -54,54 +54,56 @@ _TYPES: dict[str, type[Change]] = {
 class _Payload(msgspec.Struct, array_like=True):
     #: The store object that committed, which has published its changes itself.
     sender: str
-    #: Each with the name of its type.
+    #: The changes as JSON, each with the name of its type.
     changes: list[tuple[str, msgspec.Raw]]
 
 
-def all_due(now: datetime) -> tuple[Change, ...]:
-    """Return the changes after which every loop reads anew."""
-    return (*_WITHOUT_CONTENT, *(due(due_at=now) for due in _DUE))
+def changes_that_wake_all(now: datetime) -> tuple[Change, ...]:
+    """Return the changes after which every loop reads the store again."""
+    return (*_WITHOUT_CONTENT, *(kind(due_at=now) for kind in _WITH_DUE_TIME))
 
 
 def encode_changes(sender: str, changes: Iterable[Change]) -> Iterator[str]:
-    """Yield the payloads of what a commit has changed; none if no other node needs to know."""
+    """Yield the payloads for the changes of a commit; none if they concern this node only."""
     shared = (change for change in changes if type(change).__name__ in _TYPES)
-    encoded = [msgspec.json.encode((type(change).__name__, change)) for change in _combined(shared)]
-    part: list[bytes] = []
+    encoded = [
+        msgspec.json.encode((type(change).__name__, change)) for change in _without_repetitions(shared)
+    ]
+    contents: list[bytes] = []
     size = 0
-    for change in encoded:
-        if part and size + len(change) > _MAX_BYTES:
-            yield _payload(sender, part)
-            part, size = [], 0
-        part.append(change)
-        size += len(change) + 1
-    if part:
-        yield _payload(sender, part)
+    for content in encoded:
+        if contents and size + len(content) > _MAX_BYTES:
+            yield _payload(sender, contents)
+            contents, size = [], 0
+        contents.append(content)
+        size += len(content) + 1
+    if contents:
+        yield _payload(sender, contents)
 
 
 def decode_changes(payload: str) -> tuple[str, list[Change]]:
-    """Return the sender and its changes. Those that this version does not know are left out."""
+    """Return the sender and its changes. Changes of a type that this version does not know are left out."""
     decoded = msgspec.json.decode(payload, type=_Payload)
     return decoded.sender, [
         msgspec.json.decode(content, type=_TYPES[name]) for name, content in decoded.changes if name in _TYPES
     ]
 
 
-def _combined(changes: Iterable[Change]) -> Iterator[Change]:
-    """Leave out repetitions, and due times that are not the earliest of their kind."""
+def _without_repetitions(changes: Iterable[Change]) -> Iterator[Change]:
+    """Yield each change once, and of the changes with a due time the earliest of each type."""
     earliest: dict[type[Change], datetime] = {}
     seen: set[Change] = set()
     for change in changes:
-        if isinstance(change, _DUE):
-            known = earliest.get(type(change))
-            earliest[type(change)] = change.due_at if known is None else min(known, change.due_at)
+        if isinstance(change, _WITH_DUE_TIME):
+            due_at = earliest.get(type(change), change.due_at)
+            earliest[type(change)] = min(due_at, change.due_at)
         elif change not in seen:
             seen.add(change)
             yield change
-    for kind in _DUE:
+    for kind in _WITH_DUE_TIME:
         if kind in earliest:
             yield kind(due_at=earliest[kind])
 
 
-def _payload(sender: str, changes: list[bytes]) -> str:
-    return f'["{sender}",[{",".join(change.decode() for change in changes)}]]'
+def _payload(sender: str, contents: list[bytes]) -> str:
+    return f'["{sender}",[{",".join(content.decode() for content in contents)}]]'

@@ -19,7 +19,7 @@ CAST(replace(body, '\u0000', '\ufffd') AS jsonb)
 {body_json} ->> 'reason'
 
 -- name: ready_heads
--- The oldest ready jobs of each plugin, as many as may be claimed: so a claim asks once.
+-- The oldest ready jobs of each plugin, as many as may be claimed, so that a claim needs one query.
 {ready_plugins}
 SELECT plugins.name, heads.seq FROM plugins CROSS JOIN LATERAL (
   SELECT seq FROM job_queue WHERE status = 'queued' AND hold IS NULL AND plugin = plugins.name {may_run_here}
@@ -185,8 +185,8 @@ WHERE relnamespace = (SELECT relnamespace FROM pg_class WHERE oid = CAST('store_
 -- Transactions of the writer.
 
 -- name: prepare_writer
--- Plans are made once for each connection, perhaps while the tables are small, and used when they are large: so
--- that rows are looked up by an index always, reading whole tables is off.
+-- Plans are made once for each connection, perhaps while the tables are small, and used when they are large.
+-- Reading whole tables is off, so that rows are always looked up by an index.
 SELECT set_config('idle_in_transaction_session_timeout', :milliseconds, false),
   set_config('enable_seqscan', 'off', false)
 
@@ -211,14 +211,14 @@ SELECT CAST(pg_current_xact_id() AS text), coalesce(latest.at, ''), coalesce(lat
 FROM (SELECT 1) AS one LEFT JOIN (SELECT at, seq FROM ledger ORDER BY seq DESC LIMIT 1) AS latest ON true
 
 -- name: jobs_to_settle
--- What the end of a job is decided on, besides the job as it was claimed; and whether jobs wait for it.
+-- The columns that the end of a job is decided on, besides the job as it was claimed, and whether jobs wait for it.
 SELECT seq, id, status, execution, cancel_requested_at, callback_url, (
   SELECT true FROM job_queue AS waiting WHERE waiting.after_job_id = job_queue.id AND waiting.hold = 'predecessor' LIMIT 1
 )
 FROM job_queue WHERE seq = ANY(CAST(:seqs AS bigint[]))
 
 -- name: settle_jobs
--- As `settle_job`, for jobs that are known to be as they were: the transaction excludes other writers.
+-- As `settle_job`, for jobs that have not changed since they were read: the transaction excludes other writers.
 UPDATE job_queue SET
   status = ended.status, reason = ended.reason, hold = ended.hold, attempt = ended.attempt,
   completed_at = ended.completed_at, next_retry_at = ended.next_retry_at, retry_wait = ended.retry_wait,

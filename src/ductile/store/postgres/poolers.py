@@ -14,20 +14,20 @@ from ductile.errors import StoreFailedError
 from ductile.store.postgres.connection import Connection, connect
 
 #: Connections that are opened beside one that comes from a pooler.
-_OTHERS = 2
+_TEST_CONNECTIONS = 2
 
 
 def refuse_shared_sessions(connection: Connection, url: str) -> None:
-    """Raise `StoreFailedError` if the server's session of this connection is given to others as well.
+    """Raise `StoreFailedError` if a pooler shares the server's session of this connection between clients.
 
-    A pooler tells its clients another process id than the server. Only then is it tried whether transactions
-    of this connection move to another session while others are open.
+    A pooler reports another process id to its clients than the server does. If the ids differ, further
+    connections are opened, to see whether they get the session of this one or move it to another session.
     """
-    own = _backend(connection)
-    if own == connection.info.backend_pid:
+    own_pid = _session_pid(connection)
+    if own_pid == connection.info.backend_pid:
         return
     with ExitStack() as stack:
-        for _ in range(_OTHERS):
+        for _ in range(_TEST_CONNECTIONS):
             other = stack.enter_context(connect(url, application_name="ductile pooler check"))
             try:
                 other.execute("BEGIN")
@@ -35,7 +35,7 @@ def refuse_shared_sessions(connection: Connection, url: str) -> None:
                 if "statement pooling" not in str(error):
                     raise
                 raise _refusal("statement") from error
-            if _backend(other) == own or _backend(connection) != own:
+            if _session_pid(other) == own_pid or _session_pid(connection) != own_pid:
                 raise _refusal("transaction")
 
 
@@ -47,7 +47,7 @@ def _refusal(mode: str) -> StoreFailedError:
     )
 
 
-def _backend(connection: Connection) -> int:
+def _session_pid(connection: Connection) -> int:
     row = connection.execute("SELECT pg_backend_pid()").fetchone()
     assert row is not None  # noqa: S101 - the query has no FROM
     return int(row[0])

@@ -28,7 +28,8 @@ class PostgresReadPool:
         self._queries = queries
         self._clock = clock
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="ductile-reader")
-        self._own = threading.local()
+        #: The connection of each thread.
+        self._of_thread = threading.local()
         self._opened: list[Connection] = []
         self._closed = False
 
@@ -49,16 +50,16 @@ class PostgresReadPool:
             except psycopg.Error as error:
                 if not is_connection_lost(error):
                     raise
-                # The server was restarted, or it ended an idle connection: once more on a new one.
+                # The server was restarted, or it ended an idle connection: try again on a new one.
                 self._drop_connection()
                 return self._run_once(work)
         except (psycopg.Error, UnicodeEncodeError) as error:
             raise translate(error) from error
 
     def _run_once(self, work: Callable[[PostgresSession], R]) -> R:
-        connection: Connection | None = getattr(self._own, "connection", None)
+        connection: Connection | None = getattr(self._of_thread, "connection", None)
         if connection is None or connection.closed:
-            connection = self._own.connection = connect(self._url, application_name="ductile reader")
+            connection = self._of_thread.connection = connect(self._url, application_name="ductile reader")
             self._opened.append(connection)
         connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
         try:
@@ -68,9 +69,9 @@ class PostgresReadPool:
                 connection.execute("ROLLBACK")
 
     def _drop_connection(self) -> None:
-        connection: Connection | None = getattr(self._own, "connection", None)
+        connection: Connection | None = getattr(self._of_thread, "connection", None)
         if connection is not None:
-            self._own.connection = None
+            self._of_thread.connection = None
             self._opened.remove(connection)
             connection.close()
 

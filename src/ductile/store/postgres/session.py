@@ -1,7 +1,7 @@
 """The session of a verb on a PostgreSQL connection, and the buffer of rows that are written together.
 
 Every wait for the server costs more than most statements, and the other nodes wait as well: the transaction
-holds the lock of the store. So rows are sent many at a time, as one JSON text for each statement, and
+holds the lock of the store. Rows are therefore sent many at a time, as one JSON text for each statement, and
 together with the next query that reads their table, or with the commit. The rows of jobs that are about to
 end are read when the transaction begins, so that most ends are decided without asking the server.
 """
@@ -81,21 +81,21 @@ class RowBuffer:
 
 
 def _insert_buffer(sql: str) -> RowBuffer:
-    """Return the buffer of a query that inserts one row, for many of them."""
+    """Return a buffer that inserts many rows, for a query that inserts one."""
     insert = _INSERT.fullmatch(sql)
     if insert is None:
         raise StoreError(f"not an INSERT of one row: {sql}")
     table, columns, values, suffix = insert.groups()
-    chosen, names = [], {}
+    expressions, names = [], {}
     for column, value in zip(columns.split(","), values.split(","), strict=True):
         name = _PLACEHOLDER.fullmatch(value.strip())
         if name is not None:
             names[column.strip()] = name[1]
-        chosen.append(value if name is None else f"added.{column.strip()}")
+        expressions.append(value if name is None else f"added.{column.strip()}")
     rows = f"json_populate_recordset(CAST(NULL AS {table}), CAST(%(rows)s AS json)) AS added"
     # The WHERE keeps ON CONFLICT from being read as a condition of a join.
     return RowBuffer(
-        f"INSERT INTO {table} ({columns}) SELECT {', '.join(chosen)} FROM {rows} WHERE true {suffix}",  # noqa: S608 - our own query
+        f"INSERT INTO {table} ({columns}) SELECT {', '.join(expressions)} FROM {rows} WHERE true {suffix}",  # noqa: S608 - our own query
         names,
     )
 
@@ -106,16 +106,16 @@ class PostgresSession:
     def __init__(
         self, connection: Connection | None, queries: Mapping[str, str], rng: Random, now: datetime
     ) -> None:
-        #: Replaced when the connection was lost.
+        #: Replaced after the connection was lost.
         self.connection = connection
         self._queries = queries
         self._budget: MatchBudget | None = None
-        #: By query; and those that have rows.
+        #: The buffers by query, and of these the ones that have rows.
         self._buffers: dict[str, RowBuffer] = {}
         self._waiting: dict[str, RowBuffer] = {}
         self._buffered_tables: set[str] = set()
         #: Jobs that may end in this transaction, by number, as they were when it began.
-        self._known: dict[int, tuple[SqlValue, ...]] = {}
+        self._jobs_to_settle: dict[int, tuple[SqlValue, ...]] = {}
         #: The highest number given out in this transaction, by the query that reads it.
         self._seqs: dict[str, int] = {}
         self.changes: list[Change] = []
@@ -128,15 +128,16 @@ class PostgresSession:
         self,
         now: datetime,
         min_timestamp: str,
-        seqs: Mapping[str, int],
-        known: Iterable[tuple[SqlValue, ...]],
+        highest: Mapping[str, int],
+        jobs: Iterable[tuple[SqlValue, ...]],
     ) -> None:
-        """Set the instant of the transaction, no timestamp earlier than `min_timestamp`, and what was read.
+        """Set the instant of the transaction, which has no timestamp earlier than `min_timestamp`.
 
-        `seqs` are the highest numbers in use, by the query that reads each.
+        `highest` has the highest numbers in use, by the query that reads each. `jobs` are rows of jobs that
+        may end in the transaction.
         """
-        self._seqs = dict(seqs)
-        self._known = {row[0]: restored_row(row[1:]) for row in known}
+        self._seqs = dict(highest)
+        self._jobs_to_settle = {row[0]: restored_row(row[1:]) for row in jobs}
         self.now = now
         self.timestamp = max(format_timestamp(now), min_timestamp)
 
@@ -184,25 +185,25 @@ class PostgresSession:
         return sorted(rows, key=lambda row: row[_CLAIM_SEQ])
 
     def settle_job(self, **values: SqlValue) -> bool | None:
-        known = self._known.pop(values["seq"], None)
-        if known is None:
+        job = self._jobs_to_settle.pop(values["seq"], None)
+        if job is None:
             row = self.fetch_one("settle_job", **values)
             return None if row is None else bool(row[0])
-        *stored, has_waiters = known
+        *stored, has_waiters = job
         if stored != [values[name] for name in _DECIDED_ON]:
             return None
         self._buffer("settle_jobs", values)
         return bool(has_waiters)
 
     def next_seq(self, max_seq_query: str, /) -> int:
-        known = self._seqs.get(max_seq_query)
-        if known is None:
-            known = self.value(max_seq_query) or 0
-        self._seqs[max_seq_query] = known + 1
-        return known + 1
+        highest = self._seqs.get(max_seq_query)
+        if highest is None:
+            highest = self.value(max_seq_query) or 0
+        self._seqs[max_seq_query] = highest + 1
+        return highest + 1
 
     def insert_buffered(self, query: str, values: Mapping[str, SqlValue], /) -> None:
-        self._forget_known(self._queries[query], values)
+        self._forget_jobs_to_settle(self._queries[query], values)
         self._buffer(query, values)
         self.written_size += sum(
             len(text) for name in _SIZE_COLUMNS if (text := values.get(name)) is not None
@@ -218,20 +219,20 @@ class PostgresSession:
                 self.send_buffered()
 
     def send_buffered(self) -> None:
-        """Send the buffered rows in the current pipeline, which raises what the server answers."""
+        """Send the buffered rows in the current pipeline, which raises the server's errors when it ends."""
         waiting, self._waiting = self._waiting, {}
         self._buffered_tables.clear()
         for buffer in waiting.values():
             self._connected.execute(buffer.sql, buffer.take())
 
     def discard(self) -> None:
-        # All of them: if one could not be sent, those after it still have their rows.
+        # All buffers: if one could not be sent, the buffers after it still have their rows.
         for buffer in self._buffers.values():
             buffer.discard()
         self._waiting.clear()
         self._buffered_tables.clear()
         self._seqs.clear()
-        self._known.clear()
+        self._jobs_to_settle.clear()
 
     @property
     def _connected(self) -> Connection:
@@ -244,7 +245,7 @@ class PostgresSession:
             if query not in self._buffers:
                 sql = self._queries[query]
                 self._buffers[query] = (
-                    RowBuffer(sql, _SETTLED) if query == "settle_jobs" else _insert_buffer(sql)
+                    RowBuffer(sql, _SETTLED_COLUMNS) if query == "settle_jobs" else _insert_buffer(sql)
                 )
             buffer = self._waiting[query] = self._buffers[query]
             self._buffered_tables |= buffered_tables_in(buffer.sql)
@@ -257,7 +258,7 @@ class PostgresSession:
     def _run(self, query: str, values: Mapping[str, SqlValue]) -> Cursor:
         """Send a query, with the buffered rows of its tables before it. Returns the cursor of its result."""
         sql = self._queries[query]
-        self._forget_known(sql, values)
+        self._forget_jobs_to_settle(sql, values)
         cursor = self._connected.cursor()
         if self._buffered_tables.isdisjoint(buffered_tables_in(sql)):
             return cursor.execute(sql, _storable(values))
@@ -265,18 +266,19 @@ class PostgresSession:
             self.send_buffered()
             return cursor.execute(sql, _storable(values))
 
-    def _forget_known(self, sql: str, values: Mapping[str, SqlValue]) -> None:
-        """Forget the known jobs before they or the jobs that wait for them are changed."""
-        if self._known and (values.get("after_job_id") is not None or _changes_jobs(sql)):
-            self._known.clear()
+    def _forget_jobs_to_settle(self, sql: str, values: Mapping[str, SqlValue]) -> None:
+        """Forget the rows of jobs before a statement changes these jobs or the jobs that wait for them."""
+        if self._jobs_to_settle and (values.get("after_job_id") is not None or _changes_jobs(sql)):
+            self._jobs_to_settle.clear()
 
 
 Cursor = psycopg.Cursor[tuple[Any, ...]]
 #: The column of `job_columns` that has the number of a claim.
 _CLAIM_SEQ = Job.__struct_fields__.index("claim_seq")
-#: What the end of a job was decided on, in the order of `jobs_to_settle`; and the columns that it changes.
+#: The values that the end of a job was decided on, in the order of `jobs_to_settle`; and the columns that it
+#: changes.
 _DECIDED_ON = ("id", "from_status", "execution", "cancel_requested_at", "callback_url")
-_SETTLED = {
+_SETTLED_COLUMNS = {
     name: name
     for name in (
         "seq",

@@ -48,7 +48,7 @@ class PostgresStore(Store):
         self._name = describe_server(url)
         self._readers = PostgresReadPool(url, queries, clock)
         self._is_closing = False
-        # With the schema: a copy of the store beside it has the same id.
+        # The channel contains the schema: a copy of the store in another schema has the same id.
         channel, sender = f"ductile_{store_id}_{schema}", make_id(clock(), rng)
         self._connection = PostgresWriteConnection(
             url,
@@ -60,7 +60,7 @@ class PostgresStore(Store):
             sender=sender,
         )
         self.writer = Writer(self._connection, self.notifier)
-        self._connection.on_away = self.writer.report_away
+        self._connection.on_unavailable = self.writer.report_unavailable
         self.cluster = PostgresCluster(
             url,
             queries,
@@ -85,7 +85,7 @@ class PostgresStore(Store):
         return self.writer.submit(priority, work, hint)
 
     def _refuse_if_unreachable(self) -> None:
-        """Raise `StoreBusyError` instead of letting a caller wait for a server that is away or hangs."""
+        """Raise `StoreBusyError` if the server cannot be reached or hangs, so that no caller waits for it."""
         if self._connection.is_unreachable:
             raise _unreachable("cannot be reached")
         if self._connection.is_hanging:
@@ -99,7 +99,7 @@ class PostgresStore(Store):
         self._readers.close()
 
     async def check_files(self) -> None:
-        """Raise also `StoreBusyError` while the server is away: there are no files to check."""
+        """Raise `StoreBusyError` too, while the server cannot be reached: there are no files to check."""
         self.writer.check()
         self._refuse_if_unreachable()
 
@@ -139,7 +139,7 @@ def open_postgres_store(url: str, *, clock: Callable[[], datetime], rng: Random)
     return PostgresStore(store_id, schema, url, queries, clock, rng)
 
 
-def _unreachable(what: str) -> StoreBusyError:
+def _unreachable(fault: str) -> StoreBusyError:
     return StoreBusyError(
-        f"the PostgreSQL server {what}", hint="Try again in a moment: Ductile connects again by itself."
+        f"the PostgreSQL server {fault}", hint="Try again in a moment: Ductile connects again by itself."
     )

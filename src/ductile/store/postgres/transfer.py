@@ -38,9 +38,11 @@ class PostgresRows:
 
     def read(self, table: CopiedTable) -> Iterator[Row]:
         query = sql.SQL("COPY (SELECT {} FROM {} ORDER BY {}) TO STDOUT").format(
-            _names(table.columns), sql.Identifier(table.name), _names(table.key)
+            _identifiers(table.columns), sql.Identifier(table.name), _identifiers(table.key)
         )
-        head = sql.SQL("SELECT {} FROM {} LIMIT 0").format(_names(table.columns), sql.Identifier(table.name))
+        head = sql.SQL("SELECT {} FROM {} LIMIT 0").format(
+            _identifiers(table.columns), sql.Identifier(table.name)
+        )
         description = self._connection.execute(head).description or ()
         with self._connection.cursor() as cursor, cursor.copy(query) as rows:
             rows.set_types([column.type_code for column in description])
@@ -58,7 +60,9 @@ class PostgresRows:
         return last_numbers
 
     def write(self, table: CopiedTable, rows: Iterable[Row]) -> None:
-        query = sql.SQL("COPY {} ({}) FROM STDIN").format(sql.Identifier(table.name), _names(table.columns))
+        query = sql.SQL("COPY {} ({}) FROM STDIN").format(
+            sql.Identifier(table.name), _identifiers(table.columns)
+        )
         with self._connection.cursor() as cursor, cursor.copy(query) as target:
             for row in rows:
                 target.write_row(storable_row(row))
@@ -86,19 +90,19 @@ class PostgresRows:
         self.session.execute("put_meta", key=SEARCHABLE_UNTIL, value=str(last))
 
     def _numbered(self) -> list[tuple[str, str, str]]:
-        """Return the tables with a sequence: table, column and sequence."""
+        """Return the name, the numbered column and the sequence of each table that has a sequence."""
         return self.session.fetch_all("numbered_tables")
 
 
-def _names(names: Iterable[str]) -> sql.Composed:
+def _identifiers(names: Iterable[str]) -> sql.Composed:
     return sql.SQL(", ").join(map(sql.Identifier, names))
 
 
 @contextmanager
 def open_source(url: str, now: datetime, *, exclusive: bool) -> Iterator[PostgresRows]:
-    """Open a store of the newest version for reading; it is seen as it is now.
+    """Open a store of the newest version for reading, as it is now.
 
-    `exclusive`: refused with `ConflictError` while a process writes to it, and no process can begin to.
+    `exclusive`: raises `ConflictError` while a process writes to the store, and keeps others from writing.
     """
     with _connected(url) as (connection, queries):
         if exclusive:

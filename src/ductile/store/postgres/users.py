@@ -1,4 +1,4 @@
-"""Which processes use a store: those that write share a lock; one that copies the whole store takes it."""
+"""The lock of a store: processes that write share it; one that copies the whole store takes it alone."""
 
 from __future__ import annotations
 

@@ -49,9 +49,10 @@ HANGING_SECONDS = 5.0
 
 
 def was_committed(connection: Connection, transaction_id: str) -> bool | None:
-    """Return whether the server has committed a transaction; None while it still ends its lost connection.
+    """Return whether the server has committed a transaction; None while it is still open on the server.
 
-    A server that took over without it does not know it, or has not given out its id yet.
+    False also after a failover to a server that does not have the transaction: it then does not know the id,
+    or has not given it out yet.
     """
     query = "SELECT pg_xact_status(CAST(%s AS xid8))"
     try:
@@ -76,7 +77,7 @@ class PostgresWriteConnection:
         channel: str,
         sender: str,
     ) -> None:
-        """Other nodes are told of each commit on `channel`, in the name of `sender`."""
+        """Each commit is announced to other nodes on `channel`, as one of `sender`."""
         self._url = url
         self._queries = queries
         self._clock = clock
@@ -84,13 +85,13 @@ class PostgresWriteConnection:
         self._channel = channel
         self._sender = sender
         self.session = PostgresSession(None, queries, rng, clock())
-        #: Of the current transaction.
+        #: The id of the current transaction.
         self._transaction_id = ""
         self.has_written = False
-        #: When the last attempt to connect failed, on the monotonic clock; None after one that did not.
+        #: When the last attempt to connect failed, on the monotonic clock; None if it succeeded.
         self._failed_at: float | None = None
         #: Called when the server cannot be asked for the result of a commit.
-        self.on_away: Callable[[StoreBusyError], None] = lambda _: None
+        self.on_unavailable: Callable[[StoreBusyError], None] = lambda _: None
         #: Since when the thread of the writer waits for the server.
         self._busy_since: float | None = None
 
@@ -114,37 +115,33 @@ class PostgresWriteConnection:
             TransactionStatus.INERROR,
         )
 
-    def begin(self, settling: Callable[[], Sequence[int]]) -> None:
+    def begin(self, seqs_to_settle: Callable[[], Sequence[int]]) -> None:
         self.has_written = False
         self._busy_since = time.monotonic()
-        seqs_to_settle = list(settling())
+        seqs = list(seqs_to_settle())
         is_new = self.session.connection is None
         try:
-            start, jobs = self._begin_on(self._open(), seqs_to_settle)
+            start, jobs = self._begin_on(self._open(), seqs)
         except psycopg.Error as error:
             self._drop_if_lost(error)
             if is_new or not is_connection_lost(error):
                 raise
-            # The server was restarted, or it ended an idle connection: once more on a new one.
-            start, jobs = self._begin_on(self._open(), seqs_to_settle)
-        self._transaction_id, latest, highest_in_ledger, highest_in_queue = start
-        seqs = {"highest_in_ledger": highest_in_ledger, "highest_in_queue": highest_in_queue}
-        self.session.begin_transaction(self._clock(), latest, seqs, jobs)
+            # The server was restarted, or it ended an idle connection: try again on a new one.
+            start, jobs = self._begin_on(self._open(), seqs)
+        self._transaction_id, min_timestamp, highest_in_ledger, highest_in_queue = start
+        highest = {"highest_in_ledger": highest_in_ledger, "highest_in_queue": highest_in_queue}
+        self.session.begin_transaction(self._clock(), min_timestamp, highest, jobs)
 
-    def _begin_on(self, connection: Connection, seqs_to_settle: list[int]) -> tuple[Row, list[Row]]:
+    def _begin_on(self, connection: Connection, seqs: list[int]) -> tuple[Row, list[Row]]:
         """Send all statements in one round trip. Those that read have a snapshot taken under the lock.
 
-        Returns the start of the transaction, and the rows of the jobs that may end in it.
+        Returns the row of `transaction_start`, and the rows of the jobs with these numbers.
         """
         with connection.pipeline():
             connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED", prepare=False)
             connection.execute(self._queries["lock_store"])
             start = connection.execute(self._queries["transaction_start"])
-            jobs = (
-                connection.execute(self._queries["jobs_to_settle"], {"seqs": seqs_to_settle})
-                if seqs_to_settle
-                else None
-            )
+            jobs = connection.execute(self._queries["jobs_to_settle"], {"seqs": seqs}) if seqs else None
         row = start.fetchone()
         assert row is not None  # noqa: S101 - the query has no condition
         return row, jobs.fetchall() if jobs else []
@@ -184,14 +181,14 @@ class PostgresWriteConnection:
                     "the connection was lost during a commit, and the server has not answered since",
                     hint="What was submitted then may be on the queue or not: look before sending it again.",
                 )
-            self.on_away(
+            self.on_unavailable(
                 StoreBusyError("the PostgreSQL server cannot be reached, and is asked for the last commit")
             )
             self._drop()
             time.sleep(ASK_INTERVAL_SECONDS)
 
     def roll_back(self) -> None:
-        self._try("ROLLBACK")
+        self._undo("ROLLBACK")
 
     def savepoint(self) -> None:
         self._execute("SAVEPOINT request")
@@ -200,8 +197,8 @@ class PostgresWriteConnection:
         self._execute("RELEASE SAVEPOINT request")
 
     def roll_back_to_savepoint(self) -> None:
-        self._try("ROLLBACK TO SAVEPOINT request")
-        self._try("RELEASE SAVEPOINT request")
+        self._undo("ROLLBACK TO SAVEPOINT request")
+        self._undo("RELEASE SAVEPOINT request")
 
     def is_fatal(self, error: BaseException) -> bool:
         return isinstance(error, StoreFailedError)
@@ -210,11 +207,11 @@ class PostgresWriteConnection:
         return translate(error)
 
     def after_batch(self) -> None:
-        """The server maintains itself."""
+        """Note that the server has answered; it maintains itself."""
         self._busy_since = None
 
     def check(self) -> None:
-        """Do nothing: a server that is away comes back."""
+        """Do nothing: the connection is opened again when the server can be reached."""
 
     def close(self) -> None:
         self._drop()
@@ -248,8 +245,8 @@ class PostgresWriteConnection:
         assert connection is not None  # noqa: S101 - a transaction has begun
         connection.execute(statement, prepare=False)
 
-    def _try(self, statement: LiteralString) -> None:
-        """Execute a statement that undoes; a lost connection has undone everything already."""
+    def _undo(self, statement: LiteralString) -> None:
+        """Execute a statement that rolls back; if the connection is lost, nothing is left to roll back."""
         try:
             self._execute(statement)
         except psycopg.Error as error:

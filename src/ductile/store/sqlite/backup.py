@@ -19,8 +19,8 @@ from ductile.store.sqlite.migrate import refuse_newer_version
 _PAGES = 1024
 
 
-def copy_store(source: Path, target: Path, progressed: Callable[[int, int], None]) -> None:
-    """Copy all committed data into a new file. `progressed` gets the pages copied and their total."""
+def copy_store(source: Path, target: Path, on_pages: Callable[[int, int], None]) -> None:
+    """Copy all committed data into a new file. `on_pages` gets the number of copied and of all pages."""
     with translated(source), closing(open_reader(source)) as reader:
         reader.execute("BEGIN").fetchall()
         reader.execute("SELECT count(*) FROM sqlite_schema").fetchall()  # takes the snapshot
@@ -28,7 +28,7 @@ def copy_store(source: Path, target: Path, progressed: Callable[[int, int], None
             with writer.backup("main", reader, "main") as copying:
                 while not copying.done:
                     copying.step(_PAGES)
-                    progressed(copying.page_count - copying.remaining, copying.page_count)
+                    on_pages(copying.page_count - copying.remaining, copying.page_count)
             # One file without a log; opening it as a store returns it to WAL.
             writer.execute("PRAGMA journal_mode = DELETE").fetchall()
 

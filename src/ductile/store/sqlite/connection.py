@@ -50,7 +50,7 @@ def open_writer(path: Path) -> apsw.Connection:
         connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, int(has_wal))
         ((application_id,),) = connection.execute("PRAGMA application_id").fetchall()
         ((tables,),) = connection.execute("SELECT count(*) FROM sqlite_schema").fetchall()
-        if application_id != APPLICATION_ID and tables:  # refused before anything in it is changed
+        if application_id != APPLICATION_ID and tables:  # a file of another program: it stays unchanged
             raise StoreSchemaError(
                 f"{path} is an SQLite database, but not a Ductile store",
                 hint="Set state.path to a new file, or to the store that Ductile made.",
@@ -98,9 +98,9 @@ def refuse_wal_without_database(path: Path) -> None:
         return
     if real.exists() and (real.stat().st_size or not log.stat().st_size):
         return
-    is_what = "empty" if real.exists() else "missing"
+    state = "empty" if real.exists() else "missing"
     raise StoreFailedError(
-        f"{real} is {is_what}, and its write-ahead log {log.name} is still there; nothing was touched",
+        f"{real} is {state}, and its write-ahead log {log.name} is still there; nothing was touched",
         hint="Put the file back if it was moved. If it is lost, move the log out of the way "
         f"(mv {log} {log}.old), then restore a backup, or start with an empty store.",
     )
@@ -134,6 +134,7 @@ def translated(path: Path) -> Iterator[None]:
 
 
 def translate(error: apsw.Error | OSError, path: Path) -> StoreError:
+    """Return our error for one of SQLite or the system."""
     if isinstance(error, apsw.FullError) or (isinstance(error, OSError) and is_full(error)):
         return StoreFullError(
             f"the disk that holds {path} is full",
@@ -178,6 +179,7 @@ def is_search_damage(error: BaseException) -> bool:
 
 
 def damaged(path: Path, message: str) -> StoreFailedError:
+    """Return the error for a damaged file."""
     return StoreFailedError(
         message,
         hint=f"Keep a copy of {path} and of what lies beside it (-wal), then restore a backup "
@@ -212,11 +214,11 @@ def read_mounts() -> str:
 
 
 def refuse_network_filesystem(path: Path, mountinfo: str) -> None:
-    # Resolved, because a link may lead to a network filesystem.
-    kind = filesystem_of(path.resolve(), mountinfo)
-    if kind in NETWORK_FILESYSTEMS:
+    """Raise `StoreError` if the path, or the target of a link there, is on a network filesystem."""
+    filesystem = filesystem_of(path.resolve(), mountinfo)
+    if filesystem in NETWORK_FILESYSTEMS:
         raise StoreError(
-            f"{path} is on a network filesystem ({kind}), where SQLite's locks do not work",
+            f"{path} is on a network filesystem ({filesystem}), where SQLite's locks do not work",
             hint="Set state.path to a file on a local disk.",
         )
 

@@ -1,6 +1,6 @@
 """The files of an open store: detecting their removal, and saving the store after it.
 
-SQLite goes on writing to unlinked files and reports success; all of it is lost when the process ends.
+SQLite continues to write to unlinked files and reports success; all of it is lost when the process ends.
 Device and inode distinguish such a file from the one at the path: an inode number is not reused while a
 process has the file open. Nothing is opened here, because closing a descriptor of the database drops the
 POSIX locks that SQLite holds.
@@ -29,7 +29,7 @@ _Identity: TypeAlias = tuple[int, int]
 
 
 class PathState(Enum):
-    """The file at the path of an open file."""
+    """Whether the path of an open file still leads to that file."""
 
     SAME = auto()
     OTHER = auto()
@@ -111,7 +111,7 @@ def rescue_store(connection: apsw.Connection, files: FileIdentities) -> Rescue:
     if files.state_at(files.database) is PathState.SAME and files.state_at(files.wal) is PathState.SAME:
         return Rescue(path=path, in_place=True)  # only the shared memory is gone, and SQLite creates it again
     make_private_directory(path.parent)
-    copy = _copy(connection, path)
+    copy = _copy_beside(connection, path)
     # Another device: the store's filesystem was unmounted, and this is only its mount point.
     is_here = path.parent.stat().st_dev == files.device
     in_place = is_here and not _has_other_wal(files) and _restore_in_place(copy, files)
@@ -127,7 +127,7 @@ def _has_other_wal(files: FileIdentities) -> bool:
     return files.state_at(files.wal) is PathState.OTHER and Path(files.wal).stat().st_size > 0
 
 
-def _copy(connection: apsw.Connection, path: Path) -> Path:
+def _copy_beside(connection: apsw.Connection, path: Path) -> Path:
     """Copy the store beside its path. The copy gets its final name when it is complete."""
     name = f"{path.name}.{RESCUED}{token_hex(4)}"
     unfinished, copy = path.with_name(f".{name}"), path.with_name(name)
@@ -154,7 +154,7 @@ def _restore_in_place(copy: Path, files: FileIdentities) -> bool:
             except OSError:  # another process was first, or the filesystem has no links
                 return False
             copy.unlink()
-    # Last: until here the store could be recovered from them. The log is the store's own, or empty.
+    # Removed last: until here the store could be recovered from these files. The log is the store's own, or empty.
     Path(files.wal).unlink(missing_ok=True)
     if files.state_at(files.shared_memory) is PathState.SAME:
         Path(files.shared_memory).unlink(missing_ok=True)

@@ -53,6 +53,7 @@ def refuse_other_version(connection: apsw.Connection, path: Path) -> None:
 
 
 def _apply(connection: apsw.Connection, version: int, sql: str) -> None:
+    """Apply one migration, and store its version, in one transaction."""
     connection.execute("BEGIN IMMEDIATE").fetchall()
     try:
         # Another process may have migrated it while we waited for the lock.

@@ -28,7 +28,8 @@ class ReadPool:
         self._queries = queries
         self._clock = clock
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="ductile-reader")
-        self._own = threading.local()
+        #: The connection of each thread.
+        self._of_thread = threading.local()
         self._opened: list[apsw.Connection] = []
         self._closed = False
 
@@ -64,9 +65,9 @@ class ReadPool:
                 return self._run_once(work)
 
     def _run_once(self, work: Callable[[SqliteSession], R]) -> R:
-        connection: apsw.Connection | None = getattr(self._own, "connection", None)
+        connection: apsw.Connection | None = getattr(self._of_thread, "connection", None)
         if connection is None:
-            connection = self._own.connection = open_reader(self.path)
+            connection = self._of_thread.connection = open_reader(self.path)
             self._opened.append(connection)
         session = SqliteSession(connection, self._queries, Random(0), self._clock())
         connection.execute("BEGIN").fetchall()
@@ -79,9 +80,9 @@ class ReadPool:
                 connection.execute("END").fetchall()
 
     def _drop_connection(self) -> None:
-        connection: apsw.Connection | None = getattr(self._own, "connection", None)
+        connection: apsw.Connection | None = getattr(self._of_thread, "connection", None)
         if connection is not None:
-            self._own.connection = None
+            self._of_thread.connection = None
             self._opened.remove(connection)
             connection.close()
 

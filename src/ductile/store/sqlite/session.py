@@ -80,8 +80,8 @@ class InsertBuffer:
             if capacity not in self._statements:
                 places = ", ".join([self._row_placeholders] * capacity)
                 # SQLite calls the first column of a list of values `column1`.
-                used = f"SELECT * FROM (VALUES {places}) WHERE column1 IS NOT NULL"  # noqa: S608 - our own query
-                self._statements[capacity] = f"{self._sql_prefix}{used}{self._sql_suffix}"
+                rows_in_use = f"SELECT * FROM (VALUES {places}) WHERE column1 IS NOT NULL"  # noqa: S608 - our own query
+                self._statements[capacity] = f"{self._sql_prefix}{rows_in_use}{self._sql_suffix}"
             yield self._statements[capacity], tuple(chain.from_iterable(rows))
 
 
@@ -100,7 +100,7 @@ class SqliteSession:
         self._queries = queries
         self._last_timestamp = ""
         self._budget: MatchBudget | None = None
-        #: By query.
+        #: The buffers by query.
         self._buffers: dict[str, InsertBuffer] = {}
         #: The tables that have rows in a buffer.
         self._buffered_tables: set[str] = set()
@@ -129,10 +129,11 @@ class SqliteSession:
         self.changes = []
 
     def committed(self) -> None:
+        """Note the version of the file after a commit."""
         self._data_version = self._connection.data_version()
 
     def set_min_timestamp(self, timestamp: str) -> None:
-        """Give no timestamp that is earlier than this one."""
+        """Let no transaction have an earlier timestamp than this one."""
         self._last_timestamp = max(self._last_timestamp, timestamp)
 
     @property
@@ -183,11 +184,11 @@ class SqliteSession:
             raise ContendedError(f"{query} changed {changed} rows instead of one")
 
     def next_seq(self, max_seq_query: str, /) -> int:
-        known = self._seqs.get(max_seq_query)
-        if known is None:
-            known = self.value(max_seq_query) or 0
-        self._seqs[max_seq_query] = known + 1
-        return known + 1
+        highest = self._seqs.get(max_seq_query)
+        if highest is None:
+            highest = self.value(max_seq_query) or 0
+        self._seqs[max_seq_query] = highest + 1
+        return highest + 1
 
     def insert_buffered(self, query: str, values: Mapping[str, SqlValue], /) -> None:
         buffer = self._buffers.get(query)

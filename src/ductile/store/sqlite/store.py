@@ -45,7 +45,7 @@ R = TypeVar("R")
 MAX_SIZE_CHECKED_AT_START = 256 * 1024 * 1024
 #: A file up to this size is checked after an unclean end. A larger one would delay the start too long.
 MAX_SIZE_CHECKED_AFTER_CRASH = 4 * 1024 * 1024 * 1024
-#: In every message about damage of the full-text index.
+#: A word that every message about damage of the full-text index contains.
 _FTS_MARKER = "fts5"
 
 
@@ -183,7 +183,7 @@ class SqliteStore(ReadOnlySqliteStore):
         task.add_done_callback(self._indexing.discard)
 
     async def _index_all(self) -> None:
-        with suppress(StoreError):  # the next batch goes on from here
+        with suppress(StoreError):  # the next batch continues from here
             while await super().index_log():
                 pass
 
@@ -252,7 +252,7 @@ def _check_damage(session: SqliteSession, path: Path) -> bool:
 
 
 def _find_damage(session: Session) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the damage that SQLite finds in the file, and that of the full-text index.
+    """Return the messages about damage of the file, and those about damage of the full-text index.
 
     Needs a new connection: one that has searched before may cache parts of the full-text index from an
     earlier snapshot, and report the difference as damage.

@@ -44,8 +44,8 @@ def store_tables() -> tuple[CopiedTable, ...]:
     fields = cast("list[tuple[str, str, int]]", rows)
     tables = []
     for name in sorted({table for table, _, _ in fields} - _NOT_COPIED):
-        columns = [(column, place) for table, column, place in fields if table == name]
-        key = sorted((place, column) for column, place in columns if place)
+        columns = [(column, pk) for table, column, pk in fields if table == name]
+        key = sorted((pk, column) for column, pk in columns if pk)  # in the order of the primary key
         tables.append(
             CopiedTable(
                 name=name,
@@ -84,6 +84,7 @@ class SqliteRows:
 
     def continue_numbers(self, last_numbers: Mapping[str, int]) -> None:
         present = self.last_numbers()
+        # The tables whose highest number is stored apart from their rows.
         numbered_tables = self._connection.execute(
             "SELECT name FROM sqlite_schema WHERE type = 'table' AND sql LIKE '%AUTOINCREMENT%'"
         ).fetchall()
@@ -105,7 +106,7 @@ class SqliteRows:
 
 @contextmanager
 def open_source(path: Path, now: datetime) -> Iterator[SqliteRows]:
-    """Open a store of the newest version for reading; it is seen as it is now.
+    """Open a store of the newest version for reading, as it is now.
 
     The connection could write, because one that cannot would leave an empty log beside the file.
     """

@@ -25,6 +25,7 @@ _HEADER = struct.Struct(">8I")
 _FRAME = struct.Struct(">6I")
 #: The last bit is the byte order of the checksums.
 _MAGIC = 0x377F0682
+#: The bytes of each header that its checksum covers.
 _SUMMED_HEADER = 24
 _SUMMED_FRAME = 8
 _MASK = 0xFFFFFFFF
@@ -45,20 +46,20 @@ class _WalFrame(NamedTuple):
     commits: bool
     salts: tuple[int, int]
     sums: tuple[int, int]
-    #: The bytes of the checksum.
+    #: The bytes that the checksum covers.
     content: bytes
 
 
 def find_wal_damage(log: Path) -> WalDamage | None:
-    """Return what SQLite would lose by opening the log; None if nothing, or if there is no log."""
+    """Return the damage by which SQLite would lose transactions; None if it loses none, or has no log."""
     try:
         with log.open("rb") as stream:
-            return _examine(stream)
+            return _find_damage(stream)
     except FileNotFoundError:
         return None
 
 
-def _examine(stream: IO[bytes]) -> WalDamage | None:
+def _find_damage(stream: IO[bytes]) -> WalDamage | None:
     raw = stream.read(_HEADER.size)
     if len(raw) < _HEADER.size:
         return None
@@ -93,6 +94,7 @@ def _frames(stream: IO[bytes], page: int) -> Iterator[_WalFrame]:
 
 
 def _checksum(content: bytes, sums: tuple[int, int], *, little: bool) -> tuple[int, int]:
+    """Return the checksum of the content, which continues the checksum `sums` of the content before it."""
     words = array("I", content)
     if little != (sys.byteorder == "little"):
         words.byteswap()

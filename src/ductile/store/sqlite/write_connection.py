@@ -36,15 +36,16 @@ class SqliteWriteConnection:
     def in_transaction(self) -> bool:
         return self._connection.in_transaction
 
-    def begin(self, settling: Callable[[], Sequence[int]]) -> None:  # noqa: ARG002 - no round trip to save
+    def begin(self, seqs_to_settle: Callable[[], Sequence[int]]) -> None:  # noqa: ARG002 - no round trip to save
         self.has_written = False
         self._execute("BEGIN IMMEDIATE")
         self.session.begin_transaction(self._clock())
 
     def commit(self, _changes: Iterable[Change]) -> None:
         self.session.flush()
-        # A commit to an unlinked file succeeds as well. Checked before, so that a refused request is not in
-        # the copy that `rescue_store` makes; and after, so that only what is at its path is acknowledged.
+        # A commit to an unlinked file succeeds as well. The files are checked before it, so that a refused
+        # request is not in the copy that `rescue_store` makes; and after it, so that a request is
+        # acknowledged only if it is in the file at the path.
         self.files.check()
         self._execute("COMMIT")
         self.files.check()
