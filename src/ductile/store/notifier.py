@@ -42,7 +42,7 @@ from ductile.struct import Value
 
 
 class Change(Value):
-    """What a commit changed."""
+    """One change that a commit made, of the type of its class."""
 
 
 class JobsEnqueued(Change):

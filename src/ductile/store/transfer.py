@@ -116,7 +116,7 @@ def reporter(step: str, total: int, progress: TransferProgress) -> Callable[[int
 def copy_rows(
     source: StoreSource, target: StoreTarget, tables: Iterable[CopiedTable], progress: TransferProgress
 ) -> dict[str, TableDigest]:
-    """Copy all tables and compare the copy with its source. Returns what was copied, by table.
+    """Copy all tables and compare the copy with its source. Returns the digest of each table by its name.
 
     Raises `StoreFailedError` if the copy differs.
     """

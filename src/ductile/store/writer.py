@@ -123,7 +123,7 @@ class WriteConnection(Protocol):
     def release_savepoint(self) -> None: ...
 
     def roll_back_to_savepoint(self) -> None:
-        """Undo what followed the savepoint, and remove it."""
+        """Undo the changes since the savepoint, and remove it."""
 
     def is_fatal(self, error: BaseException) -> bool:
         """Return whether nothing may be written after this error until the store is opened again."""

@@ -51,7 +51,7 @@ class DeliveryFilter(Value):
     query: str | None = None
     created_from: datetime | None = None
     created_before: datetime | None = None
-    #: Those about jobs that this access token started, and about what follows from them.
+    #: Deliveries about jobs that this access token started, and about jobs that follow from them.
     token: str | None = None
 
 

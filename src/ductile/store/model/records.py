@@ -49,7 +49,7 @@ class JobFilter(Value):
     reason: JobReason | None = None
     #: Words that must all occur in result, error or stderr of one execution.
     query: str | None = None
-    #: Jobs that this access token started, and what follows from them.
+    #: Jobs that this access token started, and jobs that follow from them.
     token: str | None = None
 
 
@@ -88,7 +88,7 @@ class LogFilter(Value):
     query: str | None = None
     #: Leave out `health` and `init`, which the daemon submits.
     exclude_internal: bool = False
-    #: Executions of jobs that this access token started, and of what follows from them.
+    #: Executions of jobs that this access token started, and of jobs that follow from them.
     token: str | None = None
 
 

@@ -174,7 +174,7 @@ def _node_columns(node: NodeInfo) -> dict[str, SqlValue]:
 def _read_nodes(session: Session) -> tuple[Node, ...]:
     rows = session.fetch_all("live_nodes", dead_after=DEAD_AFTER.total_seconds())
     # The first live node is the leader: the nodes are in the order of their start.
-    leader = next((row[0] for row in rows if row[12]), None)
+    leader = next((owner for owner, *_, is_live in rows if is_live), None)
     nodes = [
         Node(
             info=NodeInfo(

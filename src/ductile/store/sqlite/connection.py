@@ -173,7 +173,7 @@ class SearchIndexError(StoreBusyError):
 
 
 def is_search_damage(error: BaseException) -> bool:
-    """Return whether a virtual table found its tables damaged; the only one is the full-text index."""
+    """Return whether a virtual table is damaged; the only virtual table is the full-text index."""
     code = getattr(error, "extendedresult", None)
     return isinstance(error, apsw.CorruptError) and code == apsw.SQLITE_CORRUPT_VTAB
 

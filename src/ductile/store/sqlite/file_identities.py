@@ -45,7 +45,7 @@ class FileIdentities:
         self._known = [(path, identity) for path in paths if (identity := _identity(path)) is not None]
 
     def state_at(self, path: str) -> PathState:
-        """Return what is at the path of one of the files now."""
+        """Return the present state of the path of one of the files."""
         identity = _identity(path)
         if identity is None:
             return PathState.MISSING

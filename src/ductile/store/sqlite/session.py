@@ -108,7 +108,7 @@ class SqliteSession:
         self._seqs: dict[str, int] = {}
         #: SQLite's version of the file after our last commit. Another process has written if it differs.
         self._data_version = -1
-        #: What the current request publishes when it is committed.
+        #: The changes that the current request publishes when it is committed.
         self.changes: list[Change] = []
         #: Characters in the large columns of all rows inserted by `insert_buffered`, in any transaction.
         self.written_size = 0

@@ -143,7 +143,7 @@ class SqliteStore(ReadOnlySqliteStore):
                     self.rescue = error
         self.connection.close()
 
-    # -- the full-text index: a damaged one is rebuilt, and the verb that found the damage raises
+    # -- the full-text index: a damaged one is rebuilt, and the verb that meets the damage raises
 
     async def run_read(self, work: Callable[[Session], R]) -> R:
         try:

@@ -63,7 +63,7 @@ def read_window(session: Session) -> NoticeWindow | None:
 
 
 def report_notice(session: Session, job: Job, settlement: Settlement) -> None:
-    """Count notices that failed in a row. One that was cancelled says nothing about its receiver."""
+    """Count notices that failed in a row. Ignores a notice that was cancelled: its receiver did not fail."""
     if settlement.status is JobStatus.SUCCEEDED:
         session.execute("notice_succeeded")
     elif settlement.reason not in EARLY_END_REASONS:

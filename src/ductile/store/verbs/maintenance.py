@@ -211,8 +211,8 @@ def record_config(
             author=cause.author,
             files=cause.files,
         )
-        known = {name: value for name, value in to_builtins(cause).items() if value is not None}
-        append_ledger(session, LedgerKind.CONFIG_LOADED, {"hash": config_hash, "origin": origin, **known})
+        given = {name: value for name, value in to_builtins(cause).items() if value is not None}
+        append_ledger(session, LedgerKind.CONFIG_LOADED, {"hash": config_hash, "origin": origin, **given})
     return tuple(begin_init(session, init.key, init.job) for init in inits)
 
 

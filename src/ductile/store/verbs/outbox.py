@@ -131,8 +131,8 @@ def subscribe(session: Session, job_id: str, subscription: StateSubscription) ->
     if job.callback is not None and job.callback.url == subscription.url:
         is_known, before = True, job.callback.events
     else:
-        known = session.fetch_one("subscription", job_id=job.id, url=subscription.url)
-        is_known, before = known is not None, None if known is None else parse_states(known[0])
+        row = session.fetch_one("subscription", job_id=job.id, url=subscription.url)
+        is_known, before = row is not None, None if row is None else parse_states(row[0])
     if not is_known and session.fetch_all("further_subscriptions", job_id=job.id)[MAX_SUBSCRIPTIONS - 2 :]:
         return False
     merged = merge_choices(before, subscription.events) if is_known else subscription.events

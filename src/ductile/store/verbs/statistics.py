@@ -1,4 +1,4 @@
-"""Counts and summaries: the queue, executions, recent failures, and the digest of what happened."""
+"""Counts and summaries: the queue, executions, recent failures, and the rows of a digest."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def recent_failures(session: Session, *, since: datetime) -> RecentFailures:
 
 
 def read_digest(session: Session, *, since: datetime, latest: int) -> DigestRows:
-    """Return what happened since an instant; of executions, the latest `latest`.
+    """Return the rows of a digest since an instant, with the statistics of the newest `latest` executions.
 
     Reads a bounded number of rows, whatever the size of the store.
     """

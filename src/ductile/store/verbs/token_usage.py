@@ -34,7 +34,7 @@ _USES = {
 
 
 def record_cost(session: Session, token: str | None, cost: float | None) -> None:
-    """Add a cost to what the token has spent today, whether or not it has a limit."""
+    """Add a cost to the costs of the token today, whether or not it has a limit."""
     if token is not None and cost:
         _add(session, token, ALL_JOBS, Period.DAY, cost=cost)
 
@@ -74,7 +74,7 @@ def charge_jobs(
 
 
 def read_token_usage(session: Session, token: str) -> TokenUsage:
-    """Return what a token has used in the current hour and day, and its unfinished jobs."""
+    """Return the usage of a token in the current hour and day, and its unfinished jobs."""
     periods = {}
     for target, name, started_at, jobs, cost in session.fetch_all("token_usage", token=token):
         period = Period(name)

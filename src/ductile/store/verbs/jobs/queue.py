@@ -159,7 +159,7 @@ def _claim_each(
 
 
 def _complete_claim(session: Session, row: tuple[SqlValue, ...]) -> ClaimedJob:
-    """Write the history of a claimed job, and read what its execution needs."""
+    """Write the history of a claimed job, and read the values that its execution needs."""
     job = read_job(row[:-2], object_or_none(row[-2]))
     state = object_or_none(row[-1]) or {}
     write_transition(session, CLAIMED, job, execution=job.execution, seq=job.claim_seq)

@@ -102,7 +102,7 @@ def _reopen_run(session: Session, run: Job, policy: Policy) -> None:
 
 
 def check_retry(session: Session, job_id: str) -> RetryResult:
-    """Return what `retry` would return now. Changes nothing."""
+    """Return the result that `retry` would have now. Changes nothing."""
     job = _retryable(session, job_id, None)
     return job if isinstance(job, RetryResult) else RetryResult.QUEUED
 
