@@ -38,13 +38,13 @@ async def describe_artifacts(
     loop, done, given_up = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
 
     def read() -> None:
-        left = MAX_HASHED_BYTES
+        limit = MAX_HASHED_BYTES
         try:
             for index, artifact in enumerate(artifacts):
                 if not given_up.is_set() and isinstance(artifact, dict) and _lacks_metadata(artifact):
-                    facts, hashed = _read_metadata(str(artifact["path"]), roots, left, given_up)
-                    left -= hashed
-                    missing = {name: fact for name, fact in facts.items() if artifact.get(name) is None}
+                    metadata, hashed = _read_metadata(str(artifact["path"]), roots, limit, given_up)
+                    limit -= hashed
+                    missing = {name: value for name, value in metadata.items() if artifact.get(name) is None}
                     described[index] = {**artifact, **missing}
         finally:
             if not loop.is_closed():
@@ -68,9 +68,9 @@ def _lacks_metadata(artifact: JsonValue) -> bool:
 def _read_metadata(
     path: str, roots: Iterable[Path], limit: int, given_up: threading.Event
 ) -> tuple[JsonObject, int]:
-    """Return size and hash of a file, and the bytes hashed. Empty if the file cannot be read.
+    """Return size and hash of a file, and the number of bytes hashed.
 
-    There is no hash of a file that is larger than `limit`.
+    There is no hash of a file that is larger than `limit`, and nothing of a file that cannot be read.
     """
     try:
         descriptor = open_artifact_file(path, roots)
@@ -88,7 +88,7 @@ def _read_metadata(
         return {}, 0
     finally:
         os.close(descriptor)
-    if read != size or given_up.is_set():  # The file has changed meanwhile, or the time is over.
+    if read != size or given_up.is_set():  # The file was changed meanwhile, or the time is over.
         return {"size": size}, 0
     return {"size": size, "sha256": digest.hexdigest()}, size
 
@@ -112,6 +112,7 @@ def open_artifact_file(path: str, roots: Iterable[Path]) -> int:
 
 
 def _open_beneath(home: str, parts: tuple[str, ...]) -> int:
+    """Open a regular file by the parts of its path below `home`, without following links."""
     flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
     opened = -1
     try:

@@ -65,7 +65,7 @@ async def sleep(clock: Clock, span: timedelta) -> None:
     await clock.wait(clock.now() + span, asyncio.Event())
 
 
-#: The store cannot take a write now; the same write may succeed later.
+#: The errors of a store that cannot take a write now; the same write may succeed later.
 STORE_UNAVAILABLE = (StoreFullError, StoreBusyError)
 STORE_RETRY_INTERVAL = timedelta(seconds=1)
 
@@ -94,7 +94,7 @@ class TimerLoop:
         self._next: datetime | None = None
 
     def notify_due_at(self, due_at: datetime) -> None:
-        """Something that is due at this time was stored."""
+        """Wake the loop if work that is due at this time was stored, and is due before the known work."""
         if self._next is None or due_at < self._next:
             self._woken.set()
 

@@ -27,7 +27,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from ductile.config.snapshot import Snapshot
 from ductile.core.jobs.admission import Caps
-from ductile.core.jobs.model import TERMINAL, Job, NewJob
+from ductile.core.jobs.model import TERMINAL, NewJob
 from ductile.core.scripts import EXEC_PLUGIN
 from ductile.engine.clock import STORE_RETRY_INTERVAL, STORE_UNAVAILABLE
 from ductile.engine.executor import ResultNotStoredError
@@ -37,18 +37,19 @@ from ductile.store.notifier import JobEnded, JobsReady
 from ductile.store.port import Store
 from ductile.struct import replace
 
-#: Nothing renews it: on one machine the store's lock proves that the daemon lives, with several nodes their
-#: heartbeats do.
+#: The lease of a claim. It is never renewed: on one machine the store's lock proves that the daemon lives,
+#: with several nodes their heartbeats do.
 LEASE = timedelta(minutes=5)
 POLL_INTERVAL = timedelta(seconds=30)
-#: For how long nothing is claimed after a process could not be started for lack of resources.
+#: The first and the longest pause of claims after a process could not be started for lack of resources.
 FIRST_RESOURCE_PAUSE = timedelta(milliseconds=500)
 MAX_RESOURCE_PAUSE = timedelta(seconds=5)
+#: With more failures in a row the pause is at its maximum. The limit keeps the arithmetic finite.
 _MAX_FAILED_STARTS = 10
 
 R = TypeVar("R")
-#: Runs a claimed job under a configuration. Calls the first callback before it hands the result to the store,
-#: and before that the second one if the process could not be started for lack of resources.
+#: Runs a claimed job under a configuration. The first callback is called before the result is handed to the
+#: store; the second one, before the first, if the process could not be started for lack of resources.
 Execute: TypeAlias = Callable[
     [ClaimedJob, Snapshot, Callable[[], None], Callable[[], None]], Awaitable[object]
 ]
@@ -56,9 +57,11 @@ Execute: TypeAlias = Callable[
 
 def plugins_run_here(snapshot: Snapshot) -> tuple[str, ...]:
     """Return the plugins whose jobs this node claims from a store that it shares with others."""
-    only = snapshot.service.run_only
+    run_only = snapshot.service.run_only
     return tuple(
-        name for name, plugin in snapshot.plugins.items() if plugin.enabled and (only is None or name in only)
+        name
+        for name, plugin in snapshot.plugins.items()
+        if plugin.enabled and (run_only is None or name in run_only)
     )
 
 
@@ -99,8 +102,8 @@ class Dispatcher:
         self._executing: set[str] = set()
         self._settling: set[str] = set()
         self._outside_queue: set[str] = set()
-        #: Whether jobs may be ready that no claim has looked for, and whether a claim is about to start.
-        self._claim_wanted = False
+        #: Whether jobs may be ready that no claim has searched for, and whether a claim is about to start.
+        self._claim_needed = False
         self._claim_scheduled = False
         self._claims: set[asyncio.Task[Any]] = set()
         #: Workers that claims in flight are for.
@@ -123,50 +126,53 @@ class Dispatcher:
 
     def wake(self) -> None:
         """Claim in the next iteration of the event loop: a job may be ready, or a worker free."""
-        self._claim_wanted = True
+        self._claim_needed = True
         if self._is_running and not self._claim_scheduled:
             self._claim_scheduled = True
             self._start_claim(self._claim_ready())
 
     def prepare_claim(self) -> None:
-        """A job is about to be submitted: if a worker is free, claim in the commit of the submission."""
+        """If a worker is free, claim in the commit of the submission that the caller is about to make."""
         if self._free_workers() > 0:
             self.wake()
 
     def on_jobs_ready(self, _change: JobsReady) -> None:
         if self._reserved:
             # A claim in flight may or may not have seen the jobs; when it returns, another one follows.
-            self._claim_wanted = True
+            self._claim_needed = True
         elif self._free_workers() > 0:
             self.wake()
         # Otherwise all workers are busy; the next one to finish triggers a claim.
 
     def on_job_ended(self, change: JobEnded) -> None:
-        """An init that was cancelled while queued blocks its plugin until a claim finds it ended."""
+        """Claim if a pending init has ended.
+
+        An init that is cancelled while it is queued blocks its plugin until a claim finds that it has ended.
+        """
         if self._init_jobs.get(change.plugin) == change.job_id:
             self.wake()
 
     def pause_plugins(self, plugins: Iterable[str] = ()) -> None:
         """Claim no job of these plugins until the next call, which replaces them.
 
-        A reload may be about to store their inits.
+        A reload pauses the plugins whose inits it is about to store.
         """
         self._paused_plugins = frozenset(plugins)
         self.wake()
 
     def set_pending_init(self, plugin: str, job_id: str) -> None:
-        """Claim this init, which is stored, and no other job of the plugin until it has ended."""
+        """Claim this init, which is stored, and no other job of the plugin until the init has ended."""
         self._init_jobs[plugin] = job_id
         self.wake()
 
     async def start_outside_queue(self, job: NewJob, *, limit: int | None) -> bool:
         """Store a job and start it at once, without a worker.
 
-        False if `limit` jobs of its plugin run already, if its init has not ended, or if the daemon stops.
+        Returns False if `limit` jobs of its plugin run already, if its init has not ended, if this node may
+        not claim, or if the daemon stops.
         """
-        if self._stopped.is_set() or job.plugin in self._init_jobs or job.plugin in self._paused_plugins:
-            return False
-        if not self._may_claim():
+        is_blocked = job.plugin in self._init_jobs or job.plugin in self._paused_plugins
+        if self._stopped.is_set() or is_blocked or not self._may_claim():
             return False
         # Shielded: a job that was claimed must run, even if the caller is cancelled.
         return await asyncio.shield(self._start_claim(self._claim_outside_queue(job, limit)))
@@ -225,7 +231,7 @@ class Dispatcher:
     async def _claim_ready(self) -> None:
         """Claim the pending inits, and ready jobs for the free workers."""
         self._claim_scheduled = False
-        if self._stopped.is_set() or Pause.RESOURCES in self._pauses or not self._claim_wanted:
+        if self._stopped.is_set() or Pause.RESOURCES in self._pauses or not self._claim_needed:
             return
         if not self._may_claim():
             return
@@ -235,7 +241,7 @@ class Dispatcher:
         workers = self._free_workers()
         if workers <= 0 and self._reserved:
             return  # The claims in flight may return fewer jobs than they reserve; then this is repeated.
-        self._claim_wanted = False
+        self._claim_needed = False
         if workers <= 0:
             return
         self._reserved += workers
@@ -244,8 +250,8 @@ class Dispatcher:
         finally:
             self._reserved -= workers
         self._launch(claims)
-        # A claim that got all it asked for may have left more; otherwise jobs may have come meanwhile.
-        if self._claim_wanted or len(claims) == workers:
+        # A claim that reached its limit may have left ready jobs, and jobs may have come during the claim.
+        if self._claim_needed or len(claims) == workers:
             self.wake()
 
     async def _claim_init(self, plugin: str, job_id: str) -> None:
@@ -253,8 +259,8 @@ class Dispatcher:
         if job_id not in self._executing and self._init_jobs.get(plugin) == job_id:
             job = await self._store.get_job(job_id)
             if job is not None and job.status not in TERMINAL:
-                return  # Another node runs it.
-            # It has ended: on another node, or by a cancel or a purge before it was claimed.
+                return  # Another node runs the init.
+            # The init has ended: on another node, or by a cancel or a purge before it was claimed.
             del self._init_jobs[plugin]
             self.wake()
 
@@ -265,11 +271,12 @@ class Dispatcher:
         return bool(claims)
 
     def _free_workers(self) -> int:
-        """The workers without a job, less those that claims in flight are for."""
+        """Return the number of workers without a job, less those that claims in flight are for."""
         busy = len(self._executing) - len(self._outside_queue) - len(self._settling)
         return self._snapshot().max_workers - busy - self._reserved
 
     def _caps(self) -> Caps:
+        """Return the limits of the next claim: 0 for plugins that are paused or have a pending init."""
         snapshot = self._snapshot()
         if self._caps_cache is None or self._caps_cache[0] is not snapshot:
             plugin_caps = {
@@ -277,8 +284,8 @@ class Dispatcher:
             }
             caps = Caps(workers=snapshot.max_workers, plugins=plugin_caps)
             if self._store.cluster is not None:
-                only = frozenset((*plugins_run_here(snapshot), EXEC_PLUGIN))
-                caps = replace(caps, only=only, node=node_name(snapshot))
+                plugins = frozenset((*plugins_run_here(snapshot), EXEC_PLUGIN))
+                caps = replace(caps, only=plugins, node=node_name(snapshot))
             self._caps_cache = (snapshot, caps)
         caps = self._caps_cache[1]
         paused = dict.fromkeys((*self._init_jobs, *self._paused_plugins), 0)
@@ -310,16 +317,29 @@ class Dispatcher:
         except Exception as error:  # noqa: BLE001 - nothing awaits this task
             self._on_failure(error)
         finally:
-            self._on_execution_done(job)
+            self._executing.discard(job.id)
+            self._outside_queue.discard(job.id)
+            is_requeued = job.id in self._requeued
+            self._requeued.discard(job.id)
+            if not is_requeued:
+                self._failed_starts = 0
+            if job.id in self._settling:
+                self._settling.discard(job.id)  # Its worker was freed, and a claim made, by `_on_result`.
+            else:
+                self.wake()
+            if self._init_jobs.get(job.plugin) == job.id:
+                if not is_requeued:
+                    del self._init_jobs[job.plugin]
+                self.wake()
 
     def _on_result(self, job_id: str) -> None:
-        """The result is about to be handed to the store: its worker is free."""
+        """Count the worker as free, because the result of its job is about to be handed to the store."""
         if job_id not in self._outside_queue:
             self._settling.add(job_id)
             self.wake()
 
     def _on_resources_exhausted(self, job_id: str) -> None:
-        """The process could not be started for lack of resources: claim nothing for a while.
+        """Claim nothing for a while, because a process could not be started for lack of resources.
 
         The pause doubles until an execution ends in another way.
         """
@@ -328,19 +348,3 @@ class Dispatcher:
             span = min(FIRST_RESOURCE_PAUSE * 2**self._failed_starts, MAX_RESOURCE_PAUSE)
             self._failed_starts = min(self._failed_starts + 1, _MAX_FAILED_STARTS)
             self._begin_pause(Pause.RESOURCES, span)
-
-    def _on_execution_done(self, job: Job) -> None:
-        self._executing.discard(job.id)
-        self._outside_queue.discard(job.id)
-        requeued = job.id in self._requeued
-        self._requeued.discard(job.id)
-        if not requeued:
-            self._failed_starts = 0
-        if job.id in self._settling:
-            self._settling.discard(job.id)  # Its worker was freed, and a claim made, by `_on_result`.
-        else:
-            self.wake()
-        if self._init_jobs.get(job.plugin) == job.id:
-            if not requeued:
-                del self._init_jobs[job.plugin]
-            self.wake()

@@ -12,7 +12,6 @@ from typing import Any, TypeVar
 from ductile import __version__
 from ductile.config.snapshot import Snapshot
 from ductile.core.jobs.model import Job, JobStatus
-from ductile.core.jobs.placement import NodeOffer
 from ductile.engine.clock import STORE_UNAVAILABLE, TimerLoop, sleep, start_services
 from ductile.engine.deps import EngineDeps, EngineStatus
 from ductile.engine.dispatcher import Dispatcher, plugins_run_here
@@ -63,7 +62,7 @@ class Engine:
         self._sync_callers = 0
         #: The fingerprint that nodes compare, and the snapshot that it was computed for.
         self._fingerprint: tuple[Snapshot, str] | None = None
-        self._stops: set[asyncio.Task[None]] = set()
+        self._stop_tasks: set[asyncio.Task[None]] = set()
         store, clock, signals = deps.store, deps.clock, deps.signals
         self.job_signals = JobSignals(signals)
         self.waiters = Waiters()
@@ -89,9 +88,8 @@ class Engine:
             on_failure=self._fail,
             may_claim=self.membership.holds_lease,
         )
-        is_leader = self.membership.is_leader
         self._placer = Placer(
-            store, clock, self.snapshot, signals, self.job_signals, own_offer=self._offer, is_leader=is_leader
+            store, clock, self.snapshot, signals, self.job_signals, is_leader=self.membership.is_leader
         )
         self.scheduler = self._create_scheduler()
         self._drain = Drain(
@@ -219,7 +217,7 @@ class Engine:
         await self._stop_cancelled(job_id)
 
     def stop(self) -> None:
-        """Stop in order: running jobs get their grace. A second call stops at once."""
+        """Stop in stages: running jobs get their grace. A second call stops at once."""
         if self.stopping:
             self._force_stop_requested.set()
         self._stop_requested.set()
@@ -230,7 +228,7 @@ class Engine:
 
     async def run(self, ready: Callable[[], None]) -> None:
         """Recover, serve until stopped, and shut down. Raises the error that ended the engine, if any."""
-        await self._deps.store.check_files()  # Raises if the store failed before we subscribed.
+        await self._deps.store.check_files()  # Raises if the store failed before `_subscribe`.
         async with self.membership.joined():
             await self._recover()
             if not self.stopping:
@@ -283,7 +281,7 @@ class Engine:
         # end a job that still has its grace.
         self.scheduler.stop()
         self.dispatcher.stop()
-        # They return when firings and claims under way are on disk; claimed jobs must run or be requeued.
+        # Both return when firings and claims under way are on disk; claimed jobs must run or be requeued.
         await asyncio.wait({services["scheduler"], services["dispatcher"]})
         grace = self.snapshot().service.shutdown_grace.total_seconds()
         if not await self._wait_for_executions(0 if self._failure is not None else grace):
@@ -299,17 +297,17 @@ class Engine:
 
     async def _wait_for_executions(self, grace: float | None) -> bool:
         """Return whether all executions ended within `grace`. A second stop request ends the wait."""
-        drained = asyncio.create_task(self.dispatcher.wait_for_executions(grace))
+        ended = asyncio.create_task(self.dispatcher.wait_for_executions(grace))
         forced = asyncio.create_task(self._force_stop_requested.wait())
-        await asyncio.wait({drained, forced}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({ended, forced}, return_when=asyncio.FIRST_COMPLETED)
         forced.cancel()
-        if not drained.done():
-            drained.cancel()
+        if not ended.done():
+            ended.cancel()
             return False
-        return drained.result()
+        return ended.result()
 
     def _fail(self, error: BaseException) -> None:
-        """Stop the daemon because of a fault of ours. The next start recovers from what is on disk."""
+        """Stop the daemon because of a fault of Ductile. The next start recovers from the store."""
         if self._failure is None:
             self._failure = error
             signal = Signal.STORE_FAILED if isinstance(error, StoreFailedError) else Signal.SERVICE_FAILED
@@ -356,27 +354,28 @@ class Engine:
         if job is None:
             return
         self._executor.stop(job)
-        after = await self._cancelled_execution(job_id)
-        if after is None or after.execution != job.execution:
+        current = await self._cancelled_execution(job_id)
+        if current is None or current.execution != job.execution:
             self._executor.forget_stop(job)
 
     def _on_cancel_requested(self, change: CancelRequested) -> None:
-        """Stop a job that runs here, whichever node was asked to cancel it."""
+        """Stop a job that runs on this node, whichever node accepted its cancellation."""
         if self._executor.runs(change.job_id):
             self._stop_jobs((change.job_id,))
 
     def _stop_jobs(self, job_ids: tuple[str, ...]) -> None:
         task = asyncio.create_task(self._stop_cancelled_jobs(job_ids), name="stop cancelled jobs")
-        self._stops.add(task)
-        task.add_done_callback(self._stops.discard)
+        self._stop_tasks.add(task)
+        task.add_done_callback(self._stop_tasks.discard)
 
     async def _stop_cancelled_jobs(self, job_ids: tuple[str, ...]) -> None:
-        # A store that is unavailable now is asked again with the next heartbeat.
+        # If the store is unavailable now, the next heartbeat names the jobs again.
         with suppress(*STORE_UNAVAILABLE):
             for job_id in job_ids:
                 await self._stop_cancelled(job_id)
 
     async def _cancelled_execution(self, job_id: str) -> Job | None:
+        """Return the job if it runs and its cancellation was requested; otherwise None."""
         job = await self._deps.store.get_job(job_id)
         if job is None or job.status is not JobStatus.RUNNING or job.cancel_requested_at is None:
             return None
@@ -402,16 +401,12 @@ class Engine:
             plugins=plugins_run_here(snapshot),
         )
 
-    def _offer(self) -> NodeOffer:
-        snapshot = self.snapshot()
-        return NodeOffer(name=node_name(snapshot), plugins=frozenset(plugins_run_here(snapshot)))
-
     def _on_membership_changed(self) -> None:
         self.dispatcher.wake()
         self.scheduler.wake()
 
     def _on_switched(self) -> None:
-        """Look again after a reload: schedules and the receiver of failure notices may have changed."""
+        """Wake services after a reload: schedules and the receiver of failure notices may have changed."""
         self.scheduler.wake()
         self._notices.wake()
         self.membership.renew_soon()

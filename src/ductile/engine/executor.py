@@ -1,4 +1,4 @@
-"""The executor: takes one claimed job to its settlement. Prepare, run, interpret, settle, report.
+"""The executor: prepares and runs a claimed job, interprets its output, settles it and emits its signals.
 
 Faults of a plugin become an outcome of the job; faults of Ductile are raised and stop the daemon. A claimed
 job is always settled, or the next start finds it running and recovers it.
@@ -84,6 +84,7 @@ class Executor:
         #: Executions to stop, which may not have a process yet.
         self._stop_requested: set[tuple[str, int]] = set()
         self._stopping = False
+        #: Set when results are no longer kept for a store that is unavailable.
         self._give_up = asyncio.Event()
 
     async def execute(
@@ -127,7 +128,7 @@ class Executor:
             process.stop()
 
     def runs(self, job_id: str) -> bool:
-        """Return whether a process of the job runs here."""
+        """Return whether a process of the job runs on this node."""
         return any(running == job_id for running, _ in self._processes)
 
     def forget_stop(self, job: Job) -> None:
@@ -179,8 +180,8 @@ class Executor:
         return self._stopping or not self._may_run() or _execution_of(job) in self._stop_requested
 
     async def _mark_working(self, job: Job) -> None:
-        """Store, while the plugin works, that it has its request, for the state webhook `working`."""
-        # A store that is unavailable now loses this state webhook; the next state has its own.
+        """Store that the plugin has its request, for the state webhook `working`, while the plugin works."""
+        # While the store is unavailable, this state webhook is lost; the next state has its own.
         with suppress(*STORE_UNAVAILABLE):
             await self._store.mark_working(job.id, job.execution)
 
@@ -223,8 +224,8 @@ def policy_at_end(at_start: Snapshot, active: Snapshot, plugin: str) -> Policy:
     """
     if at_start is active:
         return at_start.policy
-    own = replace(at_start.policy.plugin(plugin), schedules=active.policy.plugin(plugin).schedules)
-    return replace(at_start.policy, plugins={**at_start.policy.plugins, plugin: own})
+    plugin_policy = replace(at_start.policy.plugin(plugin), schedules=active.policy.plugin(plugin).schedules)
+    return replace(at_start.policy, plugins={**at_start.policy.plugins, plugin: plugin_policy})
 
 
 def _execution_of(job: Job) -> tuple[str, int]:

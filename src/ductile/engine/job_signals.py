@@ -58,10 +58,10 @@ class JobSignals:
     # -- an execution
 
     def claimed(self, job: Job) -> None:
-        waited = None
+        waited_ms = None
         if job.execution == 1 and job.started_at is not None:
-            waited = (job.started_at - job.created_at).total_seconds() * 1000
-        self._emit(Signal.JOB_CLAIMED, job, execution=job.execution, waited_ms=waited)
+            waited_ms = (job.started_at - job.created_at).total_seconds() * 1000
+        self._emit(Signal.JOB_CLAIMED, job, execution=job.execution, waited_ms=waited_ms)
 
     def started(self, job: Job, seconds_ago: float) -> None:
         ms_ago = int(seconds_ago * 1_000_000) / 1000
@@ -79,7 +79,7 @@ class JobSignals:
             self._signals.emit(Signal.JOB_SAID, line.message, plugin=job.plugin, job_id=job.id, level=level)
 
     def result_not_stored(self, job: Job, error: DuctileError) -> None:
-        """The store could not take the result now; it is kept and stored later."""
+        """Emit that the store could not take the result now. The result is kept and stored later."""
         self._signals.emit(unavailable_signal(error), error.message, plugin=job.plugin, job_id=job.id)
 
     def settled(self, job: Job, result: SettleResult) -> None:
@@ -133,12 +133,12 @@ class JobSignals:
     # -- jobs without an execution
 
     def ended(self, jobs: Sequence[JobStatusChange]) -> None:
-        """Jobs ended without an execution of their own: on request, with their run, or as a run."""
+        """Emit the ends of jobs that ended without an execution: on request, with their run, or as a run."""
         for job in jobs:
             self._emit(_STATUS_SIGNALS[job.status], job, reason=job.reason, error=job.error)
 
     def submitted(self, results: Sequence[EnqueueResult], *, parent: str | None = None) -> None:
-        """Jobs were submitted, by a caller or by an event of the job `parent`."""
+        """Emit the submissions of a caller, or of an event of the job `parent`."""
         origin: JsonObject = {} if parent is None else {"parent": parent}
         for result in results:
             job_id = result.job_id
@@ -161,7 +161,7 @@ class JobSignals:
     # -- schedules
 
     def fired(self, firing: Firing, result: FireResult) -> None:
-        """A schedule fired: its jobs, the jobs it ended, and each of its occurrences."""
+        """Emit the jobs of a firing, the jobs that it ended, and each of its occurrences."""
         status = result.status
         if status is FireStatus.FIRED:
             for job in (firing.job, *firing.catch_up_jobs):
@@ -171,17 +171,17 @@ class JobSignals:
         if status not in _FIRE_SIGNALS or (status is FireStatus.DEFERRED and firing.was_deferred):
             return
         for occurrence in firing.occurrences:
-            planned = occurrence.job_id is not None
-            signal = _FIRE_SIGNALS[status] if planned else Signal.SCHEDULE_SKIPPED
+            is_run = occurrence.job_id is not None
+            signal = _FIRE_SIGNALS[status] if is_run else Signal.SCHEDULE_SKIPPED
             data: JsonObject = {"schedule": occurrence.schedule_id, "count": occurrence.count}
-            if (reason := (result.reason if planned else None) or occurrence.reason) is not None:
+            if (reason := (result.reason if is_run else None) or occurrence.reason) is not None:
                 data["reason"] = reason
             job_id = occurrence.job_id if signal is Signal.SCHEDULE_FIRED else None
             self._signals.emit(signal, plugin=occurrence.plugin, job_id=job_id, data=data)
 
     def _emit(self, signal: Signal, job: Job | NewJob | JobStatusChange, **data: str | float | None) -> None:
-        known = {name: value for name, value in data.items() if value is not None}
-        self._signals.emit(signal, plugin=job.plugin, job_id=job.id, data={"command": job.command, **known})
+        fields = {name: value for name, value in data.items() if value is not None}
+        self._signals.emit(signal, plugin=job.plugin, job_id=job.id, data={"command": job.command, **fields})
 
 
 def unavailable_signal(error: DuctileError) -> Signal:

@@ -1,4 +1,4 @@
-"""From a claimed job to the process that is started for it: its request, environment and limits."""
+"""Prepare the process that is started for a claimed job: its request, environment and limits."""
 
 from __future__ import annotations
 
@@ -41,21 +41,21 @@ def _no_output(_job: Job) -> OutputCallback | None:
 
 @hide_in_repr("environ")
 class LaunchHost(Value):
-    """Where processes are started: the same for all jobs."""
+    """The settings that the processes of all jobs share."""
 
     store_id: str
     environ: Mapping[str, str]
     #: The working directory of plugins.
     directory: str
     now: Callable[[], datetime]
-    #: Where a plugin may keep files; None for its directory beside the store.
+    #: The directory in which a plugin may keep files; None for its directory beside the store.
     data_directory: str | None = None
-    #: Returns what gets the output of a job while it runs.
+    #: Returns the function that takes the output of a job while it runs; None to take no output.
     output_callback: Callable[[Job], OutputCallback | None] = _no_output
 
 
 class PreparedLaunch(Value):
-    """A process to start, and the script that it runs, if it is one."""
+    """A process to start, and the script that it runs; None for a plugin with the protocol."""
 
     launch: Launch
     script: Script | None = None
@@ -107,19 +107,19 @@ def find_runnable(snapshot: Snapshot, name: str, command: str) -> RunnablePlugin
     if plugin is None or not plugin.enabled:
         return EndedEarly(reason=JobReason.PLUGIN_REMOVED, error=f"the plugin {name} is not active")
     if plugin.installed is None:
-        why = plugin.refused.reason if plugin.refused else "it was not found"
-        return _unavailable_plugin(f"the plugin {name} cannot run: {why}")
+        reason = plugin.refused.reason if plugin.refused else "it was not found"
+        return _plugin_unavailable(f"the plugin {name} cannot run: {reason}")
     if command not in plugin.installed.manifest.commands:
-        return _unavailable_plugin(f"{name} has no command {command}")
+        return _plugin_unavailable(f"{name} has no command {command}")
     return RunnablePlugin(plugin=plugin, installed=plugin.installed)
 
 
 def build_request(claim: ClaimedJob, config: JsonObject, deadline_at: datetime) -> PluginRequest:
-    """Return what the plugin reads on stdin."""
+    """Return the request that the plugin reads on stdin."""
     job, event, payload = claim.job, claim.event, claim.job.payload
     if payload is None and event is not None:
         payload = event.payload
-    described = {
+    job_context = {
         "ductile_plugin": job.plugin,
         "ductile_pipeline": claim.pipeline,
         "ductile_step_id": job.step_path,
@@ -134,7 +134,7 @@ def build_request(claim: ClaimedJob, config: JsonObject, deadline_at: datetime) 
         state=claim.state,
         context={
             **claim.baggage,
-            **{name: value for name, value in described.items() if value is not None},
+            **{name: value for name, value in job_context.items() if value is not None},
         },
         deadline_at=deadline_at,
         payload=payload,
@@ -147,20 +147,20 @@ def prepare_script(
 ) -> PreparedLaunch | Failed:
     """Return the launch of a script, with the payload on its stdin and in its environment.
 
-    `launch` is that of a plugin. `job_variables` come last: recovery finds the processes of a job by them.
+    `launch` is that of the plugin. `job_variables` come last: recovery finds the processes of a job by them.
     """
     encoded = encode_payload(payload)
     environment = {**launch.environment, **script_environment(payload, encoded[:-1]), **job_variables}
     if script.output is not OutputFormat.PROTOCOL:
         launch = replace(launch, request=encoded)
-    return _start_script(script, replace(launch, environment=environment, warm=None))
+    return _launch_script(script, replace(launch, environment=environment, warm=None))
 
 
 def _prepare_exec(claim: ClaimedJob, snapshot: Snapshot, host: LaunchHost) -> PreparedLaunch | Outcome:
-    """Start a command of `ductile exec` where its caller was, with an empty stdin."""
+    """Return the launch of a command of `ductile exec`, in its caller's directory, with an empty stdin."""
     command = ExecCommand.from_payload(claim.job.payload)
     if command is None:
-        return _unavailable_plugin("its payload is not a command of `ductile exec`")
+        return _plugin_unavailable("its payload is not a command of `ductile exec`")
     launch = Launch(
         entrypoint=command.argv[0],
         request=b"",
@@ -169,11 +169,11 @@ def _prepare_exec(claim: ClaimedJob, snapshot: Snapshot, host: LaunchHost) -> Pr
         timeout=timedelta(seconds=command.timeout),
         on_output=host.output_callback(claim.job),
     )
-    return _start_script(Script(argv=command.argv, directory=command.cwd), launch)
+    return _launch_script(Script(argv=command.argv, directory=command.cwd), launch)
 
 
-def _start_script(script: Script, launch: Launch) -> PreparedLaunch | Failed:
-    """Return the launch of the script's program. One without a slash in its name is looked for in PATH."""
+def _launch_script(script: Script, launch: Launch) -> PreparedLaunch | Failed:
+    """Return the launch of the script's program. A name without a slash is searched for in PATH."""
     program = script.argv[0]
     if "/" not in program:
         path = shutil.which(program, path=launch.environment.get("PATH"))
@@ -188,12 +188,12 @@ def _start_script(script: Script, launch: Launch) -> PreparedLaunch | Failed:
 
 
 def _environment(
-    claim: ClaimedJob, snapshot: Snapshot, host: LaunchHost, own: Mapping[str, str]
+    claim: ClaimedJob, snapshot: Snapshot, host: LaunchHost, plugin_env: Mapping[str, str]
 ) -> dict[str, str]:
     return plugin_environment(
         host.environ,
         passthrough=snapshot.service.plugin_env_passthrough,
-        own=own,
+        own=plugin_env,
         job=_job_variables(claim, snapshot, host),
     )
 
@@ -215,7 +215,7 @@ def _job_variables(claim: ClaimedJob, snapshot: Snapshot, host: LaunchHost) -> d
 
 
 def _request_event(claim: ClaimedJob, payload: JsonObject | None) -> RequestEvent | None:
-    """Return the event that led to the job; for a job that was submitted directly, one that says so."""
+    """Return the event that led to the job; for a job that was submitted directly, a `….trigger` event."""
     job, event = claim.job, claim.event
     if not carries_event(job.command, has_payload=payload is not None):
         return None
@@ -239,5 +239,5 @@ def _request_event(claim: ClaimedJob, payload: JsonObject | None) -> RequestEven
     )
 
 
-def _unavailable_plugin(error: str) -> Failed:
+def _plugin_unavailable(error: str) -> Failed:
     return Failed(reason=JobReason.PLUGIN_UNAVAILABLE, error=error, permanent=True)

@@ -1,7 +1,7 @@
 """The output of running executions, in memory, for followers that read it while it is printed.
 
-Nothing here is stored: what a process printed is kept in the log when it ends, and what was only shown here
-is lost with the daemon. Each stream of a running execution keeps its latest `KEPT_BYTES`, so that a late
+Nothing here is stored. The log gets the output of a process when it ends; the output of a process that still
+runs is lost with the daemon. Each stream of a running execution keeps its latest `KEPT_BYTES`, so that a late
 follower sees the beginning if it is short. A follower reads from a position on; one that is too slow
 misses the oldest output and finds a gap in the offsets. Output of an ended execution is forgotten unless it
 is followed.
@@ -66,7 +66,7 @@ class OutputPiece(Value):
 
 class LiveOutputRead(Value):
     pieces: tuple[OutputPiece, ...]
-    #: To read on from here.
+    #: The position to continue reading from.
     position: int
 
 
@@ -104,7 +104,7 @@ class _Source(NamedTuple):
 
     @property
     def topics(self) -> tuple[str | None, ...]:
-        """What its followers may follow: the job, its run, everything."""
+        """The topics that its followers may follow: the job, its run, everything (None)."""
         return (self.job_id, None) if self.run_id is None else (self.job_id, self.run_id, None)
 
 
@@ -125,8 +125,9 @@ class LiveOutput:
         self._position = 0
         #: Chunks up to here may have been read, and do not grow any more.
         self._read_position = 0
+        #: By job and number of the execution.
         self._executions: dict[tuple[str, int], _Execution] = {}
-        #: Those that have ended, oldest first.
+        #: The keys of executions that have ended, oldest first.
         self._ended: deque[tuple[str, int]] = deque()
         #: Events of followers by the job or run they follow; None: everything.
         self._followers: dict[str | None, list[asyncio.Event]] = {}
@@ -141,7 +142,7 @@ class LiveOutput:
         return partial(self._publish, job)
 
     def end(self, job: Job) -> None:
-        """The process has ended. Its output is kept for a while if it is followed, and else dropped."""
+        """End the execution. Its output is retained for a while if it is followed, and dropped otherwise."""
         key = (job.id, job.execution)
         execution = self._executions.get(key)
         if execution is None:
@@ -202,7 +203,7 @@ class LiveOutput:
     # -- for followers
 
     def listen(self, listener: Callable[[OutputPiece], None]) -> None:
-        """Call this with all output as it comes."""
+        """Call the listener with each piece of output as it comes."""
         self._listeners.append(listener)
 
     def expect_follower(self, job_id: str) -> None:
@@ -226,7 +227,7 @@ class LiveOutput:
     def read(self, job_id: str | None, after: int | None) -> LiveOutputRead:
         """Return the output of a job, or of the steps of a run, after a position, in the order it came.
 
-        With None as the position: what is kept of the executions that run now.
+        With None as the position, return the retained output of the executions that run now.
         """
         pieces: list[tuple[int, OutputPiece]] = []
         for execution in self._executions.values():

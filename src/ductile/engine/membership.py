@@ -1,9 +1,9 @@
 """Membership: this daemon among the nodes that share its store. Without a shared store it does nothing.
 
-A node renews its lease with every heartbeat. One that has not renewed it for `FENCE_AFTER`, by a clock that
-also counts while the machine sleeps, fences itself: it claims and starts nothing and kills its processes,
-before any other node may take over their jobs. When the server answers again it goes on; the executions that
-were killed go back to the queue, unless another node has recovered them.
+A node renews its lease with every heartbeat. A node that has not renewed it for `FENCE_AFTER`, by a clock
+that also counts while the machine sleeps, fences itself: it claims and starts nothing and kills its
+processes, before any other node may take over their jobs. When the server answers again, the node claims
+again; the jobs whose processes it killed go back to the queue, unless another node has recovered them.
 
 The oldest live node is the leader. It ends nodes that are silent for too long, recovers their jobs, plans
 the schedules and removes expired data. It ends others only if it has held its own lease for as long as they
@@ -30,11 +30,11 @@ from ductile.store.cluster import DEAD_AFTER, FENCE_AFTER, HEARTBEAT_INTERVAL, C
 from ductile.store.model.nodes import Heartbeat, Node, NodeInfo
 from ductile.telemetry.signals import Signal, SignalBus
 
-#: How often the lease is looked at, and how soon a failed heartbeat is repeated.
+#: How often the lease is checked, and how soon a failed heartbeat is repeated.
 _WATCH_SECONDS = 1.0
-#: By which clocks may drift apart between two heartbeats.
+#: How far two clocks may drift apart between two heartbeats.
 _CLOCK_SLACK_SECONDS = 1.0
-#: After the instant at which a node counts as dead.
+#: How long after the instant at which a node counts as dead a heartbeat is sent.
 _MARGIN_SECONDS = 0.1
 _BOOTTIME = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
@@ -45,10 +45,10 @@ def seconds_since_boot() -> float:
 
 
 def this_machine() -> str:
-    """Return where processes of this daemon can be seen: the boot of a machine, and a namespace of pids."""
+    """Return the id of the boot and of the pid namespace in which processes of this daemon are visible."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-        return f"{boot}/{os.readlink('/proc/self/ns/pid')}"  # noqa: PTH115 - it is no path
+        return f"{boot}/{os.readlink('/proc/self/ns/pid')}"  # noqa: PTH115 - the target is not a path
     except OSError:  # A system without /proc: nothing is known about other processes.
         return ""
 
@@ -62,7 +62,7 @@ _OWN_SETTINGS = {
 
 
 def shared_fingerprint(snapshot: Snapshot) -> str:
-    """Return a hash of what should be the same on every node: all but the settings of a node's own."""
+    """Return a hash of the settings and plugins that should be the same on every node."""
     settings = dict(snapshot.redacted) if isinstance(snapshot.redacted, dict) else {}
     settings.pop("state", None)
     for name, own_settings in _OWN_SETTINGS.items():
@@ -110,10 +110,10 @@ class Membership:
         on_failure: Callable[[BaseException], None],
         elapsed: Callable[[], float] = seconds_since_boot,
     ) -> None:
-        """`recover` recovers the jobs of ended nodes; `kill_orphans` kills what dead daemons left on this
-        machine; `stop_jobs` begins to stop cancelled jobs that run here, and does not wait for the store.
-        `on_change` is called when the lease is back, or the leader has changed; `on_heartbeat` with the
-        answer to each heartbeat.
+        """`recover` recovers the jobs of ended nodes; `kill_orphans` kills the processes that dead daemons
+        left on this machine; `stop_jobs` begins to stop cancelled jobs that run here, and does not wait for
+        the store. `on_change` is called when the lease is back, or the leader has changed; `on_heartbeat`
+        with the store's response to each heartbeat.
         """
         self._cluster = cluster
         self._describe = describe
@@ -129,7 +129,7 @@ class Membership:
         self._elapsed = elapsed
         #: When the last successful heartbeat was sent, and since when the lease is held without a gap.
         self._renewed_at = float("-inf")
-        self._held_since = float("-inf")
+        self._lease_held_since = float("-inf")
         #: The most by which the server's clock may have been ahead of ours at the last heartbeat.
         self._server_ahead = float("inf")
         self._fenced = False
@@ -138,19 +138,19 @@ class Membership:
         self._heartbeat_requested = asyncio.Event()
 
     def holds_lease(self) -> bool:
-        """Whether jobs may be started. Checked again right before each start."""
+        """Return whether jobs may be started. It is checked again right before each start."""
         return self._cluster is None or self._elapsed() < self._renewed_at + FENCE_AFTER.total_seconds()
 
     def is_leader(self) -> bool:
         return self._is_leader and self.holds_lease()
 
     def renew_soon(self) -> None:
-        """Send a heartbeat now: what this node says of itself has changed."""
+        """Send a heartbeat now: the plugins or settings that this node describes in it have changed."""
         self._heartbeat_requested.set()
 
     @asynccontextmanager
     async def joined(self) -> AsyncIterator[None]:
-        """Be a node while the context is open. Raises `ConflictError` if a live node has the name."""
+        """Be a node while the context is open. Raises `ConflictError` if a live node has the same name."""
         cluster = self._cluster
         if cluster is None:
             yield
@@ -171,7 +171,7 @@ class Membership:
             for service in services.values():
                 service.cancel()
             await asyncio.gather(*services.values(), return_exceptions=True)
-            # A server that is away finds out by itself that this node is silent.
+            # Without this, the leader ends the node when it has been silent for long enough.
             with suppress(*STORE_UNAVAILABLE):
                 await cluster.end_node(self._describe().owner)
 
@@ -193,7 +193,7 @@ class Membership:
                 if heartbeat is not None:
                     self._on_renewed(heartbeat, sent_at)
                     return
-                # Jobs of an earlier life of this node still run: they are recovered first.
+                # This node was ended, and the store has running jobs of it: they are recovered first.
                 await self._recover()
             elif first_seen is not None and other.heartbeat_at != first_seen.heartbeat_at:
                 raise ConflictError(
@@ -224,10 +224,10 @@ class Membership:
                     await self._join_again(cluster)
                     continue
                 self._on_renewed(heartbeat, sent_at)
-                await self._lead(cluster, heartbeat)
+                await self._end_silent_nodes(cluster, heartbeat)
                 if heartbeat.cancelled:
                     self._stop_jobs(heartbeat.cancelled)
-                pause = seconds_until_next(heartbeat, lease_held_for=self._elapsed() - self._held_since)
+                pause = seconds_until_next(heartbeat, lease_held_for=self._elapsed() - self._lease_held_since)
             with suppress(TimeoutError):
                 async with asyncio.timeout(pause):
                     await self._heartbeat_requested.wait()
@@ -237,7 +237,7 @@ class Membership:
         had_lease = self.holds_lease() and not self._fenced
         self._renewed_at = sent_at
         if not had_lease or self._was_server_clock_set_forward(heartbeat, sent_at):
-            self._held_since = sent_at
+            self._lease_held_since = sent_at
         if self._fenced:
             self._fenced = False
             self._signals.emit(Signal.NODE_RENEWED)
@@ -253,24 +253,29 @@ class Membership:
         self._on_heartbeat(heartbeat)
 
     def _was_server_clock_set_forward(self, heartbeat: Heartbeat, sent_at: float) -> bool:
-        """Return whether live nodes may look silent because the server's clock has jumped."""
-        at_least = heartbeat.server_seconds - self._elapsed()
-        was_set = at_least > self._server_ahead + _CLOCK_SLACK_SECONDS
+        """Return whether live nodes may look silent because the server's clock was set forward."""
+        least_ahead = heartbeat.server_seconds - self._elapsed()
+        was_set = least_ahead > self._server_ahead + _CLOCK_SLACK_SECONDS
         self._server_ahead = heartbeat.server_seconds - sent_at
         return was_set
 
-    async def _lead(self, cluster: Cluster, heartbeat: Heartbeat) -> None:
+    async def _end_silent_nodes(self, cluster: Cluster, heartbeat: Heartbeat) -> None:
+        """As the leader, end nodes that are silent for too long and request the recovery of their jobs.
+
+        The leader waits until it has held its own lease for as long: after an outage of the server all
+        heartbeats are old.
+        """
         limit = DEAD_AFTER.total_seconds()
         if not self._is_leader or heartbeat.longest_silence < limit:
             return
-        if self._elapsed() - self._held_since < limit:
+        if self._elapsed() - self._lease_held_since < limit:
             return
         for name in await cluster.end_silent_nodes():
             self._signals.emit(Signal.NODE_LOST, data={"node": name})
             self._recovery_requested.set()
 
     async def _join_again(self, cluster: Cluster) -> None:
-        """Another node has ended this one: all its jobs have to be recovered before it may claim again."""
+        """Join again after another node has ended this one. Its jobs are recovered before it may claim."""
         self._renewed_at = float("-inf")
         self._fence()
         await self._wait_for_executions()

@@ -1,8 +1,8 @@
 """Placement: jobs that no live node may run are held where operators see them, until such a node is there.
 
-Each heartbeat says which jobs are queued and which nodes live. The leader holds jobs and ends those that were
-held for too long. Every node releases the jobs that it may run itself, so that they start as soon as it is
-there.
+Each heartbeat contains which jobs are queued and which nodes live. The leader holds jobs and ends those that
+were held for too long. Every node releases the jobs that it may run itself, so that they start as soon as the
+node is there.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ from ductile.config.snapshot import Snapshot
 from ductile.core.jobs.placement import JobGroup, NodeOffer, decide_placement
 from ductile.core.json import JsonObject
 from ductile.engine.clock import STORE_UNAVAILABLE, Clock
+from ductile.engine.dispatcher import plugins_run_here
 from ductile.engine.job_signals import JobSignals
+from ductile.engine.membership import node_name
 from ductile.store.model.nodes import Heartbeat
 from ductile.store.port import Store
 from ductile.telemetry.signals import Signal, SignalBus
@@ -31,7 +33,6 @@ class Placer:
         signals: SignalBus,
         job_signals: JobSignals,
         *,
-        own_offer: Callable[[], NodeOffer],
         is_leader: Callable[[], bool],
     ) -> None:
         self._store = store
@@ -39,7 +40,6 @@ class Placer:
         self._snapshot = snapshot
         self._signals = signals
         self._job_signals = job_signals
-        self._own_offer = own_offer
         self._is_leader = is_leader
         #: What the nodes offered in the latest heartbeat.
         self._offers: tuple[NodeOffer, ...] = ()
@@ -48,10 +48,10 @@ class Placer:
     def on_heartbeat(self, heartbeat: Heartbeat) -> None:
         """Request a placement from `run` if jobs have to be held, released or ended."""
         own = self._own_offer()
-        # The server answers with what this node offered before.
+        # The heartbeat has an older offer of this node.
         self._offers = (own, *(offer for offer in heartbeat.offers if offer.name != own.name))
         is_leader = self._is_leader()
-        offers, longest = (self._offers, self._longest) if is_leader else ((own,), timedelta.max)
+        offers, longest = (self._offers, self._longest_hold) if is_leader else ((own,), timedelta.max)
         placement = decide_placement(heartbeat.groups, offers, now=self._clock.now(), longest=longest)
         if placement.release or (is_leader and placement):
             self._requested.set()
@@ -61,14 +61,14 @@ class Placer:
         while True:
             await self._requested.wait()
             self._requested.clear()
-            with suppress(*STORE_UNAVAILABLE):  # The next heartbeat shows them again.
+            with suppress(*STORE_UNAVAILABLE):  # The next heartbeat requests it again.
                 await self._place()
 
     async def release_all(self) -> None:
         """Release every held job: this store is for one daemon now, which runs all of them."""
         more = True
         while more:
-            result = await self._store.place_jobs(None, self._snapshot().policy, longest=self._longest)
+            result = await self._store.place_jobs(None, self._snapshot().policy, longest=self._longest_hold)
             more = result.more
 
     async def _place(self) -> None:
@@ -80,7 +80,7 @@ class Placer:
             result = await self._store.place_jobs(
                 self._offers if is_leader else (self._own_offer(),),
                 self._snapshot().policy,
-                longest=self._longest,
+                longest=self._longest_hold,
                 release_only=not is_leader,
             )
             _add(held, result.held)
@@ -92,13 +92,17 @@ class Placer:
                 data: JsonObject = {"jobs": count, "node": group.node}
                 self._signals.emit(signal, plugin=group.plugin, data=data)
 
+    def _own_offer(self) -> NodeOffer:
+        snapshot = self._snapshot()
+        return NodeOffer(name=node_name(snapshot), plugins=frozenset(plugins_run_here(snapshot)))
+
     @property
-    def _longest(self) -> timedelta:
+    def _longest_hold(self) -> timedelta:
         return self._snapshot().service.dedupe_ttl
 
 
 def _add(total: dict[JobGroup, int], counts: Mapping[JobGroup, int]) -> None:
-    """Add up the counts of batches. The oldest instant of a held group differs from batch to batch."""
+    """Add the counts of a batch. Groups are added without `held_since`, which differs between batches."""
     for group, count in counts.items():
         key = JobGroup(plugin=group.plugin, node=group.node)
         if count:

@@ -1,8 +1,8 @@
 """Recovery: kill the processes that a dead daemon left here, then requeue or end its running jobs.
 
-At the start, and when another node has ended. A killed daemon leaves its plugins running, each in a session
-of its own. Requeuing their jobs while they still run would run a job twice at the same time. Processes of
-jobs that have ended are left alone: a plugin may have started a background process on purpose.
+Recovery runs at the start, and when another node has ended. A killed daemon leaves its plugins running, each
+in a session of its own. Requeuing their jobs while they still run would run a job twice at the same time.
+Processes of jobs that have ended are left alone: a plugin may have started a background process on purpose.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ async def recover(
     if is_stopping():
         return
     cluster = store.cluster
-    # A node that ends from here on may leave processes that the search does not find: the next one does.
+    # A node that ends from here on may leave processes that this search misses: the next recovery finds them.
     living = () if cluster is None else tuple(node.info.owner for node in await cluster.nodes())
     await kill_orphans(store, signals)
     more = True

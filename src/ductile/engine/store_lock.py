@@ -27,7 +27,7 @@ from ductile.struct import Value
 LOCK_FILE = "ductile.lock"
 #: Written beside the lock by holders other than a daemon: the holder's pid and its purpose.
 PURPOSE_FILE = "ductile.lock.purpose"
-#: `find_holder` takes a shared lock for a moment, so a first refusal proves nothing.
+#: Attempts to take a lock. `find_holder` takes a shared lock for a moment, so the first may fail.
 _LOCK_ATTEMPTS = 5
 _ATTEMPT_INTERVAL = 0.02
 #: A lock file contains a pid; a larger file is something else.
@@ -130,10 +130,10 @@ class StoreLock:
         if _is_at(self._descriptor, self.path):
             return False
         with suppress(OSError, DeniedError):
-            taken = self._try_take()
-            if taken is not None:
+            descriptor = self._try_take()
+            if descriptor is not None:
                 os.close(self._descriptor)
-                self._descriptor = taken
+                self._descriptor = descriptor
                 self._write_holder()
                 return True
         return False
@@ -227,12 +227,12 @@ def find_holder(directory: Path) -> LockHolder | None:
         finally:
             os.close(descriptor)
         writer, _, purpose = text.strip().partition(" ")
-    known = writer == pid and purpose in tuple(LockPurpose)
-    return LockHolder(pid=int(pid), purpose=LockPurpose(purpose) if known else LockPurpose.DAEMON)
+    is_known = writer == pid and purpose in tuple(LockPurpose)
+    return LockHolder(pid=int(pid), purpose=LockPurpose(purpose) if is_known else LockPurpose.DAEMON)
 
 
 def _open_lock_file(path: Path) -> int:
-    """Open or create the lock file. Raises `DeniedError` for anything but a lock file: it is written to."""
+    """Open or create the lock file. Raises `DeniedError` for any other file: it would be overwritten."""
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     try:
         descriptor = os.open(path, flags, 0o600)
@@ -240,13 +240,13 @@ def _open_lock_file(path: Path) -> int:
         if error.errno == errno.ELOOP:
             raise _not_a_lock_error(path, "is a symbolic link") from error
         raise
-    held = os.fstat(descriptor)
+    status = os.fstat(descriptor)
     fault = None
-    if not stat.S_ISREG(held.st_mode):
+    if not stat.S_ISREG(status.st_mode):
         fault = "is not a regular file"
-    elif held.st_nlink > 1:
+    elif status.st_nlink > 1:
         fault = "has another name as well"
-    elif held.st_size > _MAX_FILE_BYTES:
+    elif status.st_size > _MAX_FILE_BYTES:
         fault = "is not a lock file of Ductile"
     if fault is not None:
         os.close(descriptor)
@@ -267,6 +267,7 @@ def _in_use_error(path: Path, holder: LockHolder | None) -> ConflictError:
 
 
 def _flock(descriptor: int) -> bool:
+    """Take an exclusive `flock` on the file. Returns False if another process holds one."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -275,7 +276,7 @@ def _flock(descriptor: int) -> bool:
 
 
 def _is_at(descriptor: int, path: Path) -> bool:
-    """Whether the open file is the one at this path."""
+    """Return whether the open file is the one at this path."""
     try:
         return os.path.samestat(os.fstat(descriptor), path.lstat())
     except OSError:
@@ -295,6 +296,7 @@ def _flock_holder(descriptor: int) -> LockHolder | None:
 
 
 def _has_open(pid: str, file: os.stat_result) -> bool:
+    """Return whether the process has the file open. An inode alone does not identify a file."""
     for link in Path(f"/proc/{pid}/fd").iterdir():
         with suppress(OSError):
             if os.path.samestat(link.stat(), file):

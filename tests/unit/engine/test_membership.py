@@ -140,5 +140,5 @@ async def test_nodes_that_only_look_silent_are_not_ended(jump: float, ended: lis
         now += USUAL
     late = a_heartbeat(longest_silence=LIMIT + 1, server_seconds=5_000.0 + now - 1000 + jump)
     membership._on_renewed(late, now)
-    await membership._lead(cluster, late)
+    await membership._end_silent_nodes(cluster, late)
     assert cluster.steps == ended

@@ -72,7 +72,8 @@ class Drain:
     async def drain(self, plugins: frozenset[str], *, until: datetime) -> None:
         """Accept no jobs of these plugins and wait until no accepted work needs them.
 
-        Raises `TooBusyError` at `until`, or if the daemon stops. The plugins take no new jobs until `end`.
+        Raises `TooBusyError` at `until`, or if the daemon stops. The plugins take no new jobs until the drain
+        is completed or abandoned.
         """
         self._cancel_end_timer()
         for plugin in sorted(plugins - self.plugins):
@@ -99,6 +100,7 @@ class Drain:
             self._signals.emit(Signal.PLUGIN_DRAINED, plugin=plugin)
 
     def _check_deadline(self, work: tuple[PluginWork, ...], until: datetime) -> None:
+        """Raise `TooBusyError` about the pending work at `until`, or if the daemon stops."""
         pending = "; ".join(describe_work(pending_work) for pending_work in work)
         details: dict[str, object] = {"pending": [to_builtins(pending_work) for pending_work in work]}
         if self._is_stopping():
@@ -146,14 +148,14 @@ def describe_work(work: PluginWork) -> str:
         (work.running, "running"),
         (work.runs, "pipeline run that uses it" if work.runs == 1 else "pipeline runs that use it"),
     )
-    return f"{work.plugin}: {', '.join(f'{count} {what}' for count, what in counts if count)}"
+    return f"{work.plugin}: {', '.join(f'{count} {label}' for count, label in counts if count)}"
 
 
 def draining_error(plugin: str, user: str | None = None) -> ConflictError:
     """Return the error of a job that is not accepted. `user` is a pipeline that uses the plugin."""
-    what = f"the plugin {plugin}" if user is None else f"{user} uses the plugin {plugin}, which"
+    subject = f"the plugin {plugin}" if user is None else f"{user} uses the plugin {plugin}, which"
     return ConflictError(
-        f"{what} is being drained and takes no new jobs",
+        f"{subject} is being drained and takes no new jobs",
         hint="It is about to be disabled. `ductile status` shows whether the drain is still under way.",
         details={"plugin": plugin, "reason": "draining"},
     )

@@ -1,4 +1,4 @@
-"""Compare two configurations: what changes of plugins, schedules, routes, pipelines and access. Pure."""
+"""Compare two configurations: the changes of plugins, schedules, routes, pipelines and access. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ductile.struct import Value
 
 
 class NameChanges(Value):
-    """The names that one configuration has and the other has not, or has with another meaning."""
+    """The names that only the new or only the old configuration has, and those whose definition differs."""
 
     added: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()
@@ -52,7 +52,7 @@ def compare_names(before: Mapping[str, object], after: Mapping[str, object]) -> 
 
 
 def compare_snapshots(old: Snapshot, new: Snapshot) -> Effects:
-    """Return what changes, without schedules, whose next runs are in the store."""
+    """Return the changes, without those of schedules, whose next runs are in the store."""
     before, after = _sections(old), _sections(new)
     return Effects(
         plugins=compare_names(enabled_plugins(old), enabled_plugins(new)),
@@ -71,22 +71,30 @@ def compare_schedules(
     old: Snapshot, new: Snapshot, before: Sequence[ScheduleEntry], after: Sequence[ScheduleEntry]
 ) -> tuple[ScheduleChange, ...]:
     """Compare the schedules of two configurations; `before` and `after` are their stored entries."""
-    was, becomes = active_schedules(old), active_schedules(new)
+    old_schedules, new_schedules = active_schedules(old), active_schedules(new)
     stored = {key_of(entry): entry for entry in before}
     planned = {key_of(entry): entry for entry in after}
     changes = []
-    for key in sorted(was.keys() | becomes.keys()):
-        known, coming = _next_run(stored, key, was), _next_run(planned, key, becomes)
+    for key in sorted(old_schedules.keys() | new_schedules.keys()):
+        next_run_before = _next_run(stored, key, old_schedules)
+        next_run = _next_run(planned, key, new_schedules)
         if (entry := stored.get(key)) is not None and entry.paused_at is not None:
-            coming = None  # a schedule stays paused
-        if key not in was or key not in becomes:
-            change = ChangeKind.REMOVED if key in was else ChangeKind.ADDED
-        elif known != coming or was[key].schedule != becomes[key].schedule:
+            next_run = None  # A paused schedule stays paused.
+        if key not in old_schedules or key not in new_schedules:
+            change = ChangeKind.REMOVED if key in old_schedules else ChangeKind.ADDED
+        elif next_run_before != next_run or old_schedules[key].schedule != new_schedules[key].schedule:
             change = ChangeKind.CHANGED
         else:
             continue
+        plugin, schedule_id = key
         changes.append(
-            ScheduleChange(plugin=key[0], id=key[1], change=change, next_run_before=known, next_run=coming)
+            ScheduleChange(
+                plugin=plugin,
+                id=schedule_id,
+                change=change,
+                next_run_before=next_run_before,
+                next_run=next_run,
+            )
         )
     return tuple(changes)
 

@@ -87,8 +87,8 @@ class Reloader:
         on_switched: Callable[[], None],
         started_at: datetime,
     ) -> None:
-        """`on_switched` is called after each reload: schedules may have changed. `started_at` is the start
-        that schedules count from.
+        """`on_switched` is called after each reload: schedules may have changed. `started_at` is the start of
+        the daemon, from which `after` schedules count.
         """
         #: The active configuration.
         self.snapshot = snapshot
@@ -118,7 +118,7 @@ class Reloader:
     ) -> ReloadResult:
         """Switch to the configuration on disk, or raise and change nothing. `cause` is recorded with it.
 
-        `expected` is the fingerprint that it must have: it is what the caller was shown, or nothing changes.
+        `expected` is the fingerprint of the configuration that the caller was shown: no other one is loaded.
         With `drain`, plugins that it removes finish their accepted work first, within this time. A caller
         that is cancelled meanwhile abandons the drain and the reload.
         """
@@ -164,7 +164,7 @@ class Reloader:
         return new, await self._preview(new)
 
     async def load_unsealed(self, overlay: Mapping[Path, bytes | None] = MappingProxyType({})) -> Snapshot:
-        """Return the configuration on disk as if it were sealed. Raises ConfigError."""
+        """Return the configuration on disk as if it were sealed. Raises `ConfigError`."""
         load = self._deps.load_unsealed
         return await asyncio.to_thread(self._deps.load if load is None else partial(load, overlay))
 
@@ -177,14 +177,14 @@ class Reloader:
         return planned.with_work(queued, runs)
 
     async def check_disk(self) -> None:
-        """Load the configuration on disk and use nothing of it. Raises `ConfigError` if it cannot be used."""
+        """Load the configuration on disk without using it. Raises `ConfigError` if it cannot be used."""
         await asyncio.to_thread(self._deps.load)
 
     async def switch_token(self, name: str, *, revoked: bool = False) -> None:
         """Take the token of this name from the configuration on disk, and nothing else of it.
 
-        A revoked one is refused from now on, whatever the disk and the store say. Raises `ConfigError` for
-        another one if the configuration on disk cannot be used.
+        A revoked token is refused from now on, even if the configuration on disk or the store cannot be used.
+        For other tokens, raises `ConfigError` if the configuration on disk cannot be used.
         """
         # A task of its own: a cancelled caller must not stop it between the store and the engine.
         task = asyncio.create_task(self._switch_token(name, revoked=revoked), name="token switch")
@@ -265,9 +265,10 @@ class Reloader:
     def _check_switch(
         self, new: Snapshot, expected: str | None, removed: frozenset[str], drained: frozenset[str] | None
     ) -> None:
-        """Raise `ConflictError` if the new configuration is not the one that the caller was shown.
+        """Raise `ConflictError` if the new configuration must not become active.
 
-        Also if a plugin that it removes is not drained, or if another drain waits for it.
+        It is not the one that the caller was shown, or it removes a plugin that another drain waits for or
+        that this drain has not included.
         """
         if expected is not None and new.fingerprint != expected:
             raise ConflictError(
@@ -322,9 +323,9 @@ class Reloader:
     async def _end_removed(self, removed: Sequence[str] = ()) -> Counter[str]:
         """End the queued jobs of plugins that are not active. Returns how many of each plugin.
 
-        Of a store that several nodes share, only jobs of the plugins that this reload has removed, and that
-        no live node runs: a node that is away for a while may run the others, which wait for it.
-        If the store cannot take it now, the executor ends these jobs when they are claimed.
+        In a store that several nodes share, these are only jobs of plugins that this reload has removed and
+        that no live node runs. A node that is away for a while may run the others, which wait for it.
+        If the store is unavailable now, the executor ends these jobs when they are claimed.
         """
         snapshot, cluster = self.snapshot, self._deps.store.cluster
         plugins, keep = {*enabled_plugins(snapshot), EXEC_PLUGIN}, True
@@ -379,7 +380,7 @@ def plan_reload(old: Snapshot, new: Snapshot) -> ReloadResult:
 
 
 def is_same(active: Snapshot, disk: Snapshot) -> bool:
-    """Return whether a reload from one to the other would change nothing."""
+    """Return whether a reload from the active configuration to the one on disk would change nothing."""
     if _fixed_settings(active, disk):
         return False
     effects = compare_snapshots(active, disk)
@@ -393,8 +394,8 @@ def _fixed_settings(old: Snapshot, new: Snapshot) -> list[str]:
         fixed.append("state")
     if old.api.enabled and new.api.enabled and old.api.listen != new.api.listen:
         fixed.append("api.listen")
-    stays = old.webhooks_enabled and new.webhooks_enabled
-    if stays and old.webhooks_listen != new.webhooks_listen:
+    stay_enabled = old.webhooks_enabled and new.webhooks_enabled
+    if stay_enabled and old.webhooks_listen != new.webhooks_listen:
         fixed.append("webhooks.listen")
     return fixed
 

@@ -25,11 +25,11 @@ def with_token_of(active: Snapshot, disk: Snapshot, name: str) -> Snapshot:
 
 def _with_parts(active: Snapshot, disk: Snapshot | None, name: str) -> Snapshot:
     tokens = tuple(token for token in active.tokens if token.name != name)
-    secrets = {known: secret for known, secret in active.secrets.items() if known != name}
+    secrets = {key: secret for key, secret in active.secrets.items() if key != name}
     entries = [entry for entry in _entries(active) if _name_of(entry) != name]
     if disk is not None:
         tokens += tuple(token for token in disk.tokens if token.name == name)
-        secrets |= {known: secret for known, secret in disk.secrets.items() if known == name}
+        secrets |= {key: secret for key, secret in disk.secrets.items() if key == name}
         entries += [entry for entry in _entries(disk) if _name_of(entry) == name]
     redacted = active.redacted
     if isinstance(redacted, dict):

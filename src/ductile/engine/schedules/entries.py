@@ -60,10 +60,10 @@ class ActiveSchedule(Value):
     def key(self) -> ScheduleKey:
         return self.plugin.name, self.schedule.id
 
-    def occurrence(self, nominal_at: datetime, outcome: OccurrenceOutcome, **more: Any) -> Occurrence:
+    def occurrence(self, nominal_at: datetime, outcome: OccurrenceOutcome, **details: Any) -> Occurrence:
         name, schedule_id = self.key
         return Occurrence(
-            plugin=name, schedule_id=schedule_id, nominal_at=nominal_at, outcome=outcome, **more
+            plugin=name, schedule_id=schedule_id, nominal_at=nominal_at, outcome=outcome, **details
         )
 
 
@@ -83,21 +83,21 @@ def active_schedules(snapshot: Snapshot) -> dict[ScheduleKey, ActiveSchedule]:
 
 
 def entries_for(
-    snapshot: Snapshot, known: Sequence[ScheduleEntry], *, now: datetime, started_at: datetime, rng: Random
+    snapshot: Snapshot, stored: Sequence[ScheduleEntry], *, now: datetime, started_at: datetime, rng: Random
 ) -> tuple[ScheduleEntry, ...]:
     """Return the entries that the store must contain.
 
     Entries of plugins that cannot run now, and those whose schedule has the same definition, stay unchanged.
     """
-    stored = {key_of(entry): entry for entry in known}
+    by_key = {key_of(entry): entry for entry in stored}
     configured = {
         (name, schedule.id) for name, plugin in snapshot.plugins.items() for schedule in plugin.schedules
     }
     active = active_schedules(snapshot)
-    entries = [stored[key] for key in sorted((configured - active.keys()) & stored.keys())]
+    entries = [by_key[key] for key in sorted((configured - active.keys()) & by_key.keys())]
     for key, schedule in active.items():
         fingerprint = fingerprint_of(schedule.rule, started_at)
-        entry = stored.get(key)
+        entry = by_key.get(key)
         if entry is None:
             upcoming = first_occurrence(schedule.rule, now=now, started_at=started_at, rng=rng)
         elif entry.fingerprint != fingerprint:
@@ -137,8 +137,8 @@ def firing_of(
     for item in plan.items:
         match item:
             case Skip(nominal_at=at, until_at=until_at, count=count, reason=reason):
-                more = {"until_at": until_at, "count": count, "reason": reason}
-                occurrences.append(active.occurrence(at, OccurrenceOutcome.SKIPPED, **more))
+                details = {"until_at": until_at, "count": count, "reason": reason}
+                occurrences.append(active.occurrence(at, OccurrenceOutcome.SKIPPED, **details))
             case DueRun(nominal_at=at):
                 late = lateness(item, now)
                 outcome = OccurrenceOutcome.RAN if late is None else OccurrenceOutcome.LATE
@@ -234,8 +234,8 @@ def conditions_of(active: ActiveSchedule, *, is_catch_up: bool = False) -> Start
 
 
 def _job(active: ActiveSchedule, now: datetime, rng: Random) -> NewJob:
-    sealed = active.schedule.payload
-    payload = None if sealed is None else sealed.reveal()
+    hidden = active.schedule.payload
+    payload = None if hidden is None else hidden.reveal()
     webhook, config = active.plugin.state_webhook, active.plugin.config.reveal()
     return NewJob(
         id=make_id(now, rng),

@@ -1,9 +1,9 @@
 """The scheduler: sleeps until a schedule is due, plans everything due, and has the store record it.
 
-It decides nothing itself. `core.schedules.planner` says what is due; whether a run may start, and its record,
-is one transaction of the store (`fire`), which compares the entry with the one the plan was made from. A
-reload, a pause and a settled run that moved its schedule wake the scheduler. The tick is a heartbeat, by
-which a clock that was set is noticed.
+The scheduler decides nothing itself. `core.schedules.planner` decides what is due; the store decides whether
+a run may start and records it in one transaction (`fire`), which compares the entry with the one that the
+plan was made from. A reload, a pause and a settled run that moved its schedule wake the scheduler. At every
+tick it checks whether the clock was set.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from ductile.struct import replace
 #: After the clock was set forward, occurrences late by less than this still run; the others were missed.
 GRACE = timedelta(seconds=60)
 
-#: Why a requested run is not started, by the store's answer.
+#: The reason and the message of the error for a requested run that is not started, by its status.
 _RUN_NOW_ERRORS = {
     FireStatus.REFUSED_RUNNING: ("running", "the previous run of this schedule has not ended"),
     FireStatus.REFUSED_POLLS: (
@@ -68,8 +68,8 @@ class Scheduler:
     ) -> None:
         """`fired` is called after each firing; `stop_job` stops a job without waiting for its end.
 
-        `draining` returns the plugins of which nothing is started; their due occurrences stay due. Of several
-        nodes only the leader plans; the others take over where it has stopped.
+        `draining` returns the plugins that start no runs; their due occurrences stay due. Of several nodes
+        only the leader plans; another leader continues from the stored entries.
         """
         self._store = store
         self._clock = clock
@@ -148,7 +148,10 @@ class Scheduler:
         return self._clock.now()
 
     async def _fire_deferred(self, entries: Sequence[ScheduleEntry], tried: set[ScheduleKey]) -> bool:
-        """Try deferred occurrences, the longest waiting first, each once a turn. True if any was tried."""
+        """Try to fire deferred occurrences, the oldest first, unless they are in `tried`, and add them to it.
+
+        Returns whether any was tried.
+        """
         waiting = [
             (entry, entry.deferred)
             for entry in entries
@@ -164,15 +167,15 @@ class Scheduler:
         return bool(waiting)
 
     async def _load_schedules(self, *, store: bool) -> None:
-        """Follow the active configuration, and store its entries as the leader.
+        """Load the schedules of the active configuration, and store their entries as the leader.
 
-        At the start, after every reload, and when the leader changes.
+        Called at the start, after every reload, and when the leader changes.
         """
         snapshot, now = self._snapshot(), self._clock.now()
         since = self.started_at if self._loaded is None else now
         if store:
-            known = await self._store.list_schedules()
-            entries = entries_for(snapshot, known, now=since, started_at=self.started_at, rng=self._rng)
+            stored = await self._store.list_schedules()
+            entries = entries_for(snapshot, stored, now=since, started_at=self.started_at, rng=self._rng)
             await self._store.put_schedules(entries)
         self._has_stored_entries = store
         self._active = active_schedules(snapshot)
@@ -206,16 +209,16 @@ class Scheduler:
         for entry in await self._entries():
             if (planned := next_occurrence_of(entry)) is None:
                 continue
-            # After a step back the next occurrence may be too far away: pull it nearer.
+            # After the clock was set back, the next occurrence may be too far away.
             rule = self._active[key_of(entry)].rule
             nearer = occurrence_after_clock_set_back(rule, planned, now=now, rng=self._rng)
             if nearer is not None:
                 firing = Firing(entry=move_to(entry, nearer), occurrences=(), planned_from=entry)
                 await self._store.fire(firing)
-        moved = 0
-        while clamped := await self._store.shorten_waits():
-            moved += clamped
-        if drift or moved:
+        shortened = 0
+        while count := await self._store.shorten_waits():
+            shortened += count
+        if drift or shortened:
             self._clock_was_set()
 
     # -- plan, then fire
@@ -240,7 +243,7 @@ class Scheduler:
         return None if plan is None else firing_of(active, entry, plan, now=now, rng=self._rng)
 
     async def _fire_unless_draining(self, firing: Firing) -> None:
-        # Checked again: a drain that began after the planning has to see no later job.
+        # Checked again: a drain that began after the planning must not be followed by another job.
         if firing.entry.plugin not in self._draining():
             await self._fire(firing)
 
@@ -269,7 +272,7 @@ class Scheduler:
         )
 
     async def resume(self, plugin: str, schedule_id: str) -> bool:
-        """Continue a paused schedule with its next occurrence. False if there is no such schedule.
+        """Continue a paused schedule with its next occurrence. Returns False if there is no such schedule.
 
         Occurrences up to now are recorded as skipped.
         """
@@ -285,7 +288,7 @@ class Scheduler:
     async def run_now(
         self, plugin: str, schedule_id: str, *, token: str | None = None, charge: TokenCharge | None = None
     ) -> str:
-        """Start a run out of turn, for the access token `token`, and return its job.
+        """Start a run on request, for the access token `token`, and return the id of its job.
 
         Raises `ConflictError` if the previous run or the poll guard forbids it, if the plugin is being
         drained, or if the schedule is unknown, and `LimitReachedError` if a limit of the token does.

@@ -92,6 +92,7 @@ class HttpWebhookClient:
             self._lookups.shutdown(wait=False, cancel_futures=True)
 
     def _session(self, *, listed: bool) -> ClientSession:
+        """Return the session for listed hosts or for public addresses. The first delivery creates it."""
         if listed not in self._sessions:
             import aiohttp  # noqa: PLC0415 - imported already, by `post`
 
@@ -147,14 +148,15 @@ def _describe_client_error(error: Exception, timeout: timedelta) -> str:
 
 
 def _make_resolver(lookups: ThreadPoolExecutor) -> AbstractResolver:
+    """Return a resolver that looks names up in these threads. Its class needs aiohttp, so it is made here."""
     from aiohttp.abc import AbstractResolver, ResolveResult  # noqa: PLC0415 - as above
 
     class Resolver(AbstractResolver):
         async def resolve(
             self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
         ) -> list[ResolveResult]:
-            find = partial(socket.getaddrinfo, host, port, family, socket.SOCK_STREAM)
-            addresses = await asyncio.get_running_loop().run_in_executor(lookups, find)
+            look_up = partial(socket.getaddrinfo, host, port, family, socket.SOCK_STREAM)
+            addresses = await asyncio.get_running_loop().run_in_executor(lookups, look_up)
             return [
                 ResolveResult(
                     hostname=host,

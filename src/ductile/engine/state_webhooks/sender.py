@@ -1,8 +1,8 @@
-"""The sender of state webhooks: takes due deliveries from the outbox, sends them, stores the result.
+"""The sender of state webhooks: claims due deliveries of the outbox, sends them, stores their results.
 
 Delivery is at least once, across crashes: an attempt is stored before it is made and becomes due again if no
 result is stored for it. Receivers do not delay each other: each has a number of concurrent deliveries of its
-own, fewer while it is slow. No job waits for a delivery.
+own, which is smaller while it is slow. No job waits for a delivery.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ CONCURRENCY_LIMITS = {
 MAX_REMEMBERED_RECEIVERS = 4096
 #: An attempt without a stored result is made again this long after its timeout.
 REPORT_MARGIN = timedelta(seconds=5)
-#: The longest sleep, in case the outbox grew unnoticed.
+#: The longest sleep, in case a notice about the outbox was missed.
 POLL_INTERVAL = timedelta(minutes=1)
 #: How long `stop` waits for deliveries in flight.
 STOP_GRACE_SECONDS = 5.0
@@ -76,8 +76,8 @@ class WebhookSender:
         self._signals = signals
         self._rng = rng
         self._woken = asyncio.Event()
-        #: Held while deliveries are taken, so that `stop` waits for a take that is under way.
-        self._taking = asyncio.Lock()
+        #: Held while deliveries are claimed, so that `stop` waits for a claim that is under way.
+        self._claiming = asyncio.Lock()
         self._stopping = False
         self._failure: BaseException | None = None
         self._in_flight: dict[asyncio.Task[None], Delivery] = {}
@@ -85,11 +85,11 @@ class WebhookSender:
         self._health: dict[str, ReceiverHealth] = {}
 
     def wake(self) -> None:
-        """Look for due deliveries: the outbox grew, or the clock was set."""
+        """Send due deliveries now: the outbox grew, or the clock was set."""
         self._woken.set()
 
     async def run(self) -> None:
-        """Send due deliveries until stopped. Raises what a delivery cannot handle: a failed store."""
+        """Send due deliveries until stopped. Raises the error of a delivery, such as a failed store."""
         self._store.notifier.subscribe(DeliveriesDue, lambda _: self.wake())
         while not self._stopping:
             self._woken.clear()
@@ -100,11 +100,11 @@ class WebhookSender:
             await self._clock.wait(min(next_due_at or poll_at, poll_at), self._woken)
 
     async def stop(self, grace: float = STOP_GRACE_SECONDS) -> None:
-        """Take nothing more, wait `grace` seconds for deliveries in flight, and release the rest."""
+        """Claim no more deliveries, wait `grace` seconds for those in flight, and release the others."""
         self._stopping = True
         self._woken.set()
-        async with self._taking:
-            pass  # A take that is under way releases its deliveries before this continues.
+        async with self._claiming:
+            pass  # A claim that is under way releases its deliveries before this continues.
         if self._in_flight:
             await asyncio.wait(self._in_flight, timeout=grace)
         for task in self._in_flight:
@@ -113,7 +113,7 @@ class WebhookSender:
         await self._client.close()
 
     async def _send_due(self) -> datetime | None:
-        """Start as many due deliveries as the limits allow. Returns when time makes the next one due."""
+        """Start as many due deliveries as the limits allow. Returns the time at which the next is due."""
         capacity = DeliveryCapacity(
             all=MAX_IN_FLIGHT - len(self._in_flight),
             each=MAX_PER_RECEIVER,
@@ -122,20 +122,20 @@ class WebhookSender:
             limits=CONCURRENCY_LIMITS,
         )
         retry_at_if_no_result = self._clock.now() + self._snapshot().state_webhooks.timeout + REPORT_MARGIN
-        async with self._taking:
-            taken = await self._store.claim_deliveries(capacity, retry_at=retry_at_if_no_result)
+        async with self._claiming:
+            claimed = await self._store.claim_deliveries(capacity, retry_at=retry_at_if_no_result)
             if self._stopping:
-                for delivery in taken.deliveries:
+                for delivery in claimed.deliveries:
                     await self._release(delivery)
                 return None
-        for delivery in taken.deliveries:
+        for delivery in claimed.deliveries:
             task = asyncio.create_task(self._deliver(delivery), name=f"delivery {delivery.id}")
             self._in_flight[task] = delivery
             task.add_done_callback(self._on_delivery_done)
-        return taken.next_due_at
+        return claimed.next_due_at
 
     def _on_delivery_done(self, task: asyncio.Task[None]) -> None:
-        """Look again: a slot is free, and a later event of the same job may be due."""
+        """Wake the loop: a slot is free, and a later event of the same job may be due."""
         self._in_flight.pop(task, None)
         if not task.cancelled() and (error := task.exception()) is not None:
             self._failure = error
@@ -179,7 +179,7 @@ class WebhookSender:
         self._signals.emit(signal, job_id=delivery.job_id, data=data)
 
     async def _attempt(self, delivery: Delivery) -> DeliveryAttempt:
-        """Send it, if attempts are left, and remember the receiver's health."""
+        """Send the delivery, if it has attempts left, and remember the receiver's health."""
         began, snapshot = self._clock.now(), self._snapshot()
         max_attempts = snapshot.state_webhooks.max_attempts
         if not may_attempt(delivery.attempts, max_attempts=max_attempts):
@@ -189,7 +189,7 @@ class WebhookSender:
             return DeliveryAttempt(http_status=delivery.last_status, error=error)
         try:
             attempt = await self._client.post(build_request(delivery, snapshot, began), began)
-        except Exception as fault:  # noqa: BLE001 - raising would make it due again at every start
+        except Exception as fault:  # noqa: BLE001 - raised, the delivery would be due again at every start
             attempt = DeliveryAttempt(error=f"it could not be made ({type(fault).__name__})")
         self._health.pop(delivery.receiver, None)
         self._health[delivery.receiver] = health_after(attempt, self._clock.now() - began)
