@@ -28,13 +28,13 @@ _LEVEL_WORDS = {level: level.name.lower() for level in SignalLevel}
 _NAMES = {signal: (signal.partition(".")[0], signal.value) for signal in Signal}
 
 
-#: The usual values of fields. A terminal does not get fields with these values.
+#: The usual values of fields. A line for a terminal leaves out fields with these values.
 _USUAL = {"reason": "completed", "attempt": 1, "execution": 1}
 #: Digits of a job's id on a terminal, as in the tables of the command line.
 _SHORT_ID = 8
 _HASH_LENGTH = len("blake3:") + 12
 _COLOURS = {SignalLevel.WARN: "\x1b[33m", SignalLevel.ERROR: "\x1b[31m"}
-_PLAIN = "\x1b[0m"
+_RESET = "\x1b[0m"
 
 
 class LogFormat(Enum):
@@ -47,7 +47,7 @@ class LogFormat(Enum):
 class LogWriter:
     """Writes signals at or above a level. Level and format can be changed at any time.
 
-    A thread formats and writes the lines: a reader of our stdout may stop reading, and no job must wait for
+    A thread formats and writes the lines: the reader of stdout may stop reading, and no job must wait for
     it. With too many lines waiting, further ones are dropped and counted; the ledger has every event.
     """
 
@@ -111,9 +111,10 @@ class LogWriter:
                 self._stream.write(b"".join(lines))
                 self._stream.flush()
             except (OSError, ValueError):
-                return  # Stdout is closed; jobs go on without a log.
+                return  # Stdout is closed; jobs continue without a log.
 
     def _line(self, event: SignalEvent, at: datetime) -> bytes:
+        """Return the line of an event. If its data cannot be encoded, the line has no data."""
         try:
             return self._format(event, at)
         except Exception as error:  # noqa: BLE001 - one line that cannot be encoded must not end the log
@@ -127,9 +128,34 @@ class LogWriter:
             return self._format(plain, at)
 
     def _for_terminal(self, event: SignalEvent, at: datetime) -> bytes:
-        line = _printable(f"{at.astimezone(self._zone):%H:%M:%S} {_short_text(event)}")
+        """Return the local time, the signal's name, its job and its data, without data with the usual value.
+
+        The reference describes each signal by its name, so the usual message of a signal is left out.
+        """
+        data = {
+            name: value
+            for name, value in event.data.items()
+            if value is not None and (name not in _USUAL or value != _USUAL[name])
+        }
+        command, error = data.pop("command", None), data.pop("error", None)
+        subject = [str(name) for name in (event.plugin, command) if name]
+        subject += [event.job_id[-_SHORT_ID:]] if event.job_id else []
+        for name, value in data.items():
+            if isinstance(value, str) and value.startswith("blake3:"):
+                data[name] = value[:_HASH_LENGTH]
+        has_own_message = event.message != event.signal.message
+        message = error or (event.message.strip() if has_own_message or not (subject or data) else None)
+        parts = [
+            f"{at.astimezone(self._zone):%H:%M:%S}",
+            "" if event.level is SignalLevel.INFO else event.level.name,
+            event.signal.value,
+            " ".join(subject),
+            " ".join(f"{name}={value}" for name, value in data.items()),
+            "" if message is None else f"- {message}" if subject or data else str(message),
+        ]
+        line = _printable(" ".join(part for part in parts if part))
         if self._colour and (colour := _COLOURS.get(event.level)):
-            line = f"{colour}{line}{_PLAIN}"
+            line = f"{colour}{line}{_RESET}"
         return line.encode(errors="backslashreplace") + b"\n"
 
 
@@ -146,7 +172,7 @@ def _as_json(event: SignalEvent, at: datetime) -> bytes:
         line["plugin"] = event.plugin
     if event.job_id is not None:
         line["job_id"] = event.job_id
-    # Keys of the data do not replace our own.
+    # Keys of the data do not replace the keys above.
     line.update(event.data if line.keys().isdisjoint(event.data) else {**event.data, **line})
     encoded = _encoder.encode(line) + b"\n"
     # Stdout may be a terminal, so control characters are escaped; the JSON means the same.
@@ -165,34 +191,6 @@ def _as_text(event: SignalEvent, at: datetime) -> bytes:
     parts += [f"[{subject}]"] if subject else []
     parts += [data] if data else []
     return _printable(" ".join(parts)).encode(errors="backslashreplace") + b"\n"
-
-
-def _short_text(event: SignalEvent) -> str:
-    """Return the signal's name with its job and its data, without data that have the usual value.
-
-    The reference describes each signal by its name, so the usual message of a signal is left out.
-    """
-    data = {
-        name: value
-        for name, value in event.data.items()
-        if value is not None and (name not in _USUAL or value != _USUAL[name])
-    }
-    command, error = data.pop("command", None), data.pop("error", None)
-    subject = [str(name) for name in (event.plugin, command) if name]
-    subject += [event.job_id[-_SHORT_ID:]] if event.job_id else []
-    for name, value in data.items():
-        if isinstance(value, str) and value.startswith("blake3:"):
-            data[name] = value[:_HASH_LENGTH]
-    has_own_message = event.message != event.signal.message
-    message = error or (event.message.strip() if has_own_message or not (subject or data) else None)
-    parts = [
-        "" if event.level is SignalLevel.INFO else event.level.name,
-        event.signal.value,
-        " ".join(subject),
-        " ".join(f"{name}={value}" for name, value in data.items()),
-        "" if message is None else f"- {message}" if subject or data else str(message),
-    ]
-    return " ".join(part for part in parts if part)
 
 
 def _printable(line: str) -> str:

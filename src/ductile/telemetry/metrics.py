@@ -1,7 +1,6 @@
 """Metrics in Prometheus' text format, counted from signals.
 
-Label values come from the configuration and from our own tables, so their number
-is bounded.
+Label values come from the configuration and from tables of the program, so their number is bounded.
 """
 
 from __future__ import annotations
@@ -25,8 +24,9 @@ from ductile.core.token_limits import LimitState
 from ductile.telemetry.signals import Signal, SignalBus, SignalEvent
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
-#: Jobs whose steps are being timed. Beyond, the oldest is forgotten: its times are missing, not wrong.
+#: Jobs whose steps are being timed. With more, the oldest is forgotten: its times are missing, not wrong.
 MAX_TIMED_JOBS = 20_000
+#: Upper bounds of histogram buckets, in seconds.
 _QUICK = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 _SLOW = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 3600)
 BREAKER_STATES: Mapping[str, int] = {"closed": 0, "half_open": 1, "open": 2}
@@ -54,7 +54,7 @@ class Metrics:
         self._step_began: OrderedDict[str, float] = OrderedDict()
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
-        # In the order of `docs/reference/metrics.md`, which is tested against the page of metrics.
+        # In the order of `docs/reference/metrics.md`; a test compares that page with the metrics.
         self._create_job_metrics()
         self._create_server_metrics()
 

@@ -36,8 +36,8 @@ class SystemdNotifier:
                 self._notify("READY=1")
             case Signal.SERVICE_FAILED | Signal.STORE_FAILED:
                 self._notify(f"STATUS={event.message.splitlines()[0][:200]}")
-            case known if known in _STATES:
-                self._notify(_STATES[known])
+            case signal if signal in _STATES:
+                self._notify(_STATES[signal])
 
     async def keep_alive(self) -> None:
         """Notify the watchdog twice in each period. An event loop that hangs does not."""
