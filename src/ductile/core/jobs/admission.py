@@ -63,16 +63,16 @@ def decide_hold(*, predecessor_live: bool, key_taken: bool, behind_suspect: bool
     return Hold.SUSPECT if behind_suspect else None
 
 
-#: Characters of a key.
+#: The most characters of a key.
 MAX_KEY_LENGTH = 1024
 
 
 class KeyNamespace(StrEnum):
     """The prefixes of stored keys: equal keys of different namespaces do not match.
 
-    Explicit keys (of callers, commands, events and routes) are one namespace, but for those of tokens that
-    see their own jobs only: these match jobs of the same token. Plugins, logs, the ledger and
-    responses contain the key without its namespace (`bare_key`).
+    Explicit keys (of callers, commands, events and routes) are one namespace. Keys of tokens that see their
+    own jobs only are another one: they match jobs of the same token. Plugins, logs, the ledger and responses
+    contain the key without its namespace (`bare_key`).
     """
 
     EXPLICIT = "key"

@@ -100,7 +100,7 @@ def notice_due_at(window: NoticeWindow | None, first_at: datetime, now: datetime
 
 
 def window_after(window: NoticeWindow | None, first_at: datetime, now: datetime) -> NoticeWindow:
-    """Return the window that a notice begins which is sent now: longer if failures continued."""
+    """Return the window that begins with a notice sent now: longer if failures continued."""
     if window is None or first_at >= window.ends_at:
         return NoticeWindow(begins_at=now, length=FIRST_WINDOW)
     return NoticeWindow(begins_at=now, length=min(window.length * 2, LONGEST_WINDOW))
@@ -120,8 +120,8 @@ def notice_payload(groups: Sequence[FailureGroup]) -> JsonObject:
     reasons: dict[str, dict[str, int]] = {}
     for group in groups:
         name = f"pipeline:{group.command}" if group.plugin == RUN_PLUGIN else group.plugin
-        of_plugin = reasons.setdefault(name, {})
-        of_plugin[group.reason] = of_plugin.get(group.reason, 0) + group.count
+        counts = reasons.setdefault(name, {})
+        counts[group.reason] = counts.get(group.reason, 0) + group.count
     by_plugin: JsonObject = {
         name: {"count": sum(counts.values()), "reasons": {**counts}} for name, counts in reasons.items()
     }

@@ -24,7 +24,7 @@ class BreakerReason(StrEnum):
 
 
 class BreakerSignal(StrEnum):
-    """What the end of a scheduled job says about the plugin."""
+    """How the end of a scheduled job counts for the circuit breaker."""
 
     SUCCESS = "success"
     FAILURE = "failure"
@@ -57,7 +57,7 @@ def breaker_after_job(
             failed = replace(breaker, failures=breaker.failures + 1, last_failure_at=now, last_job_id=job_id)
             if breaker.state is BreakerState.HALF_OPEN:
                 if breaker.probe_job_id not in (None, job_id):
-                    return failed  # only the probe decides
+                    return failed  # Only the end of the probe decides.
                 return replace(failed, state=BreakerState.OPEN, opened_at=now, probe_job_id=None)
             if breaker.state is BreakerState.CLOSED and failed.failures >= policy.threshold:
                 return replace(failed, state=BreakerState.OPEN, opened_at=now)

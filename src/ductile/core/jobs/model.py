@@ -97,7 +97,7 @@ STORED_STATUSES = frozenset(JobStatus) - {JobStatus.TIMED_OUT}
 _Q, _R, _S = JobStatus.QUEUED, JobStatus.RUNNING, JobStatus.SUCCEEDED
 _F, _T, _D = JobStatus.FAILED, JobStatus.TIMED_OUT, JobStatus.DEAD
 
-#: From each status, None for a new job, to all that can follow.
+#: The statuses that can follow each status; None stands for a new job.
 _NEXT: dict[JobStatus | None, tuple[JobStatus, ...]] = {
     None: (_Q,),
     _Q: (_R, _F, _D),
@@ -227,11 +227,11 @@ class Job(Value):
     rerun_of: str | None = None
     #: The access token that started it, or the job that it follows from.
     token: str | None = None
-    #: What its executions have reported as their cost; None if none did.
+    #: The cost that its executions have reported; None if none did.
     cost: float | None = None
     #: The name of the node that alone may run it.
     node: str | None = None
-    #: Since when it has waited for a node; only if its hold is that.
+    #: Since when it has waited for a node; None with another hold.
     held_since: datetime | None = None
 
 

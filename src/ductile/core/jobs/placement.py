@@ -20,7 +20,7 @@ class NodeOffer(Value):
     plugins: frozenset[str]
 
     def may_run(self, plugin: str, node: str | None) -> bool:
-        """Return whether it may run jobs of a plugin that belong to `node`; None for those of any node."""
+        """Return whether the node may run jobs of a plugin that belong to `node`; None for any node."""
         return node in (None, self.name) and (plugin == EXEC_PLUGIN or plugin in self.plugins)
 
 
@@ -35,7 +35,7 @@ class JobGroup(Value):
 
 
 class Placement(Value):
-    """What has to change: groups to hold, groups to make ready, and groups of which jobs have to end."""
+    """The changes to make: groups to hold, groups to make ready, and groups whose jobs have to end."""
 
     hold: tuple[JobGroup, ...] = ()
     release: tuple[JobGroup, ...] = ()
@@ -54,11 +54,11 @@ def decide_placement(
     """
     hold, release, expire = [], [], []
     for group in groups:
-        is_placed = offers is None or any(offer.may_run(group.plugin, group.node) for offer in offers)
+        has_node = offers is None or any(offer.may_run(group.plugin, group.node) for offer in offers)
         if group.held_since is None:
-            if not is_placed:
+            if not has_node:
                 hold.append(group)
-        elif is_placed:
+        elif has_node:
             release.append(group)
         elif now - group.held_since >= longest:
             expire.append(group)

@@ -1,4 +1,4 @@
-"""What follows from the end of an execution, all of it, as one value: `decide_settlement(...) -> Settlement`.
+"""Decide everything that follows from an outcome, as one value: `decide_settlement(...) -> Settlement`.
 
 The store reads a `SettleView`, calls `decide_settlement` and writes the `Settlement`, in one transaction. No
 other code decides what a job becomes. See docs/reference/jobs.md.
@@ -61,7 +61,7 @@ from ductile.struct import Value, field, replace
 
 #: The most events in one response.
 MAX_EVENTS = 1000
-#: The reasons for which a job is dead that its plugin failed to do.
+#: The reasons of a dead job that count as a failure of its plugin.
 _FAILURES = frozenset({JobReason.ATTEMPTS_EXHAUSTED, JobReason.DEADLINE_EXCEEDED})
 #: A recovered job waits for its retry delay, but not longer: it did not cause the crash.
 RECOVERY_DELAY_CAP = timedelta(seconds=60)
@@ -174,12 +174,12 @@ def decide_settlement(
     breaker = _update_breaker(view, settlement, policy, now)
     next_occurrence, skipped = _update_schedule(view, outcome, settlement, policy, now, rng)
     callback = None if view.job.callback is None else _state_change(outcome, settlement)
-    hooked = _fire_hooks(view, outcome, settlement, policy, now, rng)
+    hook_runs = _fire_hooks(view, outcome, settlement, policy, now, rng)
     progress = settlement.progress
     if progress is None and view.run is not None and settlement.is_terminal:
         progress = fail_token(view.run, view.job, settlement.last_error, policy, now, rng)
     reported = policy.on_failure is not None and is_reported(view.job, settlement.status, settlement.reason)
-    if hooked is EMPTY_FANOUT and not (breaker or next_occurrence or callback or progress or reported):
+    if hook_runs is EMPTY_FANOUT and not (breaker or next_occurrence or callback or progress or reported):
         return settlement
     return replace(
         settlement,
@@ -190,13 +190,13 @@ def decide_settlement(
         callback=callback,
         is_reported=reported,
         progress=progress,
-        runs=settlement.runs + hooked.runs,
-        ledger=settlement.ledger + hooked.ledger,
+        runs=settlement.runs + hook_runs.runs,
+        ledger=settlement.ledger + hook_runs.ledger,
     )
 
 
 def _settle_job(view: SettleView, outcome: Outcome, policy: Policy, now: datetime, rng: Random) -> Settlement:
-    """Decide the job itself, and what a successful response starts."""
+    """Decide the status of the job, and the jobs and runs that a successful response starts."""
     job = view.job
     outcome = _apply_cancellation(job, outcome)
     match outcome:
@@ -206,8 +206,9 @@ def _settle_job(view: SettleView, outcome: Outcome, policy: Policy, now: datetim
             return _retry_or_give_up(view, JobStatus.FAILED, _log(outcome, outcome.reason), policy, now, rng)
         case TimedOut():
             log = _log(outcome, JobReason.DEADLINE_EXCEEDED, LogStatus.TIMED_OUT)
-            settlement = _retry_or_give_up(view, JobStatus.TIMED_OUT, log, policy, now, rng)
-            return _without_retry(settlement, job) if outcome.permanent else settlement
+            return _retry_or_give_up(
+                view, JobStatus.TIMED_OUT, log, policy, now, rng, may_retry=not outcome.permanent
+            )
         case Orphaned():
             return _recover(view, outcome, policy, now, rng)
         case Requeued():
@@ -264,42 +265,43 @@ def _single_transition(
 
 
 def _retry_or_give_up(
-    view: SettleView, status: JobStatus, log: LogEntry, policy: Policy, now: datetime, rng: Random
+    view: SettleView,
+    status: JobStatus,
+    log: LogEntry,
+    policy: Policy,
+    now: datetime,
+    rng: Random,
+    *,
+    may_retry: bool = True,
 ) -> Settlement:
     """Queue the next attempt, or end the job if this was the last. It passes through `status`.
 
-    The delay follows the step's own retry policy, or the plugin's.
+    Without `may_retry` the job ends in any case: its plugin does not want it repeated. The delay follows the
+    retry policy of the step, or else of the plugin.
     """
     job = view.job
-    through = Transition(from_status=job.status, to_status=status, reason=log.reason)
-    if job.attempt >= job.max_attempts:
-        last = Transition(from_status=status, to_status=JobStatus.DEAD, reason=JobReason.ATTEMPTS_EXHAUSTED)
-        return Settlement(transitions=(through, last), attempt=job.attempt, last_error=log.error, log=log)
-    back = Transition(from_status=status, to_status=JobStatus.QUEUED, reason=JobReason.RETRY)
+    failure = Transition(from_status=job.status, to_status=status, reason=log.reason)
+    is_exhausted = job.attempt >= job.max_attempts
+    if is_exhausted or not may_retry:
+        reason = JobReason.ATTEMPTS_EXHAUSTED if is_exhausted else log.reason
+        end = Transition(from_status=status, to_status=JobStatus.DEAD, reason=reason)
+        return Settlement(transitions=(failure, end), attempt=job.attempt, last_error=log.error, log=log)
+    retry = Transition(from_status=status, to_status=JobStatus.QUEUED, reason=JobReason.RETRY)
     step = None if view.run is None else view.run.info.graph.step(job.step_path)
-    own = None if step is None or step.retry is None else step.retry.policy
+    step_policy = None if step is None or step.retry is None else step.retry.policy
     return Settlement(
-        transitions=(through, back),
+        transitions=(failure, retry),
         attempt=job.attempt + 1,
-        next_retry_at=now + plan_delay(own or policy.plugin(job.plugin).retry, job.attempt, rng),
+        next_retry_at=now + plan_delay(step_policy or policy.plugin(job.plugin).retry, job.attempt, rng),
         last_error=log.error,
         log=log,
     )
 
 
-def _without_retry(settlement: Settlement, job: Job) -> Settlement:
-    """End a job that timed out, whatever attempts are left: its plugin does not want it repeated."""
-    if settlement.is_terminal:
-        return settlement
-    timed_out = settlement.transitions[0]
-    end = Transition(from_status=timed_out.to_status, to_status=JobStatus.DEAD, reason=timed_out.reason)
-    return replace(settlement, transitions=(timed_out, end), attempt=job.attempt, next_retry_at=None)
-
-
 def _recover(view: SettleView, outcome: Orphaned, policy: Policy, now: datetime, rng: Random) -> Settlement:
     """Queue a job again that ran when the daemon died. It is a suspect: it may have caused the crash.
 
-    The first loss of a node is taken for a fault of its machine: its jobs run elsewhere at once, all of them.
+    The first end of a node is attributed to its machine, so all its jobs run elsewhere at once.
     """
     error = "the daemon died while the job ran"
     log = LogEntry(
@@ -308,20 +310,23 @@ def _recover(view: SettleView, outcome: Orphaned, policy: Policy, now: datetime,
     settlement = _retry_or_give_up(view, JobStatus.FAILED, log, policy, now, rng)
     if settlement.next_retry_at is None:
         return settlement
-    back = Transition(from_status=view.job.status, to_status=JobStatus.QUEUED, reason=JobReason.RECOVERED)
+    recovered = Transition(
+        from_status=view.job.status, to_status=JobStatus.QUEUED, reason=JobReason.RECOVERED
+    )
     at_once = outcome.on_node and not view.job.suspect and not view.was_orphaned
     retry_at = now if at_once else min(settlement.next_retry_at, now + RECOVERY_DELAY_CAP)
-    return replace(settlement, transitions=(back,), next_retry_at=retry_at, suspect=not at_once)
+    return replace(settlement, transitions=(recovered,), next_retry_at=retry_at, suspect=not at_once)
 
 
 # -- success
 
 
 def _succeed(view: SettleView, outcome: Completed, policy: Policy, now: datetime, rng: Random) -> Settlement:
+    """Apply a response and route its events, or fail the job if the response cannot be applied."""
     job, response = view.job, outcome.response
     update = apply_state_updates(job, response.state_updates, view.state, view.state_claim_seq, policy)
-    if (refused := _refuse_response(response, update)) is not None:
-        return _fail_permanently(job, outcome, *refused)
+    if (fault := _response_fault(response, update)) is not None:
+        return _fail_permanently(job, outcome, *fault)
     events = () if job.command in SYSTEM_COMMANDS else _number_events(job, response, now, rng)
     progress = None
     if view.run is not None:
@@ -329,7 +334,7 @@ def _succeed(view: SettleView, outcome: Completed, policy: Policy, now: datetime
         if (size := view.run.jobs + len(progress.steps)) > MAX_RUN_JOBS:
             error = f"its events would give the run {size} steps; at most {MAX_RUN_JOBS} are allowed"
             return _fail_permanently(job, outcome, JobReason.RUN_TOO_LARGE, error)
-    started = EMPTY_FANOUT
+    fanout = EMPTY_FANOUT
     if events and not (view.run is not None and view.run.cancelled):
         producer = EventProducer(
             submitted_by=SubmittedBy.ROUTE,
@@ -342,7 +347,7 @@ def _succeed(view: SettleView, outcome: Completed, policy: Policy, now: datetime
             trace_id=job.trace_id,
             token=job.token,
         )
-        started = fan_out(producer, events, policy, now, rng)
+        fanout = fan_out(producer, events, policy, now, rng)
     transition = Transition(from_status=job.status, to_status=JobStatus.SUCCEEDED, reason=JobReason.COMPLETED)
     return Settlement(
         transitions=(transition,),
@@ -354,14 +359,14 @@ def _succeed(view: SettleView, outcome: Completed, policy: Policy, now: datetime
         state=update.state,
         fact=update.fact,
         events=events,
-        children=started.jobs,
-        runs=started.runs,
+        children=fanout.jobs,
+        runs=fanout.runs,
         progress=progress,
-        ledger=started.ledger + update.ledger,
+        ledger=fanout.ledger + update.ledger,
     )
 
 
-def _refuse_response(response: PluginResponse, update: StateUpdate) -> tuple[JobReason, str] | None:
+def _response_fault(response: PluginResponse, update: StateUpdate) -> tuple[JobReason, str] | None:
     """Return why a well-formed response cannot be applied; None if it can."""
     if len(response.events) > MAX_EVENTS:
         error = f"the plugin emitted {len(response.events)} events; at most {MAX_EVENTS} are allowed"
@@ -432,8 +437,8 @@ def _update_schedule(
 ) -> tuple[PlannedOccurrence | None, tuple[Skip, ...]]:
     """Return the next occurrence of an `every`, counted from the end of its latest run, and its skips.
 
-    Occurrences that are due and have no row yet are skipped here with a reason, or nothing is returned and
-    the scheduler decides about them.
+    Occurrences that are due and have no row yet are skipped here with a reason. If that is not possible, the
+    result is empty, and the scheduler decides about them.
     """
     if view.schedule_id is None or not settlement.is_terminal:
         return None, ()

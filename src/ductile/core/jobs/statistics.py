@@ -1,4 +1,4 @@
-"""Statistics of executions: percentiles of run time and wait, plugin by plugin; failures, group by group."""
+"""Statistics of executions: percentiles of run time and wait by plugin, failures by command and reason."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FAILURES = frozenset({LogStatus.FAILED, LogStatus.TIMED_OUT})
 
 
 class Percentiles(Value):
-    """Values that 50, 95 and 99 of a hundred do not exceed. Each of them has occurred."""
+    """The values that 50, 95 and 99 of a hundred samples do not exceed. Each of them has occurred."""
 
     p50: timedelta
     p95: timedelta
@@ -56,9 +56,9 @@ class PluginStatistics(Value):
 
 
 def percentile(ordered: Sequence[timedelta], percent: int) -> timedelta:
-    """Return the smallest of these values that at least `percent` of a hundred do not exceed (nearest rank).
+    """Return the smallest value that at least `percent` of a hundred values do not exceed (nearest rank).
 
-    `ordered` is in ascending order and not empty.
+    `ordered` has the values in ascending order and is not empty.
     """
     return ordered[max(1, math.ceil(len(ordered) * percent / 100)) - 1]
 
@@ -130,17 +130,17 @@ def group_endings(endings: Iterable[BadEnding]) -> tuple[EndingGroup, ...]:
     for ending in endings:
         grouped.setdefault((ending.plugin, ending.command, ending.reason), []).append(ending)
     groups = []
-    for (plugin, command, reason), own in grouped.items():
-        own.sort(key=lambda ending: (ending.completed_at, ending.job_id))
+    for (plugin, command, reason), members in grouped.items():
+        members.sort(key=lambda ending: (ending.completed_at, ending.job_id))
         groups.append(
             EndingGroup(
                 plugin=plugin,
                 command=command,
                 reason=reason,
-                jobs=len(own),
-                first_at=own[0].completed_at,
-                last_at=own[-1].completed_at,
-                latest=own[-1],
+                jobs=len(members),
+                first_at=members[0].completed_at,
+                last_at=members[-1].completed_at,
+                latest=members[-1],
             )
         )
     groups.sort(key=lambda group: (group.plugin, group.command, group.reason))

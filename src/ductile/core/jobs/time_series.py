@@ -38,7 +38,7 @@ class SeriesPoint(Value):
 
 
 def split_period(since: datetime, until: datetime, parts: int) -> tuple[datetime, ...]:
-    """The instants that divide a period into equal parts, with its beginning and its end.
+    """Return the instants that divide a period into equal parts, with its beginning and its end.
 
     They are multiples of the length of a part, so that the parts are the same ones a moment later. The last
     part holds `until`, and the first one begins at `since` or less than the length of a part after it.
@@ -49,18 +49,18 @@ def split_period(since: datetime, until: datetime, parts: int) -> tuple[datetime
 
 
 def summarise_span(span: SpanSample, only: Iterable[str] | None = None) -> SeriesPoint:
-    """The figures of one span; of all plugins, or of those that are wanted."""
+    """Return the counts and percentiles of one span: of all plugins, or `only` of these."""
     names = None if only is None else frozenset(only)
     counted = sum(count.executions for count in span.counted)
     scale = max(1.0, span.total / counted) if counted else 1.0
-    own = [count for count in span.counted if names is None or count.plugin in names]
+    counts = [count for count in span.counted if names is None or count.plugin in names]
     times = [time for time in span.times if names is None or time.plugin in names]
     return SeriesPoint(
         at=span.at,
-        executions=_scaled((count.executions for count in own), scale),
-        failures=_scaled((count.failures for count in own), scale),
+        executions=_scaled((count.executions for count in counts), scale),
+        failures=_scaled((count.failures for count in counts), scale),
         failures_by_plugin={
-            count.plugin: _scaled((count.failures,), scale) for count in own if count.failures
+            count.plugin: _scaled((count.failures,), scale) for count in counts if count.failures
         },
         sampled=scale > 1.0,
         run_time=_percentiles([time.run_time for time in times]),
