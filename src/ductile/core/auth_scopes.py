@@ -1,4 +1,4 @@
-"""Auth scopes of tokens: which granted scopes cover a needed one, and of whose jobs."""
+"""Auth scopes of tokens: which granted scopes cover a needed one, and for which jobs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class AccessLevel(StrEnum):
 
 
 class AccessResource(StrEnum):
-    """The resources of scopes, besides a single plugin or pipeline by its name."""
+    """The resources of scopes. A scope can also have the name of one plugin or pipeline instead."""
 
     PLUGIN = "plugin"
     JOBS = "jobs"
@@ -25,7 +25,7 @@ class AccessResource(StrEnum):
 
 
 class Reach(StrEnum):
-    """Of which jobs a token may use an operation."""
+    """The jobs for which a token may use an operation."""
 
     NONE = "none"
     OWN = "own"
@@ -66,8 +66,8 @@ def expand_scopes(granted: tuple[str, ...]) -> frozenset[str]:
 def covers(granted: tuple[str, ...], scope: str) -> bool:
     """Return whether a token with these scopes may grant this scope to another: it can do as much itself.
 
-    The right over all plugins covers that over one plugin or pipeline. The own jobs of another token are
-    covered by the right over all jobs, and reading them by that and the right to read events.
+    A scope for all plugins covers the same one for a single plugin or pipeline. A scope for the own jobs of
+    the other token is covered by the same one for all jobs, together with the right to read events.
     """
     scope = _OLDER.get(scope, scope)
     subject, _, right = scope.partition(":")
@@ -89,9 +89,9 @@ def allows(granted: tuple[str, ...], needed: tuple[str, ...]) -> bool:
 
 
 def decide_reach(granted: tuple[str, ...], needed: tuple[str, ...], own: str | None) -> Reach:
-    """Return of which jobs a token may use an operation that needs one of these scopes.
+    """Return the jobs for which a token may use an operation that needs one of these scopes.
 
-    `own` is the one of them that is enough for the token's own jobs; None if there is none.
+    `own` is the scope among them that suffices for the token's own jobs; None if there is none.
     """
     if allows(granted, tuple(scope for scope in needed if scope != own)):
         return Reach.ALL
@@ -99,10 +99,10 @@ def decide_reach(granted: tuple[str, ...], needed: tuple[str, ...], own: str | N
 
 
 def sees_only_own(granted: tuple[str, ...]) -> bool:
-    """Return whether answers to a token that starts jobs may be about its own jobs only.
+    """Return whether responses to a token that starts jobs may be about its own jobs only.
 
-    It may not read all jobs, and has one of the scopes that are for agents with jobs of their own. Tokens
-    without such a scope keep what older versions answered.
+    Such a token may not read all jobs, and has one of the scopes that are for agents with jobs of their own.
+    Tokens without such a scope get the same responses as from older versions.
     """
     subjects = {scope.partition(":")[0] for scope in granted}
     limited = not subjects.isdisjoint((AccessResource.OWN, PIPELINE_SUBJECT))

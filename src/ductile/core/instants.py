@@ -33,7 +33,7 @@ def parse_instant(text: str, *, now: datetime, zone: tzinfo) -> datetime:
 
     A duration is before now, or after it with `in`. A day means its first moment, a weekday the latest one up
     to today, a time of day the latest one up to now. Days and times are those of the zone; a time that clocks
-    skip means the same time by the clock before the change, and of one that occurs twice the first is meant.
+    skip means the same time by the clock before the change; a time that occurs twice means the first one.
     """
     words = text.strip()
     try:
@@ -50,7 +50,7 @@ def parse_instant(text: str, *, now: datetime, zone: tzinfo) -> datetime:
 
 
 def _parse_exact(text: str, zone: tzinfo) -> datetime | None:
-    """An RFC 3339 instant, or the same without its offset, which is a time in the zone."""
+    """Parse an RFC 3339 instant, or one without its offset, which is a time in the zone. None if neither."""
     if not _DATE.match(text) or _DATE.fullmatch(text):
         return None
     try:
@@ -61,7 +61,7 @@ def _parse_exact(text: str, zone: tzinfo) -> datetime | None:
 
 
 def _parse_offset(text: str, now: datetime) -> datetime | None:
-    """`now`, `2h`, `2h ago` or `in 2h`."""
+    """Parse `now`, `2h`, `2h ago` or `in 2h`. None for other texts."""
     if text == "now":
         return now.astimezone(UTC)
     sign = 1 if text.startswith("in ") else -1
@@ -73,6 +73,7 @@ def _parse_offset(text: str, now: datetime) -> datetime | None:
 
 
 def _parse_day_and_time(text: str, now: datetime, zone: tzinfo) -> datetime | None:
+    """Parse a day, a time of day, or a day and a time. None for other texts."""
     today = now.astimezone(zone).date()
     first, _, second = text.partition(" ")
     day = _parse_day(first, today)
@@ -82,11 +83,12 @@ def _parse_day_and_time(text: str, now: datetime, zone: tzinfo) -> datetime | No
     clock = None if second else _parse_clock(first)
     if clock is None:
         return None
-    today_then = _local(today, clock, zone)
-    return today_then if today_then <= now else _local(today - _DAY, clock, zone)
+    instant = _local(today, clock, zone)
+    return instant if instant <= now else _local(today - _DAY, clock, zone)
 
 
 def _parse_day(word: str, today: date) -> date | None:
+    """Parse `today` and the like, a weekday or its beginning, or a date. None for other texts."""
     if word in _DAYS_FROM_TODAY:
         return today + _DAYS_FROM_TODAY[word] * _DAY
     if len(word) >= _SHORTEST_NAME:

@@ -1,4 +1,4 @@
-"""Compare two JSON values and list what differs, without what lies at ignored paths."""
+"""Compare two JSON values and list the differences, except at ignored paths."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def compare_values(
 ) -> tuple[ValueDifference, ...]:
     """Return the outermost differences, in the order of the values. Items of lists are compared by position.
 
-    A pattern of `ignore` takes out the value at its path and everything below it.
+    A pattern of `ignore` excludes the value at its path and everything below it.
     """
     return tuple(_compare(before, now, (), ignore))
 
@@ -55,9 +55,9 @@ def _compare(
         for key in dict.fromkeys((*before, *now)):
             yield from _compare(before.get(key, MISSING), now.get(key, MISSING), (*path, key), ignore)
     elif isinstance(before, list) and isinstance(now, list):
-        for at in range(max(len(before), len(now))):
-            old = before[at] if at < len(before) else MISSING
-            new = now[at] if at < len(now) else MISSING
-            yield from _compare(old, new, (*path, str(at)), ignore)
+        for index in range(max(len(before), len(now))):
+            old = before[index] if index < len(before) else MISSING
+            new = now[index] if index < len(now) else MISSING
+            yield from _compare(old, new, (*path, str(index)), ignore)
     elif before is MISSING or now is MISSING or not json_equal(before, now):
         yield ValueDifference(path=path, before=before, now=now)

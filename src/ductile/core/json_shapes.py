@@ -70,14 +70,14 @@ def closest_changes(
     return min(differences, key=len) if differences else None
 
 
-def likely_rename(changes: Sequence[FieldChange], gone: FieldChange) -> FieldChange | None:
-    """Return the field that probably replaces a gone one: the only new one beside it, of the same type."""
-    beside = [change for change in changes if change.path[:-1] == gone.path[:-1]]
-    gone_there = [change for change in beside if change.kind is FieldChangeKind.REMOVED]
-    new_there = [change for change in beside if change.kind is FieldChangeKind.NEW]
-    if gone_there != [gone] or len(new_there) != 1 or new_there[0].now != gone.before:
+def likely_rename(changes: Sequence[FieldChange], removed: FieldChange) -> FieldChange | None:
+    """Return the field that probably replaces a removed one: the only new one beside it, of the same type."""
+    siblings = [change for change in changes if change.path[:-1] == removed.path[:-1]]
+    removed_siblings = [change for change in siblings if change.kind is FieldChangeKind.REMOVED]
+    new_siblings = [change for change in siblings if change.kind is FieldChangeKind.NEW]
+    if removed_siblings != [removed] or len(new_siblings) != 1 or new_siblings[0].now != removed.before:
         return None
-    return new_there[0]
+    return new_siblings[0]
 
 
 def reference_path(reference: str) -> Path:
@@ -100,7 +100,7 @@ def _compare(
     if not old or not new:
         # The shape of the items of an empty list is unknown.
         return
-    # Items of a list can have several types; if some of them occur in both values, nothing has changed.
+    # Items of a list can have several types; if one of them occurs in both values, nothing has changed.
     is_mixed = (len(old) > 1 or len(new) > 1) and bool({*old} & {*new})
     if old != new and not is_mixed:
         yield FieldChange(

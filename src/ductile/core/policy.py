@@ -35,9 +35,9 @@ class PluginPolicy(Value):
     schedules: Mapping[str, ScheduleRule] = field(default_factory=dict)
     #: Whether the end of its root jobs fires hooks.
     notify_on_complete: bool = False
-    #: Gets the states of its jobs that are not steps of a run.
+    #: The subscription to the states of its jobs that are not steps of a run.
     state_webhook: StateSubscription | None = None
-    #: What conditions see as `config`. Not shown: it can contain secrets.
+    #: The `config` of conditions. Hidden in `repr`, because it can contain secrets.
     config: JsonObject = field(default_factory=dict)
 
     def fact_rule(self, command: str) -> FactRule | None:

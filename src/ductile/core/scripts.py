@@ -1,4 +1,4 @@
-"""Scripts: how a command line is read, what its process gets of a payload, and which failures are retried.
+"""Scripts: how a command line is read, how its process gets the payload, and which failures are retried.
 
 A script is a program that knows nothing of Ductile's protocol. Its payload is in its environment and on its
 stdin, never in the text that a shell reads.
@@ -23,10 +23,10 @@ KEY_PREFIX = "PAYLOAD_"
 MAX_VARIABLE = 100_000
 #: Bytes of all variables that are made of one payload: a quarter of the usual limit of the system.
 MAX_VARIABLES = 500_000
-#: sysexits.h EX_CONFIG: by this status a program says that a retry cannot help.
+#: The exit status by which a program declares that a retry cannot help: EX_CONFIG of sysexits.h.
 EXIT_CONFIG = 78
 
-#: Characters that mean something to a shell.
+#: Characters that have a meaning in a shell.
 _SHELL_SYNTAX = re.compile(r"[|&;<>()$`\\\"'*?\[\]#~!{}\n\r]|^\s*[A-Za-z_][A-Za-z0-9_]*=", re.ASCII)
 #: Words that only a shell understands.
 _BUILTINS = frozenset(
@@ -52,9 +52,9 @@ _NOT_IN_A_NAME = re.compile(r"[^A-Z0-9_]", re.ASCII)
 
 
 class CommandLine(Value):
-    """What is executed, and the word of it that names the program.
+    """The words to execute, and the word among them that names the program.
 
-    `program` is None if no word can be told to be one: a shell works it out when it runs.
+    `program` is None if only a shell can determine it, when it runs.
     """
 
     argv: tuple[str, ...]
@@ -88,7 +88,7 @@ def _first_program(text: str) -> str | None:
     lexer.whitespace_split = True
     try:
         word = next((token for token in lexer if not _ASSIGNMENT.fullmatch(token)), None)
-    except ValueError:  # a quote without its end: the shell reports it
+    except ValueError:  # A quote without its end: the shell reports it.
         return None
     return word if word is not None and "/" in word and not _SHELL_SYNTAX.search(word) else None
 
@@ -96,8 +96,8 @@ def _first_program(text: str) -> str | None:
 def payload_variables(payload: JsonObject) -> dict[str, str]:
     """Return `PAYLOAD_<KEY>` for each top-level scalar that fits into a variable.
 
-    Of keys that make the same name, the first counts. Null, objects, lists, texts with a NUL and texts that
-    are no valid Unicode have no variable.
+    Of several keys with the same variable name, the first counts. Null, objects, lists, texts with a NUL and
+    texts that are no valid Unicode have no variable.
     """
     variables: dict[str, str] = {}
     size = 0
@@ -117,6 +117,7 @@ def variable_name(key: str) -> str:
 
 
 def _variable_text(value: JsonValue) -> str | None:
+    """Return a value as the text of a variable; None if it has none."""
     match value:
         case bool():
             return "true" if value else "false"
@@ -132,7 +133,7 @@ def _variable_text(value: JsonValue) -> str | None:
 
 
 def script_environment(payload: JsonObject, encoded: bytes) -> Mapping[str, str]:
-    """Return the variables of a payload. The whole of it is left out if it is too large for a variable."""
+    """Return the variables of a payload. `DUCTILE_PAYLOAD` is left out if the payload is too large for it."""
     variables = payload_variables(payload)
     if len(encoded) <= MAX_VARIABLE:
         variables[PAYLOAD_VARIABLE] = encoded.decode()
@@ -145,7 +146,7 @@ class RetryRule(Value):
     statuses: frozenset[int] | None = None
 
     def retries(self, exit_code: int | None) -> bool:
-        """Whether a failure with this exit status is retried; None for one without, such as a timeout."""
+        """Return whether a failure is retried. A failure without exit status, such as a timeout, has None."""
         if self.statuses is None:
             return exit_code != EXIT_CONFIG
         return exit_code in self.statuses
@@ -184,7 +185,7 @@ class ExecCommand(Value):
 
 
 class Script(Value):
-    """A program that is run as a plugin, and how its end is read."""
+    """A program that is run as a plugin, and how its output and exit status are read."""
 
     argv: tuple[str, ...]
     #: Its working directory, absolute.

@@ -1,7 +1,7 @@
 """Limits of an access token: how many jobs it may start, have unfinished, and how much they may cost.
 
-What a token submits counts as jobs; the cost of everything that follows from it counts too. Hours and days
-are those of UTC: the same on every node, and all of the same length. See docs/how-to/limit-an-agent.md.
+The jobs that a token submits are counted; the cost of all jobs that follow from them counts too. Hours and
+days are those of UTC: the same on every node, and all of the same length. See docs/how-to/limit-an-agent.md.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class TokenLimits(JobLimits):
 
 
 class PeriodUsage(Value):
-    """What was used in one period."""
+    """The jobs and the cost of one period."""
 
     jobs: int = 0
     cost: float = 0.0
@@ -62,7 +62,7 @@ _UNUSED = PeriodUsage()
 
 
 class TokenUsage(Value):
-    """What a token has used: by target and current period, and its unfinished jobs by target."""
+    """The usage of a token by target and current period, and its unfinished jobs by target."""
 
     periods: Mapping[tuple[str, Period], PeriodUsage] = field(default_factory=dict)
     running: Mapping[str, int] = field(default_factory=dict)
@@ -124,7 +124,7 @@ def decide_refusal(
 ) -> LimitState | None:
     """Return the limit that refuses new jobs, `requested` by target; None if they are within all limits.
 
-    Of several, the one that resets last: a caller that waits for it is not refused by another one then.
+    If several refuse, return the one that resets last: a caller that waits for it meets no other one then.
     """
     total = sum(requested.values())
     if total == 0:

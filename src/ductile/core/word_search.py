@@ -23,29 +23,24 @@ def rank_by_words(query: str, documents: Iterable[tuple[T, Sequence[str]]]) -> l
     the query come first, then those with closer matches; equal ones stay in their order.
     """
     query_words = tuple(dict.fromkeys(_words(query)))
-    ranked = [(value, _scores(query_words, texts)) for value, texts in documents]
-    matches = [(value, scores) for value, scores in ranked if any(scores)]
+    matches = []
+    for value, texts in documents:
+        weighted_words = [
+            (word, 1 if index else _IN_NAME) for index, text in enumerate(texts) for word in _words(text)
+        ]
+        # For each word of the query, how well the best word of the document matches it.
+        scores = [
+            max((_similarity(query_word, word) * weight for word, weight in weighted_words), default=0)
+            for query_word in query_words
+        ]
+        if any(scores):
+            matches.append((value, scores))
     matches.sort(key=lambda match: (-sum(map(bool, match[1])), -sum(match[1])))
     return [value for value, _ in matches]
 
 
-def _scores(query_words: Sequence[str], texts: Sequence[str]) -> list[int]:
-    """Return for each word of the query how well the best word of the texts matches it; 0 for no match."""
-    fields = [_words(text) for text in texts]
-    return [
-        max(
-            (
-                _similarity(word, other) * (1 if at else _IN_NAME)
-                for at, field in enumerate(fields)
-                for other in field
-            ),
-            default=0,
-        )
-        for word in query_words
-    ]
-
-
 def _similarity(word: str, other: str) -> int:
+    """Return how well a word of a document matches `word` of the query; 0 if it does not."""
     if word == other:
         return _EQUAL
     is_stem = len(other) >= _SHORTEST_STEM and word.startswith(other)

@@ -42,7 +42,7 @@ class Admitted(Value):
 
 
 def decide_admission(conditions: StartConditions, view: FireView, now: datetime) -> Admitted | SkipReason:
-    """Admit the run, or return why not. `OUTSTANDING_POLLS` means that it has to wait for other polls."""
+    """Return whether the run is admitted, or why not. After `OUTSTANDING_POLLS` it waits for other polls."""
     probe = False
     if conditions.breaker is not None and view.breaker is not None:
         match view.breaker.state:
@@ -69,7 +69,7 @@ def cooldown_elapsed(breaker: Breaker, policy: BreakerPolicy, now: datetime) -> 
     return begin is None or not begin <= now < begin + policy.reset_after
 
 
-#: With more delay the daemon does not handle the schedule.
+#: A schedule with a longer delay is overdue: no daemon handles it.
 OVERDUE_AFTER = timedelta(minutes=2)
 
 
@@ -116,7 +116,7 @@ class ScheduleFacts(Value):
 
 
 def decide_cause(facts: ScheduleFacts) -> ScheduleCause:
-    """Return the cause that has to be dealt with first: resuming does not help while a plugin is disabled."""
+    """Return the cause to remove first: resuming a schedule does not help while its plugin is disabled."""
     if facts.conditions is None:
         return ScheduleCause.NOT_CONFIGURED
     start = decide_admission(facts.conditions, facts.view, facts.now)

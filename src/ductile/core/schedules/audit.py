@@ -29,7 +29,7 @@ _MAX_PREVIEWED = 3000
 
 
 class Upcoming(Value):
-    """A future occurrence. A skipped one stands for all that follow until runs are allowed again."""
+    """A future occurrence. A skipped one represents all that follow until runs are allowed again."""
 
     nominal_at: datetime
     #: With jitter for the first occurrence only; that of the others is not decided yet.
@@ -138,7 +138,7 @@ def find_gaps(
     until: datetime,
     ended: Mapping[str, datetime] | None = None,
 ) -> tuple[Gap, ...]:
-    """Return all gaps between two instants; none proves that each occurrence has exactly one row.
+    """Return all gaps between two instants. Without a gap, each occurrence has exactly one row.
 
     `since` is an occurrence that is in the rows. An `every` counts from the end of its runs: `ended` has the
     end of each job that has ended.
@@ -152,7 +152,7 @@ def find_gaps(
 def _gaps_of_calendar(
     rows: Sequence[Occurrence], rule: ScheduleRule, since: datetime, until: datetime
 ) -> Iterator[Gap]:
-    """Yield nominal instants that are not in exactly one row, and ranges with a wrong count."""
+    """Yield the nominal instants that are not in exactly one row, and the rows with a wrong count."""
     planned = [(row.nominal_at, row.until_at or row.nominal_at, row) for row in rows if row.reason != RUN_NOW]
     instants_in = [0] * len(planned)
     position = 0
@@ -183,7 +183,7 @@ def _gaps_of_every(
     until: datetime,
     ended: Mapping[str, datetime],
 ) -> Iterator[Gap]:
-    """Yield where a row comes later than one interval after the row before, or after the end of its run."""
+    """Yield a gap where a row is later than one interval after the previous row or the end of its run."""
     anchor, run_end = since, None
     for row in rows:
         if row.nominal_at > until:

@@ -1,4 +1,4 @@
-"""Plan what happens to every due occurrence of a schedule, so that each gets exactly one row.
+"""Plan a run or a skip for every due occurrence of a schedule, so that each gets exactly one row.
 
 `plan_due` turns a due schedule into runs, skips with their reasons, and the next occurrence. Whether a
 planned run may start depends on rows that change meanwhile; `ductile.core.schedules.admission` decides that.
@@ -33,9 +33,9 @@ from ductile.struct import DescribedEnum, Value
 MAX_CATCH_UP = 100
 #: The most occurrences in one plan. A year of minutes takes several, so that other schedules are not delayed.
 MAX_PLANNED_AT_ONCE = 1000
-#: Within so many starts of a window or a day, every weekday and its hours have come.
+#: The starts of windows and days that `next_allowed` tries: enough to reach the hours of every weekday.
 _MAX_OPENINGS = 16
-#: A later start is recorded as late.
+#: A start with a longer delay is recorded as late.
 LATE_AFTER = timedelta(seconds=1)
 
 
@@ -101,7 +101,7 @@ class Occurrence(Value):
 
 
 class DuePlan(Value):
-    """What happens to every due occurrence of a schedule, in order, and the occurrence after them."""
+    """The runs and skips of every due occurrence of a schedule, in order, and the occurrence after them."""
 
     items: tuple[DueItem, ...]
     next_occurrence: PlannedOccurrence | None
@@ -181,7 +181,7 @@ def skips_while_running(
 def _plan_in_bulk(
     rule: ScheduleRule, occurrence: PlannedOccurrence, *, now: datetime, paused: bool
 ) -> DuePlan | None:
-    """Skip the missed occurrences of a fixed interval by arithmetic; None if they are few."""
+    """Return a plan that skips the missed occurrences of a fixed interval at once; None if they are few."""
     trigger = rule.trigger
     if not isinstance(trigger, Every) or not isinstance(trigger.interval, timedelta):
         return None
@@ -224,16 +224,16 @@ def _skip_reasons(
 ) -> list[SkipReason | None]:
     """Return for each due occurrence why it is skipped; None if it runs."""
     reasons = [_reason_from_rule(rule, occurrence, paused=paused) for occurrence in due]
-    left = [index for index, reason in enumerate(reasons) if reason is None]
+    allowed = [index for index, reason in enumerate(reasons) if reason is None]
     if rule.preferred_window is not None:
-        for index, later in pairwise(left):
+        for index, later in pairwise(allowed):
             if move_into_window(rule, due[index].nominal_at) == move_into_window(rule, due[later].nominal_at):
                 reasons[index] = SkipReason.COALESCED
-        left = [index for index in left if reasons[index] is None]
-    if not left:
+        allowed = [index for index in allowed if reasons[index] is None]
+    if not allowed:
         return reasons
-    on_time = due[left[-1]].start_at >= active_since or isinstance(rule.trigger, After)
-    missed = left[:-1] if on_time else left
+    on_time = due[allowed[-1]].start_at >= active_since or isinstance(rule.trigger, After)
+    missed = allowed[:-1] if on_time else allowed
     limit = 0
     if rule.catch_up is CatchUp.RUN_ALL:
         limit = MAX_CATCH_UP
@@ -284,7 +284,7 @@ def _defer_to_window(
     now: datetime,
     active_since: datetime,
 ) -> DuePlan | None:
-    """Let missed runs wait for the preferred window; None if they need not."""
+    """Return a plan in which missed runs wait for the preferred window; None if they need not wait."""
     window = rule.preferred_window
     if window is None or None not in reasons or is_in_window(window, now, rule.zone):
         return None

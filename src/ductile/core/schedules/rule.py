@@ -1,7 +1,7 @@
 """When a schedule is due: its rule, its nominal instants, and the start of each with its random jitter.
 
 The *nominal* instant identifies an occurrence and never changes. Its *start* is when it runs: moved into the
-preferred window, with jitter. Missed occurrences are the subject of `planner`, running ones of `admission`.
+preferred window, with jitter. `planner` decides about missed occurrences, `admission` about running ones.
 
 All returned instants are in UTC: local times of one zone compare by their wall time, which is wrong when the
 clocks change.
@@ -20,7 +20,7 @@ from zoneinfo import ZoneInfo
 from ductile.core.durations import CalendarStep, Interval, format_duration
 from ductile.struct import Value
 
-#: A smaller difference of clocks does not mean that the clock was set.
+#: A smaller difference between two clocks does not mean that one was set.
 CLOCK_SLACK = timedelta(seconds=1)
 _MONTHS = 12
 _WEEKDAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
@@ -99,26 +99,26 @@ class PlannedOccurrence(Value):
 
 
 def fingerprint_of(rule: ScheduleRule, started_at: datetime) -> str:
-    """Return a text that changes when the instants of a schedule do: the next one is then planned again.
+    """Return a text that changes if the instants of a schedule change: the next one is then planned again.
 
-    It includes the start of the service for `after`, which counts from there.
+    For `after` it includes the start of the service, from which that counts.
     """
     window = rule.preferred_window
-    place = f"in {rule.timezone}" + (f" within {window.start}-{window.end}" if window else "")
+    zone_text = f"in {rule.timezone}" + (f" within {window.start}-{window.end}" if window else "")
     match rule.trigger:
         case Every(interval=interval):
             step = interval if isinstance(interval, CalendarStep) else interval.total_seconds()
-            return f"every {step} {place}"
+            return f"every {step} {zone_text}"
         case Cron(times=times):
-            return f"cron {times.expression} {place}"
+            return f"cron {times.expression} {zone_text}"
         case At(instant=instant):
-            return f"at {instant.astimezone(UTC).isoformat()} {place}"
+            return f"at {instant.astimezone(UTC).isoformat()} {zone_text}"
         case After(delay=delay):
-            return f"after {delay.total_seconds()} from {started_at.astimezone(UTC).isoformat()} {place}"
+            return f"after {delay.total_seconds()} from {started_at.astimezone(UTC).isoformat()} {zone_text}"
 
 
 def describe_rule(rule: ScheduleRule) -> str:
-    """Return the rule as it would be written: `every 5m ±15s`, `cron 30 2 * * *`, with hours and days."""
+    """Return the rule as text: `every 5m ±15s`, `cron 30 2 * * *`, with hours and days."""
     parts: list[str] = []
     match rule.trigger:
         case Every(interval=interval):
@@ -237,7 +237,7 @@ def plan_occurrence(
 
 
 def nominal_instants_from(rule: ScheduleRule, first: datetime) -> Iterator[datetime]:
-    """Yield the nominal instant and all that follow it, as if no run changed them."""
+    """Yield the nominal instant and all nominal instants after it, as if no run changed them."""
     yield first
     match rule.trigger:
         case Every():
@@ -274,13 +274,13 @@ def add_intervals(rule: ScheduleRule, instant: datetime, count: int = 1) -> date
         case CalendarStep.MONTHLY:
             years, month = divmod(wall.month - 1 + count, _MONTHS)
             year, month = wall.year + years, month + 1
-            # The last day of the month if it is too short.
+            # In a month that is too short, its last day.
             wall = wall.replace(year=year, month=month, day=min(wall.day, monthrange(year, month)[1]))
     return instant_of_wall_time(wall, rule.zone)
 
 
 def move_into_window(rule: ScheduleRule, nominal: datetime) -> datetime:
-    """Return the nominal instant, or the next start of the preferred window if it is outside."""
+    """Return the nominal instant, or the next start of the preferred window if it is outside of that."""
     window = rule.preferred_window
     if window is None or is_in_window(window, nominal, rule.zone):
         return nominal

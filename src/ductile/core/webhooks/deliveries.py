@@ -26,7 +26,7 @@ from ductile.struct import Value, replace
 MAX_DELIVERY_DELAY = timedelta(hours=1)
 #: The most URLs that one job reports to: each event is stored once per URL.
 MAX_SUBSCRIPTIONS = 100
-#: A faster response does not delay other receivers.
+#: A response within this time is prompt: it does not delay other receivers.
 PROMPT = timedelta(seconds=5)
 
 _MAX_DIGITS = 9
@@ -37,9 +37,9 @@ _TICK = timedelta(microseconds=1)
 StateChoice: TypeAlias = tuple[str, ...] | None
 
 
-def wants(chosen: StateChoice, state: str) -> bool:
+def wants(choice: StateChoice, state: str) -> bool:
     """Return whether a subscription to these states gets this one."""
-    return chosen is None or state in chosen
+    return choice is None or state in choice
 
 
 def merge_choices(choice: StateChoice, other: StateChoice) -> StateChoice:
@@ -64,7 +64,7 @@ def merge_subscriptions(
 
 
 def event_timestamp(timestamp: str, latest: str | None) -> str:
-    """Return the instant of an event: `timestamp`, or just after the job's latest event if it is not earlier.
+    """Return the instant of an event: `timestamp`, but always later than the job's latest event.
 
     Several events of a job can be written in one transaction, which has a single instant.
     """
@@ -108,7 +108,7 @@ def next_attempt(
     now: datetime,
     rng: Random,
 ) -> datetime | None:
-    """Return when to retry after the failed `attempts`-th attempt; None if there is no further one."""
+    """Return when to retry after the failed `attempts`-th attempt; None if it was the last one."""
     if attempts >= max_attempts or attempt.gone:
         return None
     policy = RetryPolicy(max_attempts=max_attempts, backoff_base=backoff_base, backoff_max=MAX_DELIVERY_DELAY)
@@ -171,9 +171,9 @@ class SlotAllocator:
         self._busy = Counter(busy)
         self._health = health
         self._limits = limits
-        self._together = Counter[ReceiverHealth]()
+        self._busy_by_health = Counter[ReceiverHealth]()
         for receiver, count in busy.items():
-            self._together[self._health_of(receiver)] += count
+            self._busy_by_health[self._health_of(receiver)] += count
 
     def idle_first(self, receivers: Iterable[str]) -> list[str]:
         """Return the receivers, those without a used slot first."""
@@ -184,12 +184,14 @@ class SlotAllocator:
         limit = self._limits.get(health := self._health_of(receiver))
         if limit is None:
             return max(0, min(self.left, self._each - self._busy[receiver]))
-        return max(0, min(self.left, limit.each - self._busy[receiver], limit.all - self._together[health]))
+        return max(
+            0, min(self.left, limit.each - self._busy[receiver], limit.all - self._busy_by_health[health])
+        )
 
     def take(self, receiver: str, count: int) -> None:
         self.left -= count
         self._busy[receiver] += count
-        self._together[self._health_of(receiver)] += count
+        self._busy_by_health[self._health_of(receiver)] += count
 
     def _health_of(self, receiver: str) -> ReceiverHealth:
         return self._health.get(receiver, ReceiverHealth.UNKNOWN)

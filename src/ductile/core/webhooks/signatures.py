@@ -23,11 +23,12 @@ REPLAY_WINDOW = timedelta(minutes=5)
 STANDARD_PREFIX = "whsec_"
 
 _HEX = re.compile(r"[0-9a-fA-F]{64}")
-#: A shorter secret was not meant as base64 of a key.
+#: A secret that decodes to fewer bytes is not the base64 of a key.
 _MIN_KEY_BYTES = 16
 _NO_TOKEN = "there is no `token` in the address"  # noqa: S105 - a message
 _SECONDS = re.compile(r"[0-9]{1,12}", re.ASCII)
 _HEADER_NAME = re.compile(r"[a-z0-9-]{1,60}", re.ASCII)
+#: Header names that an explanation lists.
 _MAX_NAMED = 3
 
 
@@ -99,7 +100,7 @@ def verify_signature(
 ) -> bool:
     """Return whether a request was signed with the secret, and recently if the timestamp is signed."""
     if not secret:
-        return False  # an empty key is no secret
+        return False  # Every sender knows an empty key.
     if scheme.form is SignatureForm.URL_TOKEN:
         return hmac.compare_digest(headers.get(scheme.header, "").encode(), secret.encode())
     timestamp, signed, signatures = _read_signature(scheme, headers, body)
@@ -110,7 +111,7 @@ def verify_signature(
         keys = [standard_key(secret)]
         decoded = _decode_base64(_padded(secret))
         if not secret.startswith(STANDARD_PREFIX) and len(decoded) >= _MIN_KEY_BYTES:
-            keys.append(decoded)  # some libraries decode a secret without the prefix, too
+            keys.append(decoded)  # Some libraries decode a secret without the prefix, too.
     return any(hmac.compare_digest(_hmac(key, signed), signature) for key in keys for signature in signatures)
 
 
@@ -166,11 +167,11 @@ def delivery_id(
     so that a recorded request cannot be repeated by removing the id.
     """
     if scheme.delivery_header is not None:
-        named = headers.get(scheme.delivery_header)
+        sent_id = headers.get(scheme.delivery_header)
     else:
-        delivery = None if scheme.delivery_field is None else payload.get(scheme.delivery_field)
-        named = delivery if isinstance(delivery, str) else None
-    key = normalise_key(named)
+        value = None if scheme.delivery_field is None else payload.get(scheme.delivery_field)
+        sent_id = value if isinstance(value, str) else None
+    key = normalise_key(sent_id)
     if key is not None:
         return key if len(key) <= MAX_KEY_LENGTH else _hashed(key.encode(errors="replace"))
     if not scheme.known_by_content:
@@ -184,22 +185,22 @@ def signed_headers(
 ) -> dict[str, str]:
     """Return the headers with which a sender of this scheme would sign a body now."""
     seconds = int(now.timestamp())
-    named = {} if scheme.delivery_header is None else {scheme.delivery_header: message_id}
+    id_header = {} if scheme.delivery_header is None else {scheme.delivery_header: message_id}
     match scheme.form:
         case SignatureForm.BODY:
-            return named | {scheme.header: sign_body(secret, body)}
+            return id_header | {scheme.header: sign_body(secret, body)}
         case SignatureForm.STRIPE:
             signature = _hmac(secret.encode(), f"{seconds}.".encode() + body).hex()
-            return named | {scheme.header: f"t={seconds},v1={signature}"}
+            return id_header | {scheme.header: f"t={seconds},v1={signature}"}
         case SignatureForm.SLACK:
             signature = _hmac(secret.encode(), f"v0:{seconds}:".encode() + body).hex()
-            return named | {SLACK_TIMESTAMP: str(seconds), scheme.header: f"v0={signature}"}
+            return id_header | {SLACK_TIMESTAMP: str(seconds), scheme.header: f"v0={signature}"}
         case SignatureForm.STANDARD:
             signature = sign_standard(secret, message_id=message_id, timestamp=seconds, body=body)
             standard = {STANDARD_ID: message_id, STANDARD_TIMESTAMP: str(seconds)}
-            return named | standard | {scheme.header: signature}
+            return id_header | standard | {scheme.header: signature}
         case SignatureForm.URL_TOKEN:
-            return named | {scheme.header: secret}
+            return id_header | {scheme.header: secret}
 
 
 def _hashed(content: bytes) -> str:

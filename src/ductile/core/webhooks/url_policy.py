@@ -23,12 +23,12 @@ ADDRESS_NOT_ALLOWED = "the host's name leads to an address that must not be call
 _PORTS = {"http": 80, "https": 443}
 #: The characters of a host name: no space, no controls, and none that libraries interpret differently.
 _HOST = re.compile(r"[^\x00-\x20\x7f%\\/?#@\[\]<>^|:\ud800-\udfff]+")
-#: Networks whose last 32 bits are an IPv4 address: translated by a gateway (RFC 6052) or by the host
+#: Networks in which the last 32 bits are an IPv4 address: translated by a gateway (RFC 6052) or by the host
 #: (RFC 2765), and the deprecated form.
 _EMBEDDING = (IPv6Network("64:ff9b::/96"), IPv6Network("::ffff:0:0:0/96"), IPv6Network("::/96"))
-#: Not public, but not known to every version of the standard library: local translation prefixes (RFC 8215),
-#: site-local, segment routing, documentation; protocol assignments with a cloud's metadata service, 6to4
-#: relays, and the platform address of another cloud.
+#: Networks that are not public, which not every version of the standard library knows: local translation
+#: prefixes (RFC 8215), site-local, segment routing, documentation; protocol assignments with a cloud's
+#: metadata service, 6to4 relays, and the platform address of another cloud.
 _NOT_PUBLIC = tuple(
     map(
         ip_network,
@@ -77,7 +77,7 @@ def refused_host(receiver: str, last_error: str | None, allow: Collection[str]) 
         return None
     literal = parse_literal(host)
     if literal is not None and is_forbidden(literal, listed=True):
-        return None  # it must not be called in any case
+        return None  # It must not be called even if it is listed.
     return host if url_fault(receiver, allow) is not None or last_error == ADDRESS_NOT_ALLOWED else None
 
 
@@ -175,7 +175,7 @@ def unwrap(address: Address) -> tuple[Address, ...]:
 
 
 def parse_literal(host: str) -> Address | None:
-    """Return the address that a host is written as; None for a name.
+    """Return the address that a host denotes; None for a name.
 
     Includes old notations (`127.1`, `0x7f.0.0.1`) and the digits and dots of other scripts, because resolvers
     accept them.
@@ -205,6 +205,7 @@ def _parse_number(text: str) -> int | None:
 
 
 def _canonical(host: str) -> str:
+    """Return one notation for all notations of an address or a name."""
     literal = parse_literal(host.strip())
     return str(literal) if literal is not None else _to_ascii(_normalised(host.strip()).rstrip("."))
 
