@@ -62,8 +62,8 @@ def test_the_bounds_are_those_of_the_code() -> None:
     assert "may have four requests in flight, of 256 in all" in PAGE
     assert MAX_IN_FLIGHT == 256
     assert f"within {PROMPT.total_seconds():.0f} seconds may have four" in PAGE
-    assert f"together have {CONCURRENCY_LIMITS[ReceiverHealth.SLOW].all} slots" in PAGE
-    assert f"all unknown ones {CONCURRENCY_LIMITS[ReceiverHealth.UNKNOWN].all}," in PAGE
+    assert f"together have {CONCURRENCY_LIMITS[ReceiverHealth.SLOW].total} slots" in PAGE
+    assert f"all unknown ones {CONCURRENCY_LIMITS[ReceiverHealth.UNKNOWN].total}," in PAGE
     assert f"within {BODY_SECONDS:.0f} seconds" in PAGE
     assert f"{CONNECTIONS} connections are served at once" in PAGE
     assert f"{UNVERIFIED_BYTES // 1024**2} MiB of memory together" in PAGE

@@ -26,7 +26,7 @@ def filled(due: list[str], known: dict[str, ReceiverHealth], busy: Counter[str])
     """Everything given out that there is room for, with as much due to each as it can take."""
     slots = SlotAllocator(
         left=MAX_IN_FLIGHT - busy.total(),
-        each=MAX_PER_RECEIVER,
+        per_receiver=MAX_PER_RECEIVER,
         busy=busy,
         health=known,
         limits=CONCURRENCY_LIMITS,
@@ -48,8 +48,8 @@ def test_prompt_receivers_always_have_slots(due: list[str], known: dict[str, Rec
     for receiver, count in under_way.items():
         together[known.get(receiver, ReceiverHealth.UNKNOWN)] += count
         assert count <= 1
-    assert together[ReceiverHealth.SLOW] <= CONCURRENCY_LIMITS[ReceiverHealth.SLOW].all
-    assert together[ReceiverHealth.UNKNOWN] <= CONCURRENCY_LIMITS[ReceiverHealth.UNKNOWN].all
+    assert together[ReceiverHealth.SLOW] <= CONCURRENCY_LIMITS[ReceiverHealth.SLOW].total
+    assert together[ReceiverHealth.UNKNOWN] <= CONCURRENCY_LIMITS[ReceiverHealth.UNKNOWN].total
     assert under_way.total() + MAX_IN_FLIGHT // 4 <= MAX_IN_FLIGHT
     others = {**known, "https://good:443": ReceiverHealth.PROMPT}
     assert filled(["https://good:443"], others, under_way)["https://good:443"] == MAX_PER_RECEIVER
@@ -78,7 +78,7 @@ def test_no_more_than_there_are(
 
 @given(st.lists(names, unique=True), st.dictionaries(names, st.integers(1, MAX_PER_RECEIVER)))
 def test_a_receiver_with_no_delivery_in_flight_comes_first(due: list[str], busy: dict[str, int]) -> None:
-    slots = SlotAllocator(left=1, each=1, busy=busy, health={}, limits={})
+    slots = SlotAllocator(left=1, per_receiver=1, busy=busy, health={}, limits={})
     served = [receiver in busy for receiver in slots.idle_first(due)]
     assert served == sorted(served)
     assert [each for each in slots.idle_first(due) if each not in busy] == [
@@ -96,9 +96,9 @@ def test_an_answer_in_time_is_prompt(status: int | None, took: timedelta) -> Non
 def test_without_a_share_the_room_of_each_counts() -> None:
     slots = SlotAllocator(
         left=9,
-        each=3,
+        per_receiver=3,
         busy={"a": 1},
         health={},
-        limits={ReceiverHealth.SLOW: ConcurrencyLimit(each=1, all=1)},
+        limits={ReceiverHealth.SLOW: ConcurrencyLimit(per_receiver=1, total=1)},
     )
     assert (slots.available("a"), slots.available("b")) == (2, 3)

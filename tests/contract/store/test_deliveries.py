@@ -256,8 +256,8 @@ async def test_receivers_that_kept_us_waiting_share_what_is_left_to_them(store: 
         "each": 2,
         "health": {**slow, "https://good.invalid:443": ReceiverHealth.PROMPT},
         "limits": {
-            ReceiverHealth.SLOW: ConcurrencyLimit(each=1, all=2),
-            ReceiverHealth.UNKNOWN: ConcurrencyLimit(each=1, all=9),
+            ReceiverHealth.SLOW: ConcurrencyLimit(per_receiver=1, total=2),
+            ReceiverHealth.UNKNOWN: ConcurrencyLimit(per_receiver=1, total=9),
         },
     }
     taken = await take(store, clock, **room)

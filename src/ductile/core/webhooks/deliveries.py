@@ -149,8 +149,8 @@ def health_after(attempt: DeliveryAttempt, duration: timedelta) -> ReceiverHealt
 class ConcurrencyLimit(Value):
     """The most slots of receivers with one health: per receiver, and for all of them together."""
 
-    each: int
-    all: int
+    per_receiver: int
+    total: int
 
 
 class SlotAllocator:
@@ -160,14 +160,16 @@ class SlotAllocator:
         self,
         *,
         left: int,
-        each: int,
+        per_receiver: int,
         busy: Mapping[str, int],
         health: Mapping[str, ReceiverHealth],
         limits: Mapping[ReceiverHealth, ConcurrencyLimit],
     ) -> None:
-        """`busy` has the used slots per receiver; `each` is the limit where `limits` has none."""
+        """`left` is the number of free slots; `busy` has the used slots per receiver. `per_receiver` is the
+        limit of receivers whose health has none in `limits`.
+        """
         self.left = left
-        self._each = each
+        self._per_receiver = per_receiver
         self._busy = Counter(busy)
         self._health = health
         self._limits = limits
@@ -183,9 +185,14 @@ class SlotAllocator:
         """Return how many slots the receiver can take now."""
         limit = self._limits.get(health := self._health_of(receiver))
         if limit is None:
-            return max(0, min(self.left, self._each - self._busy[receiver]))
+            return max(0, min(self.left, self._per_receiver - self._busy[receiver]))
         return max(
-            0, min(self.left, limit.each - self._busy[receiver], limit.all - self._busy_by_health[health])
+            0,
+            min(
+                self.left,
+                limit.per_receiver - self._busy[receiver],
+                limit.total - self._busy_by_health[health],
+            ),
         )
 
     def take(self, receiver: str, count: int) -> None:

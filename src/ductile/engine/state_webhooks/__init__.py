@@ -1,1 +1,1 @@
-"""State webhooks: the loop that sends what is in the outbox, and its HTTP client."""
+"""State webhooks: the loop that sends the deliveries in the outbox, and its HTTP client."""

@@ -1,7 +1,7 @@
 """The HTTP client of the webhook sender. It connects only to addresses that the URL policy allows.
 
-aiohttp is used nowhere else and is imported with the first delivery: most daemons never send one. Errors are
-described in our own words, because aiohttp's may contain the URL, which may contain a secret.
+aiohttp is used nowhere else and is imported with the first delivery: most daemons never send one. Errors get
+texts of this module, because those of aiohttp may contain the URL, which may contain a secret.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class HttpWebhookClient:
                     limit=0,  # The sender limits concurrency.
                 ),
                 cookie_jar=aiohttp.DummyCookieJar(),
-                trust_env=False,  # A proxy would connect to addresses that we cannot check.
+                trust_env=False,  # A proxy would connect to unchecked addresses.
                 auto_decompress=False,
             )
         return self._sessions[listed]

@@ -43,8 +43,8 @@ MAX_IN_FLIGHT = 256
 MAX_PER_RECEIVER = 4
 #: Limits for receivers that are unknown or slow: a quarter of all is left for those that answer promptly.
 CONCURRENCY_LIMITS = {
-    ReceiverHealth.UNKNOWN: ConcurrencyLimit(each=1, all=MAX_IN_FLIGHT // 2),
-    ReceiverHealth.SLOW: ConcurrencyLimit(each=1, all=MAX_IN_FLIGHT // 4),
+    ReceiverHealth.UNKNOWN: ConcurrencyLimit(per_receiver=1, total=MAX_IN_FLIGHT // 2),
+    ReceiverHealth.SLOW: ConcurrencyLimit(per_receiver=1, total=MAX_IN_FLIGHT // 4),
 }
 #: Receivers whose health is remembered. Submitters name the receivers, so their number must be bounded.
 MAX_REMEMBERED_RECEIVERS = 4096

@@ -80,7 +80,7 @@ class DeliveryCapacity(Value):
 
     def allocator(self) -> SlotAllocator:
         return SlotAllocator(
-            left=self.all, each=self.each, busy=self.busy, health=self.health, limits=self.limits
+            left=self.all, per_receiver=self.each, busy=self.busy, health=self.health, limits=self.limits
         )
 
 
