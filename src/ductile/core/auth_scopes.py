@@ -18,7 +18,7 @@ class AccessResource(StrEnum):
 
     PLUGIN = "plugin"
     JOBS = "jobs"
-    #: The jobs that the same token started, and what follows from them.
+    #: The jobs that the same token started, and the jobs that follow from them.
     OWN = "own"
     EVENTS = "events"
     SYSTEM = "system"

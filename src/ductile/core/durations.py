@@ -90,12 +90,12 @@ def parse_interval(text: str) -> Interval:
 
 def format_duration(span: timedelta) -> str:
     """Return a duration as `parse_duration` reads it, to the millisecond."""
-    left = max(round(span / _UNITS["ms"]), 0)
-    if left and left % (_UNITS["w"] // _UNITS["ms"]) == 0:
-        return f"{left // (_UNITS['w'] // _UNITS['ms'])}w"
+    milliseconds = max(round(span / _UNITS["ms"]), 0)
+    if milliseconds and milliseconds % (_UNITS["w"] // _UNITS["ms"]) == 0:
+        return f"{milliseconds // (_UNITS['w'] // _UNITS['ms'])}w"
     parts = []
     for unit in ("d", "h", "m", "s", "ms"):
-        count, left = divmod(left, _UNITS[unit] // _UNITS["ms"])
+        count, milliseconds = divmod(milliseconds, _UNITS[unit] // _UNITS["ms"])
         if count:
             parts.append(f"{count}{unit}")
     return "".join(parts) or "0s"

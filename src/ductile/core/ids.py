@@ -16,8 +16,8 @@ _VARIANT = {digit: "89ab"[number % 4] for number, digit in enumerate("0123456789
 def make_id(now: datetime, rng: Random) -> str:
     """Return a UUIDv7: 48 bits of Unix milliseconds, then 74 random bits (RFC 9562)."""
     digits = rng.randbytes(10).hex()
-    begin = _time_part((now - EPOCH) // _MILLISECOND)
-    return f"{begin}{digits[:3]}-{_VARIANT[digits[3]]}{digits[4:7]}-{digits[8:]}"
+    time_part = _time_part((now - EPOCH) // _MILLISECOND)
+    return f"{time_part}{digits[:3]}-{_VARIANT[digits[3]]}{digits[4:7]}-{digits[8:]}"
 
 
 @lru_cache(maxsize=16)

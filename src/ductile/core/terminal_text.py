@@ -30,7 +30,7 @@ def escape_in_json(text: str) -> str:
 
 
 def escape_beyond_ascii(text: str) -> str:
-    """Return the text with unsafe non-ASCII characters escaped, for text with our own escape sequences."""
+    """Return the text with unsafe non-ASCII characters escaped, for text with escape sequences of Ductile."""
     return text if text.isascii() else _BEYOND_ASCII.sub(_written_out, text)
 
 

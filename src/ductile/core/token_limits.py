@@ -83,11 +83,11 @@ class LimitState(Value):
     #: When the count starts again at 0; None for jobs that have to end first.
     resets_at: datetime | None
 
-    def refuses(self, more: int) -> bool:
-        """Return whether so many more jobs would exceed the limit. Costs are known only afterwards."""
+    def refuses(self, new_jobs: int) -> bool:
+        """Return whether so many new jobs would exceed the limit. Costs are known only afterwards."""
         if self.limit is LimitName.COST_PER_DAY:
             return round(self.used, _COST_DIGITS) >= self.maximum
-        return more > 0 and self.used + more > self.maximum
+        return new_jobs > 0 and self.used + new_jobs > self.maximum
 
 
 def target_of(plugin: str, command: str) -> str:
@@ -114,8 +114,8 @@ def list_limits(limits: TokenLimits, usage: TokenUsage, now: datetime) -> tuple[
                 resets_at=period_start(Period.DAY, now) + Period.DAY.length,
             )
         )
-    for target, own in sorted(limits.targets.items()):
-        states += _limit_states(own, target, usage, now)
+    for target, target_limits in sorted(limits.targets.items()):
+        states += _limit_states(target_limits, target, usage, now)
     return tuple(states)
 
 

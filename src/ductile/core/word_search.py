@@ -39,12 +39,12 @@ def rank_by_words(query: str, documents: Iterable[tuple[T, Sequence[str]]]) -> l
     return [value for value, _ in matches]
 
 
-def _similarity(word: str, other: str) -> int:
-    """Return how well a word of a document matches `word` of the query; 0 if it does not."""
-    if word == other:
+def _similarity(query_word: str, word: str) -> int:
+    """Return how well a word of a document matches one of the query; 0 if it does not."""
+    if query_word == word:
         return _EQUAL
-    is_stem = len(other) >= _SHORTEST_STEM and word.startswith(other)
-    return _SIMILAR if is_stem or other.startswith(word) else 0
+    is_stem = len(word) >= _SHORTEST_STEM and query_word.startswith(word)
+    return _SIMILAR if is_stem or word.startswith(query_word) else 0
 
 
 def _words(text: str) -> list[str]:

@@ -1,7 +1,7 @@
 """Decide everything that follows from an outcome, as one value: `decide_settlement(...) -> Settlement`.
 
 The store reads a `SettleView`, calls `decide_settlement` and writes the `Settlement`, in one transaction. No
-other code decides what a job becomes. See docs/reference/jobs.md.
+other code decides the next status of a job. See docs/reference/jobs.md.
 """
 
 from __future__ import annotations
@@ -371,7 +371,7 @@ def _response_fault(response: PluginResponse, update: StateUpdate) -> tuple[JobR
     if len(response.events) > MAX_EVENTS:
         error = f"the plugin emitted {len(response.events)} events; at most {MAX_EVENTS} are allowed"
         return JobReason.TOO_MANY_EVENTS, error
-    # The parts that are stored as JSON, each as deep as it is stored.
+    # The parts that are stored as JSON, nested as they are in the store.
     stored: list[JsonValue] = [response.state_updates, list(response.artifacts)]
     if isinstance(response.result, dict | list):
         stored.append({"result": response.result})

@@ -65,8 +65,8 @@ def decide_admission(conditions: StartConditions, view: FireView, now: datetime)
 
 def cooldown_elapsed(breaker: Breaker, policy: BreakerPolicy, now: datetime) -> bool:
     """Return whether an open breaker may try again. It also may if the clock was set back since it opened."""
-    begin = breaker.opened_at
-    return begin is None or not begin <= now < begin + policy.reset_after
+    opened_at = breaker.opened_at
+    return opened_at is None or not opened_at <= now < opened_at + policy.reset_after
 
 
 #: A schedule with a longer delay is overdue: no daemon handles it.
@@ -107,7 +107,7 @@ class ScheduleFacts(Value):
     paused: bool
     daemon_runs: bool
     #: Whether the store has an entry: a daemon has loaded it.
-    known: bool
+    is_loaded: bool
     next_at: datetime | None
     conditions: StartConditions | None
     view: FireView
@@ -128,7 +128,7 @@ def decide_cause(facts: ScheduleFacts) -> ScheduleCause:
         (facts.refused, ScheduleCause.PLUGIN_REFUSED),
         (facts.paused, ScheduleCause.PAUSED),
         (not facts.daemon_runs, ScheduleCause.NO_DAEMON),
-        (not facts.known, ScheduleCause.NOT_LOADED),
+        (not facts.is_loaded, ScheduleCause.NOT_LOADED),
         (is_overdue, ScheduleCause.OVERDUE),
         (obstacle is not ScheduleCause.ON_TIME, obstacle),
         (facts.last_failed, ScheduleCause.LAST_FAILED),

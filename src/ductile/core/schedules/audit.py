@@ -114,8 +114,8 @@ def end_before_manual_retry(changes: Sequence[tuple[datetime, Transition]]) -> d
     retry that an operator requested: the schedule has continued by then.
     """
     following = (*(change for _, change in changes[1:]), None)
-    for (at, change), after in zip(changes, following, strict=False):
-        is_last = after is None or after.reason is JobReason.MANUAL_RETRY
+    for (at, change), next_change in zip(changes, following, strict=False):
+        is_last = next_change is None or next_change.reason is JobReason.MANUAL_RETRY
         if is_last and change.to_status in TERMINAL:
             return at
     return None

@@ -96,7 +96,7 @@ class Occurrence(Value):
     reason: str | None = None
     job_id: str | None = None
     late: timedelta | None = None
-    #: The present status of its job, in lists of what is stored; null if the job is no longer kept.
+    #: The present status of its job, in lists of stored occurrences; None if the job was removed.
     job_status: str | None = None
 
 

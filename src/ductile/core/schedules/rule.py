@@ -28,7 +28,7 @@ _EPSILON = timedelta(microseconds=1)
 
 
 class CatchUp(StrEnum):
-    """What happens to occurrences that were missed."""
+    """The choices for occurrences that were missed."""
 
     SKIP = "skip"
     RUN_ONCE = "run_once"
@@ -36,7 +36,7 @@ class CatchUp(StrEnum):
 
 
 class IfRunning(StrEnum):
-    """What happens when the previous run has not ended."""
+    """The choices for an occurrence that is due before the previous run has ended."""
 
     SKIP = "skip"
     QUEUE = "queue"
@@ -151,8 +151,8 @@ def first_occurrence(
     """Return the first occurrence of a new or redefined schedule; None if it has none."""
     match rule.trigger:
         case Every():
-            begin = move_into_window(rule, now)
-            return PlannedOccurrence(nominal_at=begin, start_at=begin)
+            first_at = move_into_window(rule, now)
+            return PlannedOccurrence(nominal_at=first_at, start_at=first_at)
         case Cron(times=times):
             return plan_occurrence(rule, times.next_after(now), earliest=now, rng=rng)
         case At(instant=instant):
@@ -170,8 +170,8 @@ def occurrence_after_edit(
     """Return the next occurrence of an edited schedule: an `every` counts from its last run."""
     if last_fired_at is None or not isinstance(rule.trigger, Every):
         return first_occurrence(rule, now=now, started_at=started_at, rng=rng)
-    begin = move_into_window(rule, max(now, add_intervals(rule, last_fired_at)))
-    return PlannedOccurrence(nominal_at=begin, start_at=begin)
+    next_at = move_into_window(rule, max(now, add_intervals(rule, last_fired_at)))
+    return PlannedOccurrence(nominal_at=next_at, start_at=next_at)
 
 
 def occurrence_after_run(rule: ScheduleRule, *, ended_at: datetime, rng: Random) -> PlannedOccurrence | None:

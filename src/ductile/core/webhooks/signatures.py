@@ -119,21 +119,21 @@ def _read_signature(
     scheme: SignatureScheme, headers: Mapping[str, str], body: bytes
 ) -> tuple[str | None, bytes, tuple[bytes, ...]]:
     """Return the timestamp as written (None if the scheme has none), the signed bytes, and the signatures."""
-    written = headers.get(scheme.header, "")
+    header = headers.get(scheme.header, "")
     match scheme.form:
         case SignatureForm.BODY:
-            return None, body, (_from_hex(written.removeprefix("sha256=")),)
+            return None, body, (_from_hex(header.removeprefix("sha256=")),)
         case SignatureForm.STRIPE:
-            pairs = [part.strip().partition("=") for part in written.split(",")]
+            pairs = [part.strip().partition("=") for part in header.split(",")]
             seconds = next((value for name, _, value in pairs if name == "t"), "")
             signatures = tuple(_from_hex(value) for name, _, value in pairs if name == "v1")
             return seconds, f"{seconds}.".encode() + body, signatures
         case SignatureForm.SLACK:
             seconds = headers.get(SLACK_TIMESTAMP, "")
-            return seconds, f"v0:{seconds}:".encode() + body, (_from_hex(written.removeprefix("v0=")),)
+            return seconds, f"v0:{seconds}:".encode() + body, (_from_hex(header.removeprefix("v0=")),)
         case SignatureForm.STANDARD:
             message_id, seconds = headers.get(STANDARD_ID, ""), headers.get(STANDARD_TIMESTAMP, "")
-            parts = [part.removeprefix("v1,") for part in written.split(" ") if part.startswith("v1,")]
+            parts = [part.removeprefix("v1,") for part in header.split(" ") if part.startswith("v1,")]
             signatures = tuple(_decode_base64(part) for part in parts) if message_id else ()
             return seconds, f"{message_id}.{seconds}.".encode() + body, signatures
         case SignatureForm.URL_TOKEN:

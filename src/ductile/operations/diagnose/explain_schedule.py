@@ -166,7 +166,7 @@ def _facts(context: OperationContext, records: _ScheduleRecords) -> ScheduleFact
         refused=records.refusal is not None,
         paused=entry is not None and entry.paused_at is not None,
         daemon_runs=context.engine is not None,
-        known=entry is not None,
+        is_loaded=entry is not None,
         next_at=None if entry is None else entry.next_at,
         conditions=conditions,
         view=FireView(
