@@ -31,7 +31,7 @@ class Clock(Protocol):
         """Return at `until` (None: never) or when `wake` is set, whichever is first.
 
         Does not clear the event. Returns early if the wall clock was set back meanwhile, so callers check
-        what is due again.
+        again whether the time has come.
         """
         ...
 
@@ -50,12 +50,12 @@ class SystemClock:
         end = self.monotonic() + (until - self.now()).total_seconds()
         while not wake.is_set():
             # The smaller of both: a wall clock that was set back must not prolong the wait.
-            left = min((until - self.now()).total_seconds(), end - self.monotonic())
-            if left <= 0:
+            remaining = min((until - self.now()).total_seconds(), end - self.monotonic())
+            if remaining <= 0:
                 return
             try:
                 # In slices, to notice a wall clock that was set forward.
-                async with asyncio.timeout(min(left, MAX_SLEEP_SECONDS)):
+                async with asyncio.timeout(min(remaining, MAX_SLEEP_SECONDS)):
                     await wake.wait()
             except TimeoutError:
                 continue
@@ -105,7 +105,7 @@ class TimerLoop:
     async def run(self) -> None:
         while True:
             self._woken.clear()
-            # Unknown during the work: it may not see what is stored meanwhile, so every notice wakes.
+            # Unknown during the work, which may not see entries stored meanwhile. So every notice wakes.
             self._next = None
             self._next = await retry_until_available(self._clock, self._work)
             poll_at = self._clock.now() + POLL_INTERVAL
@@ -115,7 +115,7 @@ class TimerLoop:
 def start_services(
     services: Mapping[str, Coroutine[Any, Any, None]], *, on_failure: Callable[[BaseException], None]
 ) -> dict[str, asyncio.Task[None]]:
-    """Run each service as a task of its name. `on_failure` is called with the error that ended one."""
+    """Run each service as a task of its name. `on_failure` is called with the error of a service."""
 
     def report_failure(service: asyncio.Task[None]) -> None:
         if not service.cancelled() and (error := service.exception()) is not None:

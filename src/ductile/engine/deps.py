@@ -29,7 +29,7 @@ class NetworkListeners(Protocol):
         ...
 
     async def check(self, snapshot: Snapshot) -> None:
-        """Raise what entering `switched_to` would raise."""
+        """Raise the error that entering `switched_to` would raise."""
         ...
 
 
@@ -46,7 +46,7 @@ class EngineDeps(Value):
     load: Callable[[], Snapshot]
     listeners: NetworkListeners
     #: The same without verifying the seal, with other contents of some files (None removes one): only to show
-    #: what sealing the files and a reload would change.
+    #: the effects of sealing the files and of a reload.
     load_unsealed: Callable[[Mapping[Path, bytes | None]], Snapshot] | None = None
     webhook_client: WebhookClient = field(default_factory=HttpWebhookClient)
     #: Takes the store's lock file again if it was removed; returns whether it was.

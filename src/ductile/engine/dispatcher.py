@@ -122,7 +122,7 @@ class Dispatcher:
         """The number of executions, with those whose result is being stored."""
         return len(self._executions)
 
-    # -- what triggers a claim
+    # -- triggers of a claim
 
     def wake(self) -> None:
         """Claim in the next iteration of the event loop: a job may be ready, or a worker free."""

@@ -31,7 +31,8 @@ from ductile.runner.port import (
 from ductile.store.model.jobs import ClaimedJob
 from ductile.struct import Value, hide_in_repr, replace
 
-#: Beside the store: a directory for each plugin that keeps files.
+#: The directory in which each plugin may have a directory for its files: beside the store file, or in the
+#: directory that this machine has for a store on a server.
 DATA_DIRECTORY = "plugin-data"
 
 

@@ -130,7 +130,7 @@ class Membership:
         #: When the last successful heartbeat was sent, and since when the lease is held without a gap.
         self._renewed_at = float("-inf")
         self._lease_held_since = float("-inf")
-        #: The most by which the server's clock may have been ahead of ours at the last heartbeat.
+        #: The most by which the server's clock may have been ahead of `elapsed` at the last heartbeat.
         self._server_ahead = float("inf")
         self._fenced = False
         self._is_leader = cluster is None
@@ -221,7 +221,12 @@ class Membership:
             with suppress(*STORE_UNAVAILABLE):
                 heartbeat = await cluster.renew(self._describe())
                 if heartbeat is None:
-                    await self._join_again(cluster)
+                    # Another node has ended this one: its jobs are recovered before it may claim again.
+                    self._renewed_at = float("-inf")
+                    self._fence()
+                    await self._wait_for_executions()
+                    await self._recover()
+                    await self._join(cluster)
                     continue
                 self._on_renewed(heartbeat, sent_at)
                 await self._end_silent_nodes(cluster, heartbeat)
@@ -273,14 +278,6 @@ class Membership:
         for name in await cluster.end_silent_nodes():
             self._signals.emit(Signal.NODE_LOST, data={"node": name})
             self._recovery_requested.set()
-
-    async def _join_again(self, cluster: Cluster) -> None:
-        """Join again after another node has ended this one. Its jobs are recovered before it may claim."""
-        self._renewed_at = float("-inf")
-        self._fence()
-        await self._wait_for_executions()
-        await self._recover()
-        await self._join(cluster)
 
     # -- the lease
 

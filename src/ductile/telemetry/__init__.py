@@ -1,1 +1,1 @@
-"""Telemetry: signals, and what is made of them: logs, metrics, notifications of systemd."""
+"""Telemetry: signals, and the logs, metrics and systemd notifications that are made from them."""

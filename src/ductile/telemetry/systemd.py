@@ -40,7 +40,7 @@ class SystemdNotifier:
                 self._notify(_STATES[signal])
 
     async def keep_alive(self) -> None:
-        """Notify the watchdog twice in each period. An event loop that hangs does not."""
+        """Notify the watchdog twice in each period. An event loop that hangs does not notify it."""
         if self._watchdog is None or self._address is None:
             return
         while True:
@@ -50,7 +50,7 @@ class SystemdNotifier:
     def _notify(self, state: str) -> None:
         if self._address is None:
             return
-        # A leading @ stands for the zero byte of the abstract namespace.
+        # A leading @ means the zero byte of the abstract namespace.
         address = "\0" + self._address[1:] if self._address.startswith("@") else self._address
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as notify:

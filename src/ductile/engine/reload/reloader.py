@@ -57,7 +57,7 @@ class RemovedPluginWork(Value):
 
 
 class ReloadResult(Value):
-    """What a reload changed, or what one would change."""
+    """The changes of a reload, made or planned."""
 
     #: The fingerprint of the new configuration.
     config: str
@@ -151,14 +151,15 @@ class Reloader:
         switch.add_done_callback(lambda task: task.cancelled() or task.exception())
 
     async def preview(self) -> ReloadResult:
-        """Return what a reload would change. Raises what the reload would raise."""
+        """Return the changes that a reload would make. Raises the errors that it would raise."""
         return await self._preview(await asyncio.to_thread(self._deps.load))
 
     async def preview_unsealed(
         self, overlay: Mapping[Path, bytes | None] = MappingProxyType({})
     ) -> tuple[Snapshot, ReloadResult]:
-        """Return the configuration on disk as if it were sealed, with these contents of files, and what a
-        reload to it would change.
+        """Return the configuration on disk as if it were sealed, and the changes of a reload to it.
+
+        `overlay` replaces contents of files.
         """
         new = await self.load_unsealed(overlay)
         return new, await self._preview(new)
@@ -186,7 +187,7 @@ class Reloader:
         A revoked token is refused from now on, even if the configuration on disk or the store cannot be used.
         For other tokens, raises `ConfigError` if the configuration on disk cannot be used.
         """
-        # A task of its own: a cancelled caller must not stop it between the store and the engine.
+        # A separate task: a cancelled caller must not stop it after the commit and before its effects.
         task = asyncio.create_task(self._switch_token(name, revoked=revoked), name="token switch")
         self._token_tasks.add(task)
         task.add_done_callback(self._token_tasks.discard)
@@ -219,7 +220,7 @@ class Reloader:
             self._drain.abandon_later()
 
     async def _plan(self) -> tuple[Snapshot, ReloadResult]:
-        """Return the configuration on disk, and what a reload to it changes."""
+        """Return the configuration on disk, and the changes of a reload to it."""
         new = await asyncio.to_thread(self._deps.load)
         return new, await self._plan_for(new)
 
@@ -235,7 +236,7 @@ class Reloader:
     def _start_switch(
         self, drained: frozenset[str] | None = None, *, cause: LoadCause, expected: str | None = None
     ) -> asyncio.Task[ReloadResult]:
-        # A task of its own: a cancelled caller must not stop it between the store and the engine.
+        # A separate task: a cancelled caller must not stop it after the commit and before its effects.
         task = asyncio.create_task(self._switch(drained, expected, cause), name="reload")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -350,7 +351,7 @@ class Reloader:
 
 
 def plan_reload(old: Snapshot, new: Snapshot) -> ReloadResult:
-    """Return what a reload changes, without the work that it ends.
+    """Return the changes of a reload, without the work that it ends.
 
     Raises `ConflictError` if settings differ that only a restart can change.
     """

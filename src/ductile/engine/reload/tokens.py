@@ -24,6 +24,7 @@ def with_token_of(active: Snapshot, disk: Snapshot, name: str) -> Snapshot:
 
 
 def _with_parts(active: Snapshot, disk: Snapshot | None, name: str) -> Snapshot:
+    """Return the active configuration with the token or secret of this name taken from `disk`, if given."""
     tokens = tuple(token for token in active.tokens if token.name != name)
     secrets = {key: secret for key, secret in active.secrets.items() if key != name}
     entries = [entry for entry in _entries(active) if _name_of(entry) != name]
@@ -34,7 +35,7 @@ def _with_parts(active: Snapshot, disk: Snapshot | None, name: str) -> Snapshot:
     redacted = active.redacted
     if isinstance(redacted, dict):
         redacted = {**redacted, "tokens": entries}
-    # Neither the configuration that was loaded nor the one on disk: it has a fingerprint of its own.
+    # The result is neither the loaded configuration nor the one on disk, so its fingerprint is another one.
     content = json.dumps([active.fingerprint, entries], sort_keys=True)
     return replace(
         active,
@@ -46,6 +47,7 @@ def _with_parts(active: Snapshot, disk: Snapshot | None, name: str) -> Snapshot:
 
 
 def _entries(snapshot: Snapshot) -> list[JsonValue]:
+    """Return the section `tokens` as the configuration shows it, without secrets."""
     entries = snapshot.redacted.get("tokens") if isinstance(snapshot.redacted, dict) else None
     return entries if isinstance(entries, list) else []
 

@@ -1,1 +1,1 @@
-"""Schedules: the loop that plans what is due, and what it writes to the store."""
+"""Schedules: the loop that plans due occurrences, and the entries and firings that it stores."""

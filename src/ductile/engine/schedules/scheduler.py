@@ -88,15 +88,15 @@ class Scheduler:
         self.started_at = clock.now()
         #: The last readings of both clocks; they drift apart when the wall clock is set.
         self._last_readings = (self.started_at, clock.monotonic())
-        self._loaded: Snapshot | None = None
+        self._loaded_snapshot: Snapshot | None = None
         self._active: dict[ScheduleKey, ActiveSchedule] = {}
         #: Plugins with an occurrence that waits for other polls to end.
         self._deferred: set[str] = set()
-        #: Since when each schedule is active; occurrences due before were missed.
+        #: The time since which each schedule is active; occurrences that were due before it were missed.
         self._active_since: dict[ScheduleKey, datetime] = {}
 
     def wake(self) -> None:
-        """Check now what is due: a schedule may be due earlier than planned."""
+        """Check for due occurrences now: a schedule may be due earlier than planned."""
         self._woken.set()
 
     def on_job_ended(self, change: JobEnded) -> None:
@@ -125,7 +125,7 @@ class Scheduler:
         """Fire everything that is due. Returns the latest time of the next call."""
         drift = self._clock_drift()
         is_leader = self._is_leader()
-        if self._loaded is not self._snapshot() or is_leader is not self._has_stored_entries:
+        if self._loaded_snapshot is not self._snapshot() or is_leader is not self._has_stored_entries:
             await self._load_schedules(store=is_leader)
             drift = drift or timedelta()
         if not is_leader:
@@ -172,7 +172,7 @@ class Scheduler:
         Called at the start, after every reload, and when the leader changes.
         """
         snapshot, now = self._snapshot(), self._clock.now()
-        since = self.started_at if self._loaded is None else now
+        since = self.started_at if self._loaded_snapshot is None else now
         if store:
             stored = await self._store.list_schedules()
             entries = entries_for(snapshot, stored, now=since, started_at=self.started_at, rng=self._rng)
@@ -180,7 +180,7 @@ class Scheduler:
         self._has_stored_entries = store
         self._active = active_schedules(snapshot)
         self._active_since = {key: self._active_since.get(key, since) for key in self._active}
-        self._loaded = snapshot
+        self._loaded_snapshot = snapshot
 
     async def _entries(self) -> tuple[ScheduleEntry, ...]:
         return tuple(entry for entry in await self._store.list_schedules() if key_of(entry) in self._active)
