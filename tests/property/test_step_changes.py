@@ -17,7 +17,7 @@ from ductile.operations.diagnose.differences import (
     explained_references,
     first_change,
     missing_references,
-    step_gaps,
+    uncompared_steps,
 )
 
 names = st.text(alphabet="abcdef", min_size=1, max_size=4)
@@ -44,7 +44,7 @@ def test_a_run_does_not_differ_from_itself(outputs: list[JsonObject]) -> None:
     line = a_line(outputs)
     assert changed_outputs(line, line) == ()
     assert changed_inputs(line, line) == ()
-    assert list(step_gaps(line, line, failed_step=None)) == []
+    assert list(uncompared_steps(line, line, failed_step=None)) == []
 
 
 @given(st.lists(flat, min_size=1, max_size=6), st.data())
@@ -86,11 +86,11 @@ def test_an_answer_that_is_not_kept_is_no_change(output: JsonObject, other: Json
     assert changed_outputs([a_step("a", None)], [a_step("a", output)]) == ()
     assert changed_outputs([a_step("a", output)], [a_step("a", None)]) == ()
     assert changed_outputs([a_step("a", output)], [a_step("b", other)]) == ()
-    gaps = list(step_gaps([a_step("a", output)], [a_step("b", other)], failed_step=None))
+    gaps = list(uncompared_steps([a_step("a", output)], [a_step("b", other)], failed_step=None))
     assert gaps == ["steps that the good run did not run: b"]
-    lost = list(step_gaps([a_step("a", output)], [a_step("a", None)], failed_step=None))
-    assert lost == ["the output of steps whose answer is no longer stored: a"]
-    assert list(step_gaps([a_step("a", output)], [a_step("a", None)], failed_step="a")) == []
+    lost = list(uncompared_steps([a_step("a", output)], [a_step("a", None)], failed_step=None))
+    assert lost == ["the output of steps whose response is no longer stored: a"]
+    assert list(uncompared_steps([a_step("a", output)], [a_step("a", None)], failed_step="a")) == []
 
 
 def test_another_event_is_a_change() -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from ductile.core.webhooks.url_policy import ADDRESS_NOT_ALLOWED, refused_host
-from ductile.operations.diagnose.doctor import failure_findings
-from ductile.store.model.maintenance import FailingReceiver, RecentFailures
+from ductile.operations.diagnose.doctor import receiver_findings
+from ductile.store.model.maintenance import FailingReceiver
 
 
 @pytest.mark.parametrize(
@@ -33,8 +33,7 @@ def test_which_receivers_are_not_called_by_us(
 
 def test_the_remedy_keeps_what_is_listed() -> None:
     one = FailingReceiver(receiver="http://b.lan:80", waiting=1, dropped=2, last_error="x")
-    recent_failures = RecentFailures(newest_at=None, endings=(), removed=(), receivers=(one,))
-    *_, finding = failure_findings(recent_failures, ["a.lan"])
+    (finding,) = receiver_findings((one,), ["a.lan"])
     assert "does not list b.lan; 1 wait, 2 were given up" in finding.message
     command = """ductile config set state_webhooks.allow '["a.lan","b.lan"]' && ductile apply"""
     assert command in (finding.fix or "")

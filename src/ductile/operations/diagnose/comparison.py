@@ -54,7 +54,7 @@ class ChangedStep(Value):
 
 
 class RunComparison(Value):
-    """`cause`, `advice` and `first_change` are set if an output changed its shape."""
+    """The result. `cause`, `advice` and `first_change` are set if an output changed its shape."""
 
     compared_with: str | None = None
     differences: tuple[Difference, ...] = ()
@@ -66,14 +66,14 @@ class RunComparison(Value):
 
 
 def config_at(configs: Sequence[ConfigRecord], at: datetime | None) -> ConfigRecord | None:
-    """The configuration that was in force at an instant. `configs` are newest first."""
+    """Return the configuration that was in force at an instant. `configs` are newest first."""
     return None if at is None else next((record for record in configs if record.loaded_at <= at), None)
 
 
 async def compare_with_last_good(
     context: OperationContext, job: Job, executions: Sequence[LogRow], configs: Sequence[ConfigRecord]
 ) -> RunComparison:
-    """Compare a pipeline run, or a step, with the last good run of the pipeline; another job with a job."""
+    """Compare a pipeline run or a step with the last good run, another job with the last good job."""
     run_id = job.id if job.plugin == RUN_PLUGIN else job.run_id
     record = None if run_id is None else await context.store.get_run(run_id)
     if record is None:
@@ -92,7 +92,7 @@ async def compare_with_last_good(
 
 
 async def _last_succeeded(context: OperationContext, job: Job) -> LogRow | None:
-    """The latest execution of the same command that succeeded before this job ended."""
+    """Return the latest execution of the same command that succeeded before this job ended."""
     log_filter = LogFilter(
         plugin=job.plugin,
         command=job.command,
@@ -109,7 +109,7 @@ async def _compare_files(
     good_at: datetime | None,
     now_at: datetime | None,
 ) -> tuple[list[Difference], list[str]]:
-    """Differences of the plugins' files that no reload recorded, and what could not be compared."""
+    """Return the changes of the plugins' files that no reload recorded, and what could not be compared."""
     differences, not_compared = [], []
     if loaded is not None:
         changed = await asyncio.to_thread(diff.changed_on_disk, context.snapshot(), plugins, loaded)
@@ -125,8 +125,8 @@ async def _compare_files(
     return differences, not_compared
 
 
-def _config_gaps(before: ConfigRecord | None, now: ConfigRecord | None) -> tuple[str, ...]:
-    """What of two configurations cannot be compared, because it was not recorded."""
+def _uncompared_config(before: ConfigRecord | None, now: ConfigRecord | None) -> tuple[str, ...]:
+    """Return what cannot be compared of two configurations because it was not recorded."""
     if before is None or now is None:
         return ("the configuration: that of one of the two is not recorded",)
     if before.plugins is None or now.plugins is None:
@@ -152,11 +152,14 @@ async def _compare_jobs(
     last = executions[-1] if executions else None
     now_at = job.created_at if last is None else last.started_at
     before, now = config_at(configs, good.started_at), config_at(configs, now_at)
-    files, unknown_files = await _compare_files(context, (job.plugin,), now, good.started_at, now_at)
-    config_gaps = _config_gaps(before, now)
-    compared, not_compared = ["the input"], [*unknown_files, *config_gaps]
+    files, uncompared_files = await _compare_files(context, (job.plugin,), now, good.started_at, now_at)
+    uncompared_config = _uncompared_config(before, now)
+    compared, not_compared = ["the input"], [*uncompared_files, *uncompared_config]
     if before is not None and now is not None:
-        compared += ["the configuration", *(() if config_gaps else ("version and files of the plugin",))]
+        compared += [
+            "the configuration",
+            *(() if uncompared_config else ("version and files of the plugin",)),
+        ]
     if last is None:
         not_compared.append("exit status, stderr and duration: it never ran")
     else:
@@ -194,11 +197,11 @@ async def _compare_runs(
     now = [await _trace_step(context, record, step) for step in upstream[:MAX_COMPARED_STEPS]]
     outputs = diff.changed_outputs(before, now)
     missing = await _missing_references(context, record, failed)
-    chosen = diff.first_change(outputs, missing)
+    main_change = diff.first_change(outputs, missing)
     plugins = tuple(dict.fromkeys(step.plugin for step in upstream))
-    good_at, now_at = (side.job.started_at or side.job.created_at for side in (good, record))
+    good_at, now_at = (run.job.started_at or run.job.created_at for run in (good, record))
     good_config, now_config = config_at(configs, good_at), config_at(configs, now_at)
-    files, unknown_files = await _compare_files(context, plugins, now_config, good_at, now_at)
+    files, uncompared_files = await _compare_files(context, plugins, now_config, good_at, now_at)
     left_out = len(upstream) - MAX_COMPARED_STEPS
     good_step_ids = (step.id for step in good.steps if step.step_path == job.step_path)
     return RunComparison(
@@ -208,7 +211,7 @@ async def _compare_runs(
             *files,
             *(diff.compare_graphs(good.graph, record.graph) if good.graph and record.graph else ()),
             *diff.compare_inputs(good.job.payload, record.job.payload),
-            *_shape_differences(outputs, diff.changed_inputs(before, now), chosen),
+            *_shape_differences(outputs, diff.changed_inputs(before, now), main_change),
             *_execution_differences(good, record, failed),
         ),
         compared=(
@@ -218,30 +221,30 @@ async def _compare_runs(
             "the shape of the input and output of each step before the failure",
         ),
         not_compared=(
-            *_config_gaps(good_config, now_config),
+            *_uncompared_config(good_config, now_config),
             *(() if good.graph and record.graph else (_NO_GRAPH,)),
-            *diff.step_gaps(before, now, failed_step=None if failed is None else failed.step_path),
+            *diff.uncompared_steps(before, now, failed_step=None if failed is None else failed.step_path),
             *([f"{left_out} steps beyond the first {MAX_COMPARED_STEPS}"] if left_out > 0 else ()),
-            *unknown_files,
+            *uncompared_files,
             "values of inputs and outputs whose type is the same",
             *_NEVER_COMPARED,
         ),
-        cause=None if chosen is None else diff.describe_change(chosen, missing),
-        advice=None if chosen is None else diff.change_advice(chosen, missing),
+        cause=None if main_change is None else diff.describe_change(main_change, missing),
+        advice=None if main_change is None else diff.change_advice(main_change, missing),
         first_change=None
-        if chosen is None
+        if main_change is None
         else from_record(
             ChangedStep,
-            chosen.step,
-            step=chosen.step.path,
-            changes=tuple(from_record(ChangedField, change) for change in chosen.changes),
-            needed_by=diff.explained_references(chosen, missing),
+            main_change.step,
+            step=main_change.step.path,
+            changes=tuple(from_record(ChangedField, change) for change in main_change.changes),
+            needed_by=diff.explained_references(main_change, missing),
         ),
     )
 
 
 def first_failed(record: RunRecord) -> Job | None:
-    """The step that failed first: the failures after it follow from it."""
+    """Return the step that failed first: the failures after it follow from it."""
     failed = [step for step in record.steps if step.status in (JobStatus.FAILED, JobStatus.DEAD)]
     return min(failed, key=lambda step: step.completed_at or step.created_at, default=None)
 
@@ -260,7 +263,7 @@ async def _trace_step(context: OperationContext, record: RunRecord, step: Job) -
 
 
 def _emitted(row: LogRow) -> dict[str, tuple[JsonObject, ...]] | None:
-    """Payloads by event type; an event has the result of the response unless it has one of its own."""
+    """Return payloads by event type; an event has the result of the response unless it has one of its own."""
     if row.output is not OutputFormat.PROTOCOL:
         done: JsonObject = {"result": result_in(row.result, row.output), "exit_code": row.exit_code}
         return {done_event(row.plugin): (done,)}
@@ -277,7 +280,7 @@ def _emitted(row: LogRow) -> dict[str, tuple[JsonObject, ...]] | None:
 async def _missing_references(
     context: OperationContext, record: RunRecord, failed: Job | None
 ) -> tuple[MissingReference, ...]:
-    """The references of a failed step that never ran because it could not be created."""
+    """Return the references without a value of a failed step that could not be created, and so never ran."""
     if failed is None or record.graph is None or failed.id in record.executions:
         return ()
     step, job = record.graph.step(failed.step_path), await context.store.get_job(failed.id)
@@ -294,14 +297,17 @@ async def _missing_references(
 
 
 def _shape_differences(
-    outputs: Sequence[StepChange], inputs: Sequence[StepChange], chosen: StepChange | None
+    outputs: Sequence[StepChange], inputs: Sequence[StepChange], main_change: StepChange | None
 ) -> list[Difference]:
-    """The chosen change field by field, other outputs by name only; an input only where no output changed."""
-    differences = [] if chosen is None else [*diff.differences_of(chosen, "output")]
+    """Return the differences in shape: the main change field by field, other outputs by name only.
+
+    A changed input is listed only where no output changed.
+    """
+    differences = [] if main_change is None else [*diff.differences_of(main_change, "output")]
     differences += [
         Difference(what=f"output of step {output.step.path}", good="as it was", now="another shape")
         for output in outputs
-        if output is not chosen
+        if output is not main_change
     ]
     for change in inputs[:1] if not outputs else ():
         differences += diff.differences_of(change, "input")
@@ -309,7 +315,7 @@ def _shape_differences(
 
 
 def _execution_differences(good: RunRecord, now: RunRecord, failed: Job | None) -> list[Difference]:
-    """Differences of the failed step's own execution, if it ran."""
+    """Return the differences of the failed step's own execution, if it ran."""
     row = None if failed is None else now.executions.get(failed.id)
     if failed is None or row is None:
         return []

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 
-from ductile.config.snapshot import InstalledPlugin, Snapshot
+from ductile.config.snapshot import Snapshot
 from ductile.core.expressions.paths import MISSING, EvalContext, look_up
 from ductile.core.expressions.templates import references_by_key
 from ductile.core.json import JsonObject, JsonValue
@@ -51,7 +51,7 @@ class Difference(Value):
 
 
 def compare_executions(good: LogRow, bad: LogRow) -> Iterator[Difference]:
-    """Differences in what the log has of two executions."""
+    """Yield the differences between two executions, as far as the log shows them."""
     yield from _unless_same("exit status", good.exit_code, bad.exit_code)
     yield from _unless_same("signal", good.signal, bad.signal)
     yield from _unless_same("first line of stderr", first_line(good.stderr), first_line(bad.stderr))
@@ -64,7 +64,7 @@ def compare_executions(good: LogRow, bad: LogRow) -> Iterator[Difference]:
 
 
 def compare_inputs(good: JsonObject | None, bad: JsonObject | None) -> Iterator[Difference]:
-    """The keys of the payload that differ. Their values are not shown: they may be long or secret."""
+    """Yield the keys of the payload that differ. Their values are not shown: they may be long or secret."""
     before, after = good or {}, bad or {}
     keys = dict.fromkeys((*before, *after))
     for key in [key for key in keys if before.get(key, ...) != after.get(key, ...)][:_MAX_KEYS]:
@@ -81,7 +81,7 @@ def compare_inputs(good: JsonObject | None, bad: JsonObject | None) -> Iterator[
 def compare_configs(
     good: ConfigRecord | None, bad: ConfigRecord | None, plugins: Sequence[str]
 ) -> Iterator[Difference]:
-    """Differences between two configurations for jobs of these plugins."""
+    """Yield the differences between two configurations that concern jobs of these plugins."""
     if good is None or bad is None or good.hash == bad.hash:
         return
     changed = [change for plugin in plugins for change in compare_plugin(good, bad, plugin)]
@@ -95,7 +95,7 @@ def compare_configs(
 
 
 def compare_plugin(good: ConfigRecord, bad: ConfigRecord, plugin: str) -> Iterator[Difference]:
-    """Differences of one plugin: its settings, its version, its files, and secrets without their value."""
+    """Yield the differences of one plugin: its settings, version, files, and secrets without their values."""
     changed = [*_changes(_settings(good, plugin), _settings(bad, plugin), f"plugins.{plugin}")]
     yield from changed[:_MAX_KEYS]
     before, now = _version(good, plugin), _version(bad, plugin)
@@ -119,7 +119,7 @@ def _settings(record: ConfigRecord, plugin: str) -> JsonValue:
 
 
 def _changes(before: JsonValue, after: JsonValue, path: str) -> Iterator[Difference]:
-    """Differences key by key. Recorded configurations hold no secrets, so values are shown."""
+    """Yield the differences key by key. Recorded configurations hold no secrets, so values are shown."""
     if isinstance(before, dict) and isinstance(after, dict):
         for key in dict.fromkeys((*before, *after)):
             yield from _changes(before.get(key), after.get(key), f"{path}.{key}")
@@ -139,30 +139,28 @@ def _unless_same(what: str, good: object, now: object) -> Iterator[Difference]:
 
 
 def changed_on_disk(snapshot: Snapshot, plugins: Sequence[str], loaded: ConfigRecord) -> dict[str, datetime]:
-    """The plugins whose files on disk are not those that were loaded, with the time of the change. Blocks.
+    """Return the plugins whose files on disk are not those that were loaded, with the time of the change.
 
     A changed entrypoint is run from the next job on, without a reload: the recorded fingerprint is then old.
+    Blocks.
     """
     changed_at = {}
     for name in plugins:
         plugin, version = snapshot.plugins.get(name), _version(loaded, name)
         if plugin is None or plugin.installed is None or version is None or version.fingerprint is None:
             continue
+        installed = plugin.installed
         with suppress(OSError):  # files that cannot be read are not compared
-            present, changed = _present_files(plugin.installed)
+            if installed.script is not None:
+                files = [] if installed.program is None else [installed.program]
+                present = script_fingerprint(installed.script.argv, installed.program)
+            else:
+                files = [installed.directory / MANIFEST_FILE, installed.entrypoint]
+                present = fingerprint(files[0].read_bytes(), installed.entrypoint)
             if present != version.fingerprint:
-                changed_at[name] = datetime.fromtimestamp(changed, tz=UTC)
+                last_change = max((file.stat().st_mtime for file in files), default=0.0)
+                changed_at[name] = datetime.fromtimestamp(last_change, tz=UTC)
     return changed_at
-
-
-def _present_files(plugin: InstalledPlugin) -> tuple[str, float]:
-    """The fingerprint of a plugin's files as they are on disk, and the time of their last change."""
-    if plugin.script is not None:
-        changed = 0.0 if plugin.program is None else plugin.program.stat().st_mtime
-        return script_fingerprint(plugin.script.argv, plugin.program), changed
-    manifest, entrypoint = plugin.directory / MANIFEST_FILE, plugin.entrypoint
-    changed = max(manifest.stat().st_mtime, entrypoint.stat().st_mtime)
-    return fingerprint(manifest.read_bytes(), entrypoint), changed
 
 
 # ------------------------------------------------------------------------------------- steps of runs
@@ -200,7 +198,7 @@ class MissingReference(Value):
 
 
 def changed_outputs(good: Sequence[StepTrace], now: Sequence[StepTrace]) -> tuple[StepChange, ...]:
-    """The steps whose output has another shape, in the order of `now`."""
+    """Return the steps whose output has another shape, in the order of `now`."""
     return tuple(
         StepChange(step=step, changes=changes)
         for step in now
@@ -209,7 +207,7 @@ def changed_outputs(good: Sequence[StepTrace], now: Sequence[StepTrace]) -> tupl
 
 
 def changed_inputs(good: Sequence[StepTrace], now: Sequence[StepTrace]) -> tuple[StepChange, ...]:
-    """The steps whose input has another shape, in the order of `now`."""
+    """Return the steps whose input has another shape, in the order of `now`."""
     differences = []
     for step in now:
         inputs = [other.payload for other in _same_step(good, step) if other.payload is not None]
@@ -218,21 +216,21 @@ def changed_inputs(good: Sequence[StepTrace], now: Sequence[StepTrace]) -> tuple
     return tuple(differences)
 
 
-def step_gaps(
+def uncompared_steps(
     good: Sequence[StepTrace], now: Sequence[StepTrace], *, failed_step: str | None
 ) -> Iterator[str]:
-    """The steps that cannot be compared. The failed step has no output in any case."""
+    """Yield what cannot be compared of the steps. The failed step has no output in any case."""
     if new := dict.fromkeys(step.path for step in now if not _same_step(good, step)):
         yield f"steps that the good run did not run: {', '.join(new)}"
     without_output = dict.fromkeys(step.path for step in now if step.emitted is None)
     if lost := [path for path in without_output if path != failed_step and path not in new]:
-        yield f"the output of steps whose answer is no longer stored: {', '.join(lost)}"
+        yield f"the output of steps whose response is no longer stored: {', '.join(lost)}"
 
 
 def missing_references(
     step: UseNode, payload: JsonObject, baggage: JsonObject, run: JsonObject
 ) -> tuple[MissingReference, ...]:
-    """The references of a step's `with` and `baggage` that find no value in its input."""
+    """Return the references of a step's `with` and `baggage` that find no value in its input."""
     context = EvalContext(payload=payload, context=baggage, run=run)
     references = [] if step.payload is None else [*references_by_key(step.payload.template)]
     references += [(f"baggage.{'.'.join(claim.target)}", claim.source) for claim in step.baggage]
@@ -244,7 +242,7 @@ def missing_references(
 
 
 def first_change(changes: Sequence[StepChange], missing: Sequence[MissingReference]) -> StepChange | None:
-    """The first change that explains a missing reference, else the first that took a field away, else any."""
+    """Return the first change that explains a missing reference, else one that lost a field, else any."""
     for candidates in (
         [change for change in changes if explained_references(change, missing)],
         [
@@ -262,14 +260,14 @@ def first_change(changes: Sequence[StepChange], missing: Sequence[MissingReferen
 def explained_references(
     change: StepChange, missing: Sequence[MissingReference]
 ) -> tuple[MissingReference, ...]:
-    """The missing references that a change explains."""
+    """Return the missing references that a change explains."""
     return tuple(
         reference for reference in missing if any(_explains(field, reference) for field in change.changes)
     )
 
 
 def _explains(field: FieldChange, missing: MissingReference) -> bool:
-    """Whether a reference is missing because of a change of a field.
+    """Return whether a reference is missing because of a change of a field.
 
     Steps in between may have moved a field, so the same name is enough.
     """
@@ -280,7 +278,7 @@ def _explains(field: FieldChange, missing: MissingReference) -> bool:
 
 
 def describe_change(change: StepChange, missing: Sequence[MissingReference]) -> str:
-    """One or two sentences: which step, what changed in its output, and which step needs it."""
+    """Return one or two sentences: which step, what changed in its output, and which step needs it."""
 
     def rank(field: FieldChange) -> int:
         if any(_explains(field, reference) for reference in missing):
@@ -288,18 +286,29 @@ def describe_change(change: StepChange, missing: Sequence[MissingReference]) -> 
         return 2 if field.kind is FieldChangeKind.NEW else 1
 
     fields = sorted(change.changes, key=rank)[:_MAX_CHANGES]
-    described = "; ".join(_describe_field(field, change.changes) for field in fields)
-    more = len(change.changes) - len(fields)
-    tail = f"; and {more} more" if more > 0 else ""
+    described = []
+    for field in fields:
+        match field.kind:
+            case FieldChangeKind.REMOVED:
+                renamed = likely_rename(change.changes, field)
+                new_name = f" (renamed to {renamed.name}?)" if renamed else ""
+                described.append(f"{field.name} is gone{new_name}")
+            case FieldChangeKind.NEW:
+                described.append(f"{field.name} is new")
+            case FieldChangeKind.TYPE_CHANGED:
+                described.append(f"{field.name} is {field.now}, was {field.before}")
+    if len(change.changes) > len(fields):
+        described.append(f"and {len(change.changes) - len(fields)} more")
     needs = [
         f" Step {reference.step} needs {reference.reference} ({reference.place})."
         for reference in explained_references(change, missing)
     ]
-    return f"The first step whose output changed is {change.step.name}: {described}{tail}.{''.join(needs)}"
+    changes = "; ".join(described)
+    return f"The first step whose output changed is {change.step.name}: {changes}.{''.join(needs)}"
 
 
 def change_advice(change: StepChange, missing: Sequence[MissingReference]) -> str | None:
-    """How to bring a lost field back, or do without it. None if no reference is missing because of it."""
+    """Return how to bring a lost field back or do without it; None if no missing reference needs it."""
     explained = explained_references(change, missing)
     if not explained:
         return None
@@ -313,26 +322,15 @@ def change_advice(change: StepChange, missing: Sequence[MissingReference]) -> st
     )
 
 
-def _describe_field(field: FieldChange, beside: Sequence[FieldChange]) -> str:
-    match field.kind:
-        case FieldChangeKind.REMOVED:
-            renamed = likely_rename(beside, field)
-            return f"{field.name} is gone" + (f" (renamed to {renamed.name}?)" if renamed else "")
-        case FieldChangeKind.NEW:
-            return f"{field.name} is new"
-        case FieldChangeKind.TYPE_CHANGED:
-            return f"{field.name} is {field.now}, was {field.before}"
-
-
 def differences_of(change: StepChange, what: str) -> Iterator[Difference]:
-    """One difference for each field. `what` is input or output."""
+    """Yield one difference for each field. `what` is input or output."""
     prefix = f"{what} of step {change.step.path}, "
     for field in change.changes[:_MAX_CHANGES]:
         yield Difference(what=f"{prefix}{field.name}", good=field.before, now=field.now)
 
 
 def compare_graphs(good: Graph, now: Graph) -> Iterator[Difference]:
-    """Differences of the pipeline, step by step. A `with` may hold secrets, so its contents are not shown."""
+    """Yield the differences of the pipeline by step, without the contents of `with`: they may be secret."""
     if good.fingerprint == now.fingerprint:
         return
     differences = []
@@ -354,12 +352,12 @@ def compare_graphs(good: Graph, now: Graph) -> Iterator[Difference]:
 
 
 def _same_step(good: Sequence[StepTrace], step: StepTrace) -> list[StepTrace]:
-    """The executions of a step in the good run."""
+    """Return the executions of a step in the good run."""
     return [other for other in good if other.path == step.path]
 
 
 def _output_changes(good: Sequence[StepTrace], step: StepTrace) -> Iterator[FieldChange]:
-    """The fields and events that a step emitted in the good run and not now, or the other way round."""
+    """Yield the fields and events that a step emitted in only one of the two runs."""
     before = [other.emitted for other in good if other.emitted is not None]
     if step.emitted is None or not before:
         return

@@ -92,7 +92,8 @@ async def doctor(context: OperationContext, request: RunDoctor) -> DoctorReport:
             *[finding async for finding in schedule_findings(context)],
             *init_findings(await unhealthy_plugins(context)),
             *orphan_findings(await context.count_orphaned()),
-            *failure_findings(failures, snapshot.state_webhooks.allow),
+            *failure_findings(failures),
+            *receiver_findings(failures.receivers, snapshot.state_webhooks.allow),
             *notice_findings(await context.store.notice_health(), snapshot),
         ]
     except StoreError as error:
@@ -101,13 +102,13 @@ async def doctor(context: OperationContext, request: RunDoctor) -> DoctorReport:
 
 
 def doctor_without_store(snapshot: Snapshot, *more: DoctorFinding) -> DoctorReport:
-    """The report where the configuration can be loaded and the store cannot be opened."""
+    """Return the report where the configuration can be loaded and the store cannot be opened."""
     machine = _machine_findings(snapshot, daemon_runs=False)
     return build_report([*local.config_findings(snapshot), *machine, *more])
 
 
 def doctor_without_config(error: ConfigError, directory: Path | None) -> DoctorReport:
-    """The report where the configuration cannot be loaded."""
+    """Return the report where the configuration cannot be loaded."""
     files = () if directory is None else local.permission_findings(directory, ())
     return build_report([*local.refused_config(error), *files])
 
@@ -121,7 +122,7 @@ def store_not_created(path: Path) -> DoctorFinding:
 
 
 def _machine_findings(snapshot: Snapshot, *, daemon_runs: bool) -> Iterator[DoctorFinding]:
-    """Findings for file modes, plugins, listeners and the disk."""
+    """Yield findings for file modes, plugins, listeners and the disk."""
     state = snapshot.state
     private = [*local.environment_files(snapshot), state.directory]
     if isinstance(state, SqliteLocation):
@@ -136,7 +137,7 @@ def _machine_findings(snapshot: Snapshot, *, daemon_runs: bool) -> Iterator[Doct
 
 
 async def _config_findings(context: OperationContext) -> list[DoctorFinding]:
-    """Findings for the configuration on disk, which the next start or reload will load."""
+    """Return findings for the configuration on disk, which the next start or reload will load."""
     in_force = context.snapshot()
     if context.load is None:
         return [*local.config_findings(in_force)]
@@ -164,26 +165,27 @@ def _daemon_finding(status: EngineStatus, installed: str | None) -> DoctorFindin
 
 
 def notice_findings(health: NoticeHealth, snapshot: Snapshot) -> Iterator[DoctorFinding]:
-    """Findings for the plugin or pipeline of `service.on_failure`; none if it is not set."""
+    """Yield findings for the plugin or pipeline of `service.on_failure`; none if it is not set."""
     name, receiver = snapshot.service.on_failure, snapshot.policy.on_failure
     if name is None or receiver is None:
         return
     if health.failed:
         times = "the last time" if health.failed == 1 else f"{health.failed} times in a row"
         yield DoctorCheck.NOTICES.warn(
-            f"{name}, which is told of failures, failed {times}: {health.error}",
+            f"{name}, the receiver of failure notices, failed {times}: {health.error}",
             where=f"job {health.failed_job_id}",
             fix=f"fix the cause (ductile job explain {health.failed_job_id}), "
             f"then send the notice again: ductile job retry {health.failed_job_id}",
         )
     if not receiver.accepts:
         yield DoctorCheck.NOTICES.warn(
-            f"{receiver.plugin}, which is told of failures, is disabled; {health.waiting} failures wait",
+            f"{receiver.plugin}, the receiver of failure notices, is disabled; "
+            f"{health.waiting} failures wait",
             where="service.on_failure",
             fix=f"ductile plugin enable {receiver.plugin}",
         )
     if not health.failed and receiver.accepts:
-        yield DoctorCheck.NOTICES.ok(f"{name} is told of failures")
+        yield DoctorCheck.NOTICES.ok(f"{name} receives failure notices")
 
 
 def store_findings(stats: StoreStats) -> Iterator[DoctorFinding]:
@@ -231,7 +233,7 @@ def breaker_findings(rows: Sequence[BreakerRow]) -> Iterator[DoctorFinding]:
 
 
 async def schedule_findings(context: OperationContext) -> AsyncIterator[DoctorFinding]:
-    """At most one finding for each active schedule."""
+    """Yield at most one finding for each active schedule, or one for all if nothing is wrong."""
     engine, active = context.engine, active_schedules(context.snapshot())
     all_ok = True
     for entry in await context.store.list_schedules():
@@ -250,7 +252,7 @@ async def schedule_findings(context: OperationContext) -> AsyncIterator[DoctorFi
 
 
 def check_schedule(entry: ScheduleEntry, now: datetime, *, daemon_runs: bool) -> DoctorFinding | None:
-    """A finding for a schedule that is paused, overdue, or waiting for long."""
+    """Return a finding for a schedule that is paused, is overdue or waits for long; None for any other."""
     name, where = f"{entry.plugin} {entry.schedule_id}", f"plugins.{entry.plugin}.schedules"
     explain = f"ductile schedule explain {name}"
     if entry.paused_at is not None:
@@ -267,7 +269,7 @@ def check_schedule(entry: ScheduleEntry, now: datetime, *, daemon_runs: bool) ->
 
 
 async def _check_history(context: OperationContext, entry: ScheduleEntry) -> DoctorFinding | None:
-    """A finding for a schedule with a gap in its history, or with occurrences that other polls displaced."""
+    """Return a finding for a history with a gap or with occurrences that other polls displaced, else None."""
     page = await context.store.list_occurrences(entry.plugin, entry.schedule_id, limit=_OCCURRENCES)
     name, where = f"{entry.plugin} {entry.schedule_id}", f"plugins.{entry.plugin}.schedules"
     if (await audit_history(context, entry, page.rows, newest=True)).complete is False:
@@ -312,8 +314,8 @@ def orphan_findings(orphaned: int) -> Iterator[DoctorFinding]:
         )
 
 
-def failure_findings(failures: RecentFailures, allow: Sequence[str]) -> Iterator[DoctorFinding]:
-    """Jobs that failed for good within a day, and receivers of state webhooks that do not accept them."""
+def failure_findings(failures: RecentFailures) -> Iterator[DoctorFinding]:
+    """Yield a finding for each group of jobs that failed for good, or lost their plugin, within a day."""
     for group in failures.endings:
         jobs = "job" if group.jobs == 1 else "jobs"
         yield DoctorCheck.JOBS.warn(
@@ -332,29 +334,33 @@ def failure_findings(failures: RecentFailures, allow: Sequence[str]) -> Iterator
         )
     if not failures.endings and not failures.removed:
         yield DoctorCheck.JOBS.ok("no job failed for good within a day")
-    yield from (_receiver_finding(receiver, allow) for receiver in failures.receivers)
-    if not failures.receivers:
-        yield DoctorCheck.RECEIVERS.ok("every receiver accepts its state webhooks")
 
 
-def _receiver_finding(receiver: FailingReceiver, allow: Sequence[str]) -> DoctorFinding:
-    """A finding for a receiver that does not accept state webhooks, or that Ductile does not call."""
-    counts = f"{receiver.waiting} wait, {receiver.dropped} were given up"
-    host = refused_host(receiver.receiver, receiver.last_error, allow)
-    if host is None:
-        error = f" ({receiver.last_error})" if receiver.last_error else ""
-        return DoctorCheck.RECEIVERS.warn(
-            f"{receiver.receiver} does not accept state webhooks: {counts}{error}",
-            where=receiver.receiver,
-            fix="see `ductile webhook deliveries`; when it answers again: ductile webhook resend ID",
+def receiver_findings(receivers: Sequence[FailingReceiver], allow: Sequence[str]) -> Iterator[DoctorFinding]:
+    """Yield a finding for each receiver that does not accept state webhooks, or that Ductile does not call.
+
+    `allow` are the hosts of `state_webhooks.allow`.
+    """
+    for receiver in receivers:
+        counts = f"{receiver.waiting} wait, {receiver.dropped} were given up"
+        host = refused_host(receiver.receiver, receiver.last_error, allow)
+        if host is None:
+            error = f" ({receiver.last_error})" if receiver.last_error else ""
+            yield DoctorCheck.RECEIVERS.warn(
+                f"{receiver.receiver} does not accept state webhooks: {counts}{error}",
+                where=receiver.receiver,
+                fix="see `ductile webhook deliveries`; when it answers again: ductile webhook resend ID",
+            )
+            continue
+        # Ductile itself refuses to call the host. The list is set as a whole, so the fix names it as a whole.
+        hosts = shlex.quote(msgspec.json.encode([*allow, host]).decode())
+        only = "" if allow else "; from then on only listed hosts are called"
+        yield DoctorCheck.RECEIVERS.warn(
+            f"state webhooks to {receiver.receiver} are not sent: state_webhooks.allow does not list {host}; "
+            f"{counts}",
+            where="state_webhooks.allow",
+            fix=f"if it may be called: ductile config set state_webhooks.allow {hosts} && ductile apply "
+            f"(what was given up: ductile webhook resend ID){only}",
         )
-    # Ductile itself refuses to call the host. The list is set as a whole, so the fix names it as a whole.
-    hosts = shlex.quote(msgspec.json.encode([*allow, host]).decode())
-    only = "" if allow else "; from then on only listed hosts are called"
-    return DoctorCheck.RECEIVERS.warn(
-        f"state webhooks to {receiver.receiver} are not sent: state_webhooks.allow does not list {host}; "
-        f"{counts}",
-        where="state_webhooks.allow",
-        fix=f"if it may be called: ductile config set state_webhooks.allow {hosts} && ductile apply "
-        f"(what was given up: ductile webhook resend ID){only}",
-    )
+    if not receivers:
+        yield DoctorCheck.RECEIVERS.ok("every receiver accepts its state webhooks")

@@ -34,7 +34,7 @@ _LOW_INODES_SHARE = 0.01
 
 
 def config_findings(snapshot: Snapshot) -> Iterator[DoctorFinding]:
-    """Findings for a configuration that was loaded."""
+    """Yield findings for a configuration that was loaded."""
     sealed = [problem for problem in snapshot.warnings if _SEAL_HINT in (problem.hint or "")]
     others = [problem for problem in snapshot.warnings if problem not in sealed]
     yield from (DoctorCheck.CONFIG.problem(FindingLevel.WARN, problem) for problem in others)
@@ -48,7 +48,7 @@ def config_findings(snapshot: Snapshot) -> Iterator[DoctorFinding]:
 
 
 def refused_config(error: ConfigError) -> Iterator[DoctorFinding]:
-    """Findings for a configuration that could not be loaded: one for each problem in it."""
+    """Yield one finding for each problem of a configuration that could not be loaded."""
     check = DoctorCheck.SEAL if isinstance(error, IntegrityError) else DoctorCheck.CONFIG
     if not error.problems:
         yield check.error(error.message, fix=error.hint)
@@ -56,7 +56,7 @@ def refused_config(error: ConfigError) -> Iterator[DoctorFinding]:
 
 
 def environment_files(snapshot: Snapshot) -> tuple[Path, ...]:
-    """The files of environment variables that the configuration includes: they hold its secrets."""
+    """Return the files of environment variables that the configuration includes: they hold its secrets."""
     match snapshot.redacted:
         case {"environment_vars": {"include": [*names]}}:
             return tuple(resolve_path(str(name), snapshot.directory) for name in names)
@@ -65,38 +65,36 @@ def environment_files(snapshot: Snapshot) -> tuple[Path, ...]:
 
 
 def permission_findings(directory: Path, private: Iterable[Path]) -> Iterator[DoctorFinding]:
-    """Files of the configuration and the private ones that other users can read or change."""
+    """Yield findings for files that other users can change or read. `private` are files with secrets."""
     files = sorted((*directory.glob("*.yaml"), *directory.glob("*.yml"), directory / CHECKSUMS_FILE))
     paths = dict.fromkeys((directory, *files), False) | dict.fromkeys(private, True)
-    checked = (_check_mode(path, private=is_private) for path, is_private in paths.items())
-    findings = [finding for finding in checked if finding is not None]
-    yield from findings
-    if not findings:
+    all_ok = True
+    for path, is_private in paths.items():
+        try:
+            status = path.stat()
+        except OSError:
+            continue  # A missing file is reported by the check that needs it.
+        open_to_others = stat.S_IMODE(status.st_mode) & _OTHERS
+        where, fix = str(path), f"chmod {0o700 if stat.S_ISDIR(status.st_mode) else 0o600:o} {path}"
+        if status.st_uid not in (os.geteuid(), 0):
+            message = f"it belongs to user {status.st_uid}, not to the user who runs this"
+            yield DoctorCheck.PERMISSIONS.warn(message, where=where, fix=f"chown {os.geteuid()} {path}")
+        elif open_to_others & _OTHERS_WRITE:
+            yield DoctorCheck.PERMISSIONS.error("other users can change it", where=where, fix=fix)
+        elif open_to_others and is_private:
+            message = "other users can read it, and it holds secrets"
+            yield DoctorCheck.PERMISSIONS.error(message, where=where, fix=fix)
+        elif open_to_others:
+            yield DoctorCheck.PERMISSIONS.warn("other users can read it", where=where, fix=fix)
+        else:
+            continue
+        all_ok = False
+    if all_ok:
         yield DoctorCheck.PERMISSIONS.ok("only their owner can read and change the files", str(directory))
 
 
-def _check_mode(path: Path, *, private: bool) -> DoctorFinding | None:
-    try:
-        status = path.stat()
-    except OSError:
-        return None  # A missing file is reported by the check that needs it.
-    open_to_others = stat.S_IMODE(status.st_mode) & _OTHERS
-    fix = f"chmod {0o700 if stat.S_ISDIR(status.st_mode) else 0o600:o} {path}"
-    if status.st_uid not in (os.geteuid(), 0):
-        message = f"it belongs to user {status.st_uid}, not to the user who runs this"
-        return DoctorCheck.PERMISSIONS.warn(message, where=str(path), fix=f"chown {os.geteuid()} {path}")
-    if open_to_others & _OTHERS_WRITE:
-        return DoctorCheck.PERMISSIONS.error("other users can change it", where=str(path), fix=fix)
-    if open_to_others and private:
-        message = "other users can read it, and it holds secrets"
-        return DoctorCheck.PERMISSIONS.error(message, where=str(path), fix=fix)
-    if open_to_others:
-        return DoctorCheck.PERMISSIONS.warn("other users can read it", where=str(path), fix=fix)
-    return None
-
-
 def newly_refused(in_force: Snapshot, on_disk: Snapshot) -> Iterator[DoctorFinding]:
-    """Plugins that run now and that the next start or reload will refuse."""
+    """Yield findings for plugins that run now and that the next start or reload will refuse."""
     known = {plugin.name for plugin in in_force.refused}
     for plugin in on_disk.refused:
         if plugin.name not in known:
@@ -110,18 +108,18 @@ def plugin_findings(snapshot: Snapshot) -> Iterator[DoctorFinding]:
         yield DoctorCheck.PLUGINS.ok(f"{count} of {len(snapshot.plugins)} configured plugins can run")
 
 
-def _refused(plugin: PluginInstance, words: str) -> DoctorFinding:
+def _refused(plugin: PluginInstance, consequence: str) -> DoctorFinding:
     refusal = plugin.refused
     assert refusal is not None  # noqa: S101 - `Snapshot.refused` lists only plugins that have one
     return DoctorCheck.PLUGINS.error(
-        f"{plugin.name} {words}: {refusal.reason}",
+        f"{plugin.name} {consequence}: {refusal.reason}",
         where=f"plugins.{plugin.name}",
         fix=refusal.hint or f"ductile plugin check {plugin.uses}",
     )
 
 
 def health_findings(rows: Sequence[PluginHealth]) -> Iterator[DoctorFinding]:
-    """Results of health commands that were run just now."""
+    """Yield findings for health commands that were run just now."""
     checked = [row for row in rows if row.status != NOT_CHECKED]
     unhealthy = [row for row in checked if row.status != LogStatus.SUCCEEDED]
     for row in rows:
@@ -136,7 +134,7 @@ def health_findings(rows: Sequence[PluginHealth]) -> Iterator[DoctorFinding]:
 
 
 def past_health_findings(last_checks: Mapping[str, LogRow | None]) -> Iterator[DoctorFinding]:
-    """Results of the latest health commands, none of which is run now."""
+    """Yield findings for the latest health commands, without running one."""
     rows = [row for row in last_checks.values() if row is not None]
     unhealthy = [row for row in rows if row.status is not LogStatus.SUCCEEDED]
     yield from (_unhealthy(row, f"was not healthy at {time_text(row.completed_at)}") for row in unhealthy)
@@ -148,9 +146,9 @@ def past_health_findings(last_checks: Mapping[str, LogRow | None]) -> Iterator[D
         yield DoctorCheck.HEALTH.ok(f"{len(rows)} plugins were healthy when they were last asked")
 
 
-def _unhealthy(check: PluginHealth | LogRow, words: str) -> DoctorFinding:
+def _unhealthy(check: PluginHealth | LogRow, verdict: str) -> DoctorFinding:
     return DoctorCheck.HEALTH.error(
-        f"{check.plugin} {words}: {check.error or check.status}",
+        f"{check.plugin} {verdict}: {check.error or check.status}",
         where=f"job {check.job_id}",
         fix=f"ductile job explain {check.job_id}",
     )
@@ -211,7 +209,7 @@ def refuse_taken_addresses(snapshot: Snapshot) -> None:
 
 
 def _listen_addresses(snapshot: Snapshot) -> list[tuple[str, str]]:
-    """The configuration key and the address of each listener."""
+    """Return the configuration key and the address of each listener."""
     api = [("api.listen", snapshot.api.listen)] if snapshot.api.enabled else []
     return api + ([("webhooks.listen", snapshot.webhooks_listen)] if snapshot.webhooks_enabled else [])
 

@@ -41,11 +41,11 @@ from ductile.store.model.maintenance import ConfigRecord
 from ductile.store.model.records import LogRow, RunRecord
 from ductile.struct import Value, about, asdict
 
-#: How the owner of a job begins that is run without a daemon.
-_RUN_OWNER = "cli:"
+#: The owner of a job that `ductile run` executes without a daemon begins with this.
+_RUN_OWNER_PREFIX = "cli:"
 
-#: Configurations that are searched for the one a job ran with.
-_CONFIGS = 200
+#: How many configurations are searched for the one that a job ran with.
+_MAX_CONFIGS = 200
 #: Links of a chain of origin. Hops are limited, but a run may have thousands of steps, each led to by the one
 #: before; in a longer chain the steps in between are left out.
 _MAX_CHAIN = 50
@@ -139,18 +139,18 @@ class _JobRecords(Value):
 
     @property
     def failed(self) -> bool:
-        """Whether the job failed, or waits for a retry after a failure."""
+        """Return whether the job failed, or waits for a retry after a failure."""
         waits_for_retry = self.job.hold is Hold.RETRY and self.last is not None
         return waits_for_retry or self.job.status in (JobStatus.FAILED, JobStatus.DEAD)
 
 
 async def explain_job(context: OperationContext, request: OneJob) -> JobExplanation:
-    """Why a job failed, does not run or has not ended, and what to do."""
+    """Explain why a job failed, does not run or has not ended, and what to do."""
     job = await resolve_job(context, request.job_id)
     records = _JobRecords(
         job=job,
         executions=await context.store.list_executions(job.id),
-        configs=await context.store.config_history(limit=_CONFIGS),
+        configs=await context.store.config_history(limit=_MAX_CONFIGS),
         run=await context.store.get_run(job.id) if job.plugin == RUN_PLUGIN else None,
     )
     orphaned = context.is_orphaned(job)
@@ -196,7 +196,7 @@ def _verdict(
         case JobStatus.SUCCEEDED:
             return f"{name} succeeded, {attempt_text(job)}."
         case JobStatus.RUNNING if orphaned:
-            by_run = (job.owner or "").startswith(_RUN_OWNER)
+            by_run = (job.owner or "").startswith(_RUN_OWNER_PREFIX)
             owner = "the `ductile run` that ran it" if by_run else "the daemon"
             died = f"{name} was running when {owner} died, {attempt_text(job)}."
             return f"{died} {_recovery_text(job)}"
@@ -223,12 +223,12 @@ def _verdict(
 
 
 def _verb(status: JobStatus) -> str:
-    """`failed`, or `is dead`."""
+    """Return `failed`, or `is dead`."""
     return "is dead" if status is JobStatus.DEAD else status
 
 
 async def _origin_chain(context: OperationContext, job: Job) -> tuple[ChainLink, ...]:
-    """Where a job came from: its source, then runs, routes and parents, the job itself last."""
+    """Return where a job came from: its source, then runs, routes and parents, the job itself last."""
     links = [_link(job)]
     first, seen = job, {job.id}
     while (parent_id := first.parent_job_id) is not None and parent_id not in seen:
@@ -255,7 +255,7 @@ def _link(job: Job) -> ChainLink:
 
 
 def _evidence(records: _JobRecords) -> list[str]:
-    """How each execution or step ended, and what was done to the job by hand."""
+    """Return how each execution or step ended, and what was done to the job by hand."""
     run = records.run
     lines = [_execution_text(row) for row in records.executions if run is None]
     if records.job.rerun_of is not None:
@@ -264,19 +264,19 @@ def _evidence(records: _JobRecords) -> list[str]:
         lines.append(f"Its cancellation was requested at {time_text(records.job.cancel_requested_at)}.")
     if run is not None:
         lines += [
-            f"Step {job.step_path} ({job.plugin} {job.command}): {job.status} ({job.reason})."
-            for job in run.steps
+            f"Step {step.step_path} ({step.plugin} {step.command}): {step.status} ({step.reason})."
+            for step in run.steps
         ]
         lines += [
-            f"Bypassed: {note.data.get('step') or note.data.get('pipeline')}: {note.data['explanation']}"
-            for note in run.ledger_entries
-            if "explanation" in note.data
+            f"Bypassed: {row.data.get('step') or row.data.get('pipeline')}: {row.data['explanation']}"
+            for row in run.ledger_entries
+            if "explanation" in row.data
         ]
     return lines
 
 
 def _execution_text(row: LogRow) -> str:
-    """How an execution ended, after how long, and what it wrote to stderr if it failed."""
+    """Return how an execution ended, after how long, and what it wrote to stderr if it failed."""
     succeeded = row.status is LogStatus.SUCCEEDED
     ended = f"exit status {row.exit_code}" if row.exit_code is not None else None
     ended = f"signal {row.signal}" if row.signal is not None else ended
@@ -310,7 +310,7 @@ async def _job_input(context: OperationContext, records: _JobRecords) -> JobInpu
 
 
 async def _advice(context: OperationContext, records: _JobRecords, wait: WaitExplanation | None) -> list[str]:
-    """What to do about a job that waits, or about the reason of one that has ended."""
+    """Return what to do about a job that waits, or about the reason for which it ended."""
     job, last = records.job, records.last
     if wait is not None and job.hold is not Hold.RETRY:
         return [*wait.advice] or ["ductile system status"]
@@ -326,7 +326,7 @@ async def _advice(context: OperationContext, records: _JobRecords, wait: WaitExp
 
 
 def _recovery_text(job: Job) -> str:
-    """What the next start of the daemon does with an orphaned job."""
+    """Return what the next start of the daemon does with an orphaned job."""
     if job.cancel_requested_at is not None:
         return "The next start ends it as cancelled."
     if job.plugin == RUN_PLUGIN:

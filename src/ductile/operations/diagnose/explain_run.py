@@ -22,7 +22,7 @@ class StepOutcome(StrEnum):
     RAN = "ran"
     BYPASSED = "bypassed"
     NOT_CREATED = "not_made"
-    #: Of a step that holds others: one of them was reached.
+    #: A step that contains others: one of them was reached.
     ENTERED = "entered"
     NOT_REACHED = "not_reached"
 
@@ -88,26 +88,26 @@ async def explain_run(context: OperationContext, request: OneJob) -> RunExplanat
 
 
 def describe_steps(record: RunRecord) -> tuple[StepReport, ...]:
-    """The steps of a run in the order of the pipeline; without its graph, those that have jobs."""
+    """Return the steps of a run in the order of the pipeline; without its graph, those that have jobs."""
     jobs: dict[str, list[Job]] = {}
-    for member in record.steps:
-        jobs.setdefault(member.step_path or "", []).append(member)
+    for job in record.steps:
+        jobs.setdefault(job.step_path or "", []).append(job)
     durations = {job_id: milliseconds(row.duration) for job_id, row in record.executions.items()}
     if record.graph is None:
-        return tuple(_report(path, None, own_jobs, (), durations) for path, own_jobs in jobs.items())
-    notes: dict[str, list[LedgerRow]] = {}
-    for note in record.ledger_entries:
-        step = note.data.get("step")
-        if note.kind is LedgerKind.CONDITION_FALSE and isinstance(step, str):
-            notes.setdefault(step, []).append(note)
+        return tuple(_report_step(path, None, own_jobs, (), durations) for path, own_jobs in jobs.items())
+    entries: dict[str, list[LedgerRow]] = {}
+    for entry in record.ledger_entries:
+        step = entry.data.get("step")
+        if entry.kind is LedgerKind.CONDITION_FALSE and isinstance(step, str):
+            entries.setdefault(step, []).append(entry)
     # An event type may hold a slash, so only paths of steps count.
-    reached = {*jobs, *notes} & record.graph.nodes.keys()
+    reached = {*jobs, *entries} & record.graph.nodes.keys()
     return tuple(
-        _report(
+        _report_step(
             node.path,
             node,
             jobs.get(node.path, ()),
-            notes.get(node.path, ()),
+            entries.get(node.path, ()),
             durations,
             entered=any(path.startswith(f"{node.path}/") for path in reached),
         )
@@ -115,23 +115,23 @@ def describe_steps(record: RunRecord) -> tuple[StepReport, ...]:
     )
 
 
-def _report(
+def _report_step(
     path: str,
     node: Node | None,
     jobs: Sequence[Job],
-    notes: Sequence[LedgerRow],
+    entries: Sequence[LedgerRow],
     durations: Mapping[str, float | None],
     *,
     entered: bool = False,
 ) -> StepReport:
     label = None if node is None else node.label
     not_created = [job.last_error or str(job.reason) for job in jobs if job.reason in NOT_CREATED]
-    errors = (*not_created, *(str(note.data["error"]) for note in notes if "error" in note.data))
+    errors = (*not_created, *(str(entry.data["error"]) for entry in entries if "error" in entry.data))
     if len(jobs) > len(not_created):
         outcome = StepOutcome.RAN
     elif errors:
         outcome = StepOutcome.NOT_CREATED
-    elif notes:
+    elif entries:
         outcome = StepOutcome.BYPASSED
     else:
         holds_steps = not isinstance(node, UseNode)
@@ -147,12 +147,12 @@ def _report(
         ),
         bypasses=tuple(
             StepBypass(
-                explanation=str(note.data["explanation"]),
-                verdict=note.data.get("verdict"),
-                at=timestamp(note.at),
+                explanation=str(entry.data["explanation"]),
+                verdict=entry.data.get("verdict"),
+                at=timestamp(entry.at),
             )
-            for note in notes
-            if "explanation" in note.data
+            for entry in entries
+            if "explanation" in entry.data
         ),
         errors=errors,
     )

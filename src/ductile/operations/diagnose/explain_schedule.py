@@ -94,7 +94,7 @@ class _ScheduleRecords(Value):
 
 
 async def explain_schedule(context: OperationContext, request: OneSchedule) -> ScheduleExplanation:
-    """Why a schedule does not run, or that it does. Raises `NotFoundError`."""
+    """Explain why a schedule does not run, or that it does. Raises `NotFoundError`."""
     records = await _load_records(context, request)
     cause = decide_cause(_facts(context, records))
     entry, breaker = records.entry, records.breaker
@@ -122,7 +122,7 @@ async def explain_schedule(context: OperationContext, request: OneSchedule) -> S
 
 
 async def _load_records(context: OperationContext, request: OneSchedule) -> _ScheduleRecords:
-    """Read what is known of a schedule. `NotFoundError` if it is neither stored nor configured."""
+    """Read what is known of a schedule. Raises `NotFoundError` if it is neither stored nor configured."""
     plugin = context.snapshot().plugins.get(request.plugin)
     name, entry = request.plugin, None
     try:
@@ -181,7 +181,7 @@ def _facts(context: OperationContext, records: _ScheduleRecords) -> ScheduleFact
 
 
 def _verdict(records: _ScheduleRecords, cause: ScheduleCause) -> str:
-    """The sentence of the cause, with what is known of it before its full stop."""
+    """Return the sentence of the cause, with its details before the full stop."""
     ending = "."
     match cause:
         case ScheduleCause.ON_TIME if records.entry is not None:
@@ -202,7 +202,7 @@ def _why_skipped(row: Occurrence) -> str:
 
 
 def _evidence(records: _ScheduleRecords, cause: ScheduleCause) -> list[str]:
-    """What is known of the schedule, its latest run, its breaker and its past occurrences."""
+    """Return what is known of the schedule, its latest run, its breaker and its past occurrences."""
     entry, last, breaker = records.entry, records.last_job, records.breaker
     lines = []
     if entry is not None and entry.paused_at is not None:

@@ -52,7 +52,7 @@ class DoctorCheck(DescribedEnum):
         return DoctorFinding(check=self, level=FindingLevel.ERROR, message=message, where=where, fix=fix)
 
     def raised(self, error: DuctileError) -> DoctorFinding:
-        """The finding for an error that the check raised."""
+        """Return the finding for an error that the check raised."""
         return self.error(error.message, fix=error.hint)
 
     def problem(self, level: FindingLevel, problem: Problem) -> DoctorFinding:
@@ -88,7 +88,7 @@ def worst_level(findings: Iterable[DoctorFinding]) -> FindingLevel:
 
 
 def build_report(findings: Sequence[DoctorFinding]) -> DoctorReport:
-    """The findings in the order of the checks; within a check, the most serious first."""
+    """Return the findings in the order of the checks; within a check, the most serious first."""
     checks, levels = list(DoctorCheck), list(FindingLevel)
     return DoctorReport(
         verdict=worst_level(findings),

@@ -19,12 +19,12 @@ REMEDIES: dict[JobReason, str] = {
     "{job}",
     JobReason.PROTOCOL_ERROR: "See what it printed with `ductile job logs {job}`; "
     "ductile plugin test {plugin} shows where it breaks the protocol.",
-    JobReason.BAD_EXIT: "It ended without an answer: its output (ductile job logs {job}) says where.",
+    JobReason.BAD_EXIT: "It ended without a response: its output (ductile job logs {job}) says where.",
     JobReason.KILLED: "If you did not kill it, the kernel did: look at plugins.{plugin}.limits "
     "and at the machine's memory (dmesg).",
     JobReason.OUTPUT_TOO_LARGE: "Have it write large results to a file and name that as an artifact.",
     JobReason.STATE_TOO_LARGE: "Have it keep less: ductile plugin state {plugin}",
-    JobReason.TOO_MANY_EVENTS: "Have it emit fewer events in one answer, or several items in one event.",
+    JobReason.TOO_MANY_EVENTS: "Have it emit fewer events in one response, or several items in one event.",
     JobReason.RUN_TOO_LARGE: "Split the work: emit an event that starts a run of its own for each part.",
     JobReason.COULD_NOT_START: "Look at the entrypoint's first line and mode: ductile plugin check {plugin}",
     JobReason.PLUGIN_UNAVAILABLE: "See why it is refused with `ductile plugin check {plugin}`, then: "
@@ -58,7 +58,7 @@ REMEDIES: dict[JobReason, str] = {
     "ductile job retry {job}",
 }
 
-#: Of scripts and of `ductile exec`, where another remedy helps.
+#: Remedies for scripts and `ductile exec`, where they differ from those for plugins.
 _SCRIPT_REMEDIES: dict[JobReason, str] = {
     JobReason.PROTOCOL_ERROR: "See what it printed with `ductile job logs {job}`: its `output` is json, so "
     "it has to print one JSON document and nothing else.",
@@ -82,12 +82,12 @@ def remedy_for(reason: JobReason, *, plugin: str, command: str, job_id: str) -> 
 async def working_remedy(
     context: OperationContext, job: Job, reason: JobReason, run: RunRecord | None
 ) -> str:
-    """The remedy for a job with this reason. It advises a retry only if the store would accept one.
+    """Return the remedy for a job with this reason. It advises a retry only if the store would accept one.
 
     `run` is the record of the job if it is a pipeline run.
     """
     plain = remedy_for(reason, plugin=job.plugin, command=job.command, job_id=job.run_id or job.id)
-    if (special := _remedies_of(context, job).get(reason)) is not None:
+    if (special := _script_remedies(context, job).get(reason)) is not None:
         return special.format(job=job.id)
     if job.status not in TERMINAL or job.status is JobStatus.SUCCEEDED:
         return plain
@@ -102,18 +102,18 @@ async def working_remedy(
             result = await context.store.check_retry(job_id)
             if result is RetryResult.QUEUED:
                 return remedy_for(reason, plugin=job.plugin, command=job.command, job_id=job_id)
-    not_created = [member for member in run.steps if member.reason in NOT_CREATED] if run else []
+    not_created = [step for step in run.steps if step.reason in NOT_CREATED] if run else []
     if not_created:
-        first = min(not_created, key=lambda member: member.completed_at or member.created_at)
-        again = await _rerun_remedy(context, job.id, first)
-        return again or "Correct the pipeline, then start it again."
+        first = min(not_created, key=lambda step: step.completed_at or step.created_at)
+        rerun = await _rerun_remedy(context, job.id, first)
+        return rerun or "Correct the pipeline, then start it again."
     if result in (RetryResult.UNKNOWN_JOB, RetryResult.PRUNED):
         return "Only its log is left, so that it cannot be retried: submit it again."
     return "It cannot be retried: fix the cause, then submit it again."
 
 
-def _remedies_of(context: OperationContext, job: Job) -> dict[JobReason, str]:
-    """The remedies of a script or a command of `ductile exec`; none for other plugins."""
+def _script_remedies(context: OperationContext, job: Job) -> dict[JobReason, str]:
+    """Return the remedies of a script or a command of `ductile exec`; none for other plugins."""
     if job.plugin == EXEC_PLUGIN:
         return _EXEC_REMEDIES
     plugin = context.snapshot().plugins.get(job.plugin)
@@ -122,7 +122,7 @@ def _remedies_of(context: OperationContext, job: Job) -> dict[JobReason, str]:
 
 
 async def _rerun_remedy(context: OperationContext, run_id: str, step: Job) -> str | None:
-    """Advice to start the run again from a step of the corrected pipeline; None if that would be refused."""
+    """Return advice to start the run again from a corrected step; None if the store would refuse that."""
     run = await context.store.get_job(run_id)
     if run is None or run.plugin != RUN_PLUGIN or step.step_path is None:
         return None

@@ -23,7 +23,7 @@ from ductile.store.model.records import JobFilter, RunRecord
 from ductile.struct import Value, replace
 
 _PAGE = 200
-#: Jobs that are followed where one waits for another that waits itself.
+#: Jobs that are followed where each waits for the next.
 _MAX_CHAIN = 20
 _MAX_STEPS = 5
 
@@ -37,17 +37,17 @@ class WaitExplanation(Value):
 
 
 async def why_waiting(context: OperationContext, job: Job) -> WaitExplanation:
-    """Why a queued job does not run, and whether a daemon would start it."""
-    held = await _why_held(context, job)
+    """Explain why a queued job does not run, and whether a daemon would start it."""
+    held = await _explain_hold(context, job)
     if context.engine is not None:
-        return held or await _why_not_started(context, job)
+        return held or await _explain_ready_job(context, job)
     return WaitExplanation(why=f"{held.why} No daemon is running." if held else "no daemon is running.")
 
 
 async def why_running(context: OperationContext, job: Job, run: RunRecord | None) -> WaitExplanation:
-    """How far a running job is; of a pipeline run, which steps run or wait, and for what."""
+    """Explain how far a running job is; for a pipeline run, which of its steps run or wait, and for what."""
     if run is not None:
-        return await _why_steps_wait(context, run)
+        return await _explain_live_steps(context, run)
     why = f"{attempt_text(job)}."
     plugin = context.snapshot().plugins.get(job.plugin)
     # The timeout of a step may be set by its pipeline, so only that of other jobs is known here.
@@ -57,8 +57,8 @@ async def why_running(context: OperationContext, job: Job, run: RunRecord | None
     return WaitExplanation(why=why, advice=(f"To end it now: ductile job cancel {job.id}",))
 
 
-async def _why_held(context: OperationContext, job: Job) -> WaitExplanation | None:
-    """Why a job is not ready to start, by its hold; None for a ready one."""
+async def _explain_hold(context: OperationContext, job: Job) -> WaitExplanation | None:
+    """Explain the hold of a job; None for a job without one, which is ready to start."""
     match job.hold:
         case Hold.RETRY:
             error = as_sentence(job.last_error or job.reason.description)
@@ -72,23 +72,23 @@ async def _why_held(context: OperationContext, job: Job) -> WaitExplanation | No
             why = "ran when the daemon died too, and such jobs are tried one at a time"
             return await _explain_blocker(context, job, why)
         case Hold.NO_NODE:
-            wait = _no_node(job, await list_nodes(context))
+            wait = _explain_no_node(job, await list_nodes(context))
             if job.held_since is None:
                 return wait
-            ends = time_text(job.held_since + context.snapshot().service.dedupe_ttl)
-            why = f"{wait.why} It ends at {ends} if none has come by then (service.dedupe_ttl)."
+            ends_at = time_text(job.held_since + context.snapshot().service.dedupe_ttl)
+            why = f"{wait.why} It ends at {ends_at} if none has come by then (service.dedupe_ttl)."
             return replace(wait, why=why)
         case Hold.RUN:
             record = await context.store.get_run(job.id)
             if record is None:
                 return WaitExplanation(why="none of its steps has started yet.")
-            return await _why_steps_wait(context, record)
+            return await _explain_live_steps(context, record)
         case None:
             return None
 
 
 async def _explain_blocker(context: OperationContext, job: Job, why: str) -> WaitExplanation:
-    """The job in the way, and the first of the jobs that this one waits for in turn."""
+    """Explain a wait for another job, which may wait itself: the blocker is the first job in this chain."""
     direct = await context.store.blocking_job(job.id)
     if direct is None:
         return WaitExplanation(why=f"another job {why}.")
@@ -107,7 +107,7 @@ async def _explain_blocker(context: OperationContext, job: Job, why: str) -> Wai
 
 
 async def _blocker_of(context: OperationContext, job: Job) -> Job | None:
-    """The job that a job waits for. A pipeline run that has not started waits by its steps."""
+    """Return the job that a job waits for. A pipeline run that has not started waits by its steps."""
     if job.hold is not Hold.RUN:
         return await context.store.blocking_job(job.id)
     record = await context.store.get_run(job.id)
@@ -125,8 +125,8 @@ def _blocker_commands(blocker: Job) -> tuple[str, ...]:
     )
 
 
-async def _why_not_started(context: OperationContext, job: Job) -> WaitExplanation:
-    """A ready job waits for the init of its plugin, for a limit, or starts in a moment."""
+async def _explain_ready_job(context: OperationContext, job: Job) -> WaitExplanation:
+    """Explain why a ready job has not started: the init of its plugin, a limit, or it starts in a moment."""
     if context.sees_only_own:
         why = "it starts when a worker and its plugin are free; jobs of others, not shown here, may be first."
         return WaitExplanation(why=why)
@@ -146,24 +146,24 @@ async def _why_not_started(context: OperationContext, job: Job) -> WaitExplanati
     if nodes := await list_nodes(context):
         suitable = [node for node in nodes if node_offer(node).may_run(job.plugin, job.node)]
         if not suitable:
-            return _no_node(job, nodes)
+            return _explain_no_node(job, nodes)
         workers = sum(node.info.workers for node in suitable)
         full = all(node.running >= node.info.workers for node in suitable)
     # With the default for a plugin, its limit is that of the workers: raising its own would not help.
     at_limit = plugin is not None and len(same_plugin) >= plugin.parallelism
     if plugin is not None and at_limit and not (full and plugin.parallelism >= workers):
-        return _plugin_is_busy(context, plugin, same_plugin, workers=len(running) + 1 if full else None)
+        return _explain_plugin_limit(context, plugin, same_plugin, workers=len(running) + 1 if full else None)
     if full:
         key = "service.max_workers"
         busy = "the only worker is" if len(running) == 1 else f"all {len(running)} workers are"
-        return _limit_reached(
+        return _explain_limit(
             context, running, f"{busy} busy ({key})", _raise_limits({key: len(running) + 1})
         )
     return WaitExplanation(why="it is about to be started.")
 
 
-def _no_node(job: Job, nodes: Sequence[Node]) -> WaitExplanation:
-    """A job that none of the live nodes may run."""
+def _explain_no_node(job: Job, nodes: Sequence[Node]) -> WaitExplanation:
+    """Explain that none of the live nodes may run a job."""
     if job.node is not None:
         return WaitExplanation(
             why=f"it belongs to the node {job.node}, where it was submitted, and that node is not running.",
@@ -177,10 +177,10 @@ def _no_node(job: Job, nodes: Sequence[Node]) -> WaitExplanation:
     )
 
 
-def _plugin_is_busy(
+def _explain_plugin_limit(
     context: OperationContext, plugin: PluginInstance, running: Sequence[Job], *, workers: int | None
 ) -> WaitExplanation:
-    """A plugin that runs as many jobs as it may.
+    """Explain that a plugin runs as many jobs as it may.
 
     `workers` is how many are needed for one job more, if all are busy.
     """
@@ -189,10 +189,10 @@ def _plugin_is_busy(
     jobs = f"1 job of {plugin.name} runs" if count == 1 else f"{count} jobs of {plugin.name} run"
     if plugin.installed is not None and not plugin.installed.manifest.concurrency_safe:
         why = f"{jobs}, and no more may: its manifest says `concurrency_safe: false`"
-        return _limit_reached(context, running, why, ())
+        return _explain_limit(context, running, why, ())
     limits = {key: count + 1} | ({} if workers is None else {"service.max_workers": workers})
     also = "" if workers is None else "; all workers are busy, too (service.max_workers)"
-    return _limit_reached(context, running, f"{jobs}, and no more may ({key}){also}", _raise_limits(limits))
+    return _explain_limit(context, running, f"{jobs}, and no more may ({key}){also}", _raise_limits(limits))
 
 
 def _raise_limits(limits: Mapping[str, int]) -> tuple[str, ...]:
@@ -204,7 +204,7 @@ def _raise_limits(limits: Mapping[str, int]) -> tuple[str, ...]:
     )
 
 
-def _limit_reached(
+def _explain_limit(
     context: OperationContext, running: Sequence[Job], why: str, advice: tuple[str, ...]
 ) -> WaitExplanation:
     longest_running = min(running, key=lambda other: other.started_at or other.created_at)
@@ -215,8 +215,8 @@ def _limit_reached(
     )
 
 
-async def _why_steps_wait(context: OperationContext, run: RunRecord) -> WaitExplanation:
-    """Which steps of a run are running or queued, and why the queued ones wait."""
+async def _explain_live_steps(context: OperationContext, run: RunRecord) -> WaitExplanation:
+    """Explain which steps of a run are running or queued, and why the queued ones wait."""
     live = [step for step in run.steps if step.status in (JobStatus.QUEUED, JobStatus.RUNNING)]
     if not live:
         return WaitExplanation(why="none of its steps is live.", advice=("ductile system selfcheck",))
@@ -228,9 +228,9 @@ async def _why_steps_wait(context: OperationContext, run: RunRecord) -> WaitExpl
             blocker = blocker or step
             advice.append(f"To end this step: ductile job cancel {step.id}")
             continue
-        wait = await _why_held(context, step)
+        wait = await _explain_hold(context, step)
         if wait is None and context.engine is not None:
-            wait = await _why_not_started(context, step)
+            wait = await _explain_ready_job(context, step)
         wait = wait or WaitExplanation(why="it is ready to start.")
         sentences.append(f"{step_text(step)} waits: {wait.why}")
         blocker = blocker or wait.blocker

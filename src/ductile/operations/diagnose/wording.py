@@ -16,7 +16,7 @@ def first_line(text: str | None) -> str | None:
 
 
 def as_sentence(text: str) -> str:
-    """The first line of a text, with a full stop if it ends without one."""
+    """Return the first line of a text, with a full stop if it ends without one."""
     line = first_line(text) or text
     return line if line.endswith((".", "!", "?")) else f"{line}."
 
@@ -26,7 +26,7 @@ def time_text(at: datetime | None) -> str:
 
 
 def span_text(span: timedelta) -> str:
-    """`5s`, `3m20s`, `2h05m`, `3d04h`."""
+    """Return a span such as `5s`, `3m20s`, `2h05m` or `3d04h`."""
     minutes, seconds = divmod(max(0, int(span.total_seconds())), 60)
     hours, minutes = divmod(minutes, 60)
     days, hours = divmod(hours, 24)
@@ -42,18 +42,18 @@ def attempt_text(job: Job) -> str:
 
 
 def status_since(job: Job, now: datetime) -> str:
-    """`running since … (for 5m)`, or the same for a queued job."""
+    """Return `running since … (for 5m)`, or the same for a queued job."""
     at = job.started_at if job.status is JobStatus.RUNNING and job.started_at else job.created_at
     return f"{job.status} since {time_text(at)} (for {span_text(now - at)})"
 
 
 def command_text(job: Job) -> str:
-    """What a job runs."""
+    """Return what a job runs."""
     return f"run of pipeline {job.command}" if job.plugin == RUN_PLUGIN else f"{job.plugin} {job.command}"
 
 
 def job_text(job: Job, now: datetime) -> str:
-    """A job with its id, what it runs, and since when it has its status."""
+    """Return a job with its id, what it runs, and since when it has its status."""
     return f"job {job.id} ({command_text(job)}, {status_since(job, now)})"
 
 
