@@ -37,7 +37,7 @@ class StepEnd(DescribedEnum):
 
 
 class ObservedJob(Value):
-    """One run of a step. Payload and context are those that it was given."""
+    """One run of a step. `payload` and `context` are its input."""
 
     outcome: StepEnd
     payload: JsonObject
@@ -74,7 +74,7 @@ class ObservedRun(Value):
 
 
 class JobRecord(Value):
-    """A job of a run with what it was given."""
+    """A job of a run with its input."""
 
     job: Job
     payload: JsonObject
@@ -82,9 +82,9 @@ class JobRecord(Value):
 
 
 def observe_steps(
-    graph: Graph, records: Sequence[JobRecord], notes: Iterable[JsonObject]
+    graph: Graph, records: Sequence[JobRecord], entries: Iterable[JsonObject]
 ) -> Mapping[str, ObservedStep]:
-    """Return what became of each step. `notes` are the ledger's entries about the run."""
+    """Return what became of each step. `entries` are the data of the run's entries in the ledger."""
     jobs: dict[str, list[ObservedJob]] = {}
     for record in records:
         job = record.job
@@ -104,11 +104,11 @@ def observe_steps(
         jobs.setdefault(job.step_path or "", []).append(observed)
     bypasses: dict[str, list[str]] = {}
     errors: dict[str, list[str]] = {}
-    for note in notes:
-        step = note.get("step")
+    for entry in entries:
+        step = entry.get("step")
         if isinstance(step, str):
-            kind, key = (errors, "error") if "error" in note else (bypasses, "explanation")
-            kind.setdefault(step, []).append(str(note.get(key)))
+            texts, key = (errors, "error") if "error" in entry else (bypasses, "explanation")
+            texts.setdefault(step, []).append(str(entry.get(key)))
     reached = {*jobs, *bypasses, *errors}
     return {
         node.path: _observe_step(
@@ -155,7 +155,7 @@ def status_of_run(job: Job) -> RunStatus:
 
 
 class JobExpectation(Value):
-    """What one run of a step has to be. What is None is not compared."""
+    """The expected outcome of one run of a step. Fields that are None are not compared."""
 
     outcome: StepEnd | None = None
     payload: JsonObject | None = None
@@ -170,7 +170,7 @@ class StepExpectation(JobExpectation):
 
 
 class RunExpectation(Value):
-    """What a run has to be. What is None, or MISSING, is not compared."""
+    """The expected outcome of a run. Fields that are None, or MISSING, are not compared."""
 
     status: RunStatus | None = None
     result: JsonValue | Missing = MISSING
@@ -216,10 +216,10 @@ def compare_run(
 
 
 def unknown_step(path: Path, name: str, known: Iterable[str]) -> RunDifference:
-    """Return the difference for a step that the pipeline has not, with the step that was probably meant."""
+    """Return the difference for a step that is not in the pipeline, with the step that was probably meant."""
     paths = [*known]
-    inner = [step_path for step_path in paths if step_path.endswith(f"/{name}")]
-    hint = f"did you mean {inner[0]}?" if len(inner) == 1 else did_you_mean(name, paths)
+    with_name = [step_path for step_path in paths if step_path.endswith(f"/{name}")]
+    hint = f"did you mean {with_name[0]}?" if len(with_name) == 1 else did_you_mean(name, paths)
     return RunDifference(
         path=path,
         expected=MISSING,
@@ -245,8 +245,8 @@ def _compare_step(
         yield _differ((*path, "times"), expected.times, len(observed.jobs), because=cause)
     numbered = len(observed.jobs) > 1
     for number, job in enumerate(observed.jobs, start=1):
-        inner = (*path, str(number)) if numbered else path
-        yield from _compare_job(inner, expected, job, ignore, with_outcome=False)
+        job_path = (*path, str(number)) if numbered else path
+        yield from _compare_job(job_path, expected, job, ignore, with_outcome=False)
     if not observed.jobs and (expected.payload is not None or expected.context is not None):
         key = "payload" if expected.payload is not None else "context"
         if expected.outcome in (None, observed.outcome):
@@ -259,7 +259,7 @@ def _compare_step(
 def _compare_occurrences(
     path: Path, expected: Sequence[JobExpectation], observed: ObservedStep, ignore: Sequence[Path]
 ) -> Iterator[RunDifference]:
-    """Compare in any order: jobs that are as expected are matched first, then the others one by one."""
+    """Compare in any order: expectations that a job meets are matched first, the others one by one."""
     unmatched_jobs = [*observed.jobs]
     unmatched: list[tuple[int, JobExpectation]] = []
     for number, expectation in enumerate(expected, start=1):
@@ -310,12 +310,12 @@ def _differ(path: Path, expected: Any, actual: Any, *, because: str | None = Non
 
 
 def expectation_of(observed: ObservedRun) -> RunExpectation:
-    """Return the expectation that a run goes as this one did."""
+    """Return the expectation that a run ends as this one did."""
     steps: dict[str, StepExpectation] = {}
     for path, step in observed.steps.items():
+        if step.outcome is StepEnd.ENTERED:
+            continue
         match step.jobs:
-            case _ if step.outcome is StepEnd.ENTERED:
-                continue
             case ():
                 expectation = StepExpectation(outcome=step.outcome)
             case (job,):

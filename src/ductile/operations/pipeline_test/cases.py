@@ -44,15 +44,15 @@ from ductile.struct import Value, asdict, replace
 
 #: The endings of files in a directory of cases.
 SUFFIXES = (".yaml", ".yml", ".json")
-#: Beside `config.yaml`: where cases are looked for.
+#: The directory beside `config.yaml` in which cases are looked for.
 CASES_DIRECTORY = "tests"
 _MAX_FILE_BYTES = 16 * 1024 * 1024
 FAILURE_REASONS = frozenset(JobReason(name) for name in get_args(FailureReason))
-_COMPARED = ("payload", "context", "result")
+_IGNORABLE_ROOTS = ("payload", "context", "result")
 
 
 class LoadedCase(Value):
-    """A case that is in order."""
+    """A case that was read without a fault."""
 
     pipeline: str
     name: str
@@ -76,12 +76,12 @@ def find_case_files(paths: Sequence[Path]) -> tuple[Path, ...]:
         if not path.is_dir():
             files.append(path)
             continue
-        inside = sorted(file for file in path.iterdir() if file.suffix in SUFFIXES and file.is_file())
-        if not inside:
+        case_files = sorted(file for file in path.iterdir() if file.suffix in SUFFIXES and file.is_file())
+        if not case_files:
             raise NotFoundError(
                 f"there is no case in {path}", hint=f"Cases are files that end in {' or '.join(SUFFIXES)}."
             )
-        files += inside
+        files += case_files
     return tuple(files)
 
 
@@ -124,7 +124,7 @@ def read_case_text(data: bytes | str, file: str) -> tuple[LoadedCase, ...]:
 def read_case_values(pipeline: str, values: Sequence[JsonValue]) -> tuple[LoadedCase, ...]:
     """Return the cases of a request. Raises `ConfigError`, whose problems name keys: `cases[0].start`."""
     location = SourceLocation(file="cases", line=0, column=0)
-    root = _node_of({"pipeline": pipeline, "cases": [*values]}, location)
+    root = _to_node({"pipeline": pipeline, "cases": [*values]}, location)
     assert isinstance(root, MapNode)  # noqa: S101 - made of an object
     cases, problems = _read_root(root)
     if problems:
@@ -135,17 +135,17 @@ def read_case_values(pipeline: str, values: Sequence[JsonValue]) -> tuple[Loaded
     return tuple(replace(case, location=None) for case in cases)
 
 
-def _node_of(value: JsonValue, location: SourceLocation) -> Node:
-    """The nodes of a YAML document with this value, all at one location."""
+def _to_node(value: JsonValue, location: SourceLocation) -> Node:
+    """Return the nodes of a YAML document with this value, all at one location."""
     match value:
         case dict():
             entries = tuple(
-                (ScalarNode(text=key, plain=False, location=location), _node_of(inner, location))
+                (ScalarNode(text=key, plain=False, location=location), _to_node(inner, location))
                 for key, inner in value.items()
             )
             return MapNode(entries=entries, location=location)
         case list():
-            return ListNode(items=tuple(_node_of(item, location) for item in value), location=location)
+            return ListNode(items=tuple(_to_node(item, location) for item in value), location=location)
         case str():
             return ScalarNode(text=value, plain=False, location=location)
         case _:
@@ -188,7 +188,7 @@ _Fault = tuple[KeyPath, str, str | None]
 
 
 def _faults(section: CaseFile) -> Iterator[_Fault]:
-    """The path, message and expectation of everything in the cases that the types of the keys allow."""
+    """Yield the faults in the cases that the types of the keys allow: path, message, expected value."""
     names: set[str] = set()
     if not section.cases:
         yield ("cases",), "there is no case", "at least one"
@@ -199,22 +199,18 @@ def _faults(section: CaseFile) -> Iterator[_Fault]:
         names.add(case.name)
         for position, text in enumerate(case.ignore):
             pattern = parse_pattern(text)
-            if pattern is None or pattern[0] not in _COMPARED:
+            if pattern is None or pattern[0] not in _IGNORABLE_ROOTS:
                 expected = "a path under payload, context or result, such as payload.at"
                 yield (*path, "ignore", position), f'"{text}" cannot be ignored', expected
         for name, step in case.steps.items():
-            yield from _step_faults(step, (*path, "steps", name))
-
-
-def _step_faults(step: CaseStep, path: KeyPath) -> Iterator[_Fault]:
-    if step.occurrences:
-        if has_response(step) or step.attempts:
-            message = "it has occurrences, and a response beside them"
-            yield path, message, "the responses inside `occurrences`"
-        for number, occurrence in enumerate(step.occurrences):
-            yield from _attempt_faults(occurrence, (*path, "occurrences", number))
-    else:
-        yield from _attempt_faults(step, path)
+            step_path = (*path, "steps", name)
+            if not step.occurrences:
+                yield from _attempt_faults(step, step_path)
+            elif has_response(step) or step.attempts:
+                message = "it has occurrences, and a response beside them"
+                yield step_path, message, "the responses inside `occurrences`"
+            for position, occurrence in enumerate(step.occurrences):
+                yield from _attempt_faults(occurrence, (*step_path, "occurrences", position))
 
 
 def _attempt_faults(step: CaseStep | CaseOccurrence, path: KeyPath) -> Iterator[_Fault]:

@@ -1,4 +1,4 @@
-"""Test cases from past runs: what they began with, what their steps responded, and how they went."""
+"""Record past runs as test cases: their start, the responses of their steps, and their results."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from ductile.store.model.jobs import StoredEvent
 from ductile.store.model.records import LARGEST_PAGE, JobFilter, LogRow, RunRecord
 from ductile.struct import Value, about
 
-#: Each step of a run is read by itself.
+#: The most steps of a run that is recorded: each is read by a query of its own.
 _MAX_STEPS = 1000
 #: Ends of a step that say nothing about what its plugin would have responded.
 _NO_RESPONSE = frozenset({JobReason.CANCELLED, JobReason.PURGED})
@@ -129,9 +129,8 @@ async def record_run(context: OperationContext, run: Job) -> RecordedRun:
         raise _gone(run, "its steps")
     if len(record.steps) > _MAX_STEPS:
         raise RefusedError(f"{run.id} has {len(record.steps)} steps; at most {_MAX_STEPS} can be recorded")
-    await _refuse_retried(context, record, record.graph)
-    await _refuse_without_ledger(context, run, record.graph)
-    reader = _Reader(context, run)
+    await _refuse_incomplete(context, record, record.graph)
+    reader = _InputReader(context, run)
     event = await reader.event(run.source_event_id)
     baggage = await reader.baggage(run.event_context_id)
     records = [await reader.step(step) for step in record.steps]
@@ -140,17 +139,17 @@ async def record_run(context: OperationContext, run: Job) -> RecordedRun:
         for step in record.steps
         if (response := _response_of(step, record.executions.get(step.id))) is not None
     }
-    notes = [row.data for row in record.ledger_entries if row.kind is LedgerKind.CONDITION_FALSE]
+    entries = [row.data for row in record.ledger_entries if row.kind is LedgerKind.CONDITION_FALSE]
     output = record.executions.get(record.job.id)
     observed = ObservedRun(
         status=status_of_run(record.job),
         error=record.job.last_error,
         result=None if output is None else result_in(output.result, output.output),
-        steps=observe_steps(record.graph, records, notes),
+        steps=observe_steps(record.graph, records, entries),
     )
     case: JsonObject = {
         "name": f"run {run.id} of {timestamp(run.created_at)}",
-        "start": _start(record.graph, record.job, event, baggage),
+        "start": _start_of(record.graph, record.job, event, baggage),
         "steps": _responses_by_step(records, responses),
         "expect": expectation_to_json(expectation_of(observed)),
     }
@@ -174,31 +173,29 @@ def _refuse_unfit(run: Job) -> None:
         )
 
 
-async def _refuse_retried(context: OperationContext, record: RunRecord, graph: Graph) -> None:
-    """Refuse a run in which a branch was retried after its join had gone on without it.
+async def _refuse_incomplete(context: OperationContext, record: RunRecord, graph: Graph) -> None:
+    """Raise for a run whose rows no longer show how it went.
 
-    The steps after the join have seen the failure, and the branch has its later response.
+    Raises `RefusedError` if a branch was retried after its join continued without it: the steps after the
+    join have seen the failure, and the branch has its later response. Raises `GoneError` if entries about
+    bypassed steps may be gone: the ledger is kept for a shorter time.
     """
-    goes_on = any(
+    joins_always = any(
         isinstance(node, SplitNode) and node.join is JoinPolicy.ALWAYS for node in graph.nodes.values()
     )
-    for step in record.steps if goes_on else ():
+    for step in record.steps if joins_always else ():
         rows = await context.store.list_transitions(step.id) if step.execution > 1 else ()
         if any(row.transition.reason is JobReason.MANUAL_RETRY for row in rows):
             raise RefusedError(
                 f"{record.job.id} cannot be recorded: its step {step.step_path} was retried, and the run may "
                 "have gone on without it before"
             )
-
-
-async def _refuse_without_ledger(context: OperationContext, run: Job, graph: Graph) -> None:
-    """Raise `GoneError` if entries about bypassed steps may be gone: the ledger is kept a shorter time."""
     if not any(node.condition is not None or node.baggage for node in graph.nodes.values()):
         return
     lowest, _highest = await context.store.ledger_range()
     oldest = await context.store.list_ledger(after=lowest - 1, limit=1)
-    if not oldest or oldest[0].at > run.created_at:
-        raise _gone(run, "the entries about its bypassed steps")
+    if not oldest or oldest[0].at > record.job.created_at:
+        raise _gone(record.job, "the entries about its bypassed steps")
 
 
 def _gone(run: Job, what: str) -> GoneError:
@@ -208,8 +205,8 @@ def _gone(run: Job, what: str) -> GoneError:
     )
 
 
-class _Reader:
-    """Reads what the jobs of a run were given. Raises `GoneError` for what is no longer kept."""
+class _InputReader:
+    """Reads the inputs of the jobs of a run. Raises `GoneError` for those that are no longer kept."""
 
     def __init__(self, context: OperationContext, run: Job) -> None:
         self._store, self._run = context.store, run
@@ -235,14 +232,14 @@ class _Reader:
             self._contexts[context_id] = stored
         return self._contexts[context_id].baggage
 
-    async def step(self, listed: Job) -> JobRecord:
+    async def step(self, step: Job) -> JobRecord:
         """Return a step with its payload, which lists of jobs do not have."""
-        if listed.reason in _NO_RESPONSE:
+        if step.reason in _NO_RESPONSE:
             raise RefusedError(
-                f"{self._run.id} cannot be recorded: its step {listed.step_path} ended as {listed.reason}, "
+                f"{self._run.id} cannot be recorded: its step {step.step_path} ended as {step.reason}, "
                 "so what it would have responded is not known"
             )
-        job = await self._store.get_job(listed.id)
+        job = await self._store.get_job(step.id)
         if job is None:
             raise _gone(self._run, "its steps")
         event = await self.event(job.source_event_id)
@@ -253,8 +250,8 @@ class _Reader:
         )
 
 
-def _start(graph: Graph, run: Job, event: StoredEvent, baggage: JsonObject) -> JsonObject:
-    """What a run began with. Its id and trace id are recorded only if the pipeline uses them."""
+def _start_of(graph: Graph, run: Job, event: StoredEvent, baggage: JsonObject) -> JsonObject:
+    """Return what a run began with. Its id and trace id are recorded only if the pipeline uses them."""
     start: JsonObject = {"payload": event.payload, "type": event.type, "source": event.source}
     if event.headers is not None:
         start["headers"] = dict(event.headers)
@@ -289,10 +286,10 @@ def _response_of(job: Job, last: LogRow | None) -> JsonObject | None:
         return {"result": decoded.response.result, **_events(decoded)}
     if last is None or last.reason not in FAILURE_REASONS:
         if last is not None and isinstance(decoded, DecodedResponse) and decoded.response.ok:
-            # Its response was fine, and what it emitted too much for the run.
+            # Its response was valid, but the run would have become too large with its events.
             return {"result": decoded.response.result, **_events(decoded)}
         raise RefusedError(
-            f"{job.run_id} cannot be recorded: its step {job.step_path} ended as {job.reason} without an "
+            f"{job.run_id} cannot be recorded: its step {job.step_path} ended as {job.reason} without a "
             "response of its plugin"
         )
     response: JsonObject = {"error": last.error or str(last.reason)}

@@ -27,8 +27,8 @@ from ductile.runner.port import DeadlinePassed, Exited, ExitStatus, ProcessOutpu
 _SUCCESS = CaseStep()
 
 
-class ResponseBook:
-    """The responses of the steps of one run. It keeps which were used, and what had to be assumed."""
+class CaseResponder:
+    """Responds as the steps of one case. Records which responses were used, and which had to be made up."""
 
     def __init__(self, snapshot: Snapshot, graph: Graph, steps: Mapping[str, CaseStep]) -> None:
         self._snapshot, self._graph, self._steps = snapshot, graph, steps
@@ -37,7 +37,7 @@ class ResponseBook:
         self._executions: dict[str, int] = {}
         #: Steps that succeeded with a synthetic response.
         self.synthetic: dict[str, None] = {}
-        #: Steps whose recorded response was to another input.
+        #: Steps that got another input than the one that their response was recorded for.
         self.other_input: dict[str, None] = {}
         self.differences: list[RunDifference] = []
 
@@ -107,7 +107,7 @@ def outcome_of(
 ) -> Outcome:
     """Return the outcome of an execution that ends with the response."""
     if response.reason is not None and response.error is not None:
-        stdout = json.dumps(_printed_by(response, job, command))
+        stdout = json.dumps(_plugin_output(response, job, command))
         return Failed(
             reason=JobReason(response.reason),
             error=response.error,
@@ -125,7 +125,7 @@ def outcome_of(
         as_text = script.output is OutputFormat.TEXT and isinstance(result, str)
         stdout = result if as_text and isinstance(result, str) else json.dumps(result)
     else:
-        stdout = json.dumps(_printed_by(response, job, command))
+        stdout = json.dumps(_plugin_output(response, job, command))
     output = ProcessOutput(
         status=ExitStatus(exit_code=status or 0),
         stdout=stdout.encode(errors="surrogatepass"),
@@ -136,8 +136,8 @@ def outcome_of(
     return interpret(Exited(output=output), script).outcome
 
 
-def _printed_by(response: CaseResponse, job: Job, command: Command) -> JsonObject:
-    """Return what the plugin would print."""
+def _plugin_output(response: CaseResponse, job: Job, command: Command) -> JsonObject:
+    """Return the response that the plugin would print."""
     if response.error is not None:
         printed: JsonObject = {"status": "error", "error": response.error, "retry": response.retry}
         return printed if response.result is UNSET else {**printed, "result": response.result}

@@ -167,7 +167,7 @@ def payload_case(pipeline: str, payload: JsonObject) -> LoadedCase:
 
 
 async def _tested_snapshot(context: OperationContext, plan: str | None) -> Snapshot:
-    """The configuration on disk, sealed or not; with a plan, as that would make it."""
+    """Return the configuration on disk, sealed or not; with a plan, as that would make it."""
     if plan is None:
         if context.engine is None:
             return context.snapshot()

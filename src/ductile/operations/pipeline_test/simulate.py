@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from random import Random
 from time import thread_time
@@ -38,7 +38,7 @@ from ductile.core.runs.state import NewRun
 from ductile.core.suggest import did_you_mean
 from ductile.errors import ConfigError, Problem
 from ductile.operations.pipeline_test.cases import LoadedCase
-from ductile.operations.pipeline_test.responses import ResponseBook
+from ductile.operations.pipeline_test.responses import CaseResponder
 from ductile.operations.runs.explain_event import target_of
 from ductile.operations.runs.start import known_pipeline
 from ductile.protocol.plugin_messages import result_in
@@ -50,7 +50,7 @@ _CONTEXT_ID = "case"
 
 
 class CaseResult(Value):
-    """What became of a case. Without `observed` the run was not carried to its end."""
+    """The result of a case. `observed` is None if the run did not reach its end."""
 
     case: LoadedCase
     differences: tuple[RunDifference, ...]
@@ -112,9 +112,9 @@ def run_case(snapshot: Snapshot, case: LoadedCase, max_executions: int = MAX_EXE
         observed = ObservedRun(status=RunStatus.NOT_STARTED, error=refusal)
         differences = unknown + compare_run(case.expect, observed, case.ignore)
         return CaseResult(case=case, differences=differences, observed=observed)
-    book = ResponseBook(snapshot, pipeline.graph, case.steps)
+    responder = CaseResponder(snapshot, pipeline.graph, case.steps)
     try:
-        simulated = _simulate(snapshot, pipeline, case.start, book, max_executions)
+        simulated = _simulate(snapshot, pipeline, case.start, responder, max_executions)
     except SimulationTooLongError as error:
         too_long = RunDifference(path=("status",), expected=MISSING, actual=MISSING, because=str(error))
         return CaseResult(case=case, differences=(*unknown, too_long), executions=max_executions)
@@ -124,29 +124,27 @@ def run_case(snapshot: Snapshot, case: LoadedCase, max_executions: int = MAX_EXE
     for step in simulated.steps:
         path = step.job.step_path or ""
         emitted[path] = (*emitted.get(path, ()), tuple(event.type for event in step.events))
+    other_input = dict.fromkeys(responder.other_input)
+    for difference in compared:
+        match difference.path:
+            # A step that the case has a response for got another payload than expected.
+            case ("steps", path, *rest) if "payload" in rest[:3] and path in case.steps:
+                other_input[path] = None
     return CaseResult(
         case=case,
-        differences=(*unknown, *book.differences, *compared),
+        differences=(*unknown, *responder.differences, *compared),
         observed=observed,
         dropped=tuple(
             str(entry.data["error"]) for entry in simulated.ledger if entry.kind is LedgerKind.EVENT_DROPPED
         ),
-        synthetic=tuple(book.synthetic),
-        other_input=tuple(dict.fromkeys((*book.other_input, *_steps_with_other_input(case, compared)))),
+        synthetic=tuple(responder.synthetic),
+        other_input=tuple(other_input),
         emitted=emitted,
         executions=sum(len(step.outcomes) for step in simulated.steps),
     )
 
 
-def _steps_with_other_input(case: LoadedCase, differences: Sequence[RunDifference]) -> Iterator[str]:
-    """Yield the steps that the case has a response for and that were given another payload than expected."""
-    for difference in differences:
-        match difference.path:
-            case ("steps", path, *rest) if "payload" in rest[:3] and path in case.steps:
-                yield path
-
-
-def _event(pipeline: Pipeline, start: CaseStart, event_id: str) -> NewEvent:
+def _start_event(pipeline: Pipeline, start: CaseStart, event_id: str) -> NewEvent:
     return NewEvent(
         id=event_id,
         type=start.type or pipeline.on or pipeline.on_hook or f"{SubmittedBy.CLI}.trigger",
@@ -163,15 +161,15 @@ def _start_refusal(snapshot: Snapshot, pipeline: Pipeline, start: CaseStart) -> 
     producer = EventProducer(submitted_by=SubmittedBy.CLI, baggage=dict(start.context), hops=start.hops)
     if exceeds_hops(producer, policy):
         return f"the run would be hop {start.hops}; at most {policy.max_hops} are allowed (service.max_hops)"
-    refusal = start_refusal(pipeline, _event(pipeline, start, _CONTEXT_ID), producer, policy)
+    refusal = start_refusal(pipeline, _start_event(pipeline, start, _CONTEXT_ID), producer, policy)
     return None if refusal is None else str(refusal.get("explanation") or refusal.get("error"))
 
 
 def _simulate(
-    snapshot: Snapshot, pipeline: Pipeline, start: CaseStart, book: ResponseBook, max_executions: int
+    snapshot: Snapshot, pipeline: Pipeline, start: CaseStart, responder: CaseResponder, max_executions: int
 ) -> SimulatedRun:
     rng = Random(0)  # it makes ids, the same in every run
-    event = _event(pipeline, start, make_id(_STARTED_AT, rng))
+    event = _start_event(pipeline, start, make_id(_STARTED_AT, rng))
     job = NewJob(
         id=start.run_id or make_id(_STARTED_AT, rng),
         plugin=RUN_PLUGIN,
@@ -187,7 +185,7 @@ def _simulate(
         policy=snapshot.policy,
         now=_STARTED_AT,
         rng=rng,
-        respond=book.respond,
+        respond=responder.respond,
         read_result=_read_result,
         make_budget=lambda: MatchBudget(thread_time),
         max_executions=max_executions,
@@ -204,16 +202,16 @@ def _observe(pipeline: Pipeline, simulated: SimulatedRun) -> ObservedRun:
         JobRecord(job=step.job, payload=step.execution.payload, context=step.execution.baggage)
         for step in simulated.steps
     ]
-    notes: list[JsonObject] = [
+    entries: list[JsonObject] = [
         entry.data for entry in simulated.ledger if entry.kind is LedgerKind.CONDITION_FALSE
     ]
-    # Jobs and runs that would be started outside of this run.
+    # Jobs and runs that this run would start outside of itself.
     started = [*simulated.jobs, *(run.job for run in simulated.runs)]
     return ObservedRun(
         status=status_of_run(simulated.job),
         error=simulated.job.last_error,
         result=simulated.result,
-        steps=observe_steps(pipeline.graph, records, notes),
+        steps=observe_steps(pipeline.graph, records, entries),
         order=tuple(step.job.step_path or "" for step in simulated.steps if step.outcomes),
         starts=tuple(target_of(job) for job in started),
     )
