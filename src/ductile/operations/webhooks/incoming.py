@@ -60,7 +60,7 @@ class WebhookReceived(Value):
     type: str | UnsetType = UNSET
     started: Any = UNSET
     dropped: Any = UNSET
-    #: Of a request by which Slack checks the URL.
+    #: The text that Slack expects in the reply when it checks the URL.
     challenge: Any = UNSET
 
 
@@ -98,10 +98,26 @@ async def receive(
             left_out = dict.fromkeys(("execution_mode", "plugin", "command"), UNSET)
             return from_record(WebhookReceived, job, message="accepted", **left_out)
         case PipelineTarget(pipeline=pipeline):
+            from ductile.operations.runs.start import RunPipeline, run_pipeline  # noqa: PLC0415 - not every endpoint
+
             fields |= {"payload": payload, "headers": plugin_headers, "event_type": event_type}
-            return await _start_pipeline(context, pipeline, fields)
-        case PublishTarget(event_type=kind):
-            return await _publish(context, kind, {**fields, "payload": payload, "headers": plugin_headers})
+            try:
+                run = await run_pipeline(context, RunPipeline(pipeline=pipeline, **fields))
+            except RefusedError as refused:
+                if "explanation" not in refused.details:
+                    raise
+                # The pipeline's own `if` is false. The sender did nothing wrong, and should not send again.
+                return WebhookReceived(message=refused.message, job_id=None)
+            return from_record(WebhookReceived, run, message="accepted")
+        case PublishTarget(event_type=published_type):
+            from ductile.operations.runs.publish import PublishEvent, publish_event  # noqa: PLC0415 - as above
+
+            fields |= {"payload": payload, "headers": plugin_headers, "type": published_type}
+            published = await publish_event(context, PublishEvent(**fields))
+            # An event may start several jobs or none; a sender that reads one id gets the first.
+            received = from_record(WebhookReceived, published, message="accepted")
+            job_ids = (job.job_id for job in (*received.started, *received.deduplicated))
+            return replace(received, job_id=next(job_ids, None))
 
 
 def check_signature(endpoint: WebhookEndpoint, headers: dict[str, str], body: bytes, now: datetime) -> None:
@@ -111,7 +127,7 @@ def check_signature(endpoint: WebhookEndpoint, headers: dict[str, str], body: by
 
 
 def payload_from_body(body: bytes) -> JsonObject:
-    """A JSON object as it is; any other JSON, text or bytes under `body`."""
+    """Return a JSON object as it is; any other JSON, text or bytes under `body`."""
     try:
         value: JsonValue = msgspec.json.decode(body)
         if not nests_too_deep(value):
@@ -125,7 +141,7 @@ def payload_from_body(body: bytes) -> JsonObject:
 
 
 def safe_headers(headers: dict[str, str], scheme: SignatureScheme) -> dict[str, str]:
-    """The headers that a plugin may see: no credentials, no signature."""
+    """Return the headers that a plugin may see: no credentials, no signature."""
     return {
         name: value for name, value in headers.items() if name != scheme.header and not _is_credential(name)
     }
@@ -133,7 +149,7 @@ def safe_headers(headers: dict[str, str], scheme: SignatureScheme) -> dict[str, 
 
 @lru_cache(maxsize=256)
 def _is_credential(header: str) -> bool:
-    """Whether a header carries a credential. Only the words of its name count: `x-secret-header` holds one.
+    """Return whether a header carries a credential. The words of its name decide: `x-secret-header` does.
 
     Cached: signed requests have the same few headers.
     """
@@ -146,28 +162,3 @@ def _is_credential(header: str) -> bool:
         or any(looks_secret(word) for word in words if word != "key")
         or (last == "key" and (not owners or not _SECRET_KEYS.isdisjoint(owners)))
     )
-
-
-async def _start_pipeline(
-    context: OperationContext, pipeline: str, fields: dict[str, Any]
-) -> WebhookReceived:
-    from ductile.operations.runs.start import RunPipeline, run_pipeline  # noqa: PLC0415 - not every endpoint
-
-    try:
-        response = await run_pipeline(context, RunPipeline(pipeline=pipeline, **fields))
-    except RefusedError as refused:
-        if "explanation" not in refused.details:
-            raise
-        # The pipeline's own `if` is false. The sender did nothing wrong, and should not send it again.
-        return WebhookReceived(message=refused.message, job_id=None)
-    return from_record(WebhookReceived, response, message="accepted")
-
-
-async def _publish(context: OperationContext, event_type: str, fields: dict[str, Any]) -> WebhookReceived:
-    from ductile.operations.runs.publish import PublishEvent, publish_event  # noqa: PLC0415 - as above
-
-    published = await publish_event(context, PublishEvent(type=event_type, **fields))
-    # An event may start several jobs or none; a sender that reads one id gets the first.
-    received = from_record(WebhookReceived, published, message="accepted")
-    job_ids = (job.job_id for job in (*received.started, *received.deduplicated))
-    return replace(received, job_id=next(job_ids, None))

@@ -63,7 +63,7 @@ class WebhookList(Response):
 
 
 def find_endpoint(snapshot: Snapshot, path: str) -> WebhookEndpoint:
-    """The endpoint at this path. Raises `NotFoundError`."""
+    """Return the endpoint at this path. Raises `NotFoundError`."""
     for endpoint in snapshot.webhooks:
         if endpoint.path == path:
             return endpoint
@@ -71,7 +71,7 @@ def find_endpoint(snapshot: Snapshot, path: str) -> WebhookEndpoint:
 
 
 def named_endpoint(snapshot: Snapshot, name: str) -> WebhookEndpoint:
-    """The endpoint with this name or path. Raises `NotFoundError`."""
+    """Return the endpoint with this name or path. Raises `NotFoundError`."""
     for endpoint in snapshot.webhooks:
         if name in (endpoint.name, endpoint.path):
             return endpoint
@@ -80,7 +80,7 @@ def named_endpoint(snapshot: Snapshot, name: str) -> WebhookEndpoint:
 
 
 async def list_webhooks(context: OperationContext, _request: NoFields) -> WebhookList:
-    """The endpoints in force, and how those of the configuration on disk differ."""
+    """Return the endpoints in force, and how those of the configuration on disk differ."""
     snapshot, refusals = context.snapshot(), context.webhook_refusals
     return WebhookList(
         loaded=context.engine is not None,
@@ -101,7 +101,7 @@ async def list_webhooks(context: OperationContext, _request: NoFields) -> Webhoo
 
 
 def target_fields(target: WebhookTarget) -> dict[str, str | None]:
-    """What an endpoint starts, by the names that responses have for it. The others are None."""
+    """Return the fields of a response that say what an endpoint starts. Those of other targets are None."""
     none: dict[str, str | None] = dict.fromkeys(("plugin", "command", "pipeline", "event"))
     match target:
         case PluginTarget(plugin=plugin, command=command):
@@ -113,7 +113,7 @@ def target_fields(target: WebhookTarget) -> dict[str, str | None]:
 
 
 async def _changes_on_disk(context: OperationContext, in_force: Snapshot) -> EndpointChanges | None:
-    """How the endpoints on disk differ from those in force; None if they are the same or no daemon runs."""
+    """Return how the endpoints on disk differ from those in force; None if they do not or no daemon runs."""
     if context.load is None:
         return None
     try:
@@ -176,7 +176,7 @@ class DeliveryResent(Response):
 
 
 async def list_deliveries(context: OperationContext, request: ListDeliveries) -> DeliveryPage:
-    """A page of deliveries, newest first."""
+    """Return a page of deliveries, newest first."""
     where = DeliveryFilter(job_id=await resolve_filter(context, request.job_id), status=request.status)
     page = await context.store.list_deliveries(where, limit=request.limit, cursor=request.cursor)
     return DeliveryPage(
