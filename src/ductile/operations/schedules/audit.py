@@ -73,7 +73,7 @@ class ScheduleHistory(Response):
 
 
 async def show_history(context: OperationContext, request: ShowHistory) -> ScheduleHistory:
-    """A page of the past occurrences of a schedule, and an audit of them. Raises `NotFoundError`."""
+    """Return a page of the past occurrences of a schedule, and an audit of them. Raises `NotFoundError`."""
     entry = await find_schedule(context, request.plugin, request.schedule)
     page = await context.store.list_occurrences(
         entry.plugin, entry.schedule_id, limit=request.limit, cursor=request.cursor
@@ -94,7 +94,7 @@ def past_occurrence(row: Occurrence) -> PastOccurrence:
 async def audit_history(
     context: OperationContext, entry: ScheduleEntry, rows: Sequence[Occurrence], *, newest: bool
 ) -> HistoryAudit:
-    """Compare occurrences with the schedule's rule, instant by instant. Returns the gaps.
+    """Return the gaps in occurrences: instants that are due by the schedule's rule and have no row.
 
     With `newest` the rows are the latest ones, which must reach up to the schedule's next occurrence.
     """
@@ -104,7 +104,7 @@ async def audit_history(
     is_after = rule is not None and isinstance(rule.trigger, After)
     if rule is None or not (is_after or fingerprint_of(rule, context.now()) == entry.fingerprint):
         return _unproven_audit("the schedule was changed after these were due")
-    checked = _rows_under_rule(rule, entry, [*rows, *_deferred(entry, rows)])
+    checked = _rows_under_rule(rule, entry, rows)
     if not checked:
         return _unproven_audit("nothing has been due since the schedule was last changed")
     since = checked[0].nominal_at
@@ -133,30 +133,25 @@ def _unproven_audit(about: str) -> HistoryAudit:
     return HistoryAudit(complete=None, from_at=None, to_at=None, gaps=(), about=about)
 
 
-def _deferred(entry: ScheduleEntry, rows: Sequence[Occurrence]) -> list[Occurrence]:
-    """The occurrence that waits for other polls: it gets its row when it runs, so it is no gap."""
+def _rows_under_rule(
+    rule: ScheduleRule, entry: ScheduleEntry, rows: Sequence[Occurrence]
+) -> list[Occurrence]:
+    """Return the rows since the rule came into force, oldest first.
+
+    A run that waited for other polls gets its row after those of later instants, which may be on the page
+    before. So the audit begins with the first row that was written in order, if there is one.
+    """
     deferred = entry.deferred
-    if deferred is None or any(deferred.nominal_at < row.nominal_at for row in rows[-1:]):
-        return []
-    return [
-        Occurrence(
+    if deferred is not None and not any(deferred.nominal_at < row.nominal_at for row in rows[-1:]):
+        # An occurrence that waits for other polls gets its row when it runs, so it is no gap.
+        waiting = Occurrence(
             plugin=entry.plugin,
             schedule_id=entry.schedule_id,
             nominal_at=deferred.nominal_at,
             outcome=OccurrenceOutcome.LATE,
             reason=SkipReason.OUTSTANDING_POLLS,
         )
-    ]
-
-
-def _rows_under_rule(
-    rule: ScheduleRule, entry: ScheduleEntry, rows: Sequence[Occurrence]
-) -> list[Occurrence]:
-    """The rows since the rule came into force, oldest first.
-
-    A run that waited for other polls gets its row after those of later instants, which may be on the page
-    before. So the audit begins with the first row that was written in order, if there is one.
-    """
+        rows = [*rows, waiting]
     begin = None if entry.defined_at is None else entry.defined_at - CLOCK_SLACK
     in_force = sorted(
         (row for row in rows if begin is None or row.nominal_at >= begin), key=lambda row: row.nominal_at

@@ -116,7 +116,7 @@ class ScheduleNotStarted(ScheduleStarted):
 
 
 async def find_schedule(context: OperationContext, plugin: str, schedule: str | None) -> ScheduleEntry:
-    """The stored schedule of a plugin. Its only one need not be named, nor one called `default`.
+    """Return the stored schedule of a plugin. Without a name, its only schedule or the one named `default`.
 
     Raises `NotFoundError`, or `UsageError` if several may be meant.
     """
@@ -139,12 +139,12 @@ async def find_schedule(context: OperationContext, plugin: str, schedule: str | 
             f"the schedules of {plugin} are not in the store yet",
             hint="The daemon enters them when it starts, or reloads: ductile system start",
         )
-    near = did_you_mean(plugin, {*plugins, *(known.plugin for known in entries)} - {plugin})
-    raise NotFoundError(f"{plugin} has no schedule", hint=near or "See `ductile schedule list`.")
+    hint = did_you_mean(plugin, {*plugins, *(known.plugin for known in entries)} - {plugin})
+    raise NotFoundError(f"{plugin} has no schedule", hint=hint or "See `ductile schedule list`.")
 
 
 async def current_schedules(context: OperationContext) -> tuple[ScheduleEntry, ...]:
-    """The entries of all schedules; without a daemon, as the next start will make them."""
+    """Return the entries of all schedules; without a daemon, as the next start will make them."""
     stored = await context.store.list_schedules()
     if context.engine is not None:
         # After a reload the scheduler removes entries a moment later than the schedules are gone.
@@ -163,17 +163,14 @@ async def current_schedules(context: OperationContext) -> tuple[ScheduleEntry, .
 
 
 def configured_schedule(context: OperationContext, plugin: str, schedule_id: str) -> Schedule | None:
-    """The schedule in the configuration, whether or not its plugin can run."""
+    """Return the schedule in the configuration, whether or not its plugin can run."""
     instance = context.snapshot().plugins.get(plugin)
-    return (
-        next((schedule for schedule in instance.schedules if schedule.id == schedule_id), None)
-        if instance
-        else None
-    )
+    schedules = () if instance is None else instance.schedules
+    return next((schedule for schedule in schedules if schedule.id == schedule_id), None)
 
 
 async def list_schedules(context: OperationContext, request: ListSchedules) -> ScheduleList:
-    """Every schedule. Raises `NotFoundError` for a plugin that is unknown and has no jobs."""
+    """Return every schedule. Raises `NotFoundError` for a plugin that is unknown and has no jobs."""
     await refuse_unknown_plugin(context, request.plugin)
     breakers = {(row.plugin, row.command): row for row in await context.store.list_breakers()}
     listed = []
@@ -201,7 +198,7 @@ async def list_schedules(context: OperationContext, request: ListSchedules) -> S
 
 
 async def preview(context: OperationContext, request: PreviewRuns) -> UpcomingRuns:
-    """The next `count` runs of the selected schedules, with the occurrences that are skipped before them."""
+    """Return the next `count` runs of the selected schedules, and the occurrences skipped before them."""
     await refuse_unknown_plugin(context, request.plugin)
     entries = [entry for entry in await current_schedules(context) if request.plugin in (None, entry.plugin)]
     selected = [entry for entry in entries if request.schedule in (None, entry.schedule_id)]
@@ -212,13 +209,13 @@ async def preview(context: OperationContext, request: PreviewRuns) -> UpcomingRu
         )
     upcoming = [run for entry in selected for run in _upcoming(context, entry, request.count)]
     upcoming.sort(key=lambda run: run.start_at)
-    runs = [position for position, run in enumerate(upcoming) if run.skip is None]
-    end = runs[request.count - 1] + 1 if len(runs) >= request.count else len(upcoming)
+    positions = [position for position, run in enumerate(upcoming) if run.skip is None]
+    end = positions[request.count - 1] + 1 if len(positions) >= request.count else len(upcoming)
     return UpcomingRuns(occurrences=tuple(upcoming[:end]))
 
 
 def _upcoming(context: OperationContext, entry: ScheduleEntry, count: int) -> list[UpcomingRun]:
-    """The next occurrences of one schedule; none if it is paused or its plugin cannot run."""
+    """Return the next occurrences of one schedule; none if it is paused or its plugin cannot run."""
     schedule = configured_schedule(context, entry.plugin, entry.schedule_id)
     plugin = context.snapshot().plugins.get(entry.plugin)
     if schedule is None or plugin is None or not plugin.runnable or entry.paused_at is not None:
@@ -228,8 +225,8 @@ def _upcoming(context: OperationContext, entry: ScheduleEntry, count: int) -> li
         runs = preview_runs(rule, next_occurrence, count)
     else:  # Overdue occurrences are caught up by the next start, as `catch_up` says.
         caught_up, following = preview_catch_up(rule, next_occurrence, now=context.now(), rng=context.rng)
-        left = count - len(caught_up)
-        runs = (*caught_up, *preview_runs(rule, following, left)) if left > 0 else caught_up[:count]
+        missing = count - len(caught_up)
+        runs = (*caught_up, *preview_runs(rule, following, missing)) if missing > 0 else caught_up[:count]
     return [
         from_record(
             UpcomingRun,
@@ -244,12 +241,12 @@ def _upcoming(context: OperationContext, entry: ScheduleEntry, count: int) -> li
 
 
 def _waits_for_start(context: OperationContext, at: datetime | None) -> bool:
-    """Whether an occurrence is due and no daemon runs."""
+    """Return whether an occurrence is due and no daemon runs."""
     return context.engine is None and at is not None and at <= context.now()
 
 
 def _local_time(rule: ScheduleRule | None, at: datetime | None) -> str | None:
-    """The instant in the schedule's zone; None where that is UTC."""
+    """Return the instant in the schedule's zone; None where that is UTC."""
     if rule is None or at is None:
         return None
     local = at.astimezone(rule.zone)
@@ -259,14 +256,16 @@ def _local_time(rule: ScheduleRule | None, at: datetime | None) -> str | None:
 
 
 async def pause_schedule(context: OperationContext, request: ChangeSchedule) -> ScheduleSwitched:
-    return await _switch(context, request, paused=True)
+    return await _set_paused(context, request, paused=True)
 
 
 async def resume_schedule(context: OperationContext, request: ChangeSchedule) -> ScheduleSwitched:
-    return await _switch(context, request, paused=False)
+    return await _set_paused(context, request, paused=False)
 
 
-async def _switch(context: OperationContext, request: ChangeSchedule, *, paused: bool) -> ScheduleSwitched:
+async def _set_paused(
+    context: OperationContext, request: ChangeSchedule, *, paused: bool
+) -> ScheduleSwitched:
     entry = await find_schedule(context, request.plugin, request.schedule)
     switched = ScheduleSwitched(plugin=entry.plugin, id=entry.schedule_id, paused=paused)
     if request.dry_run:
