@@ -56,7 +56,7 @@ class BreakersReset(Response):
 
 
 async def show_breakers(context: OperationContext, request: OnePlugin) -> PluginBreakers:
-    """The circuit breakers of a plugin, and their latest changes."""
+    """Return the circuit breakers of a plugin, and their latest changes."""
     plugin = find_plugin(context.snapshot(), request.plugin).name
     history = await context.store.breaker_history(plugin, limit=_HISTORY_ROWS)
     return PluginBreakers(

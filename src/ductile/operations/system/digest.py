@@ -30,7 +30,7 @@ _DEFAULT_SPAN = timedelta(hours=24)
 #: Items of each list that are looked at more closely.
 _MAX_ITEMS = 8
 #: Characters of all lists as JSON: with the rest of the response, less than 1,500 tokens of a language model.
-_ROOM = 3_600
+_MAX_LIST_CHARACTERS = 3_600
 _MAX_TEXT = 120
 #: Ends that an operator chose: they are counted, and are no failures.
 _ENDED_BY_HAND = frozenset({JobReason.CANCELLED, JobReason.PURGED})
@@ -124,7 +124,7 @@ class Digest(Response):
 
 
 async def show_digest(context: OperationContext, request: ShowDigest) -> Digest:
-    """What ran, failed, was skipped, waits, was dropped and was changed since an instant."""
+    """Return what ran, failed, was skipped, waits, was dropped and was changed since an instant."""
     now = context.now()
     since = request.since or now - _DEFAULT_SPAN
     rows = await context.store.read_digest(since=since, latest=MAX_EXECUTIONS)
@@ -138,7 +138,7 @@ async def show_digest(context: OperationContext, request: ShowDigest) -> Digest:
         "failed": [await _failed_group(context, group) for group in groups[:_MAX_ITEMS]],
         "skipped": skipped_groups(rows.skipped),
         "waiting": await _waiting_groups(context, rows),
-        "breakers": await _breakers(context),
+        "breakers": await _open_breakers(context),
         "deliveries": [
             LostGroup(
                 receiver=redact_url(row.receiver),
@@ -161,7 +161,8 @@ async def show_digest(context: OperationContext, request: ShowDigest) -> Digest:
         "waiting": len(rows.waiting),
     }
     lengths = fit_lists(
-        {name: [len(msgspec.json.encode(item)) for item in items] for name, items in lists.items()}, _ROOM
+        {name: [len(msgspec.json.encode(item)) for item in items] for name, items in lists.items()},
+        _MAX_LIST_CHARACTERS,
     )
     visible: dict[str, Any] = {name: list(items[: lengths[name]]) for name, items in lists.items()}
     return Digest(
@@ -182,7 +183,7 @@ async def show_digest(context: OperationContext, request: ShowDigest) -> Digest:
 
 
 async def _failed_group(context: OperationContext, group: EndingGroup) -> FailedGroup:
-    """A group of bad ends, with the remedy for the latest of its jobs."""
+    """Return a group of bad ends, with the remedy for the latest of its jobs."""
     job = await context.store.get_job(group.latest.job_id)
     fix = f"ductile job explain {group.latest.job_id}"
     if job is not None:
@@ -202,7 +203,7 @@ async def _failed_group(context: OperationContext, group: EndingGroup) -> Failed
 
 
 def skipped_groups(rows: Sequence[SkippedRuns]) -> list[SkippedGroup]:
-    """Skipped runs by schedule and reason, the most first."""
+    """Return skipped runs by schedule and reason, the largest group first."""
     grouped: dict[tuple[str, str, str | None], list[SkippedRuns]] = {}
     for row in rows:
         grouped.setdefault((row.plugin, row.schedule_id, row.reason), []).append(row)
@@ -221,7 +222,7 @@ def skipped_groups(rows: Sequence[SkippedRuns]) -> list[SkippedGroup]:
 
 
 async def _waiting_groups(context: OperationContext, rows: DigestRows) -> list[WaitingGroupReport]:
-    """Queued jobs by plugin, with the reason why the oldest waits."""
+    """Return queued jobs by plugin, with the reason why the oldest waits."""
     reports = []
     for group in rows.waiting[:_MAX_ITEMS]:
         job = await context.store.get_job(group.oldest_id)
@@ -235,7 +236,7 @@ async def _waiting_groups(context: OperationContext, rows: DigestRows) -> list[W
     return reports
 
 
-async def _breakers(context: OperationContext) -> list[OpenBreaker]:
+async def _open_breakers(context: OperationContext) -> list[OpenBreaker]:
     return [
         OpenBreaker(
             plugin=row.plugin,
@@ -250,7 +251,7 @@ async def _breakers(context: OperationContext) -> list[OpenBreaker]:
 
 
 def config_changes(loads: Sequence[ConfigLoad], since: datetime) -> list[ConfigChange]:
-    """The loads since an instant that brought another configuration than the one before, newest first."""
+    """Return the loads since an instant that changed the configuration, newest first."""
     changes = []
     for load, before in pairwise(loads):
         if load.loaded_at >= since and load.hash != before.hash:
@@ -264,7 +265,7 @@ def config_changes(loads: Sequence[ConfigLoad], since: datetime) -> list[ConfigC
 
 
 def _next_commands(lists: Mapping[str, Sequence[Any]]) -> list[str]:
-    """Commands that show more of the first entry of each list."""
+    """Return commands that show more of the first entry of each list."""
     commands = []
     if lists["failed"]:
         commands.append(f"ductile job explain {lists['failed'][0].example}")
@@ -279,6 +280,6 @@ def _next_commands(lists: Mapping[str, Sequence[Any]]) -> list[str]:
 
 
 def _short_error(text: str | None) -> str | None:
-    """The first line of a text, shortened."""
+    """Return the first line of a text, shortened."""
     line = first_line(text)
     return line if line is None or len(line) <= _MAX_TEXT else f"{line[: _MAX_TEXT - 1]}…"

@@ -136,7 +136,7 @@ class PluginDrained(Response):
 
 
 async def view_configuration(context: OperationContext, _request: NoFields) -> ConfigView:
-    """The configuration in force, with its warnings."""
+    """Return the configuration in force, with its warnings."""
     snapshot = context.snapshot()
     config = fill_in_defaults(snapshot.redacted, SectionOf(section=Config))
     return ConfigView(
@@ -147,7 +147,7 @@ async def view_configuration(context: OperationContext, _request: NoFields) -> C
 
 
 async def show_value(context: OperationContext, request: ShowConfigValue) -> ConfigValue:
-    """A part of the configuration in force. Raises `NotFoundError`."""
+    """Return a part of the configuration in force. Raises `NotFoundError`."""
     value: Any = context.snapshot().redacted
     if request.key is not None:
         for part in parse_key(request.key):
@@ -156,17 +156,13 @@ async def show_value(context: OperationContext, request: ShowConfigValue) -> Con
             try:
                 value = value[int(part) if is_index else part]
             except (LookupError, TypeError):
-                raise _not_set(request.key, part, value) from None
+                names = list(value) if isinstance(value, dict) else []
+                contents = f"There are {', '.join(names)}." if names else None
+                if isinstance(value, list):
+                    contents = f"There are {len(value)} entries."
+                hint = did_you_mean(str(part), names) or contents
+                raise NotFoundError(f"{request.key} is not set", hint=hint) from None
     return ConfigValue(key=request.key, value=value)
-
-
-def _not_set(key: str, part: str | int, value: Any) -> NotFoundError:
-    """The error for a key of which `value` lacks this part. Its hint says what the value has instead."""
-    names = list(value) if isinstance(value, dict) else []
-    contents = f"There are {', '.join(names)}." if names else None
-    if isinstance(value, list):
-        contents = f"There are {len(value)} entries."
-    return NotFoundError(f"{key} is not set", hint=did_you_mean(str(part), names) or contents)
 
 
 async def reload(context: OperationContext, request: ReloadConfig) -> ConfigReloaded:
@@ -184,7 +180,7 @@ async def reload(context: OperationContext, request: ReloadConfig) -> ConfigRelo
 
 
 def reloaded_response(result: ReloadResult, *, dry_run: bool) -> ConfigReloaded:
-    """What a reload changed; in a dry run, what it would change."""
+    """Return what a reload changed; in a dry run, what it would change."""
     effects = result.effects
     return ConfigReloaded(
         config=result.config,
@@ -208,7 +204,7 @@ def _problems(problems: Sequence[Problem]) -> tuple[ConfigProblem, ...]:
 
 
 async def stop(context: OperationContext, request: StopDaemon) -> DaemonStopping:
-    """Have the daemon end. Returns at once, while running jobs may still have their grace period."""
+    """Stop the daemon. Returns at once, while running jobs may still have their grace period."""
     engine = context.require_engine()
     pid, dry_run = engine.status().pid, request.dry_run
     if not dry_run:
@@ -217,7 +213,7 @@ async def stop(context: OperationContext, request: StopDaemon) -> DaemonStopping
 
 
 async def pending_work(context: OperationContext, request: OnePlugin) -> PendingPluginWork:
-    """How much accepted work needs a plugin."""
+    """Return how much accepted work needs a plugin."""
     work = await context.store.pending_work((request.plugin,))
     return from_record(PendingPluginWork, work[0] if work else PluginWork(plugin=request.plugin))
 

@@ -83,7 +83,7 @@ async def waiting_for_node(context: OperationContext) -> tuple[WaitingForNode, .
 
 
 def waiting_findings(waiting: tuple[WaitingForNode, ...]) -> Iterator[DoctorFinding]:
-    """Findings for queued jobs that no live node may run."""
+    """Yield findings for queued jobs that no live node may run."""
     for group in waiting:
         jobs = "1 job waits" if group.jobs == 1 else f"{group.jobs} jobs wait"
         message = f"{jobs} for a node that runs {group.plugin}; none is alive"
@@ -96,7 +96,7 @@ def waiting_findings(waiting: tuple[WaitingForNode, ...]) -> Iterator[DoctorFind
 
 
 def node_findings(nodes: tuple[Node, ...]) -> Iterator[DoctorFinding]:
-    """Compare each node with the leader. Nothing without several nodes."""
+    """Yield findings for nodes that are silent or differ from the leader; none if there are no nodes."""
     if not nodes:
         return
     for node in nodes:
@@ -107,12 +107,14 @@ def node_findings(nodes: tuple[Node, ...]) -> Iterator[DoctorFinding]:
     leader, *others = nodes
     different = [node.info.name for node in others if node.info.config != leader.info.config]
     if different:
-        message = f"the configuration of {_listed(different)} is not that of {leader.info.name}, which leads"
+        message = (
+            f"the configuration of {_join_names(different)} is not that of {leader.info.name}, which leads"
+        )
         fix = "Give every node the same files, then on each: ductile system reload"
         yield DoctorCheck.NODES.warn(message, fix=fix)
     older = [node.info.name for node in others if node.info.version != leader.info.version]
     if older:
-        message = f"{_listed(older)} and {leader.info.name} are different versions"
+        message = f"{_join_names(older)} and {leader.info.name} are different versions"
         yield DoctorCheck.NODES.warn(message, fix="Upgrade every node, one after the other.")
     yield DoctorCheck.NODES.ok(
         f"{len(nodes)} {'node shares' if len(nodes) == 1 else 'nodes share'} the store"
@@ -123,5 +125,5 @@ def _is_alive(node: Node) -> bool:
     return node.silent_seconds <= _SILENT_SECONDS
 
 
-def _listed(names: list[str]) -> str:
+def _join_names(names: list[str]) -> str:
     return " and ".join(names)

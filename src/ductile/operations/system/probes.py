@@ -42,7 +42,7 @@ class Health(Response):
 
 
 async def health(context: OperationContext, peer: str | None, headers: Mapping[bytes, bytes]) -> Health:
-    """The health of the daemon, in full for callers on this machine. Raises `StoreError`.
+    """Return the health of the daemon, in full for callers on this machine. Raises `StoreError`.
 
     `headers` are those of the request, with lower-case names.
     """
@@ -72,7 +72,10 @@ async def health(context: OperationContext, peer: str | None, headers: Mapping[b
 
 
 async def ready(context: OperationContext, peer: str | None, headers: Mapping[bytes, bytes]) -> Health:
-    """As `health`. Raises while the daemon accepts no work: it starts or stops, or the disk is full."""
+    """Return the health as `health` does.
+
+    Raises `TooBusyError` while the daemon starts or stops, and `StoreFullError` while the disk is full.
+    """
     if context.engine is not None:
         status = context.engine.status()
         if status.stopping:
@@ -86,7 +89,7 @@ async def ready(context: OperationContext, peer: str | None, headers: Mapping[by
 
 
 def is_local_caller(context: OperationContext, peer: str | None, headers: Mapping[bytes, bytes]) -> bool:
-    """Whether the request comes from this machine.
+    """Return whether the request comes from this machine.
 
     A request that a local proxy forwards does not, nor does that of a web page in a local browser.
     """
@@ -105,5 +108,5 @@ def is_local_caller(context: OperationContext, peer: str | None, headers: Mappin
 
 
 def is_forwarded(headers: Iterable[bytes]) -> bool:
-    """Whether a proxy forwarded the request. Takes the lower-case names of its headers."""
+    """Return whether a proxy forwarded the request. Takes the lower-case names of its headers."""
     return any(name in _PROXY_HEADERS or name.startswith(b"x-forwarded-") for name in headers)

@@ -114,7 +114,7 @@ class SystemStatus(Response):
 
 
 async def show_status(context: OperationContext, request: ShowStatus) -> SystemStatus:
-    """The daemon, the queue, the running jobs, every plugin and the nodes."""
+    """Return the state of the daemon, the queue, the running jobs, every plugin and the nodes."""
     if request.reveal:
         context.require_scope(auth_scope(AccessResource.SYSTEM, AccessLevel.WRITE))
     await context.store.check_files()
@@ -180,7 +180,7 @@ async def _plugin_status(
 
 
 async def _running_jobs(context: OperationContext) -> tuple[RunningJob, ...]:
-    """Running jobs and pipeline runs, the one that has run longest first; at most one page."""
+    """Return running jobs and pipeline runs, the one that has run longest first; at most one page."""
     page = await context.store.list_jobs(JobFilter(status=JobStatus.RUNNING), limit=LARGEST_PAGE)
     jobs = sorted(page.rows, key=lambda job: job.started_at or job.created_at)
     pipelines: dict[str, str] = {}
@@ -203,7 +203,7 @@ async def _running_jobs(context: OperationContext) -> tuple[RunningJob, ...]:
 
 
 def troubled_first(plugins: Sequence[PluginStatus]) -> tuple[PluginStatus, ...]:
-    """Refused, broken or failing plugins first, disabled ones last; else in the configured order."""
+    """Return refused, broken or failing plugins first, disabled ones last; else in the configured order."""
 
     def rank(plugin: PluginStatus) -> int:
         if not plugin.enabled:
