@@ -1,6 +1,6 @@
 """Advance a pipeline run: each token moves until it waits for a job or has ended.
 
-Used by `ductile.core.runs.progress`. One `RunAdvancer` handles one settlement: it is given the join scopes
+Used by `ductile.core.runs.progress`. One `RunAdvancer` handles one settlement: it takes the join scopes
 that the settlement can change, then tokens that continue or end, and returns all changes as a `RunProgress`.
 A token that reaches
 
@@ -159,15 +159,17 @@ class RunAdvancer:
             events=tuple(self._events),
             contexts=tuple(self._contexts),
             opened_scopes=tuple(
-                replace(entry.scope, live=entry.live) for _, entry in scopes if entry.stored_live is None
+                replace(tracked.scope, live=tracked.live)
+                for _, tracked in scopes
+                if tracked.stored_live is None
             ),
             live_counts=tuple(
-                (scope_id, entry.live)
-                for scope_id, entry in scopes
-                if entry.stored_live is not None and entry.stored_live != entry.live
+                (scope_id, tracked.live)
+                for scope_id, tracked in scopes
+                if tracked.stored_live is not None and tracked.stored_live != tracked.live
             ),
             closed_scopes=tuple(
-                (scope_id, entry.closed_as) for scope_id, entry in scopes if entry.closed_as is not None
+                (scope_id, tracked.closed_as) for scope_id, tracked in scopes if tracked.closed_as is not None
             ),
             results=tuple(self._results),
             ledger=tuple(self._ledger),
@@ -179,7 +181,7 @@ class RunAdvancer:
     def _enter(self, node: Node, token: Token) -> None:
         is_full = self._max_new_steps is not None and len(self._steps) >= self._max_new_steps
         if is_full and isinstance(node, UseNode):
-            self._fail_at(node, token, f"the run has {MAX_RUN_JOBS} steps, as many as are allowed")
+            self._fail_without_job(node, token, f"the run has {MAX_RUN_JOBS} steps, as many as are allowed")
             return
         config = self._policy.plugin(node.plugin).config if isinstance(node, UseNode) else {}
         context = build_eval_context(token.event, token.baggage, self._info, config)
@@ -200,7 +202,7 @@ class RunAdvancer:
         try:
             token = self._claim_baggage(node, token, context)
         except BaggageError as error:
-            self._fail_at(node, token, str(error))
+            self._fail_without_job(node, token, str(error))
             return
         match node:
             case BlockNode():
@@ -210,7 +212,7 @@ class RunAdvancer:
 
     def _skip(self, node: Node, token: Token, result: ConditionResult) -> None:
         """Continue after a step whose condition is false. The ledger has an entry; there is no job."""
-        self._record(
+        self._add_ledger_entry(
             {
                 "step": node.path,
                 "explanation": explain_condition(result),
@@ -288,7 +290,7 @@ class RunAdvancer:
     def _fail_step(self, node: Node, token: Token, reason: JobReason, error: str) -> None:
         """End a token at a step whose expressions cannot be evaluated; a `uses` step gets a failed job."""
         if not isinstance(node, UseNode):
-            self._fail_at(node, token, error)
+            self._fail_without_job(node, token, error)
             return
         self._store_event(token)
         job = replace(self._new_job(node, token), after_job_id=None)
@@ -296,9 +298,9 @@ class RunAdvancer:
         self._steps.append(NewStep(job=job, position=token.position, fault=fault))
         self.end(replace(token, last_job_id=job.id), node.path, TokenStatus.FAILED, error)
 
-    def _fail_at(self, node: Node, token: Token, error: str) -> None:
+    def _fail_without_job(self, node: Node, token: Token, error: str) -> None:
         """End a token at a step without a job. The ledger has the error."""
-        self._record({"step": node.path, "error": error})
+        self._add_ledger_entry({"step": node.path, "error": error})
         self.end(token, node.path, TokenStatus.FAILED, error)
 
     def _enter_split(self, node: SplitNode, token: Token) -> None:
@@ -319,8 +321,8 @@ class RunAdvancer:
 
     def end(self, token: Token, path: str, status: TokenStatus, error: str | None = None) -> None:
         """End a token at the step `path`. The last token of a scope closes the scope."""
-        entry = self._scopes[token.position.scope_id]
-        in_split = entry.scope.split is not None
+        tracked = self._scopes[token.position.scope_id]
+        in_split = tracked.scope.split is not None
         has_event = bool(token.event.id) and status is not TokenStatus.FAILED
         if has_event and in_split:
             self._store_event(token)
@@ -336,32 +338,32 @@ class RunAdvancer:
             payload=token.event.payload if has_event else None,
         )
         self._results.append(result)
-        entry.results.append(result)
-        self._leave(entry, token.event_index)
+        tracked.results.append(result)
+        self._leave(tracked, token.event_index)
 
-    def _leave(self, entry: _TrackedScope, event_index: int) -> None:
-        """Count one token less in a scope, and close the scope if that was the last."""
-        entry.live -= 1
-        if entry.live == 0:
-            self._close(entry, event_index)
-
-    def _close(self, entry: _TrackedScope, event_index: int) -> None:
-        split, parent = self._split_of(entry.scope), entry.scope.parent
+    def _leave(self, tracked: _TrackedScope, event_index: int) -> None:
+        """Count one token less in a scope. The last one ends the run, or joins the branches of the split."""
+        tracked.live -= 1
+        if tracked.live != 0:
+            return
+        split, parent = self._split_of(tracked.scope), tracked.scope.parent
         if split is None or parent is None:
             self._ended = True
             return
-        if entry.scope.state is JoinScopeState.JOINED:
+        if tracked.scope.state is JoinScopeState.JOINED:
             # A retried branch ended in a scope that was joined before: the step after the split does not run
             # again. The retry had counted its token in the parent scope too.
             self._leave(self._scopes[parent.scope_id], event_index)
             return
-        results = sorted(entry.results, key=lambda result: (result.position.branch, result.position.sort_key))
-        token = self._joined_token(entry, split, results, parent, event_index)
+        results = sorted(
+            tracked.results, key=lambda result: (result.position.branch, result.position.sort_key)
+        )
+        token = self._joined_token(tracked, split, results, parent, event_index)
         if error := self._join_error(split, results, token.event.payload):
-            entry.closed_as = JoinScopeState.BROKEN
+            tracked.closed_as = JoinScopeState.BROKEN
             self.end(token, split.path, TokenStatus.FAILED, error)
         else:
-            entry.closed_as = JoinScopeState.JOINED
+            tracked.closed_as = JoinScopeState.JOINED
             self.move_to(token, split.next, after=split)
 
     def _join_error(self, split: SplitNode, results: list[TokenResult], payload: JsonObject) -> str | None:
@@ -379,7 +381,7 @@ class RunAdvancer:
 
     def _joined_token(
         self,
-        entry: _TrackedScope,
+        tracked: _TrackedScope,
         split: SplitNode,
         results: list[TokenResult],
         position: TokenKey,
@@ -401,9 +403,9 @@ class RunAdvancer:
             position=position,
             event=event,
             stored=False,
-            context_id=entry.scope.context_id,
-            baggage=entry.baggage,
-            producer_job_id=entry.scope.entry_job_id or self._info.id,
+            context_id=tracked.scope.context_id,
+            baggage=tracked.baggage,
+            producer_job_id=tracked.scope.entry_job_id or self._info.id,
             last_job_id=job_ids[-1] if job_ids else None,
             event_index=event_index,
         )
@@ -416,7 +418,7 @@ class RunAdvancer:
         if not token.stored and all(event.id != token.event.id for event in self._events):
             self._events.append(token.event)
 
-    def _record(self, data: JsonObject) -> None:
+    def _add_ledger_entry(self, data: JsonObject) -> None:
         self._ledger.append(
             LedgerEntry(
                 kind=LedgerKind.CONDITION_FALSE,

@@ -6,9 +6,8 @@ classes. Version 3 has the root `run` in expressions, and baggage in steps other
 neither is written as version 2, so that its fingerprint stays what it was. Version 1, which older stores
 contain, has neither a version nor the `kind` of nodes and conditions; it is read by adding them.
 
-A node class describes itself: what a token does there is in `ductile.core.runs.advance`, everything else
-(views, drawings, required inputs) uses the properties of `_Step`. A new kind of step is a new class
-here and a case there.
+Only `ductile.core.runs.advance` has a case for each node class. All other code (views, drawings, required
+inputs) uses the properties of `_Step`, so a new kind of step is a new class here and a case there.
 """
 
 from __future__ import annotations
@@ -130,17 +129,17 @@ class _Step(Value, kw_only=True, tag_field="kind", omit_defaults=True):
 
     @property
     def sequences(self) -> tuple[StepSequence, ...]:
-        """The steps inside the step."""
+        """Return the steps inside the step."""
         return ()
 
     @property
     def input_paths(self) -> Iterator[str]:
-        """The paths without which the step cannot be created, its condition aside."""
+        """Return the paths without which the step cannot be created, its condition aside."""
         return (claim.source for claim in self.baggage)
 
     @property
     def paths(self) -> Iterator[str]:
-        """All paths in the expressions of the step."""
+        """Yield all paths in the expressions of the step."""
         yield from self.input_paths
         if self.condition is not None:
             yield from paths_compared(self.condition)
@@ -232,7 +231,7 @@ class Graph(Value):
     pipeline: str
     first: str
     nodes: Mapping[str, Node]
-    #: Hash of everything else: the same in every configuration with this graph.
+    #: A hash of all other fields: the same in every configuration with this graph.
     fingerprint: str
     #: Whether an expression of a step has the root `run`: a settlement then reads the payload of the run.
     refers_to_run: bool
@@ -245,7 +244,7 @@ class Graph(Value):
 
     @property
     def plugins(self) -> frozenset[str]:
-        """The plugins that the steps run."""
+        """Return the plugins that the steps run."""
         return frozenset(node.plugin for node in self.nodes.values() if isinstance(node, UseNode))
 
     def step(self, path: str | None) -> UseNode | None:

@@ -117,11 +117,11 @@ def fail_token(
 ) -> RunProgress:
     """End the token of a step that ended without success.
 
-    The end can close a scope with `join: always` and so start more steps. The failed step cannot be blamed
-    for a run that is too large, so the token after the split fails instead.
+    The end can close a scope with `join: always` and so start more steps. The failed step is not the
+    cause of a run that is too large, so the token after the split fails instead.
     """
-    room = max(0, MAX_RUN_JOBS - view.jobs)
-    advancer = _load_advancer(view, job, policy, now, rng, max_new_steps=room)
+    remaining_steps = max(0, MAX_RUN_JOBS - view.jobs)
+    advancer = _load_advancer(view, job, policy, now, rng, max_new_steps=remaining_steps)
     advancer.end(_token_without_event(view, job), job.step_path or "", TokenStatus.FAILED, error)
     return advancer.advance()
 
@@ -170,18 +170,18 @@ def view_closable_scopes(
 ) -> tuple[JoinScopeView, ...]:
     """Return the scope and those around it, as far as the end of one token can close them."""
     views: list[JoinScopeView] = []
-    at: str | None = scope_id
-    while at is not None:
-        scope = find_scope(at)
+    current_id: str | None = scope_id
+    while current_id is not None:
+        scope = find_scope(current_id)
         closes = scope.live == 1 and scope.split is not None
         views.append(
             JoinScopeView(
                 scope=scope,
-                results=tuple(find_results(at)) if closes else (),
+                results=tuple(find_results(current_id)) if closes else (),
                 baggage=find_baggage(scope.context_id) if closes else None,
             )
         )
-        at = scope.parent.scope_id if closes and scope.parent is not None else None
+        current_id = scope.parent.scope_id if closes and scope.parent is not None else None
     return tuple(views)
 
 
@@ -212,23 +212,17 @@ def final_results(
 
 
 def summarise_run(results: Sequence[FinalTokenResult]) -> RunEnded:
-    """Return how a run without live tokens ends. `results` are in the order of the pipeline's steps."""
+    """Return how a run without live tokens ends. `results` are in the order of the pipeline's steps.
+
+    Its error has every path at which the run failed, with the error there. A split that failed because of its
+    branches is left out. A path that failed several times is named once, with its first error.
+    """
     failed = [result for result in results if result.status is TokenStatus.FAILED]
     others = [
         result for result in results if result.decides_result and result.status is not TokenStatus.FAILED
     ]
     if not failed:
         return RunEnded(reason=JobReason.COMPLETED)
-    reason = JobReason.PARTIAL_SUCCESS if others else JobReason.STEP_FAILED
-    return RunEnded(reason=reason, error=_describe_failures(failed))
-
-
-def _describe_failures(failed: Sequence[FinalTokenResult]) -> str:
-    """Return every path at which the run failed, with the error there.
-
-    A split that failed because of its branches is left out. A path that failed several times is named once,
-    with its first error.
-    """
     by_path: dict[str, FinalTokenResult] = {}
     for result in failed:
         by_path.setdefault(result.step_path, result)
@@ -246,7 +240,8 @@ def _describe_failures(failed: Sequence[FinalTokenResult]) -> str:
         else:
             is_cut = limit is not None and len(error) > limit
             described.append(f"{cause.step_path}: {error[:limit]}{'…' if is_cut else ''}")
-    return "; ".join(described)
+    reason = JobReason.PARTIAL_SUCCESS if others else JobReason.STEP_FAILED
+    return RunEnded(reason=reason, error="; ".join(described))
 
 
 def last_job(results: Sequence[FinalTokenResult]) -> str | None:

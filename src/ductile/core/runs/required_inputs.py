@@ -32,12 +32,12 @@ class RequiredInputs(Value):
 def find_required_inputs(pipeline: Pipeline) -> RequiredInputs:
     """Return the paths that the pipeline's condition and its steps use."""
     inputs: dict[str, RequiredInputs] = {}
-    of_run: dict[str, RequiredInputs] = {}
+    run_inputs: dict[str, RequiredInputs] = {}
     # From the last step to the first: a step needs the result of the steps after and inside it.
     for node in sorted(pipeline.graph.nodes.values(), key=lambda step: step.position, reverse=True):
         inputs[node.path] = _inputs_of(node, inputs)
-        of_run[node.path] = _run_inputs_of(node, of_run)
-    first = _union((inputs[pipeline.graph.first], of_run[pipeline.graph.first]))
+        run_inputs[node.path] = _run_inputs_of(node, run_inputs)
+    first = _union((inputs[pipeline.graph.first], run_inputs[pipeline.graph.first]))
     if pipeline.condition is None:
         return first
     required = [*_deciding_paths(pipeline.condition, result=True)]
@@ -59,7 +59,7 @@ def first_use(graph: Graph) -> UseNode | None:
 
 
 def _inputs_of(node: Node, later: Mapping[str, RequiredInputs]) -> RequiredInputs:
-    """Return the fields of the payload that enters the step which it and all after it use.
+    """Return the fields that a step, and all steps after it, use of the payload that enters the step.
 
     `later` has the inputs of every step after or inside this one.
     """
@@ -68,16 +68,16 @@ def _inputs_of(node: Node, later: Mapping[str, RequiredInputs]) -> RequiredInput
     own = _union((RequiredInputs(required=paths, known=paths), *inner))
     if node.condition is None:
         return own
-    # A skipped step passes its payload on, so only what both ways need is required.
-    other = RequiredInputs() if node.next is None else later[node.next]
+    # A skipped step passes its payload on, so a field is required only if the next step requires it too.
+    following = RequiredInputs() if node.next is None else later[node.next]
     return RequiredInputs(
-        required=own.required & other.required,
-        known=own.known | other.known | _below(_PAYLOAD, paths_compared(node.condition)),
+        required=own.required & following.required,
+        known=own.known | following.known | _below(_PAYLOAD, paths_compared(node.condition)),
     )
 
 
 def _run_inputs_of(node: Node, later: Mapping[str, RequiredInputs]) -> RequiredInputs:
-    """Return the fields of the run's payload that the step and all after it use.
+    """Return the fields that a step, and all steps after it, use of the run's payload.
 
     A step that may be skipped requires nothing by itself.
     """

@@ -1,8 +1,8 @@
 """Simulate a pipeline run in memory: real decisions, with responses from a function instead of processes.
 
-Nothing is decided here. Steps start and end by `ductile.core.runs.progress` and
+This module decides nothing. Steps start and end by `ductile.core.runs.progress` and
 `ductile.core.jobs.settlement`, as in the store; this module keeps the values that the store keeps in rows.
-Steps run one after the other, the oldest first. The time stands still until a retry is due.
+Steps run one after the other, the oldest first. The clock moves only when a retry is due.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class SimulationTooLongError(ValueError):
 
 
 class SimulatedExecution(Value):
-    """A step that is about to run: what its plugin would be given."""
+    """A step that is about to run, with the input of its plugin."""
 
     job: Job
     event: NewEvent
@@ -127,7 +127,7 @@ class _Simulation:
     def __init__(self, run: NewRun, baggage: JsonObject, settings: SimulationSettings) -> None:
         self._run, self._settings, self._now = run, settings, settings.now
         self._info = run.info()
-        self._run_job = _insert(run.job, seq=0, now=self._now)
+        self._run_job = _new_job_row(run.job, seq=0, now=self._now)
         self._created = 0
         self._jobs: dict[str, Job] = {}
         self._positions: dict[str, TokenKey] = {}
@@ -155,16 +155,19 @@ class _Simulation:
         while not self._ended:
             executions += 1
             if executions > self._settings.max_executions:
-                most = self._settings.max_executions
-                raise SimulationTooLongError(f"the run needs more than {most} executions of steps")
-            self._run_next()
+                limit = self._settings.max_executions
+                raise SimulationTooLongError(f"the run needs more than {limit} executions of steps")
+            job = self._claim_next()
+            outcome = self._settings.respond(self._execution(job))
+            self._outcomes.setdefault(job.id, []).append(outcome)
+            self._settle(job, outcome)
         return self._end_run()
 
     def _policy(self) -> Policy:
         return replace(self._settings.policy, budget=self._settings.make_budget())
 
-    def _run_next(self) -> None:
-        """Run the oldest job that is ready; if none is, the one whose retry is due first."""
+    def _claim_next(self) -> Job:
+        """Return the oldest ready job as running; if none is ready, the one whose retry is due first."""
         if not self._ready:
             self._now = max(self._now, self._waiting[0][0])
             while self._waiting and self._waiting[0][0] <= self._now:
@@ -172,16 +175,13 @@ class _Simulation:
                 heappush(self._ready, (seq, job_id))
         _seq, job_id = heappop(self._ready)
         queued = self._jobs[job_id]
-        job = replace(
+        return replace(
             queued,
             status=JobStatus.RUNNING,
             reason=JobReason.CLAIMED,
             execution=queued.execution + 1,
             started_at=self._now,
         )
-        outcome = self._settings.respond(self._execution(job))
-        self._outcomes.setdefault(job_id, []).append(outcome)
-        self._settle(job, outcome)
 
     def _execution(self, job: Job) -> SimulatedExecution:
         return SimulatedExecution(
@@ -253,7 +253,7 @@ class _Simulation:
             self._results[result.position.scope_id].append(result)
         for step in progress.steps:
             self._created += 1
-            job = _insert(step.job, seq=self._created, now=self._now)
+            job = _new_job_row(step.job, seq=self._created, now=self._now)
             self._jobs[job.id], self._positions[job.id] = job, step.position
             if step.fault is None:
                 heappush(self._ready, (job.seq, job.id))
@@ -309,7 +309,7 @@ class _Simulation:
         )
 
 
-def _insert(new: NewJob, *, seq: int, now: datetime) -> Job:
+def _new_job_row(new: NewJob, *, seq: int, now: datetime) -> Job:
     """Return a job as it is stored when it is accepted."""
     submitted: Mapping[str, object] = {
         name: getattr(new, name) for name in NewJob.__struct_fields__ if name in Job.__struct_fields__
