@@ -28,7 +28,7 @@ _SOURCE = "a path such as payload.x, context.x or run.payload.x"
 
 
 class BaggageError(ValueError):
-    """The claim is invalid or cannot be fulfilled; `path` is its path in the baggage."""
+    """The claim is invalid or cannot be applied; `path` is its path in the baggage."""
 
     def __init__(self, message: str, *, path: str | None = None) -> None:
         super().__init__(message)

@@ -78,7 +78,7 @@ def evaluate_condition(
     is_secret: Callable[[str], bool],
     budget: MatchBudget | None = None,
 ) -> ConditionResult:
-    """Evaluate a condition from left to right, and no further than needed.
+    """Evaluate a condition from left to right, until the result is known.
 
     `is_secret` decides by the name of a key whether its value is masked. Raises ConditionError if a regular
     expression is invalid or exceeds the part of `budget` for one condition.
@@ -110,7 +110,7 @@ class _Evaluator(NamedTuple):
                 )
 
     def _evaluate_parts(self, parts: tuple[Condition, ...], *, stop_at: bool) -> ConditionResult:
-        """The first part with the result `stop_at` decides alone; without one all parts decide together."""
+        """Evaluate parts up to the first with the result `stop_at`, which decides alone, else all decide."""
         deciding: tuple[ComparisonResult, ...] = ()
         evaluated: tuple[ComparisonResult, ...] = ()
         for part in parts:
@@ -206,37 +206,37 @@ _CREDENTIALS = re.compile(r"://[^/?#\s]*@")
 def quote_redacted(value: JsonValue, is_secret: Callable[[str], bool]) -> str:
     """Return the value as shortened JSON. Values of secret keys and URLs with a password are masked."""
     text = ""
-    for piece in _pieces(value, is_secret):
+    for piece in _quote_pieces(value, is_secret):
         text += piece
         if len(text) > MAX_QUOTE_LENGTH:
             return f"{text[:MAX_QUOTE_LENGTH]}…"
     return text
 
 
-def _pieces(value: JsonValue, is_secret: Callable[[str], bool]) -> Iterator[str]:
+def _quote_pieces(value: JsonValue, is_secret: Callable[[str], bool]) -> Iterator[str]:
     """Yield the quote in pieces, so that only the beginning of a large value is processed."""
     match value:
         case dict():
             comma = "{"
             for key, inner in value.items():
-                yield f"{comma}{_text(key)}: "
-                yield from (MASK,) if is_secret(key) else _pieces(inner, is_secret)
+                yield f"{comma}{_quote_text(key)}: "
+                yield from (MASK,) if is_secret(key) else _quote_pieces(inner, is_secret)
                 comma = ", "
             yield "}" if value else "{}"
         case list():
             comma = "["
             for inner in value:
                 yield comma
-                yield from _pieces(inner, is_secret)
+                yield from _quote_pieces(inner, is_secret)
                 comma = ", "
             yield "]" if value else "[]"
         case str():
-            yield MASK if _CREDENTIALS.search(value) else _text(value)
+            yield MASK if _CREDENTIALS.search(value) else _quote_text(value)
         case _:
             yield json.dumps(value)
 
 
-def _text(text: str) -> str:
+def _quote_text(text: str) -> str:
     """Quote text. Half a surrogate pair, which UTF-8 cannot encode, becomes a question mark."""
-    shown = _ENCODER.encode(text[: MAX_QUOTE_LENGTH + 1])
-    return shown.encode(errors="replace").decode()
+    quoted = _ENCODER.encode(text[: MAX_QUOTE_LENGTH + 1])
+    return quoted.encode(errors="replace").decode()

@@ -62,16 +62,16 @@ def compare(
     does not support: payloads come from outside, and an error would fail the step. `match` decides whether a
     regular expression matches a text. Raises PatternError if a regular expression cannot be used.
     """
-    or_null = None if actual is MISSING else actual
+    actual_or_null = None if actual is MISSING else actual
     match op:
         case Operator.EXISTS:
             return (actual is not MISSING) is value
         case Operator.EQ:
-            return json_equal(or_null, value)
+            return json_equal(actual_or_null, value)
         case Operator.NEQ:
-            return not json_equal(or_null, value)
+            return not json_equal(actual_or_null, value)
         case Operator.IN:
-            return isinstance(value, list) and any(json_equal(or_null, entry) for entry in value)
+            return isinstance(value, list) and any(json_equal(actual_or_null, entry) for entry in value)
         case _ if actual is MISSING:
             return False
         case Operator.GT | Operator.GTE | Operator.LT | Operator.LTE:

@@ -16,7 +16,7 @@ from ductile.core.suggest import closest_match
 from ductile.struct import Value, field
 
 FaultPath: TypeAlias = tuple[str | int, ...]
-#: Names in a message about a missing path, and characters of each.
+#: The most names in a message about a missing path, and characters of each.
 _MAX_NAMES, _MAX_NAME = 8, 40
 #: A list index. No list is longer, and Python refuses much longer numbers.
 _INDEX = re.compile(r"0|[1-9][0-9]{0,8}")
@@ -91,19 +91,19 @@ def look_up(path: str, context: EvalContext) -> JsonValue | Missing:
     return value
 
 
-def names_beside(path: str, context: EvalContext) -> str | None:
-    """Say what there is instead of a missing path: the deepest object on the way to it, with its names.
+def describe_nearest_object(path: str, context: EvalContext) -> str | None:
+    """Return a phrase with the deepest existing object on a missing path and its names, as a hint.
 
-    None if that has none. Values are left out: they may be secret.
+    None if the object has no names. Values are left out: they may be secret.
     """
-    at = path
-    while "." in at:
-        at = at.rpartition(".")[0]
-        value = look_up(at, context)
+    prefix = path
+    while "." in prefix:
+        prefix = prefix.rpartition(".")[0]
+        value = look_up(prefix, context)
         if value is not MISSING:
             names = [name[:_MAX_NAME] for name in value] if isinstance(value, dict) else []
             more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
-            return f"{at} has {', '.join(names[:_MAX_NAMES])}{more}" if names else None
+            return f"{prefix} has {', '.join(names[:_MAX_NAMES])}{more}" if names else None
     return None
 
 

@@ -17,9 +17,9 @@ from typing import Protocol
 MATCH_SECONDS = 0.1
 #: The limit of all conditions in one transaction together.
 BUDGET_SECONDS = 0.05
-#: Not counted of each match, so that a thousand events with a harmless pattern do not use up the budget.
+#: The part of each match that is not counted, so that a thousand harmless matches do not use up the budget.
 FREE_SECONDS = 0.001
-#: The minimum CPU time of a condition while any is left.
+#: The least CPU time that a condition may take while the budget has any left.
 _MIN_SHARE_SECONDS = 0.0005
 
 
@@ -48,7 +48,7 @@ class MatchBudget:
         self._share = 0.0
 
     def next_condition(self) -> None:
-        """Set the share of the next condition."""
+        """Begin the next condition: it may take half of the time that is left."""
         self._share = min(self._left, max(self._left / 2, _MIN_SHARE_SECONDS))
 
     def matches(self, pattern: str, text: str) -> bool:

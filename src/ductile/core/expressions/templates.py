@@ -18,9 +18,9 @@ from ductile.core.expressions.paths import (
     EvalContext,
     ExpressionFault,
     FaultPath,
+    describe_nearest_object,
     fault_in_path,
     look_up,
-    names_beside,
     suggest_root,
 )
 from ductile.core.json import MAX_DEPTH, JsonValue, encoded_size, nests_too_deep
@@ -30,7 +30,7 @@ MAX_FILLED_BYTES = 1024 * 1024
 _TOO_LARGE = f"what `with` makes is larger than {MAX_FILLED_BYTES} bytes"
 _TOKEN = re.compile(r"(?P<escape>\{\{|\}\})|\{(?P<path>[^{}]*)\}|(?P<brace>[{}])|(?P<text>[^{}]+)")
 _REFERENCE = "a reference such as {payload.x}, {context.x} or {run.payload.x}"
-_DOUBLE_IT = "for a brace that is only text, write it twice: {{ or }}"
+_BRACE_HINT = "for a brace that is only text, write it twice: {{ or }}"
 
 
 class TemplateError(ValueError):
@@ -81,7 +81,7 @@ def compile_template(value: JsonValue, where: FaultPath = ()) -> Template:
             )
         case list():
             return TemplateList(
-                tuple(compile_template(inner, (*where, at)) for at, inner in enumerate(value))
+                tuple(compile_template(inner, (*where, index)) for index, inner in enumerate(value))
             )
         case str():
             for fault in _faults_in_text(value, where):
@@ -93,8 +93,8 @@ def compile_template(value: JsonValue, where: FaultPath = ()) -> Template:
                 for token in _TOKEN.finditer(value)
             )
             match parts:
-                case [TemplateReference() as alone]:
-                    return alone
+                case [TemplateReference() as reference]:
+                    return reference
                 case _:
                     return TemplateText(parts)
         case _:
@@ -108,8 +108,8 @@ def faults_in_template(value: JsonValue, where: FaultPath = ()) -> Iterator[Expr
             for key, inner in value.items():
                 yield from faults_in_template(inner, (*where, key))
         case list():
-            for at, inner in enumerate(value):
-                yield from faults_in_template(inner, (*where, at))
+            for index, inner in enumerate(value):
+                yield from faults_in_template(inner, (*where, index))
         case str():
             yield from _faults_in_text(value, where)
         case _:
@@ -138,8 +138,8 @@ def references_by_key(template: Template, where: FaultPath = ()) -> Iterator[tup
                 (_key_name(where), part.path) for part in parts if isinstance(part, TemplateReference)
             )
         case TemplateList(items):
-            for at, item in enumerate(items):
-                yield from references_by_key(item, (*where, at))
+            for index, item in enumerate(items):
+                yield from references_by_key(item, (*where, index))
         case TemplateObject(entries):
             for key, inner in entries:
                 yield from references_by_key(inner, (*where, key))
@@ -157,7 +157,7 @@ def _faults_in_text(text: str, where: FaultPath) -> Iterator[ExpressionFault]:
             message = f"the reference {position} {fault}"
         if message is not None:
             found = token[0] if path else None
-            hint = (suggest_root(path, PORTABLE_ROOTS) if path else None) or _DOUBLE_IT
+            hint = (suggest_root(path, PORTABLE_ROOTS) if path else None) or _BRACE_HINT
             yield ExpressionFault(where=where, message=message, expected=_REFERENCE, found=found, hint=hint)
 
 
@@ -173,8 +173,9 @@ def fill(template: Template, context: EvalContext) -> JsonValue:
 
 @dataclass(slots=True)
 class _TemplateFiller:
-    """Fills in one template. The size is counted on the way, so that a hundred references to a large payload
-    fail before they are copied.
+    """Fills in one template, and fails as soon as the result is too large.
+
+    A hundred references to a large payload fail before they are copied.
     """
 
     context: EvalContext
@@ -189,9 +190,16 @@ class _TemplateFiller:
                 self._spend(value, where)
                 return value
             case TemplateText(parts):
-                return "".join(self._as_text(part, where) for part in parts)
+                texts: list[str] = []
+                for part in parts:
+                    value = part if isinstance(part, str) else self._look_up(part, where)
+                    self._spend(value, where)
+                    if not isinstance(value, str):
+                        value = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+                    texts.append(value)
+                return "".join(texts)
             case TemplateList(items):
-                return [self.fill(item, (*where, at)) for at, item in enumerate(items)]
+                return [self.fill(item, (*where, index)) for index, item in enumerate(items)]
             case TemplateObject(entries):
                 return {key: self.fill(inner, (*where, key)) for key, inner in entries}
 
@@ -199,16 +207,9 @@ class _TemplateFiller:
         value = look_up(reference.path, self.context)
         if value is MISSING:
             message = f"there is no {reference.path}, which {_key_name(where)} refers to"
-            there = names_beside(reference.path, self.context)
-            raise TemplateError(message if there is None else f"{message}; {there}", where=where)
+            nearest = describe_nearest_object(reference.path, self.context)
+            raise TemplateError(message if nearest is None else f"{message}; {nearest}", where=where)
         return value
-
-    def _as_text(self, part: str | TemplateReference, where: FaultPath) -> str:
-        value = part if isinstance(part, str) else self._look_up(part, where)
-        self._spend(value, where)
-        if isinstance(value, str):
-            return value
-        return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
     def _spend(self, value: JsonValue, where: FaultPath) -> None:
         self.bytes_left -= len(value) if isinstance(value, str) else encoded_size(value)
