@@ -1,7 +1,7 @@
-"""What an event would start and what not, with the comparison that decided. Pure.
+"""Explain which targets an event would start, and which not, with the comparison that decided. Pure.
 
-Tables, conditions and limits are those of publishing, by the same functions (`ductile.core.events.routing`),
-so an explanation cannot disagree with what happens.
+Publishing uses the same tables and functions (`ductile.core.events.routing`), so an explanation cannot
+disagree with it.
 """
 
 from __future__ import annotations
@@ -51,33 +51,33 @@ def explain_event(
 ) -> tuple[TargetExplanation, ...]:
     """Explain every route, pipeline and hook for one event, in the order of the configuration.
 
-    A hook is explained as if a job of the event's source had ended so, with the event's payload.
+    A hook is explained as if a job of the event's source had ended with this hook and the event's payload.
     """
     explanations = []
     matching_routes = policy.routes.matching(event.source, event.type)
     for route in routes:
-        of_type, of_source = (
-            _compared("event.type", route.event_type, event.type, policy),
-            _compared("event.source", route.source, event.source, policy),
+        comparisons = (
+            _compare("event.type", route.event_type, event.type, policy),
+            _compare("event.source", route.source, event.source, policy),
         )
         if route in matching_routes:
             outcome, reason = StartOutcome.STARTS, f"the route from {route.source} takes {route.event_type}"
             if exceeds_hops(producer, policy):
                 outcome, reason = StartOutcome.HOP_LIMIT, _hop_reason(producer)
-            deciding: tuple[ComparisonResult, ...] = (of_type, of_source)
+            deciding: tuple[ComparisonResult, ...] = comparisons
         else:
-            outcome, reason, deciding = _mismatch((of_type, of_source), route.event_type, route.source)
+            outcome, reason, deciding = _mismatch(comparisons, route.event_type, route.source)
         explanations.append(
             TargetExplanation(
                 kind=TargetKind.ROUTE, target=route.target, outcome=outcome, reason=reason, deciding=deciding
             )
         )
-    started = policy.pipelines.started_by(event.type, event.source)
+    event_pipelines = policy.pipelines.started_by(event.type, event.source)
     hook = next((hook for hook in Hook if hook == event.type), None)
-    hooked = () if hook is None else policy.pipelines.hooked(hook, event.source)
+    hook_pipelines = () if hook is None else policy.pipelines.hooked(hook, event.source)
     for pipeline in policy.pipelines.by_name.values():
         if pipeline.on is not None or pipeline.on_hook is not None:
-            matches = pipeline in (started if pipeline.on is not None else hooked)
+            matches = pipeline in (event_pipelines if pipeline.on is not None else hook_pipelines)
             explanations.append(_explain_pipeline(producer, event, pipeline, policy, matches=matches))
     return tuple(explanations)
 
@@ -87,10 +87,10 @@ def _explain_pipeline(
 ) -> TargetExplanation:
     kind = TargetKind.PIPELINE if pipeline.on is not None else TargetKind.HOOK
     trigger = pipeline.on or str(pipeline.on_hook)
-    compared = [_compared("event.type", trigger, event.type, policy)]
+    comparisons = [_compare("event.type", trigger, event.type, policy)]
     if pipeline.from_plugin is not None:
-        compared.append(_compared("event.source", pipeline.from_plugin, event.source, policy))
-    deciding = tuple(compared)
+        comparisons.append(_compare("event.source", pipeline.from_plugin, event.source, policy))
+    deciding = tuple(comparisons)
     if not matches:
         outcome, reason, deciding = _mismatch(deciding, trigger, pipeline.from_plugin)
     elif kind is TargetKind.HOOK and not sends_hooks(event.source, policy):
@@ -99,7 +99,7 @@ def _explain_pipeline(
             f"a hook starts when a job ends, and only if its plugin or pipeline has notify_on_complete; "
             f"{event.source} has not"
         )
-        deciding = (_compared("notify_on_complete", True, False, policy),)
+        deciding = (_compare("notify_on_complete", True, False, policy),)
     elif exceeds_hops(producer, policy):
         outcome, reason = StartOutcome.HOP_LIMIT, _hop_reason(producer)
     else:
@@ -117,16 +117,16 @@ def _explain_pipeline(
 
 
 def _mismatch(
-    compared: tuple[ComparisonResult, ...], accepted_type: str, accepted_source: str | None
+    comparisons: tuple[ComparisonResult, ...], accepted_type: str, accepted_source: str | None
 ) -> tuple[StartOutcome, str, tuple[ComparisonResult, ...]]:
-    """Return the first comparison that is false: the type, else the source."""
-    first = next(comparison for comparison in compared if not comparison.is_true)
+    """Return the outcome of a target that another type or source starts, by the first false comparison."""
+    first = next(comparison for comparison in comparisons if not comparison.is_true)
     if first.path == "event.type":
         return StartOutcome.OTHER_TYPE, f"it takes {accepted_type}", (first,)
     return StartOutcome.OTHER_SOURCE, f"it takes {accepted_type} of {accepted_source} only", (first,)
 
 
-def _compared(path: str, expected: str | bool, actual: str | bool, policy: Policy) -> ComparisonResult:
+def _compare(path: str, expected: str | bool, actual: str | bool, policy: Policy) -> ComparisonResult:
     return ComparisonResult(
         path=path,
         op=Operator.EQ,

@@ -75,7 +75,7 @@ class EventRoute(Value):
 
     @property
     def target(self) -> str:
-        """The part of the route in the identity of the jobs it creates."""
+        """Return the part of the route in the identity of the jobs that it creates."""
         return f"{self.plugin}.{self.command}"
 
 

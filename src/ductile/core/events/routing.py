@@ -26,7 +26,7 @@ from ductile.struct import Value, field, replace
 
 
 class EventProducer(Value):
-    """Where an event comes from: what the jobs and runs that it starts inherit."""
+    """The origin of an event. The jobs and runs that the event starts inherit from it."""
 
     submitted_by: SubmittedBy
     #: The `submitted_detail` of new jobs; None for the source and type of the event.
@@ -45,7 +45,7 @@ class EventProducer(Value):
 
 
 class Fanout(Value):
-    """What events start."""
+    """The jobs and runs that events start, and ledger entries for those that do not start."""
 
     jobs: tuple[NewJob, ...] = ()
     runs: tuple[NewRun, ...] = ()
@@ -150,7 +150,7 @@ def judge_start(pipeline: Pipeline, event: NewEvent, producer: EventProducer, po
 
 
 def exceeds_hops(producer: EventProducer, policy: Policy) -> bool:
-    """Return whether what the event starts would be too many hops from the first submission."""
+    """Return whether jobs that the event starts would be too many hops from the first submission."""
     return producer.hops > policy.max_hops
 
 
