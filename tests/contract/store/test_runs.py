@@ -487,7 +487,7 @@ async def test_branches_that_made_something_too_deep_break_their_split(store: St
     await settle(store, claims["s/y"].job, ok(), policy)
     job = await stored(store, run_id)
     assert (job.status, job.reason) == (JobStatus.FAILED, JobReason.PARTIAL_SUCCESS)
-    assert job.last_error == f"s: what the branches of s made is nested more than {MAX_DEPTH} levels deep"
+    assert job.last_error == f"s: the joined result of s is nested more than {MAX_DEPTH} levels deep"
 
 
 async def test_a_template_that_makes_something_too_deep_fails_its_step(store: Store) -> None:

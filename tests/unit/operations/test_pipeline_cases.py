@@ -399,7 +399,7 @@ def test_a_dry_run_shows_each_input(snapshot: Snapshot, tmp_path: Path) -> None:
     result = run_case(snapshot, payload_case("order", {"who": "Ada"}))
     assert result.passed
     assert result.observed is not None
-    assert result.observed.steps["end"].outcome is StepEnd.NOT_MADE
+    assert result.observed.steps["end"].outcome is StepEnd.NOT_CREATED
     assert "payload has result" in str(result.observed.steps["end"].cause)
     assert result.observed.status is RunStatus.FAILED
     # A manifest that declares the one event of the command has synthetic values for it.

@@ -374,9 +374,9 @@ class RunAdvancer:
         if failed and split.join is not JoinPolicy.ALWAYS:
             return failed[0].error or "a branch failed"
         if nests_too_deep(payload):
-            return f"what the branches of {split.path} made is nested more than {MAX_DEPTH} levels deep"
+            return f"the joined result of {split.path} is nested more than {MAX_DEPTH} levels deep"
         if encoded_size(payload) > MAX_JOINED_BYTES:
-            return f"what the branches of {split.path} made is larger than {MAX_JOINED_BYTES} bytes"
+            return f"the joined result of {split.path} is larger than {MAX_JOINED_BYTES} bytes"
         return None
 
     def _joined_token(

@@ -30,10 +30,10 @@ class RunStatus(DescribedEnum):
 class StepEnd(DescribedEnum):
     SUCCEEDED = "succeeded", "It ran and succeeded, each time."
     FAILED = "failed", "It ran and failed, at least once."
-    NOT_MADE = "not_made", "Its `if`, `with` or `baggage` could not be evaluated, at least once."
+    NOT_CREATED = "not_made", "Its `if`, `with` or `baggage` could not be evaluated, at least once."
     BYPASSED = "bypassed", "Its `if` was false, and it did not run."
     ENTERED = "entered", "Of `steps`, `call` and `split`: a step inside was reached."
-    NOT_REACHED = "not_reached", "The run did not come to it."
+    NOT_REACHED = "not_reached", "The run did not reach it."
 
 
 class ObservedJob(Value):
@@ -57,7 +57,7 @@ class ObservedStep(Value):
 
     @property
     def cause(self) -> str | None:
-        """Why it did not run, or why it failed."""
+        """Return why the step did not run, or why it failed."""
         failed = (job.error for job in self.jobs if job.outcome is not StepEnd.SUCCEEDED)
         return next(iter((*self.errors, *(error for error in failed if error), *self.bypasses)), None)
 
@@ -92,7 +92,7 @@ def observe_steps(
         if job.status is JobStatus.SUCCEEDED:
             outcome = StepEnd.SUCCEEDED
         elif job.reason in NOT_CREATED:
-            outcome = StepEnd.NOT_MADE
+            outcome = StepEnd.NOT_CREATED
         observed = ObservedJob(
             outcome=outcome,
             payload=record.payload,
@@ -130,9 +130,9 @@ def _observe_step(
     *,
     is_entered: bool,
 ) -> ObservedStep:
-    outcomes = {job.outcome for job in jobs} | ({StepEnd.NOT_MADE} if errors else set())
+    outcomes = {job.outcome for job in jobs} | ({StepEnd.NOT_CREATED} if errors else set())
     outcome = StepEnd.NOT_REACHED
-    for worst in (StepEnd.FAILED, StepEnd.NOT_MADE, StepEnd.SUCCEEDED):
+    for worst in (StepEnd.FAILED, StepEnd.NOT_CREATED, StepEnd.SUCCEEDED):
         if worst in outcomes:
             outcome = worst
             break
@@ -238,7 +238,7 @@ def _compare_step(
 ) -> Iterator[RunDifference]:
     cause = observed.cause
     if observed.outcome is StepEnd.NOT_REACHED:
-        cause = run_error or "the run did not come to it"
+        cause = run_error or "the run did not reach it"
     if expected.outcome not in (None, observed.outcome):
         yield _differ((*path, "outcome"), expected.outcome, observed.outcome, because=cause)
     if expected.times not in (None, len(observed.jobs)):

@@ -37,7 +37,7 @@ from ductile.struct import replace
 
 #: The type of the event that stands for the result of a step that emitted no event.
 STEP_SUCCEEDED = "ductile.step.succeeded"
-#: Characters of each error in a summary of several. The step itself has its full error.
+#: The most characters of each error in a summary of several. The step itself has its full error.
 _MAX_ERROR_LENGTH = 300
 
 

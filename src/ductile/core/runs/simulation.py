@@ -90,7 +90,7 @@ class SimulatedRun(Value):
     steps: tuple[SimulatedStep, ...]
     #: Bypassed steps, errors of blocks and splits, dropped events.
     ledger: tuple[LedgerEntry, ...]
-    #: What events of the steps and the end of the run start outside of it. None of it is simulated.
+    #: The jobs and runs that the run would start outside of itself. They are not simulated.
     jobs: tuple[NewJob, ...]
     runs: tuple[NewRun, ...]
 
@@ -100,7 +100,7 @@ Respond: TypeAlias = Callable[[SimulatedExecution], Outcome]
 
 
 class SimulationSettings(Value):
-    """What a simulation needs besides the run."""
+    """The parameters of a simulation besides the run."""
 
     policy: Policy
     now: datetime
@@ -122,7 +122,7 @@ def simulate_run(run: NewRun, baggage: JsonObject, settings: SimulationSettings)
 
 
 class _Simulation:
-    """The rows of one run, as the store would have them."""
+    """Advances one run, and keeps the values that the store would keep in rows."""
 
     def __init__(self, run: NewRun, baggage: JsonObject, settings: SimulationSettings) -> None:
         self._run, self._settings, self._now = run, settings, settings.now

@@ -33,7 +33,7 @@ class JoinScopeState(StrEnum):
 
 
 class TokenKey(Value):
-    """Where a token is: its join scope, its branch there, and its place among the tokens of that branch."""
+    """The position of a token: its join scope, its branch there, and its place among that branch's tokens."""
 
     scope_id: str
     branch: int
@@ -59,7 +59,7 @@ class JoinScope(Value):
 
 
 class TokenResult(Value):
-    """How and where a token ended."""
+    """The end of a token: its status, and its last step."""
 
     position: TokenKey
     #: The `position` of the step in its pipeline.
