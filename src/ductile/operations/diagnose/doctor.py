@@ -1,7 +1,7 @@
 """`system doctor`: every check of the installation, with a fix for each problem.
 
-It works with or without a daemon and changes nothing; a daemon runs the health commands of plugins if asked.
-A check that cannot be made is a finding, not an error.
+It works with or without a daemon and changes nothing. Health commands of plugins run only in a daemon, and
+only if the caller asks for them. A check that cannot be made is a finding, not an error.
 """
 
 from __future__ import annotations
@@ -47,11 +47,12 @@ from ductile.struct import Value
 
 _RECENT = timedelta(days=1)
 _MIB = 1024 * 1024
-#: The writer truncates its log far earlier, unless another program keeps a read transaction open.
-_LONG_LOG = 256 * _MIB
+#: The writer truncates the write-ahead log far earlier, unless another program keeps a read transaction open.
+_LARGE_WAL = 256 * _MIB
+#: Reasons of occurrences that were skipped because of other polls of the plugin.
 _OTHER_POLLS = frozenset({SkipReason.WAITING, SkipReason.OUTSTANDING_POLLS})
-#: Occurrences of each schedule that are audited; `schedule history` audits all.
-_OCCURRENCES = 50
+#: The most occurrences of each schedule that are audited; `schedule history` audits all.
+_MAX_AUDITED_OCCURRENCES = 50
 
 
 class RunDoctor(Value):
@@ -205,7 +206,7 @@ def store_findings(stats: StoreStats) -> Iterator[DoctorFinding]:
             where=log,
             fix=f"look for them (ductile job list), send again what is missing, then: rm {log}",
         )
-    if stats.wal_size > _LONG_LOG:
+    if stats.wal_size > _LARGE_WAL:
         yield DoctorCheck.STORE.warn(
             f"the write-ahead log has grown to {stats.wal_size // _MIB} MiB",
             where=f"{stats.path}-wal",
@@ -270,7 +271,9 @@ def check_schedule(entry: ScheduleEntry, now: datetime, *, daemon_runs: bool) ->
 
 async def _check_history(context: OperationContext, entry: ScheduleEntry) -> DoctorFinding | None:
     """Return a finding for a history with a gap or with occurrences that other polls displaced, else None."""
-    page = await context.store.list_occurrences(entry.plugin, entry.schedule_id, limit=_OCCURRENCES)
+    page = await context.store.list_occurrences(
+        entry.plugin, entry.schedule_id, limit=_MAX_AUDITED_OCCURRENCES
+    )
     name, where = f"{entry.plugin} {entry.schedule_id}", f"plugins.{entry.plugin}.schedules"
     if (await audit_history(context, entry, page.rows, newest=True)).complete is False:
         message = f"the history of {name} has a gap"
@@ -305,10 +308,10 @@ def init_findings(failed: Mapping[str, InitRecord]) -> Iterator[DoctorFinding]:
 
 def orphan_findings(orphaned: int) -> Iterator[DoctorFinding]:
     if orphaned:
-        jobs, them = ("1 job was", "it") if orphaned == 1 else (f"{orphaned} jobs were", "them")
+        jobs, pronoun = ("1 job was", "it") if orphaned == 1 else (f"{orphaned} jobs were", "them")
         yield DoctorCheck.JOBS.warn(
-            f"{jobs} running when the process that ran {them} died; the next start runs {them} again, "
-            f"or ends {them}",
+            f"{jobs} running when the process that ran {pronoun} died; the next start runs {pronoun} again, "
+            f"or ends {pronoun}",
             where="ductile queue list",
             fix="ductile system start",
         )
@@ -354,13 +357,13 @@ def receiver_findings(receivers: Sequence[FailingReceiver], allow: Sequence[str]
             continue
         # Ductile itself refuses to call the host. The list is set as a whole, so the fix names it as a whole.
         hosts = shlex.quote(msgspec.json.encode([*allow, host]).decode())
-        only = "" if allow else "; from then on only listed hosts are called"
+        warning = "" if allow else "; from then on only listed hosts are called"
         yield DoctorCheck.RECEIVERS.warn(
             f"state webhooks to {receiver.receiver} are not sent: state_webhooks.allow does not list {host}; "
             f"{counts}",
             where="state_webhooks.allow",
             fix=f"if it may be called: ductile config set state_webhooks.allow {hosts} && ductile apply "
-            f"(what was given up: ductile webhook resend ID){only}",
+            f"(what was given up: ductile webhook resend ID){warning}",
         )
     if not receivers:
         yield DoctorCheck.RECEIVERS.ok("every receiver accepts its state webhooks")

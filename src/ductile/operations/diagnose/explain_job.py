@@ -46,8 +46,8 @@ _RUN_OWNER_PREFIX = "cli:"
 
 #: How many configurations are searched for the one that a job ran with.
 _MAX_CONFIGS = 200
-#: Links of a chain of origin. Hops are limited, but a run may have thousands of steps, each led to by the one
-#: before; in a longer chain the steps in between are left out.
+#: The most links in a chain of origin. Hops are limited, but a run may have thousands of steps, each started
+#: by the one before; in a longer chain the steps in between are left out.
 _MAX_CHAIN = 50
 #: An operator ended the job, so no difference to a good run explains its end.
 _ENDED_BY_HAND = frozenset({JobReason.CANCELLED, JobReason.PURGED, JobReason.PLUGIN_REMOVED})
@@ -124,7 +124,7 @@ class JobExplanation(Response):
 
 
 class _JobRecords(Value):
-    """What the store has of the job."""
+    """The rows by which a job is explained."""
 
     job: Job
     executions: tuple[LogRow, ...]
@@ -255,7 +255,7 @@ def _link(job: Job) -> ChainLink:
 
 
 def _evidence(records: _JobRecords) -> list[str]:
-    """Return how each execution or step ended, and what was done to the job by hand."""
+    """Return how each execution or step ended, whether the job is a rerun, and when it was cancelled."""
     run = records.run
     lines = [_execution_text(row) for row in records.executions if run is None]
     if records.job.rerun_of is not None:
@@ -318,7 +318,7 @@ async def _advice(context: OperationContext, records: _JobRecords, wait: WaitExp
     if job.run_id is not None and job.status in TERMINAL and job.status is not JobStatus.SUCCEEDED:
         remedies.append(f"It is a step of a run: ductile job explain {job.run_id}")
     by_hand = job.reason in _ENDED_BY_HAND
-    # The reason of the last execution says more than that of the job: `attempts_exhausted`.
+    # The reason of the last execution is more specific than that of the job: `attempts_exhausted`.
     use_execution = records.failed and records.run is None and not by_hand
     reason = last.reason if last is not None and use_execution else job.reason
     remedies.append(await working_remedy(context, job, reason, records.run))

@@ -26,7 +26,8 @@ from ductile.operations.system.breakers import BreakerStatus
 from ductile.store.model.schedules import ScheduleEntry
 from ductile.struct import Value
 
-_OCCURRENCES = 5
+#: The most past occurrences that are shown.
+_MAX_OCCURRENCES = 5
 _PLACEHOLDER = re.compile(r"{(\w+)}")
 _ADVICE: dict[ScheduleCause, tuple[str, ...]] = {
     ScheduleCause.NOT_CONFIGURED: ("Add it under plugins.{plugin}.schedules, then: ductile apply",),
@@ -77,7 +78,7 @@ class ScheduleExplanation(Response):
 
 
 class _ScheduleRecords(Value):
-    """What the configuration and the store have of the schedule."""
+    """The settings and rows by which a schedule is explained."""
 
     name: str
     schedule_id: str
@@ -98,22 +99,24 @@ async def explain_schedule(context: OperationContext, request: OneSchedule) -> S
     records = await _load_records(context, request)
     cause = decide_cause(_facts(context, records))
     entry, breaker = records.entry, records.breaker
-    known: dict[str, str | None] = {
+    placeholders: dict[str, str | None] = {
         "plugin": records.name,
         "id": records.schedule_id,
         "job": None if records.last_job is None else records.last_job.id,
         "broken": None if breaker is None else breaker.last_job_id,
         "hint": None if records.refusal is None else records.refusal.hint,
     }
-    # Lines that name a job or a hint which is not known are left out.
-    advice = [line for line in _ADVICE[cause] if all(known[name] for name in _PLACEHOLDER.findall(line))]
+    # Lines with a job or a hint that is not known are left out.
+    advice = [
+        line for line in _ADVICE[cause] if all(placeholders[name] for name in _PLACEHOLDER.findall(line))
+    ]
     return ScheduleExplanation(
         plugin=records.name,
         id=records.schedule_id,
         cause=cause,
         verdict=_verdict(records, cause),
         evidence=tuple(_evidence(records, cause)),
-        advice=tuple(line.format(**known) for line in advice),
+        advice=tuple(line.format(**placeholders) for line in advice),
         next_at=timestamp(None if entry is None else entry.next_at),
         last_job_id=None if entry is None else entry.last_job_id,
         breaker=None if breaker is None else from_record(BreakerStatus, breaker),
@@ -151,7 +154,7 @@ async def _load_records(context: OperationContext, request: OneSchedule) -> _Sch
         last_job=None if last_job_id is None else await context.store.get_job(last_job_id),
         breaker=breakers.get((name, command)),
         outstanding=await context.store.count_outstanding(name, command),
-        occurrences=(await context.store.list_occurrences(name, schedule_id, limit=_OCCURRENCES)).rows,
+        occurrences=(await context.store.list_occurrences(name, schedule_id, limit=_MAX_OCCURRENCES)).rows,
     )
 
 

@@ -1,4 +1,4 @@
-"""What to do about a job, by the reason of its status. Only commands that will work are advised."""
+"""Remedies for jobs, by the reason of their status. Only commands that will work are advised."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ REMEDIES: dict[JobReason, str] = {
     JobReason.RETRY: "It will be retried without your help; to prevent that: ductile job cancel {job}",
     JobReason.ATTEMPTS_EXHAUSTED: "Fix the cause, then: ductile job retry {job}",
     JobReason.INTERRUPTED: "Nothing has to be done: it runs again.",
-    JobReason.NO_RESOURCES: "Nothing has to be done: it runs again. If it goes on like this, lower "
+    JobReason.NO_RESOURCES: "Nothing has to be done: it runs again. If that continues, lower "
     "service.max_workers, or give the daemon more open files, processes or memory.",
     JobReason.RECOVERED: "Nothing has to be done: it runs again.",
     JobReason.BAD_TEMPLATE: "The step's `with` names something that its input does not have: "

@@ -1,4 +1,4 @@
-"""Why a job has not ended: the job, limit or time it waits for, and commands that help."""
+"""Explain why a job has not ended: the job, limit or time that it waits for, and commands that help."""
 
 from __future__ import annotations
 
@@ -22,9 +22,11 @@ from ductile.store.model.nodes import Node
 from ductile.store.model.records import JobFilter, RunRecord
 from ductile.struct import Value, replace
 
-_PAGE = 200
+#: The most running jobs that are read.
+_MAX_RUNNING = 200
 #: Jobs that are followed where each waits for the next.
 _MAX_CHAIN = 20
+#: The most steps of a run that are explained.
 _MAX_STEPS = 5
 
 
@@ -137,7 +139,7 @@ async def _explain_ready_job(context: OperationContext, job: Job) -> WaitExplana
         if init_job is not None and init_job.completed_at is None:
             why = f"{job_text(init_job, context.now())} initialises the plugin and has not ended."
             return WaitExplanation(why=why, blocker=init_job, advice=_blocker_commands(init_job))
-    rows = (await context.store.list_jobs(JobFilter(status=JobStatus.RUNNING), limit=_PAGE)).rows
+    rows = (await context.store.list_jobs(JobFilter(status=JobStatus.RUNNING), limit=_MAX_RUNNING)).rows
     running = [other for other in rows if other.plugin != RUN_PLUGIN]
     same_plugin = [other for other in running if other.plugin == job.plugin]
     plugin = context.snapshot().plugins.get(job.plugin)
