@@ -224,7 +224,7 @@ def _attempt_faults(step: CaseStep | CaseOccurrence, path: KeyPath) -> Iterator[
 
 
 def has_response(response: CaseResponse) -> bool:
-    """Return whether a response says how the execution ends. Without that it is a synthetic success."""
+    """Return whether a response defines how the execution ends. One that does not is a synthetic success."""
     has_value = response.result is not UNSET or response.error is not None or response.exit is not None
     return has_value or bool(response.events) or response.timed_out
 

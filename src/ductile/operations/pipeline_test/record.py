@@ -188,7 +188,7 @@ async def _refuse_incomplete(context: OperationContext, record: RunRecord, graph
         if any(row.transition.reason is JobReason.MANUAL_RETRY for row in rows):
             raise RefusedError(
                 f"{record.job.id} cannot be recorded: its step {step.step_path} was retried, and the run may "
-                "have gone on without it before"
+                "have continued without it before"
             )
     if not any(node.condition is not None or node.baggage for node in graph.nodes.values()):
         return
