@@ -223,7 +223,7 @@ def _upcoming(context: OperationContext, entry: ScheduleEntry, count: int) -> li
     rule, next_occurrence = schedule.rule, next_occurrence_of(entry)
     if context.engine is not None or next_occurrence is None:
         runs = preview_runs(rule, next_occurrence, count)
-    else:  # Overdue occurrences are caught up by the next start, as `catch_up` says.
+    else:  # Overdue occurrences are caught up by the next start, by the setting `catch_up`.
         caught_up, following = preview_catch_up(rule, next_occurrence, now=context.now(), rng=context.rng)
         missing = count - len(caught_up)
         runs = (*caught_up, *preview_runs(rule, following, missing)) if missing > 0 else caught_up[:count]
