@@ -27,12 +27,13 @@ from ductile.store.model.maintenance import ConfigOrigin
 from ductile.struct import Value, about
 
 _DEFAULT_SPAN = timedelta(hours=24)
-#: Items of each list that are looked at more closely.
+#: The most entries of each list whose cause is looked up.
 _MAX_ITEMS = 8
-#: Characters of all lists as JSON: with the rest of the response, less than 1,500 tokens of a language model.
+#: The most characters of all lists as JSON. With the rest of the response, these are less than 1,500 tokens of
+#: a language model.
 _MAX_LIST_CHARACTERS = 3_600
 _MAX_TEXT = 120
-#: Ends that an operator chose: they are counted, and are no failures.
+#: Jobs that an operator ended are counted, but not as failures.
 _ENDED_BY_HAND = frozenset({JobReason.CANCELLED, JobReason.PURGED})
 
 

@@ -14,7 +14,7 @@ from ductile.operations.response import Response, WasDryRun
 from ductile.store.model.maintenance import Invariant
 from ductile.struct import Value, about
 
-#: Rows that are named for each broken invariant.
+#: The most rows that are listed for each broken invariant.
 _MAX_OFFENDERS = 20
 
 

@@ -20,7 +20,7 @@ from ductile.struct import about, replace
 #: How long the store may take; monitors give up after a few seconds as well.
 _STORE_SECONDS = 5.0
 _FULL = "The disk is full: new work is refused."
-#: Headers by which a proxy says that it forwards the request of another client.
+#: Headers that a proxy adds to the request of another client.
 _PROXY_HEADERS = frozenset((b"forwarded", b"via", b"x-real-ip"))
 
 
