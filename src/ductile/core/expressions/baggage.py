@@ -24,7 +24,7 @@ MAX_BAGGAGE_BYTES = 1024 * 1024
 #: The prefix of keys that the core adds to the context.
 RESERVED_PREFIX = "ductile_"
 _SPREAD_KEYS = ("from", "namespace")
-_SOURCE = "a path such as payload.x, context.x or run.payload.x"
+_EXPECTED_SOURCE = "a path such as payload.x, context.x or run.payload.x"
 
 
 class BaggageError(ValueError):
@@ -87,12 +87,16 @@ def _faults_in_spread(written: Mapping[str, JsonValue]) -> Iterator[ExpressionFa
 
 def _faults_in_source(key: str, source: JsonValue) -> Iterator[ExpressionFault]:
     if not isinstance(source, str):
-        yield ExpressionFault(where=(key,), message="this is not a path", expected=_SOURCE)
+        yield ExpressionFault(where=(key,), message="this is not a path", expected=_EXPECTED_SOURCE)
     elif fault := fault_in_path(source, PORTABLE_ROOTS):
         braces = source.startswith("{") and source.endswith("}")
         hint = "write the path without braces" if braces else suggest_root(source, PORTABLE_ROOTS)
         yield ExpressionFault(
-            where=(key,), message=f"this path {fault}", expected=_SOURCE, found=f'"{source}"', hint=hint
+            where=(key,),
+            message=f"this path {fault}",
+            expected=_EXPECTED_SOURCE,
+            found=f'"{source}"',
+            hint=hint,
         )
 
 

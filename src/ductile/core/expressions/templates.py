@@ -27,9 +27,9 @@ from ductile.core.json import MAX_DEPTH, JsonValue, encoded_size, nests_too_deep
 from ductile.struct import Value
 
 MAX_FILLED_BYTES = 1024 * 1024
-_TOO_LARGE = f"what `with` makes is larger than {MAX_FILLED_BYTES} bytes"
+_TOO_LARGE = f"the result of `with` is larger than {MAX_FILLED_BYTES} bytes"
 _TOKEN = re.compile(r"(?P<escape>\{\{|\}\})|\{(?P<path>[^{}]*)\}|(?P<brace>[{}])|(?P<text>[^{}]+)")
-_REFERENCE = "a reference such as {payload.x}, {context.x} or {run.payload.x}"
+_EXPECTED_REFERENCE = "a reference such as {payload.x}, {context.x} or {run.payload.x}"
 _BRACE_HINT = "for a brace that is only text, write it twice: {{ or }}"
 
 
@@ -158,14 +158,16 @@ def _faults_in_text(text: str, where: FaultPath) -> Iterator[ExpressionFault]:
         if message is not None:
             found = token[0] if path else None
             hint = (suggest_root(path, PORTABLE_ROOTS) if path else None) or _BRACE_HINT
-            yield ExpressionFault(where=where, message=message, expected=_REFERENCE, found=found, hint=hint)
+            yield ExpressionFault(
+                where=where, message=message, expected=_EXPECTED_REFERENCE, found=found, hint=hint
+            )
 
 
 def fill(template: Template, context: EvalContext) -> JsonValue:
     """Fill in a template. Raises TemplateError if a value is missing or the result is too large."""
     filled = _TemplateFiller(context=context).fill(template, ())
     if nests_too_deep(filled):
-        raise TemplateError(f"what `with` makes nests deeper than {MAX_DEPTH} levels")
+        raise TemplateError(f"the result of `with` nests deeper than {MAX_DEPTH} levels")
     if encoded_size(filled) > MAX_FILLED_BYTES:
         raise TemplateError(_TOO_LARGE)
     return filled
