@@ -120,7 +120,7 @@ def start_refusal(
 
 
 class StartVerdict(Value):
-    """Whether the `if` of a pipeline lets a run start. Without an `if` there is no result and no error."""
+    """The value of the `if` of a pipeline, which decides whether a run starts; empty without an `if`."""
 
     result: ConditionResult | None = None
     error: str | None = None
@@ -207,7 +207,7 @@ def dropped_event_entry(
 
 
 class HookInput(Value):
-    """How a job ended, as far as hooks report it."""
+    """The end of a job, as far as hooks report it."""
 
     status: JobStatus
     timed_out: bool
@@ -254,7 +254,7 @@ def fire_hooks(
             ledger.append(started)
             continue
         if job.status is not JobStatus.RUNNING:
-            # A job that ended without running has no execution that tells this end from an earlier one.
+            # A job that ended without running has no execution that tells its ends apart.
             started = replace(started, job=replace(started.job, origin=None))
         runs.append(replace(started, event_is_new=True))
     return Fanout(runs=tuple(runs), ledger=tuple(ledger))
