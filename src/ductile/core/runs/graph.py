@@ -6,8 +6,8 @@ classes. Version 3 has the root `run` in expressions, and baggage in steps other
 neither is written as version 2, so that its fingerprint stays what it was. Version 1, which older stores
 contain, has neither a version nor the `kind` of nodes and conditions; it is read by adding them.
 
-Only `ductile.core.runs.advance` has a case for each node class. All other code (views, drawings, required
-inputs) uses the properties of `_Step`, so a new kind of step is a new class here and a case there.
+The code of views, drawings and required inputs uses the properties of `_Step`; the behaviour of a token at a
+node is in `ductile.core.runs.advance`. A new kind of step is a new class here and a case there.
 """
 
 from __future__ import annotations

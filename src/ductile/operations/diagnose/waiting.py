@@ -90,7 +90,7 @@ async def _explain_hold(context: OperationContext, job: Job) -> WaitExplanation 
 
 
 async def _explain_blocker(context: OperationContext, job: Job, why: str) -> WaitExplanation:
-    """Explain a wait for another job, which may wait itself: the blocker is the first job in this chain."""
+    """Explain a wait for another job. If that waits too, the blocker is the last job of the chain."""
     direct = await context.store.blocking_job(job.id)
     if direct is None:
         return WaitExplanation(why=f"another job {why}.")

@@ -29,8 +29,8 @@ from ductile.struct import Value, about
 _DEFAULT_SPAN = timedelta(hours=24)
 #: The most entries of each list whose cause is looked up.
 _MAX_ITEMS = 8
-#: The most characters of all lists as JSON. With the rest of the response, these are less than 1,500 tokens of
-#: a language model.
+#: The most characters of all lists as JSON: with the rest of the response, less than 1,500 tokens of a
+#: language model.
 _MAX_LIST_CHARACTERS = 3_600
 _MAX_TEXT = 120
 #: Jobs that an operator ended are counted, but not as failures.
