@@ -27,6 +27,12 @@ from ductile.struct import Value, about, field, replace
 #: Steps of a run that are compared. The cause of a bad template is among the first.
 MAX_COMPARED_STEPS = 200
 _NO_GRAPH = "the pipeline: the steps of one of the two runs are no longer stored"
+_COMPARED_OF_RUNS = (
+    "the configuration, version and files of the plugins of its steps",
+    "the pipeline",
+    "the payload of the run",
+    "the shape of the input and output of each step before the failure",
+)
 _NEVER_COMPARED = (
     "files of a plugin besides its manifest and entrypoint",
     "environment variables, and the services that a plugin calls",
@@ -214,12 +220,7 @@ async def _compare_runs(
             *_shape_differences(outputs, diff.changed_inputs(before, now), main_change),
             *_execution_differences(good, record, failed),
         ),
-        compared=(
-            "the configuration, version and files of the plugins of its steps",
-            "the pipeline",
-            "the payload of the run",
-            "the shape of the input and output of each step before the failure",
-        ),
+        compared=_COMPARED_OF_RUNS,
         not_compared=(
             *_uncompared_config(good_config, now_config),
             *(() if good.graph and record.graph else (_NO_GRAPH,)),
