@@ -43,7 +43,7 @@ SAMPLES: dict[SettingType, Any] = {
     SettingType.SIZE: "77KB",
     SettingType.SECRET: "sample-secret",
     SettingType.INSTANT: "2026-12-24T18:00:00+01:00",
-    SettingType.CLOCK: "07:07",
+    SettingType.TIME_OF_DAY: "07:07",
     SettingType.WINDOW: "07:07-08:08",
     SettingType.WEEKDAY: "sunday",
     SettingType.VARIABLES: {"A_SAMPLE": "x"},
@@ -54,7 +54,7 @@ SAMPLES: dict[SettingType, Any] = {
 
 def sample(field_type: FieldType, default: object) -> Any:
     match field_type:
-        case Scalar(type=SettingType.TRUTH):
+        case Scalar(type=SettingType.BOOLEAN):
             return not default
         case Scalar(type=setting_type):
             return SAMPLES[setting_type]

@@ -5,8 +5,9 @@
     discovery = plugins.discovery.discover(loaded.plugin_roots)     a package above this one
     snapshot = compile.compiler.compile_snapshot(loaded, discovery)
 
-`read` turns files into one located tree, `schema` is the model and its decoder, `validate` the rules between
-keys, `compile` makes the snapshot, `edit` gets and sets one key. `seal` covers the files with checksums.
+`read` turns files into one located tree, `schema` is the model and its decoder, `validate` has the rules
+between keys, `compile` makes the snapshot. `seal` covers the files with checksums, `edit` changes keys and
+tokens in them, `history` keeps earlier versions to compare and restore.
 
 Importing this package imports none of its modules: the command line starts without YAML and msgspec.
 """

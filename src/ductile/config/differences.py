@@ -69,6 +69,7 @@ class _AbsentKey:
 
 
 _ABSENT: Final = _AbsentKey()
+#: The value of a key before or after the change, and the digests of the values in it that are not shown.
 _Side: TypeAlias = "tuple[JsonValue | _AbsentKey, JsonValue]"
 
 
@@ -78,12 +79,13 @@ def compare_configs(before: ComparableConfig, after: ComparableConfig) -> tuple[
 
 
 def _compare(key: str, before: _Side, after: _Side) -> Iterator[SettingDifference]:
+    """Yield the differences at a key and below it."""
     old, new = before[0], after[0]
     if _is_kind(dict, old, new):
         yield from _compare_members(key, _members(before), _members(after), "{}.{}" if key else "{}{}")
         return
     if _is_kind(list, old, new) and _holds_maps(old) and _holds_maps(new):
-        names_before, names_after = _names(old), _names(new)
+        names_before, names_after = _entry_names(old), _entry_names(new)
         if names_before is None or names_after is None:  # by position
             names_before, names_after = _positions(old), _positions(new)
         common = [name for name in names_after if name in names_before]
@@ -95,9 +97,9 @@ def _compare(key: str, before: _Side, after: _Side) -> Iterator[SettingDifferenc
         yield from _compare_members(key, _items(before, names_before), _items(after, names_after), "{}[{}]")
         return
     if isinstance(old, _AbsentKey):
-        yield SettingDifference(key=key, change=ChangeKind.ADDED, after=_shown(new))
+        yield SettingDifference(key=key, change=ChangeKind.ADDED, after=_value_or_none(new))
     elif isinstance(new, _AbsentKey):
-        yield SettingDifference(key=key, change=ChangeKind.REMOVED, before=_shown(old))
+        yield SettingDifference(key=key, change=ChangeKind.REMOVED, before=_value_or_none(old))
     elif _encode(old) != _encode(new):
         yield SettingDifference(key=key, change=ChangeKind.CHANGED, before=old, after=new)
     elif before[1] is not None and after[1] is not None and before[1] != after[1]:
@@ -105,11 +107,11 @@ def _compare(key: str, before: _Side, after: _Side) -> Iterator[SettingDifferenc
 
 
 def _compare_members(
-    key: str, before: dict[str, _Side], after: dict[str, _Side], form: str
+    key: str, before: dict[str, _Side], after: dict[str, _Side], key_format: str
 ) -> Iterator[SettingDifference]:
     for name in (*after, *(name for name in before if name not in after)):
         missing: _Side = (_ABSENT, None)
-        yield from _compare(form.format(key, name), before.get(name, missing), after.get(name, missing))
+        yield from _compare(key_format.format(key, name), before.get(name, missing), after.get(name, missing))
 
 
 def _is_kind(kind: type, old: JsonValue | _AbsentKey, new: JsonValue | _AbsentKey) -> bool:
@@ -122,17 +124,17 @@ def _is_kind(kind: type, old: JsonValue | _AbsentKey, new: JsonValue | _AbsentKe
 
 def _members(side: _Side) -> dict[str, _Side]:
     value, hidden = side
-    marks = hidden if isinstance(hidden, dict) else {}
+    digests = hidden if isinstance(hidden, dict) else {}
     return (
-        {name: (inner, marks.get(name)) for name, inner in value.items()} if isinstance(value, dict) else {}
+        {name: (inner, digests.get(name)) for name, inner in value.items()} if isinstance(value, dict) else {}
     )
 
 
 def _items(side: _Side, names: Sequence[str]) -> dict[str, _Side]:
     value, hidden = side
     items = value if isinstance(value, list) else []
-    marks = hidden if isinstance(hidden, list) else [None] * len(items)
-    return {name: (item, mark) for name, item, mark in zip(names, items, marks, strict=True)}
+    digests = hidden if isinstance(hidden, list) else [None] * len(items)
+    return {name: (item, digest) for name, item, digest in zip(names, items, digests, strict=True)}
 
 
 def _holds_maps(value: JsonValue | _AbsentKey) -> bool:
@@ -141,7 +143,7 @@ def _holds_maps(value: JsonValue | _AbsentKey) -> bool:
     )
 
 
-def _names(value: JsonValue | _AbsentKey) -> list[str] | None:
+def _entry_names(value: JsonValue | _AbsentKey) -> list[str] | None:
     """Return the names of a list's entries by the first key that names all of them, None without one."""
     if not isinstance(value, list):
         return []
@@ -158,7 +160,7 @@ def _positions(value: JsonValue | _AbsentKey) -> list[str]:
     return [str(index) for index in range(len(value))] if isinstance(value, list) else []
 
 
-def _shown(value: JsonValue | _AbsentKey) -> JsonValue:
+def _value_or_none(value: JsonValue | _AbsentKey) -> JsonValue:
     return None if isinstance(value, _AbsentKey) else value
 
 
@@ -170,12 +172,12 @@ def _inline(value: JsonValue) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def summarise(differences: Sequence[SettingDifference], *, most: int = 3) -> str:
+def summarise(differences: Sequence[SettingDifference], *, limit: int = 3) -> str:
     """Return one line with the first keys that differ, and how many more there are."""
     # Without what is below the entry of a section: a new plugin is one change, not ten.
     keys = list(dict.fromkeys(".".join(difference.key.split(".")[:2]) for difference in differences))
-    more = f" and {len(keys) - most} more" if len(keys) > most else ""
-    return ", ".join(keys[:most]) + more
+    more = f" and {len(keys) - limit} more" if len(keys) > limit else ""
+    return ", ".join(keys[:limit]) + more
 
 
 # ------------------------------------------------------------------------------------------------ files
@@ -205,6 +207,7 @@ def comparable_file(data: bytes, name: str) -> ComparableConfig | None:
 
 
 def _looks_like_environment(data: bytes) -> bool:
+    """Whether a line of the file looks like the assignment of a variable."""
     for raw in data.decode("utf-8-sig", "replace").splitlines():
         line = raw
         for prefix in _ASSIGNMENT_PREFIXES:
@@ -236,15 +239,16 @@ def _mask_unknown(
                 key.text: _mask_unknown(value, redacted[key.text], hidden[key.text], (*path, key.text))
                 for key, value in entries
             }
-            return {key: pair[0] for key, pair in pairs.items()}, {
-                key: pair[1] for key, pair in pairs.items()
-            }
+            return (
+                {key: value for key, (value, _) in pairs.items()},
+                {key: digest for key, (_, digest) in pairs.items()},
+            )
         case ListNode(items=items), list(), list():
             masked = [
                 _mask_unknown(item, redacted[index], hidden[index], (*path, index))
                 for index, item in enumerate(items)
             ]
-            return [pair[0] for pair in masked], [pair[1] for pair in masked]
+            return [value for value, _ in masked], [digest for _, digest in masked]
         case ScalarNode(), _, _ if not _is_known(path):
             return MASK, hash_bytes(node.text.encode())
         case _:
@@ -272,7 +276,7 @@ def _is_known(path: KeyPath) -> bool:
     return not pattern or free or tuple(pattern) in settings
 
 
-def describe_lines(differences: Iterable[SettingDifference], *, most: int) -> list[str]:
-    """Return a line for each difference, and the number of those beyond `most`."""
+def describe_lines(differences: Iterable[SettingDifference], *, limit: int) -> list[str]:
+    """Return a line for each difference, and the number of those beyond `limit`."""
     lines = [difference.describe() for difference in differences]
-    return lines if len(lines) <= most else [*lines[:most], f"… and {len(lines) - most} more"]
+    return lines if len(lines) <= limit else [*lines[:limit], f"… and {len(lines) - limit} more"]

@@ -28,7 +28,7 @@ SECTIONS = frozenset(
 #: A key at the beginning of a line is one of the document itself: nested keys are indented.
 _TOP_LEVEL_KEY = re.compile(rb"^[\"']?([A-Za-z_][\w.-]*)[\"']?\s*:(?:\s|$)", re.MULTILINE)
 _MAX_SEARCHED = 1 << 20
-_NAME_ONE = "name one with --config or DUCTILE_CONFIG_DIR"
+_HINT_TO_NAME_ONE = "name one with --config or DUCTILE_CONFIG_DIR"
 
 
 class FoundConfig(NamedTuple):
@@ -59,9 +59,9 @@ def locate_config(
 ) -> FoundConfig:
     """Return the configuration and how it was found. Raises as `find_config` does."""
     if config_path:
-        return FoundConfig(_file_at(config_path), "named by --config")
+        return FoundConfig(_find_named(config_path), "named by --config")
     if variable := environ.get("DUCTILE_CONFIG_DIR"):
-        return FoundConfig(_file_at(variable), "named by DUCTILE_CONFIG_DIR")
+        return FoundConfig(_find_named(variable), "named by DUCTILE_CONFIG_DIR")
     local = _find_local(working_directory or _working_directory())
     if isinstance(local, FoundConfig):
         return local
@@ -74,25 +74,25 @@ def locate_config(
                 origin = "the system's" if directory == system else "the user's own"
                 return FoundConfig(file, origin, local)
         except ConfigError as error:
-            unreadable = unreadable or error  # the next directory may do
+            unreadable = unreadable or error  # the next directory may have one
     if unreadable is not None:
         raise unreadable
     if local:
-        raise ConfigError(f"no configuration was found: {local[0]}", hint=_NAME_ONE)
+        raise ConfigError(f"no configuration was found: {local[0]}", hint=_HINT_TO_NAME_ONE)
     directories = " or ".join(str(directory) for directory in standard_directories)
     raise ConfigError(
         f"there is no {CONFIG_FILE} in this directory, ./demo, ./conf, {directories}",
-        hint=f"write one with `ductile init DIR`, or {_NAME_ONE}",
+        hint=f"write one with `ductile init DIR`, or {_HINT_TO_NAME_ONE}",
     )
 
 
-def _find_local(here: Path | None) -> FoundConfig | tuple[str, ...]:
+def _find_local(working_directory: Path | None) -> FoundConfig | tuple[str, ...]:
     """Return the configuration in or below the working directory, else why each candidate is passed over."""
     faults: list[str] = []
-    if here is None:
+    if working_directory is None:
         return ()
     for name in LOCAL_DIRECTORIES:
-        file = Path(os.path.normpath(here / name / CONFIG_FILE))
+        file = Path(os.path.normpath(working_directory / name / CONFIG_FILE))
         fault = _fault_of_local(file)
         if fault is None:
             where = "the working directory" if name == "." else f"./{name}"
@@ -105,18 +105,19 @@ def _find_local(here: Path | None) -> FoundConfig | tuple[str, ...]:
 def config_directories(
     config_path: str | Path | None, environ: Mapping[str, str], *, system: Path = SYSTEM_DIRECTORY
 ) -> tuple[Path, ...]:
-    """Return the directories in which the configuration is searched, whether it exists or not.
+    """Return the directories that are searched for the configuration, whether they have one or not.
 
-    Those below the working directory count only with a configuration in them.
+    The working directory and those below it are among them only if they have one.
     """
     chosen = config_path or environ.get("DUCTILE_CONFIG_DIR")
     if chosen:
         path = Path(chosen).expanduser().absolute()
         return (path.parent if path.is_file() or path.name == CONFIG_FILE else path,)
-    here = _working_directory()
-    local = [] if here is None else [Path(os.path.normpath(here / name)) for name in LOCAL_DIRECTORIES]
-    usable = [directory for directory in local if _fault_of_local(directory / CONFIG_FILE) is None]
-    return *usable, user_directory(environ), system
+    local: list[Path] = []
+    if (working_directory := _working_directory()) is not None:
+        local = [Path(os.path.normpath(working_directory / name)) for name in LOCAL_DIRECTORIES]
+    used = [directory for directory in local if _fault_of_local(directory / CONFIG_FILE) is None]
+    return *used, user_directory(environ), system
 
 
 def user_directory(environ: Mapping[str, str]) -> Path:
@@ -127,11 +128,11 @@ def user_directory(environ: Mapping[str, str]) -> Path:
     return base / "ductile"
 
 
-def has_our_keys(content: bytes) -> bool:
+def has_ductile_sections(content: bytes) -> bool:
     """Whether a `config.yaml` looks like one of Ductile: at least half of its sections are known.
 
-    One name in common is no proof, because other programs have `plugins` and `api`, too. A misspelt section
-    beside right ones is still reported as our mistake.
+    One name in common is no proof, because other programs have `plugins` and `api`, too. A file with some
+    misspelt sections still counts, so that they are reported.
     """
     keys = {key.decode() for key in _TOP_LEVEL_KEY.findall(content)}
     known = len(keys & SECTIONS)
@@ -173,12 +174,13 @@ def _fault_of_local(file: Path) -> str | None:
             content = opened.read(_MAX_SEARCHED)
     except OSError as error:
         return f"{local} cannot be read: {error.strerror}"
-    if not has_our_keys(content) and not os.path.lexists(file.parent / CHECKSUMS_FILE):
+    if not has_ductile_sections(content) and not os.path.lexists(file.parent / CHECKSUMS_FILE):
         return f"{local} looks like the configuration of another program: it has hardly a section of Ductile"
     return None
 
 
-def _file_at(config_path: str | Path) -> Path:
+def _find_named(config_path: str | Path) -> Path:
+    """Return the `config.yaml` at a path or in a directory. Raises ConfigError if there is none."""
     if is_url(str(config_path)):
         raise ConfigError(f"{config_path} is a URL, and the configuration has to be a local file")
     path = Path(config_path).expanduser().absolute()

@@ -130,8 +130,8 @@ def load_config(
     """Load `config.yaml` at `path`. Raises ConfigError or IntegrityError if it must not be used.
 
     The overlay replaces the contents of files on disk; None removes one. `list_plugins` is called only if
-    there are errors, to tell a missing plugin from a wrong name. It gets the roots and `allow_symlinks`;
-    discovery is above this package.
+    there are errors, to tell a missing plugin from a misspelt name. Its arguments are the roots and
+    `allow_symlinks`; discovery is in a package above this one.
     """
     path, verify = path.absolute(), seal is SealMode.VERIFY
     directory = path.parent
@@ -182,7 +182,7 @@ def _decode_and_validate(
     environ: Mapping[str, str],
     list_plugins: Callable[[tuple[Path, ...], bool], Collection[str]] | None,
 ) -> tuple[Config, ValidationReport]:
-    """Return the model and its problems. The model must not be used if there are errors."""
+    """Return the model and a report. The model must not be used if the report has errors."""
     variables = {**environment.variables, **environ}
     root, unset = interpolate(sources.root, variables, environment.unread)
     report = ValidationReport(root=root if isinstance(root, MapNode) else sources.root)
@@ -205,8 +205,8 @@ def _decode_and_validate(
 
 
 def _plugin_roots(config: Config, directory: Path) -> tuple[Path, ...]:
-    named = config.plugin_roots or (config.plugins_dir or DEFAULT_PLUGIN_ROOT,)
-    return tuple(resolve_path(root, directory) for root in named)
+    roots = config.plugin_roots or (config.plugins_dir or DEFAULT_PLUGIN_ROOT,)
+    return tuple(resolve_path(root, directory) for root in roots)
 
 
 def _hash_files(sources: ConfigFiles, environment: EnvironmentFiles) -> tuple[FileHash, ...]:
@@ -218,6 +218,7 @@ def _hash_files(sources: ConfigFiles, environment: EnvironmentFiles) -> tuple[Fi
 
 
 def _check_symlinks(links: tuple[Path, ...], config: Config, report: ValidationReport) -> None:
+    """Add a warning for each symbolic link, an error if `allow_symlinks` is not set."""
     for link in dict.fromkeys(links):
         message = f"{link} is a symbolic link"
         if config.service.allow_symlinks:

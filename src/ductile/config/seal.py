@@ -29,8 +29,8 @@ _HIGH_SECTIONS = (("api", "auth"), ("tokens",), ("webhooks",))
 #: The sections that decide who may call in and how requests are signed.
 _ACCESS_SECTIONS = (*_HIGH_SECTIONS, ("state_webhooks",))
 _HIGH_NAMES = frozenset(("tokens.yaml", "webhooks.yaml"))
-_PLUGIN = "plugin "
-AUTHORISE = "review the change; if it is intended, run `ductile apply`"
+_PLUGIN_PREFIX = "plugin "
+AUTHORISE_HINT = "review the change; if it is intended, run `ductile apply`"
 #: Changed keys that a message about an unsealed file lists.
 _MAX_LISTED = 10
 
@@ -45,7 +45,7 @@ class Tier(StrEnum):
 class FileHash(Value):
     """A file's hash and tier; `name` is relative to the config directory, or absolute outside it.
 
-    `pending` is the hash of an authorised change that is being written: until it is done, both are valid.
+    `pending` is the hash of an authorised change that is being written: until the end, both are valid.
     """
 
     name: str
@@ -60,7 +60,7 @@ class Checksums(Value):
     files: Mapping[str, FileHash] = field(default_factory=lambda: MappingProxyType({}))
     plugins: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     strict: bool = False
-    #: The fingerprints of plugins whose files are being replaced: until it is done, both are valid.
+    #: The fingerprints of plugins whose files are being replaced: until the end, both are valid.
     pending_plugins: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
 
     def with_files(self, *files: FileHash) -> Checksums:
@@ -74,20 +74,20 @@ class SealViolation(Value):
     name: str
     changed: bool
     tier: Tier
-    #: The hash that was sealed, of a file.
+    #: The sealed hash of a file.
     sealed_hash: str | None = None
 
     @property
     def is_plugin(self) -> bool:
-        return self.name.startswith(_PLUGIN)
+        return self.name.startswith(_PLUGIN_PREFIX)
 
     def as_problem(self, directory: Path) -> Problem:
-        """Return the problem; of a file, with the keys that changed. Reads the file and its kept copy."""
+        """Return the problem; for a file with the keys that changed. Reads the file and its kept copy."""
         message = f"{self.name} {'has changed since it was sealed' if self.changed else 'is not sealed'}"
         if self.changed and not self.is_plugin:
             difference = compare_with_kept(directory, self.name, self.sealed_hash)
-            message = "\n  ".join((f"{message}:", *difference.describe(most=_MAX_LISTED)))
-        return Problem(message=message, file=str(directory / CHECKSUMS_FILE), hint=AUTHORISE)
+            message = "\n  ".join((f"{message}:", *difference.describe(limit=_MAX_LISTED)))
+        return Problem(message=message, file=str(directory / CHECKSUMS_FILE), hint=AUTHORISE_HINT)
 
 
 def check_changes(
@@ -100,17 +100,20 @@ def check_changes(
     violations = [violation for violation in violations if violation.tier is tier]
     problems = [violation.as_problem(directory) for violation in violations if not violation.is_plugin]
     for changed, text in ((True, "have changed since they were sealed"), (False, "are not sealed")):
-        plugins = [violation for violation in violations if violation.is_plugin]
-        plugins = [violation for violation in plugins if violation.changed is changed]
+        plugins = [
+            violation for violation in violations if violation.is_plugin and violation.changed is changed
+        ]
         if len(plugins) > 1:
-            names = ", ".join(violation.name.removeprefix(_PLUGIN) for violation in plugins)
+            names = ", ".join(violation.name.removeprefix(_PLUGIN_PREFIX) for violation in plugins)
             message = f"{len(plugins)} plugins {text}: {names}"
-            problems.append(Problem(message=message, file=str(directory / CHECKSUMS_FILE), hint=AUTHORISE))
+            problems.append(
+                Problem(message=message, file=str(directory / CHECKSUMS_FILE), hint=AUTHORISE_HINT)
+            )
         else:
             problems += [violation.as_problem(directory) for violation in plugins]
     if problems and refuse:
         message = "the configuration is not what was sealed"
-        raise IntegrityError(message, hint=AUTHORISE, problems=tuple(problems))
+        raise IntegrityError(message, hint=AUTHORISE_HINT, problems=tuple(problems))
     return tuple(problems)
 
 
@@ -157,7 +160,7 @@ def find_plugin_violations(present: Mapping[str, str], sealed: Checksums | None)
     """Return a violation, always of the operational tier, for every plugin with another fingerprint."""
     fingerprints, pending = (sealed.plugins, sealed.pending_plugins) if sealed else ({}, {})
     return tuple(
-        SealViolation(name=f"{_PLUGIN}{name}", changed=name in fingerprints, tier=Tier.OPERATIONAL)
+        SealViolation(name=f"{_PLUGIN_PREFIX}{name}", changed=name in fingerprints, tier=Tier.OPERATIONAL)
         for name, fingerprint in present.items()
         if fingerprint not in (fingerprints.get(name), pending.get(name))
     )
@@ -176,9 +179,9 @@ def read_checksums(directory: Path) -> Checksums | None:
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         reason = "it is not in the form that `ductile config lock` writes"
         cause = error
-    problem = Problem(message=f"the seal cannot be read: {reason}", file=str(path), hint=AUTHORISE)
+    problem = Problem(message=f"the seal cannot be read: {reason}", file=str(path), hint=AUTHORISE_HINT)
     message = "the configuration's seal cannot be read"
-    raise IntegrityError(message, problems=(problem,), hint=AUTHORISE) from cause
+    raise IntegrityError(message, problems=(problem,), hint=AUTHORISE_HINT) from cause
 
 
 def encode_checksums(checksums: Checksums) -> bytes:
@@ -220,7 +223,7 @@ def write_checksums(
 ) -> None:
     """Write the seal, keep a copy of each file that is as sealed, and record it. Raises OSError."""
     with suppress(IntegrityError):  # an unreadable seal is replaced
-        _record(directory, read_checksums(directory))  # it may be older than the records
+        _record_in_history(directory, read_checksums(directory))  # it may be older than the records
     write_atomically(directory / CHECKSUMS_FILE, encode_checksums(checksums))
     for file in checksums.files.values():
         if not is_kept(file.name):
@@ -229,13 +232,13 @@ def write_checksums(
             data = read_regular_file(directory / file.name)
             if hash_bytes(data) == file.hash:
                 keep_file(directory, data)
-    _record(directory, checksums, command=command, author=author)
+    _record_in_history(directory, checksums, command=command, author=author)
     with suppress(OSError):
         needed = {content_hash for record in list_seals(directory) for content_hash in record.files.values()}
         remove_copies(directory, needed | {file.hash for file in checksums.files.values()})
 
 
-def _record(
+def _record_in_history(
     directory: Path, checksums: Checksums | None, *, command: str | None = None, author: str | None = None
 ) -> None:
     if checksums is None or any(file.pending for file in checksums.files.values()):
@@ -246,7 +249,7 @@ def _record(
 
 
 def is_kept(name: str) -> bool:
-    """Return whether a copy of a sealed file is kept. Not of environment files."""
+    """Whether a copy of a sealed file is kept: of every file but environment files."""
     return name.endswith(KEPT_SUFFIXES)
 
 
@@ -264,8 +267,8 @@ def write_sealed(
 ) -> None:
     """Change one file and renew its entry. Raises IntegrityError if the file is not as sealed.
 
-    `tiers` are the tiers of all files with the change in place: the other files keep their hashes, but a tier
-    that the change raises is recorded.
+    `tiers` are the tiers of all files with the change in place: the entries of the other files keep their
+    hashes, but get a tier that the change raises.
 
     The new hash is written before the new file, and the old one is removed after it: if the power fails, the
     file on disk always matches the seal.
@@ -287,8 +290,8 @@ def write_sealed(
     pending = replace(sealed.files[name], hash=hash_bytes(path.read_bytes()), pending=hash_bytes(data))
     write_checksums(directory, sealed.with_files(pending))
     write_atomically(path, data)
-    done = sealed.with_files(sealed_file(directory, path, data, tier))
-    write_checksums(directory, done if strict is None else replace(done, strict=strict))
+    final = sealed.with_files(sealed_file(directory, path, data, tier))
+    write_checksums(directory, final if strict is None else replace(final, strict=strict))
 
 
 def verify_sealed(directory: Path, path: Path) -> tuple[Checksums, FileHash]:
@@ -297,8 +300,8 @@ def verify_sealed(directory: Path, path: Path) -> tuple[Checksums, FileHash]:
     name = relative_name(directory, path)
     entry = sealed.files.get(name) if sealed else None
     if sealed is None or entry is None or hash_bytes(path.read_bytes()) not in (entry.hash, entry.pending):
-        problem = Problem(message=f"{name} is not what was sealed", file=str(path), hint=AUTHORISE)
-        raise IntegrityError(f"{name} was not changed", problems=(problem,), hint=AUTHORISE)
+        problem = Problem(message=f"{name} is not what was sealed", file=str(path), hint=AUTHORISE_HINT)
+        raise IntegrityError(f"{name} was not changed", problems=(problem,), hint=AUTHORISE_HINT)
     return sealed, entry
 
 
@@ -307,7 +310,7 @@ def write_new_sealed(directory: Path, path: Path, data: bytes, tier: Tier) -> No
     sealed = read_checksums(directory)
     if sealed is None:
         problem = Problem(message="the configuration has never been sealed", file=str(directory))
-        raise IntegrityError(f"{path.name} was not written", problems=(problem,), hint=AUTHORISE)
+        raise IntegrityError(f"{path.name} was not written", problems=(problem,), hint=AUTHORISE_HINT)
     write_atomically(path, data)
     write_checksums(directory, sealed.with_files(sealed_file(directory, path, data, tier)))
 

@@ -64,7 +64,7 @@ _HARMLESS_ENDINGS = _words(
 _HARMLESS_STARTS = _words("max min num total")
 #: URL schemes whose host and path are an address. Others, such as those of chat services, put tokens there:
 #: `tgram://TOKEN/CHAT`.
-_ADDRESSES = _words(
+_ADDRESS_SCHEMES = _words(
     """
     http https ws wss dav davs socks4 socks5 socks5h
     file ftp ftps sftp ssh git svn rsync smb nfs rtsp
@@ -75,12 +75,12 @@ _ADDRESSES = _words(
     """
 )
 #: Schemes in which the name before the @ is often a token itself.
-_TOKEN_AS_USER = _words("http https")
+_SCHEMES_WITH_TOKEN_AS_USER = _words("http https")
 _URL = re.compile(
     # The scheme is bounded: an unbounded one takes quadratic time on a long text of letters.
     r"(?P<scheme>[a-zA-Z][a-zA-Z0-9+.-]{0,31})://"
     r"(?:(?P<user>[^/?#@:\s\"'<>]*)(?::(?P<password>[^/?#\s]*))?@)?"
-    r"(?P<place>[^?#\s\"'<>]*)(?P<rest>[^\s\"'<>]*)"
+    r"(?P<location>[^?#\s\"'<>]*)(?P<query>[^\s\"'<>]*)"
 )
 _SEPARATORS = re.compile(r"([/:]+)")
 #: A reference to a variable, or one of a template, is not a secret itself.
@@ -180,13 +180,13 @@ def looks_secret(key: str) -> bool:
     if not words or words[0] in _HARMLESS_STARTS:
         return False
     *before, last = words
-    owner = before[-1] if before else ""
-    if (owner, last) in _SECRET_PAIRS:
+    preceding = before[-1] if before else ""
+    if (preceding, last) in _SECRET_PAIRS:
         return True
-    if last in _HARMLESS_ENDINGS or (last == "tokens" and owner in _COUNTED_TOKENS):
+    if last in _HARMLESS_ENDINGS or (last == "tokens" and preceding in _COUNTED_TOKENS):
         return False
     if last in _SECRET_ENDINGS:
-        return not (last == "pass" and owner in _NON_PASSWORD_PREFIXES)
+        return not (last == "pass" and preceding in _NON_PASSWORD_PREFIXES)
     if last in ("key", "keys"):
         return not before or not _SECRET_KEY_PREFIXES.isdisjoint(before) or any(map(_is_secret_word, before))
     return any(map(_is_secret_word, words))
@@ -209,34 +209,34 @@ def has_secret_url(text: str) -> bool:
     Where a scheme puts tokens into host and path and one part is a variable, the others count as names.
     """
     return any(
-        _mask_url(url) != url[0] and (_is_address(url) or not _REFERENCE.search(url["place"]))
+        _mask_url(url) != url[0] and (_is_address(url) or not _REFERENCE.search(url["location"]))
         for url in _URL.finditer(text)
     )
 
 
 def _mask_url(url: re.Match[str]) -> str:
-    user, password, place = url["user"], url["password"], url["place"]
+    user, password, location = url["user"], url["password"], url["location"]
     if not _is_address(url):
         user = user and _mask_text(user)
-        place = "".join(_mask_text(part) for part in _SEPARATORS.split(place))
-    elif user and password is None and _kind(url) in _TOKEN_AS_USER:
+        location = "".join(_mask_text(part) for part in _SEPARATORS.split(location))
+    elif user and password is None and _main_scheme(url) in _SCHEMES_WITH_TOKEN_AS_USER:
         user = _mask_text(user)
     credentials = "" if user is None else user if password is None else f"{user}:{_mask_text(password)}"
     at = "" if user is None else "@"
-    rest = _PARAMETER.sub(
-        lambda match: f"{match['name']}={MASK}" if looks_secret(match["name"]) else match[0], url["rest"]
+    query = _PARAMETER.sub(
+        lambda match: f"{match['name']}={MASK}" if looks_secret(match["name"]) else match[0], url["query"]
     )
-    return f"{url['scheme']}://{credentials}{at}{place}{rest}"
+    return f"{url['scheme']}://{credentials}{at}{location}{query}"
 
 
 def _is_address(url: re.Match[str]) -> bool:
-    return _kind(url) in _ADDRESSES
+    return _main_scheme(url) in _ADDRESS_SCHEMES
 
 
-def _kind(url: re.Match[str]) -> str:
+def _main_scheme(url: re.Match[str]) -> str:
     """Return the scheme without its transport: `git+ssh`, `mongodb+srv`."""
     scheme = url["scheme"].lower()
-    return next((part for part in scheme.split("+") if part in _ADDRESSES), scheme)
+    return next((part for part in scheme.split("+") if part in _ADDRESS_SCHEMES), scheme)
 
 
 def _mask_text(text: str) -> str:

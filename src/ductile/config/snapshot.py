@@ -58,14 +58,15 @@ class InstalledPlugin(Value):
     script: Script | None = None
     #: The file of a script's program; None if it is found by PATH.
     program: Path | None = None
-    #: Whether it is part of Ductile.
+    #: Whether the plugin is part of Ductile.
     shipped: bool = False
 
     @property
     def sealed(self) -> bool:
-        """Whether its fingerprint belongs into the seal.
+        """Whether the fingerprint is part of the seal.
 
-        A shipped plugin does not: it changes with the program. Nor does a program that is found by PATH.
+        That of a shipped plugin is not, because it changes with the program; nor is that of a program that is
+        found by PATH.
         """
         return not self.shipped and (self.script is None or self.program is not None)
 
@@ -94,7 +95,7 @@ class Discovery(Value):
     shipped: tuple[str, ...] = ()
     warnings: tuple[Problem, ...] = ()
 
-    def found(self, plugin: PluginInstance) -> InstalledPlugin | RefusedPlugin | None:
+    def find(self, plugin: PluginInstance) -> InstalledPlugin | RefusedPlugin | None:
         """Return the plugin or script of a configured name, installed or refused; None if there is none."""
         if plugin.is_script:
             return self.scripts.get(plugin.name)
@@ -203,9 +204,9 @@ class AccessToken(Value):
     name: str
     digest: bytes
     scopes: tuple[str, ...]
-    #: Until when it is accepted: the secret that `token rotate` has replaced. None for a current secret.
+    #: When the secret expires, if `token rotate` has replaced it; None for a current secret.
     expires_at: datetime | None = None
-    #: None if it is not limited.
+    #: None if the token is not limited.
     limits: TokenLimits | None = None
 
 

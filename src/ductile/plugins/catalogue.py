@@ -102,7 +102,7 @@ def found_entry(plugin: InstalledPlugin | RefusedPlugin) -> PluginEntry:
 
 
 def _configured_entry(instance: PluginInstance, discovery: Discovery | None) -> PluginEntry:
-    plugin = instance.installed if discovery is None else discovery.found(instance)
+    plugin = instance.installed if discovery is None else discovery.find(instance)
     installed = plugin if isinstance(plugin, InstalledPlugin) else None
     refusal = instance.refused
     return PluginEntry(

@@ -144,9 +144,9 @@ def _check_plugin_seals(loaded: LoadedConfig, plugins: Mapping[str, PluginInstan
     for instance in plugins.values():
         if (plugin := instance.installed) is None:
             continue
-        # The fingerprint of a shipped plugin changes with the program. It is compared only if the plugin
-        # replaces an own plugin that was sealed. A shipped one itself is sealed only if `plugin_roots` named
-        # its directory for an earlier version of Ductile.
+        # The fingerprint of a shipped plugin changes with the program. It is compared only if the operator
+        # sealed a plugin of their own under this name, which the shipped one replaces. A shipped plugin has
+        # an entry itself if `plugin_roots` named its directory for an earlier version of Ductile.
         replaces_sealed = plugin.name in sealed and plugin.root not in loaded.plugin_roots
         if replaces_sealed if plugin.shipped else plugin.sealed:
             present[plugin.name] = plugin.fingerprint
@@ -190,7 +190,7 @@ def _locate_state(state: StateSettings, directory: Path) -> StateLocation:
 
 def _sealed_plugins(plugins: Mapping[str, PluginInstance], discovery: Discovery) -> dict[str, str]:
     """Return the fingerprints of the plugins that a seal covers, also of those that lack a setting."""
-    pairs = ((plugin.uses, discovery.found(plugin)) for plugin in plugins.values())
+    pairs = ((plugin.uses, discovery.find(plugin)) for plugin in plugins.values())
     return {
         name: plugin.fingerprint
         for name, plugin in sorted(pairs, key=lambda pair: pair[0])

@@ -43,11 +43,11 @@ def compile_pipelines(
     config: Config, plugins: Mapping[str, PluginInstance], report: ValidationReport
 ) -> tuple[Pipeline, ...]:
     """Return all pipelines, in the order of the configuration."""
-    written = {pipeline.name: pipeline for pipeline in config.pipelines}
+    by_name = {pipeline.name: pipeline for pipeline in config.pipelines}
     compiled: list[Pipeline] = []
     for index, pipeline in enumerate(config.pipelines):
         try:
-            graph = compile_graph(pipeline, written, plugins)
+            graph = compile_graph(pipeline, by_name, plugins)
         except _TooLargeError as error:
             message = f"with its calls put in place the pipeline {error}"
             hint = "let one pipeline start the other by an event instead of calling it"
@@ -86,10 +86,13 @@ def _condition(written: ConditionSettings) -> Condition:
 
 
 def compile_graph(
-    settings: PipelineSettings, written: Mapping[str, PipelineSettings], plugins: Mapping[str, PluginInstance]
+    settings: PipelineSettings,
+    pipelines: Mapping[str, PipelineSettings],
+    plugins: Mapping[str, PluginInstance],
 ) -> Graph:
-    compiler = _Compiler(written, plugins)
-    first = compiler.sequence(settings.steps, prefix="", after=None)
+    """Return the graph of a pipeline; `pipelines` are all by their names, for its calls."""
+    compiler = _Compiler(pipelines, plugins)
+    first = compiler.add_steps(settings.steps, prefix="", after=None)
     graph = Graph.of(settings.name, first, compiler.nodes)
     content = json.dumps(graph_to_json(graph), sort_keys=True)
     return replace(graph, fingerprint=hash_bytes(content.encode()))
@@ -99,20 +102,20 @@ class _Compiler:
     """Turns the steps of one pipeline into nodes, each with the path of the next one."""
 
     def __init__(
-        self, written: Mapping[str, PipelineSettings], plugins: Mapping[str, PluginInstance]
+        self, pipelines: Mapping[str, PipelineSettings], plugins: Mapping[str, PluginInstance]
     ) -> None:
-        self._written = written
+        self._pipelines = pipelines
         self._plugins = plugins
         self.nodes: dict[str, Node] = {}
 
-    def sequence(self, steps: Sequence[StepSettings], *, prefix: str, after: str | None) -> str:
+    def add_steps(self, steps: Sequence[StepSettings], *, prefix: str, after: str | None) -> str:
         """Add steps that run one after the other, then `after`. Returns the path of the first."""
-        paths = [_path(step, number, prefix) for number, step in enumerate(steps, start=1)]
+        paths = [_step_path(step, number, prefix) for number, step in enumerate(steps, start=1)]
         for step, path, following in zip(steps, paths, [*paths[1:], after], strict=True):
-            self._step(step, path, following)
+            self._add_step(step, path, following)
         return paths[0]
 
-    def _step(self, step: StepSettings, path: str, following: str | None) -> None:
+    def _add_step(self, step: StepSettings, path: str, following: str | None) -> None:
         position = len(self.nodes)
         if position >= MAX_GRAPH_STEPS:
             raise _TooLargeError(f"has more than {MAX_GRAPH_STEPS} steps")
@@ -131,27 +134,47 @@ class _Compiler:
             call=None,
         )
         if step.uses is not None:
-            self.nodes[path] = self._use(step, placeholder)
+            self.nodes[path] = self._use_node(step, placeholder)
         elif step.split is not None:
-            self.nodes[path] = self._split(step, placeholder)
+            branches: list[SplitBranch] = []
+            for number, branch in enumerate(step.split, start=1):
+                branch_path = _step_path(branch, number, f"{path}/")
+                self._add_step(branch, branch_path, None)
+                branches.append(SplitBranch(id=branch.id or str(number), first=branch_path))
+            self.nodes[path] = SplitNode(
+                path=path,
+                position=position,
+                next=following,
+                condition=condition,
+                baggage=baggage,
+                branches=tuple(branches),
+                join=step.join,
+            )
         elif step.call is not None:
-            called = self._written[step.call]
-            first = self.sequence(called.steps, prefix=f"{path}/", after=following)
-            both = inner = compile_condition(called.condition)
-            if condition is not None and inner is not None:  # the step's `if` and the pipeline's must hold
-                both = AllOf((condition, inner))
-            self.nodes[path] = replace(placeholder, first=first, call=step.call, condition=both or condition)
+            called = self._pipelines[step.call]
+            first = self.add_steps(called.steps, prefix=f"{path}/", after=following)
+            conditions = [
+                part for part in (condition, compile_condition(called.condition)) if part is not None
+            ]
+            if len(conditions) > 1:  # the step's `if` and the pipeline's must hold
+                conditions = [AllOf(tuple(conditions))]
+            self.nodes[path] = replace(
+                placeholder, first=first, call=step.call, condition=conditions[0] if conditions else None
+            )
         else:
-            first = self.sequence(step.steps or (), prefix=f"{path}/", after=following)
+            first = self.add_steps(step.steps or (), prefix=f"{path}/", after=following)
             self.nodes[path] = replace(placeholder, first=first)
 
-    def _use(self, step: StepSettings, at: BlockNode) -> UseNode:
+    def _use_node(self, step: StepSettings, placeholder: BlockNode) -> UseNode:
+        """Return the node of a step that runs a plugin, in place of the placeholder for it."""
         plugin, command = parse_target(step.uses or "")
         handlers = {}
         for event_type, steps in step.on_events.items():
             if steps:
                 escaped = event_type.replace("~", "~0").replace("/", "~1")  # keeps paths unique
-                handlers[event_type] = self.sequence(steps, prefix=f"{at.path}/{escaped}/", after=at.next)
+                handlers[event_type] = self.add_steps(
+                    steps, prefix=f"{placeholder.path}/{escaped}/", after=placeholder.next
+                )
         payload = None if step.payload is None else step.payload.reveal()
         retry = None
         if step.retry is not None:
@@ -162,36 +185,20 @@ class _Compiler:
                 backoff_max=policy.backoff_max.total_seconds(),
             )
         return UseNode(
-            path=at.path,
-            position=at.position,
-            next=at.next,
-            condition=at.condition,
+            path=placeholder.path,
+            position=placeholder.position,
+            next=placeholder.next,
+            condition=placeholder.condition,
             plugin=plugin,
             command=command,
             payload=None if payload is None else StepPayload(payload),
-            baggage=at.baggage,
+            baggage=placeholder.baggage,
             retry=retry,
             timeout=None if step.timeout is None else step.timeout.total_seconds(),
             on_events=handlers,
         )
 
-    def _split(self, step: StepSettings, at: BlockNode) -> SplitNode:
-        branches: list[SplitBranch] = []
-        for number, branch in enumerate(step.split or (), start=1):
-            path = _path(branch, number, f"{at.path}/")
-            self._step(branch, path, None)
-            branches.append(SplitBranch(id=branch.id or str(number), first=path))
-        return SplitNode(
-            path=at.path,
-            position=at.position,
-            next=at.next,
-            condition=at.condition,
-            baggage=at.baggage,
-            branches=tuple(branches),
-            join=step.join,
-        )
 
-
-def _path(step: StepSettings, number: int, prefix: str) -> str:
+def _step_path(step: StepSettings, number: int, prefix: str) -> str:
     """Return the path by the step's id or, without one, its number; an id is never a number."""
     return f"{prefix}{step.id or number}"

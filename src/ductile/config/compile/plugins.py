@@ -78,7 +78,7 @@ def _find_installed(
     plugin = discovery.installed.get(uses) or discovery.refused.get(uses)
     if settings.run is not None:
         plugin = discovery.scripts.get(name)
-        if plugin is None:
+        if plugin is None:  # the discovery did not include scripts
             return UnavailableReason(code="not_installed", reason="its program was not looked for")
     if plugin is None:
         reason, hint = not_installed_message(uses, discovery.names)
@@ -96,7 +96,7 @@ def _find_installed(
 
 
 def _config_hash(settings: PluginSettings, installed: InstalledPlugin | None) -> str:
-    """Return the hash of what the plugin is given; of a script, also of how it is run."""
+    """Return the hash of the configuration of a plugin; of a script, also of its command and directory."""
     content: JsonObject = settings.config.reveal()
     if installed is not None and (script := installed.script) is not None:
         run: JsonValue = [*script.argv]

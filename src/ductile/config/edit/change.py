@@ -96,7 +96,7 @@ def get_setting(loaded: LoadedConfig, key: str) -> Setting:
     node = node_at(loaded.tree, path)
     if node is not None:
         return Setting(key=key, value=redacted_config(node, path), location=loaded.location(*path))
-    default = effective_default(loaded, path, _key_of_model(loaded.tree, path))
+    default = effective_default(loaded, path, _find_setting_key(loaded.tree, path))
     return Setting(key=key, value=default, location=None)
 
 
@@ -143,7 +143,7 @@ def resolve_indexes(root: MapNode, path: KeyPath) -> KeyPath:
     return tuple(resolved)
 
 
-def _key_of_model(root: MapNode, path: KeyPath) -> SettingKey:
+def _find_setting_key(root: MapNode, path: KeyPath) -> SettingKey:
     """Return the key of the model at a path. Raises NotFoundError for an entry: it has no default."""
     field_type: FieldType = SectionOf(section=Config)
     key: SettingKey | None = None
@@ -191,15 +191,15 @@ def plan_edit(config_file: Path, key: str, value: str, environ: Mapping[str, str
     new_value = to_plain(parse_yaml(value, file=f"the value of {key}"))
     path = resolve_indexes(sources.root, parse_key(key.removesuffix(APPEND)))
     if key.endswith(APPEND):
-        file, local = find_list_end(sources.root, path, config_file)
+        file, local_path = find_list_end(sources.root, path, config_file)
         existing = node_at(sources.root, path)
         path = (*path, len(existing.items) if isinstance(existing, ListNode) else 0)
         before = file.read_bytes()
-        after = with_entry(before, local, new_value, file)
+        after = with_entry(before, local_path, new_value, file)
     else:
-        file, local = find_definition(sources.root, path, config_file)
+        file, local_path = find_definition(sources.root, path, config_file)
         before = file.read_bytes()
-        after = with_value(before, local, new_value, file)
+        after = with_value(before, local_path, new_value, file)
     changed = load_config(config_file, environ, seal=SealMode.IGNORE, overlay={file: after})
     # If another file overrides the key or adds to it, `get` would not return the value.
     result = load_config_files(config_file, {file: after}).root
@@ -228,11 +228,11 @@ def plan_removal(config_file: Path, key: str, environ: Mapping[str, str]) -> Pla
     sources = load_config_files(config_file)
     path = resolve_indexes(sources.root, parse_key(key))
     if node_at(sources.root, path) is None:
-        _key_of_model(sources.root, path)  # raises for a key that does not exist, with a suggestion
+        _find_setting_key(sources.root, path)  # raises for a key that does not exist, with a suggestion
         raise NotFoundError(f"{format_path(path)} is not set: its default applies already")
-    file, local = find_definition(sources.root, path, config_file)
+    file, local_path = find_definition(sources.root, path, config_file)
     before = file.read_bytes()
-    after = without_value(before, local, file)
+    after = without_value(before, local_path, file)
     changed = load_config(config_file, environ, seal=SealMode.IGNORE, overlay={file: after})
     result = load_config_files(config_file, {file: after}).root
     if not isinstance(path[-1], int) and node_at(result, path) is not None:
@@ -251,7 +251,7 @@ def plan_text(config_file: Path, file: Path, after: bytes, environ: Mapping[str,
     before = file.read_bytes() if file.exists() else b""
     changed = load_config(config_file, environ, seal=SealMode.IGNORE, overlay={file: after})
     if comparable_file(before, file.name) is None or not file.name.endswith((".yaml", ".yml")):
-        diff = "\n".join(compare_contents(file.name, before, after).describe(most=100)) + "\n"
+        diff = "\n".join(compare_contents(file.name, before, after).describe(limit=100)) + "\n"
     else:
         diff = mask_urls(without_defaults(masked_diff(file, before, after)))
     diff = diff if before != after else ""
@@ -272,47 +272,50 @@ def apply_edit(edit: PlannedEdit, *, renew: bool = False) -> None:
 def find_list_end(
     root: MapNode,
     path: KeyPath,
-    otherwise: Path,
+    default_file: Path,
     overlay: Mapping[Path, bytes | None] = MappingProxyType({}),
 ) -> tuple[Path, KeyPath]:
     """Return the file with the end of a list, and the path of the list in that file."""
     node = node_at(root, path)
     if isinstance(node, ListNode) and node.items:
-        file, local = _path_in_file(node.items[-1].location, overlay)
-        if local is not None:
-            return file, local[:-1]
+        file, local_path = _locate_in_file(node.items[-1].location, overlay)
+        if local_path is not None:
+            return file, local_path[:-1]
     if not isinstance(node, ListNode) and not is_empty(node):
         raise ConfigError(f"{format_path(path)} is not a list")
-    return find_definition(root, path, otherwise, overlay)
+    return find_definition(root, path, default_file, overlay)
 
 
 def find_definition(
     root: MapNode,
     path: KeyPath,
-    otherwise: Path,
+    default_file: Path,
     overlay: Mapping[Path, bytes | None] = MappingProxyType({}),
 ) -> tuple[Path, KeyPath]:
-    """Return the file that defines a key, else the one with its list entry, else `config.yaml`.
+    """Return the file that defines a key, and the path of the key in that file.
 
-    The lists of several files are joined, so a position in the file may differ from that in the whole.
+    For a key that is not set, the file has its list entry, or else is the default file.
+
+    The lists of several files are joined, so a position in the file may differ from that in the joined list.
     """
-    needed = max((index for index, part in enumerate(path) if isinstance(part, int)), default=-1) + 1
-    for length in range(len(path), max(needed, 1) - 1, -1):
+    # An entry of a list has to exist; the keys below the last one need not.
+    entry_depth = max((index for index, part in enumerate(path) if isinstance(part, int)), default=-1) + 1
+    for length in range(len(path), max(entry_depth, 1) - 1, -1):
         node = node_at(root, path[:length])
         if node is None:
             continue
-        if length < len(path) and not needed:
+        if length < len(path) and not entry_depth:
             break
-        file, local = _path_in_file(node.location, overlay)
-        if local is not None:
-            return file, (*local, *path[length:])
-    if needed:
-        hint = f"{format_path(path[: needed - 1])}{APPEND} adds an entry at the end"
-        raise NotFoundError(f"there is nothing at {format_path(path[:needed])}", hint=hint)
-    return otherwise, path
+        file, local_path = _locate_in_file(node.location, overlay)
+        if local_path is not None:
+            return file, (*local_path, *path[length:])
+    if entry_depth:
+        hint = f"{format_path(path[: entry_depth - 1])}{APPEND} adds an entry at the end"
+        raise NotFoundError(f"there is nothing at {format_path(path[:entry_depth])}", hint=hint)
+    return default_file, path
 
 
-def _path_in_file(
+def _locate_in_file(
     location: SourceLocation, overlay: Mapping[Path, bytes | None]
 ) -> tuple[Path, KeyPath | None]:
     """Return the file of a location, and the path of its node in that file alone."""
@@ -329,7 +332,7 @@ def masked_diff(file: Path, before: bytes, after: bytes) -> str:
     lines = []
     for group in SequenceMatcher(None, old, new, autojunk=False).get_grouped_opcodes(_CONTEXT_LINES):
         first, last = group[0], group[-1]
-        lines.append(f"@@ -{_range(first[1], last[2])} +{_range(first[3], last[4])} @@")
+        lines.append(f"@@ -{_format_range(first[1], last[2])} +{_format_range(first[3], last[4])} @@")
         for kind, old_start, old_end, new_start, new_end in group:
             if kind == "equal":
                 lines += [f" {line}" for line in masked_old[old_start:old_end]]
@@ -374,7 +377,7 @@ def _lines(data: bytes) -> list[str]:
     return re.split(r"\r\n|\r|\n", data.decode("utf-8-sig"))
 
 
-def _range(start: int, end: int) -> str:
+def _format_range(start: int, end: int) -> str:
     """Return a span of lines as unified diffs write it."""
     length = end - start
     return f"{start + 1 if length else start},{length}"

@@ -65,6 +65,7 @@ class _Editor:
         return load_config_files(self._config_file, self.contents).root
 
     def _replace(self, file: Path, content: bytes) -> None:
+        """Give a file a new content, and load all files with it."""
         self.contents[file] = content
         self._root = self._load()
 
@@ -77,24 +78,24 @@ class _Editor:
     def set_key(self, key: str, value: JsonValue) -> None:
         path = resolve_indexes(self._root, parse_key(key.removesuffix(APPEND)))
         if key.endswith(APPEND):
-            file, local = find_list_end(self._root, path, self._config_file, self.contents)
-            self._replace(file, with_entry(read_overlaid(file, self.contents), local, value, file))
+            file, local_path = find_list_end(self._root, path, self._config_file, self.contents)
+            self._replace(file, with_entry(read_overlaid(file, self.contents), local_path, value, file))
         else:
             parent = path[:-1]
             is_part = len(parent) > 1 and isinstance(node_at(self._root, parent), MapNode)
             if node_at(self._root, path) is None and is_part:  # a new key goes to the entry it is part of
-                file, local = find_definition(self._root, parent, self._config_file, self.contents)
-                local = (*local, path[-1])
+                file, local_path = find_definition(self._root, parent, self._config_file, self.contents)
+                local_path = (*local_path, path[-1])
             else:
-                file, local = find_definition(self._root, path, self._config_file, self.contents)
-            self._put(file, local, value)
+                file, local_path = find_definition(self._root, path, self._config_file, self.contents)
+            self._set_in_file(file, local_path, value)
             node = node_at(self._root, path)
             if node is None or to_plain(node) != value:
                 self._raise_overridden(path)
 
     def unset(self, path: KeyPath) -> None:
-        file, local = find_definition(self._root, path, self._config_file, self.contents)
-        self._replace(file, without_value(read_overlaid(file, self.contents), local, file))
+        file, local_path = find_definition(self._root, path, self._config_file, self.contents)
+        self._replace(file, without_value(read_overlaid(file, self.contents), local_path, file))
         if not isinstance(path[-1], int) and node_at(self._root, path) is not None:
             self._raise_overridden(path)
 
@@ -107,7 +108,7 @@ class _Editor:
             hint = "A token needs a scope; a shared secret has none and signs requests."
             raise UsageError(f"the scopes of {name} cannot be changed to or from none", hint=hint)
         if row.inline:
-            self._put(file, (*row.path, "scopes"), list(scopes))
+            self._set_in_file(file, (*row.path, "scopes"), list(scopes))
             return
         shared = [other.name for other in rows if other is not row and other.scopes_file == row.scopes_file]
         if shared:
@@ -116,10 +117,10 @@ class _Editor:
             )
         content = scope_file(scopes)
         self.contents[resolve_path(row.scopes_file or "", self._config_file.parent)] = content
-        self._put(file, (*row.path, "scopes_hash"), hash_bytes(content))
+        self._set_in_file(file, (*row.path, "scopes_hash"), hash_bytes(content))
 
-    def _put(self, file: Path, path: KeyPath, value: JsonValue) -> None:
-        """Set a value at a place in one file."""
+    def _set_in_file(self, file: Path, path: KeyPath, value: JsonValue) -> None:
+        """Set a value at a path in one file."""
         self._replace(file, with_value(read_overlaid(file, self.contents), path, value, file))
 
     def _raise_overridden(self, path: KeyPath) -> None:

@@ -38,13 +38,13 @@ _LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
 _OTHER_BREAK = re.compile("[\x85\u2028\u2029]")
 _COMMENT = re.compile(r"[ \t]+(?=#)")
 #: A key without a value on its line.
-_HEADING = re.compile(r"([^#]*:)([ \t]*(?:#.*)?(?:\r\n|\r|\n)?)")
+_KEY_WITHOUT_VALUE = re.compile(r"([^#]*:)([ \t]*(?:#.*)?(?:\r\n|\r|\n)?)")
 
 
 def with_value(before: bytes, path: KeyPath, value: JsonValue, file: Path) -> bytes:
     """Return the text of a file with a value set, in maps that are made if they do not exist."""
 
-    def put(tree: Any) -> None:
+    def set_value(tree: Any) -> None:
         *parents, last = path
         try:
             for part in parents:
@@ -57,7 +57,7 @@ def with_value(before: bytes, path: KeyPath, value: JsonValue, file: Path) -> by
             hint = "An entry of a list is written in brackets, such as schedules[0]." if numbered else None
             raise NotFoundError(f"nothing can be set at {format_path(path)}", hint=hint) from None
 
-    return _rewrite(before, put, file, of=path)
+    return _rewrite(before, set_value, file, scalar_path=path)
 
 
 def with_entry(before: bytes, path: KeyPath, entry: JsonValue, file: Path) -> bytes:
@@ -131,19 +131,20 @@ def _without_lines(text: str, tree: Node, path: KeyPath) -> Iterator[str]:
     yield "".join(remaining)
     parent = node_at(tree, path[:-1])
     heading = location_of(tree, path[:-1]).line - 1
-    if path[:-1] and heading < start.line - 1 and (match := _HEADING.fullmatch(remaining[heading])):
+    if path[:-1] and heading < start.line - 1 and (match := _KEY_WITHOUT_VALUE.fullmatch(remaining[heading])):
         empty = " []" if isinstance(parent, ListNode) else " {}"
         remaining[heading] = f"{match[1]}{empty}{match[2]}"
         yield "".join(remaining)
 
 
 def _is_margin(line: str, indent: int) -> bool:
+    """Whether a line is empty, or a comment that is indented at most this far."""
     stripped = line.strip()
     return not stripped or (stripped.startswith("#") and _indent(line) <= indent)
 
 
-def _rewrite(before: bytes, change: Callable[[Any], None], file: Path, of: KeyPath = ()) -> bytes:
-    """Return the text with one change, in the value at `of` or in whole lines.
+def _rewrite(before: bytes, change: Callable[[Any], None], file: Path, scalar_path: KeyPath = ()) -> bytes:
+    """Return the text with one change, in the scalar at a path or in whole lines.
 
     Raises ConfigError if the result would differ in meaning by more than the change.
     """
@@ -155,9 +156,9 @@ def _rewrite(before: bytes, change: Callable[[Any], None], file: Path, of: KeyPa
     if tree is None:  # at most comments
         lines = f"{text}\n{changed}" if text and not text.endswith("\n") else text + changed
     else:
-        shift = _shift(tree, _parse(changed, file), of)
+        shift = _shift(tree, _parse(changed, file), scalar_path)
         lines = merge_lines(text, _emit(text, tree, None), changed, shift=shift)
-    for after in (replace_scalar(text, changed, of), lines):
+    for after in (replace_scalar(text, changed, scalar_path), lines):
         if after is not None and to_plain(_parse(after, file)) == expected:
             return codecs.BOM_UTF8 * before.startswith(codecs.BOM_UTF8) + after.encode()
     message = f"{file} cannot be rewritten without changing something else in it"
@@ -248,8 +249,8 @@ def replace_scalar(before: str, after: str, path: KeyPath) -> str | None:
 def merge_lines(before: str, unchanged: str, after: str, *, shift: int = 0) -> str:
     """Return the text with the lines that differ between two emitted files.
 
-    ruamel indents alike throughout, people may not: added lines are moved to the right by `shift`, others to
-    the indentation of the line they replace.
+    ruamel indents every line of a file by the same rule, authors may not: added lines are moved to the right
+    by `shift`, others to the indentation of the line they replace.
     """
     original: list[str] = _LINE.findall(before)
     emitted, changed = _BREAK.split(unchanged)[:-1], _BREAK.split(after)[:-1]
@@ -287,7 +288,7 @@ def _indent(line: str) -> int:
 def _align(original: Sequence[str], emitted: Sequence[str]) -> list[int]:
     """Return, for each emitted line and for their end, the index of the corresponding original line.
 
-    The two differ mostly in blanks; without them nearly every line finds its counterpart.
+    The two differ mostly in blanks, so nearly all lines are equal without them.
     """
     original, emitted = (["".join(line.split()) for line in lines] for lines in (original, emitted))
     starts = [0] * (len(emitted) + 1)

@@ -20,7 +20,7 @@ from ductile.struct import Value
 if TYPE_CHECKING:
     from ductile.protocol.yaml_tree import KeyPath
 
-#: Where tokens are written: entries with a scope file, and entries with their scopes.
+#: The lists of tokens: of entries with a scope file, and of entries that list their scopes.
 _TOKENS: KeyPath = ("tokens",)
 _INLINE_TOKENS: KeyPath = ("api", "auth", "tokens")
 _REFERENCE = re.compile(r"\$\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-.*)?\}", re.DOTALL)
@@ -33,7 +33,7 @@ class TokenRow(Value):
     scopes: tuple[str, ...]
     file: str
     line: int
-    #: The place of the entry in its file.
+    #: The path of the entry in its file.
     path: KeyPath
     #: The environment variable of the value; None for a value in the file itself.
     variable: str | None
@@ -42,7 +42,7 @@ class TokenRow(Value):
     inline: bool
     #: The environment variable of the secret before a rotation.
     previous_variable: str | None = None
-    #: Until when that secret is accepted; None without one.
+    #: Until when the secret before a rotation is accepted; None without one.
     previous_expires_at: datetime | None = None
 
     @property
@@ -60,35 +60,36 @@ def list_tokens(config_path: str | None, environ: Mapping[str, str]) -> tuple[To
 
 
 def list_rows(sources: ConfigFiles) -> tuple[TokenRow, ...]:
-    return tuple(
-        _token_row(entry, (*path, index), sources.directory)
+    """Return every token and secret of files that are read already."""
+    entries = [
+        (entry, (*path, index), path == _INLINE_TOKENS)
         for file in sources.files
         for path in (_TOKENS, _INLINE_TOKENS)
         for index, entry in enumerate(_items(node_at(file.tree, path)))
         if isinstance(entry, MapNode)
-    )
-
-
-def _token_row(entry: MapNode, path: KeyPath, directory: Path) -> TokenRow:
-    inline = path[:-1] == _INLINE_TOKENS
-    scopes_file = None if inline else _text(entry.get("scopes_file"))
-    if scopes_file is not None:
-        scopes = _read_scopes(resolve_path(scopes_file, directory))
-    else:
-        listed = _items(entry.get("scopes")) if inline else ()
-        scopes = tuple(item.text for item in listed if isinstance(item, ScalarNode))
-    return TokenRow(
-        name=_text(entry.get("name")),
-        scopes=scopes,
-        file=entry.location.file,
-        line=entry.location.line,
-        path=path,
-        variable=_referenced_variable(entry.get("token" if inline else "key")),
-        scopes_file=scopes_file,
-        inline=inline,
-        previous_variable=None if inline else _referenced_variable(entry.get("previous_key")),
-        previous_expires_at=None if inline else _parse_instant(entry.get("previous_expires_at")),
-    )
+    ]
+    rows = []
+    for entry, path, inline in entries:
+        scopes_file = None if inline else _text(entry.get("scopes_file"))
+        if scopes_file is not None:
+            scopes = _read_scopes(resolve_path(scopes_file, sources.directory))
+        else:
+            listed = _items(entry.get("scopes")) if inline else ()
+            scopes = tuple(item.text for item in listed if isinstance(item, ScalarNode))
+        row = TokenRow(
+            name=_text(entry.get("name")),
+            scopes=scopes,
+            file=entry.location.file,
+            line=entry.location.line,
+            path=path,
+            variable=_referenced_variable(entry.get("token" if inline else "key")),
+            scopes_file=scopes_file,
+            inline=inline,
+            previous_variable=None if inline else _referenced_variable(entry.get("previous_key")),
+            previous_expires_at=None if inline else _parse_instant(entry.get("previous_expires_at")),
+        )
+        rows.append(row)
+    return tuple(rows)
 
 
 def _items(node: Node | None) -> tuple[Node, ...]:

@@ -68,9 +68,9 @@ class RotatedToken(Value):
     files: tuple[str, ...]
     value: str | None
     written: bool
-    #: Until when the secret before it is accepted; None if it is refused at once.
+    #: Until when the replaced secret is accepted; None if it is refused at once.
     previous_expires_at: datetime | None
-    #: Until when a still older secret would have been accepted, which is refused from now on.
+    #: Until when the secret before that one would have been accepted; it is refused from now on.
     dropped_expires_at: datetime | None
 
 
@@ -100,7 +100,7 @@ def create_token(
     if not NAME.fullmatch(name):
         hint = "letters, digits, - and _, and no digit first"
         raise UsageError(f"{name!r} cannot be the name of a token", hint=hint)
-    secret, variable = _usable_secret(value), _variable_of(name)
+    secret, variable = _usable_secret(value), _variable_name(name)
     with lock_config_directory(config_file.parent):
         sources = load_config_files(config_file)
         _check_new(sources, name, scopes, variable, environ)
@@ -113,7 +113,7 @@ def create_token(
         name=name,
         scopes=scopes,
         variable=variable,
-        files=_names(config_file.parent, files),
+        files=_relative_paths(config_file.parent, files),
         value=None if dry_run else secret,
         written=not dry_run,
         warnings=tuple(
@@ -159,9 +159,9 @@ def _plan_files(
     env_file, config = _env_file(config_file, sources, config)
     files[env_file] = _with_variable(env_file, variable, secret)
     # New tokens go to `tokens.yaml`, or else to the first file that has tokens.
-    named_so = [file.path for file in sources.files if file.path.name == TOKENS_FILE]
-    with_tokens = [file.path for file in sources.files if file.tree.get("tokens") is not None]
-    tokens_file = next(iter((*named_so, *with_tokens)), None)
+    tokens_files = [file.path for file in sources.files if file.path.name == TOKENS_FILE]
+    other_files = [file.path for file in sources.files if file.tree.get("tokens") is not None]
+    tokens_file = next(iter((*tokens_files, *other_files)), None)
     if tokens_file is None:
         tokens_file = _new_file(directory / TOKENS_FILE, f"add it to `include` in {CONFIG_FILE}")
         config = with_entry(config, ("include",), TOKENS_FILE, config_file)
@@ -183,7 +183,7 @@ def _usable_secret(value: str | None) -> str:
     return secret
 
 
-def _variable_of(name: str) -> str:
+def _variable_name(name: str) -> str:
     return f"DUCTILE_{name.replace('-', '_').upper()}_TOKEN"
 
 
@@ -197,13 +197,15 @@ def _env_file(config_file: Path, sources: ConfigFiles, config: bytes) -> tuple[P
 
 
 def _new_file(path: Path, hint: str) -> Path:
+    """Return the path. Raises ConflictError if it exists."""
     if os.path.lexists(path):
         raise ConflictError(f"{path} already exists, and is not part of the configuration", hint=hint)
     return path
 
 
 def _with_variable(env_file: Path, variable: str, secret: str) -> bytes:
-    before = _line_of(variable).sub(b"", env_file.read_bytes() if env_file.exists() else b"")
+    """Return the text of an env file with a variable set. Raises UsageError if it cannot hold the value."""
+    before = _assignment_of(variable).sub(b"", env_file.read_bytes() if env_file.exists() else b"")
     if before and not before.endswith(b"\n"):
         before += b"\n"
     escaped = secret.replace("\\", "\\\\").replace('"', '\\"')
@@ -260,7 +262,7 @@ def rotate_token(
         name=name,
         scopes=row.scopes,
         variable=variable,
-        files=_names(config_file.parent, files),
+        files=_relative_paths(config_file.parent, files),
         value=None if dry_run else secret,
         written=not dry_run,
         previous_expires_at=expires_at,
@@ -269,6 +271,7 @@ def rotate_token(
 
 
 def _check_rotation(row: TokenRow) -> None:
+    """Raise ConflictError for a shared secret, or a value that is not in a variable."""
     if not row.scopes:
         raise ConflictError(
             f"{row.name} is a secret that another service signs with, and has one value at a time",
@@ -283,7 +286,7 @@ def _check_rotation(row: TokenRow) -> None:
 
 def _free_variable(sources: ConfigFiles, name: str, environ: Mapping[str, str]) -> str:
     """Return the first of `DUCTILE_NAME_TOKEN`, `DUCTILE_NAME_TOKEN_2`, ... that nothing refers to."""
-    base = _variable_of(name)
+    base = _variable_name(name)
     names = (base if number == 1 else f"{base}_{number}" for number in count(1))
     return next(
         candidate
@@ -329,22 +332,23 @@ def revoke_token(
             data = _without_unused(env_file.data, unshared, sources)
             if data != env_file.data:
                 files[env_file.path] = data
-        scopes = None  # the scope file, if only this token uses it and it is in the config directory
+        removed = None  # the scope file, if only this token uses it and it is in the config directory
         if row.scopes_file is not None and all(other.scopes_file != row.scopes_file for other in others):
             path = (sources.directory / row.scopes_file).absolute()
-            scopes = path if path.is_relative_to(sources.directory) else None
+            removed = path if path.is_relative_to(sources.directory) else None
         if not dry_run:
             _write(sources, files, loaded.tiers)
-            if scopes is not None:
-                remove_sealed(config_file.parent, scopes)
-    changed = [*files, *([scopes] if scopes is not None else [])]
-    return RevokedToken(name=name, files=_names(config_file.parent, changed), written=not dry_run)
+            if removed is not None:
+                remove_sealed(config_file.parent, removed)
+    changed = [*files, *([removed] if removed is not None else [])]
+    return RevokedToken(name=name, files=_relative_paths(config_file.parent, changed), written=not dry_run)
 
 
 # --------------------------------------------------------------------------------------------- shared
 
 
-def _line_of(variable: str) -> re.Pattern[bytes]:
+def _assignment_of(variable: str) -> re.Pattern[bytes]:
+    """Return the pattern of the lines of an env file that set a variable."""
     return re.compile(rb"^[ \t]*(?:export[ \t]+)?%s[ \t]*=.*\n?" % variable.encode(), re.MULTILINE)
 
 
@@ -352,7 +356,7 @@ def _without_unused(env_data: bytes, variables: Collection[str | None], sources:
     """Return an env file without those of a token's variables that nothing but the token refers to."""
     for variable in variables:
         if variable is not None and count_references(sources, variable) == 1:
-            env_data = _line_of(variable).sub(b"", env_data)
+            env_data = _assignment_of(variable).sub(b"", env_data)
     return env_data
 
 
@@ -386,5 +390,5 @@ def _write(sources: ConfigFiles, files: Mapping[Path, bytes], tiers: Mapping[str
         raise file_error(f"cannot write {error.filename}", error) from error
 
 
-def _names(directory: Path, files: Mapping[Path, bytes] | list[Path]) -> tuple[str, ...]:
+def _relative_paths(directory: Path, files: Mapping[Path, bytes] | list[Path]) -> tuple[str, ...]:
     return tuple(os.path.relpath(path, directory) for path in files)

@@ -33,8 +33,8 @@ def compare_file_sets(
         old_hash, new_hash = before.get(name), after.get(name)
         if old_hash == new_hash:
             continue
-        old = None if old_hash is None else _content(directory, name, old_hash)
-        new = None if new_hash is None else _content(directory, name, new_hash)
+        old = None if old_hash is None else _find_content(directory, name, old_hash)
+        new = None if new_hash is None else _find_content(directory, name, new_hash)
         if (old_hash is None or old is not None) and (new_hash is None or new is not None):
             differences.append(compare_contents(name, old, new))
             continue
@@ -53,7 +53,7 @@ def changed_lines(directory: Path, name: str, before: str | None, after: str | N
     """
     if not is_kept(name):
         return None
-    old, new = _content(directory, name, before), _content(directory, name, after)
+    old, new = _find_content(directory, name, before), _find_content(directory, name, after)
     if old is None or new is None:
         return None
     try:
@@ -62,7 +62,7 @@ def changed_lines(directory: Path, name: str, before: str | None, after: str | N
         return None
 
 
-def _content(directory: Path, name: str, content_hash: str | None) -> bytes | None:
+def _find_content(directory: Path, name: str, content_hash: str | None) -> bytes | None:
     """Return the content with a hash; empty for no file, None if it is neither kept nor on disk."""
     if content_hash is None:
         return b""

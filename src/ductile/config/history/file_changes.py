@@ -55,7 +55,7 @@ class FileReplacement(Value):
 
 @hide_in_repr("contents")
 class PlannedChange(Value):
-    """What is to be written: new contents of files, None for one to remove, and the seal of the result."""
+    """New contents of files, None for one to remove, and the seal of the result. Nothing is written yet."""
 
     directory: Path
     checksums: Checksums
@@ -77,7 +77,7 @@ class PlannedChange(Value):
 
 
 class SealDifference(Value):
-    """How a configuration differs from what was sealed."""
+    """How a configuration differs from the sealed one."""
 
     files: tuple[FileDifference, ...]
     #: Plugins whose files are not as sealed, by name: `added`, `removed` or `changed`.
@@ -164,8 +164,7 @@ def compare_with_seal(change: PlannedChange) -> SealDifference:
 def write_change(change: PlannedChange, *, command: str, author: str | None = None) -> str | None:
     """Replace the files and write the seal: only what was checked and shown is authorised.
 
-    Returns the id of the replaced files if they had changes that were never sealed, which are kept.
-
+    Returns the id of the replaced files if they had changes that were never sealed: these are kept.
     Raises ConflictError if a file or the seal was changed meanwhile, OSError if one cannot be written.
     """
     directory = change.directory
@@ -194,8 +193,9 @@ def write_change(change: PlannedChange, *, command: str, author: str | None = No
 
 
 def finish_change(directory: Path) -> tuple[FileReplacement, ...]:
-    """Complete an interrupted change. Raises NotFoundError if there is none, ConflictError if a file is
-    neither as it was nor as it was to be.
+    """Complete an interrupted change and return the files that it replaces.
+
+    Raises NotFoundError if there is none, ConflictError if a file has neither its old nor its new content.
     """
     with lock_config_directory(directory, resume=True):
         journal = _read_journal(directory)
@@ -204,7 +204,7 @@ def finish_change(directory: Path) -> tuple[FileReplacement, ...]:
 
 
 def undo_change(directory: Path) -> tuple[FileReplacement, ...]:
-    """Take back an interrupted change. Raises as `finish_change` does."""
+    """Take back an interrupted change and return the files that it restores. Raises as `finish_change`."""
     with lock_config_directory(directory, resume=True):
         journal = _read_journal(directory)
         reversed_changes = tuple(
@@ -263,6 +263,7 @@ def _keep_contents(change: PlannedChange) -> str | None:
 
 
 def _complete(directory: Path, journal: _Journal) -> None:
+    """Replace the files of a journal, write the seal, and remove the journal."""
     _replace_files(directory, journal.replacements)
     checksums = decode_checksums(journal.seal_after)
     write_checksums(directory, checksums, command=journal.command, author=journal.author)

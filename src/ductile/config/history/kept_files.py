@@ -73,8 +73,8 @@ class FileDifference(Value):
     settings: tuple[SettingDifference, ...] = ()
     note: str | None = None
 
-    def describe(self, *, most: int) -> list[str]:
-        return [self.note] if self.note else describe_lines(self.settings, most=most)
+    def describe(self, *, limit: int) -> list[str]:
+        return [self.note] if self.note else describe_lines(self.settings, limit=limit)
 
 
 def compare_contents(name: str, before: bytes | None, after: bytes | None) -> FileDifference:

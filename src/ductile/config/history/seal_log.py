@@ -25,8 +25,6 @@ from ductile.struct import Value
 #: The oldest records beyond this number are removed, with the copies that only they need.
 MAX_SEALS = 100
 _ID_DIGITS = 12
-
-
 #: The command of a record of files that were never sealed, and that a rollback has replaced.
 UNSEALED = "unsealed"
 
@@ -37,7 +35,7 @@ class SealRecord(Value):
     id: str
     at: datetime
     files: Mapping[str, str]
-    #: What sealed it, such as `apply`, and who; None if that was not recorded.
+    #: The command that sealed it, such as `apply`, and the user; None if that was not recorded.
     command: str | None = None
     author: str | None = None
 
@@ -51,13 +49,13 @@ def configuration_id(files: Mapping[str, str]) -> str:
 def record_seal(
     directory: Path, files: Mapping[str, str], *, command: str | None = None, author: str | None = None
 ) -> None:
-    """Add a record, unless the newest one has the same files. Removes the oldest. Raises OSError."""
-    records = _paths(directory)
-    newest = _read(records[-1]) if records else None
+    """Add a record, unless the newest one has the same files. Removes surplus ones. Raises OSError."""
+    records = _record_paths(directory)
+    newest = _read_record(records[-1]) if records else None
     if newest is not None and newest.files == files:
         return
     number = int(records[-1].stem) + 1 if records else 1
-    path = _directory(directory) / f"{number:08}.json"
+    path = _records_directory(directory) / f"{number:08}.json"
     make_private_directory(path.parent)
     content = {"files": dict(files), "command": command, "author": author}
     write_atomically(path, json.dumps(content, ensure_ascii=False).encode())
@@ -67,7 +65,7 @@ def record_seal(
 
 def list_seals(directory: Path) -> tuple[SealRecord, ...]:
     """Return the readable records, oldest first. Raises PermissionError if this user may not read them."""
-    return tuple(record for path in _paths(directory) if (record := _read(path)) is not None)
+    return tuple(record for path in _record_paths(directory) if (record := _read_record(path)) is not None)
 
 
 def user_name(uid: int) -> str:
@@ -77,18 +75,18 @@ def user_name(uid: int) -> str:
         return str(uid)
 
 
-def _directory(directory: Path) -> Path:
+def _records_directory(directory: Path) -> Path:
     return directory / KEPT_DIRECTORY / "seals"
 
 
-def _paths(directory: Path) -> list[Path]:
+def _record_paths(directory: Path) -> list[Path]:
     try:
-        return sorted(path for path in _directory(directory).glob("*.json") if path.stem.isdigit())
+        return sorted(path for path in _records_directory(directory).glob("*.json") if path.stem.isdigit())
     except FileNotFoundError:
         return []
 
 
-def _read(path: Path) -> SealRecord | None:
+def _read_record(path: Path) -> SealRecord | None:
     """Return a record; None for one that was removed meanwhile or is damaged."""
     with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
         content = json.loads(read_regular_file(path))

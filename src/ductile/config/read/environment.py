@@ -26,7 +26,7 @@ _ESCAPES = {"n": "\n", "t": "\t", "r": "\r"}
 
 @hide_in_repr("data")
 class EnvironmentFile(Value):
-    """`names` are the variables that the file sets."""
+    """A file of variables as read. `names` are the variables that it sets."""
 
     path: Path
     data: bytes
@@ -35,7 +35,7 @@ class EnvironmentFile(Value):
 
 @hide_in_repr("variables")
 class EnvironmentFiles(Value):
-    """`unread` are the files that are named and cannot be read."""
+    """The files that the configuration names; `unread` are those that cannot be read."""
 
     files: tuple[EnvironmentFile, ...]
     variables: Mapping[str, str]

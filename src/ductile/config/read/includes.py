@@ -107,28 +107,32 @@ class _Loader:
     links: list[Path] = field(default_factory=list)
     #: Resolved paths: a file reached by two names is one file.
     _seen: set[Path] = field(default_factory=set)
-    _open: list[Path] = field(default_factory=list)
+    #: The file that is being loaded, after those that include it.
+    _ancestors: list[Path] = field(default_factory=list)
 
     def load(self, path: Path, *, included_at: SourceLocation | None) -> None:
-        real = path.resolve()
-        if real in self._open:
-            cycle = " → ".join(file.name for file in (*self._open[self._open.index(real) :], real))
+        resolved = path.resolve()
+        if resolved in self._ancestors:
+            cycle = " → ".join(
+                file.name for file in (*self._ancestors[self._ancestors.index(resolved) :], resolved)
+            )
             self._add_problem(included_at, f"{path} includes itself: {cycle}")
             return
-        if real in self._seen:
+        if resolved in self._seen:
             return
-        self._seen.add(real)
+        self._seen.add(resolved)
         self.links += find_symlinks(path, self.directory)
         file = self._read_file(path, included_at)
         if file is None:
             return
         self.files.append(file)
-        self._open.append(real)
+        self._ancestors.append(resolved)
         for included, location in self._included_files(file):
             self.load(included, included_at=location)
-        self._open.pop()
+        self._ancestors.pop()
 
     def _read_file(self, path: Path, included_at: SourceLocation | None) -> ConfigFile | None:
+        """Read and parse a file; add a problem and return None if that is not possible."""
         try:
             data = read_overlaid(path, self.overlay)
             tree = parse_yaml(data, file=str(path))
@@ -183,15 +187,15 @@ class _Loader:
             return sorted(
                 file
                 for file in present
-                if file.suffix in _SUFFIXES and file.name[0] != "." and self._is_there(file)
+                if file.suffix in _SUFFIXES and file.name[0] != "." and self._exists(file)
             )
-        if self._is_there(path):
+        if self._exists(path):
             return [path]
         hint = f"create it, or remove the include; it is looked for relative to {location.file}"
         self._add_problem(location, f"the included {path} does not exist", hint=hint)
         return []
 
-    def _is_there(self, path: Path) -> bool:
+    def _exists(self, path: Path) -> bool:
         return self.overlay[path] is not None if path in self.overlay else path.exists()
 
     def _add_problem(self, location: SourceLocation | None, message: str, *, hint: str | None = None) -> None:

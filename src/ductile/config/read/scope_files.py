@@ -12,7 +12,6 @@ from ductile.config.find_config import is_url, resolve_path
 from ductile.config.schema.model import Config
 from ductile.config.validate.access import validate_scopes
 from ductile.config.validate.report import ValidationReport
-from ductile.protocol.yaml_tree import KeyPath
 from ductile.struct import Value, hide_in_repr
 
 _HASH_DIGITS = 64
@@ -43,7 +42,7 @@ def load_scope_files(
     for index, token in enumerate(config.tokens):
         if token.scopes_file is None or is_url(token.scopes_file):
             continue
-        key = ("tokens", index, "scopes_file")
+        key, hash_key = ("tokens", index, "scopes_file"), ("tokens", index, "scopes_hash")
         path = resolve_path(token.scopes_file, directory)
         try:
             data = read_overlaid(path, overlay)
@@ -51,8 +50,14 @@ def load_scope_files(
             reason = error.strerror if isinstance(error, OSError) else "not a path"
             report.error(key, f"{path} cannot be read: {reason}")
             continue
-        if token.scopes_hash is not None:
-            _check_hash(token.scopes_hash, data, ("tokens", index, "scopes_hash"), report)
+        if (expected_hash := token.scopes_hash) is not None:
+            digits = expected_hash.removeprefix("blake3:")
+            if digits == expected_hash or len(digits) != _HASH_DIGITS:
+                expected = "blake3: and 64 hexadecimal digits"
+                report.error(hash_key, "this is not a hash", expected=expected)
+            elif (present_hash := hash_bytes(data)) != expected_hash.lower():
+                hint = f"review the change; if it is intended, the hash is now {present_hash}"
+                report.error(hash_key, "the scopes file has another hash", hint=hint)
         scopes = _parse_scopes(data)
         if scopes is None:
             expected = 'a JSON object such as {"scopes": ["jobs:ro"]}'
@@ -64,15 +69,6 @@ def load_scope_files(
         files.append(ScopeFile(token=token.name, path=path, data=data, scopes=scopes))
         links += find_symlinks(path, directory)
     return tuple(files), tuple(links)
-
-
-def _check_hash(written: str, data: bytes, path: KeyPath, report: ValidationReport) -> None:
-    digits = written.removeprefix("blake3:")
-    if digits == written or len(digits) != _HASH_DIGITS:
-        report.error(path, "this is not a hash", expected="blake3: and 64 hexadecimal digits")
-    elif hash_bytes(data) != written.lower():
-        hint = f"review the change; if it is intended, the hash is now {hash_bytes(data)}"
-        report.error(path, "the scopes file has another hash", hint=hint)
 
 
 def _parse_scopes(data: bytes) -> tuple[str, ...] | None:

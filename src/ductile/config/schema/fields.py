@@ -29,13 +29,13 @@ class SettingType(StrEnum):
     TEXT = "text"
     WHOLE_NUMBER = "whole number"
     NUMBER = "number"
-    TRUTH = "true or false"
+    BOOLEAN = "true or false"
     DURATION = "duration"
     INTERVAL = "interval"
     SIZE = "size"
     SECRET = "secret"  # noqa: S105 - the name of a type, not a secret
     INSTANT = "instant"
-    CLOCK = "time of day"
+    TIME_OF_DAY = "time of day"
     WINDOW = "hours of the day"
     WEEKDAY = "weekday"
     ADDRESS = "host and port"
@@ -68,25 +68,25 @@ def setting(description: str, *, default: str | None = None, at_least: int | Non
     return msgspec.Meta(description=description, extra={"default": default, "at_least": at_least})
 
 
-def _typed(setting_type: SettingType) -> msgspec.Meta:
+def _with_type(setting_type: SettingType) -> msgspec.Meta:
     return msgspec.Meta(extra={"type": setting_type})
 
 
-Duration: TypeAlias = Annotated[timedelta, _typed(SettingType.DURATION)]
-Size: TypeAlias = Annotated[int, _typed(SettingType.SIZE)]
-SecretText: TypeAlias = Annotated[Secret, _typed(SettingType.SECRET)]
-Instant: TypeAlias = Annotated[datetime, _typed(SettingType.INSTANT)]
-TimeOfDay: TypeAlias = Annotated[time, _typed(SettingType.CLOCK)]
-HoursOfDay: TypeAlias = Annotated[DailyWindow, _typed(SettingType.WINDOW)]
-WeekdayName: TypeAlias = Annotated[Weekday, _typed(SettingType.WEEKDAY)]
-ListenAddress: TypeAlias = Annotated[str, _typed(SettingType.ADDRESS)]
-Variables: TypeAlias = Annotated[SecretMap[str], _typed(SettingType.VARIABLES)]
-SecretObject: TypeAlias = Annotated[SecretMap[Any], _typed(SettingType.OBJECT)]
-Anything: TypeAlias = Annotated[Any, _typed(SettingType.ANYTHING)]
+Duration: TypeAlias = Annotated[timedelta, _with_type(SettingType.DURATION)]
+Size: TypeAlias = Annotated[int, _with_type(SettingType.SIZE)]
+SecretText: TypeAlias = Annotated[Secret, _with_type(SettingType.SECRET)]
+Instant: TypeAlias = Annotated[datetime, _with_type(SettingType.INSTANT)]
+TimeOfDay: TypeAlias = Annotated[time, _with_type(SettingType.TIME_OF_DAY)]
+HoursOfDay: TypeAlias = Annotated[DailyWindow, _with_type(SettingType.WINDOW)]
+WeekdayName: TypeAlias = Annotated[Weekday, _with_type(SettingType.WEEKDAY)]
+ListenAddress: TypeAlias = Annotated[str, _with_type(SettingType.ADDRESS)]
+Variables: TypeAlias = Annotated[SecretMap[str], _with_type(SettingType.VARIABLES)]
+SecretObject: TypeAlias = Annotated[SecretMap[Any], _with_type(SettingType.OBJECT)]
+Anything: TypeAlias = Annotated[Any, _with_type(SettingType.ANYTHING)]
 if TYPE_CHECKING:
     ScheduleInterval: TypeAlias = Interval
 else:  # msgspec does not accept the union of a timedelta and a word, and needs only the setting type
-    ScheduleInterval = Annotated[Any, _typed(SettingType.INTERVAL)]
+    ScheduleInterval = Annotated[Any, _with_type(SettingType.INTERVAL)]
 
 
 class Scalar(Value):
@@ -163,18 +163,18 @@ def keys_of(section: type[Section]) -> tuple[SettingKey, ...]:
 
 
 def settings_under(
-    section: type[Section], prefix: tuple[str, ...] = (), above: tuple[type[Section], ...] = ()
+    section: type[Section], prefix: tuple[str, ...] = (), ancestors: tuple[type[Section], ...] = ()
 ) -> Iterator[tuple[tuple[str, ...], SettingKey]]:
     """Yield every setting below a section with its path; `*` stands for a name and `[]` for a position.
 
-    A section inside itself (a step in a step) is entered once; `above` are the sections entered already.
+    A section inside itself (a step in a step) is entered once; `ancestors` are the sections entered already.
     """
     for key in keys_of(section):
         path = (*prefix, key.name)
         yield path, key
         for inner_path, inner in _sections_in(key.type, path):
-            if inner is not section and inner not in above:
-                yield from settings_under(inner, inner_path, (*above, section))
+            if inner is not section and inner not in ancestors:
+                yield from settings_under(inner, inner_path, (*ancestors, section))
 
 
 def _sections_in(
@@ -267,6 +267,6 @@ _PLAIN_TYPES: dict[type[inspect.Type], SettingType] = {
     inspect.StrType: SettingType.TEXT,
     inspect.IntType: SettingType.WHOLE_NUMBER,
     inspect.FloatType: SettingType.NUMBER,
-    inspect.BoolType: SettingType.TRUTH,
+    inspect.BoolType: SettingType.BOOLEAN,
     inspect.AnyType: SettingType.ANYTHING,
 }

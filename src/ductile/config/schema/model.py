@@ -134,8 +134,8 @@ class ServiceSettings(Section, frozen=True, kw_only=True):
     on_failure: Annotated[
         str | None,
         setting(
-            "Told of every job and run that fails for good, several in one notice: `plugin` for its `handle` "
-            "command, `plugin.command`, or the name of a pipeline."
+            "Receives a notice of jobs and runs that fail for good, several in one: `plugin` for its "
+            "`handle` command, `plugin.command`, or the name of a pipeline."
         ),
     ] = None
     plugin_env_passthrough: Annotated[

@@ -27,7 +27,7 @@ from ductile.core.schedules.rule import DailyWindow
 from ductile.errors import ConfigError
 from ductile.protocol.yaml_tree import MapNode, Node, ScalarNode, scalar_value
 
-_CLOCK = re.compile(r"(?P<hour>[01]?[0-9]|2[0-4]):(?P<minute>[0-5][0-9])", re.ASCII)
+_TIME_OF_DAY = re.compile(r"(?P<hour>[01]?[0-9]|2[0-4]):(?P<minute>[0-5][0-9])", re.ASCII)
 #: RFC 3339.
 _INSTANT = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(\.\d{1,6})?([Zz]|[+-]\d\d:\d\d)", re.ASCII)
 _MAX_QUOTE = 60
@@ -111,12 +111,12 @@ def _number(node: ScalarNode) -> float:
     raise ValueError
 
 
-def _truth(node: ScalarNode) -> bool:
+def _boolean(node: ScalarNode) -> bool:
     value = scalar_value(node)
     if isinstance(value, bool):
         return value
-    wordy = isinstance(value, str) and value.lower() in {"yes", "no", "on", "off"}
-    hint = "write true or false; YAML 1.2 reads this word as text" if wordy else None
+    is_yaml_1_1_word = isinstance(value, str) and value.lower() in {"yes", "no", "on", "off"}
+    hint = "write true or false; YAML 1.2 reads this word as text" if is_yaml_1_1_word else None
     raise InvalidValueError("true or false", hint=hint)
 
 
@@ -138,15 +138,15 @@ def _instant(node: ScalarNode) -> datetime:
     instant = datetime.fromisoformat(node.text)
     try:
         # The calendar must leave room for jitter and for another zone's offset.
-        for room in (MAX_DURATION, -MAX_DURATION):
-            instant.astimezone(UTC) + room
+        for margin in (MAX_DURATION, -MAX_DURATION):
+            instant.astimezone(UTC) + margin
     except OverflowError:
         raise ValueError from None
     return instant
 
 
-def _clock(text: str) -> time:
-    match = _CLOCK.fullmatch(text.strip())
+def _time_of_day(text: str) -> time:
+    match = _TIME_OF_DAY.fullmatch(text.strip())
     if match is None or (match["hour"] == "24" and match["minute"] != "00"):
         raise ValueError
     return time(int(match["hour"]) % 24, int(match["minute"]))
@@ -154,7 +154,7 @@ def _clock(text: str) -> time:
 
 def _hours(node: ScalarNode) -> DailyWindow:
     start, _, end = node.text.partition("-")
-    hours = DailyWindow(start=_clock(start), end=_clock(end))
+    hours = DailyWindow(start=_time_of_day(start), end=_time_of_day(end))
     if hours.start == hours.end:
         raise InvalidValueError(_PARSERS[SettingType.WINDOW][0], message="start and end are the same")
     return hours
@@ -175,13 +175,13 @@ _PARSERS: Mapping[SettingType, tuple[str, Callable[[ScalarNode], object]]] = {
     SettingType.TEXT: ("text", _text),
     SettingType.WHOLE_NUMBER: ("a whole number", _whole_number),
     SettingType.NUMBER: ("a number, 0 or more", _number),
-    SettingType.TRUTH: ("true or false", _truth),
+    SettingType.BOOLEAN: ("true or false", _boolean),
     SettingType.DURATION: (DURATION_EXPECTED, lambda node: parse_duration(node.text)),
     SettingType.INTERVAL: (DURATION_EXPECTED, lambda node: parse_interval(node.text)),
     SettingType.SIZE: (SIZE_EXPECTED, lambda node: parse_size(node.text)),
     SettingType.SECRET: ("text", _secret),
     SettingType.INSTANT: ("an instant with its offset, such as 2026-12-24T18:00:00+01:00", _instant),
-    SettingType.CLOCK: ("a time of day such as 08:30", lambda node: _clock(node.text)),
+    SettingType.TIME_OF_DAY: ("a time of day such as 08:30", lambda node: _time_of_day(node.text)),
     SettingType.WINDOW: ("hours of the day such as 08:00-22:00", _hours),
     SettingType.WEEKDAY: ("a weekday such as sunday or sun, or 0 to 6 from Sunday", _weekday),
     # The validation rules check the form; here a bare number is a port, not text that lacks its quotes.

@@ -30,7 +30,7 @@ from ductile.protocol.yaml_tree import KeyPath, node_at
 _SCOPE = re.compile(r"(?P<subject>[A-Za-z_][A-Za-z0-9_-]*):(?P<right>ro|rw)", re.ASCII)
 _SUBJECTS = tuple(map(str, AccessResource))
 _OLDER_SCOPES = frozenset(("read:jobs", "read:events"))
-_EVERY_SUBJECT = frozenset((*_SUBJECTS, *_OLDER_SCOPES, "*"))
+_FIXED_SUBJECTS = frozenset((*_SUBJECTS, *_OLDER_SCOPES, "*"))
 SCOPES_EXPECTED = (
     "*, pipeline:NAME, or one of plugin, jobs, own, events, system or a plugin's name with :ro or :rw"
 )
@@ -44,15 +44,16 @@ _MAX_PORT = 65535
 #: The name of a header (RFC 9110).
 _HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", re.ASCII)
 #: Headers that a state webhook has anyway, or that control how it is sent.
-_TAKEN_HEADER = re.compile(
+_RESERVED_HEADER = re.compile(
     r"host|connection|expect|te|trailer|transfer-encoding|upgrade|user-agent|content-.*|webhook-.*|x-ductile-.*",
     re.ASCII,
 )
-#: Memory for all webhook bodies together: a body is held until its end, where its signature is checked.
-_UNSIGNED_BYTES = 64 * 1024 * 1024
+#: Memory for all webhook bodies together: a body is held until it is complete and its signature is checked.
+_UNVERIFIED_BYTES = 64 * 1024 * 1024
 
 
 def _check_listen(path: KeyPath, listen: str, report: ValidationReport) -> None:
+    """Check that an address to listen at has a host and a port."""
     match = _HOST_AND_PORT.fullmatch(listen)
     if match is None or int(match["port"]) > _MAX_PORT:
         expected = "host and port, such as localhost:8080 or [::1]:8080"
@@ -64,13 +65,12 @@ def validate_api_has_token(
 ) -> None:
     """Add an error for an enabled API without a usable token.
 
-    `granted` are the scopes in scope files, by token.
-
-    A token whose scope file cannot be read counts as usable: the file has its own error.
+    `granted` are the scopes in scope files, by the names of tokens. A token whose scope file cannot be
+    read counts as usable: the file has its own error.
     """
     inline = any(token.scopes for token in config.api.auth.tokens)
-    filed = any(granted.get(token.name, True) for token in config.tokens if token.scopes_file is not None)
-    if config.api.enabled and not inline and not filed:
+    in_file = any(granted.get(token.name, True) for token in config.tokens if token.scopes_file is not None)
+    if config.api.enabled and not inline and not in_file:
         hint = "add one under `api.auth.tokens`, or run `ductile token create`"
         report.error(("api", "enabled"), "the API is enabled and no token has scopes", hint=hint)
 
@@ -117,11 +117,11 @@ def _check_limits(
         if name not in config.plugins:
             message = f"there is no plugin {name}, so this limits nothing"
             report.error((*path, "plugins", name), message, hint=did_you_mean(name, config.plugins))
-    known = [pipeline.name for pipeline in config.pipelines]
+    names = [pipeline.name for pipeline in config.pipelines]
     for name in limits.pipelines:
-        if name not in known:
+        if name not in names:
             message = f"there is no pipeline {name}, so this limits nothing"
-            report.error((*path, "pipelines", name), message, hint=did_you_mean(name, known))
+            report.error((*path, "pipelines", name), message, hint=did_you_mean(name, names))
 
 
 def _check_previous(entry: TokenSettings, path: KeyPath, report: ValidationReport) -> None:
@@ -166,13 +166,13 @@ def validate_scopes(scopes: tuple[str, ...], path: KeyPath, config: Config, repo
             if pipeline not in configured:
                 message = f"the scope {quoted} is for a pipeline that is not configured"
                 report.warn(at, message, hint=did_you_mean(pipeline, configured))
-        elif subject not in _EVERY_SUBJECT and subject not in config.plugins:
+        elif subject not in _FIXED_SUBJECTS and subject not in config.plugins:
             message = f"the scope {quoted} is for a plugin that is not configured"
             report.warn(at, message, hint=did_you_mean(subject, (*_SUBJECTS, *config.plugins)))
 
 
 def scope_subject(scope: str) -> str | None:
-    """Return the subject of a scope, a fixed word or a plugin's name; None if it is not a scope."""
+    """Return the subject of a scope, a fixed word or the name of a plugin; None if it is not a scope."""
     if scope == "*" or scope in _OLDER_SCOPES:
         return scope
     pipeline = pipeline_of(scope)
@@ -190,27 +190,27 @@ def suggest_scope(scope: str, plugins: Collection[str]) -> str | None:
     if subject is None:
         return _similar_scope(scope, plugins) or SCOPES_EXPECTED
     # A pipeline that does not exist is a warning of the configuration with the scope in it.
-    if subject in (*_EVERY_SUBJECT, PIPELINE_SUBJECT, *plugins):
+    if subject in (*_FIXED_SUBJECTS, PIPELINE_SUBJECT, *plugins):
         return None
     right = scope.rpartition(":")[2]
-    known = [f"{resource}:{right}" for resource in (*_SUBJECTS, *plugins)]
-    return did_you_mean(scope, known) if did_you_mean(subject, (*_SUBJECTS, *plugins)) else None
+    names = [f"{resource}:{right}" for resource in (*_SUBJECTS, *plugins)]
+    return did_you_mean(scope, names) if did_you_mean(subject, (*_SUBJECTS, *plugins)) else None
 
 
 def _similar_scope(scope: str, plugins: Collection[str]) -> str | None:
-    known = [f"{subject}:{right}" for subject in (*_SUBJECTS, *plugins) for right in ("ro", "rw")]
+    names = [f"{subject}:{right}" for subject in (*_SUBJECTS, *plugins) for right in ("ro", "rw")]
     subject, _, right = scope.rpartition(":")
-    # Never suggests the right to write for a word that means reading.
-    meant = f"{subject}:{_RIGHTS[right.lower()]}" if right.lower() in _RIGHTS else scope
-    return f"did you mean {meant}?" if meant in known else did_you_mean(meant, known)
+    # A word that means reading is never corrected to the right to write.
+    suggested = f"{subject}:{_RIGHTS[right.lower()]}" if right.lower() in _RIGHTS else scope
+    return f"did you mean {suggested}?" if suggested in names else did_you_mean(suggested, names)
 
 
 def validate_webhooks(config: Config, report: ValidationReport) -> None:
     listen, endpoints = config.webhooks.listen, config.webhooks.endpoints
     _check_listen(("webhooks", "listen"), listen, report)
-    is_there = node_at(report.root, ("webhooks",)) is not None
+    has_section = node_at(report.root, ("webhooks",)) is not None
     # Port 0 means any free port, a different one each time.
-    if is_there and config.api.enabled and listen == config.api.listen and not listen.endswith(":0"):
+    if has_section and config.api.enabled and listen == config.api.listen and not listen.endswith(":0"):
         report.error(("webhooks", "listen"), "the API listens at the same address", hint="use another port")
     paths = (
         (endpoint.path, ("webhooks", "endpoints", index, "path")) for index, endpoint in enumerate(endpoints)
@@ -247,8 +247,10 @@ def _check_endpoint(endpoint: WebhookEndpointSettings, path: KeyPath, report: Va
     if endpoint.preset is WebhookPreset.URL_TOKEN and endpoint.signature_header is not None:
         message = "`url-token` has no signature: the secret is in the address, as `?token=`"
         report.error((*path, "signature_header"), message, hint="remove this key")
-    if endpoint.max_body_size > _UNSIGNED_BYTES:
-        message = f"larger than {format_size(_UNSIGNED_BYTES)}, the memory for all unverified bodies together"
+    if endpoint.max_body_size > _UNVERIFIED_BYTES:
+        message = (
+            f"larger than {format_size(_UNVERIFIED_BYTES)}, the memory for all unverified bodies together"
+        )
         hint = "use a smaller size: a body this large is dropped as soon as another request arrives"
         report.warn((*path, "max_body_size"), message, hint=hint)
     if endpoint.name is not None and not NAME.fullmatch(endpoint.name):
@@ -265,7 +267,7 @@ def _check_header(name: str | None, path: KeyPath, report: ValidationReport) -> 
 def validate_state_webhooks(config: Config, report: ValidationReport) -> None:
     header, at = config.state_webhooks.signature_header, ("state_webhooks", "signature_header")
     _check_header(header, at, report)
-    if _TAKEN_HEADER.fullmatch(header.lower()):
+    if _RESERVED_HEADER.fullmatch(header.lower()):
         message = f"the header {report.quote(at)} is taken already"
         report.error(at, message, hint="choose another name, such as X-Signature")
     for index, host in enumerate(config.state_webhooks.allow):
@@ -291,7 +293,7 @@ def _check_state_webhook(
             report.error((*path, "state_webhook_events"), message)
     elif (fault := url_fault(url.reveal(), config.state_webhooks.allow)) is not None:
         host = refused_host(url.reveal(), None, config.state_webhooks.allow)
-        # Listed, it may be called; but then no host that is not.
+        # An `allow` list permits the hosts in it and no others.
         command = f"ductile config set 'state_webhooks.allow[+]' {host} --apply"
         hint = host and f"if it is a receiver of yours: `{command}`"
         report.error((*path, "state_webhook_url"), f"this URL cannot be used: {fault}", hint=hint)

@@ -1,9 +1,9 @@
-"""References to context that can never have a value: no step on any way to them claims it.
+"""Refuses references to context that can never have a value, because no step that may run before claims it.
 
 A run that is started by name or from outside begins with an empty context. What an event starts inherits the
 context of the job that emitted it, what a hook starts that of the run that ended, and a called pipeline that
 of its caller. Which events a plugin emits is not known for certain, so a pipeline with `on` may be started by
-every job of a fitting source. A reference is refused only if none of these ways can have set it.
+every job of a fitting source. A reference is refused only if none of these can have set its value.
 """
 
 from __future__ import annotations
@@ -39,29 +39,30 @@ def validate_context(config: Config, report: ValidationReport) -> None:
     ]
     is_faulty = any(True for _, _, step in written for _ in faults_in_baggage(step.baggage or {}))
     if is_faulty or len(pipelines) < len(config.pipelines):
-        return  # a faulty claim or a name that occurs twice is reported already; what was meant is not known
+        return  # a faulty claim or a name that occurs twice is reported already, and makes claims uncertain
     flow = _follow_pipelines(pipelines)
     entry = _entry_contexts(config, flow)
-    everything = _NOTHING.union(*(_claims(step) for _, _, step in written))
+    all_claims = _NOTHING.union(*(_claims(step) for _, _, step in written))
     for index, pipeline in enumerate(config.pipelines):
-        begins_with = entry[pipeline.name]
+        claimed_at_start = entry[pipeline.name]
         if pipeline.condition is not None:
             for path, name in _in_condition(pipeline.condition, ("pipelines", index, "if")):
-                _check(name, path, begins_with, everything, report)
+                _check_reference(name, path, claimed_at_start, all_claims, report)
         before = flow[pipeline.name].before
         for at, path, step in written:
             if at == index:
                 for where, name in _references(step, path, report.root):
-                    _check(name, where, begins_with | before[id(step)], everything, report)
+                    _check_reference(name, where, claimed_at_start | before[id(step)], all_claims, report)
 
 
-def _check(
-    reference: str, path: KeyPath, known: Claims, everything: Claims, report: ValidationReport
+def _check_reference(
+    reference: str, path: KeyPath, before: Claims, all_claims: Claims, report: ValidationReport
 ) -> None:
+    """Add an error unless a claim `before` the reference, among all claims, may set its value."""
     keys = tuple(reference.removeprefix(_CONTEXT).split("."))
-    if keys[0] in CONTEXT_NAMES or _may_give(known, keys):
+    if keys[0] in CONTEXT_NAMES or _may_set(before, keys):
         return
-    if _may_give(everything, keys):
+    if _may_set(all_claims, keys):
         message = f"nothing that runs before this claims {reference}"
         hint = (
             "claim it with `baggage` in an earlier step, not in a later one or inside a branch of a split, "
@@ -69,24 +70,24 @@ def _check(
         )
     else:
         message = f"no step claims {reference}, so it never has a value"
-        targets = sorted(everything | {(name,) for name in CONTEXT_NAMES})
+        targets = sorted(all_claims | {(name,) for name in CONTEXT_NAMES})
         names = [".".join((Root.CONTEXT, *target)) for target in targets]
         hint = did_you_mean(reference, names) or "claim it with `baggage` in an earlier step"
     report.error(path, message, hint=hint)
 
 
-def _may_give(claims: Claims, keys: tuple[str, ...]) -> bool:
-    """Whether a claim may give the reference a value: one of the two paths begins with the other."""
+def _may_set(claims: Claims, keys: tuple[str, ...]) -> bool:
+    """Whether a claim may set the value of a reference: one of the two paths begins with the other."""
     return any(all(key == part for key, part in zip(keys, target, strict=False)) for target in claims)
 
 
-# -- what is claimed where
+# -- the claims before and after each step
 
 
 class _PipelineFlow(NamedTuple):
-    #: By `id` of the settings of each written step: what the steps of this pipeline claim on the ways to it.
+    #: By `id` of the settings of each written step: the claims of the steps of this pipeline before it.
     before: Mapping[int, Claims]
-    #: What may be in the context after the last step.
+    #: The claims that may be in the context after the last step.
     after: Claims
 
 
@@ -95,10 +96,10 @@ def _follow_pipelines(pipelines: Mapping[str, PipelineSettings]) -> dict[str, _P
     flows: dict[str, _PipelineFlow] = {}
 
     def follow(name: str) -> Claims:
-        """Return what the steps of a pipeline claim. Each is followed once, however often it is called."""
+        """Return the claims of the steps of a pipeline. Each is followed once, however often it is called."""
         if name not in flows and name in pipelines:
             before: dict[int, Claims] = {}
-            flows[name] = _PipelineFlow(before=before, after=_NOTHING)  # ends a circle of calls
+            flows[name] = _PipelineFlow(before=before, after=_NOTHING)  # ends a cycle of calls
             after = follow_steps(pipelines[name].steps, _NOTHING, before)
             flows[name] = _PipelineFlow(before=before, after=after)
         return flows[name].after if name in flows else _NOTHING
@@ -132,10 +133,10 @@ def _claims(step: StepSettings) -> Claims:
 
 
 def _entry_contexts(config: Config, flow: Mapping[str, _PipelineFlow]) -> dict[str, Claims]:
-    """Return for each pipeline what may be in the context when it begins, by any caller or trigger.
+    """Return for each pipeline the claims that its context may begin with, from any caller or trigger.
 
-    Jobs carry contexts to the pipelines that their events start, whose jobs carry more: repeated until
-    nothing is added.
+    Jobs carry their context to the pipelines that their events start, and the jobs of those carry more. So
+    this is repeated until nothing is added.
     """
     steps = [(pipeline.name, step) for pipeline in config.pipelines for _, step in steps_of(pipeline, ())]
     entry = dict.fromkeys(flow, _NOTHING)
@@ -153,14 +154,15 @@ def _entry_contexts(config: Config, flow: Mapping[str, _PipelineFlow]) -> dict[s
             plugin = parse_target(route.to)[0]
             carried[plugin] = carried.get(plugin, _NOTHING) | carried.get(route.source, _NOTHING)
         for pipeline in config.pipelines:
-            entry[pipeline.name] |= _by_trigger(pipeline, config, entry, carried)
+            entry[pipeline.name] |= _claims_of_triggers(pipeline, config, entry, carried)
         if size == sum(map(len, entry.values())) + sum(map(len, carried.values())):
             return entry
 
 
-def _by_trigger(
+def _claims_of_triggers(
     pipeline: PipelineSettings, config: Config, entry: Mapping[str, Claims], carried: Mapping[str, Claims]
 ) -> Claims:
+    """Return the claims in the contexts of the jobs and runs that may start a pipeline."""
     source = pipeline.from_plugin
     if pipeline.on is not None and source not in EXTERNAL_SOURCES:
         return _NOTHING.union(*(keys for name, keys in carried.items() if source in (None, name)))

@@ -32,14 +32,14 @@ def validate_against_manifests(
     for name, settings in config.plugins.items():
         if (installed := plugins[name].installed) is not None:
             _check_commands(name, settings, installed, report)
-        if settings.run is None and (declaring := discovery.installed.get(plugins[name].uses)) is not None:
-            _warn_about_config_keys(name, settings, declaring, report)
+        if settings.run is None and (available := discovery.installed.get(plugins[name].uses)) is not None:
+            _warn_about_config_keys(name, settings, available, report)
         if installed and not installed.manifest.concurrency_safe and (settings.parallelism or 1) > 1:
             message = (
                 f"the manifest of {name} declares it unsafe in parallel; `parallelism` is applied anyway"
             )
             report.warn(("plugins", name, "parallelism"), message)
-    for path, plugin, command in _targets(config):
+    for path, plugin, command in _command_references(config):
         target = plugins[plugin].installed
         if target is not None and command not in (commands := target.manifest.commands):
             message, expected = f"{plugin} has no command {command}", f"one of {', '.join(commands)}"
@@ -79,8 +79,8 @@ def _warn_about_config_keys(
             report.warn(path, f"{plugin.name} does not name the key {key}", hint=hint)
 
 
-def _targets(config: Config) -> Iterator[tuple[KeyPath, str, str]]:
-    """Yield every key that names a plugin's command."""
+def _command_references(config: Config) -> Iterator[tuple[KeyPath, str, str]]:
+    """Yield every key that refers to a command, with the plugin and the command."""
     for index, route in enumerate(config.routes):
         yield ("routes", index, "to"), *parse_target(route.to)
     for index, pipeline in enumerate(config.pipelines):
@@ -159,8 +159,8 @@ def _warn_if_it_starts_itself(
         command = installed.manifest.commands.get(node.command) if installed else None
         emits = command is not None and any(event.type == pipeline.on for event in command.emits)
         parts = node.path.split("/")
-        around = {"/".join(parts[:length]) for length in range(1, len(parts) + 1)}
-        conditional = any(other.condition is not None for other in nodes.values() if other.path in around)
+        containing = {"/".join(parts[:length]) for length in range(1, len(parts) + 1)}
+        conditional = any(other.condition is not None for other in nodes.values() if other.path in containing)
         if emits and not conditional:
             message = (
                 f"the step {node.path} emits {report.quote(path)}, on which this pipeline starts: "

@@ -1,6 +1,6 @@
 """Rules over `routes`, `pipelines` and their conditions that need no manifest and no payload.
 
-A condition never fails at run time. So one that could only ever be false, by its path or the type of its
+A condition never fails at run time. So one that can never be true, because of its path or the type of its
 value, is refused here.
 """
 
@@ -54,10 +54,11 @@ _ONLY_WITH_USES = {
     "timeout": "timeout",
     "on_events": "on_events",
 }
-_ROOTS = tuple(f"{root}." for root in Root)
+_ROOT_PREFIXES = tuple(f"{root}." for root in Root)
 
 
 def validate_condition(condition: ConditionSettings, path: KeyPath, report: ValidationReport) -> None:
+    """Check that a condition has one of its forms, and that a comparison can be true."""
     forms = {
         "path": condition.path is not None or condition.op is not None,
         "all": condition.all_of is not None,
@@ -137,7 +138,20 @@ def _steps(steps: tuple[StepSettings, ...], path: KeyPath) -> Iterator[tuple[Key
             yield from _steps(handlers, (*here, "on_events", event_type))
 
 
+def validate_routes(config: Config, report: ValidationReport) -> None:
+    """Refuse wildcards, and a route that is written twice: its second child job would be refused."""
+    first: dict[tuple[str, str, str, str], KeyPath] = {}
+    for index, route in enumerate(config.routes):
+        path = ("routes", index)
+        _refuse_wildcard(route.event_type, (*path, "event_type"), "routes match", report)
+        same = first.setdefault((route.source, route.event_type, *parse_target(route.to)), path)
+        if same is not path:
+            message = f"this route is written already, at {report.where(same)}"
+            report.error(path, message, hint="remove one of them; a route without a command means `handle`")
+
+
 def validate_pipelines(config: Config, report: ValidationReport) -> None:
+    """Check the names, triggers, conditions and steps of all pipelines; not the names that they refer to."""
     named = ((pipeline.name, ("pipelines", index, "name")) for index, pipeline in enumerate(config.pipelines))
     report.refuse_duplicates("pipeline", named)
     for index, pipeline in enumerate(config.pipelines):
@@ -149,7 +163,7 @@ def validate_pipelines(config: Config, report: ValidationReport) -> None:
             message = "a pipeline starts on an event or on a hook"
             report.error(path, message, expected="`on` or `on-hook`", found="both")
         if pipeline.on is not None:
-            refuse_wildcard(pipeline.on, (*path, "on"), "a pipeline matches", report)
+            _refuse_wildcard(pipeline.on, (*path, "on"), "a pipeline matches", report)
         if not pipeline.steps:
             report.error((*path, "steps"), "a pipeline needs at least one step")
         if pipeline.condition is not None:
@@ -161,10 +175,10 @@ def validate_pipelines(config: Config, report: ValidationReport) -> None:
         report.refuse_duplicates("step id", ids)
 
 
-def refuse_wildcard(event_type: str, path: KeyPath, what: str, report: ValidationReport) -> None:
+def _refuse_wildcard(event_type: str, path: KeyPath, subject: str, report: ValidationReport) -> None:
     if "*" in event_type.split("."):
         hint = "write one entry for each type of event"
-        report.error(path, f"{what} the type of an event exactly; there are no wildcards", hint=hint)
+        report.error(path, f"{subject} the type of an event exactly; there are no wildcards", hint=hint)
 
 
 def _check_step(step: StepSettings, path: KeyPath, report: ValidationReport) -> None:
@@ -205,7 +219,7 @@ def find_unquoted(root: MapNode) -> tuple[Problem, ...]:
         match node:
             case MapNode(entries=((ScalarNode(text=name, plain=True), value),)) if is_empty(
                 value
-            ) and name.startswith(_ROOTS):
+            ) and name.startswith(_ROOT_PREFIXES):
                 message = "without quotes this is a YAML map, not a reference"
                 hint = f'quote it: "{{{name}}}"'
                 problems.append(problem_at(node.location, path, message, hint=hint))

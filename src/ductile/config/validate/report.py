@@ -19,10 +19,12 @@ from ductile.protocol.yaml_tree import (
 
 @dataclass(slots=True)
 class ValidationReport:
+    """The problems of a configuration. Rules add to it; `root` is the tree that gives the locations."""
+
     root: MapNode
     errors: list[Problem] = field(default_factory=list)
     warnings: list[Problem] = field(default_factory=list)
-    #: Returns the names of the plugins in the roots, if they can be listed. Called only if there is an error.
+    #: Returns the names of the plugins in the roots; None if they are not known. Called only for an error.
     installed_plugins: Callable[[], Collection[str]] | None = None
 
     def error(self, path: KeyPath, message: str, **parts: str | None) -> None:
@@ -42,13 +44,13 @@ class ValidationReport:
         return describe(node) if node is not None else "nothing"
 
     def refuse_duplicates(
-        self, what: str, named: Iterable[tuple[Hashable, KeyPath]], *, hint: str = "rename one of them"
+        self, kind: str, names: Iterable[tuple[Hashable, KeyPath]], *, hint: str = "rename one of them"
     ) -> None:
-        """Add an error for each name that occurs again, with the location of the first one."""
+        """Add an error for each name that occurs a second time, with the location of the first."""
         first: dict[Hashable, KeyPath] = {}
-        for name, path in named:
+        for name, path in names:
             if name in first:
-                message = f'the {what} "{name}" occurs twice, first at {self.where(first[name])}'
+                message = f'the {kind} "{name}" occurs twice, first at {self.where(first[name])}'
                 self.error(path, message, hint=hint)
             else:
                 first[name] = path

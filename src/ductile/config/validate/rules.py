@@ -1,4 +1,4 @@
-"""Rules over service, store, paths, plugins and routes, and the order in which all rules are applied.
+"""Rules over service, store, paths and plugins, and the order in which all rules are applied.
 
 Pure over the decoded model; locations come from the tree it was decoded from.
 """
@@ -11,8 +11,8 @@ from zoneinfo import available_timezones
 
 from ductile.config.cron import CRON_EXPECTED, parse_cron
 from ductile.config.find_config import is_url
-from ductile.config.names import NAME, VARIABLE, name_error, parse_target
-from ductile.config.schema.model import Config, StateSettings
+from ductile.config.names import NAME, VARIABLE, name_error
+from ductile.config.schema.model import Config
 from ductile.config.schema.plugins import PluginSettings, ScheduleSettings
 from ductile.config.timezones import find_timezone
 from ductile.config.validate.access import (
@@ -25,9 +25,9 @@ from ductile.config.validate.access import (
 from ductile.config.validate.context import validate_context
 from ductile.config.validate.pipelines import (
     missing_plugins,
-    refuse_wildcard,
     validate_pipelines,
     validate_references,
+    validate_routes,
 )
 from ductile.config.validate.report import ValidationReport
 from ductile.core.durations import format_duration
@@ -59,14 +59,21 @@ def validate_config(config: Config, report: ValidationReport, *, complete: bool)
         if not VARIABLE.fullmatch(variable):
             path = ("service", "plugin_env_passthrough", index)
             report.error(path, f"{report.quote(path)} cannot be the name of a variable")
-    _check_state(config.state, report)
+    state = config.state
+    if state.path is not None and state.url is not None:
+        report.error(("state",), "there can be only one store", expected="`path` or `url`", found="both")
+    if state.url is None and state.directory is not None:
+        hint = "the directory of a SQLite store is that of `state.path`"
+        report.error(("state", "directory"), "there is no `state.url`", hint=hint)
+    if state.url is not None and (fault := _fault_of_postgres_url(state.url.reveal())) is not None:
+        report.error(("state", "url"), fault, expected="postgresql://user:password@host/database")
     if config.plugins_dir is not None and config.plugin_roots:
         hint = "move it into `plugin_roots`"
         report.error(("plugins_dir",), "`plugins_dir` and `plugin_roots` are both set", hint=hint)
     _check_paths(config, report)
     validate_timezone(config.service.timezone, ("service", "timezone"), report)
     validate_plugins(config, report)
-    _check_routes(config, report)
+    validate_routes(config, report)
     validate_pipelines(config, report)
     validate_tokens(config, report)
     validate_webhooks(config, report)
@@ -78,20 +85,8 @@ def validate_config(config: Config, report: ValidationReport, *, complete: bool)
         validate_access_references(config, report)
 
 
-def _check_state(state: StateSettings, report: ValidationReport) -> None:
-    if state.path is not None and state.url is not None:
-        report.error(("state",), "there can be only one store", expected="`path` or `url`", found="both")
-    if state.url is None:
-        if state.directory is not None:
-            hint = "the directory of a SQLite store is that of `state.path`"
-            report.error(("state", "directory"), "there is no `state.url`", hint=hint)
-        return
-    if (fault := _fault_of_postgres_url(state.url.reveal())) is not None:
-        report.error(("state", "url"), fault, expected="postgresql://user:password@host/database")
-
-
 def _fault_of_postgres_url(url: str) -> str | None:
-    """Return what is wrong with the URL, without any of its text.
+    """Return the fault in a URL, without any of its text; None if it is valid.
 
     The database driver would quote the parts that it cannot read, which may be parts of the password.
     """
@@ -127,18 +122,6 @@ def _check_paths(config: Config, report: ValidationReport) -> None:
             report.error(key, "this has to be a local path, not a URL")
         elif not text.strip() or "\0" in text:
             report.error(key, "this is not a path")
-
-
-def _check_routes(config: Config, report: ValidationReport) -> None:
-    """Refuse wildcards, and a route that is written twice: its second child job would be refused."""
-    first: dict[tuple[str, str, str, str], KeyPath] = {}
-    for index, route in enumerate(config.routes):
-        path = ("routes", index)
-        refuse_wildcard(route.event_type, (*path, "event_type"), "routes match", report)
-        same = first.setdefault((route.source, route.event_type, *parse_target(route.to)), path)
-        if same is not path:
-            message = f"this route is written already, at {report.where(same)}"
-            report.error(path, message, hint="remove one of them; a route without a command means `handle`")
 
 
 def schedules_of(name: str, plugin: PluginSettings) -> Iterator[tuple[KeyPath, ScheduleSettings]]:

@@ -98,7 +98,7 @@ def merge_history(
 
 def summarise_loads(before: ConfigRecord, after: ConfigRecord) -> str:
     """Return the keys and plugins that differ between two loads, in one line."""
-    if keys := summarise(load_differences(before, after), most=4):
+    if keys := summarise(load_differences(before, after), limit=4):
         return keys
     old, new = before.plugins or {}, after.plugins or {}
     changed = sorted(name for name in {*old, *new} if old.get(name) != new.get(name))
@@ -116,7 +116,7 @@ def _sealed_entry(directory: Path, seal: SealRecord, before: SealRecord | None) 
     if before is not None:
         differences = compare_file_sets(directory, before.files, seal.files)
         settings = [setting for difference in differences for setting in difference.settings]
-        changes = summarise(settings, most=4) or ", ".join(difference.name for difference in differences)
+        changes = summarise(settings, limit=4) or ", ".join(difference.name for difference in differences)
     return HistoryEntry(
         id=seal.id,
         at=timestamp(seal.at),

@@ -168,4 +168,4 @@ def changed_files(difference: SealDifference) -> tuple[ChangedFile, ...]:
 
 
 def changed_file(file: FileDifference) -> ChangedFile:
-    return ChangedFile(name=file.name, change=file.change, differences=tuple(file.describe(most=MAX_KEYS)))
+    return ChangedFile(name=file.name, change=file.change, differences=tuple(file.describe(limit=MAX_KEYS)))
