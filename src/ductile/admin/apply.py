@@ -1,4 +1,4 @@
-"""`ductile apply` and `config rollback` on the files of this machine: plan, then write exactly that."""
+"""`ductile apply` and `config rollback` on the files of this machine: plan, then write exactly the plan."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class LocalPlan(Value):
 
     change: PlannedChange
     difference: SealDifference
-    #: None with a daemon, which gives the id.
+    #: None with a daemon, which computes the id.
     id: str | None = None
     #: Tokens and shared secrets that differ from those of the present files. None with a daemon.
     tokens: NameChanges | None = None
@@ -59,9 +59,9 @@ class LocalPlan(Value):
         return self.difference.needed or bool(self.change.contents)
 
     def write(self, command: str) -> str | None:
-        """Write and seal it. Returns the id of replaced files that were never sealed.
+        """Write and seal the files. Returns the id of replaced files that were never sealed.
 
-        ConflictError if a file was changed since the plan was made.
+        Raises ConflictError if a file was changed since the plan was made.
         """
         try:
             return write_change(self.change, command=command)
@@ -86,7 +86,7 @@ def plan_offline(
     environ: Mapping[str, str],
     contents: Mapping[str, bytes | None] = _NO_CONTENTS,
 ) -> LocalPlan:
-    """Check the files here, without a daemon. ConfigError if they cannot be used."""
+    """Check the files without a daemon, and plan to write them. Raises ConfigError if they cannot be used."""
     directory = find_config(config_path, environ).absolute().parent
     overlay = {directory / name: data for name, data in contents.items()}
     snapshot = open_configuration(config_path, environ, seal=SealMode.IGNORE, overlay=overlay).snapshot
@@ -100,7 +100,7 @@ def plan_offline(
 def _present_snapshot(
     config_path: str | None, environ: Mapping[str, str], directory: Path
 ) -> Snapshot | None:
-    """Return the configuration on disk; if it cannot be used, the sealed one; None if that cannot either."""
+    """Return the configuration on disk, or the sealed one if that cannot be used; None if neither can."""
     with suppress(ConfigError):
         return open_configuration(config_path, environ, seal=SealMode.IGNORE).snapshot
     with suppress(ConfigError):
@@ -134,7 +134,7 @@ def plan_rollback(
 def resume_change(
     config_path: str | None, environ: Mapping[str, str], *, undo: bool
 ) -> tuple[FileReplacement, ...]:
-    """Finish a change that was interrupted, or take it back. Returns what it replaces."""
+    """Finish a change that was interrupted, or take it back. Returns the replaced files."""
     directory = find_config(config_path, environ).absolute().parent
     try:
         return undo_change(directory) if undo else finish_change(directory)
@@ -153,7 +153,7 @@ def list_sealed(
 def compare_offline(
     config_path: str | None, environ: Mapping[str, str], before: str | None, after: str | None
 ) -> dict[str, Any]:
-    """Return the response of `config.diff` without a daemon: nothing is in force."""
+    """Return the response of `config.diff` without a daemon: no configuration is in force."""
     directory, problem = find_config(config_path, environ).absolute().parent, None
     try:
         if before is not None:

@@ -1,14 +1,16 @@
 """Open, check, show and change the configuration.
 
-`open_configuration` is how every use case gets it: files, plugins and the compiled snapshot together.
+Every use case gets it from `open_configuration`: files, plugins and the compiled snapshot together.
 """
 
 from __future__ import annotations
 
+import os
+import tempfile
 from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from ductile.config.compile.compiler import compile_snapshot
 from ductile.config.edit.change import (
@@ -21,7 +23,14 @@ from ductile.config.edit.change import (
     plan_removal,
     plan_text,
 )
-from ductile.config.file_io import hash_bytes, lock_config_directory
+from ductile.config.file_io import (
+    KEPT_DIRECTORY,
+    PRIVATE_FILE,
+    hash_bytes,
+    lock_config_directory,
+    make_private_directory,
+    read_regular_file,
+)
 from ductile.config.find_config import find_config, resolve_path
 from ductile.config.load import LoadedConfig, SealMode, load_config
 from ductile.config.schema.fields import SectionOf, fill_in_defaults
@@ -44,6 +53,8 @@ if TYPE_CHECKING:
 
 
 class OpenedConfiguration(Value):
+    """A configuration that can be used: its files, the plugins on disk, and the snapshot of both."""
+
     loaded: LoadedConfig
     discovery: Discovery
     snapshot: Snapshot
@@ -58,11 +69,11 @@ class ConfigCheck(Value):
     loaded: LoadedConfig
     snapshot: Snapshot
     warnings: tuple[Problem, ...]
-    #: A broken seal, with which the daemon would not start.
-    broken: IntegrityError | None
+    #: The error of a broken seal, with which the daemon would not start.
+    seal_error: IntegrityError | None
 
     def refusal_of(self, plugin: PluginInstance) -> Problem:
-        """Why a plugin cannot run, with the place in the configuration that names it."""
+        """Return the problem of a plugin that cannot run, with the place that names it."""
         path: KeyPath = ("plugins", plugin.name)
         if node_at(self.loaded.tree, (*path, "uses")) is not None:
             path = (*path, "uses")
@@ -93,7 +104,7 @@ def open_configuration(
     seal: SealMode = SealMode.VERIFY,
     overlay: Mapping[Path, bytes | None] = MappingProxyType({}),
 ) -> OpenedConfiguration:
-    """Find, load and compile the configuration. ConfigError if it cannot be used.
+    """Find, load and compile the configuration. Raises ConfigError if it cannot be used.
 
     A process that starts jobs verifies the seal; one that only reads need not. The overlay replaces the
     contents of files; None removes one.
@@ -104,11 +115,11 @@ def open_configuration(
 
     file = find_config(config_path, environ)
     loaded = load_config(file, environ, seal=seal, list_plugins=plugins_in, overlay=overlay)
-    return _compile(loaded, environ)
+    return _discover_and_compile(loaded, environ)
 
 
-def _compile(loaded: LoadedConfig, environ: Mapping[str, str]) -> OpenedConfiguration:
-    """Find the plugins of a configuration, and make the snapshot of both."""
+def _discover_and_compile(loaded: LoadedConfig, environ: Mapping[str, str]) -> OpenedConfiguration:
+    """Find the plugins of a loaded configuration, and compile the snapshot."""
     model, roots = loaded.model, loaded.plugin_roots
     plugins = [plugin.uses or name for name, plugin in model.plugins.items() if plugin.run is None]
     # The default root need not exist if no plugin has to be there.
@@ -128,7 +139,7 @@ def _compile(loaded: LoadedConfig, environ: Mapping[str, str]) -> OpenedConfigur
 
 
 def check_configuration(config_path: str | Path | None, environ: Mapping[str, str]) -> ConfigCheck:
-    """Load the configuration as the daemon does. ConfigError with every problem that keeps it from starting.
+    """Load the configuration as the daemon does. Raises ConfigError with all problems that prevent a start.
 
     A broken seal is one problem among others here: a mistake in an edited file should be found before the
     file is sealed.
@@ -155,14 +166,14 @@ def check_configuration(config_path: str | Path | None, environ: Mapping[str, st
                 message, hint = "other users can read it, and it holds secrets", f"chmod 600 {path}"
                 warnings.append(Problem(message=message, file=str(path), hint=hint))
     return ConfigCheck(
-        loaded=opened.loaded, snapshot=opened.snapshot, warnings=tuple(warnings), broken=seal_error
+        loaded=opened.loaded, snapshot=opened.snapshot, warnings=tuple(warnings), seal_error=seal_error
     )
 
 
 def _open_usable(
     config_path: str | Path | None, environ: Mapping[str, str], seal: SealMode
 ) -> OpenedConfiguration:
-    """Open the configuration. ConfigError also if the driver of its database is not installed."""
+    """Open the configuration. Raises ConfigError also if the driver of its database is not installed."""
     opened = open_configuration(config_path, environ, seal=seal)
     try:
         require_driver(opened.snapshot.state)
@@ -174,19 +185,21 @@ def _open_usable(
 
 
 def show_configuration(config_path: str | None, environ: Mapping[str, str]) -> JsonValue:
-    """The effective settings: all files merged, defaults filled in, secrets masked."""
+    """Return the effective settings: all files merged, defaults filled in, secrets masked."""
     loaded = load_config(find_config(config_path, environ), environ, seal=SealMode.IGNORE)
     return fill_in_defaults(loaded.redacted(), SectionOf(section=Config))
 
 
 def read_setting(config_path: str | None, environ: Mapping[str, str], key: str) -> Setting:
-    """The value of a key, or the default that is in force."""
+    """Return the value of a key, or the default that is in force."""
     loaded = load_config(find_config(config_path, environ), environ, seal=SealMode.IGNORE)
     setting = get_setting(loaded, key)
     match parse_key(key):
         case ("plugins", str(plugin), "parallelism") if setting.location is None:
             with suppress(ConfigError):  # without a manifest the default is a description
-                return replace(setting, value=_compile(loaded, environ).snapshot.plugins[plugin].parallelism)
+                return replace(
+                    setting, value=_discover_and_compile(loaded, environ).snapshot.plugins[plugin].parallelism
+                )
     return setting
 
 
@@ -202,7 +215,7 @@ def change_setting(
     """Set one key, or remove it if the value is None.
 
     The whole configuration is checked with the change before anything is written.
-    ConfigError if the result could not be used; IntegrityError if `lock` would renew a broken seal.
+    Raises ConfigError if the result could not be used, IntegrityError if `lock` would renew a broken seal.
     """
     try:
         config_file = find_config(config_path, environ)
@@ -210,11 +223,49 @@ def change_setting(
             edit = plan_removal(config_file, key, environ)
         else:
             edit = plan_edit(config_file, key, value, environ)
-        _compile(edit.loaded, environ)
+        _discover_and_compile(edit.loaded, environ)
     except ConfigError as error:
         error.message = f"nothing was written: {error.message}"
         raise
     return _write_edit(edit, dry_run=dry_run, lock=lock)
+
+
+class EditCopy(Value):
+    """A private copy of a configuration file that an editor works on. It stays if its text is not written.
+
+    It has the name of the file, so that editors recognise its language.
+    """
+
+    path: Path
+    #: The hash of the file when it was copied.
+    original: str
+
+    @classmethod
+    def of(cls, file: Path) -> Self:
+        """Copy a file to `.ductile/edit-…` beside it. Raises a DuctileError if it cannot be done."""
+        try:
+            data = read_regular_file(file)
+            make_private_directory(file.parent / KEPT_DIRECTORY)
+            directory = Path(tempfile.mkdtemp(prefix="edit-", dir=file.parent / KEPT_DIRECTORY))
+            path = directory / file.name
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_FILE)
+            with os.fdopen(descriptor, "wb") as copy:
+                copy.write(data)
+        except OSError as error:
+            raise file_error(f"cannot copy {file}", error) from error
+        return cls(path=path, original=hash_bytes(data))
+
+    def read(self) -> bytes:
+        try:
+            return read_regular_file(self.path)
+        except OSError as error:
+            raise file_error(f"cannot read {self.path}", error) from error
+
+    def remove(self) -> None:
+        """Remove the copy, and files that the editor left beside it."""
+        for path in self.path.parent.iterdir():
+            path.unlink(missing_ok=True)
+        self.path.parent.rmdir()
 
 
 def replace_text(
@@ -227,21 +278,21 @@ def replace_text(
     dry_run: bool = False,
     lock: bool = False,
 ) -> SettingChange:
-    """Replace the text of one file, if the whole configuration can be used with it. ConfigError if not.
+    """Replace the text of one file, if the whole configuration can be used with it.
 
-    ConflictError if the file no longer has the hash `original`: it was changed meanwhile.
+    Raises ConfigError if it cannot, ConflictError if the file no longer has the hash `original`.
     """
     edit = plan_text(find_config(config_path, environ), file, text, environ)
     if hash_bytes(edit.before) != original:
         raise ConflictError(f"{file} was changed meanwhile", hint="edit it again from its present text")
-    _compile(edit.loaded, environ)
+    _discover_and_compile(edit.loaded, environ)
     return _write_edit(edit, dry_run=dry_run, lock=lock)
 
 
 def find_file(config_path: str | None, environ: Mapping[str, str], name: str | None) -> Path:
-    """Return a file of the configuration by its name: `config.yaml` without one. NotFoundError if unknown.
+    """Return a file of the configuration by its name: `config.yaml` without one. Raises NotFoundError.
 
-    The configuration may be invalid: correcting it is what an editor is for.
+    The configuration may be invalid, so that an editor can correct it.
     """
     config_file = find_config(config_path, environ)
     if name is None:
@@ -255,7 +306,7 @@ def find_file(config_path: str | None, environ: Mapping[str, str], name: str | N
 
 
 def _write_edit(edit: PlannedEdit, *, dry_run: bool, lock: bool) -> SettingChange:
-    """Write a change that was checked. IntegrityError if `lock` would renew a broken seal."""
+    """Write a change that was checked. Raises IntegrityError if `lock` would renew a broken seal."""
     written = bool(edit.diff) and not dry_run
     if lock and edit.diff and dry_run:
         verify_sealed(edit.loaded.directory, edit.path)

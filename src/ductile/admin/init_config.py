@@ -27,7 +27,7 @@ _PRIVATE_PROGRAM = 0o700
 
 
 class StarterConfig(Value):
-    """What was written, or would be. `token` is returned this once, and stored in the env file only."""
+    """The written files, or those that would be. `token` is returned this once, and kept in the env file."""
 
     directory: Path
     files: tuple[str, ...]
@@ -36,10 +36,10 @@ class StarterConfig(Value):
 
 
 def create_starter_config(
-    named: str, environ: Mapping[str, str], *, token: str, dry_run: bool = False
+    target: str, environ: Mapping[str, str], *, token: str, dry_run: bool = False
 ) -> StarterConfig:
-    """Write the starter configuration. ConflictError if one of its files exists already."""
-    directory = Path(named).expanduser().absolute()
+    """Write the starter configuration. Raises ConflictError if one of its files exists already."""
+    directory = Path(target).expanduser().absolute()
     files = _plan_files(token)
     names = (*files, CHECKSUMS_FILE)
     if directory.exists() and not directory.is_dir():
@@ -61,7 +61,7 @@ def create_starter_config(
 
 
 def _plan_files(token: str) -> dict[str, NewFile]:
-    """The files of a starter configuration, by their path in its directory."""
+    """Return the files of a starter configuration, by their path in its directory."""
 
     def template(name: str) -> bytes:
         return (_TEMPLATES / name).read_bytes()

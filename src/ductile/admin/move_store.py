@@ -1,4 +1,4 @@
-"""`system move-store`: copies a whole store to another database, or says what that would do.
+"""`system move-store`: copies a whole store to another database, or reports what that would do.
 
 The source is only read. The copy appears at once when it is complete and compared: on PostgreSQL with one
 commit, on SQLite by giving the finished file its name. A command that is killed leaves nothing that a daemon
@@ -43,7 +43,7 @@ def parse_store(
 ) -> StateLocation:
     """Return the store that an option names: a URL, `env:NAME`, `sqlite` for the configured file, or a path.
 
-    Raises `UsageError` for a variable that is not set, or a URL of another kind. No message has the URL.
+    Raises UsageError for a variable that is not set, or a URL of another kind. No message has the URL.
     """
     if text == "sqlite":
         return SqliteLocation(path=sqlite_file(configured))
@@ -69,8 +69,8 @@ def parse_store(
 def move_store(request: MoveRequest, progress: TransferProgress) -> JsonObject:
     """Copy the source into the target, which must be absent or empty, and check the copy.
 
-    Raises `ConflictError` if a process uses one of the two or the target has rows, and `StoreError` if the
-    copy is not the same.
+    Raises ConflictError if a process uses one of the two or the target has rows, and StoreError if the copy
+    is not the same.
     """
     tables = store_tables()
     with locked_files(request.source, request.target), open_source(request.source, request.now) as source:
@@ -95,7 +95,7 @@ def move_store(request: MoveRequest, progress: TransferProgress) -> JsonObject:
 def _copy(
     request: MoveRequest, source: StoreSource, broken: dict[str, tuple[str, ...]], progress: TransferProgress
 ) -> dict[str, int]:
-    """Fill the target, which becomes visible if everything holds. Returns the rows by table."""
+    """Fill the target, which becomes visible if the copy is right. Returns the number of rows by table."""
     try:
         with open_target(request.target, request.now) as target:
             copied = copy_rows(source, target, store_tables(), progress)

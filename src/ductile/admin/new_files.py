@@ -1,4 +1,4 @@
-"""Write a set of new files, all or none: what was written is removed again if a later step fails."""
+"""Writes a set of new files, all or none: written files are removed again if a later step fails."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 
 class NewFile(Value):
+    """The content of a file that does not exist yet, and its mode."""
+
     data: bytes
     mode: int
 
@@ -23,7 +25,7 @@ class NewFile(Value):
 def written_files(directory: Path, files: Mapping[str, NewFile], *, directory_mode: int) -> Iterator[None]:
     """Write the files below `directory`, then run the block; if either fails, remove them again.
 
-    Modes hold whatever the umask is. Raises a `DuctileError` that names the file, and overwrites nothing.
+    Modes hold whatever the umask is. Raises a DuctileError that names the file, and overwrites nothing.
     """
     created: list[Path] = []
     path = directory

@@ -1,7 +1,7 @@
 """`pipeline check`: whether the steps of pipelines can run, and what a payload would start.
 
 The dry run of a payload uses the function that starts real runs. It ends at the first steps: later steps
-depend on the answers of those.
+depend on the responses of those.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ductile.core.ids import make_id
 from ductile.core.jobs.model import NewJob, SubmittedBy
 from ductile.core.json import JsonObject, JsonValue
 from ductile.core.runs.advance import build_eval_context
-from ductile.core.runs.graph import RUN_PLUGIN, Node, UseNode
+from ductile.core.runs.graph import RUN_PLUGIN, UseNode
 from ductile.core.runs.progress import start_first_steps
 from ductile.core.runs.state import NewRun, NewStep, RunInfo
 from ductile.operations.runs.start import known_pipeline
@@ -33,7 +33,7 @@ class PipelineCheck(Value):
 
 
 def check_pipelines(snapshot: Snapshot, name: str | None = None) -> tuple[PipelineCheck, ...]:
-    """Whether each step of the pipelines, or of one, could run now. NotFoundError for an unknown name."""
+    """Return whether each step of the pipelines, or of one, could run now. Raises NotFoundError."""
     table = snapshot.policy.pipelines.by_name
     pipelines = table.values() if name is None else (known_pipeline(snapshot, name),)
     checks = []
@@ -53,7 +53,7 @@ def check_pipelines(snapshot: Snapshot, name: str | None = None) -> tuple[Pipeli
 def dry_run_payload(
     snapshot: Snapshot, name: str, payload: JsonObject, *, now: datetime, rng: Random
 ) -> JsonObject:
-    """The first steps of a run with this payload: those that run, are bypassed, or cannot be made."""
+    """Return the first steps of a run with this payload: those that run, are bypassed, or cannot be made."""
     pipeline = known_pipeline(snapshot, name)
     event = NewEvent(
         id=make_id(now, rng), type=pipeline.on or "cli.trigger", source=SubmittedBy.CLI, payload=payload
@@ -92,7 +92,7 @@ def dry_run_payload(
 
 
 def _step_outcome(step: NewStep, event: NewEvent, info: RunInfo, snapshot: Snapshot) -> JsonObject:
-    """What a first step runs with and why, or why it cannot be made."""
+    """Return the payload of a first step and why it runs, or why it cannot be made."""
     target: JsonObject = {"plugin": step.job.plugin, "command": step.job.command}
     if step.fault is not None:
         return {"outcome": "not_made", "because": step.fault.error, **target}
@@ -100,25 +100,19 @@ def _step_outcome(step: NewStep, event: NewEvent, info: RunInfo, snapshot: Snaps
     paths = ["/".join(names[:count]) for count in range(1, len(names) + 1)]
     # The step, after the nodes that contain it.
     nodes = [info.graph.nodes[path] for path in paths if path in info.graph.nodes]
-    because = [
-        f"{node.path}: {reason}" if node.path != step.job.step_path else reason
-        for node in nodes
-        if (reason := _condition_text(node, event, info, snapshot)) is not None
-    ]
+    because = []
+    for node in nodes:
+        if node.condition is None:
+            continue
+        config = snapshot.policy.plugin(node.plugin).config if isinstance(node, UseNode) else {}
+        values = build_eval_context(event, {}, info, config)
+        try:
+            verdict = evaluate_condition(node.condition, values, is_secret=snapshot.policy.is_secret)
+        except ConditionError:
+            continue
+        # The condition of a step after a split saw the results of the branches and not this payload.
+        if verdict.is_true:
+            reason = explain_condition(verdict)
+            because.append(reason if node.path == step.job.step_path else f"{node.path}: {reason}")
     payload = event.payload if step.job.payload is None else step.job.payload
     return {"outcome": "runs", "because": "; ".join(because) or None, **target, "payload": redact(payload)}
-
-
-def _condition_text(node: Node, event: NewEvent, info: RunInfo, snapshot: Snapshot) -> str | None:
-    """The comparisons that made a node's condition hold; None without a condition, or if it does not hold."""
-    if node.condition is None:
-        return None
-    config = snapshot.policy.plugin(node.plugin).config if isinstance(node, UseNode) else {}
-    try:
-        verdict = evaluate_condition(
-            node.condition, build_eval_context(event, {}, info, config), is_secret=snapshot.policy.is_secret
-        )
-    except ConditionError:
-        return None
-    # The condition of a step after a split saw the results of the branches and not this payload.
-    return explain_condition(verdict) if verdict.is_true else None

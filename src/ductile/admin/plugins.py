@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 
 class PluginCheck(Value):
+    """The checked plugins, and warnings that refuse none of them."""
+
     plugins: tuple[PluginEntry, ...]
     warnings: tuple[Problem, ...] = ()
 
@@ -35,7 +37,7 @@ def list_plugins(config_path: str | None, environ: Mapping[str, str]) -> tuple[P
 
 
 def unused_shipped(entries: tuple[PluginEntry, ...]) -> tuple[str, ...]:
-    """The names of shipped plugins that are not among these."""
+    """Return the names of shipped plugins that are not among these."""
     known = {name for entry in entries for name in (entry.name, entry.uses)}
     return tuple(name for name in shipped_names() if name not in known)
 
@@ -48,9 +50,9 @@ def show_plugin(config_path: str | None, environ: Mapping[str, str], plugin: str
 def configured_or_available(
     config_path: str | None, environ: Mapping[str, str], plugin: str, *, configured: bool
 ) -> str:
-    """The name of a plugin that can be switched: a configured one, or else an installed one.
+    """Return the name of a plugin to enable or disable: a configured one, or else an installed one.
 
-    Raises `NotFoundError`; with `configured` also for a plugin that is only installed.
+    Raises NotFoundError; with `configured` also for a plugin that is only installed.
     """
     opened = open_configuration(config_path, environ, seal=SealMode.IGNORE)
     entry = find_entry(opened.snapshot, plugin, opened.discovery)
@@ -86,7 +88,7 @@ def check_plugins(
 
 
 def _missing_interpreters(entries: tuple[PluginEntry, ...]) -> tuple[Problem, ...]:
-    """Warn of entrypoints whose first line names a program that does not exist here."""
+    """Return a warning for each entrypoint whose first line names a program that does not exist here."""
     warnings = []
     for entry in entries:
         if entry.manifest is None or entry.directory is None:
@@ -100,7 +102,7 @@ def _missing_interpreters(entries: tuple[PluginEntry, ...]) -> tuple[Problem, ..
 
 
 def is_plugin_directory(target: str) -> bool:
-    """Whether `target` is a directory and not a name. Raises `NotFoundError` for one without a plugin."""
+    """Whether `target` is a directory and not a name. Raises NotFoundError for one without a plugin."""
     if (Path(target) / MANIFEST_FILE).exists():
         return True
     if "/" in target and Path(target).is_file():

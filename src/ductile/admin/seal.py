@@ -63,8 +63,8 @@ def seal_configuration(
 ) -> SealResult:
     """Seal every loaded file, scope file and plugin in use as they are now, or only the named ones.
 
-    Entries that are not named stay as they are, so other unsealed changes stay unsealed. NotFoundError for a
-    name that is neither a file nor a plugin of the configuration.
+    Entries that are not named stay as they are, so other unsealed changes stay unsealed. Raises NotFoundError
+    for a name that is neither a file nor a plugin of the configuration.
     """
     opened = open_configuration(config_path, environ, seal=SealMode.IGNORE)
     now = opened.snapshot.checksums
@@ -72,12 +72,12 @@ def seal_configuration(
     with suppress(IntegrityError):  # a seal that cannot be read is replaced
         before = read_checksums(opened.loaded.directory)
     before = before or Checksums()
-    chosen = _sealed_names(opened, names)
+    named = _sealed_names(opened, names)
     if names:
         now = replace(
-            before.with_files(*(file for name, file in now.files.items() if name in chosen)),
+            before.with_files(*(file for name, file in now.files.items() if name in named)),
             plugins=MappingProxyType(
-                {**before.plugins, **{key: value for key, value in now.plugins.items() if key in chosen}}
+                {**before.plugins, **{key: value for key, value in now.plugins.items() if key in named}}
             ),
             strict=before.strict or now.strict,
         )
@@ -87,7 +87,7 @@ def seal_configuration(
     )
     entries = [*files, *_plugin_entries(before, now)]
     if names:
-        entries = [entry for entry in entries if entry.name in chosen]
+        entries = [entry for entry in entries if entry.name in named]
     return _write(opened, now, entries, dry_run=dry_run)
 
 
@@ -121,7 +121,7 @@ def seal_plugins(
 ) -> SealResult:
     """Seal the configured plugins, or one of them, as they are now; the hashes of files are not changed.
 
-    ConflictError without a seal; RefusedError for a plugin that cannot be sealed.
+    Raises ConflictError without a seal, RefusedError for a plugin that cannot be sealed.
     """
     opened = open_configuration(config_path, environ, seal=SealMode.IGNORE)
     before = read_checksums(opened.loaded.directory)
@@ -160,7 +160,7 @@ def _plugin_entries(before: Checksums, now: Checksums) -> Iterator[SealEntry]:
 
 
 def _changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[tuple[str, SealChange]]:
-    """The sealed names first, then those that are gone."""
+    """Yield the change of each name of the new seal, then of the names that are no longer in it."""
     for name, value in now.items():
         change = SealChange.SAME if before.get(name) == value else SealChange.CHANGED
         yield name, change if name in before else SealChange.NEW

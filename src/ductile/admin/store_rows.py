@@ -40,7 +40,7 @@ def sqlite_file(location: StateLocation) -> Path:
 
 @contextmanager
 def open_source(location: StateLocation, now: datetime) -> Iterator[StoreSource]:
-    """Open a store for reading. Raises `ConflictError` if a process uses it; none can begin to."""
+    """Open a store for reading, and keep other processes out. Raises ConflictError if one uses it."""
     if isinstance(location, PostgresLocation):
         with _postgres(location).open_source(location.url.reveal(), now, exclusive=True) as rows:
             yield rows
@@ -67,7 +67,7 @@ def copy_to_file(location: PostgresLocation, path: Path, now: datetime, progress
 
 
 async def _recover(path: Path, now: datetime) -> None:
-    """Open and close a store: what a crash left in its log goes into the file, an old schema is migrated."""
+    """Open and close a store, so that the log that a crash left is applied and an old schema is migrated."""
     store = open_sqlite_store(path, clock=lambda: now, rng=BufferedSystemRandom(), check_integrity=True)
     await store.close()
 
@@ -76,7 +76,7 @@ async def _recover(path: Path, now: datetime) -> None:
 def open_target(location: StateLocation, now: datetime) -> Iterator[SearchableTarget]:
     """Create a store that is visible once the context ends without an error.
 
-    Raises `ConflictError` if a process uses it, or if it has rows.
+    Raises ConflictError if a process uses it, or if it has rows.
     """
     if isinstance(location, PostgresLocation):
         with _postgres(location).open_target(location.url.reveal(), now) as rows:
@@ -102,7 +102,7 @@ def open_target(location: StateLocation, now: datetime) -> Iterator[SearchableTa
 
 
 def refuse_used(location: StateLocation, now: datetime) -> None:
-    """Raise `ConflictError` if a store cannot be created there; nothing is changed."""
+    """Raise ConflictError if a store cannot be created there; nothing is changed."""
     if not isinstance(location, PostgresLocation):
         refuse_existing(location.path)
         return
@@ -112,7 +112,7 @@ def refuse_used(location: StateLocation, now: datetime) -> None:
 
 
 def refuse_existing(path: Path) -> None:
-    """Raise `ConflictError` if there is a file."""
+    """Raise ConflictError if there is a file."""
     refuse_wal_without_database(path)
     if os.path.lexists(path):
         raise ConflictError(
@@ -133,19 +133,19 @@ def _refuse_rows(rows: StoreSource, location: PostgresLocation) -> None:
 def locked_files(*locations: StateLocation) -> Iterator[None]:
     """Hold the directories of SQLite files, so that no daemon can start there.
 
-    Raises `ConflictError` if a daemon, or a command, uses one of them.
+    Raises ConflictError if a daemon, or a command, uses one of them.
     """
-    with ExitStack() as held:
+    with ExitStack() as locks:
         directories: set[Path] = set()
         for location in locations:
             if not isinstance(location, PostgresLocation) and location.directory not in directories:
                 directories.add(location.directory)
-                held.callback(lock_store(location, LockPurpose.COMMAND).release)
+                locks.callback(lock_store(location, LockPurpose.COMMAND).release)
         yield
 
 
 def _postgres(location: PostgresLocation) -> ModuleType:
-    """Return the adapter. Raises `ConfigError` if its driver is not installed."""
+    """Return the adapter. Raises ConfigError if its driver is not installed."""
     require_driver(location)
     from ductile.store.postgres import transfer  # noqa: PLC0415 - an optional dependency
 

@@ -8,7 +8,7 @@ from string import Template
 
 from ductile.config.snapshot import Snapshot
 
-#: Added to the grace period of running jobs: time to end those that did not finish, and to store it.
+#: Added to the grace period of running jobs: time to end those that did not finish, and to store their ends.
 _STOP_MARGIN = timedelta(seconds=15)
 _VAR_LIB = Path("/var/lib")
 #: The systemd version that introduced a key, for keys that versions in use may lack.
@@ -20,8 +20,8 @@ _SINCE = {
     "RestartSteps": 254,
     "RestartMaxDelaySec": 254,
 }
-#: The version that is assumed if it is unknown: older than any supported one.
-_OLDEST = 245
+#: Assumed where the version of systemd is unknown: older than all supported ones.
+_OLDEST_VERSION = 245
 #: Seconds between restarts, for a systemd without growing delays.
 _RESTART_SECONDS = "10"
 
@@ -37,7 +37,7 @@ _UNIT = Template(
 [Unit]
 Description=Ductile: $name
 After=network.target
-# Restarts never give up: the store is whole after every crash, and the next start goes on from it.
+# Restarts never give up: the store is whole after every crash, and the next start continues from it.
 StartLimitIntervalSec=0
 
 [Service]
@@ -94,9 +94,9 @@ WantedBy=multi-user.target
 def systemd_unit(
     snapshot: Snapshot, config: Path, command: Path, user: str, *, version: int | None = None
 ) -> str:
-    """The text of the unit, with the keys that this version of systemd knows."""
+    """Return the text of the unit, with the keys that this version of systemd knows."""
     if version is None:
-        version = _OLDEST
+        version = _OLDEST_VERSION
     state = snapshot.state.directory.absolute()
     stop = snapshot.service.shutdown_grace + _STOP_MARGIN
     paths = (state, config.absolute(), command)
@@ -121,6 +121,6 @@ def systemd_unit(
 
 
 def _quoted(path: Path) -> str:
-    """The path as systemd reads it."""
+    """Return a path in the quotes and escapes of systemd."""
     text = str(path).replace("%", "%%").replace("\\", "\\\\").replace('"', '\\"')
     return f'"{text}"' if " " in text else text

@@ -18,8 +18,8 @@ from ductile.struct import Value, hide_in_repr
 
 _TIMEOUT_SECONDS = 30.0
 _ACCEPTED = range(200, 300)
-#: In place of addresses that mean all interfaces, which cannot be connected to.
-_LOOPBACK = {"0.0.0.0": "127.0.0.1", "::": "::1", "*": "127.0.0.1"}  # noqa: S104 - replaced, not bound
+#: Replaces addresses that mean all interfaces, to which no connection is possible.
+_LOOPBACK_ADDRESSES = {"0.0.0.0": "127.0.0.1", "::": "::1", "*": "127.0.0.1"}  # noqa: S104 - replaced, not bound
 
 
 @hide_in_repr("body", "query")
@@ -37,14 +37,15 @@ class SignedRequest(Value):
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"http://{host}:{self.port}{self.path}"
 
-    def shown(self) -> JsonObject:
+    def redacted(self) -> JsonObject:
+        """Return the request as it may be shown, without its body and its secret."""
         return {"url": self.url, "headers": dict(self.headers), "bytes": len(self.body)}
 
 
 def sign_request(
     config_path: str | None, environ: Mapping[str, str], name: str, body: bytes, delivery: str | None
 ) -> SignedRequest:
-    """Sign a body for an endpoint, which is named by its name or path. NotFoundError for an unknown one."""
+    """Return a signed request for an endpoint, given by its name or path. Raises NotFoundError."""
     snapshot = open_configuration(config_path, environ).snapshot
     endpoint = named_endpoint(snapshot, name)
     headers = signed_headers(
@@ -54,12 +55,12 @@ def sign_request(
         body=body,
         now=datetime.now(UTC),
     )
-    # Kept out of what is shown: it is the secret itself.
+    # Removed from the headers, which are shown: this one is the secret itself.
     token = headers.pop(URL_TOKEN.header, None)
     host, _, port = snapshot.webhooks_listen.rpartition(":")
     address = host.strip("[]")
     return SignedRequest(
-        host=_LOOPBACK.get(address, address),
+        host=_LOOPBACK_ADDRESSES.get(address, address),
         port=int(port),
         path=endpoint.path,
         headers={"content-type": "application/json", **headers},
@@ -69,7 +70,7 @@ def sign_request(
 
 
 def send_request(signed: SignedRequest) -> JsonObject:
-    """Send the request and return the listener's answer. DaemonNotRunningError if nothing listens."""
+    """Send the request and return the response. Raises DaemonNotRunningError if nothing listens."""
     connection = HTTPConnection(signed.host, signed.port, timeout=_TIMEOUT_SECONDS)
     try:
         connection.request("POST", signed.path + signed.query, body=signed.body, headers=dict(signed.headers))

@@ -1,4 +1,4 @@
-"""`plugin test`: does a plugin keep the protocol?
+"""`plugin test`: checks that a plugin keeps the protocol.
 
 Every command is run twice, with a payload that is made from its schema. Nothing is stored: its state is empty
 and its events are dropped. Its side effects are real.
@@ -38,9 +38,9 @@ if TYPE_CHECKING:
 
 _JOB_ID = "00000000-0000-7000-8000-000000000001"
 _EVENT_ID = "00000000-0000-7000-8000-000000000002"
-_NO_COMMAND = "no_such_command"
-#: For a plugin whose stdin is empty: it has nothing to wait for.
-_AT_END_OF_INPUT = timedelta(seconds=10)
+_UNKNOWN_COMMAND = "no_such_command"
+#: The time for a plugin whose stdin is empty: it has nothing to wait for.
+_END_OF_INPUT_TIMEOUT = timedelta(seconds=10)
 _MAX_SHOWN = 200
 
 
@@ -49,11 +49,11 @@ class CheckVerdict(StrEnum):
     #: Allowed by the protocol, but likely a mistake.
     WARNED = "warned"
     FAILED = "failed"
-    #: Nothing was proved, because the plugin does not answer at all.
+    #: Not checked, because the plugin does not respond at all.
     SKIPPED = "skipped"
 
 
-#: Kinds of runs in which the plugin answered by itself.
+#: Kinds of results in which the plugin responded.
 _ANSWERED = ("ok", "error", "config")
 
 
@@ -88,7 +88,7 @@ class ContractReport(Value):
 
 
 class ContractTestOptions(Value):
-    """Values from the author, used instead of the defaults and the sample payload."""
+    """Values that the author gives instead of the defaults and the sample payload."""
 
     command: str | None = None
     payload: JsonObject | None = None
@@ -123,6 +123,8 @@ async def check_contract(
 
 
 class _ContractRun(Value):
+    """Runs the checks of one plugin one after the other."""
+
     runner: Runner
     tested: PluginUnderTest
     environ: Mapping[str, str]
@@ -140,9 +142,9 @@ class _ContractRun(Value):
             yield _passed(ContractCheck.MANIFEST, f"trusted; runs {_cut(shlex.join(script.argv))}")
             # The commands of a script all do the same.
             name, request = commands[0].name, self._request(commands[0])
-            only = await self._run(request)
-            yield check_script(name, only)
-            yield check_script_repetition(name, only, await self._run(request))
+            first = await self._run(request)
+            yield check_script(name, first)
+            yield check_script_repetition(name, first, await self._run(request))
             return
         yield _passed(ContractCheck.MANIFEST, f"valid and trusted, {len(declared)} commands")
         results: dict[str, RunOnceResult] = {}
@@ -152,18 +154,18 @@ class _ContractRun(Value):
             yield check_answer(command.name, results[command.name])
             yield check_repetition(command, results[command.name], await self._run(request))
         # The other checks are not about a command: they use the one with the fewest side effects.
-        least = min(
+        harmless = min(
             commands, key=lambda command: (command.name != "health", command.type is not CommandType.READ)
         )
-        body: JsonObject = json.loads(self._request(least))
-        newer: JsonObject = {**body, "from_a_later_version": {"nested": [1, None]}}
+        body: JsonObject = json.loads(self._request(harmless))
+        extended: JsonObject = {**body, "from_a_later_version": {"nested": [1, None]}}
         if isinstance(event := body.get("event"), dict):
-            newer["event"] = {**event, "from_a_later_version": True}
-        with_unknown_fields = await self._run(_encoded(newer))
-        yield check_unknown_fields(least.name, results[least.name], with_unknown_fields)
-        yield check_unknown_command(await self._run(_encoded({**body, "command": _NO_COMMAND})))
-        yield check_wrong_protocol(await self._run(_encoded({**body, "protocol": PROTOCOL_VERSION + 1})))
-        yield check_end_of_input(await self._run(b"", time_limit=_AT_END_OF_INPUT), results.values())
+            extended["event"] = {**event, "from_a_later_version": True}
+        with_unknown_fields = await self._run(_encode(extended))
+        yield check_unknown_fields(harmless.name, results[harmless.name], with_unknown_fields)
+        yield check_unknown_command(await self._run(_encode({**body, "command": _UNKNOWN_COMMAND})))
+        yield check_wrong_protocol(await self._run(_encode({**body, "protocol": PROTOCOL_VERSION + 1})))
+        yield check_end_of_input(await self._run(b"", time_limit=_END_OF_INPUT_TIMEOUT), results.values())
 
     async def _run(self, request: bytes, time_limit: timedelta | None = None) -> RunOnceResult:
         time_limit = time_limit or self.options.timeout
@@ -194,47 +196,47 @@ class _ContractRun(Value):
         )
 
 
-def _encoded(body: JsonObject) -> bytes:
+def _encode(body: JsonObject) -> bytes:
     return json.dumps(body, separators=(",", ":")).encode()
 
 
 # --------------------------------------------------------------------------------------------- checks
 
 
-def check_answer(command: str, ran: RunOnceResult) -> CheckResult:
-    """One JSON object on stdout, in time; one that reports an error is an answer, too."""
-    if ran.kind == "ok" and ExecutionWarning.LEFTOVERS in ran.interpretation.warnings:
+def check_answer(command: str, result: RunOnceResult) -> CheckResult:
+    """Expect one JSON object on stdout, in time; one that reports an error counts, too."""
+    if result.kind == "ok" and ExecutionWarning.LEFTOVERS in result.interpretation.warnings:
         message = "answers, but leaves processes behind"
         return _warned(ContractCheck.ANSWERS, message, command, hint="wait for what you start")
-    match ran.kind:
+    match result.kind:
         case "ok":
             return _passed(ContractCheck.ANSWERS, "ok", command)
         case "error":
-            return _passed(ContractCheck.ANSWERS, f"error: {_short(ran)}", command)
+            return _passed(ContractCheck.ANSWERS, f"error: {_short_error(result)}", command)
         case "config":
             hint = "give it a usable config: test it by its configured name, or with --settings"
-            lines = (ran.interpretation.outcome.evidence.stderr or "").strip().splitlines()
+            lines = (result.interpretation.outcome.evidence.stderr or "").strip().splitlines()
             reason = _cut(lines[-1]) if lines else "it does not say why"
             return _warned(ContractCheck.ANSWERS, f"exits with {EXIT_CONFIG}: {reason}", command, hint=hint)
         case "timeout":
             hint = "give it more time with --timeout, or make it faster"
-            return _failed(ContractCheck.ANSWERS, _short(ran), command, hint=hint)
+            return _failed(ContractCheck.ANSWERS, _short_error(result), command, hint=hint)
         case _:
             hint = "see what it prints: ductile plugin run PLUGIN --request FILE"
-            return _failed(ContractCheck.ANSWERS, _short(ran), command, hint=hint)
+            return _failed(ContractCheck.ANSWERS, _short_error(result), command, hint=hint)
 
 
-def check_script(command: str, ran: RunOnceResult) -> CheckResult:
-    """A script succeeds by its exit status, within its time."""
-    if ran.kind != "ok":
+def check_script(command: str, result: RunOnceResult) -> CheckResult:
+    """Expect the exit status 0 of a script, within its time."""
+    if result.kind != "ok":
         hint = "it reads its payload in DUCTILE_PAYLOAD or on stdin: give it one with --payload"
-        if ran.kind == "timeout":
+        if result.kind == "timeout":
             hint = "give it more time with --timeout, or `timeout` in its configuration"
-        return _failed(ContractCheck.ANSWERS, _short(ran), command, hint=hint)
-    if ExecutionWarning.LEFTOVERS in ran.interpretation.warnings:
+        return _failed(ContractCheck.ANSWERS, _short_error(result), command, hint=hint)
+    if ExecutionWarning.LEFTOVERS in result.interpretation.warnings:
         message = "succeeds, but leaves processes behind"
         return _warned(ContractCheck.ANSWERS, message, command, hint="wait for what you start")
-    lines = (ran.interpretation.outcome.evidence.stdout or "").strip().splitlines()
+    lines = (result.interpretation.outcome.evidence.stdout or "").strip().splitlines()
     printed = f"exit status 0; prints {_cut(lines[-1])}" if lines else "exit status 0; prints nothing"
     return _passed(ContractCheck.ANSWERS, printed, command)
 
@@ -245,67 +247,69 @@ def check_script_repetition(command: str, first: RunOnceResult, again: RunOnceRe
     if again.kind == "ok":
         return _passed(ContractCheck.REPEATS, "exit status 0 again", command)
     hint = "a job may be run twice: make the second run succeed too"
-    return _warned(ContractCheck.REPEATS, f"first 0, then {_short(again)}", command, hint=hint)
+    return _warned(ContractCheck.REPEATS, f"first 0, then {_short_error(again)}", command, hint=hint)
 
 
 def check_repetition(command: Command, first: RunOnceResult, again: RunOnceResult) -> CheckResult:
-    """Jobs run at least once, so a command may get the same request twice."""
+    """Expect the same kind of result for the same request: a job may run more than once."""
     if first.kind not in _ANSWERED:
         return _skipped(ContractCheck.REPEATS, command.name)
     if first.kind == again.kind:
         return _passed(ContractCheck.REPEATS, f"{again.kind} again", command.name)
-    message = f"first {first.kind}, then {again.kind}: {_short(again)}".removesuffix(": ")
+    message = f"first {first.kind}, then {again.kind}: {_short_error(again)}".removesuffix(": ")
     hint = "a job may be run twice: make the second run succeed too, or record in the state what is done"
     return _warned(ContractCheck.REPEATS, message, command.name, hint=hint)
 
 
-def check_unknown_fields(command: str, first: RunOnceResult, more: RunOnceResult) -> CheckResult:
+def check_unknown_fields(command: str, first: RunOnceResult, extended: RunOnceResult) -> CheckResult:
     if first.kind not in _ANSWERED:
         return _skipped(ContractCheck.UNKNOWN_FIELDS, command)
-    if first.kind == more.kind:
+    if first.kind == extended.kind:
         return _passed(ContractCheck.UNKNOWN_FIELDS, "ignored", command)
-    message = f"{first.kind} without them, {more.kind} with them: {_short(more)}".removesuffix(": ")
+    message = f"{first.kind} without them, {extended.kind} with them: {_short_error(extended)}".removesuffix(
+        ": "
+    )
     hint = "later versions may add fields to a request: ignore those you do not know"
     return _failed(ContractCheck.UNKNOWN_FIELDS, message, command, hint=hint)
 
 
-def check_unknown_command(ran: RunOnceResult) -> CheckResult:
-    """At most a warning: Ductile sends declared commands only."""
+def check_unknown_command(result: RunOnceResult) -> CheckResult:
+    """Expect an error. Anything else is only a warning: Ductile sends declared commands only."""
     hint = 'answer {"status": "error", "error": "...", "retry": false}'
-    match ran.kind:
+    match result.kind:
         case "error":
-            return _passed(ContractCheck.UNKNOWN_COMMAND, f"error: {_short(ran)}")
+            return _passed(ContractCheck.UNKNOWN_COMMAND, f"error: {_short_error(result)}")
         case "ok":
             message = "a command that it does not have is answered with ok"
             return _warned(ContractCheck.UNKNOWN_COMMAND, message, hint=hint)
         case _:
-            return _warned(ContractCheck.UNKNOWN_COMMAND, _short(ran), hint=hint)
+            return _warned(ContractCheck.UNKNOWN_COMMAND, _short_error(result), hint=hint)
 
 
-def check_wrong_protocol(ran: RunOnceResult) -> CheckResult:
-    exit_code = ran.interpretation.outcome.evidence.exit_code
-    if ran.kind in ("config", "error") and exit_code == EXIT_CONFIG:
+def check_wrong_protocol(result: RunOnceResult) -> CheckResult:
+    exit_code = result.interpretation.outcome.evidence.exit_code
+    if result.kind in ("config", "error") and exit_code == EXIT_CONFIG:
         return _passed(ContractCheck.WRONG_PROTOCOL, f"exits with {EXIT_CONFIG}")
     ended = f"exit status {exit_code}"
     if exit_code is None:
-        killed = ran.interpretation.outcome.evidence.signal is not None
+        killed = result.interpretation.outcome.evidence.signal is not None
         ended = f"without an exit status: it {'was killed' if killed else 'could not be started'}"
-    message = f"a request of protocol {PROTOCOL_VERSION + 1} ends with {ran.kind}, {ended}"
+    message = f"a request of protocol {PROTOCOL_VERSION + 1} ends with {result.kind}, {ended}"
     hint = f"compare `protocol` with {PROTOCOL_VERSION} and exit with {EXIT_CONFIG} if it differs"
     return _warned(ContractCheck.WRONG_PROTOCOL, message, hint=hint)
 
 
-def check_end_of_input(ran: RunOnceResult, first: Iterable[RunOnceResult]) -> CheckResult:
+def check_end_of_input(result: RunOnceResult, first: Iterable[RunOnceResult]) -> CheckResult:
     if all(result.kind not in _ANSWERED for result in first):
         return _skipped(ContractCheck.END_OF_INPUT)
-    if ran.kind != "timeout":
+    if result.kind != "timeout":
         return _passed(ContractCheck.END_OF_INPUT, "ends")
     hint = "read stdin to its end, and no further"
-    return _failed(ContractCheck.END_OF_INPUT, "goes on although stdin is empty and closed", hint=hint)
+    return _failed(ContractCheck.END_OF_INPUT, "keeps running although stdin is empty and closed", hint=hint)
 
 
-def _short(ran: RunOnceResult) -> str:
-    return _cut(ran.error or "")
+def _short_error(result: RunOnceResult) -> str:
+    return _cut(result.error or "")
 
 
 def _cut(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Run a plugin's entrypoint once, outside any queue, for its author: nothing is stored, no job follows.
+"""Runs a plugin's entrypoint once, outside any queue, for its author: nothing is stored, no job follows.
 
 The plugin is named by its configured name, or by its directory.
 """
@@ -77,7 +77,7 @@ class RunOnceResult(Value):
 
     @property
     def kind(self) -> str:
-        """`ok`, `error`, `config` (exit 78 without an answer), `timeout`, or `broken`."""
+        """The kind: `ok`, `error`, `config` (exit 78 without a response), `timeout`, or `broken`."""
         match self.interpretation.outcome:
             case Completed():
                 return "ok"
@@ -99,9 +99,9 @@ class RunOnceResult(Value):
 def find_plugin_under_test(
     config_path: str | None, environ: Mapping[str, str], target: str
 ) -> PluginUnderTest | RefusedPlugin:
-    """The plugin of a directory, or of a name; one that is not configured gets an empty config.
+    """Return the plugin in a directory or of a name; one that is not configured gets an empty config.
 
-    NotFoundError for an unknown one.
+    Raises NotFoundError for an unknown name.
     """
     if is_plugin_directory(target):
         return _unconfigured(load_directory(Path(target)))
@@ -128,7 +128,7 @@ def find_plugin_under_test(
 
 
 def find_runnable_plugin(config_path: str | None, environ: Mapping[str, str], target: str) -> PluginUnderTest:
-    """As `find_plugin_under_test`; ConfigError for a plugin that cannot run."""
+    """Return the plugin as `find_plugin_under_test` does. Raises ConfigError for one that cannot run."""
     tested = find_plugin_under_test(config_path, environ, target)
     if isinstance(tested, RefusedPlugin):
         raise ConfigError(f"{tested.name} cannot run: {tested.reason}", hint=tested.hint)
@@ -166,7 +166,7 @@ async def run_once(
     *,
     time_limit: timedelta | None = None,
 ) -> RunOnceResult:
-    """Run the request to its end. A request that is no JSON object reaches the plugin all the same."""
+    """Run the plugin to its end. It gets the bytes of the request even if they are no JSON object."""
     try:
         decoded = json.loads(request)
     except ValueError:

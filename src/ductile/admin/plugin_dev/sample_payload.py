@@ -26,7 +26,7 @@ _TEXTS = {
 
 
 def sample_payload(schema: JsonSchema | None) -> JsonObject:
-    """An object that fits the schema of a command; empty without a schema for one."""
+    """Return an object that fits the schema of a command; empty without a schema for one."""
     if not isinstance(schema, dict):
         return {}
     sample = _value(schema, schema, 0)
@@ -34,14 +34,14 @@ def sample_payload(schema: JsonSchema | None) -> JsonObject:
 
 
 def _value(schema: JsonValue, root: JsonObject, depth: int) -> JsonValue:
-    """A value that fits a schema; `root` is where its references point to."""
+    """Return a value that fits a schema; `root` is the document that its references point into."""
     if not isinstance(schema, dict) or depth > _MAX_DEPTH:
         return None
     if (declared := _declared_value(schema)) is not None:
         return declared
-    for word in ("anyOf", "oneOf"):
-        if isinstance(choices := schema.get(word), list) and choices:
-            return _value({**_without_key(schema, word), **_object(choices[0])}, root, depth + 1)
+    for keyword in ("anyOf", "oneOf"):
+        if isinstance(choices := schema.get(keyword), list) and choices:
+            return _value({**_without_key(schema, keyword), **_object(choices[0])}, root, depth + 1)
     if isinstance(parts := schema.get("allOf"), list):
         return _value(_merge_all([_without_key(schema, "allOf"), *map(_object, parts)]), root, depth + 1)
     if isinstance(reference := schema.get("$ref"), str):
@@ -53,18 +53,18 @@ def _value(schema: JsonValue, root: JsonObject, depth: int) -> JsonValue:
 
 
 def _declared_value(schema: JsonObject) -> JsonValue:
-    """A value that the schema itself gives."""
-    for word in ("const", "default", "example"):
-        if word in schema:
-            return schema[word]
-    for word in ("examples", "enum"):
-        if isinstance(values := schema.get(word), list) and values:
+    """Return a value that the schema itself gives, None if it gives none."""
+    for keyword in ("const", "default", "example"):
+        if keyword in schema:
+            return schema[keyword]
+    for keyword in ("examples", "enum"):
+        if isinstance(values := schema.get(keyword), list) and values:
             return values[0]
     return None
 
 
 def _of_type(schema: JsonObject, root: JsonObject, depth: int) -> JsonValue:
-    """A value of the type that the schema names, within its bounds."""
+    """Return a value of the type that the schema names, within its bounds."""
     kind = schema.get("type")
     if isinstance(kind, list) and kind:
         kind = kind[0]
@@ -92,12 +92,12 @@ def _of_type(schema: JsonObject, root: JsonObject, depth: int) -> JsonValue:
         case _:
             text = _TEXTS.get(str(schema.get("format")), "text")
             text = text.ljust(_count_or_zero(schema.get("minLength")), "x")
-            longest = schema.get("maxLength")
-            return text[:longest] if isinstance(longest, int) else text
+            max_length = schema.get("maxLength")
+            return text[:max_length] if isinstance(max_length, int) else text
 
 
 def _bounded(schema: JsonObject) -> int:
-    """The number nearest to 1 within the bounds."""
+    """Return the number nearest to 1 within the bounds."""
     lowest, highest = schema.get("minimum"), schema.get("maximum")
     if isinstance(above := schema.get("exclusiveMinimum"), int | float):
         lowest = above + 1
@@ -112,7 +112,7 @@ def _bounded(schema: JsonObject) -> int:
 
 
 def _merge_all(parts: list[JsonObject]) -> JsonObject:
-    """The parts of `allOf` as one schema, with the properties of all."""
+    """Return the parts of `allOf` as one schema, with the properties of all."""
     merged: JsonObject = {}
     for part in parts:
         fields = {**_object(merged.get("properties")), **_object(part.get("properties"))}
@@ -125,8 +125,8 @@ def _merge_all(parts: list[JsonObject]) -> JsonObject:
     return merged
 
 
-def _without_key(schema: JsonObject, word: str) -> JsonObject:
-    return {name: value for name, value in schema.items() if name != word}
+def _without_key(schema: JsonObject, keyword: str) -> JsonObject:
+    return {name: value for name, value in schema.items() if name != keyword}
 
 
 def _object(value: JsonValue) -> JsonObject:

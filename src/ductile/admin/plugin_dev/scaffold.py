@@ -14,7 +14,7 @@ from ductile.struct import Value
 _TEMPLATES = Path(__file__).parent / "plugin_templates"
 _SUFFIX = ".template"
 _SDK = Path(__file__).parents[2] / "sdk" / "__init__.py"
-#: Beside the entrypoint, so that the plugin runs wherever it is copied to.
+#: A copy beside the entrypoint, so that the plugin runs in any directory.
 _SDK_COPY = "ductile_sdk.py"
 #: Directories that other users can change are refused, so these modes hold whatever the umask is.
 _FILE, _PROGRAM, _DIRECTORY = 0o644, 0o755, 0o755
@@ -33,7 +33,7 @@ BUILDS = {Language.GO: "go build -o run .", Language.RUST: "cargo build --releas
 
 
 class NewPlugin(Value):
-    """What was written, or would be. `build` has to be run in the directory first, if there is one."""
+    """The new plugin, or the one that would be written. `build` has to be run in its directory first."""
 
     name: str
     language: Language
@@ -46,7 +46,7 @@ class NewPlugin(Value):
 def create_plugin(name: str, language: str, *, parent: str | None = None, dry_run: bool = False) -> NewPlugin:
     """Write a plugin into a new directory of its name.
 
-    UsageError for an unusable name or language; ConflictError if the directory exists.
+    Raises UsageError for an unusable name or language, ConflictError if the directory exists.
     """
     if (error := name_error(name)) is not None:
         raise UsageError(f"the name {name!r} {error}")

@@ -75,7 +75,7 @@ def send(invocation: Invocation) -> CommandResult:
         invocation.optional("delivery"),
     )
     if invocation.switch("dry_run"):
-        return CommandResult(signed.shown(), f"Would post {len(signed.body)} bytes to {signed.url}.")
+        return CommandResult(signed.redacted(), f"Would post {len(signed.body)} bytes to {signed.url}.")
     try:
         done = send_request(signed)
     except DaemonNotRunningError as error:

@@ -38,8 +38,7 @@ if TYPE_CHECKING:
     ),
 )
 def edit(invocation: Invocation) -> CommandResult:
-    from ductile.admin.config import find_file, replace_text
-    from ductile.admin.edit_copy import EditCopy
+    from ductile.admin.config import EditCopy, find_file, replace_text
     from ductile.errors import DuctileError
 
     file = find_file(invocation.config, invocation.environ, invocation.optional("FILE"))

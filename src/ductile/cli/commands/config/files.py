@@ -48,7 +48,7 @@ def check(invocation: Invocation) -> CommandResult:
     try:
         check = check_configuration(invocation.config, invocation.environ)
         error = _refused_error(check)
-        problems = check.broken.problems if check.broken else ()
+        problems = check.seal_error.problems if check.seal_error else ()
     except ConfigError as invalid:
         error, problems = invalid, invalid.problems
     data: JsonObject = {
@@ -314,13 +314,13 @@ def _refused_error(check: ConfigCheck) -> ConfigError | None:
     from ductile.errors import ConfigError, IntegrityError
 
     if not check.snapshot.refused:
-        return check.broken
+        return check.seal_error
     names = ", ".join(plugin.name for plugin in check.snapshot.refused)
     count = len(check.snapshot.refused)
     what = "a configured plugin cannot run" if count == 1 else f"{count} configured plugins cannot run"
-    if check.broken is None:
+    if check.seal_error is None:
         return ConfigError(f"{what}: {names}")
-    broken = check.broken
+    broken = check.seal_error
     return IntegrityError(f"{broken.message}, and {what}: {names}", problems=broken.problems)
 
 

@@ -142,7 +142,7 @@ def check(invocation: Invocation) -> CommandResult:
     checked = check_pipelines(snapshot, name)
     faulty = any(pipeline.faults for pipeline in checked)
     # The daemon would not start with such files, but the pipelines can be judged.
-    broken = configuration.broken.problems if configuration.broken else ()
+    broken = configuration.seal_error.problems if configuration.seal_error else ()
     unsealed = [problem.message.partition("\n")[0].rstrip(":") for problem in broken]
     data: JsonObject = {
         "valid": not faulty,
