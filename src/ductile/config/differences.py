@@ -80,7 +80,7 @@ def compare_configs(before: ComparableConfig, after: ComparableConfig) -> tuple[
 
 def _compare(key: str, before: _Side, after: _Side) -> Iterator[SettingDifference]:
     """Yield the differences at a key and below it."""
-    old, new = before[0], after[0]
+    (old, old_digests), (new, new_digests) = before, after
     if _is_kind(dict, old, new):
         yield from _compare_members(key, _members(before), _members(after), "{}.{}" if key else "{}{}")
         return
@@ -88,11 +88,11 @@ def _compare(key: str, before: _Side, after: _Side) -> Iterator[SettingDifferenc
         names_before, names_after = _entry_names(old), _entry_names(new)
         if names_before is None or names_after is None:  # by position
             names_before, names_after = _positions(old), _positions(new)
-        common = [name for name in names_after if name in names_before]
-        if common != [name for name in names_before if name in names_after]:
-            order_before = [name for name in names_before if name in names_after]
+        order_before: list[JsonValue] = [name for name in names_before if name in names_after]
+        order_after: list[JsonValue] = [name for name in names_after if name in names_before]
+        if order_before != order_after:
             yield SettingDifference(
-                key=f"{key} (order)", change=ChangeKind.CHANGED, before=[*order_before], after=[*common]
+                key=f"{key} (order)", change=ChangeKind.CHANGED, before=order_before, after=order_after
             )
         yield from _compare_members(key, _items(before, names_before), _items(after, names_after), "{}[{}]")
         return
@@ -102,7 +102,7 @@ def _compare(key: str, before: _Side, after: _Side) -> Iterator[SettingDifferenc
         yield SettingDifference(key=key, change=ChangeKind.REMOVED, before=_value_or_none(old))
     elif _encode(old) != _encode(new):
         yield SettingDifference(key=key, change=ChangeKind.CHANGED, before=old, after=new)
-    elif before[1] is not None and after[1] is not None and before[1] != after[1]:
+    elif old_digests is not None and new_digests is not None and old_digests != new_digests:
         yield SettingDifference(key=key, change=ChangeKind.CHANGED, before=old, after=new, hidden=True)
 
 

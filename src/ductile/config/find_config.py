@@ -109,15 +109,15 @@ def config_directories(
 
     The working directory and those below it are among them only if they have one.
     """
-    chosen = config_path or environ.get("DUCTILE_CONFIG_DIR")
-    if chosen:
-        path = Path(chosen).expanduser().absolute()
+    named_path = config_path or environ.get("DUCTILE_CONFIG_DIR")
+    if named_path:
+        path = Path(named_path).expanduser().absolute()
         return (path.parent if path.is_file() or path.name == CONFIG_FILE else path,)
     local: list[Path] = []
     if (working_directory := _working_directory()) is not None:
         local = [Path(os.path.normpath(working_directory / name)) for name in LOCAL_DIRECTORIES]
-    used = [directory for directory in local if _fault_of_local(directory / CONFIG_FILE) is None]
-    return *used, user_directory(environ), system
+    with_config = [directory for directory in local if _fault_of_local(directory / CONFIG_FILE) is None]
+    return *with_config, user_directory(environ), system
 
 
 def user_directory(environ: Mapping[str, str]) -> Path:
@@ -135,8 +135,8 @@ def has_ductile_sections(content: bytes) -> bool:
     misspelt sections still counts, so that they are reported.
     """
     keys = {key.decode() for key in _TOP_LEVEL_KEY.findall(content)}
-    known = len(keys & SECTIONS)
-    return known > 0 and 2 * known >= len(keys)
+    known_count = len(keys & SECTIONS)
+    return known_count > 0 and 2 * known_count >= len(keys)
 
 
 def _working_directory() -> Path | None:

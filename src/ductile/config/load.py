@@ -32,8 +32,8 @@ from ductile.config.seal import (
     config_tier,
     environment_tier,
     find_file_violations,
+    hash_file,
     read_checksums,
-    sealed_file,
 )
 from ductile.config.timezones import system_timezone
 from ductile.config.validate.access import validate_api_has_token
@@ -154,7 +154,7 @@ def load_config(
         summary = "a problem" if count == 1 else f"{count} problems"
         raise ConfigError(f"the configuration has {summary}", problems=tuple(report.errors))
 
-    scopes = tuple(sealed_file(directory, file.path, file.data, Tier.HIGH) for file in scope_files)
+    scopes = tuple(hash_file(directory, file.path, file.data, Tier.HIGH) for file in scope_files)
     loaded = LoadedConfig(
         path=path,
         model=config,
@@ -214,7 +214,7 @@ def _hash_files(sources: ConfigFiles, environment: EnvironmentFiles) -> tuple[Fi
     granting = access_variables(sources.root)
     files = [(file.path, file.data, config_tier(file.path.name, file.tree)) for file in sources.files]
     files += [(file.path, file.data, environment_tier(file.names, granting)) for file in environment.files]
-    return tuple(sealed_file(sources.directory, *file) for file in files)
+    return tuple(hash_file(sources.directory, *file) for file in files)
 
 
 def _check_symlinks(links: tuple[Path, ...], config: Config, report: ValidationReport) -> None:

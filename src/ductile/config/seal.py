@@ -118,10 +118,12 @@ def check_changes(
 
 
 def relative_name(directory: Path, path: Path) -> str:
+    """Return the name of a file in the seal: relative to the config directory, or absolute outside it."""
     return path.relative_to(directory).as_posix() if path.is_relative_to(directory) else str(path)
 
 
-def sealed_file(directory: Path, path: Path, data: bytes, tier: Tier) -> FileHash:
+def hash_file(directory: Path, path: Path, data: bytes, tier: Tier) -> FileHash:
+    """Return the entry that a file with these contents has in the seal."""
     return FileHash(name=relative_name(directory, path), hash=hash_bytes(data), tier=tier)
 
 
@@ -290,7 +292,7 @@ def write_sealed(
     pending = replace(sealed.files[name], hash=hash_bytes(path.read_bytes()), pending=hash_bytes(data))
     write_checksums(directory, sealed.with_files(pending))
     write_atomically(path, data)
-    final = sealed.with_files(sealed_file(directory, path, data, tier))
+    final = sealed.with_files(hash_file(directory, path, data, tier))
     write_checksums(directory, final if strict is None else replace(final, strict=strict))
 
 
@@ -312,7 +314,7 @@ def write_new_sealed(directory: Path, path: Path, data: bytes, tier: Tier) -> No
         problem = Problem(message="the configuration has never been sealed", file=str(directory))
         raise IntegrityError(f"{path.name} was not written", problems=(problem,), hint=AUTHORISE_HINT)
     write_atomically(path, data)
-    write_checksums(directory, sealed.with_files(sealed_file(directory, path, data, tier)))
+    write_checksums(directory, sealed.with_files(hash_file(directory, path, data, tier)))
 
 
 def remove_sealed(directory: Path, path: Path) -> None:

@@ -18,8 +18,8 @@ def find_timezone(name: str) -> ZoneInfo | None:
 
 def system_timezone(environ: Mapping[str, str], *, localtime: Path = _LOCALTIME) -> str:
     """Return the TZ variable if it is valid, else the target of the localtime link, else UTC."""
-    named = environ.get("TZ", "").removeprefix(":")
-    if named and find_timezone(named):
-        return named
-    _, separator, linked = str(localtime.resolve()).rpartition("/zoneinfo/")
-    return linked if separator and find_timezone(linked) else "UTC"
+    zone = environ.get("TZ", "").removeprefix(":")
+    if zone and find_timezone(zone):
+        return zone
+    _, separator, linked_zone = str(localtime.resolve()).rpartition("/zoneinfo/")
+    return linked_zone if separator and find_timezone(linked_zone) else "UTC"

@@ -19,6 +19,7 @@ from ductile.config.names import parse_target
 from ductile.config.redaction import hidden_values
 from ductile.config.schema.model import (
     ApiAuthSettings,
+    ServiceSettings,
     StateSettings,
     TokenLimitSettings,
     WebhookEndpointSettings,
@@ -92,7 +93,7 @@ def compile_snapshot(loaded: LoadedConfig, discovery: Discovery) -> Snapshot:
         for route, (plugin, command) in ((route, parse_target(route.to)) for route in config.routes)
     )
     secrets = {token.name: token.key for token in config.tokens if token.scopes_file is None}
-    used = {plugin.uses for plugin in plugins.values() if not plugin.is_script}
+    used_names = {plugin.uses for plugin in plugins.values() if not plugin.is_script}
     return Snapshot(
         directory=loaded.directory,
         service=config.service,
@@ -102,7 +103,7 @@ def compile_snapshot(loaded: LoadedConfig, discovery: Discovery) -> Snapshot:
         plugin_roots=loaded.plugin_roots,
         plugins=MappingProxyType(plugins),
         available=MappingProxyType(
-            {name: plugin for name, plugin in discovery.installed.items() if name not in used}
+            {name: plugin for name, plugin in discovery.installed.items() if name not in used_names}
         ),
         routes=routes,
         pipelines=MappingProxyType({pipeline.name: pipeline for pipeline in config.pipelines}),
@@ -115,15 +116,7 @@ def compile_snapshot(loaded: LoadedConfig, discovery: Discovery) -> Snapshot:
         state_webhooks=config.state_webhooks,
         state_webhook_secret=secrets.get(config.state_webhooks.secret_ref or ""),
         artifact_roots=tuple(resolve_path(root, loaded.directory) for root in config.artifacts.roots),
-        policy=Policy(
-            plugins=MappingProxyType({name: plugin_policy(plugin) for name, plugin in plugins.items()}),
-            routes=EventRouteTable.of(routes),
-            pipelines=PipelineTable.of(pipelines),
-            dedupe_ttl=config.service.dedupe_ttl,
-            max_hops=config.service.max_hops,
-            on_failure=_failure_receiver(config.service.on_failure, pipelines, plugins),
-            is_secret=looks_secret,
-        ),
+        policy=_compile_policy(config.service, plugins, routes, pipelines),
         fingerprint=_fingerprint(loaded, plugins),
         warnings=(*loaded.warnings, *discovery.warnings, *report.warnings),
         redacted=loaded.redacted(),
@@ -198,15 +191,28 @@ def _sealed_plugins(plugins: Mapping[str, PluginInstance], discovery: Discovery)
     }
 
 
-def _failure_receiver(
-    name: str | None, pipelines: Sequence[Pipeline], plugins: Mapping[str, PluginInstance]
-) -> FailureReceiver | None:
-    if name is None:
-        return None
+def _compile_policy(
+    service: ServiceSettings,
+    plugins: Mapping[str, PluginInstance],
+    routes: Sequence[EventRoute],
+    pipelines: Sequence[Pipeline],
+) -> Policy:
+    """Return the part of the configuration that decisions in the core need."""
+    name, receiver = service.on_failure, None
     if any(pipeline.name == name for pipeline in pipelines):
-        return FailureReceiver(pipeline=name)
-    plugin, command = parse_target(name)
-    return FailureReceiver(plugin=plugin, command=command, accepts=plugins[plugin].enabled)
+        receiver = FailureReceiver(pipeline=name)
+    elif name is not None:
+        plugin, command = parse_target(name)
+        receiver = FailureReceiver(plugin=plugin, command=command, accepts=plugins[plugin].enabled)
+    return Policy(
+        plugins=MappingProxyType({name: plugin_policy(plugin) for name, plugin in plugins.items()}),
+        routes=EventRouteTable.of(routes),
+        pipelines=PipelineTable.of(pipelines),
+        dedupe_ttl=service.dedupe_ttl,
+        max_hops=service.max_hops,
+        on_failure=receiver,
+        is_secret=looks_secret,
+    )
 
 
 def _token_limits(settings: TokenLimitSettings | None) -> TokenLimits | None:

@@ -68,21 +68,21 @@ def compile_pipelines(
     return tuple(compiled)
 
 
-def compile_condition(written: ConditionSettings | None) -> Condition | None:
-    return None if written is None else _condition(written)
+def compile_condition(settings: ConditionSettings | None) -> Condition | None:
+    return None if settings is None else _condition(settings)
 
 
-def _condition(written: ConditionSettings) -> Condition:
-    if written.all_of is not None:
-        return AllOf(tuple(_condition(part) for part in written.all_of))
-    if written.any_of is not None:
-        return AnyOf(tuple(_condition(part) for part in written.any_of))
-    if written.negated is not None:
-        return Not(_condition(written.negated))
-    if written.path is None or written.op is None:
-        raise ValueError("a condition is checked before it is compiled")
-    value = True if written.value is msgspec.UNSET else written.value
-    return PathComparison(path=written.path, op=written.op, value=value)
+def _condition(settings: ConditionSettings) -> Condition:
+    if settings.all_of is not None:
+        return AllOf(tuple(_condition(part) for part in settings.all_of))
+    if settings.any_of is not None:
+        return AnyOf(tuple(_condition(part) for part in settings.any_of))
+    if settings.negated is not None:
+        return Not(_condition(settings.negated))
+    if settings.path is None or settings.op is None:
+        raise ValueError("a condition without path and op passed validation")
+    value = True if settings.value is msgspec.UNSET else settings.value
+    return PathComparison(path=settings.path, op=settings.op, value=value)
 
 
 def compile_graph(
@@ -116,6 +116,7 @@ class _Compiler:
         return paths[0]
 
     def _add_step(self, step: StepSettings, path: str, following: str | None) -> None:
+        """Add a step and the steps inside it. Raises _TooLargeError."""
         position = len(self.nodes)
         if position >= MAX_GRAPH_STEPS:
             raise _TooLargeError(f"has more than {MAX_GRAPH_STEPS} steps")
@@ -153,14 +154,10 @@ class _Compiler:
         elif step.call is not None:
             called = self._pipelines[step.call]
             first = self.add_steps(called.steps, prefix=f"{path}/", after=following)
-            conditions = [
-                part for part in (condition, compile_condition(called.condition)) if part is not None
-            ]
-            if len(conditions) > 1:  # the step's `if` and the pipeline's must hold
-                conditions = [AllOf(tuple(conditions))]
-            self.nodes[path] = replace(
-                placeholder, first=first, call=step.call, condition=conditions[0] if conditions else None
-            )
+            if (inner := compile_condition(called.condition)) is not None:
+                # The step's `if` and the pipeline's must hold.
+                condition = inner if condition is None else AllOf((condition, inner))
+            self.nodes[path] = replace(placeholder, first=first, call=step.call, condition=condition)
         else:
             first = self.add_steps(step.steps or (), prefix=f"{path}/", after=following)
             self.nodes[path] = replace(placeholder, first=first)

@@ -107,9 +107,9 @@ def _config_hash(settings: PluginSettings, installed: InstalledPlugin | None) ->
 def compile_state_webhook(settings: PluginSettings | PipelineSettings) -> StateSubscription | None:
     if settings.state_webhook_url is None:
         return None
-    chosen = settings.state_webhook_events
+    states = settings.state_webhook_events
     # In the order of a job's life, each once, as those of a submission are stored.
-    events = tuple(str(state) for state in WebhookState if state in chosen) if chosen else None
+    events = tuple(str(state) for state in WebhookState if state in states) if states else None
     return StateSubscription(url=settings.state_webhook_url.reveal(), events=events)
 
 

@@ -148,20 +148,22 @@ def _find_setting_key(root: MapNode, path: KeyPath) -> SettingKey:
     field_type: FieldType = SectionOf(section=Config)
     key: SettingKey | None = None
     for length, part in enumerate(path, start=1):
-        here = path[:length]
+        prefix = path[:length]
         match field_type, part:
             case SectionOf(section=section), str():
                 keys = {declared.name: declared for declared in keys_of(section)}
                 if part not in keys:
-                    raise NotFoundError(f"there is no key {format_path(here)}", hint=did_you_mean(part, keys))
+                    raise NotFoundError(
+                        f"there is no key {format_path(prefix)}", hint=did_you_mean(part, keys)
+                    )
                 key = keys[part]
                 field_type = key.type
-            case (MapOf(value=inner), str()) | (ListOf(item=inner), int()) if node_at(root, here):
+            case (MapOf(value=inner), str()) | (ListOf(item=inner), int()) if node_at(root, prefix):
                 key, field_type = None, inner
             case _:
-                parent = node_at(root, here[:-1])
+                parent = node_at(root, prefix[:-1])
                 names = [node.text for node, _ in parent.entries] if isinstance(parent, MapNode) else []
-                existing = f"{format_path(here[:-1])} has {', '.join(names)}" if names else None
+                existing = f"{format_path(prefix[:-1])} has {', '.join(names)}" if names else None
                 hint = did_you_mean(str(part), names) or existing
                 raise NotFoundError(f"nothing is set at {format_path(path)}", hint=hint)
     if key is None:

@@ -213,7 +213,7 @@ def measure_indentation(root: Node | None) -> Indentation:
 
 
 def _shift(tree: Node, changed: Node | None, path: KeyPath) -> int:
-    """Return how many columns further right the keys beside a set key are, compared with the emitted file."""
+    """Return by how many columns the keys beside a changed one are indented more than in the emitted file."""
     if changed is None:
         return 0
     for length in range(len(path) - 1, 0, -1):
@@ -256,7 +256,7 @@ def merge_lines(before: str, unchanged: str, after: str, *, shift: int = 0) -> s
     emitted, changed = _BREAK.split(unchanged)[:-1], _BREAK.split(after)[:-1]
     starts = _align(original, emitted)
     merged: list[str] = []
-    done = 0
+    copied = 0
     for kind, start, end, new_start, new_end in _opcodes(emitted, changed):
         if kind == "equal":
             continue
@@ -268,17 +268,17 @@ def merge_lines(before: str, unchanged: str, after: str, *, shift: int = 0) -> s
         if kind == "insert" and all(lines):
             # Empty lines before the entry, and comments that are indented less, belong to what follows;
             # ruamel adds after them.
-            while first > done and _is_margin(original[first - 1], _indent(lines[0]) - 1):
+            while first > copied and _is_margin(original[first - 1], _indent(lines[0]) - 1):
                 first -= 1
             last = first
-        merged += original[done:first]
+        merged += original[copied:first]
         merged += lines
-        done = max(done, last)
+        copied = max(copied, last)
     # New lines end as the first line of the text does.
     match = _BREAK.search(before)
     line_break = match[0] if match else "\n"
     ended = (line if _BREAK.search(line) else line + line_break for line in merged)
-    return "".join((*ended, *original[done:]))
+    return "".join((*ended, *original[copied:]))
 
 
 def _indent(line: str) -> int:

@@ -132,14 +132,14 @@ def plan_change(
 
 def compare_with_seal(change: PlannedChange) -> SealDifference:
     """Compare a planned change with the present seal. A seal that cannot be read counts as none."""
-    directory, now, before = change.directory, change.checksums, None
+    directory, new_seal, old_seal = change.directory, change.checksums, None
     with suppress(IntegrityError):
-        before = read_checksums(directory)
-    sealed = before or Checksums()
-    names = [name for name, file in now.files.items() if sealed.files.get(name) != file]
-    names += [name for name in sealed.files if name not in now.files]
+        old_seal = read_checksums(directory)
+    sealed = old_seal or Checksums()
+    names = [name for name, file in new_seal.files.items() if sealed.files.get(name) != file]
+    names += [name for name in sealed.files if name not in new_seal.files]
     hashes = {name: file.hash for name, file in sealed.files.items()}
-    removed = {name: None for name in names if name not in now.files}
+    removed = {name: None for name in names if name not in new_seal.files}
     differences = tuple(
         compare_with_kept(directory, name, hashes.get(name), {**removed, **change.contents}) for name in names
     )
@@ -149,14 +149,14 @@ def compare_with_seal(change: PlannedChange) -> SealDifference:
         if data is None and name not in sealed.files
     )
     plugins = {
-        name: "added" if name not in sealed.plugins else "changed" if name in now.plugins else "removed"
-        for name in sorted({*now.plugins, *sealed.plugins})
-        if now.plugins.get(name) != sealed.plugins.get(name)
+        name: "added" if name not in sealed.plugins else "changed" if name in new_seal.plugins else "removed"
+        for name in sorted({*new_seal.plugins, *sealed.plugins})
+        if new_seal.plugins.get(name) != sealed.plugins.get(name)
     }
     return SealDifference(
         files=differences,
         plugins=plugins,
-        needed=before is None or bool(names or plugins) or now.strict != sealed.strict,
+        needed=old_seal is None or bool(names or plugins) or new_seal.strict != sealed.strict,
         sealed=hashes,
     )
 

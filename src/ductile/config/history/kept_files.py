@@ -66,7 +66,7 @@ def remove_copies(directory: Path, needed: Collection[str]) -> None:
 
 
 class FileDifference(Value):
-    """A file that is not as it was. `note` says why there are no settings to show."""
+    """A file whose content differs. `note` says why there are no settings to show."""
 
     name: str
     change: ChangeKind

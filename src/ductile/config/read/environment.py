@@ -1,4 +1,4 @@
-"""Reads environment files: `NAME=value` lines that supply variables behind the real environment.
+"""Reads environment files: `NAME=value` lines for variables that the real environment does not set.
 
 The usual form only: comments, an optional `export`, quotes. Nothing is expanded, so that a value is taken as
 it is. Messages name lines and variables, never values.

@@ -111,6 +111,7 @@ class _Loader:
     _ancestors: list[Path] = field(default_factory=list)
 
     def load(self, path: Path, *, included_at: SourceLocation | None) -> None:
+        """Read a file and the files that it includes, unless it was read already."""
         resolved = path.resolve()
         if resolved in self._ancestors:
             cycle = " → ".join(
@@ -122,34 +123,28 @@ class _Loader:
             return
         self._seen.add(resolved)
         self.links += find_symlinks(path, self.directory)
-        file = self._read_file(path, included_at)
-        if file is None:
-            return
-        self.files.append(file)
-        self._ancestors.append(resolved)
-        for included, location in self._included_files(file):
-            self.load(included, included_at=location)
-        self._ancestors.pop()
-
-    def _read_file(self, path: Path, included_at: SourceLocation | None) -> ConfigFile | None:
-        """Read and parse a file; add a problem and return None if that is not possible."""
         try:
             data = read_overlaid(path, self.overlay)
             tree = parse_yaml(data, file=str(path))
         except OSError as error:
             self._add_problem(included_at, f"{path} cannot be read: {error.strerror}")
-            return None
+            return
         except ConfigError as error:
             self.problems += error.problems
-            return None
+            return
         if tree is None or is_empty(tree):
             tree = MapNode(entries=(), location=SourceLocation(file=str(path), line=1, column=1))
-        if isinstance(tree, MapNode):
-            return ConfigFile(path=path, data=data, tree=tree)
-        message = "a configuration file is a map of sections"
-        found = "a list" if isinstance(tree, ListNode) else "text"
-        self.problems.append(problem_at(tree.location, (), message, expected="a map", found=found))
-        return None
+        if not isinstance(tree, MapNode):
+            message = "a configuration file is a map of sections"
+            kind = "a list" if isinstance(tree, ListNode) else "text"
+            self.problems.append(problem_at(tree.location, (), message, expected="a map", found=kind))
+            return
+        file = ConfigFile(path=path, data=data, tree=tree)
+        self.files.append(file)
+        self._ancestors.append(resolved)
+        for included, location in self._included_files(file):
+            self.load(included, included_at=location)
+        self._ancestors.pop()
 
     def _included_files(self, file: ConfigFile) -> list[tuple[Path, SourceLocation]]:
         """Return the files that a file includes, each with the place of the include."""

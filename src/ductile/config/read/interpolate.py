@@ -21,7 +21,7 @@ _REFERENCE = re.compile(
 )
 #: Variables that are set for each plugin process. References to them in a plugin's `config` and `env` stay.
 _RUNTIME_PREFIX = "DUCTILE_"
-_FOR_PLUGINS = (("config",), ("env",))
+_SECTIONS_WITH_RUNTIME_VARIABLES = (("config",), ("env",))
 
 
 def interpolate(
@@ -86,7 +86,11 @@ class _Interpolator:
                 return match[0]
             if name is None:
                 return "${"
-            if name.startswith(_RUNTIME_PREFIX) and path[:1] == ("plugins",) and path[2:3] in _FOR_PLUGINS:
+            if (
+                name.startswith(_RUNTIME_PREFIX)
+                and path[:1] == ("plugins",)
+                and path[2:3] in _SECTIONS_WITH_RUNTIME_VARIABLES
+            ):
                 return match[0]
             value = self._variables.get(name)
             if default is not None and not value:

@@ -79,12 +79,12 @@ def validate_tokens(config: Config, report: ValidationReport) -> None:
     _check_listen(("api", "listen"), config.api.listen, report)
     keys: list[tuple[Secret, KeyPath]] = []
     for index, token in enumerate(config.api.auth.tokens):
-        at: KeyPath = ("api", "auth", "tokens", index)
-        keys.append((token.token, (*at, "token")))
-        validate_scopes(token.scopes, (*at, "scopes"), config, report)
-        _check_limits(token.limits, (*at, "limits"), config, report)
+        key_path: KeyPath = ("api", "auth", "tokens", index)
+        keys.append((token.token, (*key_path, "token")))
+        validate_scopes(token.scopes, (*key_path, "scopes"), config, report)
+        _check_limits(token.limits, (*key_path, "limits"), config, report)
         if not token.scopes:
-            report.warn(at, "this token has no scopes, so it cannot log in", hint="give it scopes")
+            report.warn(key_path, "this token has no scopes, so it cannot log in", hint="give it scopes")
     report.refuse_duplicates("token", _token_names(config))
     for index, entry in enumerate(config.tokens):
         path = ("tokens", index)
@@ -100,11 +100,11 @@ def validate_tokens(config: Config, report: ValidationReport) -> None:
             message = "only a token has limits, and this entry is a secret: it has no `scopes_file`"
             report.error((*path, "limits"), message)
         _check_limits(entry.limits, (*path, "limits"), config, report)
-    seen: set[Secret] = set()
-    for key, at in keys:
-        if key in seen:  # the log could not tell the two callers apart
-            report.error(at, "another token has the same key", hint="give each token a key of its own")
-        seen.add(key)
+    seen_keys: set[Secret] = set()
+    for key, key_path in keys:
+        if key in seen_keys:  # the log could not tell the two callers apart
+            report.error(key_path, "another token has the same key", hint="give each token a key of its own")
+        seen_keys.add(key)
 
 
 def _check_limits(
@@ -154,21 +154,21 @@ def _token_names(config: Config) -> Iterator[tuple[str, KeyPath]]:
 
 def validate_scopes(scopes: tuple[str, ...], path: KeyPath, config: Config, report: ValidationReport) -> None:
     for index, scope in enumerate(scopes):
-        at = (*path, index)
+        key_path = (*path, index)
         # The scopes of a scope file are not in the tree, and nothing in them is interpolated.
-        quoted = f'"{scope}"' if node_at(report.root, at) is None else report.quote(at)
+        quoted = f'"{scope}"' if node_at(report.root, key_path) is None else report.quote(key_path)
         subject = scope_subject(scope)
         if subject is None:
             hint = _similar_scope(scope, config.plugins)
-            report.error(at, "unknown scope", expected=SCOPES_EXPECTED, found=quoted, hint=hint)
+            report.error(key_path, "unknown scope", expected=SCOPES_EXPECTED, found=quoted, hint=hint)
         elif (pipeline := pipeline_of(scope)) is not None:
             configured = [settings.name for settings in config.pipelines]
             if pipeline not in configured:
                 message = f"the scope {quoted} is for a pipeline that is not configured"
-                report.warn(at, message, hint=did_you_mean(pipeline, configured))
+                report.warn(key_path, message, hint=did_you_mean(pipeline, configured))
         elif subject not in _FIXED_SUBJECTS and subject not in config.plugins:
             message = f"the scope {quoted} is for a plugin that is not configured"
-            report.warn(at, message, hint=did_you_mean(subject, (*_SUBJECTS, *config.plugins)))
+            report.warn(key_path, message, hint=did_you_mean(subject, (*_SUBJECTS, *config.plugins)))
 
 
 def scope_subject(scope: str) -> str | None:
@@ -217,11 +217,13 @@ def validate_webhooks(config: Config, report: ValidationReport) -> None:
     )
     report.refuse_duplicates("webhook path", paths)
     # The last part of a path is the default name, and many services want `/SERVICE/hook`.
-    named: dict[str, tuple[str, KeyPath]] = {}  # by path: a path that occurs twice has its own error
+    names_by_path: dict[str, tuple[str, KeyPath]] = {}  # by path: a path that occurs twice has its own error
     for index, endpoint in enumerate(endpoints):
         key = "path" if endpoint.name is None else "name"
-        named.setdefault(endpoint.path, (endpoint.name_in_use, ("webhooks", "endpoints", index, key)))
-    report.refuse_duplicates("webhook name", named.values(), hint="give one of them a `name` of its own")
+        names_by_path.setdefault(endpoint.path, (endpoint.name_in_use, ("webhooks", "endpoints", index, key)))
+    report.refuse_duplicates(
+        "webhook name", names_by_path.values(), hint="give one of them a `name` of its own"
+    )
     for index, endpoint in enumerate(endpoints):
         _check_endpoint(endpoint, ("webhooks", "endpoints", index), report)
 
@@ -265,11 +267,11 @@ def _check_header(name: str | None, path: KeyPath, report: ValidationReport) -> 
 
 
 def validate_state_webhooks(config: Config, report: ValidationReport) -> None:
-    header, at = config.state_webhooks.signature_header, ("state_webhooks", "signature_header")
-    _check_header(header, at, report)
+    header, key_path = config.state_webhooks.signature_header, ("state_webhooks", "signature_header")
+    _check_header(header, key_path, report)
     if _RESERVED_HEADER.fullmatch(header.lower()):
-        message = f"the header {report.quote(at)} is taken already"
-        report.error(at, message, hint="choose another name, such as X-Signature")
+        message = f"the header {report.quote(key_path)} is taken already"
+        report.error(key_path, message, hint="choose another name, such as X-Signature")
     for index, host in enumerate(config.state_webhooks.allow):
         with_port = ":" in host and parse_literal(host) is None
         if not host.strip() or "/" in host or with_port:

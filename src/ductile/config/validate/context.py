@@ -1,9 +1,10 @@
 """Refuses references to context that can never have a value, because no step that may run before claims it.
 
-A run that is started by name or from outside begins with an empty context. What an event starts inherits the
-context of the job that emitted it, what a hook starts that of the run that ended, and a called pipeline that
-of its caller. Which events a plugin emits is not known for certain, so a pipeline with `on` may be started by
-every job of a fitting source. A reference is refused only if none of these can have set its value.
+A run that is started by name or from outside begins with an empty context. A run that an event starts
+inherits the context of the job that emitted the event, a run that a hook starts that of the run that ended,
+and a called pipeline that of its caller. Which events a plugin emits is not known for certain, so a pipeline
+with `on` may be started by every job of a fitting source. A reference is refused only if none of these can
+have set its value.
 """
 
 from __future__ import annotations
@@ -48,11 +49,13 @@ def validate_context(config: Config, report: ValidationReport) -> None:
         if pipeline.condition is not None:
             for path, name in _in_condition(pipeline.condition, ("pipelines", index, "if")):
                 _check_reference(name, path, claimed_at_start, all_claims, report)
-        before = flow[pipeline.name].before
-        for at, path, step in written:
-            if at == index:
+        claimed_before = flow[pipeline.name].before
+        for pipeline_index, path, step in written:
+            if pipeline_index == index:
                 for where, name in _references(step, path, report.root):
-                    _check_reference(name, where, claimed_at_start | before[id(step)], all_claims, report)
+                    _check_reference(
+                        name, where, claimed_at_start | claimed_before[id(step)], all_claims, report
+                    )
 
 
 def _check_reference(

@@ -88,20 +88,20 @@ def _check_comparison(condition: ConditionSettings, path: KeyPath, report: Valid
         report.error(path, "a comparison needs both `path` and `op`")
         return
     if fault := _path_fault(subject):
-        at = (*path, "path")
+        key_path = (*path, "path")
         hint = suggest_root(subject)
         message = f"invalid path: it {fault}"
-        report.error(at, message, expected=_EXPECTED_PATH, found=report.quote(at), hint=hint)
-    at, value = (*path, "value"), condition.value
+        report.error(key_path, message, expected=_EXPECTED_PATH, found=report.quote(key_path), hint=hint)
+    key_path, value = (*path, "value"), condition.value
     if value is msgspec.UNSET:
         if op is not Operator.EXISTS:
             report.error(path, f"`{op}` needs a `value` to compare with")
     elif op in _OPERANDS and type(value) not in _OPERANDS[op][0]:
         # Messages contain only the type of a value: a value that is compared with a secret is one.
-        report.error(at, f"`{op}` takes {_OPERANDS[op][1]}", found=_TYPE_NAMES[type(value)])
+        report.error(key_path, f"`{op}` takes {_OPERANDS[op][1]}", found=_TYPE_NAMES[type(value)])
     elif op is Operator.REGEX and isinstance(value, str) and (fault := pattern_fault(value)):
-        hidden = any(looks_secret(key) for key in subject.split(".")) or not may_quote(at, report)
-        report.error(at, f"this is not a regular expression{'' if hidden else f': {fault}'}")
+        hidden = any(looks_secret(key) for key in subject.split(".")) or not may_quote(key_path, report)
+        report.error(key_path, f"this is not a regular expression{'' if hidden else f': {fault}'}")
 
 
 def _path_fault(text: str) -> str | None:
@@ -130,12 +130,12 @@ def steps_of(pipeline: PipelineSettings, path: KeyPath) -> Iterator[tuple[KeyPat
 
 def _steps(steps: tuple[StepSettings, ...], path: KeyPath) -> Iterator[tuple[KeyPath, StepSettings]]:
     for index, step in enumerate(steps):
-        here = (*path, index)
-        yield here, step
-        yield from _steps(step.steps or (), (*here, "steps"))
-        yield from _steps(step.split or (), (*here, "split"))
+        step_path = (*path, index)
+        yield step_path, step
+        yield from _steps(step.steps or (), (*step_path, "steps"))
+        yield from _steps(step.split or (), (*step_path, "split"))
         for event_type, handlers in step.on_events.items():
-            yield from _steps(handlers, (*here, "on_events", event_type))
+            yield from _steps(handlers, (*step_path, "on_events", event_type))
 
 
 def validate_routes(config: Config, report: ValidationReport) -> None:
@@ -152,13 +152,15 @@ def validate_routes(config: Config, report: ValidationReport) -> None:
 
 def validate_pipelines(config: Config, report: ValidationReport) -> None:
     """Check the names, triggers, conditions and steps of all pipelines; not the names that they refer to."""
-    named = ((pipeline.name, ("pipelines", index, "name")) for index, pipeline in enumerate(config.pipelines))
-    report.refuse_duplicates("pipeline", named)
+    names = ((pipeline.name, ("pipelines", index, "name")) for index, pipeline in enumerate(config.pipelines))
+    report.refuse_duplicates("pipeline", names)
     for index, pipeline in enumerate(config.pipelines):
         path = ("pipelines", index)
         if error := name_error(pipeline.name):
-            at = (*path, "name")
-            report.error(at, f"the pipeline name {report.quote(at)} {error}", hint="choose another name")
+            key_path = (*path, "name")
+            report.error(
+                key_path, f"the pipeline name {report.quote(key_path)} {error}", hint="choose another name"
+            )
         if pipeline.on is not None and pipeline.on_hook is not None:
             message = "a pipeline starts on an event or on a hook"
             report.error(path, message, expected="`on` or `on-hook`", found="both")
@@ -206,9 +208,9 @@ def _check_expressions(step: StepSettings, path: KeyPath, report: ValidationRepo
     baggage = () if step.baggage is None else faults_in_baggage(step.baggage)
     for name, faults in (("with", payload), ("baggage", baggage)):
         for fault in faults:
-            at = (*path, name, *fault.where)
-            quoted = fault.found if may_quote(at, report) else None
-            report.error(at, fault.message, expected=fault.expected, found=quoted, hint=fault.hint)
+            key_path = (*path, name, *fault.where)
+            quoted = fault.found if may_quote(key_path, report) else None
+            report.error(key_path, fault.message, expected=fault.expected, found=quoted, hint=fault.hint)
 
 
 def find_unquoted(root: MapNode) -> tuple[Problem, ...]:
@@ -303,17 +305,17 @@ def _check_call_cycles(config: Config, report: ValidationReport) -> None:
     for index, pipeline in enumerate(config.pipelines):
         steps = steps_of(pipeline, ("pipelines", index))
         calls[pipeline.name] = [(step.call, (*path, "call")) for path, step in steps if step.call]
-    done: set[str] = set()
+    checked: set[str] = set()
 
     def follow(name: str, callers: tuple[str, ...]) -> None:
         for target, path in calls.get(name, ()):
             if target in callers:
                 cycle = " → ".join((*callers[callers.index(target) :], target))
                 report.error(path, f"these pipelines call each other in a circle: {cycle}")
-            elif target not in done:
+            elif target not in checked:
                 follow(target, (*callers, target))
-        done.add(name)
+        checked.add(name)
 
     for name in calls:
-        if name not in done:
+        if name not in checked:
             follow(name, (name,))

@@ -143,8 +143,8 @@ def validate_plugins(config: Config, report: ValidationReport) -> None:
             report.error(path, f'the plugin name "{name}" {error}', hint="choose another name")
         _check_script(path, plugin, config, report)
         if plugin.uses is not None and not NAME.fullmatch(plugin.uses):
-            at = (*path, "uses")
-            report.error(at, "this is not the name of a plugin", found=report.quote(at))
+            key_path = (*path, "uses")
+            report.error(key_path, "this is not the name of a plugin", found=report.quote(key_path))
         for variable in plugin.env.names():
             if not VARIABLE.fullmatch(variable):
                 report.error((*path, "env", variable), f'"{variable}" cannot be the name of a variable')
@@ -165,8 +165,8 @@ def _check_script(path: KeyPath, plugin: PluginSettings, config: Config, report:
         for key in () if report.is_written((*path, "run")) else _SCRIPT_KEYS:
             if getattr(plugin, key) is not None:
                 report.error((*path, key), f"`{key}` is for scripts", hint="name the program with `run`")
-        used = config.plugins.get(plugin.uses or "")
-        if used is not None and used.run is not None:
+        used_plugin = config.plugins.get(plugin.uses or "")
+        if used_plugin is not None and used_plugin.run is not None:
             message = f"{plugin.uses} is a script of this configuration, not an installed plugin"
             report.error((*path, "uses"), message, hint=f"write the `run` of {plugin.uses} here as well")
         return
@@ -182,8 +182,8 @@ def _check_script(path: KeyPath, plugin: PluginSettings, config: Config, report:
     for index, status in enumerate(plugin.retry_on if isinstance(plugin.retry_on, tuple) else ()):
         if not 0 < status <= _MAX_EXIT_STATUS:
             expected = f"1 to {_MAX_EXIT_STATUS}"
-            at = (*path, "retry_on", index)
-            report.error(at, "this is not the exit status of a failure", expected=expected)
+            key_path = (*path, "retry_on", index)
+            report.error(key_path, "this is not the exit status of a failure", expected=expected)
     _warn_about_unused(path, plugin, report)
 
 
@@ -230,12 +230,12 @@ def _check_schedule(path: KeyPath, schedule: ScheduleSettings, report: Validatio
         report.error((*path, "id"), f"{report.quote((*path, 'id'))} cannot be the id of a schedule")
     validate_timezone(schedule.timezone, (*path, "timezone"), report)
     if schedule.cron is not None:
-        at = (*path, "cron")
+        key_path = (*path, "cron")
         try:
             parse_cron(schedule.cron)
         except ValueError as error:
             message = f"this is not a cron expression: {error}"
-            report.error(at, message, expected=CRON_EXPECTED, found=report.quote(at))
+            report.error(key_path, message, expected=CRON_EXPECTED, found=report.quote(key_path))
     window = schedule.preferred_window
     if window is not None and window.start == window.end:
         report.error((*path, "preferred_window"), "start and end of the window are the same")
