@@ -301,8 +301,8 @@ def find_file(config_path: str | None, environ: Mapping[str, str], name: str | N
     for path in (directory / name, Path(name).absolute()):
         if path.is_file():
             return path
-    known = [path.name for path in sorted(directory.iterdir()) if path.is_file()]
-    raise NotFoundError(f"there is no file {name} in {directory}", hint=did_you_mean(name, known))
+    file_names = [path.name for path in sorted(directory.iterdir()) if path.is_file()]
+    raise NotFoundError(f"there is no file {name} in {directory}", hint=did_you_mean(name, file_names))
 
 
 def _write_edit(edit: PlannedEdit, *, dry_run: bool, lock: bool) -> SettingChange:

@@ -23,8 +23,8 @@ _HEADING = re.compile(r"^(#{1,6}) (.+)$")
 #: A comment for the tests and generators of the pages.
 _COMMENT = re.compile(r"^<!--.*?-->\n+", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\[([^]]*)]\([^)]*\)")
-#: Paragraphs that are no text: comments, tables, code, headings, lists, pictures.
-_NO_TEXT = ("<", "|", "```", "#", "- ", "!")
+#: The beginnings of paragraphs that are no prose: comments, tables, code, headings, lists, pictures.
+_NOT_PROSE = ("<", "|", "```", "#", "- ", "!")
 #: Begins a sentence about where the commands of a page are run, which is no summary of the page.
 _WHERE_COMMANDS_RUN = "The commands below"
 
@@ -56,7 +56,7 @@ def docs_pages() -> tuple[DocsPage, ...]:
         title = _TITLE.search(text)
         body = text[title.end() :] if title else text
         paragraphs = [part.strip() for part in body.split("\n\n")]
-        prose = [_LINK.sub(r"\1", part) for part in paragraphs if not part.startswith(_NO_TEXT)]
+        prose = [_LINK.sub(r"\1", part) for part in paragraphs if not part.startswith(_NOT_PROSE)]
         sentences = [sentence for part in prose for sentence in " ".join(part.split()).split(". ")]
         summaries = (line for line in sentences if line and not line.startswith(_WHERE_COMMANDS_RUN))
         page = DocsPage(
@@ -93,8 +93,10 @@ def read_page(name: str, section: str | None = None) -> str:
     begin, level = next(((number, level) for number, level, slug in headings if slug == section), (None, 0))
     if begin is None:
         suggestion = did_you_mean(section, [slug for _number, _level, slug in headings])
-        main = ", ".join(slug for _number, level, slug in headings if level == 2)  # noqa: PLR2004
-        raise NotFoundError(f"{name} has no section {section[:100]}", hint=suggestion or f"There are {main}.")
+        main_sections = ", ".join(slug for _number, level, slug in headings if level == 2)  # noqa: PLR2004
+        raise NotFoundError(
+            f"{name} has no section {section[:100]}", hint=suggestion or f"There are {main_sections}."
+        )
     following = (number for number, other, _slug in headings if number > begin and other <= level)
     return "\n".join(lines[begin : next(following, len(lines))]).rstrip() + "\n"
 

@@ -38,8 +38,8 @@ def list_plugins(config_path: str | None, environ: Mapping[str, str]) -> tuple[P
 
 def unused_shipped(entries: tuple[PluginEntry, ...]) -> tuple[str, ...]:
     """Return the names of shipped plugins that are not among these."""
-    known = {name for entry in entries for name in (entry.name, entry.uses)}
-    return tuple(name for name in shipped_names() if name not in known)
+    listed = {name for entry in entries for name in (entry.name, entry.uses)}
+    return tuple(name for name in shipped_names() if name not in listed)
 
 
 def show_plugin(config_path: str | None, environ: Mapping[str, str], plugin: str) -> PluginEntry:

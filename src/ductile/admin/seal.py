@@ -67,28 +67,31 @@ def seal_configuration(
     for a name that is neither a file nor a plugin of the configuration.
     """
     opened = open_configuration(config_path, environ, seal=SealMode.IGNORE)
-    now = opened.snapshot.checksums
-    before = None
+    new_seal = opened.snapshot.checksums
+    old_seal = None
     with suppress(IntegrityError):  # a seal that cannot be read is replaced
-        before = read_checksums(opened.loaded.directory)
-    before = before or Checksums()
+        old_seal = read_checksums(opened.loaded.directory)
+    old_seal = old_seal or Checksums()
     named = _sealed_names(opened, names)
     if names:
-        now = replace(
-            before.with_files(*(file for name, file in now.files.items() if name in named)),
+        new_seal = replace(
+            old_seal.with_files(*(file for name, file in new_seal.files.items() if name in named)),
             plugins=MappingProxyType(
-                {**before.plugins, **{key: value for key, value in now.plugins.items() if key in named}}
+                {
+                    **old_seal.plugins,
+                    **{key: value for key, value in new_seal.plugins.items() if key in named},
+                }
             ),
-            strict=before.strict or now.strict,
+            strict=old_seal.strict or new_seal.strict,
         )
     files = (
-        SealEntry(name=name, change=change, tier=(now.files.get(name) or before.files[name]).tier)
-        for name, change in _changes(before.files, now.files)
+        SealEntry(name=name, change=change, tier=(new_seal.files.get(name) or old_seal.files[name]).tier)
+        for name, change in _changes(old_seal.files, new_seal.files)
     )
-    entries = [*files, *_plugin_entries(before, now)]
+    entries = [*files, *_plugin_entries(old_seal, new_seal)]
     if names:
         entries = [entry for entry in entries if entry.name in named]
-    return _write(opened, now, entries, dry_run=dry_run)
+    return _write(opened, new_seal, entries, dry_run=dry_run)
 
 
 def _sealed_names(opened: OpenedConfiguration, names: Sequence[str]) -> frozenset[str]:
@@ -97,7 +100,7 @@ def _sealed_names(opened: OpenedConfiguration, names: Sequence[str]) -> frozense
     sealed_names = set()
     for name in names:
         candidates = (name, relative_name(directory, Path(name).absolute()), name.removeprefix("./"))
-        known = next(
+        sealed_name = next(
             (
                 candidate
                 for candidate in candidates
@@ -106,13 +109,13 @@ def _sealed_names(opened: OpenedConfiguration, names: Sequence[str]) -> frozense
             None,
         )
         instance = opened.snapshot.plugins.get(name)
-        if known is None and instance is not None:
-            known = instance.uses if instance.uses in sealed.plugins else None
-        if known is None:
+        if sealed_name is None and instance is not None:
+            sealed_name = instance.uses if instance.uses in sealed.plugins else None
+        if sealed_name is None:
             all_names = (*sealed.files, *sealed.plugins)
             hint = did_you_mean(name, all_names) or f"there are {', '.join(all_names)}"
             raise NotFoundError(f"{name} is not a file or plugin of this configuration", hint=hint)
-        sealed_names.add(known)
+        sealed_names.add(sealed_name)
     return frozenset(sealed_names)
 
 
@@ -124,12 +127,12 @@ def seal_plugins(
     Raises ConflictError without a seal, RefusedError for a plugin that cannot be sealed.
     """
     opened = open_configuration(config_path, environ, seal=SealMode.IGNORE)
-    before = read_checksums(opened.loaded.directory)
-    if before is None:
+    old_seal = read_checksums(opened.loaded.directory)
+    if old_seal is None:
         raise ConflictError("the configuration was never sealed", hint="look at it, then run `ductile apply`")
     if plugin is None:
-        now = replace(before, plugins=opened.snapshot.checksums.plugins)
-        return _write(opened, now, [*_plugin_entries(before, now)], dry_run=dry_run)
+        new_seal = replace(old_seal, plugins=opened.snapshot.checksums.plugins)
+        return _write(opened, new_seal, [*_plugin_entries(old_seal, new_seal)], dry_run=dry_run)
     entry = find_entry(opened.snapshot, plugin, opened.discovery)
     if entry.fingerprint is None:
         raise RefusedError(f"{plugin} cannot be sealed: {entry.reason}", hint=entry.hint)
@@ -147,34 +150,38 @@ def seal_plugins(
         raise RefusedError(
             f"{plugin} is not configured, so there is nothing to seal", hint="name it under `plugins`"
         )
-    now = replace(before, plugins=MappingProxyType({**before.plugins, entry.uses: entry.fingerprint}))
+    new_seal = replace(
+        old_seal, plugins=MappingProxyType({**old_seal.plugins, entry.uses: entry.fingerprint})
+    )
     entries = [
-        plugin_entry for plugin_entry in _plugin_entries(before, now) if plugin_entry.name == entry.uses
+        plugin_entry
+        for plugin_entry in _plugin_entries(old_seal, new_seal)
+        if plugin_entry.name == entry.uses
     ]
-    return _write(opened, now, entries, dry_run=dry_run)
+    return _write(opened, new_seal, entries, dry_run=dry_run)
 
 
-def _plugin_entries(before: Checksums, now: Checksums) -> Iterator[SealEntry]:
-    for name, change in _changes(before.plugins, now.plugins):
+def _plugin_entries(old_seal: Checksums, new_seal: Checksums) -> Iterator[SealEntry]:
+    for name, change in _changes(old_seal.plugins, new_seal.plugins):
         yield SealEntry(name=name, change=change, plugin=True)
 
 
-def _changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[tuple[str, SealChange]]:
+def _changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[tuple[str, SealChange]]:
     """Yield the change of each name of the new seal, then of the names that are no longer in it."""
-    for name, value in now.items():
-        change = SealChange.SAME if before.get(name) == value else SealChange.CHANGED
-        yield name, change if name in before else SealChange.NEW
-    yield from ((name, SealChange.GONE) for name in before if name not in now)
+    for name, value in new.items():
+        change = SealChange.SAME if old.get(name) == value else SealChange.CHANGED
+        yield name, change if name in old else SealChange.NEW
+    yield from ((name, SealChange.GONE) for name in old if name not in new)
 
 
 def _write(
-    opened: OpenedConfiguration, now: Checksums, entries: list[SealEntry], *, dry_run: bool
+    opened: OpenedConfiguration, new_seal: Checksums, entries: list[SealEntry], *, dry_run: bool
 ) -> SealResult:
     path = opened.loaded.directory / CHECKSUMS_FILE
     if not dry_run:
         try:
             with lock_config_directory(path.parent):
-                write_checksums(path.parent, now)
+                write_checksums(path.parent, new_seal)
         except OSError as error:
             raise file_error(f"cannot write {path}", error) from error
     return SealResult(path=path, entries=tuple(entries), written=not dry_run)

@@ -154,15 +154,15 @@ class _ContractRun(Value):
             yield check_answer(command.name, results[command.name])
             yield check_repetition(command, results[command.name], await self._run(request))
         # The other checks are not about a command: they use the one with the fewest side effects.
-        harmless = min(
+        harmless_command = min(
             commands, key=lambda command: (command.name != "health", command.type is not CommandType.READ)
         )
-        body: JsonObject = json.loads(self._request(harmless))
+        body: JsonObject = json.loads(self._request(harmless_command))
         extended: JsonObject = {**body, "from_a_later_version": {"nested": [1, None]}}
         if isinstance(event := body.get("event"), dict):
             extended["event"] = {**event, "from_a_later_version": True}
         with_unknown_fields = await self._run(_encode(extended))
-        yield check_unknown_fields(harmless.name, results[harmless.name], with_unknown_fields)
+        yield check_unknown_fields(harmless_command.name, results[harmless_command.name], with_unknown_fields)
         yield check_unknown_command(await self._run(_encode({**body, "command": _UNKNOWN_COMMAND})))
         yield check_wrong_protocol(await self._run(_encode({**body, "protocol": PROTOCOL_VERSION + 1})))
         yield check_end_of_input(await self._run(b"", time_limit=_END_OF_INPUT_TIMEOUT), results.values())
