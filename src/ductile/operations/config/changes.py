@@ -53,7 +53,6 @@ class Changes(Response):
 
 async def show_changes(context: OperationContext, request: ShowChanges) -> Changes:
     """What changed since an instant, and which files on disk are not as sealed."""
-    snapshot = context.snapshot()
     since = request.since or context.now() - _DEFAULT_SPAN
     files: tuple[ChangedFile, ...] = ()
     plugins: tuple[str, ...] = ()
@@ -63,14 +62,14 @@ async def show_changes(context: OperationContext, request: ShowChanges) -> Chang
         files, plugins = tuple(map(changed_file, difference.files)), (*difference.plugins,)
     except ConfigError as error:
         problem = error.message
+    directory = context.snapshot().directory
+    loads = await context.store.config_history(limit=_MAX_LOADS)
     try:
-        seals = await asyncio.to_thread(read_seals, snapshot.directory)
+        seals = await asyncio.to_thread(read_seals, directory)
     except DeniedError:  # as under systemd: the loads are known all the same
         seals = ()
-    loads = await context.store.config_history(limit=_MAX_LOADS)
-    history = await asyncio.to_thread(
-        merge_history, snapshot.directory, loads, seals, active=snapshot.fingerprint
-    )
+    active = context.snapshot().fingerprint
+    history = await asyncio.to_thread(merge_history, directory, loads, seals, active=active)
     return Changes(
         since=timestamp(since),
         loaded=[entry for entry in history if entry.at >= timestamp(since)],
