@@ -34,7 +34,7 @@ from ductile.store.model.maintenance import ConfigRecord
 from ductile.store.model.records import LARGEST_PAGE
 from ductile.struct import Value, about
 
-#: Raised when a key of the document goes or changes its meaning. New keys do not raise it.
+#: Incremented when a key of the document is removed or changes its meaning; not for a new key.
 EXPORT_VERSION = 1
 #: The whole document is made in memory.
 MAX_EXPORT_BYTES = 64 * 1024 * 1024
@@ -87,19 +87,26 @@ class JobExport(Response):
 async def export_job(context: OperationContext, request: ExportJob) -> JobExport:
     """Export the chain of a job. Raises `TooLargeError` beyond 10,000 jobs or 64 MiB."""
     job = await resolve_job(context, request.job_id)
-    root = job if request.below else await _first_cause(context, job)
+    root, seen = job, {job.id}
+    # From the job to the first one of the chain that is still stored.
+    while not request.below and root.parent_job_id is not None and root.parent_job_id not in seen:
+        parent = await context.store.get_job(root.parent_job_id)
+        if parent is None:
+            break
+        seen.add(parent.id)
+        root = parent
     jobs = await context.store.job_tree(root.id, limit=MAX_TREE_JOBS + 1)
     if len(jobs) > MAX_TREE_JOBS:
         raise _too_large(f"the chain has more than {MAX_TREE_JOBS:,} jobs", job)
     configs = await context.store.config_history(limit=_CONFIGS)
     exported: list[ExportedJob] = []
     size = 0
-    for member in jobs:
-        exported.append(await _export_one(context, member, configs))
+    for chain_job in jobs:
+        exported.append(await _export_one(context, chain_job, configs))
         size += len(msgspec.json.encode(exported[-1]))
         if size > MAX_EXPORT_BYTES:
             raise _too_large("the chain has more than 64 MiB of input and output", job)
-    used = {document.config for document in exported}
+    used = {member.config for member in exported}
     return JobExport(
         version=EXPORT_VERSION,
         exported_at=timestamp(context.now()),
@@ -120,19 +127,8 @@ def _too_large(message: str, job: Job) -> TooLargeError:
     )
 
 
-async def _first_cause(context: OperationContext, job: Job) -> Job:
-    """The first job of the chain that is still stored."""
-    seen = {job.id}
-    while job.parent_job_id is not None and job.parent_job_id not in seen:
-        parent = await context.store.get_job(job.parent_job_id)
-        if parent is None:
-            return job
-        seen.add(parent.id)
-        job = parent
-    return job
-
-
 async def _export_one(context: OperationContext, job: Job, configs: Sequence[ConfigRecord]) -> ExportedJob:
+    """Read everything that is stored about one job. `configs` are all loads of configurations."""
     store = context.store
     event = None if job.source_event_id is None else await store.get_event(job.source_event_id)
     event_context = (
@@ -140,6 +136,8 @@ async def _export_one(context: OperationContext, job: Job, configs: Sequence[Con
     )
     config = config_at(configs, job.started_at)
     entries = await store.list_job_ledger(job.id, limit=_LEDGER_ENTRIES)
+    executions = await store.list_executions(job.id)
+    transitions = await store.list_transitions(job.id)
     deliveries: list[ListedDelivery] = []  # newest first
     of_job, cursor = DeliveryFilter(job_id=job.id), None
     while True:
@@ -155,8 +153,8 @@ async def _export_one(context: OperationContext, job: Job, configs: Sequence[Con
         event=None if event is None else from_record(ExportedEvent, event),
         context=None if event_context is None else dict(event_context.baggage),
         config=None if config is None else config.hash,
-        executions=[logged_execution(row) for row in await store.list_executions(job.id)],
-        transitions=[job_transition(row) for row in await store.list_transitions(job.id)],
+        executions=[logged_execution(row) for row in executions],
+        transitions=[job_transition(row) for row in transitions],
         ledger=[ledger_event(row) for row in entries],
         deliveries=deliveries[::-1],
     )
