@@ -201,7 +201,7 @@ def _codec(kind: Any, metas: list[Meta], extra: dict[Any, Any]) -> tuple[Decode,
             {"type": "integer", "minimum": least, "maximum": most},
         )
     elif kind is datetime:
-        decode, schema = decode_text, {"type": "string"}  # `decode_request` knows what it is relative to
+        decode, schema = decode_text, {"type": "string"}  # `decode_request` decodes instants itself
     elif kind is timedelta:
         decode, schema = decode_duration, {"type": "string"}
     elif isinstance(kind, type) and issubclass(kind, StrEnum):
@@ -233,6 +233,13 @@ def _decode_number(least: int, most: int, name: str, value: JsonValue) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
         raise bad_value(name, f"{name} has to be a whole number from {least} to {most}")
     return value
+
+
+def decode_texts(example: str, name: str, value: JsonValue) -> tuple[str, ...]:
+    """Return the texts of a list. The error ends with `example`: `keys, such as plugins.echo.timeout`."""
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        raise refused(name, f"{name} has to be a list of {example}")
+    return tuple(str(item) for item in value)
 
 
 def decode_object(name: str, value: JsonValue) -> JsonObject:

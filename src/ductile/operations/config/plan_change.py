@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Annotated, Any
 
 from msgspec import Meta
@@ -29,14 +30,14 @@ from ductile.operations.config.plan import (
 )
 from ductile.operations.config.plan_drafts import PlanDraft
 from ductile.operations.context import OperationContext
-from ductile.operations.request import refused
+from ductile.operations.request import decode_texts, refused
 from ductile.operations.response import Response
 from ductile.operations.system.lifecycle import ReloadEffects, reloaded_response
 from ductile.operations.tokens.manage import check_covered
 from ductile.struct import Value, about, replace
 
-#: What a token may not change: which programs run, with which environment, and which files are read; `*` is
-#: any name or index. Tokens have operations of their own.
+#: Keys that a token may not change: they decide which programs run, with which environment, and which files
+#: are read. `*` is any name or index. Tokens have operations of their own.
 _PROTECTED_KEYS = (
     ("include",),
     ("environment_vars",),
@@ -52,10 +53,7 @@ _PROTECTED_KEYS = (
 )
 
 
-def _decode_keys(name: str, value: JsonValue) -> tuple[str, ...]:
-    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-        raise refused(name, f"{name} has to be a list of keys, such as plugins.echo.timeout")
-    return tuple(str(item) for item in value)
+_decode_keys = partial(decode_texts, "keys, such as plugins.echo.timeout")
 
 
 def _decode_scopes(name: str, value: JsonValue) -> dict[str, tuple[str, ...]]:
@@ -124,7 +122,7 @@ async def plan_change(context: OperationContext, request: PlanConfigChange) -> P
     """Check a change with the whole configuration, keep it as a plan, and say what it would do."""
     edits = ConfigEdits(set=request.set or {}, unset=request.unset, token_scopes=request.token_scopes)
     if request.rollback_to is not None or not edits.empty:
-        # A schedule, a route or a pipeline starts jobs that no token has to answer for.
+        # The jobs of a new schedule, route or pipeline would not count against the limits of the token.
         context.refuse_with_limits("change the configuration")
     _refuse_for_token(context, edits)
     draft = await _make_draft(context, request, edits)
@@ -172,7 +170,7 @@ async def _make_draft(context: OperationContext, request: PlanConfigChange, edit
 
 
 def _refuse_for_token(context: OperationContext, edits: ConfigEdits) -> None:
-    """Raise DeniedError if a caller with a token would set what only the machine's user may."""
+    """Raise DeniedError if a caller with a token changes keys that only a local user may change."""
     named = [token for token in context.snapshot().tokens if token.name in edits.token_scopes]
     check_covered(context, (scope for token in named for scope in token.scopes))
     if context.source.scopes is None or not (edits.set or edits.unset):
@@ -215,7 +213,7 @@ def _is_protected(path: list[str]) -> bool:
 
 
 def _has_reference(value: JsonValue) -> bool:
-    """Whether a text in the value refers to a variable, whose secret it would get."""
+    """Whether a text in the value refers to a variable, and would disclose its secret."""
     if isinstance(value, dict):
         return any(map(_has_reference, value.values()))
     if isinstance(value, list):

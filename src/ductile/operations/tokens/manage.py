@@ -1,8 +1,8 @@
 """Tokens of the HTTP API and shared secrets: list, create, rotate and revoke them while the daemon runs.
 
-The files are changed first and the daemon switches then, so a crash in between leaves what the files say.
+The files are changed first and the daemon switches then: after a crash in between, the files count.
 Only the token changes: other changes of the configuration on disk wait for a reload.
-A caller with a token manages only tokens that can do no more than its own: it could not gain rights.
+A caller with a token manages only tokens with no more rights than its own, so that it cannot gain rights.
 """
 
 from __future__ import annotations
@@ -19,12 +19,11 @@ from ductile.config.edit import tokens as token_files
 from ductile.config.edit.token_entries import TokenRow, find_row
 from ductile.config.edit.token_entries import list_tokens as list_rows
 from ductile.core.auth_scopes import covers, expand_scopes
-from ductile.core.json import JsonValue
 from ductile.core.token_limits import LimitName, TokenLimits, list_limits
 from ductile.engine.reload.reloader import Reloader
 from ductile.errors import ConfigError, DeniedError, DuctileError
 from ductile.operations.context import OperationContext
-from ductile.operations.request import DryRun, NoFields, refused
+from ductile.operations.request import DryRun, NoFields, decode_texts
 from ductile.operations.response import Response, Timestamp, WasDryRun, from_record, timestamp
 from ductile.operations.system.lifecycle import ConfigProblem
 from ductile.struct import Value, about, replace
@@ -80,19 +79,13 @@ class TokenDetail(ListedToken, Response):
     pass
 
 
-def _decode_scopes(name: str, value: JsonValue) -> tuple[str, ...]:
-    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-        raise refused(name, f"{name} has to be a list of texts, such as jobs:ro")
-    return tuple(str(item) for item in value)
-
-
 class CreateToken(Value):
     name: Annotated[str, about("Its name in logs and in `secret_ref`.")]
     scopes: Annotated[
         tuple[str, ...],
         Meta(
             description="Its permissions, such as jobs:ro; without scopes it is a secret for signatures.",
-            extra={"decode": _decode_scopes},
+            extra={"decode": partial(decode_texts, "texts, such as jobs:ro")},
             extra_json_schema={"type": "array", "items": {"type": "string"}},
         ),
     ] = ()
@@ -169,13 +162,14 @@ async def show_token(context: OperationContext, request: ShowToken) -> TokenDeta
 
 
 async def create_token(context: OperationContext, request: CreateToken) -> TokenCreated:
-    """Write a token to the files and put it in force. Raises before anything is written if the configuration
-    on disk could not be loaded with it.
+    """Write a token to the files and put it in force.
+
+    Raises before anything is written if the configuration on disk could not be loaded.
     """
     check_covered(context, request.scopes)
     reloader = await _require_loadable(context)
     change = partial(token_files.create_token, name=request.name, scopes=request.scopes, value=request.value)
-    created = await _change(context, change, dry_run=request.dry_run)
+    created = await _change_files(context, change, dry_run=request.dry_run)
     if created.written:
         await _put_in_force(reloader, request.name)
     return created_response(created, shows_value=request.value is None, dry_run=request.dry_run)
@@ -192,7 +186,7 @@ async def rotate_token(context: OperationContext, request: RotateToken) -> Token
         now=context.now(),
         value=request.value,
     )
-    rotated = await _change(context, change, dry_run=request.dry_run)
+    rotated = await _change_files(context, change, dry_run=request.dry_run)
     if rotated.written:
         await _put_in_force(reloader, request.name)
     return rotated_response(rotated, shows_value=request.value is None, dry_run=request.dry_run)
@@ -203,7 +197,7 @@ async def revoke_token(context: OperationContext, request: RevokeToken) -> Token
     reloader = context.require_engine().reloader
     check_covered(context, find_row(await _rows(context), request.name).scopes, name=request.name)
     change = partial(token_files.revoke_token, name=request.name)
-    revoked = await _change(context, change, dry_run=request.dry_run)
+    revoked = await _change_files(context, change, dry_run=request.dry_run)
     if revoked.written:
         await reloader.switch_token(request.name, revoked=True)
     return from_record(TokenRevoked, revoked, dry_run=request.dry_run or UNSET)
@@ -313,7 +307,7 @@ async def _check_disk(reloader: Reloader) -> None:
         raise
 
 
-async def _change(
+async def _change_files(
     context: OperationContext, change: Callable[..., WrittenToken], *, dry_run: bool
 ) -> WrittenToken:
     """Change the files in a thread. Raises `DeniedError`, with advice, if the daemon may not write them."""
