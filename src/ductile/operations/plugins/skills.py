@@ -13,6 +13,7 @@ from msgspec import UNSET, UnsetType
 from ductile.config.schema.pipelines import OnTimeout, PipelineSettings
 from ductile.config.snapshot import PluginInstance, Snapshot
 from ductile.core.auth_scopes import auth_scope, pipeline_scope
+from ductile.core.jobs.plugin_state import SYSTEM_COMMANDS
 from ductile.core.json import JsonObject, JsonValue
 from ductile.core.runs.required_inputs import find_required_inputs, first_use
 from ductile.operations.operation import pipelines_on, right_of
@@ -22,13 +23,11 @@ from ductile.protocol.manifest.model import Command, CommandType, ExecutionMode
 from ductile.protocol.manifest.schema import JsonSchema
 from ductile.struct import Value, about
 
-#: Commands that the core runs itself; agents do not need them.
-OWN_COMMANDS = frozenset({"init", "health"})
-_LATER = (
+_ANSWER_ACCEPTED = (
     "202 with `job_id`. Ask for GET /job/{job_id} (scope own:ro) until `status` is succeeded, failed or "
     "dead; `result` is then what the plugin answered."
 )
-_WHEN_DONE = (
+_ANSWER_ENDED = (
     "200 with `status`, `result` of the last step and the steps as `tree`, when the run has ended. "
     "If it has not after {seconds:g} s, 202 with `job_id` and `timeout_exceeded`: true, and it {then}. "
     "?async=true answers 202 at once."
@@ -52,7 +51,7 @@ HOW: dict[str, str] = {
 }
 
 
-#: How names of tools that run a command, or start a pipeline, begin.
+#: The beginnings of the names of tools that run a command, and of those that start a pipeline.
 COMMAND_PREFIX, PIPELINE_PREFIX = "run__", "start__"
 
 
@@ -89,16 +88,17 @@ class Skills(Response):
 
 
 def command_id(plugin: str, command: str) -> str:
-    """`run__PLUGIN__COMMAND`: tools make function names of it.
+    """Return the name of the tool that runs a command: `run__PLUGIN__COMMAND`, a valid function name.
 
-    It is unique, whatever other commands there are: where a name has or touches two underscores, the length
-    of the plugin's name is appended.
+    No two commands have the same: where it could be split in another way, because a name contains two
+    underscores, or begins or ends with one, the length of the plugin's name is appended.
     """
     name = f"{COMMAND_PREFIX}{plugin}__{command}"
     return name if name.split("__") == ["run", plugin, command] else f"{name}__{len(plugin)}"
 
 
 def pipeline_id(pipeline: str) -> str:
+    """Return the name of the tool that starts a pipeline: `start__PIPELINE`."""
     return f"{PIPELINE_PREFIX}{pipeline}"
 
 
@@ -106,7 +106,7 @@ def skills_of(snapshot: Snapshot) -> Iterator[Skill]:
     """Every command that can run, and every pipeline."""
     for plugin in snapshot.plugins.values():
         for command in commands_of(plugin).values() if plugin.runnable else ():
-            if command.name not in OWN_COMMANDS:
+            if command.name not in SYSTEM_COMMANDS:
                 yield _command_skill(snapshot, plugin, command)
     for name, pipeline in snapshot.pipelines.items():
         yield _pipeline_skill(snapshot, name, pipeline)
@@ -126,7 +126,9 @@ def _command_skill(snapshot: Snapshot, plugin: PluginInstance, command: Command)
         scope=auth_scope(plugin.name, right_of(command)),
         input_schema=command.input_schema,
         output_schema=command.output_schema,
-        answer=f"{_LATER} POST /trigger{path} waits for it and answers 200." if can_wait else _LATER,
+        answer=f"{_ANSWER_ACCEPTED} POST /trigger{path} waits for it and answers 200."
+        if can_wait
+        else _ANSWER_ACCEPTED,
     )
 
 
@@ -143,7 +145,9 @@ def _pipeline_skill(snapshot: Snapshot, name: str, pipeline: PipelineSettings) -
         scope=pipeline_scope(name),
         input_schema=input_schema_of(snapshot, name),
         output_schema=None,
-        answer=_WHEN_DONE.format(seconds=longest.total_seconds(), then=then) if waits else _LATER,
+        answer=_ANSWER_ENDED.format(seconds=longest.total_seconds(), then=then)
+        if waits
+        else _ANSWER_ACCEPTED,
         execution_mode=pipeline.execution_mode,
         timeout_ms=milliseconds(longest) if waits else None,
     )
@@ -157,15 +161,15 @@ def summarise_pipeline(pipeline: PipelineSettings) -> str:
 
 
 def input_schema_of(snapshot: Snapshot, name: str) -> JsonSchema | None:
-    """A JSON Schema of the payload of a pipeline: pipelines declare none.
+    """Return a JSON Schema of the payload of a pipeline, which declares none itself.
 
-    It is made from the paths that its `if` and its first steps refer to, else from its first command. None if
-    neither says anything about it.
+    It is made from the paths that the `if` and the first steps of the pipeline refer to; without any, it is
+    the schema of the first command. None if that has no schema either.
     """
     pipeline = snapshot.policy.pipelines.by_name[name]
     needs = find_required_inputs(pipeline)
     if needs.known:
-        return _object({*map(_keys, needs.known)}, {*map(_keys, needs.required)})
+        return _object_schema({*map(_leading_keys, needs.known)}, {*map(_leading_keys, needs.required)})
     first = first_use(pipeline.graph)
     plugin = None if first is None else snapshot.plugins.get(first.plugin)
     if first is None or plugin is None or plugin.installed is None:
@@ -174,19 +178,19 @@ def input_schema_of(snapshot: Snapshot, name: str) -> JsonSchema | None:
     return None if command is None else command.input_schema
 
 
-def _keys(path: str) -> tuple[str, ...]:
+def _leading_keys(path: str) -> tuple[str, ...]:
     """The keys of a path up to the first list position, which might also be a key."""
     keys = path.split(".")
-    ends = next((at for at, key in enumerate(keys) if at and key.isdigit()), len(keys))
-    return tuple(keys[:ends])
+    length = next((at for at, key in enumerate(keys) if at and key.isdigit()), len(keys))
+    return tuple(keys[:length])
 
 
-def _object(known: set[tuple[str, ...]], required: set[tuple[str, ...]]) -> JsonObject:
+def _object_schema(known: set[tuple[str, ...]], required: set[tuple[str, ...]]) -> JsonObject:
     """The schema of an object with these paths of keys. The type of a path's last key is not known."""
     properties: JsonObject = {}
     for name in sorted({path[0] for path in known}):
         known_below = {path[1:] for path in known if path[0] == name and len(path) > 1}
         required_below = {path[1:] for path in required if path[0] == name and len(path) > 1}
-        properties[name] = _object(known_below, required_below) if known_below else {}
+        properties[name] = _object_schema(known_below, required_below) if known_below else {}
     names: list[JsonValue] = [*sorted({path[0] for path in required})]
     return {"type": "object", "properties": properties, **({"required": names} if names else {})}

@@ -1,4 +1,4 @@
-"""Answers of tools: small enough for an agent, and saying what was left out of them."""
+"""Answers of tools: shortened for an agent, with the names of the places that were cut."""
 
 from __future__ import annotations
 
@@ -18,8 +18,10 @@ from ductile.struct import to_builtins
 
 _LONG_TEXT, _SHORT_TEXT, _SHORTEST_TEXT = 1000, 200, 60
 _FEW_ENTRIES = 5
+#: Places that `left_out` names, and the longest text of one.
 _MAX_NOTES = 8
 _MAX_NOTE = 90
+#: Characters that are reserved for `left_out`.
 _RESERVE = 800
 #: Fields of structs with which an agent cannot do anything.
 LEFT_OUT = frozenset(
@@ -35,12 +37,10 @@ LEFT_OUT = frozenset(
         "at_start",
     )
 )
-#: Fields of structs with commands to type.
+#: Fields of structs with texts that name commands of the CLI.
 ADVICE = frozenset(("advice", "fix", "hint", "next", "why"))
 _INSTANT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d+Z", re.ASCII)
 _SECONDS = len("2026-01-02T03:04:05")
-
-
 _NO_NAMES: frozenset[str] = frozenset()
 _NO_FIELDS: Mapping[str, frozenset[str]] = MappingProxyType({})
 
@@ -101,6 +101,7 @@ def fit(document: JsonObject, characters: int) -> JsonObject:
         return document
     cuts = _Cuts()
     room = characters - _RESERVE
+    # Each round cuts more than the one before.
     for text_length, min_entries in ((_LONG_TEXT, _FEW_ENTRIES), (_SHORT_TEXT, 1), (_SHORTEST_TEXT, 1)):
         if _size(document) <= room:
             break
@@ -108,7 +109,19 @@ def fit(document: JsonObject, characters: int) -> JsonObject:
             if isinstance(value, str) and len(value) > text_length:
                 put(f"{value[: text_length - 1]}…")
                 cuts.add(path, value, text_length - 1)
-        _cut_containers(document, room, min_entries, cuts)
+        # Halve the largest list or free object until the document fits or all are short.
+        while _size(document) > room:
+            long = [
+                (path, value, put)
+                for path, value, put in _places(document, "")
+                if isinstance(value, list | _FreeObject) and len(value) > min_entries
+            ]
+            if not long:
+                break
+            path, value, put = max(long, key=lambda place: _size(place[1]))
+            length = max(min_entries, len(value) // 2)
+            put(value[:length] if isinstance(value, list) else _FreeObject(list(value.items())[:length]))
+            cuts.add(path, value, length)
     document["left_out"] = cuts.notes()
     return document
 
@@ -150,19 +163,3 @@ def _places(value: Any, path: str) -> Iterator[tuple[str, Any, Callable[[Any], N
         inner = f"{path}.{name}" if path else name
         yield inner, item, partial(value.__setitem__, key)
         yield from _places(item, inner)
-
-
-def _cut_containers(document: JsonObject, room: int, min_entries: int, cuts: _Cuts) -> None:
-    """Halve the largest list or free object until the document fits or all are short."""
-    while _size(document) > room:
-        long = [
-            (path, value, put)
-            for path, value, put in _places(document, "")
-            if isinstance(value, list | _FreeObject) and len(value) > min_entries
-        ]
-        if not long:
-            return
-        path, value, put = max(long, key=lambda place: _size(place[1]))
-        length = max(min_entries, len(value) // 2)
-        put(value[:length] if isinstance(value, list) else _FreeObject(list(value.items())[:length]))
-        cuts.add(path, value, length)

@@ -9,13 +9,14 @@ from typing import Annotated, Any
 from msgspec import UNSET, UnsetType
 
 from ductile.core.jobs.model import SubmittedBy
+from ductile.core.jobs.plugin_state import SYSTEM_COMMANDS
 from ductile.core.json import JsonObject, JsonValue
 from ductile.core.suggest import did_you_mean
 from ductile.errors import DuctileError, NotFoundError, RefusedError
 from ductile.operations.context import OperationContext
 from ductile.operations.operation import Operation, within_reach
 from ductile.operations.plugins.lookup import commands_of
-from ductile.operations.plugins.skills import OWN_COMMANDS, command_id, pipeline_id
+from ductile.operations.plugins.skills import command_id, pipeline_id
 from ductile.operations.request import refused
 from ductile.operations.response import Response
 from ductile.operations.table import OPERATIONS
@@ -99,7 +100,7 @@ async def call_tool(context: OperationContext, request: CallTool) -> ToolAnswer:
 
 
 def _waiting(context: OperationContext, request: CallTool, arguments: JsonObject) -> Waiting:
-    """How long the call waits for its job, and whether progress ends the waiting."""
+    """Return how long the call waits for its job, and whether progress ends the waiting."""
     wait = decode_wait(arguments.get("wait"))
     if request.as_task:
         return Waiting(wait=min(wait, MOMENT))
@@ -140,7 +141,7 @@ async def _run_configured(context: OperationContext, request: CallTool, argument
     if tool is None:
         known = [*TOOLS, *map(pipeline_id, snapshot.pipelines)]
         for plugin in snapshot.plugins.values():
-            commands = [command for command in commands_of(plugin) if command not in OWN_COMMANDS]
+            commands = [command for command in commands_of(plugin) if command not in SYSTEM_COMMANDS]
             known += [command_id(plugin.name, command) for command in commands]
         hint = did_you_mean(request.tool, known) or "List the tools again."
         raise NotFoundError(f"there is no tool {request.tool[:_MAX_QUOTED]}", hint=hint)

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any
 
 from msgspec import Meta
 
 from ductile.config.snapshot import Snapshot
 from ductile.core.auth_scopes import allows
+from ductile.core.jobs.plugin_state import SYSTEM_COMMANDS
 from ductile.core.word_search import rank_by_words
 from ductile.operations.context import OperationContext
 from ductile.operations.operation import Operation, needed_for, needed_for_pipeline
 from ductile.operations.plugins.lookup import commands_of
 from ductile.operations.plugins.skills import (
     COMMAND_PREFIX,
-    OWN_COMMANDS,
     PIPELINE_PREFIX,
     Skill,
     command_id,
@@ -76,64 +76,72 @@ class PipelineTool(Value):
     pipeline: str
 
 
-#: The name of a tool, and its row of the table or its skill.
-_NamedTool: TypeAlias = tuple[str, ToolRow | Skill]
+class _NamedTool(Value):
+    """A tool before its schemas are made."""
+
+    name: str
+    #: The text that is searched besides the name.
+    description: str
+    definition: ToolRow | Skill
 
 
 async def list_tools(context: OperationContext, request: ListTools) -> ToolList:
     """The tools that the caller's scopes allow: operations first, then commands and pipelines by their names.
 
-    A cursor is the name of the last tool of a page: a tool that comes or goes meanwhile shifts no other one
-    to another page. Raises `UsageError` for a cursor that is none.
+    A cursor is the name of the last tool of a page: a tool that is added or removed meanwhile moves no other
+    tool to another page. Raises `UsageError` for any other cursor.
     """
-    snapshot, scopes = context.snapshot(), context.source.scopes
-    tools: list[_NamedTool] = [
-        (name, row) for name, row in TOOLS.items() if may_ever_call(snapshot, scopes, operation_of(row))
-    ]
-    if not request.operations:
-        skills = [
-            (_tool_name(skill), skill)
-            for skill in skills_of(snapshot)
-            if scopes is None or allows(scopes, _needed_for_skill(snapshot, skill))
-        ]
-        tools += sorted(skills, key=lambda tool: tool[0])
+    snapshot = context.snapshot()
+    tools = _allowed_tools(snapshot, context.source.scopes, configured=not request.operations)
+    cursor = request.cursor
     if request.query is not None:
-        tools = rank_by_words(request.query, [(tool, _searched_texts(*tool)) for tool in tools])
-    elif request.cursor is not None:
-        tools = _tools_after(tools, request.cursor)
+        tools = rank_by_words(request.query, [(tool, (tool.name, tool.description)) for tool in tools])
+    elif cursor is not None and cursor in TOOLS:
+        passed = set(list(TOOLS)[: list(TOOLS).index(cursor) + 1])
+        tools = [tool for tool in tools if tool.name not in passed]
+    elif cursor is not None and cursor.startswith((COMMAND_PREFIX, PIPELINE_PREFIX)):
+        tools = [tool for tool in tools if tool.name not in TOOLS and tool.name > cursor]
+    elif cursor is not None:
+        raise bad_value(
+            "cursor",
+            "cursor is not one of a list of tools",
+            "Give the one that the page before ends with, or none for the first page.",
+        )
     page = tools[: request.limit]
     has_more = len(page) < len(tools) and request.query is None
     answer_schema = output_schema((JobAnswer,))
     return ToolList(
         tools=[
-            _operation_tool(name, source)
-            if isinstance(source, ToolRow)
-            else _configured_tool(snapshot, source, answer_schema)
-            for name, source in page
+            _operation_tool(tool.name, tool.definition)
+            if isinstance(tool.definition, ToolRow)
+            else _configured_tool(snapshot, tool.name, tool.definition, answer_schema)
+            for tool in page
         ],
-        next_cursor=page[-1][0] if has_more else None,
+        next_cursor=page[-1].name if has_more else None,
     )
 
 
-def _tools_after(tools: list[_NamedTool], cursor: str) -> list[_NamedTool]:
-    """The tools after the one that a cursor names. Raises `UsageError` for a cursor that is none."""
-    if cursor in TOOLS:
-        passed = set(list(TOOLS)[: list(TOOLS).index(cursor) + 1])
-        return [tool for tool in tools if tool[0] not in passed]
-    if cursor.startswith((COMMAND_PREFIX, PIPELINE_PREFIX)):
-        return [tool for tool in tools if tool[0] not in TOOLS and tool[0] > cursor]
-    raise bad_value(
-        "cursor",
-        "cursor is not one of a list of tools",
-        "Give the one that the page before ends with, or none for the first page.",
-    )
-
-
-def _searched_texts(name: str, source: ToolRow | Skill) -> tuple[str, str]:
-    """The texts of a tool in which a query is searched: its name and description."""
-    if isinstance(source, Skill):
-        return name, source.description
-    return name, source.summary or operation_of(source).summary
+def _allowed_tools(
+    snapshot: Snapshot, scopes: tuple[str, ...] | None, *, configured: bool
+) -> list[_NamedTool]:
+    """The tools that these scopes allow: operations first, then, if `configured`, commands and pipelines."""
+    tools = [
+        _NamedTool(name=name, description=row.summary or operation_of(row).summary, definition=row)
+        for name, row in TOOLS.items()
+        if may_ever_call(snapshot, scopes, operation_of(row))
+    ]
+    if not configured:
+        return tools
+    skills = []
+    for skill in skills_of(snapshot):
+        if skill.kind == "command":
+            plugin, _, command = skill.name.partition(".")
+            name, needed = command_id(plugin, command), needed_for(snapshot, plugin, command)
+        else:
+            name, needed = pipeline_id(skill.name), needed_for_pipeline(snapshot, skill.name)
+        if scopes is None or allows(scopes, needed):
+            skills.append(_NamedTool(name=name, description=skill.description, definition=skill))
+    return [*tools, *sorted(skills, key=lambda tool: tool.name)]
 
 
 def may_ever_call(snapshot: Snapshot, scopes: tuple[str, ...] | None, operation: Operation) -> bool:
@@ -152,7 +160,7 @@ def find_configured(snapshot: Snapshot, tool: str) -> CommandTool | PipelineTool
     """The command or pipeline that a tool of this name runs; None if there is none."""
     for plugin in snapshot.plugins.values():
         for command in commands_of(plugin) if plugin.runnable else ():
-            if command not in OWN_COMMANDS and command_id(plugin.name, command) == tool:
+            if command not in SYSTEM_COMMANDS and command_id(plugin.name, command) == tool:
                 return CommandTool(plugin=plugin.name, command=command)
     return next(
         (PipelineTool(pipeline=name) for name in snapshot.pipelines if pipeline_id(name) == tool), None
@@ -174,22 +182,9 @@ def _operation_tool(name: str, row: ToolRow) -> ListedTool:
     )
 
 
-def _needed_for_skill(snapshot: Snapshot, skill: Skill) -> tuple[str, ...]:
-    """The scopes of which one is needed to run the command or pipeline."""
-    if skill.kind == "command":
-        plugin, _, command = skill.name.partition(".")
-        return needed_for(snapshot, plugin, command)
-    return needed_for_pipeline(snapshot, skill.name)
-
-
-def _tool_name(skill: Skill) -> str:
-    if skill.kind != "command":
-        return pipeline_id(skill.name)
-    plugin, _, command = skill.name.partition(".")
-    return command_id(plugin, command)
-
-
-def _configured_tool(snapshot: Snapshot, skill: Skill, answer_schema: dict[str, Any]) -> ListedTool:
+def _configured_tool(
+    snapshot: Snapshot, name: str, skill: Skill, answer_schema: dict[str, Any]
+) -> ListedTool:
     retry_safe: bool | None = None
     description = f"The pipeline {skill.name}. {skill.description}"
     if skill.kind == "command":
@@ -197,7 +192,7 @@ def _configured_tool(snapshot: Snapshot, skill: Skill, answer_schema: dict[str, 
         retry_safe = commands_of(snapshot.plugins[plugin])[command].retry_safe
         description = f"Runs {plugin} {command}. {skill.description}"
     return ListedTool(
-        name=_tool_name(skill),
+        name=name,
         description=description.strip()[:_MAX_DESCRIPTION],
         input_schema=payload_schema(skill.input_schema),
         output_schema=answer_schema,
