@@ -98,7 +98,7 @@ class OperationContext(Value):
 
     @property
     def _no_process_runs_jobs(self) -> bool:
-        """Whether it is known that no daemon uses the store. One on a server may have others elsewhere."""
+        """Whether it is known that no process runs jobs. A store on a server may be used by other nodes."""
         return self.engine is None and self.offline_runner_pid is None and self.store.cluster is None
 
     def require_engine(self) -> Engine:
@@ -127,8 +127,9 @@ class OperationContext(Value):
         return self.store.whole if isinstance(self.store, OwnJobs) else self.store
 
     def for_answer(self) -> OperationContext:
-        """Return the context for reading a job that the caller has started: only its own jobs exist in it if
-        its token may read no others.
+        """Return the context for reading a job that the caller has started.
+
+        Only the caller's own jobs exist in it if its token may read no others.
         """
         scopes = self.source.scopes
         return self.with_all_jobs() if scopes is None or not sees_only_own(scopes) else self.with_own_jobs()
@@ -153,7 +154,7 @@ class OperationContext(Value):
         return None if limit is None else TokenCharge(token=name, limits=limit)
 
     def refuse_with_limits(self, activity: str) -> None:
-        """Raise `DeniedError` for a caller whose token has limits: this activity would get around them."""
+        """Raise `DeniedError` for a caller whose token has limits: this activity would bypass them."""
         if self.charge is not None:
             raise DeniedError(
                 f"your token has limits, and may not {activity}",
@@ -172,8 +173,19 @@ class OperationContext(Value):
         and `LimitReachedError` if the caller's token has used up one of its limits. The engine prepares a
         claim first, so that a job that can start at once is claimed in the same commit.
         """
-        if self.source.token is not None:
-            submission = _with_token(submission, self.source.token, self.charge)
+        if (token := self.source.token) is not None:
+            # All jobs that follow from these inherit the token.
+            charge = self.charge
+
+            def owned(job: NewJob) -> NewJob:
+                return replace(job, token=token, charged=charge is not None)
+
+            submission = replace(
+                submission,
+                jobs=tuple([owned(job) for job in submission.jobs]),
+                runs=tuple([replace(run, job=owned(run.job)) for run in submission.runs]),
+                charge=charge,
+            )
         if self.engine is None:
             return await self.store.enqueue(submission)
         self.refuse_when_stopping()
@@ -196,17 +208,3 @@ class OperationContext(Value):
         """Raise `TooBusyError` if the daemon is stopping."""
         if self.engine is not None and self.engine.stopping:
             raise TooBusyError("the daemon is stopping", hint="Try again when it has been started again.")
-
-
-def _with_token(submission: Submission, token: str, charge: TokenCharge | None) -> Submission:
-    """The submission with the access token in its jobs, which everything that follows from them inherits."""
-
-    def owned(job: NewJob) -> NewJob:
-        return replace(job, token=token, charged=charge is not None)
-
-    return replace(
-        submission,
-        jobs=tuple([owned(job) for job in submission.jobs]),
-        runs=tuple([replace(run, job=owned(run.job)) for run in submission.runs]),
-        charge=charge,
-    )

@@ -161,17 +161,21 @@ class _Replayer:
         self._baseline = _baseline(context.snapshot(), snapshot, request)
         self._has_state = False
         self._jobs: list[ReplayedJob] = []
-        self._left_out: list[JobNotReplayed] = []
+        self._not_replayed: list[JobNotReplayed] = []
 
     async def replay(self, recording: Recording | LostRecording) -> None:
         """Run one recorded request against the candidate and add its verdict, or why it was not run."""
         recorded = recording.execution
-        if (reason := self._reason_against(recording)) is not None:
-            self._left_out.append(
-                JobNotReplayed(job_id=recorded.job_id, command=recorded.command, reason=reason)
-            )
+        command = commands_of(self._candidate.plugins[self._request.plugin]).get(recorded.command)
+        if isinstance(recording, LostRecording):
+            self._leave_out(recorded, f"no longer kept: its {recording.lost}")
             return
-        assert isinstance(recording, Recording)  # noqa: S101 - a lost one has a reason
+        if command is None:
+            self._leave_out(recorded, "the candidate has no such command")
+            return
+        if command.type is not CommandType.READ and not self._request.include_writes:
+            self._leave_out(recorded, _WRITES)
+            return
         self._has_state |= bool(recording.claim.state)
         replayed = await self._run(recording, self._candidate)
         differences = compare_answers(recorded, replayed, self._request.ignore)
@@ -194,16 +198,9 @@ class _Replayer:
             )
         )
 
-    def _reason_against(self, recording: Recording | LostRecording) -> str | None:
-        """Why the request is not run; None if it is run."""
-        command = commands_of(self._candidate.plugins[self._request.plugin]).get(recording.execution.command)
-        if isinstance(recording, LostRecording):
-            return f"no longer kept: its {recording.lost}"
-        if command is None:
-            return "the candidate has no such command"
-        if command.type is not CommandType.READ and not self._request.include_writes:
-            return _WRITES
-        return None
+    def _leave_out(self, recorded: LogRow, reason: str) -> None:
+        job = JobNotReplayed(job_id=recorded.job_id, command=recorded.command, reason=reason)
+        self._not_replayed.append(job)
 
     def _baseline_for(self, command: str) -> Snapshot | None:
         """The baseline, if it may run this command: a command that writes is not run once more."""
@@ -239,9 +236,10 @@ class _Replayer:
         if self._jobs:
             return
         name = self._request.plugin
-        if not self._left_out:
+        if not self._not_replayed:
             raise NotFoundError(f"no job of {name} has ended with an answer that is still kept")
-        ((reason, count),) = Counter(job.reason for job in self._left_out).most_common(1)
+        count_all = len(self._not_replayed)
+        ((reason, count),) = Counter(job.reason for job in self._not_replayed).most_common(1)
         hint = None
         if reason == _WRITES:
             hint = (
@@ -249,7 +247,7 @@ class _Replayer:
                 f"ductile plugin replay {name} --include-writes"
             )
         raise NotFoundError(
-            f"none of the last {len(self._left_out)} jobs of {name} can be replayed; of {count}: {reason}",
+            f"none of the last {count_all} jobs of {name} can be replayed; of {count}: {reason}",
             hint=hint,
         )
 
@@ -266,7 +264,7 @@ class _Replayer:
             passed=all(verdict in HARMLESS for verdict in verdicts),
             counts={str(verdict): verdicts[verdict] for verdict in ReplayVerdict if verdicts[verdict]},
             jobs=self._jobs,
-            not_replayed=self._left_out,
+            not_replayed=self._not_replayed,
             not_reproduced=[
                 *(["state: each job had a copy of the present one"] if self._has_state else []),
                 "settings and secrets: as configured now",
@@ -277,7 +275,10 @@ class _Replayer:
 
 
 async def _with_candidate(context: OperationContext, request: ReplayPlugin) -> Snapshot:
-    """The configuration on disk, with the candidate in place of the plugin."""
+    """Return the configuration on disk, with the candidate in place of the plugin.
+
+    Raises `DeniedError` if a caller with a token names a directory outside of the plugin roots.
+    """
     active = context.snapshot()
     disk = active if context.engine is None else await context.engine.reloader.load_unsealed()
     if request.candidate is None:
@@ -313,7 +314,7 @@ def _load_candidate(directory: Path) -> InstalledPlugin:
 
 
 def _refuse_outside_roots(snapshot: Snapshot, directory: Path) -> None:
-    """Raise `DeniedError` for a directory that is in no plugin root of the configuration."""
+    """Raise `DeniedError` for a directory that is in no plugin root of the configuration. Blocks."""
     installed = (plugin.installed for plugin in snapshot.plugins.values())
     roots = {plugin.root.resolve() for plugin in installed if plugin is not None and plugin.script is None}
     if directory.resolve().parent not in roots:

@@ -16,8 +16,8 @@ from ductile.operations.jobs.documents import plugin_response
 from ductile.store.model.records import LogRow
 from ductile.struct import Value, about
 
-#: The parts of a response that are compared beside its result; an empty one is as good as none. Log lines are
-#: not compared.
+#: The parts of a response that are compared besides its result; an empty part counts as a missing one. Log
+#: lines are not compared.
 _COMPARED = ("events", "state_updates", "artifacts")
 _MAX_TEXT = 200
 
@@ -53,7 +53,7 @@ def _compared_part(row: LogRow) -> JsonObject:
 
 
 def compare_answers(before: LogRow, now: LogRow, ignore: Sequence[Path]) -> tuple[ValueDifference, ...]:
-    """The differences of two answers outside the ignored paths. Only the error, if just one has failed."""
+    """The differences of two answers outside the ignored paths; only the error if just one has failed."""
     if (before.status is LogStatus.SUCCEEDED) != (now.status is LogStatus.SUCCEEDED):
         old = MISSING if before.status is LogStatus.SUCCEEDED else before.error
         new = MISSING if now.status is LogStatus.SUCCEEDED else now.error

@@ -1,6 +1,6 @@
 """The topology: what emits which events, and which routes and pipelines take them.
 
-Plugins that cannot run are not listed as emitters; routes to them are marked by their standing.
+Plugins that cannot run are not listed as emitters; routes to them have the standing of their plugin.
 """
 
 from __future__ import annotations
@@ -107,6 +107,19 @@ def topology_of(snapshot: Snapshot) -> Topology:
         plugins.append(
             TopologyPlugin(name=plugin.name, standing=standing, schedules=schedules, commands=commands)
         )
+    pipelines = []
+    for pipeline in snapshot.pipelines.values():
+        steps = [*_steps_in(pipeline.steps)]
+        calls = sorted({step.call for step in steps if step.call is not None})
+        uses = sorted({".".join(parse_target(step.uses)) for step in steps if step.uses is not None})
+        cannot_run = [
+            use
+            for use in uses
+            if standing_of(snapshot.plugins[parse_target(use)[0]]) is not PluginStanding.ACTIVE
+        ]
+        pipelines.append(
+            from_record(TopologyPipeline, pipeline, uses=uses, calls=calls, cannot_run=cannot_run)
+        )
     webhooks = []
     for endpoint in snapshot.webhooks:
         target = target_fields(endpoint.target)
@@ -115,26 +128,10 @@ def topology_of(snapshot: Snapshot) -> Topology:
         webhooks.append(from_record(TopologyWebhook, endpoint, **target, standing=target_standing))
     return Topology(
         plugins=plugins,
-        pipelines=[_pipeline(snapshot, pipeline) for pipeline in snapshot.pipelines.values()],
+        pipelines=pipelines,
         webhooks=webhooks,
         events=_events(snapshot),
         hooks=_hooks(snapshot),
-    )
-
-
-def _pipeline(snapshot: Snapshot, pipeline: PipelineSettings) -> TopologyPipeline:
-    steps = [*_steps_in(pipeline.steps)]
-    uses = sorted({".".join(parse_target(step.uses)) for step in steps if step.uses is not None})
-    return from_record(
-        TopologyPipeline,
-        pipeline,
-        uses=uses,
-        calls=sorted({step.call for step in steps if step.call is not None}),
-        cannot_run=[
-            use
-            for use in uses
-            if standing_of(snapshot.plugins[parse_target(use)[0]]) is not PluginStanding.ACTIVE
-        ],
     )
 
 

@@ -146,6 +146,8 @@ class _Stack(_Box):
 
 
 class _Column(Value, kw_only=False):
+    """One of the boxes side by side, with the name at the line that leads to it."""
+
     name: str
     box: _Box
 
@@ -273,49 +275,50 @@ def to_mermaid(steps: Sequence[TreeStep], trigger: str) -> str:
 
 @dataclass(slots=True)
 class _Chart:
+    """A Mermaid flowchart as it is written."""
+
     lines: list[str] = field(default_factory=list)
     #: Written last: an edge inside a subgraph would draw its ends into the subgraph.
     edges: list[str] = field(default_factory=list)
     _depth: int = 1
 
     def add(self, line: str) -> None:
+        """Add a line, indented by the depth of subgraphs."""
         self.lines.append("  " * self._depth + line)
 
     def connect(self, ends: Sequence[_LooseEnd], target: str) -> None:
+        """Draw the edges of these ends to a node."""
         for source, label in ends:
             arrow = f'-- "{_escaped(label)}" -->' if label else "-->"
             self.edges.append(f"  {source} {arrow} {target}")
 
     def sequence(self, steps: Sequence[TreeStep], ends: list[_LooseEnd]) -> list[_LooseEnd]:
-        """Draw steps one after the other. Returns the loose ends after the last."""
+        """Draw steps one after the other, from these ends. Returns the loose ends after the last step."""
         for step in steps:
-            ends = self._step(step, ends)
+            name, title = f"s{step.node.position}", step.node.label.title
+            lines = [title if step.id.isdigit() else f"{step.id}: {title}"]
+            if step.condition is not None:
+                lines.append(f"if {step.condition}")
+            label = "<br/>".join(_escaped(line) for line in lines)
+            if step.node.shape is Shape.FRAME:
+                self.add(f'subgraph {name}["{label}"]')
+                self._depth += 1
+                for group in step.groups:
+                    ends = self.sequence(group.steps, ends)
+                self._depth -= 1
+                self.add("end")
+                continue
+            is_fork = step.node.shape is Shape.FORK
+            self.add(f'{name}{{{{"{label}"}}}}' if is_fork else f'{name}["{label}"]')
+            self.connect(ends, name)
+            inner = [end for group in step.groups for end in self.sequence(group.steps, [(name, group.name)])]
+            if is_fork:
+                self.add(f'{name}_join(["join"])')
+                self.connect(inner, f"{name}_join")
+                ends = [(f"{name}_join", "")]
+            else:
+                ends = [(name, "other events" if step.groups else ""), *inner]
         return ends
-
-    def _step(self, step: TreeStep, ends: list[_LooseEnd]) -> list[_LooseEnd]:
-        """Draw one step after these ends. Returns the loose ends after it."""
-        name, title = f"s{step.node.position}", step.node.label.title
-        lines = [title if step.id.isdigit() else f"{step.id}: {title}"]
-        if step.condition is not None:
-            lines.append(f"if {step.condition}")
-        label = "<br/>".join(_escaped(line) for line in lines)
-        if step.node.shape is Shape.FRAME:
-            self.add(f'subgraph {name}["{label}"]')
-            self._depth += 1
-            for group in step.groups:
-                ends = self.sequence(group.steps, ends)
-            self._depth -= 1
-            self.add("end")
-            return ends
-        is_fork = step.node.shape is Shape.FORK
-        self.add(f'{name}{{{{"{label}"}}}}' if is_fork else f'{name}["{label}"]')
-        self.connect(ends, name)
-        inner = [end for group in step.groups for end in self.sequence(group.steps, [(name, group.name)])]
-        if not is_fork:
-            return [(name, "other events" if step.groups else ""), *inner]
-        self.add(f'{name}_join(["join"])')
-        self.connect(inner, f"{name}_join")
-        return [(f"{name}_join", "")]
 
 
 def _escaped(text: str) -> str:
@@ -336,6 +339,8 @@ class StepGroup(Value):
 
 
 class TreeStep(Value):
+    """A step of a pipeline, with the steps inside it."""
+
     node: Node
     #: The `if` of the step, shortened.
     condition: str | None = None

@@ -22,7 +22,7 @@ from ductile.core.suggest import did_you_mean
 from ductile.errors import NotFoundError
 from ductile.operations.context import OperationContext
 from ductile.operations.request import refused
-from ductile.operations.response import Id, Response
+from ductile.operations.response import Id, Response, from_record
 from ductile.operations.runs.start import with_regex_time_limit
 from ductile.struct import Value, about, field, replace
 
@@ -133,7 +133,7 @@ async def explain_start(
     dedupe_key: str | None,
     dedupe_ttl: float | None = None,
 ) -> ExplainedEvent:
-    """Explain what the event would start now, with the functions that publish it. Reads the store."""
+    """Explain what the event would start now, by the functions that publish events. Reads the store."""
     snapshot = context.snapshot()
     policy = with_regex_time_limit(snapshot.policy)
     explained = explain_targets(producer, event, snapshot.routes, policy)
@@ -169,14 +169,14 @@ async def explain_start(
 
 
 def target_of(job: NewJob) -> str:
-    """What the job runs: `PLUGIN.COMMAND` or `pipeline:NAME`."""
+    """Return the target of the job: `PLUGIN.COMMAND` or `pipeline:NAME`."""
     return f"pipeline:{job.command}" if job.plugin == RUN_PLUGIN else f"{job.plugin}.{job.command}"
 
 
 def _target(
     explanation: TargetExplanation, duplicates: dict[str, str], snapshot: Snapshot, *, key: str | None
 ) -> EventTarget:
-    """The explanation of a target as a response. `duplicates` has existing jobs by target."""
+    """Return the explanation of a target as a response. `duplicates` has job ids by target."""
     outcome, reason, duplicate_of = explanation.outcome, explanation.reason, None
     # A hook's run has no key.
     if outcome is StartOutcome.STARTS and explanation.kind is not TargetKind.HOOK:
@@ -192,13 +192,7 @@ def _target(
         outcome=outcome,
         reason=reason,
         comparisons=[
-            DecidingComparison(
-                path=comparison.path,
-                op=comparison.op,
-                expected=comparison.expected,
-                found=comparison.found,
-                holds=comparison.is_true,
-            )
+            from_record(DecidingComparison, comparison, holds=comparison.is_true)
             for comparison in explanation.deciding
         ],
         duplicate_of=duplicate_of,
@@ -207,13 +201,13 @@ def _target(
 
 
 def _warning(target: str, snapshot: Snapshot) -> str | None:
-    """Why what starts would fail: a plugin that is disabled or refused."""
-    name = target.removeprefix("pipeline:")
-    if name == target:
+    """Return why the target would fail after its start: a plugin that it uses is disabled or refused."""
+    pipeline = target.removeprefix("pipeline:")
+    if pipeline == target:
         used = [target.partition(".")[0]]
     else:
-        used = sorted(snapshot.policy.pipelines.by_name[name].graph.plugins)
-    for plugin in (snapshot.plugins[plugin] for plugin in used if plugin in snapshot.plugins):
+        used = sorted(snapshot.policy.pipelines.by_name[pipeline].graph.plugins)
+    for plugin in (snapshot.plugins[name] for name in used if name in snapshot.plugins):
         if not plugin.enabled:
             return f"the plugin {plugin.name} is disabled"
         if plugin.refused is not None:

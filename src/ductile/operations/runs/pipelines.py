@@ -17,8 +17,8 @@ from ductile.core.durations import format_duration
 from ductile.core.events.model import Pipeline
 from ductile.core.expressions.conditions import MASK
 from ductile.core.jobs.model import TERMINAL, JobReason, JobStatus
-from ductile.core.json import JsonObject, JsonValue
-from ductile.core.runs.graph import RUN_PLUGIN, Graph, UseNode, graph_to_json
+from ductile.core.json import JsonValue
+from ductile.core.runs.graph import RUN_PLUGIN, UseNode, graph_to_json
 from ductile.engine.live_output import NOTHING_READ
 from ductile.operations.context import OperationContext
 from ductile.operations.jobs.documents import ListedJob, LiveOutputText, listed_job, live_output_text
@@ -66,12 +66,12 @@ class PipelineList(Response):
 
 async def list_pipelines(context: OperationContext, _request: NoFields) -> PipelineList:
     """Every pipeline of the configuration, with its latest run."""
-    snapshot, seen = context.snapshot(), context.for_answer()
+    snapshot, visible = context.snapshot(), context.for_answer()
     listed = []
     for pipeline in snapshot.policy.pipelines.by_name.values():
         where = JobFilter(plugin=RUN_PLUGIN, command=pipeline.name)
         last = None
-        for job in (await seen.store.list_jobs(where, limit=1)).rows:
+        for job in (await visible.store.list_jobs(where, limit=1)).rows:
             last = from_record(LatestRun, job, job_id=job.id)
         listed.append(ListedPipeline(**asdict(_summary(snapshot, pipeline)), last_run=last))
     return PipelineList(pipelines=listed)
@@ -111,13 +111,20 @@ async def show_pipeline(context: OperationContext, request: ShowPipeline) -> Pip
 
 
 def describe_pipeline(snapshot: Snapshot, name: str) -> PipelineDetail:
-    """One pipeline with its compiled graph and, for people, the same steps nested as they are written.
+    """Return a pipeline with its compiled graph and, for people, the same steps nested as they are written.
 
-    Raises `NotFoundError`.
+    Secrets in the graph are masked. Raises `NotFoundError`.
     """
     pipeline = known_pipeline(snapshot, name)
     settings = snapshot.pipelines[name]
     is_secret = snapshot.policy.is_secret
+    graph = graph_to_json(pipeline.graph)
+    nodes = graph["nodes"]
+    for node in nodes if isinstance(nodes, list) else ():
+        if isinstance(node, dict) and "with" in node:
+            node["with"] = redact(node["with"])
+        if isinstance(node, dict) and "if" in node:
+            node["if"] = _redacted_condition(node["if"], is_secret)
     return PipelineDetail(
         **asdict(_summary(snapshot, pipeline)),
         condition=None if pipeline.condition is None else summarise_condition(pipeline.condition, is_secret),
@@ -125,8 +132,8 @@ def describe_pipeline(snapshot: Snapshot, name: str) -> PipelineDetail:
         return_on_timeout=settings.return_on_timeout,
         on_timeout=settings.on_timeout,
         notify_on_complete=pipeline.notify_on_complete,
-        tree=[_step(step) for step in build_tree(pipeline.graph, is_secret)],
-        graph={**_redacted_graph(pipeline.graph, is_secret), "fingerprint": pipeline.graph.fingerprint},
+        tree=[_pipeline_step(step) for step in build_tree(pipeline.graph, is_secret)],
+        graph={**graph, "fingerprint": pipeline.graph.fingerprint},
     )
 
 
@@ -228,34 +235,23 @@ def _summary(snapshot: Snapshot, pipeline: Pipeline) -> PipelineSummary:
     )
 
 
-def _step(step: TreeStep) -> PipelineStep:
+def _pipeline_step(step: TreeStep) -> PipelineStep:
     return PipelineStep(
         path=step.node.path,
         id=step.id,
         does=step.node.label.title,
         condition=step.condition,
         inside=[
-            PipelineGroup(kind=group.kind, name=group.name, steps=[_step(inner) for inner in group.steps])
+            PipelineGroup(
+                kind=group.kind, name=group.name, steps=[_pipeline_step(inner) for inner in group.steps]
+            )
             for group in step.groups
         ],
     )
 
 
-def _redacted_graph(graph: Graph, is_secret: Callable[[str], bool]) -> JsonObject:
-    """The compiled graph without secrets: values of `with` and of conditions may be some."""
-    document = graph_to_json(graph)
-    nodes = document["nodes"]
-    for node in nodes if isinstance(nodes, list) else ():
-        if isinstance(node, dict):
-            if "with" in node:
-                node["with"] = redact(node["with"])
-            if "if" in node:
-                node["if"] = _redacted_condition(node["if"], is_secret)
-    return document
-
-
 def _redacted_condition(value: JsonValue, is_secret: Callable[[str], bool]) -> JsonValue:
-    """The condition, without the values that are compared with secret fields."""
+    """Return the condition with a mask in place of the values that are compared with secret fields."""
     if isinstance(value, list):
         return [_redacted_condition(inner, is_secret) for inner in value]
     if not isinstance(value, dict):
