@@ -33,7 +33,7 @@ class Source(Value):
 
     submitted_by: SubmittedBy
     detail: str | None = None
-    #: The namespace of its dedupe keys, where that is not `detail`.
+    #: The namespace of its dedupe keys, if that is not `detail`.
     owner: str | None = None
     #: Whether it waits for the response of a synchronous pipeline.
     waits: bool = False
@@ -63,7 +63,7 @@ class OperationContext(Value):
     snapshot: Callable[[], Snapshot]
     now: Callable[[], datetime]
     rng: Random
-    #: None where a command works on the store while no daemon runs.
+    #: None if a command works on the store while no daemon runs.
     engine: Engine | None = None
     #: The process that runs a job of this store without a daemon, if there is one.
     offline_runner_pid: int | None = None
@@ -146,7 +146,7 @@ class OperationContext(Value):
 
     @property
     def charge(self) -> TokenCharge | None:
-        """What the jobs that the caller starts count against; None if its token has no limits."""
+        """The limits that jobs of the caller count against; None if its token has no limits."""
         if (name := self.source.token) is None:
             return None
         limits = (token.limits for token in self.snapshot().tokens if token.name == name)
@@ -167,7 +167,7 @@ class OperationContext(Value):
             self.engine.job_signals.ended(jobs)
 
     async def enqueue(self, submission: Submission) -> tuple[EnqueueResult, ...]:
-        """Write the submission to the store. A caller that is cancelled meanwhile does not take it back.
+        """Write the submission to the store. Cancelling the caller meanwhile does not undo it.
 
         Raises `TooBusyError` if the daemon is stopping, `ConflictError` for a plugin that is being drained,
         and `LimitReachedError` if the caller's token has used up one of its limits. The engine prepares a

@@ -101,12 +101,12 @@ class HttpRoute(Value):
     aliases: tuple[str, ...] = ()
     #: The `message` of a response that has none of its own; the operation's summary if it is empty.
     message: str = ""
-    #: Status of the usual response, then those of other responses and errors that are worth naming.
+    #: The status of the usual response, then those of other responses and of likely errors.
     statuses: tuple[int, ...] = (200,)
     tag: str = "system"
     #: Response bodies of another format than our JSON: media type -> JSON Schema.
     content_types: Mapping[str, JsonObject] = field(default_factory=dict)
-    #: Whether it submits work: refused while the daemon stops.
+    #: Whether it submits work, which is refused while the daemon stops.
     submits: bool = False
     #: Whether the response may take long: the operation is cancelled when the client disconnects.
     waits: bool = False
@@ -164,13 +164,13 @@ class Operation(Value, dict=True):
         return request_fields(self.request_type)
 
     async def run(self, context: OperationContext, values: JsonObject) -> Any:
-        """Decode the request, call the function with what the caller may reach, return its response."""
+        """Return the response of the function, which sees only the jobs that the caller may reach."""
         starts = self.http is not None and self.http.submits and not self.access.any_token
         reached = within_reach(context, self.access, starts_jobs=starts)
         return await self.function(reached, decode_request(self.request_type, values, reached.now_and_zone))
 
     async def run_to_json(self, context: OperationContext, values: JsonObject) -> JsonObject:
-        """As `run`; the response as decoded JSON."""
+        """As `run`, but return the response as decoded JSON."""
         document: JsonObject = to_builtins(await self.run(context, values))
         return document
 
@@ -199,15 +199,16 @@ class Access(Value):
     own_scope: str | None = None
 
     def reach(self, granted: tuple[str, ...], snapshot: Snapshot, path: Mapping[str, str] = NO_PATH) -> Reach:
-        """Return of which jobs a token with these scopes may use it."""
+        """Return the jobs for which a token with these scopes may use the operation."""
         if self.required_scopes is None or self.discovery or self.any_token:
             return Reach.ALL
         return decide_reach(granted, self.required_scopes(snapshot, path), self.own_scope)
 
 
 def requires_scope(resource: AccessResource, level: AccessLevel, *, or_own: bool = False) -> Access:
-    """Return the access with a scope; `or_own`: the same right over its own jobs gives a token access to
-    these.
+    """Return the access that a scope gives.
+
+    With `or_own`, a token with the scope `own` of the same level has access to its own jobs.
     """
     own = auth_scope(AccessResource.OWN, level) if or_own else None
     needed = (auth_scope(resource, level), *((own,) if own is not None else ()))
@@ -219,9 +220,9 @@ def requires_scope(resource: AccessResource, level: AccessLevel, *, or_own: bool
 def within_reach(context: OperationContext, access: Access, *, starts_jobs: bool = False) -> OperationContext:
     """Return the context with the jobs for which the caller has this access.
 
-    Only its own exist where its scope is for these, and where it starts jobs but sees no others: a duplicate
-    of its call can then be no job of another token. Raises `DeniedError` without a scope; surfaces have
-    checked it before.
+    Only its own jobs exist if its scope is for these alone, or if it starts jobs and may read no others: the
+    duplicate of its call is then never a job of another token. Raises `DeniedError` without a scope, which
+    surfaces have checked before.
     """
     scopes = context.source.scopes
     if scopes is None:
@@ -235,14 +236,14 @@ def within_reach(context: OperationContext, access: Access, *, starts_jobs: bool
 
 
 def right_of(command: Command) -> AccessLevel:
-    """A command that changes nothing outside needs the right to read only."""
+    """Return the right that is needed to run a command: to read, if the command changes nothing outside."""
     return AccessLevel.READ if command.type is CommandType.READ else AccessLevel.WRITE
 
 
 def needed_for(snapshot: Snapshot, plugin: str, command: str | None) -> tuple[str, ...]:
-    """The scopes of which one is needed to run a command. An unknown one needs the least: it is a 404.
+    """The scopes of which one is needed to run a command. An unknown one needs the least, and is not found.
 
-    Without a command it is the one that runs then: `poll` if the plugin has it, else `handle`.
+    Without a command, they are those of the default: `poll` if the plugin has it, else `handle`.
     """
     instance = snapshot.plugins.get(plugin)
     if instance is None:
@@ -268,15 +269,15 @@ def needed_for_pipeline(snapshot: Snapshot, name: str) -> tuple[str, ...]:
 
 
 def needed_to_see(snapshot: Snapshot, plugin: str) -> tuple[str, ...]:
-    """The scopes of which one is needed to read what a plugin takes: also that to call it."""
+    """The scopes of which one is needed to read about a plugin: for all plugins, or for this one."""
     general = auth_scope(AccessResource.PLUGIN, AccessLevel.READ)
     return (general, auth_scope(plugin, AccessLevel.READ)) if plugin in snapshot.plugins else (general,)
 
 
 def needed_for_trigger(snapshot: Snapshot, plugin: str, command: str) -> tuple[str, ...]:
-    """As for the plugin, unless a pipeline is triggered: that may do anything its steps do."""
+    """The scopes of which one is needed for a trigger: those for its pipeline, else for the plugin."""
     if triggered := pipelines_on(snapshot, f"{plugin}.{command}"):
-        # Several are an error, which names them.
+        # Several pipelines are an error, which the operation raises.
         return needed_for_pipeline(snapshot, triggered[0] if len(triggered) == 1 else "")
     return needed_for(snapshot, plugin, command)
 
@@ -302,7 +303,7 @@ EVENTS_RO, EVENTS_RW = (
     requires_scope(AccessResource.EVENTS, AccessLevel.READ),
     requires_scope(AccessResource.EVENTS, AccessLevel.WRITE),
 )
-#: As `jobs` and `events`, of which the right over its own jobs gives a token a part.
+#: As JOBS_RO, JOBS_RW and EVENTS_RO; the scopes `own:ro` and `own:rw` allow them for a token's own jobs.
 OWN_JOBS_RO, OWN_JOBS_RW, OWN_EVENTS_RO = (
     requires_scope(AccessResource.JOBS, AccessLevel.READ, or_own=True),
     requires_scope(AccessResource.JOBS, AccessLevel.WRITE, or_own=True),

@@ -26,7 +26,7 @@ from ductile.struct import Value, about
 
 RequestType = TypeVar("RequestType", bound=Value)
 EnumType = TypeVar("EnumType", bound=StrEnum)
-#: Makes the field's value from its name and its JSON value, or raises an error that names the field.
+#: Returns the value of a field from its name and its JSON value. An error names the field.
 Decode = Callable[[str, JsonValue], Any]
 
 #: A blank before the offset: a `+` that URL decoding has replaced.
@@ -63,15 +63,17 @@ class FieldSource(StrEnum):
 
 
 def in_query(description: str, **extra: Any) -> Meta:
-    """The description of a field that is read from the query although the method is POST."""
+    """Describe a field that is read from the query although the method is POST."""
     return Meta(description=description, extra={"source": FieldSource.QUERY, **extra})
 
 
 def in_header(header: str, description: str) -> Meta:
+    """Describe a field that is read from a header."""
     return Meta(description=description, extra={"source": FieldSource.HEADER, "header": header})
 
 
 def local(description: str) -> Meta:
+    """Describe a field that no HTTP request has: the CLI and other operations set it."""
     return Meta(description=description, extra={"source": FieldSource.LOCAL})
 
 
@@ -86,7 +88,7 @@ class RequestField(Value):
     description: str
     required: bool
     default: Any
-    #: None where the route decides.
+    #: None if the route decides.
     source: FieldSource | None
     header: str | None
     #: Whether it is an instant, which may be relative to now.
@@ -165,10 +167,12 @@ def decode_request(
 
 
 def refused(name: str, message: str, hint: str | None = None) -> RefusedError:
+    """Return the error for a field whose value is refused."""
     return RefusedError(message, hint=hint, details={"field": name})
 
 
 def bad_value(name: str, message: str, hint: str | None = None) -> UsageError:
+    """Return the error for a field whose text cannot be understood."""
     return UsageError(message, hint=hint, details={"field": name})
 
 
@@ -188,17 +192,17 @@ def _unwrap(hint: Any) -> tuple[list[Any], list[Meta]]:
 
 
 def _codec(kind: Any, metas: list[Meta], extra: dict[Any, Any]) -> tuple[Decode, JsonObject]:
-    """How a value of this type is decoded, and its JSON Schema."""
+    """Return the function that decodes a value of this type, and the JSON Schema of such a value."""
     schema: JsonObject
     decode: Decode
     if kind is bool:
         decode, schema = decode_flag, {"type": "boolean"}
     elif kind is int:
-        least = int(next((meta.ge for meta in metas if meta.ge is not None), 0))
-        most = int(next((meta.le for meta in metas if meta.le is not None), 1 << 62))
+        minimum = int(next((meta.ge for meta in metas if meta.ge is not None), 0))
+        maximum = int(next((meta.le for meta in metas if meta.le is not None), 1 << 62))
         decode, schema = (
-            partial(_decode_number, least, most),
-            {"type": "integer", "minimum": least, "maximum": most},
+            partial(_decode_number, minimum, maximum),
+            {"type": "integer", "minimum": minimum, "maximum": maximum},
         )
     elif kind is datetime:
         decode, schema = decode_text, {"type": "string"}  # `decode_request` decodes instants itself
@@ -229,9 +233,9 @@ def decode_flag(name: str, value: JsonValue) -> bool:
     return value
 
 
-def _decode_number(least: int, most: int, name: str, value: JsonValue) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
-        raise bad_value(name, f"{name} has to be a whole number from {least} to {most}")
+def _decode_number(minimum: int, maximum: int, name: str, value: JsonValue) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not minimum <= value <= maximum:
+        raise bad_value(name, f"{name} has to be a whole number from {minimum} to {maximum}")
     return value
 
 
@@ -251,6 +255,7 @@ def decode_object(name: str, value: JsonValue) -> JsonObject:
 def decode_enum(
     words: type[EnumType], aliases: Mapping[str, EnumType], name: str, value: JsonValue
 ) -> EnumType:
+    """Return the member of an enum for its word or an alias. Raises `UsageError` for another text."""
     text = decode_text(name, value)
     if text in aliases:
         return aliases[text]
@@ -262,7 +267,7 @@ def decode_enum(
 
 
 def decode_enums(words: type[EnumType], name: str, value: JsonValue) -> frozenset[EnumType]:
-    """Several words, separated by commas."""
+    """Return several words of an enum, which are separated by commas."""
     listed = (word.strip() for word in decode_text(name, value).split(","))
     return frozenset(decode_enum(words, {}, name, word) for word in listed if word)
 

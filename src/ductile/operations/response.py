@@ -10,21 +10,21 @@ from msgspec import UNSET, Meta, UnsetType
 from ductile.core.timestamps import format_timestamp
 from ductile.struct import Value, about
 
-#: In the schema of a field that only responses without a daemon have.
+#: Marks, in its JSON Schema, a field that only responses without a daemon have.
 OFFLINE_ONLY = "x-offline-only"
 
 #: An instant as text, always UTC with microseconds: made by `timestamp`.
 Timestamp: TypeAlias = Annotated[str, Meta(extra_json_schema={"format": "date-time"})]
 #: A UUID.
 Id: TypeAlias = Annotated[str, Meta(extra_json_schema={"format": "uuid"})]
-#: Of a response to a request that may be a dry run.
+#: The field `dry_run` of a response.
 WasDryRun: TypeAlias = Annotated[
     bool | UnsetType, about("True if nothing was changed: the request was a dry run.")
 ]
-#: Of a job that counts as running although the process that ran it has died. Never true in a daemon, so HTTP
-#: responses do not have it.
+#: The field `orphaned` of a job: it counts as running although the process that ran it has died. It is never
+#: true in a daemon, so HTTP responses do not have it.
 Orphaned: TypeAlias = Annotated[bool | UnsetType, Meta(extra_json_schema={OFFLINE_ONLY: True})]
-#: Of a page of a list.
+#: The field `next_cursor` of a page of a list.
 NextCursor: TypeAlias = Annotated[str | None, about("For the next page; null at the end.")]
 
 _DRY_RUN = "This was a dry run: nothing was changed."
@@ -33,9 +33,9 @@ _DRY_RUN = "This was a dry run: nothing was changed."
 class Response(Value):
     """Encoded to JSON by its fields. Over HTTP every response also has a `message` for people."""
 
-    #: The HTTP status; None for the first of the operation's route.
+    #: The HTTP status; None for the first status of the operation's route.
     STATUS: ClassVar[int | None] = None
-    #: Whether HTTP never returns it: what leads to it can only be requested locally.
+    #: Whether HTTP never returns it, because only a local caller can request it.
     CLI_ONLY: ClassVar[bool] = False
 
     @property
@@ -44,7 +44,7 @@ class Response(Value):
 
     @property
     def http_message(self) -> str | None:
-        """None for the message of the operation's route."""
+        """The `message` over HTTP; None for that of the operation's route."""
         return _DRY_RUN if getattr(self, "dry_run", UNSET) is True else None
 
 

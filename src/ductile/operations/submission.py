@@ -181,13 +181,13 @@ class SubmissionOptions(Value):
 
     payload: JsonObject | None
     trace_id: str
-    #: With the namespace of its source.
+    #: Stored with the namespace of its source.
     dedupe_key: str | None = None
-    #: In seconds. With one, a queued or running job counts as a duplicate too.
+    #: Seconds that the key counts. If set, a queued or running job is a duplicate too.
     dedupe_ttl: float | None = None
     #: Without the `model` that state webhooks repeat: it depends on the plugin, see `subscription_of`.
     callback: StateSubscription | None = None
-    #: Of the new job: a call from inside a job is one hop further than that job.
+    #: The hops of the new job: one more than those of the job inside which the call was made.
     hops: int = 0
     #: The job inside which the call was made.
     inside_job: str | None = None
@@ -217,7 +217,7 @@ async def read_submission_options(
     if request.dedupe_key or request.idempotency_key or request.delivery_id:
         key, ttl = _stored_key(context, request, ttl)
     caller = None if request.inside_job is None else await find_calling_job(context, request)
-    # A plugin that calls the API could loop for ever.
+    # Limited, because a plugin that calls the API could loop for ever.
     if caller is not None and caller.hops >= snapshot.service.max_hops:
         raise RefusedError(
             f"this call comes from a chain of more than {snapshot.service.max_hops} hops",
@@ -238,7 +238,7 @@ async def read_submission_options(
 
 
 def refuse_changed_payload(options: SubmissionOptions, existing: Job | None) -> None:
-    """Refuse an `Idempotency-Key` that was used with another payload.
+    """Raise `RefusedError` for an `Idempotency-Key` that was used with another payload.
 
     A `state_webhook_url` may differ: it is subscribed to the existing job.
     """
@@ -258,7 +258,7 @@ def key_used_error(existing: Job) -> RefusedError:
 
 
 def refuse_without_subscription(existing: Deduplicated) -> None:
-    """Refuse a duplicate whose state webhook URL could not be subscribed to the existing job."""
+    """Raise `RefusedError` if the state webhook URL could not be subscribed to the existing job."""
     if existing.subscribed is False:
         raise RefusedError(
             f"this job has {MAX_SUBSCRIPTIONS} state webhook URLs already; this one was not added",
@@ -270,9 +270,9 @@ def refuse_without_subscription(existing: Deduplicated) -> None:
 async def refuse_reused_key(
     context: OperationContext, options: SubmissionOptions, jobs: Iterable[NewJob]
 ) -> None:
-    """As `refuse_changed_payload`, before anything is enqueued, also if the job with the key has failed.
+    """As `refuse_changed_payload`, but before anything is enqueued, and also if the job with the key failed.
 
-    A failed job is no duplicate, so the call would run again.
+    A failed job is no duplicate, so the call would be accepted.
     """
     for job in jobs:
         refuse_changed_payload(options, await find_key_holder(context, options, job))
@@ -324,7 +324,10 @@ def refuse_invalid_payload(plugin: PluginInstance, command: str, payload: JsonOb
 def _stored_key(
     context: OperationContext, request: BaseSubmissionRequest, ttl: timedelta | None
 ) -> tuple[str | None, timedelta | None]:
-    """The key as it is stored, and how long it holds if that is not the configured time."""
+    """Return the key as it is stored, and how long it counts; None for the configured time.
+
+    Raises `RefusedError` for a key that is too long, and for two keys.
+    """
     source, configured_ttl = context.source, context.snapshot().service.dedupe_ttl
     owner = source.owner or source.detail or source.submitted_by
     if (delivery := normalise_key(request.delivery_id)) is not None:
@@ -395,7 +398,7 @@ async def run_command(context: OperationContext, request: RunCommand) -> Submitt
 async def submit_job(
     context: OperationContext, request: RunCommand, event: NewEvent | None = None
 ) -> Submitted | PlannedSubmission:
-    """As `run_command`; with the event of a webhook, its payload is the job's.
+    """As `run_command`. If there is the event of a webhook, the job has the payload of the event.
 
     A webhook's payload is not validated: its sender could do nothing about it and would send it again.
     """
@@ -403,7 +406,7 @@ async def submit_job(
     plugin = runnable_plugin(snapshot, request.plugin)
     default = default_command(plugin, has_payload=request.payload is not None)
     command = known_command(plugin, request.command or default)
-    # A surface checks the right to run the default command if the path names none; this is the actual one.
+    # If the path has no command, the surface has checked the right for the default without a payload.
     context.require_scope(*needed_for(snapshot, plugin.name, command))
     options = await read_submission_options(context, request)
     if event is None:

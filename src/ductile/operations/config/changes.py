@@ -16,7 +16,7 @@ from ductile.operations.response import Response, Timestamp, timestamp
 from ductile.struct import Value, about
 
 _DEFAULT_SPAN = timedelta(hours=24)
-#: Loads that are searched for those since the instant.
+#: The latest loads that are read.
 _MAX_LOADS = 100
 
 
@@ -66,7 +66,7 @@ async def show_changes(context: OperationContext, request: ShowChanges) -> Chang
     loads = await context.store.config_history(limit=_MAX_LOADS)
     try:
         seals = await asyncio.to_thread(read_seals, directory)
-    except DeniedError:  # as under systemd: the loads are known all the same
+    except DeniedError:  # as under systemd; the loads are in the store
         seals = ()
     active = context.snapshot().fingerprint
     history = await asyncio.to_thread(merge_history, directory, loads, seals, active=active)

@@ -99,7 +99,7 @@ def compare_with_sealed(directory: Path, present: Mapping[str, str] | None) -> C
     try:
         sealed = read_checksums(directory)
     except ConfigError:
-        sealed = None  # nothing is as sealed then
+        sealed = None  # every file then differs from the seal
     hashes = {} if sealed is None else {name: file.hash for name, file in sealed.files.items()}
     return compare_hashes(directory, "sealed", hashes, present)
 
@@ -115,6 +115,7 @@ def compare_hashes(
 def _compare(
     before: tuple[str, Mapping[str, str]], after: tuple[str, Mapping[str, str]], directory: Path
 ) -> Comparison:
+    """Compare two sets of files. A set is its name, and the hashes of its files by their names."""
     files = compare_file_sets(directory, before[1], after[1])
     return Comparison(
         before=before[0],
@@ -153,6 +154,7 @@ def compare_ids(directory: Path, loads: Sequence[ConfigRecord], before: str, aft
 
 
 def _find_load(loads: Sequence[ConfigRecord], start_of_id: str) -> ConfigRecord:
+    """Return the latest load whose id or fingerprint has this beginning. Raises NotFoundError."""
     for load in loads:
         fingerprint = load.hash.removeprefix("blake3:")
         if (load.files or "").startswith(start_of_id) or fingerprint.startswith(start_of_id):

@@ -70,7 +70,7 @@ async def show_history(context: OperationContext, request: ShowConfigHistory) ->
 def merge_history(
     directory: Path, loads: Sequence[ConfigRecord], seals: Sequence[SealRecord], *, active: str | None
 ) -> list[HistoryEntry]:
-    """Return the loads, newest first, with the seals that no later load used. Reads kept copies."""
+    """Return the loads and the seals that no later load used, newest first. Reads kept copies of files."""
     sealed_ids = {seal.id for seal in seals}
     in_force = next((load for load in loads if load.hash == active), None)
     entries = [
@@ -112,6 +112,7 @@ def load_differences(before: ConfigRecord, after: ConfigRecord) -> tuple[Setting
 
 
 def _sealed_entry(directory: Path, seal: SealRecord, before: SealRecord | None) -> HistoryEntry:
+    """Return the entry of a configuration that was sealed and not loaded. `before` is the seal before it."""
     changes = ""
     if before is not None:
         differences = compare_file_sets(directory, before.files, seal.files)

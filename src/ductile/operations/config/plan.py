@@ -49,7 +49,7 @@ class PlannedConfig(Value):
     change: PlannedChange
     snapshot: Snapshot
     result: ReloadResult
-    #: The id.
+    #: The id of the plan.
     id: str
 
     def compare(self) -> SealDifference:
@@ -98,7 +98,7 @@ async def plan(context: OperationContext, request: PlanChange) -> ConfigPlan:
 
 
 async def make_plan(context: OperationContext, contents: Mapping[str, bytes | None]) -> PlannedConfig:
-    """Plan to write these contents, then to seal and load what is on disk. Raises what a reload would."""
+    """Plan to write these contents, then to seal and load what is on disk. Raises as a reload would."""
     reloader = context.require_engine().reloader
     directory = config_file(context).parent
     active = context.snapshot().fingerprint
@@ -120,7 +120,7 @@ def config_file(context: OperationContext) -> Path:
 
 
 def check_tokens(context: OperationContext, planned: PlannedConfig) -> None:
-    """Raise DeniedError if the change gives a token more rights than the caller has: it could gain rights."""
+    """Raise DeniedError if the change would give a token more rights than the caller has."""
     tokens = planned.result.effects.tokens
     changed = {*tokens.added, *tokens.changed}
     scopes = (scope for token in planned.snapshot.tokens if token.name in changed for scope in token.scopes)

@@ -1,4 +1,4 @@
-"""Drafts: what a plan would write, kept in memory until the plan is applied by its id."""
+"""Drafts: the files that plans would write, kept in memory until a plan is applied by its id."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Changing many at once: retry or cancel the jobs that match a filter, send state webhooks again.
+"""Changes of many jobs or deliveries: retry or cancel the jobs that match a filter, resend state webhooks.
 
 The matching jobs or deliveries are read first. Then each is changed in a transaction of its own; many of them
 share a commit. If the daemon dies in between, some are changed and the others are as they were: the same
-request again continues, because a changed one no longer matches.
+request again continues, because changed ones no longer match.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ DEFAULT_LIMIT = 1_000
 MAX_LIMIT = 10_000
 #: Requests that wait for the writer at the same time, and share a commit.
 _BATCH = 50
-#: Entries that a response lists; it counts all.
+#: Most entries that a response lists. It counts all of them.
 _MAX_REFUSALS = 50
 _MAX_LISTED = LARGEST_PAGE
-#: More are counted as "at least".
+#: Most matches that are counted.
 _MAX_COUNTED = 1_000_000
 _RETRYABLE = (JobStatus.FAILED, JobStatus.DEAD)
 _CANCELLABLE = (JobStatus.QUEUED, JobStatus.RUNNING)
@@ -66,7 +66,7 @@ class ChangeJobs(JobFilters):
 
 
 class Refusal(Value):
-    """One that was not changed, and why."""
+    """A job or delivery that was not changed, and why."""
 
     id: Id
     code: Annotated[str, about("The code of the error that a request for this one alone would get.")]
@@ -138,7 +138,7 @@ class _BulkResult(Value):
     stopped: DuctileError | None
 
     def counts(self, matched: int) -> dict[str, object]:
-        """The fields of `Changed`."""
+        """Return the fields of `Changed`."""
         return {
             "matched": matched,
             "changed": self.changed,
@@ -183,7 +183,7 @@ async def cancel_jobs(context: OperationContext, request: ChangeJobs) -> Changed
 
     async def cancel(job: Job) -> None:
         if job.run_id in ended_runs:
-            return  # ended with its run, which came first
+            return  # ended with its run, which was cancelled before
         result = await cancel_all(context, job.id)
         if result in (CancelStatus.UNKNOWN_JOB, CancelStatus.ALREADY_ENDED):
             raise ConflictError("the job has ended since it was read")
@@ -199,6 +199,7 @@ async def _change_jobs(
     changeable: tuple[JobStatus, ...],
     change: Callable[[Job], Awaitable[None]],
 ) -> ChangedJobs:
+    """Apply `change` to the jobs that match the filters and have one of the statuses in `changeable`."""
     _require_filter(active_filters(request, JobFilters))
     where = await resolve_filters(context, request)
     if where.status is not None and where.status not in changeable:
@@ -213,10 +214,10 @@ async def _change_jobs(
         )
         is_all = len(rows) < request.limit
         matched += len(rows) if is_all else await context.store.count_jobs(of_status, limit=_MAX_COUNTED)
-        # A job that was claimed between the two reads is in both.
+        # A job that is claimed between two of these reads is in the results of both.
         matched -= sum(job.id in matches for job in rows)
         matches |= {job.id: job for job in rows}
-    # A run is older than its steps: it is cancelled before them, and as a whole.
+    # A run is older than its steps, so it comes before them: cancelling it ends them too.
     selected = sorted(matches.values(), key=lambda job: job.seq)[-request.limit :]
     result = await _change_all(selected, change, needs_own_batch=lambda job: job.plugin == RUN_PLUGIN)
     counts = result.counts(max(matched, len(selected)))
@@ -307,6 +308,7 @@ async def resend_deliveries(context: OperationContext, request: ResendDeliveries
 
 
 def _require_filter(filters: Sequence[str]) -> None:
+    """Raise `UsageError` if there is no filter."""
     if not filters:
         raise UsageError(
             "no filter was given, and that would mean everything",
@@ -330,7 +332,10 @@ async def _read_pages(read: Callable[..., Awaitable[Page[T]]], limit: int) -> li
 async def _change_all(
     selected: Sequence[T], change: Callable[[T], Awaitable[None]], *, needs_own_batch: Callable[[T], bool]
 ) -> _BulkResult:
-    """Change the selected items in batches. An error that is not a refusal ends the work after its batch."""
+    """Change the selected items in batches: those of a batch at the same time, the batches in order.
+
+    An error that is not a refusal ends the work after its batch.
+    """
     changed, refusals, stopped = 0, list[Refusal](), None
     for batch in batches(selected, needs_own_batch, _BATCH):
         errors = await asyncio.gather(*(_change_one(change, item) for item in batch))
@@ -359,7 +364,10 @@ async def _change_one(change: Callable[[T], Awaitable[None]], item: T) -> Ductil
 
 
 def batches(items: Sequence[T], needs_own_batch: Callable[[T], bool], size: int) -> list[list[T]]:
-    """The items in order, in batches of at most `size`. Some are a batch of their own."""
+    """Return the items in order, in batches of at most `size`.
+
+    An item for which `needs_own_batch` is true is a batch of its own.
+    """
     batched: list[list[T]] = []
     is_open = False
     for item in items:

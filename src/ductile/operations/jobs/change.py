@@ -86,11 +86,11 @@ async def retry_job(context: OperationContext, request: ChangeJob) -> RetriedJob
         refuse_retry(await context.store.check_retry(job.id), job)
         return RetriedJob(job_id=job.id, status=job.status, reason=job.reason, dry_run=True)
     if job.status not in TERMINAL:
-        # Refused before the store is asked: a cancel that ends the job at this moment must not be undone.
+        # Refused without a call of the store: a retry must not undo a cancel that ends the job just now.
         refuse_retry(RetryResult.NOT_ENDED, job)
     policy, charge = context.snapshot().policy, context.charge
     refuse_retry(await context.store.retry(job.id, policy, ended_at=job.completed_at, charge=charge), job)
-    # The state right after the retry: read again, the job may run or have ended by now.
+    # The status right after the retry. The job may run or have ended by now.
     return RetriedJob(job_id=job.id, status=JobStatus.QUEUED, reason=JobReason.MANUAL_RETRY)
 
 

@@ -22,7 +22,7 @@ from ductile.runner.port import OutputStream
 from ductile.store.model.records import LedgerRow, LogRow, TransitionRow
 from ductile.struct import Value, about, field
 
-#: What a plugin printed is stored as it is, so no field of it is certain.
+#: The output of a plugin is stored as it is, so no field of it is certain.
 StoredResponse: TypeAlias = Annotated[
     dict[str, Any],
     about(
@@ -185,7 +185,7 @@ def logged_execution(row: LogRow) -> LoggedExecution:
 def plugin_response(row: LogRow) -> JsonObject | None:
     """The response envelope of an execution; None if the plugin printed none.
 
-    For a script that succeeded it is made of its output.
+    The envelope of a script that succeeded is made from its output.
     """
     if row.output is not OutputFormat.PROTOCOL:
         if row.status is not LogStatus.SUCCEEDED:
@@ -202,7 +202,7 @@ def plugin_response(row: LogRow) -> JsonObject | None:
 
 
 def job_output(job: Job, row: LogRow) -> JsonObject | None:
-    """The result of a job as callers read it: the response envelope, with the fields of a shell beside it.
+    """The result of a job as callers read it: the response envelope, and stdout, stderr and exit code.
 
     None for a pipeline run of which no step ran.
     """
@@ -212,7 +212,7 @@ def job_output(job: Job, row: LogRow) -> JsonObject | None:
     envelope = plugin_response(row) or normalise_response({})
     result = envelope.get("result")
     if result is None and row.output is not OutputFormat.PROTOCOL:
-        result = row.result  # of a script that failed
+        result = row.result  # the output of a script that failed
     stdout = "" if result is None else result
     return {
         **envelope,
@@ -272,12 +272,12 @@ def ledger_event(row: LedgerRow) -> LedgerEvent:
     return from_record(LedgerEvent, row)
 
 
-#: JSON readers may stop at a hundred levels. Each level of jobs is two of them, and a plugin's result in the
-#: last is nested too. A run may be ten thousand steps long.
+#: Some JSON readers refuse more than a hundred levels. A level of jobs is two levels of JSON, and the result
+#: of a plugin in the last level has levels of its own. A run may be ten thousand steps long.
 MAX_DEPTH = 40
 FLATTENED = (
-    f"Jobs are nested {MAX_DEPTH} levels deep; what those of the last level led to follows each of them in "
-    "the same list, and `parent_job_id` tells what came of what."
+    f"Jobs are nested {MAX_DEPTH} levels deep. Deeper jobs are in the list of the last level, each after the "
+    "job that led to it, which `parent_job_id` names."
 )
 
 NodeType = TypeVar("NodeType")

@@ -27,7 +27,7 @@ from ductile.protocol.manifest.model import ExecutionMode
 from ductile.store.model.jobs import Submission
 from ductile.struct import Value, about
 
-#: The default timeout, and the longest. A command that hangs must not occupy a worker for ever.
+#: The default timeout, and the longest: a command that hangs must not occupy a worker for ever.
 LONGEST = timedelta(hours=24)
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}", re.ASCII)
 

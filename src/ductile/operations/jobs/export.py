@@ -36,7 +36,7 @@ from ductile.struct import Value, about
 
 #: Incremented when a key of the document is removed or changes its meaning; not for a new key.
 EXPORT_VERSION = 1
-#: The whole document is made in memory.
+#: The document is built in memory as a whole.
 MAX_EXPORT_BYTES = 64 * 1024 * 1024
 _CONFIGS = 1000
 _LEDGER_ENTRIES = 10_000

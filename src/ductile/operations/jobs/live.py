@@ -44,7 +44,7 @@ async def follow_job(context: OperationContext, request: FollowJob) -> JobProgre
     live = context.require_engine().live_output
     job_id = (await resolve_job(context, request.job_id)).id
 
-    async def look(last: bool, stopping: bool) -> JobProgress | None:
+    async def read_new(last: bool, stopping: bool) -> JobProgress | None:
         # Read before the output, which is complete when the end of its execution is stored.
         job = await find_job(context, job_id)
         ended = job.status in TERMINAL
@@ -62,4 +62,4 @@ async def follow_job(context: OperationContext, request: FollowJob) -> JobProgre
             stopping=stopping,
         )
 
-    return await follow(context, request.timeout, look, lambda changed: live.following(job_id, changed))
+    return await follow(context, request.timeout, read_new, lambda changed: live.following(job_id, changed))

@@ -34,11 +34,11 @@ from ductile.struct import Value, about, field
 
 #: Words of other systems for the same states, accepted by filters.
 LOG_ALIASES = {"completed": LogStatus.SUCCEEDED, "ok": LogStatus.SUCCEEDED, "error": LogStatus.FAILED}
-#: A job status, accepted by the filter: a job that has not ended has no execution in the log.
+#: A job status that the filter accepts. It matches nothing: an execution is logged when it ends.
 _PENDING = "pending"
-#: The longest time that one request waits for more.
+#: The longest time that one request waits.
 MAX_FOLLOW = timedelta(minutes=5)
-#: Batches that a search indexes itself; maintenance indexes the rest.
+#: Batches of executions that a search indexes first; maintenance indexes the rest.
 _INDEXED_BATCHES = 4
 
 
@@ -47,7 +47,7 @@ def _decode_status(name: str, value: JsonValue) -> str:
 
 
 class LogFilters(Value):
-    """Fields with the names of `LogFilter`'s are its filters."""
+    """Filters of executions, and whether the response has their output."""
 
     job_id: Annotated[str | None, about("Only executions of this job.")] = None
     plugin: Annotated[str | None, about("Only executions of this plugin.")] = None
@@ -95,10 +95,10 @@ class ExecutionPage(Response):
 
 
 async def list_log(context: OperationContext, request: ListLog) -> ExecutionPage:
-    """Executions, newest first. Raises `NotFoundError` for a plugin that is unknown and has no jobs."""
+    """A page of executions. Raises `NotFoundError` for a plugin that is unknown and has no jobs."""
     if request.status == _PENDING:
         return ExecutionPage(logs=[], next_cursor=None)
-    where = await _filter(context, request)
+    where = await _log_filter(context, request)
     if where.query is not None:
         await index_pending_logs(context)
     page = await context.store.list_log(where, limit=request.limit, cursor=request.cursor, sort=request.sort)
@@ -108,13 +108,14 @@ async def list_log(context: OperationContext, request: ListLog) -> ExecutionPage
 
 async def index_pending_logs(context: OperationContext) -> None:
     """Index the latest executions before a search: indexing lags some seconds behind."""
-    with suppress(StoreError):  # the search then covers what is indexed
+    with suppress(StoreError):  # the search then covers the executions that are indexed
         for _ in range(_INDEXED_BATCHES):
             if not await context.store.index_log():
                 return
 
 
 async def _executions(context: OperationContext, rows: Iterable[LogRow], *, output: bool) -> list[Execution]:
+    """Return rows of the log as executions; with `output`, with everything that they printed."""
     if not output:
         return [listed_execution(row) for row in rows]
     # Rows of a page have no output, which may be large: it is read for each execution.
@@ -126,7 +127,7 @@ async def _executions(context: OperationContext, rows: Iterable[LogRow], *, outp
     ]
 
 
-async def _filter(context: OperationContext, request: LogFilters) -> LogFilter:
+async def _log_filter(context: OperationContext, request: LogFilters) -> LogFilter:
     """The filter for the store. Raises `NotFoundError` for a plugin that is unknown and has no jobs."""
     await refuse_unknown_plugin(context, request.plugin)
     return LogFilter(
@@ -153,23 +154,25 @@ FollowTimeout: TypeAlias = Annotated[
 async def follow(
     context: OperationContext,
     timeout: timedelta | None,  # noqa: ASYNC109 - a field of the request
-    look: Callable[[bool, bool], Awaitable[ResponseType | None]],
+    read_new: Callable[[bool, bool], Awaitable[ResponseType | None]],
     other_changes: Callable[[asyncio.Event], AbstractContextManager[None]] = lambda _: nullcontext(),
 ) -> ResponseType:
-    """Call `look` at once and after each change of the ledger, until it returns a response. Returns that.
+    """Call `read_new` at once and after each change of the ledger. Return the first response that it returns.
 
-    The arguments of `look` are `last` (the time is up or the daemon stops: it must return a response) and
-    `stopping` (the daemon stops). `other_changes` is entered while waiting; it sets the event that it is
-    called with when something else changes. Raises `DaemonNotRunningError` without a daemon.
+    `read_new` returns None if there is nothing new. Its arguments are `last` (the time is up or the daemon
+    stops: it must return a response) and `stopping` (the daemon stops). `other_changes` is called with an
+    event, which it sets when something else than the ledger changes, until its context is left.
+
+    Raises `DaemonNotRunningError` without a daemon.
     """
     engine = context.require_engine()
     clock = asyncio.get_running_loop().time
     deadline = clock() + min(MAX_FOLLOW if timeout is None else timeout, MAX_FOLLOW).total_seconds()
     with engine.waiters.ledger_changes() as changed, other_changes(changed):
         while True:
-            changed.clear()  # before the store is read: a change in between is not missed
+            changed.clear()  # before the store is read, so that no change is missed
             stopping = engine.stopping
-            response = await look(stopping or clock() >= deadline, stopping)
+            response = await read_new(stopping or clock() >= deadline, stopping)
             if response is not None:
                 return response
             with suppress(TimeoutError):
@@ -192,11 +195,11 @@ class NewExecutions(Response):
 
 
 async def follow_log(context: OperationContext, request: FollowLog) -> NewExecutions:
-    """Executions after a number, oldest first. Waits until there is one."""
-    where = await _filter(context, request)
+    """Executions after a number, oldest first. Waits until there is one, or the time is up."""
+    where = await _log_filter(context, request)
     live = context.require_engine().live_output
 
-    async def look(last: bool, stopping: bool) -> NewExecutions | None:
+    async def read_new(last: bool, stopping: bool) -> NewExecutions | None:
         # Read before the output, which is complete when the end of its execution is stored.
         rows = await _executions_after(context, where, request.after)
         read = live.read(None, request.position) if request.live else NOTHING_READ
@@ -215,11 +218,11 @@ async def follow_log(context: OperationContext, request: FollowLog) -> NewExecut
     def output_changes(changed: asyncio.Event) -> AbstractContextManager[None]:
         return live.following(None, changed) if request.live else nullcontext()
 
-    return await follow(context, request.timeout, look, output_changes)
+    return await follow(context, request.timeout, read_new, output_changes)
 
 
 async def _executions_after(context: OperationContext, where: LogFilter, after: int) -> list[LogRow]:
-    """Executions after a number, oldest first. Pages go from the newest back, so all of them are read."""
+    """Executions after a number, oldest first. Pages begin with the newest, so all of them are read."""
     rows: list[LogRow] = []
     cursor: str | None = None
     while True:
@@ -267,9 +270,9 @@ class NewLedgerEvents(Response):
 
 
 async def follow_ledger(context: OperationContext, request: FollowLedger) -> NewLedgerEvents:
-    """Ledger entries after a number, oldest first. Waits until there is one."""
+    """Ledger entries after a number, oldest first. Waits until there is one, or the time is up."""
 
-    async def look(last: bool, stopping: bool) -> NewLedgerEvents | None:
+    async def read_new(last: bool, stopping: bool) -> NewLedgerEvents | None:
         rows = await context.store.list_ledger(after=request.after, limit=LARGEST_PAGE)
         if not rows and not last:
             return None
@@ -281,4 +284,4 @@ async def follow_ledger(context: OperationContext, request: FollowLedger) -> New
                 gap = LedgerGap(oldest=oldest, message=f"events before {oldest} are no longer held")
         return NewLedgerEvents(events=[ledger_event(row) for row in rows], gap=gap, stopping=stopping)
 
-    return await follow(context, request.timeout, look)
+    return await follow(context, request.timeout, read_new)

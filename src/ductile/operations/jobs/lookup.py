@@ -23,7 +23,7 @@ _MAX_LISTED = 10
 _MAX_PAGES = 10
 _LAST = "last"
 _FAILED = "failed"
-#: Ends that an operator requested, which are no failures.
+#: Reasons of jobs that an operator ended: these are no failures.
 _ENDED_ON_REQUEST = frozenset((JobReason.CANCELLED, JobReason.PURGED))
 
 JobReference: TypeAlias = Annotated[
@@ -63,7 +63,7 @@ class WholeId(Value):
 
 
 def parse_reference(text: str) -> LatestJob | LatestFailure | PartOfId | WholeId:
-    """Parse a reference to a job. Any other text counts as a whole id, which no job may have."""
+    """Parse a reference to a job. A text of no other form counts as a whole id, which perhaps no job has."""
     word, colon, name = text.strip().partition(":")
     if word.lower() == _LAST and (name or not colon):
         return LatestFailure() if name.lower() == _FAILED else LatestJob(of=name or None)
@@ -83,7 +83,7 @@ async def find_job(context: OperationContext, job_id: str) -> Job:
 
 
 async def resolve_job(context: OperationContext, text: str) -> Job:
-    """The job that a reference means. Raises `NotFoundError`, or `ConflictError` for a part of many ids."""
+    """The job that a reference means. Raises `NotFoundError`, or `ConflictError` if it is ambiguous."""
     match parse_reference(text):
         case LatestJob(of=name):
             if name is not None:
@@ -122,7 +122,7 @@ async def resolve_filter(context: OperationContext, text: str | None, *, run: bo
 
 
 async def _with_payload(context: OperationContext, job: Job | None, missing: str) -> Job:
-    """The job as `find_job` returns it. Raises `NotFoundError` with this message if there is none."""
+    """Read a job of a list again, with its payload. Raises `NotFoundError` if there is none."""
     if job is None:
         raise NotFoundError(missing, hint="See `ductile job list`.")
     return await find_job(context, job.id)
@@ -131,7 +131,7 @@ async def _with_payload(context: OperationContext, job: Job | None, missing: str
 async def _latest(context: OperationContext, where: JobFilter) -> Job | None:
     """The newest job, in the queue or else in the log, that the daemon did not submit for itself.
 
-    Without a plugin in the filter, a step of a run counts as its run.
+    Without a plugin in the filter, the run of a step is returned instead of the step.
     """
     newest: Job | None = None
     cursor: str | None = None
@@ -169,7 +169,7 @@ async def _latest_of(context: OperationContext, name: str) -> Job:
 
 
 async def _latest_failure(context: OperationContext) -> Job | None:
-    """The job that failed last. Of a step, its run: a step of an ended run cannot be retried alone."""
+    """The job that failed last. If it is a step, its run: a step of an ended run cannot be retried alone."""
     ended = [
         job
         for status in (JobStatus.FAILED, JobStatus.DEAD)
@@ -183,7 +183,7 @@ async def _latest_failure(context: OperationContext) -> Job | None:
 
 
 async def _find_by_part(context: OperationContext, part: PartOfId, text: str) -> Job:
-    """The only job whose id begins or ends so. Raises `NotFoundError`, or `ConflictError` for several."""
+    """The job with this part of its id. Raises `NotFoundError`, or `ConflictError` if there are several."""
     if (exact := await context.store.get_job(text)) is not None:
         return exact
     job_ids = sorted(

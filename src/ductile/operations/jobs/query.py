@@ -46,7 +46,7 @@ from ductile.store.model.records import DEFAULT_PAGE, JobSort, ShortPayload
 from ductile.struct import Value, about, field, replace
 
 MAX_WAIT = timedelta(hours=24)
-#: Characters of a payload in a list.
+#: Most characters of a payload in a list.
 _EXCERPT = 200
 #: Longer payloads are not read for a list.
 _LONGEST_PARSED = 64 * 1024
@@ -148,6 +148,7 @@ async def show_job(context: OperationContext, request: ShowJob) -> FullJob:
 async def _full_job(
     context: OperationContext, job: Job, steps: tuple[StepReport, ...] | UnsetType = UNSET
 ) -> FullJob:
+    """Return a job with its payload, the result of its last execution, and its history."""
     executions = await context.store.list_executions(job.id)
     transitions = await context.store.list_transitions(job.id)
     return from_record(
@@ -211,7 +212,7 @@ async def wait_for_job(context: OperationContext, request: WaitForJob) -> FullJo
     job = await resolve_job(context, request.job_id)
     if job.status not in TERMINAL:
         with context.require_engine().waiters.waiting_for(job.id) as ended:
-            # Read after registering: an end between the two would be missed.
+            # Read after registering, or an end in between would be missed.
             if (await find_job(context, job.id)).status not in TERMINAL:
                 await asyncio.wait({ended}, timeout=timeout.total_seconds())
         job = await find_job(context, job.id)

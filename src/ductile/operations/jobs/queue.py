@@ -102,14 +102,14 @@ async def queue_purge(context: OperationContext, request: PurgeQueue) -> PurgedQ
             JobReason.PURGED, context.snapshot().policy, plugins=None if plugin is None else [plugin]
         )
         context.report_ended(moved.jobs)
-        # With the last of its steps a pipeline run ends too, as failed: it was not purged.
+        # A pipeline run ends with the last of its steps, as failed: it is not counted as purged.
         purged += sum(job.reason is JobReason.PURGED for job in moved.jobs)
         if not moved.more:
             return PurgedQueue(purged=purged)
 
 
 _DEFAULT_SPAN = timedelta(hours=24)
-#: Executions that are counted, however long the span.
+#: Most executions that are counted, however long the span.
 MAX_EXECUTIONS = 50_000
 
 

@@ -80,7 +80,7 @@ class _RerunInput(Value):
 
 
 async def rerun_job(context: OperationContext, request: RerunJob) -> RerunSubmitted | PlannedRerun:
-    """Run a job again as a new one, which has no dedupe key and reports to no URL of the old submission.
+    """Run a job again as a new one, without the dedupe key and the state webhook URL of the old submission.
 
     Raises `GoneError` if its input is no longer kept, `RefusedError` for the key of another call.
     """
@@ -202,7 +202,7 @@ def _new_submission(
         max_attempts=max_attempts,
         dedupe_key=options.dedupe_key,
         dedupe_ttl=options.dedupe_ttl,
-        # A copy: retention may remove the event before the new job has run.
+        # Copied, because retention may remove the event before the new job has run.
         payload=None if is_run else rerun_input.payload,
         source_event_id=None if source_event is None else source_event.id,
         event_context_id=old.event_context_id,

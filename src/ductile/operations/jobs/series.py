@@ -17,10 +17,10 @@ from ductile.operations.response import Response, Timestamp, from_record, millis
 from ductile.struct import Value, about
 
 _DEFAULT_SPAN = timedelta(hours=24)
-_MOST_SPANS = 200
-#: Executions of one span that are counted. With the number of spans, this and `TIMED` bound the work.
+_MAX_SPANS = 200
+#: Most executions of one span that are counted. This, `TIMED` and the number of spans bound the work.
 COUNTED = 2_000
-#: Executions of one span of which the times are read.
+#: Most executions of one span whose times are read.
 TIMED = 200
 
 
@@ -28,7 +28,7 @@ class ShowSeries(Value):
     since: Annotated[datetime | None, about("The beginning, such as 24h (the default) or 7d.")] = None
     plugin: Annotated[str | None, about("Only this plugin; `pipeline` for the runs of pipelines.")] = None
     buckets: Annotated[
-        int, Meta(ge=1, le=_MOST_SPANS, description="Into how many equal spans the time is divided.")
+        int, Meta(ge=1, le=_MAX_SPANS, description="Into how many equal spans the time is divided.")
     ] = 48
 
 
@@ -64,7 +64,7 @@ async def execution_series(context: OperationContext, request: ShowSeries) -> Ex
     edges = split_period(since, until, request.buckets)
     spans = await context.store.sample_executions(edges, counted=COUNTED, timed=TIMED)
     plugins = {count.plugin for span in spans for count in span.counted}
-    # A run is counted by the executions of its steps.
+    # Runs are left out, because the executions of their steps are counted.
     counted_plugins = plugins - {RUN_PLUGIN} if request.plugin is None else {request.plugin}
     points = [summarise_span(span, counted_plugins) for span in spans]
     return ExecutionSeries(

@@ -1,6 +1,6 @@
 """Health of plugins: their `health` commands, run now or earlier, and a failed `init`.
 
-Unhealthy is a label: the plugin still gets jobs.
+An unhealthy plugin still runs jobs: `unhealthy` is only a label.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ async def check_health(context: OperationContext, request: CheckHealth) -> Healt
         find_plugin(context.snapshot(), request.plugin)
     checks = (
         engine.single_flight(f"health of {plugin.name}", partial(_check_one, context, engine, plugin))
-        for plugin in _with_health_command(context)
+        for plugin in _plugins_with_health_check(context)
         if request.plugin in (None, plugin.name)
     )
     return HealthReport(health=tuple(await asyncio.gather(*checks)))
@@ -76,11 +76,11 @@ async def last_health_checks(context: OperationContext) -> dict[str, LogRow | No
     """The latest health check of every plugin that has the command, by plugin name."""
     return {
         plugin.name: await latest_execution(context, LogFilter(plugin=plugin.name, command="health"))
-        for plugin in _with_health_command(context)
+        for plugin in _plugins_with_health_check(context)
     }
 
 
-def _with_health_command(context: OperationContext) -> Iterator[PluginInstance]:
+def _plugins_with_health_check(context: OperationContext) -> Iterator[PluginInstance]:
     """The plugins that can run and have a `health` command."""
     for plugin in context.snapshot().plugins.values():
         installed = plugin.installed
@@ -101,9 +101,11 @@ async def _check_one(context: OperationContext, engine: Engine, plugin: PluginIn
         max_attempts=1,
         trace_id=make_trace_id(context.rng),
     )
-    safe = plugin.installed is None or plugin.installed.manifest.concurrency_safe
+    is_safe = plugin.installed is None or plugin.installed.manifest.concurrency_safe
     with engine.waiters.waiting_for(job.id) as ended:
-        if not await engine.dispatcher.start_outside_queue(job, limit=None if safe else plugin.parallelism):
+        if not await engine.dispatcher.start_outside_queue(
+            job, limit=None if is_safe else plugin.parallelism
+        ):
             return PluginHealth(plugin=plugin.name, job_id=None, status=NOT_CHECKED, error=None)
         await asyncio.wait({ended}, timeout=plugin.timeout_for("health").total_seconds() + _KILL_SECONDS)
     stored = await context.store.get_job(job.id)
@@ -130,16 +132,16 @@ async def unhealthy_plugins(context: OperationContext) -> dict[str, InitRecord]:
 def decide_failed_init(records: Sequence[InitRecord], key: InitKey) -> InitRecord | None:
     """The failed init that marks a plugin, as it is installed and configured now.
 
-    Until its own init has ended, the result for the version before still counts: only the next good init
-    clears it. A version whose init succeeded earlier is healthy when it comes back.
+    Until the init of this version has ended, the last init of another version counts. A version whose init
+    succeeded earlier is healthy when it is installed again.
     """
     ended = [
         record
         for record in records
         if record.key.plugin == key.plugin and record.status is not InitStatus.PENDING
     ]
-    own = [record for record in ended if record.key == key]
-    last = own[0] if own else max(ended, key=lambda record: record.updated_at, default=None)
+    of_version = [record for record in ended if record.key == key]
+    last = of_version[0] if of_version else max(ended, key=lambda record: record.updated_at, default=None)
     return last if last is not None and last.status is InitStatus.FAILED else None
 
 

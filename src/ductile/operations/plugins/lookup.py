@@ -26,7 +26,7 @@ class OnePlugin(Value):
 async def refuse_unknown_plugin(context: OperationContext, plugin: str | None) -> None:
     """Raise `NotFoundError` for a plugin that is not configured and has no past jobs.
 
-    An empty list would read as if it had run nothing.
+    The empty list of an unknown plugin would look as if the plugin had run nothing.
     """
     if plugin is None or plugin in (RUN_PLUGIN, EXEC_PLUGIN) or plugin in context.snapshot().plugins:
         return
@@ -52,7 +52,7 @@ def unknown_plugin(snapshot: Snapshot, name: str) -> NotFoundError:
         )
     hint = did_you_mean(name, snapshot.plugins) or "See `ductile plugin list`."
     plugin, slash, schedule = name.partition("/")
-    if slash and plugin in snapshot.plugins:  # as messages name a schedule
+    if slash and plugin in snapshot.plugins:  # messages name a schedule as PLUGIN/SCHEDULE
         hint = f"Write it as two words: {plugin} {schedule}"
     return NotFoundError(f"there is no plugin {name}", hint=hint)
 

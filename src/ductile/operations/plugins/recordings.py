@@ -14,7 +14,7 @@ from ductile.store.model.jobs import ClaimedJob
 from ductile.store.model.records import LARGEST_PAGE, LogFilter, LogRow
 from ductile.struct import Value, replace
 
-#: Ends of an execution that are an answer of the plugin, and not of an operator or a crash.
+#: The statuses of executions that the plugin caused, and not an operator or a crash.
 _ANSWERED = frozenset((LogStatus.SUCCEEDED, LogStatus.FAILED, LogStatus.TIMED_OUT))
 #: Pages of executions that are searched for recordings.
 _MAX_PAGES = 10

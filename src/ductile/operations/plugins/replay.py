@@ -117,7 +117,7 @@ async def replay_plugin(context: OperationContext, request: ReplayPlugin) -> Plu
 
     Raises `RefusedError` for a candidate that cannot run, `NotFoundError` if no job can be replayed.
     """
-    context.refuse_with_limits("replay jobs")  # Processes that no limit would count.
+    context.refuse_with_limits("replay jobs")  # Its processes count against no limit.
     snapshot = await _with_candidate(context, request)
     plugin = runnable_plugin(snapshot, request.plugin)
     if request.command is not None:
@@ -133,7 +133,7 @@ async def replay_plugin(context: OperationContext, request: ReplayPlugin) -> Plu
             replayer.refuse_nothing_replayed()
             return replayer.report(plugin)
     finally:
-        # Ends what still runs, also when the caller has gone.
+        # Ends processes that still run, also when the caller has disconnected.
         await asyncio.shield(runner.close())
 
 
@@ -180,8 +180,8 @@ class _Replayer:
         replayed = await self._run(recording, self._candidate)
         differences = compare_answers(recorded, replayed, self._request.ignore)
         verdict = judge_answers(recorded, replayed, differences)
-        if verdict not in HARMLESS and (in_force := self._baseline_for(recorded.command)) is not None:
-            baseline = await self._run(recording, in_force)
+        if verdict not in HARMLESS and (snapshot := self._baseline_for(recorded.command)) is not None:
+            baseline = await self._run(recording, snapshot)
             drift = compare_answers(baseline, replayed, self._request.ignore)
             if judge_answers(baseline, replayed, drift) is ReplayVerdict.SAME:
                 verdict = ReplayVerdict.DRIFTED
@@ -199,11 +199,12 @@ class _Replayer:
         )
 
     def _leave_out(self, recorded: LogRow, reason: str) -> None:
+        """Note that a recorded request is not run, and why."""
         job = JobNotReplayed(job_id=recorded.job_id, command=recorded.command, reason=reason)
         self._not_replayed.append(job)
 
     def _baseline_for(self, command: str) -> Snapshot | None:
-        """The baseline, if it may run this command: a command that writes is not run once more."""
+        """Return the baseline if it may run this command: a command that writes is not run once more."""
         if self._baseline is None or self._request.include_writes:
             return None
         declared = commands_of(self._baseline.plugins[self._request.plugin]).get(command)
@@ -232,7 +233,7 @@ class _Replayer:
         )
 
     def refuse_nothing_replayed(self) -> None:
-        """Raise `NotFoundError`: a replay of nothing must not look like a success."""
+        """Raise `NotFoundError` if no job was replayed: that must not look like a success."""
         if self._jobs:
             return
         name = self._request.plugin

@@ -113,6 +113,7 @@ def skills_of(snapshot: Snapshot) -> Iterator[Skill]:
 
 
 def _command_skill(snapshot: Snapshot, plugin: PluginInstance, command: Command) -> Skill:
+    """Return the skill that runs a command."""
     manifest = plugin.installed.manifest if plugin.installed else None
     synchronous = manifest is not None and manifest.execution_mode is ExecutionMode.SYNCHRONOUS
     can_wait = synchronous and not pipelines_on(snapshot, f"{plugin.name}.{command.name}")
@@ -133,6 +134,7 @@ def _command_skill(snapshot: Snapshot, plugin: PluginInstance, command: Command)
 
 
 def _pipeline_skill(snapshot: Snapshot, name: str, pipeline: PipelineSettings) -> Skill:
+    """Return the skill that starts a pipeline."""
     longest = min(pipeline.timeout, snapshot.api.max_sync_timeout)
     waits = pipeline.execution_mode is ExecutionMode.SYNCHRONOUS
     then = "is cancelled" if pipeline.on_timeout is OnTimeout.CANCEL else "goes on: ask for GET /job/{job_id}"
@@ -179,7 +181,7 @@ def input_schema_of(snapshot: Snapshot, name: str) -> JsonSchema | None:
 
 
 def _leading_keys(path: str) -> tuple[str, ...]:
-    """The keys of a path up to the first list position, which might also be a key."""
+    """Return the keys of a path up to the first number, which may be the index of a list or a key."""
     keys = path.split(".")
     length = next((at for at, key in enumerate(keys) if at and key.isdigit()), len(keys))
     return tuple(keys[:length])

@@ -28,7 +28,7 @@ from ductile.core.expressions.operators import Operator
 from ductile.core.runs.graph import Graph, Node, SequenceKind, Shape
 from ductile.struct import Value
 
-_CHARACTER = 7.4  # a character of the 12 px monospaced font, a little generous
+_CHARACTER = 7.4  # width of a character of the 12 px monospaced font, rounded up
 _LINE = 17
 _PAD = 12
 _GAP = 30  # between boxes of a sequence: room for an arrow
@@ -382,6 +382,7 @@ def summarise_condition(condition: Condition, is_secret: Callable[[str], bool]) 
 
 
 def _describe(condition: Condition, is_secret: Callable[[str], bool]) -> str:
+    """Return a condition in words, with masks in place of secrets."""
     match condition:
         case PathComparison(path=path, op=op, value=True) if op is Operator.EXISTS:
             return f"{path} {op}"
@@ -397,5 +398,6 @@ def _describe(condition: Condition, is_secret: Callable[[str], bool]) -> str:
 
 
 def _grouped(condition: Condition, is_secret: Callable[[str], bool]) -> str:
+    """Return a part of a condition, in parentheses if it has parts itself."""
     text = _describe(condition, is_secret)
     return text if isinstance(condition, PathComparison | Not) else f"({text})"

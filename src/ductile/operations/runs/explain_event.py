@@ -137,7 +137,7 @@ async def explain_start(
     snapshot = context.snapshot()
     policy = with_regex_time_limit(snapshot.policy)
     explained = explain_targets(producer, event, snapshot.routes, policy)
-    policy = with_regex_time_limit(snapshot.policy)  # a time limit of its own
+    policy = with_regex_time_limit(snapshot.policy)  # another time limit, which begins now
     planned = fan_out(producer, (IndexedEvent(event=event),), policy, context.now(), context.rng)
     jobs = [
         replace(job, dedupe_key=dedupe_key, dedupe_ttl=dedupe_ttl)
@@ -147,7 +147,7 @@ async def explain_start(
     duplicates = {
         target_of(job): job_id for job, job_id in zip(jobs, existing_ids, strict=True) if job_id is not None
     }
-    indexes = count()  # routes are explained in the order of the configuration, each once
+    indexes = count()  # every route is explained once, in the order of the configuration
     targets = [
         _target(
             explanation,
@@ -178,7 +178,7 @@ def _target(
 ) -> EventTarget:
     """Return the explanation of a target as a response. `duplicates` has job ids by target."""
     outcome, reason, duplicate_of = explanation.outcome, explanation.reason, None
-    # A hook's run has no key.
+    # The run of a hook has no dedupe key.
     if outcome is StartOutcome.STARTS and explanation.kind is not TargetKind.HOOK:
         duplicate_of = duplicates.get(explanation.target)
         if duplicate_of is not None:

@@ -194,8 +194,8 @@ async def follow_run(context: OperationContext, request: FollowRun) -> RunProgre
     run = await resolve_run(context, request.job_id)
     live = context.require_engine().live_output
 
-    async def look(last: bool, stopping: bool) -> RunProgressReport | None:
-        # Read before its steps: all of them have then ended if the run has.
+    async def read_new(last: bool, stopping: bool) -> RunProgressReport | None:
+        # Read before its steps: if the run has ended, all steps that are read then have ended too.
         over = (await find_job(context, run.id)).status in TERMINAL
         latest = (await context.store.list_jobs(JobFilter(run_id=run.id), limit=LARGEST_PAGE)).rows
         ended = [job for job in latest[::-1] if job.status in TERMINAL]
@@ -214,11 +214,11 @@ async def follow_run(context: OperationContext, request: FollowRun) -> RunProgre
     def output_changes(changed: asyncio.Event) -> AbstractContextManager[None]:
         return live.following(run.id, changed) if request.live else nullcontext()
 
-    return await follow(context, request.timeout, look, output_changes)
+    return await follow(context, request.timeout, read_new, output_changes)
 
 
 def trigger_of(pipeline: Pipeline) -> str | None:
-    """What starts the pipeline, in words; None if it is only called by name."""
+    """Return the trigger of the pipeline in words, such as `on NAME`; None if it is only called by name."""
     by = f" of {pipeline.from_plugin}" if pipeline.from_plugin else ""
     if pipeline.on is not None:
         return f"on {pipeline.on}{by}"
@@ -226,6 +226,7 @@ def trigger_of(pipeline: Pipeline) -> str | None:
 
 
 def _summary(snapshot: Snapshot, pipeline: Pipeline) -> PipelineSummary:
+    """Return the fields that a listed pipeline and its details have in common."""
     return from_record(
         PipelineSummary,
         pipeline,
@@ -236,6 +237,7 @@ def _summary(snapshot: Snapshot, pipeline: Pipeline) -> PipelineSummary:
 
 
 def _pipeline_step(step: TreeStep) -> PipelineStep:
+    """Return a step with the steps inside it."""
     return PipelineStep(
         path=step.node.path,
         id=step.id,

@@ -120,7 +120,7 @@ async def publish_event(context: OperationContext, request: PublishEvent) -> Pub
     await refuse_reused_key(context, options, jobs)
     results = await context.enqueue(submission)
     if options.idempotent and results and all(isinstance(result, Deduplicated) for result in results):
-        # Not where something was started: a refused caller relies on that nothing was.
+        # Not if something was started: a caller that is refused assumes that nothing was.
         refuse_changed_payload(options, await context.store.get_job(results[0].job_id))
     return _published(context, event, submission, zip(jobs, results, strict=True))
 
@@ -131,7 +131,7 @@ def _published(
     submission: Submission,
     results: Iterable[tuple[NewJob, EnqueueResult]],
 ) -> Published:
-    """The response: the targets that were started, were duplicates or were dropped."""
+    """Return the response: the targets that were started, were duplicates or were dropped."""
     started: list[StartedTarget] = []
     deduplicated: list[DuplicateTarget] = []
     for job, result in results:
@@ -139,7 +139,7 @@ def _published(
         if isinstance(result, Deduplicated):
             deduplicated.append(DuplicateTarget(job_id=job_id, target=target))
             continue
-        # Queued, unless it is a run that ended as it began: no step could be made, or none is to run.
+        # Queued, unless it is a run that has ended already: no step could be created, or none has to run.
         status, error = JobStatus.QUEUED, None
         for ended in result.ended if isinstance(result, Accepted) else ():
             if ended.id == job_id:

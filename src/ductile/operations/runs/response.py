@@ -108,7 +108,7 @@ class StillRunning(Response):
 
 def finished(details: JobDetails, *, duplicate: bool) -> Finished:
     """The response for a job or run that has ended."""
-    job, own = details.job, details.executions.get(details.job.id)
+    job, execution = details.job, details.executions.get(details.job.id)
     status: Literal["succeeded", "failed", "partial_success"] = "failed"
     if job.status is JobStatus.SUCCEEDED:
         status = "succeeded"
@@ -125,7 +125,7 @@ def finished(details: JobDetails, *, duplicate: bool) -> Finished:
         execution_mode=ExecutionMode.SYNCHRONOUS,
         deduplicated=duplicate,
         duration_ms=milliseconds(lasted),
-        result=None if own is None else job_output(job, own),
+        result=None if execution is None else job_output(job, execution),
         children=children,
         tree=tree,
         message=_message(message if job.last_error is None else f"{message}: {job.last_error}", duplicate),
@@ -138,7 +138,7 @@ def still_running(
 ) -> StillRunning:
     """The response when the time was up first, or the daemon is stopping."""
     job, executions = details.job, details.executions
-    # Only a stop ends the waiting early; less elapsed time without one means that the clock was set back.
+    # Only a stop ends the wait early. Without one, a shorter elapsed time means that the clock was set back.
     exceeded = elapsed >= wait.timeout or not stopping
     seconds = f"{wait.timeout.total_seconds():g} s"
     if not exceeded:
@@ -150,8 +150,8 @@ def still_running(
     children: list[RunStep] | UnsetType = UNSET
     tree: list[FlatRunStep] | UnsetType = UNSET
     if wait.return_partial:
-        done = [member for member in details.steps if member.id in executions]
-        children, tree = _steps(job, done, executions)
+        executed = [member for member in details.steps if member.id in executions]
+        children, tree = _steps(job, executed, executions)
     return StillRunning(
         job_id=job.id,
         status=JobStatus.RUNNING,
@@ -175,10 +175,10 @@ def _steps(
 ) -> tuple[list[RunStep], list[FlatRunStep]]:
     """The steps nested below each other, and the same steps as a list."""
     below: dict[str, list[Job]] = {}
-    known = {member.id for member in members}
+    member_ids = {member.id for member in members}
     for member in members:
         parent = member.parent_job_id
-        below.setdefault(parent if parent is not None and parent in known else job.id, []).append(member)
+        below.setdefault(parent if parent is not None and parent in member_ids else job.id, []).append(member)
 
     def fields(member: Job) -> dict[str, Any]:
         row = executions.get(member.id)

@@ -134,6 +134,7 @@ def known_pipeline(snapshot: Snapshot, name: str) -> Pipeline:
 async def _start(
     context: OperationContext, pipeline: Pipeline, request: StartRequest, *, plugin: str, command: str
 ) -> RunStarted:
+    """Start a run of the pipeline. The response names `plugin` and `command`."""
     snapshot = context.snapshot()
     options = await read_submission_options(context, request)
     wait = _sync_wait(context, pipeline.name, options, request)
@@ -185,7 +186,10 @@ async def _start(
 def _sync_wait(
     context: OperationContext, pipeline: str, options: SubmissionOptions, request: StartRequest
 ) -> SyncWait | None:
-    """None if the caller does not wait. A call from inside a job never waits: it could block itself."""
+    """Return how the caller waits; None if it does not wait.
+
+    A call from inside a job never waits: it could block itself.
+    """
     settings = context.snapshot().pipelines[pipeline]
     synchronous = settings.execution_mode is ExecutionMode.SYNCHRONOUS
     if not synchronous or request.no_wait or not context.source.waits or options.inside_job is not None:
@@ -222,7 +226,7 @@ def with_regex_time_limit(policy: Policy) -> Policy:
 async def _run_plugin(
     context: OperationContext, plugin: PluginInstance, request: TriggerPipeline
 ) -> RunStarted:
-    """Run a plugin that no pipeline is triggered by. The manifest says whether the caller waits."""
+    """Run a plugin command that triggers no pipeline. The manifest decides whether the caller waits."""
     manifest = plugin.installed.manifest if plugin.installed else None
     command = RunCommand(
         **{name: getattr(request, name) for name in SubmissionRequest.__struct_fields__},
@@ -240,13 +244,15 @@ async def _run_plugin(
         return await submit_job(context, command)
     timeout = min(manifest.timeout or _DEFAULT_TIMEOUT, context.snapshot().api.max_sync_timeout)
     with engine.sync_slot():
-        began = context.now()
+        began_at = context.now()
         submitted = await submit_job(context, command)
         if isinstance(submitted, PlannedSubmission):
             return submitted
         await _wait(context, engine, submitted.job_id, timeout)
-        wait = SyncWait(timeout=timeout, until=began + timeout)
-        return await _sync_response(context, submitted.job_id, wait, began, duplicate=submitted.deduplicated)
+        wait = SyncWait(timeout=timeout, until=began_at + timeout)
+        return await _sync_response(
+            context, submitted.job_id, wait, began_at, duplicate=submitted.deduplicated
+        )
 
 
 # --------------------------------------------------------------------------------------------- waiting
@@ -259,12 +265,13 @@ async def _submit(
     wait: SyncWait | None,
     accepted: Submitted,
 ) -> RunStarted:
+    """Enqueue the run and wait for its end as `wait` says. `accepted` is the response without a wait."""
     engine = None if wait is None else context.engine
     with (
         engine.sync_slot() if engine else nullcontext(),
         engine.waiters.waiting_for(accepted.job_id) if engine else nullcontext() as ended,
     ):
-        began = context.now()
+        began_at = context.now()
         (result,) = await context.enqueue(submission)
         if duplicate := isinstance(result, Deduplicated):
             refuse_changed_payload(options, await context.store.get_job(result.job_id))
@@ -276,23 +283,24 @@ async def _submit(
             await asyncio.wait({ended}, timeout=wait.timeout.total_seconds())
         else:
             await _wait(context, engine, result.job_id, wait.timeout)
-        return await _sync_response(context, result.job_id, wait, began, duplicate=duplicate)
+        return await _sync_response(context, result.job_id, wait, began_at, duplicate=duplicate)
 
 
 async def _wait(context: OperationContext, engine: Engine, job_id: str, longest: timedelta) -> None:
     """Wait until the job has ended, the time is up, or the daemon stops."""
     with engine.waiters.waiting_for(job_id) as ended:
-        # Read after registering: an end between the two would be missed.
+        # Read after registering, or an end in between would be missed.
         if (await find_job(context, job_id)).status not in TERMINAL:
             await asyncio.wait({ended}, timeout=longest.total_seconds())
 
 
 async def _sync_response(
-    context: OperationContext, job_id: str, wait: SyncWait, began: datetime, *, duplicate: bool
+    context: OperationContext, job_id: str, wait: SyncWait, began_at: datetime, *, duplicate: bool
 ) -> Finished | StillRunning:
-    if duplicate:  # the deadline is that of the request that started it
+    """Return the response after the wait. Raises `NotFoundError` if the job was removed meanwhile."""
+    if duplicate:  # the request that started the job decides about its deadline
         wait = replace(wait, cancel_on_timeout=False)
-    elapsed = context.now() - began
+    elapsed = context.now() - began_at
     details = await context.store.job_details(job_id)
     if details is None:
         raise NotFoundError(f"there is no job {job_id} any more")
@@ -363,6 +371,7 @@ async def retry_from_step(context: OperationContext, request: RetryFromStep) -> 
 
 
 async def _new_run(context: OperationContext, old: Job, pipeline: Pipeline, step: str) -> NewRun:
+    """Return the run that begins at a step of the old one. Raises `GoneError` without the old event."""
     event = None if old.source_event_id is None else await context.store.get_event(old.source_event_id)
     if event is None:
         raise GoneError("what the run began with is no longer kept", hint="Start the pipeline again.")

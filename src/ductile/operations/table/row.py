@@ -1,4 +1,4 @@
-"""How a row of the table of operations is written."""
+"""Functions and values for the rows of the table of operations."""
 
 from __future__ import annotations
 
@@ -8,17 +8,16 @@ from typing import Any
 from ductile.operations.operation import Access, HttpRoute, Operation
 
 
-def _operation(
+def exclusive(
     name: str, target: str, summary: str, access: Access, http: HttpRoute | None = None, **options: bool
 ) -> Operation:
+    """Return an operation that only the daemon runs, or the process that has the store's lock."""
     return Operation(name=name, target=target, summary=summary, access=access, http=http, **options)
 
 
-#: An operation that also runs while another process has the store's lock.
-read = partial(_operation, read_only=True)
-#: An operation of the daemon, or of the process that has the store's lock.
-exclusive = _operation
+#: Returns an operation that also runs while another process has the store's lock.
+read = partial(exclusive, read_only=True)
 
 ONE_JOB = (200, 404, 409)
-#: A response that comes when something has happened, or when the `timeout` of the request is over.
+#: Options of a route whose response is sent when something has changed, or after the request's `timeout`.
 LONG_POLL: dict[str, Any] = {"tag": "jobs", "waits": True}

@@ -246,7 +246,7 @@ async def _list_with_usage(context: OperationContext, row: TokenRow) -> ListedTo
     """A token of the files with whether the daemon has it, its limits and what it has used of them."""
     snapshot = context.snapshot()
     names_in_force = {token.name for token in snapshot.tokens} | set(snapshot.secrets)
-    # A token under `api.auth.tokens` without a name of its own is known by its digest, which is not shown.
+    # The daemon names a token without a name after its digest, which is not shown.
     in_force: bool | UnsetType = UNSET if row.name is None else row.name in names_in_force
     listed = listed_token(row, context.now(), in_force=in_force)
     token = next((token for token in snapshot.tokens if token.name == row.name), None)

@@ -64,6 +64,7 @@ def compact(
 def _compact(
     value: Any, omit: frozenset[str], omit_below: Mapping[str, frozenset[str]], *, top: bool = False
 ) -> Any:
+    """Return a value inside a response as `compact` describes; `top` is the response itself."""
     if isinstance(value, Struct):
         document = {}
         for field in fields(value):

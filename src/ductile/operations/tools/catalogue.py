@@ -168,6 +168,7 @@ def find_configured(snapshot: Snapshot, tool: str) -> CommandTool | PipelineTool
 
 
 def _operation_tool(name: str, row: ToolRow) -> ListedTool:
+    """Return a tool of the table with its schemas."""
     operation = operation_of(row)
     types = (JobAnswer,) if waits(row) else operation.response_types
     return ListedTool(
@@ -185,6 +186,7 @@ def _operation_tool(name: str, row: ToolRow) -> ListedTool:
 def _configured_tool(
     snapshot: Snapshot, name: str, skill: Skill, answer_schema: dict[str, Any]
 ) -> ListedTool:
+    """Return the tool for a command or a pipeline, with its schemas."""
     retry_safe: bool | None = None
     description = f"The pipeline {skill.name}. {skill.description}"
     if skill.kind == "command":

@@ -41,7 +41,7 @@ class JobAnswer(Response):
 
 
 def decode_wait(value: JsonValue) -> timedelta:
-    """The time to wait of a call. Raises `UsageError` for one that is too long or no duration."""
+    """Return how long a call waits. Raises `UsageError` for a text that is no duration, or a longer one."""
     if value is None:
         return DEFAULT_WAIT
     span = decode_duration("wait", value)
@@ -54,12 +54,12 @@ class Waiting(Value):
     """How a caller waits for a job."""
 
     wait: timedelta
-    #: Whether the answer comes as soon as the job is further than this; None: only at the end.
+    #: The answer is returned as soon as the progress is more than this; if None, only at the end of the job.
     progress_after: int | None = None
 
 
 class AwaitedJob(Value):
-    """The job when the waiting was over, and the answer about it."""
+    """The job as it was when the wait ended, and the answer about it."""
 
     job: FullJob
     answer: JobAnswer

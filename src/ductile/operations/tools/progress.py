@@ -15,9 +15,9 @@ from ductile.operations.jobs.query import FullJob, WaitForJob, wait_for_job
 from ductile.operations.tools.task import MOMENT, StepProgress, describe_job, measure_progress
 from ductile.struct import Value, about
 
-#: A caller that goes on waiting calls again after at most this long: so one that has gone is soon noticed.
+#: The longest wait of one call. A caller that needs longer calls again, so that a lost caller is noticed.
 LONGEST_PART = timedelta(seconds=30)
-#: Changes that follow within this time are one.
+#: Changes within this time are reported together.
 _GAP_SECONDS = 0.5
 
 
@@ -35,9 +35,9 @@ class WaitProgress(Value):
 async def wait_for_progress(
     context: OperationContext, job_id: str, wait: timedelta, after: int
 ) -> tuple[FullJob, WaitProgress | None]:
-    """Wait until the job has ended or is further than `after`; if that is 0, for a moment.
+    """Wait until the job has ended or its `done` is more than `after`; if that is 0, for a moment.
 
-    The progress is None if there is nothing to go on waiting for: the job has ended, the time is up, or the
+    The progress is None if the caller need not go on waiting: the job has ended, the time is up, or the
     daemon stops.
     """
     loop = asyncio.get_running_loop()
@@ -64,7 +64,10 @@ async def wait_for_progress(
 
 
 async def _wait_for_change(ended: asyncio.Future[None], changed: asyncio.Event, seconds: float) -> None:
-    """Wait until the job has ended, the ledger has changed and a moment has passed, or the time is up."""
+    """Wait for the end of the job or a change of the ledger, until the time is up.
+
+    After a change it waits a moment longer, so that changes in quick succession are one.
+    """
     change = asyncio.create_task(changed.wait())
     either: set[asyncio.Future[Any]] = {ended, change}
     try:

@@ -19,7 +19,7 @@ _OTHER_SURFACE_FIELDS = frozenset(("result", "strict", "async", "reveal", "state
 _DEFINITIONS = "#/$defs/"
 #: Levels of structs that the schema of an answer describes.
 _LEVELS = 2
-#: What a client needs for checking an answer; titles and descriptions are for the reference pages.
+#: Keys of a JSON Schema that a client does not need to check an answer.
 _LEFT_OUT_KEYS = frozenset(("title", "default", "description", "format", "required", OFFLINE_ONLY))
 LEFT_OUT_FIELD: JsonObject = {"type": "array", "items": {"type": "string"}}
 WAIT_FIELD: JsonObject = {
@@ -28,7 +28,7 @@ WAIT_FIELD: JsonObject = {
     "has `ended`: false, and job_wait asks again.",
     "default": "20s",
 }
-#: Of commands and pipelines: there may be hundreds of them, so their texts are short.
+#: Arguments of tools for commands and pipelines. There may be hundreds of such tools, so texts are short.
 _SHORT_WAIT_FIELD: JsonObject = {"type": "string", "description": "As that of run, such as 20s."}
 _DEDUPE_KEY: JsonObject = {"type": "string", "description": "As that of run."}
 
@@ -59,7 +59,7 @@ def input_schema(row: ToolRow) -> JsonObject:
     for name, field in fields.items():
         schema: JsonObject = {**field.schema, "description": field.description}
         kind = schema.get("type")
-        if isinstance(kind, list):  # a field that is not set is left out
+        if isinstance(kind, list):  # without null: an agent omits a field that it does not set
             schema["type"] = kind[0]
         default: JsonValue = msgspec.to_builtins(field.default, str_keys=True) if field.default else None
         if name == "limit" and is_read_only(row):  # an agent reads all rows of the answer
@@ -89,7 +89,7 @@ def _object(properties: JsonObject, required: list[str]) -> JsonObject:
 def output_schema(types: Iterable[type[Response]]) -> JsonObject:
     """The schema of an answer that is one of these responses.
 
-    Structs are described two levels deep: a client keeps all schemas of all tools in mind. No field is
+    Structs are described two levels deep, because a client loads the schemas of all tools. No field is
     required, because answers are shortened.
     """
     remote_types = [response_type for response_type in types if not response_type.CLI_ONLY]

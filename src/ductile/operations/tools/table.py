@@ -19,9 +19,9 @@ from ductile.struct import Value, field, replace
 
 #: Characters of an answer. Four characters are about a token.
 ANSWER_CHARACTERS = 16_000
-#: Of an explanation or a digest, which an agent reads first: about 1,500 tokens.
+#: Characters of an explanation or a digest, which an agent reads first: about 1,500 tokens.
 SHORT_ANSWER_CHARACTERS = 5_000
-#: Rows of a list, if the call does not say how many, and at most.
+#: Rows of a list if the call has no `limit`, and the largest `limit`.
 DEFAULT_ROWS = 10
 MAX_ROWS = 20
 
@@ -30,21 +30,21 @@ class ToolRow(Value):
     """A tool: its operation, and how calls and answers of the tool differ from those of the operation."""
 
     operation: str
-    #: Whether it starts a job: the call waits for its end for a time.
+    #: Whether it starts a job. The call then waits some time for the end of the job.
     starts_job: bool = False
-    #: Whether it ends or replaces something that cannot be brought back by another call.
+    #: Whether it ends or replaces something that no other call can restore.
     destructive: bool = False
     #: Whether a second call with the same arguments changes nothing more.
     idempotent: bool = False
-    #: Whether it changes nothing although its operation may not run beside a change.
+    #: Whether it changes nothing although its operation is not `read_only`.
     reads: bool = False
     #: Largest answer, in characters.
     characters: int = ANSWER_CHARACTERS
     #: Names of fields that are left out of the answer, at any depth.
     omit: frozenset[str] = frozenset()
-    #: By the name of a field: names of fields that are left out below it only.
+    #: Names of fields that are left out below one field only, by the name of that field.
     omit_below: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    #: Makes a shorter response of that of the operation.
+    #: Returns a shorter response, made from the response of the operation.
     shape: Callable[[Any], Response] | None = None
     #: Values of fields that the caller does not choose.
     fixed: Mapping[str, JsonValue] = field(default_factory=dict)
@@ -54,7 +54,7 @@ class ToolRow(Value):
     summary: str = ""
 
 
-#: Of a job or an execution, which `job_show` has.
+#: Fields of a job or an execution that only `job_show` needs.
 _DETAILS = frozenset(
     (
         "id",
@@ -72,8 +72,8 @@ _DETAILS = frozenset(
 )
 
 
-#: Of an execution, which its job or the answer as a whole already has.
-_OF_THE_JOB = frozenset(
+#: Fields of an execution that repeat those of its job.
+_JOB_FIELDS = frozenset(
     (
         "id",
         "job_id",
@@ -93,7 +93,7 @@ _OF_THE_JOB = frozenset(
 
 
 def _problems_only(report: DoctorReport) -> DoctorReport:
-    """The report without findings that are `ok`: the most serious first, equal ones merged."""
+    """Return the report without findings that are `ok`, the most serious first. Equal findings are merged."""
     levels = list(FindingLevel)
     groups: dict[tuple[object, ...], list[DoctorFinding]] = {}
     for finding in report.findings:
@@ -108,7 +108,10 @@ def _problems_only(report: DoctorReport) -> DoctorReport:
 
 
 def _without_passed_steps(report: PipelineTestReport) -> PipelineTestReport:
-    """The report without steps that did nothing; without all steps of a passed case among several cases."""
+    """Return the report without steps that did nothing, and without the steps of passed cases.
+
+    If there is only one case, its steps are kept also if it has passed.
+    """
     is_single = len(report.cases) == 1
     cases = []
     for case in report.cases:
@@ -137,13 +140,13 @@ TOOLS: Mapping[str, ToolRow] = {
     ),
     "doctor": _reads("system.doctor", shape=_problems_only, summary="Problems here, and how to fix them"),
     "job_list": _reads("job.list", "execution", "attempt", "max_attempts", "started_at", "parent_job_id"),
-    "job_show": _reads("job.show", omit_below={"executions": _OF_THE_JOB}),
+    "job_show": _reads("job.show", omit_below={"executions": _JOB_FIELDS}),
     "job_wait": ToolRow(
         operation="job.wait", summary="Wait until a job has ended, and answer with its result"
     ),
     "job_explain": _explains("job.explain", "executions", "compared", "config", "config_loaded_at"),
-    # What a plugin printed on stdout is its result.
-    "job_logs": _reads("job.logs", omit_below={"executions": _OF_THE_JOB | {"result"}}),
+    # The stdout of a plugin is its result.
+    "job_logs": _reads("job.logs", omit_below={"executions": _JOB_FIELDS | {"result"}}),
     "job_cancel": ToolRow(operation="job.cancel", destructive=True, idempotent=True),
     "job_cancel_many": ToolRow(operation="job.cancel_many", destructive=True, idempotent=True),
     "job_retry": ToolRow(operation="job.retry", starts_job=True),

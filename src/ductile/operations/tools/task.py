@@ -16,9 +16,9 @@ from ductile.operations.jobs.query import FullJob
 from ductile.operations.response import Id, Timestamp
 from ductile.struct import Value, about
 
-#: A call that takes longer becomes a task.
+#: The wait of a call that returns a task, and of one that asks for progress at once.
 MOMENT = timedelta(seconds=2)
-#: How often to ask for a task, by its age.
+#: Milliseconds between two requests for a task, by its age.
 _POLL_INTERVALS = ((timedelta(seconds=10), 1_000), (timedelta(minutes=2), 2_000))
 _LONGEST_POLL_INTERVAL = 5_000
 
@@ -69,14 +69,14 @@ def job_task(job: FullJob, *, progress: str | None, retention: timedelta, now: d
 
 
 def poll_interval(age: timedelta) -> int:
-    """Milliseconds to wait before asking again for a task of this age."""
+    """Return the milliseconds that a client waits before it asks again for a task of this age."""
     return next((interval for limit, interval in _POLL_INTERVALS if age < limit), _LONGEST_POLL_INTERVAL)
 
 
 class StepProgress(Value):
     """How far a job is."""
 
-    #: 1, and how many starts and ends of steps there were; of a job that is no run, of attempts.
+    #: 1 more than the starts and ends of steps so far. For a job that is no run: of attempts.
     done: int
     #: Of a run: what `done` is when each of its steps has ended.
     total: int | None = None
@@ -89,7 +89,7 @@ def measure_progress(job: FullJob, steps: tuple[StepReport, ...]) -> StepProgres
     counted = [step for step in steps if step.outcome is not StepOutcome.ENTERED]
     if not counted:
         return StepProgress(done=2 * job.attempt - (job.status is not JobStatus.RUNNING))
-    running = [step.step for step in counted if any(job.status not in TERMINAL for job in step.jobs)]
+    running = [step.step for step in counted if any(member.status not in TERMINAL for member in step.jobs)]
     reached = [step for step in counted if step.outcome is not StepOutcome.NOT_REACHED]
     ended = [step for step in reached if step.step not in running]
     text = f"{len(ended)} of {len(counted)} steps have ended"
