@@ -106,6 +106,7 @@ def summarise_loads(before: ConfigRecord, after: ConfigRecord) -> str:
 
 
 def load_differences(before: ConfigRecord, after: ConfigRecord) -> tuple[SettingDifference, ...]:
+    """Return the settings that differ between two loads."""
     return compare_configs(
         ComparableConfig(redacted=before.content), ComparableConfig(redacted=after.content)
     )

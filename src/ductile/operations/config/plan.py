@@ -159,6 +159,7 @@ def refuse_restored_tokens(tokens: NameChanges) -> None:
 
 
 def changed_files(difference: SealDifference) -> tuple[ChangedFile, ...]:
+    """Return the files and plugins that differ from the seal."""
     files = [changed_file(file) for file in difference.files]
     plugins = [
         ChangedFile(name=f"plugin {name}", change=change, differences=())

@@ -51,7 +51,6 @@ _MAX_COUNTED = 1_000_000
 _RETRYABLE = (JobStatus.FAILED, JobStatus.DEAD)
 _CANCELLABLE = (JobStatus.QUEUED, JobStatus.RUNNING)
 _UNDELIVERED = (DeliveryStatus.DROPPED, DeliveryStatus.GONE)
-_RESENDABLE = (*_UNDELIVERED, DeliveryStatus.DELIVERED)
 
 BulkLimit: TypeAlias = Annotated[
     int, Meta(ge=1, le=MAX_LIMIT, description="Change at most this many, the newest that match.")
@@ -75,7 +74,7 @@ class Refusal(Value):
 
 
 class MatchedJob(Value):
-    """A job that would be changed: what it is, and why it is as it is."""
+    """A job that would be changed, with the reason of its status."""
 
     job_id: Id
     plugin: str

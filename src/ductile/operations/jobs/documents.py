@@ -127,7 +127,7 @@ def job_values(context: OperationContext, job: Job) -> dict[str, Any]:
 
 
 class Execution(Value):
-    """One time that a job was run."""
+    """An execution of a job, without its output."""
 
     seq: int
     id: str
@@ -159,7 +159,7 @@ class Execution(Value):
 
 
 class LoggedExecution(Execution):
-    """An execution with what it printed."""
+    """An execution with its output."""
 
     result: StoredResponse | None
     stdout: str | None

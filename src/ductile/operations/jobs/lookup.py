@@ -244,6 +244,7 @@ def _digits_of(text: str) -> str | None:
 
 
 def _joined(*groups: str) -> str:
+    """Join groups of digits by dashes as in a UUID, without empty groups."""
     return "-".join(group for group in groups if group)
 
 

@@ -123,7 +123,7 @@ class ShowJob(OneJob):
 
 
 class FullJob(ListedJob, Response, kw_only=True):
-    """A job, what it was given, what it answered, and its history."""
+    """A job with its payload, result and history."""
 
     payload: dict[str, Any] | None
     result: Annotated[JobOutput | None, about("Null if it has not run, or nothing of it did.")]
@@ -175,7 +175,7 @@ class JobTree(Response):
 
 
 async def job_tree(context: OperationContext, request: OneJob) -> JobTree:
-    """The job and everything it led to, nested."""
+    """The job and all jobs that follow from it, nested."""
     root = await resolve_job(context, request.job_id)
     jobs = await context.store.job_tree(root.id, limit=MAX_TREE_JOBS + 1)
     below: dict[str, list[Job]] = {}
@@ -196,7 +196,7 @@ class JobLog(Response):
 
 
 async def job_logs(context: OperationContext, request: OneJob) -> JobLog:
-    """What each execution of a job printed."""
+    """The executions of a job with their output."""
     job = await resolve_job(context, request.job_id)
     executions = await context.store.list_executions(job.id)
     return JobLog(job_id=job.id, executions=[logged_execution(row) for row in executions])

@@ -147,7 +147,7 @@ class SummariseRuns(Value):
 
 
 class TimePercentiles(Value):
-    """In milliseconds: 50, 95 and 99 of a hundred took no longer."""
+    """Percentiles in milliseconds: 50, 95 and 99 of a hundred took no longer."""
 
     p50: float
     p95: float

@@ -183,7 +183,7 @@ def _check_reveal(context: OperationContext, request: ShowPluginState) -> None:
 
 
 async def plugin_state(context: OperationContext, request: ShowPluginState) -> StoredPluginState:
-    """The state of a plugin; that of one that is no longer configured too."""
+    """The state of a plugin, also if the plugin is no longer configured. Raises `NotFoundError`."""
     _check_reveal(context, request)
     stored = await context.store.plugin_state(request.plugin)
     if stored is None:
@@ -195,7 +195,7 @@ async def plugin_state(context: OperationContext, request: ShowPluginState) -> S
 
 
 async def plugin_facts(context: OperationContext, request: ListPluginFacts) -> PluginFacts:
-    """The facts of a plugin, newest first; those of one that is no longer configured too."""
+    """The facts of a plugin, newest first, also if it is no longer configured. Raises `NotFoundError`."""
     _check_reveal(context, request)
     page = await context.store.list_facts(request.plugin, limit=request.limit, cursor=request.cursor)
     if not page.rows:

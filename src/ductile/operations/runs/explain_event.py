@@ -44,7 +44,7 @@ class DecidingComparison(Value):
 
 
 class EventTarget(Value):
-    """A route, pipeline or hook, and what the event does to it."""
+    """A route, pipeline or hook, and whether the event starts it."""
 
     target: Annotated[str, about("`PLUGIN.COMMAND` or `pipeline:NAME`.")]
     kind: TargetKind

@@ -214,7 +214,7 @@ async def refresh_token(context: OperationContext, request: RefreshToken) -> Tok
 
 
 def created_response(created: token_files.CreatedToken, *, shows_value: bool, dry_run: bool) -> TokenCreated:
-    """The response; with the value, unless the caller gave it."""
+    """Return the response to the creation of a token, with its value if `shows_value`."""
     return from_record(
         TokenCreated,
         created,
@@ -226,12 +226,14 @@ def created_response(created: token_files.CreatedToken, *, shows_value: bool, dr
 
 
 def rotated_response(rotated: token_files.RotatedToken, *, shows_value: bool, dry_run: bool) -> TokenRotated:
+    """Return the response to a rotation, with the new value if `shows_value`."""
     return from_record(
         TokenRotated, rotated, token=rotated.value if shows_value else None, dry_run=dry_run or UNSET
     )
 
 
 def listed_token(row: TokenRow, now: datetime, *, in_force: bool | UnsetType = UNSET) -> ListedToken:
+    """Return a token of the files. `in_force` is whether the daemon has it; absent without a daemon."""
     expires_at = row.previous_expires_at
     return from_record(
         ListedToken,
