@@ -9,7 +9,7 @@ import pytest
 
 from builders.http import SCOPES, Api, an_api, an_api_place, token_for
 from builders.mcp import an_agent
-from ductile.operations.tools.schemas import tool_fields, waits
+from ductile.operations.tools.schemas import tool_fields, waits_for_job
 from ductile.operations.tools.table import TOOLS, operation_of
 
 PLUGINS = """\
@@ -64,7 +64,7 @@ def test_a_tool_needs_the_scope_of_its_operation(api: Api, tool: str) -> None:
             direct = api.ask("GET", f"{path}?{urlencode(rest)}", token=token)
         else:
             direct = api.ask(route.method, path, {**rest, **row.fixed}, token=token)
-        arguments = {**given, "wait": "0s"} if waits(row) else given
+        arguments = {**given, "wait": "0s"} if waits_for_job(row) else given
         called = api.ask("POST", f"/tools/{tool}", {"arguments": arguments}, token=token)
         assert (called.status == 403) == (direct.status == 403), (scope, called, direct)
         listed = {each["name"] for each in api.get("/tools", token=token)["tools"]}

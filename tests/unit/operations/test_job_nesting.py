@@ -10,7 +10,7 @@ from builders.jobs import a_job
 from ductile.core.jobs.model import Job
 from ductile.core.runs.graph import RUN_PLUGIN
 from ductile.operations.jobs.documents import MAX_DEPTH, nest_jobs
-from ductile.operations.runs.response import finished
+from ductile.operations.runs.response import finished_response
 from ductile.store.model.records import JobDetails
 
 LONGEST_RUN = 10_000
@@ -28,7 +28,7 @@ def test_the_longest_run_is_answered_and_can_be_read() -> None:
     """Children nest, up to a depth; what is deeper follows in a row and names what led to it."""
     run = a_job(RUN_PLUGIN, "long")
     members = a_chain(run, LONGEST_RUN)
-    answer: Any = finished(JobDetails(job=run, steps=tuple(members), executions={}), duplicate=False)
+    answer: Any = finished_response(JobDetails(job=run, steps=tuple(members), executions={}), duplicate=False)
     read: Any = msgspec.json.decode(msgspec.json.encode(answer))
     row, ids = read["children"], []
     for _ in range(MAX_DEPTH - 1):

@@ -8,7 +8,7 @@ import pytest
 
 from builders.jobs import a_job
 from ductile.core.jobs.model import JobReason, JobStatus
-from ductile.operations.runs.response import SyncWait, still_running
+from ductile.operations.runs.response import SyncWait, still_running_response
 from ductile.store.model.records import JobDetails
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -18,7 +18,7 @@ SECOND = timedelta(seconds=1)
 def test_why_the_waiting_ended_does_not_depend_on_the_clock() -> None:
     """`timeout_exceeded` unless the daemon stops, also where the clock was set back meanwhile."""
     answers = {
-        (stopping, seconds): still_running(
+        (stopping, seconds): still_running_response(
             JobDetails(job=a_job(), steps=(), executions={}),
             SyncWait(timeout=timedelta(seconds=30), until=NOON),
             elapsed=timedelta(seconds=seconds),

@@ -7,7 +7,7 @@ import pytest
 from ductile.errors import ConfigError, Problem
 from ductile.operations.tools.schemas import tool_fields
 from ductile.operations.tools.table import TOOLS
-from ductile.operations.tools.wording import TOOL_OF_COMMAND, in_tool_words, reworded
+from ductile.operations.tools.wording import TOOL_OF_COMMAND, in_tool_words, reword_error
 
 
 @pytest.mark.parametrize(
@@ -55,6 +55,6 @@ def test_hints_of_problems_too() -> None:
     error = ConfigError(
         "bad", hint="ductile job list", problems=(Problem(message="x", hint="ductile plugin list"),)
     )
-    shown = reworded(error)
+    shown = reword_error(error)
     assert isinstance(shown, ConfigError)
     assert (shown.hint, shown.problems[0].hint) == ("job_list", "plugin_list")

@@ -106,8 +106,8 @@ class StillRunning(Response):
     tree: list[FlatRunStep] | UnsetType = UNSET
 
 
-def finished(details: JobDetails, *, duplicate: bool) -> Finished:
-    """The response for a job or run that has ended."""
+def finished_response(details: JobDetails, *, duplicate: bool) -> Finished:
+    """Return the response for a job or run that has ended."""
     job, execution = details.job, details.executions.get(details.job.id)
     status: Literal["succeeded", "failed", "partial_success"] = "failed"
     if job.status is JobStatus.SUCCEEDED:
@@ -133,10 +133,10 @@ def finished(details: JobDetails, *, duplicate: bool) -> Finished:
     )
 
 
-def still_running(
+def still_running_response(
     details: JobDetails, wait: SyncWait, *, elapsed: timedelta, stopping: bool, duplicate: bool
 ) -> StillRunning:
-    """The response when the time was up first, or the daemon is stopping."""
+    """Return the response if the time was up before the end, or the daemon is stopping."""
     job, executions = details.job, details.executions
     # Only a stop ends the wait early. Without one, a shorter elapsed time means that the clock was set back.
     exceeded = elapsed >= wait.timeout or not stopping

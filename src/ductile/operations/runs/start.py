@@ -33,7 +33,13 @@ from ductile.operations.operation import pipelines_on
 from ductile.operations.plugins.lookup import known_command, runnable_plugin
 from ductile.operations.request import in_query, local
 from ductile.operations.response import Id, Response, WasDryRun
-from ductile.operations.runs.response import Finished, StillRunning, SyncWait, finished, still_running
+from ductile.operations.runs.response import (
+    Finished,
+    StillRunning,
+    SyncWait,
+    finished_response,
+    still_running_response,
+)
 from ductile.operations.submission import (
     BaseSubmissionRequest,
     PlannedSubmission,
@@ -305,9 +311,9 @@ async def _sync_response(
     if details is None:
         raise NotFoundError(f"there is no job {job_id} any more")
     if details.job.status in TERMINAL and not wait.has_cancelled(details.job):
-        return finished(details, duplicate=duplicate)
+        return finished_response(details, duplicate=duplicate)
     stopping = context.engine is not None and context.engine.stopping
-    return still_running(details, wait, elapsed=elapsed, stopping=stopping, duplicate=duplicate)
+    return still_running_response(details, wait, elapsed=elapsed, stopping=stopping, duplicate=duplicate)
 
 
 class RetryFromStep(ChangeJob, kw_only=True):

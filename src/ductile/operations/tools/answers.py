@@ -52,7 +52,7 @@ class _FreeObject(dict[str, Any]):
 def compact(
     value: Any, omit: frozenset[str] = _NO_NAMES, omit_below: Mapping[str, frozenset[str]] = _NO_FIELDS
 ) -> Any:
-    """The response as JSON, without the fields that an agent does not need. Plugins' JSON stays as it is.
+    """Return the response as JSON without the fields that an agent does not need. Plugins' JSON is unchanged.
 
     Left out of structs are fields that are null, empty lists, objects and texts below the first level, and
     fields with a name in `omit` or `LEFT_OUT`; `omit_below` has names that are left out only below a field.
@@ -149,6 +149,7 @@ class _Cuts:
 
 
 def _size(value: Any) -> int:
+    """Return the length of a value as JSON."""
     return len(msgspec.json.encode(value))
 
 

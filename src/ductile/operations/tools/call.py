@@ -24,7 +24,7 @@ from ductile.operations.tools.answers import compact, fit
 from ductile.operations.tools.catalogue import CommandTool, find_configured, may_ever_call
 from ductile.operations.tools.job_answer import AwaitedJob, Waiting, decode_wait, wait_and_answer
 from ductile.operations.tools.progress import WaitProgress
-from ductile.operations.tools.schemas import tool_fields, waits
+from ductile.operations.tools.schemas import tool_fields, waits_for_job
 from ductile.operations.tools.table import (
     ANSWER_CHARACTERS,
     DEFAULT_ROWS,
@@ -35,7 +35,7 @@ from ductile.operations.tools.table import (
     operation_of,
 )
 from ductile.operations.tools.task import MOMENT, JobTask
-from ductile.operations.tools.wording import reworded
+from ductile.operations.tools.wording import reword_error
 from ductile.struct import Value, about, replace
 
 _MAX_QUOTED = 100
@@ -87,7 +87,7 @@ async def call_tool(context: OperationContext, request: CallTool) -> ToolAnswer:
         else:
             result, characters = await _run_operation(context, row, request, arguments), row.characters
     except DuctileError as error:
-        raise reworded(error) from error.__cause__
+        raise reword_error(error) from error.__cause__
     if not isinstance(result, AwaitedJob):
         answer = compact(result) if row is None else compact(result, row.omit, row.omit_below)
         return ToolAnswer(tool=request.tool, answer=fit(answer, characters))
@@ -99,7 +99,7 @@ async def call_tool(context: OperationContext, request: CallTool) -> ToolAnswer:
     )
 
 
-def _waiting(context: OperationContext, request: CallTool, arguments: JsonObject) -> Waiting:
+def _decode_waiting(context: OperationContext, request: CallTool, arguments: JsonObject) -> Waiting:
     """Return how long the call waits for its job, and whether progress ends the waiting."""
     wait = decode_wait(arguments.get("wait"))
     if request.as_task:
@@ -114,14 +114,16 @@ async def _run_operation(
 ) -> Response | AwaitedJob:
     """Run a tool of the table."""
     fields, operation = tool_fields(row), operation_of(row)
-    known = (*fields, "wait") if waits(row) else tuple(fields)
+    known = (*fields, "wait") if waits_for_job(row) else tuple(fields)
     required = [name for name, field in fields.items() if field.required or name in row.required]
     _check_names(arguments, known, required)
     values: JsonObject = {name: value for name, value in arguments.items() if name != "wait"}
     if "limit" in fields and is_read_only(row):
         limit = values.get("limit", DEFAULT_ROWS)
         values["limit"] = min(limit, MAX_ROWS) if isinstance(limit, int) else limit
-    waiting = _waiting(context, request, arguments) if waits(row) else Waiting(wait=timedelta())
+    waiting = (
+        _decode_waiting(context, request, arguments) if waits_for_job(row) else Waiting(wait=timedelta())
+    )
     _check_scope(context, operation, values)
     if row.operation == "job.wait":
         job_id = values.get("job_id")
@@ -153,7 +155,7 @@ async def _run_configured(context: OperationContext, request: CallTool, argument
     else:
         operation = OPERATIONS["pipeline.run"]
         values["pipeline"] = tool.pipeline
-    waiting = _waiting(context, request, arguments)
+    waiting = _decode_waiting(context, request, arguments)
     _check_scope(context, operation, values)
     return await _start(context, operation, values, waiting)
 

@@ -24,7 +24,7 @@ from ductile.operations.plugins.skills import (
 from ductile.operations.request import Cursor, bad_value
 from ductile.operations.response import NextCursor, Response
 from ductile.operations.tools.job_answer import JobAnswer
-from ductile.operations.tools.schemas import input_schema, output_schema, payload_schema, waits
+from ductile.operations.tools.schemas import input_schema, output_schema, payload_schema, waits_for_job
 from ductile.operations.tools.table import TOOLS, ToolRow, is_read_only, operation_of
 from ductile.struct import Value, about
 
@@ -170,7 +170,7 @@ def find_configured(snapshot: Snapshot, tool: str) -> CommandTool | PipelineTool
 def _operation_tool(name: str, row: ToolRow) -> ListedTool:
     """Return a tool of the table with its schemas."""
     operation = operation_of(row)
-    types = (JobAnswer,) if waits(row) else operation.response_types
+    types = (JobAnswer,) if waits_for_job(row) else operation.response_types
     return ListedTool(
         name=name,
         description=f"{row.summary or operation.summary}.",

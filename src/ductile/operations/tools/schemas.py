@@ -47,7 +47,7 @@ def tool_fields(row: ToolRow) -> Mapping[str, RequestField]:
     }
 
 
-def waits(row: ToolRow) -> bool:
+def waits_for_job(row: ToolRow) -> bool:
     """Whether a call of the tool waits for a job, and so has the argument `wait`."""
     return row.starts_job or row.operation == "job.wait"
 
@@ -67,7 +67,7 @@ def input_schema(row: ToolRow) -> JsonObject:
         elif default is not None:
             schema["default"] = default
         properties[name] = schema
-    if waits(row):
+    if waits_for_job(row):
         properties["wait"] = WAIT_FIELD
     required = [name for name, field in fields.items() if field.required or name in row.required]
     return _object(properties, required)

@@ -55,7 +55,7 @@ _ROLLBACK = re.compile(rf"{_START}config rollback(?: (?P<id>[0-9a-f]{{4,}}))?`?"
 
 
 def in_tool_words(text: str) -> str:
-    """The text with calls of tools in place of commands that have a tool."""
+    """Return the text with calls of tools in place of commands that have a tool."""
     if "ductile " not in text and "--" not in text:
         return text
     text = _SET.sub(lambda match: f'config_plan set={{"{match["key"]}": "{match["value"]}"}}', text)
@@ -66,7 +66,7 @@ def in_tool_words(text: str) -> str:
 
 
 def _tool_call(match: re.Match[str]) -> str:
-    """The call of a tool that a command line stands for: `job_retry job_id=last`."""
+    """Return the call of a tool that replaces a command line, such as `job_retry job_id=last`."""
     tool, *names = TOOL_OF_COMMAND[match["name"]]
     words = match["words"].split()
     options: list[str] = []
@@ -90,8 +90,8 @@ def _tool_call(match: re.Match[str]) -> str:
     return " ".join([tool, *arguments, *options, *extra_words])
 
 
-def reworded(error: DuctileError) -> DuctileError:
-    """The same error with its message and hints in the words of tools."""
+def reword_error(error: DuctileError) -> DuctileError:
+    """Return the same error object, with its message and hints in the words of tools."""
     error.message = in_tool_words(error.message)
     error.hint = None if error.hint is None else in_tool_words(error.hint)
     if isinstance(error, ConfigError):
