@@ -96,7 +96,7 @@ async def list_tools(context: OperationContext, request: ListTools) -> ToolList:
     cursor = request.cursor
     if request.query is not None:
         tools = rank_by_words(request.query, [(tool, (tool.name, tool.description)) for tool in tools])
-    elif cursor is not None and cursor in TOOLS:
+    elif cursor is not None and cursor in TOOLS:  # in the order of the table; others by name
         passed = set(list(TOOLS)[: list(TOOLS).index(cursor) + 1])
         tools = [tool for tool in tools if tool.name not in passed]
     elif cursor is not None and cursor.startswith((COMMAND_PREFIX, PIPELINE_PREFIX)):
