@@ -12,7 +12,7 @@ from ductile.api.endpoint import ApiServices
 from ductile.api.endpoints import ENDPOINTS
 from ductile.api.events import EventStreams
 from ductile.api.router import Router
-from ductile.http.application import LogRateLimiter, MountedApplications, described_counts
+from ductile.http.application import LogRateLimiter, MountedApplications, describe_counts
 from ductile.http.authentication import Authenticator
 from ductile.http.server import Listener, ListenerLimits
 from ductile.operations.context import OperationContext
@@ -89,16 +89,17 @@ class ApiServer:
 
     def _report_unknown_token(self, peer: str, too_many: bool) -> None:
         """Count every unknown token; log the first ones only, so that a flood does not fill the log."""
-        in_full = not too_many and self._unknown_tokens.should_log(_UNKNOWN_TOKEN, peer)
-        level = None if in_full else SignalLevel.DEBUG
+        should_log = not too_many and self._unknown_tokens.should_log(_UNKNOWN_TOKEN, peer)
+        level = None if should_log else SignalLevel.DEBUG
         self._signals.emit(Signal.API_UNAUTHORIZED, data={"peer": peer}, level=level)
 
     def _report_sampled(self, counts: Mapping[str, int], peer: str | None) -> None:
         """Log how many requests were counted and not logged one by one."""
+        # Both limiters report here: one counts statuses, the other unknown tokens only.
         if (unknown := counts.get(_UNKNOWN_TOKEN)) is not None:
             requests, level = f"{unknown} more requests with an unknown token", SignalLevel.WARN
         else:
-            requests = f"more requests without a token: {described_counts(counts)}"
+            requests = f"more requests without a token: {describe_counts(counts)}"
             level = SignalLevel.INFO
         self._signals.emit(
             Signal.LISTENER_SAMPLED,

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 CLIENT_CLOSED_REQUEST = 499
 #: A refused body up to this size is not read.
 _SMALL_BODY = 64 * 1024
-#: Headers that may occur once only.
+#: Headers that may occur only once.
 _SINGLE_HEADERS = (b"authorization", b"host", b"origin", b"idempotency-key")
 
 _SAMPLING_SECONDS = 1.0
@@ -32,7 +32,8 @@ Result = TypeVar("Result")
 
 class LogRateLimiter:
     """Keeps a flood of requests from filling the log. The first `most` of each kind are logged in full;
-    further ones are counted and reported once in `seconds`. A period without further ones starts anew.
+    further ones are counted and reported once in `seconds`. After a period without further ones, the next
+    `most` are logged in full again.
 
     The number of kinds must be bounded, so it must not depend on what a client sends.
     """
@@ -84,7 +85,7 @@ class LogRateLimiter:
             self._report(counts, self._peer)
 
 
-def described_counts(counts: Mapping[str, int]) -> str:
+def describe_counts(counts: Mapping[str, int]) -> str:
     """Return text such as `12 x 401, 3 x 404`."""
     return ", ".join(f"{count} x {kind}" for kind, count in sorted(counts.items()))
 
@@ -130,7 +131,7 @@ class HttpApplication(ABC, Generic[SomeExchange]):
             except Exception as error:  # noqa: BLE001 - the client gets 500; the error is reported without its text
                 await _refuse(exchange, self.on_error(exchange, error))
             else:
-                exchange.started = True  # a failure from here on cannot be answered
+                exchange.started = True  # an error from here on cannot be sent
                 if not isinstance(response, Stream):
                     exchange.status = response.status
                 await send_response(send, receive, response)
@@ -139,10 +140,10 @@ class HttpApplication(ABC, Generic[SomeExchange]):
         except asyncio.CancelledError:
             # The listener is closing and its grace period is over.
             if not exchange.started:
-                cut_off = shutdown_error(maybe_stored=self.maybe_stored(exchange))
-                exchange.status = cut_off.http_status
-                self.on_client_error(exchange, cut_off)
-                await send_error(send, cut_off, close=True)
+                stopping = shutdown_error(maybe_stored=self.maybe_stored(exchange))
+                exchange.status = stopping.http_status
+                self.on_client_error(exchange, stopping)
+                await send_error(send, stopping, close=True)
             raise
         finally:
             self.on_end(exchange)
@@ -168,7 +169,7 @@ class HttpApplication(ABC, Generic[SomeExchange]):
         """Called before an expected error is sent, such as a 4xx or 503."""
 
     def on_end(self, exchange: SomeExchange) -> None:
-        """Called when the exchange is over, in whatever way."""
+        """Called when the exchange is over: after a response, an error, a disconnect or a cancellation."""
 
 
 def report_request(
@@ -212,12 +213,13 @@ class MountedApplications:
 
 
 async def _refuse(exchange: Exchange, error: DuctileError) -> None:
+    """Send an error as the response."""
     exchange.status, exchange.started = error.http_status, True
     # The client may still be sending a body that is too large for the socket buffers.
     is_sending = isinstance(error, TooLargeError | TooSlowError)
-    if not exchange.body_read and exchange.scope["method"] not in ("GET", "HEAD"):
-        chunked = any(name == b"transfer-encoding" for name, _ in exchange.scope["headers"])
-        is_sending |= chunked or (content_length(exchange.scope) or 0) > _SMALL_BODY
+    if not is_sending and not exchange.body_read and exchange.scope["method"] not in ("GET", "HEAD"):
+        is_chunked = any(name == b"transfer-encoding" for name, _ in exchange.scope["headers"])
+        is_sending = is_chunked or (content_length(exchange.scope) or 0) > _SMALL_BODY
     if is_sending:
         await refuse_body(exchange.receive, exchange.send, error)
     else:
@@ -225,8 +227,10 @@ async def _refuse(exchange: Exchange, error: DuctileError) -> None:
 
 
 def single_headers(scope: HTTPScope) -> dict[bytes, bytes]:
-    """Return the headers by name. Raises `UsageError` if one that identifies the caller occurs twice: a proxy
-    may check the first and we would use the last.
+    """Return the headers by name.
+
+    Raises `UsageError` if a header that identifies the caller occurs twice: a proxy may check the first one,
+    and we would use the last one.
     """
     pairs = list(scope["headers"])
     headers = dict(pairs)
@@ -239,22 +243,22 @@ def single_headers(scope: HTTPScope) -> dict[bytes, bytes]:
 
 
 async def unless_disconnected(receive: ASGIReceiveCallable, work: Awaitable[Result]) -> Result:
-    """Return the result of `work`. If the client disconnects first, cancel it and raise
-    `ClientDisconnectedError`.
+    """Return the result of `work`. Raises `ClientDisconnectedError`, and cancels the work, if the client
+    disconnects first.
     """
 
-    async def disconnected() -> None:
+    async def wait_for_disconnect() -> None:
         # A request whose body was not read has a message for it first.
         while (await receive())["type"] != "http.disconnect":
             pass
 
     task = asyncio.ensure_future(work)
-    gone = asyncio.ensure_future(disconnected())
+    disconnect = asyncio.ensure_future(wait_for_disconnect())
     try:
-        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({task, disconnect}, return_when=asyncio.FIRST_COMPLETED)
         if not task.done():
             raise ClientDisconnectedError
         return await task
     finally:
-        gone.cancel()
+        disconnect.cancel()
         task.cancel()

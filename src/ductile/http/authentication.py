@@ -28,7 +28,7 @@ from ductile.operations.operation import Access
 from ductile.operations.system.probes import is_forwarded
 
 _SCHEME = b"bearer "
-#: A peer that sends more unknown tokens than this within `FAILED_LOGIN_SECONDS` is answered 429.
+#: A peer that sends more unknown tokens than this within `FAILED_LOGIN_SECONDS` gets the status 429.
 MAX_FAILED_LOGINS = 10
 FAILED_LOGIN_SECONDS = 60.0
 _REMEMBERED_PEERS = 1024
@@ -106,7 +106,7 @@ class Authenticator:
         snapshot = self._snapshot()
         needs_none = access.required_scopes is None or (access.discovery and is_discovery_open(snapshot))
         if needs_none:
-            # Any host may be named for a catalogue that is open to everyone, and behind a proxy for health.
+            # Any host will do for a catalogue that is open to everyone, and for health behind a proxy.
             any_host = snapshot.api.open_discovery if access.discovery else is_forwarded(headers)
             if any_host or not is_host_mismatch(snapshot.api.listen, headers):
                 return None
@@ -136,6 +136,7 @@ class Authenticator:
         return session
 
     def _session(self, snapshot: Snapshot, headers: Mapping[bytes, bytes]) -> BrowserSession | None:
+        """Return the session of the cookie, if there is a valid one."""
         cookie = session_cookie(headers)
         session = None if cookie is None else self.sessions.read(cookie, snapshot.tokens)
         return None if session is None or self._is_expired(session.token) else session
@@ -170,7 +171,7 @@ class Authenticator:
     def authorize(self, token: AccessToken | None, access: Access, path: Mapping[str, str]) -> None:
         """Raise `DeniedError` if the token, as `identify` returned it, lacks the scope.
 
-        A step of its own, so that the log can name the token of a request that is denied.
+        This is separate from `identify` so that the log can name the token of a request that is denied.
         """
         if token is None or access.required_scopes is None or access.discovery or access.any_token:
             return
@@ -183,8 +184,9 @@ class Authenticator:
             )
 
     def still_admits(self, access: Access, path: Mapping[str, str], headers: Mapping[bytes, bytes]) -> bool:
-        """Return whether a request that was admitted earlier would be admitted now: a long response
-        outlives a reload.
+        """Return whether a request that was admitted earlier would be admitted now.
+
+        A response that takes long, such as a stream, can outlive a reload.
         """
         snapshot = self._snapshot()
         if access.required_scopes is None or (access.discovery and is_discovery_open(snapshot)):

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from uvicorn._types import ASGIReceiveCallable, ASGISendCallable, HTTPScope
 
 BODY_SECONDS = 30.0
-#: The ASGI extension by which the server says that the whole body has arrived.
+#: The ASGI extension with which the server declares that the whole body has arrived.
 BODY_RECEIVED = "ductile.body_received"
 #: After a refusal the rest of the body is read and dropped for a moment: if the connection were closed while
 #: the client still sends, the kernel would reset it and the client would lose the response.
@@ -82,6 +82,7 @@ async def read_body(
 
 
 async def _read_parts(receive: ASGIReceiveCallable, limit: int, budget: BodyBudget | None) -> bytes:
+    """Return the whole body. Raises as `read_body`, without a limit of time."""
     parts: list[bytes] = []
     size = held = 0
     try:

@@ -36,13 +36,13 @@ class JsonResponse(Value):
 
 
 class RawResponse(Value):
-    """A response in another format than our JSON objects."""
+    """A response in another format than JSON objects."""
 
     content: bytes
     media_type: str
     status: int = 200
     headers: tuple[Header, ...] = ()
-    #: Whether `headers` say how long it may be kept; otherwise it may not.
+    #: Whether `headers` tell caches how long to keep it; otherwise it must not be kept.
     cached: bool = False
 
 
@@ -50,7 +50,7 @@ class Stream(Value):
     """A response that is sent as it is produced. It ends when the client disconnects."""
 
     run: Callable[[ASGISendCallable], Awaitable[None]]
-    #: Called when the stream is over, also if it never began.
+    #: Called when the stream has ended, also if it never began.
     close: Callable[[], None] = lambda: None
 
 
@@ -58,7 +58,7 @@ HttpResponse: TypeAlias = JsonResponse | RawResponse | Stream
 
 
 def encode(body: object) -> bytes:
-    """Return the body as JSON. Lone surrogates are replaced rather than a reason to fail."""
+    """Return the body as JSON. Lone surrogates, which UTF-8 does not have, are replaced."""
     try:
         return _encoder.encode(body)
     except UnicodeEncodeError:
@@ -99,8 +99,10 @@ def error_headers(error: DuctileError) -> list[Header]:
 
 
 def shutdown_error(*, maybe_stored: bool) -> TooBusyError:
-    """Return the error for a request that is cut off at shutdown. `maybe_stored`: the write may have been
-    committed, and a plain refusal would make the client send it again.
+    """Return the error for a request that is cut off at shutdown.
+
+    With `maybe_stored` the write may have been committed, and a plain refusal would make the client send the
+    request again.
     """
     if maybe_stored:
         return TooBusyError(
@@ -137,18 +139,20 @@ async def send_response(send: ASGISendCallable, receive: ASGIReceiveCallable, re
 
 
 async def _send_stream(send: ASGISendCallable, receive: ASGIReceiveCallable, stream: Stream) -> None:
-    async def disconnected() -> None:
+    """Run a stream until it ends or the client disconnects, and close it."""
+
+    async def wait_for_disconnect() -> None:
         while (await receive())["type"] != "http.disconnect":
             pass
 
     streaming = asyncio.ensure_future(stream.run(send))
-    gone = asyncio.ensure_future(disconnected())
+    disconnect = asyncio.ensure_future(wait_for_disconnect())
     try:
-        await asyncio.wait({streaming, gone}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({streaming, disconnect}, return_when=asyncio.FIRST_COMPLETED)
         if streaming.done():
             await streaming
     finally:
-        gone.cancel()
+        disconnect.cancel()
         streaming.cancel()
         try:
             await asyncio.gather(streaming, return_exceptions=True)

@@ -49,7 +49,7 @@ _BACKLOG = 1024
 _ACCEPTED_PER_TURN = 32
 #: Address families and addresses that a host name resolves to and this machine does not have.
 _UNAVAILABLE = frozenset((EADDRNOTAVAIL, EAFNOSUPPORT))
-#: Seconds for written responses to leave when the listener closes.
+#: Seconds for written responses to be sent when the listener closes.
 _FLUSH_SECONDS = 0.5
 _REFUSAL_REPORT_SECONDS = 10.0
 
@@ -102,7 +102,7 @@ def _date_header(second: int) -> list[tuple[bytes, bytes]]:
 
 
 class _ResponseTransport:
-    """The transport of one response: holds the head until the body is written, so that both leave with one
+    """The transport of one response: holds the head until the body is written, so that both are sent with one
     system call. Each call releases the GIL, which the threads of store and log then hold for a while.
     """
 
@@ -123,7 +123,7 @@ class _ResponseTransport:
             self._head_written = True
 
     def flush(self) -> None:
-        """Write a head that has no body, as that of a HEAD request."""
+        """Write a head without a body, such as that of the response to a HEAD request."""
         if self._head is not None and not self._head_written:
             self.write(b"")
 
@@ -136,7 +136,7 @@ class _ResponseTransport:
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """One connection."""
+    """One connection, with limits on its input."""
 
     def __init__(
         self,
@@ -176,7 +176,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_head_timer()
-        if isinstance(exc, TimeoutError):  # TCP_USER_TIMEOUT, see `ductile.http.server`
+        if isinstance(exc, TimeoutError):  # TCP_USER_TIMEOUT, see `Listener._bind_one`
             self._report_refusal(RefusalReason.UNREAD)
         super().connection_lost(exc)
         # uvicorn notifies only the newest of several pipelined requests.
@@ -193,7 +193,7 @@ class BoundedProtocol(HttpToolsProtocol):
         begun, in_head = self._requests_begun, self._in_head
         super().data_received(data)
         # httptools reports complete headers only, so an endless one is counted here. A chunk in which a head
-        # begins or ends is not counted: the parser does not tell where in the chunk that was.
+        # begins or ends is not counted: the parser does not report where in the chunk.
         if in_head and self._in_head and begun == self._requests_begun:
             self._head_bytes += len(data)
             self._check_head(self._head_bytes)
@@ -241,7 +241,7 @@ class BoundedProtocol(HttpToolsProtocol):
         )
 
     def _unsupported_upgrade_warning(self) -> None:
-        """Requests for another protocol are answered by HTTP/1.1, as the standard allows."""
+        """Do not warn: a request for another protocol gets a response by HTTP/1.1, as the standard allows."""
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         self._current = cycle
@@ -253,7 +253,7 @@ class BoundedProtocol(HttpToolsProtocol):
     async def _service_unavailable(
         self, scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable
     ) -> None:
-        """The application of surplus connections: answers health checks, and 503 on all other paths."""
+        """Respond for a connection over the limit: to health checks, and with 503 on all other paths."""
         if scope["type"] == "http" and scope["path"] in self._limits.probes:
             await self.config.loaded_app(scope, receive, send)
             return
@@ -261,6 +261,7 @@ class BoundedProtocol(HttpToolsProtocol):
         await send_error(send, TooBusyError("too many connections", hint="Try again in a moment."))
 
     def _check_head(self, size: int) -> None:
+        """Refuse a head that is larger than the limit."""
         limit = self._limits.head_bytes
         if size > limit:
             error = HeadersTooLargeError(f"the request's head is larger than {limit} bytes")
@@ -365,7 +366,20 @@ class Listener:
                 dict.fromkeys((family, address) for family, *_, address in addresses)
             )
         except (OSError, ValueError) as error:
-            raise self._listen_error(error) from error
+            reason = getattr(error, "strerror", None) or str(error)
+            message = f"the {self._name} cannot listen at {self._listen}: {reason}"
+            if isinstance(error, PermissionError):
+                hint = "Ports below 1024 are for root: choose another one."
+                raise DeniedError(message, hint=hint) from error
+            hint = f"Choose another address, or end what listens there ({self._name}.listen)."
+            if getattr(error, "errno", None) == EADDRINUSE:
+                # Not the very next port: by default webhooks listen one above the API.
+                other = f"{host}:{(int(port) + 2) % 65536 or 8082}"
+                hint = (
+                    "Another program, perhaps another Ductile, has this port. Stop it, or choose another: "
+                    f"`ductile config set {self._name}.listen {other} --lock`."
+                )
+            raise ConflictError(message, hint=hint) from error
 
     async def start(self) -> tuple[str, ...]:
         """Accept connections. Returns the addresses, with the real port where 0 was configured."""
@@ -386,8 +400,8 @@ class Listener:
             bound.listen(_BACKLOG)
         addresses: list[str] = []
         for server in self._servers:
-            for bound in server.sockets:
-                host, port = bound.getsockname()[:2]
+            for listening in server.sockets:
+                host, port = listening.getsockname()[:2]
                 addresses.append(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
         return tuple(addresses)
 
@@ -432,8 +446,10 @@ class Listener:
         )
 
     def _bind_all(self, addresses: dict[tuple[int, tuple[object, ...]], None]) -> list[socket.socket]:
-        """Bind and listen. Skips what this machine does not have, such as IPv6, unless nothing is left. With
-        port 0, all addresses get the port of the first.
+        """Return a listening socket for each address.
+
+        Skips addresses that this machine does not have, such as those of IPv6; raises `OSError` if none is
+        left. With port 0, all addresses get the port of the first.
         """
         bound: list[socket.socket] = []
         unavailable: OSError | None = None
@@ -455,6 +471,7 @@ class Listener:
         return bound
 
     def _bind_one(self, family: int, address: tuple[object, ...]) -> socket.socket:
+        """Return a socket that listens at an address. Raises `OSError`."""
         # The explicit protocol lets asyncio recognise TCP and set TCP_NODELAY on accepted connections.
         bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         try:
@@ -471,22 +488,3 @@ class Listener:
             bound.close()
             raise
         return bound
-
-    def _listen_error(self, error: Exception) -> ConflictError | DeniedError:
-        """Return the error for the operator, with what to do about it."""
-        reason = getattr(error, "strerror", None) or str(error)
-        message = f"the {self._name} cannot listen at {self._listen}: {reason}"
-        if isinstance(error, PermissionError):
-            return DeniedError(message, hint="Ports below 1024 are for root: choose another one.")
-        if getattr(error, "errno", None) == EADDRINUSE:
-            # Not the very next port: by default webhooks listen one above the API.
-            host, _, port = self._listen.rpartition(":")
-            other = f"{host}:{(int(port) + 2) % 65536 or 8082}"
-            return ConflictError(
-                message,
-                hint="Another program, perhaps another Ductile, has this port. Stop it, or choose another: "
-                f"`ductile config set {self._name}.listen {other} --lock`.",
-            )
-        return ConflictError(
-            message, hint=f"Choose another address, or end what listens there ({self._name}.listen)."
-        )

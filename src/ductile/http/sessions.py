@@ -22,13 +22,13 @@ from ductile.struct import Value
 
 LIFETIME = timedelta(days=7)
 CSRF_HEADER = "X-CSRF-Token"
-#: Methods that change nothing.
+#: Methods of requests that change nothing.
 _SAFE_METHODS = ("GET", "HEAD")
 _SIGNED_FOR = b"ductile dashboard session"
 
 
 class BrowserSession(Value):
-    """A signed-in browser. It may do what its token may do."""
+    """A signed-in browser, with the rights of its token."""
 
     token: AccessToken
     id: str
@@ -84,7 +84,7 @@ def _sign(token: AccessToken, text: str) -> str:
 def session_cookie(headers: Mapping[bytes, bytes]) -> str | None:
     """Return the value of the session cookie of a request.
 
-    Cookies of other programs on this host come with it, also ones that `http.cookies` cannot read.
+    The header also has cookies of other programs on this host, some of which `http.cookies` cannot read.
     """
     parts = headers.get(b"cookie", b"").decode("latin-1").split(";")
     cookies = dict(part.strip().partition("=")[::2] for part in parts)
@@ -141,7 +141,7 @@ def refuse_other_origin(method: str, headers: Mapping[bytes, bytes], csrf: str |
     """Raise `DeniedError` if a request with a session was not sent by our own page.
 
     SameSite does not protect from pages on other ports of the same host, so the origin is compared in full,
-    and every change has to carry `csrf`. None where there is no session yet, at sign-in.
+    and every change has to carry `csrf`. It is None at sign-in, where there is no session yet.
     """
     site = headers.get(b"sec-fetch-site")
     if site is not None and site not in (b"same-origin", b"none"):

@@ -18,7 +18,7 @@ from ductile.http.application import (
     Exchange,
     HttpApplication,
     LogRateLimiter,
-    described_counts,
+    describe_counts,
     single_headers,
 )
 from ductile.http.authentication import host_mismatch, is_host_mismatch
@@ -80,6 +80,7 @@ class WebhookApplication(HttpApplication[WebhookExchange]):
         return WebhookExchange(scope, receive, send)
 
     async def respond(self, exchange: WebhookExchange) -> JsonResponse:
+        """Accept a signed request, or respond to a health check. Raises `DuctileError` for a refusal."""
         scope = exchange.scope
         if scope["path"] == HEALTH:
             _require_method(scope, "GET", "HEAD")
@@ -110,7 +111,7 @@ class WebhookApplication(HttpApplication[WebhookExchange]):
             query = dict(parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True))
             request_headers[endpoint.scheme.header] = query.pop("token", "")
             if scope["method"] == "HEAD":
-                # Some senders check first that the address exists.
+                # Some senders check that the address exists before they use it.
                 check_signature(endpoint, request_headers, b"", self._context.now())
                 return JsonResponse(content=b"")
             if scope["method"] == "GET":
@@ -149,23 +150,25 @@ class WebhookApplication(HttpApplication[WebhookExchange]):
         # Refusals of signed requests are all logged in full. Anyone can cause the others, as fast as the
         # network allows.
         if isinstance(error, NotFoundError | MethodNotAllowedError):
-            in_full = False
+            should_log = False
         elif exchange.body_read and not isinstance(error, InvalidSignatureError | TooBusyError):
-            in_full = True
+            should_log = True
         else:
-            in_full = self._sampler.should_log(str(error.http_status), exchange.peer)
-        level = None if in_full else SignalLevel.DEBUG
+            should_log = self._sampler.should_log(str(error.http_status), exchange.peer)
+        level = None if should_log else SignalLevel.DEBUG
         self._signals.emit(Signal.WEBHOOK_REFUSED, data=data, level=level)
 
     def _report_sampled(self, counts: Mapping[str, int], peer: str | None) -> None:
+        """Log how many refusals were counted and not logged one by one."""
         self._signals.emit(
             Signal.LISTENER_SAMPLED,
-            f"The webhooks listener refused more requests: {described_counts(counts)}.",
+            f"The webhooks listener refused more requests: {describe_counts(counts)}.",
             data={"listener": "webhooks", "requests": dict(counts), "peer": peer},
         )
 
 
 def _require_method(scope: HTTPScope, *methods: str) -> None:
+    """Raise `MethodNotAllowedError` for another method than these."""
     if scope["method"] not in methods:
         raise MethodNotAllowedError(
             f"{scope['method'][:20]} is not for this path", details={"allow": ", ".join(methods)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 
-from ductile.http.application import LogRateLimiter, described_counts
+from ductile.http.application import LogRateLimiter, describe_counts
 
 PATIENCE = 60.0
 NEVER = 3600.0
@@ -38,4 +38,4 @@ async def test_counts_are_reported_until_a_window_is_empty() -> None:
 
 
 def test_counts_are_described_in_order() -> None:
-    assert described_counts({"404": 3, "401": 12}) == "12 x 401, 3 x 404"
+    assert describe_counts({"404": 3, "401": 12}) == "12 x 401, 3 x 404"
