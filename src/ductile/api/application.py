@@ -1,7 +1,7 @@
 """The ASGI application of the API: finds the endpoint of a request, authenticates, reads, replies and logs.
 
-Without a framework, because the only routes are those of the table of endpoints, and submitting a job is the
-path of the daemon that is used most.
+It uses no framework: all routes are in the table of endpoints, and submitting a job is the path of the daemon
+that is used most.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class ApiApplication(HttpApplication[ApiExchange]):
         work = endpoint.handler(request)
         if endpoint.http.waits:
             response = await unless_disconnected(exchange.receive, work)
-            # A token that was revoked meanwhile gets no events. A submission is answered: it was accepted.
+            # A token that was revoked meanwhile gets no events, but still the response to a submission.
             if not endpoint.http.submits:
                 self._admit_again(exchange, request, headers)
         else:
@@ -128,10 +128,10 @@ class ApiApplication(HttpApplication[ApiExchange]):
         """Raise if the token has changed since the request, so that it would get another response now."""
         route, snapshot = request.route, self._context.snapshot()
         self._admit(exchange, route, headers)
-        reach = route.endpoint.access.reach
-        if reach(request.scopes, snapshot, route.values) is not reach(
-            exchange.scopes, snapshot, route.values
-        ):
+        access = route.endpoint.access
+        reach_before = access.reach(request.scopes, snapshot, route.values)
+        reach_now = access.reach(exchange.scopes, snapshot, route.values)
+        if reach_now is not reach_before:
             raise DeniedError("the scopes of the token were changed meanwhile", hint="Call it again.")
 
     def maybe_stored(self, exchange: ApiExchange) -> bool:
@@ -149,8 +149,8 @@ class ApiApplication(HttpApplication[ApiExchange]):
         elif exchange.token is not None or self._sampler is None:
             level = None
         else:
-            in_full = self._sampler.should_log(str(exchange.status), exchange.peer)
-            level = None if in_full else SignalLevel.DEBUG
+            should_log = self._sampler.should_log(str(exchange.status), exchange.peer)
+            level = None if should_log else SignalLevel.DEBUG
         report_request(
             self._signals,
             exchange,

@@ -40,7 +40,7 @@ class ApiServices(Value):
 
 
 class ApiRequest(Value):
-    """A request with its parameters, ready for a handler."""
+    """A request as a handler gets it: authenticated, with its parameters by name."""
 
     context: OperationContext
     services: ApiServices
@@ -58,7 +58,7 @@ class ApiRequest(Value):
 
 
 class Reply(Value):
-    """A response of an operation. `status` is None for the one that the response or its route names."""
+    """A response with its HTTP status and headers. `status` is None for that of the response or its route."""
 
     response: Response
     status: int | None = None
@@ -70,6 +70,8 @@ Handler: TypeAlias = Callable[[ApiRequest], Awaitable[ApiResponse]]
 
 
 class Endpoint(Value, dict=True):
+    """A route of the API: its parameters, responses and access, and the handler that replies."""
+
     http: HttpRoute
     summary: str
     access: Access
@@ -87,7 +89,7 @@ class Endpoint(Value, dict=True):
 
     @cached_property
     def fields(self) -> Mapping[FieldSource, Mapping[str, RequestField]]:
-        """The fields of the request by where they are read from. Headers are by their lower-case names."""
+        """The fields of the request by their source, then by name; headers by their names in lower case."""
         known = self.operation.fields if self.operation is not None else {}
         if self.request_type is not None:
             known = request_fields(self.request_type)
@@ -161,6 +163,7 @@ def read_parameters(
 
 
 def _read_query(endpoint: Endpoint, query: bytes) -> Iterator[tuple[str, JsonValue]]:
+    """Yield the names and values of the query. Raises `UsageError`."""
     known = endpoint.fields[FieldSource.QUERY]
     try:
         pairs = parse_qsl(query.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=100)
@@ -168,13 +171,14 @@ def _read_query(endpoint: Endpoint, query: bytes) -> Iterator[tuple[str, JsonVal
         raise UsageError("the query cannot be read") from None
     for name, text in pairs:
         if name not in known:
-            list_of_known = f"Known: {', '.join(known)}." if known else "This call has none."
-            hint = did_you_mean(name, known) or list_of_known
+            all_parameters = f"Known: {', '.join(known)}." if known else "This call has none."
+            hint = did_you_mean(name, known) or all_parameters
             raise UsageError(f"there is no parameter {name[:_MAX_QUOTED]}", hint=hint)
         yield name, known[name].parse_text(text)
 
 
 def _read_body(endpoint: Endpoint, body: bytes, encoding: bytes | None) -> JsonObject:
+    """Return the fields of the body. Raises `UsageError` or `RefusedError`."""
     document = cast("JsonObject", decode_object(body, encoding))
     known = endpoint.fields[FieldSource.BODY]
     for name in document:

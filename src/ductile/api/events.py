@@ -1,6 +1,6 @@
 """The ledger as server-sent events. The number of an entry is the id of its event.
 
-A reader that asks for one job also gets what it prints while it runs, as `job.output` events without an id.
+A reader of one job also gets the output of the running job, as `job.output` events without an id.
 """
 
 from __future__ import annotations
@@ -44,14 +44,15 @@ _MAX_DIGITS = 18
 
 
 class EventFilter(Value):
-    """Which events a reader gets, from which position on."""
+    """The events that a reader gets."""
 
+    #: The number of the last entry that the reader has; None for entries from now on.
     after: int | None = None
     kinds: frozenset[str] = frozenset()
     job_id: str | None = None
-    #: Whether output of the job comes too. The reader's token may not allow it.
+    #: Whether the reader also gets the output of the job, which needs the right to read jobs.
     output: bool = False
-    #: The token whose jobs the entries have to be about; None for all entries.
+    #: Only entries about jobs of this token; None for all entries.
     token: str | None = None
 
     def matches(self, row: LedgerRow) -> bool:
@@ -80,7 +81,7 @@ class TooFarBehindError(Exception):
 
 @dataclass(slots=True, eq=False)
 class StreamSubscriber:
-    """One reader of the stream: the rows after `start_seq` that wait to be sent to it."""
+    """One reader of the stream, with the rows after `start_seq` that are still to be sent to it."""
 
     start_seq: int
     waiting: deque[LedgerRow] = field(default_factory=deque)
@@ -112,7 +113,7 @@ class StreamSubscriber:
 
 
 class LedgerStream:
-    """The ledger as it grows: one reader of the store for all subscribers, and none of them delays another.
+    """The new entries of the ledger, read once for all subscribers. A slow subscriber delays no other.
 
     A subscriber registers first, then replays the stored rows up to its `start_seq`, then takes the rows that
     came since. Otherwise a row between replay and registration would be missed, or come twice.
@@ -134,7 +135,7 @@ class LedgerStream:
 
     @contextmanager
     def joined(self) -> Iterator[StreamSubscriber]:
-        """Within the context, the subscriber gets the rows that the reader reads."""
+        """Register a subscriber, which gets all new rows until the context ends."""
         subscriber = StreamSubscriber(start_seq=self._position)
         self._subscribers.add(subscriber)
         try:
@@ -158,6 +159,7 @@ class LedgerStream:
             after = page[-1].seq
 
     async def _read(self) -> None:
+        """Read new rows for all subscribers, until the last one leaves and cancels this."""
         try:
             with self._store.notifier.watch(LedgerAppended) as advanced:
                 while True:
@@ -165,7 +167,7 @@ class LedgerStream:
                     try:
                         rows = await self._store.list_ledger(after=self._position, limit=PAGE_ROWS)
                     except STORE_UNAVAILABLE:
-                        # The streams stay open; their keep-alives go on.
+                        # The streams stay open, and keep-alives are sent.
                         await asyncio.sleep(STORE_RETRY_INTERVAL.total_seconds())
                         continue
                     if rows:
@@ -204,7 +206,7 @@ class EventStreams:
         return len(self._open)
 
     def close(self) -> None:
-        """End all streams: the daemon stops. Readers resume at the next one with their last id."""
+        """End all streams: the daemon stops. Readers resume with their last id at its next start."""
         for stream in list(self._open):
             stream.cancel()
 
@@ -235,6 +237,7 @@ class EventStreams:
         return run
 
     async def _run(self, writer: _EventWriter) -> None:
+        """Send one stream: stored entries first, then new ones until the stream ends."""
         await self._ledger.start_reading()
         job_id, live = writer.filter.job_id, self._live if writer.filter.output else None
         with (
@@ -246,25 +249,25 @@ class EventStreams:
             # One whose position cannot be read now is ended as well: the client resumes with its last id.
             with suppress(TooFarBehindError, _TokenRevokedError, asyncio.CancelledError, *STORE_UNAVAILABLE):
                 after = writer.filter.after
-                # A new reader gets its position: cut off before its first event, it resumes there.
-                position = f"id: {subscriber.start_seq}\n" if after is None else ""
-                await writer.write(f"retry: 2000\n{position}\n")
-                seen = subscriber.start_seq
+                # A new reader gets its position, where it resumes if it is cut off before its first event.
+                id_line = f"id: {subscriber.start_seq}\n" if after is None else ""
+                await writer.write(f"retry: 2000\n{id_line}\n")
+                position = subscriber.start_seq
                 if after is not None:
-                    seen = await self._replay(writer, after, subscriber.start_seq)
-                await self._follow(writer, subscriber, seen)
+                    position = await self._replay(writer, after, subscriber.start_seq)
+                await self._follow(writer, subscriber, position)
         await writer.finish()
 
     async def _replay(self, writer: _EventWriter, after: int, until: int) -> int:
         """Send the stored entries after a number, up to the one at which the subscriber joined.
 
-        Returns the number after which the reader goes on.
+        Returns the number after which new entries are sent.
         """
         if after > until:
             lowest, highest = await self._store.ledger_range()
             if after <= highest:
-                return after  # Another node was quicker to send what this one has not read yet.
-            # An id of another store, or from before a restore: what the reader has seen is unknown.
+                return after  # Another node has sent entries that this node has not read yet.
+            # The id is of another store, or from before a restore, so the entries of the reader are unknown.
             await writer.write_gap(lowest, until, f"there is no event {after}; this goes on from now")
             return until
         async for rows in self._ledger.replay(after, until, writer.filter.token):
@@ -309,7 +312,7 @@ class EventStreams:
             if await writer.write_rows(rows):
                 due = clock() + self._keep_alive
             elif clock() >= due:
-                # With the position: a reader of rare events does not have to replay all others.
+                # The position saves readers of rare events from replaying all others when they resume.
                 await writer.write(f": keep-alive\nid: {position}\n\n")
                 due = clock() + self._keep_alive
 
@@ -337,8 +340,9 @@ class _EventWriter:
         return bool(text)
 
     async def write_output(self, pieces: Iterable[OutputPiece]) -> bool:
-        """Send output of the job; return whether there was any. Without an id, so that a reader that resumes
-        goes on in the ledger.
+        """Send output of the job; return whether there was any.
+
+        These events have no id, because a reader resumes at an entry of the ledger.
         """
         text = "".join(f"event: job.output\ndata: {_json(live_output_text(piece))}\n\n" for piece in pieces)
         if text:

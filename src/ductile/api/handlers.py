@@ -90,6 +90,7 @@ class FollowEvents(Value):
 
 
 async def events(request: ApiRequest) -> Stream:
+    """Stream the ledger. Raises `UsageError`, `NotFoundError` for the job, and as `EventStreams.open`."""
     requested = decode_request(FollowEvents, request.values, request.context.now_and_zone)
     route, headers = request.route, request.headers
     header = headers.get(b"last-event-id")
@@ -97,13 +98,13 @@ async def events(request: ApiRequest) -> Stream:
     context = within_reach(_context_of(request), route.endpoint.access)
     job = None if requested.job_id is None else await resolve_job(context, requested.job_id)
     only_own = context.sees_only_own
-    # A stream of all entries ends when the token may only follow its own.
+    # A stream of all entries ends when a reload leaves the token only the right to follow its own.
     access = route.endpoint.access if only_own else EVENTS_RO
     event_filter = EventFilter(
         after=parse_last_event_id(after),
         kinds=requested.kind,
         job_id=None if job is None else job.id,
-        # What a job prints needs the right to read jobs.
+        # The output of a job needs the right to read jobs.
         output=job is not None
         and not requested.kind
         and request.services.authenticator.still_admits(OWN_JOBS_RO if only_own else JOBS_RO, {}, headers),
@@ -114,9 +115,9 @@ async def events(request: ApiRequest) -> Stream:
 
 
 async def show_metrics(request: ApiRequest) -> RawResponse:
-    counts = await request.context.store.queue_counts()
-    breakers = await request.context.store.list_breakers()
     context = request.context
+    counts = await context.store.queue_counts()
+    breakers = await context.store.list_breakers()
     limits: list[tuple[str, LimitState]] = []
     for token in context.snapshot().tokens:
         if token.limits is not None and token.expires_at is None:
@@ -128,9 +129,7 @@ async def show_metrics(request: ApiRequest) -> RawResponse:
         breakers=[(row.plugin, row.command, row.breaker.state) for row in breakers],
         streams=request.services.streams.count,
         limits=limits,
-        nodes=[
-            (node.info.name, node.info.workers, node.running) for node in await list_nodes(request.context)
-        ],
+        nodes=[(node.info.name, node.info.workers, node.running) for node in await list_nodes(context)],
     )
     return RawResponse(content=page, media_type=CONTENT_TYPE)
 
@@ -174,18 +173,19 @@ async def send_artifact(request: ApiRequest) -> Stream:
     artifact = await open_artifact(
         context, decode_request(OpenArtifact, request.values, context.now_and_zone)
     )
-    # A plugin's file may be a web page: a browser must download it, and not run it with our origin.
-    name = quote(artifact.name, safe="")
-    headers = [
-        (b"content-type", artifact.media_type.encode()),
-        (b"content-length", str(artifact.size).encode()),
-        (b"content-disposition", f"attachment; filename*=UTF-8''{name}".encode()),
-        (b"x-content-type-options", b"nosniff"),
-        (b"content-security-policy", b"sandbox; default-src 'none'"),
-        (b"cache-control", b"private, no-store"),
-    ]
 
+    # The headers are made in here: an error before there is a stream would leave the file open.
     async def run(send: ASGISendCallable) -> None:
+        name = quote(artifact.name, safe="")
+        # A plugin's file may be a web page: a browser must download it, and not run it with our origin.
+        headers = [
+            (b"content-type", artifact.media_type.encode()),
+            (b"content-length", str(artifact.size).encode()),
+            (b"content-disposition", f"attachment; filename*=UTF-8''{name}".encode()),
+            (b"x-content-type-options", b"nosniff"),
+            (b"content-security-policy", b"sandbox; default-src 'none'"),
+            (b"cache-control", b"private, no-store"),
+        ]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         left = artifact.size
         while left:

@@ -65,7 +65,7 @@ def _document(snapshot: Snapshot, paths: dict[str, JsonValue], about: str) -> Js
 
 
 def _operation(endpoint: Endpoint, path_parameters: tuple[str, ...] = ()) -> JsonObject:
-    """Return what the document says about an endpoint; `path_parameters` are those left open in its path."""
+    """Return the description of an endpoint. `path_parameters` are the parameters in its path."""
     described: JsonObject = {
         "operationId": fixed_id(endpoint.http.method, endpoint.http.path),
         "summary": endpoint.summary,
@@ -94,7 +94,7 @@ def fixed_id(method: str, path: str) -> str:
 def _parameter(field: RequestField, location: str) -> JsonObject:
     schema = field_schema(field)
     kind = schema.get("type")
-    if isinstance(kind, list):  # text cannot be null
+    if isinstance(kind, list):  # the other type is null, which a text cannot express
         schema["type"] = kind[0]
     return {
         "name": field.header or field.name,
@@ -123,7 +123,7 @@ def _plugin_paths(plugin: PluginInstance) -> Iterator[tuple[str, JsonValue]]:
 
 
 def _pipeline_paths(snapshot: Snapshot) -> Iterator[tuple[str, JsonValue]]:
-    """Yield a path for each pipeline, with its responses: only a synchronous one sends a result."""
+    """Yield a path for each pipeline, with its responses: only synchronous pipelines send a result."""
     endpoint = next(row for row in ENDPOINTS if row.http.path == "/pipeline/{pipeline}")
     asynchronous = replace(
         endpoint,

@@ -141,7 +141,7 @@ def request_body(endpoint: Endpoint, payload: JsonValue = None) -> JsonObject:
 
 
 def self_contained(schema: JsonSchema | None, schema_path: str) -> JsonValue:
-    """Return the schema. With references it gets an id, so that they are to itself, not to the document."""
+    """Return the schema; with an id if it has references, which would else refer to the whole document."""
     if (
         schema is None
         or isinstance(schema, bool)
@@ -175,7 +175,7 @@ def responses(endpoint: Endpoint) -> JsonObject:
 
 
 def _success_response(endpoint: Endpoint, status: int) -> JsonObject:
-    """Return the description of a response that is no error, with its schemas by media type."""
+    """Return the description of a response of the endpoint's own, with its schemas by media type."""
     content: JsonObject = {}
     schemas_of_status: list[JsonValue] = [schema_ref(name) for name in endpoint.responses.get(status, ())]
     match schemas_of_status:

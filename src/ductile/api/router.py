@@ -36,6 +36,8 @@ class _PathPattern(Value, kw_only=False):
 
 
 class Router:
+    """Finds endpoints by method and path, and remembers the results for short paths."""
+
     def __init__(self, endpoints: Iterable[Endpoint]) -> None:
         #: By the first segment and the number of segments.
         self._patterns: dict[tuple[str, int], list[_PathPattern]] = {}

@@ -160,8 +160,8 @@ def skill_file(service: str, address: str, skills: Sequence[Skill]) -> str:
 
 def skill_page(service: str, address: str, skills: Sequence[Skill]) -> str:
     """Return the calls of every command, pipeline and operation as Markdown."""
-    own = [skill for skill in skills if skill.kind != "operation"]
-    fixed = [skill for skill in skills if skill.kind == "operation"]
+    configured = [skill for skill in skills if skill.kind != "operation"]
+    operations = [skill for skill in skills if skill.kind == "operation"]
     return "\n".join(
         [
             f"# {_line(service)}",
@@ -176,10 +176,10 @@ def skill_page(service: str, address: str, skills: Sequence[Skill]) -> str:
             "",
             "## What can be run",
             "",
-            *(line for skill in own for line in _section(skill)),
+            *(line for skill in configured for line in _section(skill)),
             "## What can be done with jobs, events and the system",
             "",
-            *(line for skill in fixed for line in _section(skill)),
+            *(line for skill in operations for line in _section(skill)),
         ]
     )
 
@@ -212,7 +212,7 @@ def _section(skill: Skill) -> Iterator[str]:
     yield from (f"### {skill.name}", "", f"{call}: {_line(skill.description)}", "")
     yield from (f"Answer: {skill.answer}", "")
     for title, schema in (("Payload", skill.input_schema), ("Result", skill.output_schema)):
-        if schema:  # an empty one says nothing
+        if schema:  # an empty schema allows everything
             text = json.dumps(schema, indent=2, ensure_ascii=False)
             yield from (f"{title}, as JSON Schema:", "", "```json", text, "```", "")
     for title, fields in (("Query", skill.query), ("Body", skill.body)):
