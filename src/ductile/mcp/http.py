@@ -58,13 +58,13 @@ class McpApplication(HttpApplication[Exchange]):
         return Exchange(scope, receive, send, started_at=self._clock())
 
     async def respond(self, exchange: Exchange) -> HttpResponse:
-        """Answer one message of a client. Raises `NotFoundError` if the SDK is not installed."""
+        """Respond to one message of a client. Raises `NotFoundError` if the SDK is not installed."""
         scope = exchange.scope
         if scope["raw_path"] not in _PATHS:
             raise NotFoundError("there is nothing at this path", hint=f"The MCP server is at {_PATH}.")
         headers = single_headers(scope)
         self._identify(exchange, headers)
-        if scope["method"] != _METHOD:  # there are no sessions, for which the other methods are
+        if scope["method"] != _METHOD:  # the other methods are for sessions, and there are none
             raise MethodNotAllowedError(
                 f"{scope['method']} is not for this path", hint="It takes POST.", details={"allow": _METHOD}
             )
@@ -96,29 +96,28 @@ class McpApplication(HttpApplication[Exchange]):
         body: bytes,
         send: ASGISendCallable,
     ) -> None:
-        begun = False
+        """Let the SDK respond. If it fails before the response has begun, send an error."""
+        has_begun = False
 
         async def send_and_track(message: ASGISendEvent) -> None:
-            nonlocal begun
+            nonlocal has_begun
             if message["type"] == "http.response.start":
-                begun, exchange.status = True, message["status"]
+                has_begun, exchange.status = True, message["status"]
             await send(message)
+
+        async def send_error_unless_begun(error: DuctileError) -> None:
+            if not has_begun:
+                exchange.status = error.http_status
+                await send_error(send, error, close=True)
 
         try:
             await server.handle(exchange.scope, body, send_and_track, context)
         except asyncio.CancelledError:
             # The client has disconnected, or the listener is closing and its grace period is over.
-            await self._send_unless(begun, exchange, send, shutdown_error(maybe_stored=True))
+            await send_error_unless_begun(shutdown_error(maybe_stored=True))
             raise
         except Exception as error:  # noqa: BLE001 - the client gets 500; the error is reported without its text
-            await self._send_unless(begun, exchange, send, self.on_error(exchange, error))
-
-    async def _send_unless(
-        self, begun: bool, exchange: Exchange, send: ASGISendCallable, error: DuctileError
-    ) -> None:
-        if not begun:
-            exchange.status = error.http_status
-            await send_error(send, error, close=True)
+            await send_error_unless_begun(self.on_error(exchange, error))
 
     async def _load(self) -> StreamableHttp:
         """Load the SDK and return the server. Raises `NotFoundError` if the SDK is not installed."""
@@ -127,9 +126,9 @@ class McpApplication(HttpApplication[Exchange]):
                 try:
                     # In a thread, because it takes a second in which the daemon has other work.
                     module = await asyncio.to_thread(import_module, "ductile.mcp.streamable")
-                except ModuleNotFoundError as missing:
+                except ModuleNotFoundError as error:
                     raise NotFoundError(
-                        f"the MCP server needs {missing.name}, which is not installed",
+                        f"the MCP server needs {error.name}, which is not installed",
                         hint="On the daemon's machine: pip install 'ductile-runtime[mcp]', then restart it.",
                     ) from None
                 self._server = module.StreamableHttp(self._signals)

@@ -9,9 +9,11 @@ from ductile.struct import Value
 
 
 class McpPrompt(Value):
+    """A text for an agent, with arguments that a user fills in."""
+
     name: str
     title: str
-    #: The arguments with what each means; `text` names them in braces.
+    #: The arguments with their meanings; `text` names them in braces.
     arguments: Mapping[str, str]
     text: str
 

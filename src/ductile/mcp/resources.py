@@ -15,13 +15,15 @@ from ductile.struct import Value, field
 
 SCHEME = "ductile://"
 DOCS = f"{SCHEME}docs/"
-#: One section of a page; the sections are named as links between pages name them.
+#: One section of a page, named as in links between pages.
 DOCS_SECTION = f"{DOCS}{{+page}}#{{section}}"
 _PARAMETER = re.compile(r"\{(\w+)\}")
 
 
 class McpResource(Value):
-    #: With parameters in braces: `ductile://job/{job_id}`. Each is an argument of the tool.
+    """The answer of a tool, or one for each of its arguments, as a document with an address."""
+
+    #: The address, with arguments of the tool in braces: `ductile://job/{job_id}`.
     uri: str
     title: str
     tool: str

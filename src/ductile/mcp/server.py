@@ -77,13 +77,15 @@ def make_server(
         on_list_prompts=handlers.list_prompts,
         on_get_prompt=handlers.get_prompt,
     )
-    # Not an argument of the server, whose type has no result with a task.
+    # This is no argument of the server, because its type does not allow a task as the result.
     server.add_request_handler("tools/call", types.CallToolRequestParams, handlers.call_tool)
     TaskMethods(handlers.call_as_task, _result_of_job, _protocol_error).add_to(server)
     return server
 
 
 class _Handlers:
+    """The handlers of the requests of the protocol, except those of tasks."""
+
     def __init__(
         self, call_of: Callable[[Context], CallOperation], only_operations: Callable[[Context], bool]
     ) -> None:
@@ -97,7 +99,7 @@ class _Handlers:
         reads the answers.
         """
         cursor = None if params is None else params.cursor
-        page = await self._list(
+        page = await self._list_allowed(
             context,
             cursor=cursor,
             limit=_TOOLS_PER_PAGE,
@@ -123,6 +125,7 @@ class _Handlers:
     async def call_tool(
         self, context: Context, params: types.CallToolRequestParams
     ) -> types.CallToolResult | dict[str, Any]:
+        """Return the result of a tool, or its task if the client knows tasks and the job has not ended."""
         arguments = params.arguments or {}
         try:
             if declares_tasks(context):
@@ -132,7 +135,7 @@ class _Handlers:
                 answer = response["answer"]
             else:
                 answer = await self._call_with_progress(context, params.name, arguments)
-            # A failed job is an error of the call that starts it, and not of one that asks for it.
+            # A failed job is an error of the call that starts it, but not of the call that waits for it.
             return _result(answer) if params.name == _WAIT_TOOL else _result_of_job(answer)
         except DuctileError as error:
             text = _text(_error(error))
@@ -144,7 +147,7 @@ class _Handlers:
         _refuse_cursor(params)
         resources = [
             types.Resource(name=resource.name, title=resource.title, uri=resource.uri, mime_type=_JSON)
-            for resource in await self._resources(context)
+            for resource in await self._allowed_resources(context)
             if not resource.is_template
         ]
         pages = [
@@ -167,7 +170,7 @@ class _Handlers:
             types.ResourceTemplate(
                 name=resource.name, title=resource.title, uri_template=resource.uri, mime_type=_JSON
             )
-            for resource in await self._resources(context)
+            for resource in await self._allowed_resources(context)
             if resource.is_template
         ]
         section = types.ResourceTemplate(
@@ -223,7 +226,7 @@ class _Handlers:
         message = types.PromptMessage(role="user", content=types.TextContent(text=text))
         return types.GetPromptResult(description=prompt.title, messages=[message])
 
-    async def _list(self, context: Context, **filters: Any) -> dict[str, Any]:
+    async def _list_allowed(self, context: Context, **filters: Any) -> dict[str, Any]:
         """Return a page of the tools that the caller may call. Raises `MCPError`."""
         try:
             page: dict[str, Any] = await self._call_of(context)(
@@ -233,9 +236,9 @@ class _Handlers:
             raise _protocol_error(error) from None
         return page
 
-    async def _resources(self, context: Context) -> list[McpResource]:
+    async def _allowed_resources(self, context: Context) -> list[McpResource]:
         """Return the resources whose tool the caller may call."""
-        tools = {tool["name"] for tool in (await self._list(context, operations=True))["tools"]}
+        tools = {tool["name"] for tool in (await self._list_allowed(context, operations=True))["tools"]}
         return [resource for resource in RESOURCES if resource.tool in tools]
 
     async def call_as_task(self, context: Context, tool: str, arguments: JsonObject) -> dict[str, Any]:
@@ -252,11 +255,10 @@ class _Handlers:
     async def _call_with_progress(self, context: Context, tool: str, arguments: JsonObject) -> dict[str, Any]:
         """Call a tool for a client that does not know tasks, and report progress while it waits for a job.
 
-        Returns the answer. The wait is several calls, so that a call which its client cancels soon takes up
-        nothing. If the daemon is lost meanwhile, the error names the job. Raises `DuctileError`.
+        Returns the answer. Raises `DuctileError`; it names the job if the daemon is lost meanwhile. The wait
+        is split into several calls, so that it ends soon after the client has cancelled its call.
         """
-        # Below the progress of any job: the first answer comes after a moment.
-        done = 0
+        done = 0  # less than the progress of any job, so the first answer comes after a moment
         response = await self._call(context, tool, arguments, progress_after=done)
         first_answer: dict[str, Any] = response["answer"]
         while (progress := response.get("progress")) is not None:

@@ -1,4 +1,4 @@
-"""The MCP server on standard input and output: one client, until it closes its end."""
+"""The MCP server on standard input and output, for one client."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def _serve(call: CallBlocking, only_operations: bool) -> None:
     limiter = anyio.CapacityLimiter(_MAX_CALLS)
 
     async def call_in_thread(operation: str, values: JsonObject) -> JsonObject:
-        # A call is not waited for when its client cancels it: the daemon completes it.
+        # If the client cancels a call, the daemon completes it, but its response is not waited for.
         async with limiter:
             return await _in_daemon_thread(partial(call, operation, values))
 
@@ -47,7 +47,7 @@ async def _in_daemon_thread(call: Callable[[], JsonObject]) -> JsonObject:
     future: asyncio.Future[JsonObject] = loop.create_future()
 
     def settle(setter: Callable[[Any], None], value: object) -> None:
-        if not future.done():  # cancelled
+        if not future.done():  # it is done if the call was cancelled
             setter(value)
 
     def run() -> None:

@@ -1,10 +1,9 @@
-"""The MCP server over HTTP, without sessions: each request stands alone, so a restart loses nothing."""
+"""The MCP server over HTTP. It has no sessions: requests do not depend on earlier ones or on the process."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import mcp_types as types
@@ -29,6 +28,8 @@ _ONLY_OPERATIONS = "operations"
 
 
 class StreamableHttp:
+    """Responds to requests of the streamable HTTP transport."""
+
     def __init__(self, signals: SignalBus) -> None:
         self._signals = signals
         self._server = make_server(self._call_of, _wants_only_operations)
@@ -54,18 +55,20 @@ class StreamableHttp:
             await manager.handle_request(request_scope, _BodyReceiver(body), send)
 
     def _call_of(self, context: Context) -> CallOperation:
+        """Return the function that runs operations with the rights of the caller of a request."""
         assert context.request is not None  # noqa: S101 - every message over HTTP comes with its request
         operation_context: OperationContext = context.request.scope[_CONTEXT]
-        return partial(self._call, operation_context)
 
-    async def _call(self, context: OperationContext, operation: str, values: JsonObject) -> JsonObject:
-        try:
-            return await OPERATIONS[operation].run_to_json(context, values)
-        except DuctileError:
-            raise
-        except Exception as error:  # noqa: BLE001 - the agent gets an error; its text may hold secrets
-            self._signals.emit(Signal.API_FAULT, data={"path": "/mcp", **describe_error(error)})
-            raise DuctileError(f"an unexpected error in the daemon ({type(error).__name__})") from None
+        async def call_operation(operation: str, values: JsonObject) -> JsonObject:
+            try:
+                return await OPERATIONS[operation].run_to_json(operation_context, values)
+            except DuctileError:
+                raise
+            except Exception as error:  # noqa: BLE001 - the agent gets an error; its text may hold secrets
+                self._signals.emit(Signal.API_FAULT, data={"path": "/mcp", **describe_error(error)})
+                raise DuctileError(f"an unexpected error in the daemon ({type(error).__name__})") from None
+
+        return call_operation
 
 
 def _wants_only_operations(context: Context) -> bool:

@@ -1,6 +1,6 @@
 """The Tasks extension of the protocol: a job that takes longer than a moment is a task with the job's id.
 
-Each method is a call of a tool, so the rights of the caller are those of the tool, and nothing is kept here.
+Each method calls a tool, so it needs the rights for that tool, and no state is kept here.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ CallAsTask: TypeAlias = Callable[[Context, str, JsonObject], Awaitable[dict[str,
 MakeResult: TypeAlias = Callable[[dict[str, Any]], types.CallToolResult]
 
 _WORKING, _COMPLETED = "working", "completed"
+#: Names in the protocol of the fields of a task.
 _NAMES = {
     "task_id": "taskId",
     "status": "status",
@@ -57,7 +58,7 @@ def created_task(task: JsonObject | None) -> dict[str, Any] | None:
     """Return the result of a call whose job has not ended; None if it has, or there is no job."""
     if task is None or task["status"] != _WORKING:
         return None
-    return {"resultType": "task", **_wire(task)}
+    return {"resultType": "task", **_with_protocol_names(task)}
 
 
 class TaskMethods:
@@ -78,7 +79,7 @@ class TaskMethods:
 
     async def get(self, context: Context, params: TaskParams) -> dict[str, Any]:
         response = await self._read(context, params.task_id)
-        task = _wire(response["task"])
+        task = _with_protocol_names(response["task"])
         if task["status"] == _COMPLETED:
             result = self._result_of(response["answer"])
             task["result"] = result.model_dump(by_alias=True, mode="json", exclude_none=True)
@@ -92,7 +93,7 @@ class TaskMethods:
     async def cancel(self, context: Context, params: TaskParams) -> dict[str, Any]:
         response = await self._read(context, params.task_id)
         if response["task"]["status"] == _WORKING:
-            with suppress(ConflictError):  # it ended meanwhile
+            with suppress(ConflictError):  # the job has ended meanwhile
                 await self._run(context, "job_cancel", {"job_id": params.task_id})
         return {}
 
@@ -118,6 +119,7 @@ class TaskMethods:
         return response
 
     async def _run(self, context: Context, tool: str, arguments: JsonObject) -> dict[str, Any]:
+        """Call a tool. Raises `ConflictError`, and `MCPError` for every other error."""
         try:
             return await self._call(context, tool, arguments)
         except ConflictError:
@@ -126,6 +128,6 @@ class TaskMethods:
             raise self._protocol_error(error) from None
 
 
-def _wire(task: JsonObject) -> dict[str, Any]:
-    """Return a task with the names that the protocol has for its fields."""
+def _with_protocol_names(task: JsonObject) -> dict[str, Any]:
+    """Return a task with its fields under the names of the protocol."""
     return {_NAMES[name]: value for name, value in task.items()}
