@@ -19,8 +19,8 @@ CONFIG_PATH_OPERATION = "daemon.config"
 START_HINT = "Start it with `ductile system start`."
 _CONNECT_SECONDS = 5.0
 _CONFIG_PATH_SECONDS = 5.0
-#: After this long without traffic the state of the daemon's process is read. It counts as frozen when it is
-#: found stopped twice in a row: a debugger stops a process for moments.
+#: After this long without traffic the state of the daemon's process is read. It counts as frozen if it is
+#: stopped at two checks in a row, because a debugger stops a process for moments.
 _STATE_CHECK_SECONDS = 1.0
 _STATE_CHECKS = 2
 _STOPPED_STATES = frozenset("Tt")
@@ -106,7 +106,7 @@ def is_daemon_of(socket_file: Path, config_file: Path) -> bool:
 
 
 class DaemonConnection:
-    """A connection that notices a stopped daemon. `timeout` bounds the time without traffic; None: no bound.
+    """A connection that detects a stopped daemon. `timeout` bounds the time without traffic; None: no bound.
 
     `send` and `receive_line` raise `TimeoutError` after `timeout`, and `FrozenDaemonError` as soon as the
     daemon's process is known to be stopped.
@@ -115,7 +115,7 @@ class DaemonConnection:
     def __init__(self, connection: socket.socket, timeout: float | None) -> None:
         self._connection = connection
         self._timeout = timeout
-        #: How often in a row the daemon's process was found stopped.
+        #: How many checks in a row have found the daemon's process stopped.
         self._stopped_checks = 0
         self._restart_timeout()
 
@@ -156,6 +156,7 @@ class DaemonConnection:
         self._connection.settimeout(min(_STATE_CHECK_SECONDS, left))
 
     def _check_process(self) -> None:
+        """Raise `FrozenDaemonError` if the daemon's process is stopped for the second time in a row."""
         pid, _ = peer_credentials(self._connection) or (0, 0)
         self._stopped_checks = self._stopped_checks + 1 if is_stopped(pid) else 0
         if self._stopped_checks >= _STATE_CHECKS:

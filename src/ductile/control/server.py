@@ -62,7 +62,7 @@ class ControlServer:
         self._connections: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
-        """Listen. The caller holds the store's lock, so an existing socket file is a dead daemon's."""
+        """Listen. The caller holds the store's lock, so an existing socket file is that of a dead daemon."""
         self._path.unlink(missing_ok=True)
         mask = os.umask(0o177)
         try:
@@ -91,7 +91,7 @@ class ControlServer:
             writer.write(await self._respond(reader, writer) + b"\n")
             await writer.drain()
         except (OSError, asyncio.IncompleteReadError, TimeoutError):
-            pass  # The client has disconnected; its request is done or was refused.
+            pass  # The client has disconnected.
         finally:
             self._connections.discard(task)
             writer.close()
@@ -99,6 +99,7 @@ class ControlServer:
                 await writer.wait_closed()
 
     async def _respond(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
+        """Return the response to a request, which may be an error. Raises if the client has disconnected."""
         try:
             async with asyncio.timeout(REQUEST_SECONDS):
                 line = await reader.readuntil(b"\n")
