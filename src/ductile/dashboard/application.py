@@ -55,6 +55,7 @@ class DashboardApplication(HttpApplication[DashboardExchange]):
         return DashboardExchange(scope, receive, send, started_at=self._clock())
 
     async def respond(self, exchange: DashboardExchange) -> HttpResponse:
+        """Send the page or one of its files; sign in, sign out, or show the session."""
         snapshot = self._context.snapshot()
         headers = single_headers(exchange.scope)
         if not snapshot.api.ui:
@@ -64,7 +65,7 @@ class DashboardApplication(HttpApplication[DashboardExchange]):
         if path not in (_SESSION, _SIGN_OUT):
             if method not in _SAFE_METHODS:
                 raise MethodNotAllowedError(f"{method} is not for this path", details={"allow": "GET, HEAD"})
-            # Every path but those of files is a view, which the page itself shows.
+            # Every other path is a view of the page, which reads the path itself.
             assets = load_assets()
             file = assets.files.get(path) if path.startswith(STATIC) else assets.page
             if file is None:
@@ -77,7 +78,11 @@ class DashboardApplication(HttpApplication[DashboardExchange]):
             exchange.body_read = True
             if path == _SESSION:
                 return self._sign_in(exchange, headers, decode_object(body))
-            return await self._sign_out(exchange, headers)
+            session = self._authenticator.identify_session(headers, method)
+            exchange.token = session.token.name
+            await self._context.store.end_session(session.id, session.expires_at)
+            content = encode({"message": "Signed out."})
+            return JsonResponse(content=content, headers=(set_cookie(headers, ""), _NO_STORE))
         if method in _SAFE_METHODS and path == _SESSION:
             session = self._authenticator.identify_session(headers, method)
             exchange.token = session.token.name
@@ -109,15 +114,8 @@ class DashboardApplication(HttpApplication[DashboardExchange]):
         assert session is not None  # noqa: S101 - it was issued for this token just now
         return self._session_response(session, set_cookie(headers, value))
 
-    async def _sign_out(self, exchange: DashboardExchange, headers: Mapping[bytes, bytes]) -> HttpResponse:
-        """End the session in the store, and remove the cookie from the browser."""
-        session = self._authenticator.identify_session(headers, "POST")
-        exchange.token = session.token.name
-        await self._context.store.end_session(session.id, session.expires_at)
-        content = encode({"message": "Signed out."})
-        return JsonResponse(content=content, headers=(set_cookie(headers, ""), _NO_STORE))
-
     def _session_response(self, session: BrowserSession, *headers: Header) -> JsonResponse:
+        """Return the response that tells the page who is signed in, and with which rights."""
         view: SessionView = session_view(self._context.snapshot(), session)
         return JsonResponse(content=encode(view), headers=(*headers, _NO_STORE))
 

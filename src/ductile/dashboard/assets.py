@@ -14,16 +14,17 @@ from ductile.struct import Value
 
 _DIRECTORY = Path(__file__).parent / "static"
 _PAGE = "index.html"
-#: Stands in the page for the path of the files, which has their digest: a new version has new addresses.
+#: The placeholder in the page for the path of its files. The path has their digest, so that every version of
+#: them has its own addresses.
 _BASE_MARK = b"{{assets}}"
 STATIC = "/ui/static/"
-#: Of texts; the standard library knows the others, without a character set.
+#: The media types of texts. Those of the standard library have no character set.
 _MEDIA_TYPES = {
     ".html": "text/html; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",
     ".css": "text/css; charset=utf-8",
 }
-#: Nothing may be loaded from elsewhere, no script or style may stand in the page, and no text becomes markup.
+#: Nothing is loaded from elsewhere, the page itself has no scripts and styles, and no text becomes markup.
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
     "form-action 'self'; base-uri 'none'; frame-ancestors 'none'; "
@@ -42,6 +43,8 @@ _NOT_MODIFIED = 304
 
 
 class Asset(Value):
+    """One file as it is sent."""
+
     content: bytes
     compressed: bytes
     media_type: str
@@ -57,12 +60,12 @@ class Asset(Value):
             (b"vary", b"accept-encoding"),
         )
         if headers.get(b"if-none-match") == self.etag:
-            return self._with(b"", headers_of_file, status=_NOT_MODIFIED)
+            return self._response_with(b"", headers_of_file, status=_NOT_MODIFIED)
         if b"gzip" in headers.get(b"accept-encoding", b""):
-            return self._with(self.compressed, (*headers_of_file, (b"content-encoding", b"gzip")))
-        return self._with(self.content, headers_of_file)
+            return self._response_with(self.compressed, (*headers_of_file, (b"content-encoding", b"gzip")))
+        return self._response_with(self.content, headers_of_file)
 
-    def _with(self, content: bytes, headers: tuple[Header, ...], status: int = 200) -> RawResponse:
+    def _response_with(self, content: bytes, headers: tuple[Header, ...], status: int = 200) -> RawResponse:
         return RawResponse(
             content=content, media_type=self.media_type, status=status, headers=headers, cached=True
         )

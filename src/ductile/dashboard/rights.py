@@ -36,6 +36,7 @@ class SessionView(Value):
 
 
 def session_view(snapshot: Snapshot, session: BrowserSession) -> SessionView:
+    """Return what the page needs to know about its session and the service."""
     scopes = session.token.scopes
     commands = {
         name: [

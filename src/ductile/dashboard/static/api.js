@@ -10,7 +10,7 @@ class ApiError extends Error {
   }
 }
 
-/** Whether the gateway answers; `onChange` is called when that changes. */
+/** `lost` while the gateway does not answer; `onChange` is called when that changes. */
 export const connection = {
   lost: false,
   onChange: () => {},
@@ -28,11 +28,12 @@ export const may = (operation) => session.current?.operations.includes(operation
 export const mayRun = (plugin, command) => session.current?.commands[plugin]?.includes(command) ?? false;
 export const maySee = (plugin) => session.current?.plugins.includes(plugin) ?? false;
 
-/** A path with encoded parts and a query without empty values: path`/job/${id}`, {limit: 5}. */
+/** A path with encoded values: path`/job/${id}`. */
 export function path(texts, ...values) {
   return texts.reduce((whole, text, index) => whole + encodeURIComponent(values[index - 1]) + text);
 }
 
+/** An address with the values of a query that are not empty. */
 export function withQuery(address, query) {
   const text = new URLSearchParams(Object.entries(query).filter(([, value]) => value || value === 0)).toString();
   return text ? `${address}?${text}` : address;
@@ -60,7 +61,7 @@ async function send(method, address, body, { signal } = {}) {
   }
   connection.set(false);
   const document = await response.json().catch(() => ({}));
-  if (signal?.aborted) throw signal.reason; // Half an answer is none.
+  if (signal?.aborted) throw signal.reason; // The document may be incomplete.
   if (response.ok) return document;
   const error = new ApiError(response.status, document);
   if (response.status === 401 && session.current && address !== "/ui/session") session.onEnded(error);

@@ -1,11 +1,11 @@
-// Plots, drawn as SVG from figures that the gateway has counted.
+// Plots as SVG. The gateway counts the figures.
 
 import { h } from "./dom.js";
 import { count, duration, shortTime, weekdayName } from "./format.js";
 
 const WIDTH = 600;
 
-/** Executions over time as bars, the failed ones at their foot. */
+/** Executions over time as bars; the lower part of a bar are the failed ones. */
 export function throughput(series, { height = 120 } = {}) {
   const { buckets } = series;
   const most = Math.max(1, ...buckets.map((bucket) => bucket.executions));
@@ -21,19 +21,19 @@ export function throughput(series, { height = 120 } = {}) {
   }));
 }
 
-/** Lines over time, one for each name: `drawn` are [class, label, value of a bucket]. */
-export function lines(series, drawn, { height = 120, label, format = duration } = {}) {
+/** Lines over time: `curves` are [class, label, function of a bucket]. */
+export function lines(series, curves, { height = 120, label, format = duration } = {}) {
   const { buckets } = series;
-  const most = Math.max(1, ...buckets.flatMap((bucket) => drawn.map(([, , value]) => value(bucket) ?? 0)));
+  const most = Math.max(1, ...buckets.flatMap((bucket) => curves.map(([, , value]) => value(bucket) ?? 0)));
   const step = WIDTH / buckets.length;
   const y = (value) => height - 2 - (value / most) * (height - 6);
   const shown = (value) => (value === null || value === undefined ? "none" : format(value));
   return plot(series, height, format(most), `${label}, at most ${format(most)}`, [
-    drawn.map(([name, , value]) => h("path", { key: name, class: `line ${name}`, d: trace(buckets.map((bucket, index) => {
+    curves.map(([name, , value]) => h("path", { key: name, class: `line ${name}`, d: trace(buckets.map((bucket, index) => {
       const figure = value(bucket);
       return figure === null || figure === undefined ? null : [index * step + step / 2, y(figure)];
     })) })),
-    buckets.map((bucket, index) => hover(index * step, step, height, `${clock(bucket.at, series)}: ${drawn.map(([, text, value]) => `${text} ${shown(value(bucket))}`).join(", ")}`)),
+    buckets.map((bucket, index) => hover(index * step, step, height, `${clock(bucket.at, series)}: ${curves.map(([, text, value]) => `${text} ${shown(value(bucket))}`).join(", ")}`)),
   ]);
 }
 
@@ -55,7 +55,7 @@ export function sparkline(values, label, kind = "ok") {
     h("path", { class: `line ${kind}`, d: trace(values.map((value, index) => (value === null || value === undefined ? null : [index * step, 22 - (value / most) * 20]))) }));
 }
 
-/** A cell for each bucket, the darker the more failed. */
+/** A cell for each of [value, text]: the larger the value, the darker the cell. */
 export function heat(cells, label) {
   const most = Math.max(1, ...cells.map(([value]) => value));
   return h("svg", { class: "heat", viewBox: `0 0 ${cells.length * 10} 14`, preserveAspectRatio: "none", role: "img", "aria-label": label },

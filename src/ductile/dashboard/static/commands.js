@@ -1,4 +1,4 @@
-// Texts of the gateway name commands, jobs and instants: commands stand out, jobs are links, times are local.
+// Texts of the gateway: commands in them are marked, ids of jobs become links, and times are local.
 
 import { h } from "./dom.js";
 import { quoted } from "./format.js";
@@ -15,7 +15,7 @@ function plainText(text) {
   return text.split(ID_OR_TIME).map((part, index) => (index % 2 === 0 ? part : part.includes("T") ? instant(part) : idLink(part)));
 }
 
-/** A call of the API as a curl command. The secret is not known here; a variable stands for it. */
+/** A call of the API as a curl command, with a variable for the token, which the page does not know. */
 export function curl(method, address, body) {
   const parts = ["curl"];
   if (method !== "GET") parts.push("-X", method);

@@ -1,4 +1,4 @@
-// Questions before something is changed, and a line that says what was done.
+// Questions before a change, and messages after it.
 
 import { path, post } from "./api.js";
 import { h, patch } from "./dom.js";
@@ -50,7 +50,7 @@ export function confirmCancel(job, done) {
   });
 }
 
-/** Say what was done, to eyes and to screen readers. */
+/** Show a message for a few seconds. Screen readers read it aloud. */
 export function announce(text, { bad = false } = {}) {
   const container = document.getElementById("messages");
   if (!container) return;
@@ -61,7 +61,7 @@ export function announce(text, { bad = false } = {}) {
   setTimeout(() => line.remove(), 6000);
 }
 
-/** Do something at once, and announce `message`, or what it returns for the result; on failure the error. */
+/** Call `action`, then announce `message`, which may be a function of the result; or announce the error. */
 export async function attempt(action, message) {
   try {
     const result = await action();

@@ -1,5 +1,5 @@
 // Views are trees of plain objects; `patch` makes the document equal to them and changes nothing else,
-// so that focus, selection and scroll positions stay where they are when something live arrives.
+// so that focus, selection and scroll positions stay when new data arrives.
 
 const SVG = "http://www.w3.org/2000/svg";
 const AS_PROPERTY = new Set(["value", "checked", "disabled", "open", "indeterminate", "selected"]);
@@ -45,6 +45,7 @@ export function patch(parent, views) {
   parent.$views = entries;
 }
 
+/** Take the first entry that can become the view. */
 function takeLike(loose, view) {
   const index = loose.findIndex((entry) => isAlike(entry.view, view));
   return index < 0 ? undefined : loose.splice(index, 1)[0];

@@ -1,4 +1,4 @@
-// A form made from the JSON Schema of a command's input. What the schema does not say is entered as JSON.
+// A form made from the JSON Schema of a command's input. Other than simple values are entered as JSON.
 
 import { h } from "./dom.js";
 

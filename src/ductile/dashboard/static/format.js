@@ -42,7 +42,7 @@ export function duration(ms) {
   return `${Math.floor(ms / unit)} ${name}${remainder ? ` ${remainder} ${smallerName}` : ""}`;
 }
 
-/** How long a job runs or ran; of one that has not started, nothing. */
+/** How long a job runs or ran; empty if it has not started. */
 export function runTime(job, now = Date.now()) {
   if (!job.started_at) return "";
   const end = job.completed_at ? Date.parse(job.completed_at) : job.status === "running" ? now : null;
@@ -58,7 +58,7 @@ export function bytes(size) {
   return size < 1024 * 1024 ? `${(size / 1024).toFixed(1)} KB` : `${(size / 1024 / 1024).toFixed(1)} MB`;
 }
 
-/** Ids begin with their time, which neighbours share: the end tells them apart. */
+/** The end of an id: ids of jobs of one moment have the same beginning. */
 export const shortId = (id) => (id ? `…${id.slice(-6)}` : "");
 
 /** `plugin_error` -> `plugin error`. */

@@ -1,4 +1,4 @@
-// A pipeline as a graph, drawn with boxes: sequences go down, branches stand side by side and join below.
+// A pipeline as a graph of boxes: steps of a sequence are below each other, branches are side by side.
 
 import { h } from "./dom.js";
 import { duration } from "./format.js";
@@ -47,7 +47,7 @@ function stateOf(report) {
   return report.jobs.at(-1)?.status ?? "";
 }
 
-/** Nothing where the only step of a branch has the same name. */
+/** The name of a branch; empty if its only step has the same name. */
 function branchName({ kind, name, steps }) {
   if (!name || (kind === "branch" && steps.length === 1 && steps[0].id === name)) return "";
   return kind === "branch" ? name : `on ${name}`;

@@ -1,5 +1,5 @@
-// Changes as they happen: server-sent events where the token may follow them, else a slow poll.
-// A page that is not visible follows nothing: browsers allow few connections to one host, and each tab needs one.
+// Follows changes by server-sent events, or by polling if the token may not follow events.
+// Hidden pages do not follow: browsers allow few connections to one host, and each tab needs one.
 
 import { connection, session, withQuery } from "./api.js";
 

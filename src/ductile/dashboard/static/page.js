@@ -23,10 +23,10 @@ export class Page {
 
   get title() { return "Ductile"; }
 
-  /** Load what the page shows, and begin to follow what changes it. */
+  /** Load the data of the page, and begin to follow its changes. */
   start() {}
 
-  /** Return what the page shows now. */
+  /** Return the view of the present data. */
   view() { return []; }
 
   open() {
@@ -75,7 +75,7 @@ export class Page {
     this.endings.push(() => clearInterval(timer));
   }
 
-  /** Call `refresh` soon after something has changed, once for many changes. */
+  /** Call `refresh` soon after a change, once for several changes. */
   follow(refresh, { jobId, output, when = () => true, settle = SETTLE_MS } = {}) {
     let timer = null;
     const changed = (event) => {

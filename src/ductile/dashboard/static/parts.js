@@ -1,4 +1,4 @@
-// Pieces that several pages have. Everything that comes from the gateway is put into text nodes.
+// Views that several pages use. All texts from the gateway become text nodes.
 
 import { path } from "./api.js";
 import { h } from "./dom.js";
@@ -36,13 +36,13 @@ export const padded = element("div", "body");
 export const linesOf = element("ul", "list");
 
 const STATUS_ICON = { awaiting_approval: "timed_out", cancelled: "dead", interrupted: "dead", orphaned: "dead", superseded: "dead", partial_success: "failed" };
-// Also of steps that wait, ask for an approval or repeat: a status that is not known here is shown as its word.
+// Others are shown as their words.
 const STATUS_CLASS = { waiting: "queued", awaiting_approval: "warn", approved: "succeeded", rejected: "failed", cancelled: "dead", interrupted: "dead", orphaned: "dead", superseded: "dead", dropped: "failed", gone: "dead", delivered: "succeeded", pending: "queued", ran: "succeeded", skipped: "bypassed", late: "timed_out" };
 
 /** The class that gives a status its colour. */
 export const tone = (status) => STATUS_CLASS[status] ?? status;
 
-/** A status: its sign and its word, so that colour is never all there is. */
+/** A status as a sign and a word, so that nothing depends on colour alone. */
 export function badge(status, title) {
   const name = STATUS_ICON[status] ?? STATUS_CLASS[status] ?? status;
   return h("span", { class: `badge ${tone(status)}`, title },
@@ -87,7 +87,7 @@ export function errorBox(error) {
     h("strong", {}, error.message), error.hint && h("p", {}, error.hint));
 }
 
-/** Grey bars in the place of what is being loaded, of the same height, so that nothing jumps. */
+/** Grey bars in place of data that is being loaded, as high as the data, so that nothing moves. */
 export function loading(lines = 3) {
   return h("div", { class: "loading", "aria-busy": "true" }, h("span", { class: "visually-hidden" }, "Loading"),
     Array.from({ length: lines }, () => h("span", { class: "bone" })));
@@ -103,7 +103,7 @@ export function output(text, { label, empty: none = "Nothing." } = {}) {
   return h("pre", { class: "output", tabindex: "0", "aria-label": label }, typeof text === "string" ? text : json(text));
 }
 
-/** `text` may be a function of the button, for what is known only when it is pressed. */
+/** `text` may be a function of the button, called when it is pressed. */
 export function copyButton(text, label) {
   return h("button", {
     type: "button", class: "button small", "data-copy": label,

@@ -1,4 +1,4 @@
-// Which page an address means; `:name` is a parameter.
+// The pages by address; `:name` is a parameter.
 
 import { ConfigPage } from "./pages/config.js";
 import { FiguresPage } from "./pages/figures.js";

@@ -1,4 +1,4 @@
-// A list of any length: pages are fetched as they are needed, and only the rows near the view are in the document.
+// A list of any length: pages are fetched when needed, and only rows near the view are in the document.
 
 import { h } from "./dom.js";
 
@@ -10,7 +10,7 @@ const MARGIN = 20;
 export class RowWindow {
   /** `fetch(cursor)` returns {items, next, key}; `row(item)` draws one, in a fixed height. */
   constructor({ page, fetch, row }) {
-    Object.assign(this, { page, fetch, row, items: [], next: null, first: true, error: null, from: 0, generation: 0 });
+    Object.assign(this, { page, fetch, row, items: [], next: null, unloaded: true, error: null, from: 0, generation: 0 });
     const onScroll = () => this.scrolled();
     addEventListener("scroll", onScroll, { passive: true });
     addEventListener("resize", onScroll, { passive: true });
@@ -19,32 +19,33 @@ export class RowWindow {
 
   get height() { return matchMedia("(max-width: 760px)").matches ? NARROW_ROW : ROW; }
 
-  /** Begin again: the filters have changed. Rows stay until the new ones are there. */
+  /** Load the list anew after the filters have changed. Rows stay until the new ones are there. */
   async restart() {
     const generation = ++this.generation;
     this.busy = false;
     await this.take(async () => {
       const fetched = await this.fetch(undefined);
       if (generation !== this.generation) return;
-      Object.assign(this, { items: fetched.items, next: fetched.next, key: fetched.key, first: false, error: null, from: 0 });
+      Object.assign(this, { items: fetched.items, next: fetched.next, key: fetched.key, unloaded: false, error: null, from: 0 });
     }, generation);
   }
 
-  /** Read the newest page again and put it before what is known. */
+  /** Load the newest page again and put it before the other rows. */
   async refresh() {
-    if (this.busy || this.first) return;
+    if (this.busy || this.unloaded) return;
     const generation = this.generation;
     await this.take(async () => {
       const fetched = await this.fetch(undefined);
       if (generation !== this.generation) return;
       const fresh = new Set(fetched.items.map((item) => item[fetched.key]));
       const older = this.items.filter((item) => !fresh.has(item[fetched.key]));
-      // Without an overlap there may be rows between them, so the list begins again.
+      // Without an overlap there may be rows between them, so only the new ones are kept.
       if (this.items.length && older.length === this.items.length && fetched.next) Object.assign(this, { items: fetched.items, next: fetched.next });
       else this.items = [...fetched.items, ...older];
     }, generation);
   }
 
+  /** Load the next page. */
   async more() {
     if (this.busy || !this.next) return;
     const generation = this.generation;
@@ -57,12 +58,13 @@ export class RowWindow {
     }, generation);
   }
 
+  /** Wait for `work`, and show its error unless the list was restarted meanwhile. */
   async take(work, generation) {
     this.busy = true;
     try {
       await work();
     } catch (error) {
-      if (generation === this.generation) Object.assign(this, { error, first: false });
+      if (generation === this.generation) Object.assign(this, { error, unloaded: false });
     }
     if (generation === this.generation) this.busy = false;
     this.page.render();

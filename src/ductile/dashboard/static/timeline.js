@@ -1,4 +1,4 @@
-// When everything happened, to scale: waits are hatched, executions solid, and what runs grows.
+// Waits and executions as bars on a scale of time. Waits are hatched, and the bar of a running job grows.
 
 import { h } from "./dom.js";
 import { clockTime, duration, words } from "./format.js";
@@ -19,7 +19,7 @@ export function timeline({ rows, start, end, chosen, choose }) {
         h("span", { class: "track" }, row.job ? bars(row, at, end) : row.about && h("span", { class: "remark" }, remark(row.about))))))));
 }
 
-/** What a step without a job of its own does while it is reached. */
+/** The remarks on steps that have no job. */
 const KINDS = { split: "in parallel", wait: "waits", approve: "waits for an approval", foreach: "for each item" };
 
 function sign(step) {

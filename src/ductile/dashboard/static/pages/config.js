@@ -1,4 +1,4 @@
-// What configuration is in force, how it came to be, and what the doctor finds.
+// The configuration in force, its history and differences, and the findings of the doctor.
 
 import { get, may, withQuery } from "../api.js";
 import { commandText } from "../commands.js";

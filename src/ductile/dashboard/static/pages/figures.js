@@ -1,4 +1,4 @@
-// How much ran, failed and waited, over a day or a week.
+// Executions, failures, run times and waits over a day or a week.
 
 import { may, path } from "../api.js";
 import { heat, lines, throughput } from "../charts.js";

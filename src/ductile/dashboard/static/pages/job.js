@@ -1,4 +1,4 @@
-// One job or one run of a pipeline: when everything happened, what each step was given and gave, and why.
+// One job or one run of a pipeline: its timeline, input and output of its steps, and the reasons.
 
 import { get, may, path, post } from "../api.js";
 import { commandText, curl } from "../commands.js";
@@ -11,7 +11,7 @@ import { ago, badge, button, copyButton, empty, errorBox, facts, idLink, jobLink
 import { timeline } from "../timeline.js";
 
 const ENDED = new Set(["succeeded", "failed", "dead"]);
-/** Of live output; the whole is in the log when the execution has ended. */
+/** Of live output. The log has all of it when the execution has ended. */
 const MAX_LIVE_CHARACTERS = 200_000;
 
 export class JobPage extends Page {
@@ -44,7 +44,7 @@ export class JobPage extends Page {
     if (this.isRun) this.loadStepLogs();
   }
 
-  /** Executions of all steps, for the timeline; what has ended does not change and is read once. */
+  /** Load the executions of all steps, for the timeline. Those of ended steps are loaded once. */
   async loadStepLogs() {
     const steps = this.stepJobs().filter((step) => !(this.logs.get(step.job_id)?.final));
     for (const step of steps.slice(0, 60)) await this.loadLog(step.job_id);
@@ -199,6 +199,7 @@ export class JobPage extends Page {
     return this.detailOf(id, this.isRun ? `Step ${this.query.step}` : "Input and output");
   }
 
+  /** The reasons why a step has no job. */
   unrun(step) {
     if (!step) return empty("The run has no such step.");
     return padded(badge(step.outcome === "bypassed" ? "bypassed" : "queued"),

@@ -1,4 +1,4 @@
-// All jobs, newest first: searched as you type, filtered by the address, changed many at once after a count.
+// All jobs, newest first, with a search, filters in the address, and changes of all jobs that match.
 
 import { get, may, post } from "../api.js";
 import { confirm } from "../dialog.js";
@@ -122,7 +122,7 @@ export class JobsPage extends Page {
 
   list() {
     const { rows } = this;
-    if (rows.first) return loading(8);
+    if (rows.unloaded) return loading(8);
     if (!rows.items.length) return this.nothing();
     return h("div", {}, this.heads(), rows.view());
   }
@@ -168,6 +168,6 @@ function select(label, value, choices, change) {
     choices.map(([choice, text]) => h("option", { key: choice, value: choice, selected: choice === (value ?? "") }, text)));
 }
 
-/** Choices of a filter, and the chosen one if it is not among them: the address may name any. */
+/** The choices of a filter, and the chosen one if it is another: the address may name any. */
 const namesWith = (names, chosen) => [...new Set([...names, ...(chosen ? [chosen] : [])])].map((name) => [name, name]);
 const choicesWith = (choices, chosen) => (chosen && !choices.some(([choice]) => choice === chosen) ? [...choices, [chosen, chosen]] : choices);

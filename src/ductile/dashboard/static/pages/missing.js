@@ -1,4 +1,4 @@
-// An address that means no page.
+// The page for unknown addresses.
 
 import { h } from "../dom.js";
 import { Page } from "../page.js";

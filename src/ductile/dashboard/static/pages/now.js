@@ -1,4 +1,4 @@
-// What runs, what waits and why, what failed and what to do about it, and what comes next.
+// Jobs that run, wait or failed, with reasons and remedies, and the next runs of schedules.
 
 import { get, may, path, post, withQuery } from "../api.js";
 import { attempt, confirmCancel } from "../dialog.js";

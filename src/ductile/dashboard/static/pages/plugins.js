@@ -1,4 +1,4 @@
-// Plugins: how they do, what they remember, and a form to run each command.
+// Plugins: their figures, circuit breakers and state, and a form to run their commands.
 
 import { get, may, mayRun, maySee, path, post } from "../api.js";
 import { sparkline } from "../charts.js";

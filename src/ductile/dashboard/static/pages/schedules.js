@@ -1,4 +1,4 @@
-// Schedules: a calendar of what ran, was skipped and comes, and the switches of each.
+// Schedules: a calendar of past and coming runs, and buttons to pause, resume and run them.
 
 import { get, may, path, post } from "../api.js";
 import { commandText } from "../commands.js";
@@ -8,11 +8,11 @@ import { clockTime, count, dayName, duration, shortTime, words } from "../format
 import { Page } from "../page.js";
 import { ago, badge, button, copyButton, empty, facts, idLink, linesOf, link, loading, padded, scheduleLink, section, soft, softLine, softNumber, wide } from "../parts.js";
 
-/** Whether an event may change what is shown; one without a kind says only that something may have. */
+/** Whether an event may be about a schedule. An event without a kind may be about anything. */
 const isSchedule = (event) => !event.kind || event.kind.startsWith("schedule.");
 
 /** Buttons of one schedule; `done` is called after a change. */
-function switches(schedule, done) {
+function buttonsOf(schedule, done) {
   const act = async (verb, message) => {
     await attempt(() => post(path`/schedule/${schedule.plugin}/${schedule.id}/${verb}`), message);
     done();
@@ -28,7 +28,7 @@ function switches(schedule, done) {
 /** `failed` if the job of an occurrence failed, else its outcome. */
 const result = (occurrence) => (["failed", "timed_out", "dead"].includes(occurrence.job_status) ? "failed" : occurrence.outcome);
 
-/** What a schedule did or will do several times in a day, one line for each outcome and reason. */
+/** The entries of a day, one line for each schedule, outcome and reason. */
 function joined(entries) {
   const lines = new Map();
   for (const entry of entries) {
@@ -47,7 +47,7 @@ export class SchedulesPage extends Page {
     this.past = {};
     this.refresh();
     this.follow(() => this.refresh(), { settle: 800, when: (event) => isSchedule(event) || this.unfinished().includes(event.job_id) });
-    // The event of its end may come before the answer.
+    // The event of a job's end may arrive before the response that names the job.
     this.every(10_000, () => this.unfinished().length && this.refresh());
   }
 
@@ -86,10 +86,10 @@ export class SchedulesPage extends Page {
       wide(scheduleLink(schedule.plugin, schedule.id), soft(schedule.rule ?? "no longer configured"),
         schedule.paused_at && h("span", { class: "badge warn" }, "paused"), schedule.breaker !== "closed" && h("span", { class: "badge failed" }, `breaker ${words(schedule.breaker)}`)),
       !schedule.paused_at && schedule.next_at && softNumber(ago(schedule.next_at, "next ")),
-      schedule.last_job_id && idLink(schedule.last_job_id), switches(schedule, () => this.refresh()));
+      schedule.last_job_id && idLink(schedule.last_job_id), buttonsOf(schedule, () => this.refresh()));
   }
 
-  /** Days with what happened and will happen on them, today in the middle. */
+  /** Days with their past and coming runs. */
   calendar() {
     const entries = [
       ...Object.entries(this.past).flatMap(([name, list]) => list.map((past) => ({ name, at: past.nominal_at, outcome: result(past), reason: past.reason, job: past.job_id, count: past.count, until: past.until_at ?? past.nominal_at }))),
@@ -108,7 +108,7 @@ export class SchedulesPage extends Page {
   }
 }
 
-/** A line of a day: when, what became of it, and a link to its only job, else to the schedule. */
+/** A line of a day: time, outcome, and a link to the only job, else to the schedule. */
 function calendarLine({ name, at, outcome, reason, job, count: times, until }) {
   const about = `${outcome === "ran" ? "" : outcome}${times > 1 ? ` ${times}×, last ${shortTime(until)}` : ""}${reason ? `: ${words(reason)}` : ""}`;
   const href = job && times === 1 ? `/ui/job/${job}` : `/ui/schedule/${name.split("/").map(encodeURIComponent).join("/")}`;
@@ -144,7 +144,7 @@ export class SchedulePage extends Page {
           h("h1", {}, this.title),
           schedule && softLine(schedule.rule, schedule.timezone !== "UTC" && ` (${schedule.timezone})`)),
         h("div", { class: "row actions" },
-          schedule && switches(schedule, () => this.refresh()), copyButton(`ductile schedule explain ${plugin} ${id}`, "Copy command"))),
+          schedule && buttonsOf(schedule, () => this.refresh()), copyButton(`ductile schedule explain ${plugin} ${id}`, "Copy command"))),
       this.problems("schedules", "history"),
       h("div", { class: "columns" },
         h("div", {}, section("What became of every due run", { id: "history" },

@@ -1,4 +1,4 @@
-// What came in by webhooks and what went out as state webhooks, and sending it again.
+// Endpoints, jobs that webhooks have started, and state webhooks, which can be sent again.
 
 import { get, may, path, post } from "../api.js";
 import { attempt, confirm } from "../dialog.js";
@@ -46,7 +46,7 @@ export class WebhooksPage extends Page {
     return section("Sent to receivers", { id: "deliveries", aside: h("span", { class: "row" },
       h("select", { "aria-label": "Status", value: query.status ?? "", onchange: (event) => { this.setQuery({ status: event.target.value }); rows.restart(); } }, STATUSES.map((status) => h("option", { key: status, value: status, selected: status === (query.status ?? "") }, status || "any status"))),
       lost && may("webhook.resend_many") && rows.items.length > 0 && button("Send all again…", () => this.resendAll(), { kind: "small" })) },
-      rows.error ? padded(errorBox(rows.error)) : rows.first ? loading(4) : !rows.items.length ? empty("No state webhook was sent.", h("p", {}, "A job that is submitted with ", h("code", {}, "state_webhook_url"), " tells that address how it goes.")) : rows.view());
+      rows.error ? padded(errorBox(rows.error)) : rows.unloaded ? loading(4) : !rows.items.length ? empty("No state webhook was sent.", h("p", {}, "A job that is submitted with ", h("code", {}, "state_webhook_url"), " tells that address how it goes.")) : rows.view());
   }
 
   row(delivery) {
