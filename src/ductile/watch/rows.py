@@ -1,4 +1,4 @@
-"""The rows of the screen's tables, made from the documents that operations return. Pure."""
+"""The rows of the screen's tables, made from the responses of operations. Pure."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PLUGIN_COLUMNS = ("plugin", "last run", "health", "breakers")
 
 
 def job_rows(queue: JsonDocument, now: datetime) -> list[Row]:
-    """Running jobs, then queued ones, oldest first. Pipeline runs have a table of their own."""
+    """Return rows of running jobs, then of queued ones, oldest first. Runs have a table of their own."""
     rows = []
     for job in [*reversed(queue["running"]), *reversed(queue["queued"])]:
         if job["plugin"] == RUN_PLUGIN:
@@ -51,18 +51,20 @@ def job_rows(queue: JsonDocument, now: datetime) -> list[Row]:
 
 
 def run_rows(runs: Iterable[tuple[JsonDocument, Iterable[JsonDocument]]], now: datetime) -> list[Row]:
-    """Pipeline runs that have not ended, each with its steps."""
+    """Return rows of pipeline runs that have not ended. Each run comes with the jobs of its steps."""
     rows = []
     for run, steps in runs:
         step_jobs = list(steps)
         ended = sum(step["status"] in ("succeeded", "failed", "dead") for step in step_jobs)
-        at = ", ".join(sorted({str(step["step"]) for step in step_jobs if step["status"] == "running"}))
+        running_steps = ", ".join(
+            sorted({str(step["step"]) for step in step_jobs if step["status"] == "running"})
+        )
         cells = (
             short(run["job_id"]),
             run["command"],
             "cancelling" if run["cancel_requested_at"] else run["status"],
             f"{ended}/{len(step_jobs)}",
-            at or "-",
+            running_steps or "-",
             age(run["created_at"], now),
         )
         rows.append(Row(key=run["job_id"], cells=cells))
@@ -70,11 +72,11 @@ def run_rows(runs: Iterable[tuple[JsonDocument, Iterable[JsonDocument]]], now: d
 
 
 def failed_rows(jobs: Iterable[JsonDocument], now: datetime) -> list[Row]:
-    """Failed and dead jobs, the latest first. The key of a step is its run, which is what is retried."""
+    """Return rows of failed and dead jobs, the latest first. A step has the key of its run: it is retried."""
     rows = []
     for job in sorted(jobs, key=lambda job: str(job["completed_at"]), reverse=True):
         error = str(job["last_error"] or job["reason"])
-        # Of a program that failed, its last line on stderr says most.
+        # For a program that failed, its last line on stderr is the most useful part.
         error = (error.partition("; stderr ends with: ")[2] or error).splitlines()[0][:80]
         ended = f"{job['status']} {age(job['completed_at'], now)} ago"
         cells = (short(job["job_id"]), f"{job['plugin']} {job['command']}", ended, error)
@@ -98,27 +100,29 @@ def schedule_rows(schedules: JsonDocument, now: datetime) -> list[Row]:
 
 
 def plugin_rows(status: JsonDocument, now: datetime) -> list[Row]:
+    """Return a row for each plugin: its last run, its health and its circuit breakers that are not closed."""
     rows = []
     for plugin in status["plugins"]:
         last = plugin["last_run"]
-        opened = [
+        open_breakers = [
             f"{command} {breaker['state']}"
             for command, breaker in plugin["breakers"].items()
             if breaker["state"] != "closed"
         ]
-        ran = f"{last['status']} {age(last['completed_at'], now)} ago" if last else "never"
-        state = "refused" if plugin["refused"] else "disabled" if not plugin["enabled"] else ran
-        cells = (plugin["name"], state, plugin["health"] or "-", ", ".join(opened) or "closed")
+        last_run = f"{last['status']} {age(last['completed_at'], now)} ago" if last else "never"
+        state = "refused" if plugin["refused"] else "disabled" if not plugin["enabled"] else last_run
+        cells = (plugin["name"], state, plugin["health"] or "-", ", ".join(open_breakers) or "closed")
         rows.append(Row(key=plugin["name"], cells=cells))
     return rows
 
 
 def headline(status: JsonDocument) -> str:
+    """Return the first line of the screen: the state of the daemon, the queue and the nodes."""
     daemon, queue = status["daemon"], status["queue"]
     if not daemon["running"]:
         return "no daemon is running"
-    word = "stopping" if daemon["stopping"] else "up"
-    up = span(timedelta(seconds=float(daemon["uptime_seconds"])))
+    state = "stopping" if daemon["stopping"] else "up"
+    uptime = span(timedelta(seconds=float(daemon["uptime_seconds"])))
     nodes = "".join(
         f" · {node['name']} " + (f"{node['busy']}/{node['workers']}" if node["alive"] else "silent")
         for node in status["nodes"]
@@ -126,7 +130,7 @@ def headline(status: JsonDocument) -> str:
     held = sum(int(group["jobs"]) for group in status.get("without_node", ()))
     nodes += f" · {held} without a node" if held else ""
     return (
-        f"{word} {up} · {queue['running']} running · {queue['ready']} ready · {queue['waiting']} waiting"
+        f"{state} {uptime} · {queue['running']} running · {queue['ready']} ready · {queue['waiting']} waiting"
         f" · version {daemon['version']}{nodes}"
     )
 
@@ -156,10 +160,12 @@ def short(job_id: str) -> str:
 
 
 def age(instant: str | None, now: datetime) -> str:
+    """Return the rounded time since an instant."""
     return "-" if instant is None else span(now - datetime.fromisoformat(instant))
 
 
 def until(instant: str | None, now: datetime) -> str:
+    """Return the rounded time until an instant."""
     if instant is None:
         return "-"
     left = datetime.fromisoformat(instant) - now

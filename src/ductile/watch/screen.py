@@ -1,6 +1,6 @@
-"""The terminal screen. Calls operations through one function, so that tests need no socket.
+"""The terminal screen: shows jobs, schedules and plugins, and changes them by keys.
 
-Keys call operations; the screen is refreshed when the ledger grows.
+All calls go through one function, so that tests need no socket. New entries of the ledger refresh the screen.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _DETAILS_FRAME = 8
 
 
 class Details(ModalScreen[None]):
-    """Everything about one job, and what it prints while it runs."""
+    """Everything about one job, with its output while it runs."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q,enter", "app.pop_screen", "close")]
 
@@ -77,7 +77,7 @@ class Details(ModalScreen[None]):
 
     @work(thread=True)
     def follow_output(self) -> None:
-        """Add what the job prints, until it has ended; then show its result."""
+        """Add new output of the job until it has ended, then show its result."""
         worker, job_id = get_current_worker(), self._job["job_id"]
         position, last_execution = None, 0
         while not worker.is_cancelled:
@@ -109,9 +109,8 @@ class Details(ModalScreen[None]):
         document, output = self.query_one("#document", Static), self.query_one("#output", Static)
         document.update(self._show_job(self._job, max(self.app.size.width - _DETAILS_FRAME, 20)))
         self._output = (self._output + printed)[-_MAX_OUTPUT:]
-        if (
-            self._job["status"] in _ENDED or not self._output
-        ):  # the document has the output of a job that ended
+        # The document of a job that has ended has its output.
+        if self._job["status"] in _ENDED or not self._output:
             output.update("")
             return
         lines = self._output.replace("\r\n", "\n").replace("\r", "\n").rstrip("\n").split("\n")
@@ -121,7 +120,7 @@ class Details(ModalScreen[None]):
 
 
 class Confirm(ModalScreen[bool]):
-    """A question; only `y` says yes."""
+    """A question that only the key `y` confirms."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("y", "dismiss(True)", "yes"),
@@ -137,6 +136,8 @@ class Confirm(ModalScreen[bool]):
 
 
 class WatchApp(App[None]):
+    """The screen with its tables and the latest events."""
+
     TITLE = "ductile"
     ENABLE_COMMAND_PALETTE = False
     #: Below 100 columns the tables are below each other.
@@ -211,11 +212,15 @@ class WatchApp(App[None]):
             except DaemonNotRunningError as error:
                 self._update(self._set_headline, error.message)
                 return
-            except DuctileError as error:  # Such as a store that closes; the next call finds out more.
+            except DuctileError as error:  # such as that of a store that is closing
                 self._update(self._set_headline, error.message)
                 time.sleep(_RETRY_SECONDS)
 
     def _refresh(self, after: int | None) -> int:
+        """Wait for ledger entries after a number, then show everything anew. Returns the last number.
+
+        With None it does not wait, and shows the latest entries.
+        """
         if after is None:
             tail = self._call("ledger.tail", {"limit": 30})
         else:
@@ -226,8 +231,8 @@ class WatchApp(App[None]):
         steps = [(run, self._call("job.list", {"run": run["job_id"], "limit": 200})["jobs"]) for run in runs]
         failed = [
             job
-            for word in ("failed", "dead")
-            for job in self._call("job.list", {"status": word, "limit": 20})["jobs"]
+            for status in ("failed", "dead")
+            for job in self._call("job.list", {"status": status, "limit": 20})["jobs"]
         ]
         status = self._call("system.status", {})
         schedules = self._call("schedule.list", {})
@@ -246,11 +251,12 @@ class WatchApp(App[None]):
         return max((int(event["seq"]) for event in tail["events"]), default=after or 0)
 
     def _update(self, show: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
-        """Change the screen, from the thread that follows. While the program is closed it has no widgets."""
+        """Change the screen from the thread of `follow`. While the program closes, there are no widgets."""
         with suppress(NoMatches):
             self.call_from_thread(show, *args, **kwargs)
 
     def _show(self, headline: str, tables: Mapping[str, list[Row]], new_events: list[JsonDocument]) -> None:
+        """Replace the rows of all tables, and add the events."""
         self._set_headline(headline)
         for name, table_rows in tables.items():
             table = self.query_one(f"#{name}", DataTable)
@@ -279,18 +285,18 @@ class WatchApp(App[None]):
         return len(self.screen_stack) == 1 or action in ("pop_screen", "dismiss")
 
     def action_cancel(self) -> None:
-        """Ask first: a running process is ended."""
+        """Cancel the selected job or run after a question, because a running process is ended."""
         key = self._selected_key(("jobs", "runs"))
         if key is None:
             return
         table = self.focused
-        what = " ".join(table.get_row(key)[1::-1]) if isinstance(table, DataTable) else key
+        name = " ".join(table.get_row(key)[1::-1]) if isinstance(table, DataTable) else key
 
-        def answered(yes: bool | None) -> None:
-            if yes:
+        def on_answer(confirmed: bool | None) -> None:
+            if confirmed:
                 self._call_operation("job.cancel", {"job_id": key})
 
-        self.push_screen(Confirm(f"Cancel {what}? A running process is ended."), answered)
+        self.push_screen(Confirm(f"Cancel {name}? A running process is ended."), on_answer)
 
     def action_retry(self) -> None:
         self._call_for_selected("job.retry", ("failed",), lambda key: {"job_id": key})
