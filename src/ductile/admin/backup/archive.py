@@ -84,7 +84,7 @@ class HashingReader:
         return piece
 
     def result(self) -> tuple[int, str]:
-        """Size and hash of the whole stream: bytes that have not been read yet are read first."""
+        """Return size and hash of the whole stream. Reads what has not been read yet."""
         while self.read(CHUNK):
             pass
         return self._size, f"blake3:{self._digest.hexdigest()}"
@@ -96,7 +96,10 @@ class HashingReader:
 def write_archive(
     target: IO[bytes], manifest: BackupManifest, sources: dict[str, Path], on_written: Callable[[int], None]
 ) -> None:
-    """Write the manifest and every member. ConflictError for a file that has changed since it was hashed."""
+    """Write the manifest and every member.
+
+    Raises `ConflictError` for a file that was changed after it was hashed, `RefusedError` for too many files.
+    """
     with tarfile.open(fileobj=target, mode="w:gz", format=tarfile.PAX_FORMAT) as archive:
         text = json.dumps(to_builtins(manifest), indent=2, ensure_ascii=False).encode()
         if len(text) > _MAX_MANIFEST:
@@ -107,12 +110,12 @@ def write_archive(
             )
         archive.addfile(_info(MANIFEST, len(text), 0o600), io.BytesIO(text))
         for member in manifest.members:
-            _add(archive, member, sources[member.name])
+            _add_member(archive, member, sources[member.name])
             on_written(member.size)
 
 
-def _add(archive: tarfile.TarFile, member: ArchiveMember, source: Path) -> None:
-    """Add a file. ConflictError if its bytes are not those that the manifest lists."""
+def _add_member(archive: tarfile.TarFile, member: ArchiveMember, source: Path) -> None:
+    """Add a file. Raises `ConflictError` if its bytes do not match the manifest."""
     with source.open("rb") as stream:
         reader = HashingReader(stream)
         try:
@@ -139,10 +142,10 @@ def _info(name: str, size: int, mode: int) -> tarfile.TarInfo:
 def open_archive(
     path: Path,
 ) -> Iterator[tuple[BackupManifest, Iterator[tuple[ArchiveMember, HashingReader]]]]:
-    """The manifest, and the members in their order with their bytes.
+    """Open an archive for reading: its manifest, and its members in their order with their bytes.
 
-    RefusedError for an archive that is not whole. The hash of a member is checked when the next one is asked
-    for, so its bytes are not to be used before the iterator has ended.
+    Raises `RefusedError` for an archive that is not whole. The hash of a member is checked when the iterator
+    continues after it, so its bytes must not be used before the iterator has ended.
     """
     try:
         with gzip.open(path) as unpacked:
@@ -170,7 +173,7 @@ class HeaderLimiter(io.RawIOBase):
         self.left: int | None = _MAX_HEADER
 
     def next_header(self, archive: tarfile.TarFile) -> tarfile.TarInfo | None:
-        """The next member of the archive that reads from this stream; None at its end."""
+        """Return the next member of the archive, which reads from this stream; None at its end."""
         self.left = _MAX_HEADER
         member = archive.next()
         self.left = None
@@ -197,7 +200,7 @@ class HeaderLimiter(io.RawIOBase):
 
 
 def _read_manifest(archive: tarfile.TarFile, headers: HeaderLimiter, path: Path) -> BackupManifest:
-    """The manifest, if no name in it leads out of the directory that is restored. Else RefusedError."""
+    """Return the manifest. Raises `RefusedError` if a name in it leads out of the restored directory."""
     first = archive.next()
     if first is None or first.name != MANIFEST or not is_plain(first):
         raise _broken(path, "it does not begin with a manifest")
@@ -208,8 +211,7 @@ def _read_manifest(archive: tarfile.TarFile, headers: HeaderLimiter, path: Path)
     try:
         content = json.loads(stream.read() if stream is not None else b"")
         if content["format"] != FORMAT:
-            known = f"its format is {_short(content['format'])}, and this Ductile knows {FORMAT}"
-            raise _broken(path, known)
+            raise _broken(path, f"its format is {_short(content['format'])}, and this Ductile knows {FORMAT}")
         manifest = convert(content, BackupManifest)
         _check_members(manifest)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -218,7 +220,7 @@ def _read_manifest(archive: tarfile.TarFile, headers: HeaderLimiter, path: Path)
 
 
 def _check_members(manifest: BackupManifest) -> None:
-    """ValueError for a name that leads out of the restored directory, or a mode that is not a number."""
+    """Raise `ValueError` for a name that leads out of the restored directory, or a mode that is no number."""
     for name in (*(member.name for member in manifest.members), manifest.prefix or "."):
         path = PurePosixPath(name)
         if path.is_absolute() or ".." in path.parts or "\0" in name or str(path) != name:
@@ -228,20 +230,23 @@ def _check_members(manifest: BackupManifest) -> None:
 
 
 def is_plain(info: tarfile.TarInfo) -> bool:
-    """Whether it is a regular file without holes: a sparse one can be of any size."""
+    """Return whether a member is a regular file without holes: a sparse file can be of any size."""
     return info.type in (tarfile.REGTYPE, tarfile.AREGTYPE) and not info.issparse()
 
 
 def _short(text: object) -> str:
-    """A text of the archive, cut for a message."""
-    message = str(text)
-    return message if len(message) <= _MAX_SHOWN else f"{message[:_MAX_SHOWN]}…"
+    """Return a text of the archive, shortened for a message."""
+    whole = str(text)
+    return whole if len(whole) <= _MAX_SHOWN else f"{whole[:_MAX_SHOWN]}…"
 
 
 def _members(
     archive: tarfile.TarFile, headers: HeaderLimiter, manifest: BackupManifest, path: Path
 ) -> Iterator[tuple[ArchiveMember, HashingReader]]:
-    """The members with their bytes, in the order of the archive: a compressed one is read from end to end."""
+    """Yield the members with their bytes, in the order of the archive.
+
+    Raises `RefusedError` for a member that does not match the manifest.
+    """
     expected = {member.name: member for member in manifest.members}
     while True:
         info = headers.next_header(archive)

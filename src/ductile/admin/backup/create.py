@@ -26,16 +26,19 @@ from ductile.core.timestamps import format_timestamp
 from ductile.errors import ConflictError, NotFoundError, StoreFailedError, UsageError, file_error
 from ductile.struct import Value
 
+#: The first directory in the archive, here for files in the configuration's directory.
 INSIDE = "inside"
-#: For files outside of the configuration's directory.
+#: For other files outside of the configuration's directory.
 OUTSIDE = "outside"
 #: For files outside of the configuration's directory that the configuration reaches by a relative path.
 BESIDE = "beside"
-#: Names of directories that are left out.
+#: Names of directories that are left out of a backup.
 _LEFT_OUT = frozenset({"__pycache__"})
 
 
 class BackupPart(StrEnum):
+    """What a backup can hold."""
+
     CONFIG = "config"
     STATE = "state"
     PLUGINS = "plugins"
@@ -69,7 +72,7 @@ class BackupRequest(Value):
 
 
 def parse_parts(text: str | None) -> frozenset[BackupPart]:
-    """The parts of a list with commas; all of them without one. UsageError for an unknown part."""
+    """Return the parts in a list with commas; all for None. Raises `UsageError` for an unknown part."""
     if text is None:
         return frozenset(BackupPart)
     try:
@@ -86,7 +89,8 @@ def back_up(
 ) -> JsonObject:
     """Write the archive, whole or not at all, and return its contents.
 
-    ConflictError if the target exists or a file changes meanwhile; StoreError for a missing or damaged store.
+    Raises `ConflictError` if the target exists or a file changes meanwhile, `StoreError` for a missing or
+    damaged store.
     """
     target = _target(opened, request)
     directory, base = _normalize(opened.loaded.directory), _base_directory(opened, request)
@@ -136,7 +140,10 @@ def back_up(
 
 
 def _target(opened: OpenedConfiguration, request: BackupRequest) -> Path:
-    """The path of the archive, in a directory under a name of its own. ConflictError if it exists."""
+    """Return the path of the archive. In a directory the archive gets a name with the time.
+
+    Raises `ConflictError` if it exists, `NotFoundError` if its directory does not.
+    """
     target = request.target
     if target.is_dir():
         name = re.sub(r"[^A-Za-z0-9_-]+", "-", opened.snapshot.service.name)
@@ -158,7 +165,7 @@ def _exists_error(target: Path) -> ConflictError:
 def _collect(
     opened: OpenedConfiguration, request: BackupRequest
 ) -> tuple[dict[Path, BackupPart], list[Path], list[Path]]:
-    """The files without the store, the files that are left out, and those of them that hold secrets."""
+    """Return the files to back up except the store, the files that are left out, and those with secrets."""
     directory = _normalize(opened.loaded.directory)
     parts: dict[Path, BackupPart] = {}
     left_out: list[Path] = []
@@ -182,7 +189,7 @@ def _collect(
 
 
 def _plugin_files(opened: OpenedConfiguration, left_out: list[Path]) -> Iterator[Path]:
-    """All files in the plugin roots, and scripts in the directory of the configuration.
+    """Yield all files in the plugin roots, and scripts in the directory of the configuration.
 
     Scripts elsewhere, which may be programs of the system, are added to `left_out`.
     """
@@ -198,10 +205,10 @@ def _plugin_files(opened: OpenedConfiguration, left_out: list[Path]) -> Iterator
 
 
 def _script_file(settings: PluginSettings, directory: Path) -> Path | None:
-    """The file that a script runs; None if there is no such file.
+    """Return the file that a script runs; None if there is no such file.
 
-    That is its program if it is named by a path, else the first word that names a file in the configuration's
-    directory, as in `python3 report.py`.
+    It is the program, if that is named by a path; else the first word that names a file in the directory of
+    the configuration, as in `python3 report.py`.
     """
     run = settings.run or ""
     cwd = directory if settings.cwd is None else resolve_path(settings.cwd, directory)
@@ -216,9 +223,9 @@ def _script_file(settings: PluginSettings, directory: Path) -> Path | None:
 
 
 def _base_directory(opened: OpenedConfiguration, request: BackupRequest) -> Path | None:
-    """The directory that holds the configuration's directory and its relative plugin roots.
+    """Return the directory that holds the configuration's directory and its relative plugin roots.
 
-    None if that is the configuration's directory.
+    Returns None if that is the configuration's directory itself.
     """
     directory = _normalize(opened.loaded.directory)
     if BackupPart.PLUGINS not in request.parts:
@@ -231,12 +238,12 @@ def _base_directory(opened: OpenedConfiguration, request: BackupRequest) -> Path
 
 
 def _normalize(path: Path) -> Path:
-    """The path without `.` and `..`, so that a file has one name."""
+    """Return the path without `.` and `..`, so that a file has one name."""
     return Path(os.path.normpath(path))
 
 
 def _files_below(root: Path, left_out: list[Path]) -> Iterator[Path]:
-    """Regular files; links to directories and other things that are not files are added to `left_out`."""
+    """Yield the regular files; links to directories, sockets and such are added to `left_out`."""
     for directory, directories, names in os.walk(_normalize(root)):
         parent = Path(directory)
         left_out += [parent / name for name in sorted(directories) if (parent / name).is_symlink()]
@@ -249,7 +256,10 @@ def _files_below(root: Path, left_out: list[Path]) -> Iterator[Path]:
 
 
 def _find_store(opened: OpenedConfiguration, request: BackupRequest, files: StoreFiles) -> Path | None:
-    """The store to back up; None if it is not requested, or not there yet. StoreError if it is gone."""
+    """Return the store to back up; None if it is not requested, or not there yet.
+
+    Raises `StoreError` if it is gone or incomplete.
+    """
     if BackupPart.STATE not in request.parts:
         return None
     state = opened.snapshot.state
@@ -268,7 +278,7 @@ def _find_store(opened: OpenedConfiguration, request: BackupRequest, files: Stor
 
 
 def _archive_name(path: Path, directory: Path, base: Path | None) -> str:
-    """The name of a file in the archive: below `inside/`, `beside/` or `outside/`."""
+    """Return the name of a file in the archive: below `inside/`, `beside/` or `outside/`."""
     name = relative_name(directory, path)
     if not Path(name).is_absolute():
         return f"{INSIDE}/{name}"
@@ -278,7 +288,7 @@ def _archive_name(path: Path, directory: Path, base: Path | None) -> str:
 
 
 def _member(path: Path, name: str, source: Path, part: BackupPart) -> ArchiveMember:
-    """The file at `path`, with the size and hash of `source`, which is a copy in the case of the store."""
+    """Return the entry of the manifest for a file; `source` is the file, or the copy of the store."""
     try:
         with source.open("rb") as stream:
             mode = os.fstat(stream.fileno()).st_mode
@@ -295,7 +305,7 @@ def _member(path: Path, name: str, source: Path, part: BackupPart) -> ArchiveMem
 
 @contextmanager
 def scratch_beside(target: Path) -> Iterator[Path]:
-    """A private directory on the disk of the target. Removed at the end, unless it was renamed."""
+    """Make a private directory on the disk of the target. It is removed at the end, unless it was renamed."""
     try:
         scratch = tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent)
     except OSError as error:
@@ -307,6 +317,10 @@ def scratch_beside(target: Path) -> Iterator[Path]:
 def _write(
     target: Path, scratch: Path, manifest: BackupManifest, paths: dict[str, Path], progress: BackupProgress
 ) -> None:
+    """Write the archive to `scratch`, and give it the name `target` when it is on disk.
+
+    Raises `ConflictError` if a file of that name exists by now.
+    """
     done = 0
 
     def on_written(size: int) -> None:

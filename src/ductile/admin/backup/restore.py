@@ -19,9 +19,9 @@ _MIB = 1024 * 1024
 
 
 def verify(path: Path, files: StoreFiles, progress: BackupProgress) -> JsonObject:
-    """Read all of an archive and open its store. RefusedError or StoreError if it is damaged."""
+    """Read all of an archive and open its store. Raises `RefusedError` or `StoreError` if it is damaged."""
     try:
-        # Beside the archive, where there is room: the usual place is often kept in memory.
+        # The disk of the archive has room; the usual place for temporary files is often in memory.
         scratch_directory = tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent)
     except OSError:
         scratch_directory = tempfile.TemporaryDirectory(prefix="ductile-verify-")
@@ -52,10 +52,10 @@ def restore(
     known: Sequence[Path] = (),
     dry_run: bool = False,
 ) -> JsonObject:
-    """Put all files into a directory that is empty or does not exist. ConflictError if it is not empty.
+    """Put all files into a directory. Raises `ConflictError` if it is not empty, or its disk too small.
 
-    Without `to` that is the directory that the archive names, if it is in one of the `known` ones: an archive
-    from elsewhere could name any directory.
+    Without `to` that is the directory that the archive names, if it is below one of the `known` directories:
+    an archive from elsewhere could name any directory. Raises `RefusedError` if it is not.
     """
     with open_archive(path) as (manifest, _members):
         target = _target(manifest, path, known) if to is None else to.absolute()
@@ -84,7 +84,10 @@ def restore(
 
 
 def _target(manifest: BackupManifest, path: Path, known: Sequence[Path]) -> Path:
-    """The directory of the backed up configuration, or the one that holds it and the files beside it."""
+    """Return the directory of the backed up configuration, or the one that holds it and the files beside it.
+
+    Raises `RefusedError` if it is not below a known directory.
+    """
     target = Path(manifest.directory)
     for _ in Path(manifest.prefix or "").parts:
         target = target.parent
@@ -99,7 +102,7 @@ def _target(manifest: BackupManifest, path: Path, known: Sequence[Path]) -> Path
 
 
 def _refuse_unusable(target: Path, size: int) -> None:
-    """ConflictError if the target holds something already, or its disk has less room than the files need."""
+    """Raise `ConflictError` if the target is not an empty directory, or its disk has too little room."""
     if os.path.lexists(target) and (target.is_symlink() or not target.is_dir()):
         raise ConflictError(f"{target} is not a directory", hint="Name another place with --to.")
     if target.is_dir() and any(target.iterdir()):
@@ -129,17 +132,17 @@ def _unpack(
             if member.name == manifest.store:
                 store = unpacked
             if member.name == manifest.store or not only_store:
-                _write(stream, unpacked, member, scratch)
+                _unpack_member(stream, unpacked, member, scratch)
             done += member.size
             progress("reading the archive", done, manifest.size)
     return manifest, store
 
 
 def restored_path(member: ArchiveMember, manifest: BackupManifest) -> str:
-    """The path of a member below the restored directory.
+    """Return the path of a member below the restored directory.
 
-    That is the configuration's directory. If the configuration reaches files beside it by a relative path,
-    it is the directory that holds both, so that the relative path still holds.
+    The restored directory is that of the configuration. If the configuration reaches files beside it by a
+    relative path, it is the directory that holds both, so that the relative path stays valid.
     """
     area, _, path = member.name.partition("/")
     if area == INSIDE:
@@ -147,10 +150,10 @@ def restored_path(member: ArchiveMember, manifest: BackupManifest) -> str:
     return path if area == BESIDE else member.name
 
 
-def _write(stream: HashingReader, path: Path, member: ArchiveMember, scratch: Path) -> None:
+def _unpack_member(stream: HashingReader, path: Path, member: ArchiveMember, scratch: Path) -> None:
+    """Write the bytes of a member to a new file, which only its owner can read."""
     try:
         make_private_directory(path.parent)
-        # Never for other users, whatever mode the archive has.
         mode = int(member.mode, 8) & 0o700
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
         with os.fdopen(descriptor, "wb") as target:
@@ -162,6 +165,7 @@ def _write(stream: HashingReader, path: Path, member: ArchiveMember, scratch: Pa
 
 
 def _to_json(target: Path, manifest: BackupManifest, *, dry_run: bool) -> JsonObject:
+    """Return what was restored, or with `dry_run` what would be."""
     outside: list[JsonObject] = [
         {"from": member.origin, "to": str(target / restored_path(member, manifest))}
         for member in manifest.members
