@@ -1,7 +1,7 @@
-"""`ductile plugin add`: a plugin of a source into the first own plugin root, and into the configuration.
+"""`ductile plugin add`: puts a plugin into the first plugin root of the operator, and into the configuration.
 
-The steps are the files, their seal, the configuration with its seal. A process that is killed between two of
-them leaves a configuration that loads, and the same command does the rest.
+The steps: write the files, seal them, write the configuration with its seal. A process that is killed between
+two of them leaves a configuration that loads, and the same command does the rest.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class AddPlan(Value):
     candidate: Candidate
     directory: Path
     rights: PluginRights
-    #: Where its files go; None for a shipped plugin.
+    #: The directory for its files; None for a shipped plugin.
     place: Path | None
     #: Whether these files are there already.
     present: bool
@@ -60,12 +60,12 @@ def plan_addition(
     alias: str | None,
     settings: JsonObject | None,
 ) -> AddPlan:
-    """Check everything that can be checked before a file is written. Raises a DuctileError that says what."""
+    """Return what adding a plugin would do. Raises `DuctileError` if it is not possible."""
     opened = open_configuration(config_path, environ, seal=SealMode.IGNORE)
     directory, name = opened.loaded.directory, alias or candidate.name
     if (fault := name_error(name)) is not None:
         raise UsageError(f'"{name}" {fault}', hint="choose another name with --as NAME")
-    place = None if candidate.tree is None else _place(opened, candidate)
+    place = None if candidate.tree is None else _plugin_directory(opened, candidate)
     sealed = read_checksums(directory) is not None
     known = opened.loaded.model.plugins.get(name)
     change, config = None, settings or {}
@@ -100,8 +100,11 @@ def plan_addition(
     )
 
 
-def _place(opened: OpenedConfiguration, candidate: Candidate) -> Path:
-    """The directory of the plugin. ConflictError if another plugin has its name or its place."""
+def _plugin_directory(opened: OpenedConfiguration, candidate: Candidate) -> Path:
+    """Return the directory for the plugin.
+
+    Raises `ConflictError` if there is another plugin of this name, or the directory holds other files.
+    """
     directory = own_root(opened) / candidate.name
     plugin = opened.discovery.installed.get(candidate.name) or opened.discovery.refused.get(candidate.name)
     if plugin is not None and not plugin.shipped and plugin.directory != directory:
@@ -118,7 +121,7 @@ def _place(opened: OpenedConfiguration, candidate: Candidate) -> Path:
 
 
 def own_root(opened: OpenedConfiguration) -> Path:
-    """The first plugin root that is the operator's own. RefusedError if there is none."""
+    """Return the first plugin root that is not that of Ductile. Raises `RefusedError` if there is none."""
     for root in opened.loaded.plugin_roots:
         if root != shipped_root():
             return Path(os.path.normpath(root))
@@ -129,7 +132,7 @@ def own_root(opened: OpenedConfiguration) -> Path:
 
 
 def has_files(directory: Path, candidate: Candidate) -> bool:
-    """Whether a directory holds exactly the files of a candidate."""
+    """Return whether a directory holds exactly the files of a candidate."""
     if candidate.record is None or not directory.is_dir() or directory.is_symlink():
         return False
     present = read_directory(directory, ignore=frozenset((RECORD_FILE,)))

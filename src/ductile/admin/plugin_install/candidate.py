@@ -1,4 +1,4 @@
-"""A plugin of a source that could be added: its files in memory, its manifest, and what it may do."""
+"""Candidates: plugins of a source that could be added, with their files in memory and their manifest."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Candidate(Value):
 
 
 class PluginRights(Value):
-    """What every plugin of a configuration may do: it is not confined."""
+    """The rights of every plugin of a configuration. Plugins are not confined."""
 
     user: str
     environment: tuple[str, ...]
@@ -65,6 +65,7 @@ class PluginRights(Value):
 
 
 def rights_of(snapshot: Snapshot) -> PluginRights:
+    """Return what plugins may do: the user they run as, and the variables of the environment they get."""
     try:
         user = pwd.getpwuid(os.geteuid()).pw_name
     except KeyError:
@@ -74,7 +75,10 @@ def rights_of(snapshot: Snapshot) -> PluginRights:
 
 
 def read_source(text: str, *, base: Path) -> Source:
-    """Return the source that a text names. UsageError if it is none. Paths become absolute, from `base`."""
+    """Return the source that a text names, with absolute paths. Raises `UsageError` if the text names none.
+
+    Relative paths are those from `base`.
+    """
     path = Path(os.path.normpath(base / Path(text).expanduser()))
     source = parse_source(text, is_directory=path.is_dir(), shipped=shipped_names())
     if isinstance(source, DirectorySource | ArchiveSource):
@@ -85,9 +89,10 @@ def read_source(text: str, *, base: Path) -> Source:
 def find_candidate(
     source: Source, plugin_name: str | None, environ: Mapping[str, str], *, now: str
 ) -> Candidate:
-    """Get the files of a source and check the plugin in it. RefusedError with the reason if it cannot run.
+    """Get the files of a source and check the plugin in it. Raises `RefusedError` if the plugin cannot run.
 
-    `plugin_name` chooses among the plugins of a source; it may be None if there is only one.
+    `plugin_name` chooses among the plugins of a source; it may be None if there is only one. Raises
+    `UsageError` and `NotFoundError` for a wrong choice.
     """
     commit = None
     match source:
@@ -113,7 +118,7 @@ def find_candidate(
     record = SourceRecord(
         source=str(source), commit=commit, version="", hash=hash_files(hashes), files=hashes, added_at=now
     )
-    plugin = _check(chosen, record)
+    plugin = _load_staged(chosen, record)
     return Candidate(
         name=plugin.name,
         source=str(source),
@@ -129,8 +134,11 @@ def file_hashes(tree: SourceTree) -> dict[str, str]:
     return {name: hash_file(file.data, executable=file.executable) for name, file in tree.files.items()}
 
 
-def _check(tree: SourceTree, record: SourceRecord) -> InstalledPlugin:
-    """Load the plugin from a temporary directory as the daemon would. RefusedError if it is refused."""
+def _load_staged(tree: SourceTree, record: SourceRecord) -> InstalledPlugin:
+    """Load the plugin as the daemon does, from a temporary directory.
+
+    Raises `RefusedError` if the daemon would refuse it.
+    """
     with tempfile.TemporaryDirectory(prefix="ductile-plugin-") as scratch:
         root = Path(os.path.realpath(scratch))
         staged = stage_plugin(root, "checked", tree, record)

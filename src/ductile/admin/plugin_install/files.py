@@ -30,7 +30,7 @@ _RENAME_EXCHANGE = 2
 def stage_plugin(root: Path, name: str, tree: SourceTree, record: SourceRecord) -> Path:
     """Write the files to `.NAME.new` in a root, which is made if it is missing. Returns that directory.
 
-    Who can read the root can read the files; only their owner can change them.
+    Users that can read the root can read the files; only their owner can change them.
     """
     staged = _staged_path(root, name)
     try:
@@ -63,7 +63,7 @@ def stage_plugin(root: Path, name: str, tree: SourceTree, record: SourceRecord) 
 
 
 def put_in_place(root: Path, name: str) -> None:
-    """Give the staged files the name of the plugin; files that have it become `.NAME.old`, in one step."""
+    """Give the staged files the name of the plugin. Present files become `.NAME.old` in the same step."""
     staged, directory, old = _staged_path(root, name), root / name, _kept_path(root, name)
     try:
         if not os.path.lexists(directory):
@@ -72,7 +72,7 @@ def put_in_place(root: Path, name: str) -> None:
             _remove(old)
             if _exchange(staged, directory):
                 staged.rename(old)
-            else:  # two steps; `finish_interrupted` completes them
+            else:  # two steps, which `finish_interrupted` completes after a kill
                 directory.rename(old)
                 staged.rename(directory)
         sync_directory(root)
@@ -81,7 +81,7 @@ def put_in_place(root: Path, name: str) -> None:
 
 
 def restore_previous(root: Path, name: str) -> None:
-    """Put the files back that the last `put_in_place` has replaced, if there are any."""
+    """Put back the files that the last `put_in_place` has replaced, if there are any."""
     if _kept_path(root, name).is_dir():
         _remove(_staged_path(root, name))
         _kept_path(root, name).rename(_staged_path(root, name))
@@ -90,7 +90,7 @@ def restore_previous(root: Path, name: str) -> None:
 
 
 def take_away(root: Path, name: str) -> None:
-    """Remove the plugin: first its name, so that it is never there in part."""
+    """Remove the plugin. It is renamed first, so that no part of it is found under its name."""
     try:
         _remove(_kept_path(root, name))
         (root / name).rename(_kept_path(root, name))
@@ -101,7 +101,7 @@ def take_away(root: Path, name: str) -> None:
 
 
 def finish_interrupted(root: Path, name: str) -> None:
-    """Repair what a killed command left: a plugin whose files had been moved away gets them back."""
+    """Repair a plugin after a command was killed: files that had been moved away are put back."""
     with suppress(OSError):
         if (
             _kept_path(root, name).is_dir()
@@ -113,7 +113,7 @@ def finish_interrupted(root: Path, name: str) -> None:
 
 
 def discard_leftovers(root: Path, name: str) -> None:
-    """Remove what is kept of earlier files, and what was not put in place."""
+    """Remove earlier files that are still kept, and staged files that were not put in place."""
     for leftover in (_staged_path(root, name), _kept_path(root, name)):
         _remove(leftover)
 
@@ -131,7 +131,7 @@ def _remove(directory: Path) -> None:
 
 
 def _exchange(first: Path, second: Path) -> bool:
-    """Exchange two names at once. False where the system cannot."""
+    """Exchange two names at once. Returns False where the system cannot do that."""
     rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     if rename is None:
         return False

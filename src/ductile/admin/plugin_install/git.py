@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _MAX_TAGS = 8
 _COMMIT_DIGITS = 40
-#: They would make git work in another repository, as in a hook that runs Ductile.
+#: Variables with which git would work in another repository. A git hook that runs Ductile has them.
 _REPOSITORY_VARIABLES = frozenset(("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY"))
 #: Variables with which git reads no settings but those of the repository itself.
 _NO_SETTINGS = {
@@ -47,9 +47,10 @@ class GitRepository:
         self._run("init", "--quiet", "--bare", "--template=", directory)
 
     def fetch_commit(self) -> str:
-        """Get the commit of the source. NotFoundError if the repository has no such tag or commit.
+        """Fetch the commit of the source and return its id.
 
-        RefusedError if the repository cannot be reached.
+        Raises `NotFoundError` if the repository has no such tag or commit, `RefusedError` if it cannot be
+        reached.
         """
         revision = self._source.revision
         is_commit = len(revision) == _COMMIT_DIGITS and set(revision) <= set("0123456789abcdef")
@@ -58,16 +59,19 @@ class GitRepository:
         fetched = self._git("fetch", "--quiet", "--depth=1", "--no-tags", self._source.url, reference)
         if fetched.returncode == 0:
             return self._run("rev-parse", "--verify", "FETCH_HEAD^{commit}").decode().strip()
-        # This fails with another error if the repository cannot be reached.
+        # This raises RefusedError if the repository cannot be reached.
         listed = self._run("ls-remote", "--tags", "--refs", "--sort=-v:refname", self._source.url).decode()
         tags = [line.partition("refs/tags/")[2] for line in listed.splitlines()][:_MAX_TAGS]
-        hint = "it has no tags; name a commit by all its 40 digits"
-        if tags:
-            hint = f"its tags are {', '.join(tags)}"
+        hint = f"its tags are {', '.join(tags)}"
+        if not tags:
+            hint = "it has no tags; name a commit by all its 40 digits"
         raise NotFoundError(f"{self._source.url} has no tag or commit {revision}", hint=hint)
 
     def read_tree(self, commit: str) -> SourceTree:
-        """Return the files of a commit below the path of the source."""
+        """Return the files of a commit below the path of the source.
+
+        Raises `NotFoundError` if the commit has no such directory.
+        """
         paths = [self._source.path] if self._source.path else []
         with tempfile.TemporaryFile() as stream:
             words = ("archive", "--format=tar", commit, "--", *paths)
@@ -79,7 +83,7 @@ class GitRepository:
         return tree.below(self._source.path or ".")
 
     def _run(self, *words: str) -> bytes:
-        """The output of a git command. RefusedError if it fails."""
+        """Return the output of a git command. Raises `RefusedError` if it fails."""
         result = self._git(*words)
         if result.returncode != 0:
             lines = result.stderr.decode(errors="replace").strip().splitlines() or ["it gave no reason"]
@@ -92,6 +96,7 @@ class GitRepository:
         output: int = subprocess.PIPE,
         variables: Mapping[str, str] = MappingProxyType({}),
     ) -> subprocess.CompletedProcess[bytes]:
+        """Run git, which may only use the scheme of the source. Raises `NotFoundError` if git is missing."""
         options = ["-c", "core.hooksPath=/dev/null", "-c", "protocol.allow=never"]
         options += ["-c", f"protocol.{self._source.scheme}.allow=always"]
         try:

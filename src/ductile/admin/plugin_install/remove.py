@@ -1,4 +1,4 @@
-"""`ductile plugin remove`: a plugin out of the configuration and, if it was added, its files."""
+"""`ductile plugin remove`: removes a plugin from the configuration and, if it was added, its files."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class RemovalPlan(Value):
 def plan_plugin_removal(
     config_path: str | None, environ: Mapping[str, str], name: str, *, discard_changes: bool
 ) -> RemovalPlan:
-    """Check what can be removed. ConfigError, with every place, while something else names the plugin."""
+    """Return what would be removed. Raises `ConfigError` with every place that still names the plugin."""
     opened = open_configuration(config_path, environ, seal=SealMode.IGNORE)
     entry = find_entry(opened.snapshot, name, opened.discovery)
     directory = opened.loaded.directory
@@ -49,8 +49,8 @@ def plan_plugin_removal(
         except ConfigError as error:
             if not error.problems or type(error) is not ConfigError:
                 raise
-            # The configuration was valid with it: what is wrong without it names it.
-            # Their lines are those of the text without the plugin, so they are looked up again.
+            # The configuration was valid with the plugin, so all problems without it are places that name it.
+            # Their lines are those of the text without the plugin, so the lines are looked up again.
             paths = [parse_key(problem.key) if problem.key else () for problem in error.problems]
             places = [problem_at(opened.loaded.location(*path), path, f"this names {name}") for path in paths]
             raise ConfigError(
@@ -78,7 +78,10 @@ def plan_plugin_removal(
 def _removable_files(
     opened: OpenedConfiguration, name: str, plugin: str
 ) -> tuple[AddedPlugin | None, str | None]:
-    """The added plugin whose files are removed with the last name it is used under, or why they stay."""
+    """Return the added plugin whose files are removed, or the reason why they stay.
+
+    They stay while another name of the configuration uses them.
+    """
     others = [
         instance.name
         for instance in opened.snapshot.plugins.values()
@@ -93,7 +96,7 @@ def _removable_files(
 
 
 def remove_from_config(plan: RemovalPlan, config_path: str | None, environ: Mapping[str, str]) -> RemovalPlan:
-    """Remove the entry of the plugin. Its files go after the daemon has let go of them."""
+    """Remove the entry of the plugin. The files are removed later, when the daemon no longer uses them."""
     if plan.change is None:
         return plan
     written = change_setting(config_path, environ, plan.change.key, None, lock=plan.sealed)

@@ -1,4 +1,4 @@
-"""The seal of a plugin whose files are being written. Nothing is sealed where nothing ever was."""
+"""The seal of a plugin whose files are being written. A configuration without a seal stays without one."""
 
 from __future__ import annotations
 

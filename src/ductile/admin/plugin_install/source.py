@@ -1,4 +1,4 @@
-"""Where a plugin is taken from: the words after `plugin add`, read into one of four kinds of source. Pure."""
+"""Sources of plugins: reads the argument of `plugin add` into one of four kinds of source. Pure."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class ArchiveSource(Value):
 
 
 class GitSource(Value):
-    """A tag or commit of a repository, and the directory in it to look at."""
+    """A tag or commit of a repository, and the directory of plugins in it."""
 
     url: str
     revision: str
@@ -59,9 +59,10 @@ Source: TypeAlias = ShippedSource | DirectorySource | ArchiveSource | GitSource
 
 
 def parse_source(text: str, *, is_directory: bool, shipped: tuple[str, ...]) -> Source:
-    """Return the source that a text names. UsageError if it is none; `is_directory` is about the text.
+    """Return the source that a text names. Raises `UsageError` if it names none.
 
-    A name without a slash is that of a shipped plugin, if there is one: `./fetch` is the directory.
+    `is_directory`: the text is the path of a directory. A shipped plugin of that name comes first, so that
+    `fetch` is the plugin and `./fetch` the directory.
     """
     if text.startswith(_GIT):
         return _parse_git(text)
@@ -82,11 +83,12 @@ def parse_source(text: str, *, is_directory: bool, shipped: tuple[str, ...]) -> 
 
 
 def with_revision(source: GitSource, revision: str) -> GitSource:
-    """Return the source at another tag or commit."""
+    """Return the source at another tag or commit. Raises `UsageError` if it is no name of one."""
     return replace(source, revision=_checked_revision(revision))
 
 
 def _parse_git(text: str) -> GitSource:
+    """Return the repository that a text names. Raises `UsageError`."""
     url, _, fragment = text.removeprefix(_GIT).partition("#")
     parts = urlsplit(url)
     if parts.scheme not in _SCHEMES:

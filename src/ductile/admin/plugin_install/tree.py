@@ -1,6 +1,6 @@
-"""The files of a source in memory, with bounds: nothing of an archive is written before it is checked.
+"""The files of a source in memory, within limits: nothing of an archive is written before it is checked.
 
-Only regular files and directories are taken. A symbolic link, device or hard link in a plugin refuses it.
+Only regular files and directories are read. A plugin with a symbolic link, hard link or device is refused.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ductile.protocol.yaml import parse_yaml
 from ductile.struct import Value, replace
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
 _MIB = 1024 * 1024
 MAX_FILES = 5000
@@ -42,7 +42,7 @@ class SourceFile(Value):
 
 
 class SourceTree(Value):
-    """Files by their relative path. `special` are the paths of what is not a file, with what they are."""
+    """Files by their relative path. `special` are other entries by their path, such as `a symbolic link`."""
 
     files: Mapping[str, SourceFile]
     special: Mapping[str, str]
@@ -51,7 +51,7 @@ class SourceTree(Value):
         return replace(self, files={path: file for path, file in self.files.items() if path != name})
 
     def below(self, directory: str) -> SourceTree:
-        """The part below a directory; `.` for all of it."""
+        """Return the part below a directory; `.` stands for the whole tree."""
         if directory == ".":
             return self
         start = f"{directory}/"
@@ -68,7 +68,10 @@ class SourceTree(Value):
 
 
 class _Collector:
-    """Adds up what a source holds. RefusedError for a name that leads out of it, and above the bounds."""
+    """Collects the files of a source.
+
+    Raises `RefusedError` for a name that leads out of the source, and above the limits.
+    """
 
     def __init__(self, what: str) -> None:
         self.what = what
@@ -78,14 +81,14 @@ class _Collector:
         self._count = 0
 
     def name(self, written: str) -> str | None:
-        """The relative path of a member; None for one that is left out."""
+        """Return the relative path of a member; None for a member that is left out."""
         path = PurePosixPath(written)
         if path.is_absolute() or ".." in path.parts or "\0" in written or "\\" in written:
             raise RefusedError(f"{self.what} holds {written[:100]!r}, which leads out of it")
         return None if not _LEFT_OUT.isdisjoint(path.parts) or path == PurePosixPath() else self.text(path)
 
     def text(self, path: PurePath) -> str:
-        """The name of a file as text. RefusedError if it is none: it could not be recorded."""
+        """Return a path as text. Raises `RefusedError` if it is not UTF-8, which a record could not hold."""
         name = path.as_posix()
         try:
             name.encode()
@@ -94,7 +97,7 @@ class _Collector:
         return name
 
     def count(self, size: int = 0) -> None:
-        """Raise RefusedError if there would be too much, before it is read."""
+        """Count a file before it is read. Raises `RefusedError` if there are too many, or too large ones."""
         self._count += 1
         self._size += size
         if self._count > MAX_FILES or self._size > MAX_BYTES:
@@ -116,40 +119,36 @@ class _Collector:
 
 
 def read_directory(directory: Path, *, ignore: frozenset[str] = frozenset()) -> SourceTree:
-    """Read a directory. `ignore` are names of files in it that are left out."""
+    """Read a directory without following links. `ignore` are names of files in it that are left out."""
+
+    def raise_error(error: OSError) -> None:
+        raise error
+
     collector = _Collector(str(directory))
     try:
-        for path in _walk(directory):
-            name = collector.text(path.relative_to(directory))
-            status = path.lstat()
-            if name in ignore:
-                continue
-            if stat.S_ISREG(status.st_mode):
-                collector.count(status.st_size)
-                data = path.read_bytes()
-                collector.add(name, data, executable=bool(status.st_mode & stat.S_IXUSR))
-            else:
-                collector.count()
-                collector.special[name] = "a symbolic link" if stat.S_ISLNK(status.st_mode) else "not a file"
+        for parent, directories, files in os.walk(directory, onerror=raise_error):
+            links = [name for name in directories if (Path(parent) / name).is_symlink()]
+            directories[:] = sorted(name for name in directories if name not in (*_LEFT_OUT, *links))
+            for path in (Path(parent) / name for name in sorted((*files, *links))):
+                relative = collector.text(path.relative_to(directory))
+                status = path.lstat()
+                if relative in ignore:
+                    continue
+                if stat.S_ISREG(status.st_mode):
+                    collector.count(status.st_size)
+                    data = path.read_bytes()
+                    collector.add(relative, data, executable=bool(status.st_mode & stat.S_IXUSR))
+                else:
+                    collector.count()
+                    is_link = stat.S_ISLNK(status.st_mode)
+                    collector.special[relative] = "a symbolic link" if is_link else "not a file"
     except OSError as error:
         raise file_error(f"cannot read {error.filename or directory}", error) from error
     return collector.tree()
 
 
-def _walk(directory: Path) -> Iterator[Path]:
-    """The files and links below a directory; links to directories are not followed. Raises OSError."""
-    for parent, directories, names in os.walk(directory, onerror=_raise):
-        links = [name for name in directories if (Path(parent) / name).is_symlink()]
-        directories[:] = sorted(name for name in directories if name not in (*_LEFT_OUT, *links))
-        yield from (Path(parent) / name for name in sorted((*names, *links)))
-
-
-def _raise(error: OSError) -> None:
-    raise error
-
-
 def read_archive(path: Path) -> SourceTree:
-    """Read a .tar.gz, .tgz or .zip. RefusedError if it is damaged or hostile."""
+    """Read a .tar.gz, .tgz or .zip. Raises `RefusedError` if it is damaged or hostile."""
     try:
         with path.open("rb") as stream:
             if path.name.endswith(".zip"):
@@ -227,7 +226,10 @@ def plugin_directories(tree: SourceTree) -> dict[str, str]:
 
 
 def choose_plugin(tree: SourceTree, name: str | None, what: str) -> SourceTree:
-    """Return the files of one plugin. UsageError if there are several, RefusedError if it holds links."""
+    """Return the files of one plugin. Raises `UsageError` if there are several and no name is given.
+
+    Raises `NotFoundError` if there is none of that name, `RefusedError` if it holds links.
+    """
     directories = plugin_directories(tree)
     names = ", ".join(sorted(directories))
     if not directories:

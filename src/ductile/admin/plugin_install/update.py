@@ -1,4 +1,4 @@
-"""`ductile plugin update`: newer files for an added plugin. The old ones stay until those are in force."""
+"""`ductile plugin update`: new files for an added plugin. The old files are kept until the new are in force."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ class AddedPlugin(Value):
     record: SourceRecord
     manifest: Manifest | None
     directory: Path
-    #: Files that are not as they were added.
+    #: Files that were changed, removed or added since.
     changed: tuple[str, ...]
 
     def refuse_changes(self, *, discard: bool) -> None:
-        """Raise ConflictError if its files were changed here and are not to be lost."""
+        """Raise `ConflictError` if its files were changed here, unless the changes may be lost."""
         if self.changed and not discard:
             raise ConflictError(
                 f"files of {self.name} were changed since it was added: {', '.join(self.changed)}",
@@ -67,14 +67,14 @@ class UpdatePlan(Value):
     plugin: AddedPlugin
     candidate: Candidate
     files: tuple[FileChange, ...]
-    #: What changes for those who use it, one sentence each.
+    #: The changes for users of the plugin, one sentence each.
     interface: tuple[str, ...]
     #: Required keys that a configured instance lacks, such as `weather: url`.
     missing: tuple[str, ...]
 
 
 def find_added(opened: OpenedConfiguration, name: str) -> AddedPlugin:
-    """Return an added plugin by its own name or a configured one. RefusedError for another kind of plugin."""
+    """Return an added plugin by its own name or a configured one. Raises `RefusedError` for other plugins."""
     entry = find_entry(opened.snapshot, name, opened.discovery)
     if entry.shipped:
         raise RefusedError(f"{name} is part of Ductile", hint="it is updated and removed with Ductile")
@@ -112,7 +112,7 @@ def plan_update(
     discard_changes: bool,
     now: str,
 ) -> UpdatePlan:
-    """Get the new files and compare. ConflictError if the installed ones were changed here."""
+    """Get the new files and compare them. Raises `ConflictError` if the installed ones were changed here."""
     opened = open_configuration(config_path, environ, seal=SealMode.IGNORE)
     plugin = find_added(opened, name)
     new_source = read_source(source or plugin.record.source, base=Path.cwd())
@@ -143,7 +143,9 @@ def plan_update(
 
 
 def begin_update(plan: UpdatePlan, config_path: str | None, environ: Mapping[str, str]) -> None:
-    """Put the new files in place. ConfigError, with the old ones back, if they do not fit."""
+    """Put the new files in place. Raises `ConfigError` if the configuration does not fit them; then the old
+    files are put back.
+    """
     plugin, candidate = plan.plugin, plan.candidate
     assert candidate.tree is not None and candidate.record is not None  # noqa: S101, PT018 - planned so
     root, name = plugin.place.parent, plugin.place.name
@@ -160,7 +162,7 @@ def begin_update(plan: UpdatePlan, config_path: str | None, environ: Mapping[str
 
 
 def undo_update(plan: UpdatePlan) -> None:
-    """Put the old files back, with the seal they had."""
+    """Put the old files back, with their seal."""
     plugin = plan.plugin
     with locked(plugin.directory):
         restore_previous(plugin.place.parent, plugin.place.name)
@@ -176,6 +178,7 @@ def finish_update(plan: UpdatePlan) -> None:
 
 
 def _compare_files(before: SourceTree, after: SourceTree) -> Iterator[FileChange]:
+    """Yield the files that differ, with the numbers of changed lines."""
     for name in sorted({*before.files, *after.files}):
         old, new = before.files.get(name), after.files.get(name)
         if old == new:
@@ -192,7 +195,7 @@ def _compare_files(before: SourceTree, after: SourceTree) -> Iterator[FileChange
 
 
 def _compare_manifests(before: Manifest | None, after: Manifest) -> Iterator[str]:
-    """A sentence for each change of version, commands and configuration keys."""
+    """Yield a sentence for each change of version, commands and configuration keys."""
     if before is None:
         return
     if before.version != after.version:
@@ -206,6 +209,6 @@ def _compare_manifests(before: Manifest | None, after: Manifest) -> Iterator[str
         elif old.type != new.type:
             yield f"command {name} was {old.type} and is {new.type}"
     for kind in ("required", "optional"):
-        had, has = getattr(before, f"{kind}_config"), getattr(after, f"{kind}_config")
-        yield from (f"config key {key} is now {kind}" for key in has if key not in had)
-        yield from (f"config key {key} is no longer {kind}" for key in had if key not in has)
+        old_keys, new_keys = getattr(before, f"{kind}_config"), getattr(after, f"{kind}_config")
+        yield from (f"config key {key} is now {kind}" for key in new_keys if key not in old_keys)
+        yield from (f"config key {key} is no longer {kind}" for key in old_keys if key not in new_keys)
