@@ -1,4 +1,4 @@
-"""`ductile plugin update`: new files for an added plugin. The old files are kept until the new are in force."""
+"""`ductile plugin update`: new files for an added plugin. The old ones are kept until they are in force."""
 
 from __future__ import annotations
 
