@@ -256,18 +256,18 @@ def _members(
         stream = archive.extractfile(info) if is_plain(info) else None
         if member is None or stream is None:
             raise _broken(path, f"it holds {_short(info.name)}, which its manifest does not list")
-        changed = f"{_short(member.name)} is not what was backed up"
+        mismatch = f"{_short(member.name)} is not what was backed up"
         if info.size != member.size:  # checked before any of it is read: it may be very large
-            raise _broken(path, changed)
+            raise _broken(path, mismatch)
         reader = HashingReader(stream)
         yield member, reader
         if reader.result() != (member.size, member.hash):
-            raise _broken(path, changed)
+            raise _broken(path, mismatch)
     if expected:
-        first = ", ".join(_short(name) for name in sorted(expected)[:_MAX_LISTED])
+        missing = ", ".join(_short(name) for name in sorted(expected)[:_MAX_LISTED])
         more = f" and {len(expected) - _MAX_LISTED} more" if len(expected) > _MAX_LISTED else ""
-        raise _broken(path, f"it lacks {first}{more}")
+        raise _broken(path, f"it lacks {missing}{more}")
 
 
-def _broken(path: Path, why: str) -> RefusedError:
-    return RefusedError(f"{path} is not a whole backup: {why}", hint="Use another archive.")
+def _broken(path: Path, reason: str) -> RefusedError:
+    return RefusedError(f"{path} is not a whole backup: {reason}", hint="Use another archive.")

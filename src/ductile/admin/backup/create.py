@@ -191,10 +191,19 @@ def _collect(
 def _plugin_files(opened: OpenedConfiguration, left_out: list[Path]) -> Iterator[Path]:
     """Yield all files in the plugin roots, and scripts in the directory of the configuration.
 
-    Scripts elsewhere, which may be programs of the system, are added to `left_out`.
+    Links to directories and entries that are not files are added to `left_out`, and so are scripts elsewhere,
+    which may be programs of the system.
     """
     for root in opened.loaded.plugin_roots:
-        yield from _files_below(root, left_out)
+        for parent, directories, names in os.walk(_normalize(root)):
+            links = [name for name in sorted(directories) if (Path(parent) / name).is_symlink()]
+            left_out += [Path(parent) / name for name in links]
+            directories[:] = sorted(name for name in directories if name not in _LEFT_OUT)
+            for path in (Path(parent) / name for name in sorted(names)):
+                if path.is_file():
+                    yield path
+                else:
+                    left_out.append(path)
     directory = _normalize(opened.loaded.directory)
     scripts = [settings for settings in opened.loaded.model.plugins.values() if settings.run is not None]
     for file in filter(None, (_script_file(settings, directory) for settings in scripts)):
@@ -212,13 +221,13 @@ def _script_file(settings: PluginSettings, directory: Path) -> Path | None:
     """
     run = settings.run or ""
     cwd = directory if settings.cwd is None else resolve_path(settings.cwd, directory)
-    words: tuple[str, ...]
+    names: tuple[str, ...]
     program = read_command(run).program
     if program is not None and "/" in program:
-        words, base = (program,), Path("/")
+        names, base = (program,), Path("/")
     else:
-        words, base = tuple(run.split() if isinstance(run, str) else run), directory
-    paths = (_normalize(parent / word) for word in words for parent in (cwd, directory))
+        names, base = tuple(run.split() if isinstance(run, str) else run), directory
+    paths = (_normalize(parent / name) for name in names for parent in (cwd, directory))
     return next((path for path in paths if path.is_relative_to(base) and path.is_file()), None)
 
 
@@ -240,19 +249,6 @@ def _base_directory(opened: OpenedConfiguration, request: BackupRequest) -> Path
 def _normalize(path: Path) -> Path:
     """Return the path without `.` and `..`, so that a file has one name."""
     return Path(os.path.normpath(path))
-
-
-def _files_below(root: Path, left_out: list[Path]) -> Iterator[Path]:
-    """Yield the regular files; links to directories, sockets and such are added to `left_out`."""
-    for directory, directories, names in os.walk(_normalize(root)):
-        parent = Path(directory)
-        left_out += [parent / name for name in sorted(directories) if (parent / name).is_symlink()]
-        directories[:] = sorted(name for name in directories if name not in _LEFT_OUT)
-        for path in (parent / name for name in sorted(names)):
-            if path.is_file():
-                yield path
-            else:
-                left_out.append(path)
 
 
 def _find_store(opened: OpenedConfiguration, request: BackupRequest, files: StoreFiles) -> Path | None:
