@@ -67,14 +67,14 @@ def plan_addition(
         raise UsageError(f'"{name}" {fault}', hint="choose another name with --as NAME")
     place = None if candidate.tree is None else _plugin_directory(opened, candidate)
     sealed = read_checksums(directory) is not None
-    known = opened.loaded.model.plugins.get(name)
+    configured = opened.loaded.model.plugins.get(name)
     change, config = None, settings or {}
     # Required keys are not made up: without them the plugin does not run.
     entry: JsonObject = {} if name == candidate.name else {"uses": candidate.name}
     value = json.dumps(entry | ({"config": config} if config else {}))
-    if known is None:
+    if configured is None:
         change = change_setting(config_path, environ, f"plugins.{name}", value, dry_run=True, lock=sealed)
-    elif (known.uses or name) != candidate.name or known.run is not None:
+    elif (configured.uses or name) != candidate.name or configured.run is not None:
         raise ConflictError(
             f"the configuration has another plugin under the name {name}", hint="choose one with --as NAME"
         )
@@ -84,7 +84,7 @@ def plan_addition(
             hint=f"change it with `ductile config set plugins.{name}.config.KEY VALUE --apply`",
         )
     else:
-        config = dict.fromkeys(known.config.names())
+        config = dict.fromkeys(configured.config.names())
     return AddPlan(
         name=name,
         candidate=candidate,

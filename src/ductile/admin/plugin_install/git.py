@@ -74,17 +74,17 @@ class GitRepository:
         """
         paths = [self._source.path] if self._source.path else []
         with tempfile.TemporaryFile() as stream:
-            words = ("archive", "--format=tar", commit, "--", *paths)
-            archived = self._git(*words, output=stream.fileno(), variables=_NO_SETTINGS)
+            arguments = ("archive", "--format=tar", commit, "--", *paths)
+            archived = self._git(*arguments, output=stream.fileno(), variables=_NO_SETTINGS)
             if archived.returncode != 0:
                 raise NotFoundError(f"{self._source} has no directory {self._source.path}")
             stream.seek(0)
             tree = read_tar(stream, str(self._source))
         return tree.below(self._source.path or ".")
 
-    def _run(self, *words: str) -> bytes:
+    def _run(self, *arguments: str) -> bytes:
         """Return the output of a git command. Raises `RefusedError` if it fails."""
-        result = self._git(*words)
+        result = self._git(*arguments)
         if result.returncode != 0:
             lines = result.stderr.decode(errors="replace").strip().splitlines() or ["it gave no reason"]
             raise RefusedError(f"git cannot read {self._source.url}: {lines[-1].removeprefix('fatal: ')}")
@@ -92,7 +92,7 @@ class GitRepository:
 
     def _git(
         self,
-        *words: str,
+        *arguments: str,
         output: int = subprocess.PIPE,
         variables: Mapping[str, str] = MappingProxyType({}),
     ) -> subprocess.CompletedProcess[bytes]:
@@ -101,7 +101,7 @@ class GitRepository:
         options += ["-c", f"protocol.{self._source.scheme}.allow=always"]
         try:
             return subprocess.run(
-                ["git", *options, *words],
+                ["git", *options, *arguments],
                 cwd=self._directory,
                 env={**self._environ, **variables},
                 stdin=subprocess.DEVNULL,

@@ -73,18 +73,18 @@ class _Collector:
     Raises `RefusedError` for a name that leads out of the source, and above the limits.
     """
 
-    def __init__(self, what: str) -> None:
-        self.what = what
+    def __init__(self, source: str) -> None:
+        self.source = source
         self.files: dict[str, SourceFile] = {}
         self.special: dict[str, str] = {}
         self._size = 0
         self._count = 0
 
-    def name(self, written: str) -> str | None:
+    def relative_name(self, member: str) -> str | None:
         """Return the relative path of a member; None for a member that is left out."""
-        path = PurePosixPath(written)
-        if path.is_absolute() or ".." in path.parts or "\0" in written or "\\" in written:
-            raise RefusedError(f"{self.what} holds {written[:100]!r}, which leads out of it")
+        path = PurePosixPath(member)
+        if path.is_absolute() or ".." in path.parts or "\0" in member or "\\" in member:
+            raise RefusedError(f"{self.source} holds {member[:100]!r}, which leads out of it")
         return None if not _LEFT_OUT.isdisjoint(path.parts) or path == PurePosixPath() else self.text(path)
 
     def text(self, path: PurePath) -> str:
@@ -93,7 +93,7 @@ class _Collector:
         try:
             name.encode()
         except UnicodeEncodeError:
-            raise RefusedError(f"{self.what} holds {name[:100]!r}, a name that is not UTF-8") from None
+            raise RefusedError(f"{self.source} holds {name[:100]!r}, a name that is not UTF-8") from None
         return name
 
     def count(self, size: int = 0) -> None:
@@ -102,19 +102,21 @@ class _Collector:
         self._size += size
         if self._count > MAX_FILES or self._size > MAX_BYTES:
             raise RefusedError(
-                f"{self.what} holds more than {MAX_FILES} files or {MAX_BYTES // _MIB} MiB",
+                f"{self.source} holds more than {MAX_FILES} files or {MAX_BYTES // _MIB} MiB",
                 hint="name the directory of the plugin itself; for a repository, with #path=DIRECTORY",
             )
 
     def add(self, name: str, data: bytes, *, executable: bool) -> None:
         if name in self.files or name in self.special:
-            raise RefusedError(f"{self.what} holds {name[:100]} twice")
+            raise RefusedError(f"{self.source} holds {name[:100]} twice")
         self.files[name] = SourceFile(data=data, executable=executable)
 
     def tree(self) -> SourceTree:
         for name in (*self.files, *self.special):
             if any(str(parent) in self.files for parent in PurePosixPath(name).parents):
-                raise RefusedError(f"{self.what} holds a file and a directory of the same name: {name[:100]}")
+                raise RefusedError(
+                    f"{self.source} holds a file and a directory of the same name: {name[:100]}"
+                )
         return SourceTree(files=self.files, special=self.special)
 
 
@@ -169,12 +171,13 @@ def read_archive(path: Path) -> SourceTree:
         raise RefusedError(f"{path} cannot be read: {error}", hint="it may be damaged") from error
 
 
-def read_tar(stream: gzip.GzipFile | BinaryIO, what: str) -> SourceTree:
-    collector, headers = _Collector(what), HeaderLimiter(stream)
+def read_tar(stream: gzip.GzipFile | BinaryIO, source: str) -> SourceTree:
+    """Read an unpacked tar. `source` names it in errors."""
+    collector, headers = _Collector(source), HeaderLimiter(stream)
     with tarfile.open(fileobj=headers, mode="r:") as archive:
         while (info := headers.next_header(archive)) is not None:
             collector.count(0 if info.isdir() else info.size)
-            name = collector.name(info.name)
+            name = collector.relative_name(info.name)
             if info.isdir() or name is None:
                 continue
             content = archive.extractfile(info) if is_plain(info) else None
@@ -190,7 +193,7 @@ def _read_zip(stream: BinaryIO, path: Path) -> SourceTree:
     with zipfile.ZipFile(stream) as archive:
         for info in archive.infolist():
             collector.count(info.file_size)
-            name, mode = collector.name(info.filename), info.external_attr >> 16
+            name, mode = collector.relative_name(info.filename), info.external_attr >> 16
             if info.is_dir() or name is None:
                 continue
             if info.compress_type not in _ZIP_METHODS:
@@ -225,7 +228,7 @@ def plugin_directories(tree: SourceTree) -> dict[str, str]:
     return directories
 
 
-def choose_plugin(tree: SourceTree, name: str | None, what: str) -> SourceTree:
+def choose_plugin(tree: SourceTree, name: str | None, source: str) -> SourceTree:
     """Return the files of one plugin. Raises `UsageError` if there are several and no name is given.
 
     Raises `NotFoundError` if there is none of that name, `RefusedError` if it holds links.
@@ -233,12 +236,14 @@ def choose_plugin(tree: SourceTree, name: str | None, what: str) -> SourceTree:
     directories = plugin_directories(tree)
     names = ", ".join(sorted(directories))
     if not directories:
-        raise RefusedError(f"{what} holds no plugin: no {MANIFEST_FILE} was found", hint="name its directory")
+        raise RefusedError(
+            f"{source} holds no plugin: no {MANIFEST_FILE} was found", hint="name its directory"
+        )
     if name is not None and name not in directories:
-        raise NotFoundError(f"{what} holds no plugin {name}", hint=f"it holds {names}")
+        raise NotFoundError(f"{source} holds no plugin {name}", hint=f"it holds {names}")
     if name is None and len(directories) > 1:
         raise UsageError(
-            f"{what} holds {len(directories)} plugins: {names}", hint="choose one with --plugin NAME"
+            f"{source} holds {len(directories)} plugins: {names}", hint="choose one with --plugin NAME"
         )
     chosen = tree.below(directories[name or next(iter(directories))])
     for path, kind in chosen.special.items():
