@@ -207,8 +207,8 @@ class MountedApplications:
         self._mounts = mounts
 
     def __call__(self, scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> Awaitable[None]:
-        first = cast("HTTPScope", scope)["raw_path"].split(b"/", 2)[1:2]
-        application = self._mounts.get(first[0], self._default) if first else self._default
+        first_segment = cast("HTTPScope", scope)["raw_path"].split(b"/", 2)[1:2]
+        application = self._mounts.get(first_segment[0], self._default) if first_segment else self._default
         return application(scope, receive, send)
 
 

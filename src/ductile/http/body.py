@@ -165,21 +165,21 @@ def _compression_hint(body: bytes, encoding: bytes | None) -> str | None:
 
 def _describe_json_error(message: str, body: bytes) -> str:
     """Return the decoder's message, or a clearer one, with line and column."""
-    words, _, offset = message.partition(" (byte ")
-    words, offset = words.removeprefix("JSON is malformed: "), offset.rstrip(")")
+    fault, _, offset = message.partition(" (byte ")
+    fault, offset = fault.removeprefix("JSON is malformed: "), offset.rstrip(")")
     position = int(offset) if offset.isdigit() else None
     # The decoder gives no position for these, or reports them as the end of the body.
-    if "out of range" in words:
-        words, position = "a number out of range", _number_out_of_range(body)
-    elif "surrogate" in words or ("truncated" in words and _half_pair(body) is not None):
-        words, position = "half a surrogate pair", _half_pair(body)
-    elif "truncated" in words:
-        words, position = "it ends too early", len(body)
+    if "out of range" in fault:
+        fault, position = "a number out of range", _number_out_of_range(body)
+    elif "surrogate" in fault or ("truncated" in fault and _half_pair(body) is not None):
+        fault, position = "half a surrogate pair", _half_pair(body)
+    elif "truncated" in fault:
+        fault, position = "it ends too early", len(body)
     if position is None:
-        return words
+        return fault
     before = body[:position]
     line, column = before.count(b"\n") + 1, position - (before.rfind(b"\n") + 1) + 1
-    return f"{words} at line {line}, column {column}"
+    return f"{fault} at line {line}, column {column}"
 
 
 def _number_out_of_range(body: bytes) -> int | None:

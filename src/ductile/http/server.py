@@ -190,11 +190,11 @@ class BoundedProtocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         if self._ignores_input or self.transport.is_closing():
             return
-        begun, in_head = self._requests_begun, self._in_head
+        requests_before, in_head = self._requests_begun, self._in_head
         super().data_received(data)
         # httptools reports complete headers only, so an endless one is counted here. A chunk in which a head
         # begins or ends is not counted: the parser does not report where in the chunk.
-        if in_head and self._in_head and begun == self._requests_begun:
+        if in_head and self._in_head and requests_before == self._requests_begun:
             self._head_bytes += len(data)
             self._check_head(self._head_bytes)
         if self._current is None or self._current.response_complete:
@@ -434,10 +434,10 @@ class Listener:
             self._report_refusals({reason: 1}, peer)
 
     def _report_refusals(self, counts: Mapping[str, int], peer: str | None) -> None:
-        words = ", ".join(f"{count} {str(reason).replace('_', ' ')}" for reason, count in counts.items())
+        summary = ", ".join(f"{count} {str(reason).replace('_', ' ')}" for reason, count in counts.items())
         self._signals.emit(
             Signal.LISTENER_REFUSED,
-            f"The {self._name} listener refused callers: {words}.",
+            f"The {self._name} listener refused callers: {summary}.",
             data={
                 "listener": self._name,
                 "refused": {str(reason): count for reason, count in counts.items()},

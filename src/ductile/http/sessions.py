@@ -166,8 +166,8 @@ def _is_same_origin(origin: bytes, headers: Mapping[bytes, bytes]) -> bool:
     names = [headers.get(b"host")]
     if is_forwarded(headers):
         names.append(headers.get(b"x-forwarded-host"))
-    known = {name.decode("latin-1").lower() for name in names if name is not None}
-    return scheme in ("http", "https") and host_of(authority) is not None and authority in known
+    hosts = {name.decode("latin-1").lower() for name in names if name is not None}
+    return scheme in ("http", "https") and host_of(authority) is not None and authority in hosts
 
 
 def _another_page() -> DeniedError:
