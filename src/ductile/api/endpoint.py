@@ -90,11 +90,11 @@ class Endpoint(Value, dict=True):
     @cached_property
     def fields(self) -> Mapping[FieldSource, Mapping[str, RequestField]]:
         """The fields of the request by their source, then by name; headers by their names in lower case."""
-        known = self.operation.fields if self.operation is not None else {}
+        fields = self.operation.fields if self.operation is not None else {}
         if self.request_type is not None:
-            known = request_fields(self.request_type)
+            fields = request_fields(self.request_type)
         by_source: dict[FieldSource, dict[str, RequestField]] = {source: {} for source in FieldSource}
-        for name, field in known.items():
+        for name, field in fields.items():
             if name in self.path_parameters:
                 source = FieldSource.PATH
             elif field.source is not None:
@@ -164,31 +164,31 @@ def read_parameters(
 
 def _read_query(endpoint: Endpoint, query: bytes) -> Iterator[tuple[str, JsonValue]]:
     """Yield the names and values of the query. Raises `UsageError`."""
-    known = endpoint.fields[FieldSource.QUERY]
+    parameters = endpoint.fields[FieldSource.QUERY]
     try:
         pairs = parse_qsl(query.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=100)
     except ValueError:
         raise UsageError("the query cannot be read") from None
     for name, text in pairs:
-        if name not in known:
-            all_parameters = f"Known: {', '.join(known)}." if known else "This call has none."
-            hint = did_you_mean(name, known) or all_parameters
+        if name not in parameters:
+            all_parameters = f"Known: {', '.join(parameters)}." if parameters else "This call has none."
+            hint = did_you_mean(name, parameters) or all_parameters
             raise UsageError(f"there is no parameter {name[:_MAX_QUOTED]}", hint=hint)
-        yield name, known[name].parse_text(text)
+        yield name, parameters[name].parse_text(text)
 
 
 def _read_body(endpoint: Endpoint, body: bytes, encoding: bytes | None) -> JsonObject:
     """Return the fields of the body. Raises `UsageError` or `RefusedError`."""
     document = cast("JsonObject", decode_object(body, encoding))
-    known = endpoint.fields[FieldSource.BODY]
+    fields = endpoint.fields[FieldSource.BODY]
     for name in document:
-        if name not in known:
+        if name not in fields:
             prefix = (
-                "What is meant for the plugin goes into payload; known" if "payload" in known else "Known"
+                "What is meant for the plugin goes into payload; known" if "payload" in fields else "Known"
             )
             raise RefusedError(
                 f"there is no field {name[:_MAX_QUOTED]} in this body",
-                hint=did_you_mean(name, known) or f"{prefix}: {', '.join(known)}.",
-                details={"field": name[:_MAX_QUOTED], "known": list(known)},
+                hint=did_you_mean(name, fields) or f"{prefix}: {', '.join(fields)}.",
+                details={"field": name[:_MAX_QUOTED], "known": list(fields)},
             )
     return document

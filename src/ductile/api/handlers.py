@@ -187,12 +187,12 @@ async def send_artifact(request: ApiRequest) -> Stream:
             (b"cache-control", b"private, no-store"),
         ]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
-        left = artifact.size
-        while left:
-            chunk = await asyncio.to_thread(os.read, artifact.descriptor, min(_CHUNK, left))
+        remaining = artifact.size
+        while remaining:
+            chunk = await asyncio.to_thread(os.read, artifact.descriptor, min(_CHUNK, remaining))
             if not chunk:  # the file has become shorter: the response ends early, which the client notices
                 return
-            left -= len(chunk)
+            remaining -= len(chunk)
             await send({"type": "http.response.body", "body": chunk, "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 

@@ -154,10 +154,10 @@ def self_contained(schema: JsonSchema | None, schema_path: str) -> JsonValue:
 
 def responses(endpoint: Endpoint) -> JsonObject:
     """Return the responses of an endpoint by status, errors included."""
-    own = [
+    own_statuses = [
         status for status in endpoint.http.statuses if status < _FIRST_ERROR or status in endpoint.responses
     ]
-    errors = {*_ALWAYS, *(status for status in endpoint.http.statuses if status not in own)}
+    errors = {*_ALWAYS, *(status for status in endpoint.http.statuses if status not in own_statuses)}
     if endpoint.access.required_scopes is not None:
         errors |= {*_WITH_TOKEN}
     if endpoint.access.required_scopes is None or endpoint.access.discovery:
@@ -169,7 +169,7 @@ def responses(endpoint: Endpoint) -> JsonObject:
     if endpoint.fields[FieldSource.QUERY]:
         errors |= {404, 422}  # an unknown plugin, a cursor that is not ours
     return {
-        **{str(status): _success_response(endpoint, status) for status in own},
+        **{str(status): _success_response(endpoint, status) for status in own_statuses},
         **{str(status): {"$ref": f"{_RESPONSES_PATH}{_response_name(status)}"} for status in sorted(errors)},
     }
 
@@ -212,16 +212,21 @@ def components(paths: JsonObject) -> JsonObject:
         for status in HTTPStatus
         if f"{_RESPONSES_PATH}{_response_name(status)}" in references
     }
-    known = schemas()
+    all_schemas = schemas()
     used: JsonObject = {}
     references |= {*_references(error_responses)}
     while references:
-        more = {
-            name: known[name] for name in known if f"{SCHEMAS_PATH}{name}" in references and name not in used
+        referenced = {
+            name: all_schemas[name]
+            for name in all_schemas
+            if f"{SCHEMAS_PATH}{name}" in references and name not in used
         }
-        used |= more
-        references = {*_references({**more})}
-    return {"responses": error_responses, "schemas": {name: used[name] for name in known if name in used}}
+        used |= referenced
+        references = {*_references({**referenced})}
+    return {
+        "responses": error_responses,
+        "schemas": {name: used[name] for name in all_schemas if name in used},
+    }
 
 
 def _references(value: JsonValue) -> Iterator[str]:
