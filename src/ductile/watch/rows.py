@@ -43,9 +43,9 @@ def job_rows(queue: JsonDocument, now: datetime) -> list[Row]:
             state = "cancelling"
         if state == "retry":
             state = f"retry in {until(job['next_retry_at'], now)}"
-        what = f"{job['plugin']} {job['command']}" + (f" ({job['step']})" if job["step"] else "")
+        name = f"{job['plugin']} {job['command']}" + (f" ({job['step']})" if job["step"] else "")
         since = age(job["started_at" if running else "created_at"], now)
-        cells = (short(job["job_id"]), what, state, since, f"{job['attempt']}/{job['max_attempts']}")
+        cells = (short(job["job_id"]), name, state, since, f"{job['attempt']}/{job['max_attempts']}")
         rows.append(Row(key=job["job_id"], cells=cells))
     return rows
 
@@ -100,16 +100,16 @@ def schedule_rows(schedules: JsonDocument, now: datetime) -> list[Row]:
 
 
 def plugin_rows(status: JsonDocument, now: datetime) -> list[Row]:
-    """Return a row for each plugin: its last run, its health and its circuit breakers that are not closed."""
+    """Return a row for each plugin: its last run, its health, and circuit breakers that are not closed."""
     rows = []
     for plugin in status["plugins"]:
-        last = plugin["last_run"]
+        latest = plugin["last_run"]
         open_breakers = [
             f"{command} {breaker['state']}"
             for command, breaker in plugin["breakers"].items()
             if breaker["state"] != "closed"
         ]
-        last_run = f"{last['status']} {age(last['completed_at'], now)} ago" if last else "never"
+        last_run = f"{latest['status']} {age(latest['completed_at'], now)} ago" if latest else "never"
         state = "refused" if plugin["refused"] else "disabled" if not plugin["enabled"] else last_run
         cells = (plugin["name"], state, plugin["health"] or "-", ", ".join(open_breakers) or "closed")
         rows.append(Row(key=plugin["name"], cells=cells))
@@ -144,14 +144,14 @@ def event_line(event: JsonDocument, width: int, zone: tzinfo) -> str:
     subject = " ".join(str(data[name]) for name in ("plugin", "command") if name in data)
     if event["kind"] == "job.transition":
         before = "" if narrow else f"{data.get('from') or 'new'} "
-        why = "" if narrow and data["reason"] in _USUAL_REASONS else f" ({data['reason']})"
-        what = f"{before}→ {data['to']}{why}"
+        reason = "" if narrow and data["reason"] in _USUAL_REASONS else f" ({data['reason']})"
+        change = f"{before}→ {data['to']}{reason}"
     else:
         texts = (data.get("explanation"), data.get("error"), data.get("reason"), data.get("state"))
-        what = f"{event['kind']} " + next((str(text) for text in texts if text), "")
+        change = f"{event['kind']} " + next((str(text) for text in texts if text), "")
     job = short(event["job_id"]) if event["job_id"] and not narrow else ""
     at = datetime.fromisoformat(event["at"]).astimezone(zone)
-    return f"{at:%H:%M:%S} {job} {subject} {what}".replace("  ", " ").strip()
+    return f"{at:%H:%M:%S} {job} {subject} {change}".replace("  ", " ").strip()
 
 
 def short(job_id: str) -> str:
@@ -168,8 +168,8 @@ def until(instant: str | None, now: datetime) -> str:
     """Return the rounded time until an instant."""
     if instant is None:
         return "-"
-    left = datetime.fromisoformat(instant) - now
-    return "now" if left <= timedelta(0) else span(left)
+    remaining = datetime.fromisoformat(instant) - now
+    return "now" if remaining <= timedelta(0) else span(remaining)
 
 
 def span(time: timedelta) -> str:
