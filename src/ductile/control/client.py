@@ -150,10 +150,10 @@ class DaemonConnection:
         self._deadline = None if self._timeout is None else time.monotonic() + self._timeout
 
     def _set_socket_timeout(self) -> None:
-        left = _STATE_CHECK_SECONDS if self._deadline is None else self._deadline - time.monotonic()
-        if left <= 0:
+        remaining = _STATE_CHECK_SECONDS if self._deadline is None else self._deadline - time.monotonic()
+        if remaining <= 0:
             raise TimeoutError
-        self._connection.settimeout(min(_STATE_CHECK_SECONDS, left))
+        self._connection.settimeout(min(_STATE_CHECK_SECONDS, remaining))
 
     def _check_process(self) -> None:
         """Raise `FrozenDaemonError` if the daemon's process is stopped for the second time in a row."""
