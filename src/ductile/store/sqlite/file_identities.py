@@ -154,7 +154,8 @@ def _restore_in_place(copy: Path, files: FileIdentities) -> bool:
             except OSError:  # another process was first, or the filesystem has no links
                 return False
             copy.unlink()
-    # Removed last: until here the store could be recovered from these files. The log is the store's own, or empty.
+    # Removed last: until here the store could be recovered from these files.
+    # The log is the store's own, or empty.
     Path(files.wal).unlink(missing_ok=True)
     if files.state_at(files.shared_memory) is PathState.SAME:
         Path(files.shared_memory).unlink(missing_ok=True)
