@@ -11,7 +11,7 @@ from ductile.cli.spec import Argument, Example, Option, action
 
 if TYPE_CHECKING:
     from ductile.cli.client import Document
-    from ductile.cli.commands.plugin.redirect import Returned
+    from ductile.cli.commands.plugin.redirect import AuthorizationResponse
     from ductile.core.json import JsonObject
 
 _START, _CALLBACK = "oauth_start", "oauth_callback"
@@ -55,10 +55,10 @@ def authorize(invocation: Invocation) -> CommandResult:
     if (address := invocation.optional("code")) is not None:
         import sys
 
-        from ductile.cli.commands.plugin.redirect import read_returned
+        from ductile.cli.commands.plugin.redirect import parse_response
 
-        returned = read_returned(sys.stdin.readline() if address == "-" else address, None)
-        return _complete(invocation, name, returned)
+        response = parse_response(sys.stdin.readline() if address == "-" else address, None)
+        return _complete(invocation, name, response)
     if invocation.switch("dry_run"):
         return _show_address(invocation, name)
     return _by_device(invocation, name) if invocation.switch("device") else _by_browser(invocation, name)
@@ -72,45 +72,46 @@ def _by_browser(invocation: Invocation, name: str) -> CommandResult:
 
     with ExitStack() as stack:
         port = _port(invocation)
-        listener = stack.enter_context(redirect.bound(port))
+        listener = stack.enter_context(redirect.listening_socket(port))
         local_uri = f"http://127.0.0.1:{listener.getsockname()[1]}{redirect.PATH}"
-        started = _run(invocation, name, _START, {"redirect_uri": local_uri})
-        url, uri = str(started["url"]), str(started["redirect_uri"])
-        parts = redirect.listens_at(uri)
+        start_result = _run_for_result(invocation, name, _START, {"redirect_uri": local_uri})
+        url, uri = str(start_result["url"]), str(start_result["redirect_uri"])
+        address = redirect.local_address(uri)
         if uri != local_uri:
             listener.close()
-            if parts is not None:
-                listener = stack.enter_context(redirect.bound(parts.port or 0))
-        _open_address(invocation, url, uri, listens=parts is not None)
+            if address is not None:
+                listener = stack.enter_context(redirect.listening_socket(address.port or 0))
+        _open_address(invocation, url, uri, listens=address is not None)
         state = parse_qs(urlsplit(url).query).get("state", [None])[0]
-        path = (parts.path if parts is not None else "") or "/"
-        waiting = listener if parts is not None else None
-        returned = redirect.wait_for_return(waiting, path, state, float(started["expires_in"]), _note)
-    return _complete(invocation, name, returned)
+        path = (address.path if address is not None else "") or "/"
+        response = redirect.wait_for_response(
+            listener if address is not None else None, path, state, float(start_result["expires_in"]), _note
+        )
+    return _complete(invocation, name, response)
 
 
 def _by_device(invocation: Invocation, name: str) -> CommandResult:
-    """Run the second command until the user has confirmed: each job asks for as long as it may run."""
+    """Run oauth_callback until the user has entered the code. Each job asks the service until its timeout."""
     from time import monotonic
 
     from ductile.errors import TooSlowError
 
-    started = _run(invocation, name, _START, {"flow": "device"})
-    _note(f"Open {started['url']} on any device and enter the code {started['user_code']}")
-    deadline = monotonic() + float(started["expires_in"])
+    start_result = _run_for_result(invocation, name, _START, {"flow": "device"})
+    _note(f"Open {start_result['url']} on any device and enter the code {start_result['user_code']}")
+    deadline = monotonic() + float(start_result["expires_in"])
     while monotonic() < deadline:
         job = _run_job(invocation, name, _CALLBACK, {"flow": "device"})
         if job["status"] == "succeeded":
             return _connected(name, job)
         if "has not confirmed yet" not in str(job["last_error"]):
-            raise _failed(job)
+            raise _failure(job)
     raise TooSlowError("the code was not entered in time", hint="Run the command again.")
 
 
-def _complete(invocation: Invocation, name: str, returned: Returned) -> CommandResult:
-    job = _run_job(invocation, name, _CALLBACK, dict(returned))
+def _complete(invocation: Invocation, name: str, response: AuthorizationResponse) -> CommandResult:
+    job = _run_job(invocation, name, _CALLBACK, dict(response))
     if job["status"] != "succeeded":
-        raise _failed(job)
+        raise _failure(job)
     return _connected(name, job)
 
 
@@ -154,7 +155,7 @@ def _open_address(invocation: Invocation, url: str, redirect_uri: str, *, listen
 
 
 def _note(text: str) -> None:
-    """Print to standard error. Addresses and codes come from the service: they may hold escape sequences."""
+    """Print to standard error, escaped: addresses and codes of the service may hold escape sequences."""
     import sys
 
     print(printable(text), file=sys.stderr, flush=True)
@@ -163,17 +164,17 @@ def _note(text: str) -> None:
 # -- the jobs
 
 
-def _run(invocation: Invocation, name: str, command: str, payload: JsonObject) -> dict[str, Any]:
-    """The result of a job, which is an object. Raises an error that says why it failed."""
+def _run_for_result(invocation: Invocation, name: str, command: str, payload: JsonObject) -> dict[str, Any]:
+    """Return the result of a job, an object. Raises RefusedError with the reason if the job failed."""
     job = _run_job(invocation, name, command, payload)
     result = (job["result"] or {}).get("result")
     if job["status"] != "succeeded" or not isinstance(result, dict):
-        raise _failed(job)
+        raise _failure(job)
     return result
 
 
 def _run_job(invocation: Invocation, name: str, command: str, payload: JsonObject) -> Document:
-    """Run one job, in the daemon or here."""
+    """Run one job, in the daemon or in this process."""
     from ductile.cli import run_job
     from ductile.errors import NotFoundError
 
@@ -182,16 +183,16 @@ def _run_job(invocation: Invocation, name: str, command: str, payload: JsonObjec
     try:
         if connection is None:
             return run_job.run_in_process(invocation, operation="run.start", fields=fields).job
-        submitted = exchange(invocation, connection, "run.start", fields)
+        submission = exchange(invocation, connection, "run.start", fields)
     except NotFoundError as missing:
         if command in missing.message:
             missing.hint = f"{name} does not connect to accounts by OAuth."
         raise
-    with run_job.hint_on_interrupt(str(submitted["job_id"])):
-        return run_job.wait_for(invocation, submitted).job
+    with run_job.hint_on_interrupt(str(submission["job_id"])):
+        return run_job.wait_for(invocation, submission).job
 
 
-def _failed(job: Document) -> Exception:
+def _failure(job: Document) -> Exception:
     from ductile.errors import RefusedError
 
     return RefusedError(
@@ -202,12 +203,12 @@ def _failed(job: Document) -> Exception:
 
 
 def _show_address(invocation: Invocation, name: str) -> CommandResult:
-    """Ask the plugin outside the queue, so that nothing is stored."""
+    """Run the plugin outside of the queue, so that nothing is stored, and return the address."""
     import asyncio
     from datetime import UTC, datetime
 
     from ductile.admin.plugin_dev import run_once
-    from ductile.cli.commands.plugin.redirect import PATH, bound
+    from ductile.cli.commands.plugin.redirect import PATH, listening_socket
     from ductile.core.jobs.model import Completed
     from ductile.errors import RefusedError, UsageError
     from ductile.protocol.plugin_messages import PluginRequest, encode_request
@@ -218,7 +219,7 @@ def _show_address(invocation: Invocation, name: str) -> CommandResult:
             hint="Without --dry-run it works from here.",
         )
     plugin = run_once.find_runnable_plugin(invocation.config, invocation.environ, name)
-    with bound(_port(invocation)) as listener:
+    with listening_socket(_port(invocation)) as listener:
         port = listener.getsockname()[1]
     request = PluginRequest(
         job_id="dry-run",
@@ -231,11 +232,11 @@ def _show_address(invocation: Invocation, name: str) -> CommandResult:
         payload={"redirect_uri": f"http://127.0.0.1:{port}{PATH}"},
         event=None,
     )
-    ran = asyncio.run(
+    execution = asyncio.run(
         run_once.run_request(invocation.config, invocation.environ, name, encode_request(request))
     )
-    outcome = ran.interpretation.outcome
+    outcome = execution.interpretation.outcome
     if not isinstance(outcome, Completed) or not isinstance(outcome.response.result, dict):
-        raise RefusedError(f"{name} {_START} failed: {ran.error or 'it gives no address'}")
+        raise RefusedError(f"{name} {_START} failed: {execution.error or 'it gives no address'}")
     url = str(outcome.response.result.get("url"))
     return CommandResult({"plugin": name, "url": url, "dry_run": True}, printable(url))

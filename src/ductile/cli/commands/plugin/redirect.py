@@ -1,4 +1,4 @@
-"""Receives what a browser brings back from an authorisation: on a port of this machine, or pasted."""
+"""Receives the response to an authorisation: from a browser at a port of this machine, or as pasted text."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from urllib.parse import SplitResult, parse_qsl, urlsplit
 from ductile.core.host_names import is_loopback_host
 from ductile.errors import ConflictError, TooSlowError, UsageError
 
-#: `code` and `state`, or `error` and `error_description`.
-Returned: TypeAlias = dict[str, str]
+#: The parameters of the redirect: `code` and `state`, or `error` and `error_description`.
+AuthorizationResponse: TypeAlias = dict[str, str]
 
 PATH = "/callback"
 _FIELDS = ("code", "state", "error", "error_description")
 _MAX_HEAD = 16 * 1024
 _MAX_PASTED = 16 * 1024
-#: Seconds that a connection has to send its request.
+#: Seconds within which a connection has to send its request.
 _HEAD_SECONDS = 5.0
 _PAGE = """\
 HTTP/1.1 {status}\r
@@ -34,16 +34,16 @@ Referrer-Policy: no-referrer\r
 {page}"""
 
 
-def read_returned(text: str, state: str | None) -> Returned:
-    """The fields of an address that the browser was sent to, or of a bare code with the `state` of this
-    authorisation. UsageError if it is neither.
+def parse_response(text: str, state: str | None) -> AuthorizationResponse:
+    """Return the response in the address that the browser was sent to, or in a code alone. `state` is that of
+    this authorisation, which a code alone does not have. Raises UsageError for other text.
     """
     text = text.strip()
     if "?" in text or "=" in text:
         query = urlsplit(text).query or text
-        returned = {name: value for name, value in parse_qsl(query) if name in _FIELDS}
-        if "code" in returned or "error" in returned:
-            return returned
+        response = {name: value for name, value in parse_qsl(query) if name in _FIELDS}
+        if "code" in response or "error" in response:
+            return response
         raise UsageError(
             "this address has neither `code` nor `error`",
             hint="Copy the whole address that the browser shows after you have agreed.",
@@ -53,16 +53,16 @@ def read_returned(text: str, state: str | None) -> Returned:
     return {"code": text, "state": state}
 
 
-def listens_at(redirect_uri: str) -> SplitResult | None:
-    """The parts of an address at which this machine can listen; None for another."""
+def local_address(redirect_uri: str) -> SplitResult | None:
+    """Return the parts of a redirect address at which this machine can listen; None for another address."""
     parts = urlsplit(redirect_uri)
     is_local = parts.scheme == "http" and is_loopback_host(parts.hostname or "") and parts.port
     return parts if is_local else None
 
 
 @contextmanager
-def bound(port: int) -> Iterator[socket.socket]:
-    """A listening socket on a port of 127.0.0.1; 0 for a free one. ConflictError if it is in use."""
+def listening_socket(port: int) -> Iterator[socket.socket]:
+    """Listen on a port of 127.0.0.1; 0 for a free one. Raises ConflictError if the port is in use."""
     try:
         listener = socket.create_server(("127.0.0.1", port))
     except OSError as error:
@@ -74,12 +74,13 @@ def bound(port: int) -> Iterator[socket.socket]:
         yield listener
 
 
-def wait_for_return(
+def wait_for_response(
     listener: socket.socket | None, path: str, state: str | None, seconds: float, note: Callable[[str], None]
-) -> Returned:
-    """Wait until the browser comes to the listener, or its address is pasted on standard input.
+) -> AuthorizationResponse:
+    """Wait until the browser is sent to the listener, or its address is pasted on standard input.
 
-    Requests with another path or state are answered and passed over. TooSlowError after `seconds`.
+    Requests with another path or state are answered and ignored. `note` prints why pasted text is no
+    response. Raises TooSlowError after `seconds`.
     """
     from time import monotonic
 
@@ -91,15 +92,15 @@ def wait_for_return(
         with suppress(OSError, ValueError, AttributeError):
             ready.register(sys.stdin.fileno(), selectors.EVENT_READ)
         while ready.get_map():
-            left = deadline - monotonic()
-            for key, _ in ready.select(max(0.0, left)):
+            seconds_left = deadline - monotonic()
+            for key, _ in ready.select(max(0.0, seconds_left)):
                 if key.fileobj is listener and listener is not None:
-                    returned = _serve(listener, path, state)
+                    response = _serve(listener, path, state)
                 else:
-                    returned = _read_pasted(ready, state, note)
-                if returned is not None:
-                    return returned
-            if left <= 0:
+                    response = _read_pasted(ready, state, note)
+                if response is not None:
+                    return response
+            if seconds_left <= 0:
                 raise TooSlowError(
                     "the authorisation was not completed in time", hint="Run the command again."
                 )
@@ -111,55 +112,48 @@ def wait_for_return(
 
 def _read_pasted(
     ready: selectors.BaseSelector, state: str | None, note: Callable[[str], None]
-) -> Returned | None:
+) -> AuthorizationResponse | None:
+    """Return the response in pasted text; None for other text. Standard input is not read after its end."""
     pasted = os.read(sys.stdin.fileno(), _MAX_PASTED).decode("utf-8", "replace")
-    if not pasted:  # its end
+    if not pasted:  # the end of standard input
         ready.unregister(sys.stdin.fileno())
         return None
     if not pasted.strip():
         return None
     try:
-        return read_returned(pasted, state)
+        return parse_response(pasted, state)
     except UsageError as error:
         note(f"{error.message}. {error.hint or ''}".rstrip())
         return None
 
 
-def _serve(listener: socket.socket, path: str, state: str | None) -> Returned | None:
-    """Answer one request. Returns its fields if it is the redirect that is waited for."""
+def _serve(listener: socket.socket, path: str, state: str | None) -> AuthorizationResponse | None:
+    """Answer one request, and return the response that it holds; None if it is not the redirect."""
     connection, _ = listener.accept()
     with connection:
         connection.settimeout(_HEAD_SECONDS)
         try:
-            target = _read_target(connection)
-            parts = urlsplit(target or "")
-            returned = {name: value for name, value in parse_qsl(parts.query) if name in _FIELDS}
-            if target is None or parts.path != path or not ("code" in returned or "error" in returned):
+            head = b""
+            while b"\r\n\r\n" not in head and len(head) < _MAX_HEAD and (piece := connection.recv(4096)):
+                head += piece
+            words = head.split(b"\r\n", 1)[0].decode("latin-1").split(" ")
+            is_get = len(words) == 3 and words[0] == "GET"  # noqa: PLR2004 - method, target, version
+            parts = urlsplit(words[1] if is_get else "")
+            response = {name: value for name, value in parse_qsl(parts.query) if name in _FIELDS}
+            if not is_get or parts.path != path or not ("code" in response or "error" in response):
                 _answer(connection, "404 Not Found", "Not the page that is waited for.")
                 return None
-            if state is not None and returned.get("state") != state:
+            if state is not None and response.get("state") != state:
                 _answer(connection, "400 Bad Request", "This page belongs to another authorisation.")
                 return None
-            words = "Authorised." if "code" in returned else "Not authorised."
-            _answer(connection, "200 OK", f"{words} You can close this page and return to the terminal.")
-        except OSError:  # The client has gone.
+            outcome = "Authorised." if "code" in response else "Not authorised."
+            _answer(connection, "200 OK", f"{outcome} You can close this page and return to the terminal.")
+        except OSError:  # the client has closed the connection
             return None
         else:
-            return returned
+            return response
 
 
-def _read_target(connection: socket.socket) -> str | None:
-    """The target of a GET request; None for anything else."""
-    head = b""
-    while b"\r\n\r\n" not in head and len(head) < _MAX_HEAD:
-        piece = connection.recv(4096)
-        if not piece:
-            break
-        head += piece
-    words = head.split(b"\r\n", 1)[0].decode("latin-1").split(" ")
-    return words[1] if len(words) == 3 and words[0] == "GET" else None  # noqa: PLR2004 - method, target, version
-
-
-def _answer(connection: socket.socket, status: str, words: str) -> None:
-    page = f"<!doctype html><title>Ductile</title><p>{words}</p>\n"
+def _answer(connection: socket.socket, status: str, text: str) -> None:
+    page = f"<!doctype html><title>Ductile</title><p>{text}</p>\n"
     connection.sendall(_PAGE.format(status=status, length=len(page.encode()), page=page).encode())
