@@ -30,31 +30,31 @@ from ductile.errors import (
     UsageError,
 )
 
-URL_VARIABLE = "DUCTILE_URL"
 TOKEN_ENV_VARIABLE = "DUCTILE_TOKEN_ENV"  # noqa: S105 - the name of a variable
 #: The variable with the token, unless another one is named.
 DEFAULT_TOKEN_ENV = "DUCTILE_TOKEN"  # noqa: S105 - the name of a variable
 
 _CONNECT_SECONDS = 10.0
-#: One request of a command that waits. Many proxies cut connections on which nothing moves for a minute.
+#: The longest that one request waits for a job. Many proxies cut connections that are idle for a minute.
 _POLL_SECONDS = 25
-#: How much later than that the answer may come.
+#: How much longer than `_POLL_SECONDS` the response may take.
 _POLL_MARGIN_SECONDS = 30.0
 _MAX_QUOTED = 200
 _PATH_PARAMETER = re.compile(r"\{(\w+)\}")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 _ENDED = frozenset(("succeeded", "failed", "timed_out", "dead"))
+_URL_HINT = "such as --url https://ductile.example.org"
 _UNAUTHORIZED, _FORBIDDEN = 401, 403
 _REDIRECTS = range(300, 400)
 
 
 class RemoteDaemon(NamedTuple):
-    """Where a daemon is reached, and with which token. The token is in no message."""
+    """The address of a daemon, and the token to use there. No message contains the token."""
 
     scheme: str
     host: str
     port: int
-    #: What a reverse proxy puts before our paths; without a slash at the end.
+    #: The path below which a reverse proxy serves the daemon; without a slash at the end.
     prefix: str
     token_env: str
     token: str
@@ -72,9 +72,9 @@ class RemoteDaemon(NamedTuple):
         """Each request has a connection of its own, so nothing is open."""
 
     def call(self, operation: str, fields: Mapping[str, JsonValue], *, timeout: float | None) -> JsonObject:
-        """Run an operation and return its response. Raises the error that it raised there.
+        """Run an operation and return its response. Raises the error that the operation raised in the daemon.
 
-        `timeout` bounds the time without an answer; None waits without a limit.
+        `timeout` limits the time without a response; None waits without a limit.
         """
         if operation == "job.wait":
             return self._wait_for_job(dict(fields))
@@ -82,11 +82,11 @@ class RemoteDaemon(NamedTuple):
         if operation.endswith(".follow"):
             values["timeout"], timeout = f"{_POLL_SECONDS}s", _POLL_SECONDS + _POLL_MARGIN_SECONDS
         if operation == "pipeline.run":
-            values["async"] = True  # the run is waited for by `job.wait`, as on the same machine
+            values["async"] = True  # `job.wait` waits for the run, as it does on the same machine
         return self._send(operation, values, timeout)
 
     def _wait_for_job(self, fields: JsonObject) -> JsonObject:
-        """Long polling: one request after the other, until the job has ended or the time is up."""
+        """Return the job when it has ended or the time is up, by repeated requests (long polling)."""
         deadline: float | None = None
         if (timeout := fields.get("timeout")) is not None:
             try:
@@ -94,8 +94,8 @@ class RemoteDaemon(NamedTuple):
             except QuantityError as error:
                 raise UsageError(f"timeout: {error}", details={"field": "timeout"}) from None
         while True:
-            left = _POLL_SECONDS if deadline is None else max(0.0, deadline - time.monotonic())
-            wait = min(left, _POLL_SECONDS)
+            seconds_left = _POLL_SECONDS if deadline is None else max(0.0, deadline - time.monotonic())
+            wait = min(seconds_left, _POLL_SECONDS)
             values = {**fields, "timeout": f"{round(wait * 1000)}ms"}
             job = self._send("job.wait", values, wait + _POLL_MARGIN_SECONDS)
             if job["status"] in _ENDED or (deadline is not None and time.monotonic() >= deadline):
@@ -107,8 +107,8 @@ class RemoteDaemon(NamedTuple):
             raise UsageError(
                 f"{operation} is not offered over HTTP", hint="Run it on the machine of the daemon."
             )
-        path, body = _target(route, fields)
-        response = self._exchange(route.method, f"{self.prefix}{path}", body, timeout)
+        target, body = _request_target(route, fields)
+        response = self._exchange(route.method, f"{self.prefix}{target}", body, timeout)
         if not route.own_message:
             response.pop("message", None)
         return response
@@ -141,7 +141,7 @@ class RemoteDaemon(NamedTuple):
         return self._read(response, received)
 
     def _connect(self) -> http.client.HTTPConnection:
-        """A connection, with the certificate verified. Raises an error that says what is wrong."""
+        """Return a connection with a verified certificate. Raises an error that names the cause."""
         connection: http.client.HTTPConnection
         if self.scheme == "https":
             context = _tls(self.ca)
@@ -200,7 +200,7 @@ class RemoteDaemon(NamedTuple):
         body = document.get("error")
         if isinstance(body, dict) and isinstance(body.get("code"), str):
             error = decode_error({"message": "", **body})
-            if isinstance(error, UnauthorizedError):
+            if isinstance(error, UnauthorizedError):  # hints of the daemon are for its own machine
                 error.message = f"{self.url} refused the token: {error.message}"
                 error.hint = (
                     f"The token is the value of the variable {self.token_env}. Is it the one for this daemon?"
@@ -216,7 +216,7 @@ class RemoteDaemon(NamedTuple):
 
 
 def find_remote(url: str, token_env: str | None, ca: str | None, environ: Mapping[str, str]) -> RemoteDaemon:
-    """The daemon at a URL. UsageError if the URL or the token cannot be used."""
+    """Return the daemon at a URL. Raises UsageError if the URL or the token cannot be used."""
     parts = urlsplit(url)
     try:
         port = parts.port
@@ -234,21 +234,6 @@ def find_remote(url: str, token_env: str | None, ca: str | None, environ: Mappin
     if ca is not None and parts.scheme == "http":
         raise UsageError("--ca is for https", hint=_URL_HINT)
     variable = token_env or environ.get(TOKEN_ENV_VARIABLE) or DEFAULT_TOKEN_ENV
-    return RemoteDaemon(
-        scheme=parts.scheme,
-        host=parts.hostname,
-        port=port or (443 if parts.scheme == "https" else 80),
-        prefix=parts.path.rstrip("/"),
-        token_env=variable,
-        token=_token(variable, environ),
-        ca=ca,
-    )
-
-
-_URL_HINT = "such as --url https://ductile.example.org"
-
-
-def _token(variable: str, environ: Mapping[str, str]) -> str:
     if not _VARIABLE.fullmatch(variable):
         # It may be the token itself, so it is not repeated.
         raise UsageError(
@@ -263,11 +248,19 @@ def _token(variable: str, environ: Mapping[str, str]) -> str:
         )
     if not token.isascii() or not token.isprintable():
         raise UsageError(f"the value of {variable} cannot be a token: it has to be one line of ASCII text")
-    return token
+    return RemoteDaemon(
+        scheme=parts.scheme,
+        host=parts.hostname,
+        port=port or (443 if parts.scheme == "https" else 80),
+        prefix=parts.path.rstrip("/"),
+        token_env=variable,
+        token=token,
+        ca=ca,
+    )
 
 
-def _target(route: Route, fields: JsonObject) -> tuple[str, JsonObject | None]:
-    """The path with its query, and the body, which only POST has."""
+def _request_target(route: Route, fields: JsonObject) -> tuple[str, JsonObject | None]:
+    """Return the path with its query, and the body, which only POST has."""
     paths = [path for path in route.paths if all(name in fields for name in _PATH_PARAMETER.findall(path))]
     if not paths:
         missing = _PATH_PARAMETER.findall(route.paths[0])
@@ -288,7 +281,7 @@ def _target(route: Route, fields: JsonObject) -> tuple[str, JsonObject | None]:
 
 @cache
 def _tls(ca: str | None) -> ssl.SSLContext:
-    """Certificates of the system, or of SSL_CERT_FILE; with --ca those of that file only."""
+    """Return a context that trusts the authorities in `ca`, or else of the system or SSL_CERT_FILE."""
     try:
         return ssl.create_default_context(cafile=ca)
     except (OSError, ssl.SSLError) as error:
